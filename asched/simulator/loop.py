@@ -1,8 +1,8 @@
 """Discrete-event simulation: the real scheduler core on a simulated cluster and a virtual clock.
 
-A turn is the same as in :mod:`asched.daemon.engine.engine`, but the clock advances from one due event
-to the next. The scheduler takes no time unless :class:`Latencies` says so. Nothing depends on the
-wall clock.
+A turn is the same as in :mod:`asched.daemon.engine.engine`, but the clock advances from one due
+event to the next. The scheduler takes no time unless :class:`Latencies` says so. Nothing depends on
+the wall clock.
 """
 
 from __future__ import annotations
@@ -190,8 +190,10 @@ class Simulation:
         return events[self._next_event].at_ns if self._next_event < len(events) else None
 
     def _decisions_due(self) -> Iterator[int]:
-        """Deadlines of decisions without an event: Permit timeouts, and batch sessions after a change.
-        A session without a change is skipped, as in :meth:`_settled`."""
+        """Deadlines of decisions without an event: Permit timeouts and batch sessions.
+
+        A session without a change is skipped, as in :meth:`_settled`.
+        """
         permit_ns = self._state.permits.next_deadline_ns()
         if permit_ns is not None:
             yield permit_ns
@@ -201,9 +203,10 @@ class Simulation:
                 yield session_ns
 
     def _settled(self) -> bool:
-        """Whether every pending pod was rejected since the last change. Another attempt would end the
-        same way, so the timers of retries are skipped; otherwise a pod that waits for days would be
-        tried every five minutes."""
+        """Whether every pending pod was rejected since the last change.
+
+        Another attempt would have the same result, so the timers of retries are skipped.
+        """
         queue = self._state.queue
         waiting = len(queue.active) + len(queue.backoff) + len(queue.unschedulable)
         return len(self._rejected_pods) >= waiting

@@ -139,8 +139,12 @@ def test_status_and_spec_are_written_through_their_own_resource_only(
     main = cluster.patch("nodes", "a", both)
     assert main["spec"] == {"unschedulable": True}
     assert "phase" not in main["status"]
-    status = cluster.patch("nodes", "a", {"spec": {"unschedulable": None}, "status": {"phase": "x"}},
-                           subresource="status")  # fmt: skip
+    status = cluster.patch(
+        "nodes",
+        "a",
+        {"spec": {"unschedulable": None}, "status": {"phase": "x"}},
+        subresource="status",
+    )
     assert status["spec"] == {"unschedulable": True}
     assert status["status"]["phase"] == "x"
 
@@ -217,10 +221,11 @@ def test_a_definition_makes_its_resource_served_until_it_goes(cluster: EmbeddedC
             "group": "example.com",
             "scope": "Cluster",
             "names": {"plural": "queues", "kind": "Queue"},
-            "versions": [{"name": "v1", "served": True, "storage": True,
-                          "subresources": {"status": {}}}],
+            "versions": [
+                {"name": "v1", "served": True, "storage": True, "subresources": {"status": {}}}
+            ],
         },
-    }  # fmt: skip
+    }
     with pytest.raises(KeyError):
         cluster.resource("queues.example.com")
     cluster.create("customresourcedefinitions", definition)

@@ -49,7 +49,7 @@ def _version_numbers(exchange: Exchange, ours: Any) -> tuple[Any, Any]:
 
 
 def _without_diff(exchange: Exchange, ours: Any) -> tuple[Any, Any]:
-    """The recorded message ends with a diff of the Go structs: lines of another program's memory."""
+    """The recorded message ends with a diff of Go structs, which is ignored."""
     recorded = json.loads(json.dumps(exchange["response"]["body"]))
     for part in (recorded, recorded["details"]["causes"][0]):
         part["message"] = part["message"].partition("@@")[0]
@@ -70,8 +70,11 @@ def _request_body(exchange: Exchange, seen: Correspondence) -> bytes | None:
         # The recorder kept the dictionary that it changed for its next request: what was sent
         # is what came back, without the system's part of the metadata.
         spec = exchange["response"]["body"]["spec"]
-        body = {**body, "metadata": {"name": "kube-scheduler", "namespace": "kube-system"},
-                "spec": spec}  # fmt: skip
+        body = {
+            **body,
+            "metadata": {"name": "kube-scheduler", "namespace": "kube-system"},
+            "spec": spec,
+        }
     return seen.body(body)
 
 

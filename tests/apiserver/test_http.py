@@ -133,9 +133,16 @@ async def test_tables_have_the_servers_columns(
     cluster.bind("default", "p", "n")
     table = await fetched(client, PODS, headers=TABLE)
     assert [column["name"] for column in table["columnDefinitions"]] == [
-        "Name", "Ready", "Status", "Restarts", "Age", "IP", "Node", "Nominated Node",
+        "Name",
+        "Ready",
+        "Status",
+        "Restarts",
+        "Age",
+        "IP",
+        "Node",
+        "Nominated Node",
         "Readiness Gates",
-    ]  # fmt: skip
+    ]
     cells = table["rows"][0]["cells"]
     assert cells[:4] == ["p", "0/1", "Pending", "0"]
     assert cells[5:] == ["<none>", "n", "<none>", "<none>"]
@@ -144,12 +151,21 @@ async def test_tables_have_the_servers_columns(
 
 @pytest.mark.parametrize(
     "path",
-    ["/api/v1/events", "/api/v1/persistentvolumes", "/api/v1/persistentvolumeclaims",
-     "/api/v1/services", "/apis/apps/v1/replicasets", "/apis/apps/v1/deployments",
-     "/apis/batch/v1/jobs", "/apis/policy/v1/poddisruptionbudgets",
-     "/apis/storage.k8s.io/v1/storageclasses", "/apis/storage.k8s.io/v1/csinodes",
-     "/apis/coordination.k8s.io/v1/leases", "/apis/scheduling.k8s.io/v1/priorityclasses"],
-)  # fmt: skip
+    [
+        "/api/v1/events",
+        "/api/v1/persistentvolumes",
+        "/api/v1/persistentvolumeclaims",
+        "/api/v1/services",
+        "/apis/apps/v1/replicasets",
+        "/apis/apps/v1/deployments",
+        "/apis/batch/v1/jobs",
+        "/apis/policy/v1/poddisruptionbudgets",
+        "/apis/storage.k8s.io/v1/storageclasses",
+        "/apis/storage.k8s.io/v1/csinodes",
+        "/apis/coordination.k8s.io/v1/leases",
+        "/apis/scheduling.k8s.io/v1/priorityclasses",
+    ],
+)
 async def test_the_barest_object_of_each_kind_has_a_row(
     client: aiohttp.ClientSession, cluster: EmbeddedCluster, path: str
 ) -> None:
@@ -157,8 +173,11 @@ async def test_the_barest_object_of_each_kind_has_a_row(
     plural = path.rpartition("/")[2]
     bare: dict[str, Any] = {"metadata": {"name": "x"}}
     if plural == "events":
-        bare |= {"eventTime": "2026-01-01T00:00:00.000000Z", "type": "Normal",
-                 "involvedObject": {"namespace": "default"}}  # fmt: skip
+        bare |= {
+            "eventTime": "2026-01-01T00:00:00.000000Z",
+            "type": "Normal",
+            "involvedObject": {"namespace": "default"},
+        }
     if plural != "priorityclasses":
         cluster.create(f"{plural}.{group}" if group else plural, bare)
     table = await fetched(client, path, headers=TABLE)
@@ -269,9 +288,14 @@ async def code_of(server: ApiServer, token: str, method: str, path: str) -> int:
         ("sched", "PATCH", "/api/v1/namespaces/default/pods/p", 403),
         ("sched", "DELETE", "/api/v1/namespaces/default/pods/p", 404),
         ("sched", "PUT", "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/other", 403),
-        ("sched", "PUT", "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/kube-scheduler", 404),
+        (
+            "sched",
+            "PUT",
+            "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/kube-scheduler",
+            404,
+        ),
     ],
-)  # fmt: skip
+)
 async def test_permissions(
     guarded: ApiServer, token: str, method: str, path: str, code: int
 ) -> None:
@@ -297,9 +321,12 @@ async def test_a_kubeconfig_is_private_and_carries_the_credentials(
 
 @pytest.mark.parametrize(("code", "retry_after"), [(429, "7"), (500, None), (504, None)])
 async def test_injected_answers_come_as_often_as_asked_and_do_nothing(
-    server: ApiServer, client: aiohttp.ClientSession, cluster: EmbeddedCluster, code: int,
+    server: ApiServer,
+    client: aiohttp.ClientSession,
+    cluster: EmbeddedCluster,
+    code: int,
     retry_after: str | None,
-) -> None:  # fmt: skip
+) -> None:
     server.faults.respond(code, count=2, verb="create", resource="pods", retry_after_s=7)
     codes = []
     for _ in range(3):

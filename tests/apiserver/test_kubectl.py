@@ -105,8 +105,14 @@ async def test_nodes_are_cordoned_tainted_labelled_and_annotated(kubectl: Kubect
     assert taints == "c"
     await kubectl.run("label", "node", "n0", "x=1")
     await kubectl.run("annotate", "node", "n0", "y=2")
-    await kubectl.run("patch", "node", "n0", "--type=json", "-p",
-                      '[{"op":"replace","path":"/metadata/labels/x","value":"3"}]')  # fmt: skip
+    await kubectl.run(
+        "patch",
+        "node",
+        "n0",
+        "--type=json",
+        "-p",
+        '[{"op":"replace","path":"/metadata/labels/x","value":"3"}]',
+    )
     metadata = await kubectl.run("get", "node", "n0", "-o", "jsonpath={.metadata.labels.x}")
     assert metadata == "3"
 
@@ -127,9 +133,16 @@ async def test_tables_are_the_servers(kubectl: Kubectl) -> None:
     cluster.create("pods", pod("p"))
     cluster.bind("default", "p", "n0")
     assert await kubectl.columns("get", "pods", "-o", "wide") == [
-        "NAME", "READY", "STATUS", "RESTARTS", "AGE", "IP", "NODE", "NOMINATED NODE",
+        "NAME",
+        "READY",
+        "STATUS",
+        "RESTARTS",
+        "AGE",
+        "IP",
+        "NODE",
+        "NOMINATED NODE",
         "READINESS GATES",
-    ]  # fmt: skip
+    ]
     assert await kubectl.columns("get", "nodes") == ["NAME", "STATUS", "ROLES", "AGE", "VERSION"]
     row = (await kubectl.run("get", "pods", "-A", "-o", "wide")).splitlines()[1].split()
     assert row[:5] == ["default", "p", "0/1", "Pending", "0"]
@@ -140,14 +153,25 @@ async def test_describe_shows_events_and_pods_of_a_node(kubectl: Kubectl) -> Non
     cluster = kubectl.server.cluster
     made = cluster.create("pods", pod("p"))
     cluster.bind("default", "p", "n0")
-    cluster.create("events.events.k8s.io", {
-        "metadata": {"name": "e", "namespace": "default"},
-        "eventTime": "2026-01-01T00:00:00.000000Z", "type": "Normal", "reason": "Scheduled",
-        "action": "Binding", "reportingController": "asched", "reportingInstance": "asched-1",
-        "note": "Successfully assigned default/p to n0",
-        "regarding": {"kind": "Pod", "namespace": "default", "name": "p",
-                      "uid": made["metadata"]["uid"]},
-    })  # fmt: skip
+    cluster.create(
+        "events.events.k8s.io",
+        {
+            "metadata": {"name": "e", "namespace": "default"},
+            "eventTime": "2026-01-01T00:00:00.000000Z",
+            "type": "Normal",
+            "reason": "Scheduled",
+            "action": "Binding",
+            "reportingController": "asched",
+            "reportingInstance": "asched-1",
+            "note": "Successfully assigned default/p to n0",
+            "regarding": {
+                "kind": "Pod",
+                "namespace": "default",
+                "name": "p",
+                "uid": made["metadata"]["uid"],
+            },
+        },
+    )
     assert "Successfully assigned default/p to n0" in await kubectl.run("describe", "pod", "p")
     assert "default                     p" in await kubectl.run("describe", "node", "n0")
     assert "pod/p" in await kubectl.run("get", "events")
@@ -157,12 +181,17 @@ async def test_a_watch_shows_changes_as_rows(kubectl: Kubectl) -> None:
     cluster = kubectl.server.cluster
     cluster.create("pods", pod("p"))
     assert KUBECTL is not None
-    environment = {"PATH": os.environ["PATH"], "HOME": str(kubectl.home),
-                   "KUBECONFIG": str(kubectl.config)}  # fmt: skip
+    environment = {
+        "PATH": os.environ["PATH"],
+        "HOME": str(kubectl.home),
+        "KUBECONFIG": str(kubectl.config),
+    }
     async with await anyio.open_process(
         [KUBECTL, "get", "pods", "-o", "wide", "-w"],
-        stdin=subprocess.DEVNULL, stderr=sys.stderr, env=environment,
-    ) as process:  # fmt: skip
+        stdin=subprocess.DEVNULL,
+        stderr=sys.stderr,
+        env=environment,
+    ) as process:
         assert process.stdout is not None
         seen = ""
         with anyio.fail_after(60):

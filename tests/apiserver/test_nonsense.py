@@ -26,13 +26,29 @@ FULL_POD = pod(
     nodeSelector={"a": "b"},
     tolerations=[{"key": "k", "operator": "Exists"}],
     schedulingGates=[{"name": "g"}],
-    affinity={"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [
-        {"topologyKey": "z", "labelSelector": {"matchLabels": {"a": "b"}}, "matchLabelKeys": ["a"]}]}},
-    topologySpreadConstraints=[{"maxSkew": 1, "topologyKey": "z", "whenUnsatisfiable": "DoNotSchedule",
-                                "labelSelector": {}, "matchLabelKeys": ["a"]}],
+    affinity={
+        "podAffinity": {
+            "requiredDuringSchedulingIgnoredDuringExecution": [
+                {
+                    "topologyKey": "z",
+                    "labelSelector": {"matchLabels": {"a": "b"}},
+                    "matchLabelKeys": ["a"],
+                }
+            ]
+        }
+    },
+    topologySpreadConstraints=[
+        {
+            "maxSkew": 1,
+            "topologyKey": "z",
+            "whenUnsatisfiable": "DoNotSchedule",
+            "labelSelector": {},
+            "matchLabelKeys": ["a"],
+        }
+    ],
     volumes=[{"name": "v"}],
     initContainers=[{"name": "i", "image": "x", "ports": [{"containerPort": 1}]}],
-)  # fmt: skip
+)
 FULL_NODE = node("n", a="b") | {"spec": {"taints": [{"key": "k", "effect": "NoSchedule"}]}}
 
 

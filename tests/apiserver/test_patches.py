@@ -143,9 +143,11 @@ def test_what_is_no_json_patch_is_a_bad_request(patch: Any) -> None:
 
 POD = {
     "metadata": {"labels": {"a": "1"}, "finalizers": ["f1", "f2"]},
-    "spec": {"volumes": [{"name": "k1", "kind": "NoSchedule"}, {"name": "k2", "kind": "NoExecute"}]},
+    "spec": {
+        "volumes": [{"name": "k1", "kind": "NoSchedule"}, {"name": "k2", "kind": "NoExecute"}]
+    },
     "status": {"conditions": [{"type": "Ready", "status": "True", "reason": "old"}]},
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(
@@ -159,7 +161,10 @@ POD = {
         (
             {"status": {"conditions": [{"type": "New", "status": "True"}]}},
             ("status", "conditions"),
-            [{"type": "New", "status": "True"}, {"type": "Ready", "status": "True", "reason": "old"}],
+            [
+                {"type": "New", "status": "True"},
+                {"type": "Ready", "status": "True", "reason": "old"},
+            ],
         ),
         (
             {"spec": {"volumes": [{"name": "k1", "$patch": "delete"}]}},
@@ -172,18 +177,30 @@ POD = {
             [{"name": "k3", "kind": "NoSchedule"}],
         ),
         (
-            {"spec": {"$setElementOrder/volumes": [{"name": "k2"}, {"name": "k1"}],
-                      "volumes": [{"name": "k1", "kind": "NoExecute"}]}},
+            {
+                "spec": {
+                    "$setElementOrder/volumes": [{"name": "k2"}, {"name": "k1"}],
+                    "volumes": [{"name": "k1", "kind": "NoExecute"}],
+                }
+            },
             ("spec", "volumes"),
             [{"name": "k2", "kind": "NoExecute"}, {"name": "k1", "kind": "NoExecute"}],
         ),
         ({"spec": {"volumes": None}}, ("spec",), {}),
-        ({"metadata": {"labels": {"$patch": "replace", "b": "2"}}}, ("metadata", "labels"), {"b": "2"}),
-        ({"metadata": {"$deleteFromPrimitiveList/finalizers": ["f1"]}}, ("metadata", "finalizers"), ["f2"]),
+        (
+            {"metadata": {"labels": {"$patch": "replace", "b": "2"}}},
+            ("metadata", "labels"),
+            {"b": "2"},
+        ),
+        (
+            {"metadata": {"$deleteFromPrimitiveList/finalizers": ["f1"]}},
+            ("metadata", "finalizers"),
+            ["f2"],
+        ),
         ({"metadata": {"finalizers": ["f3"]}}, ("metadata", "finalizers"), ["f1", "f2", "f3"]),
         ({"spec": {"$retainKeys": ["other"], "other": 1}}, ("spec",), {"other": 1}),
     ],
-)  # fmt: skip
+)
 def test_strategic_merge(patch: dict[str, Any], where: tuple[str, ...], expected: Any) -> None:
     before = copy.deepcopy(POD)
     result: Any = strategic_merge(POD, patch)

@@ -57,11 +57,16 @@ def test_requests_come_from_limits_and_host_ports_from_the_host_network(
         ({}, "BestEffort"),
         ({"requests": {"cpu": "1"}}, "Burstable"),
         ({"limits": {"cpu": "1", "memory": "1Gi"}}, "Guaranteed"),
-        ({"limits": {"cpu": "1", "memory": "1Gi"},
-          "requests": {"cpu": "1000m", "memory": "1024Mi"}}, "Guaranteed"),
+        (
+            {
+                "limits": {"cpu": "1", "memory": "1Gi"},
+                "requests": {"cpu": "1000m", "memory": "1024Mi"},
+            },
+            "Guaranteed",
+        ),
         ({"limits": {"cpu": "1", "memory": "1Gi"}, "requests": {"cpu": "999m"}}, "Burstable"),
     ],
-)  # fmt: skip
+)
 def test_qos_class(cluster: EmbeddedCluster, resources: dict[str, Any], expected: str) -> None:
     containers = [{"name": "c", "image": "x", "resources": resources}]
     assert created(cluster, containers=containers)["status"]["qosClass"] == expected
@@ -83,19 +88,23 @@ def test_priority_comes_from_the_class(cluster: EmbeddedCluster) -> None:
 
 def test_the_lowest_global_default_class_applies(cluster: EmbeddedCluster) -> None:
     for name, value in (("a", 50), ("b", 20)):
-        cluster.create("priorityclasses", {"metadata": {"name": name}, "value": value,
-                                           "globalDefault": True})  # fmt: skip
+        cluster.create(
+            "priorityclasses", {"metadata": {"name": name}, "value": value, "globalDefault": True}
+        )
     spec = created(cluster)["spec"]
     assert (spec["priorityClassName"], spec["priority"]) == ("b", 20)
 
 
 def test_runtime_classes_add_overhead_and_placement(cluster: EmbeddedCluster) -> None:
-    cluster.create("runtimeclasses", {
-        "metadata": {"name": "gvisor"},
-        "handler": "runsc",
-        "overhead": {"podFixed": {"cpu": "250m"}},
-        "scheduling": {"nodeSelector": {"sandbox": "true"}},
-    })  # fmt: skip
+    cluster.create(
+        "runtimeclasses",
+        {
+            "metadata": {"name": "gvisor"},
+            "handler": "runsc",
+            "overhead": {"podFixed": {"cpu": "250m"}},
+            "scheduling": {"nodeSelector": {"sandbox": "true"}},
+        },
+    )
     spec = created(cluster, runtimeClassName="gvisor")["spec"]
     assert spec["overhead"] == {"cpu": "250m"}
     assert spec["nodeSelector"] == {"sandbox": "true"}
@@ -105,12 +114,22 @@ def test_match_label_keys_become_part_of_the_selectors(cluster: EmbeddedCluster)
     made = pod(
         "p",
         topologySpreadConstraints=[
-            {"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule",
-             "labelSelector": {"matchLabels": {"app": "x"}}, "matchLabelKeys": ["rev", "none"]}
+            {
+                "maxSkew": 1,
+                "topologyKey": "zone",
+                "whenUnsatisfiable": "DoNotSchedule",
+                "labelSelector": {"matchLabels": {"app": "x"}},
+                "matchLabelKeys": ["rev", "none"],
+            }
         ],
-        affinity={"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [
-            {"topologyKey": "zone", "labelSelector": {}, "mismatchLabelKeys": ["rev"]}]}},
-    )  # fmt: skip
+        affinity={
+            "podAntiAffinity": {
+                "requiredDuringSchedulingIgnoredDuringExecution": [
+                    {"topologyKey": "zone", "labelSelector": {}, "mismatchLabelKeys": ["rev"]}
+                ]
+            }
+        },
+    )
     made["metadata"]["labels"] = {"app": "x", "rev": "7"}
     spec = cluster.create("pods", made)["spec"]
     spread = spec["topologySpreadConstraints"][0]["labelSelector"]["matchExpressions"]
@@ -125,8 +144,13 @@ def test_binding_assigns_the_node_and_says_so(cluster: EmbeddedCluster) -> None:
     zone = {"topology.kubernetes.io/zone": "z1", "topology.kubernetes.io/region": "r1"}
     cluster.create("nodes", node("n", disk="ssd", **zone))
     created(cluster)
-    cluster.patch("pods", "p", {"status": {"nominatedNodeName": "n"}}, namespace="default",
-                  subresource="status")  # fmt: skip
+    cluster.patch(
+        "pods",
+        "p",
+        {"status": {"nominatedNodeName": "n"}},
+        namespace="default",
+        subresource="status",
+    )
     cluster.bind("default", "p", "n")
     bound = cluster.get("pods", "p", namespace="default")
     assert bound["spec"]["nodeName"] == "n"
@@ -185,8 +209,9 @@ def test_a_bound_pod_goes_gracefully(cluster: EmbeddedCluster) -> None:
 
 def test_a_finished_pod_goes_at_once(cluster: EmbeddedCluster) -> None:
     created(cluster, nodeName="n")
-    cluster.patch("pods", "p", {"status": {"phase": "Succeeded"}}, namespace="default",
-                  subresource="status")  # fmt: skip
+    cluster.patch(
+        "pods", "p", {"status": {"phase": "Succeeded"}}, namespace="default", subresource="status"
+    )
     cluster.delete("pods", "p", namespace="default")
     assert cluster.count("pods") == 0
 
@@ -196,8 +221,9 @@ def test_gates_may_go_but_not_come_and_the_rest_of_the_spec_stays(cluster: Embed
     with pytest.raises(
         StatusError, match="only deletion is allowed, but found new scheduling gate"
     ):
-        cluster.patch("pods", "p", {"spec": {"schedulingGates": [{"name": "b"}]}},
-                      namespace="default")  # fmt: skip
+        cluster.patch(
+            "pods", "p", {"spec": {"schedulingGates": [{"name": "b"}]}}, namespace="default"
+        )
     freed = cluster.patch("pods", "p", {"spec": {"schedulingGates": []}}, namespace="default")
     assert "schedulingGates" not in freed["spec"]
     with pytest.raises(StatusError, match="pod updates may not change fields other than") as error:
@@ -209,16 +235,24 @@ def test_evictions_honour_disruption_budgets(cluster: EmbeddedCluster) -> None:
     made = pod("p", nodeName="n")
     made["metadata"]["labels"] = {"app": "x"}
     cluster.create("pods", made)
-    cluster.create("poddisruptionbudgets", {
-        "metadata": {"name": "b"},
-        "spec": {"minAvailable": 1, "selector": {"matchLabels": {"app": "x"}}},
-    })  # fmt: skip
+    cluster.create(
+        "poddisruptionbudgets",
+        {
+            "metadata": {"name": "b"},
+            "spec": {"minAvailable": 1, "selector": {"matchLabels": {"app": "x"}}},
+        },
+    )
     pods = cluster.resource("pods")
     with pytest.raises(StatusError) as error:
         subresources.evict(cluster.api, pods, "default", "p", DeleteOptions())
     assert error.value.code == 429
-    cluster.patch("poddisruptionbudgets", "b", {"status": {"disruptionsAllowed": 1}},
-                  namespace="default", subresource="status")  # fmt: skip
+    cluster.patch(
+        "poddisruptionbudgets",
+        "b",
+        {"status": {"disruptionsAllowed": 1}},
+        namespace="default",
+        subresource="status",
+    )
     subresources.evict(cluster.api, pods, "default", "p", DeleteOptions())
     assert cluster.get("pods", "p", namespace="default")["metadata"]["deletionTimestamp"]
 

@@ -34,8 +34,11 @@ def test_a_watch_sees_what_there_is_and_then_every_change(cluster: EmbeddedClust
         cluster.patch("nodes", "a", {"spec": {"unschedulable": True}})
         cluster.delete("nodes", "b")
         assert shown(watcher.drain()) == [
-            ("ADDED", "a"), ("ADDED", "b"), ("MODIFIED", "a"), ("DELETED", "b"),
-        ]  # fmt: skip
+            ("ADDED", "a"),
+            ("ADDED", "b"),
+            ("MODIFIED", "a"),
+            ("DELETED", "b"),
+        ]
 
 
 def test_a_watch_resumes_after_a_revision(cluster: EmbeddedCluster) -> None:
@@ -60,9 +63,10 @@ def test_what_stops_matching_a_selector_arrives_as_deleted_in_its_last_matching_
     cluster: EmbeddedCluster,
 ) -> None:
     cluster.create("pods", pod("p"))
-    with cluster.watch("pods", fields="spec.nodeName=") as unbound, cluster.watch(
-        "pods", fields="spec.nodeName=n"
-    ) as bound:  # fmt: skip
+    with (
+        cluster.watch("pods", fields="spec.nodeName=") as unbound,
+        cluster.watch("pods", fields="spec.nodeName=n") as bound,
+    ):
         unbound.drain()
         cluster.bind("default", "p", "n")
         (gone,), (came,) = unbound.drain(), bound.drain()
@@ -74,10 +78,17 @@ def test_what_stops_matching_a_selector_arrives_as_deleted_in_its_last_matching_
 @pytest.mark.parametrize(
     ("labels", "expected"),
     [
-        ("a=1", ["x"]), ("a==1,b", ["x"]), ("a!=1", ["y", "z"]), ("a in (1, 2)", ["x", "y"]),
-        ("a notin (1)", ["y", "z"]), ("!a", ["z"]), ("a", ["x", "y"]), ("a>1", ["y"]), ("", ["x", "y", "z"]),
+        ("a=1", ["x"]),
+        ("a==1,b", ["x"]),
+        ("a!=1", ["y", "z"]),
+        ("a in (1, 2)", ["x", "y"]),
+        ("a notin (1)", ["y", "z"]),
+        ("!a", ["z"]),
+        ("a", ["x", "y"]),
+        ("a>1", ["y"]),
+        ("", ["x", "y", "z"]),
     ],
-)  # fmt: skip
+)
 def test_label_selectors(cluster: EmbeddedCluster, labels: str, expected: list[str]) -> None:
     for name, own in (("x", {"a": "1", "b": ""}), ("y", {"a": "2"}), ("z", {})):
         cluster.create("nodes", node(name, **own))
@@ -88,11 +99,14 @@ def test_label_selectors(cluster: EmbeddedCluster, labels: str, expected: list[s
 @pytest.mark.parametrize(
     ("fields", "expected"),
     [
-        ("metadata.name=a", ["a"]), ("metadata.name!=a", ["b"]), ("spec.nodeName=n", ["b"]),
-        ("spec.nodeName=", ["a"]), ("spec.nodeName=n,metadata.name=a", []),
+        ("metadata.name=a", ["a"]),
+        ("metadata.name!=a", ["b"]),
+        ("spec.nodeName=n", ["b"]),
+        ("spec.nodeName=", ["a"]),
+        ("spec.nodeName=n,metadata.name=a", []),
         ("status.phase!=Succeeded,spec.schedulerName=default-scheduler", ["a", "b"]),
     ],
-)  # fmt: skip
+)
 def test_field_selectors(cluster: EmbeddedCluster, fields: str, expected: list[str]) -> None:
     cluster.create("pods", pod("a"))
     cluster.create("pods", pod("b", nodeName="n"))
@@ -199,8 +213,11 @@ class ListAndWatch(RuleBasedStateMachine):
         super().__init__()
         self.cluster = EmbeddedCluster(clock=FakeClock(), seed=1, history_limit=10)
         self.selectors: list[dict[str, Any]] = [
-            {}, {"fields": "spec.nodeName="}, {"labels": "x=1"}, {"namespace": "default"},
-        ]  # fmt: skip
+            {},
+            {"fields": "spec.nodeName="},
+            {"labels": "x=1"},
+            {"namespace": "default"},
+        ]
         self.mirrors = [Mirror(self.cluster.watch("pods", **s)) for s in self.selectors]
         self.paging: tuple[list[str], list[str], str] | None = None
 

@@ -1,4 +1,4 @@
-"""Deterministic simulation of the daemon: the real one, on a virtual clock, through drawn faults.
+"""Deterministic simulation of the daemon on a virtual clock with injected faults.
 
-``python -m tests.fault_simulation --seeds 100``; ``docs/simulation-testing.md`` says what it does.
+``python -m tests.fault_simulation --seeds 100``; see ``docs/simulation-testing.md``.
 """

@@ -1,4 +1,4 @@
-"""What runs in a simulated cluster: apps that want so many pods, and the pods they want."""
+"""The apps of a simulated cluster and their pods."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ URGENT = "urgent"
 """The priority class of apps that preempt others."""
 ZONES = ("zone-a", "zone-b")
 SESSIONS = "kube-batch"
-"""The scheduler name that batch sessions serve."""
+"""Scheduler name of batch sessions."""
 GROUPS = "podgroups.scheduling.k8s.io"
 _ZONE = "topology.kubernetes.io/zone"
 _HOST = "kubernetes.io/hostname"
 
 
 class Naming(Enum):
-    """What a pod that takes the place of another is called."""
+    """The name of a replacement pod."""
 
     FRESH = "fresh"
-    """Anew, as a ReplicaSet does."""
+    """A new name, as in a ReplicaSet."""
     SAME = "same"
-    """Just as the one before, as a StatefulSet does."""
+    """The name of its predecessor, as in a StatefulSet."""
 
 
 class App:
-    """So many like pods are wanted."""
+    """A number of identical pods."""
 
     def __init__(self, name: str, naming: Naming, replicas: int, spec: Object, gang: int) -> None:
         self.name = name
@@ -38,15 +38,15 @@ class App:
         self.replicas = replicas
         self.spec = spec
         self.gang = gang
-        """How many run together or not at all; 0 for no gang."""
+        """Minimum members of the gang; 0 for no gang."""
         self._made = 0
 
     @property
-    def by_sessions(self) -> bool:
+    def in_sessions(self) -> bool:
         return bool(self.spec.get("schedulerName") == SESSIONS)
 
     def next_name(self, taken: set[str]) -> str | None:
-        """What the next pod is called; None where it has to wait until a name is free."""
+        """The name of the next pod; None until a name is free."""
         if self.naming is Naming.SAME:
             names = (f"{self.name}-{ordinal}" for ordinal in range(self.replicas))
             return next((name for name in names if name not in taken), None)
@@ -63,13 +63,13 @@ class App:
         return {"metadata": {"name": name, "labels": labels}, "spec": spec}
 
     def group(self) -> Object:
-        """Its PodGroup, where it is a gang."""
+        """The PodGroup of a gang."""
         policy = {"gang": {"minCount": self.gang}}
         return {"metadata": {"name": self.name}, "spec": {"schedulingPolicy": policy}}
 
 
 def drawn_app(name: str, chance: Random, load: Workload) -> App:
-    """An app as the workload has them."""
+    """An app drawn by the weights of the workload."""
     cpu = chance.choice((100, 500, 1000, 1500, 2000))
     requests = {"cpu": f"{cpu}m", "memory": f"{chance.choice((64, 256, 1024))}Mi"}
     container: Object = {"name": "c", "image": "app", "resources": {"requests": requests}}
@@ -87,13 +87,13 @@ def drawn_app(name: str, chance: Random, load: Workload) -> App:
         gang = chance.randint(2, 4)
         replicas = max(replicas, gang)
         spec["schedulingGroup"] = {"podGroupName": name}
-    elif chance.random() < load.exacting and "schedulerName" not in spec:
-        _demand_something(spec, name, container, chance)
+    elif chance.random() < load.constrained and "schedulerName" not in spec:
+        _add_constraint(spec, name, container, chance)
     return App(name, naming, replicas, spec, gang)
 
 
-def _demand_something(spec: Object, app: str, container: Object, chance: Random) -> None:
-    """More than room."""
+def _add_constraint(spec: Object, app: str, container: Object, chance: Random) -> None:
+    """Add a random scheduling constraint."""
     like = {"matchLabels": {"app": app}}
     match chance.randrange(6):
         case 0:

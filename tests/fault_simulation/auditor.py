@@ -1,4 +1,4 @@
-"""Follows the journal as it grows, decides everything once more, and looks at each step."""
+"""Audits the journal while it grows: replays every decision and checks every batch."""
 
 from __future__ import annotations
 
@@ -17,27 +17,26 @@ from tests.fault_simulation.breach import BreachError, demand
 from tests.fault_simulation.differences import differences, plain
 
 CHECK_EVERY = 25
-"""Batches between two looks at all of the state."""
+"""Batches between two checks of the whole state."""
 
 
 class Auditor:
-    """Knows nothing but the journal. What it has folded is a rebuild of the daemon's state, and what
-    it decides a replay of the daemon's decisions, at every batch."""
+    """Rebuilds the daemon's state from the journal alone and replays its decisions."""
 
     def __init__(self, load: PluginLoader) -> None:
         self._fold = Fold(ClusterState(), load)
-        self._judge = ReplayVerifier(self._fold, from_the_start=True)
+        self._verifier = ReplayVerifier(self._fold, complete=True)
         self._next_seq = 1
         self._batches = 0
-        self._looked_at: ClusterState | None = None
-        """The daemon's state that was compared last."""
+        self._compared: ClusterState | None = None
+        """The daemon state of the latest comparison."""
         self.records = 0
         self.assigned: set[tuple[str, str]] = set()
-        """Uid and node of every assignment that was ever durable."""
+        """Uid and node of every durable assignment."""
         self.evicted: set[str] = set()
-        """Uids of all whose eviction was ever decided."""
+        """Uids of all pods with a decided eviction."""
         self.live: Callable[[], ClusterState | None] = lambda: None
-        """The state of the daemon that appends, as it is in the moment of an append."""
+        """Returns the state of the appending daemon at the time of the append."""
 
     @property
     def state(self) -> ClusterState:
@@ -45,57 +44,57 @@ class Auditor:
 
     @property
     def decisions(self) -> int:
-        return self._judge.decisions
+        return self._verifier.decisions
 
     def stored(self, first_seq: int, records: Sequence[AnyRecord]) -> None:
-        """A batch is durable. Raises BreachError."""
+        """Check a batch that became durable. Raises BreachError."""
         demand(first_seq == self._next_seq, f"a batch begins at {first_seq}, not {self._next_seq}")
         released: set[PodGroupKey] = set()
         for record in records:
-            divergence = self._judge.follow(self._next_seq, record)
+            divergence = self._verifier.follow(self._next_seq, record)
             demand(divergence is None, f"replay differs: {divergence}")
-            self._look_at(record, released)
+            self._check_record(record, released)
             self._next_seq += 1
         self.records += len(records)
         for group in sorted(released):
-            self._check_whole(group)
+            self._check_complete(group)
         self._batches += 1
-        if self._batches % CHECK_EVERY == 0 or self.live() is not self._looked_at:
-            # At the begin of a life, too: what its checkpoint lacked may be over soon.
+        if self._batches % CHECK_EVERY == 0 or self.live() is not self._compared:
+            # Also at the start of a process: a defect of its checkpoint may be short-lived.
             self.check_state()
 
     def check_state(self) -> None:
-        """The costly part: all of the state, and that the daemon's is the same. Raises BreachError."""
+        """Check the whole state and compare it with the daemon's. Raises BreachError."""
         try:
             invariants.check(self.state)
         except AssertionError as error:
             raise BreachError(f"record {self._next_seq - 1}: {error}") from None
-        live = self._looked_at = self.live()
+        live = self._compared = self.live()
         if live is not None:
             self._check_same(live)
 
     def check_end(self) -> None:
-        """Nothing was left undecided that follows from what is recorded. Raises BreachError."""
+        """Check that no decision is missing at the end. Raises BreachError."""
         self.live = lambda: None
         self.check_state()
-        divergence = self._judge.end(self._next_seq)
+        divergence = self._verifier.end(self._next_seq)
         demand(divergence is None, f"replay differs: {divergence}")
 
     def _check_same(self, live: ClusterState) -> None:
         if plain(self.state) != plain(live):
             raise BreachError(
-                f"record {self._next_seq - 1}: the daemon's state is not what the journal makes:"
+                f"record {self._next_seq - 1}: the daemon's state differs from the journal:"
                 f" {differences(self.state, live)}"
             )
 
     # -- single records -----------------------------------------------------------------------
 
-    def _look_at(self, record: AnyRecord, released: set[PodGroupKey]) -> None:
+    def _check_record(self, record: AnyRecord, released: set[PodGroupKey]) -> None:
         match record:
             case Assigned():
-                self._check_room(record)
+                self._check_capacity(record)
                 self.assigned.add((record.uid, record.node))
-                if not record.holds:
+                if not record.permit_waits:
                     self._note_group(record.key, released)
             case PermitAllowed():
                 self._note_group(record.key, released)
@@ -104,13 +103,13 @@ class Auditor:
             case EvictionDecided():
                 self.evicted.add(record.uid)
 
-    def _check_room(self, made: Assigned) -> None:
-        """No node is overcommitted by a decision, as far as the journal knew when it was made."""
+    def _check_capacity(self, made: Assigned) -> None:
+        """No decision overcommits a node, by the state of the journal."""
         table = self.state.nodes
         row = table.row_of(made.node)
         demand(
             row is not None and bool(table.alive[row]),
-            f"{made.key} is assigned to {made.node}, which is not there",
+            f"{made.key} is assigned to {made.node}, which does not exist",
         )
         assert row is not None
         demand(
@@ -132,12 +131,12 @@ class Auditor:
         if group is not None:
             released.add(group)
 
-    def _check_whole(self, group: PodGroupKey) -> None:
-        """Members of a gang are let go only when there are as many as it needs."""
+    def _check_complete(self, group: PodGroupKey) -> None:
+        """Members of a gang are allowed only with all places that it needs."""
         found = self.state.objects(PodGroup).get(group.key)
         needed = 0 if found is None else found.min_count
-        placed = self.state.groups.members(group).count(MemberStatus.PLACED)
+        placed = self.state.groups.members(group).count(MemberStatus.ASSIGNED)
         demand(
             placed >= needed,
-            f"gang {group.key} of {needed} has {placed} members with a place that nothing holds",
+            f"gang {group.key} of {needed} has {placed} allowed members",
         )

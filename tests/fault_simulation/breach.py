@@ -1,4 +1,4 @@
-"""What must never be."""
+"""Violations of invariants."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import anyio
 
 
 class BreachError(Exception):
-    """An invariant does not hold; the text says which, in a line."""
+    """A violated invariant, described in one line."""
 
 
 def demand(holds: bool, what: str) -> None:
@@ -15,18 +15,21 @@ def demand(holds: bool, what: str) -> None:
         raise BreachError(what)
 
 
-class Referee:
-    """Keeps the first breach. Whoever finds one tells it here as well as raising it, because the code
-    in whose midst it was found may take the exception for a plugin's."""
+class BreachReporter:
+    """Keeps the first breach.
+
+    A check reports a breach here and also raises it, because the calling code may attribute the
+    exception to a plugin.
+    """
 
     def __init__(self) -> None:
         self.first: BreachError | None = None
-        self.called = anyio.Event()
+        self.reported = anyio.Event()
 
-    def call(self, breach: BreachError) -> None:
+    def report(self, breach: BreachError) -> None:
         if self.first is None:
             self.first = breach
-            self.called.set()
+            self.reported.set()
 
     def check(self) -> None:
         """Raises the first BreachError."""

@@ -1,4 +1,4 @@
-"""Many seeds, in one process or several: ``python -m tests.fault_simulation``."""
+"""Runs many seeds in one or several processes: ``python -m tests.fault_simulation``."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from tests.fault_simulation.simulation import Outcome, simulate
 _REPORT_EVERY_S = 5.0
 
 
-class Tally:
-    """What a class of seeds came to."""
+class ClassTotals:
+    """Totals of one class of seeds."""
 
     def __init__(self) -> None:
         self.seeds = 0
@@ -48,13 +48,13 @@ def run_job(job: Job) -> Outcome:
 
 
 def jobs(first: int, count: int, name: str = "") -> list[Job]:
-    """Seeds in order, each of its class or all of the one that is asked for."""
+    """Seeds in order, each of its own class or all of ``name``."""
     return [Job(seed, name or class_of(seed)) for seed in range(first, first + count)]
 
 
 @contextmanager
 def outcomes(of: Sequence[Job], processes: int) -> Iterator[Iterable[Outcome]]:
-    """In the order of the jobs."""
+    """Outcomes in the order of the jobs."""
     if processes == 1:
         yield map(run_job, of)
         return
@@ -62,19 +62,25 @@ def outcomes(of: Sequence[Job], processes: int) -> Iterator[Iterable[Outcome]]:
         yield pool.imap(run_job, of, chunksize=4)
 
 
-def table(tallies: dict[str, Tally]) -> str:
-    """One line a class."""
+def table(totals: dict[str, ClassTotals]) -> str:
+    """One line per class."""
     form = "{:<10}{:>7}{:>11}{:>9}{:>11}{:>11}{:>9}{:>10}"
     heads = "class", "seeds", "virtual h", "daemons", "records", "decisions", "bound", "breaches"
     lines = [form.format(*heads)]
-    for name, tally in tallies.items():
-        hours = f"{tally.churn_s / 3600:.1f}"
+    for name, total in totals.items():
+        hours = f"{total.churn_s / 3600:.1f}"
         lines.append(
             form.format(
-                name, tally.seeds, hours, tally.lives, tally.records, tally.decisions, tally.bound,
-                tally.breaches,
+                name,
+                total.seeds,
+                hours,
+                total.lives,
+                total.records,
+                total.decisions,
+                total.bound,
+                total.breaches,
             )
-        )  # fmt: skip
+        )
     return "\n".join(lines)
 
 
@@ -103,38 +109,42 @@ def _campaign(options: argparse.Namespace) -> int:
 
 
 class Progress:
-    """What has been found up to now, and says so."""
+    """Collects outcomes and prints progress."""
 
     def __init__(self, wanted: int) -> None:
         self.breaches = 0
         self._wanted = wanted
         self._done = 0
-        self._tallies = {name: Tally() for name in CLASSES}
-        self._began_s = self._said_s = time.monotonic()
+        self._totals = {name: ClassTotals() for name in CLASSES}
+        self._began_s = self._printed_s = time.monotonic()
 
     def add(self, outcome: Outcome) -> None:
-        """One more. A breach is told of at once, all else now and then."""
+        """Add an outcome. Breaches are printed at once, progress periodically."""
         self._done += 1
-        self._tallies[outcome.name].add(outcome)
+        self._totals[outcome.name].add(outcome)
         if outcome.breach:
             self.breaches += 1
             print(described(outcome), flush=True)
         now_s = time.monotonic()
-        if now_s - self._said_s >= _REPORT_EVERY_S:
-            self._said_s = now_s
-            print(f"{self._done} of {self._wanted} seeds, {self.breaches} breaches,"
-                  f" {now_s - self._began_s:.0f} s", file=sys.stderr, flush=True)  # fmt: skip
+        if now_s - self._printed_s >= _REPORT_EVERY_S:
+            self._printed_s = now_s
+            print(
+                f"{self._done} of {self._wanted} seeds, {self.breaches} breaches,"
+                f" {now_s - self._began_s:.0f} s",
+                file=sys.stderr,
+                flush=True,
+            )
 
     def summary(self) -> str:
-        """A table of the classes, and a line."""
-        classes = {name: tally for name, tally in self._tallies.items() if tally.seeds}
+        """A table of the classes and a summary line."""
+        classes = {name: total for name, total in self._totals.items() if total.seeds}
         took_s = time.monotonic() - self._began_s
         return f"{table(classes)}\n{self._done} seeds in {took_s:.0f} s, {self.breaches} breaches"
 
 
 def described(outcome: Outcome) -> str:
     if not outcome.breach:
-        return f"seed {outcome.seed} ({outcome.name}): well, {outcome.digest}\n{outcome}"
+        return f"seed {outcome.seed} ({outcome.name}): ok, {outcome.digest}\n{outcome}"
     again = f"python -m tests.fault_simulation --seed {outcome.seed} --class {outcome.name} --trace"
     return (
         f"seed {outcome.seed} ({outcome.name}), step {outcome.step}, {outcome.virtual_s:.3f} s:"
@@ -143,15 +153,15 @@ def described(outcome: Outcome) -> str:
 
 
 def parsed(arguments: Sequence[str]) -> argparse.Namespace:
-    """The command line, taken apart."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(prog="python -m tests.fault_simulation", description=__doc__)
-    parser.add_argument("--seeds", type=int, default=100, help="how many seeds to run")
-    parser.add_argument("--first", type=int, default=0, help="the first of them")
-    parser.add_argument("--class", dest="name", choices=CLASSES, help="all of them of this class")
+    parser.add_argument("--seeds", type=int, default=100, help="number of seeds")
+    parser.add_argument("--first", type=int, default=0, help="first seed")
+    parser.add_argument("--class", dest="name", choices=CLASSES, help="run all seeds in this class")
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument(
-        "--most-breaches", type=int, default=1, help="go on until there are so many"
+        "--most-breaches", type=int, default=1, help="stop after this many breaches"
     )
-    parser.add_argument("--seed", type=int, help="just this one")
-    parser.add_argument("--trace", action="store_true", help="show all that happens in it")
+    parser.add_argument("--seed", type=int, help="run one seed")
+    parser.add_argument("--trace", action="store_true", help="print its trace")
     return parser.parse_args(arguments)

@@ -1,6 +1,6 @@
-"""The cluster's own life: controllers, kubelets, node trouble, people.
+"""Activity of the cluster: controllers, kubelets, node failures and users.
 
-Everything here acts on the API server directly and at once; only the daemon is at a distance.
+These act on the API server directly; only the daemon uses the simulated network.
 """
 
 from __future__ import annotations
@@ -27,14 +27,19 @@ _MOST_REPLICAS = 6
 
 
 class Churn:
-    """Makes things happen. :meth:`tick` is what controllers and kubelets do all the time,
-    :meth:`disturb` one more thing that somebody or something does to the cluster."""
+    """Changes the cluster: :meth:`tick` runs controllers, :meth:`disturb` makes one change."""
 
     def __init__(
-        self, loop: VirtualLoop, cluster: EmbeddedCluster, chance: Random, load: Workload, trace: Trace,
-        *, shaky: bool,
-    ) -> None:  # fmt: skip
-        """``shaky``: some pods are such that plugins trip over them."""
+        self,
+        loop: VirtualLoop,
+        cluster: EmbeddedCluster,
+        chance: Random,
+        load: Workload,
+        trace: Trace,
+        *,
+        shaky: bool,
+    ) -> None:
+        """``shaky``: the faulty plugin fails for some pods."""
         self._loop = loop
         self._cluster = cluster
         self._chance = chance
@@ -43,15 +48,15 @@ class Churn:
         self._shaky = shaky
         self.apps: dict[str, App] = {}
         self.foreign_nodes: set[str] = set()
-        """Nodes on which somebody else placed pods, without asking whether there is room."""
+        """Nodes to which other clients bound pods, regardless of capacity."""
         self.calm = False
-        """Nothing new goes wrong: what is gated, cordoned or not ready is so no more."""
+        """No new failures; gates, cordons and unready nodes are resolved."""
         self._apps_made = 0
         self._nodes_made = 0
         self._lost: list[tuple[float, Object]] = []
-        """Nodes that come back, and when."""
+        """Nodes to recreate, with their due time."""
         self._unready_until: dict[str, float] = {}
-        self._things: list[tuple[int, Callable[[], None]]] = [
+        self._changes: list[tuple[int, Callable[[], None]]] = [
             (load.scale, self._scale),
             (load.new_app, self._new_app),
             (load.drop_app, self._drop_app),
@@ -62,12 +67,12 @@ class Churn:
             (load.node_lost, self._node_lost),
             (load.node_added, self._add_node),
             (load.mass_deletion, self._mass_deletion),
-            (load.foreign, self._foreign),
+            (load.foreign, self._bind_by_other_client),
             (load.gate, self._gate),
         ]
 
     def begin(self) -> None:
-        """The cluster as it is when the daemon first sees it."""
+        """Create the initial cluster."""
         self._cluster.create("priorityclasses", {"metadata": {"name": URGENT}, "value": 1000})
         for _ in range(self._chance.randint(1, 4)):
             self._add_node()
@@ -75,12 +80,12 @@ class Churn:
             self._new_app()
         self.tick()
 
-    # -- what goes on all the time ----------------------------------------------------------------
+    # -- controllers and kubelets ---------------------------------------------------------------
 
     def tick(self) -> None:
-        """Controllers and kubelets look at everything once."""
+        """Run controllers and kubelets once."""
         now_s = self._loop.time()
-        self._nodes_come_back(now_s)
+        self._recreate_nodes(now_s)
         nodes = {node["metadata"]["name"] for node in self._cluster.list("nodes")}
         of_app: dict[str, list[Object]] = {name: [] for name in self.apps}
         for pod in self._cluster.list("pods"):
@@ -95,7 +100,7 @@ class Churn:
                     self._delete(pod)
 
     def _kubelet(self, pod: Object, nodes: set[str]) -> bool:
-        """What becomes of a pod by itself. False where it is gone."""
+        """Run the kubelet for a pod. False if the pod was removed."""
         node, metadata = pod["spec"].get("nodeName", ""), pod["metadata"]
         terminating = bool(metadata.get("deletionTimestamp"))
         if (node and node not in nodes) or (
@@ -123,7 +128,7 @@ class Churn:
             shaky = self._shaky and self._chance.random() < 0.3
             self._cluster.create("pods", app.pod(name, gated=gated, shaky=shaky))
 
-    def _nodes_come_back(self, now_s: float) -> None:
+    def _recreate_nodes(self, now_s: float) -> None:
         waiting, self._lost = self._lost, []
         for due_s, node in waiting:
             if now_s >= due_s or self.calm:
@@ -136,16 +141,16 @@ class Churn:
                 del self._unready_until[name]
                 self._set_ready(name, ready=True)
 
-    # -- what happens now and then ----------------------------------------------------------------
+    # -- disturbances ---------------------------------------------------------------------------
 
     def disturb(self) -> None:
-        """One thing, drawn by the weights of the workload."""
-        weights = [weight for weight, _ in self._things]
-        _, happen = self._chance.choices(self._things, weights)[0]
+        """Make one change, drawn by the weights of the workload."""
+        weights = [weight for weight, _ in self._changes]
+        _, happen = self._chance.choices(self._changes, weights)[0]
         happen()
 
     def settle(self) -> None:
-        """From now on the cluster wants what it wants, and everything works again."""
+        """Stop changes and repair the cluster."""
         self.calm = True
         for node in self._cluster.list("nodes"):
             if node["spec"].get("unschedulable"):
@@ -204,7 +209,7 @@ class Churn:
             self._cluster.patch("pods", pod["metadata"]["name"], patch, namespace=NAMESPACE)
 
     def _gate(self) -> None:
-        """The gates of all pods that have some are opened."""
+        """Remove the gates of all pods."""
         for pod in self._cluster.list("pods"):
             if pod["spec"].get("schedulingGates"):
                 self._ungate(pod)
@@ -213,19 +218,19 @@ class Churn:
         patch = {"spec": {"schedulingGates": None}}
         self._cluster.patch("pods", pod["metadata"]["name"], patch, namespace=NAMESPACE)
 
-    def _foreign(self) -> None:
-        """Somebody binds a pod by hand, or runs one past the scheduler."""
+    def _bind_by_other_client(self) -> None:
+        """Another client binds a pod."""
         nodes = [node["metadata"]["name"] for node in self._cluster.list("nodes")]
         pods = self._cluster.list("pods", fields="spec.nodeName=")
         if not nodes or not pods:
             return
         node, pod = self._chance.choice(nodes), self._chance.choice(pods)
         self.foreign_nodes.add(node)
-        self._trace("churn", f"somebody binds {pod['metadata']['name']} to {node}")
+        self._trace("churn", f"another client binds {pod['metadata']['name']} to {node}")
         try:
             self._cluster.bind(NAMESPACE, pod["metadata"]["name"], node)
         except StatusError as error:
-            self._trace("churn", f"refused: {error.message}")
+            self._trace("churn", f"rejected: {error.message}")
 
     # -- nodes ------------------------------------------------------------------------------------
 
@@ -292,6 +297,9 @@ class Churn:
 
     def _patch_status(self, resource: str, obj: Object, status: Object) -> None:
         self._cluster.patch(
-            resource, obj["metadata"]["name"], {"status": status}, namespace=NAMESPACE,
+            resource,
+            obj["metadata"]["name"],
+            {"status": status},
+            namespace=NAMESPACE,
             subresource="status",
-        )  # fmt: skip
+        )

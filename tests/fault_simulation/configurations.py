@@ -1,4 +1,4 @@
-"""The configurations that simulated daemons run with, and their plugins."""
+"""Configurations and plugins of simulated daemons."""
 
 from __future__ import annotations
 
@@ -48,19 +48,19 @@ _VARIANTS = 24
 
 @cache
 def installed() -> PluginRegistry:
-    """What is installed, and the plugin that misbehaves where a configuration asks for it."""
+    """The installed plugins and the faulty one."""
     return PluginRegistry.discover().including(Shaky)
 
 
 def drawn_configuration(chance: Random, mix: Mix) -> Configuration:
-    """What a seed's daemons run with: one of some variants, because to parse one takes a while.
+    """One of a fixed number of variants, which are parsed once.
 
-    Pods are never tried again without a reason, so that a wake-up that was lost shows.
+    The queue is not flushed, so a missed wake-up is visible.
     """
-    may_do_without_gangs = not mix.workload.gangs
+    gangs_optional = not mix.workload.gangs
     return _variant(
         chance.randrange(_VARIANTS),
-        gangs=not (may_do_without_gangs and chance.random() < 0.5),
+        gangs=not (gangs_optional and chance.random() < 0.5),
         shaky=mix.plugins.enabled,
         sessions=bool(mix.workload.sessions),
     )

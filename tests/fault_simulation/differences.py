@@ -1,4 +1,4 @@
-"""Whether two states are the same, and in what they differ."""
+"""Comparison of two cluster states."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from typing import Any
 
 import msgspec
 
-from asched.state.checkpoint import checkpoint_of
-from asched.state.checkpoint_form import StateForm
+from asched.state.checkpoint import CheckpointForm, StateSnapshot, checkpoint_of
 from asched.state.cluster import ClusterState
 from tests.state.description import describe
 
@@ -17,23 +16,26 @@ _AROUND = 80
 
 
 def plain(state: ClusterState) -> dict[str, Any]:
-    """A state as a checkpoint would have it, as plain values to be compared. In a journal 1 and 1.0 are
-    the same number, so they are here.
+    """The contents of a state's checkpoint as plain values; 1 and 1.0 are equal.
 
-    The order of objects counts within a kind only: a kind of which there was none for a while may come
-    later than it would have, and nobody goes through all kinds. What a checkpoint should have, but lacks,
-    is told by a description that knows nothing of checkpoints.
+    The order of objects matters only within a kind. A separate description covers parts that a
+    checkpoint should contain but lacks.
     """
     _, _, packed = checkpoint_of(state).partition(b"\n")
-    found = msgspec.msgpack.decode(zlib.decompress(packed))
-    if not isinstance(found, dict):
-        found = dict(zip(StateForm.__struct_fields__, found, strict=False))
+    form = msgspec.msgpack.decode(zlib.decompress(packed), type=CheckpointForm)
+    values = msgspec.msgpack.decode(form.state)
+    found = dict(zip(StateSnapshot.__struct_fields__, values, strict=True))
+    found |= {
+        "templates": form.templates,
+        "full pods": form.full_pods,
+        "copied pods": form.copied_pods,
+    }
     found["objects"] = sorted(found["objects"], key=itemgetter("kind"))
     return found | {f"described {part}": value for part, value in describe(state).items()}
 
 
 def differences(mine: ClusterState, theirs: ClusterState) -> str:
-    """Which parts are not alike, and what is there where each begins to differ."""
+    """The parts that differ, with an excerpt at the first difference of each."""
     ours, others = plain(mine), plain(theirs)
     found = []
     for part in ours.keys() | others.keys():

@@ -1,4 +1,4 @@
-"""What must hold when all is over."""
+"""Checks at the end of a seed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ async def check_end(around: Surroundings) -> None:
     await _follow(fold, store, kept_seq)
     demand(
         plain(fold.state) == plain(auditor.state),
-        f"the state from the checkpoint at {kept_seq} is not what all records make:"
+        f"the state from the checkpoint at {kept_seq} differs from that of all records:"
         f" {differences(auditor.state, fold.state)}",
     )
     around.trace("simulation", f"journal {verified.head}")

@@ -1,7 +1,6 @@
-"""Which faults a seed may meet: a mix for each class of seeds.
+"""Fault rates of each class of seeds.
 
-Every rate is a probability for each occasion unless its name says otherwise; zero switches the fault
-off.
+A rate is a probability per occasion unless its name says otherwise; zero disables the fault.
 """
 
 from __future__ import annotations
@@ -12,54 +11,54 @@ import msgspec
 
 
 class ApiFaults(msgspec.Struct, frozen=True):
-    """What requests meet."""
+    """Faults of requests."""
 
     unreachable: float = 0.0
-    """The connection is refused; the request never left."""
+    """The connection is refused; the request is not sent."""
     lost: float = 0.0
-    """The connection breaks before the server does anything."""
-    unanswered: float = 0.0
-    """The server does it, and the connection breaks before the answer."""
-    belated: float = 0.0
-    """The request takes effect after the client gave up."""
-    put_off: float = 0.0
+    """The connection breaks before the server executes the request."""
+    no_response: float = 0.0
+    """The server executes the request; the connection breaks before the response."""
+    delayed: float = 0.0
+    """The request is executed after the client's timeout."""
+    throttled: float = 0.0
     """429 with Retry-After."""
-    failing: float = 0.0
-    """500, 503 or 504; nothing is done."""
-    failing_done: float = 0.0
-    """500 or 504, though it was done."""
-    overdue: float = 0.0
-    """504, and it is done up to a minute later: the API server's handler went on."""
+    failed: float = 0.0
+    """500, 503 or 504; not executed."""
+    failed_but_executed: float = 0.0
+    """500, 503 or 504, although executed."""
+    executed_later: float = 0.0
+    """504; executed up to a minute later, because the handler continues."""
     slow: float = 0.0
-    """An answer takes seconds."""
+    """The response takes seconds."""
     outages_per_hour: float = 0.0
     going_down: float = 0.2
-    """A lost answer is the beginning of an outage."""
+    """A lost response starts an outage."""
 
 
 class WatchFaults(msgspec.Struct, frozen=True):
-    """What watches meet, each time events arrive or a minute is over."""
+    """Faults of watches, drawn when events arrive and every minute."""
 
     late: float = 0.0
     """Events arrive seconds later than those of other resources."""
     broken: float = 0.0
-    """The connection breaks with what was under way."""
+    """The connection breaks, with the loss of events in flight."""
     silent: float = 0.0
-    """Nothing comes any more, and the connection does not break."""
+    """No further events arrive, and the connection does not break."""
     ended: float = 0.0
     """The server ends the watch."""
     expired: float = 0.0
-    """410 within the watch, and everything that was kept is forgotten."""
+    """410 within the watch; the watch history is dropped."""
     repeated: float = 0.0
-    """The last event of a chunk comes twice."""
-    garbled: float = 0.0
-    """A line that is no JSON."""
-    torn: float = 0.0
+    """The last event of a chunk is repeated."""
+    invalid: float = 0.0
+    """A line that is not JSON."""
+    split: float = 0.0
     """A chunk arrives in two pieces."""
 
 
 class JournalFaults(msgspec.Struct, frozen=True):
-    """What appends meet."""
+    """Faults of the journal."""
 
     slow: float = 0.0
     """A commit takes up to some seconds."""
@@ -69,10 +68,10 @@ class JournalFaults(msgspec.Struct, frozen=True):
     busy: float = 0.0
     failed: float = 0.0
     """An error, nothing stored."""
-    unanswered: float = 0.0
-    """An error, though it is stored."""
-    troubles_per_hour: float = 0.0
-    """Times in which every append fails."""
+    failed_but_stored: float = 0.0
+    """An error, although it is stored."""
+    outages_per_hour: float = 0.0
+    """Periods in which every append fails."""
     claim: float = 0.0
     """The claim at the start fails."""
     checkpoint: float = 0.0
@@ -84,13 +83,13 @@ class ProcessFaults(msgspec.Struct, frozen=True):
     stops_per_hour: float = 0.0
     """Orderly ones."""
     freezes_per_hour: float = 0.0
-    """The process is stopped for a while and then goes on."""
+    """The process is suspended for a while."""
     depositions_per_hour: float = 0.0
-    """Another daemon takes the journal while this one runs."""
+    """Another daemon claims the journal while this one runs."""
     jumps_per_hour: float = 0.0
     """Of the wall clock."""
     reloads_per_hour: float = 0.0
-    """Other configurations, taken up by who runs."""
+    """Other configurations, applied by running daemons."""
 
 
 class PluginFaults(msgspec.Struct, frozen=True):
@@ -100,15 +99,15 @@ class PluginFaults(msgspec.Struct, frozen=True):
     hanging: float = 0.0
     """PreBind does not return."""
     slow: float = 0.0
-    nonsense: float = 0.0
-    """It answers something that is no Status, or cancels itself."""
+    invalid: float = 0.0
+    """PreBind returns a value that is not a Status, or cancels itself."""
 
 
 class Workload(msgspec.Struct, frozen=True):
-    """What happens in the cluster by itself. Weights of the things that may happen next."""
+    """Activity of the cluster: weights of the next change."""
 
     mean_gap_s: float = 3.0
-    """Between one such thing and the next."""
+    """Between two changes."""
     scale: int = 10
     """An app gets more or fewer replicas."""
     new_app: int = 6
@@ -119,39 +118,39 @@ class Workload(msgspec.Struct, frozen=True):
     """NotReady, and ready again."""
     cordon: int = 1
     node_lost: int = 1
-    """Deleted with what runs there; mostly one of that name comes back."""
+    """Deleted with its pods; usually recreated under the same name."""
     node_added: int = 1
     mass_deletion: int = 0
     foreign: int = 1
-    """Somebody else binds a pod."""
+    """Another client binds a pod."""
     gate: int = 1
     apps: int = 3
     """At the start."""
     gangs: float = 0.0
-    """The share of new apps that are gangs."""
+    """Share of new apps that are gangs."""
     sessions: float = 0.0
-    """The share of apps that batch sessions place."""
+    """Share of apps for batch sessions."""
     ending: float = 0.4
-    """The chance that a pod that was told to end does so, each time its kubelet looks."""
+    """Probability that a terminating pod ends at a tick of its kubelet."""
     urgent: float = 0.25
-    """The share of apps with a high priority."""
-    exacting: float = 0.3
-    """The share of apps that ask for more than room: affinity, spreading, ports, a zone."""
+    """Share of apps with a high priority."""
+    constrained: float = 0.3
+    """Share of apps with affinity, spreading, ports, a zone or tolerations."""
 
 
 class Election(Enum):
-    """Whether replicas elect a leader, and what they write to."""
+    """Whether replicas elect a leader, and which journal they use."""
 
     NONE = "none"
-    """One daemon, which another may depose by taking its journal."""
+    """One daemon, which another may depose by claiming its journal."""
     SHARED = "shared"
     """Two replicas with one journal."""
     OWN = "own"
-    """Two replicas, each with a journal of its own."""
+    """Two replicas, each with its own journal."""
 
 
 class Mix(msgspec.Struct, frozen=True):
-    """All that may go wrong in a seed of a class."""
+    """The fault rates of a class."""
 
     api: ApiFaults = ApiFaults()
     watch: WatchFaults = WatchFaults()
@@ -163,22 +162,43 @@ class Mix(msgspec.Struct, frozen=True):
 
 
 _API = ApiFaults(
-    unreachable=0.02, lost=0.03, unanswered=0.06, belated=0.02, put_off=0.03, failing=0.04,
-    failing_done=0.04, overdue=0.06, slow=0.05, outages_per_hour=50,
-)  # fmt: skip
-_SOME_API = ApiFaults(unanswered=0.03, failing=0.02, failing_done=0.02, slow=0.03)
+    unreachable=0.02,
+    lost=0.03,
+    no_response=0.06,
+    delayed=0.02,
+    throttled=0.03,
+    failed=0.04,
+    failed_but_executed=0.04,
+    executed_later=0.06,
+    slow=0.05,
+    outages_per_hour=50,
+)
+_SOME_API = ApiFaults(no_response=0.03, failed=0.02, failed_but_executed=0.02, slow=0.03)
 _WATCH = WatchFaults(
-    late=0.3, broken=0.06, silent=0.01, ended=0.04, expired=0.03, repeated=0.05, garbled=0.01,
-    torn=0.1,
-)  # fmt: skip
+    late=0.3,
+    broken=0.06,
+    silent=0.01,
+    ended=0.04,
+    expired=0.03,
+    repeated=0.05,
+    invalid=0.01,
+    split=0.1,
+)
 _SOME_WATCH = WatchFaults(late=0.2, broken=0.02)
 _JOURNAL = JournalFaults(
-    slow=0.1, hanging=0.003, full=0.03, busy=0.03, failed=0.03, unanswered=0.06,
-    troubles_per_hour=50, claim=0.1, checkpoint=0.3,
-)  # fmt: skip
-_SOME_JOURNAL = JournalFaults(slow=0.05, unanswered=0.02)
+    slow=0.1,
+    hanging=0.003,
+    full=0.03,
+    busy=0.03,
+    failed=0.03,
+    failed_but_stored=0.06,
+    outages_per_hour=50,
+    claim=0.1,
+    checkpoint=0.3,
+)
+_SOME_JOURNAL = JournalFaults(slow=0.05, failed_but_stored=0.02)
 _CRASHES = ProcessFaults(crashes_per_hour=250, stops_per_hour=50)
-_PLUGINS = PluginFaults(enabled=True, raising=0.05, hanging=0.02, slow=0.1, nonsense=0.03)
+_PLUGINS = PluginFaults(enabled=True, raising=0.05, hanging=0.02, slow=0.1, invalid=0.03)
 
 CLASSES: dict[str, Mix] = {
     "calm": Mix(),
@@ -187,7 +207,7 @@ CLASSES: dict[str, Mix] = {
         api=_SOME_API,
         journal=_SOME_JOURNAL,
         watch=_SOME_WATCH,
-        # Room is made slowly, so that nominations and evictions outlive a daemon.
+        # Victims end slowly, so that nominations and evictions outlive a daemon.
         workload=Workload(mean_gap_s=2.0, ending=0.05, urgent=0.5, node_added=0),
     ),
     "journal": Mix(
@@ -208,7 +228,7 @@ CLASSES: dict[str, Mix] = {
         processes=ProcessFaults(
             freezes_per_hour=100, crashes_per_hour=75, stops_per_hour=50, jumps_per_hour=50
         ),
-        api=ApiFaults(unanswered=0.03, failing=0.02, slow=0.03, outages_per_hour=30),
+        api=ApiFaults(no_response=0.03, failed=0.02, slow=0.03, outages_per_hour=30),
         watch=_SOME_WATCH,
         journal=_SOME_JOURNAL,
     ),
@@ -217,7 +237,7 @@ CLASSES: dict[str, Mix] = {
         processes=ProcessFaults(
             freezes_per_hour=100, crashes_per_hour=75, stops_per_hour=50, jumps_per_hour=50
         ),
-        api=ApiFaults(unanswered=0.03, failing=0.02, slow=0.03, outages_per_hour=30),
+        api=ApiFaults(no_response=0.03, failed=0.02, slow=0.03, outages_per_hour=30),
     ),
     "clock": Mix(
         processes=ProcessFaults(jumps_per_hour=300, crashes_per_hour=75, freezes_per_hour=75),
@@ -273,7 +293,7 @@ CLASSES: dict[str, Mix] = {
         workload=Workload(gangs=0.2, mass_deletion=1, node_flap=2, node_lost=2),
     ),
 }
-"""By name. A seed's class follows from the seed unless one is asked for."""
+"""By name. The seed determines its class unless one is given."""
 
 
 def class_of(seed: int) -> str:

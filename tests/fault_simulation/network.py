@@ -1,4 +1,4 @@
-"""Between a daemon and the API server: a transport without a network, on which everything may fail."""
+"""A simulated transport between daemons and the API server, with injected faults."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from typing import NamedTuple
 
 from asched.apiserver.cluster import EmbeddedCluster
 from asched.apiserver.errors import StatusError, too_many_requests
-from asched.apiserver.handlers import Request, handle
+from asched.apiserver.handlers import Request
+from asched.apiserver.handlers import handle as handle_request
 from asched.apiserver.requests import PathNotServedError, parse_request
 from asched.apiserver.storage import encode
 from asched.kube.errors import NoResponseError
@@ -25,52 +26,54 @@ _JSON = "application/json"
 _FAILURES = (500, 503, 504)
 
 
-class Fate(Enum):
-    """How a request fares."""
+class RequestFault(Enum):
+    """The fault injected into a request."""
 
-    SERVED = "served"
+    NONE = "served"
     UNREACHABLE = "unreachable"
     LOST = "lost"
-    UNANSWERED = "unanswered"
-    BELATED = "belated"
-    PUT_OFF = "put off"
-    FAILING = "failing"
-    FAILING_DONE = "failing but done"
-    OVERDUE = "overdue"
+    NO_RESPONSE = "no response"
+    DELAYED = "delayed"
+    THROTTLED = "throttled"
+    FAILED = "failed"
+    FAILED_BUT_EXECUTED = "failed but executed"
+    EXECUTED_LATER = "executed later"
 
 
-class Course(NamedTuple):
-    """What will become of one request."""
+class RequestPlan(NamedTuple):
+    """The drawn handling of one request."""
 
-    fate: Fate
-    there_s: float
-    back_s: float
+    fault: RequestFault
+    request_s: float
+    response_s: float
     code: int = 500
 
 
-def handle(cluster: EmbeddedCluster, request: ApiRequest) -> HttpResponse:
-    """What the API server says."""
+def serve(cluster: EmbeddedCluster, request: ApiRequest) -> HttpResponse:
+    """The response of the API server."""
     if request.path == "/version":
         return HttpResponse(200, b"{}", None, reusable=True)
     try:
         info = parse_request(
             cluster.api.registry, request.method, request.path, request.params or {}
         )
-        said = handle(cluster.api, Request(info, request.body or b"", request.content_type, _JSON))
+        response = handle_request(
+            cluster.api, Request(info, request.body or b"", request.content_type, _JSON)
+        )
     except StatusError as error:
-        return refusal(error)
+        return status_response(error)
     except PathNotServedError:
         return HttpResponse(404, b"404 page not found\n", None, reusable=True)
-    return HttpResponse(said.code, said.body, None, reusable=True)
+    return HttpResponse(response.code, response.body, None, reusable=True)
 
 
-def refusal(error: StatusError) -> HttpResponse:
+def status_response(error: StatusError) -> HttpResponse:
     retry_after = None if error.retry_after_s is None else str(error.retry_after_s)
     return HttpResponse(error.code, encode(error.status()), retry_after, reusable=True)
 
 
 class Network:
-    """What all processes share: the server, its outages, and how bad things are."""
+    """State shared by all processes: the server, its outages, and the fault rates."""
 
     def __init__(
         self, loop: VirtualLoop, cluster: EmbeddedCluster, chance: Random, mix: Mix
@@ -83,21 +86,21 @@ class Network:
         self._watches: list[SimulatedWatch] = []
 
     def heal(self) -> None:
-        """No faults from now on. Watches that had fallen silent are broken, as keepalive would."""
+        """End all faults. Silent watches break, as keepalive would break them."""
         self.mix = Mix(workload=self.mix.workload)
         self.down = False
         for watch in self._watches:
             if watch.is_silent:
-                watch.break_off()
+                watch.disconnect()
 
     def begin_outage(self) -> None:
-        """Nobody can be reached; all watches break."""
+        """Refuse connections and break all watches."""
         self.down = True
         for watch in self._watches:
-            watch.break_off()
+            watch.disconnect()
 
-    def perhaps_go_down(self) -> None:
-        """What loses an answer often is a server on its way down."""
+    def maybe_begin_outage(self) -> None:
+        """A lost response is often the start of an outage."""
         if not self.down and self.chance.random() < self.mix.api.going_down:
             self.begin_outage()
             self.loop.call_later(self.chance.uniform(1.0, 30.0), self.end_outage)
@@ -109,42 +112,41 @@ class Network:
         self._watches = [known for known in self._watches if not known.is_over]
         self._watches.append(watch)
 
-    def course(self) -> Course:
-        """Draw what becomes of a request."""
+    def draw_plan(self) -> RequestPlan:
+        """Draw the handling of a request."""
         faults, chance = self.mix.api, self.chance
-        there_s, back_s = chance.uniform(0.0005, 0.004), chance.uniform(0.0005, 0.004)
+        request_s, response_s = chance.uniform(0.0005, 0.004), chance.uniform(0.0005, 0.004)
         if chance.random() < faults.slow:
-            back_s += chance.uniform(0.5, 20.0)
+            response_s += chance.uniform(0.5, 20.0)
         drawn = chance.random()
-        for fate, share in (
-            (Fate.UNREACHABLE, faults.unreachable),
-            (Fate.LOST, faults.lost),
-            (Fate.UNANSWERED, faults.unanswered),
-            (Fate.BELATED, faults.belated),
-            (Fate.PUT_OFF, faults.put_off),
-            (Fate.FAILING, faults.failing),
-            (Fate.FAILING_DONE, faults.failing_done),
-            (Fate.OVERDUE, faults.overdue),
+        for fault, share in (
+            (RequestFault.UNREACHABLE, faults.unreachable),
+            (RequestFault.LOST, faults.lost),
+            (RequestFault.NO_RESPONSE, faults.no_response),
+            (RequestFault.DELAYED, faults.delayed),
+            (RequestFault.THROTTLED, faults.throttled),
+            (RequestFault.FAILED, faults.failed),
+            (RequestFault.FAILED_BUT_EXECUTED, faults.failed_but_executed),
+            (RequestFault.EXECUTED_LATER, faults.executed_later),
         ):
             if drawn < share:
-                if fate is Fate.BELATED:
-                    there_s = chance.uniform(31.0, 60.0)
-                return Course(fate, there_s, back_s, chance.choice(_FAILURES))
+                if fault is RequestFault.DELAYED:
+                    request_s = chance.uniform(31.0, 60.0)
+                return RequestPlan(fault, request_s, response_s, chance.choice(_FAILURES))
             drawn -= share
-        return Course(Fate.SERVED, there_s, back_s)
+        return RequestPlan(RequestFault.NONE, request_s, response_s)
 
 
 Outgoing = Callable[[ApiRequest], None]
 
 
-class Wire:
+class SimulatedTransport:
     """One process's :class:`~asched.kube.transport.Transport`."""
 
     def __init__(
         self, name: str, network: Network, ports: Ports, trace: Trace, outgoing: Outgoing
     ) -> None:
-        """``outgoing`` looks at each request as it leaves, and raises AssertionError where it must
-        not have been made."""
+        """``outgoing`` checks each request, and raises AssertionError for a forbidden one."""
         self._name = name
         self._network = network
         self._ports = ports
@@ -154,71 +156,75 @@ class Wire:
     async def exchange(self, credentials: Credentials, request: ApiRequest) -> HttpResponse:
         del credentials
         if self._ports.frozen:
-            await self._ports.through()
+            await self._ports.wait()
             raise NoResponseError("the connection was closed meanwhile", sent=False)
-        await self._ports.through()
+        await self._ports.wait()
         self._outgoing(request)
-        course = self._network.course()
-        said = f"{request.method} {request.path} {course.fate.value}"
-        if course.fate is Fate.UNREACHABLE or self._network.down:
-            self._trace(self._name, f"{said}, down" if self._network.down else said)
-            await asyncio.sleep(course.there_s)
+        plan = self._network.draw_plan()
+        line = f"{request.method} {request.path} {plan.fault.value}"
+        if plan.fault is RequestFault.UNREACHABLE or self._network.down:
+            self._trace(self._name, f"{line}, down" if self._network.down else line)
+            await asyncio.sleep(plan.request_s)
             raise NoResponseError("connection refused", sent=False)
-        self._trace(self._name, said)
+        self._trace(self._name, line)
         loop = self._network.loop
         answered: asyncio.Future[HttpResponse] = loop.create_future()
-        loop.call_later(course.there_s, self._arrive, request, course, answered)
+        loop.call_later(plan.request_s, self._arrive, request, plan, answered)
         try:
             async with asyncio.timeout(request.timeout_s):
                 found = await answered
         except TimeoutError:
             raise NoResponseError(f"timed out after {request.timeout_s:g} s", sent=True) from None
-        await self._ports.through()
+        await self._ports.wait()
         return found
 
     def _arrive(
-        self, request: ApiRequest, course: Course, answered: asyncio.Future[HttpResponse]
+        self, request: ApiRequest, plan: RequestPlan, answered: asyncio.Future[HttpResponse]
     ) -> None:
-        """The request is at the server, whatever has become of who sent it."""
+        """The request reaches the server, even if its sender crashed."""
         network = self._network
-        if network.down or course.fate is Fate.LOST:
+        if network.down or plan.fault is RequestFault.LOST:
             _fail(answered, "connection reset by peer")
             return
         if self._ports.cut and network.chance.random() < 0.5:
-            return  # it was still in the buffers of the machine that went down
-        if course.fate is Fate.OVERDUE:
-            network.loop.call_later(network.chance.uniform(0.1, 59.0), self._serve_late, request)
-            found = refusal(StatusError(504, "Timeout", "injected: not yet done", details={}))
+            return  # lost in the buffers of the crashed machine
+        if plan.fault is RequestFault.EXECUTED_LATER:
+            network.loop.call_later(network.chance.uniform(0.1, 59.0), self._execute_later, request)
+            found = status_response(
+                StatusError(504, "Timeout", "injected: not yet executed", details={})
+            )
         else:
-            found = self._served(request, course)
+            found = self._served(request, plan)
         self._trace("server", f"{request.method} {request.path} {found.status}")
-        if course.fate in (Fate.UNANSWERED, Fate.BELATED):
+        if plan.fault in (RequestFault.NO_RESPONSE, RequestFault.DELAYED):
             _fail(answered, "connection reset by peer")
-            network.perhaps_go_down()
+            network.maybe_begin_outage()
             return
-        network.loop.call_later(course.back_s, self._come_back, answered, found)
+        network.loop.call_later(plan.response_s, self._respond, answered, found)
 
-    def _come_back(self, answered: asyncio.Future[HttpResponse], found: HttpResponse) -> None:
+    def _respond(self, answered: asyncio.Future[HttpResponse], found: HttpResponse) -> None:
         if self._network.down:
             _fail(answered, "connection reset by peer")
         elif not answered.done():
             answered.set_result(found)
 
-    def _serve_late(self, request: ApiRequest) -> None:
-        """Nobody waits for the answer any more."""
+    def _execute_later(self, request: ApiRequest) -> None:
+        """Execute a request after its error response."""
         if not self._network.down:
-            found = handle(self._network.cluster, request)
-            self._trace("server", f"{request.method} {request.path} {found.status}, overdue")
+            found = serve(self._network.cluster, request)
+            self._trace("server", f"{request.method} {request.path} {found.status}, executed later")
 
-    def _served(self, request: ApiRequest, course: Course) -> HttpResponse:
-        match course.fate:
-            case Fate.PUT_OFF:
-                return refusal(too_many_requests(self._network.chance.randint(1, 5)))
-            case Fate.FAILING:
-                return refusal(StatusError(course.code, "", "injected: not done", details={}))
-        found = handle(self._network.cluster, request)
-        if course.fate is Fate.FAILING_DONE:
-            return refusal(StatusError(course.code, "", "injected: but done", details={}))
+    def _served(self, request: ApiRequest, plan: RequestPlan) -> HttpResponse:
+        match plan.fault:
+            case RequestFault.THROTTLED:
+                return status_response(too_many_requests(self._network.chance.randint(1, 5)))
+            case RequestFault.FAILED:
+                return status_response(
+                    StatusError(plan.code, "", "injected: not executed", details={})
+                )
+        found = serve(self._network.cluster, request)
+        if plan.fault is RequestFault.FAILED_BUT_EXECUTED:
+            return status_response(StatusError(plan.code, "", "injected: but executed", details={}))
         return found
 
     async def exchange_pipelined(
@@ -226,51 +232,64 @@ class Wire:
     ) -> list[HttpResponse]:
         return await exchange_sequentially(self, credentials, requests)
 
-    async def open(self, credentials: Credentials, request: ApiRequest) -> SimulatedWatch | Refused:
+    async def open(
+        self, credentials: Credentials, request: ApiRequest
+    ) -> SimulatedWatch | RejectedStream:
         del credentials
-        await self._ports.through()
+        await self._ports.wait()
         network = self._network
-        course = network.course()
-        await asyncio.sleep(min(course.there_s + course.back_s, request.timeout_s))
-        await self._ports.through()
-        if network.down or course.fate is Fate.UNREACHABLE:
+        plan = network.draw_plan()
+        await asyncio.sleep(min(plan.request_s + plan.response_s, request.timeout_s))
+        await self._ports.wait()
+        if network.down or plan.fault is RequestFault.UNREACHABLE:
             raise NoResponseError("connection refused", sent=False)
-        match course.fate:
-            case Fate.LOST | Fate.UNANSWERED | Fate.BELATED:
+        match plan.fault:
+            case RequestFault.LOST | RequestFault.NO_RESPONSE | RequestFault.DELAYED:
                 raise NoResponseError("connection reset by peer", sent=True)
-            case Fate.PUT_OFF | Fate.FAILING | Fate.FAILING_DONE | Fate.OVERDUE:
-                return Refused(self._served(request, Course(Fate.FAILING, 0, 0, course.code)))
+            case (
+                RequestFault.THROTTLED
+                | RequestFault.FAILED
+                | RequestFault.FAILED_BUT_EXECUTED
+                | RequestFault.EXECUTED_LATER
+            ):
+                return RejectedStream(
+                    self._served(request, RequestPlan(RequestFault.FAILED, 0, 0, plan.code))
+                )
         try:
             watch = SimulatedWatch(
-                self._name, network.cluster, request, self._ports, self._trace,
+                self._name,
+                network.cluster,
+                request,
+                self._ports,
+                self._trace,
                 WatchPlan(network.loop, network.chance, lambda: network.mix.watch),
-            )  # fmt: skip
+            )
         except StatusError as error:
-            return Refused(refusal(error))
+            return RejectedStream(status_response(error))
         except PathNotServedError:
-            return Refused(HttpResponse(404, b"404 page not found\n", None, reusable=True))
+            return RejectedStream(HttpResponse(404, b"404 page not found\n", None, reusable=True))
         network.add(watch)
         return watch
 
 
-class Refused:
-    """An answer that is no stream; an :class:`~asched.kube.transport.StreamingResponse`."""
+class RejectedStream:
+    """A :class:`~asched.kube.transport.StreamingResponse` that is not a stream."""
 
-    def __init__(self, said: HttpResponse) -> None:
-        self._said = said
+    def __init__(self, response: HttpResponse) -> None:
+        self._response = response
 
     @property
     def status(self) -> int:
-        return self._said.status
+        return self._response.status
 
     async def read(self) -> bytes:
         return b""
 
     async def read_all(self) -> HttpResponse:
-        return self._said
+        return self._response
 
     def release(self) -> None:
-        """There is nothing to release."""
+        """Nothing to release."""
 
 
 def _fail(answered: asyncio.Future[HttpResponse], why: str) -> None:

@@ -1,27 +1,27 @@
-"""What the API server's own history says about placements, whatever anybody believes."""
+"""Placements by the history of the API server, independent of the daemon's state."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from asched.apiserver.cluster import EmbeddedCluster
-from asched.apiserver.store import DELETED, StoreChange
+from asched.apiserver.storage import DELETED, StoreChange
 from asched.model.quantity import milli_value
-from tests.fault_simulation.breach import BreachError, Referee
+from tests.fault_simulation.breach import BreachError, BreachReporter
 
 Object = dict[str, Any]
 
 
 class Placements:
-    """Listens to every write of a pod."""
+    """Checks every write of a pod."""
 
-    def __init__(self, cluster: EmbeddedCluster, referee: Referee) -> None:
+    def __init__(self, cluster: EmbeddedCluster, reporter: BreachReporter) -> None:
         self._cluster = cluster
-        self._referee = referee
+        self._reporter = reporter
         self.bindings: dict[str, list[str]] = {}
-        """The nodes that each uid was ever bound to."""
-        self.lawless: set[str] = set()
-        """Nodes on which others place pods, or that shrank: there may be less room than anybody knew."""
+        """All nodes that each uid was bound to."""
+        self.shared_nodes: set[str] = set()
+        """Nodes that other clients use, so that the daemon cannot know their free capacity."""
         self.bound = 0
         self._holding: dict[str, tuple[str, int]] = {}
         self._used_millis: dict[str, int] = {}
@@ -40,7 +40,7 @@ class Placements:
         nodes.append(node)
         self.bound += 1
         if len(nodes) > 1:
-            self._referee.call(
+            self._reporter.report(
                 BreachError(f"pod {pod['metadata']['name']} was bound to {' and '.join(nodes)}")
             )
         self._hold(uid, pod["metadata"]["name"], node, cpu_millis(pod))
@@ -49,11 +49,11 @@ class Placements:
         self._holding[uid] = node, millis
         used = self._used_millis[node] = self._used_millis.get(node, 0) + millis
         known = self._cluster.api.find("nodes", "", node)
-        if known is None or node in self.lawless:
-            return  # a binding may be under way when a node goes: nobody can know
+        if known is None or node in self.shared_nodes:
+            return  # the binding was in flight when the node was removed
         offered = milli_value(known.obj["status"]["allocatable"]["cpu"])
         if used > offered:
-            self._referee.call(
+            self._reporter.report(
                 BreachError(f"node {node} is overcommitted by {name}: {used}m of {offered}m CPU")
             )
 

@@ -1,4 +1,4 @@
-"""A plugin that does what plugins must not, to pods that are labelled for it."""
+"""A plugin that violates the plugin contract for labelled pods."""
 
 from __future__ import annotations
 
@@ -28,58 +28,59 @@ from tests.fault_simulation.mixes import PluginFaults
 _TIME_LIMIT_S = 20.0
 
 
-class Misbehaviour(Exception):  # noqa: N818  it is what it says
-    """What the plugin raises."""
+class InjectedError(Exception):
+    """Raised by the plugin."""
 
 
 class Shaky(FilterPlugin, ScorePlugin, ReservePlugin, PermitPlugin, PreBindPlugin):
-    """It does not say what may lift its rejections, so that any event has to.
+    """Registers no events, so every event requeues the pods it rejects.
 
-    What takes part in decisions is drawn from the pod and the node, so that it is the same in a
-    replay; what PreBind does is drawn anew each time."""
+    Results that affect decisions are drawn from pod and node, so a replay repeats them. PreBind
+    draws new results each time.
+    """
 
     name: ClassVar[str] = "Shaky"
     api_version: ClassVar[int] = 1
     chance: ClassVar[Random]
     faults: ClassVar[Callable[[], PluginFaults]]
-    """What a seed sets: a process runs one at a time."""
+    """Set per seed; a process runs one seed at a time."""
 
     @classmethod
     def begin(cls, chance: Random, faults: Callable[[], PluginFaults]) -> None:
-        """A new seed begins."""
+        """Start a new seed."""
         cls.chance, cls.faults = chance, staticmethod(faults)
 
-    def _trips(self, pod: PodInfo, what: str, one_in: int) -> bool:
+    def _fails(self, pod: PodInfo, what: str, one_in: int) -> bool:
         if pod.labels.get("shaky") != "yes":
             return False
         return self.handle.draw(f"{what}/{pod.uid}", one_in) == 0
 
     def filter(self, state: CycleState, pod: PodInfo, node: NodeInfo) -> Status:
-        if self._trips(pod, f"filter/{node.name}", 8):
-            raise Misbehaviour("filter")
+        if self._fails(pod, f"filter/{node.name}", 8):
+            raise InjectedError("filter")
         return SUCCESS
 
     def score(self, state: CycleState, pod: PodInfo, node: NodeInfo) -> int:
-        if self._trips(pod, f"score/{node.name}", 16):
-            raise Misbehaviour("score")
-        return 5000 if self._trips(pod, f"too much/{node.name}", 32) else 0
+        if self._fails(pod, f"score/{node.name}", 16):
+            raise InjectedError("score")
+        return 5000 if self._fails(pod, f"too much/{node.name}", 32) else 0
 
     def reserve(self, state: CycleState, pod: PodInfo, node_name: str) -> ReserveResult:
-        if self._trips(pod, f"reserve/{node_name}", 8):
+        if self._fails(pod, f"reserve/{node_name}", 8):
             return ReserveResult(Status(Code.UNSCHEDULABLE, ("not this node",)))
-        return ReserveResult(note={"node": node_name} if self._trips(pod, "note", 2) else None)
+        return ReserveResult(note={"node": node_name} if self._fails(pod, "note", 2) else None)
 
-    def reserved(self, pod: PodInfo, node_name: str, note: dict[str, Any] | None) -> None:
-        if self._trips(pod, "reserved", 8):
-            raise Misbehaviour("reserved")
+    def on_reserved(self, pod: PodInfo, node_name: str, note: dict[str, Any] | None) -> None:
+        if self._fails(pod, "reserved", 8):
+            raise InjectedError("reserved")
 
     def unreserve(self, pod: PodInfo, node_name: str, note: dict[str, Any] | None) -> None:
-        if self._trips(pod, "unreserve", 8):
-            raise Misbehaviour("unreserve")
+        if self._fails(pod, "unreserve", 8):
+            raise InjectedError("unreserve")
 
     def permit(self, state: CycleState, pod: PodInfo, node_name: str) -> PermitResult:
-        if self._trips(pod, "permit", 4):
-            return PermitResult(Status(Code.WAIT, ("in vain",)), timeout_s=3.0)
+        if self._fails(pod, "permit", 4):
+            return PermitResult(Status(Code.WAIT, ("never allowed",)), timeout_s=3.0)
         return PermitResult()
 
     @property
@@ -87,22 +88,22 @@ class Shaky(FilterPlugin, ScorePlugin, ReservePlugin, PermitPlugin, PreBindPlugi
         return _TIME_LIMIT_S
 
     def pre_bind_pre_flight(self, pod: PodInfo, node_name: str) -> bool:
-        if self._trips(pod, "pre flight", 16):
-            raise Misbehaviour("pre flight")
+        if self._fails(pod, "pre flight", 16):
+            raise InjectedError("pre flight")
         return True
 
     async def pre_bind(self, client: BindingClient, pod: PodInfo, node_name: str) -> Status:
         faults, drawn = type(self).faults(), self.chance.random()
         if drawn < faults.raising:
-            raise Misbehaviour("pre bind")
+            raise InjectedError("pre bind")
         drawn -= faults.raising
         if drawn < faults.hanging:
             await anyio.sleep_forever()
         drawn -= faults.hanging
-        if drawn < faults.nonsense:
+        if drawn < faults.invalid:
             if self.chance.random() < 0.5:
                 raise asyncio.CancelledError
-            return None  # type: ignore[return-value]  # nonsense is what it is for
+            return None  # type: ignore[return-value]  # deliberately invalid
         if self.chance.random() < faults.slow:
             await anyio.sleep(self.chance.uniform(0.1, 15.0))
         return SUCCESS

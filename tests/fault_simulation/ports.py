@@ -1,4 +1,4 @@
-"""What joins a simulated process to the world, and can be cut."""
+"""The connection of a simulated process to its surroundings."""
 
 from __future__ import annotations
 
@@ -6,10 +6,9 @@ import anyio
 
 
 class Ports:
-    """Whatever a process asks of the world or hears from it goes through here.
+    """All input and output of a process passes through its ports.
 
-    A process that crashed is one whose ports are cut: what it still computes while it is being taken
-    down reaches nobody. One that is frozen goes on where it was, later.
+    A crash cuts them: later work of the process has no effect. A frozen process resumes later.
     """
 
     def __init__(self) -> None:
@@ -29,8 +28,8 @@ class Ports:
             self._thawed.set()
             self._thawed = None
 
-    async def through(self) -> None:
-        """Wait while the process is frozen; for ever once it has crashed."""
+    async def wait(self) -> None:
+        """Wait while the process is frozen; block forever after a crash."""
         while self._thawed is not None and not self.cut:
             await self._thawed.wait()
         if self.cut:

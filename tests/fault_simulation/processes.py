@@ -1,4 +1,4 @@
-"""Daemons as processes: started, stopped, crashed, frozen, deposed."""
+"""Simulated daemon processes that start, stop, crash, freeze and are deposed."""
 
 from __future__ import annotations
 
@@ -18,20 +18,19 @@ from asched.daemon.ha.election import LeaseTiming
 from asched.daemon.ha.leadership import LeadershipLostError, candidate
 from asched.daemon.ha.lease import LeaderElector, LeaseName
 from asched.daemon.ha.replica import ReplicaParts, running_replica
-from asched.daemon.reload.reconfiguring import ConfigApplied
+from asched.daemon.reload.reconfigurer import ConfigApplied
 from asched.daemon.telemetry.metrics import Metrics
 from asched.journal.errors import FencedError, JournalBusyError
-from asched.kube.client import ApiClient
-from asched.kube.credentials import Credentials, FixedCredentials
+from asched.kube.client import ApiClient, FixedCredentials, RenewingCredentials
 from asched.kube.timing import RetryPolicy
-from asched.kube.transport import ApiRequest
+from asched.kube.transport import ApiRequest, Credentials
 from asched.model.node import Node
 from asched.state.cluster import ClusterState
 from asched.state.records import AnyRecord
 from tests.fault_simulation.auditor import Auditor
-from tests.fault_simulation.breach import BreachError, Referee, demand
+from tests.fault_simulation.breach import BreachError, BreachReporter, demand
 from tests.fault_simulation.mixes import Election
-from tests.fault_simulation.network import Network, Wire
+from tests.fault_simulation.network import Network, SimulatedTransport
 from tests.fault_simulation.ports import Ports
 from tests.fault_simulation.stores import Disk, FaultyStore
 from tests.fault_simulation.trace import Trace
@@ -43,29 +42,29 @@ _SERVER = Credentials("http://127.0.0.1")
 _LEASE = LeaseName("kube-system", "asched")
 
 
-class Configured:
-    """The file that configures the daemons: whoever starts reads it, who runs may be told to."""
+class ConfigFile:
+    """The configuration file; a process reads it at its start and on a reload."""
 
     def __init__(self, now: Configuration) -> None:
         self.now = now
 
 
 class Surroundings(NamedTuple):
-    """What all processes of a simulation have in common."""
+    """State shared by the processes of a simulation."""
 
     loop: VirtualLoop
     network: Network
     disk: Disk
     auditor: Auditor
     trace: Trace
-    configured: Configured
+    configured: ConfigFile
     registry: PluginRegistry
-    referee: Referee
+    reporter: BreachReporter
     election: Election
 
 
 class Process:
-    """One life of a daemon."""
+    """One daemon process."""
 
     def __init__(self, name: str, around: Surroundings, seed: str) -> None:
         self.name = name
@@ -85,13 +84,13 @@ class Process:
         return self._chance.uniform(0.0, self._thinks_s) if self._thinks_s else 0.0
 
     async def run(self) -> None:
-        """Until it is stopped, crashes, or ends as a daemon may end. Any other end is a breach."""
+        """Run until a stop, a crash or another legitimate end; any other end is a breach."""
         trace = self._around.trace
         trace(self.name, "starts")
         try:
             with self._scope:
-                await self._live()
-                trace(self.name, "ended in order")
+                await self._run_daemon()
+                trace(self.name, "stopped in order")
         except* FencedError:
             trace(self.name, "was deposed")
             self.deposed = True
@@ -99,22 +98,22 @@ class Process:
             trace(self.name, str(_first(group)))
         except* JournalBusyError:
             trace(self.name, "could not claim the journal")
-        except* Exception as group:  # noqa: BLE001  whatever it is, a daemon may not die of it
-            self._around.referee.call(self._as_breach(_first(group)))
+        except* Exception as group:  # noqa: BLE001  no other exception may end a daemon
+            self._around.reporter.report(self._as_breach(_first(group)))
         finally:
             self.over = True
 
-    async def _live(self) -> None:
+    async def _run_daemon(self) -> None:
         around, configuration = self._around, self._around.configured.now
         client = self._client(self.name)
         store = FaultyStore(self.name, around.disk, self.ports, around.trace, self._stored)
-        machine = Runtime(self.clock, self._aside, self.name)
+        machine = Runtime(self.clock, self._run_in_thread, self.name)
         if around.election is Election.NONE:
             async with running_daemon(
                 configuration, around.registry, client, store, machine=machine
             ) as daemon:
                 self._daemon = lambda: daemon
-                await self._serve(daemon.take_up)
+                await self._serve(daemon.apply_config)
             return
         lease_client = self._client(f"{self.name} lease")
         elector = LeaderElector(lease_client, _LEASE, self.name, LeaseTiming())
@@ -122,56 +121,70 @@ class Process:
             candidate(elector) as leadership,
             running_replica(
                 ReplicaParts(
-                    configuration, around.registry, client, store, leadership, Metrics(),
+                    configuration,
+                    around.registry,
+                    client,
+                    store,
+                    leadership,
+                    Metrics(),
                     machine,
                 ),
                 shared=around.election is Election.SHARED,
             ) as replica,
-        ):  # fmt: skip
+        ):
             self._daemon = lambda: replica.daemon
-            await self._serve(replica.take_up)
+            await self._serve(replica.apply_config)
 
-    async def _serve(self, take_up: Callable[[Configuration], Awaitable[ConfigApplied]]) -> None:
-        """Until it is stopped, and take up what it is configured with meanwhile."""
+    async def _serve(
+        self, apply_config: Callable[[Configuration], Awaitable[ConfigApplied]]
+    ) -> None:
+        """Apply configurations until stopped."""
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(self._reload, take_up)
+            tasks.start_soon(self._reload, apply_config)
             await self._stop.wait()
             self._around.trace(self.name, "stops")
             tasks.cancel_scope.cancel()
 
-    async def _reload(self, take_up: Callable[[Configuration], Awaitable[ConfigApplied]]) -> None:
+    async def _reload(
+        self, apply_config: Callable[[Configuration], Awaitable[ConfigApplied]]
+    ) -> None:
         while True:
             await self._reloads.wait()
             self._reloads = anyio.Event()
-            taken = await take_up(self._around.configured.now)
-            self._around.trace(self.name, f"has taken up a configuration: {taken}")
+            taken = await apply_config(self._around.configured.now)
+            self._around.trace(self.name, f"applied a configuration: {taken}")
 
     def _client(self, name: str) -> ApiClient:
-        """One with connections of its own."""
+        """A client with its own connections."""
         around = self._around
-        wire = Wire(name, around.network, self.ports, around.trace, self._outgoing)
+        transport = SimulatedTransport(
+            name, around.network, self.ports, around.trace, self._outgoing
+        )
         source = FixedCredentials(_SERVER)
         return ApiClient(
-            wire, source, _SERVER, clock=self.clock, random=self._chance, budget=None,
+            transport,
+            RenewingCredentials(source, _SERVER, self.clock),
+            clock=self.clock,
+            random=self._chance,
             retry=RetryPolicy(),
-        )  # fmt: skip
+        )
 
-    async def _aside(self, compute: Callable[[], T], /) -> T:
-        """Beside the event loop, as far as anybody in it can tell."""
+    async def _run_in_thread(self, compute: Callable[[], T], /) -> T:
+        """Take simulated time for work in a thread."""
         await anyio.sleep(self._chance.uniform(0.0, 0.5))
         return compute()
 
     def _as_breach(self, cause: BaseException) -> BreachError:
         if isinstance(cause, BreachError):
             return cause
-        breach = BreachError(f"{self.name} died of {type(cause).__name__}: {cause}")
+        breach = BreachError(f"{self.name} ended with {type(cause).__name__}: {cause}")
         breach.__cause__ = cause
         return breach
 
     def _stored(self, first_seq: int, records: Sequence[AnyRecord]) -> None:
         auditor = self._around.auditor
         auditor.live = self._state
-        with self._told():
+        with self._reported():
             auditor.stored(first_seq, records)
 
     def _state(self) -> ClusterState | None:
@@ -179,11 +192,10 @@ class Process:
         return None if daemon is None else daemon.cluster
 
     def _outgoing(self, request: ApiRequest) -> None:
-        """Nothing is done to the cluster whose decision is not durable, or that is known to be in
-        vain."""
+        """Every write needs a durable decision, and every binding an existing node."""
         if request.body is None or "/pods/" not in request.path:
             return
-        with self._told():
+        with self._reported():
             if request.path.endswith("/binding"):
                 self._check_binding(msgspec.json.decode(request.body))
             elif request.method == "DELETE":
@@ -200,18 +212,18 @@ class Process:
         demand(node in state.objects(Node), f"{what} it knows to be gone")
 
     @contextmanager
-    def _told(self) -> Iterator[None]:
-        """What is found goes to the referee, too."""
+    def _reported(self) -> Iterator[None]:
+        """Report a breach in addition to raising it."""
         try:
             yield
         except BreachError as breach:
-            self._around.referee.call(breach)
+            self._around.reporter.report(breach)
             raise
 
-    # -- what befalls it ----------------------------------------------------------------------
+    # -- faults -------------------------------------------------------------------------------
 
     def crash(self) -> None:
-        """From this moment on nobody hears of it again."""
+        """Cut all input and output now."""
         if not self.over and not self.ports.cut:
             self._around.trace(self.name, "crashes")
             self.ports.cut = True

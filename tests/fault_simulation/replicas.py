@@ -1,4 +1,4 @@
-"""Who runs: one daemon, two while one deposes the other, or two of which one leads."""
+"""The running daemons: one, two while one deposes the other, or two with an elected leader."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _STOP_LIMIT_S = 60.0
 
 
 class Replicas:
-    """Starts daemons anew when they end, and has things befall them."""
+    """Restarts daemons that end, and injects process faults."""
 
     def __init__(
         self, around: Sequence[Surroundings], key: str, tasks: TaskGroup, mix: Mix
     ) -> None:
-        """``around``: one for each that is to run all the time."""
+        """``around``: one per permanent replica."""
         self.lives = 0
         self._around = around
         self._key = key
@@ -31,13 +31,13 @@ class Replicas:
         self._chance = Random(f"{key}/replicas")
         self._running: list[Process] = []
         self._newest: dict[int, Process] = {}
-        """By place: the one started last. An older one that still runs is on its way out."""
+        """The newest process of each replica; an older one is ending."""
         self._healthy = False
         self._stopping = False
         self._all_over = anyio.Event()
 
     def start(self) -> None:
-        """One in each place."""
+        """Start each replica."""
         for place in range(len(self._around)):
             self._start(place)
 
@@ -63,7 +63,7 @@ class Replicas:
         return self._chance.choice(self._running) if self._running else None
 
     async def crash_one(self) -> None:
-        """At some callback from here on: in the midst of a start, a turn, a binding."""
+        """Crash one process at a random later callback."""
         process = self._one()
         if process is not None:
             loop = self._around[0].loop
@@ -81,10 +81,10 @@ class Replicas:
             process.ports.freeze()
             await anyio.sleep(self._chance.uniform(1.0, 40.0))
             process.ports.thaw()
-            self._around[0].trace(process.name, "goes on")
+            self._around[0].trace(process.name, "resumes")
 
     async def depose(self) -> None:
-        """Another one takes the journal."""
+        """Start another daemon, which claims the journal."""
         self._start(self._chance.randrange(len(self._around)))
 
     async def jump_clock(self) -> None:
@@ -95,20 +95,20 @@ class Replicas:
             process.clock.ahead_s += jump_s
 
     async def reload(self) -> None:
-        """The configuration is another, and all that run are told to take it up."""
-        self._around[0].trace("configuration", "is another")
+        """Change the configuration and reload all processes."""
+        self._around[0].trace("configuration", "changed")
         self._around[0].configured.now = drawn_configuration(self._chance, self._mix)
         for process in self._running:
             process.reload()
 
     def heal(self) -> None:
-        """No misfortunes from now on."""
+        """End all process faults."""
         self._healthy = True
         for process in self._running:
             process.ports.thaw()
 
     async def stop(self) -> None:
-        """An orderly end of all. Raises BreachError where one does not end."""
+        """Stop all processes. Raises BreachError if one does not stop in time."""
         self._stopping = True
         running = [*self._running]
         if not running:

@@ -1,4 +1,4 @@
-"""A journal whose disk is slow, full, busy or lies about what it stored, as drawn."""
+"""A journal on a disk with injected faults."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from asched.journal.chain import BatchRange, Head, SealedBatch, Segment, Writer
 from asched.journal.codec import CODEC
 from asched.journal.errors import JournalBusyError, JournalFullError, JournalIOError
 from asched.journal.memory import MemoryJournal, MemoryStore
-from asched.journal.store import Appended, Checkpoint, CheckpointMark, StoredRecord
+from asched.journal.store import AppendResult, Checkpoint, CheckpointMark, StoredRecord
 from asched.state.records import AnyRecord
 from tests.fault_simulation.mixes import JournalFaults
 from tests.fault_simulation.ports import Ports
@@ -20,18 +20,18 @@ from tests.fault_simulation.trace import Trace
 
 
 class Disk:
-    """What all processes with one journal share: what is stored, and how the disk is."""
+    """State shared by the processes of one journal: stored data and disk faults."""
 
     def __init__(self, chance: Random, faults: JournalFaults) -> None:
         self.journal = MemoryJournal()
         self.chance = chance
         self.faults = faults
         self.failing = False
-        """Every append fails for now."""
+        """Whether every append fails."""
 
 
-class Stored(Protocol):
-    """Told of each batch, in the moment in which it becomes durable."""
+class BatchListener(Protocol):
+    """Called with each batch when it becomes durable."""
 
     def __call__(self, first_seq: int, records: Sequence[AnyRecord]) -> None: ...
 
@@ -39,7 +39,9 @@ class Stored(Protocol):
 class FaultyStore:
     """One process's :class:`~asched.journal.store.JournalStore`."""
 
-    def __init__(self, name: str, disk: Disk, ports: Ports, trace: Trace, stored: Stored) -> None:
+    def __init__(
+        self, name: str, disk: Disk, ports: Ports, trace: Trace, stored: BatchListener
+    ) -> None:
         self._name = name
         self._disk = disk
         self._store = MemoryStore(disk.journal)
@@ -47,14 +49,14 @@ class FaultyStore:
         self._trace = trace
         self._stored = stored
 
-    def _happens(self, share: float) -> bool:
+    def _draw(self, share: float) -> bool:
         return self._disk.chance.random() < share
 
     async def claim(self, writer: str, *, claimed_at_ns: int) -> int:
-        await self._ports.through()
+        await self._ports.wait()
         await anyio.sleep(self._disk.chance.uniform(0.001, 0.01))
-        await self._ports.through()
-        if self._disk.failing or self._happens(self._disk.faults.claim):
+        await self._ports.wait()
+        if self._disk.failing or self._draw(self._disk.faults.claim):
             raise JournalBusyError("injected: the journal is locked")
         epoch = await self._store.claim(writer, claimed_at_ns=claimed_at_ns)
         self._trace(self._name, f"claims epoch {epoch}")
@@ -62,10 +64,10 @@ class FaultyStore:
 
     async def append(
         self, records: Sequence[AnyRecord], *, written_at_ns: int, first_seq: int | None = None
-    ) -> Appended:
-        await self._ports.through()
+    ) -> AppendResult:
+        await self._ports.wait()
         await self._take_time()
-        await self._ports.through()
+        await self._ports.wait()
         self._fail_before()
         journal = self._disk.journal
         batches = len(journal.batches)
@@ -75,53 +77,53 @@ class FaultyStore:
         if len(journal.batches) > batches:
             batch, rows = journal.batches[-1]
             self._trace(self._name, f"stored {batch.first_seq} to {batch.last_seq} {batch.hash}")
-            # What is stored counts, not what was to be stored.
+            # Decode the stored bytes instead of using the given records.
             self._stored(
                 batch.first_seq,
                 [CODEC.decode(r.seq, r.kind, r.version, r.subject, r.payload) for r in rows],
             )
-        if self._happens(self._disk.faults.unanswered):
-            self._trace(self._name, "the answer of the journal is lost")
-            raise JournalIOError("injected: whether it is stored is unknown")
+        if self._draw(self._disk.faults.failed_but_stored):
+            self._trace(self._name, "the response of the journal is lost")
+            raise JournalIOError("injected: unknown whether stored")
         await self._take_time()
-        await self._ports.through()
+        await self._ports.wait()
         return appended
 
     async def _take_time(self) -> None:
         chance, faults = self._disk.chance, self._disk.faults
         delay_s = chance.uniform(0.0001, 0.002)
-        if self._happens(faults.slow):
+        if self._draw(faults.slow):
             delay_s = chance.uniform(0.05, 3.0)
-        if self._happens(faults.hanging):
+        if self._draw(faults.hanging):
             delay_s = chance.uniform(30.0, 120.0)
         await anyio.sleep(delay_s)
 
     def _fail_before(self) -> None:
         faults = self._disk.faults
-        if self._disk.failing or self._happens(faults.full):
-            raise JournalFullError("injected: no room on the disk")
-        if self._happens(faults.busy):
+        if self._disk.failing or self._draw(faults.full):
+            raise JournalFullError("injected: disk full")
+        if self._draw(faults.busy):
             raise JournalBusyError("injected: the journal is locked")
-        if self._happens(faults.failed):
+        if self._draw(faults.failed):
             raise JournalIOError("injected: the disk failed")
 
     async def save_checkpoint(self, seq: int, blob: bytes) -> None:
-        await self._ports.through()
+        await self._ports.wait()
         await self._take_time()
-        await self._ports.through()
-        if self._disk.failing or self._happens(self._disk.faults.checkpoint):
-            raise JournalFullError("injected: no room for a checkpoint")
+        await self._ports.wait()
+        if self._disk.failing or self._draw(self._disk.faults.checkpoint):
+            raise JournalFullError("injected: disk full")
         await self._store.save_checkpoint(seq, blob)
         self._trace(self._name, f"checkpoint at {seq}, {len(blob)} bytes")
 
     async def drop_checkpoints(self, seqs: Sequence[int]) -> None:
-        await self._ports.through()
+        await self._ports.wait()
         await self._store.drop_checkpoints(seqs)
 
     async def close(self) -> None:
         await self._store.close()
 
-    # -- reading, in which nothing goes wrong -----------------------------------------------------
+    # -- reading, without faults ----------------------------------------------------------------
 
     async def head(self) -> Head:
         return await self._store.head()
@@ -137,8 +139,8 @@ class FaultyStore:
     def batches(self, after_batch: int = 0) -> AsyncIterator[SealedBatch]:
         return self._store.batches(after_batch)
 
-    def stretches(self, after_batch: int = 0) -> AsyncIterator[BatchRange]:
-        return self._store.stretches(after_batch)
+    def batch_ranges(self, after_batch: int = 0) -> AsyncIterator[BatchRange]:
+        return self._store.batch_ranges(after_batch)
 
     async def archived(self) -> Head:
         return await self._store.archived()
@@ -149,8 +151,8 @@ class FaultyStore:
     async def writers(self) -> Sequence[Writer]:
         return await self._store.writers()
 
-    async def stray(self, head: Head) -> str | None:
-        return await self._store.stray(head)
+    async def find_unchained(self, head: Head) -> str | None:
+        return await self._store.find_unchained(head)
 
     async def checkpoint_marks(self) -> Sequence[CheckpointMark]:
         return await self._store.checkpoint_marks()

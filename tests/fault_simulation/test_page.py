@@ -1,4 +1,4 @@
-"""The page of the documentation says what there is, and its commands run."""
+"""The documentation page lists all classes, and its commands run."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "simulation-testing.md").read_text()
 
 
-def test_every_class_has_its_row() -> None:
+def test_page_lists_every_class() -> None:
     classes = PAGE.partition("## Fault classes")[2].partition("## Invariants")[0]
     assert re.findall(r"^\| (\w+) \|", classes, re.MULTILINE)[1:] == [*CLASSES]
 
 
-def test_its_commands_are_understood() -> None:
+def test_commands_of_page_parse() -> None:
     commands = re.findall(r"python -m tests\.fault_simulation (.*)", PAGE)
     assert len(commands) >= 3
     for command in commands:
@@ -28,24 +28,33 @@ def test_its_commands_are_understood() -> None:
 
 
 _OWN_MAKE = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
-"""``make test`` hands its own options down."""
+"""Without the options that ``make test`` passes on."""
 
 
 def test_make_simulate_runs_seeds() -> None:
     for line in re.findall(r"^make simulate.*", PAGE, re.MULTILINE):
-        told = line.partition("#")[0].split()[2:]
+        options = line.partition("#")[0].split()[2:]
         dry = subprocess.run(
-            ["make", "--no-print-directory", "--dry-run", "--always-make", "simulate", *told],
-            cwd=ROOT, capture_output=True, text=True, timeout=60, check=True, env=_OWN_MAKE,
-        )  # fmt: skip
+            ["make", "--no-print-directory", "--dry-run", "--always-make", "simulate", *options],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=True,
+            env=_OWN_MAKE,
+        )
         command = dry.stdout.strip().splitlines()[-1]
         assert parsed(command.partition("tests.fault_simulation")[2].split()).seeds >= 1000
 
 
-def test_a_seed_by_the_command() -> None:
+def test_command_runs_one_seed() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "tests.fault_simulation", "--seed", "12", "--trace"],
-        cwd=ROOT, capture_output=True, text=True, timeout=100, check=True,
-    )  # fmt: skip
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=True,
+    )
     assert "seed 12 (" in done.stdout
     assert "asched-1: starts" in done.stdout

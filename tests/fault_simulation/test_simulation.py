@@ -1,4 +1,4 @@
-"""The daemon through drawn faults: some hundreds of seeds, and that a seed is one and the same run."""
+"""The daemon under injected faults, and the reproducibility of seeds."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from asched.daemon.effects.dispatcher import Effects
+from asched.daemon.effects.dispatcher import EffectDispatcher
 from asched.journal.memory import MemoryStore
 from tests.fault_simulation.campaign import described, jobs, run_job
 from tests.fault_simulation.mixes import CLASSES
@@ -24,34 +24,34 @@ def test_seeds(name: str) -> None:
         outcome = run_job(job)
         assert not outcome.breach, described(outcome)
         bound, lives = bound + outcome.bound, lives + outcome.lives
-    assert bound > 5 * SEEDS_PER_CLASS, "runs in which nothing happens show nothing"
+    assert bound > 5 * SEEDS_PER_CLASS, "too few bindings for a meaningful test"
     assert (lives == SEEDS_PER_CLASS) is (name == "calm")
 
 
 @pytest.mark.parametrize(
     ("seed", "name"),
     [
-        # A gang whose last member's backoff was longer than Permit held the others.
+        # The backoff of a gang's last member exceeded the Permit timeout of the others.
         (6006612, "gangs"),
-        # A turn's time was over when the last member of a gang had its place.
+        # A turn ended when the last member of a gang was placed.
         (8200336, "gangs"),
-        # Who has use for room made by evictions was guessed from a checkpoint.
+        # The beneficiary of evictions was guessed from a checkpoint.
         (20004072, "gangs"),
-        # A held pod that preemption turned away heard nothing of a new node.
+        # A held pod rejected by preemption missed a new node.
         (50002584, "plugins"),
-        # A process ended between the last member of a gang and the word that lets it go.
+        # A process ended between the last member of a gang and its PermitAllowed.
         (60001259, "storm"),
-        # A stop waited for a last checkpoint that the journal took minutes to store.
+        # A stop waited minutes for a last checkpoint.
         (200011214, "storm"),
     ],
 )
-def test_seeds_that_found_something(seed: int, name: str) -> None:
+def test_seeds_with_former_breaches(seed: int, name: str) -> None:
     outcome = simulate(seed, name)
     assert not outcome.breach, outcome
 
 
 @pytest.mark.parametrize("name", ["storm", "leader", "sessions"])
-def test_a_seed_is_the_same_run_again(name: str) -> None:
+def test_seed_is_reproducible(name: str) -> None:
     lines: list[str] = []
     first, again = simulate(77, name, lines.append), simulate(77, name)
     assert first == again
@@ -59,13 +59,13 @@ def test_a_seed_is_the_same_run_again(name: str) -> None:
     assert simulate(78, name).digest != first.digest
 
 
-def test_a_seed_is_the_same_run_in_another_process() -> None:
-    """Where strings hash otherwise, and objects lie elsewhere in memory."""
+def test_seed_is_reproducible_in_another_process() -> None:
+    """With another string hash seed and other memory addresses."""
     program = (
         "from tests.fault_simulation.simulation import simulate\n"
         "for seed in range(3): print(simulate(seed, 'storm'))"
     )
-    said = set()
+    printed = set()
     for hash_seed in ("1", "2"):
         done = subprocess.run(
             [sys.executable, "-c", program],
@@ -75,9 +75,9 @@ def test_a_seed_is_the_same_run_in_another_process() -> None:
             timeout=100,
             check=True,
         )
-        said.add(done.stdout)
+        printed.add(done.stdout)
     here = "".join(f"{simulate(seed, 'storm')}\n" for seed in range(3))
-    assert said == {here}
+    assert printed == {here}
 
 
 def first_breach(name: str, seeds: int) -> str:
@@ -88,12 +88,12 @@ def first_breach(name: str, seeds: int) -> str:
     return ""
 
 
-def test_a_daemon_that_forgets_what_it_decided_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Effects, "resume", lambda self: None)
+def test_daemon_without_resume_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(EffectDispatcher, "resume", lambda self: None)
     assert "could have been scheduled" in first_breach("crash", 40)
 
 
-def test_a_writer_that_was_deposed_and_goes_on_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_deposed_writer_that_continues_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     append = MemoryStore.append
 
     async def unfenced(self: MemoryStore, *args: object, **options: object) -> object:
@@ -101,4 +101,4 @@ def test_a_writer_that_was_deposed_and_goes_on_is_caught(monkeypatch: pytest.Mon
         return await append(self, *args, **options)  # type: ignore[arg-type]
 
     monkeypatch.setattr(MemoryStore, "append", unfenced)
-    assert "died of ConflictError" in first_breach("leader", 40)
+    assert "ended with ConflictError" in first_breach("leader", 40)

@@ -1,4 +1,4 @@
-"""Time that passes only where somebody waits for it."""
+"""The virtual event loop and clock."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from asched.model.quantity import NS_PER_S
 from tests.fault_simulation.virtual_time import StuckError, VirtualClock, VirtualLoop
 
 
-def test_a_day_of_waiting_takes_no_time() -> None:
+def test_loop_skips_idle_time() -> None:
     async def wait() -> float:
         loop = asyncio.get_running_loop()
         async with anyio.create_task_group() as tasks:
@@ -28,49 +28,49 @@ def test_a_day_of_waiting_takes_no_time() -> None:
     assert time.process_time() - began_s < 5.0
 
 
-def test_waiting_for_nothing_is_an_error_and_not_a_hang() -> None:
+def test_loop_raises_if_nothing_is_scheduled() -> None:
     async def wait() -> None:
         await anyio.sleep_forever()
 
     with (
-        pytest.raises(StuckError, match="for nothing within a day"),
+        pytest.raises(StuckError, match="nothing is scheduled within a day"),
         asyncio.Runner(loop_factory=VirtualLoop) as runner,
     ):
         runner.run(wait())
 
 
-def test_what_spins_is_an_error_and_not_a_hang() -> None:
+def test_loop_reports_a_busy_loop() -> None:
     async def spin() -> None:
-        loop, told = asyncio.get_running_loop(), list[str]()
+        loop, reported = asyncio.get_running_loop(), list[str]()
         assert isinstance(loop, VirtualLoop)
-        loop.on_stuck = lambda error: told.append(str(error))
-        while not told:
+        loop.on_stuck = lambda error: reported.append(str(error))
+        while not reported:
             await anyio.lowlevel.checkpoint()
-        assert told[0].startswith("time stands still")
+        assert reported[0].startswith("time does not advance")
 
     with asyncio.Runner(loop_factory=VirtualLoop) as runner:
         runner.run(spin())
 
 
-def test_who_is_told_of_it_may_end_it() -> None:
+def test_on_stuck_callback_can_cancel() -> None:
     async def wait() -> list[str]:
-        loop, told = asyncio.get_running_loop(), list[str]()
+        loop, reported = asyncio.get_running_loop(), list[str]()
         assert isinstance(loop, VirtualLoop)
         with anyio.CancelScope() as scope:
 
             def end(error: StuckError) -> None:
-                told.append(str(error))
+                reported.append(str(error))
                 scope.cancel()
 
             loop.on_stuck = end
             await anyio.sleep_forever()
-        return told
+        return reported
 
     with asyncio.Runner(loop_factory=VirtualLoop) as runner:
         assert len(runner.run(wait())) == 1
 
 
-def test_a_call_comes_at_its_step() -> None:
+def test_at_step_calls_at_the_step() -> None:
     seen: list[int] = []
 
     async def count() -> None:
@@ -86,7 +86,7 @@ def test_a_call_comes_at_its_step() -> None:
         runner.run(count())
 
 
-def test_thinking_takes_time_and_the_wall_clock_may_jump() -> None:
+def test_clock_adds_thinking_time_and_jumps() -> None:
     async def think() -> None:
         loop = asyncio.get_running_loop()
         assert isinstance(loop, VirtualLoop)

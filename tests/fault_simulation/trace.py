@@ -1,4 +1,4 @@
-"""What happened, line by line, and a hash of all of it: two runs with one hash were the same run."""
+"""The trace of a run and its hash, which is equal for equal runs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.fault_simulation.virtual_time import VirtualLoop
 
 
 class Trace:
-    """Takes lines. They are formatted in any case, because the hash is made of them."""
+    """Collects lines; the hash covers all of them."""
 
     def __init__(self, loop: VirtualLoop, show: Callable[[str], None] | None = None) -> None:
         self._loop = loop
@@ -26,7 +26,7 @@ class Trace:
             self._show(f"{self._loop.steps:>7} {line}")
 
     def aside(self, who: str, what: str) -> None:
-        """For the reader only, not part of the hash: a line of a log may hold an address."""
+        """Show a line outside the hash, such as a log line that may contain an address."""
         if self._show is not None:
             self._show(f"        {self._loop.time():.6f} {who}: {what}")
 

@@ -1,8 +1,7 @@
-"""Virtual time: an event loop that jumps over the time in which nothing happens.
+"""Virtual time: an event loop that skips idle time.
 
-All of a simulation runs in one thread on one :class:`VirtualLoop`. Where a real loop would wait for the
-next timer, this one moves its clock there. Nothing in it waits for anything real, so with the same
-callbacks it does the same each time, however busy the machine is.
+A simulation runs in one thread on one :class:`VirtualLoop`. Where a real loop waits for the
+next timer, this one advances its clock. It never waits for real time or I/O, so a run is reproducible.
 """
 
 from __future__ import annotations
@@ -24,18 +23,18 @@ Ts = TypeVarTuple("Ts")
 
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 _BEGIN_NS = int(BEGIN.timestamp()) * NS_PER_S
-_FOR_EVER_S = 86_400.0
-"""asyncio asks for no longer wait at once. Nothing in a daemon waits for a day."""
-_MOST_ROUNDS_AT_ONCE = 50_000
-"""Rounds of the loop in which time stands still. What needs more spins."""
+_FOREVER_S = 86_400.0
+"""asyncio's longest timeout of one wait. No wait in a daemon takes a day."""
+_MAX_ROUNDS_AT_ONCE = 50_000
+"""Limit of loop iterations without progress of time."""
 
 
 class StuckError(Exception):
-    """Nothing will ever happen again, or time has stopped passing."""
+    """No callback is scheduled, or time does not advance."""
 
 
 class _NoSelector(selectors.BaseSelector):
-    """There is nothing to wait for outside: to wait is to let virtual time pass."""
+    """A selector without I/O: waiting advances virtual time."""
 
     def __init__(self) -> None:
         self._keys: dict[Any, selectors.SelectorKey] = {}
@@ -59,7 +58,7 @@ class _NoSelector(selectors.BaseSelector):
 
 
 class _OrderedTask(asyncio.Task[Any]):
-    """A task whose place in a set does not depend on its address in memory."""
+    """A task with a reproducible position in sets."""
 
     numbers = itertools.count()
 
@@ -73,8 +72,11 @@ class _OrderedTask(asyncio.Task[Any]):
 
 @contextmanager
 def ordered_scopes() -> Iterator[None]:
-    """Let sets of anyio's cancel scopes keep their order: it cancels in the order of such sets, which
-    otherwise follows the addresses of the scopes. The sets are small, so one hash for all will do."""
+    """Give anyio's cancel scopes a reproducible order in sets.
+
+    anyio cancels in the order of such sets, which otherwise depends on memory addresses. The sets
+    are small, so a constant hash suffices.
+    """
     scope_type = type(anyio.CancelScope())
     before = scope_type.__hash__
     scope_type.__hash__ = lambda self: 0  # type: ignore[method-assign]
@@ -85,7 +87,7 @@ def ordered_scopes() -> Iterator[None]:
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
-    """An event loop with a clock of its own, which counts what it runs."""
+    """An event loop with a virtual clock that counts its callbacks."""
 
     def __init__(self) -> None:
         selector = _NoSelector()
@@ -93,11 +95,11 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         self._now_s = 0.0
         self._rounds_at_once = 0
         self.steps = 0
-        """Callbacks scheduled up to now: a point in the run, the same each time."""
+        """Number of scheduled callbacks, which identifies a point of the run."""
         self._due_step = -1
         self._due: Callable[[], None] = lambda: None
         self.on_stuck: Callable[[StuckError], None] | None = None
-        """Told of a :class:`StuckError` in place of its being raised; should end what is stuck."""
+        """Called instead of raising :class:`StuckError`; should cancel the run."""
         super().__init__(selector)
         _OrderedTask.numbers = itertools.count()
         self.set_task_factory(lambda loop, coro, **kw: _OrderedTask(coro, loop=loop, **kw))
@@ -106,12 +108,11 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         return self._now_s
 
     def advance(self, seconds: float) -> None:
-        """Let time pass though something is running: that is what computing takes."""
+        """Advance the clock by the time of a computation."""
         self._now_s += seconds
 
     def at_step(self, step: int, call: Callable[[], None]) -> None:
-        """Call ``call`` when :attr:`steps` gets there, in the midst of whatever happens then. There is
-        one such call at a time."""
+        """Call ``call`` when :attr:`steps` reaches ``step``. Replaces an earlier such call."""
         self._due_step, self._due = step, call
 
     def call_soon(
@@ -127,33 +128,33 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         return super().call_soon(callback, *args, context=context)
 
     def _pass_time(self, timeout_s: float | None) -> None:
-        if timeout_s is None or timeout_s >= _FOR_EVER_S:
-            self._stuck(StuckError("everybody waits, and for nothing within a day"))
+        if timeout_s is None or timeout_s >= _FOREVER_S:
+            self._stuck(StuckError("nothing is scheduled within a day"))
             return
         if timeout_s > 0:
             self._now_s += timeout_s
             self._rounds_at_once = 0
             return
         self._rounds_at_once += 1
-        if self._rounds_at_once > _MOST_ROUNDS_AT_ONCE:
+        if self._rounds_at_once > _MAX_ROUNDS_AT_ONCE:
             self._rounds_at_once = 0
-            self._stuck(StuckError(f"time stands still at {self._now_s:.3f} s: something spins"))
+            self._stuck(StuckError(f"time does not advance at {self._now_s:.3f} s: a busy loop"))
 
     def _stuck(self, error: StuckError) -> None:
-        """Tell, once; where nobody is to be told, or it does not help, it ends the loop."""
-        tell, self.on_stuck = self.on_stuck, None
-        if tell is None:
+        """Call :attr:`on_stuck` once; without it, or the second time, raise the error."""
+        report, self.on_stuck = self.on_stuck, None
+        if report is None:
             raise error
-        tell(error)
+        report(error)
 
 
 class VirtualClock:
-    """One machine's clock: the daemon's ``Clock`` and the client's ``Clock`` in one."""
+    """The clock of one machine, for the daemon and the client."""
 
     def __init__(self, loop: VirtualLoop, thinking_s: Callable[[], float]) -> None:
-        """``thinking_s`` is how long went by since the engine looked last, beside what it waited."""
+        """``thinking_s`` returns the computing time since the engine's last look at the clock."""
         self.ahead_s = 0.0
-        """How much the wall clock is ahead; a change of it is a jump."""
+        """Offset of the wall clock; a change is a jump."""
         self._loop = loop
         self._thinking_s = thinking_s
 

@@ -1,4 +1,4 @@
-"""A watch without a network: late, broken, silent, expired, repeated, as drawn."""
+"""A simulated watch with injected faults."""
 
 from __future__ import annotations
 
@@ -11,24 +11,22 @@ import anyio
 
 from asched.apiserver.cluster import EmbeddedCluster
 from asched.apiserver.errors import StatusError, too_old
-from asched.apiserver.handlers import selected
+from asched.apiserver.handlers import selection_predicate
 from asched.apiserver.listing import parse_revision
 from asched.apiserver.requests import parse_request
-from asched.apiserver.store import encode, watch_line
-from asched.apiserver.watch import ServedEvent
+from asched.apiserver.storage import ServedWatchEvent, encode, watch_line
 from asched.kube.errors import NoResponseError
-from asched.kube.http1 import HttpAnswer
-from asched.kube.transport import ApiRequest
+from asched.kube.transport import ApiRequest, HttpResponse
 from tests.fault_simulation.mixes import WatchFaults
 from tests.fault_simulation.ports import Ports
 from tests.fault_simulation.trace import Trace
 from tests.fault_simulation.virtual_time import VirtualLoop
 
 _BOOKMARK_INTERVAL_S = 60.0
-_GARBLED = b'{"type":"MODIFIED","object":{"kind":\n'
+_INVALID_LINE = b'{"type":"MODIFIED","object":{"kind":\n'
 
 
-class _Trouble(Enum):
+class _WatchFault(Enum):
     BROKEN = "broken"
     SILENT = "silent"
     ENDED = "ended"
@@ -36,7 +34,7 @@ class _Trouble(Enum):
 
 
 class WatchPlan(NamedTuple):
-    """Where a watch gets its fortune from."""
+    """Sources of time, randomness and fault rates of a watch."""
 
     loop: VirtualLoop
     chance: Random
@@ -44,7 +42,7 @@ class WatchPlan(NamedTuple):
 
 
 class SimulatedWatch:
-    """An :class:`~asched.kube.transport.OpenAnswer` with the events of a resource.
+    """An :class:`~asched.kube.transport.StreamingResponse` with the events of a resource.
 
     Raises ApiError and PathNotServedError when it is made, where the server refuses.
     """
@@ -70,9 +68,11 @@ class SimulatedWatch:
         self._plan = plan
         now_s = plan.loop.time()
         self._ends_s = now_s + float(params["timeoutSeconds"])
-        self._given_up_s = now_s + request.timeout_s
+        self._client_timeout_s = now_s + request.timeout_s
         self._bookmark_s = now_s + _BOOKMARK_INTERVAL_S
-        self._watcher = cluster.api.watcher(info.resource, info.namespace, selected(info))
+        self._watcher = cluster.api.watcher(
+            info.resource, info.namespace, selection_predicate(info)
+        )
         self._rest = b""
         self._broken = False
         self._expired: StatusError | None = None
@@ -85,88 +85,88 @@ class SimulatedWatch:
                 raise
             self._expired = error
 
-    async def whole(self) -> HttpAnswer:
-        raise NotImplementedError("a watch that was opened is read")
+    async def read_all(self) -> HttpResponse:
+        raise NotImplementedError("an open watch is read in chunks")
 
     def release(self) -> None:
         self.is_over = True
         self._watcher.close()
 
-    def break_off(self) -> None:
-        """The connection is gone, with what was under way."""
+    def disconnect(self) -> None:
+        """Break the connection, with the loss of events in flight."""
         self._broken = True
         self._watcher.close()
 
     async def read(self) -> bytes:
-        await self._ports.through()
+        await self._ports.wait()
         if self._rest:
             rest, self._rest = self._rest, b""
             return rest
         if self._expired is not None:
             return self._expire(self._expired)
         chunk = await self._next_chunk()
-        await self._ports.through()
+        await self._ports.wait()
         return chunk
 
     async def _next_chunk(self) -> bytes:
         loop = self._plan.loop
         while True:
-            self._look_whether_broken()
+            self._check_connection()
             now_s = loop.time()
             if now_s >= self._ends_s:
                 self._trace(self._name, "ended")
                 return b""
             events = await self._watcher.next_batch(min(self._ends_s, self._bookmark_s) - now_s)
-            self._look_whether_broken()
+            self._check_connection()
             if not events and loop.time() < self._bookmark_s:
                 continue
-            fault = self._drawn()
+            fault = self._draw_fault()
             if fault is not None:
                 self._trace(self._name, f"{fault.value}, with {len(events)} events")
-                return await self._meet(fault)
+                return await self._inject(fault)
             if events:
-                return await self._arrived(events)
+                return await self._deliver(events)
             self._bookmark_s = loop.time() + _BOOKMARK_INTERVAL_S
             return self._bookmark()
 
-    def _look_whether_broken(self) -> None:
+    def _check_connection(self) -> None:
         if self._broken:
             raise NoResponseError("connection reset by peer", sent=True)
 
-    def _drawn(self) -> _Trouble | None:
+    def _draw_fault(self) -> _WatchFault | None:
         faults, drawn = self._plan.faults(), self._plan.chance.random()
-        for trouble, share in (
-            (_Trouble.BROKEN, faults.broken),
-            (_Trouble.SILENT, faults.silent),
-            (_Trouble.ENDED, faults.ended),
-            (_Trouble.EXPIRED, faults.expired),
+        for fault, share in (
+            (_WatchFault.BROKEN, faults.broken),
+            (_WatchFault.SILENT, faults.silent),
+            (_WatchFault.ENDED, faults.ended),
+            (_WatchFault.EXPIRED, faults.expired),
         ):
             if drawn < share:
-                return trouble
+                return fault
             drawn -= share
         return None
 
-    async def _meet(self, trouble: _Trouble) -> bytes:
-        """The events that were there are lost; they come again with the next watch, or a list."""
-        match trouble:
-            case _Trouble.BROKEN:
-                self.break_off()
+    async def _inject(self, fault: _WatchFault) -> bytes:
+        """Inject a fault. Buffered events are lost until the next watch or list."""
+        match fault:
+            case _WatchFault.BROKEN:
+                self.disconnect()
                 raise NoResponseError("connection reset by peer", sent=True)
-            case _Trouble.SILENT:
+            case _WatchFault.SILENT:
                 self.is_silent = True
-                await self._silence()
+                await self._stay_silent()
                 raise NoResponseError("timed out", sent=True)
-            case _Trouble.ENDED:
+            case _WatchFault.ENDED:
                 return b""
-            case _Trouble.EXPIRED:
+            case _WatchFault.EXPIRED:
                 self._cluster.expire_history()
                 return self._expire(too_old(1, self._cluster.revision))
 
-    async def _silence(self) -> None:
-        """Until the client gives up, or keepalive finds out."""
+    async def _stay_silent(self) -> None:
+        """Wait for the client's timeout or keepalive."""
         self._watcher.drain()
         while not self._broken:
-            left_s = self._given_up_s - self._plan.loop.time()
+            left_s = self._client_timeout_s - self._plan.loop.time()
             if left_s <= 0:
                 return
             await self._watcher.next_batch(left_s)
@@ -183,23 +183,23 @@ class SimulatedWatch:
         }
         return watch_line("BOOKMARK", encode(bookmark))
 
-    async def _arrived(self, events: list[ServedEvent]) -> bytes:
-        """The events as they come out of the connection, after some time on the way."""
+    async def _deliver(self, events: list[ServedWatchEvent]) -> bytes:
+        """The received bytes of the events, after a drawn delay."""
         faults, chance = self._plan.faults(), self._plan.chance
         late_s = chance.uniform(0.0, 0.01)
         if chance.random() < faults.late:
             late_s = chance.uniform(0.05, 8.0)
         await anyio.sleep(late_s)
-        self._look_whether_broken()
+        self._check_connection()
         lines = [event.line() for event in events]
         if chance.random() < faults.repeated:
             lines.append(lines[-1])
-        if chance.random() < faults.garbled:
-            lines.insert(chance.randrange(len(lines) + 1), _GARBLED)
+        if chance.random() < faults.invalid:
+            lines.insert(chance.randrange(len(lines) + 1), _INVALID_LINE)
         chunk = b"".join(lines)
         last = events[-1].stored
         self._trace(self._name, f"{len(lines)} lines, last {last.key} {last.rv}")
-        if chance.random() < faults.torn:
+        if chance.random() < faults.split:
             cut = chance.randrange(1, len(chunk))
             chunk, self._rest = chunk[:cut], chunk[cut:]
         return chunk

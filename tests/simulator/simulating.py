@@ -1,4 +1,4 @@
-"""Small histories, simulated; the state is checked after each turn, and the result accounted for."""
+"""Simulation of small traces with checks of the state after each turn and of the result."""
 
 from __future__ import annotations
 

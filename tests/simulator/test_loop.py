@@ -87,7 +87,7 @@ def test_a_backoff_that_something_began_is_waited_for() -> None:
     assert found.placements("big") == [("m", 1, None, "")]
 
 
-# -- eviction -------------------------------------------------------------------------------------
+# -- eviction ---
 
 
 def low_and_high(*, recreated: bool = True, runs_s: float = 600) -> list[TraceEvent]:
@@ -183,7 +183,7 @@ def test_a_binding_fails_where_the_node_went_first() -> None:
     ]
 
 
-# -- what others do ---------------------------------------------------------------------------------
+# -- what others do ---
 
 
 def test_pods_are_deleted_pending_and_running() -> None:
@@ -257,7 +257,7 @@ def test_a_gate_is_lifted() -> None:
     assert found.pod("a").rejections == 0
 
 
-# -- pace -------------------------------------------------------------------------------------------
+# -- pace ---
 
 
 def test_a_slow_scheduler_decides_one_pod_after_the_other() -> None:
@@ -275,7 +275,7 @@ def test_time_never_runs_backwards() -> None:
     assert all(p.end is EndReason.FINISHED for p in found.run.pods)
 
 
-# -- plugins ----------------------------------------------------------------------------------------
+# -- plugins ---
 
 
 class Holding(PermitPlugin):
@@ -329,7 +329,7 @@ def test_an_attempt_that_fails_again_and_again_comes_to_an_end() -> None:
     assert "RuntimeError: no" in found.pod("a").message
 
 
-# -- what it is made of -----------------------------------------------------------------------------
+# -- what it is made of ---
 
 
 async def test_its_records_are_a_journal_that_replays() -> None:

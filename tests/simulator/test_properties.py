@@ -22,7 +22,7 @@ PODS = 24
 
 @st.composite
 def events(draw: st.DrawFn) -> list[TraceEvent]:
-    """A few nodes, some of which are drained, go, or come late; pods of all sizes and priorities."""
+    """Nodes that join late, are drained or removed, and pods of all sizes and priorities."""
     found: list[TraceEvent] = []
     for index in range(draw(st.integers(1, NODES))):
         name, joins_s = f"n{index}", draw(st.sampled_from([0, 0, 60]))
@@ -82,7 +82,7 @@ def _bytes(found: Simulated) -> bytes:
 
 def _replay(found: Simulated) -> None:
     """Its records are those of a scheduler that decided by them alone."""
-    judge = ReplayVerifier(Fold(ClusterState(), installed().load), from_the_start=True)
+    judge = ReplayVerifier(Fold(ClusterState(), installed().load), complete=True)
     for seq, record in enumerate(found.records, 1):
         assert judge.follow(seq, record) is None
     assert judge.end(len(found.records) + 1) is None

@@ -65,16 +65,21 @@ def lifetimes(**lifetime: Any) -> list[float]:
     return [(event.run_ns or 0) / NS_PER_S for event in created(history)]
 
 
-# -- nodes and objects ------------------------------------------------------------------------------
+# -- nodes and objects ---
 
 
 def test_nodes_take_the_zones_in_turn_and_join_when_they_are_to() -> None:
     nodes = [
         {
-            "name": "n", "count": 3, "zones": ["a", "b"], "labels": {"x": "y"}, "joins": "1m30s",
-            "taints": [{"key": "k", "effect": "NoSchedule"}], "allocatable": {"cpu": 4},
+            "name": "n",
+            "count": 3,
+            "zones": ["a", "b"],
+            "labels": {"x": "y"},
+            "joins": "1m30s",
+            "taints": [{"key": "k", "effect": "NoSchedule"}],
+            "allocatable": {"cpu": 4},
         }
-    ]  # fmt: skip
+    ]
     history = expanded(group("a"), nodes=nodes)
     found = [e for e in history.events if isinstance(e, ObjectSet) and isinstance(e.object, Node)]
     assert {event.at_ns for event in found} == {BEGIN_NS + 90 * NS_PER_S}
@@ -116,7 +121,7 @@ def test_pods_that_name_no_scheduler_are_for_the_one_that_is_simulated() -> None
     assert [e.pod.spec.scheduler_name for e in created(history)] == ["mine", "other"]
 
 
-# -- arrivals and lifetimes -------------------------------------------------------------------------
+# -- arrivals and lifetimes ---
 
 
 def test_arrivals() -> None:
@@ -153,7 +158,7 @@ def test_lifetimes() -> None:
     assert min(lognormal) >= 0
 
 
-# -- events -----------------------------------------------------------------------------------------
+# -- events ---
 
 
 def test_events() -> None:
@@ -184,7 +189,7 @@ def test_events() -> None:
     assert history.end_ns == BEGIN_NS + 600 * NS_PER_S
 
 
-# -- mistakes ---------------------------------------------------------------------------------------
+# -- mistakes ---
 
 
 def _without_template(document: Document) -> None:
@@ -245,11 +250,13 @@ _CONTAINER = ("pods", 0, "template", "spec", "containers", 0)
         ),
         (
             _set(*_CONTAINER, "imag", to="x"),
-            'pods[0].template: Pod in version "v1" cannot be handled as a Pod: strict decoding error',
+            'pods[0].template: Pod in version "v1" cannot be handled as a Pod: '
+            "strict decoding error",
         ),
         (
             _set(*_CONTAINER, "resources", "requests", to={"cpu": "many"}),
-            'pods[0].template: Pod in version "v1" cannot be handled as a Pod: quantities must match',
+            'pods[0].template: Pod in version "v1" cannot be handled as a Pod: '
+            "quantities must match",
         ),
         (
             _set("pods", 0, "template", "spec", "priorityClassName", to="p"),
@@ -291,7 +298,7 @@ def test_all_mistakes_are_told_at_once() -> None:
     assert [found.path[0] for found in caught.value.problems] == ["objects", "pods", "pods"]
 
 
-# -- random scenarios -------------------------------------------------------------------------------
+# -- random scenarios ---
 
 _durations = st.integers(1, 300).map(lambda seconds: f"{seconds}s")
 _arrivals = st.fixed_dictionaries(

@@ -40,8 +40,11 @@ def pods(name: str, count: int, cpu: int, **fields: Any) -> dict[str, Any]:
         spec["priorityClassName"] = priority
     metadata = {"annotations": {"scheduling.k8s.io/group-name": name}}
     return {
-        "name": name, "count": count, "template": {"metadata": metadata, "spec": spec}, **fields,
-    }  # fmt: skip
+        "name": name,
+        "count": count,
+        "template": {"metadata": metadata, "spec": spec},
+        **fields,
+    }
 
 
 def _priority(made: dict[str, Any]) -> str:
@@ -75,11 +78,13 @@ class Held:
         }
         document["objects"] = [
             {
-                "apiVersion": GROUP, "kind": "Queue", "metadata": {"name": "default"},
+                "apiVersion": GROUP,
+                "kind": "Queue",
+                "metadata": {"name": "default"},
                 "spec": {"weight": 1},
             },
             *(group(made["name"], members or made["count"], _priority(made)) for made in groups),
-        ]  # fmt: skip
+        ]
         history = expand(read_scenario(document), "kube-batch")
         simulation = Simulation(history, Scheduler((), sessions=sessions(folder)), installed().load)
         self.records: list[AnyRecord] = []
@@ -120,12 +125,16 @@ def test_a_session_evicts_and_its_victims_come_back(tmp_path: Path) -> None:
         tmp_path,
         pods("low", 2, 4, lifetime={"fixed": "100s"}, priorityClassName="low"),
         pods(
-            "high", 1, 4, arrival={"after": "30s"}, lifetime={"fixed": "50s"},
+            "high",
+            1,
+            4,
+            arrival={"after": "30s"},
+            lifetime={"fixed": "50s"},
             priorityClassName="high",
         ),
         priorityClasses={"low": 1, "high": 10},
         members=1,
-    )  # fmt: skip
+    )
     (high,) = held.of("high")
     victims = [found for found in held.of("low") if found.placements[0].end is EndReason.PREEMPTED]
     assert high.end is EndReason.FINISHED
