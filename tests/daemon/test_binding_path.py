@@ -23,13 +23,13 @@ def documented_path() -> list[str]:
 
 
 class CallTrace:
-    """Calls of functions of the package on this thread, in order of their first call."""
+    """Calls of the given functions on this thread, in order."""
 
-    def __init__(self) -> None:
-        self.order: list[str] = []
+    def __init__(self, names: list[str]) -> None:
+        self.calls: list[str] = []
         self.binding_stack: list[str] = []
         """Functions of the package on the stack of the first binding request, innermost first."""
-        self._seen: set[str] = set()
+        self._names = set(names)
 
     def __enter__(self) -> CallTrace:
         sys.setprofile(self._profile)
@@ -42,9 +42,8 @@ class CallTrace:
         if event != "call" or not frame.f_code.co_filename.startswith(PACKAGE):
             return
         name = frame.f_code.co_qualname
-        if name not in self._seen:
-            self._seen.add(name)
-            self.order.append(name)
+        if name in self._names:
+            self.calls.append(name)
         path = str(frame.f_locals.get("path", ""))
         if name == REQUEST and path.endswith("/binding") and not self.binding_stack:
             self.binding_stack = [*_functions(frame.f_back)]
@@ -64,11 +63,11 @@ async def test_binding_path_is_the_documented_one(tmp_path: Path) -> None:
     assert 10 <= len(path) <= MAX_FUNCTIONS
     async with world(tmp_path, nodes=1) as w, w.daemon(KUBE) as daemon:
         await daemon.engine.synced.wait()
-        trace = CallTrace()
+        trace = CallTrace(path)
         with trace:
             w.add_pod("p")
             await w.until(lambda: not w.unbound())
-    positions = [trace.order.index(name) for name in path]
-    assert positions == sorted(positions), [trace.order[i] for i in positions]
+    calls = iter(trace.calls)
+    assert [name for name in path if name in calls] == path, trace.calls
     assert 0 < len(trace.binding_stack) <= MAX_FUNCTIONS, trace.binding_stack
     assert trace.binding_stack[0] == path[-1]

@@ -23,14 +23,13 @@ from asched.model.meta import Annotations, ObjectMeta
 from asched.model.pod import Pod, PodSchedulingGroup
 from asched.plugins.gang_scheduling import GangScheduling, GangSort
 from asched.plugins.node_resources.fit import NodeResourcesFit
-from asched.plugins.scheduling_gates import SchedulingGates
+from asched.plugins.queue_and_bind import SchedulingGates
 from asched.state import records as r
-from asched.state.checkpoint import restore
+from asched.state.checkpoint import checkpoint_of, restore
 from asched.state.checkpoint_encoding import encode
-from asched.state.checkpoint_image import image_of_state
 from asched.state.cluster import ClusterState, PodPhase
 from asched.state.fold import Fold
-from asched.state.session_records import PodGroupDecided, SessionHeld
+from asched.state.session_records import PodGroupStatusDecided, SessionExecuted
 from tests.cycle.scheduling import Scheduling
 from tests.state.objects import a_node, a_pod
 from tests.state.profiles import loader
@@ -121,14 +120,14 @@ def check_replay(
     """Decide everything once more, also from a checkpoint at some turn: the same, to the byte."""
     records: Sequence[r.AnyRecord] = scheduling.records
     fold = Fold(ClusterState(), loader(*plugins))
-    judge = ReplayVerifier(fold, from_the_start=True)
+    judge = ReplayVerifier(fold, complete=True)
     turns = [n for n, record in enumerate(records) if isinstance(record, r.TurnStarted)]
     cut = turns[checkpoint_at % len(turns)] if checkpoint_at is not None and turns else None
     restored: ReplayVerifier | None = None
     for number, record in enumerate(records):
         if number == cut:
-            blob = encode(image_of_state(fold.state))
-            restored = ReplayVerifier(restore(blob, loader(*plugins)), from_the_start=True)
+            blob = checkpoint_of(fold.state)
+            restored = ReplayVerifier(restore(blob, loader(*plugins)), complete=True)
         assert judge.follow(number, record) is None
         if restored is not None:
             assert restored.follow(number, record) is None
@@ -145,5 +144,5 @@ def kinds(decisions: Sequence[r.Decision]) -> list[tuple[str, str]]:
     return [
         (type(decision).__name__, decision.key.removeprefix("default/"))
         for decision in decisions
-        if not isinstance(decision, PodGroupDecided | SessionHeld)
+        if not isinstance(decision, PodGroupStatusDecided | SessionExecuted)
     ]

@@ -54,7 +54,7 @@ def test_from_a_checkpoint() -> None:
     count, blob = len(scheduling.records), checkpoint_of(scheduling.state)
     scheduling.see(member("g", "d"))
     scheduling.next()
-    again = ReplayVerifier(restore(blob, loader(*INTERLEAVED)), from_the_start=False)
+    again = ReplayVerifier(restore(blob, loader(*INTERLEAVED)), complete=False)
     for number, record in enumerate(scheduling.records[count:], count):
         assert again.follow(number, record) is None
 

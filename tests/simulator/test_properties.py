@@ -82,7 +82,7 @@ def _bytes(found: Simulated) -> bytes:
 
 def _replay(found: Simulated) -> None:
     """Its records are those of a scheduler that decided by them alone."""
-    judge = ReplayVerifier(Fold(ClusterState(), installed().load), complete=True)
+    verifier = ReplayVerifier(Fold(ClusterState(), installed().load), complete=True)
     for seq, record in enumerate(found.records, 1):
-        assert judge.follow(seq, record) is None
-    assert judge.end(len(found.records) + 1) is None
+        assert verifier.verify(seq, record) is None
+    assert verifier.end(len(found.records) + 1) is None
