@@ -38,7 +38,7 @@ class Patient(PreBindPlugin):
             if self.waits:
                 await anyio.sleep_forever()
         finally:
-            self.ended.append(client.context.ended)
+            self.ended.append(client.context.cancel_reason)
         return SUCCESS
 
 

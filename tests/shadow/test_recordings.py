@@ -235,7 +235,7 @@ def test_cause_is_later_change(tape: TapeWriter, tmp_path: Path) -> None:
     tape.node("big", "8")
     cause, detail = cause_of_the_only_difference(tape, tmp_path)
     assert cause is DisagreementCause.LATER_CHANGE
-    assert "node big changed" in detail
+    assert "node big was updated" in detail
 
 
 def test_cause_is_image_size(tape: TapeWriter, tmp_path: Path) -> None:
@@ -293,17 +293,17 @@ def test_comparisons_are_reproducible_from_records(tape: TapeWriter, tmp_path: P
     tape.reject("huge", "no")
     records, found = play(tape.write(tmp_path / "tape.gz"))
     fold = Fold(ClusterState(), PluginRegistry.discover().load)
-    answering, remade = ShadowDecider(fold.state), 0
+    decider, repeated = ShadowDecider(fold.state), 0
     for record in records:
         if isinstance(record, ShadowCompared):
-            answer = answering.answer(fold.state.pods[record.key].info)
-            assert (answer.best, answer.score, answer.feasible) == (
+            decision = decider.decide(fold.state.pods[record.key].info)
+            assert (decision.best, decision.score, decision.feasible) == (
                 record.best, record.score, record.feasible_nodes,
             )  # fmt: skip
-            assert answer.agrees_with(record) is record.agreed
-            remade += 1
+            assert decision.agrees_with(record) is record.agreed
+            repeated += 1
         fold.apply(record)
-    assert remade == found.bindings.compared + found.messages.compared == 11
+    assert repeated == found.bindings.compared + found.messages.compared == 11
 
 
 # -- the command ----------------------------------------------------------------------------------
