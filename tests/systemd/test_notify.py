@@ -16,7 +16,7 @@ import pytest
 from anyio.lowlevel import checkpoint
 
 from asched.daemon.telemetry.systemd import SEND_TIMEOUT_S, START_EXTENSION_S, ServiceManager
-from asched.journal.opening import shown
+from asched.journal.opening import redacted
 from asched.journal.sql import SqlStore
 from asched.journal.sqlite import SqliteDatabase
 from tests.daemon.processes import NO_HEALTH, commands, running
@@ -293,11 +293,11 @@ async def test_a_shadow_is_ready_too(
 
 
 def test_logs_show_no_password() -> None:
-    assert shown("postgresql+asyncpg://me:secret@db:5432/asched?password=secret") == (
+    assert redacted("postgresql+asyncpg://me:secret@db:5432/asched?password=secret") == (
         "postgresql+asyncpg://me:***@db:5432/asched"
     )
-    assert shown("/var/lib/asched/journal.db") == "/var/lib/asched/journal.db"
-    assert shown("memory://") == "memory://"
+    assert redacted("/var/lib/asched/journal.db") == "/var/lib/asched/journal.db"
+    assert redacted("memory://") == "memory://"
 
 
 async def test_the_log_of_a_start_names_the_journal(tmp_path: Path) -> None:
