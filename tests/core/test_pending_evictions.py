@@ -14,7 +14,7 @@ from asched.framework.status import Code
 from asched.model.pod import ContainerStatus, Pod, ResourceRequirements
 from asched.plugins.default_preemption.plugin import DefaultPreemption
 from asched.state.fold import Fold
-from asched.state.observe import News, observe_deletion, observe_object
+from asched.state.observe import ObservedChange, observe_deletion, observe_object
 from asched.state.records import (
     Assigned,
     BindFailed,
@@ -37,7 +37,7 @@ def _with_victim() -> tuple[Fold, Pod]:
     return fold, pod
 
 
-def _fold(fold: Fold, news: News | None) -> News:
+def _fold(fold: Fold, news: ObservedChange | None) -> ObservedChange:
     assert news is not None
     fold.apply(news)
     return news

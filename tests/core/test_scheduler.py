@@ -16,9 +16,9 @@ from asched.framework.status import Code
 from asched.model.pod import Pod
 from asched.model.quantity import NS_PER_S
 from asched.model.resources import AnyObject, Resource
-from asched.plugins.default_binder import DefaultBinder
 from asched.plugins.default_preemption import DefaultPreemption
 from asched.plugins.node_resources import NodeResourcesFit
+from asched.plugins.queue_and_bind import DefaultBinder
 from asched.state.cluster import ClusterState, PodPhase
 from asched.state.fold import Fold
 from asched.state.invariants import check
@@ -136,7 +136,7 @@ def test_nothing_is_decided_before_the_lists_or_on_standby(core: SchedulerCore) 
     core.await_lists({Resource.PODS: 1})
     assert core.decide(Budget(decisions=1)) == []
     core.mark_listed(Resource.PODS, 1)
-    core.outcome(LeadershipLost())
+    core.outcome(LeadershipLost(1))
     assert core.decide(Budget(decisions=1)) == []
     core.outcome(LeadershipGained(2))
     assert len(core.decide(Budget(decisions=1))) == 1

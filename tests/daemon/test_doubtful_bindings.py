@@ -300,7 +300,7 @@ async def test_an_extender_that_takes_too_long_or_is_cut_off_has_not() -> None:
     async with serving() as service:
         service.answer_when_released("bind", lambda _: {})
         late = await refused_by(service.url, timedelta(milliseconds=50))
-        assert "no answer within 0.05 s" in str(late)
+        assert "no response within 0.05 s" in str(late)
         assert late.may_take_effect
 
     async with harness.ScriptedServer(harness.in_turn(harness.Answer(drop=True))).run() as server:
