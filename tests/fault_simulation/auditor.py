@@ -51,7 +51,7 @@ class Auditor:
         demand(first_seq == self._next_seq, f"a batch begins at {first_seq}, not {self._next_seq}")
         released: set[PodGroupKey] = set()
         for record in records:
-            divergence = self._verifier.follow(self._next_seq, record)
+            divergence = self._verifier.verify(self._next_seq, record)
             demand(divergence is None, f"replay differs: {divergence}")
             self._check_record(record, released)
             self._next_seq += 1

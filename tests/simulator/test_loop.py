@@ -18,6 +18,7 @@ from asched.framework.interface import (
 from asched.framework.pod_info import PodInfo
 from asched.framework.status import Code, Status
 from asched.journal.memory import MemoryStore
+from asched.model.quantity import NS_PER_S
 from asched.simulator.loop import Latencies, Scheduler, Simulation, SimulationStuckError
 from asched.simulator.trace import (
     EndReason,
@@ -33,7 +34,6 @@ from tests.cycle.default_profile import default_profiles, installed
 from tests.cycle.plugins import RoomForAll
 from tests.simulator.simulating import (
     BEGIN_NS,
-    S,
     at,
     comes,
     has,
@@ -59,7 +59,7 @@ def test_a_pod_waits_until_there_is_room() -> None:
     )
     assert found.placements("b") == [("n", 60, 120, "finished")]
     assert found.pod("b").rejections == 1
-    assert found.pod("b").pending_ns(found.run.end_ns) == 59 * S
+    assert found.pod("b").pending_ns(found.run.end_ns) == 59 * NS_PER_S
 
 
 def test_what_nothing_ends_is_there_at_the_end_and_says_why_it_waits() -> None:
@@ -105,7 +105,7 @@ def test_a_victim_ends_after_its_grace_period_and_returns_with_the_time_that_is_
     assert found.placements("low") == [("n", 0, 130, "preempted"), ("n", 180, 650, "finished")]
     first = found.pod("low").placements[0]
     assert (first.by, first.evicted_ns) == ("default/high", at(100))
-    assert found.pod("low").pending_ns(found.run.end_ns) == 50 * S
+    assert found.pod("low").pending_ns(found.run.end_ns) == 50 * NS_PER_S
 
 
 def test_a_victim_without_a_controller_is_lost() -> None:
@@ -174,7 +174,7 @@ def test_a_binding_fails_where_the_node_went_first() -> None:
         ObjectRemoved(at(6), "Node", "n"),
         *has(node("m"), seconds=20),
     ]
-    found = simulated(history, latencies=Latencies(bind_ns=2 * S))
+    found = simulated(history, latencies=Latencies(bind_ns=2 * NS_PER_S))
     assert found.placements("a") == [("n", 5, 7, "bind-failed"), ("m", 20, None, "")]
     assert found.pod("a").node == "m"
     assert [type(record) for record in found.records if isinstance(record, Bound | BindFailed)] == [
@@ -262,14 +262,14 @@ def test_a_gate_is_lifted() -> None:
 
 def test_a_slow_scheduler_decides_one_pod_after_the_other() -> None:
     history = [*has(node("n")), *(comes(pod(name), 1) for name in "abc")]
-    found = simulated(history, latencies=Latencies(decision_ns=2 * S, bind_ns=S))
+    found = simulated(history, latencies=Latencies(decision_ns=2 * NS_PER_S, bind_ns=NS_PER_S))
     assert [seconds(found.pod(name).bound_ns or 0) for name in "abc"] == [4, 6, 8]
     assert [found.placements(name)[0][1] for name in "abc"] == [1, 3, 5]
 
 
 def test_time_never_runs_backwards() -> None:
     history = [*has(node("n")), *(comes(pod(f"p{i}", "2"), i, runs_s=3) for i in range(6))]
-    found = simulated(history, latencies=Latencies(decision_ns=S // 2, bind_ns=S))
+    found = simulated(history, latencies=Latencies(decision_ns=NS_PER_S // 2, bind_ns=NS_PER_S))
     times = [record.now_ns for record in found.records if isinstance(record, TurnStarted)]
     assert times == sorted(times)
     assert all(p.end is EndReason.FINISHED for p in found.run.pods)
@@ -311,7 +311,7 @@ def test_a_held_pod_that_nobody_lets_go_is_turned_away_when_its_time_is_up() -> 
 
 def test_a_pod_that_is_let_go_is_bound_where_it_was_assigned() -> None:
     history = [*has(node("n")), comes(pod("a"), 1), comes(pod("last"), 5)]
-    found = simulated(history, RoomForAll, Holding, latencies=Latencies(bind_ns=S))
+    found = simulated(history, RoomForAll, Holding, latencies=Latencies(bind_ns=NS_PER_S))
     assert found.placements("a") == [("n", 1, None, "")]
     assert [found.pod(name).bound_ns for name in ("a", "last")] == [at(6), at(6)]
     assert found.pod("a").attempts == 1
