@@ -108,7 +108,7 @@ def convert(
     with 2 after one line for each mistake if the policy is not readable.
     """
     from asched.config.file import ConfigFileError
-    from asched.config.policy_file import convert_policy
+    from asched.config.policy_conversion import convert_policy
     from asched.config.registry import PluginRegistry
 
     try:

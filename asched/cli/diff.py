@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from asched.config.file import Configuration
     from asched.config.registry import PluginRegistry
     from asched.journal.store import JournalStore
-    from asched.simulator.loop import Scheduler, scheduler_from_config
+    from asched.simulator.loop import Scheduler
     from asched.simulator.trace import Run
 
 BASELINE: Final = "recorded configuration"
@@ -119,7 +119,7 @@ def _compared(options: DiffOptions, candidate: _Candidate) -> Comparison:
     from asched.audit.whatif.comparison import NamedRun, compare
     from asched.audit.whatif.recorded_history import recorded_history
     from asched.config.registry import PluginRegistry
-    from asched.simulator.loop import Latencies
+    from asched.simulator.loop import Latencies, scheduler_from_config
 
     within = period(options.since, options.until)
 

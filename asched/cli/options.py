@@ -59,7 +59,7 @@ def command_group(summary: str) -> typer.Typer:
 
 
 def takes_options(command: Callable[[OptionsT], None]) -> Callable[..., None]:
-    """A Typer command from a function whose one parameter is a dataclass of options.
+    """A Typer command from a function of one dataclass of options.
 
     Typer reads options from a function's signature. The wrapper has one parameter for each field of
     the dataclass, in their order.

@@ -67,7 +67,7 @@ def _conflicts(names: Names, registry: PluginRegistry) -> Iterator[str]:
     taken = {*dir(builtins), *asched.framework.__all__}
     if names.plugin in taken or f"{names.plugin}Args" in taken:
         yield f"the plugin would be called {names.plugin}, which has another meaning"
-    for owner in registry.offered_by(names.plugin):
+    for owner in registry.providers(names.plugin):
         yield f"{owner} has a plugin {names.plugin}"
 
 

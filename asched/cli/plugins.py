@@ -215,7 +215,7 @@ def _names_of(distribution: str, registry: PluginRegistry) -> list[str]:
     wanted, known = _normalized(distribution), set[str]()
     names = []
     for name in registry.names:
-        for label in registry.offered_by(name):
+        for label in registry.providers(name):
             offered = label.rpartition(" ")[0]
             known.add(offered)
             if _normalized(offered) == wanted:

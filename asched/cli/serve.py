@@ -33,7 +33,7 @@ from asched.daemon.telemetry.logs import configure_logs
 from asched.daemon.telemetry.metrics import Metrics
 from asched.daemon.telemetry.systemd import ServiceManager
 from asched.daemon.telemetry.tracing import TracingUnavailableError, traced
-from asched.journal.opening import is_shared, journal_file, shown
+from asched.journal.opening import is_shared, journal_file, redacted
 from asched.journal.store import JournalStore
 from asched.kube.client import ApiClient
 from asched.kube.connection import connect
@@ -194,7 +194,7 @@ async def _schedule(
             log.info(
                 "scheduling" if scheduler.leadership is None else "candidate for leadership",
                 server=client.server,
-                journal=shown(url),
+                journal=redacted(url),
                 health=health.address,
             )
             reloader = _reloader(environment, scheduler, watchdog, file, control)
@@ -222,7 +222,15 @@ async def _scheduler(
         connected(configuration, options, metrics, limited=False) as lease_client,
         taking_part(election, lease_client, metrics, runtime.instance) as leadership,
         running_replica(
-            ReplicaParts(configuration, registry, client, store, leadership, metrics, runtime),
+            ReplicaParts(
+                configuration=configuration,
+                registry=registry,
+                client=client,
+                journal=store,
+                leadership=leadership,
+                metrics=metrics,
+                runtime=runtime,
+            ),
             shared=is_shared(url),
         ) as replica,
     ):

@@ -1,7 +1,7 @@
 """Escapes control characters in text from outside before a terminal sees it.
 
-Names, labels and messages come from pod authors, API servers and plugins. Control characters in them
-could clear the screen, hide a line or change the title.
+Names, labels and messages come from pod authors, API servers and plugins. Control characters in
+them could clear the screen, hide a line or change the title.
 """
 
 from __future__ import annotations
@@ -40,6 +40,6 @@ class EscapingStream:
 
 
 def unescaped(stream: TextIO) -> TextIO:
-    """The wrapped stream, for writers whose only control characters are their own."""
+    """The wrapped stream, for writers that escape foreign text themselves."""
     below: TextIO = getattr(stream, "rich_proxied_file", stream)
     return below

@@ -160,8 +160,8 @@ def test_html_report_escapes_names(journal: Path, config: Path, tmp_path: Path) 
     [
         ((), "nothing to compare with: give --config, --plugins or both"),
         (("--plugins", "Nonsense=2"), '--plugins: unknown plugin "Nonsense"'),
-        (("--plugins", "ImageLocality=x"), '"x" is no weight for ImageLocality'),
-        (("--plugins", "-DefaultBinder"), "is left without a plugin that binds"),
+        (("--plugins", "ImageLocality=x"), 'invalid weight "x" for ImageLocality'),
+        (("--plugins", "-DefaultBinder"), "would have no Bind plugin"),
         (("--config", "no-such-file.yaml"), "no-such-file.yaml: cannot be read"),
         (("--plugins", "+ImageLocality", "--since", "soon"), '"soon" is not a time'),
         (
@@ -170,7 +170,7 @@ def test_html_report_escapes_names(journal: Path, config: Path, tmp_path: Path) 
         ),
         (
             ("--plugins", "+ImageLocality", "--since", "2027-01-01"),
-            "the journal holds no records of that time; it covers 2026-01-01T00:00:00Z",
+            "the journal has no records of that time; it covers 2026-01-01T00:00:00Z",
         ),
         (("--plugins", "+ImageLocality", "--html", "no/such/folder.html"), "cannot be written"),
     ],
@@ -190,8 +190,8 @@ def test_configuration_without_matching_profile_is_rejected(journal: Path, tmp_p
     code, _, err = run(journal, "--config", file)
     assert code == 2
     assert err == (
-        "asched: other.yaml has no profile named default-scheduler, which pods of the history ask"
-        " for; it has mine\n"
+        "asched: other.yaml has no profile default-scheduler, which pods of the history name; its"
+        " profiles are mine\n"
     )
 
 

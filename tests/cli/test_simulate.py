@@ -172,7 +172,7 @@ def test_scenario_mistakes_are_reported_with_line_numbers(tmp_path: Path) -> Non
         ("", ": expected one document of kind Scenario, got 0"),
         ("a: 1\n---\nb: 1\n", ": expected one document of kind Scenario, got 2"),
         ("[1]", ":1: expected a mapping, got "),
-        ("a: 1\na: 2\n", ":1: a: given twice, on lines 1 and 2"),
+        ("a: 1\na: 2\n", ":1: a: duplicate key, on lines 1 and 2"),
     ],
 )
 def test_invalid_scenario_file_is_rejected(tmp_path: Path, text: str, message: str) -> None:

@@ -116,7 +116,7 @@ def test_killed_demo_leaves_no_server(tmp_path: Path) -> None:
     with process:
         assert process.stdout is not None
         assert process.stderr is not None
-        running = next(line for line in process.stdout if "created" in line)
+        running = next(line for line in process.stdout if "  created " in line)
         assert "/5" in running
         process.send_signal(signal.SIGKILL)
         # The server shares stderr, which ends when both processes have ended.

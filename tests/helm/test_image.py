@@ -8,7 +8,7 @@ from fnmatch import fnmatch
 
 import pytest
 
-from asched.cli.main import JOURNAL_ENV
+from asched.cli.options import JOURNAL_ENV
 from tests.docs.command_lines import parsed
 from tests.helm.chart import ROOT, container, rendered, workload
 

@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from asched.cli.config import CRD_GROUPS, crd_manifest
-from asched.cli.main import JOURNAL_ENV
+from asched.cli.options import JOURNAL_ENV
 from asched.config.file import load
 from asched.config.registry import PluginRegistry
 from asched.daemon.daemon import DRAIN_S, EVENT_FLUSH_S

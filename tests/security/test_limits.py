@@ -14,7 +14,7 @@ from prometheus_client import CollectorRegistry
 
 from asched.batch.registry import SessionRegistry
 from asched.config import yaml as config_yaml
-from asched.config.batch import read_conf
+from asched.config.batch import load_conf
 from asched.config.file import ConfigFileError, load
 from asched.config.kube_scheduler import Extender
 from asched.config.registry import PluginRegistry
@@ -26,12 +26,12 @@ from asched.journal.archive import read_segment
 from asched.journal.chain import Segment
 from asched.journal.codec import CODEC
 from asched.journal.errors import JournalCorruptError, RecordError
-from asched.kube import extenders, http, http1, tape
-from asched.kube.credentials import find_credentials
+from asched.kube import extenders, http, pool, tape
+from asched.kube.connection import find_credentials
 from asched.kube.decoding import LINE_LIMIT_BYTES, LineSplitter
 from asched.kube.errors import KubeConfigError, NoResponseError
 from asched.kube.extenders import ExtenderError, open_extenders
-from asched.kube.http1 import AnswerParser, MalformedHttpError
+from asched.kube.pool import MalformedHttpError, ResponseParser
 from asched.kube.tape import Tape, TapeError
 from asched.kube.timing import SystemClock
 from asched.state import checkpoint
@@ -70,7 +70,7 @@ def test_a_configuration_that_grows_when_it_is_read(
 def test_kube_batchs_configuration(tmp_path: Path) -> None:
     path = tmp_path / "conf.yaml"
     path.write_text("# " + TOO_LARGE)
-    found = read_conf(BatchSettings(conf=str(path)), SessionRegistry.discover())
+    found = load_conf(BatchSettings(conf=str(path)), SessionRegistry.discover())
     assert "larger than 8388608 bytes" in found.fault
 
 
@@ -107,13 +107,13 @@ def test_a_watch_line_is_passed_over() -> None:
     ids=["length", "chunks", "to the end"],
 )
 def test_an_answer_of_the_api_server(monkeypatch: pytest.MonkeyPatch, answer: bytes) -> None:
-    monkeypatch.setattr(http1, "BODY_LIMIT_BYTES", 100)
-    with pytest.raises(MalformedHttpError, match="a body of too many bytes"):
-        AnswerParser().feed(answer)
+    monkeypatch.setattr(pool, "BODY_LIMIT_BYTES", 100)
+    with pytest.raises(MalformedHttpError, match="the body is too large"):
+        ResponseParser().feed(answer)
 
 
 def test_the_head_of_an_answer() -> None:
-    parser = AnswerParser()
+    parser = ResponseParser()
     parser.feed(b"HTTP/1.1 200 OK\r\n" + b"X: y\r\n" * 9_000)
     with pytest.raises(MalformedHttpError, match="without end"):
         parser.feed(b"X: y\r\n" * 9_000)
@@ -133,7 +133,7 @@ async def test_an_error_that_a_watch_is_answered_with(monkeypatch: pytest.Monkey
         await web.TCPSite(runner, "127.0.0.1", 0).start()
         url = f"http://127.0.0.1:{runner.addresses[0][1]}"
         async with client_for(url, ManualClock()) as client:
-            with pytest.raises(NoResponseError, match="too many bytes"):
+            with pytest.raises(NoResponseError, match="too large"):
                 async with client.stream("/api/v1/pods", {"watch": "1"}, timeout_s=30):
                     pass
     finally:
@@ -141,12 +141,12 @@ async def test_an_error_that_a_watch_is_answered_with(monkeypatch: pytest.Monkey
 
 
 async def test_an_answer_of_an_extender(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(extenders, "MAX_ANSWER_BYTES", 100)
+    monkeypatch.setattr(extenders, "MAX_RESPONSE_BYTES", 100)
     async with serving() as service:
         service.answer("filter", lambda question: b" " * 101)
         extender = Extender(service.url, filter_verb="filter", node_cache_capable=True)
         async with open_extenders([extender]) as (opened,):
-            with pytest.raises(ExtenderError, match="the answer is over 100 bytes"):
+            with pytest.raises(ExtenderError, match="the response is over 100 bytes"):
                 await opened.filter(POD, NODES)
 
 
@@ -157,7 +157,9 @@ def test_a_record(monkeypatch: pytest.MonkeyPatch) -> None:
     encoded = CODEC.encode(TurnStarted(1))
     monkeypatch.setattr(codec, "RECORD_LIMIT_CHARACTERS", len(encoded.payload))
     CODEC.decode(1, encoded.kind, encoded.version, encoded.subject, encoded.payload)
-    with pytest.raises(RecordError, match=r"record 7 \(TurnStarted\) has \d+ characters, more"):
+    with pytest.raises(
+        RecordError, match=r"record 7 \(TurnStarted\) has \d+ characters, which exceeds"
+    ):
         CODEC.decode(7, encoded.kind, encoded.version, encoded.subject, encoded.payload + " ")
 
 
@@ -167,7 +169,7 @@ def test_a_line_of_an_archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     path.write_bytes(gzip.compress(b'{"format":"asched-segment-1"}\n' + b" " * 10_000_000))
     digest = hashlib.sha256(path.read_bytes()).hexdigest()
     segment = Segment(1, 1, 1, 1, 1, "", "", path.name, digest, 0)
-    with pytest.raises(JournalCorruptError, match="a line that is longer than any batch"):
+    with pytest.raises(JournalCorruptError, match="a line that is too long"):
         next(read_segment(tmp_path, segment))
 
 
@@ -178,9 +180,9 @@ def test_a_checkpoint(monkeypatch: pytest.MonkeyPatch) -> None:
     head, _, packed = blob.partition(b"\n")
     bomb = head + b"\n" + zlib.compress(zlib.decompress(packed) + bytes(1_000_000))
     monkeypatch.setattr(checkpoint, "SIZE_LIMIT_BYTES", 100_000)
-    with pytest.raises(CheckpointError, match="it holds more than 100000 bytes"):
+    with pytest.raises(CheckpointError, match="it has more than 100000 bytes"):
         restore(bomb, load)
-    with pytest.raises(CheckpointError, match="it breaks off"):
+    with pytest.raises(CheckpointError, match="it is truncated"):
         restore(blob[:-4], load)
 
 

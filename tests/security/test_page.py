@@ -15,8 +15,8 @@ from asched.config.yaml import CONFIG_LIMIT_BYTES
 from asched.journal.archive import LINE_LIMIT_BYTES as ARCHIVE_LIMIT
 from asched.journal.codec import RECORD_LIMIT_CHARACTERS
 from asched.journal.postgres import tls_arguments
-from asched.kube import decoding, extenders, http1, tape
-from asched.kube.credentials import find_credentials
+from asched.kube import decoding, extenders, pool, tape
+from asched.kube.connection import find_credentials
 from asched.kube.extenders import tls_settings
 from asched.kube.timing import SystemClock
 from asched.state.checkpoint import SIZE_LIMIT_BYTES
@@ -85,9 +85,9 @@ def test_the_limits_are_the_codes() -> None:
     bytes_told = [[int(n) * size[unit] for n, unit in found] for found in told.values()]
     assert tape.LINE_LIMIT_BYTES == ARCHIVE_LIMIT
     assert bytes_told == [
-        [http1.BODY_LIMIT_BYTES, http1.HEAD_LIMIT_BYTES],
+        [pool.BODY_LIMIT_BYTES, pool.HEAD_LIMIT_BYTES],
         [decoding.LINE_LIMIT_BYTES],
-        [extenders.MAX_ANSWER_BYTES],
+        [extenders.MAX_RESPONSE_BYTES],
         [CONFIG_LIMIT_BYTES],
         [RECORD_LIMIT_CHARACTERS],
         [ARCHIVE_LIMIT],

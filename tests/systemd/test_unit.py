@@ -15,7 +15,7 @@ import anyio
 import pytest
 
 from asched.cli.errors import BadInput
-from asched.cli.main import JOURNAL_ENV
+from asched.cli.options import JOURNAL_ENV
 from asched.config.file import load
 from asched.config.registry import PluginRegistry
 from asched.daemon.daemon import DRAIN_S, EVENT_FLUSH_S, SLOW_TURN_S
@@ -153,7 +153,7 @@ def test_what_may_pass_is_tried_again_without_an_end() -> None:
 
 
 def test_a_reload_is_the_signal_that_the_daemon_hears() -> None:
-    """What it does on it: tests/daemon/test_reload.py."""
+    """What it does on it: tests/daemon/test_reloader.py."""
     assert one("Service.ExecReload") == "kill -HUP $MAINPID"
 
 

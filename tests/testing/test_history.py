@@ -50,7 +50,7 @@ async def test_diff_compares_setups(journal: Path) -> None:
     assert with_plugin.equal
     changed = await diff_async(journal, changes="-NodeResourcesFit")
     assert [pod.pod for pod in changed.placed_in_candidate_only] == ["default/huge"]
-    with pytest.raises(AuditError, match="has no profile named"):
+    with pytest.raises(AuditError, match="has no profile default-scheduler"):
         await diff_async(
             journal, configured(PACKS.replace("- plugin", "- schedulerName: x\n  plugin", 1))
         )

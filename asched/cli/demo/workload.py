@@ -267,7 +267,7 @@ class _Builder:
 
     def _add_group(self, kind: _Group, replicas: int, requests: Object) -> None:
         suffix = f"{self._random.getrandbits(20):05x}"
-        # Pods whose nodes join later are created early, and wait.
+        # Pods for nodes that join later are created early, and wait.
         latest = 0.3 if self._pools[kind.pool].late else 0.9
         starts_s = self._random.uniform(0.0, self._over_s * latest)
         for index in range(replicas):
