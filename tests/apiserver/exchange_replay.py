@@ -1,4 +1,4 @@
-"""Replays recorded API exchanges against the embedded server and compares the answers.
+"""Replays recorded API exchanges against the embedded server and compares responses.
 
 What differs from run to run (uids, generated names, resourceVersions, the clock) is mapped: the
 first time that a recorded value meets ours fixes the pair, and every later meeting must agree.
@@ -15,7 +15,7 @@ from urllib.parse import parse_qsl, urlencode
 
 _TIME = re.compile(r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z$")
 _FIXED_TIME = "2026-01-01T"
-"""Times that the recording's requests set themselves; all others came from the server's clock."""
+"""Times in recorded requests; all others are from the server's clock."""
 _NUMBER_IN_PARENTHESES = re.compile(r"\(\d+\)$|current: \d+$")
 
 
@@ -32,7 +32,7 @@ def encoded_token(token: dict[str, Any]) -> str:
 
 @dataclass
 class Correspondence:
-    """Recorded values and the ones of this run that stand for them."""
+    """Maps recorded values to those of this run."""
 
     texts: dict[str, str] = field(default_factory=dict)
     """uids and generated names."""
@@ -53,7 +53,7 @@ class Correspondence:
                 self.problems.append(f"{path}: order of revisions {other} and {left} differs")
 
     def revision(self, recorded: int) -> int:
-        """Ours for a recorded revision; one that never was met stays as it is."""
+        """The revision of this run for a recorded one; unknown ones are unchanged."""
         return self.revisions.get(recorded, recorded)
 
     def translate(self, text: str) -> str:
@@ -62,7 +62,7 @@ class Correspondence:
         return text
 
     def compare(self, recorded: Any, ours: Any, path: str = "") -> None:
-        """Note every difference that is not a matter of the run."""
+        """Collect differences except those between runs."""
         if isinstance(recorded, dict) and isinstance(ours, dict):
             self._compare_objects(recorded, ours, path)
         elif isinstance(recorded, list) and isinstance(ours, list):
@@ -116,7 +116,7 @@ class Correspondence:
     # --- requests ------------------------------------------------------------------------------
 
     def path(self, recorded: str) -> str:
-        """A recorded path and query, with this run's revisions and names."""
+        """A recorded path and query with the revisions and names of this run."""
         path, _, query = self.translate(recorded).partition("?")
         pairs = []
         for key, value in parse_qsl(query, keep_blank_values=True):
@@ -133,7 +133,7 @@ class Correspondence:
         return f"{path}?{urlencode(pairs)}" if pairs else path
 
     def body(self, recorded: Any) -> bytes | None:
-        """A recorded body with this run's revisions and uids."""
+        """A recorded body with the revisions and uids of this run."""
         if recorded is None:
             return None
         if isinstance(recorded, str):

@@ -1,4 +1,4 @@
-"""The real kubectl, which cannot be had from a package index."""
+"""Runs kubectl if it is installed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ needs_kubectl = pytest.mark.skipif(KUBECTL is None, reason="kubectl is not insta
 
 
 class Kubectl:
-    """Runs kubectl with a kubeconfig of its own and a home that it cannot know."""
+    """Runs kubectl with its own kubeconfig and an empty home directory."""
 
     def __init__(self, server: ApiServer, home: Path) -> None:
         self.server = server
@@ -24,7 +24,7 @@ class Kubectl:
         self.config = server.kubeconfig(home / "config")
 
     async def run(self, *arguments: str, stdin: str = "", config: Path | None = None) -> str:
-        """What it printed; fails the test when it failed."""
+        """Standard output; fails the test if kubectl fails."""
         code, printed, said = await self.tried(*arguments, stdin=stdin, config=config)
         assert code == 0, said
         return printed
@@ -47,6 +47,6 @@ class Kubectl:
         return done.returncode, done.stdout.decode(), done.stderr.decode()
 
     async def columns(self, *arguments: str) -> list[str]:
-        """The header of the table that it printed."""
+        """The header of the printed table."""
         printed = await self.run(*arguments)
         return [part.strip() for part in printed.splitlines()[0].split("  ") if part.strip()]

@@ -28,7 +28,7 @@ def node(name: str = "n", **labels: str) -> Object:
 
 
 class FakeClock:
-    """A clock that stands until it is moved."""
+    """A manual clock."""
 
     def __init__(self, now_s: float = 1_800_000_000.0) -> None:
         self.now_s = now_s

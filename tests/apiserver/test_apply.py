@@ -28,7 +28,7 @@ class Applier:
         return self.send(manager, applied, force=force)
 
     def label(self, manager: str, labels: Object, *, force: bool = False) -> Object:
-        """Apply nothing but labels."""
+        """Apply labels."""
         return self.send(manager, {"metadata": {"name": "p", "labels": labels}}, force=force)
 
     def send(self, manager: str, applied: Object, *, force: bool) -> Object:
@@ -41,7 +41,7 @@ def applier() -> Applier:
     return Applier()
 
 
-def test_the_first_apply_creates_and_records_the_owner(applier: Applier) -> None:
+def test_first_apply_creates_and_records_the_manager(applier: Applier) -> None:
     made = applier.apply("a", labels={"x": "1"})
     (entry,) = made["metadata"]["managedFields"]
     assert (entry["manager"], entry["operation"]) == ("a", "Apply")
@@ -49,25 +49,25 @@ def test_the_first_apply_creates_and_records_the_owner(applier: Applier) -> None
     assert 'k:{"name":"c"}' in entry["fieldsV1"]["f:spec"]["f:containers"]
 
 
-def test_applying_the_same_again_writes_nothing(applier: Applier) -> None:
+def test_repeated_apply_writes_nothing(applier: Applier) -> None:
     first = applier.apply("a", labels={"x": "1"})
     assert applier.apply("a", labels={"x": "1"}) == first
     assert applier.cluster.revision == int(first["metadata"]["resourceVersion"])
 
 
-def test_what_its_owner_leaves_out_goes_away(applier: Applier) -> None:
+def test_omitted_owned_field_is_removed(applier: Applier) -> None:
     applier.apply("a", labels={"x": "1", "y": "1"})
     assert applier.apply("a", labels={"y": "1"})["metadata"]["labels"] == {"y": "1"}
 
 
-def test_what_somebody_else_applied_too_stays(applier: Applier) -> None:
+def test_field_of_another_manager_is_kept(applier: Applier) -> None:
     applier.apply("a", labels={"x": "1", "y": "1"})
     applier.label("b", {"x": "1", "z": "1"})
     after = applier.apply("a", labels={"y": "1"})
     assert after["metadata"]["labels"] == {"x": "1", "y": "1", "z": "1"}
 
 
-def test_another_value_for_anothers_field_is_a_conflict_unless_forced(applier: Applier) -> None:
+def test_changing_another_managers_field_conflicts_unless_forced(applier: Applier) -> None:
     applier.apply("a", labels={"x": "1"})
     with pytest.raises(StatusError) as error:
         applier.label("b", {"x": "2"})
@@ -79,14 +79,14 @@ def test_another_value_for_anothers_field_is_a_conflict_unless_forced(applier: A
     assert forced["metadata"]["labels"] == {"x": "2"}
 
 
-def test_elements_of_keyed_lists_have_their_own_owners(applier: Applier) -> None:
+def test_keyed_list_elements_are_owned_separately(applier: Applier) -> None:
     applier.apply("a", labels={}, schedulingGates=[{"name": "g1"}, {"name": "g2"}])
     after = applier.apply("a", labels={}, schedulingGates=[{"name": "g2"}])
     assert after["spec"]["schedulingGates"] == [{"name": "g2"}]
     assert after["spec"]["containers"][0]["name"] == "c"
 
 
-def test_an_apply_without_a_manager_is_refused(applier: Applier) -> None:
+def test_apply_without_manager_is_rejected(applier: Applier) -> None:
     with pytest.raises(StatusError, match="fieldManager: Required value") as error:
         applier.apply("", labels={})
     assert error.value.code == 400

@@ -1,4 +1,4 @@
-"""What the embedded cluster's API does with objects of any kind."""
+"""Generic behaviour of the embedded API."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def refused(error: pytest.ExceptionInfo[StatusError]) -> tuple[int, str, str]:
     return error.value.code, error.value.reason, error.value.message
 
 
-def test_a_cluster_begins_with_the_system_namespaces_and_priority_classes(
+def test_new_cluster_has_system_namespaces_and_priority_classes(
     cluster: EmbeddedCluster,
 ) -> None:
     names = [namespace["metadata"]["name"] for namespace in cluster.list("namespaces")]
@@ -34,7 +34,7 @@ def test_a_cluster_begins_with_the_system_namespaces_and_priority_classes(
     }
 
 
-def test_every_write_takes_the_next_revision_of_the_whole_cluster(cluster: EmbeddedCluster) -> None:
+def test_every_write_increments_the_cluster_revision(cluster: EmbeddedCluster) -> None:
     before = cluster.revision
     first = cluster.create("nodes", node("a"))
     second = cluster.create("pods", pod("p"))
@@ -53,7 +53,7 @@ def test_creation_sets_system_metadata_and_generated_names(cluster: EmbeddedClus
     assert created["creationTimestamp"] == "2027-01-15T08:00:00Z"
 
 
-def test_objects_handed_in_are_not_touched_and_not_shared(cluster: EmbeddedCluster) -> None:
+def test_input_objects_are_copied(cluster: EmbeddedCluster) -> None:
     mine = pod("p")
     cluster.create("pods", mine)
     assert "status" not in mine
@@ -95,7 +95,7 @@ def test_objects_handed_in_are_not_touched_and_not_shared(cluster: EmbeddedClust
         ),
     ],
 )
-def test_what_is_wrong_is_refused_in_the_servers_words(
+def test_invalid_objects_get_kube_apiserver_messages(
     cluster: EmbeddedCluster, make: object, expected: tuple[int, str, str]
 ) -> None:
     assert callable(make)
@@ -108,14 +108,14 @@ def test_what_is_wrong_is_refused_in_the_servers_words(
     assert cluster.revision == before, "a refused request writes nothing"
 
 
-def test_a_second_object_of_a_name_already_exists(cluster: EmbeddedCluster) -> None:
+def test_create_existing_name_is_a_conflict(cluster: EmbeddedCluster) -> None:
     cluster.create("nodes", node("a"))
     with pytest.raises(StatusError) as error:
         cluster.create("nodes", node("a"))
     assert refused(error) == (409, "AlreadyExists", 'nodes "a" already exists')
 
 
-def test_an_update_with_a_stale_resource_version_conflicts(cluster: EmbeddedCluster) -> None:
+def test_update_with_stale_resource_version_conflicts(cluster: EmbeddedCluster) -> None:
     stale = cluster.create("nodes", node("a"))["metadata"]["resourceVersion"]
     cluster.patch("nodes", "a", {"metadata": {"labels": {"x": "1"}}})
     with pytest.raises(StatusError) as error:
@@ -124,14 +124,14 @@ def test_an_update_with_a_stale_resource_version_conflicts(cluster: EmbeddedClus
     assert "the object has been modified" in error.value.message
 
 
-def test_a_change_to_nothing_writes_nothing(cluster: EmbeddedCluster) -> None:
+def test_unchanged_update_writes_nothing(cluster: EmbeddedCluster) -> None:
     cluster.create("nodes", node("a", zone="z"))
     before = cluster.revision
     cluster.patch("nodes", "a", {"metadata": {"labels": {"zone": "z"}}})
     assert cluster.revision == before
 
 
-def test_status_and_spec_are_written_through_their_own_resource_only(
+def test_status_and_spec_are_separate_subresources(
     cluster: EmbeddedCluster,
 ) -> None:
     cluster.create("nodes", node("a"))
@@ -149,7 +149,7 @@ def test_status_and_spec_are_written_through_their_own_resource_only(
     assert status["status"]["phase"] == "x"
 
 
-def test_generation_counts_changes_of_the_spec_alone(cluster: EmbeddedCluster) -> None:
+def test_generation_counts_spec_changes_only(cluster: EmbeddedCluster) -> None:
     cluster.create("pods", pod("p"))
     labelled = cluster.patch("pods", "p", {"metadata": {"labels": {"a": "b"}}}, namespace="default")
     assert labelled["metadata"]["generation"] == 1
@@ -161,7 +161,7 @@ def test_generation_counts_changes_of_the_spec_alone(cluster: EmbeddedCluster) -
     assert changed["metadata"]["generation"] == 2
 
 
-def test_finalizers_keep_a_deleted_object_until_the_last_is_gone(cluster: EmbeddedCluster) -> None:
+def test_finalizers_delay_removal(cluster: EmbeddedCluster) -> None:
     held = node("a")
     held["metadata"]["finalizers"] = ["example.com/hold"]
     cluster.create("nodes", held)
@@ -172,7 +172,7 @@ def test_finalizers_keep_a_deleted_object_until_the_last_is_gone(cluster: Embedd
     assert cluster.count("nodes") == 0
 
 
-def test_deleting_a_namespace_takes_its_content_along(cluster: EmbeddedCluster) -> None:
+def test_deleting_a_namespace_deletes_its_contents(cluster: EmbeddedCluster) -> None:
     cluster.create("namespaces", {"metadata": {"name": "team"}})
     cluster.create("pods", pod("p", "team"))
     cluster.create("pods", pod("p", "default"))
@@ -193,7 +193,7 @@ def test_deletion_preconditions_are_checked(cluster: EmbeddedCluster) -> None:
     assert cluster.count("nodes") == 1
 
 
-def test_events_of_both_groups_are_the_same_objects(cluster: EmbeddedCluster) -> None:
+def test_event_groups_are_views_of_the_same_objects(cluster: EmbeddedCluster) -> None:
     event = {
         "metadata": {"name": "e", "namespace": "default"},
         "eventTime": "2026-01-01T00:00:00.000000Z",
@@ -214,7 +214,7 @@ def test_events_of_both_groups_are_the_same_objects(cluster: EmbeddedCluster) ->
     assert cluster.list("events", fields="involvedObject.name=q") == []
 
 
-def test_a_definition_makes_its_resource_served_until_it_goes(cluster: EmbeddedCluster) -> None:
+def test_custom_resource_is_served_while_its_definition_exists(cluster: EmbeddedCluster) -> None:
     definition = {
         "metadata": {"name": "queues.example.com"},
         "spec": {
@@ -245,7 +245,7 @@ def test_a_definition_makes_its_resource_served_until_it_goes(cluster: EmbeddedC
         cluster.resource("queues.example.com")
 
 
-def test_a_lease_update_has_to_name_its_revision(cluster: EmbeddedCluster) -> None:
+def test_lease_update_requires_resource_version(cluster: EmbeddedCluster) -> None:
     leases = cluster.resource("leases")
     cluster.create("leases", {"metadata": {"name": "l"}, "spec": {"holderIdentity": "a"}})
     blind = {"metadata": {"name": "l"}, "spec": {"holderIdentity": "b"}}
@@ -254,7 +254,7 @@ def test_a_lease_update_has_to_name_its_revision(cluster: EmbeddedCluster) -> No
     assert refused(error)[:2] == (422, "Invalid")
 
 
-def test_pages_show_the_state_of_their_first_page(cluster: EmbeddedCluster) -> None:
+def test_pages_show_the_revision_of_the_first_page(cluster: EmbeddedCluster) -> None:
     for index in range(7):
         cluster.create("nodes", node(f"n{index}"))
     nodes = cluster.resource("nodes")
@@ -272,7 +272,7 @@ def test_pages_show_the_state_of_their_first_page(cluster: EmbeddedCluster) -> N
     assert third.continue_token == ""
 
 
-def test_expired_pages_offer_to_go_on_inconsistently(cluster: EmbeddedCluster) -> None:
+def test_expired_page_offers_inconsistent_continuation(cluster: EmbeddedCluster) -> None:
     for index in range(4):
         cluster.create("nodes", node(f"n{index}"))
     nodes = cluster.resource("nodes")
@@ -296,7 +296,7 @@ def test_expired_pages_offer_to_go_on_inconsistently(cluster: EmbeddedCluster) -
         (ListOptions(continue_token="garbage", limit=1), 400),
     ],
 )
-def test_impossible_lists_are_refused(
+def test_invalid_list_options_are_rejected(
     cluster: EmbeddedCluster, options: ListOptions, code: int
 ) -> None:
     with pytest.raises(StatusError) as error:
@@ -304,7 +304,7 @@ def test_impossible_lists_are_refused(
     assert error.value.code == code
 
 
-def test_key_order_is_that_of_etcd(cluster: EmbeddedCluster) -> None:
+def test_lists_use_the_key_order_of_etcd(cluster: EmbeddedCluster) -> None:
     for name in ("a", "a-b"):
         cluster.create("namespaces", {"metadata": {"name": name}})
         cluster.create("pods", pod("x", name))

@@ -1,4 +1,4 @@
-"""The embedded API server answers as a real 1.36 one did: recorded exchanges, replayed in order."""
+"""Recorded exchanges of a 1.36 server, replayed in order against the embedded server."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ NOT_SERVED = {
     "serviceaccounts/token": "two fixed bearer tokens are all the authentication there is",
     "services/proxy": "nothing runs behind a simulated service",
 }
-"""Resources of the recorded core group that the embedded server does not have, and why."""
+"""Resources of the recorded core group that are not served, with the reason."""
 
 
 def _of_served(exchange: Exchange, ours: Any) -> tuple[Any, Any]:
@@ -42,7 +42,7 @@ def _of_served(exchange: Exchange, ours: Any) -> tuple[Any, Any]:
 
 
 def _version_numbers(exchange: Exchange, ours: Any) -> tuple[Any, Any]:
-    """Only what clients decide by; the rest names the recorded build."""
+    """The fields that clients use; the others identify the recorded build."""
     keys = ("major", "minor", "emulationMajor", "minCompatibilityMinor")
     recorded = exchange["response"]["body"]
     return {key: recorded[key] for key in keys}, {key: ours[key] for key in keys}
@@ -61,7 +61,7 @@ ADJUSTED: dict[str, Callable[[Exchange, Any], tuple[Any, Any]]] = {
     "api-resources-core": _of_served,
     "patch-spec-immutable": _without_diff,
 }
-"""Exchanges of which not all can match; each function says what is left out and why."""
+"""Exchanges that match partially; each function documents the exclusion."""
 
 
 def _request_body(exchange: Exchange, seen: Correspondence) -> bytes | None:
@@ -100,7 +100,7 @@ def _split_stream(raw: bytes) -> list[Any]:
 
 
 def _compare_bookmark(recorded: Exchange, ours: Exchange, seen: Correspondence) -> None:
-    """Bookmarks bear a revision of the watch cache's choosing and zero values of Go structs."""
+    """Bookmarks have arbitrary revisions and zero values of Go structs."""
     for event in (recorded, ours):
         event["object"].pop("spec", None)
         event["object"].pop("status", None)
@@ -149,14 +149,14 @@ async def _replay(
 
 
 def _with_a_token_of_ours(exchange: Exchange, seen: Correspondence) -> None:
-    """A continue token of a revision this run had; the recorded one is of another page."""
+    """A continue token of a revision of this run."""
     path, _, token = exchange["request"]["path"].rpartition("=")
     decoded = decoded_token(token)
     decoded["rv"] = max(seen.revisions)
     exchange["request"]["path"] = f"{path}={encoded_token(decoded)}"
 
 
-async def test_every_recorded_exchange_is_answered_alike(shared_dir: Path) -> None:
+async def test_every_recorded_exchange_matches(shared_dir: Path) -> None:
     exchanges: list[Exchange] = json.loads(
         (shared_dir / "apiserver-1.36" / "exchanges.json").read_text()
     )
@@ -170,7 +170,7 @@ async def test_every_recorded_exchange_is_answered_alike(shared_dir: Path) -> No
         for exchange in exchanges:
             name = exchange["name"]
             if name == "watch-expired-410":
-                # The recorded server was restarted here: its watch cache began anew.
+                # The recorded server was restarted here: its watch cache was empty.
                 cluster.create("namespaces", {"metadata": {"name": "after"}})
                 cluster.expire_history()
             if name == "list-continue-expired-410":

@@ -1,4 +1,4 @@
-"""The HTTP face: forms of answers, permissions, watches and faults over a real connection."""
+"""HTTP server: representations, permissions, watches and faults over real connections."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ async def fetched(client: aiohttp.ClientSession, path: str, **options: Any) -> d
         return await body_of(response)
 
 
-async def test_objects_go_round(client: aiohttp.ClientSession) -> None:
+async def test_objects_round_trip(client: aiohttp.ClientSession) -> None:
     async with client.post(PODS, json=pod("p")) as response:
         assert response.status == 201
     target = {"metadata": {"name": "p"}, "target": {"kind": "Node", "name": "n"}}
@@ -71,7 +71,7 @@ async def test_objects_go_round(client: aiohttp.ClientSession) -> None:
     assert (await fetched(client, "/api/v1/pods"))["items"] == []
 
 
-async def test_a_dry_run_changes_nothing(
+async def test_dry_run_changes_nothing(
     client: aiohttp.ClientSession, cluster: EmbeddedCluster
 ) -> None:
     before = cluster.revision
@@ -111,7 +111,7 @@ async def test_collections_are_deleted_by_selector(
         ("TRACE", PODS, None, 405),
     ],
 )
-async def test_bad_requests_get_a_status_and_leave_the_server_well(
+async def test_bad_requests_get_a_status(
     client: aiohttp.ClientSession, method: str, path: str, content: bytes | None, code: int
 ) -> None:
     async with client.request(method, path, data=content) as response:
@@ -120,12 +120,12 @@ async def test_bad_requests_get_a_status_and_leave_the_server_well(
 
 
 @pytest.mark.parametrize(("size", "code"), [(MAX_BODY_BYTES, 400), (MAX_BODY_BYTES + 1, 413)])
-async def test_bodies_have_a_limit(client: aiohttp.ClientSession, size: int, code: int) -> None:
+async def test_body_size_is_limited(client: aiohttp.ClientSession, size: int, code: int) -> None:
     async with client.post(PODS, data=io.BytesIO(b" " * size)) as response:
         assert (response.status, (await body_of(response))["code"]) == (code, code)
 
 
-async def test_tables_have_the_servers_columns(
+async def test_tables_have_kube_apiserver_columns(
     client: aiohttp.ClientSession, cluster: EmbeddedCluster
 ) -> None:
     cluster.create("nodes", node("n"))
@@ -166,7 +166,7 @@ async def test_tables_have_the_servers_columns(
         "/apis/scheduling.k8s.io/v1/priorityclasses",
     ],
 )
-async def test_the_barest_object_of_each_kind_has_a_row(
+async def test_minimal_object_of_each_kind_has_a_row(
     client: aiohttp.ClientSession, cluster: EmbeddedCluster, path: str
 ) -> None:
     group = "" if path.startswith("/api/") else path.split("/")[2]
@@ -189,7 +189,7 @@ async def lines_of(response: aiohttp.ClientResponse, count: int) -> list[dict[st
     return [json.loads(await response.content.readline()) for _ in range(count)]
 
 
-async def test_a_watch_streams_changes_and_bookmarks(
+async def test_watch_streams_changes_and_bookmarks(
     client: aiohttp.ClientSession, cluster: EmbeddedCluster
 ) -> None:
     cluster.create("nodes", node("a"))
@@ -210,12 +210,12 @@ async def test_a_watch_streams_changes_and_bookmarks(
         assert event["object"]["metadata"]["name"] == "b"
 
 
-async def test_a_watch_ends_when_its_time_is_over(client: aiohttp.ClientSession) -> None:
+async def test_watch_ends_after_its_timeout(client: aiohttp.ClientSession) -> None:
     async with client.get("/api/v1/nodes?watch=1&timeoutSeconds=1") as response:
         assert await response.read() == b""
 
 
-async def test_a_watch_of_forgotten_history_gets_410_inside_the_stream(
+async def test_watch_of_expired_history_gets_410_in_the_stream(
     client: aiohttp.ClientSession, cluster: EmbeddedCluster
 ) -> None:
     cluster.create("nodes", node("a"))
@@ -226,7 +226,7 @@ async def test_a_watch_of_forgotten_history_gets_410_inside_the_stream(
     assert (event["type"], event["object"]["code"]) == ("ERROR", 410)
 
 
-async def test_only_the_first_table_of_a_watch_defines_the_columns(
+async def test_first_table_of_a_watch_defines_the_columns(
     client: aiohttp.ClientSession, cluster: EmbeddedCluster
 ) -> None:
     for name in ("a", "b"):
@@ -238,7 +238,7 @@ async def test_only_the_first_table_of_a_watch_defines_the_columns(
     assert second["object"]["rows"][0]["cells"][0] == "b"
 
 
-async def test_a_server_that_stops_ends_its_watches(cluster: EmbeddedCluster) -> None:
+async def test_stopping_server_ends_its_watches(cluster: EmbeddedCluster) -> None:
     server = ApiServer(cluster)
     async with aiohttp.ClientSession() as client, server.run():
         response = await client.get(f"{server.url}/api/v1/nodes?watch=1")
@@ -246,7 +246,7 @@ async def test_a_server_that_stops_ends_its_watches(cluster: EmbeddedCluster) ->
     assert server.url == ""
 
 
-async def test_it_listens_on_the_loopback_interface_only(cluster: EmbeddedCluster) -> None:
+async def test_server_listens_on_loopback_only(cluster: EmbeddedCluster) -> None:
     with pytest.raises(ValueError, match="not a loopback address"):
         async with ApiServer(cluster).run("0.0.0.0"):
             pass
@@ -302,7 +302,7 @@ async def test_permissions(
     assert await code_of(guarded, token, method, path) == code
 
 
-async def test_a_kubeconfig_is_private_and_carries_the_credentials(
+async def test_kubeconfig_is_private_and_has_credentials(
     guarded: ApiServer, tmp_path: Path
 ) -> None:
     path = guarded.kubeconfig(tmp_path / "config", user=SCHEDULER)
@@ -320,7 +320,7 @@ async def test_a_kubeconfig_is_private_and_carries_the_credentials(
 
 
 @pytest.mark.parametrize(("code", "retry_after"), [(429, "7"), (500, None), (504, None)])
-async def test_injected_answers_come_as_often_as_asked_and_do_nothing(
+async def test_injected_responses_do_not_execute_requests(
     server: ApiServer,
     client: aiohttp.ClientSession,
     cluster: EmbeddedCluster,
@@ -349,13 +349,15 @@ async def test_dropped_connections(
     assert cluster.count("pods") == int(after_effect)
 
 
-async def test_delayed_answers_still_come(server: ApiServer, client: aiohttp.ClientSession) -> None:
+async def test_delayed_requests_are_executed(
+    server: ApiServer, client: aiohttp.ClientSession
+) -> None:
     server.faults.delay(0.01, resource="nodes")
     assert (await fetched(client, "/api/v1/nodes"))["items"] == []
     assert server.faults.injected == 1
 
 
-async def test_watches_that_close_early_and_lines_that_are_no_json(
+async def test_injected_watch_faults(
     server: ApiServer, client: aiohttp.ClientSession, cluster: EmbeddedCluster
 ) -> None:
     for name in ("a", "b", "c"):
@@ -369,7 +371,7 @@ async def test_watches_that_close_early_and_lines_that_are_no_json(
     assert [json.loads(line)["object"]["metadata"]["name"] for line in lines[1:]] == ["a", "b"]
 
 
-def test_faults_can_be_described_in_a_line() -> None:
+def test_faults_parse() -> None:
     faults = Faults.parse(
         "429*2@pods/binding, drop, drop-after@pods,delay=0.5*3,malformed*2,watch-close=5"
     )
@@ -384,6 +386,6 @@ def test_faults_can_be_described_in_a_line() -> None:
 
 
 @pytest.mark.parametrize("text", ["explode", "429*x", "delay", "watch-close", "delay=soon"])
-def test_faults_not_understood_are_named(text: str) -> None:
+def test_invalid_faults_are_named(text: str) -> None:
     with pytest.raises(ValueError, match="is not a fault: expected CODE"):
         Faults.parse(text)

@@ -1,4 +1,4 @@
-"""The real kubectl, with no special flags, against the embedded cluster."""
+"""kubectl with default flags against the embedded cluster."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ async def test_server_side_apply(kubectl: Kubectl) -> None:
         assert "pod/web serverside-applied" in applied
 
 
-async def test_generated_objects_arrive_though_sent_as_protobuf(kubectl: Kubectl) -> None:
+async def test_protobuf_objects_are_created(kubectl: Kubectl) -> None:
     assert await kubectl.run("create", "namespace", "x") == "namespace/x created\n"
     await kubectl.run("create", "configmap", "m", "--from-literal=a=b")
     assert await kubectl.run("get", "configmap", "m", "-o", "jsonpath={.data.a}") == "b"
@@ -117,7 +117,7 @@ async def test_nodes_are_cordoned_tainted_labelled_and_annotated(kubectl: Kubect
     assert metadata == "3"
 
 
-async def test_a_node_is_drained(kubectl: Kubectl) -> None:
+async def test_drain_node(kubectl: Kubectl) -> None:
     kubectl.server.cluster.create("pods", pod("p"))
     kubectl.server.cluster.bind("default", "p", "n0")
     code, printed, _ = await kubectl.tried(
@@ -128,7 +128,7 @@ async def test_a_node_is_drained(kubectl: Kubectl) -> None:
     assert kubectl.server.cluster.count("pods") == 0
 
 
-async def test_tables_are_the_servers(kubectl: Kubectl) -> None:
+async def test_tables_come_from_the_server(kubectl: Kubectl) -> None:
     cluster = kubectl.server.cluster
     cluster.create("pods", pod("p"))
     cluster.bind("default", "p", "n0")
@@ -177,7 +177,7 @@ async def test_describe_shows_events_and_pods_of_a_node(kubectl: Kubectl) -> Non
     assert "pod/p" in await kubectl.run("get", "events")
 
 
-async def test_a_watch_shows_changes_as_rows(kubectl: Kubectl) -> None:
+async def test_watch_shows_changes_as_rows(kubectl: Kubectl) -> None:
     cluster = kubectl.server.cluster
     cluster.create("pods", pod("p"))
     assert KUBECTL is not None
@@ -204,7 +204,7 @@ async def test_a_watch_shows_changes_as_rows(kubectl: Kubectl) -> None:
     assert seen.count("READINESS GATES") == 1, "one header for the whole watch"
 
 
-async def test_mistakes_are_told_in_the_servers_words(kubectl: Kubectl) -> None:
+async def test_errors_have_kube_apiserver_messages(kubectl: Kubectl) -> None:
     misspelt = "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec: {containerz: []}\n"
     code, _, said = await kubectl.tried("apply", "-f", "-", stdin=misspelt)
     assert code == 1
@@ -216,7 +216,7 @@ async def test_mistakes_are_told_in_the_servers_words(kubectl: Kubectl) -> None:
     assert 'The Pod "We_b" is invalid: metadata.name: Invalid value: "We_b"' in said
 
 
-async def test_the_schedulers_permissions(kubectl: Kubectl, tmp_path: Path) -> None:
+async def test_permissions_of_the_scheduler(kubectl: Kubectl, tmp_path: Path) -> None:
     config = kubectl.server.kubeconfig(tmp_path / "scheduler", user=SCHEDULER)
     assert "n0" in await kubectl.run("get", "nodes", config=config)
     code, _, said = await kubectl.tried("delete", "node", "n0", config=config)
@@ -224,7 +224,7 @@ async def test_the_schedulers_permissions(kubectl: Kubectl, tmp_path: Path) -> N
     assert 'User "system:kube-scheduler" cannot delete resource "nodes"' in said
 
 
-async def test_diff_finds_nothing_to_change(kubectl: Kubectl) -> None:
+async def test_diff_of_unchanged_manifest_is_empty(kubectl: Kubectl) -> None:
     await kubectl.run("apply", "-f", "-", stdin=MANIFEST)
     code, printed, said = await kubectl.tried("diff", "-f", "-", stdin=MANIFEST)
     assert (code, printed) == (0, ""), said

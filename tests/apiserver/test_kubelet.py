@@ -1,4 +1,4 @@
-"""Simulated kubelets under a clock that only the test moves."""
+"""Simulated kubelets on a manual clock."""
 
 from __future__ import annotations
 
@@ -56,10 +56,10 @@ def running_pod(sim: Sim, run_s: str | None = None) -> None:
     sim.advance(1.0)
 
 
-def test_a_bound_pod_runs_after_the_start_delay(sim: Sim) -> None:
+def test_bound_pod_runs_after_the_start_delay(sim: Sim) -> None:
     sim.cluster.create("pods", pod("p"))
     sim.advance(100)
-    assert sim.phase() == "Pending", "nobody runs an unbound pod"
+    assert sim.phase() == "Pending", "no kubelet runs an unbound pod"
     sim.cluster.bind("default", "p", "n")
     sim.advance(0.5)
     assert sim.phase() == "Pending"
@@ -73,7 +73,7 @@ def test_a_bound_pod_runs_after_the_start_delay(sim: Sim) -> None:
     assert [c["ready"] for c in status["containerStatuses"]] == [True]
 
 
-def test_a_pod_with_a_run_time_succeeds(sim: Sim) -> None:
+def test_pod_with_run_seconds_succeeds(sim: Sim) -> None:
     running_pod(sim, "10")
     sim.advance(9.5)
     assert sim.phase() == "Running"
@@ -85,13 +85,13 @@ def test_a_pod_with_a_run_time_succeeds(sim: Sim) -> None:
 
 
 @pytest.mark.parametrize("run_s", [None, "soon"])
-def test_a_pod_without_a_run_time_runs_on(sim: Sim, run_s: str | None) -> None:
+def test_pod_without_run_seconds_keeps_running(sim: Sim, run_s: str | None) -> None:
     running_pod(sim, run_s)
     sim.advance(1e6)
     assert sim.phase() == "Running"
 
 
-def test_a_terminating_pod_goes_after_its_termination(sim: Sim) -> None:
+def test_terminating_pod_is_removed(sim: Sim) -> None:
     running_pod(sim)
     sim.cluster.delete("pods", "p", namespace="default")
     sim.advance(1.5)
@@ -100,14 +100,14 @@ def test_a_terminating_pod_goes_after_its_termination(sim: Sim) -> None:
     assert sim.cluster.count("pods") == 0
 
 
-def test_termination_takes_no_longer_than_the_grace_period(sim: Sim) -> None:
+def test_termination_is_limited_by_the_grace_period(sim: Sim) -> None:
     running_pod(sim)
     sim.cluster.delete("pods", "p", namespace="default", grace_period_s=1)
     sim.advance(1.0)
     assert sim.cluster.count("pods") == 0
 
 
-def test_timers_of_a_pod_that_is_gone_do_not_touch_its_namesake(sim: Sim) -> None:
+def test_timers_ignore_a_new_pod_of_the_same_name(sim: Sim) -> None:
     running_pod(sim, "10")
     sim.cluster.delete("pods", "p", namespace="default", grace_period_s=0)
     sim.cluster.create("pods", pod("p"))
@@ -115,7 +115,7 @@ def test_timers_of_a_pod_that_is_gone_do_not_touch_its_namesake(sim: Sim) -> Non
     assert sim.phase() == "Pending"
 
 
-def test_pods_of_a_node_that_does_not_exist_wait_for_it(sim: Sim) -> None:
+def test_pods_of_unknown_node_wait_for_it(sim: Sim) -> None:
     sim.cluster.create("pods", pod("p"))
     sim.cluster.bind("default", "p", "ghost")
     sim.advance(10)
@@ -125,7 +125,7 @@ def test_pods_of_a_node_that_does_not_exist_wait_for_it(sim: Sim) -> None:
     assert sim.phase() == "Running"
 
 
-def test_pods_that_were_bound_before_are_run_too() -> None:
+def test_earlier_bound_pods_are_run() -> None:
     sim = Sim()
     sim.cluster.create("pods", pod("p", nodeName="n"))
     sim.kubelets.attach()
@@ -137,7 +137,7 @@ def test_pods_that_were_bound_before_are_run_too() -> None:
     assert sim.cluster.count("pods") == 1, "detached kubelets do nothing"
 
 
-def test_leases_are_renewed_as_long_as_there_is_the_node() -> None:
+def test_leases_are_renewed_while_the_node_exists() -> None:
     sim = Sim(heartbeat_s=10.0)
     sim.kubelets.attach()
     sim.kubelets.step()
@@ -151,13 +151,13 @@ def test_leases_are_renewed_as_long_as_there_is_the_node() -> None:
     assert sim.cluster.get("leases", "n", namespace="kube-node-lease") is renewed
 
 
-def test_step_says_when_the_next_thing_is_due(sim: Sim) -> None:
+def test_step_returns_the_next_due_time(sim: Sim) -> None:
     assert sim.kubelets.step() is None
     sim.cluster.create("pods", pod("p", nodeName="n"))
     assert sim.kubelets.step() == pytest.approx(1.0)
 
 
-async def test_as_a_task_it_wakes_for_what_arrives() -> None:
+async def test_task_wakes_for_new_pods() -> None:
     cluster = EmbeddedCluster()
     cluster.create("nodes", node("n"))
     kubelets = Kubelets(cluster, KubeletTimings(start_s=0.0))
@@ -179,7 +179,7 @@ def test_simulated_nodes_differ_in_name_zone_and_address() -> None:
     assert len({n["metadata"]["labels"]["topology.kubernetes.io/zone"] for n in nodes}) == 3
 
 
-def test_a_simulated_node_is_accepted_by_the_cluster() -> None:
+def test_simulated_node_is_accepted_by_the_cluster() -> None:
     cluster = EmbeddedCluster()
     gpu = {"cpu": "8", "memory": "32Gi", "pods": "50", "nvidia.com/gpu": "4"}
     created = cluster.create("nodes", simulated_node("g", capacity=gpu))

@@ -21,8 +21,8 @@ values = st.recursive(
 objects = st.dictionaries(keys, values, max_size=4)
 
 
-def merged_as_rfc_7386_says(target: Any, patch: Any) -> Any:
-    """The pseudocode of RFC 7386, section 2, word for word: it changes its target."""
+def rfc_7386_merge(target: Any, patch: Any) -> Any:
+    """The pseudocode of RFC 7386, section 2, which changes its target."""
     if isinstance(patch, dict):
         if not isinstance(target, dict):
             target = {}
@@ -31,19 +31,19 @@ def merged_as_rfc_7386_says(target: Any, patch: Any) -> Any:
                 if name in target:
                     del target[name]
             else:
-                target[name] = merged_as_rfc_7386_says(target.get(name), value)
+                target[name] = rfc_7386_merge(target.get(name), value)
         return target
     return patch
 
 
 @given(objects, objects)
-def test_merge_patch_does_what_the_rfc_says_and_leaves_its_inputs_alone(
+def test_merge_patch_matches_the_rfc_and_keeps_its_inputs(
     target: dict[str, Any], patch: dict[str, Any]
 ) -> None:
     before = copy.deepcopy((target, patch))
     result = merge_patch(target, patch)
     assert (target, patch) == before
-    assert result == merged_as_rfc_7386_says(copy.deepcopy(target), patch)
+    assert result == rfc_7386_merge(copy.deepcopy(target), patch)
 
 
 def _escaped(key: str) -> str:
@@ -51,7 +51,7 @@ def _escaped(key: str) -> str:
 
 
 def patch_between(old: Any, new: Any, path: str = "") -> list[dict[str, Any]]:
-    """A JSON patch that makes ``new`` of ``old``, by the plainest way there is."""
+    """A simple JSON patch from ``old`` to ``new``."""
     if not isinstance(old, dict) or not isinstance(new, dict):
         return [] if _same(old, new) else [{"op": "replace", "path": path, "value": new}]
     operations: list[dict[str, Any]] = []
@@ -74,18 +74,14 @@ def _same(left: Any, right: Any) -> bool:
 
 
 @given(objects, objects)
-def test_a_json_patch_made_of_two_objects_leads_from_one_to_the_other(
-    old: dict[str, Any], new: dict[str, Any]
-) -> None:
+def test_json_patch_between_two_objects(old: dict[str, Any], new: dict[str, Any]) -> None:
     before = copy.deepcopy(old)
     assert json_patch(old, patch_between(old, new)) == new
     assert old == before
 
 
 @given(st.lists(scalars, max_size=5), st.data())
-def test_json_patch_moves_list_elements_as_python_does(
-    items: list[Any], data: st.DataObject
-) -> None:
+def test_json_patch_of_lists_matches_python_lists(items: list[Any], data: st.DataObject) -> None:
     expected: list[Any] = list(items)
     operations: list[dict[str, Any]] = []
     for _ in range(data.draw(st.integers(0, 4))):
@@ -128,14 +124,14 @@ def test_json_patch_copies_moves_and_tests() -> None:
         {"path": "/one"},
     ],
 )
-def test_a_json_patch_that_does_not_apply_is_refused_as_a_whole(operation: dict[str, Any]) -> None:
+def test_json_patch_that_does_not_apply_is_rejected(operation: dict[str, Any]) -> None:
     with pytest.raises(StatusError) as error:
         json_patch({"one": 1, "l": [0]}, [{"op": "add", "path": "/two", "value": 2}, operation])
     assert error.value.code == 422
 
 
 @pytest.mark.parametrize("patch", [{}, "x", [1], None])
-def test_what_is_no_json_patch_is_a_bad_request(patch: Any) -> None:
+def test_malformed_json_patch_is_a_bad_request(patch: Any) -> None:
     with pytest.raises(StatusError) as error:
         json_patch({}, patch)
     assert error.value.code == 400
@@ -210,13 +206,13 @@ def test_strategic_merge(patch: dict[str, Any], where: tuple[str, ...], expected
     assert before == POD
 
 
-def test_lists_without_a_merge_key_are_replaced_as_a_whole() -> None:
+def test_lists_without_merge_key_are_replaced() -> None:
     node = {"spec": {"taints": [{"key": "a", "effect": "NoSchedule"}]}}
     patch = {"spec": {"taints": [{"key": "b", "effect": "NoExecute"}]}}
     assert strategic_merge(node, patch) == patch
 
 
-def test_ports_merge_by_the_key_of_their_kind() -> None:
+def test_ports_merge_by_the_key_of_their_type() -> None:
     service = {"spec": {"ports": [{"port": 80, "name": "a"}]}}
     assert strategic_merge(service, {"spec": {"ports": [{"port": 80, "name": "b"}]}}) == {
         "spec": {"ports": [{"port": 80, "name": "b"}]}
@@ -233,14 +229,14 @@ def test_ports_merge_by_the_key_of_their_kind() -> None:
     "patch",
     [{"$patch": "explode"}, {"spec": {"volumes": [{"kind": "x"}]}}],
 )
-def test_strategic_patches_that_make_no_sense_are_bad_requests(patch: dict[str, Any]) -> None:
+def test_invalid_strategic_patches_are_bad_requests(patch: dict[str, Any]) -> None:
     with pytest.raises(StatusError) as error:
         strategic_merge(POD, patch)
     assert error.value.code == 400
 
 
 @given(objects, objects)
-def test_without_lists_and_directives_a_strategic_patch_is_a_merge_patch(
+def test_strategic_patch_without_lists_equals_merge_patch(
     target: dict[str, Any], patch: dict[str, Any]
 ) -> None:
     assert strategic_merge(target, patch) == merge_patch(target, patch)

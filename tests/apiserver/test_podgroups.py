@@ -1,4 +1,4 @@
-"""Kubernetes' own PodGroups and Workloads, as the recorded exchanges of a real server show them."""
+"""PodGroups and Workloads of scheduling.k8s.io, by the recorded exchanges."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from asched.apiserver.errors import StatusError
 POD_GROUPS = "podgroups.scheduling.k8s.io"
 
 
-def test_a_pod_group_is_completed() -> None:
+def test_pod_group_gets_defaults() -> None:
     cluster = EmbeddedCluster(seed=1)
     spec = {"schedulingPolicy": {"gang": {"minCount": 3}}}
     group = cluster.create(POD_GROUPS, {"metadata": {"name": "pg"}, "spec": spec})
@@ -22,7 +22,7 @@ def test_a_pod_group_is_completed() -> None:
     assert group["status"] == {}
 
 
-def test_a_gang_of_none_is_refused() -> None:
+def test_gang_without_members_is_rejected() -> None:
     spec = {"schedulingPolicy": {"gang": {"minCount": 0}}}
     with pytest.raises(StatusError) as refusal:
         EmbeddedCluster(seed=1).create(POD_GROUPS, {"metadata": {"name": "bad"}, "spec": spec})

@@ -1,4 +1,4 @@
-"""Pods: admission, binding and the ways they go."""
+"""Pods: admission, binding, eviction, deletion and resize."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def created(cluster: EmbeddedCluster, **spec: Any) -> dict[str, Any]:
     return cluster.create("pods", pod(**spec))
 
 
-def test_the_spec_is_defaulted_as_the_server_does_it(cluster: EmbeddedCluster) -> None:
+def test_pod_spec_defaults(cluster: EmbeddedCluster) -> None:
     made = created(cluster)
     spec = made["spec"]
     assert spec["schedulerName"] == "default-scheduler"
@@ -36,7 +36,7 @@ def test_the_spec_is_defaulted_as_the_server_does_it(cluster: EmbeddedCluster) -
     assert made["status"] == {"phase": "Pending", "qosClass": "Burstable"}
 
 
-def test_requests_come_from_limits_and_host_ports_from_the_host_network(
+def test_requests_default_to_limits_and_host_ports_to_container_ports(
     cluster: EmbeddedCluster,
 ) -> None:
     container = {
@@ -72,7 +72,7 @@ def test_qos_class(cluster: EmbeddedCluster, resources: dict[str, Any], expected
     assert created(cluster, containers=containers)["status"]["qosClass"] == expected
 
 
-def test_priority_comes_from_the_class(cluster: EmbeddedCluster) -> None:
+def test_priority_is_set_from_the_class(cluster: EmbeddedCluster) -> None:
     high = {"metadata": {"name": "high"}, "value": 7, "preemptionPolicy": "Never"}
     cluster.create("priorityclasses", high)
     spec = created(cluster, priorityClassName="high")["spec"]
@@ -86,7 +86,7 @@ def test_priority_comes_from_the_class(cluster: EmbeddedCluster) -> None:
         cluster.create("pods", pod("r", priority=3))
 
 
-def test_the_lowest_global_default_class_applies(cluster: EmbeddedCluster) -> None:
+def test_lowest_global_default_class_applies(cluster: EmbeddedCluster) -> None:
     for name, value in (("a", 50), ("b", 20)):
         cluster.create(
             "priorityclasses", {"metadata": {"name": name}, "value": value, "globalDefault": True}
@@ -140,7 +140,7 @@ def test_match_label_keys_become_part_of_the_selectors(cluster: EmbeddedCluster)
     ]
 
 
-def test_binding_assigns_the_node_and_says_so(cluster: EmbeddedCluster) -> None:
+def test_binding_sets_node_and_condition(cluster: EmbeddedCluster) -> None:
     zone = {"topology.kubernetes.io/zone": "z1", "topology.kubernetes.io/region": "r1"}
     cluster.create("nodes", node("n", disk="ssd", **zone))
     created(cluster)
@@ -171,7 +171,7 @@ def test_binding_assigns_the_node_and_says_so(cluster: EmbeddedCluster) -> None:
         ({}, "", "", 500, "target.name: Required value"),
     ],
 )
-def test_bindings_that_cannot_be(
+def test_rejected_bindings(
     cluster: EmbeddedCluster, spec: dict[str, Any], target: str, uid: str, code: int, message: str
 ) -> None:
     created(cluster, **spec)
@@ -183,14 +183,14 @@ def test_bindings_that_cannot_be(
     assert cluster.get("pods", "p", namespace="default") is before
 
 
-def test_an_unbound_pod_goes_at_once(cluster: EmbeddedCluster) -> None:
+def test_unbound_pod_is_removed_at_once(cluster: EmbeddedCluster) -> None:
     created(cluster)
     last = cluster.delete("pods", "p", namespace="default")
     assert last["metadata"]["deletionGracePeriodSeconds"] == 0
     assert cluster.count("pods") == 0
 
 
-def test_a_bound_pod_goes_gracefully(cluster: EmbeddedCluster) -> None:
+def test_bound_pod_terminates_gracefully(cluster: EmbeddedCluster) -> None:
     created(cluster, nodeName="n", terminationGracePeriodSeconds=20)
     marked = cluster.delete("pods", "p", namespace="default")["metadata"]
     assert marked["deletionTimestamp"] == "2027-01-15T08:00:20Z"
@@ -207,7 +207,7 @@ def test_a_bound_pod_goes_gracefully(cluster: EmbeddedCluster) -> None:
     assert cluster.count("pods") == 0
 
 
-def test_a_finished_pod_goes_at_once(cluster: EmbeddedCluster) -> None:
+def test_finished_pod_is_removed_at_once(cluster: EmbeddedCluster) -> None:
     created(cluster, nodeName="n")
     cluster.patch(
         "pods", "p", {"status": {"phase": "Succeeded"}}, namespace="default", subresource="status"
@@ -216,7 +216,7 @@ def test_a_finished_pod_goes_at_once(cluster: EmbeddedCluster) -> None:
     assert cluster.count("pods") == 0
 
 
-def test_gates_may_go_but_not_come_and_the_rest_of_the_spec_stays(cluster: EmbeddedCluster) -> None:
+def test_pod_update_may_only_remove_gates(cluster: EmbeddedCluster) -> None:
     created(cluster, schedulingGates=[{"name": "a"}])
     with pytest.raises(
         StatusError, match="only deletion is allowed, but found new scheduling gate"
@@ -231,7 +231,7 @@ def test_gates_may_go_but_not_come_and_the_rest_of_the_spec_stays(cluster: Embed
     assert error.value.code == 422
 
 
-def test_evictions_honour_disruption_budgets(cluster: EmbeddedCluster) -> None:
+def test_evictions_respect_disruption_budgets(cluster: EmbeddedCluster) -> None:
     made = pod("p", nodeName="n")
     made["metadata"]["labels"] = {"app": "x"}
     cluster.create("pods", made)
@@ -257,7 +257,7 @@ def test_evictions_honour_disruption_budgets(cluster: EmbeddedCluster) -> None:
     assert cluster.get("pods", "p", namespace="default")["metadata"]["deletionTimestamp"]
 
 
-def test_resizing_changes_resources_of_containers_and_nothing_else(
+def test_resize_changes_container_resources_only(
     cluster: EmbeddedCluster,
 ) -> None:
     before = created(cluster)
@@ -276,7 +276,7 @@ def test_resizing_changes_resources_of_containers_and_nothing_else(
     assert after["metadata"]["resourceVersion"] != before["metadata"]["resourceVersion"]
 
 
-def test_resizing_to_nonsense_is_refused(cluster: EmbeddedCluster) -> None:
+def test_invalid_resize_is_rejected(cluster: EmbeddedCluster) -> None:
     (container,) = created(cluster)["spec"]["containers"]
     wrong = {**container, "resources": {"requests": {"cpu": "-1"}}}
     patch = {"spec": {"containers": [wrong]}}

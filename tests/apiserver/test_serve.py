@@ -1,4 +1,4 @@
-"""The embedded cluster as a service."""
+"""``serve_forever``."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.apiserver.objects import pod
 from tests.extenders.certificates import CERTIFICATE, KEY, NAME
 
 
-async def test_it_serves_nodes_and_runs_pods_until_cancelled(tmp_path: Path) -> None:
+async def test_serve_runs_pods_until_cancelled(tmp_path: Path) -> None:
     config = tmp_path / "config"
     options = ServeOptions(nodes=3, kubeconfig=config, timings=KubeletTimings(start_s=0.0))
     ready = anyio.Event()
@@ -47,17 +47,17 @@ async def test_it_serves_nodes_and_runs_pods_until_cancelled(tmp_path: Path) -> 
             group.cancel_scope.cancel()
 
 
-async def test_a_kubeconfig_that_cannot_be_written_is_told_as_it_is(tmp_path: Path) -> None:
+async def test_unwritable_kubeconfig_raises_os_error(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         await serve_forever(ServeOptions(kubeconfig=tmp_path / "none" / "config"))
 
 
-async def test_faults_not_understood_end_it_at_once() -> None:
+async def test_invalid_faults_raise_at_start() -> None:
     with pytest.raises(ValueError, match="'explode' is not a fault"):
         await serve_forever(ServeOptions(faults="explode"))
 
 
-async def test_over_https_the_kubeconfig_trusts_its_certificate(tmp_path: Path) -> None:
+async def test_https_kubeconfig_trusts_the_certificate(tmp_path: Path) -> None:
     tls = TlsFiles(tmp_path / "certificate.pem", tmp_path / "key.pem")
     tls.certificate.write_text(CERTIFICATE)
     tls.key.write_text(KEY)
@@ -84,7 +84,7 @@ async def test_over_https_the_kubeconfig_trusts_its_certificate(tmp_path: Path) 
             group.cancel_scope.cancel()
 
 
-async def test_files_that_are_no_certificate_with_its_key_are_named(tmp_path: Path) -> None:
+async def test_mismatched_tls_files_are_named(tmp_path: Path) -> None:
     tls = TlsFiles(tmp_path / "certificate.pem", tmp_path / "key.pem")
     tls.certificate.write_text(CERTIFICATE)
     tls.key.write_text("no key")

@@ -1,4 +1,4 @@
-"""Watches: nothing lost, nothing invented, in order; and lists that agree with them."""
+"""Watches deliver all events in order and agree with lists."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def shown(events: list[ServedWatchEvent]) -> list[tuple[str, str]]:
     return [(event.type, event.stored.key) for event in events]
 
 
-def test_a_watch_sees_what_there_is_and_then_every_change(cluster: EmbeddedCluster) -> None:
+def test_watch_shows_existing_objects_then_changes(cluster: EmbeddedCluster) -> None:
     cluster.create("nodes", node("a"))
     with cluster.watch("nodes") as watcher:
         cluster.create("nodes", node("b"))
@@ -41,7 +41,7 @@ def test_a_watch_sees_what_there_is_and_then_every_change(cluster: EmbeddedClust
         ]
 
 
-def test_a_watch_resumes_after_a_revision(cluster: EmbeddedCluster) -> None:
+def test_watch_resumes_after_a_revision(cluster: EmbeddedCluster) -> None:
     cluster.create("nodes", node("a"))
     revision = cluster.revision
     cluster.create("nodes", node("b"))
@@ -50,7 +50,7 @@ def test_a_watch_resumes_after_a_revision(cluster: EmbeddedCluster) -> None:
         assert shown(watcher.drain()) == [("ADDED", "b"), ("ADDED", "c")]
 
 
-def test_a_deletion_bears_a_revision_of_its_own(cluster: EmbeddedCluster) -> None:
+def test_deletion_has_its_own_revision(cluster: EmbeddedCluster) -> None:
     made = cluster.create("nodes", node("a"))
     with cluster.watch("nodes", from_revision=cluster.revision) as watcher:
         cluster.delete("nodes", "a")
@@ -59,7 +59,7 @@ def test_a_deletion_bears_a_revision_of_its_own(cluster: EmbeddedCluster) -> Non
     assert event.stored.obj["metadata"]["uid"] == made["metadata"]["uid"]
 
 
-def test_what_stops_matching_a_selector_arrives_as_deleted_in_its_last_matching_state(
+def test_object_that_stops_matching_is_deleted_in_its_last_matching_state(
     cluster: EmbeddedCluster,
 ) -> None:
     cluster.create("pods", pod("p"))
@@ -116,7 +116,7 @@ def test_field_selectors(cluster: EmbeddedCluster, fields: str, expected: list[s
 @pytest.mark.parametrize(
     "selector", [{"labels": "a=(b"}, {"fields": "spec.image=x"}, {"fields": "x"}]
 )
-def test_selectors_that_are_none_are_bad_requests(
+def test_invalid_selectors_are_bad_requests(
     cluster: EmbeddedCluster, selector: dict[str, str]
 ) -> None:
     with pytest.raises(StatusError) as error:
@@ -131,7 +131,7 @@ def test_unschedulable_nodes_can_be_selected(cluster: EmbeddedCluster) -> None:
     assert len(cluster.list("nodes", fields="spec.unschedulable=false")) == 1
 
 
-def test_history_is_bounded_and_says_so() -> None:
+def test_history_is_bounded() -> None:
     cluster = EmbeddedCluster(clock=FakeClock(), history_limit=5)
     start = cluster.revision
     for index in range(10):
@@ -143,7 +143,7 @@ def test_history_is_bounded_and_says_so() -> None:
         assert len(watcher.drain()) == 3
 
 
-def test_expired_history_ends_resumption_for_every_resource(cluster: EmbeddedCluster) -> None:
+def test_expired_history_affects_every_resource(cluster: EmbeddedCluster) -> None:
     cluster.create("nodes", node("a"))
     before = cluster.revision - 1
     cluster.expire_history()
@@ -153,7 +153,7 @@ def test_expired_history_ends_resumption_for_every_resource(cluster: EmbeddedClu
         assert watcher.drain() == []
 
 
-def test_a_closed_watch_costs_nothing_any_more(cluster: EmbeddedCluster) -> None:
+def test_closed_watch_unsubscribes(cluster: EmbeddedCluster) -> None:
     storage = cluster.api.storage(cluster.resource("nodes"))
     with cluster.watch("nodes"):
         assert storage.listener_count == 1
@@ -171,7 +171,7 @@ async def test_waiting_for_events(cluster: EmbeddedCluster) -> None:
 
 @dataclass
 class Mirror:
-    """What a client knows that lists once and then only watches."""
+    """The state of a client that lists once and then watches."""
 
     watcher: Watcher
     objects: dict[str, Any] = field(default_factory=dict)
@@ -195,7 +195,7 @@ namespaces = st.sampled_from(["default", "kube-system"])
 
 
 class Tolerated:
-    """Swallows an StatusError of the given codes and nothing else."""
+    """Swallows a StatusError of the given codes and nothing else."""
 
     def __init__(self, *codes: int) -> None:
         self.codes = codes
@@ -207,7 +207,7 @@ class Tolerated:
 
 
 class ListAndWatch(RuleBasedStateMachine):
-    """Random writes: each mirror equals the list that its selector gives, at every step."""
+    """Random writes: each mirror equals the list of its selector after every step."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -244,13 +244,13 @@ class ListAndWatch(RuleBasedStateMachine):
 
     @staticmethod
     def attempt(write: Callable[[], object]) -> None:
-        """Random writes may hit what is not there or is there already: nothing else."""
+        """Random writes may meet missing or existing objects only."""
         with Tolerated(404, 409):
             write()
 
     @rule(index=st.integers(0, 3))
     def reconnect(self, index: int) -> None:
-        """Break a watch and resume from what was last seen, or list again when told to."""
+        """Break a watch and resume it, or list again after 410."""
         mirror, selector = self.mirrors[index], self.selectors[index]
         mirror.watcher.close()
         since = mirror.revision or self.cluster.revision
@@ -261,7 +261,7 @@ class ListAndWatch(RuleBasedStateMachine):
 
     @rule(limit=st.integers(1, 3))
     def next_page(self, limit: int) -> None:
-        """Page through a list while others write: the whole is the state of the first page."""
+        """Pages of a list during writes show the state of the first page."""
         pods = self.cluster.resource("pods")
         expected = [stored.key for stored in self.cluster.stored("pods")]
         seen: list[str] = []

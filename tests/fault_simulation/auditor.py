@@ -8,11 +8,11 @@ from asched.audit.replay import ReplayVerifier
 from asched.framework.pod_groups import MemberStatus, PodGroupKey, group_of
 from asched.framework.runtime.profile import PluginLoader
 from asched.model.groups import PodGroup
-from asched.state import invariants
 from asched.state.cluster import ClusterState
 from asched.state.fold import Fold
 from asched.state.records import AnyRecord, Assigned, PermitAllowed, Rejected
 from asched.state.session_records import EvictionDecided
+from asched.testing import invariants
 from tests.fault_simulation.breach import BreachError, demand
 from tests.fault_simulation.differences import differences, plain
 

@@ -21,7 +21,7 @@ from tests.fault_simulation.breach import BreachError, BreachReporter, demand
 from tests.fault_simulation.churn import Churn
 from tests.fault_simulation.configurations import drawn_configuration, installed
 from tests.fault_simulation.final import check_end
-from tests.fault_simulation.fresh_eyes import forgotten_pods
+from tests.fault_simulation.forgotten_pods import forgotten_pods
 from tests.fault_simulation.mixes import CLASSES, Election, Mix
 from tests.fault_simulation.network import Network
 from tests.fault_simulation.placements import Placements

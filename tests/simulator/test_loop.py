@@ -1,4 +1,4 @@
-"""Small histories with every second of their outcome."""
+"""Small traces with the exact times of their results."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from asched.simulator.trace import (
 from asched.state.records import BindFailed, Bound, QueueSettings, Rejected, TurnStarted
 from tests.cycle.default_profile import default_profiles, installed
 from tests.cycle.plugins import RoomForAll
-from tests.simulator.simulating import (
+from tests.simulator.simulate import (
     BEGIN_NS,
     at,
     comes,
@@ -44,7 +44,7 @@ from tests.simulator.simulating import (
 )
 
 
-def test_a_pod_is_bound_at_once_runs_and_ends() -> None:
+def test_pod_is_bound_runs_and_ends() -> None:
     found = simulated([*has(node("n")), comes(pod("a"), 5, runs_s=60)])
     assert found.placements("a") == [("n", 5, 65, "finished")]
     a = found.pod("a")
@@ -53,7 +53,7 @@ def test_a_pod_is_bound_at_once_runs_and_ends() -> None:
     assert found.run.end_ns == at(65)
 
 
-def test_a_pod_waits_until_there_is_room() -> None:
+def test_pod_waits_for_capacity() -> None:
     found = simulated(
         [*has(node("n", "1")), comes(pod("a"), 0, runs_s=60), comes(pod("b"), 1, runs_s=60)]
     )
@@ -62,7 +62,7 @@ def test_a_pod_waits_until_there_is_room() -> None:
     assert found.pod("b").pending_ns(found.run.end_ns) == 59 * NS_PER_S
 
 
-def test_what_nothing_ends_is_there_at_the_end_and_says_why_it_waits() -> None:
+def test_pending_pod_at_the_end_has_a_message() -> None:
     found = simulated([*has(node("n", "1")), comes(pod("a")), comes(pod("b"), 1)], end_s=3600)
     assert found.placements("a") == [("n", 0, None, "")]
     b = found.pod("b")
@@ -71,7 +71,7 @@ def test_what_nothing_ends_is_there_at_the_end_and_says_why_it_waits() -> None:
     assert found.run.end_ns == at(3600)
 
 
-def test_a_pod_is_not_tried_again_while_nothing_changes() -> None:
+def test_pod_is_not_retried_without_changes() -> None:
     days = 86_400.0
     history = [*has(node("n", "1")), comes(pod("big", "2")), comes(pod("late"), 100 * days, 1)]
     found = simulated(history)
@@ -81,7 +81,7 @@ def test_a_pod_is_not_tried_again_while_nothing_changes() -> None:
     assert found.run.end_ns == at(100 * days + 2)
 
 
-def test_a_backoff_that_something_began_is_waited_for() -> None:
+def test_backoff_after_a_change_is_awaited() -> None:
     found = simulated([*has(node("n", "1")), comes(pod("big", "2")), *has(node("m"), seconds=0.5)])
     # It was woken while it backed off from its first attempt, which took until the first second.
     assert found.placements("big") == [("m", 1, None, "")]
@@ -98,7 +98,7 @@ def low_and_high(*, recreated: bool = True, runs_s: float = 600) -> list[TraceEv
     ]
 
 
-def test_a_victim_ends_after_its_grace_period_and_returns_with_the_time_that_is_left() -> None:
+def test_victim_is_recreated_with_remaining_time() -> None:
     found = simulated(low_and_high())
     assert found.placements("high") == [("n", 130, 180, "finished")]
     # 130 of 600 s are run already.
@@ -108,13 +108,13 @@ def test_a_victim_ends_after_its_grace_period_and_returns_with_the_time_that_is_
     assert found.pod("low").pending_ns(found.run.end_ns) == 50 * NS_PER_S
 
 
-def test_a_victim_without_a_controller_is_lost() -> None:
+def test_victim_without_controller_is_lost() -> None:
     found = simulated(low_and_high(recreated=False))
     assert found.placements("low") == [("n", 0, 130, "preempted")]
     assert (found.pod("low").end, found.pod("low").ended_ns) == (EndReason.PREEMPTED, at(130))
 
 
-def test_a_victim_may_finish_within_its_grace_period() -> None:
+def test_victim_may_finish_within_its_grace_period() -> None:
     found = simulated(low_and_high(runs_s=110))
     assert found.placements("low") == [("n", 0, 110, "finished")]
     assert found.placements("low")[0][3] == "finished"
@@ -122,7 +122,7 @@ def test_a_victim_may_finish_within_its_grace_period() -> None:
     assert found.placements("high") == [("n", 110, 160, "finished")]
 
 
-def test_without_a_grace_period_a_victim_goes_at_once() -> None:
+def test_victim_without_grace_period_ends_at_once() -> None:
     history = [
         *has(node("n", "1")),
         comes(pod("low", grace_s=0)),
@@ -134,7 +134,7 @@ def test_without_a_grace_period_a_victim_goes_at_once() -> None:
     assert found.placements("high") == [("n", 101, None, "")]
 
 
-def test_a_drained_node_loses_its_pods_but_for_those_of_daemon_sets() -> None:
+def test_drain_evicts_pods_except_daemon_sets() -> None:
     history = [
         *has(node("n"), node("m")),
         comes(pod("a", nodeSelector={}), 0, runs_s=100),
@@ -152,7 +152,7 @@ def test_a_drained_node_loses_its_pods_but_for_those_of_daemon_sets() -> None:
     ]
 
 
-def test_the_pods_of_a_node_that_goes_come_back_elsewhere() -> None:
+def test_pods_of_removed_node_are_recreated() -> None:
     history = [
         *has(node("n", "2")),
         comes(pod("a", "2"), 0, runs_s=100),
@@ -167,7 +167,7 @@ def test_the_pods_of_a_node_that_goes_come_back_elsewhere() -> None:
     ]
 
 
-def test_a_binding_fails_where_the_node_went_first() -> None:
+def test_binding_fails_if_the_node_was_removed() -> None:
     history = [
         *has(node("n", "2")),
         comes(pod("a"), 5),
@@ -186,7 +186,7 @@ def test_a_binding_fails_where_the_node_went_first() -> None:
 # -- what others do ---
 
 
-def test_pods_are_deleted_pending_and_running() -> None:
+def test_pending_and_running_pods_are_deleted() -> None:
     history = [
         *has(node("n", "1")),
         comes(pod("a")),
@@ -203,7 +203,7 @@ def test_pods_are_deleted_pending_and_running() -> None:
     )
 
 
-def test_a_deletion_finds_a_pod_that_has_come_back_under_another_uid() -> None:
+def test_deletion_finds_a_recreated_pod() -> None:
     history = [
         *has(node("n"), node("m")),
         comes(pod("a")),
@@ -216,7 +216,7 @@ def test_a_deletion_finds_a_pod_that_has_come_back_under_another_uid() -> None:
     assert found.pod("a").ended_ns == at(60)
 
 
-def test_a_name_is_free_only_when_its_pod_is_gone() -> None:
+def test_creation_waits_for_its_name() -> None:
     second = pod("web")
     second = msgspec.structs.replace(
         second, metadata=msgspec.structs.replace(second.metadata, uid="second")
@@ -237,7 +237,7 @@ def test_a_name_is_free_only_when_its_pod_is_gone() -> None:
     assert [p.uid for p in found.run.pods if not p.placements] == ["third"]
 
 
-def test_a_pod_that_is_on_a_node_already_takes_its_room_for_so_long() -> None:
+def test_already_bound_pod_uses_its_node() -> None:
     history = [
         *has(node("n", "1")),
         comes(pod("old", nodeName="n"), 0, runs_s=30),
@@ -249,7 +249,7 @@ def test_a_pod_that_is_on_a_node_already_takes_its_room_for_so_long() -> None:
     assert found.pod("old").attempts == 0
 
 
-def test_a_gate_is_lifted() -> None:
+def test_removed_gate_schedules_the_pod() -> None:
     gated = pod("a", schedulingGates=[{"name": "wait"}])
     history = [*has(node("n")), comes(gated), ObjectSet(at(30), pod("a"))]
     found = simulated(history)
@@ -260,14 +260,14 @@ def test_a_gate_is_lifted() -> None:
 # -- pace ---
 
 
-def test_a_slow_scheduler_decides_one_pod_after_the_other() -> None:
+def test_decision_latency_delays_later_pods() -> None:
     history = [*has(node("n")), *(comes(pod(name), 1) for name in "abc")]
     found = simulated(history, latencies=Latencies(decision_ns=2 * NS_PER_S, bind_ns=NS_PER_S))
     assert [seconds(found.pod(name).bound_ns or 0) for name in "abc"] == [4, 6, 8]
     assert [found.placements(name)[0][1] for name in "abc"] == [1, 3, 5]
 
 
-def test_time_never_runs_backwards() -> None:
+def test_time_is_monotonic() -> None:
     history = [*has(node("n")), *(comes(pod(f"p{i}", "2"), i, runs_s=3) for i in range(6))]
     found = simulated(history, latencies=Latencies(decision_ns=NS_PER_S // 2, bind_ns=NS_PER_S))
     times = [record.now_ns for record in found.records if isinstance(record, TurnStarted)]
@@ -279,7 +279,7 @@ def test_time_never_runs_backwards() -> None:
 
 
 class Holding(PermitPlugin):
-    """Holds every pod until the next one comes, for 10 s at most. The one called last goes on."""
+    """Holds every pod until the next one arrives, at most 10 s."""
 
     name: ClassVar[str] = "Holding"
     api_version: ClassVar[int] = 1
@@ -293,7 +293,7 @@ class Holding(PermitPlugin):
 
 
 class Refusing(ReservePlugin):
-    """Fails whatever it is asked."""
+    """Fails every call."""
 
     name: ClassVar[str] = "Refusing"
     api_version: ClassVar[int] = 1
@@ -302,14 +302,14 @@ class Refusing(ReservePlugin):
         raise RuntimeError("no")
 
 
-def test_a_held_pod_that_nobody_lets_go_is_turned_away_when_its_time_is_up() -> None:
+def test_held_pod_is_rejected_after_the_permit_timeout() -> None:
     found = simulated([*has(node("n")), comes(pod("a"), 1)], RoomForAll, Holding, end_s=11.5)
     assert found.placements("a") == [("n", 1, 11, "bind-failed")]
     assert found.pod("a").bound_ns is None
     assert "rejected due to timeout after waiting 10s" in found.pod("a").message
 
 
-def test_a_pod_that_is_let_go_is_bound_where_it_was_assigned() -> None:
+def test_allowed_pod_is_bound_to_its_node() -> None:
     history = [*has(node("n")), comes(pod("a"), 1), comes(pod("last"), 5)]
     found = simulated(history, RoomForAll, Holding, latencies=Latencies(bind_ns=NS_PER_S))
     assert found.placements("a") == [("n", 1, None, "")]
@@ -317,13 +317,13 @@ def test_a_pod_that_is_let_go_is_bound_where_it_was_assigned() -> None:
     assert found.pod("a").attempts == 1
 
 
-def test_going_round_in_circles_is_an_error_with_a_name_on_it() -> None:
+def test_endless_attempts_raise_an_error_with_the_pod() -> None:
     no_backoff = QueueSettings(initial_backoff_s=0, max_backoff_s=0)
     with pytest.raises(SimulationStuckError, match="pod default/a: more than 1000 attempts"):
         simulated([*has(node("n")), comes(pod("a"), 1)], RoomForAll, Refusing, queue=no_backoff)
 
 
-def test_an_attempt_that_fails_again_and_again_comes_to_an_end() -> None:
+def test_failing_attempts_terminate() -> None:
     found = simulated([*has(node("n")), comes(pod("a"), 1)], RoomForAll, Refusing)
     assert found.pod("a").attempts == 1
     assert "RuntimeError: no" in found.pod("a").message
@@ -332,7 +332,7 @@ def test_an_attempt_that_fails_again_and_again_comes_to_an_end() -> None:
 # -- what it is made of ---
 
 
-async def test_its_records_are_a_journal_that_replays() -> None:
+async def test_records_replay() -> None:
     found = simulated(low_and_high())
     store = MemoryStore()
     await store.claim("test", claimed_at_ns=BEGIN_NS)
@@ -343,7 +343,7 @@ async def test_its_records_are_a_journal_that_replays() -> None:
     assert any(isinstance(record, Rejected) and record.victims for record in found.records)
 
 
-def test_a_history_is_in_order_and_creates_each_pod_once() -> None:
+def test_trace_requires_order_and_unique_pods() -> None:
     with pytest.raises(ValueError, match="an event at"):
         WorkloadTrace((comes(pod("a"), 5), comes(pod("b"), 4)), BEGIN_NS)
     with pytest.raises(ValueError, match="an event at"):
@@ -354,7 +354,7 @@ def test_a_history_is_in_order_and_creates_each_pod_once() -> None:
         WorkloadTrace((), BEGIN_NS, BEGIN_NS - 1)
 
 
-def test_nothing_happens_after_the_end() -> None:
+def test_simulation_stops_at_the_end() -> None:
     history = WorkloadTrace(
         (*has(node("n")), comes(pod("a"), 5, 10), comes(pod("b"), 50)), BEGIN_NS, at(10)
     )

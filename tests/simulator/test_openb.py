@@ -1,4 +1,4 @@
-"""The importer of the openb trace, on tables of our own; and the trace itself, where it is."""
+"""Import of the openb trace, with small tables and the recorded trace."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from asched.simulator.trace import (
     WorkloadTrace,
 )
 from tests.cycle.default_profile import default_profiles, installed
-from tests.simulator.simulating import account
+from tests.simulator.simulate import account
 
 NODES = """\
 sn,cpu_milli,memory_mib,gpu,model
@@ -49,7 +49,7 @@ batch,4000,8192,0,0,,BE,Failed,20,30,20
 hopeless,1000,1024,1,1000,A10,LS,Pending,40,90,
 """
 MOST_CPU_S = 60.0
-"""What the whole trace may take (CPU time, as the machine may be busy)."""
+"""Limit of CPU time for the whole trace."""
 
 
 def trace(nodes: str = NODES, pods: str = PODS) -> WorkloadTrace:
@@ -58,7 +58,7 @@ def trace(nodes: str = NODES, pods: str = PODS) -> WorkloadTrace:
     )
 
 
-def test_what_a_trace_becomes() -> None:
+def test_trace_events() -> None:
     history = trace()
     nodes = [event.object for event in history.events if isinstance(event, ObjectSet)]
     gpus = [(n.name, n.status.allocatable.get(GPU_MILLI)) for n in nodes if isinstance(n, Node)]
@@ -87,7 +87,7 @@ def test_what_a_trace_becomes() -> None:
     ]
 
 
-def test_pods_share_gpus_and_go_to_the_models_that_they_ask_for() -> None:
+def test_pods_share_gpus_of_requested_models() -> None:
     run = _simulated(trace(), "sched")
     pods = {found.pod.name: found for found in run.pods}
     assert pods["v"].node == "one-v100" or pods["whole"].node == "one-v100"
@@ -96,7 +96,7 @@ def test_pods_share_gpus_and_go_to_the_models_that_they_ask_for() -> None:
     assert (pods["hopeless"].node, pods["hopeless"].end) == ("", EndReason.DELETED)
 
 
-def test_shares_of_several_gpus_say_of_how_many() -> None:
+def test_shares_of_several_gpus_have_an_annotation() -> None:
     head, _, row = PODS.partition("whole")
     several = read_openb(
         Table("nodes.csv", NODES.splitlines()),
@@ -110,7 +110,7 @@ def test_shares_of_several_gpus_say_of_how_many() -> None:
 
 
 def _before_two(pods: dict[str, PodRun]) -> list[str]:
-    """Who holds a part of the two GPUs before the pod that wants both."""
+    """Pods with shares of the two GPUs before the pod that needs both."""
     return [n for n in ("whole", "half-a", "half-b") if pods[n].node == "two-t4"]
 
 
@@ -139,9 +139,7 @@ def _before_two(pods: dict[str, PodRun]) -> list[str]:
         ("", PODS, "nodes.csv:1: no column sn, cpu_milli, memory_mib, gpu, model; expected sn, "),
     ],
 )
-def test_a_table_that_cannot_be_used_says_where_and_why(
-    nodes: str, pods: str, message: str
-) -> None:
+def test_invalid_table_names_line_and_error(nodes: str, pods: str, message: str) -> None:
     if not message:
         assert trace(nodes, pods).events
         return
@@ -152,7 +150,7 @@ def test_a_table_that_cannot_be_used_says_where_and_why(
 
 @pytest.mark.shared
 @pytest.mark.timeout(400)
-def test_the_whole_trace_comes_out_the_same_twice(shared_dir: Path) -> None:
+def test_whole_trace_is_reproducible(shared_dir: Path) -> None:
     folder = shared_dir / "data" / "openb"
     nodes, pods = (
         Table(name, (folder / name).read_text().splitlines())

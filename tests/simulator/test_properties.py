@@ -1,4 +1,4 @@
-"""Random histories: whatever happens, every pod is accounted for, and the same happens again."""
+"""Random traces: all pods are accounted for, and runs are reproducible."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from asched.simulator.trace import NodeDrained, ObjectRemoved, PodCreated, PodDe
 from asched.state.cluster import ClusterState
 from asched.state.fold import Fold
 from tests.cycle.default_profile import installed
-from tests.simulator.simulating import Simulated, at, comes, has, node, pod, simulated
+from tests.simulator.simulate import Simulated, at, comes, has, node, pod, simulated
 
 SECONDS = st.integers(0, 400)
 NODES = 4
@@ -62,7 +62,7 @@ paces = st.builds(
 
 @settings(max_examples=60)
 @given(events(), paces, st.none() | st.integers(1, 600), st.integers(0, 3))
-def test_every_pod_is_accounted_for_and_no_node_gives_more_than_it_has(
+def test_random_traces_account_for_all_pods_and_capacity(
     history: list[TraceEvent], latencies: Latencies, end_s: int | None, seed: int
 ) -> None:
     found = simulated(history, latencies=latencies, end_s=end_s, seed=seed)
@@ -81,7 +81,7 @@ def _bytes(found: Simulated) -> bytes:
 
 
 def _replay(found: Simulated) -> None:
-    """Its records are those of a scheduler that decided by them alone."""
+    """Check that the records replay."""
     verifier = ReplayVerifier(Fold(ClusterState(), installed().load), complete=True)
     for seq, record in enumerate(found.records, 1):
         assert verifier.verify(seq, record) is None

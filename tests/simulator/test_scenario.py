@@ -1,4 +1,4 @@
-"""Scenarios: what may be written, and what comes of it."""
+"""The scenario format and its expansion."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from asched.simulator.trace import (
     WorkloadTrace,
 )
 from tests.cycle.default_profile import default_profiles, installed
-from tests.simulator.simulating import BEGIN_NS, account
+from tests.simulator.simulate import BEGIN_NS, account
 
 Document = dict[str, Any]
 
@@ -68,7 +68,7 @@ def lifetimes(**lifetime: Any) -> list[float]:
 # -- nodes and objects ---
 
 
-def test_nodes_take_the_zones_in_turn_and_join_when_they_are_to() -> None:
+def test_nodes_join_in_round_robin_zones() -> None:
     nodes = [
         {
             "name": "n",
@@ -92,7 +92,7 @@ def test_nodes_take_the_zones_in_turn_and_join_when_they_are_to() -> None:
     assert joined[0].ready
 
 
-def test_what_the_api_server_would_add_is_there() -> None:
+def test_objects_get_api_server_defaults() -> None:
     urgent = group("a", namespace="team")
     urgent["template"]["spec"]["priorityClassName"] = "high"
     budget = {
@@ -114,7 +114,7 @@ def test_what_the_api_server_would_add_is_there() -> None:
     assert "team" in {o.name for o in objects}
 
 
-def test_pods_that_name_no_scheduler_are_for_the_one_that_is_simulated() -> None:
+def test_pods_without_scheduler_name_get_the_simulated_one() -> None:
     other = group("b")
     other["template"]["spec"]["schedulerName"] = "other"
     history = expand(read_scenario(scenario(group("a"), other)), "mine")
@@ -131,7 +131,7 @@ def test_arrivals() -> None:
     assert times(expanded(group("a", 5, arrival=together))) == [0, 0, 10, 10, 20]
 
 
-def test_a_poisson_process_has_its_mean_and_depends_on_the_seed_alone() -> None:
+def test_poisson_arrivals_have_their_mean_and_depend_on_the_seed() -> None:
     pods = group("a", 4000, arrival={"poisson": "3s"})
     first = times(expanded(pods))
     assert first == sorted(first)
@@ -139,7 +139,7 @@ def test_a_poisson_process_has_its_mean_and_depends_on_the_seed_alone() -> None:
     assert 2.8 < first[-1] / 4000 < 3.2
     assert times(expanded(pods)) == first
     assert times(expanded(pods, seed=1)) != first
-    # Another group beside it changes nothing.
+    # Another group does not change the draws.
     both = expanded(group("other", 10, arrival={"poisson": "1s"}), pods)
     own = [e.at_ns for e in created(both) if e.pod.name.startswith("a-")]
     assert [(at_ns - BEGIN_NS) / NS_PER_S for at_ns in own] == first
@@ -282,7 +282,7 @@ _CONTAINER = ("pods", 0, "template", "spec", "containers", 0)
         ),
     ],
 )
-def test_a_mistake_is_told_with_its_place(change: Callable[[Document], None], problem: str) -> None:
+def test_error_names_its_location(change: Callable[[Document], None], problem: str) -> None:
     document = copy.deepcopy(scenario(group("a"), group("b")))
     change(document)
     with pytest.raises(ScenarioError) as caught:
@@ -290,7 +290,7 @@ def test_a_mistake_is_told_with_its_place(change: Callable[[Document], None], pr
     assert any(str(found).startswith(problem) for found in caught.value.problems), str(caught.value)
 
 
-def test_all_mistakes_are_told_at_once() -> None:
+def test_all_errors_are_reported_together() -> None:
     one, other = group("a"), group("b", cpu="x")
     one["template"]["spec"]["priorityClassName"] = "p"
     with pytest.raises(ScenarioError) as caught:
@@ -341,7 +341,7 @@ _events = st.lists(
 
 @settings(max_examples=40)
 @given(_groups, _events, st.integers(0, 5), st.none() | _durations)
-def test_every_scenario_runs_and_the_same_seed_gives_the_same_bytes(
+def test_random_scenarios_are_reproducible(
     groups: list[Document], events: list[Document], seed: int, duration: str | None
 ) -> None:
     fields = {"events": events, "seed": seed, "duration": duration}

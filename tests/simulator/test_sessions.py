@@ -1,4 +1,4 @@
-"""Batch sessions on the virtual clock: gangs, evictions, and what is written of PodGroups."""
+"""Batch sessions on the virtual clock: gangs, evictions and PodGroup status."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from asched.simulator.expansion import expand
 from asched.simulator.loop import Scheduler, Simulation
 from asched.simulator.scenario import read_scenario
 from asched.simulator.trace import EndReason, PodRun, Run
-from asched.state.invariants import check
+from asched.testing.invariants import check
 from asched.state.records import AnyRecord
 from asched.state.session_records import SessionExecuted
 from tests.cycle.default_profile import installed
-from tests.simulator.simulating import BEGIN_NS, account, seconds
+from tests.simulator.simulate import BEGIN_NS, account, seconds
 
 GROUP = "scheduling.incubator.k8s.io/v1alpha1"
 CONF = """\
@@ -66,7 +66,7 @@ class Held:
     def __init__(
         self, folder: Path, *groups: dict[str, Any], members: int | None = None, **fields: Any
     ) -> None:
-        """``members`` are what each group needs at least; by default all of its pods."""
+        """``members``: minimum members of each group; default: all of its pods."""
         document = {
             "apiVersion": "asched.dev/v1",
             "kind": "Scenario",
@@ -99,7 +99,7 @@ class Held:
         return [found for found in self.run.pods if found.pod.name.startswith(f"{name}-")]
 
 
-async def test_a_gang_is_placed_when_all_of_it_is_there(tmp_path: Path) -> None:
+async def test_gang_is_placed_when_complete(tmp_path: Path) -> None:
     every = {"every": "10s"}
     held = Held(tmp_path, pods("gang", 3, 2, arrival=every, lifetime={"fixed": "60s"}))
     assert {seconds(found.bound_ns or 0) for found in held.of("gang")} == {20}
@@ -114,13 +114,13 @@ async def test_a_gang_is_placed_when_all_of_it_is_there(tmp_path: Path) -> None:
     assert (await replay(store, installed())).equal
 
 
-def test_what_does_not_fit_as_a_whole_waits_and_says_why(tmp_path: Path) -> None:
+def test_gang_that_does_not_fit_waits_with_a_message(tmp_path: Path) -> None:
     held = Held(tmp_path, pods("gang", 5, 2))
     assert all(not found.placements and found.message for found in held.of("gang"))
     assert held.groups["default/gang"].status.phase == "Pending"
 
 
-def test_a_session_evicts_and_its_victims_come_back(tmp_path: Path) -> None:
+def test_session_evicts_and_victims_are_recreated(tmp_path: Path) -> None:
     held = Held(
         tmp_path,
         pods("low", 2, 4, lifetime={"fixed": "100s"}, priorityClassName="low"),

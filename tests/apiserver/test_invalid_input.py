@@ -1,4 +1,4 @@
-"""Whatever is sent, the answer is a Status and the store is as it was or holds a sane object."""
+"""Arbitrary input: the response is a Status, and stored objects stay valid."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def put(value: Any, path: tuple[Any, ...], replacement: Any) -> Any:
 def attempt(
     cluster: EmbeddedCluster, method: str, path: str, body: Any, content_type: str
 ) -> Response | int:
-    """The answer, or the code of the refusal; anything else is a failure of the server."""
+    """The response, or the code of the StatusError; other exceptions are server failures."""
     info: RequestInfo = parse_request(cluster.api.registry, method, path, {})
     raw = body if isinstance(body, bytes) else encode(body)
     try:
@@ -86,7 +86,7 @@ def attempt(
 
 
 @given(st.data())
-def test_a_pod_or_node_with_junk_in_one_place_is_refused_or_can_be_listed(data: Any) -> None:
+def test_object_with_random_field_is_rejected_or_listable(data: Any) -> None:
     cluster = EmbeddedCluster(clock=FakeClock(), seed=1)
     plural, full = data.draw(st.sampled_from([("pods", FULL_POD), ("nodes", FULL_NODE)]))
     where = data.draw(st.sampled_from(places(full)))
@@ -107,7 +107,7 @@ PATCH_TYPES = ["merge-patch", "strategic-merge-patch"]
 
 
 @given(st.data())
-def test_junk_in_a_patch_is_refused_or_leaves_a_sane_object(data: Any) -> None:
+def test_patch_with_random_field_is_rejected_or_valid(data: Any) -> None:
     cluster = EmbeddedCluster(clock=FakeClock(), seed=1)
     cluster.create("pods", FULL_POD)
     where = data.draw(st.sampled_from(places(FULL_POD)))
@@ -126,7 +126,7 @@ def test_junk_in_a_patch_is_refused_or_leaves_a_sane_object(data: Any) -> None:
 
 @given(st.binary(max_size=60))
 @example(b"\x08" + b"\0" * 15)  # a number where a message belongs
-def test_bytes_that_are_no_protobuf_message_are_a_bad_request(junk: bytes) -> None:
+def test_invalid_protobuf_is_a_bad_request(junk: bytes) -> None:
     for body in (junk, b"k8s\0" + junk):
         try:
             protobuf.decode(body)
@@ -150,7 +150,7 @@ def test_bytes_that_are_no_protobuf_message_are_a_bad_request(junk: bytes) -> No
         ("PATCH", "/api/v1/namespaces/default/pods/p", "application/apply-patch+yaml"),
     ],
 )
-def test_bodies_that_are_nothing(method: str, path: str, content_type: str, body: bytes) -> None:
+def test_empty_and_null_bodies(method: str, path: str, content_type: str, body: bytes) -> None:
     cluster = EmbeddedCluster(clock=FakeClock(), seed=1)
     cluster.create("pods", pod("p"))
     before = cluster.revision
@@ -163,7 +163,7 @@ def test_bodies_that_are_nothing(method: str, path: str, content_type: str, body
 
 
 @pytest.mark.parametrize("target", [None, "n", [], {"name": 5}, {"name": ["n"]}])
-def test_a_binding_to_nonsense_binds_nothing(target: Any) -> None:
+def test_invalid_binding_binds_nothing(target: Any) -> None:
     cluster = EmbeddedCluster(clock=FakeClock(), seed=1)
     cluster.create("pods", pod("p"))
     path = "/api/v1/namespaces/default/pods/p/binding"

@@ -24,7 +24,7 @@ from asched.simulator.trace import (
     TraceEvent,
     WorkloadTrace,
 )
-from asched.state.invariants import check
+from asched.testing.invariants import check
 from asched.state.records import AnyRecord, QueueSettings
 from tests.cycle.default_profile import default_profiles, installed
 from tests.state.profiles import loader, profile_of
@@ -69,7 +69,7 @@ def pod(name: str, cpu: str = "1", *, owner: str = "", grace_s: int = 30, **spec
 
 
 def has(*nodes: Node, seconds: float = 0) -> list[TraceEvent]:
-    """The nodes join."""
+    """Events that add the nodes."""
     return [ObjectSet(at(seconds), item) for item in nodes]
 
 
@@ -81,17 +81,17 @@ def comes(
 
 
 class Simulated(NamedTuple):
-    """A run, with all that was recorded of it."""
+    """A run and its records."""
 
     run: Run
     records: list[AnyRecord]
 
     def pod(self, name: str, number: int = 0) -> PodRun:
-        """The pod of that name; ``number`` counts where there were several."""
+        """The pod with this name; ``number`` selects one of several."""
         return [found for found in self.run.pods if found.pod.name == name][number]
 
     def placements(self, name: str, number: int = 0) -> list[tuple[str, float, float | None, str]]:
-        """Node, when it was taken, when it was left and why, in seconds."""
+        """Node, start and end in seconds, and end reason of each placement."""
         return [
             (
                 placement.node,
@@ -116,7 +116,7 @@ def simulated(
     end_s: float | None = None,
     seed: int = 0,
 ) -> Simulated:
-    """Simulate the default profile, or one of these plugins alone."""
+    """Simulate the default profile, or a profile of these plugins."""
     chosen = profiles or ((profile_of(*plugins),) if plugins else default_profiles())
     load = loader(*plugins) if plugins else installed().load
     history = WorkloadTrace(
@@ -134,7 +134,7 @@ def simulated(
 
 
 def account(run: Run) -> None:
-    """Whatever was simulated: every pod is accounted for, and no node gave more than it has."""
+    """Check that all pods are accounted for and no node is overcommitted."""
     for found in run.pods:
         _account_for(found, run)
     changes: dict[str, list[tuple[int, int, int]]] = {}
@@ -174,7 +174,7 @@ def _account_for(found: PodRun, run: Run) -> None:
 
 
 def _check_room(name: str, changes: list[tuple[int, int, int]], offered: int) -> None:
-    """What we placed there never added up to more than the node had."""
+    """Check that our placements never exceed the capacity of the node."""
     taken = 0
     # Of what happens at the same time, pods go first.
     for _, _, change in sorted(changes):
