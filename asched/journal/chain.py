@@ -194,6 +194,9 @@ def verify(sealed: SealedBatch, before: Head) -> Head:
 
     Raises :class:`JournalCorruptError` naming the batch and, if possible, the record.
     """
+    batch, rows = sealed
+    if len(rows) > batch.last_seq - batch.first_seq + 1:
+        raise JournalCorruptError(_fault(sealed, before))
     return verify_range(BatchRange.of(sealed), before)
 
 

@@ -31,7 +31,7 @@ def of(records: list[Any], kind: type[Any]) -> list[Any]:
     return [record for record in records if isinstance(record, kind)]
 
 
-async def test_filter_leaves_what_it_passes(tmp_path: Path) -> None:
+async def test_filter_keeps_passed_nodes(tmp_path: Path) -> None:
     async with serving() as service, world(tmp_path, nodes=4) as w:
         service.pass_only("n2")
         async with w.daemon(service.config(**FILTER)):
@@ -47,7 +47,7 @@ async def test_filter_leaves_what_it_passes(tmp_path: Path) -> None:
         assert {decision.attempt for decision in of(decisions, Assigned)} == {1}
 
 
-async def test_refusals_are_counted_in_the_message_and_any_event_wakes_the_pod(
+async def test_rejections_are_counted_and_any_event_requeues(
     tmp_path: Path,
 ) -> None:
     async with serving() as service, world(tmp_path, nodes=3) as w:
@@ -96,7 +96,7 @@ async def test_scores_are_scaled_and_weighted(tmp_path: Path) -> None:
         assert (assigned.ties, alone.ties) == (1, 3)
 
 
-async def test_a_single_feasible_node_needs_no_scores(tmp_path: Path) -> None:
+async def test_single_feasible_node_is_not_scored(tmp_path: Path) -> None:
     async with serving() as service, world(tmp_path, nodes=3) as w:
         service.pass_only("n1")
         config = service.config(prioritizeVerb="prioritize", weight=1, **FILTER)
@@ -106,7 +106,7 @@ async def test_a_single_feasible_node_needs_no_scores(tmp_path: Path) -> None:
         assert service.asked("prioritize") == []
 
 
-async def test_extenders_are_asked_in_turn_about_what_is_left_and_all_at_once_for_scores(
+async def test_filters_run_in_sequence_and_scores_concurrently(
     tmp_path: Path,
 ) -> None:
     async with serving() as first, serving() as second, world(tmp_path, nodes=4) as w:
@@ -131,7 +131,7 @@ async def test_extenders_are_asked_in_turn_about_what_is_left_and_all_at_once_fo
         assert [question.extenders for question in asked] == [(0,), (1,), (0, 1)]
 
 
-async def test_managed_resources_choose_the_pods_and_may_be_left_to_the_extender(
+async def test_managed_resources_select_pods(
     tmp_path: Path,
 ) -> None:
     async with serving() as service, world(tmp_path, nodes=3) as w:
@@ -150,7 +150,7 @@ async def test_managed_resources_choose_the_pods_and_may_be_left_to_the_extender
         assert service.pods_asked("filter") == ["managed"]
 
 
-async def test_an_extender_without_a_cache_is_sent_pods_and_nodes(tmp_path: Path) -> None:
+async def test_extender_without_cache_receives_nodes(tmp_path: Path) -> None:
     async with serving() as service, world(tmp_path) as w:
         w.add_node("n0", cpu="4", disk="ssd")
         w.add_node("n1", cpu="4")
@@ -216,9 +216,7 @@ TROUBLES = [
 
 
 @pytest.mark.parametrize(("trouble", "message"), TROUBLES)
-async def test_a_failing_extender_fails_the_attempt(
-    tmp_path: Path, trouble: Any, message: str
-) -> None:
+async def test_failed_extender_fails_attempt(tmp_path: Path, trouble: Any, message: str) -> None:
     async with serving() as service, world(tmp_path, nodes=2) as w:
         trouble(service)
         async with w.daemon(service.config(httpTimeout="50ms", **FILTER)):
@@ -237,7 +235,9 @@ async def test_a_failing_extender_fails_the_attempt(
 
 
 @pytest.mark.parametrize(("trouble", "message"), TROUBLES)
-async def test_an_ignorable_one_is_passed_over(tmp_path: Path, trouble: Any, message: str) -> None:
+async def test_failed_ignorable_extender_is_skipped(
+    tmp_path: Path, trouble: Any, message: str
+) -> None:
     async with serving() as service, world(tmp_path, nodes=2) as w:
         trouble(service)
         async with w.daemon(service.config(httpTimeout="50ms", ignorable=True, **FILTER)):
@@ -248,7 +248,7 @@ async def test_an_ignorable_one_is_passed_over(tmp_path: Path, trouble: Any, mes
         await replayed(w)
 
 
-async def test_an_extender_that_is_not_there(tmp_path: Path) -> None:
+async def test_unreachable_extender(tmp_path: Path) -> None:
     async with serving() as service:
         config = service.config(**FILTER)
     async with world(tmp_path, nodes=2) as w, w.daemon(config):
@@ -257,7 +257,7 @@ async def test_an_extender_that_is_not_there(tmp_path: Path) -> None:
         assert w.message("p").startswith(f'Post "{service.url}/filter": Cannot connect to host')
 
 
-async def test_failing_to_score_is_never_an_error(tmp_path: Path) -> None:
+async def test_failed_prioritize_is_ignored(tmp_path: Path) -> None:
     async with serving() as service, world(tmp_path, nodes=2) as w:
         service.answer("prioritize", lambda _: [{"Host": "n0", "Score": "ten"}])
         async with w.daemon(service.config(prioritizeVerb="prioritize", weight=1)):
@@ -267,7 +267,7 @@ async def test_failing_to_score_is_never_an_error(tmp_path: Path) -> None:
         assert "does not decode" in failure.message
 
 
-async def test_a_slow_extender_delays_nobody_else(tmp_path: Path) -> None:
+async def test_slow_extender_delays_only_its_pods(tmp_path: Path) -> None:
     async with serving() as service, world(tmp_path, nodes=4, cpu="64") as w:
         release = service.answer_when_released("filter", lambda q: {"NodeNames": names_of(q)})
         service.on_question = w.touch
@@ -292,7 +292,7 @@ async def test_a_slow_extender_delays_nobody_else(tmp_path: Path) -> None:
         await replayed(w)
 
 
-async def test_answers_count_for_nodes_that_are_still_feasible(tmp_path: Path) -> None:
+async def test_results_apply_to_feasible_nodes_only(tmp_path: Path) -> None:
     """While the extender thinks, the node that it will name fills up: it is asked about the rest."""
     async with serving() as service, world(tmp_path, nodes=2, cpu="1") as w:
         release = service.answer_when_released(
@@ -319,7 +319,7 @@ async def test_answers_count_for_nodes_that_are_still_feasible(tmp_path: Path) -
         await replayed(w)
 
 
-async def test_a_crash_between_question_and_answer_asks_again(tmp_path: Path) -> None:
+async def test_crash_before_result_repeats_call(tmp_path: Path) -> None:
     async with serving() as service, world(tmp_path, nodes=3) as w:
         hanging(service)
         service.on_question = w.touch
@@ -340,7 +340,7 @@ async def test_a_crash_between_question_and_answer_asks_again(tmp_path: Path) ->
         assert {decision.attempt for decision in decisions} == {1}
 
 
-async def test_stopping_does_not_wait_for_an_extender(tmp_path: Path) -> None:
+async def test_stop_does_not_wait_for_extender(tmp_path: Path) -> None:
     async with serving() as service, world(tmp_path, nodes=1) as w:
         hanging(service)
         service.on_question = w.touch
@@ -352,7 +352,7 @@ async def test_stopping_does_not_wait_for_an_extender(tmp_path: Path) -> None:
         assert w.condition("p") == {}
 
 
-async def test_a_slow_binder_delays_nobody_else(tmp_path: Path) -> None:
+async def test_slow_binder_delays_only_its_pods(tmp_path: Path) -> None:
     """While an extender takes its time to bind some pods, others are decided for and bound."""
     async with serving() as service, world(tmp_path, nodes=2, cpu="64") as w:
 
@@ -378,7 +378,7 @@ async def test_a_slow_binder_delays_nobody_else(tmp_path: Path) -> None:
         await replayed(w)
 
 
-async def test_a_pod_deleted_while_its_question_is_out(tmp_path: Path) -> None:
+async def test_pod_deleted_during_call(tmp_path: Path) -> None:
     async with serving() as service, world(tmp_path, nodes=2) as w:
         release = service.answer_when_released("filter", lambda q: {"NodeNames": names_of(q)})
         service.on_question = w.touch
@@ -394,7 +394,7 @@ async def test_a_pod_deleted_while_its_question_is_out(tmp_path: Path) -> None:
         await replayed(w)
 
 
-async def test_bindings_go_through_the_extender(tmp_path: Path) -> None:
+async def test_extender_binds_pods(tmp_path: Path) -> None:
     async with serving() as service, world(tmp_path, nodes=2) as w:
 
         def bind(question: Any) -> Any:
@@ -417,7 +417,7 @@ async def test_bindings_go_through_the_extender(tmp_path: Path) -> None:
         assert "pods/binding" not in created
 
 
-async def test_a_binding_that_the_extender_refuses_is_tried_again(tmp_path: Path) -> None:
+async def test_binding_rejected_by_extender_is_retried(tmp_path: Path) -> None:
     async with serving() as service, world(tmp_path, nodes=2) as w:
         service.answer("bind", lambda _: {"Error": "not today"})
         async with w.daemon(service.config(bindVerb="bind")):
@@ -434,7 +434,7 @@ async def test_a_binding_that_the_extender_refuses_is_tried_again(tmp_path: Path
         await replayed(w)
 
 
-async def test_a_binding_that_went_through_though_the_extender_failed(tmp_path: Path) -> None:
+async def test_binding_succeeded_despite_extender_error(tmp_path: Path) -> None:
     async with serving() as service, world(tmp_path, nodes=2) as w:
 
         def bind(question: Any) -> Any:
@@ -450,7 +450,7 @@ async def test_a_binding_that_went_through_though_the_extender_failed(tmp_path: 
         assert w.condition("p").get("status") != "False"
 
 
-async def test_an_ignorable_binder_that_fails_leaves_it_to_the_plugins(tmp_path: Path) -> None:
+async def test_failed_ignorable_binder_falls_back_to_plugins(tmp_path: Path) -> None:
     async with serving() as service, world(tmp_path, nodes=2) as w:
         async with w.daemon(service.config(bindVerb="bind", ignorable=True)):
             w.add_pod("p")
@@ -474,4 +474,7 @@ async def test_records_are_small(tmp_path: Path) -> None:
         sizes = [len(CODEC.encode(r).payload) for r in records if isinstance(r, kinds)]
         assert len(sizes) == 4
         assert max(sizes) < 400
-        assert json.loads(CODEC.encode(of(records, ExtenderCallRequested)[0]).payload)["verb"] == "filter"
+        assert (
+            json.loads(CODEC.encode(of(records, ExtenderCallRequested)[0]).payload)["verb"]
+            == "filter"
+        )

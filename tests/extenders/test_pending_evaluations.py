@@ -72,7 +72,7 @@ def verdicts(answers: FilterResults) -> dict[int, str]:
     return found
 
 
-def test_positions_are_those_of_the_question() -> None:
+def test_positions_refer_to_request() -> None:
     evaluation = asked(1, 3, 4, 6)
     no_gpu = ExtenderFailedNodes("no gpu", places(4, 1))
     never = ExtenderFailedNodes("never", places(4, 0, 2), unresolvable=True)
@@ -87,10 +87,12 @@ def test_positions_are_those_of_the_question() -> None:
     assert evaluation.pending == {1}
 
 
-def test_a_later_question_adds_to_what_is_known() -> None:
+def test_later_request_adds_results() -> None:
     evaluation = asked(1, 3)
     evaluation.add(answer(places(2, 0), ExtenderFailedNodes("full", places(2, 1))))
-    second = ExtenderCallRequested("default/p", UID, ATTEMPT, ExtenderVerb.FILTER, (0,), places(8, 5, 7))
+    second = ExtenderCallRequested(
+        "default/p", UID, ATTEMPT, ExtenderVerb.FILTER, (0,), places(8, 5, 7)
+    )
     evaluation.begin(second, 8)
     evaluation.add(answer(places(2, 1), ExtenderFailedNodes("busy", places(2, 0))))
     assert verdicts(evaluation.filters[0]) == {
@@ -101,7 +103,7 @@ def test_a_later_question_adds_to_what_is_known() -> None:
     }
 
 
-def test_a_row_that_another_node_takes_is_not_known() -> None:
+def test_reused_row_has_no_result() -> None:
     evaluation = asked(1, 3, 5)
     evaluation.on_node_deleted(3)
     evaluation.add(answer(places(3, 0, 1, 2)))
@@ -115,7 +117,7 @@ def test_a_row_that_another_node_takes_is_not_known() -> None:
     assert scored.scores[1].tolist() == [7, 8]
 
 
-def test_only_what_was_asked_is_expected() -> None:
+def test_only_requested_results_are_expected() -> None:
     evaluation = asked(1)
     assert evaluation.expects(answer(b""))
     assert not evaluation.expects(answer(b"", extender=2))
@@ -128,7 +130,7 @@ def test_only_what_was_asked_is_expected() -> None:
     assert evaluation.failures == {(ExtenderVerb.FILTER, 0): "down"}
 
 
-def test_who_is_interested() -> None:
+def test_extender_interest() -> None:
     slots = ResourceRequirements(limits={"example.com/slots": "1"})
     wanting = a_pod("wanting")
     replace = msgspec.structs.replace
@@ -141,7 +143,7 @@ def test_who_is_interested() -> None:
     assert ExtenderSpec("http://x").is_interested_in(PodInfo(wanting))
 
 
-def test_no_secret_is_recorded() -> None:
+def test_secrets_are_not_recorded() -> None:
     extender = Extender(
         "https://user:secret@host:1/x",
         filter_verb="f",
@@ -167,7 +169,7 @@ def asked_about() -> Scheduling:
     return scheduling
 
 
-def test_a_pod_that_changes_while_its_question_is_out_waits_for_the_answer() -> None:
+def test_pod_changed_during_call_waits_for_result() -> None:
     scheduling = asked_about()
     scheduling.see(a_pod("p", {"cpu": "9"}, labels={"now": "labelled"}))
     assert scheduling.decide() == []

@@ -44,7 +44,7 @@ def uid_of(w: World, name: str) -> str:
     return uid
 
 
-async def test_an_extender_chooses_node_and_victims(tmp_path: Path) -> None:
+async def test_extender_selects_node_and_victims(tmp_path: Path) -> None:
     async with serving() as service, world(tmp_path) as w:
         config = service.config(nodeCacheCapable=False, **PREEMPT)
         await crowded(w, config)
@@ -70,7 +70,7 @@ async def test_an_extender_chooses_node_and_victims(tmp_path: Path) -> None:
         assert [victim.uid for victim in rejected.victims] == [uid]
 
 
-async def test_with_a_cache_it_is_sent_uids(tmp_path: Path) -> None:
+async def test_extender_with_cache_receives_uids(tmp_path: Path) -> None:
     async with serving() as service, world(tmp_path) as w:
         await crowded(w, service.config(**PREEMPT))
         service.answer(
@@ -91,7 +91,7 @@ async def test_with_a_cache_it_is_sent_uids(tmp_path: Path) -> None:
         }
 
 
-async def test_no_candidate_left(tmp_path: Path) -> None:
+async def test_extender_leaves_no_candidate(tmp_path: Path) -> None:
     async with serving() as service, world(tmp_path) as w:
         await crowded(w, service.config(**PREEMPT))
         service.answer("preempt", lambda _: {"NodeNameToMetaVictims": {}})
@@ -111,7 +111,7 @@ def nobody(_: Any) -> Json:
     return {"NodeNameToMetaVictims": {"n0": {"Pods": []}}}
 
 
-async def test_what_cannot_be_is_an_error_of_preemption_only(tmp_path: Path) -> None:
+async def test_invalid_preemption_result_fails_preemption_only(tmp_path: Path) -> None:
     async with serving() as service, world(tmp_path) as w:
         await crowded(w, service.config(**PREEMPT))
         cases = {
@@ -136,7 +136,7 @@ async def test_what_cannot_be_is_an_error_of_preemption_only(tmp_path: Path) -> 
         await replayed(w)
 
 
-async def test_an_ignorable_extender_that_fails_leaves_the_choice_to_us(tmp_path: Path) -> None:
+async def test_failed_ignorable_extender_keeps_candidates(tmp_path: Path) -> None:
     async with serving() as service, world(tmp_path) as w:
         config = service.config(ignorable=True, **PREEMPT)
         await crowded(w, config)

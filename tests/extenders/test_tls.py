@@ -55,7 +55,9 @@ async def passed(
         (ExtenderTLS(insecure=True), True),
     ],
 )
-async def test_trusted(tmp_path: Path, tls: ExtenderTLS | None, enable_https: bool) -> None:
+async def test_trusted_certificate(
+    tmp_path: Path, tls: ExtenderTLS | None, enable_https: bool
+) -> None:
     async with serving(server_side(tmp_path)) as service:
         service.answer("filter", lambda question: {"NodeNames": names_of(question)})
         assert await passed(service.url, tls, enable_https=enable_https) == {"n0"}
@@ -65,14 +67,16 @@ async def test_trusted(tmp_path: Path, tls: ExtenderTLS | None, enable_https: bo
     "tls", [None, ExtenderTLS(ca_data=CA), ExtenderTLS(ca_data=CA, server_name="other.test")]
 )
 @pytest.mark.parametrize("enable_https", [True, False])
-async def test_not_trusted(tmp_path: Path, tls: ExtenderTLS | None, enable_https: bool) -> None:
+async def test_untrusted_certificate(
+    tmp_path: Path, tls: ExtenderTLS | None, enable_https: bool
+) -> None:
     async with serving(server_side(tmp_path)) as service:
         with pytest.raises(ExtenderError, match="certificate verify failed"):
             await passed(service.url, tls, enable_https=enable_https)
         assert service.questions == []
 
 
-async def test_our_own_certificate_from_files_or_data(tmp_path: Path) -> None:
+async def test_client_certificate_from_files_or_data(tmp_path: Path) -> None:
     async with serving(server_side(tmp_path, wants_certificate=True)) as service:
         service.answer("filter", lambda question: {"NodeNames": names_of(question)})
         files = ExtenderTLS(
@@ -108,6 +112,6 @@ async def test_our_own_certificate_from_files_or_data(tmp_path: Path) -> None:
         (ExtenderTLS(ca_data=b"not a certificate"), "tlsConfig: "),
     ],
 )
-async def test_settings_that_cannot_work(tls: ExtenderTLS, message: str) -> None:
+async def test_invalid_tls_settings(tls: ExtenderTLS, message: str) -> None:
     with pytest.raises(KubeConfigError, match=f"^extender https://127.0.0.1:1/x: {message}"):
         await passed("https://user:secret@127.0.0.1:1/x", tls)

@@ -1,4 +1,4 @@
-"""What was moved to the archive verifies together with what stays, and can be put back."""
+"""Archive runs, verification with the archive, and restore."""
 
 from __future__ import annotations
 
@@ -35,6 +35,10 @@ from tests.journal.test_verification import tamper
 BATCHES = 8
 
 
+def files_in(folder: Path) -> list[str]:
+    return sorted(p.name for p in folder.iterdir() if p.name != LOCK_FILE)
+
+
 async def fill(store: JournalStore, *checkpoints: int) -> None:
     """Batches of 3 records, written at 0, 10, 20 ...; checkpoints at these records."""
     for epoch in (1, 2):
@@ -49,7 +53,7 @@ async def move(store: JournalStore, folder: Path, before_ns: int) -> list[Segmen
     return await archive(store, folder, before_ns=before_ns, archived_at_ns=7)
 
 
-async def test_what_is_moved_and_what_stays(
+async def test_archive_moves_batches_before_checkpoint(
     database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(archiving, "SEGMENT_RECORDS", 6)
@@ -60,7 +64,7 @@ async def test_what_is_moved_and_what_stays(
         segments = await move(store, folder, before_ns=60)
         # Batches 1 to 6 are old enough; the last checkpoint among them is in batch 6.
         assert [(s.first_seq, s.last_seq) for s in segments] == [(1, 6), (7, 12), (13, 15)]
-        assert sorted(p.name for p in folder.iterdir()) == [s.file for s in segments]
+        assert files_in(folder) == [s.file for s in segments]
         assert await store.archived() == segments[-1].head
         assert [s.record async for s in store.read(15)] == [*turn(5), *turn(6), *turn(7)]
         assert [s.batch.batch async for s in store.batches()] == [6, 7, 8]
@@ -77,7 +81,7 @@ async def test_what_is_moved_and_what_stays(
         assert await move(store, folder, before_ns=1000) == []
 
 
-async def test_archived_records_are_not_read_and_it_is_said_what_to_do(
+async def test_read_of_archived_records_raises_error_with_remedy(
     database_url: str, tmp_path: Path
 ) -> None:
     async with open_journal(database_url) as store:
@@ -85,7 +89,7 @@ async def test_archived_records_are_not_read_and_it_is_said_what_to_do(
         await move(store, tmp_path, before_ns=1000)
         for subject in (None, "pod/default/web-1"):
             with pytest.raises(
-                ArchivedError, match=r"records 1 to 12 were .*asched journal restore"
+                ArchivedError, match=r"records 1 to 12 are archived: .*asched journal restore"
             ):
                 assert [s async for s in store.read(subject=subject)] == []
         with pytest.raises(ArchivedError):
@@ -97,13 +101,13 @@ async def test_archived_records_are_not_read_and_it_is_said_what_to_do(
             21,
             24,
         ]
-        with pytest.raises(ArchivedError, match="record 12 is refused: records 1 to 12 were moved"):
+        with pytest.raises(
+            ArchivedError, match="checkpoint at record 12: records 1 to 12 are archived"
+        ):
             await store.save_checkpoint(12, b"")
 
 
-async def test_put_back_together_it_is_the_journal_that_it_was(
-    database_url: str, tmp_path: Path
-) -> None:
+async def test_restore_reproduces_journal(database_url: str, tmp_path: Path) -> None:
     whole = tmp_path / "whole.db"
     async with open_journal(database_url) as store:
         await fill(store, 13)
@@ -116,11 +120,11 @@ async def test_put_back_together_it_is_the_journal_that_it_was(
             assert (await verify_journal(target)).head == (await verify_journal(store)).head
             with pytest.raises(ConflictError, match="not empty"):
                 await restore(store, tmp_path, target)
-        with pytest.raises(JournalError, match="not into memory"):
+        with pytest.raises(JournalError, match="cannot restore into a journal in memory"):
             await restore(store, tmp_path, MemoryStore())
 
 
-async def test_without_a_checkpoint_nothing_is_moved(tmp_path: Path) -> None:
+async def test_archive_without_checkpoint_raises_error(tmp_path: Path) -> None:
     async with open_journal(str(tmp_path / "journal.db")) as store:
         await fill(store)
         with pytest.raises(JournalError, match="has no checkpoint"):
@@ -149,15 +153,13 @@ async def fault(path: Path) -> str:
     return str(raised.value)
 
 
-async def test_an_altered_or_missing_file_is_named(archived: Path) -> None:
-    first, second = sorted((archived.parent / "archive").iterdir())
+async def test_altered_or_missing_file_is_reported(archived: Path) -> None:
+    first, second = sorted((archived.parent / "archive").glob("segment-*"))
     kept = second.read_bytes()
     lines = gzip.decompress(kept).replace(b"node-3", b"node-4")
     for content in (gzip.compress(lines), kept[:-9], b"", kept + b"\0"):
         second.write_bytes(content)
-        assert await fault(archived) == (
-            f"{second} was altered: it is not the file that was archived"
-        )
+        assert await fault(archived) == f"{second} was altered: its SHA-256 does not match"
     shutil.copy(first, second)
     assert f"{second} was altered" in await fault(archived)
     second.unlink()
@@ -169,9 +171,9 @@ async def test_an_altered_or_missing_file_is_named(archived: Path) -> None:
     [
         (
             "UPDATE journal_segment SET hash = '' WHERE segment = 1",
-            "not with the head of segment 1",
+            "not the end of segment 1",
         ),
-        ("UPDATE journal_segment SET last_seq = 5 WHERE segment = 1", "head of segment 1"),
+        ("UPDATE journal_segment SET last_seq = 5 WHERE segment = 1", "end of segment 1"),
         ("UPDATE journal_segment SET first_seq = 2 WHERE segment = 1", "segment 1 is missing or"),
         (
             "UPDATE journal_segment SET previous_hash = 'x' WHERE segment = 2",
@@ -184,14 +186,14 @@ async def test_an_altered_or_missing_file_is_named(archived: Path) -> None:
         ("DELETE FROM journal_segment WHERE segment = 1", "segment 1 is missing"),
     ],
 )
-async def test_an_altered_segment_is_named(archived: Path, statement: str, message: str) -> None:
+async def test_altered_segment_is_reported(archived: Path, statement: str, message: str) -> None:
     await tamper(str(archived), statement)
     async with open_journal(str(archived), read_only=True) as store:
         with pytest.raises(JournalCorruptError, match=message):
             await verify_journal(store, archive=archived.parent / "archive")
 
 
-async def test_heads_kept_from_before_the_archive(archived: Path) -> None:
+async def test_trusted_heads_within_archive(archived: Path) -> None:
     folder = archived.parent / "archive"
     async with open_journal(str(archived), read_only=True) as store:
         heads = [
@@ -204,12 +206,12 @@ async def test_heads_kept_from_before_the_archive(archived: Path) -> None:
         await verify_journal(store, trusted=end)
         with pytest.raises(JournalCorruptError, match="the archive ends with"):
             await verify_journal(store, trusted=end._replace(hash="0" * 64))
-        with pytest.raises(JournalCorruptError, match="lies in the archive: give its folder"):
+        with pytest.raises(JournalCorruptError, match="is in the archive: give its directory"):
             await verify_journal(store, trusted=heads[0])
 
 
-async def test_an_interrupted_run_is_finished_by_the_next(archived: Path, tmp_path: Path) -> None:
-    """Rows that a segment holds may still be there: they count for nothing, and go."""
+async def test_interrupted_run_is_completed_by_next_run(archived: Path, tmp_path: Path) -> None:
+    """Rows of a segment that were not deleted yet are ignored, and deleted."""
     copied = "SELECT 1, 1, 'Bound', 1, '', '{}'"
     await tamper(str(archived), f"INSERT INTO journal_record {copied}")
     folder = tmp_path / "archive"
@@ -220,17 +222,17 @@ async def test_an_interrupted_run_is_finished_by_the_next(archived: Path, tmp_pa
         assert (await verify_journal(store, archive=folder)).records == 24
 
 
-async def test_no_checkpoint_is_saved_into_a_segment_whose_rows_are_still_there(
+async def test_checkpoint_within_segment_is_rejected_before_deletion(
     database_url: str, tmp_path: Path
 ) -> None:
-    """``asched checkpoint --every`` folded these records before they were put away."""
+    """``asched checkpoint --every`` may fold records that are archived meanwhile."""
     async with open_journal(database_url) as store, open_journal(database_url) as reader:
         assert isinstance(store, SqlStore)
         await fill(store, 5, 16)
         await record_segment(store, tmp_path)
         for saving in (store, reader):
             for seq in (1, 5, 6):
-                with pytest.raises(ArchivedError, match=f"record {seq} is refused"):
+                with pytest.raises(ArchivedError, match=f"checkpoint at record {seq}: "):
                     await saving.save_checkpoint(seq, b"too late")
         await reader.save_checkpoint(7, b"of what stays")
         assert [mark.seq for mark in await store.checkpoint_marks()] == [7, 16]
@@ -239,32 +241,12 @@ async def test_no_checkpoint_is_saved_into_a_segment_whose_rows_are_still_there(
 
 
 async def record_segment(store: SqlStore, folder: Path) -> None:
-    """As a run does that is killed then: the first two batches, and their rows are still there."""
+    """Archive the first two batches as a run that is killed before it deletes their rows."""
     batches = [sealed async for sealed in store.batches()][:2]
     await store.record_segment(files.write_segment(folder, 1, GENESIS, batches, archived_at_ns=1))
 
 
-async def test_a_checkpoint_in_the_archive_goes_with_the_next_run(
-    database_url: str, tmp_path: Path
-) -> None:
-    """Earlier releases could save one: in PostgreSQL no batch could be deleted any more."""
-    hash_of_2 = "(SELECT hash FROM journal_batch WHERE batch = 2)"
-    async with open_journal(database_url) as store:
-        assert isinstance(store, SqlStore)
-        await fill(store, 16)
-        await record_segment(store, tmp_path)
-        await tamper(
-            database_url,
-            "INSERT INTO journal_checkpoint (seq, batch, batch_hash, blob)"
-            f" VALUES (5, 2, {hash_of_2}, '')",
-        )
-        assert await move(store, tmp_path, before_ns=20) == []
-        assert [mark.seq for mark in await store.checkpoint_marks()] == [16]
-        assert [sealed.batch.batch async for sealed in store.batches()] == [3, 4, 5, 6, 7, 8]
-        assert (await verify_journal(store, archive=tmp_path)).records == 24
-
-
-async def test_a_folder_that_cannot_be_written_moves_nothing(tmp_path: Path) -> None:
+async def test_unwritable_directory_moves_nothing(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     async with open_journal(str(tmp_path / "journal.db")) as store:
         await fill(store, 13)
@@ -273,10 +255,8 @@ async def test_a_folder_that_cannot_be_written_moves_nothing(tmp_path: Path) -> 
         assert (await verify_journal(store)).records == 24
 
 
-async def test_a_second_run_is_refused_while_one_is_under_way(
-    database_url: str, tmp_path: Path
-) -> None:
-    """Whether into the same folder or, as from another machine, into another one."""
+async def test_concurrent_archive_run_is_rejected(database_url: str, tmp_path: Path) -> None:
+    """In the same directory or, as from another machine, in another one."""
     here, elsewhere = tmp_path / "here", tmp_path / "elsewhere"
     async with open_journal(database_url) as store, open_journal(database_url) as other:
         assert isinstance(store, SqlStore)
@@ -290,43 +270,43 @@ async def test_a_second_run_is_refused_while_one_is_under_way(
         ):
             await move(other, here, before_ns=1000)
         assert (await verify_journal(store)).records == 24
-        assert [*here.iterdir(), *elsewhere.iterdir()] == [here / LOCK_FILE]
-        # The daemon goes on meanwhile, and what was refused is done when it is asked for again.
+        assert files_in(here) == files_in(elsewhere) == []
+        # The daemon continues during a run, and a rejected run can be repeated.
         async with store.archiving():
             assert await store.append(turn(8), written_at_ns=80) == (25, 27)
         assert [s.last_seq for s in await move(other, here, before_ns=1000)] == [12]
         assert (await verify_journal(store, archive=here)).records == 27
 
 
-async def test_of_two_runs_at_once_one_moves_all(database_url: str, tmp_path: Path) -> None:
+async def test_one_of_two_concurrent_runs_moves_all(database_url: str, tmp_path: Path) -> None:
     moved: list[list[Segment]] = []
-    refused: list[JournalBusyError] = []
+    rejected: list[JournalBusyError] = []
 
     async def run(store: JournalStore) -> None:
         try:
             moved.append(await move(store, tmp_path / "archive", before_ns=1000))
         except JournalBusyError as error:
-            refused.append(error)
+            rejected.append(error)
 
     async with open_journal(database_url) as store, open_journal(database_url) as other:
         await fill(store, 13)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(run, store)
             tasks.start_soon(run, other)
-        assert len(refused) == 1
+        assert len(rejected) == 1
         assert [[s.last_seq for s in segments] for segments in moved] == [[12]]
-        assert [p.name for p in (tmp_path / "archive").iterdir()] == [moved[0][0].file]
+        assert files_in(tmp_path / "archive") == [moved[0][0].file]
         assert (await verify_journal(store, archive=tmp_path / "archive")).records == 24
 
 
 @pytest.mark.parametrize("damage", [lambda content: content[:-1], lambda content: b""])
-async def test_nothing_is_deleted_that_the_file_does_not_hold(
+async def test_rows_are_kept_if_file_differs(
     database_url: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     damage: Callable[[bytes], bytes],
 ) -> None:
-    """The disk loses what it was given, right before it says that all is durable."""
+    """The disk loses data just before it confirms that it is durable."""
     sync = files._sync_folder
 
     def lossy(folder: Path) -> None:
@@ -345,21 +325,21 @@ async def test_nothing_is_deleted_that_the_file_does_not_hold(
         assert [s.last_seq for s in await move(store, tmp_path / "archive", before_ns=1000)] == [12]
 
 
-async def test_what_a_killed_run_left_in_the_folder_is_in_nobodys_way(tmp_path: Path) -> None:
-    """Killed while it wrote the file, or before the database learned of it."""
+async def test_partial_files_of_killed_run_are_removed(tmp_path: Path) -> None:
+    """Killed while it wrote the file, or before it stored the segment."""
     folder = tmp_path / "archive"
     async with open_journal(str(tmp_path / "journal.db")) as store:
         await fill(store, 13)
         batches = [sealed async for sealed in store.batches()][:4]
         whole = folder / files.write_segment(folder, 1, GENESIS, batches, archived_at_ns=1).file
         (folder / f"{whole.name}.0123.partial").write_bytes(b"half")
-        (folder / "notes.partial").write_text("somebody's own")
+        (folder / "notes.partial").write_text("a user's file")
         assert [s.file for s in await move(store, folder, before_ns=1000)] == [whole.name]
-        assert sorted(p.name for p in folder.iterdir()) == ["notes.partial", whole.name]
+        assert files_in(folder) == ["notes.partial", whole.name]
         assert (await verify_journal(store, archive=folder)).records == 24
 
 
-async def test_the_files_of_another_journal_are_not_written_over(tmp_path: Path) -> None:
+async def test_files_of_another_journal_are_not_overwritten(tmp_path: Path) -> None:
     folder = tmp_path / "archive"
     async with open_journal(str(tmp_path / "theirs.db")) as theirs:
         await theirs.claim("theirs", claimed_at_ns=1)
@@ -369,8 +349,8 @@ async def test_the_files_of_another_journal_are_not_written_over(tmp_path: Path)
         (segment,) = await move(theirs, folder, before_ns=1000)
         async with open_journal(str(tmp_path / "journal.db")) as store:
             await fill(store, 13)
-            with pytest.raises(JournalError, match="needs another folder"):
+            with pytest.raises(JournalError, match="use another directory"):
                 await move(store, folder, before_ns=1000)
             assert (await verify_journal(store)).records == 24
-        assert [p.name for p in folder.iterdir()] == [segment.file]
+        assert files_in(folder) == [segment.file]
         assert (await verify_journal(theirs, archive=folder)).records == 24

@@ -15,7 +15,7 @@ from tests.journal.samples import turn
 from tests.journal.test_commands import path, run  # noqa: F401  a fixture
 
 
-def test_the_copy_is_proven_and_the_same(path: Path, tmp_path: Path) -> None:  # noqa: F811
+def test_backup_is_verified_and_equal(path: Path, tmp_path: Path) -> None:  # noqa: F811
     copy = tmp_path / "copy.db"
     code, out, err = run("backup", "--journal", path, "--to", copy)
     assert (code, err) == (0, "")
@@ -25,15 +25,15 @@ def test_the_copy_is_proven_and_the_same(path: Path, tmp_path: Path) -> None:  #
     assert [*tmp_path.glob("copy.db*")] == [copy]
 
 
-def test_what_is_there_is_not_written_over(path: Path, tmp_path: Path) -> None:  # noqa: F811
+def test_existing_target_is_not_overwritten(path: Path, tmp_path: Path) -> None:  # noqa: F811
     copy = tmp_path / "copy.db"
     copy.write_text("precious")
-    line = f"asched: {copy} is there already; a copy is made under a new name\n"
+    line = f"asched: {copy} already exists; choose another name\n"
     assert run("backup", "--journal", path, "--to", copy) == (2, "", line)
     assert copy.read_text() == "precious"
 
 
-def test_what_cannot_be_copied(path: Path, tmp_path: Path) -> None:  # noqa: F811
+def test_backup_errors(path: Path, tmp_path: Path) -> None:  # noqa: F811
     none = tmp_path / "none.db"
     line = f"asched: cannot open {none}: there is no such file\n"
     assert run("backup", "--journal", none, "--to", tmp_path / "copy.db") == (2, "", line)
@@ -48,15 +48,15 @@ def test_what_cannot_be_copied(path: Path, tmp_path: Path) -> None:  # noqa: F81
     assert not (tmp_path / "copy.db").exists()
 
 
-def test_postgresql_has_a_tool_of_its_own() -> None:
+def test_backup_of_postgresql_is_rejected() -> None:
     code, _, err = run("backup", "--journal", "postgresql+asyncpg://h/db", "--to", "copy.db")
     assert (code, err) == (
         2,
-        "asched: only a journal in SQLite is a file; for PostgreSQL use pg_dump\n",
+        "asched: only SQLite journals are files; for PostgreSQL use pg_dump\n",
     )
 
 
-async def test_a_copy_while_batches_are_written(tmp_path: Path) -> None:
+async def test_backup_during_appends_is_consistent(tmp_path: Path) -> None:
     """Each copy verifies by itself and ends with a batch that was whole."""
     source = tmp_path / "journal.db"
     async with open_journal(str(source)) as store:
@@ -91,7 +91,7 @@ def restore(journal: Path, copy: Path) -> None:
     copy.rename(journal)
 
 
-async def test_the_way_back(tmp_path: Path) -> None:
+async def test_backup_can_be_used_as_journal(tmp_path: Path) -> None:
     """The journal is lost after a backup: a daemon goes on with the copy, and what was bound since is
     what the API server says."""
     async with world(tmp_path, nodes=2) as w:

@@ -52,7 +52,7 @@ from tests.state.profiles import DEFAULT, ESSENTIAL, profile_of
 # -- who may write them ---------------------------------------------------------------------------
 
 
-async def test_a_deposed_writer_keeps_and_drops_nothing(open_store: OpenStore) -> None:
+async def test_deposed_writer_cannot_change_checkpoints(open_store: OpenStore) -> None:
     old, new, reader = await open_store(), await open_store(), await open_store()
     await old.claim("old", claimed_at_ns=1)
     await old.append(turn(1), written_at_ns=1)
@@ -74,7 +74,7 @@ async def test_a_deposed_writer_keeps_and_drops_nothing(open_store: OpenStore) -
     assert [mark.seq for mark in await old.checkpoint_marks()] == [1, 2, 3]
 
 
-async def test_dropping(store: JournalStore) -> None:
+async def test_drop_checkpoints(store: JournalStore) -> None:
     await store.append(turn(1, 8), written_at_ns=1)
     for seq in (2, 4, 6):
         await store.save_checkpoint(seq, b"")
@@ -88,7 +88,7 @@ async def test_dropping(store: JournalStore) -> None:
 
 
 @given(st.sets(st.integers(1, 10**8), max_size=60).map(sorted))
-def test_the_ends_stay_and_no_gap_is_wider_than_it_may_be(seqs: list[int]) -> None:
+def test_pruning_keeps_ends_and_bounds_gaps(seqs: list[int]) -> None:
     left = [seq for seq in seqs if seq not in redundant_checkpoints(seqs)]
     assert left[:1] == seqs[:1]
     assert left[-1:] == seqs[-1:]
@@ -98,7 +98,7 @@ def test_the_ends_stay_and_no_gap_is_wider_than_it_may_be(seqs: list[int]) -> No
     assert redundant_checkpoints(left) == redundant_checkpoints([*left])
 
 
-def test_a_long_life_keeps_few_and_those_of_late_close_together() -> None:
+def test_pruning_keeps_few_checkpoints_of_long_journal() -> None:
     """As a daemon does: after each checkpoint those that are too many go."""
     every, kept = 50_000, []
     for seq in range(every, 100_000_000, every):
@@ -114,7 +114,7 @@ def test_a_long_life_keeps_few_and_those_of_late_close_together() -> None:
     assert all(b - a == every or (b - a) * SPACING <= kept[-1] - a for a, b in pairwise(kept))
 
 
-async def test_pruning_leaves_the_others(store: JournalStore) -> None:
+async def test_pruning_keeps_other_checkpoints(store: JournalStore) -> None:
     await store.append(turn(1, 299), written_at_ns=1)
     for seq in range(1, 301):
         await store.save_checkpoint(seq, b"")
@@ -152,7 +152,9 @@ async def half_time_ns(store: JournalStore) -> int:
     return times[len(times) // 2]
 
 
-async def test_all_after_the_boundary_can_be_asked_about(database_url: str, tmp_path: Path) -> None:
+async def test_records_after_archive_boundary_can_be_folded(
+    database_url: str, tmp_path: Path
+) -> None:
     async with open_journal(database_url) as store:
         records = await fill(store)
         before_ns = await half_time_ns(store)
@@ -187,14 +189,14 @@ async def test_all_after_the_boundary_can_be_asked_about(database_url: str, tmp_
         await verify_journal(store, archive=tmp_path)
 
 
-async def test_nothing_is_old_enough(database_url: str, tmp_path: Path) -> None:
+async def test_checkpoint_before_first_record_is_none(database_url: str, tmp_path: Path) -> None:
     async with open_journal(database_url) as store:
         await fill(store)
         assert await checkpoint_before(store, REGISTRY.load, 0) == 0
         assert await store.checkpoint_marks() == []
 
 
-async def test_checkpoints_of_another_release_are_made_anew_from_the_archive(
+async def test_unreadable_checkpoints_are_recreated_from_archive(
     database_url: str, tmp_path: Path
 ) -> None:
     async with open_journal(database_url) as store:
@@ -217,7 +219,7 @@ async def test_checkpoints_of_another_release_are_made_anew_from_the_archive(
         assert await write_checkpoints(store, REGISTRY.load, archive=tmp_path) == []
 
 
-async def test_an_altered_archive_makes_no_checkpoint(tmp_path: Path) -> None:
+async def test_altered_archive_creates_no_checkpoint(tmp_path: Path) -> None:
     async with open_journal(str(tmp_path / "journal.db")) as store:
         await fill(store)
         before_ns = await half_time_ns(store)
@@ -230,7 +232,7 @@ async def test_an_altered_archive_makes_no_checkpoint(tmp_path: Path) -> None:
         assert await store.checkpoint_marks() == []
 
 
-async def test_what_is_kept_is_the_state_at_that_record(store: JournalStore) -> None:
+async def test_checkpoint_is_state_at_its_record(store: JournalStore) -> None:
     records = busy_history(Random(8)).records
     await store.append(records, written_at_ns=1)
     [seq] = await write_checkpoints(store, REGISTRY.load)
@@ -270,7 +272,7 @@ def guarded_history() -> Scheduling:
     return history
 
 
-async def test_what_is_folded_without_a_plugin_is_not_kept(store: JournalStore) -> None:
+async def test_checkpoint_without_plugin_is_rejected(store: JournalStore) -> None:
     """Without it nobody kept ``secret`` out: who has the plugin would go on from a wrong queue."""
     history = guarded_history()
     await store.append(history.records, written_at_ns=1)
@@ -291,7 +293,7 @@ async def test_what_is_folded_without_a_plugin_is_not_kept(store: JournalStore) 
     assert await write_checkpoints(store, WITHOUT.load) == []
 
 
-async def test_it_is_kept_where_the_profiles_are_complete(store: JournalStore) -> None:
+async def test_checkpoint_is_saved_with_complete_profiles(store: JournalStore) -> None:
     """A plugin that nobody has any more is in the way only while it was in use."""
     history = Scheduling(*DEFAULT)
     history.see(a_node("n0"))

@@ -27,7 +27,7 @@ from tests.journal.strategies import records, struct
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_kind_survives_a_round_trip(kind: str) -> None:
+def test_every_kind_round_trips(kind: str) -> None:
     @given(struct(KINDS[kind]))
     def round_trip(record: AnyRecord) -> None:
         encoded = CODEC.encode(record)
@@ -40,7 +40,7 @@ def test_every_kind_survives_a_round_trip(kind: str) -> None:
 
 
 @given(records())
-def test_payloads_are_json_on_one_line(record: AnyRecord) -> None:
+def test_payloads_are_single_line_json(record: AnyRecord) -> None:
     encoded = CODEC.encode(record)
     assert encoded.kind == type(record).__name__
     assert isinstance(json.loads(encoded.payload), dict)
@@ -48,12 +48,12 @@ def test_payloads_are_json_on_one_line(record: AnyRecord) -> None:
 
 
 @pytest.mark.parametrize("key", ["ns/p", 'ns/"p"', "ns/\\", "ns/\0", "ns/\x7f", "ns/ä", "", "p"])
-def test_a_key_is_found_again_whatever_it_holds(key: str) -> None:
+def test_any_key_round_trips(key: str) -> None:
     record = Bound(key, "u", "n")
     assert CODEC.decode(1, *CODEC.encode(record)) == record
 
 
-def test_the_stored_form_is_pinned() -> None:
+def test_stored_form_is_stable() -> None:
     record = Assigned("ns/p", "u", "n", 2, 5, score=7, permit_waits=(PermitWait("Gang", 9),))
     assert tuple(CODEC.encode(record)) == (
         "Assigned",
@@ -87,14 +87,14 @@ def test_subjects(record: AnyRecord, subject: str) -> None:
     ("kind", "version", "payload", "message"),
     [
         ("Nonsense", 1, "{}", r"record 7 is of unknown kind 'Nonsense': upgrade asched"),
-        ("Bound", 2, "{}", r"record 7 \(Bound\) has version 2, .* knows 1 to 1: upgrade asched"),
+        ("Bound", 2, "{}", r"record 7 \(Bound\) has version 2, .* reads 1 to 1: upgrade asched"),
         ("Bound", 0, "{}", r"record 7 \(Bound\) has version 0"),
-        ("Bound", 1, "{", r"record 7 \(Bound v1\) does not decode"),
-        ("Bound", 1, '{"type":"Bound","key":1}', r"record 7 \(Bound v1\) does not decode: .*key"),
+        ("Bound", 1, "{", r"record 7 \(Bound v1\) cannot be decoded"),
+        ("Bound", 1, '{"type":"Bound","key":1}', r"record 7 \(Bound v1\) cannot be decoded: .*key"),
         ("Bound", 1, '{"type":"TurnStarted","now_ns":1}', "record 7 .* 'TurnStarted'"),
     ],
 )
-def test_what_does_not_decode_is_named(kind: str, version: int, payload: str, message: str) -> None:
+def test_decode_error_names_record(kind: str, version: int, payload: str, message: str) -> None:
     with pytest.raises(RecordError, match=message):
         CODEC.decode(7, kind, version, "pod/ns/p", payload)
 
@@ -107,7 +107,7 @@ def _rename_machine(raw: dict[str, Any]) -> dict[str, Any]:
     return {("node" if name == "machine" else name): value for name, value in raw.items()}
 
 
-def test_upcasters_bring_each_old_version_up_step_by_step() -> None:
+def test_upcasters_apply_each_step() -> None:
     codec = Codec({"Bound": (_rename_host, _rename_machine)})
     now = Bound("ns/p", "u", "n")
     assert codec.encode(now).version == 3
@@ -120,7 +120,7 @@ def test_upcasters_bring_each_old_version_up_step_by_step() -> None:
 
 
 @pytest.mark.parametrize("newest", range(2, 8))
-def test_each_version_takes_exactly_the_steps_that_it_lacks(newest: int) -> None:
+def test_upcast_applies_only_missing_steps(newest: int) -> None:
     taken: list[int] = []
 
     def step_from(number: int) -> Upcaster:
@@ -141,12 +141,12 @@ def test_each_version_takes_exactly_the_steps_that_it_lacks(newest: int) -> None
             old[f"v{version}"] = version
         assert codec.decode(1, "Bound", version, "pod/ns/p", json.dumps(old)) == now
         assert taken == [*range(version, newest)]
-    with pytest.raises(RecordError, match=f"version {newest + 1}, this asched knows 1 to {newest}"):
+    with pytest.raises(RecordError, match=f"version {newest + 1}, this asched reads 1 to {newest}"):
         codec.decode(1, "Bound", newest + 1, "pod/ns/p", codec.encode(now).payload)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_first_step_of_any_kind_is_taken_and_the_result_is_written_anew(kind: str) -> None:
+def test_upcast_record_of_any_kind_is_encoded_in_new_version(kind: str) -> None:
     """A step that undoes what version 1 was given: every kind goes through raw JSON unharmed."""
     codec = Codec({kind: (lambda raw: {k: v for k, v in raw.items() if k != "once"},)})
 
@@ -162,14 +162,14 @@ def test_a_first_step_of_any_kind_is_taken_and_the_result_is_written_anew(kind: 
     brought_up()
 
 
-def test_other_kinds_keep_their_version() -> None:
+def test_other_kinds_keep_version() -> None:
     codec = Codec({"Bound": (_rename_host, _rename_machine)})
     assert codec.versions["Bound"] == 3
     assert {v for kind, v in codec.versions.items() if kind != "Bound"} == {1}
 
 
 @pytest.mark.parametrize("stored", ['{"type":"Bound"}', '{"host":null}', "[]", '"text"', "7"])
-def test_what_a_step_cannot_work_on_is_named(stored: str) -> None:
+def test_upcaster_failure_names_record(stored: str) -> None:
     def split_host(raw: dict[str, Any]) -> dict[str, Any]:
         rack, node = raw["host"].split("/")
         return {**raw, "rack": rack, "node": node}
@@ -179,18 +179,18 @@ def test_what_a_step_cannot_work_on_is_named(stored: str) -> None:
         codec.decode(9, "Bound", 1, "pod/ns/p", stored)
 
 
-def test_a_step_that_leaves_no_record_is_named() -> None:
+def test_upcaster_with_invalid_result_names_record() -> None:
     codec = Codec({"Bound": (lambda raw: {"type": "TurnStarted", "now_ns": 1},)})
     with pytest.raises(
-        RecordError, match=r"record 9 \(Bound v1\) does not decode: .*'TurnStarted'"
+        RecordError, match=r"record 9 \(Bound v1\) cannot be decoded: .*'TurnStarted'"
     ):
         codec.decode(9, "Bound", 1, "pod/ns/p", "{}")
     codec = Codec({"Bound": (lambda raw: {**raw, "key": 7},)})
-    with pytest.raises(RecordError, match=r"record 9 \(Bound v1\) does not decode"):
+    with pytest.raises(RecordError, match=r"record 9 \(Bound v1\) cannot be decoded"):
         codec.decode(9, "Bound", 1, "pod/ns/p", CODEC.encode(Bound("ns/p", "u", "n")).payload)
 
 
-def test_upcasters_of_a_kind_that_is_no_more_are_refused() -> None:
+def test_upcasters_of_unknown_kind_are_rejected() -> None:
     with pytest.raises(ValueError, match="Nonsense"):
         Codec({"Nonsense": (_rename_host,)})
     assert set(UPCASTERS) <= set(KINDS)

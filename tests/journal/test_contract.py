@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
+
 import anyio
 import anyio.lowlevel
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from asched.journal.chain import GENESIS, verify_range
+from asched.journal.chain import GENESIS, Head, seal, verify, verify_range
+from asched.journal.codec import CODEC, EncodedRecord
 from asched.journal.errors import ConflictError, FencedError, JournalError
 from asched.journal.memory import MemoryStore
 from asched.journal.store import Checkpoint, JournalStore, StoredRecord
@@ -22,14 +25,14 @@ async def everything(store: JournalStore) -> list[AnyRecord]:
     return [stored.record async for stored in store.read()]
 
 
-async def test_an_empty_journal(store: JournalStore) -> None:
+async def test_empty_journal(store: JournalStore) -> None:
     assert await store.head() == GENESIS
     assert await everything(store) == []
     assert [b async for b in store.batches()] == []
     assert await store.load_checkpoint() is None
 
 
-async def test_what_was_appended_is_read_in_order_with_its_number_and_time(
+async def test_read_returns_records_in_order(
     store: JournalStore,
 ) -> None:
     assert await store.append(turn(1), written_at_ns=100) == (1, 3)
@@ -41,7 +44,7 @@ async def test_what_was_appended_is_read_in_order_with_its_number_and_time(
     assert (head.seq, head.batch) == (7, 2)
 
 
-async def test_reading_a_part(store: JournalStore) -> None:
+async def test_read_range(store: JournalStore) -> None:
     for number in range(4):
         await store.append(turn(number), written_at_ns=number)
     assert [s.seq async for s in store.read(2, 7)] == [3, 4, 5, 6, 7]
@@ -51,7 +54,7 @@ async def test_reading_a_part(store: JournalStore) -> None:
     assert [s.seq async for s in store.read(5, 5)] == []
 
 
-async def test_reading_one_subject(store: JournalStore) -> None:
+async def test_read_subject(store: JournalStore) -> None:
     await store.append(mixed(), written_at_ns=1)
     assert [s.seq async for s in store.read(subject="pod/default/web-1")] == [2, 4]
     assert [s.seq async for s in store.read(2, subject="pod/default/web-1")] == [4]
@@ -60,7 +63,7 @@ async def test_reading_one_subject(store: JournalStore) -> None:
     assert [s.seq async for s in store.read(subject="' OR 1=1 --")] == []
 
 
-async def test_reading_more_than_a_chunk_in_batches_of_all_sizes(store: JournalStore) -> None:
+async def test_read_across_chunks(store: JournalStore) -> None:
     expected: list[AnyRecord] = []
     for number, pods in enumerate((0, 1, 999, 1500, 1000, 0)):
         batch = turn(number, pods)
@@ -70,7 +73,7 @@ async def test_reading_more_than_a_chunk_in_batches_of_all_sizes(store: JournalS
     assert [s.seq async for s in store.read(500, 3000)] == list(range(501, 3001))
 
 
-async def test_an_iteration_ends_at_the_head_of_its_first_step(store: JournalStore) -> None:
+async def test_iteration_ends_at_initial_head(store: JournalStore) -> None:
     await store.append(turn(1), written_at_ns=1)
     seen = []
     async for stored in store.read():
@@ -80,7 +83,7 @@ async def test_an_iteration_ends_at_the_head_of_its_first_step(store: JournalSto
     assert seen == [1, 2, 3]
 
 
-async def test_an_abandoned_iteration_holds_nothing_open(store: JournalStore) -> None:
+async def test_abandoned_iteration_releases_connection(store: JournalStore) -> None:
     await store.append(turn(1, 3000), written_at_ns=1)
     for _ in range(20):
         async for stored in store.read():
@@ -89,12 +92,12 @@ async def test_an_abandoned_iteration_holds_nothing_open(store: JournalStore) ->
     await store.append(turn(2), written_at_ns=2)
 
 
-async def test_an_empty_batch_is_refused(store: JournalStore) -> None:
+async def test_empty_batch_is_rejected(store: JournalStore) -> None:
     with pytest.raises(ValueError, match="at least one"):
         await store.append([], written_at_ns=1)
 
 
-async def test_a_record_that_cannot_be_encoded_stores_nothing_of_its_batch(
+async def test_encoding_error_stores_nothing(
     store: JournalStore,
 ) -> None:
     broken = [*turn(1), *turn(2)]
@@ -104,7 +107,7 @@ async def test_a_record_that_cannot_be_encoded_stores_nothing_of_its_batch(
     assert await store.head() == GENESIS
 
 
-async def test_a_repeated_append_is_stored_once(store: JournalStore) -> None:
+async def test_repeated_append_is_stored_once(store: JournalStore) -> None:
     first = await store.append(turn(1), written_at_ns=1, first_seq=1)
     assert await store.append(turn(1), written_at_ns=1, first_seq=1) == first
     second = await store.append(turn(2), written_at_ns=2, first_seq=4)
@@ -125,7 +128,7 @@ async def test_a_repeated_append_is_stored_once(store: JournalStore) -> None:
         (turn(1), 1, 0),
     ],
 )
-async def test_a_batch_that_is_neither_next_nor_a_repetition_is_refused(
+async def test_batch_out_of_sequence_is_rejected(
     store: JournalStore, records: list[AnyRecord], written_at_ns: int, first_seq: int
 ) -> None:
     await store.append(turn(1), written_at_ns=1)
@@ -135,7 +138,7 @@ async def test_a_batch_that_is_neither_next_nor_a_repetition_is_refused(
     assert await store.append(turn(2), written_at_ns=2, first_seq=4) == (4, 6)
 
 
-async def test_only_the_newest_writer_appends(open_store: OpenStore) -> None:
+async def test_only_newest_writer_appends(open_store: OpenStore) -> None:
     old, new = await open_store(), await open_store()
     with pytest.raises(FencedError, match="not claimed"):
         await old.append(turn(1), written_at_ns=1)
@@ -155,7 +158,7 @@ async def test_only_the_newest_writer_appends(open_store: OpenStore) -> None:
     assert [s.batch.epoch async for s in new.batches()] == [1, 2, 3]
 
 
-async def test_a_writer_deposed_unawares_is_fenced_not_merely_late(open_store: OpenStore) -> None:
+async def test_deposed_writer_is_fenced(open_store: OpenStore) -> None:
     old, new = await open_store(), await open_store()
     await old.claim("old", claimed_at_ns=1)
     await old.append(turn(1), written_at_ns=1)
@@ -166,7 +169,7 @@ async def test_a_writer_deposed_unawares_is_fenced_not_merely_late(open_store: O
     assert await everything(old) == turn(1) + turn(2)
 
 
-async def test_claims_at_once_get_an_epoch_each(open_store: OpenStore) -> None:
+async def test_concurrent_claims_get_different_epochs(open_store: OpenStore) -> None:
     stores = [await open_store() for _ in range(4)]
     epochs: list[int] = []
 
@@ -179,7 +182,7 @@ async def test_claims_at_once_get_an_epoch_each(open_store: OpenStore) -> None:
     assert sorted(epochs) == [1, 2, 3, 4]
 
 
-async def test_appends_at_once_are_gapless_and_whole(store: JournalStore) -> None:
+async def test_concurrent_appends_are_gapless(store: JournalStore) -> None:
     async def append(number: int) -> None:
         first_seq, last_seq = await store.append(turn(number, number), written_at_ns=number)
         stored = [s.record async for s in store.read(first_seq - 1, last_seq)]
@@ -192,7 +195,7 @@ async def test_appends_at_once_are_gapless_and_whole(store: JournalStore) -> Non
     assert await verified_head(store) == await store.head()
 
 
-async def test_readers_see_whole_batches_while_the_writer_writes(open_store: OpenStore) -> None:
+async def test_readers_see_complete_batches(open_store: OpenStore) -> None:
     writer = await open_store()
     await writer.claim("writer", claimed_at_ns=1)
     readers = [await open_store() for _ in range(3)]
@@ -218,9 +221,7 @@ async def test_readers_see_whole_batches_while_the_writer_writes(open_store: Ope
 
 
 @pytest.mark.parametrize("steps", [0, 1, 2, 3, 5, 8, 20])
-async def test_a_cancelled_append_is_all_or_nothing_and_can_be_repeated(
-    store: JournalStore, steps: int
-) -> None:
+async def test_cancelled_append_is_atomic_and_repeatable(store: JournalStore, steps: int) -> None:
     await store.append(turn(0), written_at_ns=0)
 
     async def append() -> None:
@@ -237,16 +238,26 @@ async def test_a_cancelled_append_is_all_or_nothing_and_can_be_repeated(
     assert await verified_head(store) == await store.head()
 
 
-async def test_the_chain_verifies_and_is_the_same_in_every_store(store: JournalStore) -> None:
+async def test_chain_is_the_same_in_every_store(store: JournalStore) -> None:
     for number in range(3):
         await store.append(turn(number), written_at_ns=number)
     await store.append(mixed(), written_at_ns=3)
     head = await store.head()
     assert await verified_head(store) == head
-    # Pinned: the same records have the same form everywhere. (That journals which exist go on
-    # verifying is seen in tests/audit/histories.)
-    assert head.hash == "04fbb45d9faffffc1e80a8b4e2882d1430aa7c0b17e262c06b0a6b1bec8ae5bf"
+    expected = GENESIS
+    for written_at_ns, records in enumerate([turn(0), turn(1), turn(2), mixed()]):
+        encoded = [CODEC.encode(record) for record in records]
+        expected = seal(expected, encoded, 1, written_at_ns).head
+    assert head == expected
     assert [s.batch.batch async for s in store.batches(2)] == [3, 4]
+
+
+def test_form_of_hash_is_stable() -> None:
+    sealed = seal(Head(7, 2, "ab" * 32), [EncodedRecord("Kind", 3, "pod/ä", '{"n":1}')], 4, 5)
+    text = f'{"ab" * 32}\nasched-batch-1 3 8 8 4 5\n8 3 4 5 7\nKindpod/ä{{"n":1}}\n'
+    assert sealed.batch.hash == hashlib.sha256(text.encode()).hexdigest()
+    assert verify(sealed, Head(7, 2, "ab" * 32)) == sealed.head
+    assert sealed.batch.hash == "1f07375eb15fcad7ad75d0e3276fe9abb69a57d77e0305ba2aec6219c1fc03b1"
 
 
 async def test_checkpoints(store: JournalStore) -> None:
@@ -262,11 +273,11 @@ async def test_checkpoints(store: JournalStore) -> None:
     await store.save_checkpoint(3, b"again")
     assert await store.load_checkpoint(3) == Checkpoint(3, b"again")
     for seq in (0, 13):
-        with pytest.raises(JournalError, match=f"record {seq} "):
+        with pytest.raises(JournalError, match=f"record {seq}: "):
             await store.save_checkpoint(seq, b"")
 
 
-async def test_another_opening_finds_everything(open_store: OpenStore) -> None:
+async def test_reopened_journal_has_all_data(open_store: OpenStore) -> None:
     first = await open_store()
     await first.claim("first", claimed_at_ns=1)
     await first.append(mixed(), written_at_ns=1)
@@ -286,9 +297,7 @@ async def test_another_opening_finds_everything(open_store: OpenStore) -> None:
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
-async def test_any_records_come_back_as_they_were(
-    store: JournalStore, batches: list[list[AnyRecord]]
-) -> None:
+async def test_any_records_round_trip(store: JournalStore, batches: list[list[AnyRecord]]) -> None:
     """The same appends give the same content and, started equal, the same chain as in memory."""
     before = (await store.head()).seq
     for number, batch in enumerate(batches):
@@ -298,7 +307,7 @@ async def test_any_records_come_back_as_they_were(
     assert await verified_head(store) == await store.head()
 
 
-async def test_a_store_of_its_own_is_empty() -> None:
+async def test_new_store_is_empty() -> None:
     first, second = MemoryStore(), MemoryStore()
     await first.claim("first", claimed_at_ns=1)
     await first.append(turn(1), written_at_ns=1)
@@ -314,7 +323,7 @@ async def test_subjects_of_a_kind(store: JournalStore) -> None:
     assert await store.subjects("service") == []
 
 
-async def test_stretches_are_the_batches_many_at_a_time(store: JournalStore) -> None:
+async def test_batch_ranges_equal_batches(store: JournalStore) -> None:
     for number in range(30):
         await store.append(turn(number, number % 4), written_at_ns=number)
     for after in (0, 7, 30):

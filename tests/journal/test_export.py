@@ -30,7 +30,7 @@ async def store() -> MemoryStore:
     return store
 
 
-async def test_json_lines(store: MemoryStore, tmp_path: Path) -> None:
+async def test_export_json_lines(store: MemoryStore, tmp_path: Path) -> None:
     path = tmp_path / "journal.jsonl"
     assert await export(store.batches(), open_sink(path)) == 7
     lines = [json.loads(line) for line in path.read_text().splitlines()]
@@ -50,7 +50,7 @@ async def test_json_lines(store: MemoryStore, tmp_path: Path) -> None:
     }
 
 
-async def test_parquet(store: MemoryStore, tmp_path: Path) -> None:
+async def test_export_parquet(store: MemoryStore, tmp_path: Path) -> None:
     path = tmp_path / "journal.parquet"
     assert await export(store.batches(), open_sink(path)) == 7
     rows = pq.read_table(path).to_pylist()
@@ -60,13 +60,13 @@ async def test_parquet(store: MemoryStore, tmp_path: Path) -> None:
     assert (rows[4]["seq"], rows[4]["batch"], rows[4]["epoch"]) == (5, 2, 1)
 
 
-async def test_an_empty_journal(tmp_path: Path) -> None:
+async def test_empty_journal(tmp_path: Path) -> None:
     for ending in ("jsonl", "parquet"):
         assert await export(MemoryStore().batches(), open_sink(tmp_path / f"none.{ending}")) == 0
     assert (tmp_path / "none.jsonl").read_bytes() == b""
 
 
-def test_without_pyarrow_it_is_said_what_to_install(
+def test_export_without_pyarrow_names_package(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow", None)
@@ -75,8 +75,8 @@ def test_without_pyarrow_it_is_said_what_to_install(
     assert not (tmp_path / "journal.parquet").exists()
 
 
-def test_paths_that_will_not_do(tmp_path: Path) -> None:
-    with pytest.raises(JournalError, match=r"expected a name in \.jsonl or \.parquet"):
+def test_invalid_export_paths(tmp_path: Path) -> None:
+    with pytest.raises(JournalError, match=r"expected a name that ends with \.jsonl or \.parquet"):
         open_sink(tmp_path / "journal.csv")
     (tmp_path / "there.jsonl").write_text("mine")
     for path in (tmp_path / "there.jsonl", tmp_path / "absent" / "x.jsonl"):

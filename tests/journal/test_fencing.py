@@ -56,7 +56,7 @@ async def writer(url: str, name: str) -> AsyncIterator[Writer]:
         assert await process.wait() == 0
 
 
-async def test_a_deposed_process_is_refused(database_url: str) -> None:
+async def test_deposed_process_is_rejected(database_url: str) -> None:
     async with writer(database_url, "old") as old:
         assert await old.line() == "epoch 1"
         assert await old.append(1) == "records 1 to 3"
@@ -98,7 +98,7 @@ HASH = "(SELECT hash FROM journal_batch WHERE batch = 1)"
         ("DELETE FROM journal_writer WHERE epoch = 2", "append-only"),
     ],
 )
-async def test_the_database_refuses(claimed_twice: str, statement: str, reason: str) -> None:
+async def test_database_rejects_statement(claimed_twice: str, statement: str, reason: str) -> None:
     engine = create_async_engine(engine_url(claimed_twice))
     with pytest.raises(DBAPIError, match=reason):
         async with engine.begin() as connection:
@@ -116,7 +116,7 @@ async def claimed_twice(database_url: str) -> str:
     return database_url
 
 
-async def test_appends_of_a_claim_under_way_wait_for_its_end(
+async def test_append_waits_for_concurrent_claim(
     new_postgres_database: NewDatabase,
 ) -> None:
     """PostgreSQL runs transactions side by side: the trigger's lock keeps them in order."""

@@ -49,7 +49,7 @@ async def run_until_killed(url: str, batches: int, more_bytes: int) -> int:
     return int(complete.splitlines()[-1])
 
 
-async def test_kill_9_of_a_writer(tmp_path: Path) -> None:
+async def test_sigkill_of_writer(tmp_path: Path) -> None:
     chance = random.Random(2)
     url = os.fspath(tmp_path / "journal.db")
     for kill in range(1, KILLS + 1):

@@ -29,7 +29,7 @@ async def refusal(url: str, *, read_only: bool = False) -> str:
     return f"{type(raised.value).__name__}: {message}"
 
 
-async def test_servers_and_databases_that_are_not_there(
+async def test_missing_server_or_database(
     new_postgres_database: NewDatabase, tmp_path: Path
 ) -> None:
     url = make_url(await new_postgres_database())
@@ -48,7 +48,7 @@ async def test_servers_and_databases_that_are_not_there(
     )
 
 
-async def test_without_the_driver_it_is_said_what_to_install(
+async def test_missing_driver_names_package(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.delitem(sys.modules, "asched.journal.postgres")
@@ -58,7 +58,7 @@ async def test_without_the_driver_it_is_said_what_to_install(
     )
 
 
-async def test_a_lost_connection_leaves_the_batch_to_be_repeated(
+async def test_append_can_be_repeated_after_lost_connection(
     new_postgres_database: NewDatabase,
 ) -> None:
     url = await new_postgres_database()
@@ -92,7 +92,7 @@ async def test_a_lost_connection_leaves_the_batch_to_be_repeated(
     await engine.dispose()
 
 
-async def test_commits_are_on_disk_before_they_are_confirmed_whatever_the_server_says(
+async def test_synchronous_commit_overrides_server_setting(
     new_postgres_database: NewDatabase,
 ) -> None:
     url = await new_postgres_database()
@@ -110,7 +110,7 @@ async def test_commits_are_on_disk_before_they_are_confirmed_whatever_the_server
     await database.close()
 
 
-async def test_openings_at_once_make_one_journal(new_postgres_database: NewDatabase) -> None:
+async def test_concurrent_opens_create_one_journal(new_postgres_database: NewDatabase) -> None:
     url = await new_postgres_database()
     epochs: list[int] = []
 
@@ -124,7 +124,7 @@ async def test_openings_at_once_make_one_journal(new_postgres_database: NewDatab
     assert sorted(epochs) == [1, 2, 3]
 
 
-async def test_a_read_only_journal_does_not_write(new_postgres_database: NewDatabase) -> None:
+async def test_read_only_journal_rejects_writes(new_postgres_database: NewDatabase) -> None:
     url = await new_postgres_database()
     async with open_journal(url) as store:
         assert await store.head() == GENESIS
@@ -133,7 +133,7 @@ async def test_a_read_only_journal_does_not_write(new_postgres_database: NewData
             await reader.claim("reader", claimed_at_ns=1)
 
 
-async def test_a_writer_that_sleeps_in_a_transaction_does_not_keep_its_successor_waiting(
+async def test_suspended_writer_does_not_block_claim(
     new_postgres_database: NewDatabase,
 ) -> None:
     url = await new_postgres_database()

@@ -78,7 +78,7 @@ async def url(new_postgres_database: NewDatabase) -> str:
     return await new_postgres_database()
 
 
-async def test_a_leader_waits_for_the_end_of_a_failover(url: str) -> None:
+async def test_leader_waits_for_failover(url: str) -> None:
     database = Standby(url)
     clock = HealingEngineClock(database.promote)
     async with open_journal(url) as store:
@@ -94,7 +94,7 @@ async def test_a_leader_waits_for_the_end_of_a_failover(url: str) -> None:
         assert [stored.record async for stored in store.read()] == [*turn(1), *turn(2)]
 
 
-async def test_a_daemon_that_starts_during_a_failover_waits(url: str) -> None:
+async def test_start_during_failover_waits(url: str) -> None:
     database = Standby(url)
     await database.demote()
     with pytest.raises(JournalUnreachableError, match="read-only transaction"):
@@ -106,7 +106,7 @@ async def test_a_daemon_that_starts_during_a_failover_waits(url: str) -> None:
     assert clock.pauses == 3
 
 
-async def test_a_daemon_that_starts_before_the_database_waits(url: str, tmp_path: Path) -> None:
+async def test_start_before_database_waits(url: str, tmp_path: Path) -> None:
     parsed, sockets = make_url(url), tmp_path / "sockets"
 
     async def start() -> None:
@@ -120,7 +120,7 @@ async def test_a_daemon_that_starts_before_the_database_waits(url: str, tmp_path
 
 
 @pytest.mark.parametrize(("user", "database"), [("nobody", None), (None, "absent")])
-async def test_what_trying_again_does_not_change_is_not_waited_for(
+async def test_permanent_error_is_not_retried(
     url: str, user: str | None, database: str | None
 ) -> None:
     async def no_help() -> None:

@@ -135,7 +135,7 @@ async def check(store: JournalStore, turns: int) -> None:
         ("55P03", JournalBusyError),  # lock_not_available
     ],
 )
-async def test_a_failing_statement_stores_nothing_and_may_be_repeated(
+async def test_failed_statement_stores_nothing_and_is_repeatable(
     url: str, store: JournalStore, moment: Moment, sqlstate: str, error: type[JournalError]
 ) -> None:
     faults, head = Faults(url), await store.head()
@@ -151,7 +151,7 @@ async def test_a_failing_statement_stores_nothing_and_may_be_repeated(
 
 
 @pytest.mark.parametrize("moment", OF_AN_APPEND)
-async def test_a_server_process_that_ends_stores_nothing_or_all(
+async def test_ended_server_process_is_atomic(
     url: str, store: JournalStore, moment: Moment
 ) -> None:
     faults = Faults(url)
@@ -165,7 +165,7 @@ async def test_a_server_process_that_ends_stores_nothing_or_all(
 
 
 @pytest.mark.parametrize("same", [True, False])
-async def test_a_try_that_is_committed_while_it_is_repeated(
+async def test_late_commit_of_first_attempt_is_detected(
     url: str, store: JournalStore, same: bool
 ) -> None:
     """The server has done all of it but the COMMIT when the repetition begins."""
@@ -176,7 +176,7 @@ async def test_a_try_that_is_committed_while_it_is_repeated(
         if same:
             assert await store.append(turn(2), written_at_ns=2, first_seq=4) == (4, 6)
             return
-        with pytest.raises(ConflictError, match="start at record 4, but the journal ends at 6"):
+        with pytest.raises(ConflictError, match="append at record 4: the journal ends at record 6"):
             await store.append(turn(2), written_at_ns=2, first_seq=4)
 
     engine = create_async_engine(url, poolclass=NullPool)
@@ -190,9 +190,7 @@ async def test_a_try_that_is_committed_while_it_is_repeated(
     assert await verified_head(store) == await store.head()
 
 
-async def test_an_archive_run_outlives_the_session_that_holds_its_lock(
-    url: str, store: JournalStore
-) -> None:
+async def test_archive_run_survives_lost_session(url: str, store: JournalStore) -> None:
     """A long run says nothing on it, and what says nothing may be cut off on the way."""
     assert isinstance(store, SqlStore)
     held = "locktype = 'advisory' AND classid = 1634952041"
@@ -205,7 +203,7 @@ async def test_an_archive_run_outlives_the_session_that_holds_its_lock(
         assert (await connection.execute(count)).scalar_one() == 1
 
 
-async def test_a_server_that_hangs_is_left_behind(
+async def test_hanging_server_is_abandoned(
     url: str, store: JournalStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(postgres, "_CLOSE_TIMEOUT_S", 0.05)
@@ -228,7 +226,7 @@ async def test_a_server_that_hangs_is_left_behind(
             os.kill(pid, signal.SIGCONT)
 
 
-async def test_a_checkpoint_without_room_changes_nothing(url: str, store: JournalStore) -> None:
+async def test_checkpoint_on_full_disk_changes_nothing(url: str, store: JournalStore) -> None:
     await store.save_checkpoint(3, b"before")
     faults = Faults(url)
     await faults.put(Moment.CHECKPOINT, raising("53100"))
@@ -256,7 +254,7 @@ class RepairingClock(SystemClock):
 
 @pytest.mark.parametrize("what", [raising("53100"), KILL], ids=["no room", "ends"])
 @pytest.mark.parametrize("moment", OF_AN_APPEND)
-async def test_a_daemon_holds_on_and_goes_on(
+async def test_daemon_retries_and_continues(
     url: str, store: JournalStore, moment: Moment, what: str
 ) -> None:
     faults = Faults(url)
@@ -265,6 +263,6 @@ async def test_a_daemon_holds_on_and_goes_on(
     with anyio.fail_after(PATIENCE_S):
         assert await commits.append(turn(2), 2) == 6
     assert commits.failures >= 3
-    assert commits.trouble == ""
+    assert commits.error == ""
     assert await commits.append(turn(3), 3) == 9
     await check(store, 3)

@@ -105,7 +105,7 @@ def fill(w: World) -> None:
     cluster.create("pods", pod("does-not-fit", nodeSelector={"disk": "ssd"}))
 
 
-async def test_no_secret_reaches_the_journal(tmp_path: Path) -> None:
+async def test_journal_contains_no_secret(tmp_path: Path) -> None:
     async with world(tmp_path, nodes=1) as w:
         fill(w)
         async with w.daemon():
@@ -132,7 +132,7 @@ def files(journal: Path) -> dict[str, bytes]:
     return {p.name: p.read_bytes() for p in journal.parent.glob(f"{journal.name}*")}
 
 
-def test_the_secrets_are_there_to_be_found() -> None:
+def test_secrets_exist_in_cluster() -> None:
     def marked(value: object) -> int:
         match value:
             case dict():

@@ -22,12 +22,12 @@ from tests.journal.record_forms import (
 )
 
 
-def test_every_record_is_written_as_its_version_says() -> None:
+def test_every_record_has_form_of_its_version() -> None:
     """Where this fails, its lines say what to do."""
     assert complaints(stored_forms(), current_forms()) == []
 
 
-def test_every_version_that_may_be_stored_is_written_down() -> None:
+def test_every_stored_version_is_documented() -> None:
     stored = stored_forms()
     for kind, version in CODEC.versions.items():
         assert stored.get(kind, {}).keys() >= {str(n) for n in range(1, version + 1)}
@@ -60,7 +60,7 @@ INNER = ("inner", tuple[Inner, ...], ())
 SCORE = ("score", int, 0)
 
 
-def test_the_same_fields_are_the_same_form() -> None:
+def test_equal_fields_have_equal_form() -> None:
     assert complaints(forms_of(Told), told_as(KEY, INNER, SCORE)) == []
 
 
@@ -76,7 +76,7 @@ def test_the_same_fields_are_the_same_form() -> None:
         ((KEY, ("inner", tuple[str, ...], ()), SCORE), "Told.inner was"),
     ],
 )
-def test_a_change_without_a_new_version_is_refused(fields: tuple[Any, ...], breach: str) -> None:
+def test_change_without_new_version_is_rejected(fields: tuple[Any, ...], breach: str) -> None:
     changed = told_as(*fields)
     found = complaints(forms_of(Told), changed)
     assert any(
@@ -88,14 +88,14 @@ def test_a_change_without_a_new_version_is_refused(fields: tuple[Any, ...], brea
         merged(forms_of(Told), changed)
 
 
-def test_what_is_inside_counts_too() -> None:
+def test_nested_change_is_detected() -> None:
     changed = deepcopy(forms_of(Told))
     del changed["Told"]["1"]["Inner"]["properties"]["size"]
     [line] = complaints(forms_of(Told), changed)
     assert "Inner.size is gone" in line
 
 
-def test_a_new_field_with_a_default_is_to_be_written_down() -> None:
+def test_new_field_with_default_must_be_documented() -> None:
     grown = told_as(KEY, INNER, SCORE, ("more", str, ""))
     assert complaints(forms_of(Told), grown) == [
         f"Told v1 has grown: write its form down with `{COMMAND}`"
@@ -103,7 +103,7 @@ def test_a_new_field_with_a_default_is_to_be_written_down() -> None:
     assert complaints(merged(forms_of(Told), grown), grown) == []
 
 
-def test_a_new_version_leaves_the_old_one_as_it_was() -> None:
+def test_new_version_keeps_old_form() -> None:
     second = forms_of(Told, version=2)
     del second["Told"]["2"]["Told"]["properties"]["score"]
     assert complaints(forms_of(Told), second) == [
@@ -115,12 +115,12 @@ def test_a_new_version_leaves_the_old_one_as_it_was() -> None:
     assert both["Told"]["1"] == forms_of(Told)["Told"]["1"]
 
 
-def test_a_kind_may_not_be_dropped() -> None:
+def test_kind_must_not_be_removed() -> None:
     [line] = complaints({**forms_of(Told), "Gone": {"1": {}}}, forms_of(Told))
     assert line == "Gone is known no more, but journals hold such records: keep it"
 
 
-def test_more_values_and_members_are_no_breach() -> None:
+def test_additional_enum_values_are_allowed() -> None:
     old: Form = {"T": {"properties": {"a": {"enum": [1, 2]}, "b": {"anyOf": [{"type": "null"}]}}}}
     new = deepcopy(old)
     new["T"]["properties"]["a"]["enum"].append(3)

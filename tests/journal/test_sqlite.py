@@ -70,19 +70,19 @@ def test_urls(url: str, path: str) -> None:
         "://",
     ],
 )
-def test_urls_of_no_file_are_refused(url: str) -> None:
+def test_urls_without_file_are_rejected(url: str) -> None:
     with pytest.raises(JournalUrlError, match="expected a file's path") as raised:
         sqlite_path(url)
     assert "secret" not in str(raised.value)
 
 
-async def test_memory_has_nothing_to_read() -> None:
+async def test_memory_journal_cannot_be_opened_read_only() -> None:
     async with open_journal("memory://") as store:
         assert await store.head() == GENESIS
     assert "nothing to read" in await refusal("memory://", read_only=True)
 
 
-async def test_paths_that_cannot_be_written(tmp_path: Path) -> None:
+async def test_unwritable_paths(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.write_text("")
     absent = tmp_path / "absent"
@@ -102,7 +102,7 @@ async def test_paths_that_cannot_be_written(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("read_only", [False, True])
-async def test_a_file_that_is_no_database(tmp_path: Path, read_only: bool) -> None:
+async def test_file_without_database(tmp_path: Path, read_only: bool) -> None:
     path = tmp_path / "notes.txt"
     path.write_text("dear diary, " * 100)
     message = await refusal(path, read_only=read_only)
@@ -110,14 +110,14 @@ async def test_a_file_that_is_no_database(tmp_path: Path, read_only: bool) -> No
     assert path.read_text() == "dear diary, " * 100
 
 
-async def test_a_database_without_a_journal_is_not_read(tmp_path: Path) -> None:
+async def test_database_without_journal(tmp_path: Path) -> None:
     path = tmp_path / "other.db"
     with closing(sqlite3.connect(path)) as connection:
         connection.execute("CREATE TABLE something (else_ TEXT)")
     assert "this database holds no journal" in await refusal(path, read_only=True)
 
 
-async def test_a_damaged_file(tmp_path: Path) -> None:
+async def test_corrupt_file(tmp_path: Path) -> None:
     path = tmp_path / "journal.db"
     async with open_journal(str(path)) as store:
         await store.claim("test", claimed_at_ns=1)
@@ -132,7 +132,7 @@ async def test_a_damaged_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("read_only", [False, True])
-async def test_a_newer_schema_is_refused_and_left_alone(tmp_path: Path, read_only: bool) -> None:
+async def test_newer_schema_is_rejected(tmp_path: Path, read_only: bool) -> None:
     path = tmp_path / "journal.db"
     async with open_journal(str(path)):
         pass
@@ -146,7 +146,7 @@ async def test_a_newer_schema_is_refused_and_left_alone(tmp_path: Path, read_onl
     )
 
 
-async def test_an_interrupted_upgrade_leaves_nothing(tmp_path: Path) -> None:
+async def test_interrupted_upgrade_is_rolled_back(tmp_path: Path) -> None:
     def fail_after_upgrade(connection: Connection) -> None:
         connection.exec_driver_sql("BEGIN IMMEDIATE")
         schema.upgrade(connection)
@@ -163,7 +163,7 @@ async def test_an_interrupted_upgrade_leaves_nothing(tmp_path: Path) -> None:
         assert await store.head() == GENESIS
 
 
-async def test_openings_at_once_make_one_journal(tmp_path: Path) -> None:
+async def test_concurrent_opens_create_one_journal(tmp_path: Path) -> None:
     epochs: list[int] = []
 
     async def open_and_claim() -> None:
@@ -176,7 +176,7 @@ async def test_openings_at_once_make_one_journal(tmp_path: Path) -> None:
     assert sorted(epochs) == [1, 2, 3, 4]
 
 
-async def test_a_read_only_journal_reads_and_does_not_write(tmp_path: Path) -> None:
+async def test_read_only_journal_reads_and_rejects_writes(tmp_path: Path) -> None:
     url = str(tmp_path / "my journal?#%20.db")
     async with open_journal(url) as writer:
         await writer.claim("test", claimed_at_ns=1)
@@ -192,7 +192,7 @@ async def test_a_read_only_journal_reads_and_does_not_write(tmp_path: Path) -> N
     assert sorted(os.listdir(tmp_path)) == ["my journal?#%20.db", "my journal?#%20.db-lock"]
 
 
-async def test_one_connection_writes_with_full_durability(tmp_path: Path) -> None:
+async def test_writer_connection_is_durable(tmp_path: Path) -> None:
     database = await SqliteDatabase.open(tmp_path / "journal.db", read_only=False)
     settings: dict[str, list[object]] = {}
     pragmas = ("journal_mode", "synchronous", "wal_autocheckpoint", "query_only")
@@ -211,7 +211,7 @@ async def test_one_connection_writes_with_full_durability(tmp_path: Path) -> Non
     }
 
 
-async def test_a_full_disk_stores_nothing_and_is_recovered_from(tmp_path: Path) -> None:
+async def test_full_disk_stores_nothing_and_recovers(tmp_path: Path) -> None:
     database = await SqliteDatabase.open(tmp_path / "journal.db", read_only=False)
     store = SqlStore(database)
     await store.claim("test", claimed_at_ns=1)
@@ -240,7 +240,7 @@ async def test_file_lock_excludes_others_and_times_out(tmp_path: Path) -> None:
             async with held(second, 0.02):
                 pytest.fail("both hold it")
         with (
-            pytest.raises(JournalBusyError, match="^busy$"),
+            pytest.raises(JournalBusyError, match=r"^busy$"),
             held_exclusively(path, "busy"),
         ):
             pytest.fail("both hold it")
@@ -253,11 +253,11 @@ async def test_file_lock_is_released_when_its_process_is_killed(tmp_path: Path) 
     path = tmp_path / "lock"
     code = (
         "import sys, time; from pathlib import Path; from asched.journal.lock import file_lock;"
-        " file_lock(Path(sys.argv[1])).acquire(); print('held', flush=True); time.sleep(60)"
+        " lock = file_lock(Path(sys.argv[1])); lock.acquire(); print('held', flush=True); time.sleep(60)"
     )
     async with await anyio.open_process([sys.executable, "-c", code, str(path)]) as holder:
         assert holder.stdout is not None
-        assert await holder.stdout.receive() == b"held\n"
+        assert (await holder.stdout.receive()).startswith(b"held")
         with pytest.raises(JournalBusyError):
             async with held(file_lock(path), 0.02):
                 pytest.fail("both hold it")
@@ -273,7 +273,7 @@ async def test_journal_with_unwritable_lock_file_cannot_be_opened(tmp_path: Path
         await SqliteDatabase.open(tmp_path / "journal.db", read_only=False)
 
 
-async def test_a_journal_is_for_its_owner_alone_whatever_the_umask(tmp_path: Path) -> None:
+async def test_files_are_readable_by_owner_only(tmp_path: Path) -> None:
     folder = tmp_path / "journal"
     folder.mkdir()
     before = os.umask(0)
@@ -287,7 +287,7 @@ async def test_a_journal_is_for_its_owner_alone_whatever_the_umask(tmp_path: Pat
     assert set(modes.values()) == {0o600}
 
 
-async def test_a_schema_error_names_the_file(tmp_path: Path) -> None:
+async def test_schema_error_names_file(tmp_path: Path) -> None:
     path = tmp_path / "journal.db"
     with closing(sqlite3.connect(path)):
         pass

@@ -51,7 +51,7 @@ async def path(tmp_path: Path) -> Path:
         ("INSERT OR REPLACE INTO journal_writer VALUES (1, 'me', 1, '')", "out of sequence"),
     ],
 )
-def test_triggers_refuse(path: Path, statement: str, reason: str) -> None:
+def test_triggers_reject_changes(path: Path, statement: str, reason: str) -> None:
     with (
         closing(sqlite3.connect(path)) as connection,
         pytest.raises(sqlite3.IntegrityError, match=reason),
@@ -93,9 +93,7 @@ def tamper(path: Path, *statements: str) -> None:
           "UPDATE journal_record SET batch = batch - 1"], "batch 1 .* does not follow batch 0"),
     ],
 )  # fmt: skip
-async def test_verification_names_the_batch(
-    path: Path, statements: list[str], message: str
-) -> None:
+async def test_verification_names_batch(path: Path, statements: list[str], message: str) -> None:
     async with open_journal(str(path)) as store:
         assert (await verified_head(store)).seq == 12
     tamper(path, *statements)
@@ -105,14 +103,14 @@ async def test_verification_names_the_batch(
 
 
 @pytest.mark.parametrize(("seq", "missing"), [(1, 1), (5, 5), (12, 12)])
-async def test_reading_notices_a_missing_record(path: Path, seq: int, missing: int) -> None:
+async def test_read_detects_missing_record(path: Path, seq: int, missing: int) -> None:
     tamper(path, f"DELETE FROM journal_record WHERE seq = {seq}")
     async with open_journal(str(path), read_only=True) as store:
         with pytest.raises(JournalCorruptError, match=f"record {missing} is missing"):
             assert [s async for s in store.read()] == []
 
 
-async def test_reading_names_a_record_that_does_not_decode(path: Path) -> None:
+async def test_read_names_undecodable_record(path: Path) -> None:
     tamper(path, "UPDATE journal_record SET payload = '{\"type\":' WHERE seq = 5")
     async with open_journal(str(path), read_only=True) as store:
         with pytest.raises(RecordError, match="record 5 "):
@@ -126,9 +124,7 @@ async def database(path: Path) -> AsyncIterator[SqliteDatabase]:
     await database.close()
 
 
-async def test_a_writer_that_lost_its_place_is_refused(
-    path: Path, database: SqliteDatabase
-) -> None:
+async def test_writer_with_stale_head_is_rejected(path: Path, database: SqliteDatabase) -> None:
     store = SqlStore(database)
     await store.claim("test", claimed_at_ns=2)
     await store.append(turn(4), written_at_ns=4)

@@ -91,7 +91,7 @@ EDITS = [
 ]
 
 
-async def test_what_is_as_it_was_written_verifies(path: Path) -> None:
+async def test_unaltered_journal_verifies(path: Path) -> None:
     found = await proven(path)
     assert (found.records, found.batches, found.writers, found.checkpoints) == (18, 6, 2, 2)
     assert found.head.seq == 18
@@ -100,7 +100,7 @@ async def test_what_is_as_it_was_written_verifies(path: Path) -> None:
 
 @pytest.mark.parametrize("row", ["first", "middle", "last"])
 @pytest.mark.parametrize(("table", "column"), EDITS, ids=lambda value: getattr(value, "name", None))
-async def test_an_edit_of_any_column_of_any_row(
+async def test_edit_of_any_column_is_detected(
     path: Path, table: Table, column: Column[object], row: str
 ) -> None:
     (key,) = table.primary_key.columns
@@ -119,13 +119,13 @@ async def test_an_edit_of_any_column_of_any_row(
 
 
 @pytest.mark.parametrize("seq", range(1, 19))
-async def test_the_deletion_of_any_record(path: Path, seq: int) -> None:
+async def test_deletion_of_any_record_is_detected(path: Path, seq: int) -> None:
     await tamper(str(path), f"DELETE FROM journal_record WHERE seq = {seq}")
     assert f"batch {(seq + 2) // 3} " in await fault(path)
 
 
 @pytest.mark.parametrize("batch", range(1, BATCHES + 1))
-async def test_the_deletion_of_any_batch(path: Path, batch: int) -> None:
+async def test_deletion_of_any_batch_is_detected(path: Path, batch: int) -> None:
     await tamper(
         str(path),
         f"DELETE FROM journal_batch WHERE batch = {batch}",
@@ -140,7 +140,7 @@ async def test_the_deletion_of_any_batch(path: Path, batch: int) -> None:
 
 
 @pytest.mark.parametrize("epoch", [1, 2])
-async def test_the_deletion_of_a_writer(path: Path, epoch: int) -> None:
+async def test_deletion_of_writer_is_detected(path: Path, epoch: int) -> None:
     await tamper(str(path), f"DELETE FROM journal_writer WHERE epoch = {epoch}")
     assert await fault(path) == f"the writer of epoch {epoch} is missing from the journal"
 
@@ -155,11 +155,11 @@ COPIED = (
 @pytest.mark.parametrize(
     ("statements", "message"),
     [
-        ([f"INSERT INTO journal_record VALUES (19, 6, {RECORD})"], "record 19 was put in"),
-        ([f"INSERT INTO journal_record VALUES (19, 7, {RECORD})"], "record 19 was put in"),
-        ([f"INSERT INTO journal_record VALUES (-5, 1, {RECORD})"], "record -5 was put in"),
+        ([f"INSERT INTO journal_record VALUES (19, 6, {RECORD})"], "record 19 was inserted"),
+        ([f"INSERT INTO journal_record VALUES (19, 7, {RECORD})"], "record 19 was inserted"),
+        ([f"INSERT INTO journal_record VALUES (-5, 1, {RECORD})"], "record -5 was inserted"),
         ([f"INSERT INTO journal_batch VALUES (0, 0, 0, 1, 1, '{GENESIS_HASH}', '')"],
-         "batch 0 was put in"),
+         "batch 0 was inserted"),
         ([f"INSERT INTO journal_batch VALUES (7, 19, 19, 2, 1, '{GENESIS_HASH}', '')",
           f"INSERT INTO journal_record VALUES (19, 7, {RECORD})"], "batch 7 .* is not chained"),
         ([COPIED,
@@ -168,14 +168,14 @@ COPIED = (
          "the writer of epoch 3 was altered"),
     ],
 )  # fmt: skip
-async def test_insertions(path: Path, statements: list[str], message: str) -> None:
+async def test_insertions_are_detected(path: Path, statements: list[str], message: str) -> None:
     await tamper(str(path), *statements)
     with pytest.raises(JournalCorruptError, match=message):
         await proven(path)
 
 
 @pytest.mark.parametrize(("one", "other"), [(1, 2), (4, 5), (3, 4), (2, 17), (17, 18)])
-async def test_two_records_that_changed_places(path: Path, one: int, other: int) -> None:
+async def test_swapped_records_are_detected(path: Path, one: int, other: int) -> None:
     def move(seq: int, to: int) -> str:
         batch = (to + 2) // 3 if to > 0 else 1
         return f"UPDATE journal_record SET seq = {to}, batch = {batch} WHERE seq = {seq}"
@@ -184,7 +184,7 @@ async def test_two_records_that_changed_places(path: Path, one: int, other: int)
     assert f"batch {(one + 2) // 3} " in await fault(path)
 
 
-async def test_two_batches_that_changed_places(path: Path) -> None:
+async def test_swapped_batches_are_detected(path: Path) -> None:
     """With their records, renumbered so that nothing but the chain can tell."""
     statements = []
     for batch, to in ((2, -1), (3, 2), (-1, 3)):
@@ -206,7 +206,7 @@ def cut_off(batch: int, *, checkpoints: bool) -> list[str]:
 
 
 @pytest.mark.parametrize("batch", range(1, BATCHES + 1))
-async def test_a_truncation_is_noticed_by_the_checkpoint(path: Path, batch: int) -> None:
+async def test_truncation_is_detected_by_checkpoint(path: Path, batch: int) -> None:
     await tamper(str(path), *cut_off(batch, checkpoints=False))
     assert await fault(path) == (
         f"the journal ends at record {3 * batch - 3}, but it once had record 18:"
@@ -215,7 +215,7 @@ async def test_a_truncation_is_noticed_by_the_checkpoint(path: Path, batch: int)
 
 
 @pytest.mark.parametrize("batch", range(1, BATCHES + 1))
-async def test_a_truncation_with_its_checkpoints_is_noticed_by_who_kept_the_head(
+async def test_truncation_with_checkpoints_is_detected_by_trusted_head(
     path: Path, batch: int
 ) -> None:
     kept = str((await proven(path)).head)
@@ -224,9 +224,7 @@ async def test_a_truncation_with_its_checkpoints_is_noticed_by_who_kept_the_head
     assert "it once had record 18" in await fault(path, kept)
 
 
-async def test_a_journal_written_anew_is_noticed_by_who_kept_any_head(
-    path: Path, tmp_path: Path
-) -> None:
+async def test_rewritten_journal_is_detected_by_trusted_head(path: Path, tmp_path: Path) -> None:
     async with open_journal(str(path), read_only=True) as store:
         heads = [TrustedHead(s.batch.last_seq, s.batch.hash) async for s in store.batches()]
     other = tmp_path / "other.db"
@@ -236,9 +234,9 @@ async def test_a_journal_written_anew_is_noticed_by_who_kept_any_head(
             await store.append(turn(number), written_at_ns=number)
     for head in heads:
         await proven(path, str(head))
-        assert f"does not have the head {head} that was kept" in await fault(other, str(head))
+        assert f"does not have the trusted head {head}" in await fault(other, str(head))
     middle = heads[2]._replace(seq=8)
-    assert "does not have the head 8:" in await fault(path, str(middle))
+    assert "does not have the trusted head 8:" in await fault(path, str(middle))
 
 
 @pytest.mark.parametrize(
@@ -249,18 +247,18 @@ async def test_a_journal_written_anew_is_noticed_by_who_kept_any_head(
         "UPDATE journal_checkpoint SET seq = 12 WHERE seq = 8",
     ],
 )
-async def test_checkpoints_that_were_altered(path: Path, statement: str) -> None:
+async def test_altered_checkpoints_are_detected(path: Path, statement: str) -> None:
     await tamper(str(path), statement)
-    assert "is not the one that the checkpoint at record" in await fault(path)
+    assert "differs from the one before the checkpoint at record" in await fault(path)
 
 
 @pytest.mark.parametrize("text_", ["", "7", "7:abc", f"x:{GENESIS_HASH}", f"7:{'g' * 64}"])
-def test_what_is_no_head(text_: str) -> None:
-    with pytest.raises(ValueError, match="is no SEQ:HASH"):
+def test_invalid_head(text_: str) -> None:
+    with pytest.raises(ValueError, match="is not SEQ:HASH"):
         TrustedHead.parse(text_)
 
 
-async def test_an_empty_journal_verifies_and_so_does_its_head_ever_after() -> None:
+async def test_head_of_empty_journal_verifies() -> None:
     store = MemoryStore()
     head = (await verify_journal(store)).head
     assert head == TrustedHead(0, GENESIS_HASH)
@@ -281,7 +279,7 @@ async def test_tampering_in_every_kind_of_database(database_url: str) -> None:
          "UPDATE journal_batch SET written_at_ns = written_at_ns - 1 WHERE batch = 2",
          "batch 2 .* altered"),
         (f"INSERT INTO journal_record VALUES (19, 6, {RECORD})",
-         "DELETE FROM journal_record WHERE seq = 19", "record 19 was put in"),
+         "DELETE FROM journal_record WHERE seq = 19", "record 19 was inserted"),
         ("UPDATE journal_writer SET writer = writer || 'x' WHERE epoch = 1",
          "UPDATE journal_writer SET writer = 'writer 1' WHERE epoch = 1", "writer of epoch 1"),
     ):  # fmt: skip

@@ -45,7 +45,7 @@ async def ask(
             return error, server.asked
 
 
-async def test_retry_after_is_honoured_and_even_a_post_is_sent_again() -> None:
+async def test_throttled_post_is_retried_after_retry_after() -> None:
     clock = ManualClock()
     put_off = refusal(429, "TooManyRequests", Retry_After="7")
     answer, asked = await ask(clock, put_off, OK, method="POST")
@@ -54,7 +54,7 @@ async def test_retry_after_is_honoured_and_even_a_post_is_sent_again() -> None:
     assert 7.0 <= clock.now_s <= 7.0 * 1.2
 
 
-async def test_a_get_is_repeated_after_server_errors_with_growing_pauses() -> None:
+async def test_get_is_retried_after_server_errors_with_backoff() -> None:
     clock = ManualClock()
     answer, asked = await ask(clock, refusal(500, ""), refusal(503, ""), refusal(504, ""), OK)
     assert answer == b"{}"
@@ -65,7 +65,7 @@ async def test_a_get_is_repeated_after_server_errors_with_growing_pauses() -> No
 
 
 @pytest.mark.parametrize("failure", [refusal(500, "InternalError"), Answer(drop=True)])
-async def test_a_post_of_unknown_fate_is_not_repeated(failure: Answer) -> None:
+async def test_post_with_unknown_result_is_not_retried(failure: Answer) -> None:
     clock = ManualClock()
     answer, asked = await ask(clock, failure, OK, method="POST")
     assert isinstance(answer, ApiError | NoResponseError)
@@ -74,19 +74,19 @@ async def test_a_post_of_unknown_fate_is_not_repeated(failure: Answer) -> None:
     assert clock.sleeps_s == []
 
 
-async def test_a_get_is_repeated_after_a_dropped_connection() -> None:
+async def test_get_is_retried_after_dropped_connection() -> None:
     answer, _ = await ask(ManualClock(), Answer(drop=True), OK)
     assert answer == b"{}"
 
 
-async def test_a_connection_dropped_within_the_body_is_no_answer() -> None:
+async def test_connection_dropped_within_body_is_no_response() -> None:
     answer, asked = await ask(ManualClock(), Answer(body=[b'{"kind":'], drop=True), attempts=1)
     assert isinstance(answer, NoResponseError)
     assert answer.sent
     assert len(asked) == 1
 
 
-async def test_what_the_client_did_wrong_is_not_repeated() -> None:
+async def test_client_errors_are_not_retried() -> None:
     answer, asked = await ask(ManualClock(), refusal(422, "Invalid"))
     assert isinstance(answer, ApiError)
     assert (answer.status, answer.reason) == (422, "Invalid")
@@ -101,7 +101,7 @@ async def test_attempts_are_bounded() -> None:
     assert len(clock.sleeps_s) == 3
 
 
-async def test_nobody_listening_is_tried_again_for_every_method() -> None:
+async def test_refused_connection_is_retried_for_every_method() -> None:
     async with ScriptedServer(in_turn(OK)).run() as server:
         url = server.url
     clock = ManualClock()
@@ -112,20 +112,18 @@ async def test_nobody_listening_is_tried_again_for_every_method() -> None:
     assert len(clock.sleeps_s) == 2
 
 
-async def test_a_slow_server_is_given_up() -> None:
+async def test_slow_server_times_out() -> None:
     async with (
         ScriptedServer(in_turn(Answer(hang=True))).run() as server,
         client_for(server.url, ManualClock(), retry=RetryPolicy(attempts=1)) as client,
     ):
         with pytest.raises(NoResponseError) as caught:
-            await client.request(
-                "GET", "/api/v1/pods", options=RequestOptions(timeout_s=0.05)
-            )
+            await client.request("GET", "/api/v1/pods", options=RequestOptions(timeout_s=0.05))
     assert caught.value.sent
     assert "timed out" in str(caught.value)
 
 
-async def test_requests_say_who_asks_and_that_json_is_wanted() -> None:
+async def test_requests_have_user_agent_and_accept_json() -> None:
     _, (asked,) = await ask(ManualClock(), OK, method="POST")
     assert asked.headers["User-Agent"].startswith("asched/")
     assert asked.headers["Accept"] == "application/json"
@@ -156,7 +154,7 @@ def exchanges(shared_dir: Path) -> dict[str, dict[str, Any]]:
 
 
 @pytest.mark.parametrize("name", RECORDED)
-async def test_recorded_refusals_are_understood(
+async def test_recorded_failures_are_decoded(
     name: str, exchanges: dict[str, dict[str, Any]]
 ) -> None:
     response = exchanges[name]
@@ -181,7 +179,7 @@ async def test_recorded_refusals_are_understood(
         (b'{"code":"x"}', '{"code":"x"}'),
     ],
 )
-def test_a_body_that_is_no_status_still_gives_one_line(body: bytes, message: str) -> None:
+def test_body_without_status_gives_one_line_message(body: bytes, message: str) -> None:
     error = ApiError.from_response(502, body, "soon")
     assert (error.status, error.message, error.retry_after_s) == (502, message, None)
     assert "\n" not in str(error)
@@ -213,7 +211,7 @@ def only(token: str) -> Any:
     return script
 
 
-async def test_a_refused_token_is_renewed_once_and_the_request_sent_again() -> None:
+async def test_rejected_token_is_renewed_once_and_request_retried() -> None:
     async with ScriptedServer(only("new")).run() as server:
         source = Tokens(server.url, "old", "new")
         clock = ManualClock()
@@ -225,7 +223,7 @@ async def test_a_refused_token_is_renewed_once_and_the_request_sent_again() -> N
     assert len(server.asked) == 3
 
 
-async def test_a_token_refused_for_good_is_not_renewed_again_and_again() -> None:
+async def test_permanently_rejected_token_is_renewed_at_intervals() -> None:
     async with ScriptedServer(only("none")).run() as server:
         source = Tokens(server.url, "a", "b")
         clock = ManualClock()
@@ -237,7 +235,7 @@ async def test_a_token_refused_for_good_is_not_renewed_again_and_again() -> None
     assert source.loads == 2
 
 
-async def test_where_there_is_a_proxy_requests_go_to_it_with_all_their_meaning() -> None:
+async def test_requests_through_proxy_are_complete() -> None:
     async with ScriptedServer(in_turn(refusal(429, "", Retry_After="3"), OK)).run() as proxy:
         away = Credentials("http://api.invalid/prefix", "Bearer t", proxy=proxy.url)
         clock = ManualClock()
@@ -250,7 +248,7 @@ async def test_where_there_is_a_proxy_requests_go_to_it_with_all_their_meaning()
     assert clock.sleeps_s[0] >= 3.0
 
 
-async def test_a_token_is_renewed_before_it_expires() -> None:
+async def test_token_is_renewed_before_expiry() -> None:
     clock = ManualClock()
     async with ScriptedServer(in_turn(OK)).run() as server:
         expiry = clock.utc().replace(minute=10)
@@ -266,7 +264,7 @@ async def test_a_token_is_renewed_before_it_expires() -> None:
 
 
 @given(st.integers(0, 2**32), st.lists(st.none() | st.floats(0, 1e6), max_size=20))
-def test_pauses_grow_to_the_limit_and_never_vanish(seed: int, asked: list[float | None]) -> None:
+def test_backoff_grows_to_limit_and_never_vanishes(seed: int, asked: list[float | None]) -> None:
     policy = RetryPolicy(initial_s=0.1, factor=2, max_s=5)
     backoff = Backoff(policy, Random(seed))
     for count, at_least_s in enumerate(asked):
@@ -278,7 +276,7 @@ def test_pauses_grow_to_the_limit_and_never_vanish(seed: int, asked: list[float 
     assert backoff.next_s() <= 0.1
 
 
-async def test_the_budget_allows_a_burst_and_then_its_rate() -> None:
+async def test_budget_allows_burst_then_rate() -> None:
     clock = ManualClock()
     budget = RequestBudget(qps=10, burst=5, clock=clock)
     for _ in range(25):
@@ -288,6 +286,6 @@ async def test_the_budget_allows_a_burst_and_then_its_rate() -> None:
 
 
 @pytest.mark.parametrize(("qps", "burst"), [(0, 1), (-1, 1), (5, 0)])
-def test_a_budget_of_nothing_is_refused(qps: float, burst: int) -> None:
+def test_empty_budget_is_rejected(qps: float, burst: int) -> None:
     with pytest.raises(ValueError, match="qps must be positive"):
         RequestBudget(qps, burst, ManualClock())

@@ -1,4 +1,4 @@
-"""Kubeconfigs, good and bad, and the service account of a pod."""
+"""Kubeconfigs, valid and invalid, and the service account of a pod."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from asched.kube.connection import (
     connect,
     find_credentials,
 )
-from asched.kube.errors import KubeConfigError
+from asched.kube.errors import CredentialPluginError, KubeConfigError
 from tests.kube.harness import BEGIN, Answer, ScriptedServer, in_turn
 
 X_AT_C = "current-context: x\ncontexts: [{name: x, context: {cluster: c, user: me}}]\n"
@@ -37,7 +37,7 @@ AgNIADBFAiEAiCi4BJLXWztKLofKNMIwSZ9CAl+gMJlouVqZZDYl2c4CIFDpSeu3
 SpFmIs0bh3t20Yzile2rCaE0TKoaOXkxzEGl
 -----END CERTIFICATE-----
 """
-"""A self-signed certificate whose key nobody has."""
+"""A self-signed certificate; its key was deleted."""
 GARBAGE = base64.b64encode(b"not a certificate").decode()
 
 
@@ -55,7 +55,7 @@ def kubeconfig(
     return path
 
 
-async def test_connecting_with_a_token(tmp_path: Path) -> None:
+async def test_connect_sends_token(tmp_path: Path) -> None:
     async with ScriptedServer(in_turn(Answer(body=b"ok"))).run() as server:
         path = kubeconfig(tmp_path, server.url + "/", {"token": "secret"})
         async with connect(path, "x", qps=100) as client:
@@ -65,17 +65,17 @@ async def test_connecting_with_a_token(tmp_path: Path) -> None:
     assert server.asked[0].path == "/readyz"
 
 
-async def test_a_user_in_the_url_is_sent_as_basic_authorization(tmp_path: Path) -> None:
+async def test_user_in_url_is_sent_as_basic_authorization(tmp_path: Path) -> None:
     async with ScriptedServer(in_turn(Answer(body=b"ok"))).run() as server:
         with_user = server.url.replace("//", "//me%40home:a:b@")
         async with connect(kubeconfig(tmp_path, with_user)) as client:
             assert await client.request("GET", "/readyz") == b"ok"
             assert client.server == server.url
-    said = server.asked[0].headers["Authorization"]
-    assert said == "Basic " + base64.b64encode(b"me@home:a:b").decode()
+    authorization = server.asked[0].headers["Authorization"]
+    assert authorization == "Basic " + base64.b64encode(b"me@home:a:b").decode()
 
 
-async def test_a_token_file_is_read_again_every_minute(tmp_path: Path) -> None:
+async def test_token_file_is_reread_every_minute(tmp_path: Path) -> None:
     (tmp_path / "token").write_text("first\n")
     path = kubeconfig(tmp_path, "http://api", {"tokenFile": str(tmp_path / "token")})
     source = KubeConfig([path])
@@ -86,7 +86,7 @@ async def test_a_token_file_is_read_again_every_minute(tmp_path: Path) -> None:
     assert (await source.load(BEGIN)).authorization == "Bearer second"
 
 
-async def test_an_exec_plugin_gives_the_token_and_its_expiry(tmp_path: Path) -> None:
+async def test_exec_plugin_returns_token_and_expiry(tmp_path: Path) -> None:
     credential = (
         '{"apiVersion":"client.authentication.k8s.io/v1","kind":"ExecCredential",'
         '"status":{"token":"minted","expirationTimestamp":"2026-01-01T01:00:00Z"}}'
@@ -103,7 +103,49 @@ async def test_an_exec_plugin_gives_the_token_and_its_expiry(tmp_path: Path) -> 
     assert 0 < (BEGIN.replace(hour=1) - found.renew_at).total_seconds() < 60
 
 
-async def test_certificates_are_verified_unless_told_otherwise(tmp_path: Path) -> None:
+async def test_hanging_exec_plugin_times_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("asched.kube.connection.LOAD_TIMEOUT_S", 0.3)
+    plugin = {
+        "apiVersion": "client.authentication.k8s.io/v1",
+        "command": sys.executable,
+        "args": ["-c", "import time; time.sleep(60)"],
+    }
+    path = kubeconfig(tmp_path, "http://api", {"exec": plugin})
+    with pytest.raises(CredentialPluginError, match=r"config: no credentials within 0\.3 s"):
+        await KubeConfig([path]).load(BEGIN)
+
+
+async def test_user_name_and_password_are_sent_as_basic_authorization(tmp_path: Path) -> None:
+    path = kubeconfig(tmp_path, "http://api", {"username": "me", "password": "a:b"})
+    found = await KubeConfig([path]).load(BEGIN)
+    assert found.authorization == "Basic " + base64.b64encode(b"me:a:b").decode()
+
+
+async def test_expired_oidc_token_without_refresh_token_is_rejected(tmp_path: Path) -> None:
+    payload = base64.urlsafe_b64encode(b'{"exp": 1}').decode().rstrip("=")
+    provider = {"name": "oidc", "config": {"id-token": f"a.{payload}.c"}}
+    path = kubeconfig(tmp_path, "http://api", {"auth-provider": provider})
+    with pytest.raises(KubeConfigError, match="oidc: No valid id-token"):
+        await KubeConfig([path]).load(BEGIN)
+
+
+async def test_files_in_kubeconfig_variable_are_merged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = kubeconfig(tmp_path, "http://api", {"tokenFile": "token"})
+    (tmp_path / "token").write_text("relative to the file\n")
+    contexts = tmp_path / "contexts"
+    contexts.write_text("contexts: [{name: y, context: {cluster: c, user: u}}]\n")
+    monkeypatch.setenv("KUBECONFIG", f"{contexts}{os.pathsep}{tmp_path / 'none'}:{cluster}")
+    found = await find_credentials(None, "y").load(BEGIN)
+    assert found.server == "http://api"
+    assert found.authorization == "Bearer relative to the file"
+    assert found.renew_at == BEGIN + TOKEN_FILE_REREAD
+
+
+async def test_certificates_are_verified_by_default(tmp_path: Path) -> None:
     strict = await KubeConfig([kubeconfig(tmp_path, "https://api")]).load(BEGIN)
     assert strict.tls is not None
     assert (strict.tls.verify_mode, strict.tls.check_hostname) == (ssl.CERT_REQUIRED, True)
@@ -114,7 +156,7 @@ async def test_certificates_are_verified_unless_told_otherwise(tmp_path: Path) -
     assert loose.tls.verify_mode is ssl.CERT_NONE
 
 
-async def test_the_same_certificates_keep_their_connections(tmp_path: Path) -> None:
+async def test_unchanged_certificates_reuse_tls_context(tmp_path: Path) -> None:
     source = KubeConfig([kubeconfig(tmp_path, "https://api", {"token": "t"})])
     assert (await source.load(BEGIN)).tls is (await source.load(BEGIN)).tls
 
@@ -137,7 +179,7 @@ async def test_the_same_certificates_keep_their_connections(tmp_path: Path) -> N
         ({"exec": {"command": "true"}}, {}, "apiVersion"),
     ],
 )
-async def test_bad_credentials_are_one_line(
+async def test_invalid_credentials_raise_one_line_error(
     user: dict[str, Any], cluster: dict[str, Any], says: str, tmp_path: Path
 ) -> None:
     path = kubeconfig(tmp_path, "https://api", user, **cluster)
@@ -155,12 +197,13 @@ async def test_bad_credentials_are_one_line(
         ("- a\n", "not a kubeconfig"),
         ("a: [\n", "not YAML"),
         ("contexts: []\n", "no current-context"),
-        ("current-context: x\ncontexts: {}\n", "no context 'x'; there is: none"),
+        ("current-context: x\ncontexts: {}\n", "no context 'x'; available: none"),
         (
             "current-context: x\ncontexts: [{name: a, context: {}}, {name: b}]\n",
-            "no context 'x'; there is: a, b",
+            "no context 'x'; available: a, b",
         ),
-        ("current-context: x\ncontexts: [{name: x, context: {cluster: c}}]\n", "cluster: 'c'"),
+        ("current-context: x\ncontexts: [{name: x, context: {cluster: c}}]\n", "user: None"),
+        (X_AT_C + "users: [{name: me, user: {}}]\n", "name c in"),
         (X_AT_C + "clusters: [{name: c, cluster: {}}]\n", "user: 'me'"),
         (X_AT_C + "clusters: [{name: c}]\nusers: [{name: me, user: {}}]\n", "Expected key cluster"),
         (
@@ -169,7 +212,9 @@ async def test_bad_credentials_are_one_line(
         ),
     ],
 )
-async def test_bad_kubeconfigs_are_one_line(text: str, says: str, tmp_path: Path) -> None:
+async def test_invalid_kubeconfig_raises_one_line_error(
+    text: str, says: str, tmp_path: Path
+) -> None:
     path = tmp_path / "config"
     path.write_text(text)
     with pytest.raises(KubeConfigError) as caught:
@@ -179,18 +224,18 @@ async def test_bad_kubeconfigs_are_one_line(text: str, says: str, tmp_path: Path
     assert "\n" not in str(caught.value)
 
 
-async def test_a_missing_file_and_a_folder_are_one_line(tmp_path: Path) -> None:
+async def test_missing_file_and_directory_raise_one_line_error(tmp_path: Path) -> None:
     for path in (tmp_path / "none", tmp_path):
         with pytest.raises(KubeConfigError, match=str(path)):
             await find_credentials(path, None).load(BEGIN)
 
 
-async def test_a_missing_context_names_those_there_are(tmp_path: Path) -> None:
-    with pytest.raises(KubeConfigError, match=r"no context 'prod'; there is: x"):
+async def test_unknown_context_lists_available_contexts(tmp_path: Path) -> None:
+    with pytest.raises(KubeConfigError, match=r"no context 'prod'; available: x"):
         await find_credentials(kubeconfig(tmp_path, "http://api"), "prod").load(BEGIN)
 
 
-async def test_without_anything_to_go_by_the_ways_are_named(
+async def test_find_credentials_without_source_lists_options(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("KUBECONFIG", raising=False)
@@ -203,9 +248,7 @@ async def test_without_anything_to_go_by_the_ways_are_named(
     assert (await find_credentials(None, None).load(BEGIN)).server == "http://api"
 
 
-async def test_the_service_account_of_a_pod(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_service_account_of_pod(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("KUBECONFIG", raising=False)
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
     monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "443")

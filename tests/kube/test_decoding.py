@@ -28,9 +28,7 @@ def event(kind: WatchEventType, item: object) -> WatchEvent:
 
 
 @given(st.lists(st.binary(max_size=20).map(lambda b: b.replace(b"\n", b""))), st.data())
-def test_lines_do_not_depend_on_how_the_stream_is_cut(
-    lines: list[bytes], data: st.DataObject
-) -> None:
+def test_lines_are_independent_of_chunks(lines: list[bytes], data: st.DataObject) -> None:
     stream = b"".join(line + b"\n" for line in lines)
     cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)))))
     splitter = LineSplitter()
@@ -41,7 +39,7 @@ def test_lines_do_not_depend_on_how_the_stream_is_cut(
     assert splitter.overlong == 0
 
 
-def test_a_line_of_megabytes_arrives_whole() -> None:
+def test_large_line_is_complete() -> None:
     line = b"x" * 5_000_000
     splitter = LineSplitter()
     chunks = [line[i : i + 65536] for i in range(0, len(line), 65536)]
@@ -49,7 +47,7 @@ def test_a_line_of_megabytes_arrives_whole() -> None:
     assert splitter.feed(b"\nnext\n") == [line, b"next"]
 
 
-def test_a_line_beyond_the_limit_is_left_out_and_the_next_is_not() -> None:
+def test_line_over_limit_is_dropped() -> None:
     splitter = LineSplitter(limit_bytes=100)
     assert splitter.feed(b"y" * 90) == []
     assert splitter.feed(b"y" * 90) == []
@@ -69,12 +67,12 @@ def test_a_line_beyond_the_limit_is_left_out_and_the_next_is_not() -> None:
         b'{"type":"ADDED","object":' + b"[" * 100_000,
     ],
 )
-def test_what_is_no_event_is_malformed(line: bytes) -> None:
+def test_invalid_event_is_malformed(line: bytes) -> None:
     with pytest.raises(MalformedResponseError):
         parse_event(line)
 
 
-def test_the_version_of_anything_can_be_asked_for() -> None:
+def test_resource_version_of_any_object() -> None:
     parsed = parse_event(event_line("BOOKMARK", {"metadata": {"resourceVersion": "7"}}))
     assert parsed.type is WatchEventType.BOOKMARK
     assert resource_version(parsed.object) == "7"
@@ -82,7 +80,7 @@ def test_the_version_of_anything_can_be_asked_for() -> None:
     assert resource_version(b'"text"') == ""
 
 
-def test_an_object_that_does_not_decode_is_reported_once_a_version_and_skipped() -> None:
+def test_undecodable_object_is_logged_once_per_version() -> None:
     decoder = ObjectDecoder(Resource.NODES)
 
     def broken(version: str) -> WatchEvent:
@@ -103,7 +101,7 @@ def test_an_object_that_does_not_decode_is_reported_once_a_version_and_skipped()
     assert decoder.counts.skipped == 3
 
 
-def test_a_deletion_counts_even_if_the_object_does_not_decode() -> None:
+def test_deletion_of_undecodable_object_is_delivered() -> None:
     decoder = ObjectDecoder(Resource.PODS)
     gone = {"metadata": {"name": "p", "namespace": "a", "uid": "u"}, "spec": {"priority": "high"}}
     change = decoder.change(event(WatchEventType.DELETED, gone))
@@ -122,7 +120,7 @@ def test_objects_without_a_name_are_skipped(item: object) -> None:
     assert decoder.counts.skipped == 2
 
 
-def test_a_list_keeps_what_decodes_and_names_what_does_not() -> None:
+def test_list_reports_undecodable_objects() -> None:
     decoder = ObjectDecoder(Resource.PODS)
     items = [
         {"metadata": {"name": "good", "namespace": "a"}},
@@ -137,16 +135,16 @@ def test_a_list_keeps_what_decodes_and_names_what_does_not() -> None:
 
 
 @pytest.mark.parametrize("body", [b"", b"<html>", b"[]", b'{"items":{}}'])
-def test_a_list_that_is_none_is_an_error(body: bytes) -> None:
+def test_invalid_list_is_error(body: bytes) -> None:
     with pytest.raises(MalformedResponseError):
         ObjectDecoder(Resource.PODS).page(body)
 
 
-def test_null_items_are_an_empty_list() -> None:
+def test_null_items_are_empty_list() -> None:
     assert ObjectDecoder(Resource.PODS).page(b'{"metadata":{},"items":null}').objects == ()
 
 
-def test_a_name_of_253_characters_is_a_name() -> None:
+def test_name_of_253_characters() -> None:
     name = ".".join(["n" * 62] * 4)[:253]
     change = ObjectDecoder(Resource.NODES).change(
         event(WatchEventType.ADDED, {"metadata": {"name": name}})

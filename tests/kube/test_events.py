@@ -68,7 +68,7 @@ async def stage(settings: EventRecorderSettings = QUICK) -> AsyncIterator[Stage]
         await recorder.stop(deadline_s=PATIENCE_S)
 
 
-async def test_the_three_events_have_kube_schedulers_words() -> None:
+async def test_events_have_kube_schedulers_texts() -> None:
     async with stage() as s:
         s.recorder.scheduled(POD, "n1")
         s.recorder.failed_scheduling(POD, "0/1 nodes are available: 1 Too many pods.")
@@ -90,7 +90,7 @@ async def test_the_three_events_have_kube_schedulers_words() -> None:
     assert scheduled["eventTime"] == "2026-01-01T00:00:00.000000Z"
 
 
-async def test_the_same_event_again_becomes_a_series_updated_now_and_then() -> None:
+async def test_repeated_event_becomes_series() -> None:
     async with stage() as s:
         s.recorder.failed_scheduling(POD, "no")
         await s.sent(1)
@@ -108,7 +108,7 @@ async def test_the_same_event_again_becomes_a_series_updated_now_and_then() -> N
     assert event["series"]["lastObservedTime"] == "2026-01-01T00:01:59.000000Z"
 
 
-async def test_another_note_another_pod_and_another_time_are_other_events() -> None:
+async def test_different_note_pod_or_time_is_another_event() -> None:
     async with stage() as s:
         s.recorder.failed_scheduling(POD, "no")
         s.recorder.failed_scheduling(POD, "still no")
@@ -119,7 +119,7 @@ async def test_another_note_another_pod_and_another_time_are_other_events() -> N
         assert len(s.events) == 4
 
 
-async def test_a_series_that_ends_is_updated_a_last_time() -> None:
+async def test_expired_series_gets_last_update() -> None:
     async with stage() as s:
         s.recorder.failed_scheduling(POD, "no")
         await s.sent(1)
@@ -133,7 +133,7 @@ async def test_a_series_that_ends_is_updated_a_last_time() -> None:
         assert series["count"] == 3
 
 
-async def test_pods_that_are_scheduled_end_no_series() -> None:
+async def test_scheduled_events_do_not_evict_series() -> None:
     settings = EventRecorderSettings(series_limit=2)
     async with stage(settings) as s:
         for _ in range(2):
@@ -145,7 +145,7 @@ async def test_pods_that_are_scheduled_end_no_series() -> None:
     assert [e["series"]["count"] for e in failed] == [2]
 
 
-async def test_a_series_whose_event_has_expired_goes_on_in_a_new_one() -> None:
+async def test_series_continues_in_new_event_after_expiry() -> None:
     async with stage() as s:
         s.recorder.failed_scheduling(POD, "no")
         await s.sent(1)
@@ -158,7 +158,7 @@ async def test_a_series_whose_event_has_expired_goes_on_in_a_new_one() -> None:
         assert event["series"]["count"] == 2
 
 
-async def test_an_event_whose_answer_was_lost_is_there_once() -> None:
+async def test_event_with_lost_response_exists_once() -> None:
     async with stage() as s:
         s.faults.drop(verb="create", after_effect=True)
         s.recorder.scheduled(POD, "n1")
@@ -167,10 +167,10 @@ async def test_an_event_whose_answer_was_lost_is_there_once() -> None:
         assert s.recorder.counts.failed == 0
 
 
-async def test_an_event_that_is_refused_is_counted_and_the_next_is_sent() -> None:
+async def test_rejected_event_is_counted() -> None:
     with capture_logs() as logs:
         async with stage() as s:
-            s.faults.answer(500, count=2, verb="create")
+            s.faults.respond(500, count=2, verb="create")
             s.recorder.scheduled(PodRef("default", "first", "u"), "n1")
             await s.sent(1)
             s.recorder.scheduled(POD, "n1")
@@ -180,7 +180,7 @@ async def test_an_event_that_is_refused_is_counted_and_the_next_is_sent() -> Non
     assert [entry["event"] for entry in logs] == ["event not sent"]
 
 
-async def test_when_the_queue_is_full_the_oldest_goes_and_it_is_said_once() -> None:
+async def test_full_queue_drops_oldest_and_logs_once() -> None:
     clock = ManualClock()
     settings = EventRecorderSettings(queue_limit=10)
     async with client_for("http://127.0.0.1:9", clock) as client:
@@ -198,7 +198,7 @@ async def test_when_the_queue_is_full_the_oldest_goes_and_it_is_said_once() -> N
             await recorder.run()
 
 
-async def test_the_end_waits_no_longer_than_its_deadline() -> None:
+async def test_stop_respects_deadline() -> None:
     with capture_logs() as logs:
         async with (
             ScriptedServer(in_turn(Answer(hang=True))).run() as server,
@@ -225,7 +225,7 @@ def pods(count: int) -> list[PodRef]:
     return [PodRef("default", f"p{number}", f"uid-{number}") for number in range(count)]
 
 
-async def test_what_is_new_goes_in_one_line_and_is_there_once() -> None:
+async def test_new_events_are_pipelined() -> None:
     created: list[str] = []
 
     def script(asked: Asked) -> Answer:
@@ -245,9 +245,9 @@ async def test_what_is_new_goes_in_one_line_and_is_there_once() -> None:
     assert recorder.counts.sent == 20
 
 
-async def test_one_that_is_refused_in_a_line_is_tried_again_alone() -> None:
+async def test_event_rejected_in_pipeline_is_retried_alone() -> None:
     async with stage() as s:
-        s.faults.answer(500, count=1, verb="create")
+        s.faults.respond(500, count=1, verb="create")
         for pod in pods(5):
             s.recorder.scheduled(pod, "n1")
         await s.sent(5)
@@ -255,7 +255,7 @@ async def test_one_that_is_refused_in_a_line_is_tried_again_alone() -> None:
         assert s.recorder.counts.failed == 0
 
 
-async def test_a_line_that_breaks_leaves_each_event_there_once() -> None:
+async def test_broken_pipeline_creates_each_event_once() -> None:
     async with stage() as s:
         s.faults.drop(verb="create", after_effect=True)
         for pod in pods(5):
@@ -265,7 +265,7 @@ async def test_a_line_that_breaks_leaves_each_event_there_once() -> None:
         assert s.recorder.counts.failed == 0
 
 
-async def test_after_a_line_without_an_answer_events_go_alone_for_a_while() -> None:
+async def test_pipelining_pauses_after_missing_response() -> None:
     async with virtual_clock() as clock, anyio.create_task_group() as tasks:
         transport = ScriptTransport(in_turn(Answer(hang=True), Answer(201)), clock)
         settings = EventRecorderSettings(senders=1)
@@ -282,7 +282,7 @@ async def test_after_a_line_without_an_answer_events_go_alone_for_a_while() -> N
     assert recorder.counts.sent == 9
 
 
-async def test_an_event_that_occurs_again_while_it_is_sent_becomes_a_series() -> None:
+async def test_event_repeated_during_send_becomes_series() -> None:
     async with stage() as s:
         for pod in pods(3):
             s.recorder.failed_scheduling(pod, "no")
@@ -295,7 +295,7 @@ async def test_an_event_that_occurs_again_while_it_is_sent_becomes_a_series() ->
         assert [e["series"]["count"] for e in s.events if e.get("series")] == [2]
 
 
-async def test_a_pod_of_253_characters_has_an_event() -> None:
+async def test_event_of_pod_with_longest_name() -> None:
     async with stage() as s:
         name = ".".join(["p" * 62] * 4)[:253]
         s.recorder.scheduled(PodRef("default", name, "u"), "n" * 253)
@@ -306,7 +306,7 @@ async def test_a_pod_of_253_characters_has_an_event() -> None:
 
 
 @given(st.text(max_size=2000))
-def test_notes_are_cut_to_what_the_api_takes(note: str) -> None:
+def test_notes_are_truncated_to_api_limit(note: str) -> None:
     note = note.encode(errors="ignore").decode()
     cut = cut_note(note)
     assert len(cut.encode()) <= NOTE_LIMIT_BYTES

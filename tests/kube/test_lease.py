@@ -78,7 +78,7 @@ async def elector(
         yield LeaderElector(scripted_client(lease, clock), LEASE, identity, LeaseTiming()), clock
 
 
-async def test_a_lease_that_is_not_there_is_made() -> None:
+async def test_missing_lease_is_created() -> None:
     lease = Lease()
     async with elector(lease) as (ours, _):
         await ours.acquire()
@@ -93,7 +93,7 @@ async def test_a_lease_that_is_not_there_is_made() -> None:
     }
 
 
-async def test_a_lease_given_back_is_taken_at_once() -> None:
+async def test_released_lease_is_acquired_immediately() -> None:
     lease = Lease({"holderIdentity": "", "leaseDurationSeconds": 1, "leaseTransitions": 4})
     async with elector(lease) as (ours, clock):
         await ours.acquire()
@@ -102,7 +102,7 @@ async def test_a_lease_given_back_is_taken_at_once() -> None:
     assert lease.spec["leaseTransitions"] == 5
 
 
-async def test_a_foreign_lease_is_timed_from_when_it_was_seen_whatever_it_says() -> None:
+async def test_foreign_lease_expires_from_observation_time() -> None:
     long_ago = "2001-01-01T00:00:00.000000Z"
     lease = Lease({"holderIdentity": "them", "leaseDurationSeconds": 20, "renewTime": long_ago})
     async with elector(lease) as (ours, clock):
@@ -110,7 +110,7 @@ async def test_a_foreign_lease_is_timed_from_when_it_was_seen_whatever_it_says()
     assert 20 <= clock.now_s < 20.1
 
 
-async def test_a_leader_renews_without_reading_and_keeps_what_others_wrote() -> None:
+async def test_renewal_without_read_keeps_other_fields() -> None:
     lease = Lease()
     async with elector(lease) as (ours, clock), anyio.create_task_group() as tasks:
         await ours.acquire()
@@ -122,7 +122,7 @@ async def test_a_leader_renews_without_reading_and_keeps_what_others_wrote() -> 
     assert ours.slow_renewals == 0
 
 
-async def test_a_leader_without_answers_leads_for_ten_seconds_after_its_last_renewal() -> None:
+async def test_leader_without_responses_leads_until_renew_deadline() -> None:
     lease = Lease()
     async with elector(lease) as (ours, clock):
         await ours.acquire()
@@ -134,7 +134,7 @@ async def test_a_leader_without_answers_leads_for_ten_seconds_after_its_last_ren
         assert ours.lease_left_s() == 5
 
 
-async def test_a_released_lease_names_nobody() -> None:
+async def test_released_lease_has_no_holder() -> None:
     lease = Lease()
     async with elector(lease) as (ours, _):
         await ours.acquire()
@@ -145,7 +145,7 @@ async def test_a_released_lease_names_nobody() -> None:
     assert lease.spec["leaseDurationSeconds"] == 1
 
 
-async def test_a_renewal_of_unknown_fate_does_not_keep_it_from_being_released() -> None:
+async def test_lease_is_released_after_renewal_with_unknown_result() -> None:
     lease = Lease()
     async with elector(lease) as (ours, _):
         await ours.acquire()
@@ -154,7 +154,7 @@ async def test_a_renewal_of_unknown_fate_does_not_keep_it_from_being_released() 
     assert lease.methods == ["GET", "POST", "PUT", "GET", "PUT"]
 
 
-async def test_a_leader_that_finds_another_one_stops_at_once() -> None:
+async def test_leader_stops_if_another_holds_lease() -> None:
     lease = Lease()
     async with elector(lease) as (ours, _):
         await ours.acquire()
@@ -167,7 +167,7 @@ async def test_a_leader_that_finds_another_one_stops_at_once() -> None:
     assert lease.spec == {"holderIdentity": "them", "leaseDurationSeconds": 15}
 
 
-async def test_over_http_a_released_lease_is_taken_without_waiting(tmp_path: Path) -> None:
+async def test_released_lease_is_acquired_over_http(tmp_path: Path) -> None:
     cluster, faults, watched = EmbeddedCluster(seed=1), ObservedFaults(), anyio.Event()
     server = ApiServer(cluster, faults=faults)
     holders: list[str] = []
@@ -215,7 +215,7 @@ class Permitted:
         return self.left_s
 
 
-async def test_writes_are_not_sent_without_leadership_and_do_not_outlast_the_lease() -> None:
+async def test_writes_require_leadership_and_end_with_lease() -> None:
     asked: list[str] = []
 
     def script(request: Asked) -> Answer:
@@ -238,7 +238,7 @@ async def test_writes_are_not_sent_without_leadership_and_do_not_outlast_the_lea
     assert asked == ["PUT", "POST", "GET"]
 
 
-async def test_requests_and_answers_are_those_of_a_real_server(shared_dir: Path) -> None:
+async def test_requests_match_recorded_server(shared_dir: Path) -> None:
     recorded = json.loads((shared_dir / "apiserver-1.36" / "exchanges.json").read_bytes())
     exchanges = {e["name"]: e for e in recorded if e["name"].startswith("lease-")}
     in_turn = [
@@ -277,7 +277,7 @@ async def test_requests_and_answers_are_those_of_a_real_server(shared_dir: Path)
     assert asked[4].method == "GET", "a conflict makes it read"
 
 
-async def test_who_is_not_fit_to_lead_is_no_candidate() -> None:
+async def test_unfit_replica_is_no_candidate() -> None:
     lease = Lease({"holderIdentity": "", "leaseDurationSeconds": 1})
     async with elector(lease) as (ours, clock):
         await ours.acquire(lambda: clock.now_s >= 60)
@@ -296,7 +296,7 @@ class Ending(Permitted):
         return led
 
 
-async def test_nothing_is_sent_by_who_led_before_it_waited_for_a_connection(
+async def test_write_is_not_sent_if_leadership_ends_during_wait(
     tmp_path: Path,
 ) -> None:
     async with world(tmp_path) as w, connect(w.kubeconfig) as client:

@@ -12,21 +12,21 @@ from asched.model.resources import Resource
 from tests.kube.harness import BEGIN, ManualClock, View, client_for, running
 
 
-def test_the_role_allows_what_is_required() -> None:
+def test_role_grants_required_permissions() -> None:
     for group, resource, verb in REQUIRED:
         assert any(rule.allows(verb, group, resource, "") for rule in KUBE_SCHEDULER_RULES), (
             group, resource, verb,
         )  # fmt: skip
 
 
-def test_everything_watched_is_either_required_or_optional() -> None:
+def test_watched_resources_are_required_or_optional() -> None:
     listed = {(p.group, p.resource) for p in REQUIRED if p.verb == "watch"}
     for resource in Resource:
         asked = (resource.value.group, resource.plural) in listed
         assert asked is (resource not in OPTIONAL)
 
 
-async def test_the_scheduler_user_can_watch_everything_and_act() -> None:
+async def test_scheduler_user_can_watch_and_write() -> None:
     view, clock = View(), ManualClock(horizon_s=1)
     server = ApiServer(EmbeddedCluster(seed=1), tokens={"t": SCHEDULER})
     spec = {"containers": [{"name": "c", "image": "x"}]}

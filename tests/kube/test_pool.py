@@ -76,7 +76,7 @@ async def together(count: int, work: Callable[[], Coroutine[Any, Any, object]]) 
             tasks.start_soon(work)
 
 
-async def test_one_connection_serves_one_request_after_the_other() -> None:
+async def test_connection_is_reused() -> None:
     server = Server(polite)
     async with server.run() as endpoint, pool() as connections:
         for _ in range(5):
@@ -85,7 +85,7 @@ async def test_one_connection_serves_one_request_after_the_other() -> None:
 
 
 @pytest.mark.parametrize("run", [asyncio.run, uvloop.run])
-def test_no_more_connections_than_allowed_and_nobody_is_forgotten(run: Any) -> None:
+def test_connection_limit_and_fair_waiting(run: Any) -> None:
     async def scenario() -> None:
         server = Server(polite)
         answered = []
@@ -102,7 +102,7 @@ def test_no_more_connections_than_allowed_and_nobody_is_forgotten(run: Any) -> N
 
 
 @pytest.mark.parametrize("fields", [b"Connection: close\r\n", b""])
-async def test_a_connection_closed_by_the_server_is_replaced(fields: bytes) -> None:
+async def test_closed_connection_is_replaced(fields: bytes) -> None:
     async def once(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         writer.write(answer(b"bye", fields))
@@ -117,7 +117,7 @@ async def test_a_connection_closed_by_the_server_is_replaced(fields: bytes) -> N
     assert server.accepted == 3
 
 
-async def test_a_connection_that_was_silent_for_long_is_not_used_again() -> None:
+async def test_idle_connection_expires() -> None:
     server = Server(polite)
     async with server.run() as endpoint, pool(keepalive_s=0.0) as connections:
         for _ in range(3):
@@ -125,7 +125,7 @@ async def test_a_connection_that_was_silent_for_long_is_not_used_again() -> None
     assert server.accepted == 3
 
 
-async def test_connections_that_only_a_burst_needed_are_closed_when_others_come_back() -> None:
+async def test_connections_of_burst_are_closed() -> None:
     server = Server(polite)
     async with server.run() as endpoint, pool(keepalive_s=0.05) as connections:
         await together(5, partial(connections.exchange, endpoint, REQUEST, 10.0))
@@ -136,7 +136,7 @@ async def test_connections_that_only_a_burst_needed_are_closed_when_others_come_
         assert server.accepted < 10
 
 
-async def test_an_answer_that_nobody_asked_for_ends_the_connection() -> None:
+async def test_unsolicited_response_closes_connection() -> None:
     received = anyio.Event()
 
     async def talkative(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -157,7 +157,7 @@ async def test_an_answer_that_nobody_asked_for_ends_the_connection() -> None:
 
 
 @pytest.mark.parametrize("said", [b"", b"HTTP/1.1 200 OK\r\n", b"nonsense\r\n\r\n"])
-async def test_an_answer_that_breaks_off_is_of_unknown_fate(said: bytes) -> None:
+async def test_broken_response_has_unknown_result(said: bytes) -> None:
     async def broken(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         writer.write(said)
@@ -169,7 +169,7 @@ async def test_an_answer_that_breaks_off_is_of_unknown_fate(said: bytes) -> None
 
 
 @pytest.mark.parametrize("run", [asyncio.run, uvloop.run])
-def test_a_line_of_requests_is_sent_at_once_and_answered_in_turn(run: Any) -> None:
+def test_pipelined_requests_are_answered_in_order(run: Any) -> None:
     async def patient(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Begins to answer when the last of three requests is there."""
         for _ in range(3):
@@ -200,7 +200,7 @@ def test_a_line_of_requests_is_sent_at_once_and_answered_in_turn(run: Any) -> No
         answer(b"one") * 3,
     ],
 )
-async def test_a_line_that_is_not_answered_to_its_end_is_of_unknown_fate(said: bytes) -> None:
+async def test_incomplete_pipeline_has_unknown_result(said: bytes) -> None:
     async def broken(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         writer.write(said)
@@ -219,7 +219,7 @@ async def silent(reader: asyncio.StreamReader, _: asyncio.StreamWriter) -> None:
     await reader.read()
 
 
-async def test_who_waits_for_a_connection_in_vain_has_sent_nothing() -> None:
+async def test_timeout_waiting_for_connection_sends_nothing() -> None:
     async with Server(silent).run() as endpoint, pool(limit=1) as connections:
         errors: list[NoResponseError] = []
 
@@ -235,7 +235,7 @@ async def test_who_waits_for_a_connection_in_vain_has_sent_nothing() -> None:
     assert all("timed out" in str(error) for error in errors)
 
 
-async def test_a_cancelled_request_gives_its_place_to_the_next() -> None:
+async def test_cancelled_request_frees_connection() -> None:
     calls = 0
 
     async def first_silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -249,7 +249,7 @@ async def test_a_cancelled_request_gives_its_place_to_the_next() -> None:
         assert (await connections.exchange(endpoint, REQUEST, 10.0)).body == b"hello"
 
 
-async def test_other_credentials_mean_other_connections() -> None:
+async def test_connections_are_not_shared_between_credentials() -> None:
     server = Server(polite)
     async with server.run() as endpoint, pool() as connections:
         await connections.exchange(endpoint, REQUEST, 10.0)
@@ -258,7 +258,7 @@ async def test_other_credentials_mean_other_connections() -> None:
     assert server.accepted == 2
 
 
-async def test_a_server_that_does_not_speak_tls_is_not_reached() -> None:
+async def test_server_without_tls_is_rejected() -> None:
     async with Server(silent).run() as endpoint, pool() as connections:
         secure = endpoint._replace(tls=ssl.create_default_context())
 
@@ -278,7 +278,7 @@ def trusting(authority: str | None) -> ssl.SSLContext:
 
 
 @pytest.mark.parametrize("run", [asyncio.run, uvloop.run])
-def test_a_server_must_be_who_it_was_asked_for(run: Any, tmp_path: Path) -> None:
+def test_server_certificate_must_match_name(run: Any, tmp_path: Path) -> None:
     (tmp_path / "both.pem").write_text(KEY + CERTIFICATE)
     itself = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     itself.load_cert_chain(tmp_path / "both.pem")
@@ -303,19 +303,19 @@ def test_a_server_must_be_who_it_was_asked_for(run: Any, tmp_path: Path) -> None
     run(scenario())
 
 
-def test_without_a_context_certificates_are_verified_by_those_of_the_system() -> None:
+def test_default_context_uses_system_authorities() -> None:
     tls = Endpoint.of("https://a", None, None).tls
     assert tls is not None
     assert (tls.verify_mode, tls.check_hostname) == (ssl.CERT_REQUIRED, True)
 
 
-def test_the_ports_of_urls() -> None:
+def test_url_ports() -> None:
     assert Endpoint.of("http://a/x", None, None)[:3] == ("a", 80, None)
     assert Endpoint.of("https://[::1]", None, None)[:2] == ("::1", 443)
     assert Endpoint.of("https://a:6443", None, "b").tls is not None
 
 
-async def test_who_waited_for_a_connection_is_asked_again_whether_to_send() -> None:
+async def test_may_send_is_checked_after_waiting_for_connection() -> None:
     """A leader's lease may have run out meanwhile, or its process been stopped."""
     asked = []
     allowed = True
@@ -342,7 +342,7 @@ async def test_who_waited_for_a_connection_is_asked_again_whether_to_send() -> N
     assert (len(asked), server.accepted) == (2, 1)
 
 
-async def test_who_waited_for_a_new_connection_is_asked_again_as_well() -> None:
+async def test_may_send_is_checked_after_connecting() -> None:
     server = Server(polite)
     async with server.run() as endpoint, pool() as connections:
         with pytest.raises(NoResponseError, match="no longer permitted"):
@@ -351,7 +351,7 @@ async def test_who_waited_for_a_new_connection_is_asked_again_as_well() -> None:
 
 
 @pytest.mark.parametrize("run", [asyncio.run, uvloop.run])
-def test_a_request_leaves_at_once_whatever_holds_the_loop_then(run: Any) -> None:
+def test_request_is_written_immediately(run: Any) -> None:
     """Else it would leave after a long turn of the engine, when the lease may have run out."""
     arrived = threading.Event()
 

@@ -145,7 +145,7 @@ async def test_watches(name: str, resource: Resource, exchanges: Exchanges) -> N
 
 
 @pytest.mark.parametrize("name", ["watch-expired-410", "watch-expired-410-bookmarks"])
-async def test_expired_watches_are_listed_again(name: str, exchanges: Exchanges) -> None:
+async def test_expired_watch_is_relisted(name: str, exchanges: Exchanges) -> None:
     watches = in_turn(replayed(exchanges[name]), HANG)
 
     def script(asked: Asked) -> Answer:
@@ -155,7 +155,7 @@ async def test_expired_watches_are_listed_again(name: str, exchanges: Exchanges)
     assert view.listed == [Resource.NODES] * 2
 
 
-async def test_an_expired_continue_token(exchanges: Exchanges) -> None:
+async def test_expired_continue_token(exchanges: Exchanges) -> None:
     lists = in_turn(
         replayed(exchanges["list-pods-limit-1"]),
         replayed(exchanges["list-continue-expired-410"]),
@@ -168,7 +168,7 @@ async def test_an_expired_continue_token(exchanges: Exchanges) -> None:
     assert len(view.of(Resource.PODS)) == len(items)
 
 
-async def test_a_resource_that_is_not_served(exchanges: Exchanges) -> None:
+async def test_resource_not_served(exchanges: Exchanges) -> None:
     """One of a group that an API server may be without: there are none."""
     view, reflector = await reflect(
         lambda asked: replayed(exchanges["crd-list-before"]), Resource.CSI_NODES, 1
@@ -216,12 +216,12 @@ async def test_bindings(name: str, node: str, outcome: object, exchanges: Exchan
         assert found == outcome
 
 
-async def test_a_binding_for_another_pod_of_that_name(exchanges: Exchanges) -> None:
+async def test_binding_with_other_uid(exchanges: Exchanges) -> None:
     found, _ = await bind(exchanges, "bind-wrong-uid", "n0", uid="00000000")
     assert isinstance(found, PodGone)
 
 
-async def test_our_binding_is_theirs_and_a_uid(exchanges: Exchanges) -> None:
+async def test_binding_equals_kube_schedulers_plus_uid(exchanges: Exchanges) -> None:
     _, (asked,) = await bind(exchanges, "bind-ok", "n0", uid="some-uid")
     recorded = exchanges["bind-ok"]["request"]
     assert (asked.method, asked.path) == (recorded["method"], recorded["path"])
@@ -230,7 +230,7 @@ async def test_our_binding_is_theirs_and_a_uid(exchanges: Exchanges) -> None:
     assert body == recorded["body"]
 
 
-async def test_our_patches_are_theirs_and_a_uid(exchanges: Exchanges) -> None:
+async def test_patches_equal_kube_schedulers_plus_uid(exchanges: Exchanges) -> None:
     answers = in_turn(
         replayed(exchanges["patch-status-strategic-unschedulable"]),
         replayed(exchanges["patch-status-disruption-target"]),
@@ -265,7 +265,7 @@ async def test_our_patches_are_theirs_and_a_uid(exchanges: Exchanges) -> None:
     }  # fmt: skip
 
 
-async def test_our_events_are_theirs(exchanges: Exchanges) -> None:
+async def test_events_equal_kube_schedulers(exchanges: Exchanges) -> None:
     created = replayed(exchanges["event-create"])
     answers = in_turn(created, created, replayed(exchanges["event-series-patch"]))
     clock = ManualClock()

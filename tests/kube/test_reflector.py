@@ -109,7 +109,7 @@ async def reflecting(
             yield Scene(server, clock, reflector, view)
 
 
-async def test_a_list_then_a_watch_from_its_version() -> None:
+async def test_watch_starts_at_version_of_list() -> None:
     watches = in_turn(
         Answer(body=[added("b", 11) + modified("a", 12), deleted("a", 13)], hang=True)
     )
@@ -127,7 +127,7 @@ async def test_a_list_then_a_watch_from_its_version() -> None:
 
 
 @pytest.mark.parametrize("finished", [False, True])
-async def test_pods_that_are_finished_are_asked_for_only_where_they_matter(finished: bool) -> None:
+async def test_finished_pods_are_selected_on_request(finished: bool) -> None:
     clock, view = ManualClock(), View()
     script = lists_and_watches(in_turn(listing([], "1")), in_turn(HANG))
     async with (
@@ -143,7 +143,7 @@ async def test_pods_that_are_finished_are_asked_for_only_where_they_matter(finis
     assert [asked.query.get("fieldSelector") for asked in server.asked[:2]] == [asked_for] * 2
 
 
-async def test_a_list_says_whether_it_was_asked_for_after_more_was_wanted() -> None:
+async def test_list_has_generation_of_relist() -> None:
     """One that is under way then is cut off: what came of it would lack the annotations."""
     clock, view = ManualClock(), View()
     lists = in_turn(listing([], "1"), HANG, listing([], "2"))
@@ -161,7 +161,7 @@ async def test_a_list_says_whether_it_was_asked_for_after_more_was_wanted() -> N
     ]  # fmt: skip
 
 
-async def test_pages_make_one_list() -> None:
+async def test_pages_are_delivered_as_one_list() -> None:
     def lists(asked: Asked) -> Answer:
         at = int(asked.query.get("continue", "0"))
         return listing([node(f"n{at}", 1)], "7", str(at + 1) if at < 3 else "")
@@ -173,7 +173,7 @@ async def test_pages_make_one_list() -> None:
     assert [asked.query.get("limit") for asked in scene.lists] == ["500"] * 4
 
 
-async def test_an_expired_continue_token_begins_the_list_again_and_then_takes_it_whole() -> None:
+async def test_expired_continue_token_restarts_list() -> None:
     def lists(asked: Asked) -> Answer:
         if "continue" in asked.query:
             return refusal(410, "Expired")
@@ -190,7 +190,7 @@ async def test_an_expired_continue_token_begins_the_list_again_and_then_takes_it
 @pytest.mark.parametrize(
     "expiry", [refusal(410, "Expired"), Answer(body=[added("b", 11) + EXPIRED_EVENT])]
 )
-async def test_an_expired_version_leads_to_a_new_list(expiry: Answer) -> None:
+async def test_expired_version_is_relisted(expiry: Answer) -> None:
     lists = in_turn(listing([node("a", 3)], "10"), listing([node("c", 20)], "30"))
     with capture_logs() as logs:
         async with reflecting(lists_and_watches(lists, in_turn(expiry, HANG))) as scene:
@@ -202,7 +202,7 @@ async def test_an_expired_version_leads_to_a_new_list(expiry: Answer) -> None:
 @pytest.mark.parametrize(
     ("refused", "watches_before_list"), [(refusal(400, "BadRequest"), 1), (refusal(500, ""), 5)]
 )
-async def test_a_watch_that_is_refused_for_good_is_given_up_for_a_list(
+async def test_repeatedly_rejected_watch_is_relisted(
     refused: Answer, watches_before_list: int
 ) -> None:
     lists = in_turn(listing([], "10"), listing([node("a", 11)], "11"))
@@ -212,7 +212,7 @@ async def test_a_watch_that_is_refused_for_good_is_given_up_for_a_list(
         assert len(scene.watched_from) == watches_before_list
 
 
-async def test_endless_expiry_is_paced() -> None:
+async def test_repeated_expiry_is_paced() -> None:
     lists = in_turn(listing([node("a", 3)], "10"))
     script = lists_and_watches(lists, in_turn(refusal(410, "Expired")))
     async with reflecting(script, horizon_s=3600) as scene:
@@ -221,7 +221,7 @@ async def test_endless_expiry_is_paced() -> None:
         assert len(scene.lists) < 2 * 3600 / 15
 
 
-async def test_a_watch_goes_on_where_the_last_one_ended() -> None:
+async def test_watch_continues_from_last_version() -> None:
     watches = in_turn(
         Answer(body=[added("b", 11)]),
         Answer(body=[added("c", 12), bookmark(40)]),
@@ -237,7 +237,7 @@ async def test_a_watch_goes_on_where_the_last_one_ended() -> None:
     assert scene.clock.sleeps_s == [], "whoever brings news is asked again at once"
 
 
-async def test_a_watch_that_hangs_is_begun_again_where_it_has_got() -> None:
+async def test_hanging_watch_is_restarted_from_last_version() -> None:
     watches = in_turn(
         Answer(body=[added("b", 11)], hang=True),
         Answer(body=[added("c", 12)], hang=True),
@@ -256,7 +256,7 @@ async def test_a_watch_that_hangs_is_begun_again_where_it_has_got() -> None:
 @pytest.mark.parametrize(
     "silent", [Answer(body=[added("b", 11)], hang=True), HANG, Answer(hang=True)]
 )
-async def test_a_watch_that_outlives_what_it_asked_for_is_begun_again(silent: Answer) -> None:
+async def test_watch_past_its_timeout_is_restarted(silent: Answer) -> None:
     """The server should end it after ``timeoutSeconds``. One that does not, and sends no byte, is held
     for dead soon after, whether or not it has answered at all."""
     brief = ReflectorSettings(watch_timeout_s=(1, 1), watch_grace_s=0.1)
@@ -270,7 +270,7 @@ async def test_a_watch_that_outlives_what_it_asked_for_is_begun_again(silent: An
     assert len(scene.lists) == 1
 
 
-async def test_a_watch_in_a_pause_is_begun_again_at_once() -> None:
+async def test_restart_interrupts_backoff() -> None:
     watches = in_turn(refusal(500, "InternalError"), Answer(body=[added("b", 11)], hang=True))
     script = lists_and_watches(in_turn(listing([], "10")), watches)
     async with reflecting(script, horizon_s=0.0) as scene:
@@ -294,7 +294,7 @@ async def test_a_watch_in_a_pause_is_begun_again_at_once() -> None:
         Answer(body=[event_line("ERROR", "what")]),
     ],
 )
-async def test_watches_that_bring_nothing_are_paced(useless: Answer) -> None:
+async def test_watches_without_progress_are_paced(useless: Answer) -> None:
     script = lists_and_watches(in_turn(listing([], "10")), in_turn(useless))
     async with reflecting(script, horizon_s=3600) as scene:
         with anyio.fail_after(PATIENCE_S):
@@ -302,7 +302,7 @@ async def test_watches_that_bring_nothing_are_paced(useless: Answer) -> None:
         assert 3600 / 31 < len(scene.server.asked) < 2 * 3600 / 15 + 20
 
 
-async def test_bookmarks_alone_are_paced_too() -> None:
+async def test_watches_with_bookmarks_only_are_paced() -> None:
     versions = iter(range(11, 100_000))
     script = lists_and_watches(
         in_turn(listing([], "10")), lambda _: Answer(body=[bookmark(next(versions))])
@@ -314,7 +314,7 @@ async def test_bookmarks_alone_are_paced_too() -> None:
     assert scene.watched_from[1] == "11"
 
 
-async def test_retry_after_of_a_refused_watch_is_honoured() -> None:
+async def test_retry_after_of_rejected_watch_is_respected() -> None:
     watches = in_turn(refusal(429, "TooManyRequests", Retry_After="33"), HANG)
     lists = in_turn(listing([], "10"))
     async with reflecting(lists_and_watches(lists, watches)) as scene:
@@ -325,7 +325,7 @@ async def test_retry_after_of_a_refused_watch_is_honoured() -> None:
     assert len(scene.lists) == 1
 
 
-async def test_a_garbled_line_is_asked_for_again_and_then_skipped() -> None:
+async def test_garbled_line_is_requested_again_then_skipped() -> None:
     watches = in_turn(
         Answer(body=[added("b", 11) + b'{"type":"MOD\n' + added("never", 12)]),
         Answer(body=[b'{"type":"MOD\n' + added("c", 12)], hang=True),
@@ -340,7 +340,7 @@ async def test_a_garbled_line_is_asked_for_again_and_then_skipped() -> None:
     assert scene.reflector.decoder.counts.skipped == 1
 
 
-async def test_an_object_that_does_not_decode_takes_nothing_else_with_it() -> None:
+async def test_undecodable_object_does_not_affect_others() -> None:
     bad = node("bad", 12) | {"status": {"allocatable": {"cpu": "1zillion"}}}
     chunk = added("a", 11) + event_line("ADDED", bad) + added("c", 13)
     script = lists_and_watches(in_turn(listing([], "10")), in_turn(Answer(body=[chunk]), HANG))
@@ -353,7 +353,7 @@ async def test_an_object_that_does_not_decode_takes_nothing_else_with_it() -> No
     assert "status.allocatable.cpu" in entry["error"]
 
 
-async def test_an_object_that_stops_decoding_keeps_its_last_known_state_through_a_list() -> None:
+async def test_undecodable_object_keeps_last_state_in_relist() -> None:
     bad = node("a", 12) | {"spec": 5}
     lists = in_turn(listing([node("a", 3)], "10"), listing([bad, node("b", 13)], "20"))
     watches = in_turn(refusal(410, "Expired"), HANG)
@@ -362,7 +362,7 @@ async def test_an_object_that_stops_decoding_keeps_its_last_known_state_through_
     assert scene.names == {"a", "b"}
 
 
-async def test_a_line_of_megabytes_gets_through() -> None:
+async def test_large_line_is_delivered() -> None:
     big = node("big", 11, note="x" * 4_000_000)
     script = lists_and_watches(
         in_turn(listing([], "10")), in_turn(Answer(body=[event_line("ADDED", big)], hang=True))
@@ -371,7 +371,7 @@ async def test_a_line_of_megabytes_gets_through() -> None:
         await scene.until(lambda: scene.names == {"big"})
 
 
-async def test_a_resource_that_is_not_served_is_empty_until_it_is() -> None:
+async def test_resource_not_served_is_empty() -> None:
     missing = Answer(404, b"404 page not found\n")
     lists = in_turn(missing, missing, missing, listing([node("a", 1)], "5"))
     with capture_logs() as logs:
@@ -388,7 +388,7 @@ async def test_a_resource_that_is_not_served_is_empty_until_it_is() -> None:
     assert all(slept >= 5 for slept in scene.clock.sleeps_s)
 
 
-async def test_the_core_api_is_not_taken_for_empty_because_it_is_not_found() -> None:
+async def test_core_api_not_found_is_not_empty() -> None:
     """A proxy or an API server that starts may say so of the pods: that is no list of none."""
     missing = Answer(404, b"404 page not found\n")
     lists = in_turn(missing, missing, listing([node("a", 1)], "5"))
@@ -407,7 +407,7 @@ async def test_the_core_api_is_not_taken_for_empty_because_it_is_not_found() -> 
     assert all(slept >= 5 for slept in scene.clock.sleeps_s)
 
 
-async def test_a_core_resource_that_is_not_found_is_not_listed() -> None:
+async def test_core_resource_not_found_is_not_listed() -> None:
     async with reflecting(in_turn(Answer(404)), horizon_s=100) as scene:
         with anyio.fail_after(PATIENCE_S):
             await scene.clock.horizon_reached.wait()
@@ -416,7 +416,7 @@ async def test_a_core_resource_that_is_not_found_is_not_listed() -> None:
     assert scene.view.batches == []
 
 
-async def test_a_resource_that_is_not_served_any_more_is_not_taken_for_empty() -> None:
+async def test_resource_no_longer_served_keeps_objects() -> None:
     lists = in_turn(listing([node("a", 1)], "5"), Answer(404), listing([node("b", 2)], "6"))
     watches = in_turn(Answer(404), HANG)
     script = lists_and_watches(lists, watches)
@@ -427,7 +427,7 @@ async def test_a_resource_that_is_not_served_any_more_is_not_taken_for_empty() -
     ] == [1, 1]
 
 
-async def test_no_permission_is_said_once_a_while_and_tried_slowly() -> None:
+async def test_missing_permission_is_logged_and_retried_slowly() -> None:
     forbidden = refusal(403, "Forbidden", "nodes is forbidden: no")
     with capture_logs() as logs:
         async with reflecting(in_turn(forbidden), horizon_s=3600) as scene:
@@ -441,7 +441,7 @@ async def test_no_permission_is_said_once_a_while_and_tried_slowly() -> None:
     }
 
 
-async def test_what_the_role_does_not_let_us_read_is_no_warning() -> None:
+async def test_forbidden_optional_resource_is_no_warning() -> None:
     forbidden = refusal(403, "Forbidden", "priorityclasses is forbidden: no")
     with capture_logs() as logs:
         async with reflecting(in_turn(forbidden), resource=Resource.PRIORITY_CLASSES) as scene:
@@ -449,7 +449,7 @@ async def test_what_the_role_does_not_let_us_read_is_no_warning() -> None:
     assert [(entry["log_level"], entry["event"]) for entry in logs] == [("info", "not permitted")]
 
 
-async def test_a_watch_that_opens_and_fails_is_complained_of_once_a_while() -> None:
+async def test_failing_watch_is_logged_at_intervals() -> None:
     failing = Answer(body=[event_line("ERROR", {"kind": "Status", "code": 500, "message": "no"})])
     script = lists_and_watches(in_turn(listing([], "10")), in_turn(failing))
     with capture_logs() as logs:
@@ -459,7 +459,7 @@ async def test_a_watch_that_opens_and_fails_is_complained_of_once_a_while() -> N
     assert 0 < len(logs) <= 3600 / 300 + 1
 
 
-async def test_a_token_refused_for_a_while_does_not_begin_a_new_list() -> None:
+async def test_rejected_token_causes_no_relist() -> None:
     watches = in_turn(*[refusal(401, "Unauthorized")] * 3, Answer(body=[added("a", 11)], hang=True))
     with capture_logs() as logs:
         async with reflecting(lists_and_watches(in_turn(listing([], "10")), watches)) as scene:
@@ -469,7 +469,7 @@ async def test_a_token_refused_for_a_while_does_not_begin_a_new_list() -> None:
     assert [entry["event"] for entry in logs] == ["API server returned an error", "watch restored"]
 
 
-async def test_what_scheduling_can_do_without_may_be_forbidden() -> None:
+async def test_optional_resources_may_be_forbidden() -> None:
     async with reflecting(
         in_turn(refusal(403, "Forbidden")), resource=Resource.PRIORITY_CLASSES
     ) as scene:
@@ -478,7 +478,7 @@ async def test_what_scheduling_can_do_without_may_be_forbidden() -> None:
 
 
 @pytest.mark.parametrize("body", [b"<html>", b'{"items":[]}'])
-async def test_a_list_that_is_none_is_not_believed(body: bytes) -> None:
+async def test_invalid_list_is_not_delivered(body: bytes) -> None:
     lists = in_turn(Answer(body=body), listing([node("a", 1)], "5"))
     async with reflecting(lists_and_watches(lists, in_turn(HANG))) as scene:
         await scene.until(lambda: scene.names == {"a"})
@@ -500,7 +500,7 @@ class FullView(View):
         return len(self.batches) == count
 
 
-async def test_the_sink_holds_back_the_watch() -> None:
+async def test_sink_applies_backpressure() -> None:
     script = lists_and_watches(in_turn(listing([], "10")), in_turn(Answer(body=[added("a", 11)])))
     view = FullView()
     async with reflecting(script, view=view) as scene:
@@ -511,7 +511,7 @@ async def test_the_sink_holds_back_the_watch() -> None:
         await scene.until(lambda: scene.names == {"a"})
 
 
-async def test_what_a_full_sink_has_taken_is_not_delivered_again() -> None:
+async def test_changes_accepted_by_full_sink_are_not_repeated() -> None:
     """As by a new leader, which begins its watches anew while its engine is behind."""
     brought = {"10": added("b", 11) + deleted("b", 12), "12": added("c", 13)}
     script = lists_and_watches(
@@ -533,7 +533,7 @@ async def test_what_a_full_sink_has_taken_is_not_delivered_again() -> None:
         assert scene.watched_from == ["10", "12"]
 
 
-async def test_that_nothing_is_served_is_said_once_to_a_full_sink() -> None:
+async def test_empty_list_is_delivered_once_to_full_sink() -> None:
     view = FullView()
     script, resource = in_turn(refusal(404, "NotFound")), Resource.CSI_NODES
     async with reflecting(script, horizon_s=0, view=view, resource=resource) as scene:
@@ -550,7 +550,7 @@ def unsynced(watch: ClusterWatch) -> list[WatchedResource]:
     return [reflector.resource for reflector in watch.reflectors if not reflector.synced]
 
 
-async def test_resources_are_listed_in_their_order_even_if_some_cannot_be() -> None:
+async def test_resources_are_listed_in_order() -> None:
     def script(asked: Asked) -> Answer:
         if asked.is_watch:
             return HANG
@@ -571,7 +571,7 @@ async def test_resources_are_listed_in_their_order_even_if_some_cannot_be() -> N
     assert view.listed == [resource for resource in Resource if resource is not Resource.NODES]
 
 
-async def test_a_pod_that_finishes_is_deleted_to_us() -> None:
+async def test_finished_pod_is_delivered_as_deleted() -> None:
     """A pod that leaves the selector arrives as deleted, with its last state."""
     pod = {"metadata": {"name": "p", "namespace": "a", "uid": "u", "resourceVersion": "4"}}
     gone = pod | {"status": {"phase": "Succeeded"}}

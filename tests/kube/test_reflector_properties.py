@@ -107,9 +107,9 @@ class History:
             "expire": self.cluster.expire_history,
             "drop lists": lambda: faults.drop(count=count, verb="list"),
             "drop watches": lambda: faults.drop(count=count, verb="watch"),
-            "refuse lists": lambda: faults.answer(503, count=count, verb="list"),
-            "refuse watches": lambda: faults.answer(500, count=count, verb="watch"),
-            "overload": lambda: faults.answer(429, count=count, retry_after_s=count),
+            "refuse lists": lambda: faults.respond(503, count=count, verb="list"),
+            "refuse watches": lambda: faults.respond(500, count=count, verb="watch"),
+            "overload": lambda: faults.respond(429, count=count, retry_after_s=count),
             "malform": lambda: faults.malform_watch_lines(count),
             "close after": lambda: faults.close_watches_after(count),
             "never close": lambda: faults.close_watches_after(None),
@@ -119,7 +119,7 @@ class History:
 
 @given(history=steps, seed=st.integers(0, 1000))
 @settings(max_examples=60, deadline=None)
-async def test_the_sink_ends_up_with_what_the_server_has(history: list[Step], seed: int) -> None:
+async def test_sink_converges_to_server_state(history: list[Step], seed: int) -> None:
     clock, view = ManualClock(), View()
     server = ApiServer(EmbeddedCluster(seed=seed))
     async with server.run(), client_for(server.url, clock, seed=seed) as client:
@@ -138,6 +138,6 @@ async def test_the_sink_ends_up_with_what_the_server_has(history: list[Step], se
             await view.until(caught_up)
         # Each request brought something new, met a fault, or followed a pause of at least 0.4 s.
         assert server.requests_served <= (
-            2 * past.writes + 2 * server.faults.shown + clock.now_s / 0.4 + 10
+            2 * past.writes + 2 * server.faults.injected + clock.now_s / 0.4 + 10
         )
-        assert reflector.decoder.counts.skipped <= server.faults.shown
+        assert reflector.decoder.counts.skipped <= server.faults.injected

@@ -45,7 +45,7 @@ async def site(*, existing: int = 0, bookmark_interval_s: float = 60.0) -> Async
             yield Site(server, view, clock, reflector)
 
 
-async def test_every_stream_closes_after_one_event() -> None:
+async def test_streams_that_close_after_one_event() -> None:
     async with site() as s:
         s.faults.close_watches_after(1)
         names = [f"n{number}" for number in range(200)]
@@ -59,7 +59,7 @@ async def test_every_stream_closes_after_one_event() -> None:
         assert s.clock.sleeps_s == []
 
 
-async def test_what_vanished_while_history_expired_is_gone_after_the_new_list() -> None:
+async def test_object_deleted_during_expiry_is_gone_after_relist() -> None:
     async with site(existing=20) as s:
         s.faults.close_watches_after(1)
         s.faults.drop(count=3, verb="watch")
@@ -71,7 +71,7 @@ async def test_what_vanished_while_history_expired_is_gone_after_the_new_list() 
         assert s.reflector.counts.lists == 2
 
 
-async def test_a_list_of_many_pages_is_handed_over_once() -> None:
+async def test_list_of_many_pages_is_delivered_once() -> None:
     async with site(existing=30) as s:
         assert s.server.requests_served >= 5
         assert len(s.view.of(Resource.NODES)) == 30
@@ -79,13 +79,13 @@ async def test_a_list_of_many_pages_is_handed_over_once() -> None:
 
 
 @pytest.mark.parametrize("code", [429, 500, 503, 504])
-async def test_a_server_that_refuses_for_a_while(code: int) -> None:
+async def test_server_with_temporary_errors(code: int) -> None:
     async with site() as s:
         s.faults.close_watches_after(1)
-        s.faults.answer(code, count=4, retry_after_s=2)
+        s.faults.respond(code, count=4, retry_after_s=2)
         s.create("a", "b")
         await s.shows("a", "b")
-        assert s.faults.shown == 4
+        assert s.faults.injected == 4
         assert s.clock.now_s >= (8 if code == 429 else 3)
 
 
@@ -98,17 +98,17 @@ async def test_garbled_lines_lose_nothing() -> None:
         assert s.reflector.counts.lists == 1
 
 
-async def test_a_slow_answer_is_waited_for() -> None:
+async def test_slow_response_is_awaited() -> None:
     async with site() as s:
         s.faults.close_watches_after(1)
         s.faults.delay(0.05, count=2)
         s.create("a", "b", "c")
         await s.shows("a", "b", "c")
-        assert s.faults.shown >= 1
+        assert s.faults.injected >= 1
         assert s.reflector.counts.failures == 0
 
 
-async def test_an_idle_watch_moves_on_with_bookmarks() -> None:
+async def test_idle_watch_advances_with_bookmarks() -> None:
     async with site(bookmark_interval_s=0.01) as s:
         for number in range(50):
             s.cluster.create("namespaces", {"metadata": {"name": f"other{number}"}})
@@ -118,7 +118,7 @@ async def test_an_idle_watch_moves_on_with_bookmarks() -> None:
         assert len(s.view.batches) == 1
 
 
-async def test_a_server_that_restarts() -> None:
+async def test_server_restart() -> None:
     clock, view = ManualClock(), View()
     server = ApiServer(EmbeddedCluster(seed=1))
     async with server.run():

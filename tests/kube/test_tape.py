@@ -52,7 +52,7 @@ def _key(meta: dict[str, Any]) -> str:
     return f"{meta['namespace']}/{meta['name']}" if "namespace" in meta else str(meta["name"])
 
 
-async def test_the_recorded_churn_ends_with_what_was_alive(shared_dir: Path) -> None:
+async def test_recorded_churn_ends_with_live_objects(shared_dir: Path) -> None:
     path = shared_dir / "tapes" / "churn-24.jsonl.gz"
     tape, view = Tape(path), View()
     await tape.feed(view)
@@ -64,7 +64,7 @@ async def test_the_recorded_churn_ends_with_what_was_alive(shared_dir: Path) -> 
     assert sum(decoder.counts.skipped for decoder in tape.decoders.values()) == 0
 
 
-async def test_a_tape_plays_lists_events_and_times(tmp_path: Path) -> None:
+async def test_tape_yields_lists_events_and_times(tmp_path: Path) -> None:
     path = write_tape(
         tmp_path / "tape.gz",
         entry("LISTED", {"metadata": {"resourceVersion": "1"}, "items": [node("a"), node("b")]}),
@@ -78,7 +78,7 @@ async def test_a_tape_plays_lists_events_and_times(tmp_path: Path) -> None:
     assert [recorded.at_s for recorded in Tape(path)] == [1.5] * 3
 
 
-async def test_what_does_not_decode_and_what_is_not_watched_is_skipped(tmp_path: Path) -> None:
+async def test_undecodable_and_unwatched_objects_are_skipped(tmp_path: Path) -> None:
     path = write_tape(
         tmp_path / "tape.gz",
         entry("ADDED", node("a", spec=7)),
@@ -105,7 +105,7 @@ NO_TAPES = {
 
 
 @pytest.mark.parametrize("what", NO_TAPES)
-async def test_what_is_no_tape_is_one_line(what: str, tmp_path: Path) -> None:
+async def test_invalid_tape_raises_one_line_error(what: str, tmp_path: Path) -> None:
     path = tmp_path / "tape.gz"
     path.write_bytes(NO_TAPES[what])
     with pytest.raises(TapeError) as caught:
@@ -114,6 +114,6 @@ async def test_what_is_no_tape_is_one_line(what: str, tmp_path: Path) -> None:
     assert "\n" not in str(caught.value)
 
 
-async def test_a_tape_that_is_not_there_is_one_line(tmp_path: Path) -> None:
+async def test_missing_tape_raises_one_line_error(tmp_path: Path) -> None:
     with pytest.raises(TapeError, match=r"/none: cannot be read: No such file or directory$"):
         await Tape(tmp_path / "none").feed(View())

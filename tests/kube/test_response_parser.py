@@ -45,7 +45,7 @@ def cut(whole: bytes, places: list[int]) -> list[bytes]:
 
 
 @given(st.binary(max_size=200), st.lists(st.integers(0, 10_000), max_size=8))
-def test_a_body_of_known_length_however_it_is_cut(body: bytes, places: list[int]) -> None:
+def test_body_with_length_in_any_chunks(body: bytes, places: list[int]) -> None:
     answer = fed(*cut(plain(201, body), places))
     assert answer == HttpResponse(201, body, None, reusable=True)
 
@@ -55,14 +55,14 @@ def test_a_body_of_known_length_however_it_is_cut(body: bytes, places: list[int]
     st.sampled_from([b"", b"Digest: x\r\n", b"A: b\r\nC: d\r\n"]),
     st.lists(st.integers(0, 10_000), max_size=8),
 )
-def test_a_chunked_body_however_it_is_cut(
+def test_chunked_body_in_any_chunks(
     chunks: list[bytes], trailers: bytes, places: list[int]
 ) -> None:
     answer = fed(*cut(chunked(chunks, trailers), places))
     assert answer == HttpResponse(200, b"".join(chunks), None, reusable=True)
 
 
-def test_one_answer_after_the_other() -> None:
+def test_consecutive_responses() -> None:
     parser = ResponseParser()
     first = parser.feed(chunked([b"one"]))
     second = parser.feed(plain(404, b"two", "Retry-After: 3"))
@@ -77,7 +77,7 @@ def test_one_answer_after_the_other() -> None:
     st.booleans(),
     st.lists(st.integers(0, 10_000), max_size=8),
 )
-def test_a_line_of_answers_however_it_is_cut(
+def test_pipelined_responses_in_any_chunks(
     bodies: list[bytes], in_chunks: bool, places: list[int]
 ) -> None:
     whole = [chunked([body] if body else []) if in_chunks else plain(200, body) for body in bodies]
@@ -86,14 +86,14 @@ def test_a_line_of_answers_however_it_is_cut(
 
 
 @given(st.integers(1, 4), st.integers(1, 4), st.lists(st.integers(0, 10_000), max_size=4))
-def test_more_answers_than_are_due_are_refused(due: int, more: int, places: list[int]) -> None:
+def test_more_responses_than_expected_are_rejected(due: int, more: int, places: list[int]) -> None:
     parser = ResponseParser()
     pieces = cut(plain(200, b"x") * (due + more), places)
     enough = len(plain(200, b"x")) * due
     for piece in pieces:
         enough -= len(piece)
         if enough < 0:
-            with pytest.raises(MalformedHttpError, match="more than was asked for"):
+            with pytest.raises(MalformedHttpError, match="more data than was requested"):
                 parser.feed(piece, due)
             return
         if parser.feed(piece, due) is not None:
@@ -102,7 +102,7 @@ def test_more_answers_than_are_due_are_refused(due: int, more: int, places: list
     raise AssertionError("all that was due had come")
 
 
-def test_a_line_that_ends_with_the_connection_lacks_no_answer() -> None:
+def test_pipeline_that_ends_with_connection_is_complete() -> None:
     parser = ResponseParser()
     assert parser.feed(plain(200, b"a") + b"HTTP/1.0 200 OK\r\n\r\nb", 2) is None
     assert parser.end(2) == [
@@ -110,18 +110,18 @@ def test_a_line_that_ends_with_the_connection_lacks_no_answer() -> None:
     ]  # fmt: skip
 
 
-def test_a_line_that_breaks_off_is_none() -> None:
+def test_broken_pipeline_has_no_responses() -> None:
     parser = ResponseParser()
     assert parser.feed(plain(200, b"a") + b"HTTP/1.0 200 OK\r\n\r\nb", 3) is None
     assert parser.end(3) is None
 
 
-def test_interim_answers_are_passed_over() -> None:
+def test_interim_responses_are_skipped() -> None:
     interim = b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\n"
     assert fed(interim + plain(200, b"x")) == HttpResponse(200, b"x", None, reusable=True)
 
 
-def test_a_body_without_length_ends_with_the_connection() -> None:
+def test_body_without_length_ends_with_connection() -> None:
     parser = ResponseParser()
     assert parser.feed(b"HTTP/1.0 200 OK\r\n\r\nab") is None
     assert parser.feed(b"cd") is None
@@ -131,26 +131,26 @@ def test_a_body_without_length_ends_with_the_connection() -> None:
 @pytest.mark.parametrize(
     "begun", [b"", b"HTTP/1.1 200 OK\r\n", plain(200, b"abc")[:-1], chunked([b"abc"])[:-2]]
 )
-def test_an_answer_that_broke_off_is_none(begun: bytes) -> None:
+def test_broken_response_is_none(begun: bytes) -> None:
     parser = ResponseParser()
     assert parser.feed(begun) is None
     assert parser.end() is None
 
 
 @pytest.mark.parametrize("fields", ["Connection: close", "connection: Keep-Alive, Close"])
-def test_a_connection_that_the_server_closes_is_not_used_again(fields: str) -> None:
+def test_connection_closed_by_server_is_not_reusable(fields: str) -> None:
     answer = fed(plain(200, b"", fields))
     assert answer is not None
     assert not answer.reusable
 
 
 @pytest.mark.parametrize("status", [204, 304])
-def test_some_answers_have_no_body_whatever_length_they_give(status: int) -> None:
+def test_responses_without_body_ignore_length(status: int) -> None:
     answer = b"HTTP/1.1 %d Whatever\r\nContent-Length: 3\r\n\r\n" % status
     assert fed(answer) == HttpResponse(status, b"", None, reusable=True)
 
 
-def test_trailers_and_interim_answers_say_nothing_about_the_answer() -> None:
+def test_trailers_and_interim_headers_are_ignored() -> None:
     early = b"HTTP/1.1 103 Early Hints\r\nRetry-After: 9\r\n\r\n"
     late = chunked([b"abc"], b"Retry-After: 9\r\n")
     assert fed(early + late) == HttpResponse(200, b"abc", None, reusable=True)
@@ -174,7 +174,7 @@ def outcome(pieces: list[bytes]) -> HttpResponse | str:
     answers = None
     for piece in pieces:
         if answers is not None:
-            return "refused"  # as the pool does with what nobody asked for
+            return "refused"  # as the pool does with unsolicited data
         try:
             answers = parser.feed(piece)
         except MalformedHttpError:
@@ -189,7 +189,7 @@ def outcome(pieces: list[bytes]) -> HttpResponse | str:
     st.sampled_from(BODIES),
     st.lists(st.integers(0, 10_000), max_size=8),
 )
-def test_good_or_bad_an_answer_in_pieces_is_taken_as_if_it_were_whole(
+def test_chunking_does_not_change_result(
     line: bytes, fields: list[bytes], body: bytes, places: list[int]
 ) -> None:
     whole = b"\r\n".join([line, *fields]) + b"\r\n\r\n" + body
@@ -231,7 +231,7 @@ def test_good_or_bad_an_answer_in_pieces_is_taken_as_if_it_were_whole(
         plain(200, b"abc", "Connection: close") + b"d",
     ],
 )
-def test_what_cannot_be_understood_is_refused(nonsense: bytes) -> None:
+def test_malformed_response_is_rejected(nonsense: bytes) -> None:
     with pytest.raises(MalformedHttpError):
         fed(nonsense)
 
@@ -246,7 +246,7 @@ def test_what_cannot_be_understood_is_refused(nonsense: bytes) -> None:
         (OK_CHUNKED + b"0\r\n", b"a: b\r\n"),
     ],
 )
-def test_what_never_ends_is_refused(begin: bytes, more: bytes) -> None:
+def test_endless_response_is_rejected(begin: bytes, more: bytes) -> None:
     parser = ResponseParser()
     parser.feed(begin or more)
     piece = more * (1000 // len(more) + 1)
@@ -257,15 +257,13 @@ def test_what_never_ends_is_refused(begin: bytes, more: bytes) -> None:
 
 
 @pytest.mark.parametrize("chunks", [False, True])
-def test_a_body_takes_no_more_memory_than_is_allowed(
-    chunks: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_body_is_limited(chunks: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("asched.kube.pool.BODY_LIMIT_BYTES", 1000)
 
     def answer_of(body: bytes) -> bytes:
         return chunked([body[:500], body[500:]]) if chunks else plain(200, body)
 
     assert fed(answer_of(b"a" * 1000)) == HttpResponse(200, b"a" * 1000, None, reusable=True)
-    with pytest.raises(MalformedHttpError, match="too many"):
+    with pytest.raises(MalformedHttpError, match="too large"):
         fed(answer_of(b"a" * 1001))
     assert BODY_LIMIT_BYTES > 100 * 2**20, "a page of large objects has room"

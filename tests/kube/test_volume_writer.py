@@ -73,7 +73,7 @@ async def storage() -> AsyncIterator[Storage]:
         yield Storage(cluster, faults, VolumeWriter(client))
 
 
-async def test_a_free_volume_is_claimed_as_the_controller_would() -> None:
+async def test_free_volume_is_claimed() -> None:
     async with storage() as s:
         s.make_volume()
         assert await s.writer.claim_volume("pv", s.claim) == WriteSucceeded()
@@ -87,7 +87,7 @@ async def test_a_free_volume_is_claimed_as_the_controller_would() -> None:
         assert s.cluster.revision == revision
 
 
-async def test_a_volume_prebound_by_its_user_gets_just_the_uid() -> None:
+async def test_prebound_volume_gets_uid() -> None:
     async with storage() as s:
         s.make_volume(claimRef={"namespace": "d", "name": "data"})
         assert await s.writer.claim_volume("pv", s.claim) == WriteSucceeded()
@@ -95,14 +95,14 @@ async def test_a_volume_prebound_by_its_user_gets_just_the_uid() -> None:
         assert "annotations" not in s.volume["metadata"]
 
 
-async def test_a_volume_of_another_claim_is_refused() -> None:
+async def test_volume_of_another_claim_is_rejected() -> None:
     async with storage() as s:
         s.make_volume(claimRef={"namespace": "d", "name": "data", "uid": "of-an-earlier-one"})
         outcome = await s.writer.claim_volume("pv", s.claim)
         assert outcome == WriteRejected('volume "pv" is claimed by d/data already', 409)
 
 
-async def test_a_harmless_change_in_between_is_no_obstacle() -> None:
+async def test_concurrent_unrelated_change_is_retried() -> None:
     async with storage() as s:
         s.make_volume()
         left = 1
@@ -118,7 +118,7 @@ async def test_a_harmless_change_in_between_is_no_obstacle() -> None:
         assert s.volume["spec"]["claimRef"]["uid"] == s.claim.uid
 
 
-async def test_an_object_that_changes_all_the_time_is_given_up() -> None:
+async def test_constantly_changing_object_is_rejected() -> None:
     async with storage() as s:
         s.make_volume()
         count = 0
@@ -135,7 +135,7 @@ async def test_an_object_that_changes_all_the_time_is_given_up() -> None:
         assert count == 3
 
 
-async def test_a_node_is_selected_once() -> None:
+async def test_node_is_selected_once() -> None:
     async with storage() as s:
         assert await s.writer.select_node(s.claim, "n") == WriteSucceeded()
         assert s.stored_claim["metadata"]["annotations"] == {SELECTED_NODE: "n"}
@@ -144,7 +144,7 @@ async def test_a_node_is_selected_once() -> None:
         assert outcome == WriteRejected('node n is selected for claim "d/data" already', 409)
 
 
-async def test_claims_that_are_not_what_they_were() -> None:
+async def test_changed_claims_are_rejected() -> None:
     async with storage() as s:
         earlier = s.claim._replace(uid="earlier")
         outcome = await s.writer.select_node(earlier, "n")
@@ -157,7 +157,7 @@ async def test_claims_that_are_not_what_they_were() -> None:
         assert outcome == WriteRejected('claim "d/data" was bound meanwhile', 409)
 
 
-async def test_what_is_missing() -> None:
+async def test_missing_objects() -> None:
     async with storage() as s:
         outcome = await s.writer.claim_volume("pv", s.claim)
         assert outcome == WriteRejected('persistentvolumes "pv" not found', 404)
@@ -171,14 +171,14 @@ async def test_what_is_missing() -> None:
         assert claim.uid == s.claim.uid
 
 
-async def test_a_server_that_fails_leaves_the_fate_open() -> None:
+async def test_server_error_has_unknown_outcome() -> None:
     async with storage() as s:
         s.make_volume()
-        s.faults.answer(500, count=10, verb="patch", resource="persistentvolumes")
+        s.faults.respond(500, count=10, verb="patch", resource="persistentvolumes")
         assert isinstance(await s.writer.claim_volume("pv", s.claim), OutcomeUnknown)
 
 
-async def test_an_answer_that_was_lost_is_found_to_be_done() -> None:
+async def test_lost_response_is_found_successful() -> None:
     async with storage() as s:
         s.make_volume()
         s.faults.drop(verb="patch", resource="persistentvolumes", after_effect=True)

@@ -89,7 +89,7 @@ async def test_binding_again_to_the_same_node_is_a_success() -> None:
         assert await w.writer.bind(pod, "n1") == WriteSucceeded()
 
 
-async def test_a_pod_bound_by_somebody_else_names_its_node() -> None:
+async def test_pod_bound_elsewhere_names_node() -> None:
     async with world() as w:
         pod = w.pod()
         w.cluster.bind("default", "p", "theirs")
@@ -98,7 +98,7 @@ async def test_a_pod_bound_by_somebody_else_names_its_node() -> None:
         assert w.stored()["spec"]["nodeName"] == "theirs"
 
 
-async def test_a_missing_pod_is_gone_and_so_is_another_of_its_name() -> None:
+async def test_missing_or_replaced_pod_is_gone() -> None:
     async with world() as w:
         assert isinstance(await w.writer.bind(PodRef("default", "none", "u"), "n"), PodGone)
         w.pod()
@@ -106,7 +106,7 @@ async def test_a_missing_pod_is_gone_and_so_is_another_of_its_name() -> None:
         assert "nodeName" not in w.stored()["spec"]
 
 
-async def test_a_gated_pod_is_refused_in_the_servers_words() -> None:
+async def test_gated_pod_is_rejected_with_servers_message() -> None:
     async with world() as w:
         outcome = await w.writer.bind(w.pod(schedulingGates=[{"name": "g"}]), "n")
         assert isinstance(outcome, WriteRejected)
@@ -114,14 +114,14 @@ async def test_a_gated_pod_is_refused_in_the_servers_words() -> None:
         assert "non-empty .spec.schedulingGates" in outcome.message
 
 
-async def test_a_lost_answer_is_read_back_as_success() -> None:
+async def test_lost_response_is_read_back_as_success() -> None:
     async with world() as w:
         w.faults.drop(resource="pods/binding", after_effect=True)
         assert await w.writer.bind(w.pod(), "n1") == WriteSucceeded()
-        assert w.faults.shown == 1
+        assert w.faults.injected == 1
 
 
-async def test_a_lost_request_is_not_known_to_be_lost() -> None:
+async def test_lost_request_has_unknown_outcome() -> None:
     """The pod is not bound, but what was sent may yet arrive."""
     async with world() as w:
         pod = w.pod()
@@ -133,27 +133,27 @@ async def test_a_lost_request_is_not_known_to_be_lost() -> None:
 
 
 @pytest.mark.parametrize("code", [500, 503])
-async def test_a_server_error_is_read_back(code: int) -> None:
+async def test_server_error_is_read_back(code: int) -> None:
     async with world() as w:
-        w.faults.answer(code, resource="pods/binding")
+        w.faults.respond(code, resource="pods/binding")
         outcome = await w.writer.bind(w.pod(), "n1")
         assert isinstance(outcome, WriteRejected)
         assert outcome.status == code
 
 
-async def test_a_server_that_gave_up_waiting_may_do_it_yet() -> None:
+async def test_gateway_timeout_has_unknown_outcome() -> None:
     """As the timeout filter of kube-apiserver does while the handler goes on."""
     async with world() as w:
         pod = w.pod()
-        w.faults.answer(504, resource="pods/binding")
+        w.faults.respond(504, resource="pods/binding")
         assert isinstance(await w.writer.bind(pod, "n1"), OutcomeUnknown)
         w.cluster.bind("default", "p", "n1")
-        w.faults.answer(504, resource="pods/binding")
+        w.faults.respond(504, resource="pods/binding")
         assert await w.writer.bind(pod, "n1") == WriteSucceeded()
 
 
 @pytest.mark.parametrize("code", [500, 409])
-async def test_so_may_storage_that_timed_out(code: int) -> None:
+async def test_etcd_timeout_has_unknown_outcome(code: int) -> None:
     """etcd may apply the write later. For a Binding kube-apiserver calls that a conflict."""
     why = 'Operation cannot be fulfilled on pods/binding "p": etcdserver: request timed out'
     unbound = Answer(200, json_bytes({"metadata": {"uid": "u"}, "spec": {}}))
@@ -165,23 +165,23 @@ async def test_so_may_storage_that_timed_out(code: int) -> None:
     assert isinstance(outcome, OutcomeUnknown)
 
 
-async def test_what_cannot_be_read_back_stays_unknown() -> None:
+async def test_failed_read_back_has_unknown_outcome() -> None:
     async with world() as w:
         w.faults.drop(resource="pods/binding", after_effect=True)
-        w.faults.answer(500, count=3, verb="get", resource="pods")
+        w.faults.respond(500, count=3, verb="get", resource="pods")
         outcome = await w.writer.bind(w.pod(), "n1")
         assert isinstance(outcome, OutcomeUnknown)
         assert len(w.clock.sleeps_s) == 2
 
 
-async def test_a_server_that_is_busy_gets_the_binding_later() -> None:
+async def test_throttled_binding_is_retried() -> None:
     async with world() as w:
-        w.faults.answer(429, resource="pods/binding", retry_after_s=4)
+        w.faults.respond(429, resource="pods/binding", retry_after_s=4)
         assert await w.writer.bind(w.pod(), "n1") == WriteSucceeded()
         assert w.clock.now_s >= 4
 
 
-async def test_a_server_that_is_not_there_has_done_nothing() -> None:
+async def test_unreachable_server_rejects_binding() -> None:
     async with ScriptedServer(in_turn(refusal(500, ""))).run() as server:
         url = server.url
     async with client_for(url, ManualClock(), retry=RetryPolicy(attempts=2)) as client:
@@ -190,7 +190,7 @@ async def test_a_server_that_is_not_there_has_done_nothing() -> None:
     assert outcome.status == 0
 
 
-async def test_why_a_pod_is_pending() -> None:
+async def test_unschedulable_condition() -> None:
     async with world() as w:
         pod = w.pod()
         outcome = await w.writer.patch_unschedulable(
@@ -209,7 +209,7 @@ async def test_why_a_pod_is_pending() -> None:
         assert w.stored()["status"]["nominatedNodeName"] == "n2"
 
 
-async def test_a_nomination_is_left_alone_set_and_cleared() -> None:
+async def test_nomination_is_kept_set_and_cleared() -> None:
     async with world() as w:
         pod = w.pod()
         assert await w.writer.nominate(pod, "n1") == WriteSucceeded()
@@ -222,7 +222,7 @@ async def test_a_nomination_is_left_alone_set_and_cleared() -> None:
         assert w.condition("PodScheduled")["reason"] == "SchedulerError"
 
 
-async def test_patching_a_pod_that_is_gone_or_replaced_changes_nothing() -> None:
+async def test_patch_of_missing_or_replaced_pod() -> None:
     async with world() as w:
         assert isinstance(await w.writer.nominate(PodRef("default", "none", "u"), "n"), PodGone)
         w.pod()
@@ -230,15 +230,15 @@ async def test_patching_a_pod_that_is_gone_or_replaced_changes_nothing() -> None
         assert "nominatedNodeName" not in w.stored()["status"]
 
 
-async def test_a_patch_is_sent_again_after_trouble() -> None:
+async def test_patch_is_retried() -> None:
     async with world() as w:
         w.faults.drop(resource="pods/status", after_effect=True)
-        w.faults.answer(500, resource="pods/status")
+        w.faults.respond(500, resource="pods/status")
         assert await w.writer.nominate(w.pod(), "n1") == WriteSucceeded()
         assert len(w.clock.sleeps_s) == 2
 
 
-async def test_evicting_marks_the_victim_and_then_deletes_it_gracefully() -> None:
+async def test_eviction_sets_condition_then_deletes() -> None:
     async with world() as w:
         victim = w.pod()
         await w.writer.bind(victim, "n1")
@@ -251,12 +251,12 @@ async def test_evicting_marks_the_victim_and_then_deletes_it_gracefully() -> Non
         assert "deletionTimestamp" in w.stored()["metadata"]
 
 
-async def test_a_victim_that_is_gone_already_is_a_success() -> None:
+async def test_eviction_of_missing_victim_succeeds() -> None:
     async with world() as w:
         assert await w.writer.evict(PodRef("default", "none", "u"), now=WHEN) == WriteSucceeded()
 
 
-async def test_the_next_pod_of_a_victims_name_is_spared() -> None:
+async def test_eviction_does_not_delete_replacement_pod() -> None:
     async with world() as w:
         w.pod()
         assert await w.writer.evict(PodRef("default", "p", "old-uid"), now=WHEN) == WriteSucceeded()
@@ -264,15 +264,15 @@ async def test_the_next_pod_of_a_victims_name_is_spared() -> None:
         assert "DisruptionTarget" not in str(w.stored()["status"])
 
 
-async def test_a_victim_that_cannot_be_marked_is_not_deleted() -> None:
+async def test_victim_without_condition_is_not_deleted() -> None:
     async with world() as w:
         victim = w.pod()
-        w.faults.answer(500, count=3, resource="pods/status")
+        w.faults.respond(500, count=3, resource="pods/status")
         assert isinstance(await w.writer.evict(victim, now=WHEN), OutcomeUnknown)
         assert "deletionTimestamp" not in w.stored()["metadata"]
 
 
-async def test_a_deletion_whose_answer_is_lost_is_asked_for_again() -> None:
+async def test_deletion_with_lost_response_is_retried() -> None:
     async with world() as w:
         victim = w.pod()
         w.faults.drop(verb="delete", after_effect=True)
@@ -280,13 +280,13 @@ async def test_a_deletion_whose_answer_is_lost_is_asked_for_again() -> None:
         assert w.cluster.count("pods") == 0
 
 
-async def test_a_name_of_253_characters() -> None:
+async def test_longest_pod_name() -> None:
     async with world() as w:
         name = ".".join(["p" * 62] * 4)[:253]
         assert await w.writer.bind(w.pod(name), "n" * 253) == WriteSucceeded()
         assert w.stored(name)["spec"]["nodeName"] == "n" * 253
 
 
-def test_a_reference_from_a_key() -> None:
+def test_pod_ref_from_key() -> None:
     assert PodRef.of("ns/name", "u") == PodRef("ns", "name", "u")
     assert PodRef.of("ns/name", "u").key == "ns/name"
