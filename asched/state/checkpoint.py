@@ -2,7 +2,8 @@
 
 A restored state equals the original in everything that a later decision may depend on: rows of the
 node table with their pods in order, orders in queues, attempts in flight. Caches and indexes are
-computed again when they are used, and Reserve plugins are called again as after a change of profiles.
+computed again when they are used, and Reserve plugins are called again as after a change of
+profiles.
 
 A checkpoint is not history: one that this code cannot read is ignored and nothing is lost.
 
@@ -74,7 +75,8 @@ class StateSnapshot(StoredForm):
 
 
 class Snapshots(NamedTuple):
-    """A state at one moment. Shares only immutable values with the state, so it can be encoded later."""
+    """A state at one moment. Shares only immutable values with the state, so it can be encoded
+    later."""
 
     templates: TemplatesSnapshot
     state: StateSnapshot
@@ -90,7 +92,8 @@ class CheckpointForm(StoredForm):
 
 
 def take_snapshots(state: ClusterState) -> Snapshots:
-    """Takes less than a microsecond a pod. Creates few objects that the garbage collector tracks."""
+    """Takes less than a microsecond a pod. Creates few objects that the garbage collector
+    tracks."""
     profiles = tuple(profile.spec for profile in state.profiles.values())
     return Snapshots(
         state.templates.snapshot(),

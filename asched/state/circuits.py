@@ -1,8 +1,8 @@
 """Circuit breakers of plugins.
 
-A circuit opens when its plugin fails too often within a window, and closes after a fixed time. After
-that the next failure opens it again at once, until a pod is placed. Circuits follow from records, so
-a replay opens the same ones. Only the fold changes them.
+A circuit opens when its plugin fails too often within a window, and closes after a fixed time.
+After that the next failure opens it again at once, until a pod is placed. Circuits follow from
+records, so a replay opens the same ones. Only the fold changes them.
 """
 
 from __future__ import annotations

@@ -63,7 +63,7 @@ class PodEntry:
         """The number of its template; 0 for none."""
         self.phase = PodPhase.PENDING
         self.node = ""
-        """The node whose resources it uses, bound or assumed. Empty while pending."""
+        """The node it is counted on, bound or assumed. Empty while pending."""
         self.assignment: Assigned | None = None
         """Our decision, until the binding ends."""
         self.reserved: Assigned | None = None
@@ -84,7 +84,8 @@ class PodEntry:
 
 
 class ClusterState:
-    """The state after all records so far. A :class:`asched.framework.cluster.Cluster` for plugins."""
+    """The state after all records so far. A :class:`asched.framework.cluster.Cluster` for
+    plugins."""
 
     def __init__(self) -> None:
         self.now_ns = 0

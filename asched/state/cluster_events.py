@@ -206,9 +206,9 @@ def evaluate_hint(
 def _is_relevant(pod: QueuedPod, queued_event: QueuedClusterEvent) -> bool:
     """Whether hints are evaluated at all.
 
-    A pod gets events about itself only as ``TARGET_POD``, and no others as that: when its own binding
-    fails, the released resources do not help it. The end of its own nomination is relevant, because
-    the pod needs another node.
+    A pod gets events about itself only as ``TARGET_POD``, and no others as that: when its own
+    binding fails, the released resources do not help it. The end of its own nomination is
+    relevant, because the pod needs another node.
     """
     resource = queued_event.event.resource
     if queued_event.nomination:
@@ -231,10 +231,10 @@ def _is_relevant_nomination(pod: QueuedPod, queued_event: QueuedClusterEvent) ->
 def _is_relevant_release(pod: QueuedPod, queued_event: QueuedClusterEvent) -> bool:
     """Whether a node released by a waiting pod of a group matters to another waiting pod.
 
-    It does not for a pod that was rejected before the node was reserved: nothing changed for it. Nor
-    for a pod of the same group, which was released because that pod was rejected; trying it first may
-    help, so its first rejections are an exception. Without this rule two gangs that do not fit would
-    requeue each other forever.
+    It does not for a pod that was rejected before the node was reserved: nothing changed for it.
+    Nor for a pod of the same group, which was released because that pod was rejected; trying it
+    first may help, so its first rejections are an exception. Without this rule two gangs that do
+    not fit would requeue each other forever.
     """
     if _group_of_event(queued_event) == group_of(pod.info.pod):
         return pod.unschedulable_count <= _GANG_RETRIES

@@ -1,4 +1,4 @@
-"""Evictions that were decided and whose victims have not ended yet."""
+"""Decided evictions with victims that still run."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Evictions(Mapping[str, Eviction]):
 
     @property
     def completed_for(self) -> Mapping[str, str]:
-        """Keys by uid of the preemptors whose evictions have all ended; without the pods passed to
+        """Keys by uid of the preemptors with evictions that have all ended; without the pods passed to
         :meth:`forget` since."""
         return self._completed_for
 

@@ -1,7 +1,7 @@
 """``fold(state, record)``: the only code that changes the state.
 
-The live daemon, a restart, time travel and every replay apply the same records here, one by one, and
-get the same state. The fold reads no clock and nothing else that is not in the records.
+The live daemon, a restart, time travel and every replay apply the same records here, one by one,
+and get the same state. The fold reads no clock and nothing else that is not in the records.
 """
 
 from __future__ import annotations
@@ -310,8 +310,8 @@ class Fold:
         entry.rejection = record.message
         grouped = group_of(entry.info.pod) is not None
         self._pods.release_node(entry, held.since_ns if grouped else None)
-        # A plugin that the pod does not wait for preempted it: its events say nothing about what the
-        # pod needs, so the pod backs off.
+        # A plugin that the pod does not wait for preempted it: its events say nothing about what
+        # the pod needs, so the pod backs off.
         preempted = record.plugin not in held.pending_until_ns
         rejected_by = () if preempted else (record.plugin,)
         self.state.queue.reject(record.key, rejected_by, (), self.state.now_ns)
@@ -337,8 +337,9 @@ class Fold:
     def _dequeue(self, key: str, uid: str) -> PodEntry:
         """Take the pod from the queue, wherever it waits.
 
-        Every decision was made about an active pod. If it is not active here, a plugin that the fold
-        calls (a hint, PreEnqueue) has changed. The decision counts nevertheless; a replay reports it.
+        Every decision was made about an active pod. If it is not active here, a plugin that the
+        fold calls (a hint, PreEnqueue) has changed. The decision counts nevertheless; a replay
+        reports it.
         """
         state = self.state
         entry = state.entry(key, uid)
@@ -451,8 +452,8 @@ class Fold:
         state = self.state
         eviction = state.evictions.get(record.uid)
         if eviction is None or eviction.reason:
-            # A session's eviction lasts until the victim is terminating: until then the session must
-            # not choose another victim.
+            # A session's eviction lasts until the victim is terminating: until then the session
+            # must not choose another victim.
             return
         state.evictions.end(record.uid)
         preemptor = eviction.preemptor

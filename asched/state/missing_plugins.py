@@ -1,7 +1,7 @@
 """Recorded profiles with plugins that are not installed.
 
-A journal outlives the plugins that wrote it, and folding it must not need them, because their decisions
-are recorded. Only the configuration that makes the next decision has to be complete.
+A journal outlives the plugins that wrote it, and folding it must not need them, because their
+decisions are recorded. Only the configuration that makes the next decision has to be complete.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def incomplete_profile(spec: ProfileSpec, handle: AttachableHandle, reason: str)
 def missing_plugin(profiles: Mapping[str, Profile]) -> str:
     """What the first incomplete profile lacks; empty if all are complete.
 
-    Under an incomplete profile no plugin gates pods and no hint requeues them, so queues differ from
-    those with the plugin. Such a state may be inspected, but not stored as a checkpoint.
+    Under an incomplete profile no plugin gates pods and no hint requeues them, so queues differ
+    from those with the plugin. Such a state may be inspected, but not stored as a checkpoint.
     """
     return next((profile.missing for profile in profiles.values() if profile.missing), "")

@@ -1,4 +1,5 @@
-"""The parts of the node table: numeric columns, and indexes of labels, taints, images and host ports."""
+"""The parts of the node table: numeric columns, and indexes of labels, taints, images and host
+ports."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from asched.framework.nodes import Int32Column, Int64Column, Vocabulary
+from asched.framework.nodes import Int32Column, Int64Column, RowArray, Vocabulary
 from asched.framework.pod_info import ANY_IP, HostPort, PodInfo
 from asched.model.node import ContainerImage, Taint
 from asched.model.quantity import MAX_INT64, saturated
@@ -38,6 +39,7 @@ class NodeColumns:
         self.stamps = self._zeros(np.int64)
         self.allocatable: dict[str, Int64Column] = {}
         self.requested: dict[str, Int64Column] = {}
+        self._sorted_rows: RowArray | None = None
         self._views: dict[Hashable, NDArray[Any]] = {}
         # The amounts that decide whether two rows are equally full.
         self._amounts: list[Int64Column] = []
@@ -49,6 +51,17 @@ class NodeColumns:
             view = self._views[name] = column[: self.size]
             view.flags.writeable = False
         return view
+
+    def set_alive(self, row: int, alive: bool) -> None:
+        self.alive[row] = alive
+        self._sorted_rows = None
+
+    def by_tie_break_key(self) -> RowArray:
+        """The rows of nodes, sorted."""
+        if self._sorted_rows is None:
+            rows = np.flatnonzero(self.alive)
+            self._sorted_rows = rows[np.argsort(self.tie_break_keys[rows], kind="stable")]
+        return self._sorted_rows
 
     def append_row(self) -> None:
         if self.size == self.capacity:
@@ -77,7 +90,7 @@ class NodeColumns:
         self.capacity *= 2
         self._amounts.clear()
         for name, column in vars(self).items():
-            if isinstance(column, np.ndarray):
+            if isinstance(column, np.ndarray) and name != "_sorted_rows":
                 setattr(self, name, longer(column, extra, 0))
         for columns in (self.allocatable, self.requested):
             for name, column in columns.items():

@@ -1,13 +1,8 @@
-"""A choice of rows of the node table, and hypotheses about them.
+"""Subsets of the node table's rows with hypothetical pods, and single rows for plugins.
 
-Columns are gathered when first asked for. A hypothesis ("with this pod added, without that one") is
-made on the gathered copies, so the table itself never changes for a question.
-
-The nodes of the table one by one, for plugins that are written for one node and asked about all.
-
-Such a plugin is called thousands of times for a pod, so what it asks of a node must cost no more than
-looking something up in a list. Lists are made of columns when first asked for, and hold until the
-table changes: what one plugin asked for, the next one finds.
+:class:`NodeRows` gathers columns when they are first used. Hypothetical pods change these copies, never
+the table. :class:`NodeSweep` serves plugins that are written for one node: they are called thousands
+of times for a pod, so they read lists that are created from the columns once per table change.
 """
 
 from __future__ import annotations
@@ -31,7 +26,7 @@ from asched.framework.nodes import (
     TaintColumn,
 )
 from asched.framework.pod_info import HostPort, PodInfo, PodShape
-from asched.model.node import Node
+from asched.model.node import Node, Taint
 from asched.state.node_columns import (
     ports_collide,
     requests_of,
@@ -42,18 +37,15 @@ from asched.state.node_columns import (
 
 if TYPE_CHECKING:
     from asched.state.node_table_view import NodeTableView
-from typing import TYPE_CHECKING
-
-from asched.model.node import Taint
 
 _Shift: TypeAlias = tuple[NDArray[np.intp], int]
-"""How many pods of a shape came to each row (negative: left it), and what one of them adds."""
+"""The number of pods of a shape added to each row (negative: removed), and the amount per pod."""
 
 _FEW = 4
-"""Up to so many rows, going through them one by one costs less than numpy's overhead."""
+"""Up to that many rows a loop costs less than numpy's overhead."""
 
 _SAFE = 1 << 62
-"""Sums below this, moved by less than this, stay within 64 bits."""
+"""Sums below this, changed by less than this, stay within 64 bits."""
 
 
 class NodeRows(HypotheticalNodes):
@@ -62,7 +54,7 @@ class NodeRows(HypotheticalNodes):
     def __init__(
         self, table: NodeTableView, rows: RowArray | Callable[[], RowArray], size: int | None = None
     ) -> None:
-        """``rows`` may be had when they are needed, if their number is given."""
+        """``rows`` may be a function, called when needed, if ``size`` is given."""
         self._table = table
         self._given = rows
         self.size = len(self._rows) if size is None else size
@@ -72,7 +64,7 @@ class NodeRows(HypotheticalNodes):
         self._scoring_cpu: Int64Column | None = None
         self._scoring_memory: Int64Column | None = None
         self._pod_count: Int64Column | None = None
-        # What a hypothesis changed: the pods of a row, once it differs from the table's.
+        # The pods of rows that differ from the table's.
         self._pods: dict[int, dict[str, PodInfo]] = {}
 
     @property
@@ -84,7 +76,7 @@ class NodeRows(HypotheticalNodes):
 
     @property
     def rows(self) -> RowArray:
-        """The rows of the table that these are."""
+        """The rows of the table."""
         return self._rows
 
     @property
@@ -184,7 +176,6 @@ class NodeRows(HypotheticalNodes):
 
     def infos(self) -> Sequence[NodeInfo]:
         if self._pods:
-            # The table knows nothing of a hypothesis.
             return super().infos()
         infos = self._table.infos()
         return [infos[row] for row in self._rows.tolist()]
@@ -195,28 +186,28 @@ class NodeRows(HypotheticalNodes):
 
     def take(self, rows: RowArray) -> NodeRows:
         if self._pods:
-            raise ValueError("rows of a hypothesis cannot be taken again")
+            raise ValueError("rows with hypothetical pods cannot be taken again")
         return NodeRows(self._table, self._rows[rows])
 
-    # -- hypotheses ---------------------------------------------------------------------------
+    # -- hypothetical pods --------------------------------------------------------------------
 
     def add_pods(self, placed: Iterable[tuple[int, PodInfo]]) -> None:
-        came: dict[PodShape, list[int]] = {}
+        added: dict[PodShape, list[int]] = {}
         for row, pod in placed:
             pods = self._own_pods(row)
             if pod.uid in pods:
                 raise ValueError(f"pod {pod.key} is on node {self.names[row]} already")
             pods[pod.uid] = pod
-            came.setdefault(pod.shape, []).append(row)
-        self._count(came, 1)
+            added.setdefault(pod.shape, []).append(row)
+        self._count(added, 1)
 
     def remove_pods(self, placed: Iterable[tuple[int, PodInfo]]) -> None:
-        went: dict[PodShape, list[int]] = {}
+        removed: dict[PodShape, list[int]] = {}
         for row, pod in placed:
-            # The shape that was counted, should the pod have been changed since.
+            # The shape that was counted: the pod may have been updated since.
             shape = self._own_pods(row).pop(pod.uid).shape
-            went.setdefault(shape, []).append(row)
-        self._count(went, -1)
+            removed.setdefault(shape, []).append(row)
+        self._count(removed, -1)
 
     def _own_pods(self, row: int) -> dict[str, PodInfo]:
         pods = self._pods.get(row)
@@ -225,7 +216,7 @@ class NodeRows(HypotheticalNodes):
         return pods
 
     def _count(self, moved: Mapping[PodShape, Sequence[int]], sign: int) -> None:
-        """Enter in the columns how many pods of each shape came to each row, or left it."""
+        """Update the columns for pods of each shape, by row; ``sign`` is 1 or -1."""
         if len(moved) == 1:
             [(shape, rows)] = moved.items()
             if self.size <= _FEW or len(rows) <= _FEW:
@@ -248,7 +239,7 @@ class NodeRows(HypotheticalNodes):
         self._shift(self.scoring_memory_bytes, memory, scoring_memory_of)
 
     def _count_one(self, row: int, shape: PodShape, times: int) -> None:
-        """So many pods of a shape came to a row, or (negative) left it."""
+        """Update one row for pods of a shape; negative if removed."""
         pods = self._pods[row]
         self.pod_count[row] += times
         for name, number in shape.requests.items():
@@ -266,7 +257,7 @@ class NodeRows(HypotheticalNodes):
         shifts: Sequence[_Shift],
         exact: Callable[[Iterable[PodInfo]], int],
     ) -> None:
-        """Move a column of sums, or add up afresh where a sum is or comes near being cut off."""
+        """Add to a column of sums; compute sums again that are saturated or close to it."""
         if not shifts:
             return
         most = sum(abs(number) * int(np.abs(times).max()) for times, number in shifts)
@@ -282,7 +273,7 @@ class NodeRows(HypotheticalNodes):
 
 
 class _Lists(dict[str, list[int]]):
-    """Amounts of a resource by row, for each resource that was asked for."""
+    """Amounts by row for each resource that was read."""
 
     def __init__(self, made: Callable[[str], list[int]]) -> None:
         super().__init__()
@@ -297,7 +288,7 @@ class NodeSweep:
     """Every row of a table as a :class:`NodeInfo`."""
 
     def __init__(self, table: NodeTableView, objects: Sequence[Node | None]) -> None:
-        """``objects`` are the nodes by row, as the table keeps them up to date."""
+        """``objects`` are the nodes by row; the table updates the list."""
         self.table = table
         self.objects = objects
         self.allocatable = _Lists(lambda resource: table.allocatable(resource).tolist())
@@ -306,7 +297,7 @@ class NodeSweep:
         self._cursor = -1
 
     def nodes(self) -> Sequence[NodeInfo]:
-        """One for each row, good until the table changes."""
+        """One for each row, valid until the table changes."""
         if self._cursor != self.table.cursor:
             self.allocatable.clear()
             self.requested.clear()

@@ -1,8 +1,8 @@
 """Nodes in columns, updated row by row by the fold.
 
-One row per node. A deleted node leaves a free row for the next new node; the lowest free row is used
-first, so rows depend on the history of nodes alone. Readers get slices of the columns. Every change
-to a row is logged, so that caches of per-row results recompute only the rows that changed.
+One row per node. A deleted node leaves a free row for the next new node; the lowest free row is
+used first, so rows depend on the history of nodes alone. Readers get slices of the columns. Every
+change to a row is logged, so that caches of per-row results recompute only the rows that changed.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ class NodeTable(NodeTableView):
     """All nodes of the cluster. Only the fold calls the methods that change it."""
 
     def fork(self) -> NodeTable:
-        """A table with the same contents, for hypothetical changes: pods can be added and removed in
-        either table, nodes in neither. Costs as much as copying the columns."""
+        """A table with the same contents, for hypothetical changes: pods can be added and removed
+        in either table, nodes in neither. Costs as much as copying the columns."""
         twin = copy(self)
         vars(twin).update(
             port_index=deepcopy(self.port_index),
@@ -119,8 +119,7 @@ class NodeTable(NodeTableView):
         columns.taint_ids[row] = 0
         self.image_index.set_row(row, ())
         self._objects[row] = None
-        columns.alive[row] = False
-        self._by_tie_break_key = None
+        columns.set_alive(row, False)
         self.names[row] = ""
         heapq.heappush(self._free, row)
         self._version += 1
@@ -140,10 +139,9 @@ class NodeTable(NodeTableView):
         row = heapq.heappop(self._free) if self._free else self._append_row()
         self.names[row] = name
         self._rows[name] = row
-        self._columns.alive[row] = True
-        self._by_tie_break_key = None
         digest = blake2b(name.encode(), digest_size=8).digest()
         self._columns.tie_break_keys[row] = int.from_bytes(digest, "big")
+        self._columns.set_alive(row, True)
         return row
 
     def _append_row(self) -> int:

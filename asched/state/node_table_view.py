@@ -63,7 +63,6 @@ class NodeTableView(Nodes):
         self._pod_log: ChangeLog[tuple[int, PodInfo, int]] = ChangeLog(LOG_LENGTH)
         self._objects_changed = 0
         self._version = 0
-        self._by_tie_break_key: RowArray | None = None
         self._sweep: NodeSweep | None = None
 
     @property
@@ -78,11 +77,7 @@ class NodeTableView(Nodes):
     @property
     def by_tie_break_key(self) -> RowArray:
         """The rows of nodes sorted by tie-break key."""
-        if self._by_tie_break_key is None:
-            rows = np.flatnonzero(self.alive)
-            keys = self._columns.tie_break_keys[rows]
-            self._by_tie_break_key = rows[np.argsort(keys, kind="stable")]
-        return self._by_tie_break_key
+        return self._columns.by_tie_break_key()
 
     @property
     def cluster_size(self) -> int:

@@ -1,8 +1,8 @@
 """Converts watch events to records, without changes that no decision depends on.
 
-A watch shows far more than scheduling reads: heartbeats, progress of containers, our own writes. These
-functions compare an object with the state and return the smallest record of what changed. They
-change nothing.
+A watch shows far more than scheduling reads: heartbeats, progress of containers, our own writes.
+These functions compare an object with the state and return the smallest record of what changed.
+They change nothing.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from asched.model.meta import Object
 from asched.model.node import Node
 from asched.model.pod import POD_SCHEDULED, Pod, PodCondition
 from asched.model.resources import AnyObject, Resource, WatchedResource
-from asched.state.bind_confirmation import observe_binding
-from asched.state.cluster import ClusterState
+from asched.state.cluster import ClusterState, PodEntry
 from asched.state.records import Bound, ObjectDeleted, ObjectObserved, PodObserved, PodUpdated
 
+_COPIED_LABELS = ("topology.kubernetes.io/zone", "topology.kubernetes.io/region")
 _USED_POD_CONDITIONS = frozenset({"DisruptionTarget", "PodResizePending"})
 _USED_NODE_CONDITIONS = frozenset({"Ready"})
 
@@ -57,9 +57,9 @@ def observe_list(
 ) -> Iterator[ObservedChange]:
     """Records of a complete list: deletions, additions and updates.
 
-    An object with the name of another one and another uid replaced it, so the other one was deleted.
-    ``unreadable`` are keys of objects that exist but could not be decoded. The caller folds each record
-    before it takes the next one.
+    An object with the name of another one and another uid replaced it, so the other one was
+    deleted. ``unreadable`` are keys of objects that exist but could not be decoded. The caller
+    folds each record before it takes the next one.
     """
     listed = {item.key: item.uid for item in objects}
     if resource is Resource.PODS:
@@ -96,7 +96,7 @@ def _observe_pod(state: ClusterState, pod: Pod) -> ObservedChange | None:
     if terminal and not finished_of_job:
         return ObjectDeleted("Pod", key, uid)
     old, pod = entry.info.pod, _reduced_pod(pod)
-    bound = observe_binding(state, entry, pod)
+    bound = _observe_binding(state, entry, pod)
     if bound is not None:
         return bound
     if pod == old:
@@ -128,6 +128,45 @@ def _new_pod(state: ClusterState, pod: Pod) -> ObjectObserved | PodObserved:
     if not template:
         return ObjectObserved(pod, templates.new_number(pod))
     return templates.record_of(template, pod)
+
+
+def _observe_binding(state: ClusterState, entry: PodEntry, pod: Pod) -> Bound | None:
+    """The record of a pod on its assigned node; None if it has other changes. It takes a few bytes,
+    and the fold applies :func:`bound_pod`."""
+    node_name, old = entry.node, entry.info.pod
+    if not node_name or pod.spec.node_name != node_name or old.spec.node_name:
+        return None
+    topology_labels = pod.metadata.labels != old.metadata.labels
+    if pod != bound_pod(state, old, node_name, topology_labels=topology_labels):
+        return None
+    return Bound(
+        entry.info.key,
+        entry.info.uid,
+        node_name,
+        observed=True,
+        topology_labels=topology_labels,
+    )
+
+
+def bound_pod(state: ClusterState, pod: Pod, node_name: str, *, topology_labels: bool) -> Pod:
+    """The pod as the API server shows it once it is bound.
+
+    It has its node and no longer the condition that it is unschedulable. It may have the node's
+    topology labels (admission plugin PodTopologyLabels, Kubernetes 1.33 and later).
+    """
+    replace = msgspec.structs.replace
+    metadata, status = pod.metadata, pod.status
+    if topology_labels:
+        node = state.objects(Node).get(node_name)
+        node_labels = node.labels if node is not None else {}
+        copied = {name: node_labels[name] for name in _COPIED_LABELS if name in node_labels}
+        metadata = replace(metadata, labels={**metadata.labels, **copied})
+    if status.conditions:
+        conditions = tuple(c for c in status.conditions if c.type != POD_SCHEDULED)
+        status = replace(status, conditions=conditions)
+    return replace(
+        pod, metadata=metadata, spec=replace(pod.spec, node_name=node_name), status=status
+    )
 
 
 def _same_template(old: Pod, new: Pod) -> bool:
@@ -177,14 +216,16 @@ def _without_message(condition: PodCondition) -> PodCondition:
 
 
 def _is_used(condition: PodCondition) -> bool:
-    """A scheduled pod has a node, so only a PodScheduled condition that is not True adds anything."""
+    """A scheduled pod has a node, so only a PodScheduled condition that is not True adds
+    anything."""
     if condition.type == POD_SCHEDULED:
         return condition.status != "True"
     return condition.type in _USED_POD_CONDITIONS
 
 
 def _statuses_repeat_template(pod: Pod) -> bool:
-    """Whether every container has the resources of its template; only a pod resized in place differs."""
+    """Whether every container has the resources of its template; only a pod resized in place
+    differs."""
     requested = {
         container.name: container.resources.requests
         for container in (*pod.spec.containers, *pod.spec.init_containers)

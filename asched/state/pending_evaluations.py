@@ -26,7 +26,7 @@ from asched.state import records as r
 from asched.state.stored_form import StoredForm
 
 _DELETED = -1
-"""Replaces a row whose node was deleted: another node may have taken the row since."""
+"""Replaces the row of a deleted node: another node may have taken the row since."""
 
 
 def pack_mask(mask: BoolColumn) -> bytes:
@@ -235,7 +235,7 @@ def present_rows(rows: RowArray) -> BoolColumn:
 
 
 def mask_of_rows(rows: RowArray, size: int) -> BoolColumn:
-    """The mask of the rows whose nodes still exist."""
+    """The mask of the rows that still have their node."""
     mask = np.zeros(size, np.bool_)
     mask[rows[rows != _DELETED]] = True
     return mask

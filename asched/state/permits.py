@@ -1,7 +1,7 @@
 """Pods that wait at Permit, and the answers that Permit plugins gave about them later.
 
-A plugin may allow or reject a waiting pod at any time, for example while it filters for another pod.
-The answer is kept as part of the state until the decision that follows from it is folded.
+A plugin may allow or reject a waiting pod at any time, for example while it filters for another
+pod. The answer is kept as part of the state until the decision that follows from it is folded.
 """
 
 from __future__ import annotations

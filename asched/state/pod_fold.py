@@ -13,9 +13,9 @@ from asched.framework.pod_info import PodInfo
 from asched.framework.runtime.profile import Profile
 from asched.model.meta import Object
 from asched.model.pod import Pod
-from asched.state.bind_confirmation import bound_pod
 from asched.state.cluster import ClusterState, PodEntry, PodPhase
 from asched.state.cluster_events import QueuedClusterEvent, pod_changes
+from asched.state.observe import bound_pod
 from asched.state.pod_groups import pending_status
 from asched.state.records import Bound, PodObserved, PodUpdated
 from asched.state.templates import reports_resources
@@ -262,7 +262,8 @@ class PodFold:
         self._activate_nominated(node_name)
 
     def _activate_nominated(self, node_name: str) -> None:
-        """A pod left the node: activate the pods nominated there whose gang waits at Permit.
+        """A pod left the node: activate the pods nominated there with a gang that waits at
+        Permit.
 
         Permit holds the rest of the gang only for a limited time. If the backoff were longer, the
         gang would preempt again and again and never be complete. kube-scheduler takes pods out of
@@ -293,10 +294,11 @@ class PodFold:
     def on_nomination_ended(self, info: PodInfo, node_name: str) -> None:
         """The pod is no longer nominated to that node; nothing if the name is empty.
 
-        kube-scheduler emits the event of a pod that left the node when it observes that the nominated
-        node of a pending pod changed or the pod was deleted (``updatePodInSchedulingQueue``,
-        ``deletePodFromSchedulingQueue``). Here the event follows at the decision, and also if the pod
-        got another node than the nominated one, which kube-scheduler leaves to the flush.
+        kube-scheduler emits the event of a pod that left the node when it observes that the
+        nominated node of a pending pod changed or the pod was deleted
+        (``updatePodInSchedulingQueue``, ``deletePodFromSchedulingQueue``). Here the event follows
+        at the decision, and also if the pod got another node than the nominated one, which
+        kube-scheduler leaves to the flush.
         """
         state = self._state
         if node_name and state.queue.uses_events:

@@ -92,7 +92,7 @@ _MAX_DEPTH = 8
 
 
 class SafeKey:
-    """A sort key of plugin code whose comparisons never raise: keys that cannot be compared are
+    """A sort key of plugin code with comparisons that never raise: keys that cannot be compared are
     equal, and go in order of insertion."""
 
     __slots__ = ("key",)
@@ -119,7 +119,7 @@ class SafeKey:
 
 
 def sort_key(profile: Profile, pod: QueuedPod) -> SortKey:
-    """The key for the heap. A pod whose QueueSort raises sorts last."""
+    """The key for the heap. A pod sorts last if QueueSort raises."""
     outer, CURRENT_CALL.call = CURRENT_CALL.call, (profile.queue_sort.name, "QueueSort")
     try:
         key = _plugin_key(profile, pod)
@@ -141,8 +141,8 @@ def _safe(key: Any) -> SortKey:
 
 
 def to_stored_key(key: SortKey) -> tuple[Any, ...]:
-    """The key for a checkpoint: a plugin that reads more than the pod may return another one by then.
-    Empty for a key that is no plain value and cannot be stored."""
+    """The key for a checkpoint: a plugin that reads more than the pod may return another one by
+    then. Empty for a key that is no plain value and cannot be stored."""
     if len(key) == 1:
         return key
     value = key[1].key if isinstance(key[1], SafeKey) else key[1]

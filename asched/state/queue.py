@@ -12,10 +12,10 @@
                                |
                                +-> external call -> answered -> front of active (same attempt)
 
-Active is a heap in the order of the profile's QueueSort. A rejected pod waits until the hint of one of
-its rejecting plugins returns QUEUE for an event. A pod without a rejecting plugin (an error, or no
-node at all) backs off. Events between a pod's decision and the end of its binding are kept for it,
-so that it misses none. All times come from records; the queue reads no clock.
+Active is a heap in the order of the profile's QueueSort. A rejected pod waits until the hint of
+one of its rejecting plugins returns QUEUE for an event. A pod without a rejecting plugin (an
+error, or no node at all) backs off. Events between a pod's decision and the end of its binding are
+kept for it, so that it misses none. All times come from records; the queue reads no clock.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ from asched.state.queue_contents import (
     RECONFIGURED,
     TIMEOUT,
     UNSCHEDULABLE,
-    Attempt,
     QueueSnapshot,
+    RunningAttempt,
     restored,
     snapshot_of,
 )
@@ -64,7 +64,7 @@ class SchedulingQueue:
         # Rejected and gated pods by the plugin that they wait for: an event looks only at these.
         self._waiting_for: dict[str, dict[str, QueuedPod]] = {}
         # By pod key. The pod is in flight, or active again if its attempt continues.
-        self._attempts: dict[str, Attempt] = {}
+        self._attempts: dict[str, RunningAttempt] = {}
         self._events: deque[QueuedClusterEvent] = deque()
         self._events_start = 0
         self.incoming: Counter[tuple[str, str]] = Counter()
@@ -211,8 +211,8 @@ class SchedulingQueue:
     # -- decisions and their outcomes ---------------------------------------------------------
 
     def pop(self, key: str) -> bool:
-        """The pod was decided: in flight until :meth:`reject`, :meth:`fail` or :meth:`remove`. False
-        if it does not wait."""
+        """The pod was decided: in flight until :meth:`reject`, :meth:`fail` or :meth:`remove`.
+        False if it does not wait."""
         pod = self._active.pop(key)
         if pod is None:
             pod = self.find(key)
@@ -223,7 +223,7 @@ class SchedulingQueue:
             self.replay_mismatches += 1
         pod.attempts += 1
         # A continued attempt keeps the events since it began.
-        self._attempts.setdefault(key, Attempt(pod, self._events_end))
+        self._attempts.setdefault(key, RunningAttempt(pod, self._events_end))
         return True
 
     def resume_attempt(self, key: str) -> None:
@@ -377,7 +377,7 @@ class SchedulingQueue:
         self._gated = by_key(snapshot.gated)
         self._waiting_for = {plugin: by_key(waiting) for plugin, waiting in snapshot.waiting_for}
         self._attempts = {
-            pods[position].info.key: Attempt(pods[position], events_from)
+            pods[position].info.key: RunningAttempt(pods[position], events_from)
             for position, events_from in snapshot.attempts
         }
         self._events.extend(snapshot.events)

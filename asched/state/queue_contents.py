@@ -30,7 +30,7 @@ RECONFIGURED = "ProfilesLoaded"
 """New profiles sort all waiting pods again. kube-scheduler has no such event."""
 
 
-class Attempt(NamedTuple):
+class RunningAttempt(NamedTuple):
     """An attempt that has begun and not ended."""
 
     pod: QueuedPod

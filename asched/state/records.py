@@ -1,10 +1,10 @@
-"""Records: what happened, frozen. The journal is a list of them and the fold reads nothing else.
+"""Record types: the journal is a list of records, and the fold reads nothing else.
 
-*Observations* come from outside. *Decisions* are ours. The order within a turn is:
-:class:`TurnStarted` (the clock), what was observed, what was decided.
+*Observations* come from outside; *decisions* are made by asched. Within a turn
+:class:`TurnStarted` (the clock) comes first, then observations, then decisions.
 
-A record's type and field names are its stored form: once released they change only together with
-an upcaster (see :mod:`asched.journal.codec`).
+The names of a record type and its fields are its stored form. Once released they change only
+together with an upcaster (:mod:`asched.journal.codec`).
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ class EngineStarted(Record):
     version: str
     """Version of asched."""
     seed: int
-    """Seeds the tie-breaks of all decisions until the next start."""
+    """Seed of the tie-breaks until the next start."""
     shadow: bool = False
-    """It only compares itself with another scheduler. A journal is of one kind from its start."""
+    """Shadow mode: it only compares itself with another scheduler. A journal has one mode."""
 
 
 class QueueSettings(msgspec.Struct, frozen=True, gc=False):
@@ -52,28 +52,32 @@ class QueueSettings(msgspec.Struct, frozen=True, gc=False):
     initial_backoff_s: float = 1.0
     max_backoff_s: float = 10.0
     unschedulable_timeout_s: float = 300.0
-    """A pod that no event woke is tried again after this long."""
+    """A rejected pod that no event requeued is retried after this time."""
 
 
 class ProfilesLoaded(Record):
-    """The configuration that decides from here on."""
+    """Replaces the configuration of decisions.
+
+    Pods no longer wait at Permit for plugins that were removed, and lose nominations under profiles
+    that were removed.
+    """
 
     profiles: tuple[ProfileSpec, ...]
     queue: QueueSettings = QueueSettings()
     extenders: tuple[ExtenderSpec, ...] = ()
-    """In the order in which they are asked; other records name them by their position here."""
+    """In calling order; other records refer to them by position."""
 
 
 class ObjectObserved(Record):
-    """An object appeared or changed; it is now as given."""
+    """An object was added or updated; this is its current state."""
 
     object: AnyObject
     template: int = 0
-    """For a pod: the number under which its template is kept from here on; 0 where it is not."""
+    """For a pod: the number under which its template is stored; 0 if it is not."""
 
 
 class ObjectDeleted(Record):
-    """An object was deleted, or was missing from a new list."""
+    """An object was deleted, or is missing from a new list."""
 
     kind: str
     key: str
@@ -81,7 +85,7 @@ class ObjectDeleted(Record):
 
 
 class PodObserved(Record):
-    """A pod appeared that is like another one: its template is held already."""
+    """A pod was added that is a copy of a stored template."""
 
     key: str
     uid: str
@@ -89,9 +93,9 @@ class PodObserved(Record):
     """See :class:`asched.state.templates.Templates`."""
     creation_timestamp: datetime | None = None
     labels: dict[str, str] | None = None
-    """None where they are those of the template."""
+    """None if equal to the template."""
     owner_references: tuple[OwnerReference, ...] | None = None
-    """None where they are those of the template."""
+    """None if equal to the template."""
     node_name: str = ""
     phase: str = ""
     conditions: tuple[PodCondition, ...] = ()
@@ -99,19 +103,19 @@ class PodObserved(Record):
     deletion_timestamp: datetime | None = None
     start_time: datetime | None = None
     annotations: dict[str, str] | None = None
-    """Those that plugins read; None where they are those of the template."""
+    """Annotations that plugins read; None if equal to the template."""
 
 
 class PodUpdated(Record):
-    """A pod whose template is as before: what else it now is. Far smaller than :class:`ObjectObserved`.
+    """A pod was updated, but not its template. Far smaller than :class:`ObjectObserved`.
 
-    Every field is the whole present value, not a difference.
+    Every field is the complete current value.
     """
 
     key: str
     uid: str
     labels: dict[str, str] | None = None
-    """None where they are as before."""
+    """None if unchanged."""
     node_name: str = ""
     phase: str = ""
     conditions: tuple[PodCondition, ...] = ()
@@ -119,31 +123,31 @@ class PodUpdated(Record):
     deletion_timestamp: datetime | None = None
     start_time: datetime | None = None
     annotations: dict[str, str] | None = None
-    """Those that plugins read; None where they are as before."""
+    """Annotations that plugins read; None if unchanged."""
 
 
 class TurnStarted(Record):
-    """The engine looked at the clock: due timers fire, and decisions from here on are of this time."""
+    """Time of a turn: timers that are due fire, and decisions use this time."""
 
     now_ns: int
-    """Nanoseconds since the epoch. Never less than in the turn before."""
+    """Nanoseconds since the epoch; never decreases."""
 
 
 class Bound(Record):
-    """The API server confirmed our binding: in its answer, or by showing the pod on its node."""
+    """The API server confirmed our binding, in its response or in a watch event."""
 
     key: str
     uid: str
     node: str
     observed: bool = False
-    """The pod's own object names the node, and has not changed otherwise; see
-    :mod:`asched.state.bind_confirmation`."""
+    """A watch event shows the binding without other changes of the pod; see
+    :mod:`asched.state.observe`."""
     topology_labels: bool = False
-    """With that it was given the node's topology labels."""
+    """The API server added the node's topology labels to the pod."""
 
 
 class BindFailed(Record):
-    """The binding cycle ended without the pod being bound; the node's room is free again."""
+    """The binding cycle ended without a binding; the pod's node is released."""
 
     key: str
     uid: str
@@ -154,13 +158,13 @@ class BindFailed(Record):
 
 
 class EvictionSucceeded(Record):
-    """The API server accepted the deletion of a victim (or it was gone already)."""
+    """The API server accepted the deletion of a victim, or the victim did not exist."""
 
     key: str
     uid: str
     unplaced: bool = False
-    """It holds no room any more, because its binding failed or a plugin gave its place back. Nothing
-    else will show that room become free, so who waits for it is let go."""
+    """The victim is on no node by now: its binding failed, or it was rejected at Permit. No other
+    record will show a released node, so this one activates the preemptor."""
 
 
 class EvictionFailed(Record):
@@ -170,24 +174,24 @@ class EvictionFailed(Record):
 
 
 class ExtenderFailedNodes(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
-    """Nodes that an extender refused with the same words."""
+    """Nodes that an extender rejected with the same message."""
 
     message: str
     nodes: bytes
-    """Which of the nodes that it was asked about, a bit each in their order."""
+    """A bit for each node of the request, in order."""
     unresolvable: bool = False
-    """Evicting pods would not help there."""
+    """Preemption would not help on these nodes."""
 
 
 class ExtenderFiltered(Record):
-    """An extender said which of the nodes of the last question will do."""
+    """Response of an extender to a filter request."""
 
     key: str
     uid: str
     attempt: int
     extender: int
     passed: bytes
-    """Which of the nodes that it was asked about, a bit each in their order."""
+    """A bit for each node of the request, in order."""
     failed_nodes: tuple[ExtenderFailedNodes, ...] = ()
 
     @property
@@ -196,15 +200,15 @@ class ExtenderFiltered(Record):
 
 
 class ExtenderPrioritized(Record):
-    """An extender scored the nodes of the last question."""
+    """Response of an extender to a prioritize request."""
 
     key: str
     uid: str
     attempt: int
     extender: int
     scores: tuple[int, ...]
-    """In the order of the nodes; 0 for one that it did not mention. An extender's are 0 to 10, those
-    of a plugin 0 to 100."""
+    """In the order of the nodes; 0 for a node that is missing in the response. 0 to 10 for an
+    extender, 0 to 100 for a plugin."""
 
     @property
     def verb_answered(self) -> ExtenderVerb:
@@ -212,7 +216,8 @@ class ExtenderPrioritized(Record):
 
 
 class ExtenderPreemptionProcessed(Record):
-    """An extender said which candidates of a preemption will do, and with which victims."""
+    """Response of an extender to a preemption request: the remaining candidates and their
+    victims."""
 
     key: str
     uid: str
@@ -226,7 +231,7 @@ class ExtenderPreemptionProcessed(Record):
 
 
 class ExtenderCallFailed(Record):
-    """An extender did not answer the last question, or answered nonsense."""
+    """A call of an extender failed, or its response was invalid."""
 
     key: str
     uid: str
@@ -246,20 +251,20 @@ ExtenderAnswer = (
 
 
 class DisagreementCause(StrEnum):
-    """Why another scheduler, seeing what it saw, may have decided otherwise than we would."""
+    """Why another scheduler may have decided differently on what it had observed."""
 
     ASSUMED_POD = "assumed-pod"
-    """It had placed other pods already, whose bindings came to be seen later."""
+    """It had placed other pods whose bindings were observed later."""
     NOMINATED_POD = "nominated-pod"
-    """It had nominated a pod to a node already, or taken a nomination back."""
+    """It had nominated a pod, or cleared a nomination."""
     UNSEEN_CHANGE = "unseen-change"
-    """A change of a node, pod or other object that it had not seen yet."""
+    """It had not observed a change of a node, pod or other object yet."""
     LATER_CHANGE = "later-change"
-    """A change that it had seen, and that was shown to us only later."""
+    """It had observed a change that reached asched later."""
     IMAGE_SIZE = "image-size"
-    """Nodes report different sizes of the pod's image, and it went by another node's."""
+    """Nodes report different sizes of the pod's image, and it used another node's."""
     SAMPLED_NODES = "sampled-nodes"
-    """It looks at a share of the nodes only."""
+    """It evaluates only a share of the nodes."""
     UNEXPLAINED = "unexplained"
 
 
@@ -272,7 +277,7 @@ class LeadershipLost(Record):
 
 
 class ShadowExplained(Record):
-    """Why another scheduler disagreed in :class:`ShadowCompared` ``number``, as far as was found."""
+    """The probable cause of the disagreement in :class:`ShadowCompared` ``number``."""
 
     number: int
     key: str
@@ -285,44 +290,43 @@ class ShadowExplained(Record):
 
 
 class PermitWait(msgspec.Struct, frozen=True, gc=False):
-    """A Permit plugin that said WAIT, and until when."""
+    """A Permit plugin that returned Wait, and its deadline."""
 
     plugin: str
     deadline_ns: int
 
 
 class Reservation(msgspec.Struct, frozen=True, gc=False):
-    """What a Reserve plugin set aside, for it to enter in its books again in every replay."""
+    """What a Reserve plugin reserved; a replay passes it to the plugin again."""
 
     plugin: str
     note: dict[str, Any]
 
 
 class Assigned(Record):
-    """The pod goes to this node: room is taken there from now on, and binding follows unless held."""
+    """The pod is assumed on this node; its binding follows, after Permit."""
 
     key: str
     uid: str
     node: str
     attempt: int
     feasible_nodes: int
-    """How many nodes were feasible."""
     score: int = 0
-    """The node's total score; 0 where a single feasible node needed none."""
+    """The node's total score; 0 if it was the only feasible node."""
     ties: int = 1
-    """How many nodes shared the best score."""
+    """The number of nodes with the best score."""
     evaluated_nodes: int = 0
-    """How many nodes were looked at, where a share sufficed; 0 for all."""
+    """The number of nodes that were evaluated if a share is enough; 0 for all."""
     permit_waits: tuple[PermitWait, ...] = ()
     reservations: tuple[Reservation, ...] = ()
     activate: tuple[str, ...] = ()
-    """Keys of pods that are to be tried now because this one was assigned."""
+    """Keys of pods to move to the active queue (``PodsToActivate``)."""
     session: int = 0
-    """The number of the batch session that decided it (the same as ``attempt``); 0 for none."""
+    """The number of the deciding batch session (equal to ``attempt``); 0 for none."""
 
 
 class Rejected(Record):
-    """No node, or a plugin said no: the pod waits until something changes."""
+    """The pod is unschedulable and waits until something changes."""
 
     key: str
     uid: str
@@ -330,25 +334,25 @@ class Rejected(Record):
     message: str
     """The text of the pod's ``PodScheduled=False`` condition."""
     unschedulable_plugins: tuple[str, ...] = ()
-    """The plugins that rejected it, sorted: their events wake the pod."""
+    """The plugins that rejected it, sorted; their events requeue the pod."""
     pending_plugins: tuple[str, ...] = ()
     nominated_node: str | None = None
-    """A node on which room is being made; empty clears an earlier nomination, None keeps it."""
+    """The node of the preemption; empty clears a nomination, None keeps it."""
     victims: tuple[Victim, ...] = ()
     evaluated_nodes: int = 0
-    """How many nodes were looked at, where a share sufficed; 0 for all."""
+    """The number of nodes that were evaluated if a share is enough; 0 for all."""
     cleared_nominations: tuple[Victim, ...] = ()
-    """Pending pods of lower priority that lose their nomination to the same node."""
+    """Pending pods of lower priority that lose their nomination to that node."""
     requeue_now: bool = False
-    """Held pods make room for it, so it is tried again without waiting."""
+    """Pods waiting at Permit release nodes for it, so it is active again immediately."""
     open_circuit: str = ""
-    """The plugin whose circuit is open, which is why the pod was not tried: it is when that closes."""
+    """The plugin with an open circuit that prevented the attempt; empty for none."""
     session: int = 0
-    """The number of the batch session that decided it (the same as ``attempt``); 0 for none."""
+    """The number of the deciding batch session (equal to ``attempt``); 0 for none."""
 
 
 class AttemptFailed(Record):
-    """The attempt ended in an error (a plugin raised, or answered Error); retried with backoff."""
+    """The attempt ended in an error: a plugin raised or returned Error. The pod backs off."""
 
     key: str
     uid: str
@@ -358,51 +362,50 @@ class AttemptFailed(Record):
 
 
 class ExtenderCallRequested(Record):
-    """The attempt cannot go on without these extenders' answers; until then the pod is in flight."""
+    """The attempt is paused until these evaluators answer; the pod is in flight."""
 
     key: str
     uid: str
     attempt: int
     verb: ExtenderVerb
     extenders: tuple[int, ...]
-    """Their positions in :attr:`ProfilesLoaded.extenders`; after those come the plugins that are asked
-    outside decisions (:attr:`ProfileSpec.outside`), profile by profile. All are asked at the same
-    time."""
+    """Positions in :attr:`ProfilesLoaded.extenders`, followed by the external plugins of each
+    profile. All are called at the same time."""
     nodes: bytes = b""
-    """The nodes in question: a bit for each row of the node table."""
+    """A bit for each row of the node table."""
     candidates: tuple[PreemptionCandidate, ...] = ()
-    """The candidates in question, where ``verb`` is PREEMPT."""
+    """For verb PREEMPT."""
     evaluated_nodes: int = 0
-    """How many nodes were looked at, where a share sufficed; 0 for all."""
+    """The number of nodes that were evaluated if a share is enough; 0 for all."""
 
 
 class ShadowCompared(Record):
-    """In shadow mode another scheduler answered for a pod; with it, what we would have decided.
+    """Shadow mode: a decision of another scheduler, and ours on the state before this record.
 
-    Decided from the state of all records before this one. Nothing follows from it.
+    The state does not depend on it.
     """
 
     number: int
-    """Comparisons are counted from the start of the daemon."""
+    """Counted from the start of the daemon."""
     key: str
     uid: str
     node: str = ""
-    """Where the other scheduler bound the pod; empty where it found no node."""
+    """The node of the other scheduler's binding; empty if it found none."""
     message: str = ""
-    """Why the other found none: the text of the pod's ``PodScheduled=False`` condition."""
+    """The other scheduler's ``PodScheduled=False`` message, if it found no node."""
     best: tuple[str, ...] = ()
-    """Our best nodes, sorted; empty where we find none."""
+    """Our best nodes, sorted; empty if there are none."""
     score: int = 0
-    """Their total; 0 where a single feasible node needed none."""
+    """Their total score; 0 for a single feasible node."""
     feasible_nodes: int = 0
     own_message: str = ""
-    """Why we find none, where that is not the other's message."""
+    """Our message, if it differs from the other scheduler's."""
     agreed: bool = False
-    """The other's node is among our best, or its message is ours."""
+    """The other scheduler's node is among our best, or the messages are equal."""
 
 
 class PermitAllowed(Record):
-    """A Permit plugin that held the pod let it go; once the last one did, binding follows."""
+    """A Permit plugin allowed a waiting pod; after the last one the binding follows."""
 
     key: str
     uid: str
@@ -410,7 +413,7 @@ class PermitAllowed(Record):
 
 
 class PermitRejected(Record):
-    """A Permit plugin turned a held pod away, or its time was up."""
+    """A plugin rejected a pod that waits at Permit, or the wait timed out."""
 
     key: str
     uid: str

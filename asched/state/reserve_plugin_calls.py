@@ -1,7 +1,7 @@
 """Calls of Reserve plugins from the fold.
 
-A plugin that raises here has wrong records of its own. The fold continues, because the same record is
-folded again at every start. The errors are kept for the daemon to report.
+A plugin that raises here has wrong records of its own. The fold continues, because the same record
+is folded again at every start. The errors are kept for the daemon to report.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Records of batch sessions. As all records they are listed in :mod:`asched.state.records`."""
+"""Record types of batch sessions, a part of :mod:`asched.state.records`."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from asched.state.stored_form import Record
 
 
 class SessionsLoaded(Record):
-    """The profiles that batch sessions serve from here on, in place of those before."""
+    """Replaces the profiles that batch sessions serve."""
 
     sessions: tuple[SessionSpec, ...]
 
 
 class PodGroupStatusWritten(Record):
-    """The API server has the status that was decided for a PodGroup (or the PodGroup is gone)."""
+    """The decided status of a PodGroup was written, or the PodGroup was deleted."""
 
     kind: str
     group: str
@@ -32,7 +32,7 @@ class PodGroupStatusWritten(Record):
 
 
 class PodGroupStatusWriteFailed(Record):
-    """The API server refused the status of a PodGroup."""
+    """The status of a PodGroup could not be written."""
 
     kind: str
     group: str
@@ -44,21 +44,21 @@ class PodGroupStatusWriteFailed(Record):
 
 
 class SessionExecuted(Record):
-    """A batch session was held. The decisions that came of it follow, in the same batch."""
+    """A batch session ran. Its decisions follow in the same batch."""
 
     scheduler_name: str
     number: int
-    """Sessions of a scheduler name are counted from the start of the journal."""
+    """Counted by scheduler name from the start of the journal."""
     actions: tuple[ActionCounts, ...] = ()
-    """What each did, in the order in which they ran; without those that did nothing."""
+    """Counts of each action that did something, in order."""
     ignored_jobs: tuple[IgnoredJob, ...] = ()
-    """Jobs that were not admitted to the session."""
+    """Jobs that were not part of the session."""
     error: str = ""
-    """Why it came to nothing: a plugin or an action that is missing or that raised."""
+    """Why it failed: a plugin or action is missing or raised."""
 
 
 class EvictionDecided(Record):
-    """A session evicts a pod so that another one gets its room."""
+    """A session evicts a pod in favour of another one."""
 
     key: str
     uid: str
@@ -66,27 +66,25 @@ class EvictionDecided(Record):
     session: int
     reason: EvictionReason
     preemptor: Victim
-    """The pod that gets the room."""
-    scheduler_name: str = ""
-    """Whose session it was."""
+    scheduler_name: str
 
 
 class DecidedGroupCondition(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
-    """A condition of a PodGroup as it is to be written."""
+    """A condition of a PodGroup to be written."""
 
     type: str
     status: str
     reason: str = ""
     message: str = ""
     transition_id: str = ""
-    """The session that set it; empty for one that stays as it is."""
+    """The session that set it; empty for an unchanged one."""
 
 
 class PodGroupStatusDecided(Record):
-    """A session gives a PodGroup another status."""
+    """The status of a PodGroup changes."""
 
     kind: str
-    """The name of its type: kinds of several API groups are called PodGroup."""
+    """The type name: several API groups have a kind PodGroup."""
     group: str
     """``namespace/name``."""
     uid: str
@@ -97,5 +95,5 @@ class PodGroupStatusDecided(Record):
     failed: int = 0
     conditions: tuple[DecidedGroupCondition, ...] = ()
     event: str = ""
-    """What its Warning Unschedulable says; empty for none."""
+    """The message of its Warning event Unschedulable; empty for none."""
     scheduler_name: str = ""

@@ -301,8 +301,8 @@ class Sessions:
         self.writes[decision.kind, decision.group] = GroupWrite(decision)
 
     def end_write(self, kind: str, group: str, uid: str) -> None:
-        """The write succeeded or failed. It is not retried until the status changes or somebody else
-        writes the PodGroup."""
+        """The write succeeded or failed. It is not retried until the status changes or somebody
+        else writes the PodGroup."""
         write = self.writes.get((kind, group))
         if write is not None and write.decision.uid == uid:
             write.in_flight = False

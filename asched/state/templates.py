@@ -1,12 +1,12 @@
 """The common part of pods of one controller, stored once.
 
-Most pods are copies: of ten thousand pods of a Deployment the journal has one in full, and the others
-as a reference to its template with a name. So the journal stays small, the copies share their
-specification in memory, and their shape is known without a comparison.
+Most pods are copies: of ten thousand pods of a Deployment the journal has one in full, and the
+others as a reference to its template with a name. So the journal stays small, the copies share
+their specification in memory, and their shape is known without a comparison.
 
-A record with a full pod says under which number its template is stored; later records refer to that
-number. So the meaning of a number follows from the journal and not from how this code compares pods.
-A template is removed with its last pod.
+A record with a full pod says under which number its template is stored; later records refer to
+that number. So the meaning of a number follows from the journal and not from how this code
+compares pods. A template is removed with its last pod.
 """
 
 from __future__ import annotations

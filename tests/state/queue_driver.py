@@ -11,8 +11,8 @@ from asched.model.quantity import NS_PER_S
 from asched.model.resources import AnyObject
 from asched.plugins.queue_and_bind import SchedulingGates
 from asched.state import records as r
-from asched.state.invariants import check
 from asched.state.queue import SchedulingQueue
+from asched.testing.invariants import check
 from tests.state.objects import a_node
 from tests.state.profiles import NodeWatcher, RoomWatcher, a_fold
 

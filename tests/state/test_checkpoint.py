@@ -28,8 +28,8 @@ from asched.state.checkpoint import (
 )
 from asched.state.cluster import ClusterState
 from asched.state.fold import Fold
-from asched.state.invariants import check
 from asched.state.stored_form import STEP, Steps, StoredForm, encode_in_steps, run
+from asched.testing.invariants import check
 from tests.state.description import describe
 from tests.state.objects import a_node, a_pod
 from tests.state.profiles import DEFAULT, Ledger, loader

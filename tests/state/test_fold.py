@@ -19,8 +19,8 @@ from asched.model.resources import Resource
 from asched.state import records as r
 from asched.state.cluster import ClusterState, PodPhase
 from asched.state.fold import Fold
-from asched.state.invariants import check
 from asched.state.observe import observe_deletion, observe_list, observe_object
+from asched.testing.invariants import check
 from tests.state.description import describe
 from tests.state.objects import a_node, a_pod, bound, deleted, in_phase, labelled
 from tests.state.profiles import DEFAULT, Ledger, loader, profile_of

@@ -7,7 +7,7 @@ from asched.framework.status import Code
 from asched.model.quantity import NS_PER_S
 from asched.state import records as r
 from asched.state.fold import Fold
-from asched.state.invariants import check
+from asched.testing.invariants import check
 from tests.state.objects import a_node, a_pod, bound, labelled
 from tests.state.profiles import DEFAULT, Ledger, a_fold, profile_of
 

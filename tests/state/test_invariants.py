@@ -10,8 +10,8 @@ from asched.framework.pod_info import HostPort, PodInfo
 from asched.model.node import Taint
 from asched.state import records as r
 from asched.state.cluster import ClusterState, PodPhase
-from asched.state.invariants import check
 from asched.state.permits import HeldPod
+from asched.testing.invariants import check
 from tests.state.objects import a_node, a_pod
 from tests.state.profiles import DEFAULT, a_fold
 

@@ -19,7 +19,6 @@ from tests.state.objects import a_node, a_pod
 
 SHARED_ON_PURPOSE = {
     "names", "label_index", "image_index", "_objects", "_rows", "_free", "_taint_numbers",
-    "_by_tie_break_key",
 }  # fmt: skip
 """Facts about nodes, which do not change in a fork."""
 
