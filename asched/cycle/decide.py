@@ -137,7 +137,7 @@ class Decider:
             return AttemptFailed(info.key, info.uid, number, failure.plugin, str(failure))
         except AssertionError:
             raise  # the state is inconsistent
-        except Exception as error:  # noqa: BLE001  a plugin's invalid answer; which plugin is unknown
+        except Exception as error:  # noqa: BLE001  an invalid answer
             why = f"a plugin's answer is invalid: {type(error).__name__}: {to_printable(error)}"
             return AttemptFailed(info.key, info.uid, number, "", why)
 
@@ -271,7 +271,7 @@ class Decider:
     # -- pods that wait at Permit -------------------------------------------------------------
 
     def _expired_permits(self) -> tuple[Decision, ...]:
-        """Reject waiting pods whose Permit timeout expired."""
+        """Reject waiting pods after their Permit timeout."""
         cluster = self._cluster
         next_ns = cluster.permits.next_deadline_ns()
         if next_ns is None or next_ns > cluster.now_ns:

@@ -50,7 +50,7 @@ class PreFilterInspection(msgspec.Struct, frozen=True):
     rejections: dict[str, Status]
     """By plugin: statuses other than Success and Skip."""
     skipped: tuple[str, ...]
-    """Plugins whose Filter does not run, sorted."""
+    """Plugins with a Filter that does not run, sorted."""
     node_names: tuple[str, ...] | None = None
     """The only nodes to consider, sorted; None for all. May contain nodes that do not exist."""
     restricted_by: tuple[str, ...] = ()
@@ -90,7 +90,7 @@ class Inspection(msgspec.Struct, frozen=True):
     nominated_node_used: bool = False
     """The nominated node passed, so it is the only feasible node, although all were evaluated."""
     score_skipped: tuple[str, ...] = ()
-    """Plugins whose Score does not run, sorted."""
+    """Plugins with a Score that does not run, sorted."""
     scores: dict[str, PluginScoring] = {}
     total: tuple[int, ...] = ()
     """Sum of weighted normalized scores, aligned with :attr:`feasible`. :attr:`scores` contains the

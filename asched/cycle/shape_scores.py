@@ -88,7 +88,7 @@ class UtilizationCache:
 
 
 class _Scorers(NamedTuple):
-    """The shared scorers of the profile whose PreScore did not return Skip."""
+    """The shared scorers of the profile, without those that PreScore skips."""
 
     all: tuple[WeightedScorer, ...] = ()
     objects: tuple[WeightedScorer, ...] = ()
@@ -289,7 +289,7 @@ class ShapeScores:
         return entry
 
     def _fixed(self) -> Int64Column:
-        """The totals without the row scorers, none of which is normalized."""
+        """The totals without the row scorers. Only valid if no row scorer is normalized."""
         if self._fixed_part is None:
             part = self._normalized_part.copy()
             for plugin, weight in self._scorers.absolute:

@@ -109,8 +109,8 @@ class NodeVolumeLimits(PreFilterPlugin, FilterAllPlugin, EnqueueExtensions):
     def _may_exceed(self, new: set[Attachment], nodes: Nodes) -> BoolColumn | None:
         """Rows on which a limit may be exceeded; None for none.
 
-        Compares the limit with an upper bound: all volumes that pods mount and all that are
-        attached, for any driver and including duplicates.
+        Compares the limit with an upper bound: mounted plus attached
+        volumes, for any driver and including duplicates.
         """
         cluster = self.handle.cluster
         found: BoolColumn | None = None

@@ -64,8 +64,8 @@ class VolumeRestrictions(PreFilterPlugin, PreFilterExtensions, FilterAllPlugin, 
     """Rejects nodes on which another pod uses the same inline disk, and all nodes while another pod
     uses a ReadWriteOncePod claim of the pod.
 
-    Disks are GCE PDs, EBS volumes, iSCSI targets and RBD images. All except EBS volumes can be shared
-    read-only.
+    Disks are GCE PDs, EBS volumes, iSCSI targets and RBD images. All except EBS volumes can be
+    shared read-only.
     """
 
     name: ClassVar[str] = "VolumeRestrictions"

@@ -8,7 +8,8 @@ from typing import Any
 from asched.config.kube_scheduler import KubeSchedulerConfiguration, decode_configuration
 from asched.config.registry import PluginRegistry
 from asched.config.resolve import resolve
-from asched.cycle.attempt import Attempt, Screening
+from asched.cycle.attempt import Attempt
+from asched.cycle.feasible_nodes import FeasibleNodes
 from asched.cycle.inspect import AttemptOutcome, Inspection, inspect
 from asched.cycle.post_filter import RejectedNodeStatuses
 from asched.cycle.shape_cache import ShapeCache
@@ -20,7 +21,7 @@ from asched.model.resources import Resource
 from asched.plugins.default_preemption.plugin import DefaultPreemption
 from asched.state.cluster import ClusterState
 from asched.state.fold import Fold
-from asched.state.records import ObjectGone, ObjectSeen, ProfilesLoaded
+from asched.state.records import ObjectDeleted, ObjectObserved, ProfilesLoaded
 from tests.conformance.documents import Case, Document
 
 Answer = dict[str, Any]
@@ -40,15 +41,15 @@ class Laboratory:
         self._fold.apply(ProfilesLoaded(resolve(config, registry)))
         for resource in Resource:
             for seen in document.objects(resource):
-                self._fold.apply(ObjectSeen(seen))
+                self._fold.apply(ObjectObserved(seen))
 
     def answers(self) -> Iterator[tuple[Case, Answer]]:
         """Each case with what asched answers."""
         for case in self._document.cases:
             # A pod that demands a node was counted as being on it in the recording. So it is here.
-            self._fold.apply(ObjectSeen(case.pod))
+            self._fold.apply(ObjectObserved(case.pod))
             yield case, self._answer(PodInfo(case.pod))
-            self._fold.apply(ObjectGone("Pod", case.pod.key, case.pod.uid))
+            self._fold.apply(ObjectDeleted("Pod", case.pod.key, case.pod.uid))
 
     def _answer(self, pod: PodInfo) -> Answer:
         state = self._state
@@ -128,7 +129,7 @@ def _score(inspection: Inspection) -> Answer:
 
 def _preemption(state: ClusterState, profile: Profile, pod: PodInfo) -> Answer:
     """The dry run over all potential nodes, if DefaultPreemption has its turn."""
-    screening = Attempt(state, profile, pod, ShapeCache(state.nodes)).screen(share_of_nodes=False)
+    screening = Attempt(state, profile, pod, ShapeCache(state.nodes)).find_feasible_nodes(limit_nodes=False)
     plugin = _reached(profile, pod, screening, refused := RejectedNodeStatuses(state, screening))
     if plugin is None:
         return {}
@@ -159,7 +160,7 @@ def _preemption(state: ClusterState, profile: Profile, pod: PodInfo) -> Answer:
 
 
 def _reached(
-    profile: Profile, pod: PodInfo, screening: Screening, refused: RejectedNodeStatuses
+    profile: Profile, pod: PodInfo, screening: FeasibleNodes, refused: RejectedNodeStatuses
 ) -> DefaultPreemption | None:
     """DefaultPreemption, unless it is not enabled or a plugin before it settles the matter."""
     for plugin in profile.post_filter:

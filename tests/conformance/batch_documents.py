@@ -14,7 +14,7 @@ from asched.framework.sessions import SessionSpec
 from asched.model.resources import AnyObject, GroupResource, Resource, WatchedResource, decode
 from asched.state.cluster import ClusterState
 from asched.state.fold import Fold
-from asched.state.records import EngineStarted, ObjectSeen
+from asched.state.records import EngineStarted, ObjectObserved
 from asched.state.session_records import SessionsLoaded
 from tests.conformance.documents import DocumentError
 
@@ -90,10 +90,10 @@ class BatchDocument:
         fold.apply(SessionsLoaded((spec,)))
         for resource, raw in self._in_order():
             seen = decode(resource, msgspec.json.encode(raw))
-            fold.apply(ObjectSeen(cast(AnyObject, seen)))
+            fold.apply(ObjectObserved(cast(AnyObject, seen)))
         for raw in self._updates:
             fold.apply(
-                ObjectSeen(cast(AnyObject, decode(Resource.NODES, msgspec.json.encode(raw))))
+                ObjectObserved(cast(AnyObject, decode(Resource.NODES, msgspec.json.encode(raw))))
             )
         return World(state, fold, self._shrunk(state))
 

@@ -11,7 +11,6 @@ from asched.framework.runtime.profile import ProfileSpec
 from asched.state.cluster import ClusterState
 from asched.state.fold import Fold
 from asched.state.records import ProfilesLoaded
-from asched.state.rules import LATEST_RULES, Rules
 from tests.cycle.scheduling import Scheduling
 
 
@@ -32,6 +31,6 @@ def default_fold() -> Fold:
     return fold
 
 
-def default_scheduling(rules: Rules = LATEST_RULES) -> Scheduling:
+def default_scheduling() -> Scheduling:
     plugins = tuple(installed().load(name) for name in default_profiles()[0].plugin_names)
-    return Scheduling(*plugins, profiles=default_profiles(), rules=rules)
+    return Scheduling(*plugins, profiles=default_profiles())

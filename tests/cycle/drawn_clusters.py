@@ -140,7 +140,7 @@ class DrawnCluster:
         if len(names) < 2:
             return None
         name = self._one(*names)
-        return r.ObjectGone("Node", name)
+        return r.ObjectDeleted("Node", name)
 
     # -- pods ---------------------------------------------------------------------------------
 
@@ -325,7 +325,7 @@ class DrawnCluster:
                 ends = datetime(2026, 1, 2, tzinfo=UTC)
             case 4 if pod.spec.node_name:
                 phase = self._one("Running", "Succeeded")
-        return r.PodChanged(
+        return r.PodUpdated(
             entry.info.key, entry.info.uid, labels=labels, node_name=pod.spec.node_name,
             phase=phase, conditions=pod.status.conditions, nominated_node_name=nominated,
             deletion_timestamp=ends, start_time=pod.status.start_time,
@@ -356,10 +356,10 @@ class DrawnCluster:
         victim = self._one(*state.evictions.values()).victim
         match self._random.randrange(3):
             case 0:
-                return r.VictimEvicted(victim.key, victim.uid, roomless=self._maybe(0.3))
+                return r.EvictionSucceeded(victim.key, victim.uid, unplaced=self._maybe(0.3))
             case 1 if self._maybe(0.3):
                 return r.EvictionFailed(victim.key, victim.uid, "no")
-        return r.ObjectGone("Pod", victim.key, victim.uid)
+        return r.ObjectDeleted("Pod", victim.key, victim.uid)
 
     def _turn(self, state: ClusterState) -> r.AnyRecord:
         return r.TurnStarted(state.now_ns + round(self._one(0.1, 1, 2, 11, 301) * NS_PER_S))
@@ -487,11 +487,11 @@ class DrawnCluster:
 
     def _lost_object(self, state: ClusterState) -> r.AnyRecord | None:
         kinds = sorted(
-            (k for k, kept in state.objects_of.items() if kept and k.__name__ != "Node"),
+            (k for k, kept in state.object_store.by_kind.items() if kept and k.__name__ != "Node"),
             key=lambda kind: kind.__name__,
         )
         if not kinds:
             return None
         kind = self._one(*kinds)
-        item = self._one(*state.objects_of[kind].values())
+        item = self._one(*state.object_store.by_kind[kind].values())
         return observe_deletion(state, item)

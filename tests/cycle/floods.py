@@ -7,7 +7,7 @@ from typing import Any
 
 from asched.model.pod import Pod
 from asched.model.resources import AnyObject
-from asched.state.records import ObjectGone
+from asched.state.records import ObjectDeleted
 from tests.cycle.scheduling import Scheduling
 from tests.plugins.volume_clusters import api
 
@@ -25,7 +25,7 @@ def made(kind: str, name: str, namespace: str = "", **fields: Any) -> AnyObject:
 
 
 def gone(s: Scheduling, item: AnyObject) -> None:
-    s.apply(ObjectGone(type(item).__name__, item.key, item.metadata.uid))
+    s.apply(ObjectDeleted(type(item).__name__, item.key, item.metadata.uid))
 
 
 def a_node(

@@ -10,7 +10,7 @@ from asched.framework.cycle_state import CycleState, StateKey
 from asched.framework.interface import (
     FilterAllPlugin,
     FilterPlugin,
-    NodeStatuses,
+    NodeToStatus,
     NormalizeScore,
     PermitPlugin,
     PermitResult,
@@ -25,7 +25,7 @@ from asched.framework.interface import (
     ScoreAllPlugin,
     ScorePlugin,
 )
-from asched.framework.nodes import Int64Column, NodeInfo, Nodes, Verdicts
+from asched.framework.nodes import Int64Column, NodeInfo, Nodes, FilterResult
 from asched.framework.pod_info import PodInfo
 from asched.framework.scoring import normalize_to_highest
 from asched.framework.status import SUCCESS, Code, Status
@@ -51,9 +51,9 @@ class RoomForAll(FilterAllPlugin):
     api_version: ClassVar[int] = 1
     scope: ClassVar[Scope] = Scope.NODE
 
-    def filter_all(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> Verdicts:
+    def filter_all(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> FilterResult:
         free = nodes.allocatable("cpu") - nodes.requested("cpu")
-        return Verdicts.reject(free < pod.shape.requests.get("cpu", 0), NO_CPU)
+        return FilterResult.reject(free < pod.shape.requests.get("cpu", 0), NO_CPU)
 
 
 class RoomForOneUnshared(RoomForOne):
@@ -225,23 +225,23 @@ class Answering(FilterAllPlugin, ScoreAllPlugin, NormalizeScore, ReservePlugin, 
     name: ClassVar[str] = "Answering"
     api_version: ClassVar[int] = 1
 
-    def filter_all(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> Verdicts:
+    def filter_all(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> FilterResult:
         match pod.labels.get("answer"):
             case "filter raises":
                 raise LookupError("nothing there")
             case "filter short":
-                return Verdicts.passing(nodes.size - 1)
+                return FilterResult.passing(nodes.size - 1)
             case "filter none":
-                return cast(Verdicts, None)
+                return cast(FilterResult, None)
             case "filter beyond":
-                return Verdicts(np.full(nodes.size, 3, np.int16), (NO_CPU,))
+                return FilterResult(np.full(nodes.size, 3, np.int16), (NO_CPU,))
             case "filter success":
-                return Verdicts(np.ones(nodes.size, np.int16), (SUCCESS,))
+                return FilterResult(np.ones(nodes.size, np.int16), (SUCCESS,))
             case "filter error":
-                return Verdicts(np.ones(nodes.size, np.int16), (Status.error("broken"),))
+                return FilterResult(np.ones(nodes.size, np.int16), (Status.error("broken"),))
             case "filter wait":
-                return Verdicts(np.ones(nodes.size, np.int16), (Status(Code.WAIT),))
-        return Verdicts.passing(nodes.size)
+                return FilterResult(np.ones(nodes.size, np.int16), (Status(Code.WAIT),))
+        return FilterResult.passing(nodes.size)
 
     def score_all(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> Int64Column:
         match pod.labels.get("answer"):
@@ -321,7 +321,7 @@ class _Rescue(PostFilterPlugin):
     label: ClassVar[str]
 
     def post_filter(
-        self, state: CycleState, pod: PodInfo, statuses: NodeStatuses
+        self, state: CycleState, pod: PodInfo, statuses: NodeToStatus
     ) -> PostFilterResult:
         match pod.labels.get(self.label):
             case "room":

@@ -12,8 +12,8 @@ from asched.model.resources import AnyObject
 from asched.state import records as r
 from asched.state.cluster import ClusterState
 from asched.state.fold import Fold
-from asched.state.invariants import check
-from asched.state.session_records import PodGroupDecided, SessionHeld
+from asched.testing.invariants import check
+from asched.state.session_records import PodGroupStatusDecided, SessionExecuted
 from tests.state.profiles import loader, profile_of
 
 
@@ -40,7 +40,7 @@ class Scheduling:
 
     def see(self, *objects: AnyObject) -> None:
         for item in objects:
-            self.apply(r.ObjectSeen(item))
+            self.apply(r.ObjectObserved(item))
 
     def pass_time(self, seconds: float) -> None:
         self.apply(r.TurnStarted(self.state.now_ns + round(seconds * NS_PER_S)))
@@ -58,7 +58,7 @@ class Scheduling:
 
 def pod_of(decision: r.Decision) -> str:
     """The key of the pod that was decided about."""
-    assert not isinstance(decision, SessionHeld | PodGroupDecided), decision
+    assert not isinstance(decision, SessionExecuted | PodGroupStatusDecided), decision
     return decision.key
 
 

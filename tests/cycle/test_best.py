@@ -21,7 +21,6 @@ from asched.plugins.taint_toleration import TaintToleration
 from asched.state import records as r
 from asched.state.cluster import ClusterState
 from asched.state.fold import Fold
-from asched.state.rules import LATEST_RULES
 from tests.cycle.plugins import (
     ByLabel,
     Crowd,
@@ -114,33 +113,33 @@ guests = st.builds(
     st.sampled_from(NODES),
     st.booleans(),
 )
-gone = st.builds(lambda name: r.ObjectGone("Node", name), st.sampled_from(NODES))
+gone = st.builds(lambda name: r.ObjectDeleted("Node", name), st.sampled_from(NODES))
 news = st.lists(st.one_of(nodes, guests, guests, gone), max_size=12)
 
 
 def _fold(spec: ProfileSpec) -> Fold:
     fold = Fold(ClusterState(), loader(*PLUGINS))
-    fold.apply(r.EngineStarted("test", 1, rules=LATEST_RULES))
+    fold.apply(r.EngineStarted("test", 1))
     fold.apply(r.ProfilesLoaded((spec,)))
     return fold
 
 
-def _tell(fold: Fold, item: Node | Pod | r.ObjectGone, number: int) -> None:
+def _tell(fold: Fold, item: Node | Pod | r.ObjectDeleted, number: int) -> None:
     if isinstance(item, Pod):
         name = f"guest-{number}"
         item = _replace(item, metadata=_replace(item.metadata, name=name, uid=name))
-    fold.apply(item if isinstance(item, r.ObjectGone) else r.ObjectSeen(item))
+    fold.apply(item if isinstance(item, r.ObjectDeleted) else r.ObjectObserved(item))
 
 
 def _check(state: ClusterState, profile: Profile, asked: Asked, cache: ShapeCache) -> None:
     attempt = Attempt(state, profile, asked.pod, cache)
-    screening = attempt.screen(nominated=asked.nominated)
+    screening = attempt.find_feasible_nodes(nominated=asked.nominated)
     if not screening.count:
         return
     bonus = np.resize(np.array(asked.bonus, np.int64), state.nodes.size) if asked.bonus else None
     best = attempt.best(screening, bonus)
     afresh = Attempt(state, profile, asked.pod, ShapeCache(state.nodes))
-    totals = afresh.score(afresh.screen(nominated=asked.nominated)).total
+    totals = afresh.score(afresh.find_feasible_nodes(nominated=asked.nominated)).total
     if bonus is not None:
         totals = totals + bonus[screening.rows]
     expected = highest(totals)
@@ -154,7 +153,7 @@ def _check(state: ClusterState, profile: Profile, asked: Asked, cache: ShapeCach
     steps=st.lists(st.tuples(news, asked), min_size=1, max_size=5),
 )
 def test_the_best_are_those_with_the_highest_total(
-    spec: ProfileSpec, first: list[Node], steps: list[tuple[list[Node | Pod | r.ObjectGone], Asked]]
+    spec: ProfileSpec, first: list[Node], steps: list[tuple[list[Node | Pod | r.ObjectDeleted], Asked]]
 ) -> None:
     fold = _fold(spec)
     for node in first:
@@ -184,6 +183,6 @@ def test_totals_are_others_where_other_nodes_are_feasible() -> None:
         _tell(fold, a_node("large", {"cpu": "8", "pods": "110"}, taints=taints), 0)
         _check(fold.state, profile, question, cache)
         attempt = Attempt(fold.state, profile, question.pod, cache)
-        best = attempt.best(attempt.screen())
+        best = attempt.best(attempt.find_feasible_nodes())
         scores.append([(fold.state.nodes.names[row], best.score) for row in best.rows])
     assert scores == [[("large", 300)], [("middle", 300)], [("large", 300)]]

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 import msgspec
 
-from asched.core.deciders import AllDeciders
+from asched.core.scheduler import SchedulerCore
 from asched.cycle.decide import Decider
 from asched.framework.cycle_state import CycleState
 from asched.framework.interface import FilterPlugin, ScorePlugin
@@ -23,9 +23,8 @@ from tests.cycle.scheduling import Scheduling, nodes_of, the_one
 from tests.state.objects import a_node, a_pod
 from tests.state.profiles import loader, profile_of
 
-LEFT_ALONE = (
-    "plugin Moody is not asked: it failed 2 times within 1m0s, or again since, and is left alone for"
-    " 30s"
+CIRCUIT_OPEN = (
+    "circuit breaker of plugin Moody is open for 30s: 2 failures within 1m0s, or another one since"
 )
 
 
@@ -62,7 +61,7 @@ def replayed(made: Scheduling) -> None:
     fold = Fold(ClusterState(), loader(Moody))
     decider = Decider(fold.state)
     for record in made.records:
-        if isinstance(record, r.Rejected) and record.circuit:
+        if isinstance(record, r.Rejected) and record.open_circuit:
             assert the_one(decider.next()) == record
         fold.apply(record)
 
@@ -74,14 +73,14 @@ def test_pods_are_turned_away_while_the_circuit_is_open_and_tried_when_it_closes
     assert [type(decision) for decision in decisions] == [
         r.AttemptFailed, r.AttemptFailed, r.Rejected, r.Rejected,
     ]  # fmt: skip
-    assert {d.message for d in decisions if isinstance(d, r.Rejected)} == {LEFT_ALONE}
+    assert {d.message for d in decisions if isinstance(d, r.Rejected)} == {CIRCUIT_OPEN}
     asked = Moody.asked
     made.pass_time(5)
     # Backoffs are over, and yet nobody is tried; that is said once of each.
     assert {type(decision) for decision in made.decide()} == {r.Rejected}
     assert made.decide() == []
     assert Moody.asked == asked
-    timers = AllDeciders(made.state).next_timer_ns()
+    timers = SchedulerCore(made).next_decision_ns()
     assert timers == made.state.now_ns + 25 * 10**9
     Moody.in_the_mood = False
     made.pass_time(25)
@@ -134,4 +133,4 @@ def test_a_checkpoint_keeps_circuits() -> None:
         assert isinstance(decision, DECISIONS)
         assert the_one(other.next()) == decision
         fold.apply(decision)
-    assert not fold.state.circuits.circuit("default-scheduler", "Moody").held
+    assert not fold.state.circuits.circuit("default-scheduler", "Moody").rejected

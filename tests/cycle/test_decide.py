@@ -50,7 +50,7 @@ def _rejection(scheduling: Scheduling, **labels: str) -> r.Rejected:
 def test_no_nodes() -> None:
     rejected = _rejection(Scheduling(RoomForAll))
     assert rejected.message == "no nodes available to schedule pods"
-    assert rejected.plugins == ()
+    assert rejected.unschedulable_plugins == ()
 
 
 def test_reasons_are_counted_and_sorted_as_text() -> None:
@@ -62,7 +62,7 @@ def test_reasons_are_counted_and_sorted_as_text() -> None:
     assert rejected.message == (
         "0/12 nodes are available: 10 Insufficient cpu, 2 node(s) were unschedulable."
     )
-    assert rejected.plugins == ("NodeUnschedulable", "Room")
+    assert rejected.unschedulable_plugins == ("NodeUnschedulable", "Room")
 
 
 def test_a_rejection_by_pre_filter_is_told_once() -> None:
@@ -70,7 +70,7 @@ def test_a_rejection_by_pre_filter_is_told_once() -> None:
     scheduling.see(a_node("n0"), a_node("n1"))
     rejected = _rejection(scheduling, refuse="yes")
     assert rejected.message == "0/2 nodes are available: never this pod."
-    assert rejected.plugins == ("Gatekeeper",)
+    assert rejected.unschedulable_plugins == ("Gatekeeper",)
 
 
 def test_nodes_that_pre_filter_left_out_are_told_and_wake_nobody_else() -> None:
@@ -81,7 +81,7 @@ def test_nodes_that_pre_filter_left_out_are_told_and_wake_nobody_else() -> None:
         "0/3 nodes are available: 1 Insufficient cpu,"
         " 2 node(s) didn't satisfy plugin(s) [Gatekeeper]."
     )
-    assert rejected.plugins == ("Gatekeeper", "Room")
+    assert rejected.unschedulable_plugins == ("Gatekeeper", "Room")
 
 
 def test_restrictions_that_leave_no_node() -> None:
@@ -92,7 +92,7 @@ def test_restrictions_that_leave_no_node() -> None:
         "0/2 nodes are available:"
         " node(s) didn't satisfy plugin(s) [Also Gatekeeper] simultaneously."
     )
-    assert both.plugins == ("Also", "Gatekeeper")
+    assert both.unschedulable_plugins == ("Also", "Gatekeeper")
     alone = Scheduling(Gatekeeper)
     alone.see(a_node("n0"))
     alone.see(a_pod("q", labels={"only": ""}))
@@ -167,10 +167,10 @@ def test_post_filter_runs_after_a_pre_filter_rejection() -> None:
     ("answer", "point"),
     [
         ("filter raises", "Filter: LookupError: nothing there"),
-        ("filter short", "Filter: 1 verdicts for 2 nodes"),
-        ("filter none", "Filter: answered None, not a Verdicts"),
-        ("filter beyond", "Filter: a verdict of 3 or 3, but 1 statuses"),
-        ("filter success", "Filter: Success among the statuses of refused nodes"),
+        ("filter short", "Filter: 1 codes for 2 nodes"),
+        ("filter none", "Filter: answered None, not a FilterResult"),
+        ("filter beyond", "Filter: a code of 3 or 3, but 1 statuses"),
+        ("filter success", "Filter: Success among the statuses of rejected nodes"),
         ("filter error", "Filter: broken"),
         ("filter wait", "Filter: Wait"),
         ("score raises", "Score: ZeroDivisionError: by zero"),
@@ -244,7 +244,7 @@ def test_weights_decide() -> None:
         scheduling.see(*nodes, a_pod("p", {}))
         assigned = the_one(scheduling.decide())
         assert isinstance(assigned, r.Assigned)
-        assert (assigned.node, assigned.score, assigned.feasible) == (winner, score, 2)
+        assert (assigned.node, assigned.score, assigned.feasible_nodes) == (winner, score, 2)
 
 
 def test_a_plugin_whose_pre_score_skips_is_not_scored() -> None:
@@ -322,7 +322,7 @@ def test_a_share_of_the_nodes_goes_round() -> None:
         scheduling.see(a_pod(f"p{number}"))
         assigned = the_one(scheduling.decide())
         assert isinstance(assigned, r.Assigned)
-        assert (assigned.feasible, assigned.examined) == (100, 100)
+        assert (assigned.feasible_nodes, assigned.evaluated_nodes) == (100, 100)
         row = scheduling.state.nodes.row_of(assigned.node)
         assert row is not None
         assert (row - starts[-1]) % 250 < 100
@@ -353,7 +353,7 @@ def test_a_nominated_node_is_tried_first_and_alone() -> None:
     scheduling.see(a_pod("p", nominated="small"))
     assigned = the_one(scheduling.decide())
     assert isinstance(assigned, r.Assigned)
-    assert (assigned.node, assigned.feasible) == ("small", 1)
+    assert (assigned.node, assigned.feasible_nodes) == ("small", 1)
 
 
 class Overcrowded(FilterPlugin):
@@ -401,7 +401,7 @@ def test_permit_may_turn_a_pod_away() -> None:
     scheduling = Scheduling(RoomForAll, Doorman)
     scheduling.see(a_node("n0"))
     rejected = _rejection(scheduling, deny="yes")
-    assert (rejected.message, rejected.plugins) == ("not today", ("Doorman",))
+    assert (rejected.message, rejected.unschedulable_plugins) == ("not today", ("Doorman",))
 
 
 def test_a_held_pod_keeps_its_room_until_its_time_is_up() -> None:

@@ -25,7 +25,7 @@ from asched.model.selectors import (
     PreferredSchedulingTerm,
 )
 from asched.model.workloads import Service, ServiceSpec
-from asched.state.records import ObjectSeen
+from asched.state.records import ObjectObserved
 from tests.cycle.default_profile import default_fold, default_profiles
 from tests.plugins import clusters, neighbourhoods
 
@@ -139,11 +139,11 @@ def _inspection(drawn: Drawn) -> Inspection:
     for namespace in neighbourhoods.NAMESPACES:
         metadata = ObjectMeta(name="all", namespace=namespace, uid=f"all-{namespace}")
         # Its pods are to be spread by the default constraints.
-        fold.apply(ObjectSeen(Service(metadata=metadata, spec=ServiceSpec(selector={"app": "x"}))))
+        fold.apply(ObjectObserved(Service(metadata=metadata, spec=ServiceSpec(selector={"app": "x"}))))
     for node in drawn.nodes:
-        fold.apply(ObjectSeen(node))
+        fold.apply(ObjectObserved(node))
     for pod in drawn.pods:
-        fold.apply(ObjectSeen(pod))
+        fold.apply(ObjectObserved(pod))
     profile = fold.state.profiles[DEFAULT_SCHEDULER_NAME]
     return inspect(fold.state, profile, PodInfo(drawn.pod))
 

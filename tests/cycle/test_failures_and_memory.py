@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from asched.cycle.decide import Decider
 from asched.framework.cycle_state import CycleState
 from asched.framework.interface import FilterAllPlugin, FilterPlugin, Plugin, Scope, ScorePlugin
-from asched.framework.nodes import NodeInfo, Nodes, Verdicts
+from asched.framework.nodes import NodeInfo, Nodes, FilterResult
 from asched.framework.pod_info import PodInfo
 from asched.framework.status import SUCCESS, Status
 from asched.plugins.default_preemption.plugin import DefaultPreemption
@@ -57,11 +57,11 @@ class StrictForAll(FilterAllPlugin):
     api_version: ClassVar[int] = 1
     scope: ClassVar[Scope] = Scope.NODE
 
-    def filter_all(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> Verdicts:
+    def filter_all(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> FilterResult:
         for info in nodes.infos():
             if info.labels.keys() & {"sore", "bad"}:
                 raise RuntimeError(f"no idea about {info.name}")
-        return Verdicts.passing(nodes.size)
+        return FilterResult.passing(nodes.size)
 
 
 class SoreScore(ScorePlugin):
@@ -156,6 +156,6 @@ def test_memory_makes_no_difference(
                 _label(scheduling, rows, *([label] if label else []))
             case ("gone", int(row)):
                 if f"n{row}" in scheduling.state.nodes.names:
-                    scheduling.apply(r.ObjectGone("Node", f"n{row}"))
+                    scheduling.apply(r.ObjectDeleted("Node", f"n{row}"))
         scheduling.see(a_pod(f"p{number}", {"cpu": "3"}, priority=priority * (number % 2)))
         assert _fresh(scheduling, plugins) == scheduling.next()

@@ -10,8 +10,8 @@ from types import BuiltinFunctionType, FunctionType, ModuleType
 import msgspec
 
 from asched.cycle.decide import Decider
-from asched.cycle.shape_cache import Concerns
-from asched.framework.change_log import ChangeLog
+from asched.cycle.shape_cache import ApplicabilityCache
+from asched.framework.caching import ChangeLog
 from asched.framework.pod_info import PodInfo
 from asched.model.meta import ObjectMeta
 from asched.model.pod import (
@@ -139,8 +139,8 @@ def test_templates_that_come_and_go_leave_nothing_behind() -> None:
 
 def test_templates_that_concern_the_same_plugins_cost_no_more_than_their_specification() -> None:
     state = default_fold().state
-    concerns = Concerns(state.profiles[DEFAULT_SCHEDULER_NAME])
-    said = {id(concerns.of(PodInfo(_pod(number)))) for number in range(0, 2000, 2)}
+    concerns = ApplicabilityCache(state.profiles[DEFAULT_SCHEDULER_NAME])
+    said = {id(concerns.plugins(PodInfo(_pod(number)))) for number in range(0, 2000, 2)}
     assert len(said) == 1
     specifications = [p for p in _parts_of(*gc.get_referents(concerns)) if isinstance(p, PodSpec)]
     assert 0 < len(specifications) <= 256

@@ -11,7 +11,7 @@ import pytest
 from asched.framework.cycle_state import CycleState
 from asched.framework.interface import (
     FilterAllPlugin,
-    NodeStatuses,
+    NodeToStatus,
     PermitPlugin,
     PermitResult,
     PostFilterPlugin,
@@ -20,7 +20,7 @@ from asched.framework.interface import (
     PreFilterResult,
     QueueSortPlugin,
 )
-from asched.framework.nodes import Nodes, Verdicts
+from asched.framework.nodes import Nodes, FilterResult
 from asched.framework.pod_info import PodInfo, QueuedPod
 from asched.framework.status import SUCCESS, Code, Status
 from asched.state import records as r
@@ -43,13 +43,13 @@ PRE_FILTERS: dict[str, Any] = {
     "an error without words": _raise_unspeakable,
 }
 FILTERS: dict[str, Any] = {
-    "unhashable reasons": lambda n: Verdicts.reject(
+    "unhashable reasons": lambda n: FilterResult.reject(
         np.ones(n, bool), Status(Code.UNSCHEDULABLE, cast(Any, ["a"]))
     ),
-    "a mask for codes": lambda n: Verdicts(
+    "a mask for codes": lambda n: FilterResult(
         cast(Any, np.ones(n, bool)), (Status.unschedulable("a"),)
     ),
-    "a list for codes": lambda n: Verdicts(cast(Any, [1] * n), (Status.unschedulable("a"),)),
+    "a list for codes": lambda n: FilterResult(cast(Any, [1] * n), (Status.unschedulable("a"),)),
 }
 PERMITS: dict[str, Any] = {
     "no timeout": lambda: PermitResult(Status(Code.WAIT), cast(Any, None)),
@@ -74,15 +74,15 @@ class Hostile(PreFilterPlugin, FilterAllPlugin, PostFilterPlugin, PermitPlugin):
         chosen = self._chosen(pod, PRE_FILTERS)
         return cast(PreFilterResult, chosen()) if chosen else PreFilterResult()
 
-    def filter_all(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> Verdicts:
+    def filter_all(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> FilterResult:
         chosen = self._chosen(pod, FILTERS)
         if chosen:
-            return cast(Verdicts, chosen(nodes.size))
+            return cast(FilterResult, chosen(nodes.size))
         refuses = self._chosen(pod, POST_FILTERS) is not None
-        return Verdicts.reject(np.full(nodes.size, refuses), Status.unschedulable("full"))
+        return FilterResult.reject(np.full(nodes.size, refuses), Status.unschedulable("full"))
 
     def post_filter(
-        self, state: CycleState, pod: PodInfo, statuses: NodeStatuses
+        self, state: CycleState, pod: PodInfo, statuses: NodeToStatus
     ) -> PostFilterResult:
         chosen = self._chosen(pod, POST_FILTERS)
         return cast(PostFilterResult, chosen(pod)) if chosen else PostFilterResult(SUCCESS)

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import pytest
-
-from asched.state.records import Rejected, VictimEvicted
-from asched.state.rules import LATEST_RULES, Rules
+from asched.state.records import Rejected, EvictionSucceeded
 from tests.cycle.default_profile import default_scheduling
 from tests.cycle.floods import a_node, a_pod, gone
 from tests.cycle.scheduling import nodes_of, the_one
 
 
-@pytest.mark.parametrize(
-    ("rules", "placed"), [(Rules.FIRST, {}), (LATEST_RULES, {"d/modest": "n"})]
-)
-def test_room_of_a_preemptor_that_went(rules: Rules, placed: dict[str, str]) -> None:
-    s = default_scheduling(rules)
+def test_room_of_a_preemptor_that_went() -> None:
+    s = default_scheduling()
     victim = a_pod("victim", cpu="3", nodeName="n", priority=0)
     preemptor = a_pod("preemptor", cpu="3", priority=10)
     s.see(a_node(), victim, preemptor)
@@ -24,7 +18,7 @@ def test_room_of_a_preemptor_that_went(rules: Rules, placed: dict[str, str]) -> 
     assert rejection.nominated_node == "n"
     # It is held up, so that it does not take the room that was made.
     s.see(a_pod("preemptor", cpu="3", priority=10, schedulingGates=[{"name": "example.com/g"}]))
-    s.apply(VictimEvicted(victim.key, victim.uid))
+    s.apply(EvictionSucceeded(victim.key, victim.uid))
     gone(s, victim)
     s.see(a_pod("modest", cpu="2", priority=5))
     s.pass_time(20)
@@ -32,4 +26,4 @@ def test_room_of_a_preemptor_that_went(rules: Rules, placed: dict[str, str]) -> 
     assert [type(decision) for decision in refusal] == [Rejected]
     gone(s, preemptor)
     s.pass_time(20)
-    assert nodes_of(s.decide()) == placed
+    assert nodes_of(s.decide()) == {"d/modest": "n"}

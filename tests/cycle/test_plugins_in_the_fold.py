@@ -32,7 +32,7 @@ class RaisingBooks(ReservePlugin):
     def reserve(self, state: CycleState, pod: PodInfo, node_name: str) -> ReserveResult:
         return ReserveResult()
 
-    def reserved(self, pod: PodInfo, node_name: str, note: dict[str, Any] | None) -> None:
+    def on_reserved(self, pod: PodInfo, node_name: str, note: dict[str, Any] | None) -> None:
         raise RuntimeError("out of ink")
 
     def unreserve(self, pod: PodInfo, node_name: str, note: dict[str, Any] | None) -> None:
@@ -71,13 +71,13 @@ def test_books_that_raise_stop_nothing() -> None:
         r.BindFailed("default/one", scheduling.state.pods["default/one"].info.uid, "n0", Code.ERROR)
     )
 
-    whats = [(fault.pod, fault.what) for fault in scheduling.state.books.faults]
+    whats = [(fault.pod, fault.error) for fault in scheduling.state.reserve_calls.errors]
     assert whats == [
-        ("default/one", "reserved: RuntimeError: out of ink"),
-        ("default/two", "reserved: RuntimeError: out of ink"),
+        ("default/one", "on_reserved: RuntimeError: out of ink"),
+        ("default/two", "on_reserved: RuntimeError: out of ink"),
         ("default/one", "unreserve: RuntimeError: no eraser"),
     ]
-    assert refolded(scheduling, RaisingBooks).books.faults == scheduling.state.books.faults
+    assert refolded(scheduling, RaisingBooks).reserve_calls.errors == scheduling.state.reserve_calls.errors
 
 
 def test_what_a_plugin_says_while_it_is_told_becomes_decisions() -> None:
@@ -87,7 +87,7 @@ def test_what_a_plugin_says_while_it_is_told_becomes_decisions() -> None:
     assert set(scheduling.state.waiting) == {"default/one", "default/two", "default/three"}
 
     scheduling.apply(
-        r.ObjectGone("Pod", "default/one", scheduling.state.pods["default/one"].info.uid)
+        r.ObjectDeleted("Pod", "default/one", scheduling.state.pods["default/one"].info.uid)
     )
     told = refolded(scheduling, AllOrNone).permits.answers
     assert told == scheduling.state.permits.answers

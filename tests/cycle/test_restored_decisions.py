@@ -13,15 +13,14 @@ from asched.batch.registry import SessionRegistry
 from asched.config.batch import DEFAULT_CONF, parse_conf
 from asched.config.kube_scheduler import API_VERSION, KIND, decode_configuration
 from asched.config.resolve import resolve
-from asched.core.deciders import AllDeciders
+from asched.core.scheduler import SchedulerCore
 from asched.framework.runtime.profile import ProfileSpec
 from asched.framework.sessions import SessionSpec
 from asched.state import records as r
 from asched.state.checkpoint import checkpoint_of, restore
 from asched.state.cluster import ClusterState
 from asched.state.fold import Fold
-from asched.state.invariants import check
-from asched.state.rules import LATEST_RULES
+from asched.testing.invariants import check
 from asched.state.session_records import SessionsLoaded
 from tests.cycle.default_profile import installed
 from tests.cycle.drawn_clusters import BATCH, DrawnCluster
@@ -60,7 +59,7 @@ class Line:
 
     def __init__(self, fold: Fold) -> None:
         self.fold = fold
-        self.decider = AllDeciders(fold.state)
+        self.decider = SchedulerCore(fold)
 
 
 class Run:
@@ -71,7 +70,7 @@ class Run:
         self._live = Line(Fold(ClusterState(), installed().load))
         self._others: list[Line] = []
         self.decisions: list[r.Decision] = []
-        self.apply(r.EngineStarted("test", random.randrange(2**32), rules=LATEST_RULES))
+        self.apply(r.EngineStarted("test", random.randrange(2**32)))
         self.reload()
         schedulers = [OURS]
         if random.random() < 0.5:
@@ -79,7 +78,7 @@ class Run:
             self.apply(SessionsLoaded((_sessions(),)))
         self._cluster = DrawnCluster(random, schedulers)
         for item in self._cluster.start():
-            self.apply(r.ObjectSeen(item))
+            self.apply(r.ObjectObserved(item))
 
     def go_on(self, steps: int) -> None:
         for _ in range(steps):
@@ -98,7 +97,7 @@ class Run:
 
     def reload(self) -> None:
         profiles = _profiles(self._random.choice(PROFILES))
-        self.apply(r.ProfilesLoaded(profiles, lets_go=True))
+        self.apply(r.ProfilesLoaded(profiles))
 
     def _decide(self, most: int) -> None:
         """The same is decided by all, and by one that knows nothing but the state."""
@@ -106,11 +105,11 @@ class Run:
             fresh = self._restored()
             if self._random.random() < 0.1:
                 self._others = [*self._others[-1:], self._restored()]
-            expected = _encode(fresh.decider.next())
-            decisions = self._live.decider.next()
+            expected = _encode(fresh.decider.propose())
+            decisions = self._live.decider.propose()
             assert _encode(decisions) == expected, expected
             for other in self._others:
-                theirs = _encode(other.decider.next())
+                theirs = _encode(other.decider.propose())
                 assert theirs == expected, (theirs, expected)
             for decision in decisions:
                 self.apply(decision)

@@ -72,7 +72,7 @@ def _take(scheduling: Scheduling, step: tuple[object, ...], number: int) -> None
         case ("node", str(name), str(cpu), dict(labels)):
             scheduling.see(a_node(name, {"cpu": cpu, "pods": "110"}, labels=labels))
         case ("gone", str(name)):
-            scheduling.apply(r.ObjectGone("Node", name))
+            scheduling.apply(r.ObjectDeleted("Node", name))
         case ("pods", int(count), str(cpu), dict(labels)):
             for i in range(count):
                 scheduling.see(a_pod(f"p{number}-{i}", {"cpu": cpu}, labels=labels))
@@ -80,7 +80,7 @@ def _take(scheduling: Scheduling, step: tuple[object, ...], number: int) -> None
             entries = list(scheduling.state.pods.values())
             if entries:
                 info = entries[which % len(entries)].info
-                scheduling.apply(r.ObjectGone("Pod", info.key, info.uid))
+                scheduling.apply(r.ObjectDeleted("Pod", info.key, info.uid))
         case ("time", int(seconds)):
             scheduling.pass_time(seconds)
 
@@ -159,7 +159,7 @@ def test_a_node_in_the_row_of_one_that_went_is_counted() -> None:
     """Also where it is refused as whoever looked at the empty row was told."""
     scheduling = Scheduling(NodeAffinityPlugin, RoomForAll)
     scheduling.see(*(a_node(f"n{i}") for i in range(3)))
-    scheduling.apply(r.ObjectGone("Node", "n1"))
+    scheduling.apply(r.ObjectDeleted("Node", "n1"))
     messages = []
     for number in range(2):
         pod = a_pod(f"p{number}")

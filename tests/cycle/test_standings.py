@@ -6,8 +6,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asched.cycle.top_scores import Groups, TopScores, highest
-from asched.framework.change_log import ChangeLog
+from asched.cycle.top_scores import ScoreGroups, TopScores, highest
+from asched.framework.caching import ChangeLog
 from asched.framework.nodes import Int64Column
 
 ROWS = 12
@@ -34,7 +34,7 @@ def doubled(present: Int64Column) -> Int64Column:
     return present * 2
 
 
-def check(leaders: TopScores, named: Named, groups: Groups) -> bool:
+def check(leaders: TopScores, named: Named, groups: ScoreGroups) -> bool:
     """Whether they were grouped."""
     best = groups.best(leaders, doubled)
     if best is None:
@@ -53,7 +53,7 @@ def check(leaders: TopScores, named: Named, groups: Groups) -> bool:
 def test_followed(first: list[tuple[int, int]], changes: list[tuple[int, int, int, bool]]) -> None:
     leaders = TopScores(np.array([5, *(total for total, _ in first[1:])], np.int64))
     named = Named([of_class for _, of_class in first])
-    groups = Groups(named)
+    groups = ScoreGroups(named)
     assert not check(leaders, named, groups)  # it would not pay yet
     assert check(leaders, named, groups)
     for row, total, of_class, asked in changes:
@@ -65,7 +65,7 @@ def test_followed(first: list[tuple[int, int]], changes: list[tuple[int, int, in
 
 def test_other_totals() -> None:
     named = Named([0, 1, 2])
-    groups = Groups(named)
+    groups = ScoreGroups(named)
     for column in ([1, 2, 3], [3, 2, 1]):
         leaders = TopScores(np.array(column, np.int64))
         assert not check(leaders, named, groups)
@@ -74,7 +74,7 @@ def test_other_totals() -> None:
 
 def test_changed_at_a_blow() -> None:
     leaders, named = TopScores(np.array([1, 2, 3], np.int64)), Named([0, 1, 2])
-    groups = Groups(named)
+    groups = ScoreGroups(named)
     assert [check(leaders, named, groups) for _ in range(2)] == [False, True]
     leaders.set_many(np.arange(3), np.full(3, 7, np.int64))
     assert [check(leaders, named, groups) for _ in range(2)] == [False, True]
@@ -82,13 +82,13 @@ def test_changed_at_a_blow() -> None:
 
 def test_too_many_differ() -> None:
     leaders, named = TopScores(np.arange(1000)), Named([0] * 1000)
-    groups = Groups(named)
+    groups = ScoreGroups(named)
     assert not any(check(leaders, named, groups) for _ in range(3))
 
 
 def test_more_groups_as_time_goes() -> None:
     leaders, named = TopScores(np.zeros(300, np.int64)), Named([0] * 300)
-    groups, grouped = Groups(named), 0
+    groups, grouped = ScoreGroups(named), 0
     for row in range(300):
         named.move(row, row)
         grouped += check(leaders, named, groups)

@@ -14,7 +14,7 @@ from asched.framework.interface import EnqueueExtensions
 from asched.model.meta import Object
 from asched.model.pod import Pod, PodCondition
 from asched.model.resources import AnyObject
-from asched.state.records import Rejected, VictimEvicted
+from asched.state.records import Rejected, EvictionSucceeded
 from tests.cycle.default_profile import default_profiles, default_scheduling, installed
 from tests.cycle.floods import FLOODS, a_node, a_pod, busy_node, gone, made
 from tests.cycle.scheduling import Scheduling, nodes_of, the_one
@@ -370,7 +370,7 @@ def test_a_preemptor_waits_until_its_victims_are_evicted() -> None:
     leaving = datetime(2026, 1, 1, tzinfo=UTC)
     metadata = msgspec.structs.replace(victim.metadata, deletion_timestamp=leaving)
     s.see(msgspec.structs.replace(victim, metadata=metadata))
-    s.apply(VictimEvicted(victim.key, victim.uid))
+    s.apply(EvictionSucceeded(victim.key, victim.uid))
     gone(s, victim)
     s.pass_time(MAX_BACKOFF_S)
     assert nodes_of(s.decide()) == {KEY: "n"}

@@ -26,7 +26,7 @@ from asched.plugins.node_resources.fit import NodeResourcesFit
 from asched.plugins.queue_and_bind import SchedulingGates
 from asched.state import records as r
 from asched.state.checkpoint import checkpoint_of, restore
-from asched.state.checkpoint_encoding import encode
+from asched.state.checkpoint import encode
 from asched.state.cluster import ClusterState, PodPhase
 from asched.state.fold import Fold
 from asched.state.session_records import PodGroupStatusDecided, SessionExecuted
@@ -128,9 +128,9 @@ def check_replay(
         if number == cut:
             blob = checkpoint_of(fold.state)
             restored = ReplayVerifier(restore(blob, loader(*plugins)), complete=True)
-        assert judge.follow(number, record) is None
+        assert judge.verify(number, record) is None
         if restored is not None:
-            assert restored.follow(number, record) is None
+            assert restored.verify(number, record) is None
     assert judge.end(len(records)) is None
 
 

@@ -215,8 +215,7 @@ class Stage:
             self.keep(found)
 
     def keep(self, found: Object) -> None:
-        self.cluster.objects_of.setdefault(type(found), {})[found.key] = found
-        self.cluster.objects_changed[type(found)] += 1
+        self.cluster.object_store.put(found)
 
     @classmethod
     def of(cls, world: World) -> Stage:

@@ -176,5 +176,5 @@ def test_entry_points_name_every_plugin() -> None:
     assert len(offered) >= 11
     for point in offered:
         plugin = point.load()
-        assert plugin.name == point.name == plugin.__name__
+        assert plugin.name == point.name == plugin.__name__.removesuffix("Plugin")
         assert plugin.__dict__["api_version"] == API_VERSION

@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from asched.cycle.inspect import inspect
+from asched.framework.cluster import Victim
 from asched.framework.cycle_state import CycleState
 from asched.framework.interface import (
     PermitPlugin,
@@ -17,7 +18,6 @@ from asched.framework.interface import (
     Plugin,
     ReservePlugin,
     ReserveResult,
-    Victim,
 )
 from asched.framework.pod_info import PodInfo
 from asched.framework.runtime.profile import parse_arguments
@@ -43,7 +43,6 @@ from asched.plugins.node_resources.fit import NodeResourcesFit
 from asched.plugins.node_unschedulable import NodeUnschedulable
 from asched.state import records as r
 from asched.state.checkpoint import checkpoint_of, restore
-from asched.state.rules import LATEST_RULES, Rules
 from tests.cycle.scheduling import Scheduling, nodes_of, pod_of, the_one
 from tests.state.objects import a_node, a_pod, deleted
 from tests.state.profiles import loader, profile_of
@@ -338,11 +337,11 @@ def test_dynamic_resources_speaks_first() -> None:
 
 
 def evicted(scheduling: Scheduling, name: str) -> None:
-    scheduling.apply(r.VictimEvicted(f"default/{name}", f"pod-{name}"))
+    scheduling.apply(r.EvictionSucceeded(f"default/{name}", f"pod-{name}"))
 
 
 def gone(scheduling: Scheduling, name: str) -> None:
-    scheduling.apply(r.ObjectGone("Pod", f"default/{name}", f"pod-{name}"))
+    scheduling.apply(r.ObjectDeleted("Pod", f"default/{name}", f"pod-{name}"))
 
 
 def test_the_pod_waits_for_its_evictions_and_others_go_on() -> None:
@@ -396,7 +395,7 @@ def test_a_preemptor_that_a_stale_list_left_out_goes_on_waiting(restarted: bool)
     if restarted:
         fold = restore(checkpoint_of(scheduling.state), loader(*PLUGINS))
     assert [*fold.state.queue.gated] == ["default/urgent"]
-    fold.apply(r.ObjectGone("Pod", "default/low", "pod-low"))
+    fold.apply(r.ObjectDeleted("Pod", "default/low", "pod-low"))
     assert [*fold.state.queue.active] == ["default/urgent"]
 
 
@@ -425,7 +424,7 @@ def test_lesser_pods_nominated_to_the_node_are_displaced() -> None:
     scheduling.see(urgent(cpu="3", priority=101))
     first = scheduling.next()[0]
     assert isinstance(first, r.Rejected)
-    displaced = {victim.key for victim in first.displaced}
+    displaced = {victim.key for victim in first.cleared_nominations}
     assert displaced == {"default/lesser", "default/peer"}
     assert scheduling.state.nominator.node_of("default/lesser") == ""
     assert scheduling.state.nominator.node_of("default/urgent") == "n"
@@ -460,23 +459,18 @@ def test_a_pod_held_by_permit_gives_its_place_back_without_being_deleted() -> No
 
 @pytest.mark.parametrize("restarted", [False, True])
 def test_a_pod_that_gave_its_place_back_is_tried_again(restarted: bool) -> None:
-    """Under the rules of before it waited for another to go, and was told of no new node."""
-    for rules in (Rules.AWAITED_PREEMPTORS_GO_ON, LATEST_RULES):
-        scheduling = Scheduling(*PLUGINS, Doorkeeper, rules=rules)
-        scheduling.see(a_node("n"), a_node("m"), on("m", "settled", "4", priority=200))
-        scheduling.see(a_pod("held", {"cpu": "4"}))
-        scheduling.decide()
-        scheduling.see(urgent())
-        scheduling.decide()
-        fold = scheduling.fold
-        if restarted:
-            fold = restore(checkpoint_of(scheduling.state), loader(*PLUGINS, Doorkeeper))
-        queue = fold.state.queue
-        if rules < LATEST_RULES:
-            assert [*queue.unschedulable] == ["default/held"]
-            fold.apply(r.ObjectGone("Pod", "default/settled", "pod-settled"))
-        assert not queue.unschedulable
-        assert "default/held" in queue.backoff
+    scheduling = Scheduling(*PLUGINS, Doorkeeper)
+    scheduling.see(a_node("n"), a_node("m"), on("m", "settled", "4", priority=200))
+    scheduling.see(a_pod("held", {"cpu": "4"}))
+    scheduling.decide()
+    scheduling.see(urgent())
+    scheduling.decide()
+    fold = scheduling.fold
+    if restarted:
+        fold = restore(checkpoint_of(scheduling.state), loader(*PLUGINS, Doorkeeper))
+    queue = fold.state.queue
+    assert not queue.unschedulable
+    assert "default/held" in queue.backoff
 
 
 def test_to_look_at_an_attempt_turns_nobody_away() -> None:

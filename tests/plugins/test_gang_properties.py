@@ -172,8 +172,8 @@ def test_nothing_is_held_in_the_end_whatever_happens(run: Run, cut: int) -> None
         settle(scheduling, rounds=1)
         for eviction in [*scheduling.state.evictions.values()]:
             victim = eviction.victim
-            scheduling.apply(r.VictimEvicted(victim.key, victim.uid))
-            scheduling.apply(r.ObjectGone("Pod", victim.key, victim.uid))
+            scheduling.apply(r.EvictionSucceeded(victim.key, victim.uid))
+            scheduling.apply(r.ObjectDeleted("Pod", victim.key, victim.uid))
     settle(scheduling)
     assert waiting(scheduling) == []
     check_replay(scheduling, *plugins, checkpoint_at=cut)

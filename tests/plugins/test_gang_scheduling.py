@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import msgspec
 import pytest
 
-from asched.cycle.group_conditions import UNSCHEDULABLE
+from asched.cycle.pod_groups import UNSCHEDULABLE
 from asched.framework.cycle_state import CycleState
 from asched.framework.interface import (
     PermitPlugin,
@@ -21,9 +21,9 @@ from asched.framework.status import Code, Status
 from asched.model.groups import IncubatorPodGroup, PodGroup, PodGroupCondition, PodGroupStatus
 from asched.model.quantity import NS_PER_S
 from asched.plugins.default_preemption.plugin import DefaultPreemption
-from asched.plugins.gang_scheduling import INCOMPLETE, GangScheduling, GangStatus
+from asched.plugins.gang_scheduling import INCOMPLETE, GangScheduling, Gang
 from asched.state import records as r
-from asched.state.session_records import GroupCondition, PodGroupDecided
+from asched.state.session_records import DecidedGroupCondition, PodGroupStatusDecided
 from tests.cycle.scheduling import Scheduling
 from tests.plugins.gangs import (
     GANGS,
@@ -50,7 +50,7 @@ class Counting(GangScheduling):
     api_version: ClassVar[int] = 1
     questions: ClassVar[int] = 0
 
-    def _gang(self, group: PodGroupKey | None) -> GangStatus | None:
+    def _gang(self, group: PodGroupKey | None) -> Gang | None:
         Counting.questions += 1
         return super()._gang(group)
 
@@ -189,8 +189,8 @@ def test_who_comes_after_the_refused_takes_no_room() -> None:
     ]
     last = decisions[-1]
     assert isinstance(last, r.Rejected)
-    assert last.plugins == (GangScheduling.name,)
-    why = "gang default/a cannot be completed now: 3 of the 4 pods that it needs may get a node"
+    assert last.unschedulable_plugins == (GangScheduling.name,)
+    why = "gang default/a cannot be completed: only 3 of its 4 required pods are schedulable"
     assert last.message == f"0/1 nodes are available: {why}."
 
 
@@ -256,7 +256,7 @@ def test_who_is_refused_is_tried_and_brings_the_others() -> None:
     settle(scheduling)
     scheduling.see(a_pod("trigger", {"cpu": "1"}, on="n0"))
     gone = scheduling.state.pods["default/trigger"].info.pod
-    scheduling.apply(r.ObjectGone("Pod", gone.key, gone.uid))
+    scheduling.apply(r.ObjectDeleted("Pod", gone.key, gone.uid))
     scheduling.pass_time(11)
     assert {key for kind, key in kinds(scheduling.decide()) if kind == "Assigned"} == set()
     scheduling.see(a_node("large", {"cpu": "2", "memory": "8Gi", "pods": "110"}))
@@ -285,7 +285,7 @@ def test_the_rest_of_a_running_gang_is_scheduled_one_by_one() -> None:
     scheduling.decide()
     bind(scheduling)
     info = scheduling.state.pods["default/a1"].info
-    scheduling.apply(r.ObjectGone("Pod", info.key, info.uid))
+    scheduling.apply(r.ObjectDeleted("Pod", info.key, info.uid))
     scheduling.see(member("a", "again"))
     assert kinds(scheduling.decide()) == [("Assigned", "again")]
     assert not scheduling.state.waiting
@@ -325,7 +325,7 @@ def test_places_are_held_while_room_is_made() -> None:
     scheduling.see(deleted(old.pod, datetime(2026, 1, 1, tzinfo=UTC)))
     scheduling.pass_time(20)
     assert waiting(scheduling) == ["a1"]
-    scheduling.apply(r.ObjectGone("Pod", old.key, old.uid))
+    scheduling.apply(r.ObjectDeleted("Pod", old.key, old.uid))
     settle(scheduling, rounds=1)
     assert placed(scheduling) == ["a0", "a1"]
 
@@ -336,7 +336,7 @@ def test_a_held_pod_that_somebody_else_bound_counts_as_placed() -> None:
     scheduling.see(bound(pod, "n0"))
     assert waiting(scheduling) == []
     members = scheduling.state.groups.members(PodGroupKey("default/a", native=True))
-    assert members.standings["default/a1"] is MemberStatus.PLACED
+    assert members.statuses["default/a1"] is MemberStatus.ASSIGNED
 
 
 def test_a_gang_that_did_not_come_together_in_time() -> None:
@@ -344,7 +344,7 @@ def test_a_gang_that_did_not_come_together_in_time() -> None:
     scheduling.pass_time(60)
     timed_out, said = scheduling.decide()
     assert isinstance(timed_out, r.PermitRejected)
-    assert isinstance(said, PodGroupDecided)
+    assert isinstance(said, PodGroupStatusDecided)
     message = "rejected due to timeout after waiting 1m0s at plugin GangScheduling"
     assert timed_out.message == message
 
@@ -378,7 +378,7 @@ def test_all_give_up_when_one_does() -> None:
 def test_a_held_pod_that_is_deleted_leaves_too_few() -> None:
     scheduling = _holding()
     held = scheduling.state.waiting["default/a1"].info
-    scheduling.apply(r.ObjectGone("Pod", held.key, held.uid))
+    scheduling.apply(r.ObjectDeleted("Pod", held.key, held.uid))
     settle(scheduling)
     assert placed(scheduling) == ["old"]
     assert waiting(scheduling) == []
@@ -386,7 +386,7 @@ def test_a_held_pod_that_is_deleted_leaves_too_few() -> None:
 
 def test_a_group_that_goes_takes_the_places_with_it() -> None:
     scheduling = _holding()
-    scheduling.apply(r.ObjectGone("PodGroup", "default/a", "group-a"))
+    scheduling.apply(r.ObjectDeleted("PodGroup", "default/a", "group-a"))
     assert kinds(scheduling.decide()) == [("PermitRejected", "a1")]
 
 
@@ -444,18 +444,18 @@ def test_a_review_that_raises_rejects_what_is_held() -> None:
 # -- what is said of the PodGroup -------------------------------------------------------------------
 
 
-def conditions(scheduling: Scheduling) -> list[GroupCondition]:
+def conditions(scheduling: Scheduling) -> list[DecidedGroupCondition]:
     """All that was said, in order."""
     return [
         condition
         for record in scheduling.records
-        if isinstance(record, PodGroupDecided)
+        if isinstance(record, PodGroupStatusDecided)
         for condition in record.conditions
     ]
 
 
-NOT_SCHEDULED = GroupCondition(POD_GROUP_SCHEDULED, "False", "Unschedulable", UNSCHEDULABLE)
-SCHEDULED = GroupCondition(POD_GROUP_SCHEDULED, "True", "Scheduled")
+NOT_SCHEDULED = DecidedGroupCondition(POD_GROUP_SCHEDULED, "False", "Unschedulable", UNSCHEDULABLE)
+SCHEDULED = DecidedGroupCondition(POD_GROUP_SCHEDULED, "True", "Scheduled")
 
 
 def test_a_group_says_whether_it_is_scheduled_once_each() -> None:
@@ -491,7 +491,7 @@ def test_what_else_a_group_says_stays() -> None:
     said = msgspec.structs.replace(group, status=PodGroupStatus(conditions=(other,)))
     scheduling.see(said, member("a", "a0"))
     scheduling.decide()
-    assert conditions(scheduling) == [GroupCondition("Other", "True", "Because"), SCHEDULED]
+    assert conditions(scheduling) == [DecidedGroupCondition("Other", "True", "Because"), SCHEDULED]
 
 
 @pytest.mark.parametrize("group", [a_custom_gang("a", 1), a_gang("a", 0)])
@@ -515,7 +515,7 @@ def test_arguments(seconds: int) -> None:
     scheduling.see(a_gang("a", 2), *gang_pods("a", 2))
     (assigned,) = scheduling.next()
     assert isinstance(assigned, r.Assigned)
-    assert assigned.holds == (r.PermitHold(GangScheduling.name, seconds * NS_PER_S),)
+    assert assigned.permit_waits == (r.PermitWait(GangScheduling.name, seconds * NS_PER_S),)
 
 
 @pytest.mark.parametrize("seconds", [0, 901])

@@ -45,8 +45,7 @@ def cluster_of(document: Document) -> ClusterState:
     cluster = ClusterState()
     for resource in READ:
         for found in document.objects(resource):
-            cluster.objects_of.setdefault(type(found), {})[found.key] = found
-            cluster.objects_changed[type(found)] += 1
+            cluster.object_store.put(found)
     for node in document.nodes:
         cluster.nodes.set_node(node)
     for pod in document.pods:

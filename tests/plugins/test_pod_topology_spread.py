@@ -264,8 +264,7 @@ def test_pods_that_are_looked_after_are_spread_by_default(found: Object, pod: Po
     # zone and is judged by the host alone.
     assert scores(plugin, PodInfo(pod), table) == ([9, 6, 2], [22, 55, 100])
     assert scores(plugin, PodInfo(a_pod("p", "z")), table) is None
-    stage.cluster.objects_of[type(found)].clear()
-    stage.cluster.objects_changed[type(found)] += 1
+    stage.cluster.object_store.remove(type(found), found.key)
     assert scores(plugin, PodInfo(pod), table) is None
 
 

@@ -14,7 +14,7 @@ from asched.cycle.post_filter import RejectedNodeStatuses
 from asched.cycle.shape_cache import ShapeCache
 from asched.framework.cycle_state import CycleState
 from asched.framework.interface import FilterAllPlugin, Plugin
-from asched.framework.nodes import Nodes, Verdicts
+from asched.framework.nodes import Nodes, FilterResult
 from asched.framework.pod_info import PodInfo
 from asched.framework.status import Code, Status
 from asched.model.meta import ObjectMeta
@@ -43,8 +43,8 @@ class FarSighted(FilterAllPlugin):
     name: ClassVar[str] = "FarSighted"
     api_version: ClassVar[int] = 1
 
-    def filter_all(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> Verdicts:
-        return Verdicts.passing(nodes.size)
+    def filter_all(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> FilterResult:
+        return FilterResult.passing(nodes.size)
 
 
 LOCAL: tuple[type[Plugin], ...] = (NodeUnschedulable, NodeResourcesFit, DefaultPreemption)
@@ -146,7 +146,7 @@ def dry_run(scheduling: Scheduling, pod: Pod) -> dict[str, Choice]:
     plugin = profile.plugins["DefaultPreemption"]
     assert isinstance(plugin, DefaultPreemption)
     info = PodInfo(pod)
-    screening = Attempt(state, profile, info, ShapeCache(state.nodes)).screen()
+    screening = Attempt(state, profile, info, ShapeCache(state.nodes)).find_feasible_nodes()
     rows = RejectedNodeStatuses(state, screening).rows(Code.UNSCHEDULABLE)
     run = plugin.dry_run(screening.state, info, rows)
     assert {c.node for c in run.candidates} | run.rejected.keys() == {
@@ -165,7 +165,7 @@ def refusals(
     state = scheduling.state
     profile = state.profiles["default-scheduler"]
     attempt = Attempt(state, profile, PodInfo(pod), cache or ShapeCache(state.nodes))
-    statuses = RejectedNodeStatuses(state, attempt.screen())
+    statuses = RejectedNodeStatuses(state, attempt.find_feasible_nodes())
     found = {name: statuses.status(name) for name in state.nodes.names}
     return {name: status for name, status in found.items() if status is not None}
 

@@ -18,7 +18,7 @@ from asched.plugins.node_name import NodeName
 from asched.plugins.node_ports import NodePorts
 from asched.plugins.node_resources.fit import NodeResourcesFit
 from asched.plugins.node_unschedulable import NodeUnschedulable
-from asched.plugins.scheduling_gates import SchedulingGates
+from asched.plugins.queue_and_bind import SchedulingGates
 from asched.plugins.taint_toleration import TaintToleration
 from tests.plugins.single_plugin import build
 

@@ -19,7 +19,7 @@ from asched.plugins.node_ports import NodePorts
 from asched.plugins.node_resources.balanced_allocation import NodeResourcesBalancedAllocation
 from asched.plugins.node_resources.fit import NodeResourcesFit
 from asched.plugins.node_unschedulable import NodeUnschedulable
-from asched.plugins.scheduling_gates import SchedulingGates
+from asched.plugins.queue_and_bind import SchedulingGates
 from asched.plugins.taint_toleration import TaintToleration
 from tests.conformance.documents import Case, Document
 from tests.plugins.recorded_documents import TOPICS, assert_as_recorded

@@ -8,14 +8,14 @@ import pytest
 
 from asched.framework.cycle_state import CycleState
 from asched.framework.interface import (
-    NodeStatuses,
+    NodeToStatus,
     Plugin,
     PostFilterResult,
 )
 from asched.framework.pod_info import PodInfo
 from asched.framework.status import Status
 from asched.plugins.default_preemption.plugin import DefaultPreemption
-from asched.plugins.gang_scheduling import GangScheduling, GangStatus
+from asched.plugins.gang_scheduling import GangScheduling, Gang
 from asched.state import records as r
 from tests.cycle.scheduling import Scheduling
 from tests.plugins.gangs import (
@@ -40,11 +40,11 @@ class Patient(GangScheduling):
 
     api_version: ClassVar[int] = 1
 
-    def _waits_in_vain(self, gang: GangStatus) -> bool:
+    def _cannot_complete(self, gang: Gang) -> bool:
         return False
 
     def post_filter(
-        self, state: CycleState, pod: PodInfo, statuses: NodeStatuses
+        self, state: CycleState, pod: PodInfo, statuses: NodeToStatus
     ) -> PostFilterResult:
         return PostFilterResult(Status.unschedulable())
 
@@ -81,7 +81,7 @@ def test_the_older_of_two_gangs_that_hold_half_each_is_completed() -> None:
     settle(scheduling)
     for entry in [*scheduling.state.pods.values()]:
         if entry.info.name.startswith("old"):
-            scheduling.apply(r.ObjectGone("Pod", entry.info.key, entry.info.uid))
+            scheduling.apply(r.ObjectDeleted("Pod", entry.info.key, entry.info.uid))
     settle(scheduling, rounds=2)
     assert placed(scheduling) == ["new0", "new1", "new2", "new3"]
     check_replay(scheduling, *INTERLEAVED, checkpoint_at=5)

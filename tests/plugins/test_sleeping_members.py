@@ -56,7 +56,7 @@ def test_from_a_checkpoint() -> None:
     scheduling.next()
     again = ReplayVerifier(restore(blob, loader(*INTERLEAVED)), complete=False)
     for number, record in enumerate(scheduling.records[count:], count):
-        assert again.follow(number, record) is None
+        assert again.verify(number, record) is None
 
 
 def test_a_look_that_leads_to_no_decision_changes_nothing() -> None:

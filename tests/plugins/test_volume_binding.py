@@ -65,7 +65,7 @@ class Scheduler:
         assert self.plugin.pre_filter(state, pod, self.cluster.nodes).status.is_success
         result = self.plugin.reserve(state, pod, node)
         assert result.status.is_success
-        self.plugin.reserved(pod, node, result.note)
+        self.plugin.on_reserved(pod, node, result.note)
         return result.note or {}
 
     def volumes_for(self, pod: PodInfo, node: str) -> dict[str, str]:
@@ -274,7 +274,7 @@ def test_the_books_are_the_same_when_rebuilt_from_notes() -> None:
     live = Scheduler(*objects)
     note = live.reserve(pod_with("a", name="first"), "n")
     replayed = Scheduler(*objects)
-    replayed.plugin.reserved(pod_with("a", name="first"), "n", note)
+    replayed.plugin.on_reserved(pod_with("a", name="first"), "n", note)
     second = pod_with("b", name="second")
     assert replayed.refused(second) == live.refused(second) != {}
 

@@ -253,7 +253,7 @@ async def test_a_volume_taken_by_somebody_else_frees_the_pod_for_another(tmp_pat
         w.faults.on_request = steal
         async with w.daemon(), running(VolumeController(w.cluster)):
             storage.add_pod("p", "data")
-            await w.until(lambda: "claimed by default/thief already" in w.message("p"))
+            await w.until(lambda: "already claimed by default/thief" in w.message("p"))
             storage.add_volume("pv-1", "n1")
             await w.until(lambda: w.node_of("p") == "n1")
         assert storage.claimant("pv-0") == "thief"

@@ -12,7 +12,6 @@ from asched.framework.cycle_state import CycleState
 from asched.framework.interface import FilterAllPlugin
 from asched.framework.pod_info import PodInfo
 from asched.framework.status import Status
-from asched.framework.volume_assumptions import VolumeChoice
 from asched.model.meta import Object
 from asched.model.node import Node
 from asched.model.pod import Pod
@@ -26,11 +25,12 @@ from asched.model.storage import (
     VolumeAttachment,
 )
 from asched.plugins.node_volume_limits import NodeVolumeLimits
+from asched.plugins.volume_binding.assumed import VolumeChoice
 from asched.plugins.volume_binding.plugin import VolumeBinding
 from asched.plugins.volume_restrictions import VolumeRestrictions
 from asched.plugins.volume_zone import VolumeZone
 from asched.state.cluster import ClusterState
-from asched.state.volume_index import VolumeIndex
+from asched.state.pod_index import VolumeIndex
 from tests.plugins import volume_reference as reference
 from tests.plugins.volume_clusters import (
     a_claim,
@@ -247,8 +247,7 @@ def test_volume_binding_follows_the_objects(
     plugin, pod = build(VolumeBinding, cluster), PodInfo(a_pod("pending", *mounted))
     rejections(plugin, pod, cluster.nodes)
     for gone in ("v1", "v2"):
-        if cluster.objects_of.get(PersistentVolume, {}).pop(gone, None) is not None:
-            cluster.objects_changed[PersistentVolume] += 1
+        cluster.object_store.remove(PersistentVolume, gone)
     rejections(plugin, pod, cluster.nodes)
     for item in later:
         put(cluster, item)

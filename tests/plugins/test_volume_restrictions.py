@@ -74,7 +74,7 @@ def test_a_disk_is_free_where_the_pod_is_tried_off() -> None:
     cluster = cluster_of(a_node("n"), other)
     nodes = cluster.nodes.take(np.array([0], np.intp))
     (held,) = nodes.pods(0)
-    nodes.suppose_without(0, held)
+    nodes.remove_pod(0, held)
     plugin = build(VolumeRestrictions, cluster)
     assert rejections(plugin, PodInfo(a_pod("p", gce())), nodes) == {}
 

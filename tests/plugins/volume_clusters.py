@@ -36,8 +36,7 @@ def cluster_of(*objects: Object) -> ClusterState:
 
 def put(cluster: ClusterState, item: Object) -> None:
     """An object appears or changes."""
-    cluster.objects_of.setdefault(type(item), {})[item.key] = item
-    cluster.objects_changed[type(item)] += 1
+    cluster.object_store.put(item)
     if isinstance(item, Node):
         cluster.nodes.set_node(item)
 

@@ -86,12 +86,12 @@ class DryRunCache(RowCache[Candidate | NoCandidate]):
         self._kinds[row] = kind
 
     def candidates(self, rows: Iterable[int]) -> list[Candidate]:
-        """The results of these rows, all of which must be candidates."""
+        """The results of these rows; each must be a candidate."""
         values = self._values
         return cast("list[Candidate]", [values[row] for row in rows])
 
     def kinds(self, rows: RowArray) -> Kinds:
-        """The kind of result of each of these rows, none of which may be stale."""
+        """The kind of result of each of these rows; they must not be stale."""
         return self._kinds[rows]
 
 
@@ -298,7 +298,7 @@ class Budgets:
         self._by_labels: dict[int, list[PodDisruptionBudget]] = {}
 
     def split(self, pods: Sequence[PodInfo]) -> tuple[list[PodInfo], list[PodInfo]]:
-        """(pods whose eviction in this order would violate a budget, the others).
+        """(pods that would violate a budget if evicted in this order, the others).
 
         ``filterPodsWithPDBViolation``: a budget is not charged for a pod that it already counts as
         disrupted.

@@ -1,4 +1,4 @@
-"""NodeResourcesBalancedAllocation: prefers nodes whose resource utilization the pod balances."""
+"""NodeResourcesBalancedAllocation: prefers nodes with a balanced utilization of resources."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ class VolumeChoice(NamedTuple):
 
     bindings: tuple[AssumedVolume, ...] = ()
     provisions: tuple[ClaimRef, ...] = ()
-    """Claims whose volumes are provisioned for the node."""
+    """Claims with a volume to provision for the node."""
 
     def note(self) -> dict[str, Any] | None:
         """The choice as JSON values; None if there is nothing to bind or provision."""

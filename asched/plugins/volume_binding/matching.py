@@ -59,7 +59,7 @@ class PodVolumes(NamedTuple):
     """By row: the sum of NODE_CONFLICT, NO_MATCH, NO_SPACE and NO_VOLUME as they apply."""
     matches: Sequence[Match]
     provisions: Sequence[tuple[PersistentVolumeClaim, BoolColumn]]
-    """Claims whose volume is provisioned, and on which rows."""
+    """Claims with a volume to provision, and the rows for which it is."""
 
     def choice(self, row: int) -> VolumeChoice:
         return VolumeChoice(
@@ -269,7 +269,7 @@ def volume_limit(capacity: CSIStorageCapacity) -> int | None:
 
 
 def labels_select(selector: LabelSelector, nodes: Nodes) -> BoolColumn:
-    """Rows whose node labels match the selector."""
+    """By row: whether the node labels match the selector."""
     requirements = (
         *(
             NodeSelectorRequirement(key=key, operator="In", values=(text,))
