@@ -75,7 +75,8 @@ class ReplayVerifier:
     """Repeats the decisions of a journal, record by record."""
 
     def __init__(self, fold: Fold, *, complete: bool) -> None:
-        """``fold`` holds the state before the first record; ``complete``: that is the empty state."""
+        """``fold`` holds the state before the first record; ``complete``: that is the empty
+        state."""
         self.decisions = 0
         self._core = SchedulerCore(fold)
         self._shadow = ShadowDecider(fold.state)
@@ -155,7 +156,8 @@ def _stored(record: AnyRecord) -> str:
 
 
 async def first_replayable(journal: JournalStore) -> int:
-    """The first record that can be replayed. Raises :class:`~asched.journal.errors.JournalError`."""
+    """The first record that can be replayed. Raises
+    :class:`~asched.journal.errors.JournalError`."""
     archived = await journal.archived()
     if not archived.seq:
         return 1
@@ -173,8 +175,8 @@ async def replay(
 ) -> ReplayReport:
     """Repeat every decision from ``first_seq`` to ``last_seq`` (by default the head).
 
-    The default start is the first record whose previous state is known: the first of the journal, or
-    the one after the first checkpoint if earlier records were archived.
+    The default start is the first record whose previous state is known: the first of the journal,
+    or the one after the first checkpoint if earlier records were archived.
 
     Ends at the first divergence. ``progress`` receives record numbers. Raises
     :class:`~asched.journal.errors.JournalError`, ProfileError for a recorded plugin that is not
@@ -183,14 +185,13 @@ async def replay(
     """
     if first_seq is None:
         first_seq = await first_replayable(journal)
-    head = await journal.head()
-    last = head.seq if last_seq is None else min(last_seq, head.seq)
+    head_seq = (await journal.head()).seq
+    last = head_seq if last_seq is None else min(last_seq, head_seq)
     fold = await fold_before(journal, registry.load, first_seq)
     verifier = ReplayVerifier(fold, complete=first_seq <= 1)
     differences: dict[str, PluginDifference] = {}
     _compare(registry, differences, [p.spec.origins for p in fold.state.profiles.values()])
-    divergence: Divergence | None = None
-    seq = first_seq - 1
+    divergence, seq = None, first_seq - 1
     async for stored in journal.read(seq, last):
         seq, record = stored.seq, stored.record
         try:
@@ -204,7 +205,7 @@ async def replay(
         if seq % PROGRESS_EVERY == 0:
             progress(seq)
     else:
-        divergence = verifier.end(seq + 1) if last == head.seq else None
+        divergence = verifier.end(seq + 1) if last == head_seq else None
     progress(seq)
     return ReplayReport(
         first_seq=first_seq,

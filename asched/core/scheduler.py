@@ -18,7 +18,7 @@ from asched.cycle.decide import AttemptObserver, Decider
 from asched.framework.sessions import SessionOutcome
 from asched.model.resources import WatchedResource
 from asched.state.cluster import ClusterState
-from asched.state.observe import News, observe_deletion, observe_list, observe_object
+from asched.state.observe import ObservedChange, observe_deletion, observe_list, observe_object
 from asched.state.records import (
     AnyRecord,
     Bound,
@@ -77,9 +77,9 @@ class SchedulerCore:
         listener: DecisionListener | None = None,
         standby: bool = False,
     ) -> None:
-        """``awaited``: resources that must be listed before the first decision. ``sessions``: actions
-        and plugins of batch sessions, by default all that are installed. ``observer`` times attempts.
-        A ``standby`` decides nothing until the outcome ``LeadershipGained``."""
+        """``awaited``: resources that must be listed before the first decision. ``sessions``:
+        actions and plugins of batch sessions, by default all that are installed. ``observer`` times
+        attempts. A ``standby`` decides nothing until the outcome ``LeadershipGained``."""
         self.state = fold.state
         self.now_ns = fold.state.now_ns
         """Wall clock of the turn, nanoseconds since the epoch."""
@@ -187,7 +187,8 @@ class SchedulerCore:
         self.awaited |= generations
 
     def outcome(self, outcome: Outcome) -> None:
-        """Fold the outcome of an effect. Bindings and evictions wait for the watch to confirm them."""
+        """Fold the outcome of an effect. Bindings and evictions wait for the watch to confirm
+        them."""
         if isinstance(outcome, Bound):
             self._bindings.add(outcome)
             return
@@ -227,8 +228,8 @@ class SchedulerCore:
         return self._pods.next()
 
     def decide(self, budget: Budget) -> list[Decision]:
-        """Decide and fold until nothing is left to decide or the budget is used up. Decides nothing on
-        standby, or before the awaited lists."""
+        """Decide and fold until nothing is left to decide or the budget is used up. Decides nothing
+        on standby, or before the awaited lists."""
         made: list[Decision] = []
         if self.awaited or self.standby or budget.decisions <= 0:
             return made
@@ -254,8 +255,8 @@ class SchedulerCore:
     def _may_have_decisions(self) -> bool:
         """False if :meth:`propose` returned nothing and nothing changed since.
 
-        Two changes leave no record: asynchronous answers of Permit plugins, and deadlines that passed
-        while nothing could be decided.
+        Two changes leave no record: asynchronous answers of Permit plugins, and deadlines that
+        passed while nothing could be decided.
         """
         if not self.idle or self.state.permits.answers:
             return True
@@ -274,8 +275,8 @@ class SchedulerCore:
         return min((ns for ns in deadlines if ns is not None), default=None)
 
     def next_timer_ns(self, *, may_decide: bool = True) -> int | None:
-        """Deadline of the next turn that needs no input. Without ``may_decide``, deadlines that only a
-        decision can end are left out: they would cause one turn after the other."""
+        """Deadline of the next turn that needs no input. Without ``may_decide``, deadlines that
+        only a decision can end are left out: they would cause one turn after the other."""
         queue_ns = self.state.queue.next_timer_ns()
         decision_ns = self.next_decision_ns() if may_decide else None
         if queue_ns is None or decision_ns is None:
@@ -293,4 +294,4 @@ class _Listing(NamedTuple):
 
     resource: WatchedResource
     generation: int
-    news: Iterator[News]
+    news: Iterator[ObservedChange]

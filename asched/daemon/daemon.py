@@ -57,10 +57,12 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 EVENT_FLUSH_S = 3.0
 """How long a stopping daemon continues to send Events."""
 DRAIN_S = 20.0
-"""How long a stopping daemon waits for effects in flight. Together with Events and the last checkpoint
-this is less than the 30 s of a pod's default grace period. The next start resumes the rest."""
+"""How long a stopping daemon waits for effects in flight. Together with Events and the last
+checkpoint this is less than the 30 s of a pod's default grace period. The next start resumes the
+rest."""
 LAST_CHECKPOINT_S = 5.0
-"""How long a stopping daemon waits for its last checkpoint; without it the next start folds more."""
+"""How long a stopping daemon waits for its last checkpoint; without it the next start folds
+more."""
 SLOW_TURN_S = 30.0
 """Duration of an engine turn after which the daemon is not ready."""
 _EFFECT_RETRY = RetryPolicy(attempts=1, initial_s=0.2, max_s=10.0)
@@ -110,9 +112,9 @@ async def running_daemon(
     """Recover the journal, watch the cluster and schedule until the block ends.
 
     With ``leadership`` the daemon is a standby, which observes and records, until it leads; with
-    ``start`` as well it leads from the start. At the end of the block effects in flight are completed
-    and Events are flushed. Raises a :class:`~asched.journal.errors.JournalError` if the journal
-    cannot be read or written.
+    ``start`` as well it leads from the start. At the end of the block effects in flight are
+    completed and Events are flushed. Raises a :class:`~asched.journal.errors.JournalError` if the
+    journal cannot be read or written.
     """
     metrics, runtime = metrics or Metrics(), machine or Runtime.of_this_process()
     standby = leadership is not None and start is None
@@ -136,7 +138,7 @@ async def running_daemon(
                 start.fold.state,
                 runtime,
                 every=configuration.settings.journal.checkpoint_every,
-                last_seq=start.kept_seq,
+                last_seq=start.checkpoint_seq,
             ),
             plugins=plugins,
             leadership=leadership,
@@ -173,24 +175,24 @@ async def _scheduling(parts: _Parts, start: StartState) -> AsyncIterator[Daemon]
     daemon = _assemble(parts, start, first.extenders)
     _record_start(parts.configuration, daemon, None if parts.standby else start.epoch)
     # The next leader has a shared journal, with its state, already.
-    shared = start.held is not None
+    shared = start.buffered is not None
     controller = None
     if parts.leadership is not None:
         controller = LeadershipController(
             parts.leadership, daemon.engine, daemon.inbox, start.epoch, shared=shared
         )
     async with anyio.create_task_group() as running:
-        running.start_soon(_watch, parts.client, daemon, start.held)
+        running.start_soon(_watch, parts.client, daemon, start.buffered)
         running.start_soon(_run_engine, daemon.engine, running.cancel_scope, controller)
         if controller is not None and parts.standby:
-            running.start_soon(controller.take, parts.client, daemon.watch)
+            running.start_soon(controller.acquire, parts.client, daemon.watch)
         try:
             yield daemon
         finally:
             daemon.engine.stop()
             running.cancel_scope.deadline = anyio.current_time() + DRAIN_S
     if controller is not None:
-        await controller.leave()
+        await controller.release()
     if not shared and daemon.engine.all_committed:
         await _write_last_checkpoint(parts.checkpoints)
     if daemon.events is not None:
@@ -201,7 +203,7 @@ async def _watch(client: ApiClient, daemon: Daemon, held: BufferedWatch | None) 
     if held is None:
         await watch_when_reachable(client, daemon.watch)
     else:
-        held.room.hand_over(daemon.inbox)
+        held.changes.hand_over(daemon.inbox)
 
 
 async def _run_engine(
@@ -211,7 +213,7 @@ async def _run_engine(
         await engine.run()
     except JournalError as error:
         if controller is not None:
-            await controller.give_up()
+            await controller.abandon()
         # A stopping daemon may lose its last turn: none of its effects were started.
         stopping = running.deadline < math.inf
         if not stopping or not isinstance(error, TRANSIENT):
@@ -243,8 +245,8 @@ def _assemble(parts: _Parts, start: StartState, extenders: Sequence[HttpExtender
         inbox.put_outcome,
     )
     parts.tasks.start_soon(files.run)
-    if start.held is not None:
-        watch = start.held.watch
+    if start.buffered is not None:
+        watch = start.buffered.watch
     else:
         watch = cluster_watch(configuration, client, inbox, parts.registry.load)
     parts.metrics.watch(state, lambda: watch.reflectors)
@@ -276,7 +278,7 @@ def _engine(
     configuration, leadership, clock = parts.configuration, parts.leadership, parts.runtime.clock
     # A leader with a journal of its own resigns if it cannot write. With a shared journal the next
     # leader could write it no better.
-    timeout_s = leadership.journal_patience_s if leadership and parts.standby else _never
+    timeout_s = leadership.journal_timeout_s if leadership and parts.standby else _never
     load = parts.registry.load
     return Engine(
         start.fold,
@@ -284,8 +286,8 @@ def _engine(
         effects,
         inbox,
         clock,
-        parts.metrics,
-        EngineOptions(
+        metrics=parts.metrics,
+        options=EngineOptions(
             awaited=frozenset(
                 watched_resources(configuration.profiles, configuration.sessions, load)
             ),

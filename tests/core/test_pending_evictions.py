@@ -152,9 +152,9 @@ def test_unplaced_victim_requeues_preemptor() -> None:
     assert pending.hold(report)
     gone = observe_deletion(fold.state, victim)
     assert gone is not None
-    report = pending.due_before(gone)
-    assert report is not None
-    fold.apply(report)
+    due = pending.due_before(gone)
+    assert due == msgspec.structs.replace(report, unplaced=True)
+    fold.apply(due)
     fold.apply(gone)
     assert "default/preemptor" in fold.state.queue.active
 

@@ -13,15 +13,16 @@ from asched.audit.replay import ReplayVerifier
 from asched.core.inputs import Deleted, Listed, Upserted
 from asched.core.scheduler import Budget, SchedulerCore
 from asched.framework.status import Code
+from asched.model.node import Node
 from asched.model.pod import Pod
 from asched.model.quantity import NS_PER_S
-from asched.model.resources import AnyObject, Resource
+from asched.model.resources import Resource
 from asched.plugins.default_preemption import DefaultPreemption
 from asched.plugins.node_resources import NodeResourcesFit
 from asched.plugins.queue_and_bind import DefaultBinder
 from asched.state.cluster import ClusterState, PodPhase
 from asched.state.fold import Fold
-from asched.state.invariants import check
+from asched.testing.invariants import check
 from asched.state.records import (
     AnyRecord,
     Assigned,
@@ -60,7 +61,7 @@ def core() -> SchedulerCore:
     return started(SchedulerCore(new_fold()))
 
 
-def upserted(item: AnyObject) -> Upserted:
+def upserted(item: Node | Pod) -> Upserted:
     return Upserted(Resource.PODS if isinstance(item, Pod) else Resource.NODES, item)
 
 
@@ -98,8 +99,9 @@ def test_decisions_are_folded_and_recorded(core: SchedulerCore) -> None:
 
 def test_budget_limits_decisions(core: SchedulerCore) -> None:
     core.begin_turn(START_NS + NS_PER_S)
-    for item in (a_node("n0"), *(a_pod(f"p{i}", {"cpu": "1m"}) for i in range(5))):
-        core.observe(upserted(item))
+    core.observe(upserted(a_node("n0")))
+    for number in range(5):
+        core.observe(upserted(a_pod(f"p{number}", {"cpu": "1m"})))
     assert len(core.decide(Budget(decisions=2))) == 2
     assert not core.idle
     assert len(core.decide(Budget(decisions=9))) == 3
@@ -109,10 +111,16 @@ def test_deadline_ends_a_round_of_decisions() -> None:
     times = iter(range(0, 100, 10))
     core = started(SchedulerCore(new_fold(), monotonic_ns=lambda: next(times)))
     core.begin_turn(START_NS + NS_PER_S)
-    for item in (a_node("n0"), *(a_pod(f"p{i}", {"cpu": "1m"}) for i in range(5))):
-        core.observe(upserted(item))
+    core.observe(upserted(a_node("n0")))
+    for number in range(5):
+        core.observe(upserted(a_pod(f"p{number}", {"cpu": "1m"})))
     # The clock shows 0 before the first decision, 10 after it, 20 after the second.
     assert len(core.decide(Budget(decisions=9, deadline_ns=20))) == 2
+
+
+def _finish_list(core: SchedulerCore) -> None:
+    while core.listing:
+        core.continue_list()
 
 
 def test_list_is_folded_step_by_step(core: SchedulerCore) -> None:
@@ -123,8 +131,7 @@ def test_list_is_folded_step_by_step(core: SchedulerCore) -> None:
     for generation in (1, 2):
         core.observe(Listed(Resource.NODES, nodes, generation=generation))
         assert core.listing
-        while core.listing:
-            core.continue_list()
+        _finish_list(core)
         assert bool(core.awaited) is (generation == 1)
     assert kinds(core.take_records()) == ["TurnStarted", *["ObjectObserved"] * 3]
 
@@ -207,7 +214,8 @@ def test_timer_starts_a_turn(core: SchedulerCore) -> None:
 
 
 def drive(core: SchedulerCore, random: Random) -> Iterator[list[AnyRecord]]:
-    """Turns of a small cluster in which pods and nodes come and go, with outcomes drawn at random."""
+    """Turns of a small cluster in which pods and nodes come and go, with outcomes drawn at
+    random."""
     pods: dict[str, Pod] = {}
     for turn in range(1, 12):
         core.begin_turn(START_NS + turn * 10 * NS_PER_S)
@@ -237,10 +245,10 @@ def drive(core: SchedulerCore, random: Random) -> Iterator[list[AnyRecord]]:
         for eviction in [*core.state.evictions.values()]:
             core.outcome(EvictionSucceeded(eviction.victim.key, eviction.victim.uid))
             if random.random() < 0.7:
-                entry = core.state.pods.get(eviction.victim.key)
-                if entry is not None:
-                    pods.pop(entry.info.key, None)
-                    core.observe(Deleted(Resource.PODS, entry.info.pod))
+                victim = core.state.pods.get(eviction.victim.key)
+                if victim is not None:
+                    pods.pop(victim.info.key, None)
+                    core.observe(Deleted(Resource.PODS, victim.info.pod))
         core.decide(Budget(decisions=random.randint(1, 5)))
         check(core.state)
         yield core.take_records()

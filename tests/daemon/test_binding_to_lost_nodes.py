@@ -50,7 +50,7 @@ async def test_what_was_sent_may_arrive_when_the_node_is_gone_already() -> None:
 async def test_what_a_process_before_may_have_sent() -> None:
     network = NodeThatGoes(*[pod_on("")] * 3, pod_on("n"))
     network.nodes.clear()
-    binder = network.binder(perhaps_begun_s=network.clock.monotonic_s())
+    binder = network.binder(possibly_sent_at_s=network.clock.monotonic_s())
     assert (await binder.bind(POD, "n")).is_success
     assert network.asked == ["GET"] * 4
 

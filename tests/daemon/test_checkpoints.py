@@ -168,4 +168,4 @@ async def at_once(compute: Callable[[], T]) -> T:
     return compute()
 
 
-MACHINE = Runtime.of_this_process()._replace(aside=at_once)
+MACHINE = Runtime.of_this_process()._replace(run_in_thread=at_once)

@@ -10,13 +10,14 @@ from hypothesis import strategies as st
 
 from asched.daemon.engine.runtime import SteadyTime
 from asched.journal import open_journal
+from asched.kube.timing import Clock
 from asched.model.quantity import NS_PER_S
 from tests.daemon.test_third_party_plugins import Never, enabled
 from tests.daemon.world import world
 
 
-class TwoClocks:
-    """A wall clock and a monotonic one, set by hand."""
+class TwoClocks(Clock):
+    """A wall clock and a monotonic clock that tests set."""
 
     def __init__(self, wall_ns: int) -> None:
         self.wall_ns = wall_ns

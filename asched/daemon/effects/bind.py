@@ -56,8 +56,8 @@ class BindHandler:
     def __init__(self, context: EffectContext, client: ApiClient, options: BindOptions) -> None:
         self.extenders = options.extenders
         self.waiting_outside = 0
-        """Pods whose binding waits for a slow plugin, an extender, or an unanswered request. They do
-        not count as load."""
+        """Pods whose binding waits for a slow plugin, an extender, or an unanswered request. They
+        do not count as load."""
         self.has_unresolved = False
         """Whether the stop abandoned a binding that may still reach the API server."""
         self._context = context
@@ -74,8 +74,8 @@ class BindHandler:
         self._cancelled: CancelReason | None = None
 
     def start(self, entry: PodEntry, *, possibly_sent: bool = False) -> None:
-        """Start the binding cycle if the pod is assumed and not held by Permit. ``possibly_sent``: a
-        previous process may have sent the binding."""
+        """Start the binding cycle if the pod is assumed and not held by Permit. ``possibly_sent``:
+        a previous process may have sent the binding."""
         if entry.phase is not PodPhase.ASSUMED or entry.info.key in self._cluster.waiting:
             return
         now_s = self._context.clock.monotonic_s()
@@ -91,8 +91,8 @@ class BindHandler:
     def abandon_previous_term(self) -> None:
         """Fail what a previous term of this replica decided: another leader may have used the room.
 
-        A pod that Permit held fails at once, because its binding was never sent. Any other binding may
-        still arrive, so its pod keeps the node until the outcome is known. Nothing is written.
+        A pod that Permit held fails at once, because its binding was never sent. Any other binding
+        may still arrive, so its pod keeps the node until the outcome is known. Nothing is written.
         """
         assumed = [e for e in self._cluster.pods.values() if e.phase is PodPhase.ASSUMED]
         now_s, held = self._context.clock.monotonic_s(), self._cluster.waiting.keys()
@@ -117,7 +117,8 @@ class BindHandler:
             calls.cancel(CancelReason.POD_GONE)
 
     def cancel(self, reason: CancelReason) -> None:
-        """Cancel plugin calls, later ones included. After a loss of leadership no binding starts."""
+        """Cancel plugin calls, later ones included. After a loss of leadership no binding
+        starts."""
         if self._cancelled is not CancelReason.LEADERSHIP_LOST:  # this process does not lead again
             self._cancelled = reason
         for calls in self._calls.values():
@@ -302,8 +303,8 @@ class BindingCycle:
         return SUCCESS
 
     async def _bind_by_extender(self, extenders: Sequence[HttpExtender]) -> Status | None:
-        """Status of an extender's binding (``extendersBinding`` of kube-scheduler); None if the Bind
-        plugins have to bind."""
+        """Status of an extender's binding (``extendersBinding`` of kube-scheduler); None if the
+        Bind plugins have to bind."""
         pod = self._pod
         if extenders and self.calls.deferred:  # an extender may take long, as a plugin
             raise AbandonedError

@@ -206,13 +206,14 @@ class EffectDispatcher:
         self._bind.forget(uid)
 
     def stop(self) -> None:
-        """Let requests in flight end, and retry nothing. Plugin calls are cancelled, and the next start
-        repeats them, except DefaultBinder and PostBind."""
+        """Let requests in flight end, and retry nothing. Plugin calls are cancelled, and the next
+        start repeats them, except DefaultBinder and PostBind."""
         self._cancel(CancelReason.STOPPING)
         self._queue.close()
 
     def depose(self) -> None:
-        """Leadership was lost: start no binding and cancel plugin calls; only PostBind still runs."""
+        """Leadership was lost: start no binding and cancel plugin calls; only PostBind still
+        runs."""
         self._cancel(CancelReason.LEADERSHIP_LOST)
 
     def _cancel(self, reason: CancelReason) -> None:

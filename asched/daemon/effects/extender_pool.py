@@ -12,12 +12,13 @@ from asched.kube.extenders import HttpExtender, open_extenders
 from asched.kube.timing import Clock
 
 _LOOK_EVERY_S = 1.0
-"""How often extenders that were replaced are looked at, whether they still have something to answer."""
+"""How often extenders that were replaced are looked at, whether they still have something to
+answer."""
 
 
 class ExtenderPool:
-    """Opens the extenders of one configuration after the other. Those before stay open as long as one
-    of their answers, to a binding, say, is awaited."""
+    """Opens the extenders of one configuration after the other. Those before stay open as long as
+    one of their answers, to a binding, say, is awaited."""
 
     def __init__(self, tasks: TaskGroup, clock: Clock) -> None:
         """All are closed when ``tasks`` is cancelled."""

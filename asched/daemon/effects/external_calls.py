@@ -18,10 +18,10 @@ from asched.framework.cluster import Victim
 from asched.framework.pod_info import PodInfo
 from asched.framework.runtime.extenders import ExtenderVerb, PreemptionCandidate
 from asched.kube.extenders import (
-    ExtenderNodes,
     ExtenderError,
-    ExtenderRejection,
     ExtenderFilterResult,
+    ExtenderNodes,
+    ExtenderRejection,
     HttpExtender,
     VictimPods,
 )
@@ -76,8 +76,8 @@ class ExternalCallHandler:
         """Nodes of the latest request; successive requests are often about the same."""
 
     def use_extenders(self, extenders: Sequence[HttpExtender]) -> None:
-        """Replace the extenders. Results of the previous ones are dropped: their attempts ended with
-        the old configuration, and start again under the same number."""
+        """Replace the extenders. Results of the previous ones are dropped: their attempts ended
+        with the old configuration, and start again under the same number."""
         self._extenders = extenders
         self._errors.clear()
 
@@ -187,7 +187,9 @@ class ExternalCallHandler:
             log.info(f"{kind} recovered", name=name)
 
 
-def _failed_nodes(names: Sequence[str], answer: ExtenderFilterResult) -> tuple[ExtenderFailedNodes, ...]:
+def _failed_nodes(
+    names: Sequence[str], answer: ExtenderFilterResult
+) -> tuple[ExtenderFailedNodes, ...]:
     """The failed nodes, grouped by message. A node that passed has not failed."""
     places: dict[ExtenderRejection, list[int]] = {}
     for place, name in enumerate(names):

@@ -32,7 +32,8 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 
 class PodGroupStatusHandler:
-    """Writes decided PodGroup statuses and reports ``PodGroupStatusWritten`` or ``PodGroupStatusWriteFailed``."""
+    """Writes decided PodGroup statuses and reports ``PodGroupStatusWritten`` or
+    ``PodGroupStatusWriteFailed``."""
 
     def __init__(
         self, context: EffectContext, writer: GroupWriter, events: EventRecorder | None

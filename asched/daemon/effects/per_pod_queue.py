@@ -1,7 +1,7 @@
 """Ordered work per pod.
 
-Effects on one pod run in order: a condition "Unschedulable" must not be written after a binding that
-was decided later. Effects on different pods run concurrently.
+Effects on one pod run in order: a condition "Unschedulable" must not be written after a binding
+that was decided later. Effects on different pods run concurrently.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ REVIEW_INTERVAL = 1024
 class PerPodQueue:
     """Runs jobs in a task group: in order for one UID, concurrently for different ones.
 
-    A UID with jobs has a worker task. Starting a task costs more than most jobs, so idle workers are
-    kept until :meth:`close`, or until they were not needed for a while.
+    A UID with jobs has a worker task. Starting a task costs more than most jobs, so idle workers
+    are kept until :meth:`close`, or until they were not needed for a while.
     """
 
     def __init__(self, tasks: TaskGroup, finished: Callable[[], None]) -> None:
@@ -53,8 +53,8 @@ class PerPodQueue:
         return len(self._jobs)
 
     def submit(self, uid: str, kind: str, job: Job) -> None:
-        """Run ``job`` after the jobs of the same UID. It replaces the last job if that is of the same
-        kind and has not started, so a job must look up what to do when it starts."""
+        """Run ``job`` after the jobs of the same UID. It replaces the last job if that is of the
+        same kind and has not started, so a job must look up what to do when it starts."""
         jobs = self._jobs.get(uid)
         if jobs is not None:
             if jobs and jobs[-1][0] == kind:

@@ -1,4 +1,5 @@
-"""The status of pods that were not scheduled: condition ``PodScheduled=False`` and nominated node."""
+"""The status of pods that were not scheduled: condition ``PodScheduled=False`` and nominated
+node."""
 
 from __future__ import annotations
 
@@ -33,15 +34,16 @@ class _Status(NamedTuple):
     reason: Reason
     nominated_node: str
     since: datetime | None
-    """When the pod became unschedulable; None if the pod's condition was false before we started."""
+    """When the pod became unschedulable; None if the pod's condition was false before we
+    started."""
     written: bool = False
 
 
 class PodStatusHandler:
     """Writes why a pod was not scheduled, and its nominated node.
 
-    Only the latest message of a pod is written. A nomination is kept until it was written, because a
-    later decision may change the message alone.
+    Only the latest message of a pod is written. A nomination is kept until it was written, because
+    a later decision may change the message alone.
     """
 
     def __init__(
@@ -106,9 +108,9 @@ class PodStatusHandler:
     ) -> str | None:
         """The node to nominate, empty to clear; None if the API server has it or is about to.
 
-        A decided nomination is written unless the pod has it, as in kube-scheduler (``updatePod`` with
-        ``ModeOverride``). A decision without one writes nothing (``ModeNoop``), unless an earlier
-        write failed: then the state differs from what the watch shows.
+        A decided nomination is written unless the pod has it, as in kube-scheduler (``updatePod``
+        with ``ModeOverride``). A decision without one writes nothing (``ModeNoop``), unless an
+        earlier write failed: then the state differs from what the watch shows.
         """
         shown = info.pod.status.nominated_node_name
         if decided is None:

@@ -57,8 +57,9 @@ class BindReconciler:
     """The framework's ``BindingClient`` for one binding.
 
     Returns once the outcome of the binding is known. Until then the pod keeps its node: if the
-    request succeeded, placing the pod elsewhere would bind it twice. A binding is *unresolved* after a
-    request was sent and not answered; every failure goes through :meth:`reconcile`, which ends that.
+    request succeeded, placing the pod elsewhere would bind it twice. A binding is *unresolved*
+    after a request was sent and not answered; every failure goes through :meth:`reconcile`, which
+    ends that.
     """
 
     def __init__(
@@ -68,8 +69,8 @@ class BindReconciler:
         possibly_sent_at_s: float | None = None,
         waiting: Callable[[int], None] = lambda change: None,
     ) -> None:
-        """``possibly_sent_at_s``: latest monotonic time at which a previous process may have sent the
-        binding. ``waiting`` is called with 1 and -1 around waits for an unresolved request."""
+        """``possibly_sent_at_s``: latest monotonic time at which a previous process may have sent
+        the binding. ``waiting`` is called with 1 and -1 around waits for an unresolved request."""
         self.bind_result: BindOutcome | None = None
         """Latest result of the binding as the API server reports it."""
         self.abandoned = False
@@ -107,8 +108,8 @@ class BindReconciler:
         return await self.reconcile(pod, node_name, deleted)
 
     async def bind_by(self, extender: HttpExtender, pod: PodInfo, node_name: str) -> Status:
-        """Let the extender bind the pod. After a failure the binding is unresolved: the extender may
-        have bound the pod before it failed.
+        """Let the extender bind the pod. After a failure the binding is unresolved: the extender
+        may have bound the pod before it failed.
 
         Raises :class:`AbandonedError` if the daemon stops or no longer leads.
         """
@@ -130,8 +131,8 @@ class BindReconciler:
             self._unresolved_until_s = until_s
 
     async def reconcile(self, pod: PodInfo, node_name: str, failure: Status) -> Status:
-        """The final status of a binding that ended in ``failure``: success if the pod turns out to be
-        bound. Reads the pod until it is bound or no request can be executed any more, at most
+        """The final status of a binding that ended in ``failure``: success if the pod turns out to
+        be bound. Reads the pod until it is bound or no request can be executed any more, at most
         :data:`MAX_REQUEST_AGE_S` while the API server answers.
 
         Raises :class:`AbandonedError` if the daemon stops first.

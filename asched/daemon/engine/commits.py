@@ -16,7 +16,7 @@ from asched.journal.errors import (
     JournalIOError,
     JournalUnreachableError,
 )
-from asched.journal.opening import open_journal, shown
+from asched.journal.opening import open_journal, redacted
 from asched.journal.store import JournalStore
 from asched.kube.timing import Backoff, Clock, RetryPolicy
 from asched.model.quantity import NS_PER_S
@@ -121,5 +121,7 @@ async def _opened(stack: AsyncExitStack, url: str, clock: Clock, backoff: Backof
             now_s = clock.monotonic_s()
             if now_s - logged_at_s >= _LOG_INTERVAL_S:
                 logged_at_s = now_s
-                log.warning("journal not reachable, retrying", journal=shown(url), error=str(error))
+                log.warning(
+                    "journal not reachable, retrying", journal=redacted(url), error=str(error)
+                )
         await clock.sleep(backoff.next_s())

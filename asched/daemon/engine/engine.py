@@ -22,7 +22,7 @@ from asched.daemon.engine.checkpoints import Committed
 from asched.daemon.engine.commits import Commits
 from asched.daemon.engine.inbox import Inbox, Reconfiguration
 from asched.daemon.engine.runtime import SteadyTime
-from asched.daemon.telemetry.engine_watch import EngineWatch
+from asched.daemon.telemetry.engine_observer import EngineObserver
 from asched.daemon.telemetry.health import Check
 from asched.daemon.telemetry.metrics import Metrics
 from asched.daemon.telemetry.scheduler_metrics import AttemptResult
@@ -88,7 +88,8 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):
     standby: bool = False
     """Observe and record, and decide nothing until the outcome ``LeadershipGained``."""
     may_decide: Callable[[], bool] = lambda: True
-    """Asked before each round of decisions: a leader whose lease may have expired must not decide."""
+    """Asked before each round of decisions: a leader whose lease may have expired must not
+    decide."""
     stopwatch: CycleStopwatch | None = None
     """Times some of the attempts."""
 
@@ -115,7 +116,7 @@ class Engine:
         self._clock = clock
         self._time = SteadyTime(clock, fold.state.now_ns)
         self._metrics = metrics
-        self._watch = EngineWatch(
+        self._watch = EngineObserver(
             fold.state, clock.monotonic_ns, metrics.cycles, metrics.scheduling
         )
         self._core = SchedulerCore(
@@ -240,7 +241,8 @@ class Engine:
         return not self._core.has_records and not self._appending
 
     def checks(self, slow_turn_s: float) -> list[Check]:
-        """Conditions of readiness: caches listed, journal writable, no turn over ``slow_turn_s``."""
+        """Conditions of readiness: caches listed, journal writable, no turn over
+        ``slow_turn_s``."""
         return [
             Check("caches", lambda: self._core.unlisted),
             Check("journal", self._commits.unwritable),
@@ -337,10 +339,12 @@ class Engine:
             case Assigned():
                 self.stats.assigned += 1  # its attempt is counted when the binding ends
                 return
-            case PermitAllowed() | ExtenderCallRequested() | EvictionDecided() | PodGroupStatusDecided():
+            case PermitAllowed() | ExtenderCallRequested():
+                return
+            case EvictionDecided() | PodGroupStatusDecided():
                 return
             case SessionExecuted():
-                self._metrics.sessions.held(decision, self._core.last_session, duration_s)
+                self._metrics.sessions.executed(decision, self._core.last_session, duration_s)
                 return
             case Rejected() | PermitRejected():
                 self.stats.rejected += 1
@@ -371,17 +375,17 @@ class Engine:
         self._metrics.engine.turned(self._turn_s())
 
     def _report_plugin_faults(self) -> None:
-        books = self._core.state.books
-        faults = books.fault_count - self._plugin_faults_reported
+        calls = self._core.state.reserve_calls
+        faults = calls.error_count - self._plugin_faults_reported
         if faults:
-            self._plugin_faults_reported = books.fault_count
-            last = books.faults[-1]
+            self._plugin_faults_reported = calls.error_count
+            last = calls.errors[-1]
             log.error(
                 "Reserve plugins raised; their records may be wrong",
                 faults=faults,
                 plugin=last.plugin,
                 pod=last.pod,
-                error=last.what,
+                error=last.error,
             )
 
     # -- waiting ------------------------------------------------------------------------------

@@ -33,8 +33,8 @@ MAX_CHANGES = 20_000
 class Inbox:
     """Changes from the watches and outcomes of effects, in order of arrival.
 
-    Watches are delayed while more than ``max_changes`` wait. Outcomes are never delayed, because there
-    is at most one for each effect in flight. They precede waiting changes, except
+    Watches are delayed while more than ``max_changes`` wait. Outcomes are never delayed, because
+    there is at most one for each effect in flight. They precede waiting changes, except
     ``LeadershipGained``: a new leader must fold first what its watches delivered before.
     """
 
@@ -46,7 +46,8 @@ class Inbox:
         self._max_changes = max_changes
         self._monotonic_ns = monotonic_ns
         self._arrivals: deque[tuple[int, int]] = deque()
-        """For each batch with changes left: the number of changes up to its end, and its arrival."""
+        """For each batch with changes left: the number of changes up to its end, and its
+        arrival."""
         self._received = self._taken = 0
         self._changes: deque[Change] = deque()
         self._outcomes: deque[Outcome | Reconfiguration] = deque()

@@ -28,8 +28,8 @@ async def run_in_thread(compute: Callable[[], T], /) -> T:
 class Runtime(NamedTuple):
     """Clock, threads and name of a process.
 
-    A simulation provides its own, and an :class:`~asched.kube.client.ApiClient` with the same clock.
-    Apart from the event loop, nothing in a daemon uses another clock.
+    A simulation provides its own, and an :class:`~asched.kube.client.ApiClient` with the same
+    clock. Apart from the event loop, nothing in a daemon uses another clock.
     """
 
     clock: Clock
@@ -46,7 +46,8 @@ class SteadyTime:
     """A wall clock that never runs backwards.
 
     After the system clock is set back, time continues at the pace of the monotonic clock until the
-    system clock has caught up. So records stay in order, and a backoff does not take an hour longer.
+    system clock has caught up. So records stay in order, and a backoff does not take an hour
+    longer.
     """
 
     def __init__(self, clock: Clock, not_before_ns: int) -> None:
