@@ -42,15 +42,15 @@ def test_history_as_a_table(journal: Path) -> None:
     assert "pod default/web, uid uid-web" in out
     events = [line.split()[5] for line in out.splitlines() if line.strip().startswith("2026-")]
     assert events == [
-        "seen", "queued", "rejected", "queued", "queued", "queued", "assigned", "bound", "gone",
+        "observed", "queued", "rejected", "queued", "queued", "queued", "assigned", "bound", "deleted",
     ]  # fmt: skip
-    assert "from unschedulable to backoff: node large was seen" in out
+    assert "from unschedulable to backoff: node large was observed" in out
     assert "+0.500 s" in out
 
 
 def test_history_of_a_time_without_any(journal: Path) -> None:
     code, out, err = run(journal, "history", "web", "--since", "2999-01-01")
-    assert (code, out, err) == (0, "nothing happened to it within that time\n", "")
+    assert (code, out, err) == (0, "no events in this period\n", "")
 
 
 async def keep_an_unreadable_checkpoint(path: Path) -> None:
@@ -65,7 +65,7 @@ def test_what_is_met_on_the_way_is_no_part_of_the_answer(journal: Path) -> None:
         journal, "history", "--unschedulable", "--since", "2999-01-01", "-o", "json"
     )
     assert (code, json.loads(out)) == (0, {"pods": []})
-    assert "a checkpoint is passed over" in err
+    assert "checkpoint skipped" in err
 
 
 def test_history_as_json(journal: Path) -> None:
@@ -73,13 +73,13 @@ def test_history_as_json(journal: Path) -> None:
     assert (code, err) == (0, "")
     [found] = json.loads(out)["pods"]
     assert set(found) == {"namespace", "name", "uid", "entries"}
-    assert [e["event"] for e in found["entries"]][-1] == "gone"
+    assert [e["event"] for e in found["entries"]][-1] == "deleted"
 
 
 def test_explain_a_rejection(journal: Path) -> None:
     code, out, err = run(journal, "explain", "web", "--attempt", "1")
     assert (code, err) == (0, "")
-    assert "decided once more from the journal: the same" in out
+    assert "recomputed from the journal: identical" in out
     assert "0 of 2 nodes feasible" in out
     refusals = [line.split()[:2] for line in out.splitlines() if "Unschedulable" in line]
     assert refusals == [["small", "NodeResourcesFit:"], ["tainted", "TaintToleration:"]]
@@ -95,14 +95,14 @@ def test_explain_an_assignment_names_the_chosen_node(journal: Path) -> None:
 
 def test_explain_what_would_unblock_a_pod(journal: Path) -> None:
     _, out, _ = run(journal, "explain", "web", "--attempt", "1")
-    [title] = [line for line in out.splitlines() if "would unblock" in line]
+    [title] = [line for line in out.splitlines() if "makes the pod schedulable" in line]
     told = out[out.index(title) :]
     nodes = [line.split()[0] for line in told.splitlines() if "Fit " in line or "Tol" in line]
     assert nodes == ["tainted", "small"], "the one that lacks nothing is nearer"
     assert "1 cpu more on the node" in told
     assert "the pod tolerates dedicated:NoSchedule" in told
     _, out, _ = run(journal, "explain", "web", "--attempt", "1", "--no-unblock")
-    assert "would unblock" not in out
+    assert "makes the pod schedulable" not in out
 
 
 def test_explain_at_a_time(journal: Path) -> None:
@@ -113,10 +113,10 @@ def test_explain_at_a_time(journal: Path) -> None:
     code, _, err = run(journal, "explain", "web", "--at", "2025-12-31T23:59:59Z")
     assert (code, err) == (
         2,
-        "asched: pod default/web was never tried until then, and was not there\n",
+        "asched: pod default/web has no attempts until then and did not exist\n",
     )
     code, _, err = run(journal, "explain", "web", "--at", "tomorrow")
-    assert (code, "is no time; write one like" in err) == (2, True)
+    assert (code, "is not a time; write " in err) == (2, True)
 
 
 def test_explain_one_node(journal: Path) -> None:
@@ -127,7 +127,7 @@ def test_explain_one_node(journal: Path) -> None:
     assert found["total"] == sum(score["weighted"] for score in found["scores"])
     code, out, _ = run(journal, "explain", "next", "--node", "tainted")
     assert code == 0
-    assert "REFUSES tainted BECAUSE" in out
+    assert "REJECTS tainted BECAUSE" in out
 
 
 def test_explain_as_json_has_the_documented_fields(journal: Path) -> None:
@@ -149,11 +149,11 @@ def test_every_event_and_its_fields_are_documented(entry: type[msgspec.Struct]) 
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        (("history", "wep"), "asched: the journal knows no pod wep; did you mean default/web?\n"),
-        (("explain", "wep"), "asched: the journal knows no pod wep; did you mean default/web?\n"),
+        (("history", "wep"), "asched: pod wep is not in the journal; did you mean default/web?\n"),
+        (("explain", "wep"), "asched: pod wep is not in the journal; did you mean default/web?\n"),
         (
             ("explain", "web", "--attempt", "9"),
-            "asched: no attempt 9: there were attempts 1 to 2\n",
+            "asched: no attempt 9: attempts 1 to 2 exist\n",
         ),
         (
             ("explain", "web", "--node", "smal"),
@@ -161,22 +161,25 @@ def test_every_event_and_its_fields_are_documented(entry: type[msgspec.Struct]) 
         ),
         (
             ("history", "web", "--since", "2026-01-02", "--until", "2026-01-01"),
-            "asched: --until 2026-01-01 lies before --since 2026-01-02\n",
+            "asched: --until 2026-01-01 is before --since 2026-01-02\n",
         ),
-        (("history", "a/b/c"), "asched: 'a/b/c' names no pod; expected NAME or NAMESPACE/NAME\n"),
+        (
+            ("history", "a/b/c"),
+            "asched: 'a/b/c' is not a pod name; expected NAME or NAMESPACE/NAME\n",
+        ),
     ],
 )
-def test_mistakes_are_one_line(journal: Path, args: Sequence[str], message: str) -> None:
+def test_error_is_one_line(journal: Path, args: Sequence[str], message: str) -> None:
     assert run(journal, *args) == (2, "", message)
 
 
 @pytest.mark.parametrize("command", ["history", "explain"])
-def test_a_journal_that_is_not_there(tmp_path: Path, command: str) -> None:
+def test_missing_journal_is_reported(tmp_path: Path, command: str) -> None:
     path = tmp_path / "none.db"
     assert run(path, command, "web") == (2, "", f"asched: cannot open {path}: no such file\n")
 
 
-def test_asking_leaves_the_journal_as_it_is(journal: Path) -> None:
+def test_queries_do_not_change_the_journal(journal: Path) -> None:
     before = journal.read_bytes()
     run(journal, "history", "web")
     run(journal, "explain", "web")

@@ -204,7 +204,7 @@ def run(*args: str) -> tuple[int, str, str]:
 def test_the_command(journal: Path) -> None:
     code, out, err = run("--verify", "--journal", str(journal))
     assert (code, err) == (0, "")
-    assert out.endswith("decisions made once more, all the same\n")
+    assert out.endswith("decisions repeated, all identical\n")
     code, out, _ = run(
         "--verify", "--journal", str(journal), "--from", "9", "--to", "12", "-o", "json"
     )
@@ -242,14 +242,14 @@ def test_under_any_hash_seed(journal: Path, seed: str) -> None:
         env={**os.environ, "PYTHONHASHSEED": seed}, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (0, "")
-    assert "all the same" in done.stdout
+    assert "all identical" in done.stdout
 
 
 @pytest.mark.parametrize(
     ("args", "complaint"),
     [
         ((), "nothing to do without --verify"),
-        (("--verify", "--from", "9", "--to", "8"), "--to 8 lies before --from 9"),
+        (("--verify", "--from", "9", "--to", "8"), "--to 8 is before --from 9"),
         (("--verify", "--from", "100000"), "--from 100000 is beyond the journal's end"),
     ],
 )

@@ -115,4 +115,4 @@ def test_the_command(tmp_path: Path) -> None:
     anyio.run(record_shadow, written_tape(tmp_path), path)
     result = CliRunner().invoke(app, ["replay", "--verify", "--journal", str(path)])
     assert result.exit_code == 0, result.stderr
-    assert "37 decisions made once more, all the same" in result.stdout
+    assert "37 decisions repeated, all identical" in result.stdout

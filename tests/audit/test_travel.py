@@ -115,4 +115,4 @@ def test_the_command(journal: Path) -> None:
     assert "checkpoint(s) written, the last one at record" in run("checkpoint", "--every", "25")
     assert run("checkpoint") == "the journal's end is kept already\n"
     assert run("explain", "p7-0", "-o", "json") == before
-    assert "all the same" in run("replay", "--verify")
+    assert "all identical" in run("replay", "--verify")

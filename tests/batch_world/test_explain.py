@@ -10,12 +10,12 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from asched.audit.explain_job import JobExplanation, explain_job
-from asched.audit.pods import AuditError, PodName
+from asched.audit.lookup import AuditError, PodName
 from asched.cli.main import app
 from asched.config.registry import PluginRegistry
 from asched.journal import open_journal
 from asched.state.records import Assigned
-from asched.state.session_records import SessionHeld
+from asched.state.session_records import SessionExecuted
 from tests.batch_world.jobs import BATCH, add_gang, bound, prepare, recorded, unschedulable
 from tests.daemon.world import World, world
 
@@ -50,7 +50,7 @@ async def test_a_gang_that_was_admitted(tmp_path: Path) -> None:
         add_gang(w, "fits", 4, "2")
         async with w.daemon(BATCH):
             await w.until(lambda: bound(w, "fits") == 4)
-        sessions = [r.number for r in await recorded(w) if isinstance(r, SessionHeld)]
+        sessions = [r.number for r in await recorded(w) if isinstance(r, SessionExecuted)]
         # The first session may have seen only some of it.
         found = [await explained(w, "fits", number) for number in sessions]
         admitting = [one for one in found if one.admitted and one.pods_before.get("Pending")]
@@ -71,7 +71,7 @@ async def test_a_queue_that_has_all_it_deserves(tmp_path: Path) -> None:
             # A session may have seen the group before its pods.
             await w.until(lambda: "3/3" in unschedulable(w, "second").get("message", ""))
         found = await explained(w, "second")
-        standing = found.queue_standing
+        standing = found.queue_usage
         assert standing is not None
         assert standing.name == "gold"
         assert standing.overused
@@ -133,7 +133,7 @@ async def test_the_command(tmp_path: Path) -> None:
     shown = await invoked("--job", "default/huge", *journal)
     assert shown.exit_code == 0, shown.output
     assert "job default/huge of kube-batch" in shown.stdout
-    assert "held once more from the journal: the same" in shown.stdout
+    assert "recomputed from the journal: identical" in shown.stdout
     assert "gang short by" in shown.stdout
     assert "WHAT ALLOCATE DID" in shown.stdout
     of_pod = await invoked("default/huge-1", *journal, "-o", "json")

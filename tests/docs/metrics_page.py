@@ -1,4 +1,4 @@
-"""The table of docs/metrics.md, written from what a daemon really registers.
+"""Writes the tables of docs/metrics.md from the metrics that a daemon registers.
 
 python -m tests.docs.metrics_page
 """
@@ -31,17 +31,17 @@ _SUFFIXES = {
     "histogram": ("_bucket", "_sum", "_count"),
 }
 _GROUPS = (
-    ("scheduler_", "kube-scheduler's"),
-    ("rest_client_", "client-go's"),
-    ("leader_election_", "client-go's, of the election of a leader (`docs/high-availability.md`)"),
-    ("volcano_", "kube-batch's (batch sessions)"),
-    ("asched_", "asched's own"),
+    ("scheduler_", "kube-scheduler"),
+    ("rest_client_", "client-go"),
+    ("leader_election_", "client-go, leader election (`docs/high-availability.md`)"),
+    ("volcano_", "kube-batch (batch sessions)"),
+    ("asched_", "asched"),
     ("", "The process and Python"),
 )
 
 
 class Described(NamedTuple):
-    """A metric as it is registered."""
+    """A registered metric."""
 
     name: str
     type: str
@@ -54,7 +54,7 @@ class Described(NamedTuple):
 
 
 class _NoEvents:
-    """An :class:`~asched.kube.events.EventRecorder` that has nothing to say."""
+    """An :class:`~asched.kube.events.EventRecorder` without Events."""
 
     counts = EventCounts()
     waiting = 0
@@ -62,7 +62,7 @@ class _NoEvents:
 
 @cache
 def described() -> dict[str, Described]:
-    """All metrics that a daemon can show, by name."""
+    """All metrics of a daemon, by name."""
     metrics = Metrics()
     metrics.watch(ClusterState(), _no_reflectors)
     metrics.watch_work(lambda: Backlog(0, 0.0), lambda: 0, None)
@@ -77,7 +77,7 @@ def described() -> dict[str, Described]:
             found[metric.name] = Described(
                 metric.name, metric.type, _labels(collector, metric), metric.documentation
             )
-    # There is none without an event loop.
+    # Missing here, because there is no event loop.
     found["asched_tasks"] = Described("asched_tasks", "gauge", (), "Tasks of the event loop.")
     return found
 
@@ -95,12 +95,12 @@ def _no_reflectors() -> tuple[Reflector, ...]:
 
 
 def _collectors(metrics: Metrics) -> Iterator[Collector]:
-    # The registry does not show what is in it in any other way.
+    # The registry has no public access to its collectors.
     yield from metrics.registry._collector_to_names
 
 
 def _labels(collector: Collector, metric: Metric) -> tuple[str, ...]:
-    """The names of labels, which only the collector or the family knows while there is no sample."""
+    """The label names, which without a sample only the collector or the family has."""
     names: tuple[str, ...] = getattr(collector, "_labelnames", ())
     names = names or getattr(metric, "_labelnames", ())
     if not names and metric.samples:
@@ -113,7 +113,12 @@ def table() -> str:
     left, lines = dict(sorted(described().items())), []
     for prefix, title in _GROUPS:
         here = [left.pop(name) for name in [*left] if name.startswith(prefix)]
-        lines += [f"### {title}", "", "| metric | type | labels | what |", "|---|---|---|---|"]
+        lines += [
+            f"### {title}",
+            "",
+            "| metric | type | labels | description |",
+            "|---|---|---|---|",
+        ]
         for metric in here:
             shown = metric.name + (
                 "" if metric.type == "histogram" else metric.samples[0][len(metric.name) :]

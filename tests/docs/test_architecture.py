@@ -1,4 +1,4 @@
-"""ARCHITECTURE.md names files; they have to be there."""
+"""Files named in ARCHITECTURE.md exist."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ ROOT = Path(__file__).resolve().parents[2]
 _NAMED = re.compile(r"`([a-z_]+/[a-z_/]+\.(?:py|md))`")
 
 
-def test_every_file_that_the_architecture_names_exists() -> None:
+def test_files_named_in_architecture_exist() -> None:
     named = set(_NAMED.findall((ROOT / "ARCHITECTURE.md").read_text()))
     assert len(named) > 15
     missing = [

@@ -1,4 +1,4 @@
-"""The example plugins of the documentation do what their page says, in a running daemon."""
+"""The example plugins of the documentation, in a running daemon."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ZONE = "topology.kubernetes.io/zone"
 
 
 def example(module: str, name: str) -> type[Plugin]:
-    """A plugin class of ``docs/examples``, held to the contract of plugins."""
+    """A plugin class of ``docs/examples``, validated against the plugin contract."""
     spec = importlib.util.spec_from_file_location(module, DOCS / "examples" / f"{module}.py")
     assert spec is not None
     assert spec.loader is not None
@@ -31,7 +31,7 @@ def example(module: str, name: str) -> type[Plugin]:
 
 
 def profile_of(name: str, **arguments: Any) -> str:
-    """The default profile with this plugin enabled, and no other one scoring."""
+    """The default profile with this plugin as the only score plugin."""
     profile = {
         "plugins": {
             "multiPoint": {"enabled": [{"name": name}]},
@@ -53,7 +53,7 @@ def add_service(w: World, name: str) -> None:
 
 
 async def placed(w: World, count: int, labels: dict[str, str], config: str, *plugins: Any) -> Any:
-    """How many of ``count`` pods, that come one after the other, each node got."""
+    """The number of pods on each node, after ``count`` pods in sequence."""
     async with w.daemon(config, *plugins):
         for number in range(count):
             w.add_pod(f"p-{number}", labels=labels)
@@ -69,7 +69,7 @@ async def test_selector_spread_spreads_over_zones_first(tmp_path: Path) -> None:
         add_service(w, "web")
         config = profile_of("SelectorSpread")
         found = await placed(w, 3, {"app": "web"}, config, plugin)
-    # By nodes alone the second pod could as well have gone beside the first one's.
+    # Without zones, the second pod might share the zone of the first one.
     assert found["b1"] == 1
     assert sorted(found[name] for name in ("a1", "a2", "a3")) == [0, 1, 1]
 
@@ -106,6 +106,6 @@ async def test_service_affinity_keeps_to_one_region_and_spreads_over_racks(tmp_p
 
 
 @pytest.mark.parametrize("page", sorted(DOCS.glob("*.md")), ids=lambda page: page.name)
-def test_files_that_a_page_names_are_there(page: Path) -> None:
+def test_linked_files_exist(page: Path) -> None:
     for name in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):
         assert (page.parent / name).exists(), f"{page.name} points to {name}"

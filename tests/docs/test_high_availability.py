@@ -1,4 +1,4 @@
-"""docs/high-availability.md: its configurations do what the page says of them."""
+"""docs/high-availability.md: the configurations on the page have the described effect."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ VALUES = [block for block in BLOCKS if not block.startswith("apiVersion")]
 
 
 @pytest.mark.parametrize("text", CONFIGURATIONS, ids=["kube-scheduler's", "own"])
-def test_a_configuration_elects_by_the_lease_that_the_page_names(text: str) -> None:
+def test_configuration_uses_the_lease_on_the_page(text: str) -> None:
     found = election_of(parse(text, "page", PluginRegistry.discover()))
     assert found is not None
     assert (found.resource_namespace, found.resource_name) == ("kube-system", "asched")
@@ -29,23 +29,23 @@ def test_a_configuration_elects_by_the_lease_that_the_page_names(text: str) -> N
     ] == [15, 10, 2]
 
 
-def test_without_a_word_there_is_no_election() -> None:
+def test_no_election_by_default() -> None:
     nothing = parse("", "none", PluginRegistry.discover(), empty_is_defaults=True)
     assert election_of(nothing) is None
-    silent = "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\n"
-    assert election_of(parse(silent, "silent", PluginRegistry.discover())) is None
-    off = silent + "leaderElection: {leaderElect: false, leaseDuration: 1s}\n"
+    plain = "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\n"
+    assert election_of(parse(plain, "plain", PluginRegistry.discover())) is None
+    off = plain + "leaderElection: {leaderElect: false, leaseDuration: 1s}\n"
     assert election_of(parse(off, "off", PluginRegistry.discover())) is None
 
 
-def test_the_own_document_counts() -> None:
+def test_own_document_takes_precedence() -> None:
     both = CONFIGURATIONS[0].replace("asched", "other") + "---\n" + CONFIGURATIONS[1]
     found = election_of(parse(both, "both", PluginRegistry.discover()))
     assert found is not None
     assert found.resource_name == "asched"
 
 
-def test_the_values_make_replicas_and_their_role() -> None:
+def test_values_create_role_for_replicas() -> None:
     (values,) = VALUES
     rules = only(rendered(yaml.safe_load(values)), "Role")["rules"]
     assert [rule["verbs"] for rule in rules] == [["get", "update", "watch"], ["create"]]

@@ -1,4 +1,4 @@
-"""docs/install.md: each command is run, or read by the program that would run it."""
+"""docs/install.md: each command is run, or parsed by its program."""
 
 from __future__ import annotations
 
@@ -41,17 +41,17 @@ def commands() -> list[str]:
 
 
 def of(program: str) -> list[list[str]]:
-    """Command lines of a program, wherever it lies, without its name."""
+    """Command lines of a program in any directory, without its name."""
     split = [shlex.split(line) for line in commands()]
     return [words[1:] for words in split if Path(words[0]).name == program]
 
 
-def test_no_command_is_of_a_program_that_nobody_checks() -> None:
+def test_every_program_is_covered_by_a_test() -> None:
     assert {Path(shlex.split(line)[0]).name for line in commands()} == _KNOWN
 
 
 @pytest.mark.parametrize("line", [line for line in commands() if "asched " in line.split("/")[-1]])
-def test_lines_of_asched_are_read_by_the_real_parser(line: str) -> None:
+def test_asched_commands_parse(line: str) -> None:
     found = re.findall(r"(?:^|-- )((?:\S*/)?asched (?!helm/)[^|]*)", line)
     for command in found:
         if not command.endswith("--version"):
@@ -59,7 +59,7 @@ def test_lines_of_asched_are_read_by_the_real_parser(line: str) -> None:
     assert found or shlex.split(line)[0] in ("helm", "systemctl")
 
 
-def test_groups_of_definitions_exist() -> None:
+def test_crd_group_exists() -> None:
     (line,) = (line for line in commands() if "crds" in line)
     assert shlex.split(line)[3] in CRD_GROUPS
 
@@ -67,7 +67,7 @@ def test_groups_of_definitions_exist() -> None:
 # -- systemd ----------------------------------------------------------------------------------
 
 
-def test_files_are_installed_where_the_unit_looks_for_them(tmp_path: Path) -> None:
+def test_installed_paths_match_the_unit(tmp_path: Path) -> None:
     for words in of("install"):
         *options, source, target = words
         subprocess.run(
@@ -81,7 +81,7 @@ def test_files_are_installed_where_the_unit_looks_for_them(tmp_path: Path) -> No
     assert load(tmp_path / "etc/asched/asched.yaml", PluginRegistry.discover()).profiles
 
 
-def test_the_environment_is_where_the_unit_looks_for_it() -> None:
+def test_virtual_environment_matches_the_unit() -> None:
     program = Path(one("Service.ExecStart").split()[0])
     assert of("python3") == [["-m", "venv", str(program.parents[1])]]
     assert {line.split()[0] for line in commands() if "/bin/" in line} == {
@@ -92,7 +92,7 @@ def test_the_environment_is_where_the_unit_looks_for_it() -> None:
     assert 'postgres = ["' in (ROOT / "pyproject.toml").read_text()
 
 
-def test_services_are_those_of_the_unit() -> None:
+def test_systemctl_names_the_unit() -> None:
     units = [words[-1] for words in of("systemctl") if words != ["daemon-reload"]]
     assert {*units} == {"asched"}
     # With DynamicUser the state is below /var/lib/private.
@@ -100,7 +100,7 @@ def test_services_are_those_of_the_unit() -> None:
 
 
 @needs_kubectl
-def test_the_kubeconfig_is_where_the_unit_looks_for_it(tmp_path: Path) -> None:
+def test_kubeconfig_command_embeds_certificates(tmp_path: Path) -> None:
     (line,) = (line for line in commands() if line.startswith("umask"))
     target = one("Service.LoadCredential").partition(":")[2]
     assert line.endswith(f"> {target}")
@@ -142,20 +142,20 @@ def _objects(values: Values) -> list[dict[str, object]]:
 
 
 @pytest.mark.parametrize("words", of("helm"), ids=["sqlite", "postgres"])
-def test_lines_of_helm_render(words: list[str]) -> None:
+def test_helm_commands_render(words: list[str]) -> None:
     assert words[:4] == ["upgrade", "--install", "asched", "helm/asched"]
     assert words[4:6] == ["--namespace", NAMESPACE]
     assert {*words[6::2]} == {"--set"}
     values: Values = helm.parse_set_string(",".join(words[7::2]))
     kinds = {each["kind"] for each in _objects(values)}
     assert ("Deployment" in kinds) == ("journal" in values)
-    # The pod that the page asks is the first of the release's StatefulSet.
+    # The page names the first pod of the StatefulSet.
     exec_line = next(words for words in of("kubectl") if "exec" in words)
     notes = _render({})["asched/templates/NOTES.txt"]
     assert f"exec {exec_line[exec_line.index('exec') + 1]} -- asched journal stats" in notes
 
 
-def test_the_values_of_the_page_are_right(tmp_path: Path) -> None:
+def test_values_on_the_page_are_valid(tmp_path: Path) -> None:
     (block,) = re.findall(r"```yaml\n(.*?)```", PAGE, re.S)
     data = only(_objects(helm.values_from_yaml(block)), "ConfigMap")["data"]
     (tmp_path / "asched.yaml").write_text(data["asched.yaml"])
@@ -165,7 +165,7 @@ def test_the_values_of_the_page_are_right(tmp_path: Path) -> None:
 
 
 @needs_kubectl
-def test_the_secret_has_the_key_that_the_chart_reads(tmp_path: Path) -> None:
+def test_secret_has_the_key_of_the_chart(tmp_path: Path) -> None:
     (tmp_path / "journal-url").write_text("postgresql+asyncpg://u:p@h/n")
     (words,) = (words for words in of("kubectl") if "secret" in words)
     done = subprocess.run(
@@ -180,7 +180,7 @@ def test_the_secret_has_the_key_that_the_chart_reads(tmp_path: Path) -> None:
     assert secret["metadata"]["namespace"] == NAMESPACE
 
 
-def test_the_image_that_is_built_is_the_one_that_is_run() -> None:
+def test_built_image_is_the_deployed_image() -> None:
     build, push = of("podman")
     assert build[:2] == ["build", "-t"]
     assert build[2] == push[1]

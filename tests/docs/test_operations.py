@@ -1,7 +1,7 @@
-"""docs/operations.md: every command of it is run, on a daemon, a journal and a cluster of its own.
+"""docs/operations.md: every command is run with a daemon, a journal and a cluster.
 
-Programs that are not installed here, and those that need a service manager, are looked at only: what they
-are asked for has to exist. ``systemctl`` is done by the test: it starts, reloads and stops the daemon.
+Programs that are not installed, and those that need a service manager, are only parsed. For ``systemctl``
+the test starts, reloads and stops the daemon.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from asched.cli.main import app
 from asched.journal import open_journal
 from asched.journal.verification import verify_journal
 from tests.daemon.processes import Command, Commands, commands
-from tests.daemon.test_reload import events, until_taken_up
+from tests.daemon.test_reloader import events, until_taken_up
 from tests.daemon.test_run_command import until_logged
 from tests.daemon.world import KUBE, OWN, World, world
 from tests.docs.command_lines import parsed
@@ -40,7 +40,7 @@ ASCHED: Final = one("Service.ExecStart").split()[0]
 HEALTH: Final = "http://127.0.0.1:10251"
 DAY: Final = "2026-01-31"
 RUN = ("curl", "cp", "mkdir", "mv", "df", "sqlite3", "chown")
-"""Run as they are, on files of the test's own."""
+"""Run unchanged on files of the test."""
 POSTGRES = ("pg_dump", "createdb", "pg_restore")
 PATH = os.environ["PATH"]
 LOOKED_AT = ("journalctl", "timedatectl", "helm", "pip", "systemctl", "kubectl", "export")
@@ -52,7 +52,7 @@ def in_blocks() -> list[str]:
 
 
 def in_text() -> list[str]:
-    """Commands between backticks: of the table, and of sentences. Not those that end openly."""
+    """Commands in backticks, in the table and in sentences, except incomplete ones."""
     text = re.sub(r"```.*?```", "", PAGE, flags=re.S)
     found = [
         code for code in re.findall(r"`([^`\n]+)`", text) if " " in code or code == "timedatectl"
@@ -65,7 +65,7 @@ def program(line: str) -> str:
     return Path(line.split()[0]).name
 
 
-def test_no_command_is_of_a_program_that_nobody_checks() -> None:
+def test_every_program_is_covered_by_a_test() -> None:
     known = {"asched", *RUN, *POSTGRES, *LOOKED_AT}
     assert {program(line) for line in (*in_blocks(), *in_text())} == known - {"kubectl"} | {
         "kubectl"
@@ -75,21 +75,21 @@ def test_no_command_is_of_a_program_that_nobody_checks() -> None:
 @pytest.mark.parametrize(
     "line", [line for line in (*in_blocks(), *in_text()) if program(line) == "asched"]
 )
-def test_lines_of_asched_are_read_by_the_real_parser(line: str) -> None:
+def test_asched_commands_parse(line: str) -> None:
     line = line.replace("/etc/asched/", f"{ROOT}/systemd/")
-    if not line.endswith("--head"):  # said in a sentence, without its argument
+    if not line.endswith("--head"):  # in a sentence, without its argument
         assert parsed(line) is not None
 
 
-def test_links_lead_somewhere() -> None:
+def test_linked_files_exist() -> None:
     for target in re.findall(r"\]\(([^)#]+)", PAGE):
         assert (ROOT / "docs" / target).exists(), target
 
 
-# -- looked at --------------------------------------------------------------------------------
+# -- parsed ----------------------------------------------------------------------------------
 
 
-def test_units_and_their_verbs() -> None:
+def test_systemctl_and_journalctl_arguments_exist() -> None:
     for line in (*in_blocks(), *in_text()):
         words = shlex.split(line)
         if words[0] == "systemctl":
@@ -101,13 +101,13 @@ def test_units_and_their_verbs() -> None:
     assert "Service.ExecReload" in directives()
 
 
-def test_what_is_installed_is_what_the_page_of_installing_installs() -> None:
+def test_upgrade_command_is_on_the_install_page() -> None:
     (line,) = (line for line in in_blocks() if program(line) == "pip")
     assert line in INSTALL
     assert line.split()[0] == str(Path(ASCHED).with_name("pip"))
 
 
-def test_lines_of_helm() -> None:
+def test_helm_commands_render() -> None:
     upgrade, history, rollback = (shlex.split(x) for x in in_blocks() if program(x) == "helm")
     assert upgrade[1:5] == ["upgrade", "--install", "asched", CHART.relative_to(ROOT).as_posix()]
     with helm.Chart.load(CHART) as chart:
@@ -122,7 +122,7 @@ def test_lines_of_helm() -> None:
 
 
 class Machine:
-    """Where the page's commands are run: the same paths, below a folder of the test's."""
+    """Runs the commands of the page with all paths below a temporary folder."""
 
     def __init__(self, w: World, daemons: Commands) -> None:
         self.root = w.folder / "root"
@@ -132,7 +132,7 @@ class Machine:
         self._run: list[str] = []
 
     def install(self) -> None:
-        """Folders and files as docs/install.md leaves them."""
+        """Create the folders and files of docs/install.md."""
         state = self.root / "var/lib/private/asched"
         for folder in (state, self.root / "var/backups", self.root / "etc/asched"):
             folder.mkdir(parents=True)
@@ -146,7 +146,7 @@ class Machine:
         )
 
     async def do(self, line: str) -> None:
-        """Run one line. Fails the test where it fails."""
+        """Run one line. The test fails if the command fails."""
         if line in self._run and program(line) not in ("systemctl", "asched"):
             return
         self._run.append(line)
@@ -246,7 +246,7 @@ def _message(w: World) -> str:
     return "".join(c.get("message", "") for c in status.get("conditions") or ())
 
 
-async def test_postgresql_is_copied_by_its_own_tools(
+async def test_postgresql_backup_and_restore(
     tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     (tmp_path / "backups").mkdir()

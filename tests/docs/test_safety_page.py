@@ -36,7 +36,7 @@ def test_the_settings_make_the_policy_of_the_plugin() -> None:
     profile = KUBE + "profiles:\n- plugins: {multiPoint: {enabled: [{name: Licences}]}}\n"
     configuration = parse(f"{profile}---\n{settings}", "file", registry_with(plugin))
     assert configuration.profiles[0].policies == (
-        PluginPolicy("Licences", outside=True, optional=True, breaker=BreakerSpec(5, 60.0, 30.0)),
+        PluginPolicy("Licences", external=True, optional=True, breaker=BreakerSpec(5, 60.0, 30.0)),
     )
     assert not configuration.warnings
 

@@ -162,10 +162,10 @@ def test_archive_verify_restore_and_export(tmp_path: Path) -> None:
     (file,) = folder.glob("segment-*")
     assert moved == (0, f"moved records 1 to 6 to {file}\n", "")
     again = run("archive", "--before", "1970-01-04", "--to", folder, "--journal", path)
-    assert again == (0, "nothing moved: nothing but the last batch was written before\n", "")
+    assert again == (0, "nothing moved: no batch before the last one is that old\n", "")
 
     assert run("verify", "--journal", path)[1] == (
-        "records 1 to 6 are in the archive, not looked at: --archive DIR\n"
+        "not verified: records 1 to 6 in the archive: --archive DIR\n"
         f"verified 10 records in 3 batches of 1 writers, 1 checkpoints\nhead {head}\n"
     )
     assert run("verify", "--journal", path, "--archive", folder)[1].endswith(f"head {head}\n")
@@ -175,7 +175,7 @@ def test_archive_verify_restore_and_export(tmp_path: Path) -> None:
     )  # fmt: skip
     assert [json.loads(line)["seq"] for line in lines.read_text().splitlines()] == [*range(1, 17)]
     part = run("export", "--journal", path, "--to", tmp_path / "part.jsonl")[1]
-    assert part.endswith("without records 1 to 6, which are in the archive: --archive DIR\n")
+    assert part.endswith("omitted records 1 to 6, which are in the archive: --archive DIR\n")
 
     assert run("restore", "--journal", path, "--archive", folder, "--to", whole) == (
         0, f"{whole} holds records 1 to 16\n", "",
@@ -236,9 +236,9 @@ def test_archive_command_writes_checkpoint(tmp_path: Path) -> None:
     move = ("archive", "--before", "2000-01-01", "--to", folder, "--journal", path)
     assert run(*move)[1].startswith("moved records 1 to 3 to ")
     assert [stat.S_IMODE(path.stat().st_mode) for path in folder.iterdir()] == [0o600] * 2
-    assert run(*move)[1] == "nothing moved: nothing but the last batch was written before\n"
+    assert run(*move)[1] == "nothing moved: no batch before the last one is that old\n"
     assert run("verify", "--journal", path, "--archive", folder)[0] == 0
-    assert run("checkpoint", "--journal", path) == (0, "the journal's end is kept already\n", "")
+    assert run("checkpoint", "--journal", path) == (0, "the journal has a checkpoint at its end\n", "")
     replayed = runner.invoke(app, ["replay", "--verify", "--journal", str(path)])
     assert (replayed.exit_code, replayed.stdout) == (2, "")
     assert replayed.stderr == (
