@@ -24,8 +24,8 @@ from asched.simulator.trace import (
     TraceEvent,
     WorkloadTrace,
 )
-from asched.testing.invariants import check
 from asched.state.records import AnyRecord, QueueSettings
+from asched.testing.invariants import check
 from tests.cycle.default_profile import default_profiles, installed
 from tests.state.profiles import loader, profile_of
 

@@ -14,9 +14,9 @@ from asched.simulator.expansion import expand
 from asched.simulator.loop import Scheduler, Simulation
 from asched.simulator.scenario import read_scenario
 from asched.simulator.trace import EndReason, PodRun, Run
-from asched.testing.invariants import check
 from asched.state.records import AnyRecord
 from asched.state.session_records import SessionExecuted
+from asched.testing.invariants import check
 from tests.cycle.default_profile import installed
 from tests.simulator.simulate import BEGIN_NS, account, seconds
 
