@@ -24,7 +24,7 @@ PODS = 600
 """More than there are connections to the API server, so that a kill leaves some unposted."""
 MOST_MILLIS = 120
 """With so much for each pod the nodes of 4 CPUs are full to nine tenths."""
-RESUMED = "effects decided before the start"
+RESUMED = "effects of earlier decisions resumed"
 
 
 class Assassin:

@@ -221,7 +221,7 @@ async def test_a_server_that_is_not_there_at_the_start(tmp_path: Path) -> None:
         options = arguments(w)
         async with w.outage():
             command = await made.start(*options)
-            await until_logged(command, "does not answer")
+            await until_logged(command, "API server not reachable")
         await w.until(lambda: w.node_of("p") == "n0")
         assert await stopped(made, command) == 0
         complaints = [line for line in logged(command) if line["level"] == "warning"]

@@ -103,9 +103,10 @@ class BindHandler:
                 failed = BindFailed(pod.key, pod.uid, node, Code.ERROR, message=PREVIOUS_TERM)
                 self._context.report(failed)
                 continue
-            resolve = partial(
-                self._resolve, BindReconciler(self._io, self._context.backoff(), now_s), pod, node
+            reconciler = BindReconciler(
+                self._io, self._context.backoff(), now_s, self._wait_outside
             )
+            resolve = partial(self._resolve, reconciler, pod, node)
             self._context.queue.submit(pod.uid, "resolve", resolve)
         if assumed:
             log.info("bindings of a previous term abandoned", bindings=len(assumed))
