@@ -14,10 +14,10 @@ Pods are stored once. Other parts refer to a pod by number: ``2k`` is entry ``k`
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 import msgspec
+import numpy as np
 
 from asched.framework.pod_info import PodInfo
 from asched.framework.runtime.profile import PluginLoader
@@ -31,7 +31,7 @@ from asched.state.evictions import EvictionsSnapshot
 from asched.state.fold import Fold
 from asched.state.node_table import NodeTableSnapshot
 from asched.state.nominator import NominatedSnapshot
-from asched.state.pending_evaluations import PendingEvaluationSnapshot
+from asched.state.pending_evaluations import PendingEvaluation
 from asched.state.permits import PermitsSnapshot
 from asched.state.pod_fold import PodFold
 from asched.state.queue_contents import QueueSnapshot, event_from_form, event_to_form
@@ -68,7 +68,7 @@ class StateSnapshot(StoredForm):
     nominator: tuple[NominatedSnapshot, ...]
     permits: PermitsSnapshot
     evictions: EvictionsSnapshot
-    pending_evaluations: tuple[PendingEvaluationSnapshot, ...]
+    pending_evaluations: tuple[tuple[str, PendingEvaluation], ...]
     queue: QueueSnapshot
     sessions: SessionsSnapshot
     circuits: tuple[CircuitSnapshot, ...]
@@ -198,7 +198,7 @@ def _restore(fold: Fold, snapshot: StateSnapshot) -> None:
     state.permits.restore(snapshot.permits)
     state.evictions.restore(snapshot.evictions)
     state.queue.restore(snapshot.queue)
-    state.pending_evaluations.restore(snapshot.pending_evaluations)
+    state.pending_evaluations.update(snapshot.pending_evaluations)
     state.circuits.restore(snapshot.circuits)
     state.sessions.restore(snapshot.sessions)
     pods = PodFold(state)
@@ -240,6 +240,8 @@ class _PodNumbers:
             return self.number_of(value.pod)
         if isinstance(value, QueuedClusterEvent):
             return event_to_form(value, self.number_of)
+        if isinstance(value, np.ndarray):
+            return value.dtype.str, value.tolist()
         raise NotImplementedError(f"{type(value).__name__} cannot be stored")
 
     def _copy_of(self, pod: Pod, template: int) -> PodObserved | None:
@@ -249,7 +251,7 @@ class _PodNumbers:
         return record if restore_copy(record, common) == pod else None
 
 
-class _StoredPods(Mapping[int, PodInfo]):
+class _StoredPods:
     """The pods of a checkpoint by number; each is created once."""
 
     def __init__(self, form: CheckpointForm, templates: Templates) -> None:
@@ -257,7 +259,7 @@ class _StoredPods(Mapping[int, PodInfo]):
         self._templates = templates
         self._pods: dict[int, PodInfo] = {}
 
-    def __getitem__(self, number: int) -> PodInfo:
+    def pod(self, number: int) -> PodInfo:
         info = self._pods.get(number)
         if info is None:
             position, copied = divmod(number, 2)
@@ -268,15 +270,13 @@ class _StoredPods(Mapping[int, PodInfo]):
             self._pods[number] = info
         return info
 
-    def __iter__(self) -> Iterator[int]:
-        yield from range(0, 2 * len(self._form.full_pods), 2)
-        yield from range(1, 2 * len(self._form.copied_pods), 2)
-
-    def __len__(self) -> int:
-        return len(self._form.full_pods) + len(self._form.copied_pods)
-
     def decode(self, state: msgspec.Raw) -> StateSnapshot:
         return msgspec.msgpack.decode(state, type=StateSnapshot, dec_hook=self._decode_value)
 
     def _decode_value(self, kind: type, value: Any) -> object:
-        return self[value] if kind is PodInfo else event_from_form(value, self)
+        if kind is PodInfo:
+            return self.pod(value)
+        if kind is QueuedClusterEvent:
+            return event_from_form(value, self.pod)
+        dtype, items = value
+        return np.array(items, dtype)

@@ -7,8 +7,10 @@ when the attempt ends.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
+from copy import copy
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -23,10 +25,11 @@ from asched.framework.runtime.extenders import (
 )
 from asched.framework.status import Status
 from asched.state import records as r
-from asched.state.stored_form import StoredForm
 
 _DELETED = -1
 """Replaces the row of a deleted node: another node may have taken the row since."""
+
+_NO_ROWS: RowArray = np.zeros(0, np.intp)
 
 
 def pack_mask(mask: BoolColumn) -> bytes:
@@ -43,37 +46,13 @@ def unpack_mask(bits: bytes, size: int) -> BoolColumn:
     return mask
 
 
-class FilterResultsSnapshot(StoredForm):
-    rows: tuple[int, ...]
-    codes: tuple[int, ...]
-    statuses: tuple[Status, ...]
+class FilterResults(msgspec.Struct, array_like=True):
+    """The answers of one evaluator about the nodes it filtered. Fields are replaced, not modified."""
 
-
-class PendingEvaluationSnapshot(StoredForm):
-    key: str
-    uid: str
-    attempt: int
-    verb: ExtenderVerb
-    pending: tuple[int, ...]
-    rows: tuple[int, ...]
-    candidates: tuple[PreemptionCandidate, ...]
-    filters: dict[int, FilterResultsSnapshot]
-    scored_rows: tuple[int, ...]
-    scores: dict[int, tuple[int, ...]]
-    preemptions: dict[int, tuple[PreemptionCandidate, ...]]
-    failures: tuple[tuple[ExtenderVerb, int, str], ...]
-
-
-class FilterResults:
-    """The answers of one evaluator about the nodes it filtered."""
-
-    __slots__ = ("codes", "rows", "statuses")
-
-    def __init__(self) -> None:
-        self.rows: RowArray = np.zeros(0, np.intp)
-        self.codes: NDArray[np.int16] = np.zeros(0, np.int16)
-        """Aligned with ``rows``: 0 for a node that passed, else ``statuses[code - 1]``."""
-        self.statuses: list[Status] = []
+    rows: RowArray = _NO_ROWS
+    codes: NDArray[np.int16] = np.zeros(0, np.int16)
+    """Aligned with ``rows``: 0 for a node that passed, else ``statuses[code - 1]``."""
+    statuses: tuple[Status, ...] = ()
 
     def add(self, rows: RowArray, answer: r.ExtenderFiltered, by: str = EXTENDER) -> None:
         # A node that the answer does not mention is rejected without a reason, as unresolvable.
@@ -88,7 +67,7 @@ class FilterResults:
         codes[codes > 0] += len(self.statuses)
         self.rows = np.concatenate([self.rows, rows])
         self.codes = np.concatenate([self.codes, codes])
-        self.statuses += statuses
+        self.statuses = (*self.statuses, *statuses)
 
     def column(self, size: int) -> tuple[NDArray[np.int16], BoolColumn]:
         """(code by row of the table, rows that the evaluator answered about)."""
@@ -98,37 +77,26 @@ class FilterResults:
         answered[self.rows[present]] = True
         return codes, answered
 
-    def snapshot(self) -> FilterResultsSnapshot:
-        return FilterResultsSnapshot(
-            tuple(self.rows.tolist()), tuple(self.codes.tolist()), tuple(self.statuses)
-        )
 
-    def restore(self, snapshot: FilterResultsSnapshot) -> None:
-        self.rows = np.array(snapshot.rows, np.intp)
-        self.codes = np.array(snapshot.codes, np.int16)
-        self.statuses = [*snapshot.statuses]
+class PendingEvaluation(msgspec.Struct, array_like=True):
+    """All requests and answers of one attempt. Arrays are replaced, not modified."""
 
-
-class PendingEvaluation:
-    """All requests and answers of one attempt."""
-
-    def __init__(self, uid: str, attempt: int) -> None:
-        self.uid = uid
-        self.attempt = attempt
-        self.verb = ExtenderVerb.FILTER
-        self.pending: set[int] = set()
-        """Indices of the evaluators that have not answered the current request."""
-        self.rows: RowArray = np.zeros(0, np.intp)
-        """The nodes of the current request, in its order."""
-        self.candidates: tuple[PreemptionCandidate, ...] = ()
-        """The candidates of the current request."""
-        self.filters: dict[int, FilterResults] = {}
-        self.scored_rows: RowArray = np.zeros(0, np.intp)
-        """The nodes to score."""
-        self.scores: dict[int, Int64Column] = {}
-        """By evaluator, aligned with ``scored_rows``."""
-        self.preemptions: dict[int, tuple[PreemptionCandidate, ...]] = {}
-        self.failures: dict[tuple[ExtenderVerb, int], str] = {}
+    uid: str
+    attempt: int
+    verb: ExtenderVerb = ExtenderVerb.FILTER
+    pending: set[int] = set()
+    """Indices of the evaluators that have not answered the current request."""
+    rows: RowArray = _NO_ROWS
+    """The nodes of the current request, in its order."""
+    candidates: tuple[PreemptionCandidate, ...] = ()
+    """The candidates of the current request."""
+    filters: dict[int, FilterResults] = {}
+    scored_rows: RowArray = _NO_ROWS
+    """The nodes to score."""
+    scores: dict[int, Int64Column] = {}
+    """By evaluator, aligned with ``scored_rows``."""
+    preemptions: dict[int, tuple[PreemptionCandidate, ...]] = {}
+    failures: dict[tuple[ExtenderVerb, int], str] = {}
 
     def is_of(self, uid: str, attempt: int) -> bool:
         return self.uid == uid and self.attempt == attempt
@@ -170,38 +138,24 @@ class PendingEvaluation:
 
     def on_node_deleted(self, row: int) -> None:
         """Drop what is known about the row, so that it is not taken for the row's next node."""
-        self.rows[self.rows == row] = _DELETED
-        self.scored_rows[self.scored_rows == row] = _DELETED
+        self.rows = _without_row(self.rows, row)
+        self.scored_rows = _without_row(self.scored_rows, row)
         for results in self.filters.values():
-            results.rows[results.rows == row] = _DELETED
+            results.rows = _without_row(results.rows, row)
 
-    def snapshot(self, key: str) -> PendingEvaluationSnapshot:
-        return PendingEvaluationSnapshot(
-            key=key,
-            uid=self.uid,
-            attempt=self.attempt,
-            verb=self.verb,
-            pending=tuple(sorted(self.pending)),
-            rows=tuple(self.rows.tolist()),
-            candidates=self.candidates,
-            filters={index: results.snapshot() for index, results in self.filters.items()},
-            scored_rows=tuple(self.scored_rows.tolist()),
-            scores={index: tuple(scores.tolist()) for index, scores in self.scores.items()},
+    def copy(self) -> PendingEvaluation:
+        return msgspec.structs.replace(
+            self,
+            pending={*self.pending},
+            filters={index: copy(results) for index, results in self.filters.items()},
+            scores={**self.scores},
             preemptions={**self.preemptions},
-            failures=tuple((verb, index, text) for (verb, index), text in self.failures.items()),
+            failures={**self.failures},
         )
 
-    def restore(self, snapshot: PendingEvaluationSnapshot) -> None:
-        self.verb, self.candidates = snapshot.verb, snapshot.candidates
-        self.pending = set(snapshot.pending)
-        self.rows = np.array(snapshot.rows, np.intp)
-        self.scored_rows = np.array(snapshot.scored_rows, np.intp)
-        for index, results in snapshot.filters.items():
-            self.filters[index] = FilterResults()
-            self.filters[index].restore(results)
-        self.scores = {index: np.array(s, np.int64) for index, s in snapshot.scores.items()}
-        self.preemptions = {**snapshot.preemptions}
-        self.failures = {(verb, index): text for verb, index, text in snapshot.failures}
+
+def _without_row(rows: RowArray, row: int) -> RowArray:
+    return np.where(rows == row, _DELETED, rows)
 
 
 class PendingEvaluations(dict[str, PendingEvaluation]):
@@ -219,13 +173,8 @@ class PendingEvaluations(dict[str, PendingEvaluation]):
         self.extenders = extenders
         self.evaluators = (*extenders, *plugins)
 
-    def snapshot(self) -> tuple[PendingEvaluationSnapshot, ...]:
-        return tuple(evaluation.snapshot(key) for key, evaluation in self.items())
-
-    def restore(self, snapshots: Sequence[PendingEvaluationSnapshot]) -> None:
-        for snapshot in snapshots:
-            evaluation = self[snapshot.key] = PendingEvaluation(snapshot.uid, snapshot.attempt)
-            evaluation.restore(snapshot)
+    def snapshot(self) -> tuple[tuple[str, PendingEvaluation], ...]:
+        return tuple((key, evaluation.copy()) for key, evaluation in self.items())
 
 
 def present_rows(rows: RowArray) -> BoolColumn:

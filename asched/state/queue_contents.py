@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable
 from typing import Any, NamedTuple, cast
 
 import msgspec
@@ -99,12 +99,12 @@ def event_to_form(queued_event: QueuedClusterEvent, number_of: PodNumber) -> Que
     )
 
 
-def event_from_form(raw: object, pods: Mapping[int, PodInfo]) -> QueuedClusterEvent:
+def event_from_form(raw: object, pod_of: Callable[[int], PodInfo]) -> QueuedClusterEvent:
     """``raw`` is the decoded form in builtin types."""
     form = msgspec.convert(raw, QueuedClusterEventForm)
 
     def decoded(value: AnyObject | int | None) -> Object | None:
-        return pods[value].pod if isinstance(value, int) else value
+        return pod_of(value).pod if isinstance(value, int) else value
 
     return QueuedClusterEvent(
         ClusterEvent(EventResource(form.resource), ActionType(form.action)),
@@ -133,13 +133,7 @@ def snapshot_of(pod: QueuedPod) -> QueuedPodSnapshot:
 
 def restored(snapshot: QueuedPodSnapshot) -> QueuedPod:
     pod = QueuedPod(snapshot.info, snapshot.added_at_ns)
-    pod.entered_at_ns = snapshot.entered_at_ns
-    pod.timestamp_ns = snapshot.timestamp_ns
-    pod.rejected_at_ns = snapshot.rejected_at_ns
-    pod.attempts = snapshot.attempts
-    pod.unschedulable_count = snapshot.unschedulable_count
-    pod.consecutive_errors = snapshot.consecutive_errors
-    pod.unschedulable_plugins = frozenset(snapshot.unschedulable_plugins)
-    pod.pending_plugins = frozenset(snapshot.pending_plugins)
-    pod.gating_plugin = snapshot.gating_plugin
+    for name in snapshot.__struct_fields__:
+        value = getattr(snapshot, name)
+        setattr(pod, name, frozenset(value) if isinstance(value, tuple) else value)
     return pod

@@ -1,7 +1,7 @@
-"""Records journals with the asched that is installed, to be replayed by all that come after it.
+"""Records journals with the installed version, for replay tests of all later versions.
 
-``python -m tests.audit.record_histories`` writes ``tests/audit/histories/VERSION/*.db.gz``, a SQLite
-journal each. A released version is recorded once: folders that exist are left alone.
+``python -m tests.audit.record_histories`` writes a SQLite journal to each of
+``tests/audit/histories/VERSION/*.db.gz``. It does not overwrite the histories of a version.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import sqlite3
 import subprocess
 import sys
 import tempfile
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from pathlib import Path
 
 import anyio
@@ -27,6 +27,7 @@ from asched.journal.opening import open_journal
 from asched.kube.tape import Tape
 from asched.state.records import AnyRecord, TurnStarted
 from tests.audit.eventful import BEGIN_NS, record_eventful
+from tests.batch_world.test_fold import run as run_batch_sessions
 from tests.daemon.world import world
 from tests.extenders.service import serving
 from tests.shadow.tapes import TapeWriter
@@ -35,13 +36,13 @@ HISTORIES = Path(__file__).parent / "histories"
 
 
 async def eventful(path: Path) -> None:
-    """Every kind of record but those of shadow mode."""
+    """All record kinds except those of sessions and shadow mode."""
     async with open_journal(str(path)) as journal:
         await record_eventful(journal)
 
 
-async def two_lives(path: Path) -> None:
-    """A real daemon with an extender over HTTP, twice: preemption, its own checkpoints."""
+async def two_starts(path: Path) -> None:
+    """A daemon with an HTTP extender, started twice: preemption and checkpoints."""
     with tempfile.TemporaryDirectory() as folder:
         async with serving() as service, world(Path(folder), nodes=8, cpu="2") as w:
             config = service.config(filterVerb="filter", prioritizeVerb="prioritize", weight=2)
@@ -65,14 +66,14 @@ async def two_lives(path: Path) -> None:
 
 
 async def demo(path: Path) -> None:
-    """The demo, with its processes and over HTTP."""
+    """The demo, with its processes and HTTP."""
     arguments = ("--nodes", "10", "--pods", "60", "--over", "2", "--journal", str(path))
     command = (sys.executable, "-m", "asched", "demo", *arguments)
     await anyio.run_process(command, stdout=subprocess.DEVNULL)
 
 
 async def shadow(path: Path) -> None:
-    """A shadow beside another scheduler, which chooses worse nodes now and then."""
+    """Shadow mode with a scheduler that sometimes chooses worse nodes."""
     with tempfile.TemporaryDirectory() as folder:
         await record_shadow(written_tape(Path(folder)), path)
 
@@ -96,28 +97,45 @@ def written_tape(folder: Path) -> Path:
 
 
 async def record_shadow(tape: Path, path: Path) -> None:
-    """Append what a shadow makes of a tape to a new journal, a batch for each of its turns."""
+    """Write the records of a shadow on a tape to a new journal."""
     registry = PluginRegistry.discover()
     configuration = parse("", "test", registry, empty_is_defaults=True)
     follower = ShadowFollower(registry.load)
+    await write_turns(records_of(Tape(tape), follower, configuration), path)
+
+
+async def sessions(path: Path) -> None:
+    """Batch sessions with evictions, and outcomes of both kinds."""
+    outcomes = [("writes end", "a", 1), ("evictions end", "a", 1), ("bound", "c", 0)]
+    retry = [("no pod", "a", 0), ("time", "a", 0), ("writes end", "a", 0), ("time", "a", 0)]
+    deletions = [("no pod", group, number) for group in "abc" for number in (0, 1)]
+    events = [("crowd", "a", 0), *outcomes, *retry, *deletions, ("time", "a", 0)] * 4
+    await write_turns(run_batch_sessions(events).records, path)
+
+
+async def write_turns(records: Iterable[AnyRecord], path: Path) -> None:
+    """Append the records to a new journal, one batch per turn."""
     async with open_journal(str(path)) as journal:
         await journal.claim("history", claimed_at_ns=BEGIN_NS)
         batch: list[AnyRecord] = []
-        for record in records_of(Tape(tape), follower, configuration):
-            if isinstance(record, TurnStarted) and batch:
-                await journal.append(batch, written_at_ns=BEGIN_NS + follower.state.now_ns)
-                batch = []
+        now_ns = 0
+        for record in records:
+            if isinstance(record, TurnStarted):
+                if batch:
+                    await journal.append(batch, written_at_ns=BEGIN_NS + now_ns)
+                    batch = []
+                now_ns = record.now_ns
             batch.append(record)
-        await journal.append(batch, written_at_ns=BEGIN_NS + follower.state.now_ns)
+        await journal.append(batch, written_at_ns=BEGIN_NS + now_ns)
 
 
 RECORDINGS: Mapping[str, Callable[[Path], Awaitable[None]]] = {
-    recording.__name__: recording for recording in (eventful, two_lives, demo, shadow)
+    recording.__name__: recording for recording in (eventful, two_starts, demo, shadow, sessions)
 }
 
 
 async def record_all(folder: Path) -> None:
-    """Record every history into ``folder``, which is there."""
+    """Record every history into the existing ``folder``."""
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
     for name, recording in RECORDINGS.items():
         with tempfile.TemporaryDirectory() as work:
@@ -127,7 +145,7 @@ async def record_all(folder: Path) -> None:
 
 
 def compacted(path: Path) -> bytes:
-    """The database in one file, compressed; the same content gives the same bytes."""
+    """The database as one compressed file; equal content gives equal bytes."""
     with sqlite3.connect(path) as connection:
         connection.execute("PRAGMA journal_mode = DELETE")
     connection.close()
@@ -137,7 +155,7 @@ def compacted(path: Path) -> bytes:
 def main() -> None:
     folder = HISTORIES / __version__
     if folder.exists():
-        sys.exit(f"{folder} exists: a release is recorded once")
+        sys.exit(f"{folder} exists: a version is recorded once")
     folder.mkdir(parents=True)
     anyio.run(record_all, folder)
     for path in sorted(folder.iterdir()):

@@ -1,6 +1,6 @@
-"""Journals of all releases: today's code opens them, proves them, and decides the same once more.
+"""Recorded journals of all versions are read, verified and replayed with identical decisions.
 
-How they were recorded: :mod:`tests.audit.record_histories`.
+They are recorded by :mod:`tests.audit.record_histories`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tests.daemon.world import registry_with
 RECORDED = sorted(HISTORIES.glob("*/*.db.gz"))
 OF_0_1_0 = HISTORIES / "0.1.0"
 SIZE_LIMIT = 300_000
-"""Bytes of one release's histories."""
+"""Of the histories of one version, in bytes."""
 
 
 def registry() -> PluginRegistry:
@@ -37,21 +37,21 @@ def registry() -> PluginRegistry:
 
 @pytest.fixture(params=RECORDED, ids=lambda path: f"{path.parent.name}-{path.name[:-6]}")
 def history(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """A recorded journal, unpacked; once for each."""
+    """The path of a decompressed recorded journal."""
     path = tmp_path / "history.db"
     path.write_bytes(gzip.decompress(request.param.read_bytes()))
     return str(path)
 
 
-async def test_it_is_proven(history: str) -> None:
+async def test_history_is_verified(history: str) -> None:
     async with open_journal(history) as journal:
-        proven = await verify_journal(journal)
+        verified = await verify_journal(journal)
         head = await journal.head()
-    assert (proven.head.seq, proven.head.hash) == (head.seq, head.hash)
-    assert proven.records == head.seq > 0
+    assert (verified.head.seq, verified.head.hash) == (head.seq, head.hash)
+    assert verified.records == head.seq > 0
 
 
-async def test_every_decision_is_made_again(history: str) -> None:
+async def test_history_replays_with_identical_decisions(history: str) -> None:
     async with open_journal(history) as journal:
         decisions = [
             stored.record
@@ -64,8 +64,7 @@ async def test_every_decision_is_made_again(history: str) -> None:
     assert report.decisions == len(decisions)
 
 
-async def test_it_is_read_in_any_store(history: str, database_url: str) -> None:
-    """The rows as they were written, in a database of today, give the same records."""
+async def test_history_is_restored_to_any_store(history: str, database_url: str) -> None:
     async with open_journal(history) as old, open_journal(database_url) as new:
         assert isinstance(new, SqlStore)
         head = await new.restore(all_batches(old, None), await old.writers())
@@ -73,16 +72,16 @@ async def test_it_is_read_in_any_store(history: str, database_url: str) -> None:
         assert [s async for s in new.read()] == [s async for s in old.read()]
 
 
-def test_each_release_has_all_histories_and_they_are_small() -> None:
-    releases = [path for path in HISTORIES.iterdir() if path.is_dir()]
-    assert OF_0_1_0 in releases
-    for folder in releases:
+def test_every_version_has_all_histories() -> None:
+    versions = [path for path in HISTORIES.iterdir() if path.is_dir()]
+    assert OF_0_1_0 in versions
+    for folder in versions:
         files = sorted(folder.iterdir())
         assert sum(path.stat().st_size for path in files) < SIZE_LIMIT
     assert {path.name for path in OF_0_1_0.iterdir()} == {f"{name}.db.gz" for name in RECORDINGS}
 
 
-async def test_together_they_hold_every_kind_of_record_of_their_time(tmp_path: Path) -> None:
+async def test_histories_contain_every_record_kind(tmp_path: Path) -> None:
     found: Counter[str] = Counter()
     for number, path in enumerate(sorted(OF_0_1_0.iterdir())):
         unpacked = tmp_path / f"{number}.db"
@@ -100,32 +99,37 @@ KINDS_OF_0_1_0 = frozenset(
         "BindFailed",
         "Bound",
         "EngineStarted",
+        "EvictionDecided",
         "EvictionFailed",
-        "ExtenderCallRequested",
+        "EvictionSucceeded",
         "ExtenderCallFailed",
+        "ExtenderCallRequested",
         "ExtenderFiltered",
-        "ExtenderPrioritized",
         "ExtenderPreemptionProcessed",
+        "ExtenderPrioritized",
         "LeadershipGained",
         "LeadershipLost",
         "ObjectDeleted",
         "ObjectObserved",
         "PermitAllowed",
         "PermitRejected",
-        "PodUpdated",
+        "PodGroupStatusDecided",
+        "PodGroupStatusWriteFailed",
+        "PodGroupStatusWritten",
         "PodObserved",
+        "PodUpdated",
         "ProfilesLoaded",
         "Rejected",
+        "SessionExecuted",
+        "SessionsLoaded",
         "ShadowCompared",
         "ShadowExplained",
         "TurnStarted",
-        "EvictionSucceeded",
     }
 )
 
 
-async def test_today_s_code_records_a_history_that_replays(tmp_path: Path) -> None:
-    """What a release of today would be recorded with."""
+async def test_current_code_records_a_history_that_replays(tmp_path: Path) -> None:
     async with open_journal(str(tmp_path / "journal.db")) as journal:
         await record_eventful(journal)
         report = await replay(journal, registry())

@@ -1,4 +1,4 @@
-"""No record changes its stored form unseen: each is compared with what is written down of it."""
+"""Compares the stored form of each record kind with its recorded form."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from tests.journal.record_forms import (
     COMMAND,
     Form,
     Forms,
-    breaches,
-    complaints,
     current_forms,
+    incompatibilities,
     merged,
+    problems,
     stored_forms,
 )
 
 
 def test_every_record_has_form_of_its_version() -> None:
-    """Where this fails, its lines say what to do."""
-    assert complaints(stored_forms(), current_forms()) == []
+    """The lines of a failure say what to do."""
+    assert problems(stored_forms(), current_forms()) == []
 
 
 def test_every_stored_version_is_documented() -> None:
@@ -44,12 +44,14 @@ def forms_of(kind: type[msgspec.Struct], version: int = 1) -> Forms:
     return current_forms({name: kind}, {name: version})
 
 
-def told_as(*fields: Any) -> Forms:
-    """The form of a record that once was :class:`Told` and has these fields today."""
-    return forms_of(msgspec.defstruct("Told", fields, bases=(Record,), tag="Told", kw_only=True))
+def sample_with(*fields: Any) -> Forms:
+    """The form of :class:`Sample` with these fields."""
+    return forms_of(
+        msgspec.defstruct("Sample", fields, bases=(Record,), tag="Sample", kw_only=True)
+    )
 
 
-class Told(Record):
+class Sample(Record):
     key: str
     inner: tuple[Inner, ...] = ()
     score: int = 0
@@ -61,63 +63,63 @@ SCORE = ("score", int, 0)
 
 
 def test_equal_fields_have_equal_form() -> None:
-    assert complaints(forms_of(Told), told_as(KEY, INNER, SCORE)) == []
+    assert problems(forms_of(Sample), sample_with(KEY, INNER, SCORE)) == []
 
 
 @pytest.mark.parametrize(
-    ("fields", "breach"),
+    ("fields", "change"),
     [
-        ((KEY, INNER), "Told.score is gone"),
-        ((KEY, INNER, ("points", int, 0)), "Told.score is gone"),
-        ((KEY, INNER, ("score", float, 0)), "Told.score was"),
-        ((KEY, INNER, ("score", int, 1)), "Told.score was"),
-        ((KEY, INNER, ("score", int)), "Told.score was"),
-        ((KEY, INNER, SCORE, ("more", str)), "Told.more has no default"),
-        ((KEY, ("inner", tuple[str, ...], ()), SCORE), "Told.inner was"),
+        ((KEY, INNER), "Sample.score was removed"),
+        ((KEY, INNER, ("points", int, 0)), "Sample.score was removed"),
+        ((KEY, INNER, ("score", float, 0)), "Sample.score was"),
+        ((KEY, INNER, ("score", int, 1)), "Sample.score was"),
+        ((KEY, INNER, ("score", int)), "Sample.score was"),
+        ((KEY, INNER, SCORE, ("more", str)), "Sample.more has no default"),
+        ((KEY, ("inner", tuple[str, ...], ()), SCORE), "Sample.inner was"),
     ],
 )
-def test_change_without_new_version_is_rejected(fields: tuple[Any, ...], breach: str) -> None:
-    changed = told_as(*fields)
-    found = complaints(forms_of(Told), changed)
+def test_change_without_new_version_is_rejected(fields: tuple[Any, ...], change: str) -> None:
+    changed = sample_with(*fields)
+    found = problems(forms_of(Sample), changed)
     assert any(
-        line.startswith(f"Told v1 is stored in another form: {breach}")
+        line.startswith(f"Sample v1 has an incompatible form: {change}")
         and "upcaster from v1 in asched/journal/codec.py" in line
         for line in found
     ), found
-    with pytest.raises(ValueError, match="Told v1 is stored in another form"):
-        merged(forms_of(Told), changed)
+    with pytest.raises(ValueError, match="Sample v1 has an incompatible form"):
+        merged(forms_of(Sample), changed)
 
 
 def test_nested_change_is_detected() -> None:
-    changed = deepcopy(forms_of(Told))
-    del changed["Told"]["1"]["Inner"]["properties"]["size"]
-    [line] = complaints(forms_of(Told), changed)
-    assert "Inner.size is gone" in line
+    changed = deepcopy(forms_of(Sample))
+    del changed["Sample"]["1"]["Inner"]["properties"]["size"]
+    [line] = problems(forms_of(Sample), changed)
+    assert "Inner.size was removed" in line
 
 
 def test_new_field_with_default_must_be_documented() -> None:
-    grown = told_as(KEY, INNER, SCORE, ("more", str, ""))
-    assert complaints(forms_of(Told), grown) == [
-        f"Told v1 has grown: write its form down with `{COMMAND}`"
+    extended = sample_with(KEY, INNER, SCORE, ("more", str, ""))
+    assert problems(forms_of(Sample), extended) == [
+        f"Sample v1 was extended: record its form with `{COMMAND}`"
     ]
-    assert complaints(merged(forms_of(Told), grown), grown) == []
+    assert problems(merged(forms_of(Sample), extended), extended) == []
 
 
 def test_new_version_keeps_old_form() -> None:
-    second = forms_of(Told, version=2)
-    del second["Told"]["2"]["Told"]["properties"]["score"]
-    assert complaints(forms_of(Told), second) == [
-        f"Told v2 is new: write its form down with `{COMMAND}`"
+    second = forms_of(Sample, version=2)
+    del second["Sample"]["2"]["Sample"]["properties"]["score"]
+    assert problems(forms_of(Sample), second) == [
+        f"Sample v2 is new: record its form with `{COMMAND}`"
     ]
-    both = merged(forms_of(Told), second)
-    assert both["Told"].keys() == {"1", "2"}
-    assert complaints(both, second) == []
-    assert both["Told"]["1"] == forms_of(Told)["Told"]["1"]
+    both = merged(forms_of(Sample), second)
+    assert both["Sample"].keys() == {"1", "2"}
+    assert problems(both, second) == []
+    assert both["Sample"]["1"] == forms_of(Sample)["Sample"]["1"]
 
 
 def test_kind_must_not_be_removed() -> None:
-    [line] = complaints({**forms_of(Told), "Gone": {"1": {}}}, forms_of(Told))
-    assert line == "Gone is known no more, but journals hold such records: keep it"
+    [line] = problems({**forms_of(Sample), "Gone": {"1": {}}}, forms_of(Sample))
+    assert line == "Gone was removed, but journals contain such records: keep it"
 
 
 def test_additional_enum_values_are_allowed() -> None:
@@ -125,5 +127,5 @@ def test_additional_enum_values_are_allowed() -> None:
     new = deepcopy(old)
     new["T"]["properties"]["a"]["enum"].append(3)
     new["T"]["properties"]["b"]["anyOf"].append({"type": "string"})
-    assert breaches(old, new) == []
-    assert len(breaches(new, old)) == 2
+    assert incompatibilities(old, new) == []
+    assert len(incompatibilities(new, old)) == 2

@@ -1,4 +1,4 @@
-"""A state in plain values: two states are equal where their descriptions are."""
+"""Describes a state in plain values: equal states have equal descriptions."""
 
 from __future__ import annotations
 

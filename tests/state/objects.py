@@ -1,4 +1,4 @@
-"""Nodes and pods for tests, as short as a test wants to say them."""
+"""Builders of nodes and pods for tests."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def a_node(
     images: Mapping[str, int] | None = None,
     conditions: tuple[NodeCondition, ...] = (),
 ) -> Node:
-    """A node; by default with 4 cores, 8 GiB and room for 110 pods. ``images``: name to bytes."""
+    """A node; by default with 4 cores, 8 GiB and 110 pods. ``images``: name to bytes."""
     offered = {"cpu": "4", "memory": "8Gi", "pods": "110"} if allocatable is None else allocatable
     return Node(
         metadata=ObjectMeta(name=name, uid=f"node-{name}", labels=dict(labels or {})),
@@ -65,7 +65,7 @@ def a_pod(
     deleted_at: datetime | None = None,
     conditions: tuple[PodCondition, ...] = (),
 ) -> Pod:
-    """A pod of one container; by default it asks for half a core. ``on`` is its node."""
+    """A pod of one container; by default it requests half a core. ``on`` is its node."""
     asked = {"cpu": "500m"} if requests is None else requests
     return Pod(
         metadata=ObjectMeta(
@@ -95,7 +95,7 @@ def a_pod(
 
 
 def bound(pod: Pod, node_name: str) -> Pod:
-    """The pod as the API shows it once it is bound there."""
+    """The pod as the API server shows it on that node."""
     replace = msgspec.structs.replace
     return replace(pod, spec=replace(pod.spec, node_name=node_name))
 
@@ -111,6 +111,6 @@ def labelled(pod: Pod, **labels: str) -> Pod:
 
 
 def deleted(pod: Pod, at: datetime) -> Pod:
-    """The pod in the course of its graceful deletion."""
+    """The pod during its graceful termination."""
     replace = msgspec.structs.replace
     return replace(pod, metadata=replace(pod.metadata, deletion_timestamp=at))

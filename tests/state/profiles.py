@@ -1,4 +1,4 @@
-"""Profiles made of an explicit list of plugin classes, and a few plugins to make them of."""
+"""Profiles of given plugin classes, and some plugins for them."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def a_fold(
 
 
 class NodeWatcher(FilterAllPlugin, EnqueueExtensions):
-    """Any news of nodes may lift its rejections."""
+    """Registers all node events."""
 
     name: ClassVar[str] = "NodeWatcher"
     api_version: ClassVar[int] = 1
@@ -97,12 +97,12 @@ class NodeWatcher(FilterAllPlugin, EnqueueExtensions):
         return FilterResult.passing(nodes.size)
 
     def events_to_register(self) -> Sequence[ClusterEventWithHint]:
-        any_news = ClusterEvent(EventResource.NODE, ActionType.ADD | ActionType.UPDATE)
-        return (ClusterEventWithHint(any_news),)
+        any_node_event = ClusterEvent(EventResource.NODE, ActionType.ADD | ActionType.UPDATE)
+        return (ClusterEventWithHint(any_node_event),)
 
 
 class RoomWatcher(FilterAllPlugin, EnqueueExtensions):
-    """A pod that leaves a node may lift its rejections, and so may a new label of the own pod."""
+    """Registers deletions of assigned pods, and label updates of the pod itself."""
 
     name: ClassVar[str] = "RoomWatcher"
     api_version: ClassVar[int] = 1
@@ -127,7 +127,7 @@ def left_a_node(pod: Pod, old: Object | None, new: Object | None) -> QueueingHin
 
 
 class Ledger(ReservePlugin):
-    """Keeps books of who has something reserved where."""
+    """Records its reservations."""
 
     name: ClassVar[str] = "Ledger"
     api_version: ClassVar[int] = 1

@@ -18,7 +18,7 @@ from tests.state.profiles import NodeWatcher, RoomWatcher, a_fold
 
 
 class Queue:
-    """A fold whose head is decided by the test."""
+    """A fold; the test decides about the head of its queue."""
 
     def __init__(self, *plugins: type[Plugin]) -> None:
         self.fold = a_fold(*(plugins or (SchedulingGates, NodeWatcher, RoomWatcher)))

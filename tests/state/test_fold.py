@@ -1,4 +1,4 @@
-"""The fold, driven by a small model of a cluster: whatever happens in whatever order it is heard."""
+"""The fold, driven by a small model of a cluster with events in any order."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ profiles = st.sampled_from(
 
 
 class FoldMachine(RuleBasedStateMachine):
-    """``truth`` is what the API server holds; ``news`` what its watch has yet to tell, in order."""
+    """``truth``: objects of the API server; ``undelivered``: watch events in transit, in order."""
 
     def __init__(self) -> None:
         super().__init__()
         self.truth: dict[str, Object] = {}
-        self.news: list[tuple[str, Object]] = []
-        self.told: list[tuple[str, Object]] = []
+        self.undelivered: list[tuple[str, Object]] = []
+        self.delivered: list[tuple[str, Object]] = []
         self.records: list[r.AnyRecord] = []
         self.uids = 0
         self.fold = Fold(ClusterState(), loader(*DEFAULT))
@@ -66,15 +66,15 @@ class FoldMachine(RuleBasedStateMachine):
         for name in NODES[:2]:
             self.set_node(name, "4", "a")
 
-    # -- what happens in the cluster ----------------------------------------------------------
+    # -- cluster ------------------------------------------------------------------------------
 
     def put(self, item: Object) -> None:
         self.truth[f"{type(item).__name__} {item.key}"] = item
-        self.news.append(("set", item))
+        self.undelivered.append(("set", item))
 
     def take(self, item: Object) -> None:
         del self.truth[f"{type(item).__name__} {item.key}"]
-        self.news.append(("gone", item))
+        self.undelivered.append(("gone", item))
 
     def pods(self) -> list[Pod]:
         return [item for item in self.truth.values() if isinstance(item, Pod)]
@@ -139,7 +139,7 @@ class FoldMachine(RuleBasedStateMachine):
         if node is not None:
             self.take(node)
 
-    # -- what is heard of it ------------------------------------------------------------------
+    # -- watch --------------------------------------------------------------------------------
 
     def hear(self, what: str, item: Object) -> None:
         assert isinstance(item, Pod | Node)
@@ -148,35 +148,35 @@ class FoldMachine(RuleBasedStateMachine):
         else:
             self.apply(observe_deletion(self.state, item))
 
-    @precondition(lambda self: self.news)
+    @precondition(lambda self: self.undelivered)
     @rule(number=st.integers(1, 8))
-    def hear_news(self, number: int) -> None:
-        heard, self.news = self.news[:number], self.news[number:]
-        for what, item in heard:
+    def deliver(self, number: int) -> None:
+        batch, self.undelivered = self.undelivered[:number], self.undelivered[number:]
+        for what, item in batch:
             self.hear(what, item)
-        self.told += heard
+        self.delivered += batch
 
-    @precondition(lambda self: self.told)
+    @precondition(lambda self: self.delivered)
     @rule(number=st.integers(1, 4))
     def hear_again(self, number: int) -> None:
-        """A watch that resumed from an older version tells its last events once more."""
-        for what, item in self.told[-number:]:
+        """A watch that resumed from an older version repeats its last events."""
+        for what, item in self.delivered[-number:]:
             self.hear(what, item)
 
     @rule()
     def list_again(self) -> None:
-        """The history was lost: a complete list instead."""
-        self.told += self.news
-        self.news.clear()
+        """The watch history was lost: a complete list."""
+        self.delivered += self.undelivered
+        self.undelivered.clear()
         for resource in (Resource.NODES, Resource.PODS):
             kind = resource.value.type
             listed = [item for item in self.truth.values() if isinstance(item, kind)]
             for record in observe_list(self.state, resource, listed):
                 self.apply(record)
-            # All is known now, so a second list tells nothing.
+            # A second list yields no records.
             assert not [*observe_list(self.state, resource, listed)]
 
-    # -- what we do ---------------------------------------------------------------------------
+    # -- asched -------------------------------------------------------------------------------
 
     @rule(seconds=st.sampled_from((0, 1, 3, 20, 400)))
     def turn(self, seconds: int) -> None:
@@ -254,7 +254,7 @@ class FoldMachine(RuleBasedStateMachine):
         plugin=st.sampled_from(("", *PLUGINS)),
     )
     def bind(self, data: st.DataObject, works: bool, code: Code, plugin: str) -> None:
-        """The API server answers our binding, perhaps before and perhaps after its watch tells."""
+        """The response to our binding, before or after the watch event."""
         assigned = data.draw(st.sampled_from(self.assumed()))
         pod = self.truth.get(f"Pod {assigned.key}")
         here = isinstance(pod, Pod) and pod.uid == assigned.uid and not pod.node_name
@@ -275,7 +275,7 @@ class FoldMachine(RuleBasedStateMachine):
         else:
             self.apply(r.EvictionFailed(victim.key, uid, "no"))
 
-    # -- what always holds --------------------------------------------------------------------
+    # -- invariants ---------------------------------------------------------------------------
 
     @invariant()
     def books_hold_what_is_assumed(self) -> None:
@@ -295,7 +295,7 @@ class FoldMachine(RuleBasedStateMachine):
         self.replay_gives_the_same()
         for item in list(self.truth.values()):
             self.take(item)
-        self.hear_news(len(self.news))
+        self.deliver(len(self.undelivered))
         self.nothing_is_left()
 
     def replay_gives_the_same(self) -> None:

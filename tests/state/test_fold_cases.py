@@ -1,4 +1,4 @@
-"""Single steps of the fold that deserve a name of their own."""
+"""Single cases of the fold."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ def _books(fold: Fold) -> dict[str, tuple[str, dict[str, str] | None]]:
     return ledger.books
 
 
-def test_a_held_pod_is_shown_as_it_is_now() -> None:
+def test_held_pod_has_current_info_after_update() -> None:
     fold = _assumed(r.PermitWait("Doorman", NS_PER_S))
     fold.apply(r.ObjectObserved(labelled(a_pod("p"), app="new")))
     check(fold.state)
     assert fold.state.waiting["default/p"].info.labels == {"app": "new"}
 
 
-def test_new_plugin_instances_know_what_is_reserved() -> None:
+def test_reserve_plugins_are_called_again_after_reload() -> None:
     fold = _assumed()
     before = _books(fold)
     fold.apply(r.ProfilesLoaded((profile_of(*DEFAULT),)))
@@ -46,7 +46,7 @@ def test_new_plugin_instances_know_what_is_reserved() -> None:
     assert _books(fold) == {}
 
 
-def test_an_old_picture_does_not_unbind_a_pod() -> None:
+def test_outdated_watch_event_does_not_unbind_pod() -> None:
     fold = _assumed()
     fold.apply(r.Bound("default/p", "pod-p", "n0"))
     fold.apply(r.ObjectObserved(labelled(a_pod("p"), app="late")))
@@ -55,7 +55,7 @@ def test_an_old_picture_does_not_unbind_a_pod() -> None:
     assert fold.state.nodes.pod_count.tolist() == [1]
 
 
-def test_an_answer_that_the_watch_overtook_changes_nothing() -> None:
+def test_bind_response_after_watch_event_is_ignored() -> None:
     fold = _assumed()
     fold.apply(r.ObjectObserved(bound(a_pod("p"), "n0")))
     for late in (
@@ -67,7 +67,7 @@ def test_an_answer_that_the_watch_overtook_changes_nothing() -> None:
     assert fold.state.nodes.pod_count.tolist() == [1]
 
 
-def test_an_eviction_is_known_until_the_victim_is_gone() -> None:
+def test_eviction_lasts_until_victim_is_deleted() -> None:
     fold = a_fold(*DEFAULT)
     victim = a_pod("victim", on="n0")
     fold.apply_all([r.ObjectObserved(item) for item in (a_node("n0"), victim, a_pod("p"))])
@@ -87,7 +87,7 @@ def test_an_eviction_is_known_until_the_victim_is_gone() -> None:
     assert list(fold.state.queue.active) == ["default/p"]
 
 
-def test_an_unknown_node_counts_its_pods_once_it_appears() -> None:
+def test_pods_on_unknown_node_count_after_node_is_added() -> None:
     fold = a_fold(*DEFAULT)
     fold.apply(r.ObjectObserved(a_pod("p", on="late")))
     check(fold.state)

@@ -1,4 +1,4 @@
-"""A journal outlives code and plugins: what it says counts, whatever has changed since."""
+"""Journals stay valid when code and plugins change."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from tests.state.profiles import loader
 
 
 class Picky(FilterPlugin, EnqueueExtensions):
-    """Refuses nodes without the label ``ok``; a new node wakes its pods."""
+    """Rejects nodes without the label ``ok``; a new node requeues its pods."""
 
     name: ClassVar[str] = "Picky"
     api_version: ClassVar[int] = 1
@@ -48,7 +48,7 @@ class Picky(FilterPlugin, EnqueueExtensions):
 
 
 class PickyLater(Picky):
-    """The next release, whose hint knows better."""
+    """The next release, with another hint."""
 
     hint: ClassVar[QueueingHint] = QueueingHint.SKIP
 
@@ -63,14 +63,14 @@ def _recorded() -> list[r.AnyRecord]:
     return scheduling.records
 
 
-def test_a_hint_that_changed_does_not_make_a_journal_unreadable() -> None:
+def test_changed_hint_is_a_replay_mismatch() -> None:
     fold = Fold(ClusterState(), loader(PickyLater))
     fold.apply_all(_recorded())
     assert fold.state.pods["default/p"].node == "n1"
     assert fold.state.queue.replay_mismatches == 1
 
 
-def test_a_plugin_that_is_gone_does_not_make_a_journal_unreadable() -> None:
+def test_journal_of_missing_plugin_is_folded() -> None:
     def load(name: str) -> type[Picky]:
         if name == "Picky":
             from asched.framework.runtime.profile import ProfileError
@@ -87,12 +87,12 @@ def test_a_plugin_that_is_gone_does_not_make_a_journal_unreadable() -> None:
     assert decision.message == 'profile is unusable: unknown plugin "Picky"'
 
 
-def test_what_a_template_number_means_is_in_the_journal() -> None:
+def test_template_numbers_follow_from_the_journal() -> None:
     fold = Fold(ClusterState(), loader())
     fold.apply(r.ObjectObserved(a_pod("a", {"cpu": "1"}), 1))
     fold.apply(
         r.ObjectObserved(a_pod("b", {"cpu": "1"}), 2)
-    )  # recorded by code that told them apart
+    )  # recorded by code that distinguished them
     fold.apply(r.ObjectObserved(a_pod("c", {"cpu": "3"}), 3))
     fold.apply(r.PodObserved("default/d", "pod-d", 2))
     assert fold.state.pods["default/d"].info.shape.requests == {"cpu": 1000}
@@ -102,7 +102,7 @@ def test_what_a_template_number_means_is_in_the_journal() -> None:
 
 
 class NobodyStarting(FilterPlugin):
-    """No node on which a pod is still starting."""
+    """Rejects nodes with a pod that is still starting."""
 
     name: ClassVar[str] = "NobodyStarting"
     api_version: ClassVar[int] = 1
@@ -114,7 +114,7 @@ class NobodyStarting(FilterPlugin):
         return SUCCESS
 
 
-def test_shared_answers_see_every_change_of_a_nodes_pods() -> None:
+def test_shared_answers_follow_pod_changes_on_node() -> None:
     scheduling = Scheduling(NobodyStarting)
     scheduling.see(a_node("n0"), a_pod("first", on="n0"), a_pod("waits"))
     assert isinstance(scheduling.decide()[-1], r.Rejected)
@@ -136,7 +136,7 @@ def _best(table: NodeTable, rows: Iterable[int]) -> BestNodes:
     return BestNodes(100, mask, int(np.count_nonzero(mask)))
 
 
-def test_the_draw_among_equals_does_not_depend_on_rows() -> None:
+def test_tie_break_does_not_depend_on_rows() -> None:
     names = [f"n{number}" for number in range(20)]
     one, other = _table(names), _table(names[::-1])
     for attempt in range(200):
@@ -147,7 +147,7 @@ def test_the_draw_among_equals_does_not_depend_on_rows() -> None:
 
 @pytest.mark.parametrize("others", [0, 24, 400])
 @pytest.mark.parametrize("seed", [0, 1, 12345])
-def test_the_draw_among_equals_is_fair(seed: int, others: int) -> None:
+def test_tie_break_is_uniform(seed: int, others: int) -> None:
     table = _table([f"node-{number}" for number in range(8 + others)])
     best = _best(table, range(8))
     wins = Counter(select_node(best, table, seed, f"pod-{number}", 1) for number in range(4000))
@@ -156,7 +156,7 @@ def test_the_draw_among_equals_is_fair(seed: int, others: int) -> None:
     assert all(400 < count < 600 for count in wins.values()), wins
 
 
-def test_a_node_that_came_or_went_takes_part_in_the_draw_or_not() -> None:
+def test_tie_break_follows_added_and_deleted_nodes() -> None:
     table = _table(["a", "b", "c"])
     best = _best(table, range(3))
     assert {select_node(best, table, 0, f"{i}", 1) for i in range(100)} == {0, 1, 2}
@@ -181,7 +181,7 @@ class Careless(FilterPlugin):
         return SUCCESS
 
 
-def test_a_plugin_cannot_change_the_columns() -> None:
+def test_columns_are_read_only_for_plugins() -> None:
     scheduling = Scheduling(Careless)
     scheduling.see(a_node("n0"), a_pod("first", on="n0"), a_pod("p"))
     before = scheduling.state.nodes.allocatable("cpu").tolist()

@@ -1,4 +1,4 @@
-"""A node of a sweep says what the columns say of it, whatever happened to the table before."""
+"""The nodes of a sweep equal the columns after any changes of the table."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from asched.model.pod import Pod
 from asched.model.resources import Resource, decode
 from asched.state.node_table import NodeTable
 
-RESOURCES = ("cpu", "memory", "example.com/gpu", "nobody/has-it")
+RESOURCES = ("cpu", "memory", "example.com/gpu", "example.com/unknown")
 
 
 def a_node(name: str, size: int) -> Node:
@@ -38,7 +38,7 @@ def a_pod(name: str, gpus: int) -> PodInfo:
     return PodInfo(pod)
 
 
-def told(info: NodeInfo) -> tuple[object, ...]:
+def values_of(info: NodeInfo) -> tuple[object, ...]:
     amounts = [(info.allocatable(r), info.requested(r), info.free(r)) for r in RESOURCES]
     pods = [pod.key for pod in info.pods]
     flags = (info.unschedulable, info.pod_count, info.allowed_pods)
@@ -50,7 +50,7 @@ def check(nodes: Nodes) -> None:
     infos = nodes.infos()
     assert len(infos) == nodes.size
     for row in np.flatnonzero(nodes.alive).tolist():
-        assert told(infos[row]) == told(NodeInfo(nodes, row))
+        assert values_of(infos[row]) == values_of(NodeInfo(nodes, row))
 
 
 CHANGES = st.lists(
@@ -62,7 +62,7 @@ CHANGES = st.lists(
 
 
 @given(CHANGES)
-def test_sweeps_say_what_columns_say(changes: list[tuple[str, int, int]]) -> None:
+def test_sweep_equals_columns(changes: list[tuple[str, int, int]]) -> None:
     table, placed = NodeTable(), dict[str, tuple[str, PodInfo]]()
     for number, (what, which, size) in enumerate(changes):
         name = f"n{which}"
@@ -82,7 +82,7 @@ def test_sweeps_say_what_columns_say(changes: list[tuple[str, int, int]]) -> Non
         check(table.take(np.flatnonzero(table.alive)[::-1]))
 
 
-def test_a_hypothesis_and_a_fork_have_their_own_say() -> None:
+def test_sweeps_of_hypothetical_rows_and_fork_are_independent() -> None:
     table = NodeTable()
     table.set_node(a_node("n0", 4))
     supposed, twin = table.take(np.array([0], np.intp)), table.fork()

@@ -1,4 +1,4 @@
-"""Columns kept up to date row by row equal columns built from scratch, whatever happened."""
+"""Columns that are updated row by row equal columns built from scratch."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def pod_infos(uids: st.SearchStrategy[str]) -> st.SearchStrategy[PodInfo]:
 
 
 class Row(NamedTuple):
-    """All that the columns say of one node."""
+    """The values of all columns for one node."""
 
     allocatable: list[int]
     requested: list[int]
@@ -80,11 +80,11 @@ class Row(NamedTuple):
     images: list[tuple[int, int]]
     node: Node
     pods: dict[str, tuple[PodShape, dict[str, str]]]
-    """What a plugin of node scope may read of them."""
+    """The parts of pods that a node-scope plugin may read."""
 
 
 def rows_by_number(nodes: Nodes) -> dict[int, Row]:
-    """Every row that has a node, told by the columns."""
+    """The column values of every row with a node."""
     taints = nodes.taints
     allocatable = [nodes.allocatable(name).tolist() for name in RESOURCES]
     requested = [nodes.requested(name).tolist() for name in RESOURCES]
@@ -119,21 +119,21 @@ def rows_by_name(nodes: Nodes) -> dict[str, Row]:
 
 
 class NodeTableMachine(RuleBasedStateMachine):
-    """A table, and beside it what was done to it, to build it afresh from."""
+    """A table, and the operations to build an equal one from scratch."""
 
     def __init__(self) -> None:
         super().__init__()
         self.table = NodeTable()
         self.nodes: dict[str, Node] = {}
         self.placed: dict[str, tuple[str, PodInfo]] = {}
-        # What a reader of the change log knows: its copy of every row, by row number.
+        # A reader's copy of every row, by row number.
         self.known: dict[int, Row] = {}
         self.cursor = 0
         self.layout = -1
 
     @initialize(filler=st.sampled_from((0, 62, 64)))
     def fill(self, filler: int) -> None:
-        """Up to the edge of the first capacity, so that columns grow with things in them."""
+        """Fill the first capacity, so that columns with contents grow."""
         for number in range(filler):
             name = f"filler-{number}"
             self.nodes[name] = a_node(name, {})
@@ -179,7 +179,7 @@ class NodeTableMachine(RuleBasedStateMachine):
 
     @rule()
     def read_changes(self) -> None:
-        """A reader that looks again only at changed rows, or at all where the layout is another."""
+        """A reader that updates only changed rows, or all rows after a layout change."""
         changed = self.table.changed_since(self.cursor)
         assert changed is not None
         assert changed == sorted(set(changed))
@@ -194,7 +194,7 @@ class NodeTableMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.nodes)
     @rule(data=st.data(), guest=pod_infos(st.just("guest")))
     def suppose(self, data: st.DataObject, guest: PodInfo) -> None:
-        """A hypothesis equals the deed on a copy, and leaves the table as it was."""
+        """Hypothetical pods equal real ones on a copy, and do not change the table."""
         before = rows_by_name(self.table)
         names = data.draw(
             st.lists(st.sampled_from(sorted(self.nodes)), unique=True, min_size=1, max_size=3)
@@ -214,7 +214,7 @@ class NodeTableMachine(RuleBasedStateMachine):
 
     def rebuilt(self) -> NodeTable:
         fresh = NodeTable()
-        # The lowest row speaks for the size of an image, so nodes come in the order of their rows.
+        # The lowest row determines the size of an image, so nodes are added in row order.
         for name in self.table.names:
             if name:
                 fresh.set_node(self.nodes[name])
@@ -254,7 +254,7 @@ NodeTableMachine.TestCase.settings = settings(stateful_step_count=30, deadline=N
 TestNodeTable = NodeTableMachine.TestCase
 
 
-def test_a_reader_that_fell_behind_is_told_so() -> None:
+def test_log_reports_reader_that_fell_behind() -> None:
     table = NodeTable()
     table.set_node(a_node("n0"))
     cursor = table.cursor
@@ -266,7 +266,7 @@ def test_a_reader_that_fell_behind_is_told_so() -> None:
     assert table.changed_since(table.cursor) == []
 
 
-def test_requests_beyond_64_bits_are_cut_off_and_come_back() -> None:
+def test_saturated_requests_are_exact_again_after_removal() -> None:
     table = NodeTable()
     table.set_node(a_node("n0"))
     huge = [PodInfo(a_pod(f"p{i}", {"memory": "8Ei"})) for i in range(2)]
@@ -280,7 +280,7 @@ def test_requests_beyond_64_bits_are_cut_off_and_come_back() -> None:
     assert table.scoring_memory_bytes[0] == 0
 
 
-def test_pods_wait_for_their_node_and_survive_its_return() -> None:
+def test_pods_of_deleted_node_count_again_after_it_returns() -> None:
     table = NodeTable()
     pod = PodInfo(a_pod("p", {"cpu": "2"}))
     table.add_pod("late", pod)
@@ -295,7 +295,7 @@ def test_pods_wait_for_their_node_and_survive_its_return() -> None:
     assert table.requested("cpu").tolist() == [0, 0]
 
 
-def test_a_removed_row_is_taken_by_the_next_new_node() -> None:
+def test_new_node_takes_lowest_free_row() -> None:
     table = NodeTable()
     for name in NAMES:
         table.set_node(a_node(name))
@@ -308,7 +308,7 @@ def test_a_removed_row_is_taken_by_the_next_new_node() -> None:
         table.node(3)
 
 
-def test_images_change_the_layout_because_every_score_depends_on_them() -> None:
+def test_changed_images_change_the_layout() -> None:
     table = NodeTable()
     table.set_node(a_node("n0"))
     layout = table.layout
@@ -320,7 +320,7 @@ def test_images_change_the_layout_because_every_score_depends_on_them() -> None:
     assert table.layout > layout
 
 
-def test_a_fork_and_its_table_each_know_what_all_of_their_own_nodes_offer() -> None:
+def test_capacities_of_fork_and_table_are_independent() -> None:
     table = NodeTable()
     table.set_node(a_node("n0", {"cpu": "4"}))
     table.set_node(a_node("n1", {"cpu": "4"}))

@@ -62,7 +62,8 @@ def parts(value: object) -> Iterator[object]:
 
 
 def mutable_parts(value: object) -> dict[int, object]:
-    """The mutable parts of an object at any depth, by identity; for an array view its base array."""
+    """The mutable parts of an object at any depth, by identity; for an array view its base
+    array."""
     found: dict[int, object] = {}
     pending = [value]
     while pending:

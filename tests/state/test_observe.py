@@ -1,4 +1,4 @@
-"""What a watch says becomes a record only where a decision may depend on it."""
+"""A watch event becomes a record only if a decision may depend on it."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def _status(
     return replace(pod, status=status)
 
 
-def test_a_list_tells_what_vanished_and_what_is_new() -> None:
+def test_list_yields_deletions_and_additions() -> None:
     fold = a_fold(*DEFAULT)
     state = fold.state
     kept, gone, changed = a_pod("kept"), a_pod("gone"), a_pod("changed")
@@ -55,11 +55,11 @@ def test_a_list_tells_what_vanished_and_what_is_new() -> None:
     for number, pod in enumerate((kept, gone, changed, unreadable), 1):
         fold.apply(r.ObjectObserved(pod, number))
     listed = (kept, labelled(changed, app="x"), new)
-    news = []
+    changes = []
     for record in observe_list(state, Resource.PODS, listed, {"default/unreadable"}):
         fold.apply(record)
-        news.append(record)
-    assert news == [
+        changes.append(record)
+    assert changes == [
         r.ObjectDeleted("Pod", "default/gone", "pod-gone"),
         r.PodUpdated("default/changed", "pod-changed", labels={"app": "x"}, phase="Pending"),
         r.PodObserved(
@@ -70,7 +70,7 @@ def test_a_list_tells_what_vanished_and_what_is_new() -> None:
     assert not [*observe_list(state, Resource.PODS, listed, {"default/unreadable"})]
 
 
-def test_a_list_of_nodes_tells_of_nodes_alone() -> None:
+def test_list_of_nodes_deletes_nodes_only() -> None:
     fold = a_fold(*DEFAULT)
     fold.apply_all([r.ObjectObserved(a_node("n0")), r.ObjectObserved(a_pod("p"))])
     assert [*observe_list(fold.state, Resource.NODES, ())] == [
@@ -78,16 +78,15 @@ def test_a_list_of_nodes_tells_of_nodes_alone() -> None:
     ]
 
 
-def test_a_list_tells_of_one_that_was_replaced_under_its_name() -> None:
-    """As the watch would have: whoever works for the old pod hears that it went."""
+def test_list_yields_deletion_of_replaced_object() -> None:
     fold = a_fold(*DEFAULT)
     fold.apply_all([r.ObjectObserved(a_node("n0")), r.ObjectObserved(a_pod("p", on="n0"), 1)])
     again = a_pod("p", uid="second")
-    news = []
+    changes = []
     for record in observe_list(fold.state, Resource.PODS, (again,), {"default/q"}):
         fold.apply(record)
-        news.append(record)
-    assert news[0] == r.ObjectDeleted("Pod", "default/p", "pod-p")
+        changes.append(record)
+    assert changes[0] == r.ObjectDeleted("Pod", "default/p", "pod-p")
     assert fold.state.pods["default/p"].info.pod == again
     assert not [*observe_list(fold.state, Resource.PODS, (again,))]
     finished = in_phase(a_pod("p", uid="third"), "Succeeded")
@@ -98,7 +97,7 @@ def test_a_list_tells_of_one_that_was_replaced_under_its_name() -> None:
     assert not [*last]
 
 
-def test_a_node_that_was_replaced_went_and_came() -> None:
+def test_replaced_node_is_deleted_and_added() -> None:
     fold = a_fold(*DEFAULT)
     fold.apply(r.ObjectObserved(a_node("n0")))
     another = msgspec.structs.replace(a_node("n0"), metadata=ObjectMeta(name="n0", uid="another"))
@@ -108,7 +107,7 @@ def test_a_node_that_was_replaced_went_and_came() -> None:
     ]
 
 
-def test_a_pod_recreated_under_its_name_replaces_the_old_one() -> None:
+def test_recreated_pod_replaces_old_pod() -> None:
     fold = a_fold(*DEFAULT)
     fold.apply(r.ObjectObserved(a_node("n0")))
     fold.apply(r.ObjectObserved(a_pod("p", on="n0"), 1))
@@ -130,7 +129,7 @@ def test_a_pod_recreated_under_its_name_replaces_the_old_one() -> None:
         _status(a_pod("p")),
     ],
 )
-def test_progress_of_containers_is_no_news(noise: Pod) -> None:
+def test_container_progress_is_not_recorded(noise: Pod) -> None:
     fold = a_fold(*DEFAULT)
     assert observe_object(fold.state, noise) == r.ObjectObserved(a_pod("p"), 1)
     fold.apply(r.ObjectObserved(a_pod("p"), 1))
@@ -144,13 +143,13 @@ def test_progress_of_containers_is_no_news(noise: Pod) -> None:
         _status(a_pod("p"), resources={"cpu": "500m"}, allocated={"cpu": "1"}),
     ],
 )
-def test_a_pod_resized_in_place_counts_with_what_it_uses(resized: Pod) -> None:
+def test_pod_resized_in_place_counts_allocated_resources(resized: Pod) -> None:
     fold = a_fold(*DEFAULT)
     fold.apply(r.ObjectObserved(a_node("n0")))
     fold.apply(r.ObjectObserved(a_pod("p", on="n0")))
-    news = observe_object(fold.state, bound(resized, "n0"))
-    assert isinstance(news, r.ObjectObserved)
-    fold.apply(news)
+    change = observe_object(fold.state, bound(resized, "n0"))
+    assert isinstance(change, r.ObjectObserved)
+    fold.apply(change)
     assert fold.state.nodes.requested("cpu").tolist() == [1000]
     in_step = observe_object(fold.state, _status(a_pod("p", on="n0"), resources={"cpu": "500m"}))
     assert in_step is not None
@@ -158,7 +157,7 @@ def test_a_pod_resized_in_place_counts_with_what_it_uses(resized: Pod) -> None:
     assert fold.state.nodes.requested("cpu").tolist() == [500]
 
 
-def test_heartbeats_are_no_news_and_readiness_is() -> None:
+def test_heartbeat_is_not_recorded_but_readiness_is() -> None:
     fold = a_fold(*DEFAULT)
     ready = NodeCondition(type="Ready", status="True")
     pressure = NodeCondition(type="MemoryPressure", status="False")
@@ -171,7 +170,7 @@ def test_heartbeats_are_no_news_and_readiness_is() -> None:
     assert observe_object(fold.state, a_node("n0", conditions=(unready,))) is not None
 
 
-def test_a_finished_pod_is_gone() -> None:
+def test_finished_pod_is_deleted() -> None:
     fold = a_fold(*DEFAULT)
     pod = a_pod("p", on="n0")
     assert observe_object(fold.state, in_phase(pod, "Succeeded")) is None
@@ -180,13 +179,13 @@ def test_a_finished_pod_is_gone() -> None:
         "Pod", pod.key, pod.uid
     )
     recreated = in_phase(a_pod("p", uid="second"), "Succeeded")
-    news = observe_object(fold.state, recreated)
-    assert news is not None
-    fold.apply(news)
+    change = observe_object(fold.state, recreated)
+    assert change is not None
+    fold.apply(change)
     assert not fold.state.pods
 
 
-def test_other_objects_are_told_once() -> None:
+def test_unchanged_object_is_recorded_once() -> None:
     fold = a_fold(*DEFAULT)
     service = Service(metadata=a_pod("s", uid="one").metadata)
     assert observe_deletion(fold.state, service) is None
@@ -221,17 +220,17 @@ pictures = st.builds(
 
 
 @given(first=pictures, second=pictures)
-def test_a_small_record_says_as_much_as_the_whole_object(first: Pod, second: Pod) -> None:
-    """``PodUpdated`` leaves the state that ``ObjectObserved`` of the same pod leaves."""
+def test_pod_updated_equals_object_observed(first: Pod, second: Pod) -> None:
+    """Both records of a pod give the same state."""
     start: list[AnyObject] = [a_node("n0"), a_node("n1"), first]
-    by_news, by_object = a_fold(*DEFAULT), a_fold(*DEFAULT)
+    by_change, by_object = a_fold(*DEFAULT), a_fold(*DEFAULT)
     for item in (*start, second):
-        news = observe_object(by_news.state, item)
-        if news is not None:
-            by_news.apply(news)
-            whole = news
-            if isinstance(news, r.PodUpdated):
-                entry = by_news.state.pods["default/p"]
+        change = observe_object(by_change.state, item)
+        if change is not None:
+            by_change.apply(change)
+            whole = change
+            if isinstance(change, r.PodUpdated):
+                entry = by_change.state.pods["default/p"]
                 whole = r.ObjectObserved(entry.info.pod)
                 read = {
                     c
@@ -241,7 +240,7 @@ def test_a_small_record_says_as_much_as_the_whole_object(first: Pod, second: Pod
                 assert {*entry.info.pod.status.conditions} == read
                 assert entry.info.labels == second.labels
             by_object.apply(whole)
-    assert describe(by_news.state) == describe(by_object.state)
+    assert describe(by_change.state) == describe(by_object.state)
 
 
 copies = st.builds(
@@ -259,30 +258,34 @@ copies = st.builds(
 
 
 @given(seen=st.lists(st.tuples(copies, st.booleans()), max_size=12))
-def test_pods_like_others_are_as_if_recorded_whole(seen: list[tuple[Pod, bool]]) -> None:
-    """``PodObserved`` leaves the state that ``ObjectObserved`` of the same pod leaves, and no template
-    outlives its last pod."""
-    by_news, by_object = a_fold(*DEFAULT), a_fold(*DEFAULT)
-    for fold in (by_news, by_object):
+def test_pod_observed_equals_object_observed(seen: list[tuple[Pod, bool]]) -> None:
+    """``PodObserved`` leaves the state that ``ObjectObserved`` of the same pod leaves, and no
+    template outlives its last pod."""
+    by_change, by_object = a_fold(*DEFAULT), a_fold(*DEFAULT)
+    for fold in (by_change, by_object):
         fold.apply_all([r.ObjectObserved(a_node("n0")), r.ObjectObserved(a_node("n1"))])
     for pod, goes in seen:
-        news = observe_deletion(by_news.state, pod) if goes else observe_object(by_news.state, pod)
-        if news is None:
+        change = (
+            observe_deletion(by_change.state, pod) if goes else observe_object(by_change.state, pod)
+        )
+        if change is None:
             continue
-        by_news.apply(news)
-        if isinstance(news, r.PodObserved):
-            news = r.ObjectObserved(by_news.state.pods[news.key].info.pod)
-        by_object.apply(news)
-    assert describe(by_news.state) == describe(by_object.state)
-    assert len({e.template for e in by_news.state.pods.values()}) == len(by_news.state.templates)
+        by_change.apply(change)
+        if isinstance(change, r.PodObserved):
+            change = r.ObjectObserved(by_change.state.pods[change.key].info.pod)
+        by_object.apply(change)
+    assert describe(by_change.state) == describe(by_object.state)
+    assert len({e.template for e in by_change.state.pods.values()}) == len(
+        by_change.state.templates
+    )
 
 
-def test_a_pod_like_none_that_is_held_is_refused() -> None:
+def test_pod_observed_with_unknown_template_is_rejected() -> None:
     with pytest.raises(FoldError, match="template 7, which is unknown"):
         a_fold(*DEFAULT).apply(r.PodObserved("default/p", "pod-p", 7))
 
 
-def test_a_change_of_a_pod_never_seen_is_refused() -> None:
+def test_pod_updated_of_unknown_pod_is_rejected() -> None:
     with pytest.raises(FoldError, match="was updated but is unknown"):
         a_fold(*DEFAULT).apply(r.PodUpdated("default/p", "pod-p"))
 
@@ -294,7 +297,7 @@ UNSCHEDULABLE = PodCondition(type="PodScheduled", status="False", reason="Unsche
 @pytest.mark.parametrize("answered_first", [False, True])
 @pytest.mark.parametrize("copied", [(), (ZONE,), (ZONE, REGION)])
 @pytest.mark.parametrize("conditions", [(), (UNSCHEDULABLE,)])
-def test_a_binding_that_the_watch_shows_is_small_and_said_once(
+def test_observed_binding_is_recorded_once_as_bound(
     conditions: tuple[PodCondition, ...], copied: tuple[str, ...], answered_first: bool
 ) -> None:
     of_node = dict.fromkeys(copied, "a") | {"other": "b"}
@@ -328,7 +331,7 @@ def test_a_binding_that_the_watch_shows_is_small_and_said_once(
     ],
     ids=["elsewhere", "labelled", "running", "deleted"],
 )
-def test_a_binding_with_other_news_is_told_whole(seen: Pod) -> None:
+def test_observed_binding_with_other_changes_is_recorded_in_full(seen: Pod) -> None:
     fold = a_fold(*DEFAULT)
     for name in ("n", "elsewhere"):
         fold.apply(r.ObjectObserved(a_node(name)))
@@ -340,7 +343,7 @@ def test_a_binding_with_other_news_is_told_whole(seen: Pod) -> None:
     assert fold.state.pods["default/p"].info.pod == seen
 
 
-def test_a_binding_shown_where_the_pod_was_not_placed_is_refused() -> None:
+def test_binding_observed_on_another_node_is_rejected() -> None:
     fold = a_fold(*DEFAULT)
     fold.apply(r.ObjectObserved(a_pod("p"), 1))
     with pytest.raises(FoldError, match="was not assigned"):

@@ -1,4 +1,4 @@
-"""The queue, driven by records: who waits where, for what and for how long."""
+"""The scheduling queue, driven by records."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def test_backoff_doubles_up_to_ten_seconds() -> None:
         assert queue.names() == ["p"]
 
 
-def test_errors_back_off_by_a_count_of_their_own() -> None:
+def test_errors_back_off_by_their_own_count() -> None:
     queue = Queue()
     queue.see(a_pod("p"))
     for _ in range(3):
@@ -125,11 +125,11 @@ def test_errors_back_off_by_a_count_of_their_own() -> None:
         queue.pass_time(0.001)
     queue.reject("NodeWatcher")
     queue.see(a_node("n1"))
-    # The fourth rejection: eight seconds, whatever errors there were between.
+    # The fourth rejection: eight seconds, regardless of errors in between.
     assert queue.queue.next_timer_ns() == queue.fold.state.now_ns + 8 * NS_PER_S
 
 
-def test_a_backoff_that_is_over_by_then_costs_nothing() -> None:
+def test_expired_backoff_is_skipped() -> None:
     queue = Queue()
     queue.see(a_pod("p"))
     queue.reject("NodeWatcher")
@@ -138,7 +138,7 @@ def test_a_backoff_that_is_over_by_then_costs_nothing() -> None:
     assert queue.names() == ["p"]
 
 
-def test_after_five_minutes_a_rejected_pod_is_tried_again() -> None:
+def test_rejected_pod_is_requeued_after_five_minutes() -> None:
     queue = Queue()
     queue.see(a_pod("p"))
     queue.reject("RoomWatcher")
@@ -149,7 +149,7 @@ def test_after_five_minutes_a_rejected_pod_is_tried_again() -> None:
     assert queue.names() == ["p"]
 
 
-def test_a_pod_that_no_plugin_rejected_just_backs_off() -> None:
+def test_pod_without_rejecting_plugin_backs_off() -> None:
     queue = Queue()
     queue.see(a_pod("p"))
     queue.reject()
@@ -158,7 +158,7 @@ def test_a_pod_that_no_plugin_rejected_just_backs_off() -> None:
     assert queue.names() == ["p"]
 
 
-def test_only_events_of_the_rejecting_plugins_wake() -> None:
+def test_only_events_of_rejecting_plugins_requeue() -> None:
     queue = Queue()
     queue.see(a_pod("room"), a_pod("node"))
     queue.reject("RoomWatcher")
@@ -173,7 +173,7 @@ def test_only_events_of_the_rejecting_plugins_wake() -> None:
     assert queue.names() == ["node", "room"]
 
 
-def test_a_flood_that_concerns_nobody_wakes_nobody() -> None:
+def test_irrelevant_events_requeue_no_pod() -> None:
     queue = Queue()
     for number in range(50):
         queue.see(a_pod(f"p{number}"))
@@ -185,7 +185,7 @@ def test_a_flood_that_concerns_nobody_wakes_nobody() -> None:
     assert len(queue.queue.unschedulable) == 50
 
 
-def test_a_hint_that_raises_counts_as_queue() -> None:
+def test_failing_hint_counts_as_queue() -> None:
     queue = Queue(Broken)
     queue.see(a_pod("p"))
     queue.reject("Broken")
@@ -194,7 +194,7 @@ def test_a_hint_that_raises_counts_as_queue() -> None:
     assert queue.names() == ["p"]
 
 
-def test_an_event_during_the_binding_is_not_lost() -> None:
+def test_event_during_binding_requeues_after_failure() -> None:
     queue = Queue()
     queue.see(a_pod("p"))
     assigned = queue.assign()
@@ -203,7 +203,7 @@ def test_an_event_during_the_binding_is_not_lost() -> None:
     assert list(queue.queue.backoff) == ["default/p"]
 
 
-def test_an_event_before_the_decision_does_not_count() -> None:
+def test_event_before_decision_is_ignored() -> None:
     queue = Queue()
     queue.see(a_pod("p"), a_pod("long"))
     queue.assign()
@@ -213,7 +213,7 @@ def test_an_event_before_the_decision_does_not_count() -> None:
     assert list(queue.queue.unschedulable) == [assigned.key]
 
 
-def test_the_room_a_pod_gives_back_wakes_others_but_not_itself() -> None:
+def test_failed_binding_requeues_other_pods_only() -> None:
     queue = Queue()
     queue.see(a_pod("first"), a_pod("second"))
     assigned = queue.assign()
@@ -224,7 +224,7 @@ def test_the_room_a_pod_gives_back_wakes_others_but_not_itself() -> None:
     assert queue.names() == ["second"]
 
 
-def test_a_pod_that_went_to_another_node_than_assumed_frees_ours() -> None:
+def test_pod_bound_elsewhere_releases_assumed_node() -> None:
     queue = Queue()
     queue.see(a_node("n1"), a_pod("first"), a_pod("second"))
     queue.assign("n0")
@@ -235,7 +235,7 @@ def test_a_pod_that_went_to_another_node_than_assumed_frees_ours() -> None:
     assert queue.fold.state.nodes.pod_count.tolist() == [0, 1]
 
 
-def test_what_a_pending_plugin_waited_for_skips_the_backoff() -> None:
+def test_event_of_pending_plugin_skips_backoff() -> None:
     queue = Queue()
     queue.see(a_pod("p"))
     queue.reject("RoomWatcher", pending=("NodeWatcher",))
@@ -243,7 +243,7 @@ def test_what_a_pending_plugin_waited_for_skips_the_backoff() -> None:
     assert queue.names() == ["p"]
 
 
-def test_with_a_pending_plugin_another_ones_event_still_backs_off() -> None:
+def test_event_of_other_plugin_backs_off_despite_pending_plugin() -> None:
     queue = Queue()
     other = a_pod("other", on="n0")
     queue.see(a_pod("p"), other)
@@ -252,7 +252,7 @@ def test_with_a_pending_plugin_another_ones_event_still_backs_off() -> None:
     assert list(queue.queue.backoff) == ["default/p"]
 
 
-def test_its_own_update_wakes_a_pod_and_no_other() -> None:
+def test_own_update_requeues_only_that_pod() -> None:
     queue = Queue()
     queue.see(a_pod("p"), a_pod("q"))
     queue.reject("RoomWatcher")
@@ -262,7 +262,7 @@ def test_its_own_update_wakes_a_pod_and_no_other() -> None:
     assert queue.names() == ["p"]
 
 
-def test_its_own_update_during_the_binding_is_not_lost() -> None:
+def test_own_update_during_binding_requeues_after_failure() -> None:
     queue = Queue()
     queue.see(a_pod("p"))
     assigned = queue.assign()
@@ -271,7 +271,7 @@ def test_its_own_update_during_the_binding_is_not_lost() -> None:
     assert list(queue.queue.backoff) == ["default/p"]
 
 
-def test_gated_pods_wait_for_their_gates() -> None:
+def test_gated_pod_waits_until_gates_are_removed() -> None:
     queue = Queue()
     queue.see(a_pod("p", gates=("a", "b")))
     assert list(queue.queue.gated) == ["default/p"]
@@ -283,8 +283,8 @@ def test_gated_pods_wait_for_their_gates() -> None:
     assert queue.names() == ["p"]
 
 
-def test_a_pod_is_there_to_be_tried_when_its_gate_was_first_open() -> None:
-    """``InitialAttemptTimestamp``: whoever opened it, and once for all."""
+def test_entered_at_is_set_once_when_first_ungated() -> None:
+    """``InitialAttemptTimestamp``."""
     queue = Queue(NodeGate)
     queue.see(a_pod("p"))
     [pod] = queue.queue
@@ -303,8 +303,8 @@ def test_a_pod_is_there_to_be_tried_when_its_gate_was_first_open() -> None:
     assert pod.entered_at_ns == 1000 * NS_PER_S
 
 
-def test_a_pod_that_was_gated_in_its_own_time_is_woken_by_who_rejected_it() -> None:
-    """A journal has a decision about a pod that a later release of a plugin holds back."""
+def test_decision_about_gated_pod_is_a_replay_mismatch() -> None:
+    """A later release of a plugin gates a pod that has a recorded decision."""
     queue = Queue(SchedulingGates, NodeWatcher)
     queue.see(a_pod("p", gates=("a",)))
     [pod] = queue.queue
@@ -314,7 +314,7 @@ def test_a_pod_that_was_gated_in_its_own_time_is_woken_by_who_rejected_it() -> N
     assert list(queue.queue.backoff) == ["default/p"]
 
 
-def test_a_pre_enqueue_that_raises_holds_back_its_pod_alone() -> None:
+def test_failing_pre_enqueue_gates_only_its_pod() -> None:
     queue = Queue(BrokenGate)
     queue.see(a_pod("bad", labels={"bad": "yes"}), a_pod("good"))
     assert list(queue.queue.gated) == ["default/bad"]
@@ -323,7 +323,7 @@ def test_a_pre_enqueue_that_raises_holds_back_its_pod_alone() -> None:
     assert sorted(queue.names()) == ["bad", "good"]
 
 
-def test_priority_comes_first_and_then_who_waits_longest() -> None:
+def test_order_is_by_priority_then_waiting_time() -> None:
     queue = Queue()
     queue.see(a_pod("old"))
     queue.pass_time(1)
@@ -331,19 +331,19 @@ def test_priority_comes_first_and_then_who_waits_longest() -> None:
     assert queue.names() == ["vip", "old", "new", "newest"]
 
 
-def test_a_retried_pod_stands_behind_those_that_came_before_its_rejection() -> None:
+def test_requeued_pod_sorts_by_time_of_rejection() -> None:
     queue = Queue()
     queue.see(a_pod("first"), a_pod("second"))
     assigned = queue.assign()
     queue.pass_time(1)
     queue.unbind(assigned, Code.ERROR)
     queue.pass_time(10)
-    # Nobody looked at the head meanwhile: what the first attempt left in the heap does not count.
+    # The stale heap entry of the first attempt does not count.
     assert queue.names() == ["second", "first"]
     assert queue.head().info.name == "second"
 
 
-def test_a_queue_sort_with_less_alone() -> None:
+def test_queue_sort_with_less_only() -> None:
     queue = Queue(ByName)
     queue.see(a_pod("c"), a_pod("a"), a_pod("b", labels={"rank": "z"}))
     assert queue.names() == ["a", "c", "b"]
@@ -352,7 +352,7 @@ def test_a_queue_sort_with_less_alone() -> None:
     assert queue.head().info.name == "c"
 
 
-def test_each_profile_has_its_own_pods_and_plugins() -> None:
+def test_profiles_have_separate_pods_and_plugins() -> None:
     specs = (profile_of(NodeWatcher), profile_of(RoomWatcher, name="batch"))
     fold = a_fold(NodeWatcher, RoomWatcher, profiles=specs)
     for pod in (a_pod("p"), a_pod("q", scheduler="batch"), a_pod("r", scheduler="else")):
@@ -363,11 +363,11 @@ def test_each_profile_has_its_own_pods_and_plugins() -> None:
         fold.apply(r.Rejected(key, uid, 1, "no", ("NodeWatcher",)))
     fold.apply(r.TurnStarted(20 * NS_PER_S))
     fold.apply(r.ObjectObserved(a_node("n0")))
-    # The batch profile has no NodeWatcher, so nobody says QUEUE for its pod.
+    # The batch profile has no NodeWatcher, so no hint returns QUEUE for its pod.
     assert [pod.info.name for pod in queue.in_order()] == ["p"]
 
 
-def test_a_new_configuration_sorts_everybody_in_afresh() -> None:
+def test_new_profiles_sort_all_waiting_pods() -> None:
     queue = Queue()
     queue.see(a_pod("p"), a_pod("q"), a_pod("other", scheduler="batch"))
     queue.reject("NodeWatcher")
@@ -379,7 +379,7 @@ def test_a_new_configuration_sorts_everybody_in_afresh() -> None:
     assert queue.names() == ["other"]
 
 
-def test_a_binding_that_fails_after_its_profile_went_ends_there() -> None:
+def test_failed_binding_of_removed_profile_leaves_the_queue() -> None:
     queue = Queue()
     queue.see(a_pod("p"))
     assigned = queue.assign()
@@ -389,7 +389,7 @@ def test_a_binding_that_fails_after_its_profile_went_ends_there() -> None:
     assert list(queue.queue.in_flight) == []
 
 
-def test_a_decision_about_a_pod_that_does_not_wait_is_refused() -> None:
+def test_decision_about_unqueued_pod_is_rejected() -> None:
     queue = Queue()
     queue.see(a_pod("p"))
     queue.assign()
@@ -400,15 +400,15 @@ def test_a_decision_about_a_pod_that_does_not_wait_is_refused() -> None:
         queue.assign("nowhere")
 
 
-def test_time_does_not_run_backwards() -> None:
+def test_decreasing_time_is_rejected() -> None:
     queue = Queue()
     queue.pass_time(5)
     with pytest.raises(FoldError, match="backwards"):
         queue.pass_time(-1)
 
 
-def test_a_fold_needs_no_reader() -> None:
-    """The order is the same whether or not somebody looked at the head in between."""
+def test_order_does_not_depend_on_reads() -> None:
+    """Reading the head in between does not change the order."""
     watched, unwatched = Queue(), Queue()
     for queue in (watched, unwatched):
         for number in range(200):

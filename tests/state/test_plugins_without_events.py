@@ -1,4 +1,4 @@
-"""Who wakes the pods that a plugin rejected which does not say what may lift its rejections."""
+"""Events for plugins without registrations (no ``EnqueueExtensions``)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tests.state.queue_driver import Queue
 
 
 class Silent(FilterPlugin):
-    """Registers no events, since it does not know that it could."""
+    """Does not implement EnqueueExtensions."""
 
     name: ClassVar[str] = "Silent"
     api_version: ClassVar[int] = 1
@@ -40,7 +40,7 @@ class Silent(FilterPlugin):
 
 
 class Deaf(Silent, EnqueueExtensions):
-    """Registers that it has an interest in nothing."""
+    """Registers an empty list of events."""
 
     name: ClassVar[str] = "Deaf"
 
@@ -49,7 +49,7 @@ class Deaf(Silent, EnqueueExtensions):
 
 
 class OnlyScores(ScorePlugin):
-    """Rejects nobody, as far as its interface goes."""
+    """Has no extension point that rejects."""
 
     name: ClassVar[str] = "OnlyScores"
     api_version: ClassVar[int] = 1
@@ -59,7 +59,7 @@ class OnlyScores(ScorePlugin):
 
 
 class SilentGate(PreEnqueuePlugin):
-    """Holds pods back until there is a node of the name ``open``."""
+    """Gates pods until a node named ``open`` exists."""
 
     name: ClassVar[str] = "SilentGate"
     api_version: ClassVar[int] = 1
@@ -110,7 +110,7 @@ UNHEARD = {
 
 
 @pytest.mark.parametrize("happen", HEARD.values(), ids=HEARD)
-def test_a_plugin_that_registers_nothing_is_asked_again_after_each_event(
+def test_events_requeue_pods_of_plugin_without_registrations(
     happen: Callable[[Queue], None],
 ) -> None:
     """``UnrollWildCardResource`` of kube-scheduler: pods, nodes and storage."""
@@ -120,7 +120,7 @@ def test_a_plugin_that_registers_nothing_is_asked_again_after_each_event(
 
 
 @pytest.mark.parametrize("happen", UNHEARD.values(), ids=UNHEARD)
-def test_but_not_after_events_that_kube_scheduler_leaves_out(
+def test_events_that_kube_scheduler_excludes_requeue_no_pod(
     happen: Callable[[Queue], None],
 ) -> None:
     queue = rejected(Silent)
@@ -136,7 +136,9 @@ def test_but_not_after_events_that_kube_scheduler_leaves_out(
         pytest.param(OnlyScores, id="nothing to reject with"),
     ],
 )
-def test_others_wait_for_the_flush(plugin: type[Plugin], happen: Callable[[Queue], None]) -> None:
+def test_plugins_that_opted_out_wait_for_the_flush(
+    plugin: type[Plugin], happen: Callable[[Queue], None]
+) -> None:
     queue = rejected(plugin)
     happen(queue)
     assert "default/p" in queue.queue.unschedulable
@@ -144,7 +146,7 @@ def test_others_wait_for_the_flush(plugin: type[Plugin], happen: Callable[[Queue
     assert "default/p" in queue.queue.active
 
 
-def test_a_gate_of_a_plugin_that_registers_nothing() -> None:
+def test_event_ungates_pod_of_plugin_without_registrations() -> None:
     queue = Queue(SilentGate)
     queue.see(a_pod("p"), a_node("n1"))
     assert "default/p" in queue.queue.gated

@@ -1,4 +1,4 @@
-"""Room that was kept for a nominated pod and is not any more: who is told."""
+"""Ended nominations: which pods are requeued."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def nominated(pod: Pod, node: str) -> Pod:
 
 
 def world() -> Queue:
-    """``big`` is nominated to n0; pods of lower, equal and higher priority were refused since."""
+    """``big`` is nominated to n0; pods of lower, equal and higher priority were rejected since."""
     queue = Queue(RoomWatcher)
     queue.see(a_node("n1"), BIG)
     queue.reject("RoomWatcher", nominated="n0")
@@ -89,7 +89,7 @@ ways = pytest.mark.parametrize("lose", WAYS, ids=lambda way: way.__name__)
 
 
 @ways
-def test_those_whom_it_kept_out_are_tried_again(lose: Callable[[Queue], None]) -> None:
+def test_ended_nomination_requeues_blocked_pods(lose: Callable[[Queue], None]) -> None:
     queue = world()
     lose(queue)
     assert {SMALL, PEER} <= {*queue.queue.backoff}
@@ -127,20 +127,20 @@ def shown_again(queue: Queue) -> None:
     ],
     ids=lambda way: way.__name__,
 )  # fmt: skip
-def test_room_that_is_kept_or_used_is_no_news(keep: Callable[[Queue], None]) -> None:
+def test_kept_or_used_nomination_requeues_no_pod(keep: Callable[[Queue], None]) -> None:
     queue = world()
     keep(queue)
     assert {SMALL, PEER, HIGH} <= {*queue.queue.unschedulable}
 
 
-def test_who_is_displaced_looks_for_another_node() -> None:
+def test_pod_with_cleared_nomination_is_requeued() -> None:
     queue = world()
     displaced(queue)
     assert BIG.key in queue.queue.backoff
 
 
 @pytest.mark.parametrize(("key", "heard"), [(SMALL, True), (PEER, True), (HIGH, False)])
-def test_who_was_being_tried_meanwhile_hears_of_it(key: str, heard: bool) -> None:
+def test_in_flight_pod_gets_event_of_ended_nomination(key: str, heard: bool) -> None:
     queue = world()
     tried_anew(queue, key)
     assigned = queue.assign("n1")

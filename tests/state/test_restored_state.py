@@ -1,5 +1,4 @@
-"""What a state remembers of its past by the order in which something came, or by something that is no
-more, is remembered by one that was restored."""
+"""Restored states keep orders of arrival, and facts about objects that were deleted since."""
 
 from __future__ import annotations
 
@@ -54,8 +53,8 @@ def _of_job(job: str, name: str, requests: dict[str, str], node: str = "") -> An
     )  # fmt: skip
 
 
-def test_a_resource_that_no_node_offers_any_more_counts_for_sessions_as_before() -> None:
-    """Of what there is none of, a job that uses it has all: its share is the largest."""
+def test_restored_table_keeps_resources_that_no_node_has() -> None:
+    """A job that uses a resource without capacity has the largest share."""
     scheduling = Scheduling()
     scheduling.apply(SessionsLoaded((_a_session(),)))
     scheduling.see(made("IncubatorQueue", "default", spec={"weight": 1}))
@@ -92,8 +91,8 @@ def _a_claim(uid: str) -> AnyObject:
     return made("PersistentVolumeClaim", "c", "d", uid=uid, spec=spec)
 
 
-def test_the_node_chosen_for_a_claim_whose_namesake_had_another() -> None:
-    """The pod that was seen first was placed last: for the claim that is there now."""
+def test_restored_volume_binding_uses_reservation_of_current_claim() -> None:
+    """The pod observed first was placed last, for the current claim."""
     plugins = (NodeAffinityPlugin, VolumeBinding)
     scheduling = Scheduling(*plugins)
     scheduling.see(*(a_node(f"n{i}") for i in range(3)))
@@ -116,7 +115,7 @@ def test_the_node_chosen_for_a_claim_whose_namesake_had_another() -> None:
 
 
 class FewestFirst(QueueSortPlugin):
-    """The pods of whoever had the fewest pods on nodes when they came."""
+    """Sorts by the number of pods that the namespace had on nodes at arrival."""
 
     name: ClassVar[str] = "FewestFirst"
     api_version: ClassVar[int] = 1
@@ -135,7 +134,7 @@ class FewestFirst(QueueSortPlugin):
 
 
 class ByName(FewestFirst):
-    """The same, with a key that is more than numbers."""
+    """The same, with a key that has text."""
 
     name: ClassVar[str] = "ByName"
 
@@ -144,7 +143,7 @@ class ByName(FewestFirst):
 
 
 class ByNothingPlain(FewestFirst):
-    """The same, with keys that cannot be stored: by what is the case at the start."""
+    """The same, with keys that cannot be stored and are computed again."""
 
     name: ClassVar[str] = "ByNothingPlain"
 
@@ -153,7 +152,7 @@ class ByNothingPlain(FewestFirst):
 
 
 @pytest.mark.parametrize("sort", [FewestFirst, ByName, ByNothingPlain])
-def test_the_queue_is_in_the_order_in_which_pods_were_sorted_in(
+def test_restored_queue_keeps_sort_keys(
     sort: type[QueueSortPlugin],
 ) -> None:
     scheduling = Scheduling(sort)
@@ -172,14 +171,14 @@ def test_the_queue_is_in_the_order_in_which_pods_were_sorted_in(
 
 
 class Rack(CustomResource):
-    """Of which there are some."""
+    """A custom resource."""
 
     definition: ClassVar[CustomDefinition] = CustomDefinition("example.com", "v1", "racks", "Rack")
     rooms: int = 0
 
 
 class Racked(FilterPlugin):
-    """Passes while there are racks. It looks at them only when it is told that they changed."""
+    """Passes while there are racks; reads them only after objects_version changed."""
 
     name: ClassVar[str] = "Racked"
     api_version: ClassVar[int] = 1
@@ -199,7 +198,7 @@ class Racked(FilterPlugin):
         return SUCCESS if self._rooms else Status.unschedulable("no racks")
 
 
-def test_a_plugin_that_looked_at_custom_resources_while_it_was_made() -> None:
+def test_restored_custom_resources_reach_plugin_that_read_them_at_init() -> None:
     scheduling = Scheduling(Racked)
     rack = CustomObject(
         metadata=ObjectMeta(name="r", uid="r"), resource="racks.example.com", content={"rooms": 1}

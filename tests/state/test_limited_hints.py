@@ -1,4 +1,4 @@
-"""Plugins that name the pods which their hints are to be asked about."""
+"""Hints that a plugin limits to named pods (``only_for``)."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def _not_even_keys() -> Collection[str]:
 
 
 class Naming(FilterPlugin, EnqueueExtensions):
-    """Its hint says Queue to whom it is asked about, and writes that down."""
+    """Its hint returns QUEUE and logs the pod."""
 
     name: ClassVar[str] = "Naming"
     api_version: ClassVar[int] = 1
@@ -81,9 +81,9 @@ class Naming(FilterPlugin, EnqueueExtensions):
         (_nonsense, ["first", "second"]),
         (_not_even_keys, ["first", "second"]),
     ],
-    ids=["nobody", "second", "backwards", "raises", "nonsense", "no keys"],
+    ids=["none", "second", "backwards", "raises", "nonsense", "no keys"],
 )
-def test_the_hint_is_asked_about_those_named_in_the_order_in_which_they_wait(
+def test_hint_is_evaluated_for_named_pods_in_waiting_order(
     names: Callable[[], Collection[str]], asked: list[str]
 ) -> None:
     class Own(Naming):
@@ -105,7 +105,7 @@ def _eviction(victim: str, preemptor: str) -> Eviction:
     return Eviction(Victim(f"ns/{victim}", victim), Victim(f"ns/{preemptor}", preemptor), "n0")
 
 
-def test_room_is_made_when_the_last_eviction_ended() -> None:
+def test_preemptor_is_completed_after_last_eviction() -> None:
     evictions = Evictions()
     evictions.begin(_eviction("a", "p"))
     evictions.begin(_eviction("b", "p"))
@@ -120,7 +120,7 @@ def test_room_is_made_when_the_last_eviction_ended() -> None:
     assert not evictions.completed_for
 
 
-def test_a_victim_that_is_chosen_for_another_pod_frees_the_first() -> None:
+def test_victim_of_another_preemptor_completes_the_first() -> None:
     evictions = Evictions()
     evictions.begin(_eviction("a", "p"))
     evictions.begin(_eviction("a", "q"))
@@ -128,7 +128,7 @@ def test_a_victim_that_is_chosen_for_another_pod_frees_the_first() -> None:
     assert evictions.completed_for == {"p": "ns/p"}
 
 
-def test_nothing_is_kept_of_a_pod_that_went_before_its_victims() -> None:
+def test_deleted_preemptor_leaves_no_eviction_state() -> None:
     evictions = Evictions()
     evictions.begin(_eviction("a", "p"))
     evictions.begin(_eviction("b", "p"))
@@ -138,7 +138,6 @@ def test_nothing_is_kept_of_a_pod_that_went_before_its_victims() -> None:
     assert not evictions.pending_for("p")
     assert not evictions.completed_for
     assert not evictions
-    # Nor that it was forgotten.
     evictions.begin(_eviction("c", "p"))
     evictions.end("c")
     assert evictions.completed_for == {"p": "ns/p"}
