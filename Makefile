@@ -1,4 +1,4 @@
-# Every target sets itself up: a machine with python3, make and a package index is enough.
+# Each target installs what it needs: python3, make and a package index are sufficient.
 PYTHON ?= python3
 VENV   ?= .venv
 BIN     = $(VENV)/bin
@@ -11,13 +11,13 @@ FIRST ?= 0
 PROCESSES ?= 1
 KILLS ?= 20
 
-# Many tests start processes: where Python may not keep bytecode, each would compile the whole package anew.
+# Many tests start processes; without stored bytecode, each one would compile the package.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test fuzz simulate takeover benchmark soak lint types contracts constraints audit clean
 
-help:  ## show the targets
+help:  ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 $(STAMP): pyproject.toml constraints.txt plugins/asched-gpu/pyproject.toml
@@ -32,24 +32,24 @@ setup: $(STAMP)  ## create the virtual environment with pinned, hash-checked dep
 demo: $(STAMP)  ## schedule 2,000 pods on a simulated 200-node cluster, live
 	@$(BIN)/asched demo
 
-test: lint types contracts audit  ## everything CI runs: style, types, import contracts, tests
+test: lint types contracts audit  ## run everything that CI runs: style, types, import contracts, tests
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 	@$(BIN)/python -m pytest -c plugins/asched-gpu/pyproject.toml plugins/asched-gpu/tests
 
-fuzz: $(STAMP)  ## the property tests with new random examples each time
+fuzz: $(STAMP)  ## run the property tests with new random examples
 	@HYPOTHESIS_PROFILE=fuzz $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 	@HYPOTHESIS_PROFILE=fuzz $(BIN)/python -m pytest -c plugins/asched-gpu/pyproject.toml plugins/asched-gpu/tests
 
-simulate: $(STAMP)  ## the daemon through SEEDS seeds of drawn faults, on a virtual clock (FIRST, PROCESSES)
+simulate: $(STAMP)  ## run the daemon with random faults for SEEDS seeds on a virtual clock (FIRST, PROCESSES)
 	@$(BIN)/python -m tests.fault_simulation --seeds $(SEEDS) --first $(FIRST) --processes $(PROCESSES)
 
-takeover: $(STAMP)  ## kill the leader of two replicas KILLS times under load, with either kind of journal
+takeover: $(STAMP)  ## kill the leader of two replicas KILLS times under load, with both kinds of journal
 	@$(BIN)/python -m tests.replicas --kills $(KILLS)
 
-benchmark: $(STAMP)  ## measure all of docs/performance.md (SCHEDULER_PERF: Kubernetes' folder of that name)
+benchmark: $(STAMP)  ## measure the figures of docs/performance.md (SCHEDULER_PERF: that folder of Kubernetes)
 	@$(BIN)/python -m benchmarks.suite --definitions $(SCHEDULER_PERF)
 
-soak: $(STAMP)  ## half an hour of pods that come and go: does anything grow? (MINUTES, RATE)
+soak: $(STAMP)  ## create and delete pods for MINUTES minutes and check for growth (RATE)
 	@$(BIN)/python -m benchmarks.soak --minutes $(MINUTES) --rate $(RATE)
 
 lint: $(STAMP)
@@ -62,10 +62,10 @@ types: $(STAMP)
 contracts: $(STAMP)
 	@$(BIN)/lint-imports
 
-audit: $(STAMP)  ## known vulnerabilities of the dependencies, where a source of advisories can be reached
+audit: $(STAMP)  ## check dependencies for known vulnerabilities, if a source of advisories is reachable
 	@$(BIN)/python -m tests.security.audit
 
-constraints:  ## pin the newest allowed versions again (needs pip-tools in the environment)
+constraints:  ## update the pins to the newest allowed versions (needs pip-tools)
 	@$(BIN)/pip-compile --quiet --upgrade --generate-hashes --no-emit-index-url --no-emit-find-links \
 	  --no-emit-trusted-host --no-header --no-annotate --extra dev --allow-unsafe --strip-extras \
 	  -o constraints.txt pyproject.toml

@@ -86,7 +86,7 @@ async def test_an_altered_decision_is_shown_in_both_forms() -> None:
     assert '"node":"b"' in report.divergence.decided
 
 
-@pytest.mark.parametrize("field", ["attempt", "feasible", "score", "ties"])
+@pytest.mark.parametrize("field", ["attempt", "feasible_nodes", "score", "ties"])
 async def test_every_field_of_a_decision_counts(field: str) -> None:
     recording = Recording()
     recording.see(node("a"), node("b"), pod("p"))
@@ -248,9 +248,9 @@ def test_under_any_hash_seed(journal: Path, seed: str) -> None:
 @pytest.mark.parametrize(
     ("args", "complaint"),
     [
-        ((), "nothing to do without --verify"),
+        ((), "replay does nothing without --verify"),
         (("--verify", "--from", "9", "--to", "8"), "--to 8 is before --from 9"),
-        (("--verify", "--from", "100000"), "--from 100000 is beyond the journal's end"),
+        (("--verify", "--from", "100000"), "--from 100000 is beyond the end of the journal"),
     ],
 )
 def test_mistakes(journal: Path, args: Sequence[str], complaint: str) -> None:

@@ -113,6 +113,6 @@ def test_the_command(journal: Path) -> None:
 
     before = run("explain", "p7-0", "-o", "json")
     assert "checkpoint(s) written, the last one at record" in run("checkpoint", "--every", "25")
-    assert run("checkpoint") == "the journal's end is kept already\n"
+    assert run("checkpoint") == "the journal has a checkpoint at its end\n"
     assert run("explain", "p7-0", "-o", "json") == before
     assert "all identical" in run("replay", "--verify")

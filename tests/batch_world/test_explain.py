@@ -1,4 +1,4 @@
-"""``asched explain`` for jobs: why a gang was not admitted, from the journal alone."""
+"""``asched explain`` for jobs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ async def explained(w: World, name: str, session: int | None = None) -> JobExpla
         return await explain_job(store, PodName.parse(name), registry.load, session=session)
 
 
-async def test_a_gang_that_is_too_big(tmp_path: Path) -> None:
+async def test_oversized_gang_is_explained(tmp_path: Path) -> None:
     async with world(tmp_path, nodes=2, cpu="4") as w:
         prepare(w)
         add_gang(w, "huge", 6, "2")
@@ -35,7 +35,7 @@ async def test_a_gang_that_is_too_big(tmp_path: Path) -> None:
         found = await explained(w, "default/huge")
         assert found.reproduced is True
         assert not found.admitted
-        assert found.reasons[0].startswith("gang short by 6: 0 of the 6 pods it needs have places")
+        assert found.reasons[0].startswith("gang short by 6: 0 of 6 required pods have nodes")
         assert any("Insufficient cpu" in reason for reason in found.reasons)
         assert (found.queue, found.min_available, found.phase) == ("default", 6, "Pending")
         assert found.pods_before == {"Pending": 6}
@@ -44,14 +44,14 @@ async def test_a_gang_that_is_too_big(tmp_path: Path) -> None:
         assert by_pod == found
 
 
-async def test_a_gang_that_was_admitted(tmp_path: Path) -> None:
+async def test_admitted_gang_has_no_reasons(tmp_path: Path) -> None:
     async with world(tmp_path, nodes=2, cpu="4") as w:
         prepare(w)
         add_gang(w, "fits", 4, "2")
         async with w.daemon(BATCH):
             await w.until(lambda: bound(w, "fits") == 4)
         sessions = [r.number for r in await recorded(w) if isinstance(r, SessionExecuted)]
-        # The first session may have seen only some of it.
+        # The first session may have observed only part of the gang.
         found = [await explained(w, "fits", number) for number in sessions]
         admitting = [one for one in found if one.admitted and one.pods_before.get("Pending")]
         assert len(admitting) == 1
@@ -60,7 +60,7 @@ async def test_a_gang_that_was_admitted(tmp_path: Path) -> None:
         assert all(one.reproduced for one in found)
 
 
-async def test_a_queue_that_has_all_it_deserves(tmp_path: Path) -> None:
+async def test_overused_queue_is_a_reason(tmp_path: Path) -> None:
     async with world(tmp_path, nodes=2, cpu="4") as w:
         prepare(w, "gold", "iron")
         add_gang(w, "first", 1, "2", queue="gold", pods=2)
@@ -68,20 +68,19 @@ async def test_a_queue_that_has_all_it_deserves(tmp_path: Path) -> None:
         async with w.daemon(BATCH):
             await w.until(lambda: bound(w, "first") + bound(w, "rival") == 4)
             add_gang(w, "second", 3, "2", queue="gold")
-            # A session may have seen the group before its pods.
+            # A session may have observed the group before its pods.
             await w.until(lambda: "3/3" in unschedulable(w, "second").get("message", ""))
         found = await explained(w, "second")
-        standing = found.queue_usage
-        assert standing is not None
-        assert standing.name == "gold"
-        assert standing.overused
-        assert standing.share == pytest.approx(1.0)
-        assert any(
-            "queue gold is overused: it has 100% of what it deserves" in r for r in found.reasons
-        )
+        usage = found.queue_usage
+        assert usage is not None
+        assert usage.name == "gold"
+        assert usage.overused
+        assert usage.share == pytest.approx(1.0)
+        overuse = "queue gold is overused: it has 100% of its deserved share"
+        assert any(overuse in reason for reason in found.reasons)
 
 
-async def test_jobs_that_do_not_enter(tmp_path: Path) -> None:
+async def test_ignored_job_is_explained(tmp_path: Path) -> None:
     async with world(tmp_path, nodes=1) as w:
         prepare(w)
         add_gang(w, "lost", 1, "1", queue="nowhere")
@@ -96,11 +95,11 @@ async def test_jobs_that_do_not_enter(tmp_path: Path) -> None:
 
 
 async def invoked(*arguments: str) -> Result:
-    """``asched explain``, in a thread of its own: it runs an event loop."""
+    """``asched explain`` in a separate thread, because it runs an event loop."""
     return await anyio.to_thread.run_sync(CliRunner().invoke, app, ["explain", *arguments])
 
 
-async def test_a_pod_is_explained_by_the_session_that_placed_it(tmp_path: Path) -> None:
+async def test_pod_is_explained_by_its_session(tmp_path: Path) -> None:
     async with world(tmp_path, nodes=2, cpu="4") as w:
         prepare(w)
         add_gang(w, "early", 2, "1")
@@ -123,7 +122,7 @@ async def test_a_pod_is_explained_by_the_session_that_placed_it(tmp_path: Path) 
         assert json.loads(shown.stdout)["admitted"]
 
 
-async def test_the_command(tmp_path: Path) -> None:
+async def test_explain_command_for_jobs(tmp_path: Path) -> None:
     async with world(tmp_path, nodes=1, cpu="1") as w:
         prepare(w)
         add_gang(w, "huge", 3, "1")
@@ -135,7 +134,7 @@ async def test_the_command(tmp_path: Path) -> None:
     assert "job default/huge of kube-batch" in shown.stdout
     assert "recomputed from the journal: identical" in shown.stdout
     assert "gang short by" in shown.stdout
-    assert "WHAT ALLOCATE DID" in shown.stdout
+    assert "ACTION ALLOCATE" in shown.stdout
     of_pod = await invoked("default/huge-1", *journal, "-o", "json")
     assert of_pod.exit_code == 0, of_pod.output
     assert json.loads(of_pod.stdout)["job"] == "default/huge"

@@ -243,5 +243,5 @@ def test_archive_command_writes_checkpoint(tmp_path: Path) -> None:
     assert (replayed.exit_code, replayed.stdout) == (2, "")
     assert replayed.stderr == (
         "asched: nothing to replay: records 1 to 3 are in the archive (asched journal restore), and no"
-        " record follows the checkpoint after them, at 4\n"
+        " record follows the checkpoint at 4\n"
     )

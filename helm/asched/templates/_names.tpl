@@ -41,17 +41,17 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | 
 {{- end -}}
 {{- end -}}
 
-{{/* Not empty where the journal is in PostgreSQL. */}}
+{{/* Not empty for a journal in PostgreSQL. */}}
 {{- define "asched.inPostgres" -}}
 {{- .Values.journal.postgres.secret.name -}}
 {{- end -}}
 
-{{/* Not empty where a profile schedules gangs. */}}
+{{/* Not empty if a profile schedules gangs. */}}
 {{- define "asched.gangs" -}}
 {{- if contains "\"GangScheduling\"" (toJson .Values.scheduler) -}}yes{{- end -}}
 {{- end -}}
 
-{{/* Not empty where a leader is elected: replicas without an election would all schedule. */}}
+{{/* Not empty with leader election, which more than one replica needs. */}}
 {{- define "asched.elects" -}}
 {{- if gt (int .Values.replicas) 1 -}}yes{{- end -}}
 {{- end -}}

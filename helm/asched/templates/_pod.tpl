@@ -1,10 +1,10 @@
 {{/* The pod, the same in a StatefulSet and in a Deployment. */}}
 {{- define "asched.pod" -}}
-{{- include "asched.refusals" . -}}
+{{- include "asched.checks" . -}}
 metadata:
   annotations:
-    # What counts at a start only makes new pods. Profiles, extenders and batch sessions do not: the
-    # daemon takes a changed file up by itself, about a minute after it changed (the kubelet's delay).
+    # Only settings that need a restart replace the pods. The daemon applies changed profiles, extenders and
+    # batch sessions itself, about a minute later (the delay of the kubelet).
     checksum/settings: {{ toJson (list (omit .Values.settings "log") .Values.journal .Values.health (omit .Values.scheduler "profiles" "extenders") (ternary .Values.leaderElection dict (gt (int .Values.replicas) 1))) | sha256sum }}
     {{- with .Values.podAnnotations }}
     {{- toYaml . | nindent 4 }}
@@ -40,7 +40,7 @@ spec:
       env:
         - name: ASCHED_JOURNAL
           {{- if include "asched.inPostgres" . }}
-          # Not an argument: command lines are shown to everybody.
+          # Not an argument: command lines are visible to all users.
           valueFrom:
             secretKeyRef:
               name: {{ .Values.journal.postgres.secret.name }}
@@ -54,7 +54,7 @@ spec:
         httpGet: {path: /livez, port: http}
         periodSeconds: 10
         timeoutSeconds: 5
-        # The event loop may be held by a batch session, or by what a start folds at once.
+        # A batch session, or the fold at the start, may block the event loop.
         failureThreshold: 6
       readinessProbe:
         httpGet: {path: /readyz, port: http}
@@ -74,7 +74,7 @@ spec:
   volumes:
     - name: config
       configMap: {name: {{ include "asched.fullname" . }}}
-    # SQLite sorts what is large in temporary files.
+    # SQLite uses temporary files for large sorts.
     - name: tmp
       emptyDir: {sizeLimit: 256Mi}
   {{- with .Values.nodeSelector }}

@@ -1,7 +1,7 @@
 {{/*
-What no schema can say. Included by the pod's template, so that nothing is rendered without it.
+Checks that the schema cannot express. The pod template includes them, so every rendering runs them.
 */}}
-{{- define "asched.refusals" -}}
+{{- define "asched.checks" -}}
 {{- if hasKey (default dict .Values.scheduler) "leaderElection" -}}
 {{- fail "scheduler.leaderElection is set by the chart: use leaderElection" -}}
 {{- end -}}
