@@ -129,7 +129,9 @@ def _score(inspection: Inspection) -> Answer:
 
 def _preemption(state: ClusterState, profile: Profile, pod: PodInfo) -> Answer:
     """The dry run over all potential nodes, if DefaultPreemption has its turn."""
-    screening = Attempt(state, profile, pod, ShapeCache(state.nodes)).find_feasible_nodes(limit_nodes=False)
+    screening = Attempt(state, profile, pod, ShapeCache(state.nodes)).find_feasible_nodes(
+        limit_nodes=False
+    )
     plugin = _reached(profile, pod, screening, refused := RejectedNodeStatuses(state, screening))
     if plugin is None:
         return {}

@@ -15,10 +15,10 @@ from asched.batch.session_volumes import VolumeClaims
 from asched.batch.snapshot import Cache
 from asched.batch.trace import (
     ActionTrace,
-    TracedBackfill,
     Trace,
-    TracedPlacement,
+    TracedBackfill,
     TracedDecision,
+    TracedPlacement,
     TracedPreemption,
 )
 from asched.config.batch import ConfError, SessionConf, parse_conf

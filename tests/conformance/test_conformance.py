@@ -26,7 +26,7 @@ def assert_all_agree(found: Iterable[CaseResult]) -> None:
 
 
 @pytest.mark.shared
-def test_recorded_by_kube_scheduler(shared_dir: Path) -> None:
+def test_cases_recorded_by_kube_scheduler(shared_dir: Path) -> None:
     registry = PluginRegistry.discover()
     topics = topics_in(shared_dir / "golden" / "kube")
     assert topics
@@ -36,7 +36,7 @@ def test_recorded_by_kube_scheduler(shared_dir: Path) -> None:
 
 
 @pytest.mark.shared
-def test_recorded_by_kube_batch(shared_dir: Path) -> None:
+def test_cases_recorded_by_kube_batch(shared_dir: Path) -> None:
     registry = PluginRegistry.discover()
     topics = topics_in(shared_dir / "golden" / "batch")
     assert topics
@@ -46,7 +46,7 @@ def test_recorded_by_kube_batch(shared_dir: Path) -> None:
 
 
 @pytest.mark.parametrize("topic", sorted(topics_in(CASES)))
-def test_derived_by_hand(topic: str) -> None:
+def test_cases_derived_by_hand(topic: str) -> None:
     assert_all_agree(results(topic, topics_in(CASES)[topic], PluginRegistry.discover()))
 
 
@@ -66,7 +66,9 @@ def change(directory: Path, case: int, **expect: Any) -> None:
     path.write_text(json.dumps(document))
 
 
-def test_agreement_is_told_by_topic(preemption: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_report_shows_agreement_by_topic(
+    preemption: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main([str(preemption)]) == 0
     assert capsys.readouterr().out == "preemption  2 passed, 0 failed\n2 passed, 0 failed\n"
 
@@ -94,7 +96,7 @@ REFUSED = ["NodeResourcesFit", "Unschedulable", ["Insufficient cpu"]]
         ({"somethingNew": 1}, "somethingNew: expected 1, got (absent)"),
     ],
 )
-def test_what_differs_is_told(
+def test_report_shows_differences(
     preemption: Path,
     capsys: pytest.CaptureFixture[str],
     expect: Mapping[str, Any],
@@ -108,9 +110,7 @@ def test_what_differs_is_told(
     assert out.endswith("\n1 passed, 1 failed\n")
 
 
-def test_a_document_that_cannot_be_used_fails(
-    preemption: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_unusable_document_fails(preemption: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (preemption / "preemption" / "broken-1.json").write_text("{")
     (preemption / "preemption" / "half-1.json").write_text("{}")
     assert main([str(preemption)]) == 1
@@ -149,7 +149,7 @@ def sessions(tmp_path: Path) -> Path:
         ({"somethingNew": 1}, {}, "somethingNew: expected 1, got (absent)"),
     ],
 )
-def test_what_differs_in_a_session_is_told(
+def test_report_shows_differences_of_a_session(
     sessions: Path,
     capsys: pytest.CaptureFixture[str],
     stable: Mapping[str, Any],
@@ -173,6 +173,6 @@ def test_both_modes_are_compared(sessions: Path, capsys: pytest.CaptureFixture[s
     assert last == "| all | 6 | 6 | 7 → 7 | 3 → 3 | 4 → 4 | 2 → 0 |"
 
 
-def test_nothing_to_run_is_no_success(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_run_without_cases_fails(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([str(tmp_path)]) == 2
     assert "no documents" in capsys.readouterr().err

@@ -13,7 +13,7 @@ from asched.model.resources import AnyObject
 from asched.state import records as r
 from asched.state.cluster import ClusterState, PodPhase
 from asched.state.observe import observe_deletion, observe_object
-from tests.cycle.floods import made
+from tests.cycle.unrelated_events import made
 
 ZONES = ("z0", "z1", "z2")
 NAMESPACES = ("a", "b")

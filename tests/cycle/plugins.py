@@ -25,7 +25,7 @@ from asched.framework.interface import (
     ScoreAllPlugin,
     ScorePlugin,
 )
-from asched.framework.nodes import Int64Column, NodeInfo, Nodes, FilterResult
+from asched.framework.nodes import FilterResult, Int64Column, NodeInfo, Nodes
 from asched.framework.pod_info import PodInfo
 from asched.framework.scoring import normalize_to_highest
 from asched.framework.status import SUCCESS, Code, Status

@@ -12,8 +12,8 @@ from asched.model.resources import AnyObject
 from asched.state import records as r
 from asched.state.cluster import ClusterState
 from asched.state.fold import Fold
-from asched.testing.invariants import check
 from asched.state.session_records import PodGroupStatusDecided, SessionExecuted
+from asched.testing.invariants import check
 from tests.state.profiles import loader, profile_of
 
 

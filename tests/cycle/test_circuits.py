@@ -66,7 +66,7 @@ def replayed(made: Scheduling) -> None:
         fold.apply(record)
 
 
-def test_pods_are_turned_away_while_the_circuit_is_open_and_tried_when_it_closes() -> None:
+def test_pods_are_rejected_while_circuit_is_open_and_retried_when_it_closes() -> None:
     made = scheduling(optional=False)
     made.see(a_pod("a"), a_pod("b"), a_pod("c"), a_pod("d"))
     decisions = made.decide()
@@ -88,7 +88,7 @@ def test_pods_are_turned_away_while_the_circuit_is_open_and_tried_when_it_closes
     replayed(made)
 
 
-def test_after_a_pause_the_first_failure_opens_it_again_until_a_pod_was_placed() -> None:
+def test_first_failure_reopens_circuit_until_a_pod_is_assigned() -> None:
     made = scheduling(optional=False)
     made.see(a_pod("a"), a_pod("b"), a_pod("c"))
     made.decide()
@@ -105,7 +105,7 @@ def test_after_a_pause_the_first_failure_opens_it_again_until_a_pod_was_placed()
     assert isinstance(made.decide()[0], r.AttemptFailed)
 
 
-def test_pods_are_placed_without_an_optional_plugin_whose_circuit_is_open() -> None:
+def test_optional_plugin_with_open_circuit_is_skipped() -> None:
     made = scheduling(optional=True)
     made.see(a_pod("a"), a_pod("b"), a_pod("c"))
     decisions = made.decide()
@@ -117,7 +117,7 @@ def test_pods_are_placed_without_an_optional_plugin_whose_circuit_is_open() -> N
     assert set(nodes_of(made.decide()).values()) <= {"n1"}
 
 
-def test_a_checkpoint_keeps_circuits() -> None:
+def test_checkpoint_restores_circuits() -> None:
     made = scheduling(optional=False)
     made.see(a_pod("a"), a_pod("b"), a_pod("c"))
     made.decide()

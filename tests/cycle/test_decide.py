@@ -47,13 +47,13 @@ def _rejection(scheduling: Scheduling, **labels: str) -> r.Rejected:
 # -- what kube-scheduler says ---------------------------------------------------------------------
 
 
-def test_no_nodes() -> None:
+def test_pod_is_rejected_without_nodes() -> None:
     rejected = _rejection(Scheduling(RoomForAll))
     assert rejected.message == "no nodes available to schedule pods"
     assert rejected.unschedulable_plugins == ()
 
 
-def test_reasons_are_counted_and_sorted_as_text() -> None:
+def test_message_counts_reasons_and_sorts_them_as_text() -> None:
     scheduling = Scheduling(NodeUnschedulable, RoomForAll)
     for number in range(12):
         cordoned = number >= 10
@@ -65,7 +65,7 @@ def test_reasons_are_counted_and_sorted_as_text() -> None:
     assert rejected.unschedulable_plugins == ("NodeUnschedulable", "Room")
 
 
-def test_a_rejection_by_pre_filter_is_told_once() -> None:
+def test_message_has_pre_filter_rejection_once() -> None:
     scheduling = Scheduling(Gatekeeper, RoomForAll)
     scheduling.see(a_node("n0"), a_node("n1"))
     rejected = _rejection(scheduling, refuse="yes")
@@ -73,7 +73,7 @@ def test_a_rejection_by_pre_filter_is_told_once() -> None:
     assert rejected.unschedulable_plugins == ("Gatekeeper",)
 
 
-def test_nodes_that_pre_filter_left_out_are_told_and_wake_nobody_else() -> None:
+def test_message_counts_nodes_that_pre_filter_excludes() -> None:
     scheduling = Scheduling(Gatekeeper, NodeUnschedulable, RoomForAll)
     scheduling.see(a_node("n0", unschedulable=True), a_node("n1", {"cpu": "1m"}), a_node("n2"))
     rejected = _rejection(scheduling, only="n1.absent")
@@ -84,7 +84,7 @@ def test_nodes_that_pre_filter_left_out_are_told_and_wake_nobody_else() -> None:
     assert rejected.unschedulable_plugins == ("Gatekeeper", "Room")
 
 
-def test_restrictions_that_leave_no_node() -> None:
+def test_disjoint_pre_filter_restrictions_reject_the_pod() -> None:
     scheduling = Scheduling(SecondGatekeeper, Gatekeeper)
     scheduling.see(a_node("n0"), a_node("n1"))
     both = _rejection(scheduling, only="n0", also="n1")
@@ -104,14 +104,14 @@ def test_restrictions_that_leave_no_node() -> None:
     )
 
 
-def test_restricted_to_a_node_it_goes_there() -> None:
+def test_pod_restricted_to_a_node_is_assigned_to_it() -> None:
     scheduling = Scheduling(Gatekeeper, RoomForAll, EmptiestForAll)
     scheduling.see(*(a_node(f"n{number}") for number in range(5)))
     scheduling.see(a_pod("p", labels={"only": "n3"}))
     assert nodes_of(scheduling.decide()) == {"default/p": "n3"}
 
 
-def test_a_skipped_filter_is_not_run() -> None:
+def test_skipped_filter_does_not_run() -> None:
     scheduling = Scheduling(Gatekeeper)
     scheduling.see(a_node("n0"))
     # Gatekeeper's filter would fail without what its PreFilter writes.
@@ -129,14 +129,14 @@ def _rescue(**labels: str) -> r.Decision:
     return the_one(scheduling.decide())
 
 
-def test_post_filters_are_asked_until_one_made_room() -> None:
+def test_post_filters_run_until_one_succeeds() -> None:
     decision = _rescue(second="room")
     assert isinstance(decision, r.Rejected)
     assert decision.nominated_node == "n0"
     assert decision.message == "0/1 nodes are available: 1 Insufficient cpu."
 
 
-def test_what_post_filters_say_follows_the_reasons() -> None:
+def test_message_ends_with_post_filter_reasons() -> None:
     decision = _rescue()
     assert isinstance(decision, r.Rejected)
     assert decision.message == (
@@ -144,7 +144,7 @@ def test_what_post_filters_say_follows_the_reasons() -> None:
     )
 
 
-def test_a_post_filter_that_is_sure_ends_it() -> None:
+def test_unresolvable_post_filter_ends_the_phase() -> None:
     decision = _rescue(first="sure", second="room")
     assert isinstance(decision, r.Rejected)
     assert decision.nominated_node is None
@@ -153,7 +153,7 @@ def test_a_post_filter_that_is_sure_ends_it() -> None:
     )
 
 
-def test_post_filter_runs_after_a_pre_filter_rejection() -> None:
+def test_post_filter_runs_after_pre_filter_rejection() -> None:
     scheduling = Scheduling(Gatekeeper, FirstRescue)
     scheduling.see(a_node("n0"))
     rejected = _rejection(scheduling, reject="yes", first="room")
@@ -192,7 +192,7 @@ def test_post_filter_runs_after_a_pre_filter_rejection() -> None:
         ("permit none", "Permit: answered None, not a PermitResult"),
     ],
 )
-def test_a_failing_plugin_fails_its_pod_and_no_other(answer: str, point: str) -> None:
+def test_failing_plugin_fails_only_its_pod(answer: str, point: str) -> None:
     scheduling = Scheduling(Answering)
     scheduling.see(a_node("n0"), a_node("n1"))
     scheduling.see(a_pod("bad", priority=1, labels={"answer": answer}), a_pod("good"))
@@ -205,7 +205,7 @@ def test_a_failing_plugin_fails_its_pod_and_no_other(answer: str, point: str) ->
     assert assigned.key == "default/good"
 
 
-def test_an_error_of_pre_filter_fails_the_attempt() -> None:
+def test_pre_filter_error_fails_the_attempt() -> None:
     scheduling = Scheduling(Gatekeeper)
     scheduling.see(a_node("n0"))
     scheduling.see(a_pod("p", labels={"error": "yes"}))
@@ -217,7 +217,7 @@ def test_an_error_of_pre_filter_fails_the_attempt() -> None:
     )
 
 
-def test_a_failed_attempt_is_tried_again_after_its_backoff() -> None:
+def test_failed_attempt_is_retried_after_backoff() -> None:
     scheduling = Scheduling(Answering)
     scheduling.see(a_node("n0"))
     scheduling.see(a_pod("p", labels={"answer": "filter raises"}))
@@ -233,7 +233,7 @@ def test_a_failed_attempt_is_tried_again_after_its_backoff() -> None:
 # -- scoring --------------------------------------------------------------------------------------
 
 
-def test_weights_decide() -> None:
+def test_weights_change_the_best_node() -> None:
     nodes = (
         a_node("empty", {"cpu": "9", "pods": "9"}, labels={"score": "0"}),
         a_node("liked", {"cpu": "1", "pods": "9"}, labels={"score": "80"}),
@@ -247,7 +247,7 @@ def test_weights_decide() -> None:
         assert (assigned.node, assigned.score, assigned.feasible_nodes) == (winner, score, 2)
 
 
-def test_a_plugin_whose_pre_score_skips_is_not_scored() -> None:
+def test_plugin_that_skips_pre_score_does_not_score() -> None:
     scheduling = Scheduling(NoScoring, ByLabel)
     scheduling.see(a_node("n0"), a_node("n1", labels={"score": "7"}), a_pod("p"))
     assigned = the_one(scheduling.decide())
@@ -255,7 +255,7 @@ def test_a_plugin_whose_pre_score_skips_is_not_scored() -> None:
     assert (assigned.node, assigned.score, assigned.ties) == ("n1", 7, 1)
 
 
-def test_ties_are_broken_by_the_seed() -> None:
+def test_seed_breaks_ties() -> None:
     chosen = set()
     for seed in range(20):
         scheduling = Scheduling(RoomForAll, seed=seed)
@@ -284,7 +284,7 @@ sys.stdout.write(msgspec.json.encode(scheduling.decide()).decode())
 """
 
 
-def test_decisions_do_not_depend_on_the_order_of_sets() -> None:
+def test_decisions_do_not_depend_on_set_order() -> None:
     outputs = []
     for hash_seed in ("0", "4242"):
         environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
@@ -308,11 +308,13 @@ def test_decisions_do_not_depend_on_the_order_of_sets() -> None:
     ("nodes", "percentage", "enough"),
     [(50, 10, 50), (99, 1, 99), (100, 50, 100), (1000, 5, 100), (1000, 30, 300), (6000, 100, 6000)],
 )
-def test_how_many_feasible_nodes_suffice(nodes: int, percentage: int, enough: int) -> None:
+def test_feasible_nodes_to_find_matches_kube_scheduler(
+    nodes: int, percentage: int, enough: int
+) -> None:
     assert feasible_nodes_to_find(nodes, percentage) == enough
 
 
-def test_a_share_of_the_nodes_goes_round() -> None:
+def test_percentage_of_nodes_to_score_rotates_start_row() -> None:
     profile = profile_of(RoomForAll, percentage=10)
     scheduling = Scheduling(RoomForAll, profiles=(profile,))
     scheduling.see(*(a_node(f"n{number:03}") for number in range(250)))
@@ -332,7 +334,7 @@ def test_a_share_of_the_nodes_goes_round() -> None:
 # -- nominated pods -------------------------------------------------------------------------------
 
 
-def test_room_is_kept_for_a_nominated_pod_of_no_lower_priority() -> None:
+def test_nominated_pod_keeps_its_room_from_pods_of_no_higher_priority() -> None:
     scheduling = Scheduling(RoomForAll)
     scheduling.see(a_node("n0", {"cpu": "1"}))
     scheduling.see(a_pod("vip", {"cpu": "1"}, priority=5, nominated="n0", gates=()))
@@ -347,7 +349,7 @@ def test_room_is_kept_for_a_nominated_pod_of_no_lower_priority() -> None:
     assert isinstance(low, r.Rejected)
 
 
-def test_a_nominated_node_is_tried_first_and_alone() -> None:
+def test_nominated_node_is_tried_first_and_alone() -> None:
     scheduling = Scheduling(RoomForAll, EmptiestForAll)
     scheduling.see(a_node("big", {"cpu": "9"}), a_node("small", {"cpu": "1"}))
     scheduling.see(a_pod("p", nominated="small"))
@@ -370,7 +372,7 @@ class Overcrowded(FilterPlugin):
 
 
 @pytest.mark.parametrize("nominated", ["n0", "n1"])
-def test_where_the_nominated_node_will_do_no_other_nomination_matters(nominated: str) -> None:
+def test_other_nominations_are_ignored_if_nominated_node_passes(nominated: str) -> None:
     scheduling = Scheduling(Overcrowded)
     scheduling.see(a_node("n0", {"cpu": "1"}), a_node("n1", {"cpu": "1"}))
     scheduling.see(a_pod("p", nominated=nominated), a_pod("later", nominated="n1"))
@@ -381,7 +383,7 @@ def test_where_the_nominated_node_will_do_no_other_nomination_matters(nominated:
 # -- Reserve and Permit ---------------------------------------------------------------------------
 
 
-def test_notes_are_what_a_replay_reads() -> None:
+def test_reserve_note_equals_recorded_note() -> None:
     scheduling = Scheduling(Answering)
     scheduling.see(a_node("n0"), a_pod("p", labels={"answer": "reserve tuple"}))
     assigned = the_one(scheduling.decide())
@@ -397,14 +399,14 @@ def _holding(**labels: str) -> Scheduling:
     return scheduling
 
 
-def test_permit_may_turn_a_pod_away() -> None:
+def test_permit_rejects_a_pod() -> None:
     scheduling = Scheduling(RoomForAll, Doorman)
     scheduling.see(a_node("n0"))
     rejected = _rejection(scheduling, deny="yes")
     assert (rejected.message, rejected.unschedulable_plugins) == ("not today", ("Doorman",))
 
 
-def test_a_held_pod_keeps_its_room_until_its_time_is_up() -> None:
+def test_waiting_pod_keeps_its_room_until_timeout() -> None:
     scheduling = _holding(hold="10")
     scheduling.pass_time(9.9)
     assert scheduling.decide() == []
@@ -417,7 +419,7 @@ def test_a_held_pod_keeps_its_room_until_its_time_is_up() -> None:
     assert scheduling.state.nodes.pod_count.tolist() == [0]
 
 
-def test_nobody_holds_a_pod_longer_than_15_minutes() -> None:
+def test_permit_timeout_is_at_most_15_minutes() -> None:
     scheduling = _holding(hold="99999")
     waiting = scheduling.state.waiting["default/held"]
     assert waiting.pending_until_ns == {"Doorman": 15 * 60 * NS_PER_S}
@@ -427,7 +429,7 @@ def test_nobody_holds_a_pod_longer_than_15_minutes() -> None:
     assert rejected.message == "rejected due to timeout after waiting 15m0s at plugin Doorman"
 
 
-def test_another_attempt_may_let_a_held_pod_in() -> None:
+def test_waiting_pod_is_allowed_during_another_attempt() -> None:
     scheduling = _holding(hold="10")
     scheduling.see(a_pod("opener", labels={"open": "held"}))
     assigned, allowed = scheduling.decide()
@@ -437,7 +439,7 @@ def test_another_attempt_may_let_a_held_pod_in() -> None:
     assert scheduling.state.pods["default/held"].phase is PodPhase.ASSUMED
 
 
-def test_another_attempt_may_turn_a_held_pod_away() -> None:
+def test_waiting_pod_is_rejected_during_another_attempt() -> None:
     scheduling = _holding(hold="10")
     scheduling.see(a_pod("shutter", labels={"shut": "held"}))
     _, rejected = scheduling.next()

@@ -27,7 +27,7 @@ from asched.model.selectors import (
 from asched.model.workloads import Service, ServiceSpec
 from asched.state.records import ObjectObserved
 from tests.cycle.default_profile import default_fold, default_profiles
-from tests.plugins import clusters, neighbourhoods
+from tests.plugins import affinity_clusters, clusters
 
 _replace = msgspec.structs.replace
 
@@ -48,7 +48,7 @@ _preferences = st.lists(
             match_expressions=st.tuples(
                 st.builds(
                     NodeSelectorRequirement,
-                    key=st.just(neighbourhoods.ZONE),
+                    key=st.just(affinity_clusters.ZONE),
                     operator=st.just("In"),
                     values=st.sampled_from((("z1",), ("z2",), ("z1", "z2"))),
                 )
@@ -85,7 +85,7 @@ class Drawn(msgspec.Struct, frozen=True):
 @st.composite
 def drawn_clusters(draw: st.DrawFn) -> Drawn:
     names = clusters.NODE_NAMES[: draw(st.integers(2, len(clusters.NODE_NAMES)))]
-    nodes = [_node(draw(clusters.nodes(n)), draw(neighbourhoods.nodes(n))) for n in names]
+    nodes = [_node(draw(clusters.nodes(n)), draw(affinity_clusters.nodes(n))) for n in names]
     # Without these hardly a node would be feasible, and there would be nothing to score.
     roomy = {"ephemeral-storage": "64Gi", "pods": "110"}
     open_nodes = [
@@ -110,10 +110,10 @@ def drawn_clusters(draw: st.DrawFn) -> Drawn:
     ]
     kept = draw(st.integers(0, len(names)))
     pods = [
-        _pod(draw(clusters.pods(f"p{i}")), draw(neighbourhoods.pods(f"p{i}")))
+        _pod(draw(clusters.pods(f"p{i}")), draw(affinity_clusters.pods(f"p{i}")))
         for i in range(draw(st.integers(0, 6)))
     ]
-    pending = _pod(draw(clusters.pods("pending")), draw(neighbourhoods.pods("pending")))
+    pending = _pod(draw(clusters.pods("pending")), draw(affinity_clusters.pods("pending")))
     affinity = _replace(
         pending.spec.affinity or Affinity(),
         node_affinity=NodeAffinity(preferred=draw(_preferences)),
@@ -136,10 +136,12 @@ def drawn_clusters(draw: st.DrawFn) -> Drawn:
 
 def _inspection(drawn: Drawn) -> Inspection:
     fold = default_fold()
-    for namespace in neighbourhoods.NAMESPACES:
+    for namespace in affinity_clusters.NAMESPACES:
         metadata = ObjectMeta(name="all", namespace=namespace, uid=f"all-{namespace}")
         # Its pods are to be spread by the default constraints.
-        fold.apply(ObjectObserved(Service(metadata=metadata, spec=ServiceSpec(selector={"app": "x"}))))
+        fold.apply(
+            ObjectObserved(Service(metadata=metadata, spec=ServiceSpec(selector={"app": "x"})))
+        )
     for node in drawn.nodes:
         fold.apply(ObjectObserved(node))
     for pod in drawn.pods:
@@ -163,7 +165,7 @@ def test_normalized_scores_are_in_range(drawn: Drawn) -> None:
     assert tuple(totals) == inspection.total
 
 
-def test_every_plugin_has_something_to_say_of_these_clusters() -> None:
+def test_every_scorer_distinguishes_nodes_in_drawn_clusters() -> None:
     told_apart: set[str] = set()
 
     @settings(max_examples=120, deadline=None, derandomize=True, database=None)

@@ -20,8 +20,8 @@ from asched.state import records as r
 from asched.state.checkpoint import checkpoint_of, restore
 from asched.state.cluster import ClusterState
 from asched.state.fold import Fold
-from asched.testing.invariants import check
 from asched.state.session_records import SessionsLoaded
+from asched.testing.invariants import check
 from tests.cycle.default_profile import installed
 from tests.cycle.drawn_clusters import BATCH, DrawnCluster
 from tests.state.description import describe
@@ -129,7 +129,7 @@ class Run:
 
 @given(seed=st.integers(0, 2**32 - 1))
 @settings(max_examples=12, deadline=None)
-def test_decisions_follow_from_the_state_alone(seed: int) -> None:
+def test_restored_state_leads_to_the_same_decisions(seed: int) -> None:
     run = Run(Random(seed))
     run.go_on(STEPS)
     assert run.decisions

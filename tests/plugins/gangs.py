@@ -26,7 +26,6 @@ from asched.plugins.node_resources.fit import NodeResourcesFit
 from asched.plugins.queue_and_bind import SchedulingGates
 from asched.state import records as r
 from asched.state.checkpoint import checkpoint_of, restore
-from asched.state.checkpoint import encode
 from asched.state.cluster import ClusterState, PodPhase
 from asched.state.fold import Fold
 from asched.state.session_records import PodGroupStatusDecided, SessionExecuted

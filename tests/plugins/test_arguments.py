@@ -108,7 +108,9 @@ def required(**requirement: Any) -> dict[str, Any]:
         ),
     ],
 )
-def test_refused(plugin: type[Plugin], arguments: dict[str, Any], complaint: str) -> None:
+def test_invalid_arguments_are_rejected(
+    plugin: type[Plugin], arguments: dict[str, Any], complaint: str
+) -> None:
     with pytest.raises(ValueError, match=complaint):
         build(plugin, arguments)
 
@@ -116,7 +118,7 @@ def test_refused(plugin: type[Plugin], arguments: dict[str, Any], complaint: str
 @pytest.mark.parametrize(
     "plugin", [NodeResourcesFit, NodeResourcesBalancedAllocation, NodeAffinityPlugin]
 )
-def test_no_arguments_are_fine(plugin: type[Plugin]) -> None:
+def test_arguments_are_optional(plugin: type[Plugin]) -> None:
     assert parse_arguments(plugin, None) == parse_arguments(plugin, {})
 
 
@@ -143,7 +145,9 @@ def a_pod(cpu: str) -> PodInfo:
         ([(0, 10), (30, 0)], [67, 0, 0]),
     ],
 )
-def test_requested_to_capacity_ratio(points: list[tuple[int, int]], expected: list[int]) -> None:
+def test_requested_to_capacity_ratio_scores(
+    points: list[tuple[int, int]], expected: list[int]
+) -> None:
     table = table_of([a_node("a", "10"), a_node("b", "2"), a_node("c", "1")])
     arguments = strategy(
         type=RATIO,
@@ -155,7 +159,7 @@ def test_requested_to_capacity_ratio(points: list[tuple[int, int]], expected: li
     assert got.raw == expected
 
 
-def test_resources_that_score_nothing_weigh_nothing_in_the_ratio() -> None:
+def test_requested_to_capacity_ratio_ignores_zero_scores() -> None:
     table = table_of([a_node("a", "10")])
     arguments = strategy(
         type=RATIO,

@@ -85,7 +85,7 @@ def victims(decision: r.Rejected) -> list[str]:
 # -- who may preempt ------------------------------------------------------------------------------
 
 
-def test_a_pod_that_must_not_preempt() -> None:
+def test_ineligible_pod_does_not_preempt() -> None:
     scheduling = Scheduling(*PLUGINS)
     scheduling.see(a_node("n"), on("n", "low", "4"))
     pod = urgent()
@@ -109,7 +109,7 @@ def test_a_pod_that_must_not_preempt() -> None:
         ({"conditions": (BY_SCHEDULER,), "deleted_at": START}, True, False),
     ],
 )
-def test_who_preempted_waits_for_its_victims(
+def test_preemptor_waits_for_terminating_victims(
     leaving: Mapping[str, Any], unschedulable: bool, waits: bool
 ) -> None:
     scheduling = Scheduling(*PLUGINS)
@@ -129,7 +129,7 @@ def test_who_preempted_waits_for_its_victims(
 # -- whom -----------------------------------------------------------------------------------------
 
 
-def test_no_more_than_needed_and_the_least_important() -> None:
+def test_fewest_and_least_important_pods_are_victims() -> None:
     scheduling = Scheduling(*PLUGINS)
     scheduling.see(a_node("n"))
     scheduling.see(
@@ -144,21 +144,21 @@ def test_no_more_than_needed_and_the_least_important() -> None:
     assert rejected.message == "0/1 nodes are available: 1 Insufficient cpu."
 
 
-def test_victims_are_told_in_order_of_importance() -> None:
+def test_victims_are_sorted_by_importance() -> None:
     scheduling = Scheduling(*PLUGINS)
     scheduling.see(a_node("n"), budget("first", 0))
     scheduling.see(on("n", "second", minute=5), on("n", "first", priority=1))
     assert victims(rejection(scheduling, urgent(cpu="4"))) == ["first", "second"]
 
 
-def test_pods_that_a_budget_protects_are_spared_first() -> None:
+def test_protected_pods_are_reprieved_first() -> None:
     scheduling = Scheduling(*PLUGINS)
     scheduling.see(a_node("n"), budget("protected", 0))
     scheduling.see(on("n", "protected", minute=9), on("n", "important", priority=50))
     assert victims(rejection(scheduling, urgent())) == ["important"]
 
 
-def test_a_pod_already_leaving_is_not_evicted_again() -> None:
+def test_terminating_victim_is_not_evicted_again() -> None:
     scheduling = Scheduling(*PLUGINS)
     scheduling.see(a_node("n"), deleted(on("n", "leaving"), START), on("n", "staying"))
     rejected = rejection(scheduling, urgent(cpu="4"))
@@ -166,7 +166,7 @@ def test_a_pod_already_leaving_is_not_evicted_again() -> None:
     assert rejected.nominated_node == "n"
 
 
-def test_a_pod_that_others_evict_already_is_not_evicted_again() -> None:
+def test_victim_of_another_preemptor_is_not_evicted_again() -> None:
     scheduling = Scheduling(*PLUGINS)
     scheduling.see(a_node("n"), on("n", "low", "4"))
     assert victims(rejection(scheduling, urgent("first", "1"))) == ["low"]
@@ -175,7 +175,7 @@ def test_a_pod_that_others_evict_already_is_not_evicted_again() -> None:
     assert second.nominated_node == "n"
 
 
-def test_anti_affinity_of_the_victim_counts() -> None:
+def test_anti_affinity_of_victim_counts() -> None:
     scheduling = Scheduling(*PLUGINS, InterPodAffinity)
     node = a_node("n", labels={"kubernetes.io/hostname": "n"})
     term = PodAffinityTerm(
@@ -215,7 +215,7 @@ def test_anti_affinity_of_the_victim_counts() -> None:
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("seed", range(4))
-def test_the_node_where_least_harm_is_done(pods: list[Pod], seed: int) -> None:
+def test_node_with_lowest_cost_is_nominated(pods: list[Pod], seed: int) -> None:
     scheduling = Scheduling(*PLUGINS, seed=seed)
     scheduling.see(
         a_node("bad", {"cpu": "2", "pods": "9"}), a_node("good", {"cpu": "2", "pods": "9"})
@@ -231,13 +231,13 @@ def nominated_node(seed: int) -> str | None:
     return rejection(scheduling, urgent()).nominated_node
 
 
-def test_equally_good_nodes_are_drawn_by_the_recorded_seed() -> None:
+def test_recorded_seed_breaks_ties_between_candidates() -> None:
     drawn = [nominated_node(seed) for seed in range(12)]
     assert drawn == [nominated_node(seed) for seed in range(12)]
     assert len(set(drawn)) > 3
 
 
-def test_an_earlier_nomination_makes_the_next_look_elsewhere() -> None:
+def test_next_preemptor_avoids_nominated_node() -> None:
     scheduling = Scheduling(*PLUGINS)
     for number in range(3):
         scheduling.see(a_node(f"n{number}"), on(f"n{number}", f"low{number}", "4"))
@@ -246,7 +246,7 @@ def test_an_earlier_nomination_makes_the_next_look_elsewhere() -> None:
     assert sorted(d.nominated_node or "" for d in decisions) == ["", "n0", "n1", "n2"]
 
 
-def test_the_search_ends_with_enough_candidates() -> None:
+def test_search_ends_with_enough_candidates() -> None:
     arguments = {"minCandidateNodesPercentage": 0, "minCandidateNodesAbsolute": 2}
     profile = profile_of(*PLUGINS, arguments={DefaultPreemption.name: arguments})
     found = set()
@@ -261,7 +261,7 @@ def test_the_search_ends_with_enough_candidates() -> None:
     assert len(found) > 1
 
 
-def test_the_search_goes_on_for_one_that_violates_no_budget() -> None:
+def test_search_continues_until_candidate_without_violation() -> None:
     arguments = {"minCandidateNodesPercentage": 0, "minCandidateNodesAbsolute": 1}
     profile = profile_of(*PLUGINS, arguments={DefaultPreemption.name: arguments})
     for seed in range(8):
@@ -278,7 +278,7 @@ def test_the_search_goes_on_for_one_that_violates_no_budget() -> None:
     ("percentage", "absolute", "nodes", "enough"),
     [(10, 100, 5, 5), (10, 100, 500, 100), (10, 100, 5000, 500), (0, 1, 9, 1), (100, 0, 9, 9)],
 )
-def test_how_many_candidates_are_enough(
+def test_enough_candidates_by_percentage_and_minimum(
     percentage: int, absolute: int, nodes: int, enough: int
 ) -> None:
     assert DefaultPreemptionArgs(percentage, absolute).enough(nodes) == enough
@@ -297,7 +297,7 @@ def test_how_many_candidates_are_enough(
         ({"minCandidateNodes": 1}, "unknown field"),
     ],
 )
-def test_arguments_that_are_refused(arguments: dict[str, Any], complaint: str) -> None:
+def test_invalid_arguments_are_rejected(arguments: dict[str, Any], complaint: str) -> None:
     with pytest.raises(ValueError, match=complaint):
         parse_arguments(DefaultPreemption, arguments)
 
@@ -305,7 +305,7 @@ def test_arguments_that_are_refused(arguments: dict[str, Any], complaint: str) -
 # -- what is said ---------------------------------------------------------------------------------
 
 
-def test_where_no_evictions_would_help() -> None:
+def test_message_if_preemption_does_not_help() -> None:
     scheduling = Scheduling(*PLUGINS)
     scheduling.see(
         a_node("cordoned", unschedulable=True),
@@ -324,7 +324,7 @@ def test_where_no_evictions_would_help() -> None:
     assert scheduling.state.nominator.node_of("default/urgent") == ""
 
 
-def test_dynamic_resources_speaks_first() -> None:
+def test_dynamic_resources_reason_comes_first() -> None:
     scheduling = Scheduling(NodeResourcesFit, DynamicResources, DefaultPreemption)
     scheduling.see(a_node("n", {"cpu": "1", "pods": "9"}))
     assert rejection(scheduling, urgent()).message == (
@@ -344,7 +344,7 @@ def gone(scheduling: Scheduling, name: str) -> None:
     scheduling.apply(r.ObjectDeleted("Pod", f"default/{name}", f"pod-{name}"))
 
 
-def test_the_pod_waits_for_its_evictions_and_others_go_on() -> None:
+def test_preemptor_waits_for_evictions_while_others_are_scheduled() -> None:
     scheduling = Scheduling(*PLUGINS)
     scheduling.see(a_node("n"), a_node("m", {"cpu": "1", "pods": "9"}))
     scheduling.see(on("n", "a", minute=1), on("n", "b", minute=2))
@@ -361,7 +361,7 @@ def test_the_pod_waits_for_its_evictions_and_others_go_on() -> None:
     assert nodes_of(scheduling.decide()) == {"default/urgent": "n"}
 
 
-def test_room_that_was_made_is_kept_from_lesser_pods() -> None:
+def test_nominated_room_is_kept_from_pods_of_lower_priority() -> None:
     scheduling = Scheduling(*PLUGINS)
     scheduling.see(a_node("n"), on("n", "low", "4"))
     rejection(scheduling, urgent(cpu="4"))
@@ -373,7 +373,7 @@ def test_room_that_was_made_is_kept_from_lesser_pods() -> None:
     assert thief.message.startswith("0/1 nodes are available: 1 Insufficient cpu.")
 
 
-def test_an_eviction_that_fails_lets_the_pod_look_again() -> None:
+def test_failed_eviction_requeues_the_preemptor() -> None:
     scheduling = Scheduling(*PLUGINS)
     scheduling.see(a_node("n"), on("n", "a", minute=1), on("n", "b", minute=2))
     rejection(scheduling, urgent(cpu="4"))
@@ -385,7 +385,7 @@ def test_an_eviction_that_fails_lets_the_pod_look_again() -> None:
 
 
 @pytest.mark.parametrize("restarted", [False, True])
-def test_a_preemptor_that_a_stale_list_left_out_goes_on_waiting(restarted: bool) -> None:
+def test_preemptor_missing_from_stale_list_keeps_waiting(restarted: bool) -> None:
     scheduling = Scheduling(*PLUGINS)
     scheduling.see(a_node("n"), on("n", "low", "4"))
     rejection(scheduling, urgent())
@@ -405,7 +405,7 @@ def _rejected(scheduling: Scheduling) -> r.Rejected:
     return decision
 
 
-def test_a_victim_that_somebody_else_deletes_holds_nobody_back() -> None:
+def test_victim_deleted_by_another_client_releases_preemptor() -> None:
     scheduling = Scheduling(*PLUGINS)
     victim = on("n", "low", "4")
     scheduling.see(a_node("n"), victim)
@@ -414,7 +414,7 @@ def test_a_victim_that_somebody_else_deletes_holds_nobody_back() -> None:
     assert not scheduling.state.evictions
 
 
-def test_lesser_pods_nominated_to_the_node_are_displaced() -> None:
+def test_nominations_of_lower_priority_are_cleared() -> None:
     scheduling = Scheduling(*PLUGINS)
     scheduling.see(a_node("n"), on("n", "low", "4"))
     scheduling.see(
@@ -443,7 +443,7 @@ class Doorkeeper(PermitPlugin, ReservePlugin):
         return PermitResult(Status(Code.WAIT), 600) if pod.priority < 10 else PermitResult()
 
 
-def test_a_pod_held_by_permit_gives_its_place_back_without_being_deleted() -> None:
+def test_waiting_victim_is_rejected_and_not_deleted() -> None:
     scheduling = Scheduling(*PLUGINS, Doorkeeper)
     scheduling.see(a_node("n"), a_pod("held", {"cpu": "4"}))
     assert nodes_of(scheduling.decide()) == {"default/held": "n"}
@@ -458,7 +458,7 @@ def test_a_pod_held_by_permit_gives_its_place_back_without_being_deleted() -> No
 
 
 @pytest.mark.parametrize("restarted", [False, True])
-def test_a_pod_that_gave_its_place_back_is_tried_again(restarted: bool) -> None:
+def test_rejected_waiting_victim_is_retried(restarted: bool) -> None:
     scheduling = Scheduling(*PLUGINS, Doorkeeper)
     scheduling.see(a_node("n"), a_node("m"), on("m", "settled", "4", priority=200))
     scheduling.see(a_pod("held", {"cpu": "4"}))
@@ -473,7 +473,7 @@ def test_a_pod_that_gave_its_place_back_is_tried_again(restarted: bool) -> None:
     assert "default/held" in queue.backoff
 
 
-def test_to_look_at_an_attempt_turns_nobody_away() -> None:
+def test_inspection_does_not_reject_waiting_pods() -> None:
     scheduling = Scheduling(*PLUGINS, Doorkeeper)
     scheduling.see(a_node("n"), a_pod("held", {"cpu": "4"}))
     scheduling.decide()
@@ -484,13 +484,13 @@ def test_to_look_at_an_attempt_turns_nobody_away() -> None:
     assert [type(decision) for decision in scheduling.next()] == [r.Rejected]
 
 
-def test_victims_name_pods_by_key_and_uid() -> None:
+def test_victims_have_key_and_uid() -> None:
     scheduling = Scheduling(*PLUGINS)
     scheduling.see(a_node("n"), on("n", "low", "4"))
     assert rejection(scheduling, urgent()).victims == (Victim("default/low", "pod-low"),)
 
 
-def test_with_nobody_to_evict_anywhere_the_words_are_those_of_a_dry_run() -> None:
+def test_message_without_potential_victims_equals_dry_run_message() -> None:
     """A lesser pod on a node that is too small anyway is what makes the difference."""
 
     def message(*lesser: Pod) -> str:

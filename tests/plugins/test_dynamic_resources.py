@@ -29,7 +29,7 @@ class NoStatuses:
         return np.empty(0, np.intp)
 
 
-def test_a_pod_without_claims() -> None:
+def test_pod_without_claims_passes() -> None:
     cluster = cluster_of(a_node("n"), a_node("m"))
     plugin, state, pod = build(DynamicResources, cluster), CycleState(), PodInfo(a_pod("p"))
     assert plugin.pre_filter(state, pod, cluster.nodes).status.is_skip
@@ -39,13 +39,13 @@ def test_a_pod_without_claims() -> None:
     assert words == Status.unschedulable("no new claims to deallocate")
 
 
-def test_without_a_turn_at_pre_filter_it_misses_its_state() -> None:
+def test_post_filter_without_pre_filter_returns_not_found() -> None:
     plugin = build(DynamicResources, cluster_of())
     status = plugin.post_filter(CycleState(), PodInfo(a_pod("p")), NoStatuses()).status
     assert (status.code, status.message) == (Code.ERROR, "not found")
 
 
-def test_a_pod_with_claims_is_refused_in_plain_words() -> None:
+def test_pod_with_claims_is_rejected() -> None:
     claims = [{"name": "gpu", "resourceClaimTemplateName": "t"}, {"name": "nic"}]
     pod = PodInfo(a_pod("p", resourceClaims=claims))
     plugin = build(DynamicResources, cluster_of())
@@ -54,7 +54,7 @@ def test_a_pod_with_claims_is_refused_in_plain_words() -> None:
     assert status == Status.unresolvable(reason)
 
 
-async def test_the_words_in_the_pods_condition(tmp_path: Path) -> None:
+async def test_pod_condition_names_the_claims(tmp_path: Path) -> None:
     async with world(tmp_path, nodes=2) as w, w.daemon():
         w.add_pod("big", "900")
         w.add_pod("lost", volumes=[{"name": "v", "persistentVolumeClaim": {"claimName": "none"}}])

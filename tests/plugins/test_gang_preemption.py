@@ -110,7 +110,7 @@ def _with(pod: Pod, **spec: Any) -> Pod:
     return msgspec.structs.replace(pod, spec=msgspec.structs.replace(pod.spec, **spec))
 
 
-def test_nobody_is_evicted_for_a_gang_that_stays_incomplete() -> None:
+def test_incomplete_gang_evicts_no_pod() -> None:
     scheduling = Scheduling(*PLUGINS)
     busy(scheduling, 0, 0, 9)
     scheduling.see(a_gang("a", 3), *gang_pods("a", 3, priority=5))
@@ -128,7 +128,7 @@ def test_nobody_is_evicted_for_a_gang_that_stays_incomplete() -> None:
 
 
 @pytest.mark.parametrize("cpu", ["1", "3"])
-def test_room_is_counted_for_as_many_as_are_missing(cpu: str) -> None:
+def test_dry_run_places_all_missing_members(cpu: str) -> None:
     """Whether a member alone takes a node or three of them do."""
     scheduling = Scheduling(*PLUGINS)
     size = int(cpu)
@@ -139,7 +139,7 @@ def test_room_is_counted_for_as_many_as_are_missing(cpu: str) -> None:
     assert len(placed(scheduling)) == 3 * size
 
 
-def test_free_room_counts_too() -> None:
+def test_dry_run_uses_free_room() -> None:
     scheduling = Scheduling(*PLUGINS)
     busy(scheduling, 0, 9)
     scheduling.see(a_node("free", {"cpu": "2", "memory": "8Gi", "pods": "110"}))
@@ -147,7 +147,7 @@ def test_free_room_counts_too() -> None:
     assert victims(scheduling.decide()) == ["user0"]
 
 
-def test_who_is_to_have_room_keeps_it() -> None:
+def test_dry_run_respects_nominated_pods() -> None:
     """What is made free for another gang is not counted once more."""
     scheduling = Scheduling(*PLUGINS)
     busy(scheduling, 0, 0, 0)
@@ -157,7 +157,7 @@ def test_who_is_to_have_room_keeps_it() -> None:
     assert victims(scheduling.decide()) == []
 
 
-def test_members_of_another_kind_count() -> None:
+def test_dry_run_places_members_of_other_shapes() -> None:
     """Room for the small one alone is none for the gang."""
     scheduling = Scheduling(*PLUGINS)
     busy(scheduling, 0, 0, cpu="2")
@@ -174,7 +174,7 @@ def test_members_of_another_kind_count() -> None:
     assert len([name for name in placed(scheduling) if "user" not in name]) == 3
 
 
-def test_one_to_a_node_on_too_few_nodes() -> None:
+def test_dry_run_respects_anti_affinity_between_members() -> None:
     scheduling = Scheduling(*PLUGINS)
     busy(scheduling, 0, 0, cpu="4")
     pods = gang_pods("a", 3, priority=5, labels={"app": "a"})
@@ -185,7 +185,7 @@ def test_one_to_a_node_on_too_few_nodes() -> None:
     assert len([name for name in placed(scheduling) if "user" not in name]) == 3
 
 
-def test_spread_over_nodes_that_have_room() -> None:
+def test_members_with_anti_affinity_preempt_on_enough_nodes() -> None:
     """The second on a node is in order once there is one on the other."""
     scheduling = Scheduling(*PLUGINS)
     busy(scheduling, 0, 0, cpu="2")
@@ -194,7 +194,7 @@ def test_spread_over_nodes_that_have_room() -> None:
     assert victims(scheduling.decide())
 
 
-def test_the_last_one_missing_goes_by_itself() -> None:
+def test_last_missing_member_preempts_without_dry_run() -> None:
     """Also of a gang that is running already."""
     scheduling = Scheduling(*PLUGINS)
     busy(scheduling, 0, 9, 9)
@@ -203,7 +203,7 @@ def test_the_last_one_missing_goes_by_itself() -> None:
     assert victims(scheduling.decide()) == ["user0"]
 
 
-def test_what_is_held_stays_held() -> None:
+def test_answers_of_dropped_preemption_are_discarded() -> None:
     """A member of a less important gang, held at Permit, would give its place back for nothing."""
     scheduling = Scheduling(*PLUGINS)
     busy(scheduling, 9)
@@ -230,7 +230,7 @@ def a_gpu_node(name: str) -> Node:
     return a_node(name, {"cpu": "1", "memory": "8Gi", "pods": "110", GPU: "1"})
 
 
-def test_what_helps_a_sibling_wakes_who_evicted_nobody() -> None:
+def test_event_for_sibling_queues_member_that_did_not_evict() -> None:
     """The sibling was not tried: what it lacks, nobody was told."""
     scheduling = Scheduling(*PLUGINS)
     busy(scheduling, 0, cpu="2")
@@ -250,7 +250,7 @@ def test_what_helps_a_sibling_wakes_who_evicted_nobody() -> None:
     check_replay(scheduling, *PLUGINS, checkpoint_at=1)
 
 
-def test_only_who_evicted_nobody_is_tried_again_and_after_its_backoff() -> None:
+def test_only_member_that_did_not_evict_is_retried_after_backoff() -> None:
     """Whatever happens, and however large the gang is."""
     scheduling = Scheduling(*PLUGINS)
     busy(scheduling, 0, 0, 9)
@@ -266,7 +266,7 @@ def test_only_who_evicted_nobody_is_tried_again_and_after_its_backoff() -> None:
     assert scheduling.decide() == []
 
 
-def test_who_evicted_nobody_still_counts_for_its_siblings() -> None:
+def test_member_that_did_not_evict_counts_for_siblings() -> None:
     """Where there are more than needed, each may be one of those who find room together."""
     scheduling = Scheduling(*PLUGINS)
     busy(scheduling, 0, 9, cpu="2")
@@ -281,7 +281,7 @@ def test_who_evicted_nobody_still_counts_for_its_siblings() -> None:
     assert {"big0", "big1"} <= {*placed(scheduling)}
 
 
-def test_a_more_important_sibling_is_not_kept_out_by_whom_it_may_evict() -> None:
+def test_potential_victims_of_important_sibling_do_not_count() -> None:
     """While the less important one is the only one that is tried, it asks for both."""
     scheduling = Scheduling(*PLUGINS)
     scheduling.see(a_gpu_node("g"), a_gang("a", 2), wants_gpu("a", "high", priority=7))
@@ -297,7 +297,7 @@ def test_a_more_important_sibling_is_not_kept_out_by_whom_it_may_evict() -> None
     assert {"low", "high"} <= {*placed(scheduling)}
 
 
-def test_nominated_siblings_are_counted_once() -> None:
+def test_nominated_siblings_count_once() -> None:
     """By an earlier leader, say: as those who need room, not also as those who have it."""
     scheduling = Scheduling(*PLUGINS)
     busy(scheduling, 0, 0, 0)
@@ -311,7 +311,7 @@ def test_nominated_siblings_are_counted_once() -> None:
     assert placed(scheduling) == ["a0", "a1", "a2"]
 
 
-def test_a_sibling_that_has_its_place_is_not_supposed_to_go() -> None:
+def test_assigned_sibling_is_not_removed() -> None:
     """Less important than the others as it may be: the gang needs it."""
     scheduling = Scheduling(*PLUGINS)
     scheduling.see(a_node("n0", {"cpu": "1", "memory": "8Gi", "pods": "110"}))
@@ -320,10 +320,10 @@ def test_a_sibling_that_has_its_place_is_not_supposed_to_go() -> None:
     scheduling.see(a_gang("a", 3), there, *gang_pods("a", 2, priority=5))
     decisions = scheduling.decide()
     assert victims(decisions) == []
-    assert "2 of the 3 pods" in messages(decisions)[0]
+    assert "2 of its 3 required pods" in messages(decisions)[0]
 
 
-def test_room_made_for_a_less_important_sibling_is_counted_once() -> None:
+def test_nomination_of_less_important_sibling_counts_once() -> None:
     scheduling = Scheduling(*PLUGINS)
     busy(scheduling, 0, 0)
     low = nominated(member("a", "low", priority=5), "n0")
@@ -332,11 +332,11 @@ def test_room_made_for_a_less_important_sibling_is_counted_once() -> None:
     scheduling.see(a_gang("a", 4), *gang_pods("a", 2, priority=7))
     decisions = scheduling.decide()
     assert victims(decisions) == []
-    assert "2 of the 4 pods" in messages(decisions)[0]
+    assert "2 of its 4 required pods" in messages(decisions)[0]
 
 
 @pytest.mark.parametrize("which", [0, 1])
-def test_a_sibling_may_go_where_it_was_nominated(which: int) -> None:
+def test_sibling_may_use_its_former_nomination(which: int) -> None:
     """It is supposed there once, whichever of the two is tried first."""
     scheduling = Scheduling(*PLUGINS)
     busy(scheduling, 0, cpu="4")
@@ -349,14 +349,14 @@ def test_a_sibling_may_go_where_it_was_nominated(which: int) -> None:
     assert placed(scheduling) == ["a0", "a1"]
 
 
-def test_no_more_are_evicted_than_it_takes() -> None:
+def test_gang_evicts_no_more_than_needed() -> None:
     scheduling = Scheduling(*PLUGINS)
     busy(scheduling, *[0] * 200)
     scheduling.see(a_gang("a", 2), *gang_pods("a", 2, priority=5))
     assert len(victims(scheduling.decide())) == 2
 
 
-def test_a_gang_that_takes_most_of_many_nodes() -> None:
+def test_large_gang_preempts_on_many_nodes() -> None:
     scheduling = Scheduling(*PLUGINS)
     busy(scheduling, *[0] * 150, *[9] * 10)
     scheduling.see(a_gang("a", 150), *gang_pods("a", 150, priority=5))
@@ -367,7 +367,7 @@ def test_a_gang_that_takes_most_of_many_nodes() -> None:
     assert victims(other.decide()) == []
 
 
-def test_who_made_room_goes_on_while_others_of_its_gang_are_held() -> None:
+def test_preemptor_continues_while_siblings_wait_at_permit() -> None:
     """Where the backoff is longer than they are held, the gang would be complete never."""
     scheduling = Scheduling(*PLUGINS)
     scheduling.see(a_node("free", {"cpu": "1", "memory": "8Gi", "pods": "110"}))
@@ -381,7 +381,7 @@ def test_who_made_room_goes_on_while_others_of_its_gang_are_held() -> None:
     check_replay(scheduling, *PLUGINS)
 
 
-def test_room_that_a_held_pod_gave_back_is_taken_at_once() -> None:
+def test_room_of_rejected_waiting_pod_is_used_immediately() -> None:
     """Nobody is evicted where Permit turns a pod away, so nothing but the nomination tells who waits."""
     scheduling = Scheduling(*PLUGINS)
     offers = {"cpu": "1", "memory": "8Gi", "pods": "110"}

@@ -146,7 +146,9 @@ def _asked(pod: Pod) -> dict[str, str]:
 @pytest.mark.parametrize("plugins", [GANGS, INTERLEAVED], ids=["GangSort", "PrioritySort"])
 @settings(max_examples=50)
 @given(run=runs, cut=st.integers(0, 50))
-def test_all_or_none(plugins: Sequence[type[Plugin]], run: Run, cut: int) -> None:
+def test_gang_is_scheduled_completely_or_not_at_all(
+    plugins: Sequence[type[Plugin]], run: Run, cut: int
+) -> None:
     scheduling = play(run, *plugins)
     settle(scheduling)
     note(f"{waiting(scheduling)} held at the end")
@@ -164,7 +166,7 @@ def test_all_or_none(plugins: Sequence[type[Plugin]], run: Run, cut: int) -> Non
 
 @settings(max_examples=30)
 @given(run=runs, cut=st.integers(0, 50))
-def test_nothing_is_held_in_the_end_whatever_happens(run: Run, cut: int) -> None:
+def test_no_pod_waits_at_permit_in_the_end(run: Run, cut: int) -> None:
     """Lower gangs lose pods to higher ones here, and bindings fail."""
     plugins: tuple[type[Plugin], ...] = (*GANGS[:3], DefaultPreemption, GANGS[3])
     scheduling = play(run, *plugins, bindings_fail=True)

@@ -21,7 +21,7 @@ from asched.framework.status import Code, Status
 from asched.model.groups import IncubatorPodGroup, PodGroup, PodGroupCondition, PodGroupStatus
 from asched.model.quantity import NS_PER_S
 from asched.plugins.default_preemption.plugin import DefaultPreemption
-from asched.plugins.gang_scheduling import INCOMPLETE, GangScheduling, Gang
+from asched.plugins.gang_scheduling import INCOMPLETE, Gang, GangScheduling
 from asched.state import records as r
 from asched.state.session_records import DecidedGroupCondition, PodGroupStatusDecided
 from tests.cycle.scheduling import Scheduling
@@ -58,7 +58,7 @@ class Counting(GangScheduling):
 # -- before there are enough ----------------------------------------------------------------------
 
 
-def test_pods_wait_for_their_group() -> None:
+def test_pods_wait_for_their_pod_group() -> None:
     scheduling = Scheduling(*GANGS)
     nodes(scheduling, 3)
     scheduling.see(*gang_pods("a", 2))
@@ -70,7 +70,7 @@ def test_pods_wait_for_their_group() -> None:
     check_replay(scheduling, *GANGS)
 
 
-def test_pods_wait_until_there_are_enough() -> None:
+def test_pods_wait_for_min_count() -> None:
     scheduling = Scheduling(*GANGS)
     nodes(scheduling, 3)
     scheduling.see(a_gang("a", 3), *gang_pods("a", 2))
@@ -83,7 +83,7 @@ def test_pods_wait_until_there_are_enough() -> None:
     assert placed(scheduling) == ["a0", "a1", "a2"]
 
 
-def test_pods_with_gates_do_not_count() -> None:
+def test_gated_pods_do_not_count() -> None:
     scheduling = Scheduling(*GANGS)
     nodes(scheduling, 3)
     gated = member("a", "a2", gates=("wait",))
@@ -94,7 +94,7 @@ def test_pods_with_gates_do_not_count() -> None:
     assert placed(scheduling) == ["a0", "a1", "a2"]
 
 
-def test_members_that_are_bound_already_count() -> None:
+def test_bound_members_count() -> None:
     scheduling = Scheduling(*GANGS)
     nodes(scheduling, 3)
     scheduling.see(a_gang("a", 3), member("a", "a0"))
@@ -104,7 +104,7 @@ def test_members_that_are_bound_already_count() -> None:
     assert placed(scheduling) == ["a0", "a1", "a2"]
 
 
-def test_a_group_whose_pods_go_one_by_one() -> None:
+def test_group_without_min_count_is_not_a_gang() -> None:
     scheduling = Scheduling(*GANGS)
     nodes(scheduling, 1)
     scheduling.see(a_gang("a", 0), *gang_pods("a", 2))
@@ -112,7 +112,7 @@ def test_a_group_whose_pods_go_one_by_one() -> None:
     assert placed(scheduling) == ["a0"]
 
 
-def test_a_custom_group_is_not_kubernetes_own() -> None:
+def test_custom_and_native_groups_are_distinct() -> None:
     scheduling = Scheduling(*GANGS)
     nodes(scheduling, 4)
     scheduling.see(a_gang("a", 1), custom_member("a", "c0"), custom_member("a", "c1"))
@@ -122,7 +122,7 @@ def test_a_custom_group_is_not_kubernetes_own() -> None:
     assert placed(scheduling) == ["c0", "c1"]
 
 
-def test_pods_of_no_group_are_none_of_its_business() -> None:
+def test_pods_without_group_are_ignored() -> None:
     scheduling = Scheduling(*GANGS)
     nodes(scheduling, 1)
     scheduling.see(a_pod("p", {"cpu": "1"}))
@@ -133,7 +133,7 @@ def test_pods_of_no_group_are_none_of_its_business() -> None:
 # -- all or none ----------------------------------------------------------------------------------
 
 
-def test_a_gang_is_let_go_at_once() -> None:
+def test_complete_gang_is_allowed_immediately() -> None:
     scheduling = Scheduling(*GANGS)
     nodes(scheduling, 3)
     scheduling.see(a_gang("a", 3), *gang_pods("a", 3))
@@ -152,7 +152,7 @@ def test_a_gang_is_let_go_at_once() -> None:
     check_replay(scheduling, *GANGS)
 
 
-def test_a_short_gang_gives_everything_back() -> None:
+def test_incomplete_gang_releases_all_reservations() -> None:
     scheduling = Scheduling(*GANGS)
     nodes(scheduling, 2)
     scheduling.see(a_gang("a", 3), *gang_pods("a", 3))
@@ -175,7 +175,7 @@ def test_a_short_gang_gives_everything_back() -> None:
     check_replay(scheduling, *GANGS)
 
 
-def test_who_comes_after_the_refused_takes_no_room() -> None:
+def test_later_members_reserve_nothing_after_a_rejection() -> None:
     scheduling = Scheduling(*GANGS)
     nodes(scheduling, 1)
     scheduling.see(a_gang("a", 4), *gang_pods("a", 4))
@@ -194,7 +194,7 @@ def test_who_comes_after_the_refused_takes_no_room() -> None:
     assert last.message == f"0/1 nodes are available: {why}."
 
 
-def test_the_cost_of_a_pod_does_not_grow_with_its_gang() -> None:
+def test_cost_of_a_pod_does_not_grow_with_gang_size() -> None:
     """Counted in questions to the plugin, which no noise of the machine touches."""
     asked: dict[int, int] = {}
     for size in (20, 80):
@@ -208,7 +208,7 @@ def test_the_cost_of_a_pod_does_not_grow_with_its_gang() -> None:
     assert (asked[80] - asked[20]) / 60 < 8
 
 
-def test_a_short_gang_comes_to_rest() -> None:
+def test_incomplete_gang_stops_retrying() -> None:
     scheduling = Scheduling(*GANGS)
     nodes(scheduling, 2)
     scheduling.see(a_gang("a", 3), *gang_pods("a", 3), a_gang("b", 3), *gang_pods("b", 3))
@@ -220,7 +220,7 @@ def test_a_short_gang_comes_to_rest() -> None:
     assert len(scheduling.records) == before + 10  # the turns alone
 
 
-def test_what_a_group_says_of_itself_wakes_nobody() -> None:
+def test_pod_group_status_change_queues_no_pod() -> None:
     scheduling = Scheduling(*GANGS)
     nodes(scheduling, 2)
     group = a_gang("a", 3)
@@ -236,7 +236,7 @@ def test_what_a_group_says_of_itself_wakes_nobody() -> None:
     assert len(placed(scheduling)) == 2
 
 
-def test_a_short_gang_is_tried_again_when_there_is_room() -> None:
+def test_incomplete_gang_is_retried_when_it_fits() -> None:
     scheduling = Scheduling(*GANGS)
     nodes(scheduling, 2)
     scheduling.see(a_gang("a", 3), *gang_pods("a", 3))
@@ -248,7 +248,7 @@ def test_a_short_gang_is_tried_again_when_there_is_room() -> None:
     check_replay(scheduling, *GANGS)
 
 
-def test_who_is_refused_is_tried_and_brings_the_others() -> None:
+def test_retried_member_activates_siblings() -> None:
     """As long as the member that does not fit finds no node, nobody else takes room for the gang."""
     scheduling = Scheduling(*GANGS)
     nodes(scheduling, 3)
@@ -266,7 +266,7 @@ def test_who_is_refused_is_tried_and_brings_the_others() -> None:
     assert placed(scheduling) == ["a0", "a1", "big"]
 
 
-def test_more_members_than_are_needed() -> None:
+def test_gang_with_more_members_than_min_count() -> None:
     scheduling = Scheduling(*GANGS)
     nodes(scheduling, 3)
     scheduling.see(a_gang("a", 2), *gang_pods("a", 5))
@@ -278,7 +278,7 @@ def test_more_members_than_are_needed() -> None:
     assert len(placed(scheduling)) == 4
 
 
-def test_the_rest_of_a_running_gang_is_scheduled_one_by_one() -> None:
+def test_members_beyond_min_count_are_scheduled_singly() -> None:
     scheduling = Scheduling(*GANGS)
     nodes(scheduling, 3)
     scheduling.see(a_gang("a", 3), *gang_pods("a", 3))
@@ -291,7 +291,7 @@ def test_the_rest_of_a_running_gang_is_scheduled_one_by_one() -> None:
     assert not scheduling.state.waiting
 
 
-def test_a_binding_that_fails_is_tried_again() -> None:
+def test_failed_binding_is_retried() -> None:
     scheduling = Scheduling(*GANGS)
     nodes(scheduling, 3)
     scheduling.see(a_gang("a", 3), *gang_pods("a", 3))
@@ -319,7 +319,7 @@ def _holding() -> Scheduling:
     return scheduling
 
 
-def test_places_are_held_while_room_is_made() -> None:
+def test_reservations_are_held_during_evictions() -> None:
     scheduling = _holding()
     old = scheduling.state.pods["default/old"].info
     scheduling.see(deleted(old.pod, datetime(2026, 1, 1, tzinfo=UTC)))
@@ -330,7 +330,7 @@ def test_places_are_held_while_room_is_made() -> None:
     assert placed(scheduling) == ["a0", "a1"]
 
 
-def test_a_held_pod_that_somebody_else_bound_counts_as_placed() -> None:
+def test_waiting_pod_bound_by_another_client_counts_as_assigned() -> None:
     scheduling = _holding()
     pod = scheduling.state.pods["default/a1"].info.pod
     scheduling.see(bound(pod, "n0"))
@@ -339,7 +339,7 @@ def test_a_held_pod_that_somebody_else_bound_counts_as_placed() -> None:
     assert members.statuses["default/a1"] is MemberStatus.ASSIGNED
 
 
-def test_a_gang_that_did_not_come_together_in_time() -> None:
+def test_gang_is_rejected_after_permit_timeout() -> None:
     scheduling = _holding()
     scheduling.pass_time(60)
     timed_out, said = scheduling.decide()
@@ -349,7 +349,7 @@ def test_a_gang_that_did_not_come_together_in_time() -> None:
     assert timed_out.message == message
 
 
-def test_a_complete_gang_is_let_go_however_late() -> None:
+def test_complete_gang_is_allowed_after_deadline() -> None:
     """The process ended when the last of its pods had a place, and the next one started later."""
     scheduling = Scheduling(*GANGS)
     nodes(scheduling, 2)
@@ -362,7 +362,7 @@ def test_a_complete_gang_is_let_go_however_late() -> None:
     assert placed(scheduling) == ["a0", "a1"]
 
 
-def test_all_give_up_when_one_does() -> None:
+def test_rejection_of_one_member_rejects_all() -> None:
     scheduling = Scheduling(*GANGS[:3], DefaultPreemption, GangScheduling)
     nodes(scheduling, 3)
     scheduling.see(a_pod("old", {"cpu": "1"}, on="n0", priority=-1))
@@ -375,7 +375,7 @@ def test_all_give_up_when_one_does() -> None:
     assert waiting(scheduling) == []
 
 
-def test_a_held_pod_that_is_deleted_leaves_too_few() -> None:
+def test_deleted_waiting_pod_makes_gang_incomplete() -> None:
     scheduling = _holding()
     held = scheduling.state.waiting["default/a1"].info
     scheduling.apply(r.ObjectDeleted("Pod", held.key, held.uid))
@@ -384,19 +384,19 @@ def test_a_held_pod_that_is_deleted_leaves_too_few() -> None:
     assert waiting(scheduling) == []
 
 
-def test_a_group_that_goes_takes_the_places_with_it() -> None:
+def test_deleted_group_releases_reservations() -> None:
     scheduling = _holding()
     scheduling.apply(r.ObjectDeleted("PodGroup", "default/a", "group-a"))
     assert kinds(scheduling.decide()) == [("PermitRejected", "a1")]
 
 
-def test_a_group_that_needs_fewer_by_now() -> None:
+def test_lower_min_count_completes_gang() -> None:
     scheduling = _holding()
     scheduling.see(a_gang("a", 1))
     assert ("PermitAllowed", "a1") in kinds(scheduling.decide())
 
 
-def test_a_group_that_is_no_gang_any_more() -> None:
+def test_group_that_is_no_longer_a_gang_allows_its_pods() -> None:
     scheduling = _holding()
     scheduling.see(a_gang("a", 0))
     assert ("PermitAllowed", "a1") in kinds(scheduling.decide())
@@ -412,7 +412,7 @@ class Veto(PermitPlugin):
         return PermitResult(Status(Code.WAIT), 5.0) if "veto" in pod.labels else PermitResult()
 
 
-def test_what_another_plugin_may_yet_reject_does_not_count() -> None:
+def test_pods_that_wait_for_another_plugin_do_not_count() -> None:
     scheduling = Scheduling(*GANGS, Veto)
     nodes(scheduling, 2)
     scheduling.see(a_gang("a", 2), member("a", "a0"), member("a", "a1", labels={"veto": "yes"}))
@@ -431,7 +431,7 @@ class Broken(GangScheduling):
         raise RuntimeError("lost count")
 
 
-def test_a_review_that_raises_rejects_what_is_held() -> None:
+def test_raising_review_rejects_waiting_pods() -> None:
     scheduling = Scheduling(*GANGS[:3], Broken)
     nodes(scheduling, 2)
     scheduling.see(a_gang("a", 2), *gang_pods("a", 2))
@@ -458,7 +458,7 @@ NOT_SCHEDULED = DecidedGroupCondition(POD_GROUP_SCHEDULED, "False", "Unschedulab
 SCHEDULED = DecidedGroupCondition(POD_GROUP_SCHEDULED, "True", "Scheduled")
 
 
-def test_a_group_says_whether_it_is_scheduled_once_each() -> None:
+def test_pod_group_condition_is_decided_once() -> None:
     scheduling = Scheduling(*GANGS)
     nodes(scheduling, 2)
     scheduling.see(a_gang("a", 3), *gang_pods("a", 3))
@@ -474,7 +474,7 @@ def test_a_group_says_whether_it_is_scheduled_once_each() -> None:
     check_replay(scheduling, *GANGS, checkpoint_at=3)
 
 
-def test_a_refused_member_that_others_replace_says_nothing_of_its_group() -> None:
+def test_rejected_surplus_member_sets_no_condition() -> None:
     scheduling = Scheduling(*GANGS)
     nodes(scheduling, 2)
     scheduling.see(a_gang("a", 2), member("a", "huge", "9"), *gang_pods("a", 2))
@@ -483,7 +483,7 @@ def test_a_refused_member_that_others_replace_says_nothing_of_its_group() -> Non
     assert conditions(scheduling) == [SCHEDULED]
 
 
-def test_what_else_a_group_says_stays() -> None:
+def test_other_pod_group_conditions_are_kept() -> None:
     scheduling = Scheduling(*GANGS)
     nodes(scheduling, 2)
     other = PodGroupCondition(type="Other", status="True", reason="Because")
@@ -495,7 +495,7 @@ def test_what_else_a_group_says_stays() -> None:
 
 
 @pytest.mark.parametrize("group", [a_custom_gang("a", 1), a_gang("a", 0)])
-def test_only_kubernetes_own_gangs_get_the_condition(group: IncubatorPodGroup | PodGroup) -> None:
+def test_only_native_gangs_get_the_condition(group: IncubatorPodGroup | PodGroup) -> None:
     scheduling = Scheduling(*GANGS)
     nodes(scheduling, 2)
     pod = custom_member if isinstance(group, IncubatorPodGroup) else member
@@ -509,7 +509,7 @@ def test_only_kubernetes_own_gangs_get_the_condition(group: IncubatorPodGroup | 
 
 
 @pytest.mark.parametrize("seconds", [1, 900])
-def test_arguments(seconds: int) -> None:
+def test_arguments_are_parsed(seconds: int) -> None:
     scheduling = Scheduling(*GANGS, profiles=[_profile(seconds)])
     nodes(scheduling, 1)
     scheduling.see(a_gang("a", 2), *gang_pods("a", 2))
@@ -519,7 +519,7 @@ def test_arguments(seconds: int) -> None:
 
 
 @pytest.mark.parametrize("seconds", [0, 901])
-def test_arguments_that_make_no_sense(seconds: int) -> None:
+def test_invalid_arguments_are_rejected(seconds: int) -> None:
     scheduling = Scheduling(*GANGS, profiles=[_profile(seconds)])
     missing = scheduling.state.profiles["default-scheduler"].missing
     assert f"permitWaitingTimeSeconds: Invalid value: {seconds}" in missing

@@ -22,7 +22,7 @@ from asched.model.node import Node
 from asched.model.pod import Pod, PodAffinity, PodAffinityTerm
 from asched.model.workloads import Namespace
 from asched.plugins.inter_pod_affinity.plugin import InterPodAffinity
-from tests.plugins.neighbourhoods import HOST, ZONE, Happening, Stage, World, worlds
+from tests.plugins.affinity_clusters import HOST, ZONE, Happening, Stage, World, worlds
 from tests.plugins.single_plugin import rows_of, scores
 
 AFFINITY = ("UnschedulableAndUnresolvable", "node(s) didn't match pod affinity rules")
@@ -169,7 +169,7 @@ def _plain(status: Status | None) -> tuple[str, str] | None:
 
 
 @given(world=worlds())
-def test_filter(world: World) -> None:
+def test_filter_matches_reference(world: World) -> None:
     stage = Stage.of(world)
     plugin = stage.build(InterPodAffinity)
     _check_filter(stage, plugin, world)
@@ -214,7 +214,7 @@ def _check_suppositions(
 
 
 @pytest.mark.parametrize(("arguments", "hard_weight"), [({}, 1), ({"hardPodAffinityWeight": 0}, 0)])
-def test_score(arguments: dict[str, Any], hard_weight: int) -> None:
+def test_score_matches_reference(arguments: dict[str, Any], hard_weight: int) -> None:
     @given(world=worlds())
     def holds(world: World) -> None:
         stage = Stage.of(world)
@@ -304,7 +304,7 @@ def refused(stage: Stage, pod: Pod) -> dict[str, tuple[str, str]]:
     return {name: refusal for name, refusal in found.items() if refusal is not None}
 
 
-def test_first_of_a_group_may_go_anywhere_the_key_exists() -> None:
+def test_first_of_group_fits_wherever_the_key_exists() -> None:
     stage = staged(a_node("n1", zone="z1"), a_node("n2"))
     pod = a_pod("p", "web", podAffinity=near("web"))
     assert refused(stage, pod) == {"n2": AFFINITY}
@@ -314,7 +314,7 @@ def test_first_of_a_group_may_go_anywhere_the_key_exists() -> None:
     assert refused(stage, other) == {"n1": AFFINITY, "n2": AFFINITY}
 
 
-def test_once_the_only_friend_is_taken_away_the_pod_may_be_the_first() -> None:
+def test_pod_is_first_of_group_after_last_match_is_removed() -> None:
     friend = a_pod("friend", "web", node="n1")
     stage = staged(a_node("n1", zone="z1"), a_node("n2", zone="z2"), friend)
     plugin, table = stage.build(InterPodAffinity), stage.cluster.nodes
@@ -329,7 +329,7 @@ def test_once_the_only_friend_is_taken_away_the_pod_may_be_the_first() -> None:
     assert refusals(plugin, elsewhere, pod, table) == {"n1": AFFINITY, "n2": None}
 
 
-def test_existing_pods_keep_others_away_in_both_directions() -> None:
+def test_anti_affinity_works_in_both_directions() -> None:
     guard = a_pod("guard", "db", node="n1", podAntiAffinity=near("web"))
     stage = staged(a_node("n1", zone="z1"), a_node("n2", zone="z1"), a_node("n3"), guard)
     assert refused(stage, a_pod("p", "web")) == {"n1": EXISTING, "n2": EXISTING}
@@ -337,7 +337,7 @@ def test_existing_pods_keep_others_away_in_both_directions() -> None:
     assert refused(stage, a_pod("p", podAntiAffinity=near("db", HOST))) == {"n1": ANTI}
 
 
-def test_an_empty_namespace_selector_means_even_unknown_namespaces() -> None:
+def test_empty_namespace_selector_selects_unknown_namespaces() -> None:
     stage = staged(a_node("n1"), a_pod("q", "web", node="n1", ns="unheard-of"))
     everywhere = near("web", HOST, namespaceSelector={})
     assert refused(stage, a_pod("p", podAntiAffinity=everywhere)) == {"n1": ANTI}
@@ -346,7 +346,7 @@ def test_an_empty_namespace_selector_means_even_unknown_namespaces() -> None:
     assert refused(stage, picky) == {}
 
 
-def test_a_namespace_that_gets_a_label_is_selected_from_then_on() -> None:
+def test_namespace_with_new_label_is_selected() -> None:
     stage = staged(a_node("n1"), a_pod("q", "web", node="n1", ns="other"))
     selector = {"matchLabels": {"team": "x"}}
     pod = PodInfo(a_pod("p", podAntiAffinity=near("web", HOST, namespaceSelector=selector)))
@@ -364,7 +364,7 @@ def test_a_namespace_that_gets_a_label_is_selected_from_then_on() -> None:
     assert answer() is None
 
 
-def test_preferences_of_existing_pods_can_be_ignored_by_pods_without_any() -> None:
+def test_preferred_terms_of_existing_pods_can_be_ignored() -> None:
     friend = a_pod("friend", "db", node="n1", podAffinity=preferring("web", 10))
     stage = staged(a_node("n1", zone="z1"), a_node("n2", zone="z2"), friend)
     table = stage.cluster.nodes
@@ -377,7 +377,7 @@ def test_preferences_of_existing_pods_can_be_ignored_by_pods_without_any() -> No
 
 
 @pytest.mark.parametrize("weight", [-1, 101])
-def test_weights_out_of_range_are_refused(weight: int) -> None:
+def test_hard_weight_out_of_range_is_rejected(weight: int) -> None:
     with pytest.raises(ValueError, match=r"hardPodAffinityWeight: .*not in valid range \[0, 100\]"):
         Stage().build(InterPodAffinity, {"hardPodAffinityWeight": weight})
 
@@ -428,7 +428,7 @@ WEB, DB = a_pod("o", "web", node="n"), a_pod("o", "db", node="n")
         (False, WANTS_WEB, ActionType.UPDATE_POD_SCALE_DOWN, DB, WEB),
     ],
 )
-def test_pods_wake(
+def test_pod_event_queues_the_pod(
     expected: bool, waiting: Pod, action: ActionType, old: Pod | None, new: Pod | None
 ) -> None:
     assert wakes(waiting, ASSIGNED, action, old, new) is expected
@@ -451,18 +451,20 @@ IN_Z1, IN_Z2, NOWHERE = a_node("n", zone="z1"), a_node("n", zone="z2"), a_node("
         (False, a_pod("w", "db"), IN_Z1, IN_Z2),
     ],
 )
-def test_nodes_wake(expected: bool, waiting: Pod, old: Node | None, new: Node) -> None:
+def test_node_event_queues_the_pod(
+    expected: bool, waiting: Pod, old: Node | None, new: Node
+) -> None:
     assert wakes(waiting, NODE, ADD if old is None else LABEL, old, new) is expected
 
 
-def test_a_node_that_leaves_the_domain_of_a_pod_that_keeps_others_away_wakes() -> None:
+def test_node_that_leaves_domain_of_existing_anti_affinity_queues_the_pod() -> None:
     guard = a_pod("guard", node="n", podAntiAffinity=near("db"))
     stage = staged(IN_Z1, guard)
     assert wakes(a_pod("w", "db"), NODE, LABEL, IN_Z1, IN_Z2, stage)
     assert not wakes(a_pod("w", "web"), NODE, LABEL, IN_Z1, IN_Z2, stage)
 
 
-def test_unrelated_events_wake_nothing() -> None:
+def test_unrelated_events_queue_no_pod() -> None:
     for resource in (EventResource.SERVICE, EventResource.NAMESPACE, EventResource.CSI_NODE):
         assert not wakes(WANTS_WEB, resource, ADD, None, IN_Z1)
     for action in (ActionType.UPDATE_NODE_ALLOCATABLE, ActionType.UPDATE_NODE_CONDITION, DELETE):

@@ -117,5 +117,5 @@ class Comparison:
 
 
 @pytest.mark.parametrize("topic", TOPICS)
-def test_answers_as_recorded(shared_dir: Path, topic: str) -> None:
+def test_answers_match_recorded_cases(shared_dir: Path, topic: str) -> None:
     assert_as_recorded(shared_dir, topic, Comparison)

@@ -42,11 +42,11 @@ def container(action: str) -> list[dict[str, Any]]:
         ),
     ],
 )
-def test_what_a_pod_needs(spec: dict[str, Any], needed: set[str]) -> None:
+def test_required_features_of_a_pod(spec: dict[str, Any], needed: set[str]) -> None:
     assert required_features(a_pod("p", **spec)) == needed
 
 
-def test_nodes_without_the_features_are_refused_also_after_they_change() -> None:
+def test_nodes_without_features_are_rejected_also_after_changes() -> None:
     cluster = cluster_of(
         a_node("both", declaredFeatures=[HOST_USERS, RESTART]),
         a_node("one", declaredFeatures=[RESTART]),
@@ -63,14 +63,14 @@ def test_nodes_without_the_features_are_refused_also_after_they_change() -> None
     assert rejections(plugin, pod, cluster.nodes) == {"both": MISSING, "none": MISSING}
 
 
-def test_no_node_has_ever_heard_of_the_feature() -> None:
+def test_feature_that_no_node_declares_rejects_all() -> None:
     cluster = cluster_of(a_node("n"))
     pod = PodInfo(a_pod("p", containers=container("RestartAllContainers")))
     plugin = build(NodeDeclaredFeatures, cluster)
     assert rejections(plugin, pod, cluster.nodes) == {"n": MISSING}
 
 
-def test_pods_that_need_nothing_are_left_alone() -> None:
+def test_pods_without_required_features_are_skipped() -> None:
     cluster = cluster_of(a_node("n"))
     answer = rejections(build(NodeDeclaredFeatures, cluster), PodInfo(a_pod("p")), cluster.nodes)
     assert isinstance(answer, Status)

@@ -23,7 +23,7 @@ clusters = st.lists(labels, min_size=1, max_size=len(NODE_NAMES)).map(
 
 
 @given(nodes=clusters, term=terms, selector=selectors, wanted=labels, data=st.data())
-def test_columns_match_as_single_nodes_do(
+def test_columns_match_like_single_nodes(
     nodes: list[Node],
     term: NodeSelectorTerm,
     selector: NodeSelector,

@@ -29,7 +29,7 @@ from asched.model.workloads import (
     StatefulSet,
 )
 from asched.plugins.pod_topology_spread.plugin import PodTopologySpread
-from tests.plugins.neighbourhoods import HOST, ZONE, Happening, Stage, World, worlds
+from tests.plugins.affinity_clusters import HOST, ZONE, Happening, Stage, World, worlds
 from tests.plugins.single_plugin import Scores, rows_of, scores
 
 TEXT = "node(s) didn't match pod topology spread constraints"
@@ -144,7 +144,7 @@ def refusals(
 
 
 @given(world=worlds())
-def test_filter(world: World) -> None:
+def test_filter_matches_reference(world: World) -> None:
     stage = Stage.of(world)
     plugin = stage.build(PodTopologySpread)
     _check_filter(stage, plugin, world)
@@ -178,7 +178,7 @@ def _check_filter(stage: Stage, plugin: PodTopologySpread, world: World) -> None
 
 
 @given(world=worlds())
-def test_score(world: World) -> None:
+def test_score_matches_reference(world: World) -> None:
     stage = Stage.of(world)
     plugin = stage.build(PodTopologySpread)
     for happening in (*world.later, None):
@@ -191,7 +191,7 @@ def test_score(world: World) -> None:
             stage.happen(happening)
 
 
-def test_a_pod_supposed_in_the_emptiest_domain_raises_the_floor() -> None:
+def test_added_pod_in_smallest_domain_raises_the_minimum() -> None:
     constraint = {
         "maxSkew": 1,
         "topologyKey": ZONE,
@@ -255,7 +255,7 @@ OF_X = SelectorSpec(selector=LabelSelector(match_labels=APP_X))
         ),
     ],
 )
-def test_pods_that_are_looked_after_are_spread_by_default(found: Object, pod: Pod) -> None:
+def test_pods_of_workloads_are_spread_by_default(found: Object, pod: Pod) -> None:
     stage = three_nodes(a_pod("q", node="n1"), a_pod("r", "y", node="n2"))
     plugin, table = stage.build(PodTopologySpread), stage.cluster.nodes
     assert scores(plugin, PodInfo(pod), table) is None
@@ -305,7 +305,7 @@ def defaults(**constraint: Any) -> dict[str, Any]:
         ({"defaultingType": "None"}, "Invalid enum value 'None'"),
     ],
 )
-def test_arguments_refused(arguments: dict[str, Any], complaint: str) -> None:
+def test_invalid_arguments_are_rejected(arguments: dict[str, Any], complaint: str) -> None:
     with pytest.raises(ValueError, match=complaint):
         Stage().build(PodTopologySpread, arguments)
 
@@ -361,7 +361,7 @@ def wakes(resource: EventResource, action: ActionType, old: Any, new: Any) -> bo
         (False, EventResource.SERVICE, ADD, None, a_node("n", "z1")),
     ],
 )
-def test_wakes(
+def test_event_queues_the_pod(
     expected: bool, resource: EventResource, action: ActionType, old: Any, new: Any
 ) -> None:
     assert wakes(resource, action, old, new) is expected

@@ -14,7 +14,7 @@ from asched.cycle.post_filter import RejectedNodeStatuses
 from asched.cycle.shape_cache import ShapeCache
 from asched.framework.cycle_state import CycleState
 from asched.framework.interface import FilterAllPlugin, Plugin
-from asched.framework.nodes import Nodes, FilterResult
+from asched.framework.nodes import FilterResult, Nodes
 from asched.framework.pod_info import PodInfo
 from asched.framework.status import Code, Status
 from asched.model.meta import ObjectMeta
@@ -177,7 +177,7 @@ def refused(scheduling: Scheduling, pod: Pod) -> set[str]:
 
 
 @given(scenes(), preemptors)
-def test_all_at_once_and_one_by_one_are_the_plain_algorithm(scene: Scene, pod: Pod) -> None:
+def test_batched_and_single_dry_runs_match_reference(scene: Scene, pod: Pod) -> None:
     together = scene.schedule(*LOCAL)
     apart = scene.schedule(FarSighted, *LOCAL)
     where = refused(together, pod)
@@ -187,9 +187,7 @@ def test_all_at_once_and_one_by_one_are_the_plain_algorithm(scene: Scene, pod: P
 
 
 @given(scenes(), preemptors, st.data())
-def test_what_is_remembered_is_what_would_be_found_afresh(
-    scene: Scene, pod: Pod, data: st.DataObject
-) -> None:
+def test_cached_results_equal_new_results(scene: Scene, pod: Pod, data: st.DataObject) -> None:
     scheduling = scene.schedule(*LOCAL)
     cache = ShapeCache(scheduling.state.nodes)
     dry_run(scheduling, pod)

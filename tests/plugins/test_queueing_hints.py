@@ -143,7 +143,7 @@ SCALE_DOWN = ActionType.UPDATE_POD_SCALE_DOWN
         ),
     ],
 )  # fmt: skip
-def test_node_resources_fit(
+def test_hints_of_node_resources_fit(
     expected: bool,
     waiting: dict[str, Any],
     resource: EventResource,
@@ -165,13 +165,13 @@ def test_node_resources_fit(
         (False, a_node(taints=[TAINT]), a_node(taints=[{**TAINT, "value": "w"}])),
     ],
 )
-def test_taint_toleration_of_nodes(expected: bool, old: Node | None, new: Node) -> None:
+def test_hints_of_taint_toleration(expected: bool, old: Node | None, new: Node) -> None:
     action = ActionType.ADD if old is None else ActionType.UPDATE_NODE_TAINT
     assert wakes(TaintToleration, a_pod(), NODE, action, old, new) is expected
 
 
 @pytest.mark.parametrize("plugin", [TaintToleration, NodeUnschedulable])
-def test_own_new_toleration(plugin: type[Plugin]) -> None:
+def test_new_toleration_queues_the_pod(plugin: type[Plugin]) -> None:
     tolerant = a_pod(tolerations=[{"operator": "Exists"}])
     stranger = a_pod("other", tolerations=[{"operator": "Exists"}])
     action = ActionType.UPDATE_POD_TOLERATION
@@ -190,7 +190,7 @@ def test_own_new_toleration(plugin: type[Plugin]) -> None:
         (False, a_node(), a_node(unschedulable=True)),
     ],
 )
-def test_node_unschedulable(expected: bool, old: Node | None, new: Node) -> None:
+def test_hints_of_node_unschedulable(expected: bool, old: Node | None, new: Node) -> None:
     action = ActionType.ADD if old is None else ActionType.UPDATE_NODE_TAINT
     assert wakes(NodeUnschedulable, a_pod(), NODE, action, old, new) is expected
 
@@ -205,7 +205,7 @@ def test_node_unschedulable(expected: bool, old: Node | None, new: Node) -> None
         (False, a_node(labels={"disk": "ssd"}), a_node()),
     ],
 )
-def test_node_affinity(expected: bool, old: Node | None, new: Node) -> None:
+def test_hints_of_node_affinity(expected: bool, old: Node | None, new: Node) -> None:
     action = ActionType.ADD if old is None else ActionType.UPDATE_NODE_LABEL
     by_affinity, by_selector = a_pod(**REQUIRES_SSD), a_pod(nodeSelector={"disk": "ssd"})
     assert wakes(NodeAffinityPlugin, by_affinity, NODE, action, old, new) is expected
@@ -224,7 +224,7 @@ def test_node_affinity(expected: bool, old: Node | None, new: Node) -> None:
         (False, port(80), {}),
     ],
 )
-def test_node_ports(expected: bool, wanted: dict[str, Any], freed: dict[str, Any]) -> None:
+def test_hints_of_node_ports(expected: bool, wanted: dict[str, Any], freed: dict[str, Any]) -> None:
     waiting = a_pod(**wanted)
     gone = a_pod("o", nodeName="n", **freed)
     assert wakes(NodePorts, waiting, ASSIGNED, ActionType.DELETE, gone, None) is expected
@@ -233,13 +233,13 @@ def test_node_ports(expected: bool, wanted: dict[str, Any], freed: dict[str, Any
     assert wakes(NodePorts, waiting, NODE, ActionType.ADD, None, a_node())
 
 
-def test_node_name_waits_for_its_node() -> None:
+def test_node_name_queues_for_its_node() -> None:
     waiting = a_pod(nodeName="mine")
     assert wakes(NodeName, waiting, NODE, ActionType.ADD, None, a_node("mine"))
     assert not wakes(NodeName, waiting, NODE, ActionType.ADD, None, a_node("other"))
 
 
-def test_scheduling_gates_wait_for_the_pods_own_gates() -> None:
+def test_scheduling_gates_queue_for_own_gates() -> None:
     gated = a_pod(schedulingGates=[{"name": "a"}, {"name": "b"}])
     plugin = build(SchedulingGates)
     assert plugin.pre_enqueue(PodInfo(gated)).message == "waiting for scheduling gates: [a b]"
@@ -261,7 +261,7 @@ def test_scheduling_gates_wait_for_the_pods_own_gates() -> None:
         TaintToleration,
     ],
 )
-def test_unrelated_events_wake_nothing(plugin: type[Plugin]) -> None:
+def test_unrelated_events_queue_no_pod(plugin: type[Plugin]) -> None:
     waiting = a_pod(nodeName="mine", **cpu("1"))
     for resource in (EventResource.SERVICE, EventResource.NAMESPACE, EventResource.CSI_NODE):
         assert not wakes(plugin, waiting, resource, ActionType.ADD, None, a_node())

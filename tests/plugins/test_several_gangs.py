@@ -15,7 +15,7 @@ from asched.framework.interface import (
 from asched.framework.pod_info import PodInfo
 from asched.framework.status import Status
 from asched.plugins.default_preemption.plugin import DefaultPreemption
-from asched.plugins.gang_scheduling import GangScheduling, Gang
+from asched.plugins.gang_scheduling import Gang, GangScheduling
 from asched.state import records as r
 from tests.cycle.scheduling import Scheduling
 from tests.plugins.gangs import (
@@ -61,7 +61,7 @@ def _in_turns(gang_scheduling: type[Plugin], *, size: int = 4, room: int = 4) ->
     return scheduling
 
 
-def test_without_giving_way_two_gangs_deadlock() -> None:
+def test_two_gangs_deadlock_if_neither_yields() -> None:
     scheduling = _in_turns(Patient)
     scheduling.decide()
     held = waiting(scheduling)
@@ -73,7 +73,7 @@ def test_without_giving_way_two_gangs_deadlock() -> None:
     assert placed(scheduling) == []
 
 
-def test_the_older_of_two_gangs_that_hold_half_each_is_completed() -> None:
+def test_earlier_of_two_incomplete_gangs_completes() -> None:
     scheduling = _in_turns(GangScheduling)
     scheduling.decide()
     assert placed(scheduling) == ["old0", "old1", "old2", "old3"]
@@ -87,14 +87,14 @@ def test_the_older_of_two_gangs_that_hold_half_each_is_completed() -> None:
     check_replay(scheduling, *INTERLEAVED, checkpoint_at=5)
 
 
-def test_neither_deadlocks_nor_starves_where_the_room_is_for_neither() -> None:
+def test_gangs_that_do_not_fit_do_not_block_others() -> None:
     scheduling = _in_turns(GangScheduling, size=4, room=3)
     settle(scheduling)
     assert placed(scheduling) == []
     assert waiting(scheduling) == []
 
 
-def test_a_gang_that_gives_way_for_nothing_does_not() -> None:
+def test_gang_does_not_yield_to_pod_that_does_not_fit() -> None:
     """The older gang's last pod fits nowhere, whatever the younger gives back."""
     scheduling = Scheduling(*INTERLEAVED)
     nodes(scheduling, 3)
@@ -112,7 +112,7 @@ def test_a_gang_that_gives_way_for_nothing_does_not() -> None:
 
 
 @pytest.mark.parametrize("younger_priority", [0, 1])
-def test_a_gang_never_gives_way_to_one_of_lower_priority(younger_priority: int) -> None:
+def test_gang_does_not_yield_to_lower_priority(younger_priority: int) -> None:
     """The younger gang holds two nodes while a third is vacated for it."""
     scheduling = Scheduling(*GANGS[:3], DefaultPreemption, GangScheduling)
     nodes(scheduling, 3)
@@ -131,7 +131,7 @@ def test_a_gang_never_gives_way_to_one_of_lower_priority(younger_priority: int) 
         assert placed(scheduling) == ["low", "old0", "old1"]
 
 
-def test_members_are_tried_one_after_the_other() -> None:
+def test_gang_sort_keeps_members_together() -> None:
     """With GangSort gangs whose pods came in turns are tried in turns no more."""
     scheduling = Scheduling(*GANGS)
     nodes(scheduling, 8)

@@ -107,7 +107,7 @@ def owned_claim(owner_uid: str) -> Object:
         ),
     ],
 )
-def test_a_claim_that_rules_the_pod_out(claim: Object | None, reason: str) -> None:
+def test_unusable_claim_rejects_the_pod(claim: Object | None, reason: str) -> None:
     scheduler = Scheduler(a_node("n"), late_class(), *([claim] if claim else []))
     assert scheduler.refused(pod_with("c")) == Status.unresolvable(reason)
 
@@ -116,7 +116,7 @@ def ephemeral_pod() -> PodInfo:
     return PodInfo(a_pod("p", {"ephemeral": {}}))
 
 
-def test_an_ephemeral_claim_is_waited_for_and_must_be_the_pods_own() -> None:
+def test_ephemeral_claim_must_exist_and_belong_to_the_pod() -> None:
     pod = ephemeral_pod()
     waiting = "waiting for ephemeral volume controller to create the persistentvolumeclaim"
     scheduler = Scheduler(a_node("n"), late_class("late", "d.example.com"))
@@ -131,7 +131,7 @@ def test_an_ephemeral_claim_is_waited_for_and_must_be_the_pods_own() -> None:
     ]
 
 
-def test_a_pod_without_claims_is_left_alone() -> None:
+def test_pod_without_claims_is_skipped() -> None:
     scheduler = Scheduler(a_node("n"))
     pod = PodInfo(a_pod("p", {"emptyDir": {}}))
     answer = scheduler.refused(pod)
@@ -141,7 +141,7 @@ def test_a_pod_without_claims_is_left_alone() -> None:
     assert scheduler.plugin.pre_score(CycleState(), pod, scheduler.cluster.nodes).is_skip
 
 
-def test_a_bound_claim_without_its_volume() -> None:
+def test_bound_claim_without_volume_rejects_nodes() -> None:
     scheduler = Scheduler(a_node("n"), a_claim("c", bound_to="gone"))
     gone = "node(s) unavailable due to one or more pvc(s) bound to non-existent pv(s)"
     assert scheduler.refused(pod_with("c")) == {"n": Status.unresolvable(gone)}
@@ -150,7 +150,7 @@ def test_a_bound_claim_without_its_volume() -> None:
 # -- what is chosen -------------------------------------------------------------------------------
 
 
-def test_the_smallest_volume_that_fits_and_each_volume_once() -> None:
+def test_smallest_fitting_volume_is_used_once() -> None:
     scheduler = Scheduler(
         a_node("n"),
         late_class(),
@@ -166,7 +166,7 @@ def test_the_smallest_volume_that_fits_and_each_volume_once() -> None:
     assert scheduler.volumes_for(pod_with("huge", name="q"), "n") == {"huge": "pv-8"}
 
 
-def test_a_volume_must_be_large_enough_and_allow_every_access_mode() -> None:
+def test_volume_needs_capacity_and_every_access_mode() -> None:
     both = ["ReadWriteOnce", "ReadOnlyMany"]
     scheduler = Scheduler(
         a_node("n"), late_class(), late_volume("pv-1", "1Gi", accessModes=both),
@@ -180,7 +180,7 @@ def test_a_volume_must_be_large_enough_and_allow_every_access_mode() -> None:
     assert scheduler.volumes_for(pod_with("shared"), "n") == {"shared": "pv-1"}
 
 
-def test_two_claims_do_not_get_one_volume_that_several_nodes_reach() -> None:
+def test_two_claims_do_not_share_a_network_volume() -> None:
     scheduler = Scheduler(
         a_node("n"), a_node("m"), a_node("o"), late_class(), late_claim("a"), late_claim("b"),
         late_volume("pv-1", on=["n", "m"]), late_volume("pv-2", on=["m", "o"]),
@@ -190,7 +190,7 @@ def test_two_claims_do_not_get_one_volume_that_several_nodes_reach() -> None:
     assert scheduler.volumes_for(pod_with("a", "b"), "m") == {"a": "pv-1", "b": "pv-2"}
 
 
-def test_the_first_claim_that_cannot_be_made_decides() -> None:
+def test_first_claim_that_cannot_be_provisioned_is_reported() -> None:
     tracked = api("CSIDriver", "pool.example.com", spec={"storageCapacity": True})
     scheduler = Scheduler(
         a_node("n"), late_class(), late_class("pooled", "pool.example.com"), tracked,
@@ -202,7 +202,7 @@ def test_the_first_claim_that_cannot_be_made_decides() -> None:
     assert scheduler.refused(pod_with("a", "c")) == {"n": Status.unresolvable(NO_MATCH)}
 
 
-def test_the_first_bound_claim_that_fails_decides() -> None:
+def test_first_failing_bound_claim_is_reported() -> None:
     scheduler = Scheduler(
         a_node("n"), a_node("m"), a_claim("a", bound_to="pv"), a_volume("pv", on=["m"]),
         a_claim("b", bound_to="gone"),
@@ -214,7 +214,7 @@ def test_the_first_bound_claim_that_fails_decides() -> None:
     }
 
 
-def test_a_volume_is_promised_once_until_it_is_given_back() -> None:
+def test_assumed_volume_is_not_reused_until_unreserved() -> None:
     scheduler = Scheduler(
         a_node("n"), late_class(), late_volume("pv"), late_claim("a"), late_claim("b")
     )
@@ -225,7 +225,7 @@ def test_a_volume_is_promised_once_until_it_is_given_back() -> None:
     assert scheduler.refused(second) == {}
 
 
-def test_pods_that_share_a_claim_share_the_promise() -> None:
+def test_pods_with_the_same_claim_share_the_assumed_volume() -> None:
     scheduler = Scheduler(
         a_node("n"), a_node("m"), late_class(), late_claim("shared"),
         late_volume("pv-1", on=["n"]), late_volume("pv-2", on=["m"]),
@@ -241,7 +241,7 @@ def test_pods_that_share_a_claim_share_the_promise() -> None:
     }
 
 
-def test_a_claim_that_is_to_be_made_stays_on_its_node() -> None:
+def test_claim_to_provision_stays_on_its_selected_node() -> None:
     scheduler = Scheduler(
         a_node("n"), a_node("m"), late_class("late", "d.example.com"), late_claim("shared")
     )
@@ -252,7 +252,7 @@ def test_a_claim_that_is_to_be_made_stays_on_its_node() -> None:
     }
 
 
-def test_after_the_binding_the_objects_alone_count() -> None:
+def test_objects_replace_assumed_volumes_after_binding() -> None:
     scheduler = Scheduler(
         a_node("n"), late_class(), late_volume("pv"), late_claim("a"), late_claim("b")
     )
@@ -261,7 +261,7 @@ def test_after_the_binding_the_objects_alone_count() -> None:
     reference = {"namespace": "d", "name": "a", "uid": "PersistentVolumeClaim-a"}
     put(scheduler.cluster, late_volume("pv", claimRef=reference))
     put(scheduler.cluster, late_claim("a", bound_to="pv"))
-    scheduler.plugin.settled(pod, "n", note)
+    scheduler.plugin.on_bound(pod, "n", note)
     other = pod_with("b", name="second")
     assert scheduler.refused(other) == {"n": Status.unresolvable(NO_MATCH)}
     # Released and cleared by the administrator: nothing remembers the old promise.
@@ -269,7 +269,7 @@ def test_after_the_binding_the_objects_alone_count() -> None:
     assert scheduler.refused(other) == {}
 
 
-def test_the_books_are_the_same_when_rebuilt_from_notes() -> None:
+def test_assumed_volumes_are_rebuilt_from_notes() -> None:
     objects = [a_node("n"), late_class(), late_volume("pv"), late_claim("a"), late_claim("b")]
     live = Scheduler(*objects)
     note = live.reserve(pod_with("a", name="first"), "n")
@@ -288,7 +288,7 @@ def zonal(name: str, label: str) -> Object:
     return a_volume(name, awsElasticBlockStore={"volumeID": "vol-1"}, nodeAffinity=affinity)
 
 
-def test_a_migrated_volume_goes_by_its_drivers_topology() -> None:
+def test_migrated_volume_uses_csi_topology() -> None:
     zone, csi_zone = "topology.kubernetes.io/zone", "topology.ebs.csi.aws.com/zone"
     migrated = {"storage.alpha.kubernetes.io/migrated-plugins": "kubernetes.io/aws-ebs,x"}
     scheduler = Scheduler(
@@ -306,7 +306,7 @@ def test_a_migrated_volume_goes_by_its_drivers_topology() -> None:
     assert scheduler.refused(pod_with("c")) == {"migrated-elsewhere": conflict}
 
 
-def test_a_volume_that_demands_a_node_by_name_is_reached_from_none() -> None:
+def test_volume_that_requires_a_node_name_is_inaccessible() -> None:
     field = {"key": "metadata.name", "operator": "In", "values": ["n"]}
     affinity = {"required": {"nodeSelectorTerms": [{"matchFields": [field]}]}}
     scheduler = Scheduler(
@@ -315,7 +315,7 @@ def test_a_volume_that_demands_a_node_by_name_is_reached_from_none() -> None:
     assert scheduler.refused(pod_with("c")) == {"n": Status.unresolvable(NODE_CONFLICT)}
 
 
-def test_thousands_of_local_volumes_are_each_found_on_their_node() -> None:
+def test_local_volumes_are_found_on_their_nodes() -> None:
     names = [f"n{i}" for i in range(50)]
     scheduler = Scheduler(
         *map(a_node, names),
@@ -342,7 +342,7 @@ def test_thousands_of_local_volumes_are_each_found_on_their_node() -> None:
         ({"shape": [{"utilization": 0, "score": 0}]}, "StorageCapacityScoring is off"),
     ],
 )
-def test_arguments_refused(arguments: dict[str, Any], complaint: str) -> None:
+def test_invalid_arguments_are_rejected(arguments: dict[str, Any], complaint: str) -> None:
     with pytest.raises(ValueError, match=complaint):
         build(VolumeBinding, cluster_of(), **arguments)
 
@@ -351,13 +351,13 @@ def test_arguments_refused(arguments: dict[str, Any], complaint: str) -> None:
     ("arguments", "timeout_s"),
     [({}, 600), ({"bindTimeoutSeconds": 5}, 5), ({"bindTimeoutSeconds": None, "shape": None}, 600)],
 )
-def test_the_bind_timeout(arguments: dict[str, Any], timeout_s: float) -> None:
+def test_bind_timeout_is_configurable(arguments: dict[str, Any], timeout_s: float) -> None:
     plugin = build(VolumeBinding, cluster_of(), **arguments)
     assert plugin.time_limit_s > timeout_s
     assert plugin.time_limit_s == timeout_s + 600
 
 
-def test_reserving_on_a_node_that_went() -> None:
+def test_reserve_on_deleted_node_fails() -> None:
     scheduler = Scheduler(a_node("n"), late_class(), late_volume("pv"), late_claim("a"))
     state, pod = CycleState(), pod_with("a")
     scheduler.plugin.pre_filter(state, pod, scheduler.cluster.nodes)

@@ -154,7 +154,7 @@ async def running(controller: VolumeController) -> AsyncIterator[None]:
         tasks.cancel_scope.cancel()
 
 
-async def test_two_pods_get_a_volume_each(tmp_path: Path) -> None:
+async def test_two_pods_get_one_volume_each(tmp_path: Path) -> None:
     async with world(tmp_path, nodes=3) as w:
         storage = Storage(w)
         storage.add_class()
@@ -181,7 +181,7 @@ async def test_two_pods_get_a_volume_each(tmp_path: Path) -> None:
             assert storage.volume_of(f"claim-{name[-1]}")
 
 
-async def test_a_volume_is_made_for_the_node_of_the_pod(tmp_path: Path) -> None:
+async def test_volume_is_provisioned_for_the_selected_node(tmp_path: Path) -> None:
     async with world(tmp_path, nodes=3) as w:
         storage = Storage(w)
         storage.add_class("d.example.com")
@@ -192,7 +192,7 @@ async def test_a_volume_is_made_for_the_node_of_the_pod(tmp_path: Path) -> None:
         assert storage.volume_of("data") == "made-for-data"
 
 
-async def test_a_provisioner_that_fails_gets_another_node(tmp_path: Path) -> None:
+async def test_failed_provisioning_selects_another_node(tmp_path: Path) -> None:
     async with world(tmp_path, nodes=2) as w:
         storage = Storage(w)
         storage.add_class("d.example.com")
@@ -212,7 +212,7 @@ async def test_a_provisioner_that_fails_gets_another_node(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("provisioner", ["kubernetes.io/no-provisioner", "d.example.com"])
-async def test_nobody_binds_in_time(tmp_path: Path, provisioner: str) -> None:
+async def test_binding_times_out(tmp_path: Path, provisioner: str) -> None:
     async with world(tmp_path, nodes=1) as w:
         storage = Storage(w)
         storage.add_class(provisioner)
@@ -232,7 +232,7 @@ async def test_nobody_binds_in_time(tmp_path: Path, provisioner: str) -> None:
                 await w.until(lambda: w.node_of("p") == "n0")
 
 
-async def test_a_volume_taken_by_somebody_else_frees_the_pod_for_another(tmp_path: Path) -> None:
+async def test_volume_claimed_by_another_pod_requeues_the_pod(tmp_path: Path) -> None:
     async with world(tmp_path, nodes=2) as w:
         storage = Storage(w)
         storage.add_class()
@@ -260,7 +260,7 @@ async def test_a_volume_taken_by_somebody_else_frees_the_pod_for_another(tmp_pat
         assert storage.claimant("pv-1") == "data"
 
 
-async def test_a_pod_deleted_while_it_waits_gives_its_volume_back(tmp_path: Path) -> None:
+async def test_deleted_pod_releases_its_volume(tmp_path: Path) -> None:
     async with world(tmp_path, nodes=1) as w:
         storage = Storage(w)
         storage.add_class("d.example.com")
@@ -280,7 +280,7 @@ async def test_a_pod_deleted_while_it_waits_gives_its_volume_back(tmp_path: Path
                 await w.until(lambda: w.node_of("q") == "n0")
 
 
-async def test_a_restart_goes_on_waiting_for_the_same_volume(tmp_path: Path) -> None:
+async def test_restart_continues_with_the_same_volume(tmp_path: Path) -> None:
     async with world(tmp_path, nodes=5) as w:
         storage = Storage(w)
         storage.add_class("d.example.com")

@@ -216,7 +216,7 @@ class Question:
 
 
 @given(objects(), mounts)
-def test_volume_binding(found: list[Object], mounted: list[Any]) -> None:
+def test_volume_binding_matches_reference(found: list[Object], mounted: list[Any]) -> None:
     question = Question(found, [], mounted)
     answer = question.refused(VolumeBinding)
     if answer is None:
@@ -239,7 +239,7 @@ def test_volume_binding(found: list[Object], mounted: list[Any]) -> None:
 
 
 @given(objects(), objects(), mounts)
-def test_volume_binding_follows_the_objects(
+def test_volume_binding_follows_object_changes(
     found: list[Object], later: list[Object], mounted: list[Any]
 ) -> None:
     """A plugin that knew the objects before they changed says what a new one says."""
@@ -264,7 +264,7 @@ def test_volume_binding_follows_the_objects(
 
 
 @given(objects(), mounts)
-def test_volume_zone(found: list[Object], mounted: list[Any]) -> None:
+def test_volume_zone_matches_reference(found: list[Object], mounted: list[Any]) -> None:
     question = Question(found, [], mounted)
     answer = question.refused(VolumeZone)
     if answer is None:
@@ -275,7 +275,9 @@ def test_volume_zone(found: list[Object], mounted: list[Any]) -> None:
 
 
 @given(objects(), pods_on_nodes, mounts)
-def test_volume_restrictions(found: list[Object], bound: list[Any], mounted: list[Any]) -> None:
+def test_volume_restrictions_match_reference(
+    found: list[Object], bound: list[Any], mounted: list[Any]
+) -> None:
     question = Question(found, bound, mounted)
     answer = question.refused(VolumeRestrictions)
     assert answer is not None
@@ -285,7 +287,9 @@ def test_volume_restrictions(found: list[Object], bound: list[Any], mounted: lis
 
 
 @given(objects(), pods_on_nodes, mounts)
-def test_node_volume_limits(found: list[Object], bound: list[Any], mounted: list[Any]) -> None:
+def test_node_volume_limits_match_reference(
+    found: list[Object], bound: list[Any], mounted: list[Any]
+) -> None:
     question = Question(found, bound, mounted)
     answer = question.refused(NodeVolumeLimits)
     assert answer is not None
@@ -295,9 +299,7 @@ def test_node_volume_limits(found: list[Object], bound: list[Any], mounted: list
 
 
 @given(objects(), st.lists(st.tuples(st.sampled_from((*NODES, "gone")), mounts), max_size=8))
-def test_the_index_moves_on_to_what_a_fresh_one_finds(
-    found: list[Object], coming: list[Any]
-) -> None:
+def test_updated_volume_index_equals_new_index(found: list[Object], coming: list[Any]) -> None:
     cluster = cluster_of(*found)
     table, grown = cluster.nodes, cluster.volumes
     here: list[tuple[str, PodInfo]] = []

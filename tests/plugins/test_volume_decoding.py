@@ -33,7 +33,9 @@ METADATA = {"name": "x", "namespace": "d"}
         ),
     ],
 )
-def test_no_quantity(resource: Resource, fields: dict[str, Any], where: str) -> None:
+def test_invalid_quantity_is_rejected(
+    resource: Resource, fields: dict[str, Any], where: str
+) -> None:
     with pytest.raises(DecodeError, match=where):
         decode(resource, msgspec.json.encode({"metadata": METADATA, **fields}))
 
@@ -47,5 +49,5 @@ def test_no_quantity(resource: Resource, fields: dict[str, Any], where: str) -> 
         (Resource.STORAGE_CLASSES, {"provisioner": "x"}),
     ],
 )
-def test_quantities(resource: Resource, fields: dict[str, Any]) -> None:
+def test_quantities_are_decoded(resource: Resource, fields: dict[str, Any]) -> None:
     assert decode(resource, msgspec.json.encode({"metadata": METADATA, **fields})).name == "x"

@@ -165,10 +165,10 @@ def named(happening: Happening) -> str:
 
 
 @pytest.mark.parametrize("happening", WAKES, ids=named)
-def test_wakes(happening: Happening) -> None:
+def test_event_queues_the_pod(happening: Happening) -> None:
     assert wakes(happening)
 
 
 @pytest.mark.parametrize("happening", LEAVES_ASLEEP, ids=named)
-def test_leaves_asleep(happening: Happening) -> None:
+def test_event_does_not_queue_the_pod(happening: Happening) -> None:
     assert not wakes(happening)

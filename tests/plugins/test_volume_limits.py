@@ -53,24 +53,24 @@ def full_node(*more: Object, limit: int = 1) -> list[Object]:
     return [a_node("n"), csi_node("n", ebs_csi_aws_com=limit), *claims("held", "c"), held, *more]
 
 
-def test_one_too_many() -> None:
+def test_volume_beyond_limit_is_rejected() -> None:
     assert refused(full_node(), claim_volume("c")) == {"n": TOO_MANY}
     assert refused(full_node(limit=2), claim_volume("c")) == {}
 
 
-def test_a_volume_counts_once_a_node() -> None:
+def test_volume_counts_once_per_node() -> None:
     assert refused(full_node(), claim_volume("held")) == {}
     twin = [a_claim("twin", bound_to="twin"), volume("twin", handle="pv-held")]
     assert refused(full_node(*twin), claim_volume("twin")) == {}
 
 
-def test_nodes_and_drivers_without_a_limit() -> None:
+def test_nodes_and_drivers_without_limit_pass() -> None:
     assert refused([*full_node(), a_node("m")], claim_volume("c")) == {"n": TOO_MANY}
     other = [a_claim("o", bound_to="o"), volume("o", driver="other.example.com")]
     assert refused(full_node(*other), claim_volume("o")) == {}
 
 
-def test_what_is_attached_counts_though_no_pod_has_it_any_more() -> None:
+def test_attached_volumes_count_without_a_pod() -> None:
     source = {"persistentVolumeName": "pv-left"}
     spec = {"attacher": EBS, "nodeName": "n", "source": source}
     left = [volume("pv-left"), api("VolumeAttachment", "a", spec=spec)]
@@ -78,7 +78,7 @@ def test_what_is_attached_counts_though_no_pod_has_it_any_more() -> None:
     assert refused(full_node(*left, limit=2), claim_volume("c")) == {"n": TOO_MANY}
 
 
-def test_volumes_to_come_count_by_the_provisioner_of_their_class() -> None:
+def test_unbound_claims_count_for_their_provisioner() -> None:
     made_by = api("StorageClass", "late", provisioner=EBS)
     in_tree = api("StorageClass", "old", provisioner="kubernetes.io/aws-ebs")
     to_come = [a_claim("new", storageClassName="late"), a_claim("old", storageClassName="old")]
@@ -98,7 +98,7 @@ def test_in_tree_volumes_count_as_their_csi_driver() -> None:
     assert refused(full_node(), {"azureFile": {"shareName": "s"}}) == {}
 
 
-def test_portworx_counts_where_the_node_lists_it() -> None:
+def test_portworx_counts_on_nodes_that_list_it() -> None:
     objects = [
         a_node("n"), csi_node("n", pxd_portworx_com=0),
         a_node("m"), csi_node("m", "kubernetes.io/portworx-volume", pxd_portworx_com=0),
@@ -106,7 +106,7 @@ def test_portworx_counts_where_the_node_lists_it() -> None:
     assert refused(objects, {"portworxVolume": {"volumeID": "x"}}) == {"m": TOO_MANY}
 
 
-def test_claims_that_cannot_be_counted() -> None:
+def test_missing_claims_are_reported() -> None:
     missing = 'looking up PVC d/gone: persistentvolumeclaim "gone" not found'
     assert refused(full_node(), claim_volume("gone")) == {"n": Status.unresolvable(missing)}
     orphan = a_pod("orphan", claim_volume("gone"), node="n")
@@ -117,7 +117,7 @@ def test_claims_that_cannot_be_counted() -> None:
     assert "pod is not owner" in alien["n"].message
 
 
-def test_pods_without_attachable_volumes_are_left_alone() -> None:
+def test_pods_without_attachable_volumes_are_skipped() -> None:
     answer = refused(full_node(), {"emptyDir": {}}, {"iscsi": {"iqn": "i"}})
     assert isinstance(answer, Status)
     assert answer.is_skip

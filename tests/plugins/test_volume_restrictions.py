@@ -60,7 +60,7 @@ def rbd(*monitors: str, read_only: bool = False, **place: str) -> dict[str, Any]
         (gce(), ebs(), False),
     ],
 )
-def test_disks(wanted: dict[str, Any], held: dict[str, Any], conflict: bool) -> None:
+def test_disk_conflicts(wanted: dict[str, Any], held: dict[str, Any], conflict: bool) -> None:
     cluster = cluster_of(a_node("n"), a_node("m"), a_pod("other", {}, held, node="n"))
     plugin, pod = build(VolumeRestrictions, cluster), PodInfo(a_pod("p", wanted))
     expected = {"n": DISK_TAKEN} if conflict else {}
@@ -69,7 +69,7 @@ def test_disks(wanted: dict[str, Any], held: dict[str, Any], conflict: bool) -> 
     assert rejections(plugin, pod, tried) == expected
 
 
-def test_a_disk_is_free_where_the_pod_is_tried_off() -> None:
+def test_disk_is_free_after_its_pod_is_removed() -> None:
     other = a_pod("other", gce(), node="n")
     cluster = cluster_of(a_node("n"), other)
     nodes = cluster.nodes.take(np.array([0], np.intp))
@@ -83,7 +83,7 @@ def single_pod_claim(name: str) -> Any:
     return a_claim(name, accessModes=["ReadWriteOncePod"], bound_to="v")
 
 
-def test_a_single_pod_claim_in_use_rules_out_every_node() -> None:
+def test_read_write_once_pod_claim_in_use_rejects_every_node() -> None:
     cluster = cluster_of(
         a_node("n"), a_node("m"), single_pod_claim("one"), a_claim("shared", bound_to="v"),
         a_pod("other", claim_volume("one"), claim_volume("shared"), node="n"),
@@ -96,7 +96,7 @@ def test_a_single_pod_claim_in_use_rules_out_every_node() -> None:
     assert answer.is_skip
 
 
-def test_a_single_pod_claim_becomes_free_when_its_pods_are_tried_off() -> None:
+def test_read_write_once_pod_claim_is_free_after_its_pods_are_removed() -> None:
     other = a_pod("other", claim_volume("one"), node="n")
     cluster = cluster_of(a_node("n"), single_pod_claim("one"), other)
     plugin, state = build(VolumeRestrictions, cluster), CycleState()
@@ -112,7 +112,7 @@ def test_a_single_pod_claim_becomes_free_when_its_pods_are_tried_off() -> None:
     assert plugin.filter_all(state, pod, cluster.nodes).status(0) == CLAIM_IN_USE
 
 
-def test_a_claim_that_does_not_exist() -> None:
+def test_missing_claim_rejects_the_pod() -> None:
     cluster = cluster_of(a_node("n"))
     answer = rejections(
         build(VolumeRestrictions, cluster), PodInfo(a_pod("p", claim_volume("c"))), cluster.nodes

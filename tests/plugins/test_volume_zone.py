@@ -40,7 +40,9 @@ REGION = "topology.kubernetes.io/region"
         ({ZONE: "a", REGION: "r"}, {ZONE: "a", REGION: "other"}, False),
     ],
 )
-def test_labels(volume: dict[str, str], node: dict[str, str], allowed: bool) -> None:
+def test_zone_labels_of_volume_and_node_must_match(
+    volume: dict[str, str], node: dict[str, str], allowed: bool
+) -> None:
     cluster = cluster_of(
         a_node("n", node), a_claim("c", bound_to="pv"), a_volume("pv", labels=volume)
     )
@@ -49,7 +51,7 @@ def test_labels(volume: dict[str, str], node: dict[str, str], allowed: bool) -> 
     assert answer == ({} if allowed else {"n": WRONG_ZONE})
 
 
-def test_claims_without_a_volume_to_look_at() -> None:
+def test_claims_without_volume() -> None:
     cluster = cluster_of(a_node("n"), a_claim("gone", bound_to="pv"), a_claim("none"))
     plugin = build(VolumeZone, cluster)
     for claim, reason in (

@@ -14,10 +14,10 @@ from asched.framework.interface import EnqueueExtensions
 from asched.model.meta import Object
 from asched.model.pod import Pod, PodCondition
 from asched.model.resources import AnyObject
-from asched.state.records import Rejected, EvictionSucceeded
+from asched.state.records import EvictionSucceeded, Rejected
 from tests.cycle.default_profile import default_profiles, default_scheduling, installed
-from tests.cycle.floods import FLOODS, a_node, a_pod, busy_node, gone, made
 from tests.cycle.scheduling import Scheduling, nodes_of, the_one
+from tests.cycle.unrelated_events import FLOODS, a_node, a_pod, busy_node, gone, made
 from tests.plugins.volume_clusters import a_claim, a_volume, claim_volume
 
 Event = Callable[[Scheduling], None]
@@ -301,7 +301,7 @@ cases = pytest.mark.parametrize("case", CASES, ids=lambda case: case.title)
 
 
 @cases
-def test_a_flood_of_other_events_wakes_nothing(case: Case) -> None:
+def test_unrelated_events_queue_no_pod(case: Case) -> None:
     s = rejected(case)
     for number in range(ROUNDS):
         for name, flood in FLOODS.items():
@@ -323,7 +323,7 @@ def test_a_flood_of_other_events_wakes_nothing(case: Case) -> None:
         for name, event in case.helps.items()
     ],
 )
-def test_what_helps_wakes(case: Case, event: Event) -> None:
+def test_helpful_event_queues_the_pod(case: Case, event: Event) -> None:
     s = rejected(case)
     event(s)
     assert not is_waiting(s)
@@ -339,14 +339,14 @@ def test_what_helps_wakes(case: Case, event: Event) -> None:
         for name in sorted(case.heeds)
     ],
 )
-def test_what_is_heeded_wakes(case: Case, name: str) -> None:
+def test_registered_event_queues_the_pod(case: Case, name: str) -> None:
     """So that no flood is left out above without a reason."""
     s = rejected(case)
     FLOODS[name](s, 1)
     assert not is_waiting(s)
 
 
-def test_every_plugin_that_can_reject_is_here() -> None:
+def test_every_rejecting_plugin_is_covered() -> None:
     plugins = {name: installed().load(name) for name in default_profiles()[0].plugin_names}
     extending = {name for name, plugin in plugins.items() if issubclass(plugin, EnqueueExtensions)}
     # A pod that names its node is no concern of the scheduler, so NodeName never rejects one that
@@ -354,7 +354,7 @@ def test_every_plugin_that_can_reject_is_here() -> None:
     assert {case.plugin for case in CASES} == extending - {"NodeName", "DefaultPreemption"}
 
 
-def test_a_preemptor_waits_until_its_victims_are_evicted() -> None:
+def test_preemptor_waits_until_its_victims_are_evicted() -> None:
     s = default_scheduling()
     victim = holder("3", priority=0)
     s.see(busy_node(), a_node())

@@ -152,8 +152,10 @@ def _check(state: ClusterState, profile: Profile, asked: Asked, cache: ShapeCach
     first=st.lists(nodes, min_size=2, max_size=8),
     steps=st.lists(st.tuples(news, asked), min_size=1, max_size=5),
 )
-def test_the_best_are_those_with_the_highest_total(
-    spec: ProfileSpec, first: list[Node], steps: list[tuple[list[Node | Pod | r.ObjectDeleted], Asked]]
+def test_best_nodes_have_the_highest_total(
+    spec: ProfileSpec,
+    first: list[Node],
+    steps: list[tuple[list[Node | Pod | r.ObjectDeleted], Asked]],
 ) -> None:
     fold = _fold(spec)
     for node in first:
@@ -170,7 +172,7 @@ def test_the_best_are_those_with_the_highest_total(
             _check(state, profile, question, cache)
 
 
-def test_totals_are_others_where_other_nodes_are_feasible() -> None:
+def test_totals_depend_on_the_feasible_nodes() -> None:
     """Though no raw score changed: the best of all is closed, and opened again."""
     spec = profile_of(TaintToleration, EmptiestForAll, FewPods)
     fold = _fold(spec)

@@ -62,7 +62,7 @@ def refolded(scheduling: Scheduling, *plugins: type[Plugin]) -> ClusterState:
     return fold.state
 
 
-def test_books_that_raise_stop_nothing() -> None:
+def test_raising_reserve_calls_do_not_stop_the_fold() -> None:
     scheduling = Scheduling(RaisingBooks)
     scheduling.see(a_node("n0"), a_pod("one"), a_pod("two"))
 
@@ -77,10 +77,13 @@ def test_books_that_raise_stop_nothing() -> None:
         ("default/two", "on_reserved: RuntimeError: out of ink"),
         ("default/one", "unreserve: RuntimeError: no eraser"),
     ]
-    assert refolded(scheduling, RaisingBooks).reserve_calls.errors == scheduling.state.reserve_calls.errors
+    assert (
+        refolded(scheduling, RaisingBooks).reserve_calls.errors
+        == scheduling.state.reserve_calls.errors
+    )
 
 
-def test_what_a_plugin_says_while_it_is_told_becomes_decisions() -> None:
+def test_answers_given_during_the_fold_become_decisions() -> None:
     scheduling = Scheduling(AllOrNone)
     scheduling.see(a_node("n0"), a_pod("one"), a_pod("two"), a_pod("three"))
     scheduling.decide()
@@ -119,7 +122,7 @@ class Fickle(PermitReview):
         raise RuntimeError("oh dear")
 
 
-def test_a_pod_that_was_let_go_is_not_rejected_any_more() -> None:
+def test_allowed_pod_is_not_rejected_later() -> None:
     scheduling = Scheduling(Fickle)
     scheduling.see(a_node("n0"), a_pod("one"))
     assigned, *others = scheduling.decide()

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from asched.cycle.decide import Decider
 from asched.framework.cycle_state import CycleState
 from asched.framework.interface import FilterAllPlugin, FilterPlugin, Plugin, Scope, ScorePlugin
-from asched.framework.nodes import NodeInfo, Nodes, FilterResult
+from asched.framework.nodes import FilterResult, NodeInfo, Nodes
 from asched.framework.pod_info import PodInfo
 from asched.framework.status import SUCCESS, Status
 from asched.plugins.default_preemption.plugin import DefaultPreemption
@@ -95,7 +95,7 @@ def _label(scheduling: Scheduling, rows: Iterable[int], *labels: str) -> None:
 
 @pytest.mark.parametrize("sore", [1, 20, 25])
 @pytest.mark.parametrize("strict", [Strict, StrictForAll])
-def test_nobody_is_asked_about_a_node_that_is_refused_already(
+def test_filters_do_not_run_for_rejected_nodes_after_a_failure(
     strict: type[Plugin], sore: int
 ) -> None:
     plugins = (RoomForAll, First, strict)
@@ -111,7 +111,7 @@ def test_nobody_is_asked_about_a_node_that_is_refused_already(
 
 
 @pytest.mark.parametrize("unscored", [(5, 33), (33, 5), (3, 17, 64)])
-def test_the_same_failure_is_told(unscored: tuple[int, ...]) -> None:
+def test_reported_failure_does_not_depend_on_cache(unscored: tuple[int, ...]) -> None:
     plugins = (RoomForAll, SoreScore)
     scheduling = Scheduling(*plugins)
     _label(scheduling, range(100))
@@ -142,7 +142,7 @@ steps = st.lists(
 
 @settings(max_examples=25)
 @given(steps=steps, plugins=st.sampled_from(SETS), priority=st.sampled_from((0, 5)))
-def test_memory_makes_no_difference(
+def test_decisions_do_not_depend_on_cache(
     steps: list[tuple[object, ...]], plugins: tuple[type[Plugin], ...], priority: int
 ) -> None:
     """After each change a pod comes, and every second time another that may evict."""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from asched.state.records import Rejected, EvictionSucceeded
+from asched.state.records import EvictionSucceeded, Rejected
 from tests.cycle.default_profile import default_scheduling
-from tests.cycle.floods import a_node, a_pod, gone
 from tests.cycle.scheduling import nodes_of, the_one
+from tests.cycle.unrelated_events import a_node, a_pod, gone
 
 
-def test_room_of_a_preemptor_that_went() -> None:
+def test_room_of_deleted_preemptor_is_free() -> None:
     s = default_scheduling()
     victim = a_pod("victim", cpu="3", nodeName="n", priority=0)
     preemptor = a_pod("preemptor", cpu="3", priority=10)

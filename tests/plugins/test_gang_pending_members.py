@@ -45,7 +45,7 @@ def _two_asleep(*plugins: type[Plugin], too_big: str) -> Scheduling:
     return scheduling
 
 
-def test_from_a_checkpoint() -> None:
+def test_checkpoint_restores_gang_pending_members() -> None:
     scheduling = _two_asleep(*INTERLEAVED, too_big="4")
     scheduling.next()
     scheduling.see(a_gang("g", 5))  # too few: b is gated, what is held is given back
@@ -59,7 +59,7 @@ def test_from_a_checkpoint() -> None:
         assert again.verify(number, record) is None
 
 
-def test_a_look_that_leads_to_no_decision_changes_nothing() -> None:
+def test_inspection_does_not_change_member_statuses() -> None:
     plugins: tuple[type[Plugin], ...] = (*INTERLEAVED, Doorkeeper)
     scheduling = _two_asleep(*plugins, too_big="6")
     for name in ("a", "b"):

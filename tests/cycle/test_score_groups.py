@@ -50,7 +50,9 @@ def check(leaders: TopScores, named: Named, groups: ScoreGroups) -> bool:
     first=st.lists(st.tuples(totals, classes), min_size=ROWS, max_size=ROWS),
     changes=st.lists(st.tuples(st.integers(1, ROWS - 1), totals, classes, st.booleans())),
 )
-def test_followed(first: list[tuple[int, int]], changes: list[tuple[int, int, int, bool]]) -> None:
+def test_groups_follow_changes(
+    first: list[tuple[int, int]], changes: list[tuple[int, int, int, bool]]
+) -> None:
     leaders = TopScores(np.array([5, *(total for total, _ in first[1:])], np.int64))
     named = Named([of_class for _, of_class in first])
     groups = ScoreGroups(named)
@@ -63,7 +65,7 @@ def test_followed(first: list[tuple[int, int]], changes: list[tuple[int, int, in
             check(leaders, named, groups)
 
 
-def test_other_totals() -> None:
+def test_new_totals_are_grouped_on_second_use() -> None:
     named = Named([0, 1, 2])
     groups = ScoreGroups(named)
     for column in ([1, 2, 3], [3, 2, 1]):
@@ -72,7 +74,7 @@ def test_other_totals() -> None:
         assert check(leaders, named, groups)
 
 
-def test_changed_at_a_blow() -> None:
+def test_many_changes_regroup_all() -> None:
     leaders, named = TopScores(np.array([1, 2, 3], np.int64)), Named([0, 1, 2])
     groups = ScoreGroups(named)
     assert [check(leaders, named, groups) for _ in range(2)] == [False, True]
@@ -80,13 +82,13 @@ def test_changed_at_a_blow() -> None:
     assert [check(leaders, named, groups) for _ in range(2)] == [False, True]
 
 
-def test_too_many_differ() -> None:
+def test_too_many_groups_disable_grouping() -> None:
     leaders, named = TopScores(np.arange(1000)), Named([0] * 1000)
     groups = ScoreGroups(named)
     assert not any(check(leaders, named, groups) for _ in range(3))
 
 
-def test_more_groups_as_time_goes() -> None:
+def test_groups_are_dropped_when_numbers_run_out() -> None:
     leaders, named = TopScores(np.zeros(300, np.int64)), Named([0] * 300)
     groups, grouped = ScoreGroups(named), 0
     for row in range(300):

@@ -128,7 +128,7 @@ def _pod(number: int) -> Pod:
     return replace(pod, spec=spec)
 
 
-def test_templates_that_come_and_go_leave_nothing_behind() -> None:
+def test_deleted_templates_leave_nothing_behind() -> None:
     cluster = Rollouts()
     cluster.go_on(_ROUND + _SETTLED)
     before = cluster.held_bytes()
@@ -137,7 +137,7 @@ def test_templates_that_come_and_go_leave_nothing_behind() -> None:
     assert after.total() < before.total() * (1 + _SLACK), (after - before).most_common(5)
 
 
-def test_templates_that_concern_the_same_plugins_cost_no_more_than_their_specification() -> None:
+def test_templates_with_same_plugins_share_applicable_plugins() -> None:
     state = default_fold().state
     concerns = ApplicabilityCache(state.profiles[DEFAULT_SCHEDULER_NAME])
     said = {id(concerns.plugins(PodInfo(_pod(number)))) for number in range(0, 2000, 2)}
@@ -146,7 +146,7 @@ def test_templates_that_concern_the_same_plugins_cost_no_more_than_their_specifi
     assert 0 < len(specifications) <= 256
 
 
-def test_budgets_are_not_remembered_for_labels_of_the_past() -> None:
+def test_budget_cache_is_bounded() -> None:
     selector = LabelSelector(match_labels={"app": "app-0"})
     budget = PodDisruptionBudget(
         metadata=ObjectMeta(name="b", namespace="default"),

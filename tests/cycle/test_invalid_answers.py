@@ -20,7 +20,7 @@ from asched.framework.interface import (
     PreFilterResult,
     QueueSortPlugin,
 )
-from asched.framework.nodes import Nodes, FilterResult
+from asched.framework.nodes import FilterResult, Nodes
 from asched.framework.pod_info import PodInfo, QueuedPod
 from asched.framework.status import SUCCESS, Code, Status
 from asched.state import records as r
@@ -93,7 +93,7 @@ class Hostile(PreFilterPlugin, FilterAllPlugin, PostFilterPlugin, PermitPlugin):
 
 
 @pytest.mark.parametrize("nonsense", EVERY)
-def test_nonsense_fails_its_own_pod(nonsense: str) -> None:
+def test_invalid_answer_fails_only_its_pod(nonsense: str) -> None:
     scheduling = Scheduling(Hostile)
     scheduling.see(
         a_node("n0"),
@@ -131,7 +131,7 @@ class RaisingSort(QueueSortPlugin):
         return "text" if pod.info.name == "word" else pod.info.priority
 
 
-def test_a_queue_sort_that_raises_stops_nothing() -> None:
+def test_raising_queue_sort_does_not_stop_scheduling() -> None:
     scheduling = Scheduling(RaisingSort)
     pods = [a_pod(name) for name in ("odd", "word", "one", "two")]
     scheduling.see(a_node("n0"), *pods)
@@ -151,9 +151,7 @@ class Second(PermitPlugin):
 
 
 @pytest.mark.parametrize("keys", [(object(),), 5, (5,), ("\udcff",), ([],)])
-def test_who_is_asked_last_is_not_blamed_for_what_another_answered(
-    keys: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_invalid_answer_names_its_plugin(keys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(PERMITS, "keys", lambda: PermitResult(activate=keys))
     scheduling = Scheduling(Hostile, Second)
     scheduling.see(a_node("n0"), a_pod("bad", labels={"nonsense": "keys"}))

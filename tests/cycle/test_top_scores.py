@@ -16,7 +16,7 @@ totals = st.integers(-1, 3)
     first=st.lists(totals, min_size=ROWS, max_size=ROWS),
     changes=st.lists(st.tuples(st.integers(0, ROWS - 1), totals, st.booleans()), max_size=40),
 )
-def test_kept_up(first: list[int], changes: list[tuple[int, int, bool]]) -> None:
+def test_set_updates_best_rows(first: list[int], changes: list[tuple[int, int, bool]]) -> None:
     leaders = TopScores(np.array(first, np.int64))
     column = list(first)
     for row, total, looked_at in changes:
@@ -29,7 +29,7 @@ def test_kept_up(first: list[int], changes: list[tuple[int, int, bool]]) -> None
             assert best.rows.tolist() == rows
 
 
-def test_many_at_a_time() -> None:
+def test_set_many_updates_best_rows() -> None:
     leaders = TopScores(np.array([1, 2, 3], np.int64))
     assert leaders.best.rows.tolist() == [2]
     leaders.set_many(np.arange(2), np.full(2, 5, np.int64))

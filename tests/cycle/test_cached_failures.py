@@ -34,7 +34,7 @@ class Confused(FilterPlugin):
         return Status.error(f"wrong: {wrong}") if wrong else SUCCESS
 
 
-def test_of_several_errors_the_one_told_is_that_of_the_first_node() -> None:
+def test_error_of_first_node_is_reported() -> None:
     """Not the one that came first."""
     scheduling = Scheduling(Confused)
     scheduling.see(a_node("n0"), a_node("n1", labels={"wrong": "second"}))
@@ -59,7 +59,7 @@ class Touchy(Confused):
         return super().filter(state, pod, node)
 
 
-def test_a_nominated_node_is_looked_at_alone_though_there_was_an_error_before() -> None:
+def test_nominated_node_is_tried_alone_after_an_earlier_error() -> None:
     scheduling = Scheduling(Touchy)
     scheduling.see(a_node("n0", labels={"wrong": "x"}), a_node("n1"), a_pod("a"))
     assert isinstance(the_one(scheduling.decide()), r.AttemptFailed)
@@ -83,9 +83,7 @@ class Choosy(FilterPlugin):
         return SUCCESS if node.name == "n0" else Status.unschedulable("not here")
 
 
-def test_what_preemption_found_out_without_a_plugin_is_forgotten_when_that_has_a_say_again() -> (
-    None
-):
+def test_preemption_results_without_a_plugin_are_not_reused_with_it() -> None:
     Choosy.in_the_mood = True
     policy = PluginPolicy("Choosy", optional=True, breaker=BreakerSpec(1, 60.0, 30.0))
     plugins = (NodeResourcesFit, Choosy, DefaultPreemption)

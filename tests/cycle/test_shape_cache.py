@@ -86,7 +86,7 @@ def _take(scheduling: Scheduling, step: tuple[object, ...], number: int) -> None
 
 
 @given(plugins=st.sampled_from(SETS), steps=steps, percentage=st.sampled_from((0, 0, 30)))
-def test_a_warm_decider_decides_as_a_fresh_one(
+def test_warm_and_new_decider_decide_the_same(
     plugins: tuple[type[Plugin], ...], steps: list[tuple[object, ...]], percentage: int
 ) -> None:
     profile = profile_of(*plugins, percentage=percentage)
@@ -119,7 +119,7 @@ def test_both_forms_of_a_plugin_decide_the_same(room: type[Plugin]) -> None:
     assert isinstance(for_all[-1], r.Rejected)
 
 
-def test_a_scorer_that_fails_does_not_fail_a_pod_with_one_feasible_node() -> None:
+def test_failing_scorer_does_not_fail_pod_with_one_feasible_node() -> None:
     scheduling = Scheduling(RoomForAll, Moody)
     scheduling.see(a_node("n0", {"cpu": "2", "pods": "9"}), a_node("n1", {"cpu": "2", "pods": "9"}))
     scheduling.see(a_pod("first", {"cpu": "1500m"}))
@@ -131,7 +131,7 @@ def test_a_scorer_that_fails_does_not_fail_a_pod_with_one_feasible_node() -> Non
 
 
 @pytest.mark.parametrize("arrivals", [1, 40])
-def test_a_shared_plugin_that_looks_at_nodes_is_asked_again_when_they_change(arrivals: int) -> None:
+def test_shared_plugin_that_reads_nodes_runs_again_after_changes(arrivals: int) -> None:
     """What it skipped or turned away while no node had its label counts no more, be it few rows that
     changed or many."""
     scheduling = Scheduling(RoomForAll, Labelled)
@@ -155,7 +155,7 @@ def test_a_shared_plugin_that_looks_at_nodes_is_asked_again_when_they_change(arr
     assert rest["default/needy-too"].startswith("g")
 
 
-def test_a_node_in_the_row_of_one_that_went_is_counted() -> None:
+def test_node_that_reuses_a_row_is_counted() -> None:
     """Also where it is refused as whoever looked at the empty row was told."""
     scheduling = Scheduling(NodeAffinityPlugin, RoomForAll)
     scheduling.see(*(a_node(f"n{i}") for i in range(3)))
