@@ -13,7 +13,7 @@ from pathlib import Path
 import anyio
 from filelock import FileLock, Timeout
 
-from asched.journal.errors import JournalBusyError, JournalIOError
+from asched.journal.errors import JournalBusyError, JournalIOError, JournalOpenError
 
 _POLL_S = 0.01
 
@@ -25,7 +25,8 @@ def file_lock(path: Path) -> FileLock:
 
 @asynccontextmanager
 async def held(lock: FileLock, timeout_s: float) -> AsyncIterator[None]:
-    """Hold the lock. Raises :class:`JournalBusyError` after the timeout, and OSError."""
+    """Hold the lock. Raises :class:`JournalBusyError` after the timeout, :class:`JournalOpenError`
+    if its file cannot be created."""
     deadline_s = anyio.current_time() + timeout_s
     while True:
         try:
@@ -34,6 +35,8 @@ async def held(lock: FileLock, timeout_s: float) -> AsyncIterator[None]:
         except Timeout:
             if anyio.current_time() >= deadline_s:
                 raise JournalBusyError(f"another process holds {lock.lock_file}") from None
+        except OSError as error:
+            raise JournalOpenError(f"cannot write {lock.lock_file}: {error.strerror}") from None
         await anyio.sleep(_POLL_S)
     try:
         yield

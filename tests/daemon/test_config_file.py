@@ -90,7 +90,7 @@ profiles:
             'f.yaml:16: document 1: profiles[0].pluginConfig[0].args.type: unknown value "Foo";'
             " expected one of LeastAllocated, MostAllocated"
         ),
-        ('f.yaml:20: document 2: health: "nowhere" is no host:port, such as "127.0.0.1:10251"'),
+        ('f.yaml:20: document 2: health: "nowhere" is not host:port, such as "127.0.0.1:10251"'),
         "f.yaml:21: document 2: logs: unknown field; did you mean log?",
     ]
 
@@ -108,17 +108,17 @@ def test_what_was_wrong_is_not_told_again_as_missing() -> None:
         (
             "",
             (
-                "f.yaml: holds no document; expected kind KubeSchedulerConfiguration or"
+                "f.yaml: no document; expected kind KubeSchedulerConfiguration or"
                 " AschedConfiguration"
             ),
         ),
-        ("# nothing\n---\n", "f.yaml: holds no document"),
+        ("# nothing\n---\n", "f.yaml: no document"),
         ("a: [", "f.yaml:1: not valid YAML: while parsing a flow node"),
         ("a: b: c", "f.yaml:1: not valid YAML: mapping values are not allowed here"),
         ("a: !!python/object:os.system {}", "f.yaml:1: document 1: kind: required"),
         ("a: !!set-of-things x", "f.yaml:1: not valid YAML: the tag"),
         ("a: &x [*x]", "f.yaml:1: not valid YAML: an alias contains itself"),
-        ("? [a]\n: b", "f.yaml:1: not valid YAML: a key must be a plain value"),
+        ("? [a]\n: b", "f.yaml:1: not valid YAML: a key must be a scalar"),
         ("\x00", "f.yaml: not valid YAML: "),
         ("[" * 5000 + "]" * 5000, "f.yaml: not valid YAML: nested too deeply"),
         ("just text", "f.yaml:1: document 1: expected a mapping with apiVersion and kind"),
@@ -144,17 +144,17 @@ def test_what_was_wrong_is_not_told_again_as_missing() -> None:
         ),
         (
             KUBE + "---\n" + KUBE,
-            "f.yaml:5: document 2: kind: document 1 is of kind KubeSchedulerConfiguration already",
+            "f.yaml:5: document 2: kind: document 1 already has kind KubeSchedulerConfiguration",
         ),
-        (KUBE + "parallelism: 1\nparallelism: 2", "parallelism: given twice, on lines 3 and 4"),
-        (KUBE + "clientConnection: {qps: .inf}", "qps: .inf is not a number that can be used"),
+        (KUBE + "parallelism: 1\nparallelism: 2", "parallelism: duplicate key, on lines 3 and 4"),
+        (KUBE + "clientConnection: {qps: .inf}", "qps: .inf is not a finite number"),
         (
             KUBE + "extenders:\n- urlPrefix: x\n",
             'f.yaml:4: document 1: extenders[0].urlPrefix: expected an http or https URL, got "x"',
         ),
         (OWN + "engine: {seed: -1}", "engine.seed: must be at least 0, got -1"),
         (OWN + "engine: {turnTimeSlice: 0s}", "engine: turnTimeSlice must be greater than 0"),
-        (OWN + "health: {address: 'a:70000'}", 'health: "a:70000" is no host:port'),
+        (OWN + "health: {address: 'a:70000'}", 'health: "a:70000" is not host:port'),
         (
             OWN + "journal: {url: 'mysql://me:secret@db/x'}",
             "journal: url: cannot keep a journal in mysql://me:***@db/x: expected a file's path,",
@@ -214,7 +214,7 @@ def test_warnings_name_what_has_no_effect() -> None:
     assert parse(text, "f.yaml", REGISTRY).warnings == (
         (
             "f.yaml:6: document 1: profiles[0].plugins.score.disabled[0].name: no effect:"
-            ' no plugin "Nothing" is known'
+            ' unknown plugin "Nothing"'
         ),
     )
 
