@@ -22,8 +22,8 @@ from asched.model.resources import AnyObject, Resource, decode
 from asched.state import records as r
 from asched.state.cluster import ClusterState
 from asched.state.fold import Fold
-from asched.state.pending_evaluations import pack_mask
 from asched.state.observe import observe_deletion, observe_object
+from asched.state.pending_evaluations import pack_mask
 from tests.cycle.plugins import Doorman
 from tests.daemon.world import KUBE, registry_with
 

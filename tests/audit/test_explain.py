@@ -1,4 +1,4 @@
-"""Explanations: recomputed from the journal, and equal to what was decided."""
+"""Explanations equal the recorded decisions."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from asched.state.records import Assigned, ObjectObserved, PodObserved
 from tests.audit.recording import BEGIN_NS, REGISTRY, Recording, node, pod, woken_pod
 
 
-async def told(recording: Recording, name: str, attempt: int | None = None) -> Explanation:
+async def explained(recording: Recording, name: str, attempt: int | None = None) -> Explanation:
     journal = await recording.journal()
     return await explain(journal, PodName.parse(name), REGISTRY.load, attempt=attempt)
 
 
-async def test_a_rejection_names_every_plugin_on_every_node() -> None:
-    found = await told(woken_pod(), "web", attempt=1)
+async def test_rejection_lists_every_plugin_of_every_node() -> None:
+    found = await explained(woken_pod(), "web", attempt=1)
     assert (found.outcome, found.feasible, found.nodes_total) == ("unschedulable", 0, 2)
     assert found.decision.kind == "rejected"
     assert found.decision.message == found.message
@@ -43,11 +43,11 @@ async def test_a_rejection_names_every_plugin_on_every_node() -> None:
     ]
 
 
-async def test_the_first_refusal_comes_first_and_the_others_are_told_too() -> None:
+async def test_decisive_rejection_comes_first() -> None:
     recording = Recording()
     recording.see(node("bad", "1", taint="dedicated"), pod("p", "2", nodeSelector={"disk": "ssd"}))
     recording.decide()
-    found = await told(recording, "p")
+    found = await explained(recording, "p")
     [bad] = found.nodes
     assert [r.plugin for r in bad.refused_by] == [
         "TaintToleration", "NodeAffinity", "NodeResourcesFit",
@@ -55,13 +55,13 @@ async def test_the_first_refusal_comes_first_and_the_others_are_told_too() -> No
     assert [(r.nodes, r.plugin) for r in found.reasons] == [(1, "TaintToleration")]
 
 
-async def test_an_assignment_has_scores_that_add_up_and_ranks() -> None:
+async def test_assignment_has_consistent_scores_and_ranks() -> None:
     recording = Recording()
     recording.see(node("a", "4"), node("b", "8"), node("c", "8"), node("t", "8", taint="x"))
     recording.see(pod("p", "1"))
     [decision] = recording.decide()
     assert isinstance(decision, Assigned)
-    found = await told(recording, "p")
+    found = await explained(recording, "p")
     feasible = [n for n in found.nodes if n.feasible]
     assert [n.rank for n in feasible] == [1, 1, 3]
     assert {n.name for n in feasible[:2]} == {"b", "c"}
@@ -74,7 +74,7 @@ async def test_an_assignment_has_scores_that_add_up_and_ranks() -> None:
     assert found.reproduced is True
 
 
-async def test_every_attempt_of_a_busy_history_is_reproduced() -> None:
+async def test_every_recorded_attempt_is_reproduced() -> None:
     recording = busy_history(Random(3))
     journal = await recording.journal()
     kinds = set()
@@ -110,7 +110,7 @@ def busy_history(random: Random) -> Recording:
     return recording
 
 
-async def test_a_decision_that_was_altered_is_not_reproduced() -> None:
+async def test_altered_decision_is_not_reproduced() -> None:
     recording = Recording()
     recording.see(node("a", "4"), node("b", "8"), pod("p"))
     [decision] = recording.decide()
@@ -119,22 +119,22 @@ async def test_a_decision_that_was_altered_is_not_reproduced() -> None:
     recording.records[-1] = Assigned(
         decision.key, decision.uid, "a", 1, decision.feasible_nodes, decision.score
     )
-    found = await told(recording, "p")
+    found = await explained(recording, "p")
     assert found.reproduced is False
     assert found.decision.node == "a"
 
 
-async def test_a_gated_pod_was_never_tried_and_says_why() -> None:
+async def test_gated_pod_without_attempts_is_explained() -> None:
     recording = Recording()
     recording.see(node("n"), pod("g", schedulingGates=[{"name": "example.com/quota"}]))
-    found = await told(recording, "g")
+    found = await explained(recording, "g")
     assert (found.outcome, found.decision.kind, found.reproduced) == ("gated", "none", None)
     assert [r.plugin for r in found.pre_filter] == ["SchedulingGates"]
     assert "example.com/quota" in found.message
 
 
 def recreated(**spec: Any) -> Recording:
-    """``web-0`` runs and goes, and five seconds later another of that name comes."""
+    """``web-0`` runs and is deleted; five seconds later it is recreated."""
     recording = Recording()
     recording.see(node("n", "8"), pod("web-0", uid="first"))
     recording.bind(recording.decide())
@@ -148,38 +148,38 @@ def recreated(**spec: Any) -> Recording:
 GATED: dict[str, Any] = {"schedulingGates": [{"name": "example.com/quota"}]}
 
 
-async def test_of_a_pod_made_anew_and_not_yet_tried_the_old_one_is_not_told() -> None:
-    found = await told(recreated(**GATED), "web-0")
+async def test_recreated_pod_without_attempts_hides_the_deleted_one() -> None:
+    found = await explained(recreated(**GATED), "web-0")
     assert (found.uid, found.outcome, found.attempts) == ("second", "gated", ())
     assert found.decision.kind == "none"
 
 
-async def test_a_pod_made_anew_like_another_is_told_of_too() -> None:
+async def test_recreated_pod_from_a_template_is_explained() -> None:
     recording = recreated(**GATED)
     like = pod("other-0", uid="like", **GATED)
     recording.add(ObjectObserved(like, template=1))
     third_created_at = datetime(2026, 1, 1, tzinfo=UTC)
     recording.lose(pod("web-0", uid="second"))
     recording.add(PodObserved("default/web-0", "third", 1, third_created_at))
-    found = await told(recording, "web-0")
+    found = await explained(recording, "web-0")
     assert (found.uid, found.outcome) == ("third", "gated")
 
 
-async def test_before_it_was_made_anew_the_old_one_is_told() -> None:
+async def test_explanation_before_the_recreation_is_of_the_deleted_pod() -> None:
     journal = await recreated(**GATED).journal()
     name, at_ns = PodName.parse("web-0"), BEGIN_NS + NS_PER_S
     found = await explain(journal, name, REGISTRY.load, at_ns=at_ns)
     assert (found.uid, found.decision.kind, found.attempts) == ("first", "assigned", (1,))
 
 
-async def test_the_attempts_of_a_pod_made_anew_are_its_own() -> None:
-    found = await told(recreated(), "web-0", 1)
+async def test_recreated_pod_has_only_its_own_attempts() -> None:
+    found = await explained(recreated(), "web-0", 1)
     assert (found.uid, found.decision.kind, found.attempts) == ("second", "assigned", (1,))
-    with pytest.raises(AuditError, match="no attempt 1: pod default/web-0 was never tried"):
-        await told(recreated(**GATED), "web-0", 1)
+    with pytest.raises(AuditError, match="no attempt 1: pod default/web-0 has no attempts"):
+        await explained(recreated(**GATED), "web-0", 1)
 
 
-async def test_a_pod_that_was_seen_in_the_archive_alone_is_told(tmp_path: Path) -> None:
+async def test_pod_observed_in_the_archive_is_explained(tmp_path: Path) -> None:
     recording = Recording()
     recording.see(node("n", "8"), pod("web-0"))
     recording.turn(5.0)
@@ -193,14 +193,14 @@ async def test_a_pod_that_was_seen_in_the_archive_alone_is_told(tmp_path: Path) 
     assert (found.uid, found.decision.kind) == ("uid-web-0", "assigned")
 
 
-async def test_only_the_nodes_that_prefilter_left_are_looked_at() -> None:
+async def test_prefilter_limits_the_nodes() -> None:
     recording = Recording()
     term = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["b"]}]}
     affinity = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [term]}}
     recording.see(node("a"), node("b", "1"))
     recording.see(pod("p", "2", affinity={"nodeAffinity": affinity}))
     recording.decide()
-    found = await told(recording, "p")
+    found = await explained(recording, "p")
     assert found.only_nodes == ("b",)
     assert {n.name: n.refused_by[0].plugin for n in found.nodes} == {
         "a": "NodeAffinity",
@@ -212,25 +212,31 @@ async def test_only_the_nodes_that_prefilter_left_are_looked_at() -> None:
 @pytest.mark.parametrize(
     ("name", "attempt", "complaint"),
     [
-        ("web", 3, "no attempt 3: there were attempts 1 to 2"),
-        ("gone", None, "pod default/gone was never tried, and is gone"),
-        ("gone", 1, "no attempt 1: pod default/gone was never tried"),
-        ("foreign", None, "pod default/foreign is for other, which is no profile of ours"),
-        ("placed", None, "pod default/placed was never tried: it was bound to large by another"),
-        ("webb", None, "the journal knows no pod webb; did you mean default/web?"),
+        ("web", 3, "no attempt 3: attempts 1 to 2 exist"),
+        ("gone", None, "pod default/gone has no attempts and is gone"),
+        ("gone", 1, "no attempt 1: pod default/gone has no attempts"),
+        ("foreign", None, "pod default/foreign names scheduler other, which has no profile"),
+        (
+            "placed",
+            None,
+            "pod default/placed has no attempts: another scheduler bound it to large",
+        ),
+        ("webb", None, "pod webb is not in the journal; did you mean default/web?"),
     ],
 )
-async def test_what_cannot_be_explained(name: str, attempt: int | None, complaint: str) -> None:
+async def test_unexplainable_pod_is_an_error(
+    name: str, attempt: int | None, complaint: str
+) -> None:
     recording = woken_pod()
     gone = pod("gone", schedulingGates=[{"name": "example.com/quota"}])
     recording.see(gone, pod("foreign", schedulerName="other"), pod("placed", nodeName="large"))
     recording.lose(gone)
     with pytest.raises(AuditError) as caught:
-        await told(recording, name, attempt)
+        await explained(recording, name, attempt)
     assert str(caught.value) == complaint
 
 
-async def test_the_state_before_a_record_is_the_state_as_it_was() -> None:
+async def test_state_before_a_record_excludes_it() -> None:
     recording = woken_pod()
     journal = await recording.journal()
     before = await state_before(journal, REGISTRY.load, 1)
@@ -246,7 +252,7 @@ async def test_the_state_before_a_record_is_the_state_as_it_was() -> None:
     assert not last.pods
 
 
-async def test_a_plugin_that_is_no_longer_installed_is_named() -> None:
+async def test_missing_plugin_is_named() -> None:
     journal = await woken_pod().journal()
     with pytest.raises(AuditError, match="unknown plugin"):
         await explain(journal, PodName.parse("web"), PluginRegistry().load)

@@ -18,11 +18,11 @@ from asched.framework.runtime.extenders import EXTENDER, ExtenderSpec, ExtenderV
 from asched.state.pending_evaluations import pack_mask
 from asched.state.records import (
     Assigned,
-    ExtenderCallRequested,
     ExtenderCallFailed,
+    ExtenderCallRequested,
+    ExtenderFailedNodes,
     ExtenderFiltered,
     ExtenderPrioritized,
-    ExtenderFailedNodes,
 )
 from tests.audit.recording import REGISTRY, Recording, node, pod
 
@@ -42,14 +42,16 @@ def asked() -> Recording:
     [question] = recording.decide()
     assert isinstance(question, ExtenderCallRequested)
     refusal = ExtenderFailedNodes("no licence here", mask(1, 0, 0))
-    recording.add(ExtenderFiltered("default/p", "uid-p", 1, 0, mask(0, 1, 1), failed_nodes=(refusal,)))
+    recording.add(
+        ExtenderFiltered("default/p", "uid-p", 1, 0, mask(0, 1, 1), failed_nodes=(refusal,))
+    )
     [question] = recording.decide()
     assert isinstance(question, ExtenderCallRequested)
     recording.add(ExtenderPrioritized("default/p", "uid-p", 1, 0, (0, 10)))
     return recording
 
 
-async def test_an_explanation_counts_what_extenders_said() -> None:
+async def test_explanation_includes_extender_replies() -> None:
     recording = asked()
     [decision] = recording.decide()
     assert isinstance(decision, Assigned)
@@ -69,7 +71,7 @@ async def test_an_explanation_counts_what_extenders_said() -> None:
     assert nodes["c"].total == sum(s.weighted for s in nodes["c"].scores)
 
 
-async def test_an_answer_that_is_missing_is_said_to_be() -> None:
+async def test_missing_reply_is_noted() -> None:
     recording = Recording(SPEC)
     recording.see(node("a"), pod("p"), pod("first", priority=10))
     recording.decide()
@@ -78,7 +80,7 @@ async def test_an_answer_that_is_missing_is_said_to_be() -> None:
     assert "an extender had not answered yet" in found.notes[0]
 
 
-async def test_questions_and_answers_are_in_the_timeline() -> None:
+async def test_calls_and_replies_are_in_the_timeline() -> None:
     recording = asked()
     recording.decide()
     [timeline] = await timelines(await recording.journal(), PodName.parse("p"), REGISTRY.load)
@@ -93,11 +95,11 @@ async def test_questions_and_answers_are_in_the_timeline() -> None:
     assert isinstance(scored, ExtenderReplyEntry)
     assert isinstance(assigned, AssignmentEntry)
     causes = {e.cause for e in timeline.entries if isinstance(e, QueueMoveEntry)}
-    assert "the extenders that were asked have answered" in causes
+    assert "all called extenders have replied" in causes
 
 
 @pytest.mark.parametrize("ignorable", [False, True])
-async def test_an_extender_that_failed(ignorable: bool) -> None:
+async def test_failed_extender_call(ignorable: bool) -> None:
     spec = ExtenderSpec("http://down.example", filter_verb="filter", ignorable=ignorable)
     recording = Recording(spec)
     recording.see(node("a"), pod("p"))

@@ -1,4 +1,4 @@
-"""History: which pods, which time, of which owner; and of nodes."""
+"""History by pod, owner, period and node."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def crowded() -> Recording:
     return recording
 
 
-async def test_pods_that_were_rejected() -> None:
+async def test_unschedulable_lists_rejected_pods() -> None:
     journal = await crowded().journal()
     found = await timelines_of_unschedulable(journal, REGISTRY.load)
     assert names(found) == ["high", "huge"]
@@ -77,17 +77,24 @@ async def test_pods_that_were_rejected() -> None:
     assert names(await timelines_of_unschedulable(journal, REGISTRY.load, late)) == ["huge"]
 
 
-async def test_pods_that_were_preempted_and_are_gone() -> None:
+async def test_preempted_lists_deleted_victims() -> None:
     journal = await crowded().journal()
     [low] = await timelines_of_preempted(journal, REGISTRY.load)
     assert low.name == "low"
     kinds = [type(entry).__name__ for entry in low.entries]
-    assert kinds == ["Observed", "QueueMove", "Assignment", "Binding", "Preemption", "Deletion"]
+    assert kinds == [
+        "ObservedEntry",
+        "QueueMoveEntry",
+        "AssignmentEntry",
+        "BindingEntry",
+        "PreemptionEntry",
+        "DeletionEntry",
+    ]
     late = Period(since_ns=BEGIN_NS + 2_000_000_000)
     assert await timelines_of_preempted(journal, REGISTRY.load, late) == []
 
 
-async def test_a_period_cuts_a_timeline() -> None:
+async def test_period_limits_a_timeline() -> None:
     journal = await woken_pod().journal()
     web = PodName.parse("web")
     [whole] = await timelines(journal, web, REGISTRY.load)
@@ -101,7 +108,7 @@ async def test_a_period_cuts_a_timeline() -> None:
     assert await timelines(journal, web, REGISTRY.load, Period(BEGIN_NS + 10**12)) == []
 
 
-async def test_the_pods_of_an_owner() -> None:
+async def test_owner_selects_pods_through_replica_sets() -> None:
     deployment = OwnerReference(kind="Deployment", name="web", uid="d", controller=True)
     metadata = ObjectMeta(
         name="web-1", namespace="default", uid="rs", owner_references=(deployment,)
@@ -121,14 +128,14 @@ async def test_the_pods_of_an_owner() -> None:
     assert await of("Deployment/web") == ["a", "b"]
     assert await of("replicaset/web-1") == ["a", "b", "d", "e"]
     assert await of("x/ReplicaSet/web-1") == ["e"]
-    with pytest.raises(AuditError, match="knows no pod of Job/web"):
+    with pytest.raises(AuditError, match="no pod of Job/web is in the journal"):
         await of("Job/web")
     for nonsense in ("web", "a/b/c/d", "/web", "Job/"):
-        with pytest.raises(AuditError, match="names no owner"):
+        with pytest.raises(AuditError, match="is not an owner"):
             Owner.parse(nonsense)
 
 
-async def test_a_node() -> None:
+async def test_node_timeline() -> None:
     recording = Recording()
     recording.see(node("n", "2", zone="a"), pod("p", "1"), pod("q", "1"))
     recording.bind(recording.decide())
@@ -143,10 +150,10 @@ async def test_a_node() -> None:
     found = await node_timeline(journal, "n", REGISTRY.load)
     assert found is not None
     assert [(entry.event, entry.pod) for entry in found.entries] == [
-        ("seen", ""),
+        ("observed", ""),
         ("assigned", "default/p"), ("assigned", "default/q"),
         ("bound", "default/p"), ("bound", "default/q"),
-        ("changed", ""), ("left", "default/p"), ("bound", "default/r"), ("gone", ""),
+        ("changed", ""), ("removed", "default/p"), ("bound", "default/r"), ("deleted", ""),
     ]  # fmt: skip
     assert found.entries[5].detail == (
         "label zone a -> b; allocatable cpu 2 -> 4; taints (none) -> x=:NoSchedule"
@@ -155,7 +162,7 @@ async def test_a_node() -> None:
         journal, "n", REGISTRY.load, Period(BEGIN_NS + 10**9, BEGIN_NS + 10**9)
     )
     assert part is not None
-    assert [entry.event for entry in part.entries] == ["changed", "left"]
+    assert [entry.event for entry in part.entries] == ["changed", "removed"]
     assert await node_timeline(journal, "m", REGISTRY.load) is None
 
 
@@ -177,7 +184,7 @@ def run(journal: Path, *args: str) -> tuple[int, str, str]:
     return result.exit_code, result.stdout, result.stderr
 
 
-def test_many_pods_are_a_line_each(journal: Path) -> None:
+def test_overview_has_one_line_per_pod(journal: Path) -> None:
     code, out, err = run(journal, "--unschedulable")
     assert (code, err) == (0, "")
     assert [line.split()[0] for line in out.splitlines() if line.startswith(" default/")] == [
@@ -185,18 +192,19 @@ def test_many_pods_are_a_line_each(journal: Path) -> None:
     ]  # fmt: skip
     assert "2 pod(s)" in out
     code, out, _ = run(journal, "--preempted")
-    assert "preempted to make room for default/high on n" in " ".join(out.split())
+    assert "preempted by default/high on n" in " ".join(out.split())
     code, out, _ = run(journal, "--preempted", "-o", "json")
     assert [timeline["name"] for timeline in json.loads(out)["pods"]] == ["low"]
 
 
-def test_a_node_by_its_name(journal: Path) -> None:
+def test_node_name_selects_the_node(journal: Path) -> None:
     code, out, err = run(journal, "n")
     assert (code, err) == (0, "")
     assert "node n" in out
     assert "evicting default/low" in out
     _, out, _ = run(journal, "n", "-o", "json", "--until", "2026-01-01T00:00:00.5Z")
-    assert [e["event"] for e in json.loads(out)["node"]["entries"]] == ["seen", "assigned", "bound"]
+    events = [e["event"] for e in json.loads(out)["node"]["entries"]]
+    assert events == ["observed", "assigned", "bound"]
 
 
 @pytest.mark.parametrize(
@@ -204,23 +212,23 @@ def test_a_node_by_its_name(journal: Path) -> None:
     [
         ((), "name a pod or a node, or give one of"),
         (("low", "--preempted"), "name a pod or a node, or give one of"),
-        (("nobody",), "the journal knows no pod nobody"),
-        (("--owner", "Job/x"), "the journal knows no pod of Job/x"),
-        (("--owner", "x"), "'x' names no owner"),
-        (("low", "--since", "soon"), '"soon" is no time'),
+        (("missing",), "pod missing is not in the journal"),
+        (("--owner", "Job/x"), "no pod of Job/x is in the journal"),
+        (("--owner", "x"), "'x' is not an owner"),
+        (("low", "--since", "soon"), '"soon" is not a time'),
     ],
 )
-def test_mistakes(journal: Path, args: Sequence[str], complaint: str) -> None:
+def test_invalid_options_are_rejected(journal: Path, args: Sequence[str], complaint: str) -> None:
     code, out, err = run(journal, *args)
     assert (code, out) == (2, "")
     assert complaint in err
 
 
-# -- where it begins to fold ----------------------------------------------------------------------
+# -- checkpoints and archives ----------------------------------------------------------------------
 
 
-async def test_from_checkpoints_a_history_is_as_from_the_start() -> None:
-    """Whatever is asked, over any period."""
+async def test_history_from_checkpoints_equals_history_from_start() -> None:
+    """For all queries and periods."""
     recording = busy_history(Random(8))
     begin_s = [0.0, 4.0, 9.5, 15.0, 24.0]
     periods = [ALWAYS] + [
@@ -235,7 +243,7 @@ async def test_from_checkpoints_a_history_is_as_from_the_start() -> None:
         await recording.store_in(store)
     await write_checkpoints(kept, REGISTRY.load, every=15)
 
-    async def told(store: MemoryStore, period: Period) -> list[object]:
+    async def results(store: MemoryStore, period: Period) -> list[object]:
         found: list[object] = [
             await timelines(store, PodName.parse(name), REGISTRY.load, period)
             for name in ("p0-0", "p3-1", "p7-3")
@@ -246,10 +254,10 @@ async def test_from_checkpoints_a_history_is_as_from_the_start() -> None:
         return found
 
     for period in periods:
-        assert await told(kept, period) == await told(plain, period)
+        assert await results(kept, period) == await results(plain, period)
 
 
-async def test_of_an_archived_journal_what_stays_is_told(tmp_path: Path) -> None:
+async def test_history_of_archived_journal_covers_remaining_records(tmp_path: Path) -> None:
     async with open_journal(str(tmp_path / "journal.db")) as store:
         await busy_history(Random(8)).store_in(store)
         late = Period(since_ns=BEGIN_NS + 13_000_000_000)
@@ -264,14 +272,13 @@ async def test_of_an_archived_journal_what_stays_is_told(tmp_path: Path) -> None
         node = await node_timeline(store, "n0", REGISTRY.load)
         assert node is not None
         archived = (await store.archived()).seq
-        with pytest.raises(
-            AuditError, match=f"knows no pod never, but records 1 to {archived} are in the archive"
-        ):
+        expected = f"never is not in the journal, but records 1 to {archived} are in the archive"
+        with pytest.raises(AuditError, match=expected):
             await timelines(store, PodName.parse("never"), REGISTRY.load)
 
 
-async def write_two_lives(store: JournalStore) -> None:
-    """``old`` lives for one batch, ``new`` comes in the next, and goes after a checkpoint."""
+async def write_two_pods(store: JournalStore) -> None:
+    """``old`` exists in the first batch; ``new`` is created in the next and deleted after a checkpoint."""
     recording = Recording()
     recording.see(pod("old"))
     recording.lose(pod("old"))
@@ -289,12 +296,12 @@ async def write_two_lives(store: JournalStore) -> None:
 
 
 @pytest.mark.parametrize("interrupted", [True, False])
-async def test_what_is_in_the_archive_is_not_known_before_it_is_deleted(
+async def test_archived_pod_is_unknown_before_records_are_deleted(
     database_url: str, tmp_path: Path, interrupted: bool
 ) -> None:
-    """Between the two an archive run may be under way, or have been killed."""
+    """The archive run may be in progress, or killed, between archiving and deleting."""
     async with open_journal(database_url) as store:
-        await write_two_lives(store)
+        await write_two_pods(store)
         assert isinstance(store, SqlStore)
         batches = [sealed async for sealed in store.batches()][:1]
         await store.record_segment(write_segment(tmp_path, 1, GENESIS, batches, 9))
@@ -303,20 +310,20 @@ async def test_what_is_in_the_archive_is_not_known_before_it_is_deleted(
         assert await store.subjects("pod") == ["pod/default/new"]
         archived = (await store.archived()).seq
         for old in ("old", "default/old"):
-            refused = f"knows no pod {old}, but records 1 to {archived} are in the archive"
+            expected = f"{old} is not in the journal, but records 1 to {archived} are in the"
             for ask in (timelines, explain):
-                with pytest.raises(AuditError, match=refused):
+                with pytest.raises(AuditError, match=expected):
                     await ask(store, PodName.parse(old), REGISTRY.load)
         for new in ("new", "default/new"):
             [timeline] = await timelines(store, PodName.parse(new), REGISTRY.load)
             assert [type(entry) for entry in timeline.entries] == [DeletionEntry]
 
 
-async def test_a_pod_that_is_archived_while_it_is_looked_for(
+async def test_pod_archived_during_lookup_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with open_journal(str(tmp_path / "journal.db")) as store:
-        await write_two_lives(store)
+        await write_two_pods(store)
         subjects = store.subjects
 
         async def and_then_archived(kind: str) -> Sequence[str]:
@@ -325,6 +332,6 @@ async def test_a_pod_that_is_archived_while_it_is_looked_for(
             return found
 
         monkeypatch.setattr(store, "subjects", and_then_archived)
-        refused = "all that the journal knew of pod default/old is in the archive now: records 1 to"
-        with pytest.raises(AuditError, match=refused):
+        expected = "all records of pod default/old are in the archive: records 1 to"
+        with pytest.raises(AuditError, match=expected):
             await timelines(store, PodName.parse("old"), REGISTRY.load)

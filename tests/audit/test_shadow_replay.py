@@ -51,7 +51,7 @@ async def replay_of(records: list[AnyRecord], path: Path) -> ReplayReport:
     [
         ("best", ("n4",)),
         ("score", 1),
-        ("feasible", 4),
+        ("feasible_nodes", 4),
         ("agreed", True),
         ("own_message", "because"),
         ("node", "n3"),  # then they agree

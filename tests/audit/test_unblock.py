@@ -1,5 +1,5 @@
-"""What would unblock a pending pod. Each claim is held against the scheduler: the change is made to
-the recorded history, and the pod has to be assigned; just less than the change must not do."""
+"""Changes that unblock a pending pod. Each is verified with the scheduler: after the change the pod is
+assigned, and after a smaller change it is not."""
 
 from __future__ import annotations
 
@@ -27,18 +27,21 @@ async def explained(recording: Recording, name: str = "p") -> Explanation:
     return await explain(await recording.journal(), PodName.parse(name), REGISTRY.load)
 
 
-async def changes(recording: Recording, on: str, name: str = "p") -> dict[ChangeKind, UnblockingChange]:
+async def changes(
+    recording: Recording, on: str, name: str = "p"
+) -> dict[ChangeKind, UnblockingChange]:
     found = await explained(recording, name)
     assert found.unblocking is not None
-    told = [change for p in found.unblocking if p.node == on for change in p.changes]
-    assert len({(change.kind, change.key, change.value) for change in told}) == len(told)
-    return {change.kind: change for change in told}
+    found_changes = [change for p in found.unblocking if p.node == on for change in p.changes]
+    unique = {(change.kind, change.key, change.value) for change in found_changes}
+    assert len(unique) == len(found_changes)
+    return {change.kind: change for change in found_changes}
 
 
 def assigned_after(
     recording: Recording, *seen: AnyObject, gone: tuple[str, ...] = (), name: str = "default/p"
 ) -> str:
-    """Where the pod goes once all that happened; empty for nowhere."""
+    """The node that the pod gets after these changes; may be empty."""
     fold = Fold(ClusterState(), REGISTRY.load)
     fold.apply_all(recording.records)
     fold.apply_all(ObjectDeleted("Pod", key, fold.state.pods[key].info.uid) for key in gone)
@@ -70,36 +73,36 @@ def pending(*others: AnyObject, cpu: str = "1", **spec: Any) -> Recording:
     return recording
 
 
-async def test_more_room_and_not_a_bit_less() -> None:
+async def test_more_room_is_exact() -> None:
     recording = pending(node("small", "1500m"), cpu="2")
-    told = (await changes(recording, "small"))[ChangeKind.MORE_ROOM]
-    assert told.amounts == {"cpu": 500}
-    assert told.summary == "500m cpu more on the node"
+    change = (await changes(recording, "small"))[ChangeKind.MORE_ROOM]
+    assert change.amounts == {"cpu": 500}
+    assert change.summary == "500m cpu more on the node"
     assert assigned_after(recording, node("small", "2000m")) == "small"
     assert assigned_after(recording, node("small", "1999m")) == ""
 
 
-async def test_room_of_two_kinds_is_one_larger_node() -> None:
+async def test_two_missing_resources_are_one_change() -> None:
     tiny = decode(
         Resource.NODES,
         b'{"metadata":{"name":"n","uid":"n"},"status":{"allocatable":{"cpu":"1","pods":"0"}}}',
     )
     assert isinstance(tiny, Node)
-    told = (await changes(pending(tiny, cpu="2"), "n"))[ChangeKind.MORE_ROOM]
-    assert told.amounts == {"cpu": 1000, "pods": 1}
+    change = (await changes(pending(tiny, cpu="2"), "n"))[ChangeKind.MORE_ROOM]
+    assert change.amounts == {"cpu": 1000, "pods": 1}
 
 
-async def test_the_toleration_that_is_missing() -> None:
+async def test_missing_toleration() -> None:
     recording = pending(node("n", taint="dedicated"))
     found = await changes(recording, "n")
     assert set(found) == {ChangeKind.TOLERATION}
-    told = found[ChangeKind.TOLERATION]
-    assert (told.key, told.value, told.effect) == ("dedicated", "", "NoSchedule")
-    toleration = {"key": told.key, "operator": "Equal", "value": "", "effect": told.effect}
+    change = found[ChangeKind.TOLERATION]
+    assert (change.key, change.value, change.effect) == ("dedicated", "", "NoSchedule")
+    toleration = {"key": change.key, "operator": "Equal", "value": "", "effect": change.effect}
     assert assigned_after(recording, pod("p", tolerations=[toleration])) == "n"
 
 
-async def test_one_toleration_is_not_told_where_two_are_missing() -> None:
+async def test_two_missing_tolerations_are_no_single_change() -> None:
     two = node("n", taint="dedicated")
     [taint] = two.spec.taints
     other = msgspec.structs.replace(taint, key="other")
@@ -120,7 +123,7 @@ async def test_one_toleration_is_not_told_where_two_are_missing() -> None:
         (("DoesNotExist", []), "disk", None),
     ],
 )
-async def test_the_label_that_the_node_needs(spec: Any, key: str, value: str | None) -> None:
+async def test_missing_node_label(spec: Any, key: str, value: str | None) -> None:
     if isinstance(spec, tuple):
         expression = {"key": "disk", "operator": spec[0], "values": spec[1]}
         terms = {"nodeSelectorTerms": [{"matchExpressions": [expression]}]}
@@ -129,8 +132,8 @@ async def test_the_label_that_the_node_needs(spec: Any, key: str, value: str | N
     before = {"disk": "hdd"} if value is None else {}
     recording = pending(node("n", **before), **spec)
     found = await changes(recording, "n")
-    told = found[ChangeKind.NODE_LABEL]
-    assert (told.key, told.value) == (key, value)
+    change = found[ChangeKind.NODE_LABEL]
+    assert (change.key, change.value) == (key, value)
     after = {} if value is None else {key: value}
     assert assigned_after(recording, node("n", **after)) == "n"
     assert assigned_after(recording, node("n", **before)) == ""
@@ -144,19 +147,19 @@ async def test_uncordon() -> None:
     assert assigned_after(recording, plain) == "n"
 
 
-async def test_the_anti_affinity_of_another_pod() -> None:
+async def test_anti_affinity_of_another_pod() -> None:
     guard = pod("guard", nodeName="n", affinity=anti("web"))
     web = labelled(pod("p"), app="web")
     recording = Recording()
     recording.see(node("n", **{HOSTNAME: "n"}), guard, web)
     recording.decide()
-    told = (await changes(recording, "n"))[ChangeKind.OTHER_ANTI_AFFINITY]
-    assert told.pods == ("default/guard",)
+    change = (await changes(recording, "n"))[ChangeKind.OTHER_ANTI_AFFINITY]
+    assert change.pods == ("default/guard",)
     assert assigned_after(recording, pod("guard", nodeName="n")) == "n"
     assert assigned_after(recording, guard) == ""
 
 
-async def test_the_pods_own_anti_affinity() -> None:
+async def test_own_anti_affinity() -> None:
     other = labelled(pod("other", nodeName="n"), app="web")
     recording = Recording()
     recording.see(node("n", **{HOSTNAME: "n"}), other, pod("p", affinity=anti("web")))
@@ -171,7 +174,7 @@ async def test_the_pods_own_anti_affinity() -> None:
     assert assigned_after(recording, gone=("default/other",)) == "n"
 
 
-async def test_a_spread_constraint_and_the_label_that_it_goes_by() -> None:
+async def test_spread_constraint_and_its_topology_label() -> None:
     constraint = {
         "maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule",
         "labelSelector": {"matchLabels": {"app": "web"}},
@@ -189,26 +192,26 @@ async def test_a_spread_constraint_and_the_label_that_it_goes_by() -> None:
     assert assigned_after(recording, node("nowhere", zone="a")) == ""
 
 
-async def test_evictions_are_as_few_and_as_unimportant_as_can_be() -> None:
+async def test_evictions_are_minimal() -> None:
     recording = Recording()
     recording.see(node("n", "4"))
     for name, cpu, priority in (("a", "1", 5), ("b", "2", 1), ("c", "1", 9)):
         recording.see(pod(name, cpu, nodeName="n", priority=priority))
     recording.see(pod("p", "2", priority=10, preemptionPolicy="Never"))
     recording.decide()
-    told = (await changes(recording, "n"))[ChangeKind.EVICTIONS]
-    assert (told.pods, told.lower_priority) == (("default/b",), True)
-    assert assigned_after(recording, gone=told.pods) == "n"
+    change = (await changes(recording, "n"))[ChangeKind.EVICTIONS]
+    assert (change.pods, change.lower_priority) == (("default/b",), True)
+    assert assigned_after(recording, gone=change.pods) == "n"
 
 
-async def test_evictions_of_pods_that_are_as_important_are_told_to_be_such() -> None:
+async def test_evictions_of_equal_priority_are_marked() -> None:
     recording = pending(node("n", "2"), pod("a", "2", nodeName="n"), cpu="2")
-    told = (await changes(recording, "n"))[ChangeKind.EVICTIONS]
-    assert (told.pods, told.lower_priority) == (("default/a",), False)
-    assert "not all of lower priority" in told.summary
+    change = (await changes(recording, "n"))[ChangeKind.EVICTIONS]
+    assert (change.pods, change.lower_priority) == (("default/a",), False)
+    assert "not all of lower priority" in change.summary
 
 
-async def test_assumed_pods_can_be_among_the_evicted() -> None:
+async def test_assumed_pod_can_be_evicted() -> None:
     recording = Recording()
     recording.see(node("n", "2"), pod("a", "2"))
     recording.decide()
@@ -217,39 +220,39 @@ async def test_assumed_pods_can_be_among_the_evicted() -> None:
     assert (await changes(recording, "n"))[ChangeKind.EVICTIONS].pods == ("default/a",)
 
 
-async def test_a_gate() -> None:
+async def test_scheduling_gate() -> None:
     gates = [{"name": "example.com/quota"}]
     recording = pending(node("n"), schedulingGates=gates)
-    told = (await changes(recording, ""))[ChangeKind.UNGATE]
-    assert told.key == "example.com/quota"
+    change = (await changes(recording, ""))[ChangeKind.UNGATE]
+    assert change.key == "example.com/quota"
     assert assigned_after(recording, pod("p")) == "n"
     found = await explained(pending(node("n"), cpu="9", schedulingGates=gates))
     assert found.unblocking == ()
 
 
-async def test_nothing_is_told_where_no_single_change_helps() -> None:
+async def test_no_changes_if_no_single_change_helps() -> None:
     recording = pending(node("n", "1", taint="dedicated"), cpu="2", nodeSelector={"disk": "ssd"})
     found = await explained(recording)
     assert found.unblocking is not None
-    [prospect] = found.unblocking
-    assert prospect.changes == ()
-    assert set(prospect.refused_by) == {"TaintToleration", "NodeAffinity", "NodeResourcesFit"}
+    [unblocking] = found.unblocking
+    assert unblocking.changes == ()
+    assert set(unblocking.refused_by) == {"TaintToleration", "NodeAffinity", "NodeResourcesFit"}
 
 
-async def test_the_nearest_nodes_come_first() -> None:
+async def test_nearest_nodes_come_first() -> None:
     recording = pending(
         node("a", "1", taint="x"), node("b", "1"), node("c", "3"), node("d", "2"), cpu="4"
     )
     found = await explained(recording)
     assert found.unblocking is not None
-    assert [prospect.node for prospect in found.unblocking] == ["c", "d", "b", "a"]
+    assert [unblocking.node for unblocking in found.unblocking] == ["c", "d", "b", "a"]
 
 
-async def test_a_pod_that_fits_needs_no_help() -> None:
+async def test_schedulable_pod_has_no_unblocking() -> None:
     assert (await explained(pending(node("n")))).unblocking is None
 
 
-async def test_looking_for_help_changes_nothing_that_is_told() -> None:
+async def test_unblocking_does_not_change_the_explanation() -> None:
     recording = pending(node("n", "1"), pod("a", nodeName="n"), cpu="2")
     journal = await recording.journal()
     with_help = await explain(journal, PodName.parse("p"), REGISTRY.load)
@@ -257,7 +260,7 @@ async def test_looking_for_help_changes_nothing_that_is_told() -> None:
     assert msgspec.structs.replace(with_help, unblocking=None) == without
 
 
-async def test_at_a_time() -> None:
+async def test_explanation_at_an_earlier_time() -> None:
     recording = pending(node("n", "1"), cpu="2")
     journal = await recording.journal()
     first = await explain(journal, PodName.parse("p"), REGISTRY.load)

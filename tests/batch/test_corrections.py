@@ -1,5 +1,4 @@
-"""Each correction, shown on a case that a kube-batch session gets wrong: what it does there, and what a
-session does by default."""
+"""Each correction, on a case that kube-batch gets wrong: its result, and the default mode's."""
 
 from __future__ import annotations
 
@@ -20,7 +19,7 @@ MODES = (Compatibility.KUBE_BATCH, Compatibility.NONE)
 def hold_both(
     make: Callable[[], World], *actions: str, tiers: tuple[tuple[str, ...], ...] = DEFAULT_TIERS
 ) -> tuple[SessionOutcome, SessionOutcome]:
-    """(What kube-batch's session comes to, what ours does)."""
+    """(The outcome in compatibility mode, the outcome in default mode)."""
     theirs, ours = (
         make().hold(session_spec(*actions, tiers=tiers, compatibility=mode)) for mode in MODES
     )
@@ -147,7 +146,7 @@ def test_spare_gangs() -> None:
         world.node("n", cpu=4)
         world.queue("q")
         world.priority_class("high", 10)
-        # Four run, three make the gang: one may go.
+        # Four tasks run and the minimum is three: one is spare.
         world.job("gang", "q", pods=4, minimum=3, on=["n"] * 4)
         world.job("urgent", "q", pods=1, cpu=2, priority_class="high")
         return world
@@ -174,7 +173,7 @@ def test_room_before_victims() -> None:
     assert bound(ours) == {"ns/urgent-0": "empty"}
 
 
-def test_victims_only_for_what_is_lacking() -> None:
+def test_preempt_evicts_only_for_missing_resources() -> None:
     world = World()
     world.node("n", cpu=4)
     world.queue("q")
@@ -189,7 +188,7 @@ def test_victims_only_for_what_is_lacking() -> None:
 def test_idle_before_waiting() -> None:
     def world() -> World:
         world = World()
-        # The node that is being emptied has the better score, being larger.
+        # The node with the release is larger, so it has the better score.
         world.node("leaving", cpu=8, memory="16Gi")
         world.node("idle", cpu=4)
         world.queue("q")
@@ -218,7 +217,7 @@ def test_reclaim_for_gangs() -> None:
         return world
 
     theirs, ours = hold_both(world, "reclaim")
-    # One of a gang of two gets room, and one of three.
+    # One task of the pair gets resources, and one of the trio.
     assert len(theirs.evictions) == 2
     assert sorted(p.pod for p in ours.pipelined) == ["ns/pair-0", "ns/pair-1"]
     assert {e.preemptor for e in ours.evictions} == {"ns/pair-0", "ns/pair-1"}
@@ -236,7 +235,7 @@ def test_honour_capability() -> None:
     assert len(theirs.binds) == 4
     assert len(ours.binds) == 2
     assert {p.message for p in ours.unschedulable} == {
-        "queue q has all that its capability allows."
+        "queue q has reached its capability."
     }
 
 
@@ -246,7 +245,7 @@ def test_consent_of_all_tiers() -> None:
         world.node("n", cpu=4)
         world.queue("q")
         world.priority_class("high", 10)
-        # The urgent job has three quarters of the cluster already.
+        # The urgent job already has three quarters of the cluster.
         world.job("urgent", "q", pods=4, on=["n"] * 3, priority_class="high")
         world.job("low", "q", pods=1, on=["n"])
         return world
@@ -262,7 +261,7 @@ def test_deserved_by_resource() -> None:
         world.node("n", cpu=4, memory="8Gi")
         world.queue("mine")
         world.queue("other")
-        # All the cpu, but little memory: kube-batch finds that it deserves half of both.
+        # All cpu, but little memory: in kube-batch the queue deserves half of both.
         world.job("greedy", "other", pods=4, memory="100Mi", on=["n"] * 4)
         world.job("j", "mine", pods=2, memory="100Mi")
         return world
@@ -286,7 +285,7 @@ def test_preempt_upwards() -> None:
     assert ours.evictions == ()
 
 
-def test_within_a_job_the_more_important_task_evicts() -> None:
+def test_more_important_task_preempts_within_its_job() -> None:
     world = World()
     world.node("n", cpu=2)
     world.queue("q")
@@ -302,7 +301,7 @@ def test_real_places() -> None:
         world.node("n", cpu=8)
         world.queue("q")
         world.job("a", "q", pods=1, on=["n"])
-        # Away from a's pods, and from b's: no pod is both.
+        # Two terms: no pod matches both.
         terms = tuple(
             PodAffinityTerm(
                 label_selector=LabelSelector(match_labels={"app": app}), topology_key="host"
@@ -338,8 +337,8 @@ def test_nodes_in_messages() -> None:
 
 
 def test_ordered_queues() -> None:
-    """With room for four, two jobs get two each; kube-batch looks at the queue once for each job and
-    may leave jobs in the order in which they were before anybody had anything."""
+    """Three queues get the same number of pods. kube-batch visits a queue once for each of its jobs
+    and does not update their order."""
 
     def world() -> World:
         world = World()
@@ -359,7 +358,7 @@ def test_ordered_queues() -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_both_modes_agree_where_nothing_is_wrong(mode: Compatibility) -> None:
+def test_modes_agree_without_corrections(mode: Compatibility) -> None:
     world = World()
     world.node("n", cpu=4)
     world.queue("q")

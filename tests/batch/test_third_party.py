@@ -83,7 +83,7 @@ def test_an_unknown_name_is_an_error_that_helps() -> None:
         world.hold(spec)
 
 
-def test_kube_batch_passes_over_unknown_plugins() -> None:
+def test_compatibility_mode_skips_unknown_plugins() -> None:
     world = World()
     world.node("n")
     world.queue("q")
@@ -98,7 +98,7 @@ def test_kube_batch_passes_over_unknown_plugins() -> None:
     [
         (PLUGIN_GROUP, "asched.batch.no_such_module:X", "importing .* failed"),
         (PLUGIN_GROUP, "asched.batch.session:run_session", "is not a class derived from"),
-        (PLUGIN_GROUP, "asched.batch.plugins.gang:GangSessionPlugin", "calls itself otherwise"),
+        (PLUGIN_GROUP, "asched.batch.plugins.gang:GangSessionPlugin", "the name attribute of .* differs"),
         (
             ACTION_GROUP,
             "asched.batch.plugins.gang:GangSessionPlugin",
@@ -106,14 +106,14 @@ def test_kube_batch_passes_over_unknown_plugins() -> None:
         ),
     ],
 )
-def test_what_is_no_plugin_is_refused(group: str, value: str, complaint: str) -> None:
+def test_invalid_plugin_is_rejected(group: str, value: str, complaint: str) -> None:
     registry = SessionRegistry.of_entry_points([EntryPoint("mine", value, group)])
     ask = registry.plugin if group == PLUGIN_GROUP else registry.action
     with pytest.raises(SessionRegistryError, match=complaint):
         ask("mine")
 
 
-def test_a_name_that_two_claim_is_refused() -> None:
+def test_ambiguous_name_is_rejected() -> None:
     twice = [
         EntryPoint("gang", f"asched.batch.plugins.{module}", PLUGIN_GROUP)
         for module in ("gang:Gang", "drf:Drf")

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from asched.batch.registry import SessionRegistry
 from asched.cli.main import app
-from asched.config.batch import read_conf
+from asched.config.batch import load_conf
 from asched.config.file import ConfigFileError, Configuration, parse
 from asched.config.registry import PluginRegistry
 from asched.config.settings import BatchSettings
@@ -70,7 +70,7 @@ def test_all_of_it(tmp_path: Path) -> None:
     [
         ("[{period: 0s}]", "period must be greater than 0"),
         ("[{schedulerName: ''}]", "schedulerName must not be empty"),
-        ("[{}, {}]", 'schedulerName "kube-batch" is given more than once'),
+        ("[{}, {}]", 'schedulerName "kube-batch" is repeated'),
         ("[{compatibility: volcano}]", "compatibility"),
         ("[{perioud: 1s}]", "did you mean period?"),
     ],
@@ -81,7 +81,7 @@ def test_mistakes_are_named(batch: str, message: str) -> None:
 
 def test_a_scheduler_name_is_served_in_one_way() -> None:
     text = KUBE + "---\n" + OWN + "batch: [{schedulerName: default-scheduler}]\n"
-    assert '"default-scheduler" is a profile already' in refused(text)
+    assert '"default-scheduler" is also a profile' in refused(text)
 
 
 def test_a_broken_file_falls_back_and_says_so(tmp_path: Path) -> None:
@@ -105,7 +105,7 @@ def test_an_unknown_action_or_plugin_is_named(tmp_path: Path) -> None:
         OWN + f"batch: [{{conf: {path}}}]\n"
     )
     lenient = config(OWN + f"batch: [{{conf: {path}, compatibility: kube-batch}}]\n")
-    assert 'plugin "Gang" is not known and left out' in lenient.warnings[0]
+    assert 'unknown plugin "Gang" is skipped' in lenient.warnings[0]
 
 
 def test_config_check_shows_sessions_and_refuses_a_broken_file(tmp_path: Path) -> None:
@@ -128,20 +128,20 @@ async def test_a_changed_file_is_read_again(tmp_path: Path) -> None:
     path = a_file(tmp_path, ALLOCATE)
     settings = (BatchSettings(conf=str(path)),)
     registry, told = SessionRegistry.discover(), list[SessionsLoaded]()
-    spec = read_conf(settings[0], registry).spec
+    spec = load_conf(settings[0], registry).spec
     files = SessionFiles(settings, [spec], registry, ManualClock(), told.append)
-    await files.look()
+    await files.poll()
     assert told == []
     for nonsense in ("actions: [", "actions: nothing", ""):
         path.write_text(nonsense)
-        await files.look()
+        await files.poll()
     assert told == [], "what cannot be used leaves things as they are"
     path.write_text(BACKFILL)
-    await files.look()
-    await files.look()
+    await files.poll()
+    await files.poll()
     assert [loaded.sessions[0].actions for loaded in told] == [("backfill",)]
     path.unlink()
-    await files.look()
+    await files.poll()
     assert len(told) == 1
 
 

@@ -27,7 +27,7 @@ from asched.model.groups import IncubatorPodGroup
 from asched.model.quantity import NS_PER_S
 from asched.model.resources import GroupResource, Resource
 from asched.state.checkpoint import checkpoint_of, restore
-from asched.state.invariants import check
+from asched.testing.invariants import check
 from asched.state.records import (
     Assigned,
     BindFailed,
@@ -176,7 +176,7 @@ async def test_a_session_evicts_for_a_job_of_higher_priority(tmp_path: Path) -> 
 async def quiet(daemon: Daemon) -> None:
     """Until no session has anything left to look at."""
     with anyio.fail_after(PATIENCE_S):
-        while any(profile.changes != (False, False) for profile in daemon.cluster.sessions):
+        while any(profile.changed for profile in daemon.cluster.sessions):
             await anyio.lowlevel.checkpoint()
 
 

@@ -29,7 +29,7 @@ from asched.model.workloads import PriorityClass
 from asched.state.checkpoint import checkpoint_of, restore
 from asched.state.cluster import ClusterState, PodPhase
 from asched.state.fold import Fold
-from asched.state.invariants import check
+from asched.testing.invariants import check
 from asched.state.observe import observe_deletion, observe_object
 from asched.state.records import (
     DECISIONS,
@@ -38,15 +38,15 @@ from asched.state.records import (
     Bound,
     EngineStarted,
     EvictionFailed,
-    ObjectGone,
+    EvictionSucceeded,
+    ObjectDeleted,
     ProfilesLoaded,
     TurnStarted,
-    VictimEvicted,
 )
 from asched.state.session_records import (
-    PodGroupDecided,
-    PodGroupWriteFailed,
-    PodGroupWritten,
+    PodGroupStatusDecided,
+    PodGroupStatusWriteFailed,
+    PodGroupStatusWritten,
     SessionsLoaded,
 )
 from tests.state.objects import a_node, a_pod, bound, deleted, in_phase
@@ -129,7 +129,7 @@ class History:
         if what == "node":
             self.see(a_node(f"n{number}", {"cpu": "3", "memory": "8Gi", "pods": "10"}))
         elif what == "no node":
-            self.apply(ObjectGone("Node", f"n{number}"))
+            self.apply(ObjectDeleted("Node", f"n{number}"))
         elif what == "group":
             self.see(pod_group(group, number + 1))
         elif what == "no group":
@@ -176,13 +176,13 @@ class History:
 
     def _end_writes(self, *, failing: bool) -> None:
         for (kind, group), write in [*self.state.sessions.writes.items()]:
-            if write.under_way:
-                end = PodGroupWriteFailed if failing else PodGroupWritten
+            if write.in_flight:
+                end = PodGroupStatusWriteFailed if failing else PodGroupStatusWritten
                 self.apply(end(kind, group, write.decision.uid))
 
     def _end_evictions(self, *, failing: bool) -> None:
         for uid, eviction in [*self.state.evictions.items()]:
-            end = EvictionFailed if failing else VictimEvicted
+            end = EvictionFailed if failing else EvictionSucceeded
             self.apply(end(eviction.victim.key, uid))
 
 
@@ -245,7 +245,7 @@ def test_a_checkpoint_goes_on_as_the_state_would(
     sessions, restored = history.state.sessions, kept.state.sessions
     assert [p.due_ns() for p in restored] == [p.due_ns() for p in sessions]
     assert [[*p.pending] for p in restored] == [[*p.pending] for p in sessions]
-    assert [p.refused for p in restored] == [p.refused for p in sessions]
+    assert [p.failed_bindings for p in restored] == [p.failed_bindings for p in sessions]
     assert restored.finished.keys() == sessions.finished.keys()
     assert restored.writes == sessions.writes
 
@@ -260,7 +260,7 @@ def test_what_was_said_is_not_said_again(events: list[tuple[str, str, int]]) -> 
         history.happen("writes end", "a", 1)
     count = len(history.records)
     history.pass_time()
-    news = [r for r in history.records[count:] if isinstance(r, PodGroupDecided)]
+    news = [r for r in history.records[count:] if isinstance(r, PodGroupStatusDecided)]
     assert news == []
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from asched.model.quantity import NS_PER_S
 from asched.state.cluster import PodPhase
 from asched.state.records import Assigned
-from asched.state.session_records import PodGroupDecided, SessionHeld
+from asched.state.session_records import PodGroupStatusDecided, SessionExecuted
 from tests.batch_world.test_fold import History, member
 
 
@@ -44,7 +44,7 @@ def test_nothing_is_looked_at_in_the_meantime() -> None:
     count = len(history.records)
     for _ in range(6):
         history.pass_time()
-    assert not [r for r in history.records[count:] if isinstance(r, SessionHeld)]
+    assert not [r for r in history.records[count:] if isinstance(r, SessionExecuted)]
     history.pass_time()
     assert [*assigned(history, count)] == ["default/a0"]
 
@@ -69,7 +69,7 @@ def test_its_gang_is_not_told_that_it_is_incomplete() -> None:
     count = len(history.records)
     history.see(member("b", 2))
     assert refused_each_time(history, 12)
-    news = [r for r in history.records[count:] if isinstance(r, PodGroupDecided)]
+    news = [r for r in history.records[count:] if isinstance(r, PodGroupStatusDecided)]
     assert not [r for r in news if r.group == "default/a" and r.conditions]
 
 
@@ -78,7 +78,7 @@ def test_it_counts_from_one_again_after_a_success() -> None:
     refused_each_time(history, 7)
     history.pass_time()
     history.happen("bound", "a", 0)
-    assert not next(iter(history.state.sessions)).refused
+    assert not next(iter(history.state.sessions)).failed_bindings
     history.happen("no pod", "a", 0)
     history.happen("pod", "a", 0)
     assert refused_each_time(history, 4) == [1, 2, 4]
@@ -95,7 +95,7 @@ def test_who_has_its_name_later_is_not_held_up() -> None:
 def test_where_the_node_went_another_one_is_tried_at_once() -> None:
     history = with_a_pod()
     refused_each_time(history, 8)
-    node = next(iter(history.state.sessions)).refused["default/a0"].node
+    node = next(iter(history.state.sessions)).failed_bindings["default/a0"].node
     history.happen("no node", "a", int(node[-1]))
     history.pass_time()
     assert history.state.pods["default/a0"].node not in ("", node)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from asched.state.invariants import check
+from asched.testing.invariants import check
 from asched.state.records import Assigned
 from tests.batch_world.jobs import (
     BATCH,

@@ -8,7 +8,7 @@ import anyio
 
 from asched.apiserver.cluster import EmbeddedCluster
 from asched.apiserver.http import ApiServer
-from asched.kube.changes import Change, Listed, Upserted
+from asched.core.inputs import Change, Listed, Upserted
 from asched.kube.reflector import ClusterWatch
 from asched.model.resources import GroupResource, Resource, in_order_of_listing
 from tests.batch_world.jobs import QUEUES

@@ -1,4 +1,4 @@
-"""The report as HTML: whole, self-contained, and proof against what is written into it."""
+"""The HTML report: well-formed, self-contained, and escaped."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ALLOWED = {
 
 
 class Reader(HTMLParser):
-    """Reads a page, and complains of tags that are not closed, or not in order."""
+    """Parses a page; asserts that tags are closed in order."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -76,7 +76,7 @@ def compared(*, pods: int = 3, name: str = "p", title: str = "What if") -> str:
     return comparison_page(found, title)
 
 
-def test_nothing_that_is_written_into_a_page_is_anything_but_text() -> None:
+def test_names_and_messages_are_escaped() -> None:
     page = compared(name=EVIL, title=EVIL)
     reader = read(page)
     assert reader.tags <= ALLOWED
@@ -87,7 +87,7 @@ def test_nothing_that_is_written_into_a_page_is_anything_but_text() -> None:
     assert "<script" not in page
 
 
-def test_a_page_needs_nothing_from_elsewhere() -> None:
+def test_page_is_self_contained() -> None:
     page = compared()
     assert "default-src 'none'" in read_policy(page)
     assert not re.search(r"https?:|url\(|@import", page)
@@ -99,7 +99,7 @@ def read_policy(page: str) -> str:
     return found[1]
 
 
-def test_every_chart_is_well_formed_and_within_its_frame() -> None:
+def test_charts_are_well_formed_and_within_the_frame() -> None:
     charts = re.findall(r"<svg.*?</svg>", compared(), re.DOTALL)
     # Waiting, pending, utilisation and fragmentation of cpu.
     assert len(charts) == 4
@@ -122,7 +122,7 @@ CHARACTER_WIDTH = 6.2
 
 
 def check_fits(label: ET.Element) -> None:
-    """A label is within the picture: marks up the side end at x, those across are about it."""
+    """Asserts that a label is within the image. Labels of the y axis end at x, others are centered."""
     x, width = float(label.get("x") or -1), CHARACTER_WIDTH * len(label.text or "")
     left = x - (width if label.get("class") == "up" else width / 2)
     assert left >= 0
@@ -140,7 +140,7 @@ def test_labels_of_long_runs_fit(end_s: int) -> None:
 
 
 def places(path: str) -> list[tuple[float, float]]:
-    """Where a path of steps goes."""
+    """The points of a step path."""
     found = []
     x = y = 0.0
     for letter, first, second in re.findall(r"([MHV])([-\d.]+)(?: ([-\d.]+))?", path):
@@ -151,8 +151,9 @@ def places(path: str) -> list[tuple[float, float]]:
     return found
 
 
-def test_a_chart_shows_what_was_measured() -> None:
-    [chart] = re.findall(r"<svg><title>cpu util.*?</svg>", run_html().replace(SVG_TAG, "<svg>"))
+def test_chart_shows_the_measured_values() -> None:
+    page = run_html().replace(SVG_TAG, "<svg>")
+    [chart] = re.findall(r"<svg><title>cpu util.*?</svg>", page, re.DOTALL)
     root = ET.fromstring(chart)
     [path] = root.iter("path")
     marks = {
@@ -174,7 +175,7 @@ def run_html() -> str:
     return run_page("simulated", measured(run, workload_of(run.pods)), "A run", ["a note"])
 
 
-def test_a_page_of_one_run() -> None:
+def test_page_of_a_single_run() -> None:
     reader = read(run_html())
     said = " ".join(reader.words)
     assert "A run" in said
@@ -184,28 +185,28 @@ def test_a_page_of_one_run() -> None:
     assert "Pods placed differently" not in said
 
 
-def test_a_run_in_which_nothing_happened_has_a_page() -> None:
+def test_empty_run_has_a_page() -> None:
     run = Run(0, 0, (), ())
     read(run_page("nothing", measured(run, workload_of(run.pods)), "Nothing"))
 
 
-def test_many_pods_are_counted_and_only_some_told() -> None:
+def test_long_tables_are_truncated_and_counted() -> None:
     page = compared(pods=MAX_PODS + 7)
     assert f"Pods placed differently ({MAX_PODS + 7})" in page
     assert "… and 7 more" in page
     assert page.count("default/p") == MAX_PODS
 
 
-def test_both_colour_schemes_are_there() -> None:
+def test_page_has_light_and_dark_style() -> None:
     assert "prefers-color-scheme: dark" in compared()
 
 
 TEXTS = st.text(st.characters(exclude_categories=["Cc", "Cs"], exclude_characters="\ufffe\uffff"))
-"""What an XML document can hold."""
+"""Characters that XML permits."""
 
 
 @given(TEXTS, TEXTS)
-def test_any_text_is_read_as_it_was_written(plain: str, attribute: str) -> None:
+def test_escaped_text_parses_to_the_original(plain: str, attribute: str) -> None:
     paragraph = TEMPLATES.from_string('<p title="{{ attribute }}">{{ plain }}</p>')
     found = ET.fromstring(paragraph.render(plain=plain, attribute=attribute))
     assert (found.text or "") == plain
@@ -213,7 +214,7 @@ def test_any_text_is_read_as_it_was_written(plain: str, attribute: str) -> None:
 
 
 @given(st.floats(0.001, 1e9))
-def test_marks_of_time_are_few_and_within(span_s: float) -> None:
+def test_time_marks_are_few_and_within_the_span(span_s: float) -> None:
     marks = time_marks(span_s)
     assert 1 <= len(marks) <= 8
     assert marks[0] == Mark(0, "0")
@@ -222,7 +223,7 @@ def test_marks_of_time_are_few_and_within(span_s: float) -> None:
 
 
 @given(st.lists(st.floats(0, 1e9), max_size=5))
-def test_an_upper_bound_is_round_and_near(values: list[float]) -> None:
+def test_upper_bound_is_round_and_close(values: list[float]) -> None:
     bound, step = upper_bound(values)
     highest = max(values, default=0)
     assert bound >= highest * 0.999999
@@ -230,7 +231,7 @@ def test_an_upper_bound_is_round_and_near(values: list[float]) -> None:
     assert bound <= max(highest * 2, 1.0)
 
 
-def test_labels_of_spans() -> None:
+def test_span_labels() -> None:
     assert [span_label(s) for s in (0, 0.001, 1.5, 90, 5400, 86400, 0.12345)] == [
         "0", "1 ms", "1.5 s", "1.5 min", "1.5 h", "1 d", "0.123 s",
     ]  # fmt: skip

@@ -126,25 +126,25 @@ def test_another_order_of_the_queue_takes_the_place_of_the_one_before() -> None:
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
-        ("", '"" is no change; write Name=WEIGHT, +Name or -Name'),
-        ("A,,B", '"" is no change'),
-        ("--A", '"--A" is no change'),
-        ("A=", '"" is no weight for A; it is a whole number from 1 to'),
-        ("A=0", '"0" is no weight'),
-        ("A=1.5", '"1.5" is no weight'),
-        ("A=²", '"²" is no weight'),
-        ("A=99999999999", "is no weight"),
-        ("-A=2", '"-A=2" disables a plugin and weighs it'),
+        ("", 'invalid change ""; expected Name=WEIGHT, +Name or -Name'),
+        ("A,,B", 'invalid change ""'),
+        ("--A", 'invalid change "--A"'),
+        ("A=", 'invalid weight "" for A; expected a whole number from 1 to'),
+        ("A=0", 'invalid weight "0"'),
+        ("A=1.5", 'invalid weight "1.5"'),
+        ("A=²", 'invalid weight "²"'),
+        ("A=99999999999", "invalid weight"),
+        ("-A=2", '"-A=2" disables a plugin, so it cannot have a weight'),
         ("NodeResorcesFit=2", "unknown plugin .* did you mean NodeResourcesFit?"),
         ("-NodeResorcesFit", "did you mean NodeResourcesFit?"),
-        ("NodeName=2", "plugin NodeName does not score"),
-        ("-Likes", "-Likes: no profile has it enabled"),
-        ("-PrioritySort", "left without a plugin that orders the queue"),
-        ("-DefaultBinder", "left without a plugin that binds"),
-        ("+Needy", "plugin Needy needs arguments; give them in a file with --config"),
+        ("NodeName=2", "plugin NodeName is not a Score plugin"),
+        ("-Likes", "-Likes: no profile enables it"),
+        ("-PrioritySort", "would have no QueueSort plugin"),
+        ("-DefaultBinder", "would have no Bind plugin"),
+        ("+Needy", "plugin Needy requires arguments; set them in a file for --config"),
     ],
 )
-def test_mistakes(text: str, complaint: str) -> None:
+def test_invalid_change_is_rejected(text: str, complaint: str) -> None:
     with pytest.raises(
         AuditError, match=complaint.replace("+", r"\+").replace("²", "\\S")
     ) as found:

@@ -14,8 +14,8 @@ from asched.simulator.trace import ObjectRemoved, Run, TraceEvent
 from asched.state.records import AnyRecord
 from tests.audit.recording import REGISTRY
 from tests.audit.whatif.histories import owned, period, simulated, store_by_turns
-from tests.simulator.simulating import at, comes, has, node, pod
-from tests.simulator.simulating import simulated as simulated_from
+from tests.simulator.simulate import at, comes, has, node, pod
+from tests.simulator.simulate import simulated as simulated_from
 from tests.simulator.test_sessions import Held, pods
 
 SECONDS = st.integers(0, 400)

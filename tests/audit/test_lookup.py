@@ -1,4 +1,4 @@
-"""Finding the pod that a user means."""
+"""Lookup of pods by name."""
 
 from __future__ import annotations
 
@@ -31,23 +31,23 @@ async def a_journal() -> ListingStore:
     return store
 
 
-async def test_a_pod_whose_namespace_is_named_is_found_without_a_list() -> None:
+async def test_full_name_is_found_without_listing() -> None:
     store = await a_journal()
     assert await find_pod(store, PodName.parse("prod/api")) == "prod/api"
     assert store.listed == 0
 
 
-async def test_a_name_alone_is_looked_for_in_all_namespaces() -> None:
+async def test_name_without_namespace_searches_all_namespaces() -> None:
     store = await a_journal()
     assert await find_pod(store, PodName.parse("web")) == "default/web"
     assert store.listed == 1
-    with pytest.raises(AuditError, match="more than one pod of that name: default/api, prod/api"):
+    with pytest.raises(AuditError, match="several pods have that name: default/api, prod/api"):
         await find_pod(store, PodName.parse("api"))
 
 
-async def test_a_pod_that_is_not_there_is_told_of_with_its_nearest() -> None:
+async def test_unknown_pod_suggests_the_nearest_name() -> None:
     store = await a_journal()
     with pytest.raises(AuditError) as caught:
         await find_pod(store, PodName.parse("prod/apy"))
-    assert str(caught.value) == "the journal knows no pod prod/apy; did you mean prod/api?"
+    assert str(caught.value) == "pod prod/apy is not in the journal; did you mean prod/api?"
     assert store.listed == 1
