@@ -25,7 +25,7 @@ from asched.model.node import Node
 from asched.model.pod import Pod
 from asched.model.resources import AnyObject
 from asched.state.circuits import CircuitSnapshot
-from asched.state.cluster import ClusterState, PodEntry, PodEntrySnapshot
+from asched.state.cluster import ClusterState, PodEntry
 from asched.state.cluster_events import QueuedClusterEvent
 from asched.state.evictions import EvictionsSnapshot
 from asched.state.fold import Fold
@@ -64,7 +64,7 @@ class StateSnapshot(StoredForm):
     profiles: ProfilesLoaded
     objects: tuple[AnyObject, ...]
     nodes: NodeTableSnapshot
-    pods: tuple[PodEntrySnapshot, ...]
+    pods: tuple[PodEntry, ...]
     nominator: tuple[NominatedSnapshot, ...]
     permits: PermitsSnapshot
     evictions: EvictionsSnapshot
@@ -105,7 +105,7 @@ def take_snapshots(state: ClusterState) -> Snapshots:
             profiles=ProfilesLoaded(profiles, state.queue.settings, state.extenders),
             objects=state.object_store.snapshot(),
             nodes=state.nodes.snapshot(),
-            pods=tuple([entry.snapshot() for entry in state.pods.values()]),
+            pods=tuple(map(msgspec.structs.replace, state.pods.values())),
             nominator=state.nominator.snapshot(),
             permits=state.permits.snapshot(),
             evictions=state.evictions.snapshot(),
@@ -191,9 +191,7 @@ def _restore(fold: Fold, snapshot: StateSnapshot) -> None:
     fold.apply(snapshot.profiles)
     state.object_store.restore(snapshot.objects)
     state.nodes.restore(snapshot.nodes, state.objects(Node))
-    for kept in snapshot.pods:
-        entry = state.pods[kept.info.key] = PodEntry(kept.info, kept.template)
-        entry.restore(kept)
+    state.pods.update((entry.info.key, entry) for entry in snapshot.pods)
     state.nominator.restore(snapshot.nominator)
     state.permits.restore(snapshot.permits)
     state.evictions.restore(snapshot.evictions)

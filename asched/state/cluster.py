@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from enum import Enum
 
+import msgspec
+
 from asched.framework.caching import RowCounts
 from asched.framework.cluster import Eviction, WaitingPod
 from asched.framework.cycle_state import CycleState
@@ -31,7 +33,6 @@ from asched.state.queue import SchedulingQueue
 from asched.state.records import Assigned
 from asched.state.reserve_plugin_calls import ReservePluginCalls
 from asched.state.sessions import Sessions
-from asched.state.stored_form import StoredForm
 from asched.state.templates import Templates
 
 
@@ -43,44 +44,21 @@ class PodPhase(Enum):
     BOUND = "bound"
 
 
-class PodEntrySnapshot(StoredForm):
+class PodEntry(msgspec.Struct, array_like=True, gc=False, eq=False):
+    """A pod that has not finished. Stored as it is."""
+
     info: PodInfo
     template: int
-    node: str
-    rejection: str
-    assignment: Assigned | None
-    reserved: Assigned | None
-
-
-class PodEntry:
-    """A pod that has not finished."""
-
-    __slots__ = ("assignment", "info", "node", "phase", "rejection", "reserved", "template")
-
-    def __init__(self, info: PodInfo, template: int) -> None:
-        self.info = info
-        self.template = template
-        """The number of its template; 0 for none."""
-        self.phase = PodPhase.PENDING
-        self.node = ""
-        """The node it is counted on, bound or assumed. Empty while pending."""
-        self.assignment: Assigned | None = None
-        """Our decision, until the binding ends."""
-        self.reserved: Assigned | None = None
-        """The decision with reservations of Reserve plugins, until the pod is deleted."""
-        self.rejection = ""
-        """The message of its last rejection."""
-
-    def snapshot(self) -> PodEntrySnapshot:
-        return PodEntrySnapshot(
-            self.info, self.template, self.node, self.rejection, self.assignment, self.reserved
-        )
-
-    def restore(self, snapshot: PodEntrySnapshot) -> None:
-        self.node, self.rejection = snapshot.node, snapshot.rejection
-        self.assignment, self.reserved = snapshot.assignment, snapshot.reserved
-        if snapshot.node:
-            self.phase = PodPhase.BOUND if snapshot.assignment is None else PodPhase.ASSUMED
+    """The number of its template; 0 for none."""
+    phase: PodPhase = PodPhase.PENDING
+    node: str = ""
+    """The node it is counted on, bound or assumed. Empty while pending."""
+    assignment: Assigned | None = None
+    """Our decision, until the binding ends."""
+    reserved: Assigned | None = None
+    """The decision with reservations of Reserve plugins, until the pod is deleted."""
+    rejection: str = ""
+    """The message of its last rejection."""
 
 
 class ClusterState:

@@ -11,23 +11,20 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
 
+import msgspec
+
 from asched.framework.pod_info import PodInfo
 from asched.state.stored_form import StoredForm
 
 
-class HeldPod:
-    """An assumed pod that waits for Permit plugins."""
+class HeldPod(msgspec.Struct, array_like=True, eq=False):
+    """An assumed pod that waits for Permit plugins. Stored as it is."""
 
-    __slots__ = ("info", "node_name", "pending_until_ns", "since_ns")
-
-    def __init__(
-        self, info: PodInfo, node_name: str, since_ns: int, pending_until_ns: dict[str, int]
-    ) -> None:
-        self.info = info
-        self.node_name = node_name
-        self.since_ns = since_ns
-        self.pending_until_ns = pending_until_ns
-        """Deadline by plugin, for the plugins that have not allowed it yet."""
+    info: PodInfo
+    node_name: str
+    since_ns: int
+    pending_until_ns: dict[str, int]
+    """Deadline by plugin, for the plugins that have not allowed it yet."""
 
 
 class PermitAnswer(NamedTuple):
@@ -39,15 +36,8 @@ class PermitAnswer(NamedTuple):
     """The reason of a rejection; None if the pod is allowed."""
 
 
-class HeldPodSnapshot(StoredForm):
-    info: PodInfo
-    node_name: str
-    since_ns: int
-    pending_until_ns: dict[str, int]
-
-
 class PermitsSnapshot(StoredForm):
-    waiting: tuple[HeldPodSnapshot, ...]
+    waiting: tuple[HeldPod, ...]
     answers: tuple[PermitAnswer, ...]
 
 
@@ -191,15 +181,13 @@ class Permits:
         return True
 
     def snapshot(self) -> PermitsSnapshot:
-        return PermitsSnapshot(
-            tuple(
-                HeldPodSnapshot(held.info, held.node_name, held.since_ns, {**held.pending_until_ns})
-                for held in self._waiting.values()
-            ),
-            tuple(self._answers.in_order),
-        )
+        waiting = [
+            msgspec.structs.replace(held, pending_until_ns={**held.pending_until_ns})
+            for held in self._waiting.values()
+        ]
+        return PermitsSnapshot(tuple(waiting), tuple(self._answers.in_order))
 
     def restore(self, snapshot: PermitsSnapshot) -> None:
         for held in snapshot.waiting:
-            self.hold(HeldPod(held.info, held.node_name, held.since_ns, {**held.pending_until_ns}))
+            self.hold(held)
         self.reset_answers(snapshot.answers)

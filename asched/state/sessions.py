@@ -52,56 +52,27 @@ class FailedBinding(NamedTuple):
     backoff_until_ns: int
 
 
-class SessionProfileSnapshot(StoredForm):
+class SessionProfile(msgspec.Struct, array_like=True):
+    """One scheduler name that sessions serve. Stored as it is."""
+
     spec: SessionSpec
-    number: int
-    last_run_ns: int
-    changes: tuple[bool, bool]
-    pending: tuple[str, ...]
-    failed_bindings: dict[str, FailedBinding]
-
-
-class GroupWriteSnapshot(StoredForm):
-    decision: PodGroupStatusDecided
-    in_flight: bool
-
-
-class SessionsSnapshot(StoredForm):
-    profiles: tuple[SessionProfileSnapshot, ...]
-    finished: tuple[PodInfo, ...]
-    writes: tuple[GroupWriteSnapshot, ...]
-
-
-class SessionProfile:
-    """One scheduler name that sessions serve."""
-
-    __slots__ = (
-        "_jobs_changed",
-        "_surroundings_changed",
-        "failed_bindings",
-        "last_run_ns",
-        "number",
-        "pending",
-        "spec",
-    )
-
-    def __init__(self, spec: SessionSpec) -> None:
-        self.spec = spec
-        self.number = 0
-        """Number of the last session; 0 before the first."""
-        self.last_run_ns = 0
-        """Time of the last session."""
-        self.pending: dict[str, None] = {}
-        """Keys of the waiting pods in order of arrival."""
-        self.failed_bindings: dict[str, FailedBinding] = {}
-        """By pod key, until the pod is bound or deleted."""
-        self._jobs_changed = True
-        self._surroundings_changed = True
+    number: int = 0
+    """Number of the last session; 0 before the first."""
+    last_run_ns: int = 0
+    """Time of the last session."""
+    pending: dict[str, None] = {}
+    """Keys of the waiting pods in order of arrival."""
+    failed_bindings: dict[str, FailedBinding] = {}
+    """By pod key, until the pod is bound or deleted."""
+    jobs_changed: bool = True
+    """Since the last session."""
+    surroundings_changed: bool = True
+    """Since the last session."""
 
     def due_ns(self) -> int | None:
         """When the next session is due; None while it could decide nothing."""
         period_ns = round(self.spec.period_s * NS_PER_S)
-        if self._jobs_changed or (self._surroundings_changed and self.pending):
+        if self.jobs_changed or (self.surroundings_changed and self.pending):
             return self.last_run_ns + period_ns
         if not self.pending:
             return None
@@ -123,43 +94,37 @@ class SessionProfile:
     def mark_changed(self, *, jobs: bool) -> None:
         """The jobs themselves changed, or else their surroundings."""
         if jobs:
-            self._jobs_changed = True
+            self.jobs_changed = True
         else:
-            self._surroundings_changed = True
+            self.surroundings_changed = True
 
     def ran(self, number: int, now_ns: int) -> None:
         """A session ran on all changes until now."""
         self.number, self.last_run_ns = number, now_ns
-        self._jobs_changed = self._surroundings_changed = False
+        self.jobs_changed = self.surroundings_changed = False
 
     @property
-    def changes(self) -> tuple[bool, bool]:
-        """Whether jobs and surroundings changed since the last session."""
-        return self._jobs_changed, self._surroundings_changed
+    def changed(self) -> bool:
+        return self.jobs_changed or self.surroundings_changed
 
-    def snapshot(self) -> SessionProfileSnapshot:
-        return SessionProfileSnapshot(
-            spec=self.spec,
-            number=self.number,
-            last_run_ns=self.last_run_ns,
-            changes=self.changes,
-            pending=tuple(self.pending),
-            failed_bindings={**self.failed_bindings},
+    def copy(self) -> SessionProfile:
+        return msgspec.structs.replace(
+            self, pending={**self.pending}, failed_bindings={**self.failed_bindings}
         )
 
-    def restore(self, snapshot: SessionProfileSnapshot) -> None:
-        self.number, self.last_run_ns = snapshot.number, snapshot.last_run_ns
-        self._jobs_changed, self._surroundings_changed = snapshot.changes
-        self.pending.update(dict.fromkeys(snapshot.pending))
-        self.failed_bindings = {**snapshot.failed_bindings}
 
-
-class GroupWrite(msgspec.Struct):
+class GroupWrite(msgspec.Struct, array_like=True):
     """The last status that was decided for a PodGroup."""
 
     decision: PodGroupStatusDecided
     in_flight: bool = True
     """The outcome of the write is not known."""
+
+
+class SessionsSnapshot(StoredForm):
+    profiles: tuple[SessionProfile, ...]
+    finished: tuple[PodInfo, ...]
+    writes: tuple[GroupWrite, ...]
 
 
 class Sessions:
@@ -309,19 +274,15 @@ class Sessions:
 
     def snapshot(self) -> SessionsSnapshot:
         return SessionsSnapshot(
-            tuple(profile.snapshot() for profile in self),
+            tuple(profile.copy() for profile in self),
             tuple(self.finished.values()),
-            tuple(GroupWriteSnapshot(w.decision, w.in_flight) for w in self.writes.values()),
+            tuple(msgspec.structs.replace(write) for write in self.writes.values()),
         )
 
     def restore(self, snapshot: SessionsSnapshot) -> None:
-        self.load(kept.spec for kept in snapshot.profiles)
-        for profile, kept in zip(self, snapshot.profiles, strict=True):
-            profile.restore(kept)
+        self._profiles = {profile.spec.scheduler_name: profile for profile in snapshot.profiles}
         self.finished = {info.key: info for info in snapshot.finished}
-        for write in snapshot.writes:
-            decision = write.decision
-            self.writes[decision.kind, decision.group] = GroupWrite(decision, write.in_flight)
+        self.writes = {(w.decision.kind, w.decision.group): w for w in snapshot.writes}
 
 
 def status_matches(group: CustomPodGroup | PodGroup, decision: PodGroupStatusDecided) -> bool:
