@@ -202,11 +202,13 @@ class SqliteDatabase:
         if self._writer is None or self._file_lock is None:
             return
         writer, self._writer = self._writer, None
+        if self._connection is None:
+            await writer.dispose()
+            return
         # Closing the last connection runs a checkpoint.
         async with held(self._file_lock, _BUSY_TIMEOUT_S):
-            if self._connection is not None:
-                await self._connection.close()
-                self._connection = None
+            await self._connection.close()
+            self._connection = None
             await writer.dispose()
 
 

@@ -7,7 +7,7 @@ from typing import Any
 from asched.cycle.decide import Decider
 from asched.framework.interface import Plugin
 from asched.journal import open_journal
-from asched.state import invariants
+from asched.testing import invariants
 from asched.state.cluster import ClusterState
 from asched.state.fold import Fold
 from asched.state.records import DECISIONS, AnyRecord

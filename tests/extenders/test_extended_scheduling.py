@@ -204,14 +204,14 @@ def hanging(service: Service) -> None:
 
 TROUBLES = [
     (down, "failed filter with extender at URL {url}/filter, code 404"),
-    (garbage, "the answer of {url}/filter does not decode: Expected `array`, got `str`"),
+    (garbage, "cannot decode the response of {url}/filter: Expected `array`, got `str`"),
     (
         unknown_node,
         'extender "{url}" claims a filtered node "nowhere" which is not found in the input node list',
     ),
     (own_error, "out of order"),
     (redirect, "failed filter with extender at URL {url}/filter, code 307"),
-    (hanging, 'Post "{url}/filter": no answer within 0.05 s'),
+    (hanging, 'Post "{url}/filter": no response within 0.05 s'),
 ]
 
 
@@ -264,7 +264,7 @@ async def test_failed_prioritize_is_ignored(tmp_path: Path) -> None:
             w.add_pod("p")
             await w.until(lambda: not w.unbound())
         (failure,) = of(await records_of(w), ExtenderCallFailed)
-        assert "does not decode" in failure.message
+        assert "cannot decode" in failure.message
 
 
 async def test_slow_extender_delays_only_its_pods(tmp_path: Path) -> None:

@@ -105,7 +105,7 @@ async def test_client_certificate_from_files_or_data(tmp_path: Path) -> None:
     [
         (
             ExtenderTLS(insecure=True, ca_data=CA),
-            "a certificate authority and insecure exclude each other",
+            "a certificate authority and insecure are mutually exclusive",
         ),
         (ExtenderTLS(cert_data=CA), "tlsConfig: a client certificate needs its key"),
         (ExtenderTLS(ca_file="/nowhere/ca.pem"), "tlsConfig: .*No such file"),

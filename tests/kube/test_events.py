@@ -189,7 +189,7 @@ async def test_full_queue_drops_oldest_and_logs_once() -> None:
             for number in range(100):
                 recorder.scheduled(PodRef("a", f"p{number}", "u"), "n")
         assert recorder.counts.dropped == 90
-        assert [entry["event"] for entry in logs] == ["events dropped: the API server is too slow"]
+        assert [entry["event"] for entry in logs] == ["events dropped: queue is full"]
         clock.now_s = 61.0
         with capture_logs() as logs:
             recorder.scheduled(POD, "n")
@@ -217,7 +217,7 @@ async def test_stop_respects_deadline() -> None:
             recorder.scheduled(POD, "too late")
     assert recorder.counts.dropped == 1
     assert logs == [
-        {"event": "events not sent before the end", "events": 3, "log_level": "warning"}
+        {"event": "events not sent before shutdown", "events": 3, "log_level": "warning"}
     ]
 
 

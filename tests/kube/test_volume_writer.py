@@ -99,7 +99,7 @@ async def test_volume_of_another_claim_is_rejected() -> None:
     async with storage() as s:
         s.make_volume(claimRef={"namespace": "d", "name": "data", "uid": "of-an-earlier-one"})
         outcome = await s.writer.claim_volume("pv", s.claim)
-        assert outcome == WriteRejected('volume "pv" is claimed by d/data already', 409)
+        assert outcome == WriteRejected('volume "pv" is already claimed by d/data', 409)
 
 
 async def test_concurrent_unrelated_change_is_retried() -> None:
@@ -131,7 +131,7 @@ async def test_constantly_changing_object_is_rejected() -> None:
 
         s.faults.on_patch = touch
         outcome = await s.writer.claim_volume("pv", s.claim)
-        assert outcome == WriteRejected("the object has been modified again and again", 409)
+        assert outcome == WriteRejected("the object was modified concurrently", 409)
         assert count == 3
 
 
@@ -141,20 +141,20 @@ async def test_node_is_selected_once() -> None:
         assert s.stored_claim["metadata"]["annotations"] == {SELECTED_NODE: "n"}
         assert await s.writer.select_node(s.claim, "n") == WriteSucceeded()
         outcome = await s.writer.select_node(s.claim, "m")
-        assert outcome == WriteRejected('node n is selected for claim "d/data" already', 409)
+        assert outcome == WriteRejected('node n is already selected for claim "d/data"', 409)
 
 
 async def test_changed_claims_are_rejected() -> None:
     async with storage() as s:
         earlier = s.claim._replace(uid="earlier")
         outcome = await s.writer.select_node(earlier, "n")
-        assert outcome == WriteRejected('claim "d/data" is another one by now', 409)
+        assert outcome == WriteRejected('claim "d/data" was replaced by another one', 409)
         assert await s.writer.read_claim(earlier) is None
         s.cluster.patch(
             "persistentvolumeclaims", "data", {"spec": {"volumeName": "pv"}}, namespace="d"
         )
         outcome = await s.writer.select_node(s.claim, "n")
-        assert outcome == WriteRejected('claim "d/data" was bound meanwhile', 409)
+        assert outcome == WriteRejected('claim "d/data" is already bound', 409)
 
 
 async def test_missing_objects() -> None:
