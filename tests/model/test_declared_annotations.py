@@ -9,11 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asched.kube.changes import Upserted
+from asched.core.inputs import Upserted
 from asched.kube.decoding import ObjectDecoder, WatchEvent, parse_event
-from asched.model.declared_annotations import DeclaredAnnotations
 from asched.model.pod import Pod
-from asched.model.resources import DecodeError, Resource, decode
+from asched.model.resources import DeclaredAnnotations, DecodeError, Resource, decode
 
 KEYS = ("example.com/a", "b")
 
@@ -27,7 +26,7 @@ def kept(annotations: Any) -> dict[str, str]:
     text = raw(annotations)
     pod = decode(Resource.PODS, text)
     assert isinstance(pod, Pod)
-    return DeclaredAnnotations(KEYS).kept(pod, text).metadata.declared_annotations
+    return DeclaredAnnotations(KEYS).add_to(pod, text).metadata.declared_annotations
 
 
 @given(
@@ -59,5 +58,5 @@ def test_a_watch_keeps_none_until_some_are_declared() -> None:
         return change.object.metadata.declared_annotations
 
     assert seen(parse_event(event)) == {}
-    decoder.declare(KEYS)
+    decoder.keep_annotations(KEYS)
     assert seen(parse_event(event)) == {"b": "x"}

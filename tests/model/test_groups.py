@@ -31,7 +31,7 @@ from asched.model.resources import (
 from asched.state.cluster import ClusterState
 from asched.state.fold import Fold
 from asched.state.observe import observe_object
-from asched.state.records import AnyRecord, ObjectGone, ObjectSeen
+from asched.state.records import AnyRecord, ObjectDeleted, ObjectObserved
 from tests.state.profiles import loader
 
 CUSTOM = [resource for resource in GroupResource if resource.value.group != "scheduling.k8s.io"]
@@ -136,7 +136,7 @@ def test_the_same_name_in_two_groups_are_two_objects() -> None:
     records: list[AnyRecord] = []
     for resource in (GroupResource.INCUBATOR_POD_GROUPS, GroupResource.VOLCANO_POD_GROUPS):
         news = observe_object(state, decoded(resource, GROUP))
-        assert isinstance(news, ObjectSeen)
+        assert isinstance(news, ObjectObserved)
         fold.apply(news)
         records.append(news)
         assert observe_object(state, decoded(resource, GROUP)) is None
@@ -147,7 +147,7 @@ def test_the_same_name_in_two_groups_are_two_objects() -> None:
     ]
     back = [CODEC.decode(1, row.kind, row.version, row.subject, row.payload) for row in stored]
     assert back == records
-    fold.apply(ObjectGone("IncubatorPodGroup", "ml/train", "u"))
+    fold.apply(ObjectDeleted("IncubatorPodGroup", "ml/train", "u"))
     assert not state.objects(KINDS["IncubatorPodGroup"])
     assert [*state.objects(VolcanoPodGroup)] == ["ml/train"]
 
@@ -171,7 +171,7 @@ def test_of_annotations_only_the_declared_reach_the_journal() -> None:
     assert isinstance(pod, Pod)
     assert pod.metadata.annotations.group_name == "train"
     assert pod.metadata.annotations.group_min_member == "3"
-    payloads = [CODEC.encode(ObjectSeen(thing)).payload for thing in (group, pod)]
+    payloads = [CODEC.encode(ObjectObserved(thing)).payload for thing in (group, pod)]
     assert not any("s3cr3t" in payload for payload in payloads)
 
 
