@@ -36,7 +36,7 @@ def run(journal: Path, *args: str) -> tuple[int, str, str]:
     return result.exit_code, result.stdout, result.stderr
 
 
-def test_history_as_a_table(journal: Path) -> None:
+def test_history_table(journal: Path) -> None:
     code, out, err = run(journal, "history", "web")
     assert (code, err) == (0, "")
     assert "pod default/web, uid uid-web" in out
@@ -48,7 +48,7 @@ def test_history_as_a_table(journal: Path) -> None:
     assert "+0.500 s" in out
 
 
-def test_history_of_a_time_without_any(journal: Path) -> None:
+def test_history_of_a_period_without_entries(journal: Path) -> None:
     code, out, err = run(journal, "history", "web", "--since", "2999-01-01")
     assert (code, out, err) == (0, "no events in this period\n", "")
 
@@ -59,7 +59,7 @@ async def keep_an_unreadable_checkpoint(path: Path) -> None:
         await store.save_checkpoint((await store.head()).seq, b"of another release")
 
 
-def test_what_is_met_on_the_way_is_no_part_of_the_answer(journal: Path) -> None:
+def test_entries_before_the_period_are_excluded(journal: Path) -> None:
     anyio.run(keep_an_unreadable_checkpoint, journal)
     code, out, err = run(
         journal, "history", "--unschedulable", "--since", "2999-01-01", "-o", "json"
@@ -68,7 +68,7 @@ def test_what_is_met_on_the_way_is_no_part_of_the_answer(journal: Path) -> None:
     assert "checkpoint skipped" in err
 
 
-def test_history_as_json(journal: Path) -> None:
+def test_history_json(journal: Path) -> None:
     code, out, err = run(journal, "history", "default/web", "-o", "json")
     assert (code, err) == (0, "")
     [found] = json.loads(out)["pods"]
@@ -76,7 +76,7 @@ def test_history_as_json(journal: Path) -> None:
     assert [e["event"] for e in found["entries"]][-1] == "deleted"
 
 
-def test_explain_a_rejection(journal: Path) -> None:
+def test_explain_rejection(journal: Path) -> None:
     code, out, err = run(journal, "explain", "web", "--attempt", "1")
     assert (code, err) == (0, "")
     assert "recomputed from the journal: identical" in out
@@ -85,7 +85,7 @@ def test_explain_a_rejection(journal: Path) -> None:
     assert refusals == [["small", "NodeResourcesFit:"], ["tainted", "TaintToleration:"]]
 
 
-def test_explain_an_assignment_names_the_chosen_node(journal: Path) -> None:
+def test_explain_assignment_names_the_chosen_node(journal: Path) -> None:
     code, out, err = run(journal, "explain", "next")
     assert (code, err) == (0, "")
     [chosen] = [line for line in out.splitlines() if "<-" in line]
@@ -93,7 +93,7 @@ def test_explain_an_assignment_names_the_chosen_node(journal: Path) -> None:
     assert "NodeResourcesFit x1" in out
 
 
-def test_explain_what_would_unblock_a_pod(journal: Path) -> None:
+def test_explain_lists_unblocking_changes(journal: Path) -> None:
     _, out, _ = run(journal, "explain", "web", "--attempt", "1")
     [title] = [line for line in out.splitlines() if "makes the pod schedulable" in line]
     told = out[out.index(title) :]
@@ -105,7 +105,7 @@ def test_explain_what_would_unblock_a_pod(journal: Path) -> None:
     assert "makes the pod schedulable" not in out
 
 
-def test_explain_at_a_time(journal: Path) -> None:
+def test_explain_at_time(journal: Path) -> None:
     for at, kind in (("00:00:00Z", "rejected"), ("00:00:02Z", "assigned")):
         code, out, _ = run(journal, "explain", "web", "--at", f"2026-01-01T{at}", "-o", "json")
         assert code == 0
@@ -130,7 +130,7 @@ def test_explain_one_node(journal: Path) -> None:
     assert "REJECTS tainted BECAUSE" in out
 
 
-def test_explain_as_json_has_the_documented_fields(journal: Path) -> None:
+def test_explain_json_fields_are_documented(journal: Path) -> None:
     _, out, _ = run(journal, "explain", "next", "-o", "json")
     documented = (Path(__file__).parents[2] / "docs" / "explain.md").read_text()
     for field in json.loads(out):
@@ -138,7 +138,7 @@ def test_explain_as_json_has_the_documented_fields(journal: Path) -> None:
 
 
 @pytest.mark.parametrize("entry", get_args(Entry), ids=lambda entry: entry.__name__)
-def test_every_event_and_its_fields_are_documented(entry: type[msgspec.Struct]) -> None:
+def test_history_events_and_fields_are_documented(entry: type[msgspec.Struct]) -> None:
     documented = (Path(__file__).parents[2] / "docs" / "history.md").read_text()
     tag = msgspec.inspect.type_info(entry).tag  # type: ignore[attr-defined]
     [row] = [line for line in documented.splitlines() if line.startswith(f"| `{tag}` ")]

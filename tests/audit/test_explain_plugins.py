@@ -11,7 +11,7 @@ from asched.framework.pod_info import PodInfo
 from asched.framework.status import SUCCESS, Status
 from asched.journal.memory import MemoryStore
 from tests.cycle.scheduling import Scheduling, pod_of
-from tests.cycle.test_circuits import LEFT_ALONE, Moody, scheduling
+from tests.cycle.test_circuits import CIRCUIT_OPEN, Moody, scheduling
 from tests.state.objects import a_node, a_pod
 from tests.state.profiles import loader
 
@@ -35,7 +35,7 @@ class Gatekeeper(PreEnqueuePlugin):
         return "come in" if pod.name == "odd" else SUCCESS  # type: ignore[return-value]
 
 
-async def test_a_gate_that_fails_is_told_with_its_text() -> None:
+async def test_failing_pre_enqueue_plugin_is_explained() -> None:
     made = Scheduling(Gatekeeper)
     made.see(a_node("n0"), a_pod("bad"), a_pod("odd"), a_pod("good"))
     assert [pod_of(decision) for decision in made.decide()] == ["default/good"]
@@ -49,7 +49,7 @@ async def test_a_gate_that_fails_is_told_with_its_text() -> None:
     assert "Gatekeeper at PreEnqueue" in odd.message
 
 
-async def test_an_optional_plugin_left_out_by_its_open_circuit_is_not_asked() -> None:
+async def test_plugin_with_open_circuit_is_skipped() -> None:
     made = scheduling(optional=True)
     made.see(a_pod("a"), a_pod("b"), a_pod("c"))
     assert pod_of(made.decide()[2]) == "default/c"
@@ -57,18 +57,18 @@ async def test_an_optional_plugin_left_out_by_its_open_circuit_is_not_asked() ->
     Moody.in_the_mood = False
     found = await explained(made, "c", Moody)
     assert (found.reproduced, found.outcome, found.feasible) == (True, "scheduled", 2)
-    assert found.notes == ("plugin Moody was left out: its circuit was open",)
+    assert found.notes == ("plugin Moody was skipped: its circuit was open",)
 
 
-async def test_a_pod_turned_away_by_an_open_circuit_has_no_feasible_node() -> None:
+async def test_pod_blocked_by_open_circuit_has_no_feasible_node() -> None:
     made = scheduling(optional=False)
     made.see(a_pod("a"), a_pod("b"), a_pod("c"))
     made.decide()
     Moody.in_the_mood = False
     found = await explained(made, "c", Moody)
     assert (found.reproduced, found.outcome, found.feasible) == (True, "unschedulable", 0)
-    assert found.message == found.decision.message == LEFT_ALONE
+    assert found.message == found.decision.message == CIRCUIT_OPEN
     assert [(refusal.plugin, refusal.reasons) for refusal in found.pre_filter] == [
-        ("Moody", (LEFT_ALONE,))
+        ("Moody", (CIRCUIT_OPEN,))
     ]
     assert (found.nodes, found.nodes_total) == ((), 2)

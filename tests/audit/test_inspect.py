@@ -31,7 +31,7 @@ def inspected(recording: Recording, wanted: Pod) -> Inspection:
 # -- our own cases ------------------------------------------------------------------------------
 
 
-def test_filters_are_run_on_their_own_whatever_the_others_say() -> None:
+def test_filters_run_independently() -> None:
     recording = Recording()
     recording.see(node("bad", "1", taint="x"), node("good", "4"))
     found = inspected(recording, pod("p", "2"))
@@ -46,7 +46,7 @@ def test_filters_are_run_on_their_own_whatever_the_others_say() -> None:
     assert found.total == (sum(s.normalized[0] * s.weight for s in found.scores.values()),)
 
 
-def test_feasible_nodes_are_sorted_and_scores_aligned_with_them() -> None:
+def test_feasible_nodes_are_sorted_with_their_scores() -> None:
     recording = Recording()
     recording.see(node("z", "8"), node("a", "2"), node("m", "4"))
     found = inspected(recording, pod("p", "1"))
@@ -65,13 +65,13 @@ def test_feasible_nodes_are_sorted_and_scores_aligned_with_them() -> None:
         (pod("p"), AttemptOutcome.UNSCHEDULABLE),
     ],
 )
-def test_outcomes_without_any_node(wanted: Pod, outcome: AttemptOutcome) -> None:
+def test_outcomes_without_nodes(wanted: Pod, outcome: AttemptOutcome) -> None:
     found = inspected(Recording(), wanted)
     assert found.outcome is outcome
     assert (found.filter, found.feasible) == (None, ())
 
 
-def test_inspecting_changes_nothing() -> None:
+def test_inspection_does_not_change_the_state() -> None:
     recording = Recording()
     recording.see(*(node(f"n{i}") for i in range(4)), pod("p"))
     first = inspected(recording, pod("p"))
@@ -93,9 +93,7 @@ def recorded_topics() -> list[str]:
 
 @pytest.mark.shared
 @pytest.mark.parametrize("topic", recorded_topics())
-def test_an_inspection_is_what_kube_scheduler_was_recorded_to_answer(
-    shared_dir: Path, topic: str
-) -> None:
+def test_inspection_equals_recorded_kube_scheduler_results(shared_dir: Path, topic: str) -> None:
     paths = documents(shared_dir / "golden" / "kube", [topic])[:FILES_PER_TOPIC]
     assert paths
     for path in paths:

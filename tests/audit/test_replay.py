@@ -55,7 +55,7 @@ def place_of(records: Sequence[AnyRecord], kind: type[AnyRecord]) -> int:
     return next(i for i, record in enumerate(records) if isinstance(record, kind))
 
 
-async def test_every_decision_is_borne_out() -> None:
+async def test_all_decisions_are_identical() -> None:
     records = busy_history(Random(5)).records
     report = await replayed(records)
     assert (report.equal, report.divergence, report.plugins) == (True, None, ())
@@ -63,7 +63,7 @@ async def test_every_decision_is_borne_out() -> None:
     assert (report.first_seq, report.last_seq, report.records) == (1, len(records), len(records))
 
 
-async def test_a_part_of_the_journal() -> None:
+async def test_replay_of_a_range() -> None:
     records = busy_history(Random(5)).records
     for first, last in ((1, 20), (20, None), (30, 40), (len(records), None)):
         report = await replayed(records, first=first, last=last)
@@ -72,7 +72,7 @@ async def test_a_part_of_the_journal() -> None:
         assert report.decisions == sum(isinstance(record, DECISIONS) for record in part)
 
 
-async def test_an_altered_decision_is_shown_in_both_forms() -> None:
+async def test_altered_decision_is_reported_with_both_forms() -> None:
     recording = Recording()
     recording.see(node("a", "4"), node("b", "8"), pod("p"))
     [decision] = recording.decide()
@@ -87,7 +87,7 @@ async def test_an_altered_decision_is_shown_in_both_forms() -> None:
 
 
 @pytest.mark.parametrize("field", ["attempt", "feasible_nodes", "score", "ties"])
-async def test_every_field_of_a_decision_counts(field: str) -> None:
+async def test_every_decision_field_is_compared(field: str) -> None:
     recording = Recording()
     recording.see(node("a"), node("b"), pod("p"))
     [decision] = recording.decide()
@@ -98,7 +98,7 @@ async def test_every_field_of_a_decision_counts(field: str) -> None:
     assert report.divergence.reason == "different decision"
 
 
-async def test_a_decision_that_nobody_could_make() -> None:
+async def test_impossible_decision_diverges() -> None:
     recording = woken_pod()
     at = place_of(recording.records, Rejected)
     report = await replayed([*recording.records[: at + 1], recording.records[at]])
@@ -109,7 +109,7 @@ async def test_a_decision_that_nobody_could_make() -> None:
     )
 
 
-async def test_a_decision_that_was_left_out() -> None:
+async def test_missing_decision_diverges() -> None:
     recording = woken_pod()
     at = place_of(recording.records, Rejected)
     report = await replayed([*recording.records[:at], *recording.records[at + 1 :]])
@@ -117,7 +117,7 @@ async def test_a_decision_that_was_left_out() -> None:
     assert report.divergence.seq > at
 
 
-async def test_an_observation_that_contradicts_the_state() -> None:
+async def test_contradicting_observation_diverges() -> None:
     recording = woken_pod()
     recording.records.append(PermitAllowed("default/web", "uid-web", "Doorman"))
     report = await replayed(recording.records[:-1])
@@ -130,7 +130,7 @@ def permit_registry() -> PluginRegistry:
     return PluginRegistry.of(*ESSENTIAL, Doorman)
 
 
-async def test_decisions_that_belong_together_are_compared_together() -> None:
+async def test_decisions_of_one_call_are_compared_together() -> None:
     """One pod's attempt lets another go: two records of one call. Wherever a part begins, it is
     not taken for a divergence; what is missing within one is."""
     s = Scheduling(Doorman)
@@ -146,7 +146,7 @@ async def test_decisions_that_belong_together_are_compared_together() -> None:
         assert (await replayed(s.records, permit_registry(), first=first)).equal
 
 
-async def test_plugins_of_another_version_are_named() -> None:
+async def test_plugins_of_other_versions_are_named() -> None:
     recording = woken_pod()
     at = place_of(recording.records, ProfilesLoaded)
     loaded = recording.records[at]
@@ -167,13 +167,13 @@ async def test_plugins_of_another_version_are_named() -> None:
         assert (differs.plugin, differs.recorded) == ("NodeResourcesFit", "asched 0.0.1")
 
 
-async def test_a_plugin_that_is_not_installed_is_named() -> None:
+async def test_missing_plugin_is_named() -> None:
     records = woken_pod().records
     with pytest.raises(ProfileError, match=r"record 2 cannot be replayed: unknown plugin"):
         await replayed(records, PluginRegistry.of())
 
 
-async def test_a_journal_of_two_lives_of_a_daemon(tmp_path: Path) -> None:
+async def test_journal_of_a_restarted_daemon(tmp_path: Path) -> None:
     async with world(tmp_path, nodes=3) as w:
         for life in ("first", "second"):
             async with w.daemon():
@@ -226,7 +226,7 @@ async def altered(tmp_path: Path) -> tuple[Path, int]:
     return path, at + 1
 
 
-def test_the_command_at_a_divergence(altered: tuple[Path, int]) -> None:
+def test_replay_command_at_a_divergence(altered: tuple[Path, int]) -> None:
     path, seq = altered
     code, out, err = run("--verify", "--journal", str(path))
     assert (code, err) == (1, "")
@@ -236,7 +236,7 @@ def test_the_command_at_a_divergence(altered: tuple[Path, int]) -> None:
 
 
 @pytest.mark.parametrize("seed", ["0", "1", "4242"])
-def test_under_any_hash_seed(journal: Path, seed: str) -> None:
+def test_replay_under_any_hash_seed(journal: Path, seed: str) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "asched", "replay", "--verify", "--journal", str(journal)],
         env={**os.environ, "PYTHONHASHSEED": seed}, capture_output=True, text=True, check=False,

@@ -27,7 +27,7 @@ async def replayed(path: Path) -> ReplayReport:
         return await replay(journal, REGISTRY)
 
 
-async def test_the_journal_of_a_small_tape(tmp_path: Path) -> None:
+async def test_shadow_journal_of_a_small_recording(tmp_path: Path) -> None:
     path = tmp_path / "journal.db"
     await record_shadow(written_tape(tmp_path), path)
     report = await replayed(path)
@@ -57,7 +57,7 @@ async def replay_of(records: list[AnyRecord], path: Path) -> ReplayReport:
         ("node", "n3"),  # then they agree
     ],
 )
-async def test_every_field_counts(
+async def test_every_comparison_field_is_compared(
     records: list[AnyRecord], tmp_path: Path, field: str, value: object
 ) -> None:
     at, compared = next(
@@ -72,9 +72,7 @@ async def test_every_field_counts(
     assert report.divergence.recorded != report.divergence.decided != ""
 
 
-async def test_a_comparison_of_a_pod_that_is_not_there(
-    records: list[AnyRecord], tmp_path: Path
-) -> None:
+async def test_comparison_of_unknown_pod_diverges(records: list[AnyRecord], tmp_path: Path) -> None:
     at = next(i for i, record in enumerate(records) if isinstance(record, ShadowCompared))
     compared = records[at]
     assert isinstance(compared, ShadowCompared)
@@ -85,7 +83,7 @@ async def test_a_comparison_of_a_pod_that_is_not_there(
     assert report.divergence.reason == "unknown pod"
 
 
-async def test_a_live_shadow(tmp_path: Path) -> None:
+async def test_live_shadow_replays(tmp_path: Path) -> None:
     """Beside a scheduler over HTTP, with a restart."""
     async with world(tmp_path, nodes=4, cpu="3") as w, w.daemon():
         for start in range(2):
@@ -101,7 +99,7 @@ async def test_a_live_shadow(tmp_path: Path) -> None:
 
 
 @pytest.mark.shared
-async def test_the_recorded_churn_of_24_nodes(shared_dir: Path, tmp_path: Path) -> None:
+async def test_recorded_churn_of_24_nodes_replays(shared_dir: Path, tmp_path: Path) -> None:
     """A shadow beside the real kube-scheduler, from its recording; replayed by the command."""
     path = tmp_path / "journal.db"
     await record_shadow(shared_dir / "tapes" / "churn-24.jsonl.gz", path)

@@ -47,7 +47,7 @@ async def a_journal() -> tuple[CountingStore, int]:
     return store, len(recording.records)
 
 
-async def test_from_a_checkpoint_any_state_is_as_from_the_start() -> None:
+async def test_state_from_checkpoint_equals_state_from_start() -> None:
     store, last = await a_journal()
     records = [stored.record async for stored in store.read()]
     kept = await write_checkpoints(store, REGISTRY.load, every=20)
@@ -62,7 +62,7 @@ async def test_from_a_checkpoint_any_state_is_as_from_the_start() -> None:
             whole.apply(records[seq - 1])
 
 
-async def test_a_replay_from_the_middle_begins_at_a_checkpoint() -> None:
+async def test_replay_starts_at_the_nearest_checkpoint() -> None:
     store, last = await a_journal()
     await write_checkpoints(store, REGISTRY.load, every=20)
     store.records_read = 0
@@ -71,7 +71,7 @@ async def test_a_replay_from_the_middle_begins_at_a_checkpoint() -> None:
     assert store.records_read < 26
 
 
-async def test_nothing_is_kept_twice() -> None:
+async def test_checkpoints_are_not_duplicated() -> None:
     store, last = await a_journal()
     assert await write_checkpoints(store, REGISTRY.load) == [last]
     store.records_read = 0
@@ -80,7 +80,7 @@ async def test_nothing_is_kept_twice() -> None:
 
 
 @pytest.mark.parametrize("blob", [b"", b"asched-checkpoint 0\n...", b"asched-checkpoint 1\n..."])
-async def test_a_checkpoint_that_cannot_be_used_is_passed_over(
+async def test_unusable_checkpoint_is_skipped(
     blob: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
     store, last = await a_journal()

@@ -234,9 +234,7 @@ def test_honour_capability() -> None:
     theirs, ours = hold_both(world, "allocate")
     assert len(theirs.binds) == 4
     assert len(ours.binds) == 2
-    assert {p.message for p in ours.unschedulable} == {
-        "queue q has reached its capability."
-    }
+    assert {p.message for p in ours.unschedulable} == {"queue q has reached its capability."}
 
 
 def test_consent_of_all_tiers() -> None:

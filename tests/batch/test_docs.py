@@ -13,13 +13,13 @@ from tests.conformance.runner import topics_in
 PAGE = Path(__file__).parents[2] / "docs" / "batch-corrections.md"
 
 
-def test_every_reason_is_quoted() -> None:
+def test_page_quotes_every_reason() -> None:
     page = " ".join(PAGE.read_text().split())
     missing = [correction.name for correction in Correction if correction.value not in page]
     assert missing == []
 
 
 @pytest.mark.shared
-def test_the_numbers_are_those_of_the_recorded_clusters(shared_dir: Path) -> None:
+def test_page_has_numbers_of_recorded_clusters(shared_dir: Path) -> None:
     topics = topics_in(shared_dir / "golden" / "batch")
     assert "\n".join(table([*compare_modes(topics)])) in PAGE.read_text()

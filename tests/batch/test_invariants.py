@@ -63,13 +63,15 @@ def test_no_gang_is_broken(plan: Plan, actions: tuple[str, ...], seed: int) -> N
 
 
 @given(plans(), orders, st.integers(0, 99))
-def test_no_node_is_overdrawn(plan: Plan, actions: tuple[str, ...], seed: int) -> None:
+def test_no_node_is_overcommitted(plan: Plan, actions: tuple[str, ...], seed: int) -> None:
     run, _ = held(plan, actions, seed)
     assert overdrawn(run.session.session_nodes) == []
 
 
 @given(plans(), orders, st.integers(0, 99))
-def test_what_waits_has_room_in_sight(plan: Plan, actions: tuple[str, ...], seed: int) -> None:
+def test_pipelined_tasks_fit_after_releases(
+    plan: Plan, actions: tuple[str, ...], seed: int
+) -> None:
     run, _ = held(plan, actions, seed)
     books = run.session.session_nodes
     for name, idle in books.idle.items():
@@ -96,7 +98,7 @@ def test_no_queue_is_reclaimed_below_its_share(
 
 
 @given(plans(), orders, st.integers(0, 99))
-def test_drf_shares_follow_what_jobs_hold(plan: Plan, actions: tuple[str, ...], seed: int) -> None:
+def test_drf_shares_match_allocations(plan: Plan, actions: tuple[str, ...], seed: int) -> None:
     """Who was given more than was taken has a larger share than before, and nobody else has."""
     before = plan.world(seed).run(session_spec())
     run, outcome = held(plan, actions, seed)
@@ -120,7 +122,9 @@ def test_nothing_protected_is_evicted(plan: Plan, actions: tuple[str, ...], seed
 
 
 @given(plans(), orders, st.integers(0, 99))
-def test_every_eviction_has_a_beneficiary(plan: Plan, actions: tuple[str, ...], seed: int) -> None:
+def test_every_eviction_has_a_pipelined_preemptor(
+    plan: Plan, actions: tuple[str, ...], seed: int
+) -> None:
     run, outcome = held(plan, actions, seed)
     for eviction in outcome.evictions:
         task = task_of(run, eviction.preemptor_uid)
@@ -144,7 +148,5 @@ def test_no_queue_gets_more_than_its_capability(
 
 
 @given(plans(), orders, st.integers(0, 99))
-def test_the_same_cluster_gives_the_same_outcome(
-    plan: Plan, actions: tuple[str, ...], seed: int
-) -> None:
+def test_sessions_are_deterministic(plan: Plan, actions: tuple[str, ...], seed: int) -> None:
     assert held(plan, actions, seed)[1] == held(plan, actions, seed)[1]

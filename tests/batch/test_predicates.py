@@ -75,7 +75,7 @@ def test_host_ports_of_pods_placed_in_the_session() -> None:
     assert places(world.hold(SPEC)) == ["n1", "n2"]
 
 
-def test_no_more_pods_than_a_node_takes() -> None:
+def test_node_pod_limit() -> None:
     world = World()
     world.queue("q")
     world.node("n1", pods=2)
@@ -121,7 +121,7 @@ def test_taints_and_cordons(tolerated: bool) -> None:
         ("", "NetworkUnavailable", True),
     ],
 )
-def test_nodes_in_trouble(argument: str, condition: str, refused: bool) -> None:
+def test_node_conditions(argument: str, condition: str, refused: bool) -> None:
     world = World()
     world.queue("q")
     world.add(
@@ -145,7 +145,7 @@ def mounting(claim: str) -> tuple[Volume, ...]:
     return (Volume(name="data", persistent_volume_claim=source),)
 
 
-def test_volumes_that_no_node_has() -> None:
+def test_volume_without_a_node() -> None:
     world = two_nodes()
     world.add(
         StorageClass(
@@ -173,7 +173,7 @@ class NoVolumeFor(VolumeClaims):
 
 
 @pytest.mark.parametrize("action", ["allocate", "backfill", "preempt", "reclaim"])
-def test_volumes_that_cannot_be_set_aside_fail_their_own_pod(action: str) -> None:
+def test_failed_volume_reservation_fails_only_its_pod(action: str) -> None:
     world = World()
     world.queue("q")
     world.queue("other")
@@ -189,7 +189,7 @@ def test_volumes_that_cannot_be_set_aside_fail_their_own_pod(action: str) -> Non
     assert outcome.evictions == ()
 
 
-def test_a_claim_that_is_missing() -> None:
+def test_missing_claim() -> None:
     world = two_nodes()
     add_pods(world, 1, volumes=mounting("missing"), containers=(asking(1),))
     outcome = world.hold(SPEC)
@@ -197,14 +197,14 @@ def test_a_claim_that_is_missing() -> None:
     assert 'persistentvolumeclaim "missing" not found' in outcome.unschedulable[0].message
 
 
-def test_devices_that_nobody_allocates() -> None:
+def test_unallocated_resource_claim() -> None:
     world = two_nodes()
     claims = (PodResourceClaim(name="gpu", resource_claim_name="mine"),)
     add_pods(world, 1, resource_claims=claims, containers=(asking(1),))
     assert world.hold(SPEC).binds == ()
 
 
-def test_pods_of_the_session_draw_others_to_where_they_are() -> None:
+def test_preferred_affinity_to_pods_of_the_session() -> None:
     world = World()
     world.queue("q")
     for name in ("n1", "n2", "n3"):

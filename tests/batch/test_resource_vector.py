@@ -55,7 +55,7 @@ def test_less(first: dict[str, float], second: dict[str, float], less: bool) -> 
     assert ResourceVector.of(first).less(ResourceVector.of(second)) is less
 
 
-def test_the_minimum_has_scalars_where_both_have_some() -> None:
+def test_minimum_has_common_scalars() -> None:
     one = ResourceVector.of({"cpu": 5, "memory": 1, "gpu": 3})
     assert one.minimum(ResourceVector.of({"cpu": 2, "memory": 9})).amounts() == {
         "cpu": 2,
@@ -65,7 +65,7 @@ def test_the_minimum_has_scalars_where_both_have_some() -> None:
     assert one.minimum(other).amounts() == {"cpu": 2, "memory": 1, "gpu": 0}
 
 
-def test_nothing_is_below_every_threshold() -> None:
+def test_zero_is_below_every_threshold() -> None:
     little = ResourceVector.of({"cpu": 9, "memory": 10 * MI - 1, "gpu": 9})
     assert little.is_empty()
     assert not little.is_empty(EXACT)
@@ -73,21 +73,21 @@ def test_nothing_is_below_every_threshold() -> None:
     assert not ResourceVector.of({"cpu": 10}).is_empty()
 
 
-def test_shares_of_nothing() -> None:
+def test_share_of_zero() -> None:
     assert share(0, 0) == 0
     assert share(1, 0) == 1
     assert share(1, 4) == 0.25
 
 
 @given(vectors, vectors)
-def test_what_is_added_can_be_taken_away(first: ResourceVector, second: ResourceVector) -> None:
+def test_sub_reverts_add(first: ResourceVector, second: ResourceVector) -> None:
     before = {name: first.get(name) for name in ("cpu", "memory", "gpu", "fpga")}
     after = first.copy().add(second).sub(second)
     assert {name: after.get(name) for name in before} == before
 
 
 @given(vectors, vectors)
-def test_an_exact_fit_is_a_tolerant_one(first: ResourceVector, second: ResourceVector) -> None:
+def test_exact_fit_implies_tolerant_fit(first: ResourceVector, second: ResourceVector) -> None:
     if first.less_equal(second, EXACT):
         assert first.less_equal(second)
         assert all(first.get(name) <= second.get(name) for name in first.names())

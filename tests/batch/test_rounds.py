@@ -48,13 +48,13 @@ def rounds(world: World, spec: SessionSpec, count: int) -> Sequence[SessionOutco
 
 
 @given(plans(), st.integers(0, 99))
-def test_it_comes_to_rest(plan: Plan, seed: int) -> None:
+def test_sessions_reach_a_stable_state(plan: Plan, seed: int) -> None:
     """Nobody is evicted again and again: queues and jobs do not take turns."""
     last = rounds(plan.world(seed), DEFAULT, ROUNDS)[-2:]
     assert [(bound(outcome), evicted(outcome)) for outcome in last] == [({}, []), ({}, [])]
 
 
-def test_a_gang_gets_the_room_that_was_made_for_it() -> None:
+def test_gang_gets_the_resources_of_its_victims() -> None:
     world = World()
     world.node("n", cpu=4)
     world.queue("q")
@@ -67,7 +67,7 @@ def test_a_gang_gets_the_room_that_was_made_for_it() -> None:
     assert second.evictions == third.evictions == ()
 
 
-def test_while_victims_leave_nobody_else_has_to_go() -> None:
+def test_no_more_evictions_while_victims_terminate() -> None:
     world = World()
     world.node("n", cpu=4)
     world.queue("mine")
@@ -83,7 +83,7 @@ def test_while_victims_leave_nobody_else_has_to_go() -> None:
     assert sorted(p.pod for p in again.pipelined) == ["ns/j-0", "ns/j-1"]
 
 
-def test_queues_end_up_with_what_they_deserve() -> None:
+def test_queues_reach_their_deserved_share() -> None:
     world = World()
     world.node("n", cpu=8)
     world.queue("one", weight=1)

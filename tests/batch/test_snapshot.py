@@ -42,7 +42,7 @@ def owned_by(uid: str) -> tuple[OwnerReference, ...]:
     return (OwnerReference(kind="Job", name="owner", uid=uid, controller=True),)
 
 
-def test_pods_without_a_group_get_a_shadow_of_their_owner() -> None:
+def test_pods_without_group_form_a_shadow_job() -> None:
     world = World()
     world.queue("default")
     world.add(PriorityClass(metadata=ObjectMeta(name="high"), value=7))
@@ -59,14 +59,14 @@ def test_pods_without_a_group_get_a_shadow_of_their_owner() -> None:
     }
 
 
-def test_a_group_that_names_no_queue_is_of_the_default_one() -> None:
+def test_group_without_queue_uses_the_default_queue() -> None:
     world = World()
     world.queue("default")
     world.job("j", "", pods=1)
     assert snapshot(world).jobs["ns/j"].queue == "default"
 
 
-def test_jobs_without_a_group_or_a_queue_stay_out() -> None:
+def test_jobs_without_group_or_queue_are_ignored() -> None:
     world = World()
     world.queue("q")
     world.job("j", "nowhere", pods=1)
@@ -76,7 +76,7 @@ def test_jobs_without_a_group_or_a_queue_stay_out() -> None:
     assert found.ignored_jobs == {"ns/j": QUEUE_NOT_FOUND, "ns/missing": NO_SCHEDULING_SPEC}
 
 
-def test_the_groups_of_kubernetes_itself() -> None:
+def test_kubernetes_pod_groups_are_jobs() -> None:
     world = World()
     world.queue("default")
     policy = SchedulingPolicy(gang=GangPolicy(min_count=2))
@@ -93,7 +93,7 @@ def test_the_groups_of_kubernetes_itself() -> None:
     assert job.id != "ns/g"
 
 
-def test_of_two_kinds_of_group_the_first_is_meant() -> None:
+def test_first_group_kind_takes_precedence() -> None:
     world = World()
     world.queue("q")
     world.job("j", "q", pods=1, minimum=1)
@@ -102,7 +102,7 @@ def test_of_two_kinds_of_group_the_first_is_meant() -> None:
     assert snapshot(world).jobs["ns/j"].min_available == 5
 
 
-def test_a_budget_speaks_for_the_job_of_its_owner() -> None:
+def test_budget_sets_the_minimum_of_its_owners_job() -> None:
     world = World()
     world.queue("default")
     world.add(pod("a", owner_references=owned_by("o")))
@@ -129,7 +129,7 @@ def test_a_budget_speaks_for_the_job_of_its_owner() -> None:
         (pod("p", "Failed", node_name="n"), TaskStatus.FAILED),
     ],
 )
-def test_how_pods_stand(found: Pod, status: TaskStatus) -> None:
+def test_task_status_of_pods(found: Pod, status: TaskStatus) -> None:
     world = World()
     world.node("n")
     world.queue("default")
@@ -138,7 +138,7 @@ def test_how_pods_stand(found: Pod, status: TaskStatus) -> None:
     assert [task.status for task in job.tasks.values()] == [status]
 
 
-def test_a_pod_behind_a_scheduling_gate_is_not_there_yet() -> None:
+def test_gated_pod_is_ignored() -> None:
     world = World()
     world.queue("default")
     world.add(pod("p", scheduling_gates=(SchedulingGate(name="quota"),)))
@@ -148,7 +148,7 @@ def test_a_pod_behind_a_scheduling_gate_is_not_there_yet() -> None:
     assert job.count(TaskStatus.PENDING) == 1
 
 
-def test_nodes_count_every_pod_by_what_it_asks() -> None:
+def test_nodes_count_requests_of_all_pods() -> None:
     world = World()
     world.node("n", cpu=4, memory="8Gi", gpu=2)
     world.queue("q")

@@ -39,12 +39,12 @@ def registry_with(example: Any) -> SessionRegistry:
     )
 
 
-def test_those_of_kube_batch_are_installed() -> None:
+def test_kube_batch_plugins_are_installed() -> None:
     assert set(BUILT_IN_PLUGINS) <= set(REGISTRY.plugin_names)
     assert {"allocate", "backfill", "preempt", "reclaim"} <= set(REGISTRY.action_names)
 
 
-def test_the_example_plugin_orders_jobs(example: Any) -> None:
+def test_example_plugin_orders_jobs(example: Any) -> None:
     world = World()
     world.node("n", cpu=3)
     world.queue("q")
@@ -60,7 +60,7 @@ def test_the_example_plugin_orders_jobs(example: Any) -> None:
     assert set(bound(outcome)) == {"ns/large-0", "ns/large-1", "ns/large-2"}
 
 
-def test_the_example_action_places_pods(example: Any) -> None:
+def test_example_action_places_pods(example: Any) -> None:
     world = World()
     world.node("small", cpu=2)
     world.node("large", cpu=8)
@@ -72,7 +72,7 @@ def test_the_example_action_places_pods(example: Any) -> None:
     assert bound(outcome) == {"ns/a-0": "large"}
 
 
-def test_an_unknown_name_is_an_error_that_helps() -> None:
+def test_unknown_name_suggests_the_nearest() -> None:
     with pytest.raises(SessionRegistryError, match='unknown session plugin "Gang"; did you mean'):
         REGISTRY.plugin("Gang")
     with pytest.raises(SessionRegistryError, match='unknown action "enqueue"; expected one of'):
@@ -98,7 +98,11 @@ def test_compatibility_mode_skips_unknown_plugins() -> None:
     [
         (PLUGIN_GROUP, "asched.batch.no_such_module:X", "importing .* failed"),
         (PLUGIN_GROUP, "asched.batch.session:run_session", "is not a class derived from"),
-        (PLUGIN_GROUP, "asched.batch.plugins.gang:GangSessionPlugin", "the name attribute of .* differs"),
+        (
+            PLUGIN_GROUP,
+            "asched.batch.plugins.gang:GangSessionPlugin",
+            "the name attribute of .* differs",
+        ),
         (
             ACTION_GROUP,
             "asched.batch.plugins.gang:GangSessionPlugin",

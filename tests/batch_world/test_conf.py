@@ -30,7 +30,7 @@ def only_plugin(fields: str) -> PluginOption:
     return option
 
 
-def test_the_default() -> None:
+def test_default_configuration() -> None:
     found = conf(DEFAULT_CONF)
     assert found.actions == ("allocate", "backfill")
     assert [[option.name for option in tier] for tier in found.tiers] == [
@@ -40,7 +40,7 @@ def test_the_default() -> None:
     assert all(not o.disabled and not o.arguments for tier in found.tiers for o in tier)
 
 
-def test_names_are_trimmed_and_an_action_may_be_named_twice() -> None:
+def test_action_names_are_trimmed_and_may_repeat() -> None:
     assert conf('actions: " allocate ,  preempt,allocate"').actions == (
         "allocate",
         "preempt",
@@ -59,7 +59,7 @@ def test_names_are_trimmed_and_an_action_may_be_named_twice() -> None:
         ("", "failed to found Action , ignore it"),
     ],
 )
-def test_an_unknown_action_is_named_as_it_is_written(text: str, message: str) -> None:
+def test_unknown_action_is_named(text: str, message: str) -> None:
     with pytest.raises(UnknownActionError) as error:
         conf(text)
     assert str(error.value) == message
@@ -72,19 +72,19 @@ def test_an_unknown_action_is_named_as_it_is_written(text: str, message: str) ->
         ("False", False), ("y", True), ("n", False), ("~", True), ("", True),
     ],
 )  # fmt: skip
-def test_booleans_are_those_of_yaml_1_1(word: str, enabled: bool) -> None:
+def test_booleans_are_yaml_1_1(word: str, enabled: bool) -> None:
     option = only_plugin(f"{{name: gang, enableJobReady: {word}}}")
     assert (Callback.JOB_READY not in option.disabled) is enabled
 
 
-def test_flags_that_are_off_are_listed_in_order_and_unknown_keys_ignored() -> None:
+def test_disabled_flags_are_ordered_and_unknown_keys_ignored() -> None:
     option = only_plugin(
         "{name: drf, enableTaskOrder: false, enableJobOrder: no, enableWonders: false}"
     )
     assert option == PluginOption("drf", (Callback.JOB_ORDER, Callback.TASK_ORDER))
 
 
-def test_numbers_and_booleans_are_text_where_text_belongs() -> None:
+def test_numbers_and_booleans_are_accepted_as_strings() -> None:
     option = only_plugin("{name: 7, arguments: {a: 20, b: true, c: 1.50, 4: x, d: ~, e: 0x10}}")
     assert option.name == "7"
     assert option.arguments == {"a": "20", "b": "true", "c": "1.50", "4": "x", "d": "", "e": "0x10"}
@@ -102,7 +102,7 @@ def test_numbers_and_booleans_are_text_where_text_belongs() -> None:
         ("actions: !!python/object:os.system x", "expected a text"),
     ],
 )
-def test_what_is_no_configuration_is_refused_with_its_line(text: str, message: str) -> None:
+def test_invalid_configuration_is_rejected_with_its_line(text: str, message: str) -> None:
     with pytest.raises(ConfSyntaxError, match=r"^yaml: ") as error:
         conf(text)
     assert message in str(error.value)

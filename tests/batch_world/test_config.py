@@ -51,7 +51,7 @@ def test_defaults() -> None:
     assert not found.faults
 
 
-def test_all_of_it(tmp_path: Path) -> None:
+def test_all_fields(tmp_path: Path) -> None:
     conf = a_file(tmp_path, ALLOCATE)
     found = config(
         KUBE + "---\n" + OWN + f"batch: [{{schedulerName: batch, conf: {conf}, period: 1m30s,"
@@ -75,16 +75,16 @@ def test_all_of_it(tmp_path: Path) -> None:
         ("[{perioud: 1s}]", "did you mean period?"),
     ],
 )
-def test_mistakes_are_named(batch: str, message: str) -> None:
+def test_invalid_fields_are_named(batch: str, message: str) -> None:
     assert message in refused(OWN + f"batch: {batch}\n")
 
 
-def test_a_scheduler_name_is_served_in_one_way() -> None:
+def test_scheduler_name_has_either_profile_or_sessions() -> None:
     text = KUBE + "---\n" + OWN + "batch: [{schedulerName: default-scheduler}]\n"
     assert '"default-scheduler" is also a profile' in refused(text)
 
 
-def test_a_broken_file_falls_back_and_says_so(tmp_path: Path) -> None:
+def test_invalid_conf_falls_back_to_defaults(tmp_path: Path) -> None:
     for text in ("actions: [", "actions: {a: b}"):
         found = config(OWN + f"batch: [{{conf: {a_file(tmp_path, text)}}}]\n")
         assert found.sessions[0].actions == ("allocate", "backfill")
@@ -95,7 +95,7 @@ def test_a_broken_file_falls_back_and_says_so(tmp_path: Path) -> None:
     assert "No such file" in missing.faults[0]
 
 
-def test_an_unknown_action_or_plugin_is_named(tmp_path: Path) -> None:
+def test_unknown_action_or_plugin_is_named(tmp_path: Path) -> None:
     path = a_file(tmp_path, "actions: allocat\n")
     assert 'unknown action "allocat"; did you mean allocate?' in refused(
         OWN + f"batch: [{{conf: {path}}}]\n"
@@ -108,7 +108,7 @@ def test_an_unknown_action_or_plugin_is_named(tmp_path: Path) -> None:
     assert 'unknown plugin "Gang" is skipped' in lenient.warnings[0]
 
 
-def test_config_check_shows_sessions_and_refuses_a_broken_file(tmp_path: Path) -> None:
+def test_config_check_shows_sessions_and_rejects_invalid_conf(tmp_path: Path) -> None:
     conf = a_file(
         tmp_path, "actions: allocate\ntiers: [{plugins: [{name: gang, enableJobOrder: no}]}]"
     )
@@ -124,7 +124,7 @@ def test_config_check_shows_sessions_and_refuses_a_broken_file(tmp_path: Path) -
     assert "default configuration is used" in broken.stderr
 
 
-async def test_a_changed_file_is_read_again(tmp_path: Path) -> None:
+async def test_changed_conf_is_reloaded(tmp_path: Path) -> None:
     path = a_file(tmp_path, ALLOCATE)
     settings = (BatchSettings(conf=str(path)),)
     registry, told = SessionRegistry.discover(), list[SessionsLoaded]()
@@ -145,7 +145,7 @@ async def test_a_changed_file_is_read_again(tmp_path: Path) -> None:
     assert len(told) == 1
 
 
-async def test_sessions_change_between_turns_and_the_journal_says_so(tmp_path: Path) -> None:
+async def test_reloaded_sessions_are_recorded(tmp_path: Path) -> None:
     path = a_file(tmp_path, BACKFILL)
     async with world(tmp_path, nodes=1) as w:
         prepare(w)

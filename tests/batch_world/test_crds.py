@@ -29,20 +29,22 @@ def custom() -> Iterator[GroupResource]:
     return (resource for resource in GroupResource if resource.value.group in CRD_GROUPS)
 
 
-def test_all_groups_are_printed_or_those_that_are_asked_for() -> None:
+def test_crds_prints_selected_groups() -> None:
     names = [d["metadata"]["name"] for d in yaml.safe_load_all(printed())]
-    assert names == [f"{plural}.{group}" for group in CRD_GROUPS for plural in ("podgroups", "queues")]
+    assert names == [
+        f"{plural}.{group}" for group in CRD_GROUPS for plural in ("podgroups", "queues")
+    ]
     own = printed("--group", "scheduling.volcano.sh")
     assert [*yaml.safe_load_all(own)] == definitions("scheduling.volcano.sh")
 
 
-def test_an_unknown_group_is_named() -> None:
+def test_unknown_group_is_named() -> None:
     result = runner.invoke(app, ["crds", "--group", "batch.example.com"], prog_name="asched")
     assert result.exit_code == 2
     assert "no API group 'batch.example.com'" in result.stderr
 
 
-def test_the_definitions_serve_exactly_what_is_watched() -> None:
+def test_definitions_serve_the_watched_versions() -> None:
     cluster = EmbeddedCluster(seed=1)
     install_crds(cluster)
     for resource in custom():
@@ -56,7 +58,7 @@ def test_the_definitions_serve_exactly_what_is_watched() -> None:
 
 
 @needs_kubectl
-async def test_kubectl_applies_them_twice(tmp_path: Path) -> None:
+async def test_kubectl_apply_is_idempotent(tmp_path: Path) -> None:
     tokens = admin_and_scheduler_tokens("admin-token", "scheduler-token")
     async with ApiServer(EmbeddedCluster(seed=1), tokens=tokens).run() as server:
         kubectl = Kubectl(server, tmp_path)

@@ -27,7 +27,6 @@ from asched.model.groups import IncubatorPodGroup
 from asched.model.quantity import NS_PER_S
 from asched.model.resources import GroupResource, Resource
 from asched.state.checkpoint import checkpoint_of, restore
-from asched.testing.invariants import check
 from asched.state.records import (
     Assigned,
     BindFailed,
@@ -40,6 +39,7 @@ from asched.state.records import (
     TurnStarted,
 )
 from asched.state.session_records import EvictionDecided, PodGroupStatusDecided, SessionExecuted
+from asched.testing.invariants import check
 from tests.batch_world.jobs import (
     BATCH,
     add_gang,
@@ -55,7 +55,7 @@ from tests.batch_world.jobs import (
 from tests.daemon.world import OWN, PATIENCE_S, World, world
 
 
-async def test_gangs_run_whole_and_one_too_big_says_so(tmp_path: Path) -> None:
+async def test_gangs_are_complete_and_oversized_gang_is_reported(tmp_path: Path) -> None:
     async with world(tmp_path, nodes=4, cpu="4") as w:
         prepare(w)
         add_gang(w, "fits", 6, "2")
@@ -78,7 +78,7 @@ async def test_gangs_run_whole_and_one_too_big_says_so(tmp_path: Path) -> None:
         assert "s3cr3t" not in "".join(map(repr, await recorded(w)))
 
 
-async def test_pods_of_other_schedulers_are_left_alone(tmp_path: Path) -> None:
+async def test_pods_of_other_schedulers_are_ignored(tmp_path: Path) -> None:
     async with world(tmp_path, nodes=1) as w:
         prepare(w)
         w.add_pod("stranger")
@@ -90,7 +90,7 @@ async def test_pods_of_other_schedulers_are_left_alone(tmp_path: Path) -> None:
         assert not w.node_of("stranger")
 
 
-async def test_an_idle_cluster_leaves_nothing_in_the_journal(tmp_path: Path) -> None:
+async def test_idle_cluster_adds_no_records(tmp_path: Path) -> None:
     async with world(tmp_path, nodes=1, cpu="1") as w:
         prepare(w)
         add_gang(w, "huge", 4, "1")
@@ -105,7 +105,7 @@ async def test_an_idle_cluster_leaves_nothing_in_the_journal(tmp_path: Path) -> 
         assert await check_replay(w) > 0
 
 
-async def test_a_gang_gets_its_places_when_room_comes(tmp_path: Path) -> None:
+async def test_gang_is_placed_when_resources_appear(tmp_path: Path) -> None:
     async with world(tmp_path, nodes=1, cpu="4") as w:
         prepare(w)
         add_gang(w, "pair", 2, "3")
@@ -148,7 +148,7 @@ tiers:
 """
 
 
-async def test_a_session_evicts_for_a_job_of_higher_priority(tmp_path: Path) -> None:
+async def test_session_evicts_for_higher_priority(tmp_path: Path) -> None:
     conf = tmp_path / "kube-batch.yaml"
     conf.write_text(PREEMPTING)
     config = OWN + f"batch: [{{period: 20ms, conf: {conf}}}]\n"
@@ -206,7 +206,7 @@ class Witness(Action):
         self.held_ns.append(session.cluster.now_ns)
 
 
-async def test_a_session_is_decided_at_the_time_that_the_journal_gives_it(
+async def test_session_uses_the_recorded_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also that of a restart, where it was due before the lists, which bring no news, were through."""
@@ -251,7 +251,9 @@ async def test_a_session_is_decided_at_the_time_that_the_journal_gives_it(
     restart = max(n for n, record in enumerate(records) if isinstance(record, EngineStarted))
     kinds = [type(record) for record in records[restart:]]
     news = kinds[: kinds.index(SessionExecuted)]
-    assert not {ObjectObserved, PodObserved, PodUpdated, ObjectDeleted} & {*news}, "the lists bring no news"
+    assert not {ObjectObserved, PodObserved, PodUpdated, ObjectDeleted} & {*news}, (
+        "the lists bring no news"
+    )
     assert news.count(TurnStarted) == 1, "the start was another turn"
 
 
@@ -262,7 +264,7 @@ def says_so_itself(daemon: Daemon) -> bool:
     return bool(groups and pods) and all(groups + pods)
 
 
-async def test_a_failed_binding_is_tried_in_a_later_session(tmp_path: Path) -> None:
+async def test_failed_binding_is_retried_in_a_later_session(tmp_path: Path) -> None:
     async with world(tmp_path, nodes=1) as w:
         prepare(w)
         w.faults.add(Fault(FaultKind.STATUS, verb="create", resource="pods/binding", code=403))
@@ -277,7 +279,7 @@ async def test_a_failed_binding_is_tried_in_a_later_session(tmp_path: Path) -> N
         assert await check_replay(w) > 0
 
 
-async def test_a_status_that_is_refused_is_not_tried_for_ever(tmp_path: Path) -> None:
+async def test_rejected_status_write_is_not_retried_forever(tmp_path: Path) -> None:
     async with world(tmp_path, nodes=1) as w:
         prepare(w)
         w.faults.add(Fault(FaultKind.STATUS, verb="patch", resource="podgroups/status", code=403))
@@ -292,7 +294,7 @@ async def test_a_status_that_is_refused_is_not_tried_for_ever(tmp_path: Path) ->
         assert await check_replay(w) > 0
 
 
-async def test_replay_may_begin_anywhere(tmp_path: Path) -> None:
+async def test_replay_starts_at_any_record(tmp_path: Path) -> None:
     async with world(tmp_path, nodes=2, cpu="4") as w:
         prepare(w)
         for number in range(3):
@@ -312,7 +314,7 @@ async def test_replay_may_begin_anywhere(tmp_path: Path) -> None:
                 assert [p.due_ns() for p in again.sessions] == [p.due_ns() for p in state.sessions]
 
 
-async def test_kubernetes_own_pod_groups_are_gangs_too(tmp_path: Path) -> None:
+async def test_kubernetes_pod_groups_are_gangs(tmp_path: Path) -> None:
     async with world(tmp_path, nodes=1, cpu="4") as w:
         prepare(w)
         native = "podgroups.scheduling.k8s.io"
@@ -341,7 +343,7 @@ async def test_kubernetes_own_pod_groups_are_gangs_too(tmp_path: Path) -> None:
         assert await check_replay(w) > 0
 
 
-async def test_what_is_watched_depends_on_the_configuration(tmp_path: Path) -> None:
+async def test_watches_depend_on_the_configuration(tmp_path: Path) -> None:
     async with world(tmp_path, nodes=1) as w:
         async with w.daemon() as daemon:
             await daemon.engine.synced.wait()

@@ -29,7 +29,6 @@ from asched.model.workloads import PriorityClass
 from asched.state.checkpoint import checkpoint_of, restore
 from asched.state.cluster import ClusterState, PodPhase
 from asched.state.fold import Fold
-from asched.testing.invariants import check
 from asched.state.observe import observe_deletion, observe_object
 from asched.state.records import (
     DECISIONS,
@@ -49,6 +48,7 @@ from asched.state.session_records import (
     PodGroupStatusWritten,
     SessionsLoaded,
 )
+from asched.testing.invariants import check
 from tests.state.objects import a_node, a_pod, bound, deleted, in_phase
 from tests.state.profiles import loader
 
@@ -209,7 +209,7 @@ def run(events: list[tuple[str, str, int]]) -> History:
 
 @settings(max_examples=60)
 @given(st.lists(EVENTS, max_size=60))
-def test_the_fold_is_sound_and_decides_the_same_again(
+def test_fold_is_consistent_and_decisions_repeat(
     events: list[tuple[str, str, int]],
 ) -> None:
     history = run(events)
@@ -228,7 +228,7 @@ def test_the_fold_is_sound_and_decides_the_same_again(
 
 @settings(max_examples=40)
 @given(st.lists(EVENTS, max_size=50), st.lists(EVENTS, max_size=15))
-def test_a_checkpoint_goes_on_as_the_state_would(
+def test_checkpoint_continues_like_the_state(
     before: list[tuple[str, str, int]], after: list[tuple[str, str, int]]
 ) -> None:
     history = run(before)
@@ -252,7 +252,7 @@ def test_a_checkpoint_goes_on_as_the_state_would(
 
 @settings(max_examples=60)
 @given(st.lists(EVENTS, max_size=60))
-def test_what_was_said_is_not_said_again(events: list[tuple[str, str, int]]) -> None:
+def test_unchanged_messages_are_not_repeated(events: list[tuple[str, str, int]]) -> None:
     history = run(events)
     history.happen("writes end", "a", 1)
     for _ in range(3):
@@ -265,7 +265,7 @@ def test_what_was_said_is_not_said_again(events: list[tuple[str, str, int]]) -> 
 
 
 @pytest.mark.parametrize("bound_before", [True, False])
-def test_a_checkpoint_keeps_finished_pods(bound_before: bool) -> None:
+def test_checkpoint_keeps_finished_pods(bound_before: bool) -> None:
     """Also one that nothing else in the state refers to any more."""
     history = History()
     if bound_before:

@@ -15,7 +15,7 @@ KILLS, GANGS, SIZE = 6, 8, 5
 CONFIG = NO_HEALTH + "batch: [{period: 10ms}]\n"
 
 
-async def test_kill_9_in_the_middle_of_sessions(tmp_path: Path) -> None:
+async def test_kill_9_during_sessions(tmp_path: Path) -> None:
     chance = random.Random(7)
     async with world(tmp_path, nodes=8, cpu="16") as w, commands(tmp_path) as made:
         prepare(w)

@@ -24,7 +24,7 @@ def blocks() -> list[str]:
     return re.findall(r"```yaml\n(.*?)```", PAGE.read_text(), re.S)
 
 
-def test_actions_and_plugins_of_the_page_are_installed() -> None:
+def test_actions_and_plugins_of_the_page_exist() -> None:
     registry = SessionRegistry.discover()
     assert {"allocate", "backfill", "preempt", "reclaim"} <= {*registry.action_names}
     conf: dict[str, Any] = yaml.safe_load(blocks()[1])
@@ -32,7 +32,7 @@ def test_actions_and_plugins_of_the_page_are_installed() -> None:
     assert named <= {*registry.plugin_names}
 
 
-async def test_the_configuration_and_the_objects(tmp_path: Path) -> None:
+async def test_configuration_and_objects_of_the_page_work(tmp_path: Path) -> None:
     configuration, conf, objects, _ = blocks()
     (tmp_path / "kube-batch.yaml").write_text(conf)
     configuration = configuration.replace("kube-batch.yaml", str(tmp_path / "kube-batch.yaml"))
@@ -51,7 +51,7 @@ async def test_the_configuration_and_the_objects(tmp_path: Path) -> None:
             assert not w.unbound()
 
 
-def test_the_role_allows_what_sessions_use() -> None:
+def test_cluster_role_permits_what_sessions_use() -> None:
     rules = [
         AuthRule(frozenset(rule["verbs"]), group, frozenset(rule["resources"]))
         for rule in yaml.safe_load(blocks()[3])["rules"]

@@ -32,11 +32,11 @@ def with_a_pod() -> History:
     return history
 
 
-def test_the_pauses_are_those_of_a_pod_that_is_tried_by_itself() -> None:
+def test_backoff_equals_pod_by_pod_backoff() -> None:
     assert refused_each_time(with_a_pod(), 40) == [1, 2, 4, 8, 16, 26, 36]
 
 
-def test_nothing_is_looked_at_in_the_meantime() -> None:
+def test_no_session_during_the_backoff() -> None:
     history = with_a_pod()
     refused_each_time(history, 8)
     history.happen("writes end", "a", 1)
@@ -49,7 +49,7 @@ def test_nothing_is_looked_at_in_the_meantime() -> None:
     assert [*assigned(history, count)] == ["default/a0"]
 
 
-def test_others_do_not_wait_for_it() -> None:
+def test_other_pods_do_not_wait() -> None:
     history = with_a_pod()
     refused_each_time(history, 8)
     count = len(history.records)
@@ -58,7 +58,7 @@ def test_others_do_not_wait_for_it() -> None:
     assert [*assigned(history, count)] == ["default/b0"]
 
 
-def test_its_gang_is_not_told_that_it_is_incomplete() -> None:
+def test_gang_is_not_reported_incomplete() -> None:
     history = with_a_pod()
     history.happen("group", "a", 1)
     history.happen("pod", "a", 1)
@@ -73,7 +73,7 @@ def test_its_gang_is_not_told_that_it_is_incomplete() -> None:
     assert not [r for r in news if r.group == "default/a" and r.conditions]
 
 
-def test_it_counts_from_one_again_after_a_success() -> None:
+def test_backoff_restarts_after_a_success() -> None:
     history = with_a_pod()
     refused_each_time(history, 7)
     history.pass_time()
@@ -84,7 +84,7 @@ def test_it_counts_from_one_again_after_a_success() -> None:
     assert refused_each_time(history, 4) == [1, 2, 4]
 
 
-def test_who_has_its_name_later_is_not_held_up() -> None:
+def test_recreated_pod_has_no_backoff() -> None:
     history = with_a_pod()
     refused_each_time(history, 8)
     history.happen("no pod", "a", 0)
@@ -92,7 +92,7 @@ def test_who_has_its_name_later_is_not_held_up() -> None:
     assert refused_each_time(history, 4) == [1, 2, 4]
 
 
-def test_where_the_node_went_another_one_is_tried_at_once() -> None:
+def test_deleted_node_ends_the_backoff() -> None:
     history = with_a_pod()
     refused_each_time(history, 8)
     node = next(iter(history.state.sessions)).failed_bindings["default/a0"].node

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from asched.testing.invariants import check
 from asched.state.records import Assigned
+from asched.testing.invariants import check
 from tests.batch_world.jobs import (
     BATCH,
     POD_GROUPS,
@@ -30,7 +30,7 @@ def add_gang_with_claims(w: World, name: str, size: int) -> None:
         add_member(w, name, number, "1", volumes=[volume])
 
 
-async def test_each_pod_of_a_gang_gets_a_volume_of_its_own(tmp_path: Path) -> None:
+async def test_each_gang_member_gets_its_own_volume(tmp_path: Path) -> None:
     async with world(tmp_path, nodes=3) as w, running(VolumeController(w.cluster)):
         prepare(w)
         storage = Storage(w)
@@ -51,7 +51,7 @@ async def test_each_pod_of_a_gang_gets_a_volume_of_its_own(tmp_path: Path) -> No
         assert await check_replay(w) > 0
 
 
-async def test_a_gang_waits_until_all_its_volumes_can_be_had(tmp_path: Path) -> None:
+async def test_gang_waits_for_all_its_volumes(tmp_path: Path) -> None:
     async with world(tmp_path, nodes=2) as w, running(VolumeController(w.cluster)):
         prepare(w)
         storage = Storage(w)

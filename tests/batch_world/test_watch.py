@@ -50,7 +50,7 @@ class Heard:
                 await self._more.wait()
 
 
-async def test_a_definition_that_is_installed_later_is_found() -> None:
+async def test_later_installed_definition_is_watched() -> None:
     heard, server = Heard(), ApiServer(EmbeddedCluster(seed=1))
     resources = in_order_of_listing(frozenset(GroupResource))
     async with server.run(), client_for(server.url, ManualClock()) as client:

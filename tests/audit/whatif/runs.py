@@ -17,7 +17,9 @@ def placement(
     ended_ns = None if to_s is None else round(to_s * NS_PER_S)
     if ended_ns is not None and end is None:
         end = EndReason.FINISHED
-    return PodPlacement(name, round(from_s * NS_PER_S), round(from_s * NS_PER_S), ended_ns, end, **more)
+    return PodPlacement(
+        name, round(from_s * NS_PER_S), round(from_s * NS_PER_S), ended_ns, end, **more
+    )
 
 
 def pod_run(

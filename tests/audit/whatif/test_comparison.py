@@ -27,7 +27,7 @@ def one_run(p: str, q: str, r: str) -> Run:
     return run_of(placed("p", p), placed("q", q), placed("r", r), given, nodes=NODES)
 
 
-def test_pods_that_fared_differently() -> None:
+def test_comparison_lists_differing_pods() -> None:
     found = compare(
         NamedRun("old", one_run("n", "n", "")), NamedRun("new", one_run("m", "", "m")), notes=("!",)
     )
@@ -46,14 +46,14 @@ def test_pods_that_fared_differently() -> None:
     assert report.baseline.pending.values == [3.0, 1.0]
 
 
-def test_a_run_is_like_itself() -> None:
+def test_comparison_of_equal_runs() -> None:
     run = one_run("n", "", "m")
     found = compare(NamedRun("a", run), NamedRun("b", run), recorded=run)
     assert found.equal
     assert all(row.change == "" for row in figure_rows([found.baseline.figures] * 2))
 
 
-def test_rows_tell_the_change_between_the_first_two() -> None:
+def test_rows_show_the_change_between_the_first_two_runs() -> None:
     runs = [one_run("n", "n", ""), one_run("m", "m", "m")]
     found = compare(NamedRun("a", runs[0]), NamedRun("b", runs[1]), recorded=runs[0])
     assert found.recorded is not None
@@ -67,7 +67,7 @@ def test_rows_tell_the_change_between_the_first_two() -> None:
     assert "hard spread violations, at placement" not in rows
 
 
-def test_durations_have_three_digits_and_no_exponent() -> None:
+def test_durations_have_three_digits() -> None:
     texts = [duration(s) for s in (0, 0.00042, 0.9994, 59.96, 119, 120, 7199, 7200, 172_800, 1e9)]
     assert texts == [
         "0 s", "0.42 ms", "999 ms", "60 s", "119 s", "2 min", "120 min", "2 h", "2 d", "11,574 d",

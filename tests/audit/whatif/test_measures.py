@@ -22,7 +22,7 @@ def at(steps: Steps, ns: int) -> float:
 # -- figures by hand ------------------------------------------------------------------------------
 
 
-def test_a_run_in_figures() -> None:
+def test_figures_of_a_run() -> None:
     run = run_of(
         pod_run("a", placement("n", 10, 60), created_s=5),
         pod_run("b", placement("n", 20), created_s=20, cpu="2"),
@@ -46,7 +46,7 @@ def test_a_run_in_figures() -> None:
     assert "memory" not in figures.resources
 
 
-def test_fragmentation_is_what_is_free_where_a_typical_pod_has_no_room() -> None:
+def test_fragmentation_is_free_but_unusable() -> None:
     # Two kinds of pods, equally frequent: one core, three cores.
     small, large = pod_run("small", placement("a", 0)), pod_run("large", placement("b", 0), cpu="3")
     run = run_of(small, large, nodes=(span(node("a", "3")), span(node("b", "8"))))
@@ -55,7 +55,7 @@ def test_fragmentation_is_what_is_free_where_a_typical_pod_has_no_room() -> None
     assert at(fragmentation, 0) == pytest.approx((2 * 0.5) / 7)
 
 
-def test_cordoned_nodes_and_full_ones_do_not_fragment() -> None:
+def test_cordoned_and_full_nodes_do_not_count_for_fragmentation() -> None:
     cordoned = node("a", "1")
     cordoned_span = NodeSpan(
         type(cordoned)(
@@ -65,13 +65,15 @@ def test_cordoned_nodes_and_full_ones_do_not_fragment() -> None:
         ),
         0,
     )
-    run = run_of(pod_run("p", placement("b", 0), cpu="2"), nodes=(cordoned_span, span(node("b", "2"))))
+    run = run_of(
+        pod_run("p", placement("b", 0), cpu="2"), nodes=(cordoned_span, span(node("b", "2")))
+    )
     found = occupancy(run, workload_of(run.pods))
     assert at(found.fragmentation["cpu"], 0) == 0.0
     assert at(found.utilisation["cpu"], 0) == pytest.approx(2 / 3)
 
 
-def test_preemption_and_the_return_of_the_victim() -> None:
+def test_preemption_with_recreated_victim() -> None:
     away = placement("n", 10, 50, EndReason.PREEMPTED, by="default/high", evicted_ns=40 * NS_PER_S)
     low = pod_run("low", away, placement("m", 70), created_s=10)
     bare = pod_run(
@@ -87,19 +89,21 @@ def test_preemption_and_the_return_of_the_victim() -> None:
     assert figures.pending_at_end == 0
 
 
-def test_a_binding_that_failed_is_no_placement() -> None:
+def test_failed_binding_is_not_a_placement() -> None:
     failed = PodPlacement("gone", 0, None, 5 * NS_PER_S, EndReason.BIND_FAILED)
     assert node_of(pod_run("p", failed, placement("n", 9))) == "n"
     assert node_of(pod_run("p", failed, ends=False)) == ""
-    assert pending_spans(pod_run("p", failed, placement("n", 9)), 100 * NS_PER_S) == [(0, 9 * NS_PER_S)]
+    assert pending_spans(pod_run("p", failed, placement("n", 9)), 100 * NS_PER_S) == [
+        (0, 9 * NS_PER_S)
+    ]
 
 
-def test_a_pod_made_anew_before_the_one_before_has_gone_did_not_wait() -> None:
+def test_replacement_bound_before_deletion_was_not_pending() -> None:
     overlapping = pod_run("p", placement("n", 0, 50, EndReason.PREEMPTED), placement("m", 30))
     assert pending_spans(overlapping, 100 * NS_PER_S) == []
 
 
-def test_soft_spread_that_is_broken() -> None:
+def test_violated_soft_spread() -> None:
     def constraint(when: str) -> list[dict[str, object]]:
         selector = {
             "matchLabels": {},
@@ -147,7 +151,10 @@ def pod_runs(draw: st.DrawFn, number: int) -> PodRun:
         name = draw(st.sampled_from([*NODES, "elsewhere"]))
         placements.append(placement(name, first, last))
     return pod_run(
-        f"p{number}", *placements, cpu=draw(st.sampled_from("123")), created_s=times[0] if times else 0
+        f"p{number}",
+        *placements,
+        cpu=draw(st.sampled_from("123")),
+        created_s=times[0] if times else 0,
     )
 
 
@@ -186,7 +193,7 @@ def naive(run: Run, second: int) -> tuple[float, float]:
 
 
 @given(runs())
-def test_occupancy_is_what_one_counts_at_every_moment(run: Run) -> None:
+def test_occupancy_equals_a_count_at_every_time(run: Run) -> None:
     found = occupancy(run, workload_of(run.pods))
     if not run.nodes:
         assert found.utilisation == {}
@@ -198,7 +205,7 @@ def test_occupancy_is_what_one_counts_at_every_moment(run: Run) -> None:
 
 
 @given(runs())
-def test_pending_pods_are_those_that_one_counts_at_every_moment(run: Run) -> None:
+def test_pending_equals_a_count_at_every_time(run: Run) -> None:
     found = measured(run, workload_of(run.pods))
     for second in range(30):
         waiting = 0
@@ -217,7 +224,7 @@ def test_pending_pods_are_those_that_one_counts_at_every_moment(run: Run) -> Non
     assert total_s == pytest.approx(found.pending.mean * 30, abs=1e-6)
 
 
-def test_the_most_frequent_kinds_stand_for_the_workload() -> None:
+def test_workload_has_the_most_frequent_kinds() -> None:
     pods = [pod_run(f"p{n}", cpu=str(1 + n % 3)) for n in range(9)]
     workload = workload_of([*pods, pod_run("given", cpu="7", nodeName="n")])
     assert workload.reported == ("cpu",)

@@ -79,7 +79,7 @@ def names_at(spec: ProfileSpec, point: ExtensionPoint) -> list[str]:
     return [entry.name for entry in spec.plugins_at(point)]
 
 
-def test_what_can_be_written() -> None:
+def test_parsed_changes() -> None:
     assert parse_changes("A=5, +B,-C,D") == (
         PluginChange(PluginChangeAction.WEIGH, "A", 5),
         PluginChange(PluginChangeAction.ENABLE, "B"),
@@ -88,7 +88,7 @@ def test_what_can_be_written() -> None:
     )
 
 
-def test_a_weight() -> None:
+def test_change_of_weight() -> None:
     spec = changed("NodeResourcesFit=5")
     assert PluginWeight("NodeResourcesFit", 5) in spec.plugins_at(ExtensionPoint.SCORE)
     [before] = DEFAULTS
@@ -97,7 +97,7 @@ def test_a_weight() -> None:
     assert changed("NodeResourcesFit=1") == before
 
 
-def test_disabling() -> None:
+def test_disabled_plugin() -> None:
     spec = changed("-NodeResourcesFit")
     assert "NodeResourcesFit" not in spec.plugin_names
     assert "NodeResourcesFit" not in spec.arguments
@@ -109,7 +109,7 @@ def test_disabling() -> None:
     assert scored.arguments["NodeResourcesFit"] == DEFAULTS[0].arguments["NodeResourcesFit"]
 
 
-def test_enabling() -> None:
+def test_enabled_plugin() -> None:
     spec = changed("+Likes")
     assert names_at(spec, ExtensionPoint.SCORE)[-1] == "Likes"
     assert names_at(spec, ExtensionPoint.PRE_SCORE)[-1] == "Likes"
@@ -119,7 +119,7 @@ def test_enabling() -> None:
     assert changed("+Likes,Likes") == spec
 
 
-def test_another_order_of_the_queue_takes_the_place_of_the_one_before() -> None:
+def test_enabled_queue_sort_replaces_the_previous() -> None:
     assert names_at(changed("+LastComeFirst"), ExtensionPoint.QUEUE_SORT) == ["LastComeFirst"]
 
 
@@ -152,7 +152,7 @@ def test_invalid_change_is_rejected(text: str, complaint: str) -> None:
     assert "\n" not in str(found.value)
 
 
-def test_no_profile_to_change() -> None:
+def test_changes_require_a_profile() -> None:
     assert with_changes((), (), REGISTRY) == ()
     with pytest.raises(AuditError, match="there is no profile"):
         with_changes((), parse_changes("+Likes"), REGISTRY)

@@ -15,6 +15,7 @@ from asched.audit.whatif.recorded_history import recorded_history
 from asched.framework.status import Code
 from asched.journal.checkpoints import write_checkpoints
 from asched.journal.memory import MemoryStore
+from asched.model.quantity import NS_PER_S
 from asched.simulator.trace import (
     EndReason,
     ObjectRemoved,
@@ -39,7 +40,6 @@ from asched.state.records import (
 )
 from tests.audit.recording import BEGIN_NS, REGISTRY, Recording, node, pod
 from tests.audit.whatif.histories import (
-    S,
     history_of,
     owned,
     period,
@@ -54,7 +54,7 @@ def created(events: tuple[TraceEvent, ...]) -> dict[str, PodCreated]:
 
 
 def deleted(events: tuple[TraceEvent, ...]) -> dict[str, float]:
-    return {e.key: (e.at_ns - BEGIN_NS) / S for e in events if isinstance(e, PodDeleted)}
+    return {e.key: (e.at_ns - BEGIN_NS) / NS_PER_S for e in events if isinstance(e, PodDeleted)}
 
 
 def run_of(run: Run, name: str) -> PodRun:
@@ -63,7 +63,7 @@ def run_of(run: Run, name: str) -> PodRun:
 
 
 def at(event: PodCreated) -> float:
-    return (event.at_ns - BEGIN_NS) / S
+    return (event.at_ns - BEGIN_NS) / NS_PER_S
 
 
 def marked(name: str, node_name: str = "") -> PodUpdated:
@@ -81,7 +81,7 @@ def work(recording: Recording) -> None:
 # -- pods -----------------------------------------------------------------------------------------
 
 
-async def test_a_pod_runs_as_long_as_it_was_seen_to() -> None:
+async def test_pod_runs_as_long_as_recorded() -> None:
     recording = Recording()
     recording.turn(1)
     recording.see(node("n"), pod("p"))
@@ -92,16 +92,21 @@ async def test_a_pod_runs_as_long_as_it_was_seen_to() -> None:
     recording.lose(pod("p"))
     found = await history_of(recording)
     came = created(found.trace.events)["p"]
-    assert (at(came), came.run_ns, came.pod.spec.node_name, came.recreated) == (1, 7 * S, "", False)
+    assert (at(came), came.run_ns, came.pod.spec.node_name, came.recreated) == (
+        1,
+        7 * NS_PER_S,
+        "",
+        False,
+    )
     # The median of what a binding took is what it takes in simulations.
-    assert found.scheduler.latencies.bind_ns == 2 * S
+    assert found.scheduler.latencies.bind_ns == 2 * NS_PER_S
     assert placements(found.recorded) == {"p": [("n", 1, 10)]}
     ran = run_of(found.recorded, "p")
-    assert (ran.bound_ns, ran.end, ran.attempts) == (BEGIN_NS + 3 * S, EndReason.FINISHED, 1)
+    assert (ran.bound_ns, ran.end, ran.attempts) == (BEGIN_NS + 3 * NS_PER_S, EndReason.FINISHED, 1)
     assert placements(simulated(found)) == placements(found.recorded)
 
 
-async def test_what_others_delete_is_deleted_at_the_same_time() -> None:
+async def test_deletions_by_owners_are_in_the_trace() -> None:
     recording = Recording()
     recording.see(node("n", "2"), pod("stopped", "2"))
     work(recording)
@@ -130,7 +135,7 @@ async def test_what_others_delete_is_deleted_at_the_same_time() -> None:
     }
 
 
-async def test_pods_that_others_placed_stay_where_they_are() -> None:
+async def test_pods_of_other_schedulers_keep_their_nodes() -> None:
     recording = Recording()
     recording.see(node("n"), node("m"), pod("daemon", "1", nodeName="n"))
     recording.see(pod("foreign", schedulerName="other"), pod("never", schedulerName="other"))
@@ -147,11 +152,11 @@ async def test_pods_that_others_placed_stay_where_they_are() -> None:
     assert [(at(came[n]), came[n].pod.spec.node_name) for n in ("daemon", "foreign", "taken")] == [
         (0, "n"), (2, "m"), (2, "n"),
     ]  # fmt: skip
-    assert came["foreign"].run_ns == 5 * S
+    assert came["foreign"].run_ns == 5 * NS_PER_S
     assert placements(simulated(found)) == placements(found.recorded)
 
 
-async def test_in_shadow_mode_the_other_schedulers_bindings_are_what_was_decided() -> None:
+async def test_shadow_bindings_count_as_decisions() -> None:
     recording = Recording()
     recording.add(EngineStarted("test", 7, shadow=True))
     recording.records[0] = EngineStarted("test", 7, shadow=True)
@@ -161,12 +166,12 @@ async def test_in_shadow_mode_the_other_schedulers_bindings_are_what_was_decided
     found = await history_of(recording)
     came = created(found.trace.events)["p"]
     assert (at(came), came.pod.spec.node_name) == (0, "")
-    assert run_of(found.recorded, "p").bound_ns == BEGIN_NS + 2 * S
+    assert run_of(found.recorded, "p").bound_ns == BEGIN_NS + 2 * NS_PER_S
     assert any("shadow mode" in note for note in found.notes)
     assert placements(simulated(found)) == {"p": [("n", 0, None)]}
 
 
-async def test_a_pod_that_changes_changes_under_the_name_it_had_first() -> None:
+async def test_changes_of_a_replacement_use_the_first_name() -> None:
     recording = Recording()
     gated = pod("p", schedulingGates=[{"name": "wait"}])
     recording.see(node("n"), gated)
@@ -178,13 +183,13 @@ async def test_a_pod_that_changes_changes_under_the_name_it_had_first() -> None:
     recording.add(PodUpdated("default/p", "uid-p", labels={"a": "b"}, node_name="n"))
     found = await history_of(recording)
     changes = [e for e in found.trace.events if isinstance(e, ObjectSet) and e.object.name == "p"]
-    assert [(e.at_ns - BEGIN_NS) // S for e in changes] == [2, 3]
+    assert [(e.at_ns - BEGIN_NS) // NS_PER_S for e in changes] == [2, 3]
     assert changes[1].object.labels == {"a": "b"}
     assert created(found.trace.events)["p"].pod.spec.scheduling_gates
     assert placements(simulated(found)) == placements(found.recorded) == {"p": [("n", 2, None)]}
 
 
-async def test_labels_that_a_pod_has_from_its_node_are_a_consequence() -> None:
+async def test_labels_copied_from_the_node_are_left_out() -> None:
     recording = Recording()
     recording.see(node("n"), pod("p"))
     work(recording)
@@ -198,13 +203,11 @@ async def test_labels_that_a_pod_has_from_its_node_are_a_consequence() -> None:
     recording.turn(2)
     recording.add(PodUpdated("default/p", "uid-p", labels=zone | {"x": "y"}, node_name="n"))
     found = await history_of(recording)
-    [change] = [
-        e for e in found.trace.events if isinstance(e, ObjectSet) and e.object.name == "p"
-    ]
+    [change] = [e for e in found.trace.events if isinstance(e, ObjectSet) and e.object.name == "p"]
     assert change.object.labels == {"x": "y"}
 
 
-async def test_a_binding_that_fails_is_a_consequence() -> None:
+async def test_failed_binding_is_left_out() -> None:
     recording = Recording()
     recording.see(node("n"), pod("p"))
     recording.decide()
@@ -239,7 +242,7 @@ def preempted(low: str, *, controlled: bool) -> Recording:
     return recording
 
 
-async def test_what_is_made_in_place_of_a_victim_is_no_pod_of_its_own() -> None:
+async def test_replacement_of_a_victim_is_not_a_new_pod() -> None:
     recording = preempted("low", controlled=True)
     recording.see(owned(pod("low-again", "2", priority=1), "set"))
     recording.turn(12)
@@ -257,21 +260,21 @@ async def test_what_is_made_in_place_of_a_victim_is_no_pod_of_its_own() -> None:
     assert set(came) == {"low", "high"}
     assert came["low"].recreated
     # It ran for 12 s, and in its second life for another 4 s.
-    assert came["low"].run_ns == 16 * S
+    assert came["low"].run_ns == 16 * NS_PER_S
     assert deleted(found.trace.events) == {}
     low = run_of(found.recorded, "low")
     first, second = low.placements
     assert (first.end, first.by, first.evicted_ns) == (
-        EndReason.PREEMPTED, "default/high", BEGIN_NS + 10 * S,
+        EndReason.PREEMPTED, "default/high", BEGIN_NS + 10 * NS_PER_S,
     )  # fmt: skip
     assert (second.node, second.end, low.end) == ("n", EndReason.FINISHED, EndReason.FINISHED)
 
 
-async def test_an_eviction_that_is_under_way_at_the_end() -> None:
+async def test_eviction_in_progress_at_the_end() -> None:
     found = await history_of(preempted("low", controlled=False))
     [placement] = run_of(found.recorded, "low").placements
     assert (placement.ended_ns, placement.by, placement.evicted_ns) == (
-        None, "default/high", BEGIN_NS + 10 * S,
+        None, "default/high", BEGIN_NS + 10 * NS_PER_S,
     )  # fmt: skip
     again = simulated(found)
     [placement] = run_of(again, "low").placements
@@ -281,7 +284,7 @@ async def test_an_eviction_that_is_under_way_at_the_end() -> None:
         assert run.figures.preemptions == 1
 
 
-async def test_how_long_a_victim_would_have_run_is_not_known() -> None:
+async def test_running_time_of_a_victim_is_unknown() -> None:
     recording = preempted("low", controlled=False)
     recording.turn(12)
     recording.lose(pod("low"))
@@ -292,7 +295,7 @@ async def test_how_long_a_victim_would_have_run_is_not_known() -> None:
     assert deleted(found.trace.events) == {}
 
 
-async def test_an_eviction_that_failed_displaced_nobody() -> None:
+async def test_failed_eviction_displaces_no_pod() -> None:
     recording = preempted("low", controlled=True)
     recording.records.pop()
     recording.records[-1] = EvictionFailed("default/low", "uid-low", "no")
@@ -302,10 +305,10 @@ async def test_an_eviction_that_failed_displaced_nobody() -> None:
     recording.add(ObjectDeleted("Pod", "default/low", "uid-low"))
     found = await history_of(recording)
     assert set(created(found.trace.events)) == {"low", "high", "sibling"}
-    assert created(found.trace.events)["low"].run_ns == 20 * S
+    assert created(found.trace.events)["low"].run_ns == 20 * NS_PER_S
 
 
-async def test_what_is_made_in_place_of_pods_of_a_node_that_went() -> None:
+async def test_replacements_after_a_node_removal() -> None:
     recording = Recording()
     daemon = owned(pod("daemon", "1", nodeName="n"), "every-node", "DaemonSet")
     recording.see(node("n"), owned(pod("p"), "set"), daemon)
@@ -351,13 +354,17 @@ def three_pods() -> Recording:
     return recording
 
 
-async def test_a_period_begins_with_the_state_of_then() -> None:
+async def test_period_starts_with_the_state_at_that_time() -> None:
     found = await history_of(three_pods(), period(20))
     assert (found.trace.begin_ns, found.trace.end_ns) == (
-        BEGIN_NS + 20 * S, BEGIN_NS + 40 * S,
+        BEGIN_NS + 20 * NS_PER_S, BEGIN_NS + 40 * NS_PER_S,
     )  # fmt: skip
     came = created(found.trace.events)
-    assert (at(came["a"]), came["a"].pod.spec.node_name, came["a"].run_ns) == (20, "n", 10 * S)
+    assert (at(came["a"]), came["a"].pod.spec.node_name, came["a"].run_ns) == (
+        20,
+        "n",
+        10 * NS_PER_S,
+    )
     assert (at(came["b"]), came["b"].pod.spec.node_name) == (20, "")
     assert not came["b"].pod.status.conditions
     assert placements(simulated(found)) == placements(found.recorded) == {
@@ -365,7 +372,7 @@ async def test_a_period_begins_with_the_state_of_then() -> None:
     }  # fmt: skip
 
 
-async def test_a_checkpoint_before_the_period_makes_no_difference() -> None:
+async def test_checkpoint_before_the_period_makes_no_difference() -> None:
     plain, kept = MemoryStore(), MemoryStore()
     for store in (plain, kept):
         await store_by_turns(three_pods().records, store)
@@ -374,9 +381,9 @@ async def test_a_checkpoint_before_the_period_makes_no_difference() -> None:
     assert found[0] == found[1]
 
 
-async def test_a_period_ends_where_it_is_to() -> None:
+async def test_period_end() -> None:
     found = await history_of(three_pods(), period(0, 25))
-    assert found.trace.end_ns == BEGIN_NS + 25 * S
+    assert found.trace.end_ns == BEGIN_NS + 25 * NS_PER_S
     assert set(created(found.trace.events)) == {"a", "b"}
     assert created(found.trace.events)["a"].run_ns is None
     assert placements(simulated(found)) == placements(found.recorded)
@@ -384,7 +391,7 @@ async def test_a_period_ends_where_it_is_to() -> None:
     assert message.startswith("0/1 nodes are available: 1 Insufficient cpu.")
 
 
-async def test_a_pod_that_was_assumed_and_not_bound_when_the_period_began() -> None:
+async def test_pod_assumed_at_the_start_and_never_bound() -> None:
     recording = Recording()
     recording.see(node("n"), pod("bound"), pod("failed"))
     recording.decide()
@@ -400,19 +407,17 @@ async def test_a_pod_that_was_assumed_and_not_bound_when_the_period_began() -> N
 
 
 @pytest.mark.parametrize(("since_s", "until_s"), [(1000, None), (50, 60)])
-async def test_a_period_of_which_nothing_is_known(since_s: float, until_s: float | None) -> None:
-    with pytest.raises(
-        AuditError, match="reaches from 2026-01-01T00:00:00Z to 2026-01-01T00:00:40"
-    ):
+async def test_period_without_records_is_an_error(since_s: float, until_s: float | None) -> None:
+    with pytest.raises(AuditError, match="covers 2026-01-01T00:00:00Z to 2026-01-01T00:00:40"):
         await history_of(three_pods(), period(since_s, until_s))
 
 
-async def test_journals_without_anything() -> None:
+async def test_empty_journal_is_an_error() -> None:
     with pytest.raises(AuditError, match="the journal is empty"):
         await recorded_history(MemoryStore(), REGISTRY.load)
 
 
-async def test_another_configuration_in_the_period_is_told() -> None:
+async def test_configuration_change_is_noted() -> None:
     recording = three_pods()
     loaded = recording.records[1]
     assert isinstance(loaded, ProfilesLoaded)
@@ -422,7 +427,7 @@ async def test_another_configuration_in_the_period_is_told() -> None:
     recording.add(loaded)
     recording.add(ProfilesLoaded((other,)))
     found = await history_of(recording)
-    assert found.notes[0].startswith("the configuration was changed 1 time(s) in the period")
+    assert found.notes[0].startswith("the configuration changed 1 time(s) in the period")
     assert found.scheduler.profiles == (other,)
 
 
@@ -455,7 +460,7 @@ def recordings(draw: st.DrawFn) -> Recording:
 
 def _work_until(recording: Recording, until_s: float) -> float:
     """Turns for every timer of the queue, and one at the end."""
-    until_ns = BEGIN_NS + round(until_s * S)
+    until_ns = BEGIN_NS + round(until_s * NS_PER_S)
     while (due_ns := recording.state.queue.next_timer_ns()) is not None and due_ns < until_ns:
         recording.add(TurnStarted(max(due_ns, recording.state.now_ns)))
         work(recording)
@@ -464,7 +469,7 @@ def _work_until(recording: Recording, until_s: float) -> float:
 
 
 @given(recordings())
-async def test_the_same_configuration_does_the_same_again(recording: Recording) -> None:
+async def test_same_configuration_gives_the_same_run(recording: Recording) -> None:
     found = await history_of(recording)
     again = simulated(found)
     assert placements(again) == placements(found.recorded)

@@ -61,14 +61,16 @@ def placements(run: Run) -> dict[str, list[tuple[str, int, int | None, int | Non
 
 @settings(max_examples=25)
 @given(events(), st.integers(0, 3))
-async def test_what_was_simulated_is_simulated_again(history: list[TraceEvent], seed: int) -> None:
+async def test_extracted_trace_reproduces_the_simulation(
+    history: list[TraceEvent], seed: int
+) -> None:
     first = simulated_from(history, end_s=END_S, seed=seed)
     found = await taken_from(first.records)
     assert placements(found.recorded) == placements(first.run)
     assert placements(simulated(found)) == placements(first.run)
 
 
-async def test_batch_sessions_are_held_again(tmp_path: Path) -> None:
+async def test_extracted_trace_reproduces_batch_sessions(tmp_path: Path) -> None:
     gang = pods("gang", 3, 2, arrival={"every": "10s"}, lifetime={"fixed": "60s"})
     waiting = pods("waiting", 2, 2, arrival={"after": "25s"})
     held = Held(tmp_path, gang, waiting)
@@ -79,7 +81,7 @@ async def test_batch_sessions_are_held_again(tmp_path: Path) -> None:
     assert placements(simulated(found)) == placements(held.run)
 
 
-async def test_a_gang_that_is_incomplete_when_the_period_begins(tmp_path: Path) -> None:
+async def test_incomplete_gang_at_the_start_of_the_period(tmp_path: Path) -> None:
     gang = pods("gang", 3, 2, arrival={"every": "10s"}, lifetime={"fixed": "60s"})
     held = Held(tmp_path, gang)
     found = await taken_from(held.records, period(15))

@@ -28,7 +28,7 @@ def every_ns(steps: Steps) -> list[float]:
 
 
 @given(step_functions())
-def test_mean_and_peak_are_those_of_every_nanosecond(steps: Steps) -> None:
+def test_mean_and_peak(steps: Steps) -> None:
     values = every_ns(steps)
     last = float(steps.values[-1])
     assert steps.mean == pytest.approx(sum(values) / len(values) if values else last)
@@ -36,7 +36,7 @@ def test_mean_and_peak_are_those_of_every_nanosecond(steps: Steps) -> None:
 
 
 @given(step_functions(), st.integers(1, 12))
-def test_a_thinned_line_has_the_same_mean(steps: Steps, most: int) -> None:
+def test_thinned_steps_have_the_same_mean(steps: Steps, most: int) -> None:
     thin = steps.thinned(most)
     assert len(thin.values) <= max(most, 1) or steps.end_ns - steps.start_ns < most
     assert thin.mean == pytest.approx(steps.mean)
@@ -47,14 +47,14 @@ def test_a_thinned_line_has_the_same_mean(steps: Steps, most: int) -> None:
 
 
 @given(step_functions())
-def test_an_integral_is_the_sum_of_every_nanosecond(steps: Steps) -> None:
+def test_integral(steps: Steps) -> None:
     values = every_ns(steps)
     untils = np.arange(steps.start_ns, steps.end_ns + 1)
     sums = [sum(values[: int(until) - steps.start_ns]) for until in untils]
     assert steps.integral(untils).tolist() == pytest.approx(sums)
 
 
-def test_what_is_said_of_a_moment_last_holds() -> None:
+def test_last_value_at_the_same_time_counts() -> None:
     steps = Steps([0, 5, 5, 5], [1, 9, 8, 2], 10)
     assert steps.at_ns.tolist() == [0, 5]
     assert (steps.mean, steps.peak) == (1.5, 2)
@@ -64,15 +64,13 @@ def test_what_is_said_of_a_moment_last_holds() -> None:
     ("at_ns", "values", "end_ns"),
     [([], [], 1), ([1], [1, 2], 3), ([2, 1], [0, 0], 3), ([4], [1], 3)],
 )
-def test_what_is_no_step_function(at_ns: list[int], values: list[float], end_ns: int) -> None:
+def test_invalid_steps_are_rejected(at_ns: list[int], values: list[float], end_ns: int) -> None:
     with pytest.raises(ValueError, match="time"):
         Steps(at_ns, values, end_ns)
 
 
 @given(st.lists(NUMBERS), st.integers(0, 100))
-def test_a_percentile_is_the_least_value_that_so_many_do_not_exceed(
-    values: list[int], percent: int
-) -> None:
+def test_percentile_is_nearest_rank(values: list[int], percent: int) -> None:
     found = percentile(sorted(values), percent)
     fitting = [
         value
@@ -82,6 +80,6 @@ def test_a_percentile_is_the_least_value_that_so_many_do_not_exceed(
     assert found == min(fitting, default=None)
 
 
-def test_the_mean_of_nothing_is_none() -> None:
+def test_mean_without_values_is_none() -> None:
     assert mean([]) is None
     assert mean([1, 2]) == 1.5
