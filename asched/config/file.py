@@ -1,7 +1,7 @@
 """The configuration file: a KubeSchedulerConfiguration, an AschedConfiguration, or both.
 
-The documents can be in any order, and missing ones have defaults. All errors of the file are reported,
-each as one line: file, line, document, path in the document, and what is expected.
+The documents can be in any order, and missing ones have defaults. All errors of the file are
+reported, each as one line: file, line, document, path in the document, and what is expected.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """KubeSchedulerConfiguration (kubescheduler.config.k8s.io/v1): its shape, defaults and validation.
 
-Files, defaults and validation rules are those of kube-scheduler 1.36. What depends on plugins (merging,
-arguments) is in :mod:`asched.config.resolve`.
+Files, defaults and validation rules are those of kube-scheduler 1.36. What depends on plugins
+(merging, arguments) is in :mod:`asched.config.resolve`.
 """
 
 from __future__ import annotations
@@ -101,8 +101,8 @@ class ClientConnection(ZeroMeansDefault, frozen=True):
     content_type: str = "application/vnd.kubernetes.protobuf"
     """Accepted and ignored: asched speaks JSON."""
     qps: Annotated[float, msgspec.Meta(ge=0)] = 0.0
-    """Sustained requests per second; 0 sets no limit. kube-scheduler's default of 50 would limit the
-    throughput, and API servers protect themselves by priority and fairness."""
+    """Sustained requests per second; 0 sets no limit. kube-scheduler's default of 50 would limit
+    the throughput, and API servers protect themselves by priority and fairness."""
     burst: Annotated[int, msgspec.Meta(ge=0)] = 100
 
 

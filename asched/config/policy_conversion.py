@@ -364,7 +364,8 @@ class _Converter:
         what = {
             "serviceAntiAffinity": f"no counterpart; {_EXAMPLES}, and PodTopologySpread with"
             " defaultConstraints spreads over any label",
-            "labelPreference": "no counterpart; a preferred addedAffinity of NodeAffinity is similar,"
+            "labelPreference": "no counterpart; a preferred addedAffinity of NodeAffinity is"
+            " similar,"
             " with the weight of NodeAffinity",
         }
         self._notice((*path, "argument", kind), f"{quote(priority.name)}: {what[kind]}")

@@ -1,8 +1,8 @@
 """Plugin registries: plugins of installed distributions, or an explicit mapping of classes.
 
-A distribution provides plugins in the entry-point group ``asched.plugins``; the entry point's name is
-the plugin's name. A plugin is imported when a profile enables it, so a broken plugin that is not used
-has no effect. There is no global registry.
+A distribution provides plugins in the entry-point group ``asched.plugins``; the entry point's name
+is the plugin's name. A plugin is imported when a profile enables it, so a broken plugin that is not
+used has no effect. There is no global registry.
 """
 
 from __future__ import annotations
@@ -172,8 +172,8 @@ def _import(candidate: _Candidate) -> object:
     except (Exception, SystemExit) as error:
         reason = " ".join(f"{type(error).__name__}: {error}".split())
         raise RegistryError(
-            f'plugin "{entry_point.name}" of {candidate.label}: importing {entry_point.value} failed:'
-            f" {reason}"
+            f'plugin "{entry_point.name}" of {candidate.label}: importing {entry_point.value}'
+            f" failed: {reason}"
         ) from error
 
 

@@ -1,8 +1,8 @@
 """Resolves a configuration into profiles: defaults, merging, MultiPoint expansion, arguments.
 
 The rules are kube-scheduler 1.36's. First the configured plugins are merged into the default ones,
-set by set (:func:`_merge`). Then plugins at ``multiPoint`` are expanded to the extension points that
-they implement (:meth:`_ProfileResolver._expand`).
+set by set (:func:`_merge`). Then plugins at ``multiPoint`` are expanded to the extension points
+that they implement (:meth:`_ProfileResolver._expand`).
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ DEFAULT_PLUGINS: Final = (
     PluginRef("DefaultBinder"),
     PluginRef("NodeDeclaredFeatures"),
 )
-"""The plugins that kube-scheduler 1.36 enables at MultiPoint, in its order. A profile enables those in
-the registry."""
+"""The plugins that kube-scheduler 1.36 enables at MultiPoint, in its order. A profile enables those
+in the registry."""
 
 _DEFAULT_NAMES: Final = frozenset(ref.name for ref in DEFAULT_PLUGINS)
 _ALL: Final = "*"

@@ -43,13 +43,13 @@ class PluginSettings(Section, frozen=True):
 
     name: str
     optional: bool = False
-    """Schedule without the plugin if it is missing or broken at the start, while its worker does not
-    respond, and while its circuit is open."""
+    """Schedule without the plugin if it is missing or broken at the start, while its worker does
+    not respond, and while its circuit is open."""
     isolation: ExecutionMode | None = None
     """Where Filter and Score run; by default the plugin's own choice."""
     time_limit: timedelta | None = None
-    """Limit for a call in a worker, and in PreBind, Bind and PostBind. A longer call in the daemon's
-    process is only reported."""
+    """Limit for a call in a worker, and in PreBind, Bind and PostBind. A longer call in the
+    daemon's process is only reported."""
     circuit_breaker: BreakerSettings | None = None
 
     def __post_init__(self) -> None:
@@ -124,8 +124,8 @@ class JournalSettings(Section, frozen=True):
 
 class HealthSettings(Section, frozen=True):
     address: str = "127.0.0.1:10251"
-    """``host:port`` of /livez, /readyz and /metrics; empty disables them. If the default is in use, a
-    free port is used and logged."""
+    """``host:port`` of /livez, /readyz and /metrics; empty disables them. If the default is in use,
+    a free port is used and logged."""
 
     def __post_init__(self) -> None:
         host, colon, port = self.address.rpartition(":")

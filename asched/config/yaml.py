@@ -1,7 +1,7 @@
 """Parses YAML into plain data with line numbers, and reads files up to a size limit.
 
-Mappings, lists, strings, numbers, booleans and null have Kubernetes' meaning: a timestamp is a string,
-and a duplicate key is an error. Tags that construct objects are rejected.
+Mappings, lists, strings, numbers, booleans and null have Kubernetes' meaning: a timestamp is a
+string, and a duplicate key is an error. Tags that construct objects are rejected.
 """
 
 from __future__ import annotations

@@ -2,12 +2,12 @@
 
 A segment's file is gzipped JSON lines: first ``{"format": "asched-segment-1"}``, then one line per
 batch, ``[batch, rows]``, with the fields in the order of :class:`~asched.journal.chain.Batch` and
-:class:`~asched.journal.chain.JournalRow`. Batches keep their hashes, so the chain continues from the
-segments into the database, which stores each file's name and SHA-256.
+:class:`~asched.journal.chain.JournalRow`. Batches keep their hashes, so the chain continues from
+the segments into the database, which stores each file's name and SHA-256.
 
-An interruption is harmless. A file is complete, durable and read back before the database stores its
-segment, and only then are the rows deleted. The next run removes leftovers. Only one run is possible at
-a time.
+An interruption is harmless. A file is complete, durable and read back before the database stores
+its segment, and only then are the rows deleted. The next run removes leftovers. Only one run is
+possible at a time.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ _decode_batch = msgspec.json.Decoder(tuple[Batch, list[JournalRow]]).decode
 def write_segment(
     folder: Path, number: int, before: Head, batches: Sequence[SealedBatch], archived_at_ns: int
 ) -> Segment:
-    """Verify ``batches`` and write them to a new file in ``folder``, durable and read back on return.
+    """Verify ``batches`` and write them durably to a new file in ``folder``, which is read back.
 
     The caller holds the directory's lock. Raises :class:`JournalCorruptError` if a batch or the
     written file fails verification, :class:`JournalError` if another file has the name,
@@ -230,14 +230,14 @@ def read_archive(folder: Path, segments: Sequence[Segment]) -> Iterator[SealedBa
             yield sealed
         if head != segment.head:
             raise JournalCorruptError(
-                f"{folder / segment.file} ends at record {head.seq}, which is not the end of segment"
-                f" {number} in the database"
+                f"{folder / segment.file} ends at record {head.seq}, which is not the end of"
+                f" segment {number} in the database"
             )
 
 
 LOCK_FILE = ".lock"
 SEGMENT_RECORDS = 100_000
-"""Minimum number of records of a segment, all of which are held in memory."""
+"""Minimum number of records of a segment, held in memory until it is written."""
 
 Progress = Callable[[int], None]
 

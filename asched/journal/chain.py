@@ -4,8 +4,8 @@ A batch's hash is the SHA-256 of this text in UTF-8:
 
 - the hash of the previous batch (64 hex digits; zeros for the first) and a newline;
 - a line ``asched-batch-1 batch first_seq last_seq epoch written_at_ns``;
-- for each row a line ``seq version K S P``, then kind, subject and payload and a newline. K, S and P are
-  the lengths of these three in code points, so different batches have different texts.
+- for each row a line ``seq version K S P``, then kind, subject and payload and a newline. K, S and
+  P are the lengths of these three in code points, so different batches have different texts.
 
 Writers have a chain of their own. A writer's hash is the SHA-256 of the hash of the previous writer
 and a newline, one line ``asched-writer-1 epoch claimed_at_ns L``, and the name, L code points long.
@@ -110,8 +110,8 @@ class SealedBatch(NamedTuple):
 class BatchRange(NamedTuple):
     """Consecutive batches with their rows, as the database returns them.
 
-    Plain tuples in the order of :class:`Batch` and :class:`JournalRow`: for millions of rows, creating
-    named tuples would take a third of the time.
+    Plain tuples in the order of :class:`Batch` and :class:`JournalRow`: for millions of rows,
+    creating named tuples would take a third of the time.
     """
 
     batches: Sequence[tuple[int, int, int, int, int, str, str]]
@@ -201,7 +201,7 @@ def verify(sealed: SealedBatch, before: Head) -> Head:
 
 
 def verify_range(batches: BatchRange, before: Head) -> Head:
-    """As :func:`verify`, for consecutive batches, with minimal work per row; return the last head."""
+    """As :func:`verify`, for consecutive batches, optimized for many rows; return the last head."""
     head, rows, end = before, batches.rows, 0
     for index, batch in enumerate(batches.batches):
         number, first_seq, last_seq, epoch, written_at_ns, previous_hash, stored_hash = batch

@@ -71,7 +71,8 @@ async def write_checkpoints(
     plugin is missing here, because the state would differ from that with the plugin.
 
     Raises :class:`~asched.journal.errors.IncompleteStateError` if a plugin is missing at the head,
-    any other :class:`~asched.journal.errors.JournalError`, and FoldError for an inconsistent journal.
+    any other :class:`~asched.journal.errors.JournalError`, and FoldError for an inconsistent
+    journal.
     """
     return await _write_up_to((await journal.head()).seq, journal, load, every, archive)
 
@@ -125,9 +126,9 @@ async def _write_up_to(
 def redundant_checkpoints(seqs: Sequence[int]) -> list[int]:
     """The checkpoints at these sorted records that can be deleted.
 
-    Gaps grow with the distance from the end, so a record is at most 1/64 of its distance from the end
-    away from a checkpoint. The first stays, because the records before it may be archived, and so
-    does the last.
+    Gaps grow with the distance from the end, so a record is at most 1/64 of its distance from the
+    end away from a checkpoint. The first stays, because the records before it may be archived, and
+    so does the last.
     """
     dropped: list[int] = []
     before = seqs[0] if seqs else 0

@@ -1,10 +1,10 @@
 """Encodes records to rows and back.
 
-A payload is compact JSON (``sqlite3 journal.db 'select payload from journal_record' | jq``). It omits
-what other columns hold: the record's type (``kind``), and a pod's key (the end of ``subject``). Each
-row has the version of its record's form. When the form of a record changes, an upcaster per version
-step is added to :data:`UPCASTERS`. It converts older rows when they are read; the stored rows are
-unchanged.
+A payload is compact JSON (``sqlite3 journal.db 'select payload from journal_record' | jq``). It
+omits what other columns hold: the record's type (``kind``), and a pod's key (the end of
+``subject``). Each row has the version of its record's form. When the form of a record changes, an
+upcaster per version step is added to :data:`UPCASTERS`. It converts older rows when they are read;
+the stored rows are unchanged.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def session_subject(scheduler_name: str) -> str:
 
 
 def _storable(subject: str) -> str:
-    """PostgreSQL's text type holds no NUL. Valid names have none, but an invalid one must not fail."""
+    """Replace NUL, which PostgreSQL's text type cannot hold and only invalid names have."""
     return subject.replace("\0", "\N{REPLACEMENT CHARACTER}") if "\0" in subject else subject
 
 
@@ -181,6 +181,6 @@ def _unescaped(text: str) -> bool:
 
 
 _KEYED = frozenset(kind.__name__ for kind in _POD_RECORDS if kind.__struct_fields__[0] == "key")
-"""Kinds of record whose first field is a pod's key."""
+"""Kinds of record with the first field a pod's key."""
 
 CODEC = Codec(UPCASTERS)

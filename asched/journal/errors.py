@@ -74,8 +74,8 @@ def fenced_message(epoch: int, newest: int) -> str:
 def conflict_message(first_seq: int, head_seq: int) -> str:
     """Message of :class:`ConflictError`."""
     return (
-        f"cannot append at record {first_seq}: the journal ends at record {head_seq} and holds other"
-        " records there"
+        f"cannot append at record {first_seq}: the journal ends at record {head_seq} and holds"
+        " other records there"
     )
 
 

@@ -1,7 +1,7 @@
 """Copies of a journal: exports as JSON lines or Parquet, and backups of SQLite files.
 
-A backup can be taken while a daemon writes. Copying the file itself would miss the write-ahead log or
-take half of it. SQLite's backup API reads in one transaction, so the copy is consistent.
+A backup can be taken while a daemon writes. Copying the file itself would miss the write-ahead log
+or take half of it. SQLite's backup API reads in one transaction, so the copy is consistent.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from asched.journal.errors import JournalError, JournalIOError, JournalOpenError
 from asched.model.quantity import NS_PER_S
 
 _GROUP_ROWS: Final = 50_000
-"""Rows of a Parquet row group, all of which are held in memory."""
+"""Rows of a Parquet row group, held in memory until it is written."""
 
 
 class ExportedRecord(msgspec.Struct, frozen=True, rename="camel"):

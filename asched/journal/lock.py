@@ -1,7 +1,7 @@
 """Locks between processes, by ``flock`` on lock files. The kernel releases them if a process dies.
 
-The database's own file is never locked: closing any descriptor of it would drop SQLite's locks. Lock
-files stay in place, because removing one would let two processes lock different files.
+The database's own file is never locked: closing any descriptor of it would drop SQLite's locks.
+Lock files stay in place, because removing one would let two processes lock different files.
 """
 
 from __future__ import annotations

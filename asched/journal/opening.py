@@ -32,9 +32,9 @@ async def open_journal(
     """Open the journal at ``url`` and close it at the end of the block.
 
     ``url`` is a file's path, ``sqlite:///PATH``, ``sqlite+aiosqlite:///PATH`` (four slashes for an
-    absolute path), ``postgresql+asyncpg://USER@HOST/NAME`` or ``memory://``. Unless ``read_only``, an
-    older schema is upgraded and a missing journal created. ``must_exist`` makes a missing journal an
-    error, so that a mistyped URL creates no file and no tables in another database.
+    absolute path), ``postgresql+asyncpg://USER@HOST/NAME`` or ``memory://``. Unless ``read_only``,
+    an older schema is upgraded and a missing journal created. ``must_exist`` makes a missing
+    journal an error, so that a mistyped URL creates no file and no tables in another database.
 
     Raises a :class:`~asched.journal.errors.JournalError` with one line for the user.
     """

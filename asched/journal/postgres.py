@@ -1,7 +1,7 @@
 """PostgreSQL as the journal's database: connections, errors, and fast appends.
 
-Every transaction that claims or appends holds one advisory lock. The triggers take it, too, so writes
-of other programs are also serialized (see ``migrations/``).
+Every transaction that claims or appends holds one advisory lock. The triggers take it, too, so
+writes of other programs are also serialized (see ``migrations/``).
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ _ARCHIVING: Final = "1634952041, hashtext(current_schema())"
 _TRY_ARCHIVING: Final = text(f"SELECT pg_try_advisory_lock({_ARCHIVING})")
 _END_ARCHIVING: Final = text(f"SELECT pg_advisory_unlock({_ARCHIVING})")
 
-# A writer process that is suspended within a transaction would keep the lock and block the claim that
-# is to depose it. Ending its session rolls back its transaction, and it finds itself deposed when it
-# resumes. A running process holds the lock for one batch or chunk, never for a second.
+# A writer process that is suspended within a transaction would keep the lock and block the claim
+# that is to depose it. Ending its session rolls back its transaction, and it finds itself deposed
+# when it resumes. A running process holds the lock for one batch or chunk, never for a second.
 _END_STUCK: Final = text(
     "SELECT pg_terminate_backend(held.pid) FROM pg_locks held JOIN pg_stat_activity USING (pid)"
     " WHERE held.locktype = 'advisory' AND held.granted AND held.pid <> pg_backend_pid()"
@@ -254,9 +254,9 @@ def _engine(url: URL, connections: int, timeout_s: float, **settings: str) -> As
 def tls_arguments(url: URL) -> dict[str, ssl.SSLContext]:
     """The driver's TLS arguments for a URL without ``ssl=``.
 
-    The driver's default accepts any certificate, and none. Connections to other machines are verified
-    against the system's authorities unless the URL has ``ssl=`` (``disable``, or ``verify-full`` with
-    ``PGSSLROOTCERT``).
+    The driver's default accepts any certificate, and none. Connections to other machines are
+    verified against the system's authorities unless the URL has ``ssl=`` (``disable``, or
+    ``verify-full`` with ``PGSSLROOTCERT``).
     """
     host = url.host or str(url.query.get("host", ""))
     local = not host or host.startswith("/") or host in ("localhost", "127.0.0.1", "::1")

@@ -322,7 +322,7 @@ class SqlStore:
         return self._database.archiving()
 
     async def record_segment(self, segment: Segment) -> None:
-        """Store a segment whose file is durable, and delete the checkpoints within it.
+        """Store a segment with a durable file, and delete the checkpoints within it.
 
         Its rows can be deleted afterwards. Raises :class:`ConflictError` unless it is the next
         segment and matches the stored batches.

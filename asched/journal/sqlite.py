@@ -1,9 +1,9 @@
 """SQLite as the journal's database: connections, errors, and fast appends.
 
 One connection writes and runs WAL checkpoints; readers have connections that do neither. SQLite
-before 3.51.3 can corrupt a WAL if one connection checkpoints while another commits. SQLite checkpoints
-during commits, so a lock file serializes commits even between processes (a deposed writer and its
-successor).
+before 3.51.3 can corrupt a WAL if one connection checkpoints while another commits. SQLite
+checkpoints during commits, so a lock file serializes commits even between processes (a deposed
+writer and its successor).
 """
 
 from __future__ import annotations

@@ -63,12 +63,12 @@ class JournalStore(Protocol):
         """Store ``records`` as one batch, durable on return.
 
         ``first_seq`` is the expected number of the first record. It makes the call idempotent: if
-        the same records were stored there at ``written_at_ns``, the result is the same and nothing is
-        stored twice. Cancellation is delivered after the commit or rollback.
+        the same records were stored there at ``written_at_ns``, the result is the same and nothing
+        is stored twice. Cancellation is delivered after the commit or rollback.
 
         Raises :class:`FencedError` without a claim or after a newer one; :class:`ConflictError` if
-        ``first_seq`` is neither next nor a repetition; :class:`JournalFullError` with nothing stored;
-        ValueError if ``records`` is empty.
+        ``first_seq`` is neither next nor a repetition; :class:`JournalFullError` with nothing
+        stored; ValueError if ``records`` is empty.
         """
         ...
 
@@ -82,7 +82,8 @@ class JournalStore(Protocol):
         """The records after ``after_seq`` up to and including ``up_to`` (default: the head).
 
         ``subject`` selects one object, see :func:`asched.journal.codec.subject_of`. Records are
-        fetched in chunks with nothing held open in between, so a consumer may be slow or stop early.
+        fetched in chunks with nothing held open in between, so a consumer may be slow or stop
+        early.
 
         Raises :class:`ArchivedError` if any record of the range is archived: start after
         :meth:`archived`, from a checkpoint.
@@ -90,7 +91,7 @@ class JournalStore(Protocol):
         ...
 
     async def subjects(self, kind: str) -> Sequence[str]:
-        """The sorted subjects of a kind (``pod``, ``node``) that have records outside the archive."""
+        """The sorted subjects of a kind (``pod``, ``node``) with records outside the archive."""
         ...
 
     def batches(self, after_batch: int = 0) -> AsyncIterator[SealedBatch]:
@@ -128,8 +129,8 @@ class JournalStore(Protocol):
     async def save_checkpoint(self, seq: int, blob: bytes) -> None:
         """Store ``blob`` as the fold up to the stored record ``seq``, replacing an earlier one.
 
-        Raises :class:`FencedError` for a deposed writer, whose state may differ from the stored
-        records; a process that never claimed may save what it read. Raises :class:`ArchivedError`
+        Raises :class:`FencedError` for a deposed writer: its state may differ from the stored
+        records. A process that never claimed may save what it read. Raises :class:`ArchivedError`
         if that record is archived.
         """
         ...

@@ -70,8 +70,8 @@ class _ExpectedHeads:
             in_it = batch.first_seq <= mark.seq <= batch.last_seq
             if mark.batch_hash != batch.hash or not in_it:
                 raise JournalCorruptError(
-                    f"batch {batch.batch} (records {batch.first_seq} to {batch.last_seq}) differs from"
-                    f" the one before the checkpoint at record {mark.seq}"
+                    f"batch {batch.batch} (records {batch.first_seq} to {batch.last_seq}) differs"
+                    f" from the one before the checkpoint at record {mark.seq}"
                 )
 
     def _check_trusted(self, batch: Batch, trusted: TrustedHead) -> None:

@@ -59,8 +59,8 @@ async def connect(
 ) -> AsyncIterator[ApiClient]:
     """A client for the cluster that ``kubeconfig`` (or the environment) names.
 
-    ``qps`` and ``burst`` limit the request rate; without ``qps`` there is no limit. Certificates are
-    verified unless the kubeconfig disables it. Raises KubeConfigError.
+    ``qps`` and ``burst`` limit the request rate; without ``qps`` there is no limit. Certificates
+    are verified unless the kubeconfig disables it. Raises KubeConfigError.
     """
     clock = SystemClock()
     budget = RequestBudget(qps, burst or max(1, round(2 * qps)), clock) if qps else None

@@ -1,8 +1,8 @@
 """Kubernetes Events about pods and PodGroups: Scheduled, FailedScheduling, Preempted ...
 
 Recording never waits and never fails. Events go into a bounded queue, from which the oldest is
-dropped when it is full. Sender tasks empty it. Repetitions of an event become a series of one Event,
-as with client-go's recorder.
+dropped when it is full. Sender tasks empty it. Repetitions of an event become a series of one
+Event, as with client-go's recorder.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Client for HTTP extenders: the wire format of ``k8s.io/kube-scheduler/extender/v1``.
 
 The Go types have no JSON names, so fields are written as in Go (``NodeNames``) and read case
-insensitively, as by Go's decoder. Requests go to the configured URL only: no redirects, no proxy, no
-retries. ``tlsConfig`` and ``enableHTTPS`` have client-go's meaning.
+insensitively, as by Go's decoder. Requests go to the configured URL only: no redirects, no proxy,
+no retries. ``tlsConfig`` and ``enableHTTPS`` have client-go's meaning.
 """
 
 from __future__ import annotations
@@ -398,7 +398,7 @@ class _NamedMeta(msgspec.Struct, frozen=True):
 
 
 class _Named(msgspec.Struct, frozen=True):
-    """A returned node, of which only the name is used."""
+    """A returned node; only the name is used."""
 
     metadata: _NamedMeta = _NamedMeta()
 

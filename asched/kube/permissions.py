@@ -21,8 +21,8 @@ class ApiPermission(NamedTuple):
 
 OPTIONAL: frozenset[WatchedResource] = frozenset({Resource.PRIORITY_CLASSES, *GroupResource})
 """Resources that the role does not allow to read. If reading one is forbidden, the scheduler
-continues as if it had no objects. The API server copies a priority class's value into each pod. Only
-some configurations use pod groups and queues (see ``docs/batch.md``)."""
+continues as if it had no objects. The API server copies a priority class's value into each pod.
+Only some configurations use pod groups and queues (see ``docs/batch.md``)."""
 
 READ = frozenset(
     ApiPermission(resource.value.group, resource.plural, verb)

@@ -158,7 +158,7 @@ class _PodState(msgspec.Struct, frozen=True):
 
 
 IDEMPOTENT = RequestOptions(idempotent=True)
-"""For writes whose repetition has no further effect."""
+"""For writes that can be repeated without further effect."""
 
 _encode = msgspec.json.Encoder().encode
 _pod_state_decoder = msgspec.json.Decoder(_PodState)

@@ -34,7 +34,7 @@ class MalformedHttpError(ValueError):
 class ResponseParser:
     """Parses the responses of one connection with llhttp (RFC 9112).
 
-    Adds limits for the memory that a response may take. A response whose end is uncertain is an
+    Adds limits for the memory that a response may take. A response with an uncertain end is an
     error, after which the connection is unusable.
     """
 

@@ -4,8 +4,8 @@
       ^        |
       +- 410 --+
 
-A request without progress is followed by a growing delay, so the loop cannot spin whatever the server
-does. A request with progress is followed by the next one immediately.
+A request without progress is followed by a growing delay, so the loop cannot spin whatever the
+server does. A request with progress is followed by the next one immediately.
 """
 
 from __future__ import annotations
@@ -256,7 +256,8 @@ class Reflector:
             await self._read_watch(params, timeout_s + self._settings.watch_grace_s)
         except (NoResponseError, MalformedResponseError) as error:
             broken = error
-        # Bookmarks are no progress: a server that sends one and hangs up must not cause a busy loop.
+        # Bookmarks are no progress: a server that sends one and hangs up must not cause a busy
+        # loop.
         progress = (
             self.decoder.counts.events > events_before and self._resource_version != version_before
         )

@@ -62,7 +62,7 @@ class HttpResponse(NamedTuple):
 
 
 class StreamingResponse(Protocol):
-    """A response whose body is still arriving."""
+    """A response with a body that is still arriving."""
 
     @property
     def status(self) -> int: ...

@@ -1,13 +1,14 @@
 """The journal: writers, batches, records, checkpoints, and segments of the archive.
 
 Triggers make writers, batches, records and segments append-only. They reject UPDATE, reject a batch
-of a writer that is not the newest, and reject whatever is not next in sequence. The last rule also stops
-INSERT OR REPLACE, which deletes without firing a trigger. Batches and records can be deleted only once
-a segment contains them. A segment never contains the newest batch, which the next append follows.
+of a writer that is not the newest, and reject whatever is not next in sequence. The last rule also
+stops INSERT OR REPLACE, which deletes without firing a trigger. Batches and records can be deleted
+only once a segment contains them. A segment never contains the newest batch, which the next append
+follows.
 
 PostgreSQL runs transactions concurrently, so its triggers first take a lock until the end of the
-transaction. The newest writer and the last batch are then committed, and sequence numbers are gapless
-in the order of commits.
+transaction. The newest writer and the last batch are then committed, and sequence numbers are
+gapless in the order of commits.
 """
 
 import sqlalchemy as sa
@@ -50,9 +51,9 @@ NOT_STORED = """
 """
 CONTAINS_NEWEST = "NEW.last_batch >= (SELECT max(batch) FROM journal_batch)"
 
-# Per table, the conditions to reject an INSERT, and the messages. The first that holds is reported: a
-# deposed writer is also out of sequence, but must learn that it was deposed. One trigger per table,
-# because SQLite does not define the order of several.
+# Per table, the conditions to reject an INSERT, and the messages. The first that holds is reported:
+# a deposed writer is also out of sequence, but must learn that it was deposed. One trigger per
+# table, because SQLite does not define the order of several.
 INSERT_RULES = {
     "journal_writer": ((NEXT_WRITER, "out of sequence: not the next epoch"),),
     "journal_batch": (

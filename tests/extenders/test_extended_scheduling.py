@@ -207,7 +207,8 @@ TROUBLES = [
     (garbage, "cannot decode the response of {url}/filter: Expected `array`, got `str`"),
     (
         unknown_node,
-        'extender "{url}" claims a filtered node "nowhere" which is not found in the input node list',
+        'extender "{url}" claims a filtered node "nowhere" which is not found in the input node'
+        " list",
     ),
     (own_error, "out of order"),
     (redirect, "failed filter with extender at URL {url}/filter, code 307"),
@@ -293,7 +294,8 @@ async def test_slow_extender_delays_only_its_pods(tmp_path: Path) -> None:
 
 
 async def test_results_apply_to_feasible_nodes_only(tmp_path: Path) -> None:
-    """While the extender thinks, the node that it will name fills up: it is asked about the rest."""
+    """While the extender thinks, the node that it will name fills up: it is asked about the
+    rest."""
     async with serving() as service, world(tmp_path, nodes=2, cpu="1") as w:
         release = service.answer_when_released(
             "filter", lambda q: {"NodeNames": [n for n in names_of(q) if n != "n1"]}

@@ -25,7 +25,8 @@ async def crowded(w: World, config: str) -> None:
             w.add_node(name, cpu="1")
             for number in (1, 2):
                 w.add_pod(
-                    f"{name}-{number}", "500m", priorityClassName=f"p{number}", terminationGracePeriodSeconds=0,
+                    f"{name}-{number}", "500m", priorityClassName=f"p{number}",
+                    terminationGracePeriodSeconds=0,
                     nodeSelector={"kubernetes.io/hostname": name},
                 )  # fmt: skip
         await w.until(lambda: len(w.cluster.list("pods")) == 4 and not w.unbound())
@@ -118,7 +119,8 @@ async def test_invalid_preemption_result_fails_preemption_only(tmp_path: Path) -
             "heir-1": (
                 stranger,
                 (
-                    f"extender: {service.url} claims to preempt pod (UID: stranger) on node: n0, but the"
+                    f"extender: {service.url} claims to preempt pod (UID: stranger) on node: n0,"
+                    " but the"
                     " pod is not found on that node"
                 ),
             ),

@@ -1,7 +1,7 @@
 """The stored form of every record kind and version, recorded in ``tests/journal/forms.json``.
 
-``python -m tests.journal.record_forms`` adds new forms. It refuses to overwrite a form that journals may
-already use.
+``python -m tests.journal.record_forms`` adds new forms. It refuses to overwrite a form that
+journals may already use.
 """
 
 from __future__ import annotations

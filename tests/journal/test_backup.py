@@ -92,8 +92,8 @@ def restore(journal: Path, copy: Path) -> None:
 
 
 async def test_backup_can_be_used_as_journal(tmp_path: Path) -> None:
-    """The journal is lost after a backup: a daemon goes on with the copy, and what was bound since is
-    what the API server says."""
+    """The journal is lost after a backup: a daemon goes on with the copy, and what was bound since
+    is what the API server says."""
     async with world(tmp_path, nodes=2) as w:
         async with w.daemon():
             w.add_pods(5, "before")

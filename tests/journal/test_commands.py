@@ -238,10 +238,14 @@ def test_archive_command_writes_checkpoint(tmp_path: Path) -> None:
     assert [stat.S_IMODE(path.stat().st_mode) for path in folder.iterdir()] == [0o600] * 2
     assert run(*move)[1] == "nothing moved: no batch before the last one is that old\n"
     assert run("verify", "--journal", path, "--archive", folder)[0] == 0
-    assert run("checkpoint", "--journal", path) == (0, "the journal has a checkpoint at its end\n", "")
+    assert run("checkpoint", "--journal", path) == (
+        0,
+        "the journal has a checkpoint at its end\n",
+        "",
+    )
     replayed = runner.invoke(app, ["replay", "--verify", "--journal", str(path)])
     assert (replayed.exit_code, replayed.stdout) == (2, "")
     assert replayed.stderr == (
-        "asched: nothing to replay: records 1 to 3 are in the archive (asched journal restore), and no"
-        " record follows the checkpoint at 4\n"
+        "asched: nothing to replay: records 1 to 3 are in the archive (asched journal restore),"
+        " and no record follows the checkpoint at 4\n"
     )

@@ -25,7 +25,8 @@ def wal_bytes(url: str) -> int:
 async def run_until_killed(url: str, batches: int, more_bytes: int) -> int:
     """Let a writer append ``batches`` and more, kill it; the last number that it reported.
 
-    ``more_bytes`` of the write-ahead log are waited for in between, so that it dies while it writes.
+    ``more_bytes`` of the write-ahead log are waited for in between, so that it dies while it
+    writes.
     """
     command = [sys.executable, "-m", "tests.journal.endless_writer", url]
     async with await anyio.open_process(command, cwd=ROOT, stderr=None) as process:

@@ -43,7 +43,8 @@ class HealingClock(_Healing, SystemClock):
 
 
 class Standby:
-    """Turns a database into one that can only be read, and back, as a failover does to an address."""
+    """Turns a database into one that can only be read, and back, as a failover does to an
+    address."""
 
     def __init__(self, url: str) -> None:
         self._url = make_url(url)

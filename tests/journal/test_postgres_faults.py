@@ -1,4 +1,5 @@
-"""PostgreSQL in trouble in the middle of an append: no room, a failing disk, a server that goes away.
+"""PostgreSQL in trouble in the middle of an append: no room, a failing disk, a server that goes
+away.
 
 The faults are raised inside the server, by triggers: while the batch is inserted, while its records
 are, and at the commit.
@@ -211,7 +212,8 @@ async def test_hanging_server_is_abandoned(
         make_url(url).set(drivername="postgresql").render_as_string(False)
     )
     sessions = await connection.fetch(
-        "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
+        "SELECT pid FROM pg_stat_activity WHERE datname = current_database()"
+        " AND pid <> pg_backend_pid()"
     )
     await connection.close()
     assert sessions

@@ -253,7 +253,8 @@ async def test_file_lock_is_released_when_its_process_is_killed(tmp_path: Path) 
     path = tmp_path / "lock"
     code = (
         "import sys, time; from pathlib import Path; from asched.journal.lock import file_lock;"
-        " lock = file_lock(Path(sys.argv[1])); lock.acquire(); print('held', flush=True); time.sleep(60)"
+        " lock = file_lock(Path(sys.argv[1])); lock.acquire();"
+        " print('held', flush=True); time.sleep(60)"
     )
     async with await anyio.open_process([sys.executable, "-c", code, str(path)]) as holder:
         assert holder.stdout is not None

@@ -87,7 +87,10 @@ def tamper(path: Path, *statements: str) -> None:
         (["UPDATE journal_batch SET written_at_ns = 9 WHERE batch = 2"], "batch 2 .* altered"),
         (["UPDATE journal_batch SET epoch = 9 WHERE batch = 2"], "batch 2 .* altered"),
         (["UPDATE journal_batch SET hash = previous_hash WHERE batch = 2"], "batch 2 .* altered"),
-        (["UPDATE journal_batch SET previous_hash = hash WHERE batch = 2"], "batch 2 .* not chained"),
+        (
+            ["UPDATE journal_batch SET previous_hash = hash WHERE batch = 2"],
+            "batch 2 .* not chained",
+        ),
         (["DELETE FROM journal_batch WHERE batch = 1", "DELETE FROM journal_record WHERE batch = 1",
           "UPDATE journal_batch SET batch = batch - 1",
           "UPDATE journal_record SET batch = batch - 1"], "batch 1 .* does not follow batch 0"),

@@ -1,5 +1,5 @@
-"""Several candidates, clocks that run at different paces, requests that come late, twice lost or not
-at all, processes that are paused: never do two lead at the same time."""
+"""Several candidates, clocks that run at different paces, requests that come late, twice lost or
+not at all, processes that are paused: never do two lead at the same time."""
 
 from __future__ import annotations
 

@@ -257,8 +257,8 @@ async def test_hanging_watch_is_restarted_from_last_version() -> None:
     "silent", [Answer(body=[added("b", 11)], hang=True), HANG, Answer(hang=True)]
 )
 async def test_watch_past_its_timeout_is_restarted(silent: Answer) -> None:
-    """The server should end it after ``timeoutSeconds``. One that does not, and sends no byte, is held
-    for dead soon after, whether or not it has answered at all."""
+    """The server should end it after ``timeoutSeconds``. One that does not, and sends no byte, is
+    held for dead soon after, whether or not it has answered at all."""
     brief = ReflectorSettings(watch_timeout_s=(1, 1), watch_grace_s=0.1)
     watches = in_turn(silent, Answer(body=[added("c", 12)], hang=True))
     script = lists_and_watches(in_turn(listing([], "10")), watches)

@@ -84,7 +84,8 @@ class _Silence:
 
 
 class ScriptTransport:
-    """Answers what a script says; streams are silent. An answer that hangs times out in virtual time."""
+    """Answers what a script says; streams are silent. An answer that hangs times out in virtual
+    time."""
 
     def __init__(self, script: Script, clock: VirtualClock) -> None:
         self._script = script
