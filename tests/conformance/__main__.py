@@ -1,4 +1,4 @@
-"""``python -m tests.conformance DIR``: does asched answer as recorded?"""
+"""``python -m tests.conformance DIR``: compares asched with recorded answers."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ from tests.conformance.runner import results, topics_in
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Print a line a topic, what differs, and the sum. 0 if all agree, 1 if not, 2 if there is
-    nothing to run."""
+    """Print the result by topic, differences and the total.
+
+    Returns 0 if all cases agree, 1 if not, 2 without cases.
+    """
     options = _parser().parse_args(arguments)
     topics = {
         topic: paths

@@ -1,4 +1,4 @@
-"""What asched answers for the cases of a document, in the form of the recorded ``expect``."""
+"""asched's answers to the cases of a document, in the form of the recorded ``expect``."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ Answer = dict[str, Any]
 
 
 class Laboratory:
-    """A document's cluster under its profile. Every case sees it as recorded."""
+    """A document's cluster and profile. Every case starts with the recorded cluster."""
 
     def __init__(self, document: Document, registry: PluginRegistry) -> None:
-        """Raises ConfigurationError for a configuration that asched refuses."""
+        """Raises ConfigurationError for an invalid configuration."""
         self._document = document
         self._state = ClusterState()
         self._fold = Fold(self._state, registry.load)
@@ -44,9 +44,9 @@ class Laboratory:
                 self._fold.apply(ObjectObserved(seen))
 
     def answers(self) -> Iterator[tuple[Case, Answer]]:
-        """Each case with what asched answers."""
+        """Each case with asched's answer."""
         for case in self._document.cases:
-            # A pod that demands a node was counted as being on it in the recording. So it is here.
+            # As in the recording, a pod with a node name counts as assigned.
             self._fold.apply(ObjectObserved(case.pod))
             yield case, self._answer(PodInfo(case.pod))
             self._fold.apply(ObjectDeleted("Pod", case.pod.key, case.pod.uid))
@@ -128,7 +128,7 @@ def _score(inspection: Inspection) -> Answer:
 
 
 def _preemption(state: ClusterState, profile: Profile, pod: PodInfo) -> Answer:
-    """The dry run over all potential nodes, if DefaultPreemption has its turn."""
+    """The dry run of all potential nodes, if DefaultPreemption runs."""
     screening = Attempt(state, profile, pod, ShapeCache(state.nodes)).find_feasible_nodes(
         limit_nodes=False
     )
@@ -164,7 +164,7 @@ def _preemption(state: ClusterState, profile: Profile, pod: PodInfo) -> Answer:
 def _reached(
     profile: Profile, pod: PodInfo, screening: FeasibleNodes, refused: RejectedNodeStatuses
 ) -> DefaultPreemption | None:
-    """DefaultPreemption, unless it is not enabled or a plugin before it settles the matter."""
+    """DefaultPreemption, unless it is disabled or an earlier plugin ends PostFilter."""
     for plugin in profile.post_filter:
         if isinstance(plugin, DefaultPreemption):
             return plugin

@@ -1,4 +1,4 @@
-"""What asched's sessions come to, in the form of the recorded ``expect``."""
+"""The results of asched's sessions, in the form of the recorded ``expect``."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ P = TypeVar("P", bound=SessionPlugin)
 
 
 class FaultyVolumes(VolumeClaims):
-    """Volumes that the document's faults make fail."""
+    """Volumes that fail because of the document's faults."""
 
     def __init__(self, faults: Mapping[str, list[str]]) -> None:
         self._faults = faults
@@ -54,7 +54,7 @@ class FaultyVolumes(VolumeClaims):
 
 
 class BatchLaboratory:
-    """A recorded document's cluster, and sessions held on it."""
+    """A recorded cluster, and sessions on it."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class BatchLaboratory:
         self._seed = seed
 
     def answers(self) -> Iterator[Answer]:
-        """What each session comes to, on what the one before left."""
+        """The result of each session; each starts where the previous one ended."""
         try:
             conf = parse_conf(self._document.conf, self._registry.action_names)
         except ConfError as error:
@@ -96,7 +96,7 @@ class BatchLaboratory:
     def hold(
         self, world: World, conf: SessionConf, spec: SessionSpec, number: int
     ) -> tuple[SessionRun, SessionOutcome, Answer]:
-        """A session, what it came to, and that in the form of the recordings."""
+        """A session, its result, and the result in the recorded form."""
         snapshot = Cache(world.state, spec).snapshot(world.shrunk)
         trace = Trace()
         run = SessionRun(
@@ -149,7 +149,7 @@ class BatchLaboratory:
 
 
 def _carry_out(world: World, outcome: SessionOutcome) -> None:
-    """What kube-batch's cache keeps of a session that nothing outside reacted to."""
+    """The changes of kube-batch's cache by a session without external reactions."""
     state = world.state
     for bind in outcome.binds:
         entry = state.pods[bind.pod]
@@ -328,7 +328,7 @@ def _sent(outcome: SessionOutcome, faults: Mapping[str, list[str]]) -> Answer:
 
 
 def _traces(actions: list[ActionTrace]) -> Answer:
-    """By action; one that is listed again is told apart by its place."""
+    """By action; a repeated action is numbered."""
     decisions: Answer = {}
     traces: Answer = {}
     for position, action in enumerate(actions, 1):

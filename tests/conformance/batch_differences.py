@@ -1,4 +1,4 @@
-"""Where a session's outcome differs from what was recorded, in lines that a person can read."""
+"""Readable differences between a session's result and the recording."""
 
 from __future__ import annotations
 
@@ -13,8 +13,11 @@ _NOTHING: Final[dict[str, Any]] = {}
 
 
 def batch_differences(expected: Expected, got: dict[str, Any]) -> list[str]:
-    """``path: expected ..., got ...`` for every stable value that differs, and for every varying one
-    that none of the recorded runs had (unless ``expected`` is lenient)."""
+    """``path: expected ..., got ...`` for each difference.
+
+    A value that varied between recorded runs differs if no run had it, unless ``expected`` is
+    lenient.
+    """
     if expected.partial:
         got = {key: value for key, value in got.items() if key in expected.stable}
     return list(_differing("", expected.stable, expected.varies, got, lenient=expected.lenient))
@@ -60,7 +63,7 @@ def _differing_fields(
 
 
 def _same_error(expected: Any, got: Any) -> bool:
-    """The wording of errors in YAML is the library's."""
+    """YAML error messages come from the library."""
     if isinstance(expected, str) and expected.startswith("yaml:"):
         return isinstance(got, str) and got.startswith("yaml:")
     return bool(expected == got)
@@ -80,7 +83,7 @@ def _same(expected: Any, got: Any) -> bool:
     if isinstance(expected, dict) and isinstance(got, dict):
         keys = expected.keys() | got.keys()
         return all(_same(expected.get(key, ABSENT), got.get(key, ABSENT)) for key in keys)
-    # A scalar resource of which there is none may be named or not; so may an empty list or object.
+    # A scalar resource with amount 0 is optional, like an empty list or object.
     if (expected == ABSENT) != (got == ABSENT):
         present = got if expected == ABSENT else expected
         return present in ({}, [], 0)

@@ -1,4 +1,4 @@
-"""Recorded batch sessions: a small cluster, a configuration, and what kube-batch did."""
+"""Recorded batch sessions: a small cluster, a configuration, and kube-batch's result."""
 
 from __future__ import annotations
 
@@ -33,18 +33,18 @@ _CUSTOM = {
 _ORDER = ("priorityClasses", "nodes", "queues", "pods", "podGroups", "pdbs")
 
 PRIORITY_WITHOUT_ADMISSION = 1
-"""What kube-batch takes a pod's priority to be that the API server's admission did not set."""
+"""kube-batch's priority of a pod without one from admission."""
 
 
 class Expected(NamedTuple):
-    """What was recorded of one session."""
+    """The recorded results of one session."""
 
     stable: dict[str, Any]
     varies: dict[str, Any]
     lenient: bool
-    """Outcomes were seen that came up once in all runs: there may be others."""
+    """Some results occurred in one run only, so there may be others."""
     partial: bool = False
-    """Only what is named at the top was worked out (in cases derived by hand)."""
+    """Only the top-level fields are specified (in cases derived by hand)."""
 
 
 class World(NamedTuple):
@@ -59,7 +59,7 @@ class BatchDocument:
     """One recorded file."""
 
     def __init__(self, path: Path) -> None:
-        """Raises :class:`DocumentError` where the file does not have the form."""
+        """Raises :class:`DocumentError` for an invalid file."""
         try:
             recorded = json.loads(path.read_bytes())
             self.conf: str = recorded["conf"]
@@ -83,7 +83,7 @@ class BatchDocument:
             raise DocumentError(f"{path.name} is no recorded session: {error!r}") from None
 
     def world(self, spec: SessionSpec, seed: int) -> World:
-        """The cluster after everything was observed, in the recorded order."""
+        """The cluster after all objects were observed in the recorded order."""
         state = ClusterState()
         fold = Fold(state, _no_plugins)
         fold.apply(EngineStarted("test", seed))
@@ -106,7 +106,7 @@ class BatchDocument:
                 yield resource, raw
 
     def _shrunk(self, state: ClusterState) -> frozenset[str]:
-        """Nodes whose update left them with less than their pods use."""
+        """Nodes with less capacity than their pods use after an update."""
         table = state.nodes
         found = set()
         for raw in self._updates:
@@ -120,7 +120,7 @@ class BatchDocument:
 
 
 def is_batch_document(path: Path) -> bool:
-    """Whether the file records a batch session rather than pods one by one."""
+    """Whether the file records a batch session, not single pods."""
     try:
         recorded = json.loads(path.read_bytes())
     except ValueError:

@@ -1,4 +1,4 @@
-"""What the two behaviours of sessions make of the same clusters, in numbers."""
+"""Compares the two session modes on the same clusters in numbers."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ HEADINGS = (
 
 
 class Figures(NamedTuple):
-    """What sessions came to, added up."""
+    """Totals over sessions."""
 
     bound: int = 0
     evicted: int = 0
     waiting: int = 0
     """Pipelined."""
     held_up: int = 0
-    """Allocated to a node and not bound, in jobs that cannot start even once what they wait for is
-    released: their room is lost to others."""
+    """Allocated but not bound, in jobs that cannot start even after pending releases: wasted
+    room."""
 
     def plus(self, other: Figures) -> Figures:
         return Figures(*map(sum, zip(self, other, strict=True)))
@@ -55,8 +55,8 @@ class Comparison(NamedTuple):
 
 
 def compare_modes(topics: Mapping[str, Sequence[Path]]) -> Iterator[Comparison]:
-    """A comparison for each topic with recorded sessions, and their sum. Documents of which asched
-    refuses the configuration are left out."""
+    """A comparison for each topic with recorded sessions, and the total, without documents with an
+    invalid configuration."""
     total = Comparison("all", 0, 0, Figures(), Figures())
     for topic, paths in topics.items():
         found = _compare(topic, [path for path in paths if is_batch_document(path)])
@@ -98,7 +98,7 @@ def _compare(topic: str, paths: Sequence[Path]) -> Comparison:
 
 
 def _sent(outcome: SessionOutcome) -> tuple[frozenset[str], frozenset[str]]:
-    """Who is bound and who evicted. Where to is a matter of ties."""
+    """Bound and evicted pods, without nodes, which depend on tie-breaks."""
     return (
         frozenset(bind.pod for bind in outcome.binds),
         frozenset(eviction.pod for eviction in outcome.evictions),

@@ -1,4 +1,4 @@
-"""Runs recorded batch sessions and says what differs."""
+"""Runs recorded batch sessions and reports differences."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the API server does to objects before a scheduler sees them, on raw JSON objects.
+"""The API server's defaulting of raw JSON objects.
 
 Recorded scheduling data holds objects as a user would write them. These are the steps of the API
 server (1.36) that matter to scheduling: request and port defaults, pod-level resources, priority
@@ -23,7 +23,7 @@ _BUILT_IN_PRIORITIES = {
 
 
 def default_node(node: ApiObject) -> ApiObject:
-    """Allocatable is the capacity where it is missing."""
+    """Missing allocatable equals the capacity."""
     node = copy.deepcopy(node)
     status = node.setdefault("status", {})
     if not status.get("allocatable"):
@@ -32,7 +32,7 @@ def default_node(node: ApiObject) -> ApiObject:
 
 
 def default_namespace(namespace: ApiObject) -> ApiObject:
-    """The name is a label too."""
+    """Add the name as a label."""
     namespace = copy.deepcopy(namespace)
     metadata = namespace["metadata"]
     metadata["labels"] = {
@@ -43,7 +43,7 @@ def default_namespace(namespace: ApiObject) -> ApiObject:
 
 
 def default_replication_controller(controller: ApiObject) -> ApiObject:
-    """Selector and labels are those of the template where they are missing."""
+    """Missing selector and labels come from the template."""
     controller = copy.deepcopy(controller)
     spec = controller.setdefault("spec", {})
     labels = (spec.get("template") or {}).get("metadata", {}).get("labels") or {}
@@ -56,7 +56,7 @@ def default_replication_controller(controller: ApiObject) -> ApiObject:
 
 
 def default_pod(pod: ApiObject, priority_classes: Sequence[ApiObject] = ()) -> ApiObject:
-    """Everything done to a pod, in the API server's order."""
+    """All defaults of a pod, in the API server's order."""
     pod = copy.deepcopy(pod)
     spec = pod.setdefault("spec", {})
     for container in _all_containers(spec):
@@ -76,7 +76,7 @@ def _all_containers(spec: ApiObject) -> list[ApiObject]:
 
 
 def _default_requests(container: ApiObject) -> None:
-    """A limit without a request is a request too."""
+    """A limit without a request becomes the request."""
     resources = container.get("resources") or {}
     limits = resources.get("limits")
     if limits:
@@ -110,7 +110,7 @@ def _huge_pages(quantities: Mapping[str, str]) -> dict[str, str]:
 
 
 def _aggregate(spec: ApiObject, field: str) -> dict[str, str]:
-    """Requests or limits of all containers together: sums, or the peak while starting."""
+    """Requests or limits of all containers: the sum, or the peak during initialization."""
     total: dict[str, int] = {}
     for container in spec.get("containers") or ():
         _add(total, _amounts(container, field))

@@ -1,4 +1,4 @@
-"""Where an answer differs from what was recorded, in lines that a person can read."""
+"""Readable differences between an answer and the recording."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _asks_for_several(pod: Pod) -> bool:
 def _differing(path: str, expected: Any, got: Any, *, any_order: bool) -> Iterator[str]:
     if (expected == ABSENT and got in _EMPTY) or (got == ABSENT and expected in _EMPTY):
         return
-    # An absent object is taken apart too, so that each of its values has a line.
+    # Expand a missing object, so that each of its values has a line.
     if isinstance(expected, dict) and (isinstance(got, dict) or got == ABSENT):
         got = {} if got == ABSENT else got
     elif isinstance(got, dict) and expected == ABSENT:
@@ -56,7 +56,7 @@ def _same(expected: Any, got: Any, *, any_order: bool) -> bool:
 
 
 def _sorted_reasons(listed: list[Any]) -> list[Any]:
-    """A status, wherever in a list, with its reasons in order; anything else as it is."""
+    """A status with sorted reasons; other values unchanged."""
     is_status = any(isinstance(entry, list) for entry in listed)
     if not is_status:
         return listed

@@ -1,4 +1,4 @@
-"""Recorded scheduling documents: a small cluster, pending pods, and what kube-scheduler said."""
+"""Recorded scheduling documents: a small cluster, pending pods, and kube-scheduler's answers."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ from tests.conformance.defaulting import (
 
 
 class Case(NamedTuple):
-    """One pending pod and what was answered for it, as recorded."""
+    """One pending pod and its recorded answer."""
 
     pod: Pod
     expect: dict[str, Any]
 
 
 class DocumentError(ValueError):
-    """A file is no recorded document."""
+    """The file is not a recorded document."""
 
 
 class Document:
-    """One recorded file, its objects as the API server would hand them out."""
+    """One recorded file, with objects as the API server returns them."""
 
     def __init__(self, path: Path) -> None:
-        """Raises :class:`DocumentError` where the file does not have the form."""
+        """Raises :class:`DocumentError` for an invalid file."""
         try:
             recorded = json.loads(path.read_bytes())
             self.topic: str = recorded["topic"]
@@ -80,7 +80,7 @@ class Document:
         return {}
 
     def disabled(self, point: str) -> frozenset[str]:
-        """Plugins that the configuration names as disabled at an extension point or at all."""
+        """Plugins that the configuration disables at an extension point or completely."""
         plugins = self._profile.get("plugins") or {}
         return frozenset(
             entry["name"]
@@ -130,7 +130,7 @@ def _decode(resource: Resource, raw: ApiObject) -> AnyObject:
 
 
 def documents(directory: Path, topics: Sequence[str]) -> list[Path]:
-    """The files of these topics, in order of topic and number."""
+    """The files of these topics, sorted by topic and number."""
     return sorted(
         (path for topic in topics for path in (directory / topic).glob("*.json")),
         key=lambda path: (path.parent.name, len(path.stem), path.stem),

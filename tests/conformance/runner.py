@@ -1,4 +1,4 @@
-"""Runs recorded documents and counts what agrees."""
+"""Runs recorded documents and counts agreements."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.conformance.documents import Document, DocumentError
 
 
 class CaseResult(NamedTuple):
-    """One case: where it is recorded, and how the answer differs."""
+    """One case, and how the answer differs."""
 
     topic: str
     place: str
@@ -31,7 +31,7 @@ class CaseResult(NamedTuple):
 
 
 def topics_in(directory: Path) -> dict[str, list[Path]]:
-    """The documents by topic, which is their folder (``.`` for the directory itself)."""
+    """The documents by topic: their folder, or ``.`` for the directory itself."""
     found: dict[str, list[Path]] = {}
     for path in sorted(directory.rglob("*.json"), key=_in_number_order):
         found.setdefault(str(path.parent.relative_to(directory)), []).append(path)
@@ -43,7 +43,7 @@ def _in_number_order(path: Path) -> tuple[str, int, str]:
 
 
 def results(topic: str, paths: Sequence[Path], registry: PluginRegistry) -> Iterator[CaseResult]:
-    """The result of every case, or of every session of a recorded batch. A document that cannot be used is one failed case."""
+    """The result of every case or session. An unusable document is one failed case."""
     for path in paths:
         try:
             if is_batch_document(path):

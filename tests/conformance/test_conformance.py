@@ -1,5 +1,5 @@
-"""asched answers as kube-scheduler does: in the recorded data, where it is at hand, and in cases of
-our own with expectations derived by hand."""
+"""asched answers like kube-scheduler: in recorded data, if present, and in cases derived by
+hand."""
 
 from __future__ import annotations
 
@@ -169,7 +169,7 @@ def test_report_shows_differences_of_a_session(
 def test_both_modes_are_compared(sessions: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([str(sessions), "--compare-modes"]) == 0
     last = capsys.readouterr().out.splitlines()[-1]
-    # Only the short gang fares otherwise: it gives its room back.
+    # Only the incomplete gang differs: it releases its reservations.
     assert last == "| all | 6 | 6 | 7 → 7 | 3 → 3 | 4 → 4 | 2 → 0 |"
 
 

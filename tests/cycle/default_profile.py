@@ -1,4 +1,4 @@
-"""The profile that users get who configure nothing."""
+"""The profile of a scheduler without configuration."""
 
 from __future__ import annotations
 

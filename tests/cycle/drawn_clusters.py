@@ -1,4 +1,4 @@
-"""Clusters in which everything that a decision may depend on changes, drawn from a seed."""
+"""Random clusters in which everything changes that a decision may depend on."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ VOLUMES = tuple(f"v{i}" for i in range(5))
 QUEUES = ("default", "q")
 BATCH_GROUPS = ("j1", "j2", "j3")
 BATCH = "batch"
-"""The scheduler name that sessions serve."""
+"""The scheduler name of batch sessions."""
 
 News = r.AnyRecord
 Spec = dict[str, Any]
 
 
 class DrawnCluster:
-    """What a seed lets happen, as records that are news to a state.
+    """Random events as records that change a state.
 
     Templates of pods are few, so that most pods are like others; each may demand any of what the
     built-in plugins know.
@@ -41,9 +41,9 @@ class DrawnCluster:
         self._random = random
         self._schedulers = schedulers
         self._numbered = 0
-        # With many, other ways are taken to bring up to date what is remembered.
+        # With many nodes, caches are updated in another way.
         self._node_count = random.randint(30, 150) if self._maybe(0.15) else random.randint(2, 10)
-        # Where no node does, one that comes or goes changes less of what is remembered.
+        # If no node does, an added or removed node invalidates less of the caches.
         self._report_images = self._maybe(0.5)
         self._templates = [self._template() for _ in range(random.randint(2, 7))]
         self._happenings: dict[Callable[[ClusterState], AnyObject | r.AnyRecord | None], int] = {
@@ -68,7 +68,7 @@ class DrawnCluster:
         }
 
     def start(self) -> list[AnyObject]:
-        """What is there from the begin."""
+        """The initial objects."""
         return [
             *(self._a_node(number) for number in range(self._node_count)),
             *(self._a_namespace(name) for name in NAMESPACES),
@@ -80,7 +80,7 @@ class DrawnCluster:
         ]
 
     def step(self, state: ClusterState) -> r.AnyRecord | None:
-        """What happens next; None where it is no news."""
+        """The next record; None if nothing changed."""
         kinds = [*self._happenings]
         what = self._random.choices(kinds, [*self._happenings.values()])[0](state)
         if what is None or isinstance(what, r.Record):
@@ -240,7 +240,7 @@ class DrawnCluster:
         }  # fmt: skip
 
     def _template(self) -> dict[str, Any]:
-        """Metadata and specification of like pods."""
+        """Metadata and specification of identical pods."""
         spec: Spec = {
             "containers": [self._container()],
             "priority": self._one(0, 0, 5, 10),
@@ -336,7 +336,7 @@ class DrawnCluster:
         return None if entry is None else observe_deletion(state, entry.info.pod)
 
     def _settled_binding(self, state: ClusterState) -> r.AnyRecord | None:
-        """How a binding ended."""
+        """The result of a binding."""
         due = [
             e for key, e in state.pods.items()
             if e.phase is PodPhase.ASSUMED and key not in state.waiting

@@ -1,4 +1,4 @@
-"""Plugins for tests of the cycle. What a pod or node is to meet is written in its labels."""
+"""Plugins for tests of the cycle. Labels of pods and nodes select their answers."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ NO_CPU = Status.unschedulable("Insufficient cpu")
 
 
 class RoomForOne(FilterPlugin):
-    """Enough cpu, written for one node."""
+    """Filters by free cpu; written for one node."""
 
     name: ClassVar[str] = "Room"
     api_version: ClassVar[int] = 1
@@ -45,7 +45,7 @@ class RoomForOne(FilterPlugin):
 
 
 class RoomForAll(FilterAllPlugin):
-    """The same, written for all nodes at once."""
+    """The same, written for all nodes."""
 
     name: ClassVar[str] = "Room"
     api_version: ClassVar[int] = 1
@@ -57,14 +57,14 @@ class RoomForAll(FilterAllPlugin):
 
 
 class RoomForOneUnshared(RoomForOne):
-    """The same, computed anew for each attempt."""
+    """The same, not shared between pods."""
 
     api_version: ClassVar[int] = 1
     scope: ClassVar[Scope] = Scope.CLUSTER
 
 
 class EmptiestForOne(ScorePlugin, NormalizeScore):
-    """The most free cpu; reverse wins nothing. Written for one node."""
+    """Scores by free cpu; written for one node."""
 
     name: ClassVar[str] = "Emptiest"
     api_version: ClassVar[int] = 1
@@ -78,7 +78,7 @@ class EmptiestForOne(ScorePlugin, NormalizeScore):
 
 
 class EmptiestForAll(ScoreAllPlugin, NormalizeScore):
-    """The same, written for all nodes at once."""
+    """The same, written for all nodes."""
 
     name: ClassVar[str] = "Emptiest"
     api_version: ClassVar[int] = 1
@@ -92,7 +92,7 @@ class EmptiestForAll(ScoreAllPlugin, NormalizeScore):
 
 
 class FewPods(ScorePlugin):
-    """100 less ten a pod, in range by itself."""
+    """100 minus 10 for each pod; without NormalizeScore."""
 
     name: ClassVar[str] = "FewPods"
     api_version: ClassVar[int] = 1
@@ -114,7 +114,7 @@ class ByLabel(ScorePlugin):
 
 
 class Crowd(FilterPlugin, ScorePlugin):
-    """Looks at the whole cluster: no node may have two pods more than the emptiest one."""
+    """Reads the whole cluster: no node may have two pods more than the node with the fewest."""
 
     name: ClassVar[str] = "Crowd"
     api_version: ClassVar[int] = 1
@@ -130,7 +130,7 @@ class Crowd(FilterPlugin, ScorePlugin):
 
 
 class Moody(ScorePlugin):
-    """Fails on any node with the label ``mood``."""
+    """Raises for any node with the label ``mood``."""
 
     name: ClassVar[str] = "Moody"
     api_version: ClassVar[int] = 1
@@ -143,8 +143,8 @@ class Moody(ScorePlugin):
 
 
 class Labelled(PreFilterPlugin, FilterPlugin, PreScorePlugin, ScorePlugin):
-    """Leaves nodes without the label ``score`` to last; skips while no node has it, as a look at all
-    the nodes tells. A pod that asks for a whole cpu is turned away until then."""
+    """Scores nodes without the label ``score`` lowest, and skips while no node has it. Rejects pods
+    that request a whole cpu until then."""
 
     name: ClassVar[str] = "Labelled"
     api_version: ClassVar[int] = 1
@@ -170,8 +170,8 @@ PREPARED: StateKey[str] = StateKey("Gatekeeper/prepared")
 
 
 class Gatekeeper(PreFilterPlugin, FilterPlugin):
-    """Does as the pod's labels say: ``skip``, ``reject``, ``refuse`` (unresolvable), ``error`` or
-    ``only`` (nodes, separated by dots). Its filter needs what its PreFilter prepared."""
+    """Answers by the pod's labels: ``skip``, ``reject``, ``refuse`` (unresolvable), ``error`` or
+    ``only`` (nodes, separated by dots). Its filter requires the data of its PreFilter."""
 
     name: ClassVar[str] = "Gatekeeper"
     api_version: ClassVar[int] = 1
@@ -207,7 +207,7 @@ class SecondGatekeeper(PreFilterPlugin):
 
 
 class NoScoring(PreScorePlugin, ScorePlugin):
-    """Leaves itself out of scoring; scored after all it would be found out."""
+    """Skips scoring; its score would be out of range."""
 
     name: ClassVar[str] = "NoScoring"
     api_version: ClassVar[int] = 1
@@ -220,7 +220,7 @@ class NoScoring(PreScorePlugin, ScorePlugin):
 
 
 class Answering(FilterAllPlugin, ScoreAllPlugin, NormalizeScore, ReservePlugin, PermitPlugin):
-    """Answers what the pod's label ``answer`` names, mostly nonsense."""
+    """Returns the answer in the pod's label ``answer``; most are invalid."""
 
     name: ClassVar[str] = "Answering"
     api_version: ClassVar[int] = 1
@@ -297,8 +297,8 @@ class Answering(FilterAllPlugin, ScoreAllPlugin, NormalizeScore, ReservePlugin, 
 
 
 class Doorman(PermitPlugin):
-    """Holds pods with the label ``hold`` for so many seconds; lets those in that a pod with the
-    label ``open`` names, and turns those away that one with ``shut`` names."""
+    """Makes pods with the label ``hold`` wait for so many seconds. Allows the pod in another pod's
+    label ``open``, and rejects the pod in its label ``shut``."""
 
     name: ClassVar[str] = "Doorman"
     api_version: ClassVar[int] = 1

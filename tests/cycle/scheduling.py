@@ -18,7 +18,7 @@ from tests.state.profiles import loader, profile_of
 
 
 class Scheduling:
-    """Folds what it is told and what it decides; the state is checked after each record."""
+    """Folds objects and decisions, and checks the state after each record."""
 
     def __init__(
         self,
@@ -52,18 +52,18 @@ class Scheduling:
         return decisions
 
     def decide(self) -> list[r.Decision]:
-        """Decide until nothing is left to decide now."""
+        """Decide until there is nothing to decide now."""
         return [decision for batch in iter(self.next, ()) for decision in batch]
 
 
 def pod_of(decision: r.Decision) -> str:
-    """The key of the pod that was decided about."""
+    """The key of the decision's pod."""
     assert not isinstance(decision, SessionExecuted | PodGroupStatusDecided), decision
     return decision.key
 
 
 def nodes_of(decisions: Iterable[r.Decision]) -> dict[str, str]:
-    """Pod key to node, of the assignments."""
+    """Assigned nodes by pod key."""
     return {d.key: d.node for d in decisions if isinstance(d, r.Assigned)}
 
 

@@ -1,4 +1,4 @@
-"""The best nodes, found the quick way, are those with the highest of all totals added up."""
+"""The fast paths find the nodes with the highest total."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ nodes = st.builds(
 
 
 class Asked(msgspec.Struct, frozen=True):
-    """A pod that is asked about, and in which way."""
+    """A pod, and the parameters of its attempt."""
 
     near_red: bool
     only: frozenset[str]
@@ -167,13 +167,13 @@ def test_best_nodes_have_the_highest_total(
             _tell(fold, item, number * 100 + place)
         if not state.nodes.cluster_size:
             return
-        # Scores by class are gone by where the same totals are asked about again.
+        # Scores by class are used when the same totals are requested again.
         for _ in range(2):
             _check(state, profile, question, cache)
 
 
 def test_totals_depend_on_the_feasible_nodes() -> None:
-    """Though no raw score changed: the best of all is closed, and opened again."""
+    """No raw score changes: the best node is cordoned and uncordoned."""
     spec = profile_of(TaintToleration, EmptiestForAll, FewPods)
     fold = _fold(spec)
     profile, cache = fold.state.profiles[spec.scheduler_name], ShapeCache(fold.state.nodes)

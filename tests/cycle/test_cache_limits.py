@@ -1,4 +1,4 @@
-"""Deployments are rolled out again and again: nothing may be kept of those that are gone."""
+"""Nothing may be kept of deleted pods after many rollouts."""
 
 from __future__ import annotations
 
@@ -38,20 +38,19 @@ _HOST = "kubernetes.io/hostname"
 _NODES = 12
 _APPS = 5
 _KEPT = 20
-"""Rollouts whose pods are there at a time."""
+"""Concurrent rollouts."""
 _ROUND = 1024
-"""Memories of bounded size hold so many at most, and some begin afresh then: after whole rounds they
-hold as much as before."""
+"""A multiple of the cache limits: after whole rounds, caches hold as much as before."""
 _SETTLED = 256
 _SLACK = 0.05
-"""Tables of Python's grow by leaps, also where as many come as go."""
+"""Python's tables grow in steps, even if as many entries are removed as added."""
 
 _NO_PART_OF_IT = (type, ModuleType, FunctionType, BuiltinFunctionType, ChangeLog)
-"""Code; and logs, which hold a number of changes, however many templates those are of."""
+"""Code, and logs with a fixed number of changes."""
 
 
 class Rollouts:
-    """A cluster in which each pod is the first of a new template, and goes when later ones are there."""
+    """A cluster in which each pod has a new template and is deleted after later ones exist."""
 
     def __init__(self) -> None:
         self.fold: Fold = default_fold()
@@ -80,7 +79,7 @@ class Rollouts:
         self._done += rollouts
 
     def held_bytes(self) -> Counter[str]:
-        """What the state and the decider consist of, by type."""
+        """Bytes of the state and the decider by type."""
         held: Counter[str] = Counter()
         for part in _parts_of(self.fold, self.decider):
             held[type(part).__name__] += sys.getsizeof(part)
@@ -93,7 +92,7 @@ class Rollouts:
 
 
 def _parts_of(*wholes: object) -> list[object]:
-    """All objects that these keep alive, and themselves."""
+    """These objects and all objects that they keep alive."""
     gc.collect()
     parts = [*wholes]
     seen = {id(part) for part in parts}
@@ -106,7 +105,7 @@ def _parts_of(*wholes: object) -> list[object]:
 
 
 def _pod(number: int) -> Pod:
-    """Other labels and another image each time."""
+    """A pod with its own labels and image."""
     app = LabelSelector(match_labels={"app": f"app-{number % _APPS}"})
     labels = {**app.match_labels, "pod-template-hash": f"{number:x}"}
     pod = a_pod(f"pod-{number}", {"cpu": f"{100 + number % 7}m"}, labels=labels)

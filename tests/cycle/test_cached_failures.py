@@ -1,4 +1,4 @@
-"""What went wrong, or was left out, when something was found out and remembered."""
+"""Cached results that were computed with a failing or without a skipped plugin."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.state.profiles import loader, profile_of
 
 
 class Confused(FilterPlugin):
-    """Answers an error about a node with the label."""
+    """Returns an error for nodes with the label."""
 
     name: ClassVar[str] = "Confused"
     api_version: ClassVar[int] = 1
@@ -35,7 +35,7 @@ class Confused(FilterPlugin):
 
 
 def test_error_of_first_node_is_reported() -> None:
-    """Not the one that came first."""
+    """Not the error that occurred first."""
     scheduling = Scheduling(Confused)
     scheduling.see(a_node("n0"), a_node("n1", labels={"wrong": "second"}))
     scheduling.see(a_pod("a"))
@@ -48,7 +48,7 @@ def test_error_of_first_node_is_reported() -> None:
 
 
 class Touchy(Confused):
-    """Raises, besides, where a certain pod is, or is supposed to be."""
+    """Also raises for nodes with a certain pod, also a hypothetical one."""
 
     name: ClassVar[str] = "Touchy"
     scope: ClassVar[Scope] = Scope.NODE
@@ -70,7 +70,7 @@ def test_nominated_node_is_tried_alone_after_an_earlier_error() -> None:
 
 
 class Choosy(FilterPlugin):
-    """Fails while it is in the mood, and otherwise insists on one node."""
+    """Fails while a flag is set; otherwise accepts one node."""
 
     name: ClassVar[str] = "Choosy"
     api_version: ClassVar[int] = 1

@@ -1,4 +1,4 @@
-"""Circuit breakers: a plugin that fails again and again is left alone, and every replay agrees."""
+"""Circuit breakers: a plugin that fails repeatedly is not called, and replays decide the same."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ CIRCUIT_OPEN = (
 
 
 class Moody(FilterPlugin, ScorePlugin):
-    """Fails while it is in the mood, and otherwise insists on one node."""
+    """Fails while a flag is set; otherwise accepts one node."""
 
     name: ClassVar[str] = "Moody"
     api_version: ClassVar[int] = 1
@@ -57,7 +57,7 @@ def scheduling(*, optional: bool) -> Scheduling:
 
 
 def replayed(made: Scheduling) -> None:
-    """The records decide the same once more, whatever mood the plugin is in by now."""
+    """Check that a replay decides the same, whatever the flag is now."""
     fold = Fold(ClusterState(), loader(Moody))
     decider = Decider(fold.state)
     for record in made.records:
@@ -76,7 +76,7 @@ def test_pods_are_rejected_while_circuit_is_open_and_retried_when_it_closes() ->
     assert {d.message for d in decisions if isinstance(d, r.Rejected)} == {CIRCUIT_OPEN}
     asked = Moody.asked
     made.pass_time(5)
-    # Backoffs are over, and yet nobody is tried; that is said once of each.
+    # Backoffs are over, but no pod is tried; each is rejected once.
     assert {type(decision) for decision in made.decide()} == {r.Rejected}
     assert made.decide() == []
     assert Moody.asked == asked
@@ -113,7 +113,7 @@ def test_optional_plugin_with_open_circuit_is_skipped() -> None:
     assert list(nodes_of(decisions)) == ["default/c"]
     Moody.in_the_mood = False
     made.pass_time(30)
-    # It has a say again.
+    # It is called again.
     assert set(nodes_of(made.decide()).values()) <= {"n1"}
 
 

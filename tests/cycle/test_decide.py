@@ -1,4 +1,4 @@
-"""Decisions: who is asked in which order, what is said, and what a plugin's failure does."""
+"""Decisions: the order of plugin calls, messages, and the effect of plugin failures."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def _rejection(scheduling: Scheduling, **labels: str) -> r.Rejected:
     return decision
 
 
-# -- what kube-scheduler says ---------------------------------------------------------------------
+# -- messages of kube-scheduler -------------------------------------------------------------------
 
 
 def test_pod_is_rejected_without_nodes() -> None:
@@ -96,7 +96,7 @@ def test_disjoint_pre_filter_restrictions_reject_the_pod() -> None:
     alone = Scheduling(Gatekeeper)
     alone.see(a_node("n0"))
     alone.see(a_pod("q", labels={"only": ""}))
-    # "".split gives one empty name: a node that does not exist.
+    # "".split returns one empty name: a node that does not exist.
     rejected = the_one(alone.decide())
     assert isinstance(rejected, r.Rejected)
     assert rejected.message == (
@@ -114,7 +114,7 @@ def test_pod_restricted_to_a_node_is_assigned_to_it() -> None:
 def test_skipped_filter_does_not_run() -> None:
     scheduling = Scheduling(Gatekeeper)
     scheduling.see(a_node("n0"))
-    # Gatekeeper's filter would fail without what its PreFilter writes.
+    # The filter would fail without the data of its PreFilter.
     scheduling.see(a_pod("p", labels={"skip": "yes"}))
     assert nodes_of(scheduling.decide()) == {"default/p": "n0"}
 
@@ -301,7 +301,7 @@ def test_decisions_do_not_depend_on_set_order() -> None:
     assert b'"Assigned"' in outputs[0]
 
 
-# -- a share of the nodes -------------------------------------------------------------------------
+# -- percentageOfNodesToScore ---------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -341,7 +341,7 @@ def test_nominated_pod_keeps_its_room_from_pods_of_no_higher_priority() -> None:
     assert nodes_of(scheduling.next()) == {"default/vip": "n0"}
     other = Scheduling(RoomForAll)
     other.see(a_node("n0", {"cpu": "1"}))
-    # Another scheduler's pod stays pending, and nominated.
+    # A pod of another scheduler stays pending and nominated.
     other.see(a_pod("vip", {"cpu": "1"}, priority=5, nominated="n0", scheduler="else"))
     other.see(a_pod("low", {"cpu": "1"}, priority=4), a_pod("high", {"cpu": "1"}, priority=6))
     high, low = other.decide()
@@ -359,7 +359,7 @@ def test_nominated_node_is_tried_first_and_alone() -> None:
 
 
 class Overcrowded(FilterPlugin):
-    """Raises for a node that has another pod, or is supposed to have one."""
+    """Raises for a node with another pod, also a hypothetical one."""
 
     name: ClassVar[str] = "Overcrowded"
     api_version: ClassVar[int] = 1

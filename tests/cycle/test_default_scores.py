@@ -1,4 +1,4 @@
-"""All scores of the default profile are within 0 and 100 once normalised, on random clusters."""
+"""Normalized scores of the default profile are between 0 and 100 on random clusters."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _replace = msgspec.structs.replace
 
 
 def _node(by_resources: Node, by_domains: Node) -> Node:
-    """What one strategy says of resources, images and taints, the other of topology."""
+    """Combine resources, images and taints of one node with the topology of the other."""
     labels = {**by_resources.metadata.labels, **by_domains.metadata.labels}
     metadata = _replace(by_resources.metadata, labels=labels)
     return _replace(by_resources, metadata=metadata)
@@ -86,7 +86,7 @@ class Drawn(msgspec.Struct, frozen=True):
 def drawn_clusters(draw: st.DrawFn) -> Drawn:
     names = clusters.NODE_NAMES[: draw(st.integers(2, len(clusters.NODE_NAMES)))]
     nodes = [_node(draw(clusters.nodes(n)), draw(affinity_clusters.nodes(n))) for n in names]
-    # Without these hardly a node would be feasible, and there would be nothing to score.
+    # Without these, hardly any node would be feasible.
     roomy = {"ephemeral-storage": "64Gi", "pods": "110"}
     open_nodes = [
         _replace(
@@ -138,7 +138,7 @@ def _inspection(drawn: Drawn) -> Inspection:
     fold = default_fold()
     for namespace in affinity_clusters.NAMESPACES:
         metadata = ObjectMeta(name="all", namespace=namespace, uid=f"all-{namespace}")
-        # Its pods are to be spread by the default constraints.
+        # Default constraints apply to its pods.
         fold.apply(
             ObjectObserved(Service(metadata=metadata, spec=ServiceSpec(selector={"app": "x"})))
         )
@@ -155,7 +155,7 @@ def _inspection(drawn: Drawn) -> Inspection:
 def test_normalized_scores_are_in_range(drawn: Drawn) -> None:
     inspection = _inspection(drawn)
     if inspection.outcome is AttemptOutcome.ERROR:
-        # A selector that does not parse is the pod's own fault; a score never may be one.
+        # An invalid selector fails the attempt; a score must not.
         assert "score" not in inspection.message
     totals = [0] * len(inspection.feasible)
     for plugin, scoring in inspection.scores.items():
@@ -177,5 +177,5 @@ def test_every_scorer_distinguishes_nodes_in_drawn_clusters() -> None:
 
     look()
     scorers = {plugin.name for plugin in default_profiles()[0].plugins_at(ExtensionPoint.SCORE)}
-    # These two score claims and volumes, of which the pods have none.
+    # These two score claims and volumes, which the pods do not have.
     assert told_apart == scorers - {"DynamicResources", "VolumeBinding"}

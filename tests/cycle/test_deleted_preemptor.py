@@ -1,4 +1,4 @@
-"""With the default profile: a preemptor that goes gives others the room that was kept for it."""
+"""With the default profile: the room of a deleted preemptor becomes free."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def test_room_of_deleted_preemptor_is_free() -> None:
     rejection = the_one(s.decide())
     assert isinstance(rejection, Rejected)
     assert rejection.nominated_node == "n"
-    # It is held up, so that it does not take the room that was made.
+    # Its attempt is delayed, so that it does not use the room.
     s.see(a_pod("preemptor", cpu="3", priority=10, schedulingGates=[{"name": "example.com/g"}]))
     s.apply(EvictionSucceeded(victim.key, victim.uid))
     gone(s, victim)

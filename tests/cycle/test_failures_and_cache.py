@@ -1,5 +1,4 @@
-"""What comes of a plugin that fails does not depend on what is remembered: a decider that has seen
-everything and one that has seen nothing say the same, or a replay would differ."""
+"""The effect of a failing plugin does not depend on caches, or a replay would differ."""
 
 from __future__ import annotations
 
@@ -27,11 +26,11 @@ from tests.state.profiles import loader
 
 OFFERS = {"cpu": "4", "pods": "9"}
 MANY = 104
-"""Nodes, so that a few changed ones, many and all of them are gone about in ways of their own."""
+"""Enough nodes for the different update paths: few, many and all nodes changed."""
 
 
 class First(FilterPlugin):
-    """Refuses what the others have no idea about."""
+    """Rejects nodes before the other filters run."""
 
     name: ClassVar[str] = "First"
     api_version: ClassVar[int] = 1
@@ -145,7 +144,7 @@ steps = st.lists(
 def test_decisions_do_not_depend_on_cache(
     steps: list[tuple[object, ...]], plugins: tuple[type[Plugin], ...], priority: int
 ) -> None:
-    """After each change a pod comes, and every second time another that may evict."""
+    """After each change a pod is added, and every second time another that may preempt."""
     plugins = (*plugins, DefaultPreemption)
     scheduling = Scheduling(*plugins)
     _label(scheduling, range(MANY))

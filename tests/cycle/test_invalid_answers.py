@@ -1,4 +1,4 @@
-"""Whatever a plugin answers, its own pod's attempt fails with its name on it, and nothing else does."""
+"""An invalid answer fails only the attempt of its pod, and the message names the plugin."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ EVERY = [*PRE_FILTERS, *FILTERS, *PERMITS, *POST_FILTERS]
 
 
 class Hostile(PreFilterPlugin, FilterAllPlugin, PostFilterPlugin, PermitPlugin):
-    """Answers a pod with what the pod's label ``nonsense`` names, and all others properly."""
+    """Returns the invalid answer in the pod's label ``nonsense``; other answers are valid."""
 
     name: ClassVar[str] = "Hostile"
     api_version: ClassVar[int] = 1
@@ -105,7 +105,7 @@ def test_invalid_answer_fails_only_its_pod(nonsense: str) -> None:
     assert [type(decision) for decision in second] == [r.Assigned]
     [failed] = first
     if nonsense == "half a character":
-        # Words that cannot be written down as they are do not make the attempt fail.
+        # A text that cannot be encoded does not always fail the attempt.
         assert isinstance(failed, r.Rejected | r.AttemptFailed)
     elif nonsense == "names in a list":
         assert isinstance(failed, r.AttemptFailed | r.Assigned)
@@ -117,7 +117,7 @@ def test_invalid_answer_fails_only_its_pod(nonsense: str) -> None:
 
 
 class RaisingSort(QueueSortPlugin):
-    """Cannot place pods named ``odd``; what it makes of others cannot always be compared."""
+    """Raises for pods named ``odd``; other keys are not always comparable."""
 
     name: ClassVar[str] = "RaisingSort"
     api_version: ClassVar[int] = 1
@@ -141,7 +141,7 @@ def test_raising_queue_sort_does_not_stop_scheduling() -> None:
 
 
 class Second(PermitPlugin):
-    """Asked after another Permit plugin, and blameless."""
+    """Runs after another Permit plugin."""
 
     name: ClassVar[str] = "Second"
     api_version: ClassVar[int] = 1

@@ -1,4 +1,4 @@
-"""Plugins are called by the fold too: what they raise or say there is the same in every replay."""
+"""Plugin calls of the fold: exceptions and answers are the same in every replay."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.state.profiles import loader
 
 
 class RaisingBooks(ReservePlugin):
-    """Keeps books, badly."""
+    """Raises in every call of the fold."""
 
     name: ClassVar[str] = "RaisingBooks"
     api_version: ClassVar[int] = 1
@@ -40,7 +40,7 @@ class RaisingBooks(ReservePlugin):
 
 
 class AllOrNone(PermitPlugin, ReservePlugin):
-    """Holds every pod; one that gives its room back takes the others with it."""
+    """Makes every pod wait; if one is unreserved, it rejects the others."""
 
     name: ClassVar[str] = "AllOrNone"
     api_version: ClassVar[int] = 1
@@ -107,7 +107,7 @@ def test_answers_given_during_the_fold_become_decisions() -> None:
 
 
 class Fickle(PermitReview):
-    """Lets go what it holds, and then would rather not."""
+    """Allows its waiting pods, and then rejects them."""
 
     name: ClassVar[str] = "Fickle"
     api_version: ClassVar[int] = 1

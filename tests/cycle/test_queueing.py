@@ -1,5 +1,4 @@
-"""A rejected pod is tried again after an event that may help it, and a flood of others wakes
-nothing: for each plugin of the default profile that can reject a pod."""
+"""For each rejecting plugin of the default profile: helpful events queue a pod, others do not."""
 
 from __future__ import annotations
 
@@ -36,9 +35,9 @@ class Case(NamedTuple):
     cluster: tuple[Object, ...]
     pod: Pod
     helps: dict[str, Event]
-    """Each alone makes the pod schedulable."""
+    """Each event alone makes the pod schedulable."""
     heeds: frozenset[str] = frozenset()
-    """Floods that wake the pod though they do not help it: kube-scheduler looks no closer."""
+    """Events that queue the pod although they do not help it, as in kube-scheduler."""
     what: str = ""
 
     @property
@@ -272,7 +271,7 @@ CASES = (
 
 
 def rejected(case: Case) -> Scheduling:
-    """A scheduling in which the pod was tried once and waits."""
+    """A scheduling in which the pod was rejected once."""
     s = default_scheduling()
     s.see(busy_node())
     sees(*case.cluster, case.pod)(s)
@@ -280,7 +279,7 @@ def rejected(case: Case) -> Scheduling:
     assert is_waiting(s), "it is not even rejected"
     queued = s.state.queue.find(KEY)
     assert queued is not None
-    # Of the busy node NodeUnschedulable speaks.
+    # NodeUnschedulable rejects the busy node.
     rejecting = queued.unschedulable_plugins | {queued.gating_plugin}
     assert case.plugin in rejecting <= {case.plugin, "NodeUnschedulable", ""}
     return s
@@ -291,7 +290,7 @@ def is_waiting(s: Scheduling) -> bool:
 
 
 def write_its_condition(s: Scheduling, pod: Pod, number: int) -> None:
-    """What the scheduler itself says on the pod comes back by the watch."""
+    """The watch reports the scheduler's own write to the pod status."""
     condition = PodCondition(type="PodScheduled", status="False", message=f"because {number}")
     status = msgspec.structs.replace(pod.status, conditions=(condition,))
     s.see(msgspec.structs.replace(pod, status=status))
@@ -340,7 +339,7 @@ def test_helpful_event_queues_the_pod(case: Case, event: Event) -> None:
     ],
 )
 def test_registered_event_queues_the_pod(case: Case, name: str) -> None:
-    """So that no flood is left out above without a reason."""
+    """Check that the exceptions above are needed."""
     s = rejected(case)
     FLOODS[name](s, 1)
     assert not is_waiting(s)
@@ -349,8 +348,8 @@ def test_registered_event_queues_the_pod(case: Case, name: str) -> None:
 def test_every_rejecting_plugin_is_covered() -> None:
     plugins = {name: installed().load(name) for name in default_profiles()[0].plugin_names}
     extending = {name for name, plugin in plugins.items() if issubclass(plugin, EnqueueExtensions)}
-    # A pod that names its node is no concern of the scheduler, so NodeName never rejects one that
-    # waits; DefaultPreemption has the test below.
+    # NodeName never rejects a pending pod, because pods with a node name are not scheduled;
+    # DefaultPreemption has the test below.
     assert {case.plugin for case in CASES} == extending - {"NodeName", "DefaultPreemption"}
 
 

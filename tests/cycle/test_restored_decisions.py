@@ -1,4 +1,4 @@
-"""Who goes on from a checkpoint, has remembered much, or nothing, decides the same."""
+"""Decisions are the same after a restore, with warm caches and with empty caches."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def _sessions() -> SessionSpec:
 
 
 class Line:
-    """A state with who decides on it."""
+    """A state and its decider."""
 
     def __init__(self, fold: Fold) -> None:
         self.fold = fold
@@ -63,7 +63,7 @@ class Line:
 
 
 class Run:
-    """A live state, and others that were restored from its checkpoints and go on with its records."""
+    """A live state, and states restored from its checkpoints that fold the same records."""
 
     def __init__(self, random: Random) -> None:
         self._random = random
@@ -100,7 +100,7 @@ class Run:
         self.apply(r.ProfilesLoaded(profiles))
 
     def _decide(self, most: int) -> None:
-        """The same is decided by all, and by one that knows nothing but the state."""
+        """Check that all decide the same, and a new decider, too."""
         for _ in range(most):
             fresh = self._restored()
             if self._random.random() < 0.1:

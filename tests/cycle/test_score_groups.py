@@ -1,4 +1,4 @@
-"""The best nodes found by groups are those found by adding up columns."""
+"""Groups find the same best nodes as sums of columns."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ classes = st.integers(-2, 2)
 
 
 class Named:
-    """Classes that score what they are called."""
+    """Classes with their number as the score."""
 
     def __init__(self, of_row: list[int]) -> None:
         self.of_row: Int64Column = np.array(of_row, np.int64)
@@ -35,7 +35,7 @@ def doubled(present: Int64Column) -> Int64Column:
 
 
 def check(leaders: TopScores, named: Named, groups: ScoreGroups) -> bool:
-    """Whether they were grouped."""
+    """Returns whether the nodes were grouped."""
     best = groups.best(leaders, doubled)
     if best is None:
         return False
@@ -94,5 +94,5 @@ def test_groups_are_dropped_when_numbers_run_out() -> None:
     for row in range(300):
         named.move(row, row)
         grouped += check(leaders, named, groups)
-    # The first is never grouped, and after the last number was given away there are too many.
+    # The first use never groups, and after the last number there are too many groups.
     assert 200 < grouped < 300

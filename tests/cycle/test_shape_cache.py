@@ -1,5 +1,5 @@
-"""What like pods share changes no decision: a decider that has seen everything and one that has
-seen nothing decide the same, and so do both forms of a plugin."""
+"""Shared results change no decision: warm and new deciders decide the same, with both plugin
+forms."""
 
 from __future__ import annotations
 
@@ -132,8 +132,7 @@ def test_failing_scorer_does_not_fail_pod_with_one_feasible_node() -> None:
 
 @pytest.mark.parametrize("arrivals", [1, 40])
 def test_shared_plugin_that_reads_nodes_runs_again_after_changes(arrivals: int) -> None:
-    """What it skipped or turned away while no node had its label counts no more, be it few rows that
-    changed or many."""
+    """Skips and rejections from before a node had the label no longer count."""
     scheduling = Scheduling(RoomForAll, Labelled)
     offers = {"cpu": "4", "pods": "9"}
     scheduling.see(*(a_node(f"n{i}", offers) for i in range(3)))
@@ -156,7 +155,7 @@ def test_shared_plugin_that_reads_nodes_runs_again_after_changes(arrivals: int) 
 
 
 def test_node_that_reuses_a_row_is_counted() -> None:
-    """Also where it is refused as whoever looked at the empty row was told."""
+    """Also if its result equals that of the empty row."""
     scheduling = Scheduling(NodeAffinityPlugin, RoomForAll)
     scheduling.see(*(a_node(f"n{i}") for i in range(3)))
     scheduling.apply(r.ObjectDeleted("Node", "n1"))

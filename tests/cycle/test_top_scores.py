@@ -1,4 +1,4 @@
-"""The best nodes, kept while totals change, are those found by looking at all."""
+"""Incrementally updated best nodes equal those of a full scan."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kinds of events of which a busy cluster has many."""
+"""Frequent events of a busy cluster that help no pending pod."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from tests.plugins.volume_clusters import api
 BUSY = "busy"
 
 Flood = Callable[[Scheduling, int], None]
-"""Lets something happen; the number tells one time from another."""
+"""Applies events; the number is different each time."""
 
 
 def made(kind: str, name: str, namespace: str = "", **fields: Any) -> AnyObject:
-    """An object from fields as the API has them."""
+    """An object from API fields."""
     found = api(kind, name, namespace, **fields)
     assert isinstance(found, AnyObject)
     return found
@@ -39,7 +39,7 @@ def a_node(
 
 
 def busy_node(labels: dict[str, str] | None = None, spec: Any = None, **status: Any) -> AnyObject:
-    """The node on which everything happens. No pod can be scheduled there."""
+    """The node of the events. No pod can be scheduled there."""
     status["allocatable"] = {"cpu": "0", **status.get("allocatable", {})}
     own = {"zone": "z0", **(labels or {})}
     return a_node(BUSY, own, {"unschedulable": True, **(spec or {})}, **status)

@@ -1,4 +1,4 @@
-"""Random small clusters in which pods care about one another, and what happens in them."""
+"""Random small clusters with pod affinity and topology spread constraints, and changes to them."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ P = TypeVar("P", bound=Plugin)
 
 
 class Happening(NamedTuple):
-    """A pod comes to a node, or leaves it; or a node is replaced."""
+    """A pod is added to a node or removed, or a node is replaced."""
 
     pod: Pod | None
     node: Node | None
@@ -59,9 +59,9 @@ class World(NamedTuple):
     choice: list[str]
     """Some of the nodes, in any order."""
     supposed: str
-    """The node on which pods are tried on and off."""
+    """The node on which hypothetical pods are added and removed."""
     guests: list[Pod]
-    """Pods to try on it."""
+    """The hypothetical pods."""
 
 
 labels = st.sampled_from(({"app": "x"}, {"app": "x"}, {"app": "y"}, {"app": "x", "tier": "y"}, {}))
@@ -205,7 +205,7 @@ def worlds(draw: st.DrawFn) -> World:
 
 
 class Stage:
-    """A cluster as asched keeps it, beside the plain lists of what is there."""
+    """A cluster as asched keeps it, and plain lists of its objects."""
 
     def __init__(self, objects: Iterable[Object] = ()) -> None:
         self.cluster = ClusterState()
@@ -227,7 +227,7 @@ class Stage:
         return stage
 
     def happen(self, happening: Happening) -> None:
-        """A pod that is there leaves; one that is not comes."""
+        """Remove the pod if it is present; otherwise add it."""
         table, pod, node = self.cluster.nodes, happening.pod, happening.node
         if node is not None:
             self.nodes[node.name] = node
@@ -248,5 +248,5 @@ class Stage:
 
     @property
     def namespaces(self) -> dict[str, dict[str, str]]:
-        """Labels by namespace, of those that are known."""
+        """Labels of the known namespaces."""
         return {n.name: n.labels for n in self.cluster.objects(Namespace).values()}

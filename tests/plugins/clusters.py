@@ -1,4 +1,4 @@
-"""Random small clusters and pods: narrow value ranges, so that everything collides."""
+"""Random small clusters and pods with narrow value ranges, so that values coincide often."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ def pods(draw: st.DrawFn, uid: str) -> Pod:
 
 @st.composite
 def clusters(draw: st.DrawFn) -> ClusterAndPod:
-    """Up to six nodes, a few pods on them or on nodes that are not there, and a pending pod."""
+    """Up to six nodes, a few pods on them or on missing nodes, and a pending pod."""
     names = NODE_NAMES[: draw(st.integers(1, len(NODE_NAMES)))]
     return ClusterAndPod(
         nodes=[draw(nodes(name)) for name in names],

@@ -1,4 +1,4 @@
-"""Gangs for tests: their PodGroups, their pods, and what became of them."""
+"""Gangs for tests: PodGroups, pods, and the results."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ from tests.state.objects import a_node, a_pod
 from tests.state.profiles import loader
 
 GANGS: tuple[type[Plugin], ...] = (SchedulingGates, GangSort, NodeResourcesFit, GangScheduling)
-"""A profile for gangs, as short as can be."""
+"""A minimal profile for gangs."""
 INTERLEAVED: tuple[type[Plugin], ...] = (SchedulingGates, NodeResourcesFit, GangScheduling)
-"""The same with PrioritySort: gangs whose pods came in turns are tried in turns."""
+"""The same with PrioritySort, which does not keep members of a gang together."""
 
 
 def _meta(name: str, created_s: int) -> ObjectMeta:
@@ -47,7 +47,7 @@ def _meta(name: str, created_s: int) -> ObjectMeta:
 
 
 def a_gang(name: str, min_count: int, created_s: int = 0) -> PodGroup:
-    """Kubernetes' own PodGroup; with ``min_count`` 0 one whose pods are scheduled one by one."""
+    """A native PodGroup; with ``min_count`` 0, its pods are scheduled one by one."""
     gang = GangPolicy(min_count=min_count) if min_count else None
     policy = SchedulingPolicy(gang=gang, basic=None if min_count else BasicPolicy())
     return PodGroup(metadata=_meta(name, created_s), spec=PodGroupSpec(scheduling_policy=policy))
@@ -60,7 +60,7 @@ def a_custom_gang(name: str, min_member: int) -> IncubatorPodGroup:
 
 
 def member(group: str, name: str, cpu: str = "1", **pod: Any) -> Pod:
-    """A pod that names Kubernetes' own PodGroup."""
+    """A pod of a native PodGroup."""
     made = a_pod(name, {"cpu": cpu}, **pod)
     named = PodSchedulingGroup(pod_group_name=group)
     return msgspec.structs.replace(
@@ -69,7 +69,7 @@ def member(group: str, name: str, cpu: str = "1", **pod: Any) -> Pod:
 
 
 def custom_member(group: str, name: str) -> Pod:
-    """A pod that names a custom PodGroup, as kube-batch's pods do."""
+    """A pod of a custom PodGroup, as for kube-batch."""
     made = a_pod(name, {"cpu": "1"})
     named = Annotations(group_name=group)
     return msgspec.structs.replace(
@@ -82,14 +82,14 @@ def gang_pods(group: str, count: int, cpu: str = "1", **pod: Any) -> list[Pod]:
 
 
 def bind(scheduling: Scheduling) -> None:
-    """Every binding that is due succeeds."""
+    """Let all pending bindings succeed."""
     for key, entry in [*scheduling.state.pods.items()]:
         if entry.phase is PodPhase.ASSUMED and key not in scheduling.state.waiting:
             scheduling.apply(r.Bound(key, entry.info.uid, entry.node))
 
 
 def placed(scheduling: Scheduling) -> list[str]:
-    """Names of the pods that have a node and are held by nobody."""
+    """Names of the pods with a node that do not wait at Permit."""
     state = scheduling.state
     return sorted(
         entry.info.name
@@ -103,8 +103,7 @@ def waiting(scheduling: Scheduling) -> list[str]:
 
 
 def settle(scheduling: Scheduling, rounds: int = 12) -> None:
-    """Decide and bind, and let backoffs pass; far less time than after which a rejected pod is tried
-    without any reason."""
+    """Decide, bind and let backoffs expire; less time than the unschedulable timeout."""
     for _ in range(rounds):
         scheduling.decide()
         bind(scheduling)
@@ -116,7 +115,7 @@ def settle(scheduling: Scheduling, rounds: int = 12) -> None:
 def check_replay(
     scheduling: Scheduling, *plugins: type[Plugin], checkpoint_at: int | None = None
 ) -> None:
-    """Decide everything once more, also from a checkpoint at some turn: the same, to the byte."""
+    """Check that a replay decides the same, also from a checkpoint."""
     records: Sequence[r.AnyRecord] = scheduling.records
     fold = Fold(ClusterState(), loader(*plugins))
     judge = ReplayVerifier(fold, complete=True)
@@ -139,7 +138,7 @@ def nodes(scheduling: Scheduling, count: int, cpu: str = "1", first: int = 0) ->
 
 
 def kinds(decisions: Sequence[r.Decision]) -> list[tuple[str, str]]:
-    """What was decided of which pod."""
+    """The decisions by pod."""
     return [
         (type(decision).__name__, decision.key.removeprefix("default/"))
         for decision in decisions

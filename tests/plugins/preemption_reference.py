@@ -1,4 +1,4 @@
-"""Preemption on one node at a time, plainly: what the fast dry run must agree with.
+"""A simple implementation of preemption on one node: the reference for the dry run.
 
 Only cpu and the number of pods matter here, which is enough to make victims compete.
 """
@@ -17,7 +17,7 @@ _LATEST = datetime.max.replace(tzinfo=UTC)
 
 
 class Room(NamedTuple):
-    """A node: what it offers, who is on it, and who is nominated to it."""
+    """A node with its capacity, its pods and the pods nominated to it."""
 
     cpu_milli: int
     allowed_pods: int
@@ -40,7 +40,7 @@ def has_room(room: Room, pod: Pod, pods: Sequence[Pod]) -> bool:
 
 
 def fits(room: Room, pod: Pod, pods: Sequence[Pod]) -> bool:
-    """With the nominated pods that come before it, and without them."""
+    """Whether it fits with and without the nominated pods of higher priority."""
     guests = [
         g for g in room.nominated if g.spec.priority >= pod.spec.priority and g.uid != pod.uid
     ]
@@ -66,7 +66,7 @@ def violating_pods(pods: Sequence[Pod], budgets: Sequence[PodDisruptionBudget]) 
 
 
 def choice(room: Room, pod: Pod, budgets: Sequence[PodDisruptionBudget]) -> Choice | None:
-    """Whom to evict; None where it would not help."""
+    """The victims; None if preemption does not help."""
     potential = sorted(
         (p for p in room.pods if p.spec.priority < pod.spec.priority), key=importance
     )

@@ -1,4 +1,4 @@
-"""The documents in which kube-scheduler's answers were recorded, held against single plugins."""
+"""Compares single plugins with the recorded answers of kube-scheduler."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ TOPICS = (
     "mixed",
     "edge",
 )
-"""All that were recorded."""
+"""All recorded documents."""
 
 
 class Comparison(Protocol):
-    """Plugins of one document against its cases."""
+    """Compares plugins with the cases of one document."""
 
     def differences(self, case: Case) -> Iterable[str]:
-        """Readable lines; none where the plugins answer as recorded."""
+        """Readable differences; none if the plugins answer as recorded."""
 
 
 def assert_as_recorded(

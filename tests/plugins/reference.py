@@ -1,4 +1,4 @@
-"""What each plugin must answer for one node, written plainly on the API objects.
+"""Simple implementations of the plugins for one node, on the API objects.
 
 Nothing here knows of columns; amounts are Python integers, wrapped to 64 bits only where Go wraps.
 """
@@ -24,7 +24,7 @@ UNRESOLVABLE = "UnschedulableAndUnresolvable"
 
 
 class NodeView(NamedTuple):
-    """One node with the pods that count on it."""
+    """One node with its pods."""
 
     node: Node
     pods: list[PodInfo]
@@ -43,12 +43,12 @@ def view(nodes: Sequence[Node], bound: Sequence[Pod], name: str) -> NodeView:
 
 
 def wrapped(number: int) -> int:
-    """As a signed 64-bit product overflows in Go."""
+    """Signed 64-bit overflow as in Go."""
     return (number + 2**63) % 2**64 - 2**63
 
 
 def quotient(dividend: int, divisor: int) -> int:
-    """As Go divides: towards zero."""
+    """Division towards zero as in Go."""
     magnitude = abs(dividend) // divisor
     return magnitude if dividend >= 0 else -magnitude
 
@@ -103,7 +103,7 @@ def node_affinity(pod: PodInfo, here: NodeView) -> Refusal | None:
 
 
 def parses(term: NodeSelectorTerm) -> bool:
-    """Of what the strategies make: enough values, whole numbers, no spaces, known names."""
+    """Whether the drawn terms are valid: enough values, integers, known names."""
     for r in term.match_expressions:
         counts = {"In": {1, 2}, "NotIn": {1, 2}, "Exists": {0}, "DoesNotExist": {0}}
         if len(r.values) not in counts.get(r.operator, {1}) or r.operator == "Like":
@@ -171,7 +171,7 @@ def preference(pod: PodInfo, here: NodeView) -> int:
 def scored(
     pod: PodInfo, here: NodeView, weights: dict[str, int], *, assume: bool
 ) -> list[tuple[int, int, int, int]]:
-    """(used, asked, offered, weight) of the resources that count on this node."""
+    """(used, requested, allocatable, weight) of the resources that count on this node."""
     found = []
     for name, weight in weights.items():
         used = here.used(name)

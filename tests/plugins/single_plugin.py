@@ -1,4 +1,4 @@
-"""One plugin at a time: build it, run its filter or its score as the framework would."""
+"""Runs the filter or score of a single plugin as the framework does."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ P = TypeVar("P", bound=Plugin)
 
 
 def build(plugin: type[P], arguments: Mapping[str, Any] | None = None) -> P:
-    """The plugin with these arguments. Raises ValueError where it refuses them."""
+    """The plugin with these arguments. Raises ValueError for invalid ones."""
     return plugin(
         parse_arguments(plugin, dict(arguments or {})),
         ProfileHandle(ClusterState(), "default-scheduler"),
@@ -40,7 +40,7 @@ def build(plugin: type[P], arguments: Mapping[str, Any] | None = None) -> P:
 
 
 def table_of(nodes: Sequence[Node], pods: Sequence[Pod] = ()) -> NodeTable:
-    """The node table of a cluster; pods without a node and finished ones are left out."""
+    """The node table of a cluster, without unassigned and finished pods."""
     table = NodeTable()
     for node in nodes:
         table.set_node(node)
@@ -51,19 +51,19 @@ def table_of(nodes: Sequence[Node], pods: Sequence[Pod] = ()) -> NodeTable:
 
 
 def rows_of(table: NodeTable, names: Sequence[str]) -> Nodes:
-    """Some nodes by name, in the order given."""
+    """Some nodes by name, in this order."""
     return table.take(np.array([table.row_of(name) for name in names], np.intp))
 
 
 def pre_filter(plugin: Plugin, state: CycleState, pod: PodInfo, nodes: Nodes) -> PreFilterResult:
-    """What PreFilter answers; success from a plugin without one."""
+    """The PreFilter result; success for a plugin without PreFilter."""
     if isinstance(plugin, PreFilterPlugin):
         return plugin.pre_filter(state, pod, nodes)
     return PreFilterResult()
 
 
 def rejections(plugin: FilterAllPlugin, pod: PodInfo, nodes: Nodes) -> dict[str, Status]:
-    """The status of every node that the plugin refuses, PreFilter run first and its Skip heeded."""
+    """The status of every node that the plugin rejects, after PreFilter."""
     state = CycleState()
     if not pre_filter(plugin, state, pod, nodes).status.is_success:
         return {}
@@ -80,14 +80,14 @@ def rejections(plugin: FilterAllPlugin, pod: PodInfo, nodes: Nodes) -> dict[str,
 
 
 class Scores(NamedTuple):
-    """Scores by row, before and after normalising."""
+    """Scores by row, before and after normalization."""
 
     raw: list[int]
     normalized: list[int]
 
 
 def scores(plugin: ScoreAllPlugin, pod: PodInfo, nodes: Nodes) -> Scores | None:
-    """The scores of all ``nodes``, or None where PreScore says Skip."""
+    """The scores of ``nodes``; None if PreScore returns Skip."""
     state = CycleState()
     status = plugin.pre_score(state, pod, nodes) if isinstance(plugin, PreScorePlugin) else SUCCESS
     if status.is_skip:

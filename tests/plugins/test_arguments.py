@@ -1,4 +1,4 @@
-"""Arguments: defaults as kube-scheduler 1.36, and a clear refusal, with its place, of the rest."""
+"""Plugin arguments: defaults of kube-scheduler 1.36, and errors that name the field."""
 
 from __future__ import annotations
 
@@ -136,12 +136,12 @@ def a_pod(cpu: str) -> PodInfo:
 @pytest.mark.parametrize(
     ("points", "expected"),
     [
-        # 10%, 50% and 100% used; beyond the last point, and before the first, the line is flat.
+        # 10%, 50% and 100% used; the line is flat before the first and after the last point.
         ([(0, 0), (100, 10)], [10, 50, 100]),
         ([(0, 10), (100, 0)], [90, 50, 0]),
         ([(40, 3), (60, 8)], [30, 55, 80]),
         ([(70, 5)], [50, 50, 50]),
-        # Falling lines are divided towards zero: 100 + -100*10/30 is 67, not 66.
+        # Falling lines round towards zero: 100 + -100*10/30 is 67, not 66.
         ([(0, 10), (30, 0)], [67, 0, 0]),
     ],
 )

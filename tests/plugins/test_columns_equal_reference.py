@@ -1,4 +1,4 @@
-"""The columnar answer of every plugin equals a plain one per node, for all nodes and for some."""
+"""Columnar plugins equal the reference per node, for all nodes and for subsets."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _WEIGHTS = {"cpu": 3, GPU: 5, "memory": 1}
 
 
 def _questions(drawn: ClusterAndPod) -> list[Nodes]:
-    """What to ask about: all rows, after a node went and came back; and a choice of rows."""
+    """All rows after a node was removed and added again, and a subset of rows."""
     table = table_of(drawn.nodes, drawn.bound)
     if len(drawn.nodes) > 1:
         table.remove_node(drawn.nodes[0].name)
@@ -64,7 +64,7 @@ def test_filters(plugin: type[FilterAllPlugin], one_node: OneNode) -> None:
                 for name in nodes.names
             }
             if pre_filter(built, CycleState(), drawn.pod, nodes).status.is_rejection:
-                # The pod is refused as a whole, so no node may suit it.
+                # PreFilter rejects the pod, so no node may pass.
                 assert all(refusals.values())
             else:
                 assert got == {name: refusal for name, refusal in refusals.items() if refusal}
@@ -144,7 +144,7 @@ def test_balanced_allocation_scores(drawn: ClusterAndPod) -> None:
 
 
 def _sums_overflow(drawn: ClusterAndPod) -> bool:
-    """Above 64 bits kube-scheduler's sums wrap and asched's do not: nothing to compare."""
+    """Above 64 bits, sums wrap in kube-scheduler but not in asched."""
     pods = [PodInfo(pod) for pod in drawn.bound] + [drawn.pod]
     return any(
         sum(amounts.get(name, 0) for amounts in (p.shape.scoring_asks for p in pods)) >= 2**63
@@ -155,7 +155,7 @@ def _sums_overflow(drawn: ClusterAndPod) -> bool:
 def _check_scores(
     drawn: ClusterAndPod, plugin: ScoreAllPlugin, one_node: Any, *, reverse: bool | None = None
 ) -> None:
-    """``one_node`` None: the plugin must skip. ``reverse`` None: it must not normalise."""
+    """``one_node`` None: the plugin must skip. ``reverse`` None: it must not normalize."""
     questions = _questions(drawn)
     for nodes in questions:
         got = scores(plugin, drawn.pod, nodes)

@@ -1,4 +1,4 @@
-"""DefaultPreemption: who may preempt, whom, where, what is said, and what happens meanwhile."""
+"""DefaultPreemption: eligibility, victims, candidate nodes, messages and waiting for evictions."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ BY_SCHEDULER = PodCondition(type="DisruptionTarget", status="True", reason="Pree
 
 
 def on(node: str, name: str, cpu: str = "2", *, priority: int = 0, minute: int = 0) -> Pod:
-    """A pod that runs on a node since some minute."""
+    """A pod that runs on a node since ``minute``."""
     pod = a_pod(name, {"cpu": cpu}, on=node, priority=priority, labels={"app": name})
     status = msgspec.structs.replace(pod.status, start_time=START + timedelta(minutes=minute))
     return msgspec.structs.replace(pod, status=status)
@@ -105,7 +105,7 @@ def test_ineligible_pod_does_not_preempt() -> None:
         ({"conditions": (BY_SCHEDULER,), "deleted_at": START}, False, True),
         ({"conditions": (), "deleted_at": START}, False, False),
         ({"conditions": (BY_SCHEDULER,), "deleted_at": None}, False, False),
-        # The node is hopeless by now: there is no use waiting for it.
+        # The nominated node is unresolvable now, so the pod does not wait for it.
         ({"conditions": (BY_SCHEDULER,), "deleted_at": START}, True, False),
     ],
 )
@@ -256,7 +256,7 @@ def test_search_ends_with_enough_candidates() -> None:
             node = f"n{number}"
             scheduling.see(a_node(node), on(node, f"low{number}", "4", priority=number))
         found.add(rejection(scheduling, urgent()).nominated_node)
-    # The best of two neighbours is never the worst but one, nor always the best of all.
+    # The draw is neither always the best nor always the second worst.
     assert found <= {"n0", "n1", "n2", "n3", "n4"}
     assert len(found) > 1
 
@@ -352,7 +352,7 @@ def test_preemptor_waits_for_evictions_while_others_are_scheduled() -> None:
     scheduling.see(a_pod("small"))
     assert nodes_of(scheduling.decide()) == {"default/small": "m"}
     scheduling.pass_time(20)
-    # Room appears with the first victim gone, but the other eviction is still under way.
+    # The pod would fit after the first eviction, but the other is still in progress.
     gone(scheduling, "a")
     assert list(scheduling.state.queue.gated) == ["default/urgent"]
     assert scheduling.decide() == []
@@ -431,7 +431,7 @@ def test_nominations_of_lower_priority_are_cleared() -> None:
 
 
 class Doorkeeper(PermitPlugin, ReservePlugin):
-    """Holds every pod of low priority back for a long time."""
+    """Makes every pod of low priority wait for a long time."""
 
     name: ClassVar[str] = "Doorkeeper"
     api_version: ClassVar[int] = 1
@@ -491,7 +491,7 @@ def test_victims_have_key_and_uid() -> None:
 
 
 def test_message_without_potential_victims_equals_dry_run_message() -> None:
-    """A lesser pod on a node that is too small anyway is what makes the difference."""
+    """The difference is a pod of lower priority on a node that is too small."""
 
     def message(*lesser: Pod) -> str:
         scheduling = Scheduling(*PLUGINS)

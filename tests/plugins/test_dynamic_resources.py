@@ -1,4 +1,4 @@
-"""DynamicResources: pods without claims pass, with kube-scheduler's words; others are told no."""
+"""DynamicResources: pods without claims pass; others are rejected."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.plugins.volume_clusters import a_node, a_pod, build, cluster_of
 
 
 class NoStatuses:
-    """Statuses of no node."""
+    """No rejected nodes."""
 
     def status(self, node_name: str) -> Status | None:
         return None

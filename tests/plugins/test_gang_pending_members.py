@@ -1,5 +1,4 @@
-"""Who of a gang counts as asleep follows from the state alone: a replay decides the same, from the start
-and from a checkpoint."""
+"""GANG_PENDING members follow from the state: replays decide the same, also from a checkpoint."""
 
 from __future__ import annotations
 
@@ -19,7 +18,7 @@ from tests.state.profiles import loader
 
 
 class Doorkeeper(PreEnqueuePlugin, EnqueueExtensions):
-    """Pods that ask to go through the door wait until there is one."""
+    """Gates pods with a label until an object exists."""
 
     name: ClassVar[str] = "Doorkeeper"
     api_version: ClassVar[int] = 1
@@ -33,7 +32,7 @@ class Doorkeeper(PreEnqueuePlugin, EnqueueExtensions):
 
 
 def _two_asleep(*plugins: type[Plugin], too_big: str) -> Scheduling:
-    """a and b sleep because c is refused; e comes, is held, and wakes them before their backoff is over."""
+    """a and b are pending because c is rejected; e waits at Permit and activates them early."""
     scheduling = Scheduling(*plugins)
     nodes(scheduling, 4)
     scheduling.pass_time(1)

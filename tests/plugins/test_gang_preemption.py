@@ -1,4 +1,4 @@
-"""Members of a gang evict nobody where the gang would be incomplete all the same."""
+"""Members of a gang do not evict pods if the gang would stay incomplete."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ PLUGINS: tuple[type[Plugin], ...] = (
 
 
 def busy(scheduling: Scheduling, *priorities: int, cpu: str = "1", first: int = 0) -> None:
-    """Nodes of one core, each used by a pod of that priority."""
+    """Nodes with one core, each used by a pod of this priority."""
     for number, priority in enumerate(priorities, first):
         node = a_node(
             f"n{number}",
@@ -68,7 +68,7 @@ def messages(decisions: Iterable[r.Decision]) -> list[str]:
 
 
 def evict(scheduling: Scheduling) -> int:
-    """Every eviction that is due is carried out. Returns how many those are."""
+    """Carry out all pending evictions. Returns their number."""
     due = len(scheduling.state.evictions)
     for uid, eviction in [*scheduling.state.evictions.items()]:
         scheduling.apply(r.EvictionSucceeded(eviction.victim.key, uid))
@@ -77,7 +77,7 @@ def evict(scheduling: Scheduling) -> int:
 
 
 def evicted_until_complete(scheduling: Scheduling) -> int:
-    """Time passes, with all evictions, until none are due. Returns how many those were."""
+    """Let time pass and carry out evictions until there are none. Returns their number."""
     settle(scheduling, rounds=2)
     evicted = 0
     while due := evict(scheduling):
@@ -87,21 +87,21 @@ def evicted_until_complete(scheduling: Scheduling) -> int:
 
 
 def apart(pod: Pod) -> Pod:
-    """No two of them on one node."""
+    """Anti-affinity: at most one per node."""
     like = LabelSelector(match_labels=pod.labels)
     term = PodAffinityTerm(label_selector=like, topology_key=HOSTNAME)
     return _with(pod, affinity=Affinity(pod_anti_affinity=PodAffinity(required=(term,))))
 
 
 def spread(pod: Pod) -> Pod:
-    """As many on each node, give or take one."""
+    """Topology spread by host with maxSkew 1."""
     like = LabelSelector(match_labels=pod.labels)
     evenly = TopologySpreadConstraint(topology_key=HOSTNAME, label_selector=like)
     return _with(pod, topology_spread_constraints=(evenly,))
 
 
 def nominated(pod: Pod, node: str) -> Pod:
-    """As the API shows a pod for which room was being made before."""
+    """A pod with a nomination in its status."""
     status = msgspec.structs.replace(pod.status, nominated_node_name=node)
     return msgspec.structs.replace(pod, status=status)
 
@@ -120,7 +120,7 @@ def test_incomplete_gang_evicts_no_pod() -> None:
         "0/3 nodes are available: 3 Insufficient cpu. " + GANG_INCOMPLETE.format("default/a", 2, 3)
     )
     assert not scheduling.state.nominator
-    # Another node makes it possible: then all are evicted who have to be.
+    # With another node the gang is feasible, so all its victims are evicted.
     busy(scheduling, 0, first=3)
     assert evicted_until_complete(scheduling) == 3
     assert placed(scheduling) == ["a0", "a1", "a2", "user2"]
@@ -129,7 +129,7 @@ def test_incomplete_gang_evicts_no_pod() -> None:
 
 @pytest.mark.parametrize("cpu", ["1", "3"])
 def test_dry_run_places_all_missing_members(cpu: str) -> None:
-    """Whether a member alone takes a node or three of them do."""
+    """With one member or three members per node."""
     scheduling = Scheduling(*PLUGINS)
     size = int(cpu)
     busy(scheduling, *[0] * 3, cpu=cpu)
@@ -148,7 +148,7 @@ def test_dry_run_uses_free_room() -> None:
 
 
 def test_dry_run_respects_nominated_pods() -> None:
-    """What is made free for another gang is not counted once more."""
+    """Room that is nominated to another gang does not count."""
     scheduling = Scheduling(*PLUGINS)
     busy(scheduling, 0, 0, 0)
     scheduling.see(a_gang("a", 2), *gang_pods("a", 2, priority=5))
@@ -158,7 +158,7 @@ def test_dry_run_respects_nominated_pods() -> None:
 
 
 def test_dry_run_places_members_of_other_shapes() -> None:
-    """Room for the small one alone is none for the gang."""
+    """Room for the small member alone is not enough."""
     scheduling = Scheduling(*PLUGINS)
     busy(scheduling, 0, 0, cpu="2")
     pods = [
@@ -186,7 +186,7 @@ def test_dry_run_respects_anti_affinity_between_members() -> None:
 
 
 def test_members_with_anti_affinity_preempt_on_enough_nodes() -> None:
-    """The second on a node is in order once there is one on the other."""
+    """maxSkew allows a second member on a node once the other node has one."""
     scheduling = Scheduling(*PLUGINS)
     busy(scheduling, 0, 0, cpu="2")
     pods = gang_pods("a", 4, priority=5, labels={"app": "a"})
@@ -195,7 +195,7 @@ def test_members_with_anti_affinity_preempt_on_enough_nodes() -> None:
 
 
 def test_last_missing_member_preempts_without_dry_run() -> None:
-    """Also of a gang that is running already."""
+    """Also for a gang that is already running."""
     scheduling = Scheduling(*PLUGINS)
     busy(scheduling, 0, 9, 9)
     there = [_with(pod, node_name="n1") for pod in gang_pods("a", 2, "0", priority=5)]
@@ -204,7 +204,7 @@ def test_last_missing_member_preempts_without_dry_run() -> None:
 
 
 def test_answers_of_dropped_preemption_are_discarded() -> None:
-    """A member of a less important gang, held at Permit, would give its place back for nothing."""
+    """A waiting member of a less important gang must not be rejected in vain."""
     scheduling = Scheduling(*PLUGINS)
     busy(scheduling, 9)
     scheduling.see(a_node("n1", {"cpu": "1", "memory": "8Gi", "pods": "110"}))
@@ -231,7 +231,7 @@ def a_gpu_node(name: str) -> Node:
 
 
 def test_event_for_sibling_queues_member_that_did_not_evict() -> None:
-    """The sibling was not tried: what it lacks, nobody was told."""
+    """The sibling was not tried, so its rejecting plugins are unknown."""
     scheduling = Scheduling(*PLUGINS)
     busy(scheduling, 0, cpu="2")
     pods = [member("a", "big", "2", priority=6), wants_gpu("a", "small", priority=5)]
@@ -251,7 +251,7 @@ def test_event_for_sibling_queues_member_that_did_not_evict() -> None:
 
 
 def test_only_member_that_did_not_evict_is_retried_after_backoff() -> None:
-    """Whatever happens, and however large the gang is."""
+    """After any event, and for any size of the gang."""
     scheduling = Scheduling(*PLUGINS)
     busy(scheduling, 0, 0, 9)
     scheduling.see(a_gang("a", 5), *gang_pods("a", 5, priority=5))
@@ -267,7 +267,7 @@ def test_only_member_that_did_not_evict_is_retried_after_backoff() -> None:
 
 
 def test_member_that_did_not_evict_counts_for_siblings() -> None:
-    """Where there are more than needed, each may be one of those who find room together."""
+    """If there are more members than needed, each may be one of those that fit."""
     scheduling = Scheduling(*PLUGINS)
     busy(scheduling, 0, 9, cpu="2")
     big = [member("a", f"big{n}", "2", priority=6) for n in range(2)]
@@ -275,21 +275,21 @@ def test_member_that_did_not_evict_counts_for_siblings() -> None:
     assert victims(scheduling.decide()) == []
     standings = scheduling.state.group_members(PodGroupKey("default/a", native=True)).statuses
     assert [*standings.values()].count(MemberStatus.GANG_INFEASIBLE) == 2
-    # For the first of them there are two places now: its own, and the other's.
+    # The first has room on two nodes now: its own and the other's.
     busy(scheduling, 0, cpu="2", first=2)
     assert evicted_until_complete(scheduling) == 2
     assert {"big0", "big1"} <= {*placed(scheduling)}
 
 
 def test_potential_victims_of_important_sibling_do_not_count() -> None:
-    """While the less important one is the only one that is tried, it asks for both."""
+    """The less important member is tried alone, and runs the check for both."""
     scheduling = Scheduling(*PLUGINS)
     scheduling.see(a_gpu_node("g"), a_gang("a", 2), wants_gpu("a", "high", priority=7))
     busy(scheduling, 9, cpu="2")
     scheduling.see(member("a", "low", "2", priority=5))
     scheduling.decide()
     settle(scheduling, rounds=2)
-    # Another takes the room that the more important one gave back.
+    # Another pod takes the room that the more important member released.
     taken = a_pod("between", {"cpu": "1", GPU: "1"}, on="g", priority=6)
     scheduling.see(taken)
     busy(scheduling, 0, cpu="2", first=1)
@@ -298,7 +298,7 @@ def test_potential_victims_of_important_sibling_do_not_count() -> None:
 
 
 def test_nominated_siblings_count_once() -> None:
-    """By an earlier leader, say: as those who need room, not also as those who have it."""
+    """For example by an earlier leader: they count as missing, not as nominated."""
     scheduling = Scheduling(*PLUGINS)
     busy(scheduling, 0, 0, 0)
     first, *others = gang_pods("a", 3, priority=5)
@@ -312,7 +312,7 @@ def test_nominated_siblings_count_once() -> None:
 
 
 def test_assigned_sibling_is_not_removed() -> None:
-    """Less important than the others as it may be: the gang needs it."""
+    """Even if it is less important than the others: the gang needs it."""
     scheduling = Scheduling(*PLUGINS)
     scheduling.see(a_node("n0", {"cpu": "1", "memory": "8Gi", "pods": "110"}))
     busy(scheduling, 0, first=1)
@@ -337,7 +337,7 @@ def test_nomination_of_less_important_sibling_counts_once() -> None:
 
 @pytest.mark.parametrize("which", [0, 1])
 def test_sibling_may_use_its_former_nomination(which: int) -> None:
-    """It is supposed there once, whichever of the two is tried first."""
+    """It counts there once, whichever of the two is tried first."""
     scheduling = Scheduling(*PLUGINS)
     busy(scheduling, 0, cpu="4")
     pods = gang_pods("a", 2, priority=5)
@@ -368,21 +368,21 @@ def test_large_gang_preempts_on_many_nodes() -> None:
 
 
 def test_preemptor_continues_while_siblings_wait_at_permit() -> None:
-    """Where the backoff is longer than they are held, the gang would be complete never."""
+    """Otherwise a backoff longer than the Permit timeout would never complete the gang."""
     scheduling = Scheduling(*PLUGINS)
     scheduling.see(a_node("free", {"cpu": "1", "memory": "8Gi", "pods": "110"}))
     busy(scheduling, 0)
     scheduling.see(a_gang("a", 2), *gang_pods("a", 2, priority=5))
     assert victims(scheduling.decide()) == ["user0"]
     assert evict(scheduling) == 1
-    # No time has passed: the backoff of who was rejected has not.
+    # No time has passed, so the backoff of the rejected pod is not over.
     scheduling.decide()
     assert placed(scheduling) == ["a0", "a1"]
     check_replay(scheduling, *PLUGINS)
 
 
 def test_room_of_rejected_waiting_pod_is_used_immediately() -> None:
-    """Nobody is evicted where Permit turns a pod away, so nothing but the nomination tells who waits."""
+    """A rejection at Permit evicts no pod, so only the nomination shows the preemptor."""
     scheduling = Scheduling(*PLUGINS)
     offers = {"cpu": "1", "memory": "8Gi", "pods": "110"}
     scheduling.see(a_node("n0", offers), a_gang("b", 2), *gang_pods("b", 2, priority=1))

@@ -1,4 +1,4 @@
-"""Random gangs in random rooms: none is ever bound in part, and where there is room they run."""
+"""Random gangs and clusters: no gang is bound in part, and gangs that fit run."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ MEMORY = {"memory": "64Gi", "pods": "110"}
 
 
 class Plan(NamedTuple):
-    """A gang whose pods are all alike."""
+    """A gang of identical pods."""
 
     name: str
     size: int
@@ -62,11 +62,11 @@ def plans(draw: st.DrawFn) -> list[Plan]:
 class Run(NamedTuple):
     plans: list[Plan]
     created: list[int]
-    """When each gang's PodGroup was made."""
+    """Creation time of each PodGroup."""
     rooms: list[int]
     """Cores of each node."""
     steps: list[int]
-    """Which pod comes, or what else happens, one after the other."""
+    """New pods and other events in order."""
 
 
 runs = st.builds(
@@ -79,7 +79,7 @@ runs = st.builds(
 
 
 def in_part(scheduling: Scheduling, plan: Plan) -> bool:
-    """Whether some pods of the gang are bound, or to be bound, and too few for it to run."""
+    """Whether some pods of the gang are assigned, but fewer than its minimum count."""
     state = scheduling.state
     through = [
         key
@@ -90,8 +90,8 @@ def in_part(scheduling: Scheduling, plan: Plan) -> bool:
 
 
 def play(run: Run, *plugins: type[Plugin], bindings_fail: bool = False) -> Scheduling:
-    """Pods come in any order, in between it is decided, bindings succeed, time passes. Where
-    ``bindings_fail``, some do."""
+    """Add pods in any order; in between decide, bind and let time pass. With ``bindings_fail``,
+    some bindings fail."""
     scheduling = Scheduling(*plugins)
     for number, cores in enumerate(run.rooms):
         scheduling.see(a_node(f"n{number}", {"cpu": str(cores), **MEMORY}))
@@ -126,7 +126,7 @@ def fail_a_binding(scheduling: Scheduling) -> None:
 
 
 def would_run_alone(scheduling: Scheduling, plan: Plan, *plugins: type[Plugin]) -> bool:
-    """Whether the gang gets its nodes where there is nobody but it and what runs already."""
+    """Whether the gang fits next to the running pods alone."""
     alone = Scheduling(*plugins)
     state = scheduling.state
     for row, name in enumerate(state.nodes.names):
@@ -159,7 +159,7 @@ def test_gang_is_scheduled_completely_or_not_at_all(
             entry.node and entry.info.name.startswith(plan.name)
             for entry in scheduling.state.pods.values()
         )
-        # Where there is room for a gang, it is not left waiting.
+        # A gang that fits does not wait.
         assert runs_now or not would_run_alone(scheduling, plan, *plugins)
     check_replay(scheduling, *plugins, checkpoint_at=cut)
 
@@ -167,7 +167,7 @@ def test_gang_is_scheduled_completely_or_not_at_all(
 @settings(max_examples=30)
 @given(run=runs, cut=st.integers(0, 50))
 def test_no_pod_waits_at_permit_in_the_end(run: Run, cut: int) -> None:
-    """Lower gangs lose pods to higher ones here, and bindings fail."""
+    """Includes preemption between gangs and failing bindings."""
     plugins: tuple[type[Plugin], ...] = (*GANGS[:3], DefaultPreemption, GANGS[3])
     scheduling = play(run, *plugins, bindings_fail=True)
     for _ in range(8):

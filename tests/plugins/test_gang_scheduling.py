@@ -1,4 +1,4 @@
-"""Gangs get their nodes all together, or none does."""
+"""All-or-nothing scheduling of gangs."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ from tests.state.profiles import profile_of
 
 
 class Counting(GangScheduling):
-    """Counts how often it looks a gang up."""
+    """Counts lookups of gangs."""
 
     api_version: ClassVar[int] = 1
     questions: ClassVar[int] = 0
@@ -75,7 +75,7 @@ def test_pods_wait_for_min_count() -> None:
     nodes(scheduling, 3)
     scheduling.see(a_gang("a", 3), *gang_pods("a", 2))
     assert scheduling.decide() == []
-    # The name of another group's pods counts for nothing.
+    # Pods of another group do not count.
     scheduling.see(a_gang("b", 9), member("b", "b0"))
     assert scheduling.decide() == []
     scheduling.see(member("a", "a2"))
@@ -143,7 +143,7 @@ def test_complete_gang_is_allowed_immediately() -> None:
         [("Assigned", "a0")],
         [("Assigned", "a1")],
     ]
-    # Nobody is bound before all have a place, and then all are, in one batch of the journal.
+    # No pod is bound before all have a node; then all are, in one journal batch.
     assert kinds([*batches[3]]) == [
         ("PermitAllowed", "a2"),
         ("PermitAllowed", "a0"),
@@ -195,7 +195,7 @@ def test_later_members_reserve_nothing_after_a_rejection() -> None:
 
 
 def test_cost_of_a_pod_does_not_grow_with_gang_size() -> None:
-    """Counted in questions to the plugin, which no noise of the machine touches."""
+    """Counts calls, which do not depend on the load of the machine."""
     asked: dict[int, int] = {}
     for size in (20, 80):
         Counting.questions = 0
@@ -249,7 +249,7 @@ def test_incomplete_gang_is_retried_when_it_fits() -> None:
 
 
 def test_retried_member_activates_siblings() -> None:
-    """As long as the member that does not fit finds no node, nobody else takes room for the gang."""
+    """While one member does not fit, the other members reserve nothing."""
     scheduling = Scheduling(*GANGS)
     nodes(scheduling, 3)
     scheduling.see(a_gang("a", 3), *gang_pods("a", 2), member("a", "big", "2"))
@@ -308,7 +308,7 @@ def test_failed_binding_is_retried() -> None:
 
 
 def _holding() -> Scheduling:
-    """a0 is held; a1 waits for an eviction."""
+    """a0 waits at Permit; a1 waits for an eviction."""
     scheduling = Scheduling(*GANGS[:3], DefaultPreemption, GangScheduling)
     nodes(scheduling, 2)
     scheduling.see(a_pod("old", {"cpu": "1"}, on="n0", priority=-1))
@@ -350,7 +350,7 @@ def test_gang_is_rejected_after_permit_timeout() -> None:
 
 
 def test_complete_gang_is_allowed_after_deadline() -> None:
-    """The process ended when the last of its pods had a place, and the next one started later."""
+    """The process stops when the last member has a node, and the next one starts later."""
     scheduling = Scheduling(*GANGS)
     nodes(scheduling, 2)
     scheduling.see(a_gang("a", 2), *gang_pods("a", 2))
@@ -403,7 +403,7 @@ def test_group_that_is_no_longer_a_gang_allows_its_pods() -> None:
 
 
 class Veto(PermitPlugin):
-    """Holds the pod with the label ``veto`` for five seconds."""
+    """Makes the pod with the label ``veto`` wait for five seconds."""
 
     name: ClassVar[str] = "Veto"
     api_version: ClassVar[int] = 1
@@ -445,7 +445,7 @@ def test_raising_review_rejects_waiting_pods() -> None:
 
 
 def conditions(scheduling: Scheduling) -> list[DecidedGroupCondition]:
-    """All that was said, in order."""
+    """All conditions in order."""
     return [
         condition
         for record in scheduling.records

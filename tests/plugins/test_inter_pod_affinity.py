@@ -1,4 +1,4 @@
-"""InterPodAffinity against what it must answer for one node, written plainly; and its rules."""
+"""InterPodAffinity against a simple reference, and its rules."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Pair = tuple[str, str]
 
 
 class Placed(NamedTuple):
-    """A pod on a node; or, with -1, one that is taken off it again."""
+    """A pod added to a node; with -1, removed from it."""
 
     pod: Pod
     node: Node
@@ -54,7 +54,7 @@ class Reference:
         self.placed = [*here, *supposed]
 
     def means(self, owner: Pod, term: PodAffinityTerm, other: Pod) -> bool:
-        """Whether a term of ``owner`` speaks of ``other``."""
+        """Whether a term of ``owner`` selects ``other``."""
         selector = term.namespace_selector
         named = set(term.namespaces)
         if not named and selector is None:
@@ -68,7 +68,7 @@ class Reference:
             and selector is not None
             and (selector.match_labels or selector.match_expressions)
         ):
-            # For the incoming pod a selector stands for the namespaces that it selects now.
+            # For the incoming pod, a selector is resolved to the namespaces that match now.
             selected = False
         return (
             (other.namespace in named or selected)
@@ -117,7 +117,7 @@ class Reference:
         return near, apart, existing
 
     def worth(self, hard_weight: int) -> Counter[Pair] | None:
-        """Points by pair; None where nothing gives any."""
+        """Score by topology pair; None if no term counts."""
         points: Counter[Pair] = Counter()
         for other, node, _ in self.placed:
             given = [
@@ -199,7 +199,7 @@ def _check_filter(stage: Stage, plugin: InterPodAffinity, world: World) -> None:
 def _check_suppositions(
     stage: Stage, plugin: InterPodAffinity, state: CycleState, world: World
 ) -> None:
-    """Pods tried off and on one node, as preemption and nominated pods do."""
+    """Pods removed from and added to one node, as for preemption and nominated pods."""
     pod, node = world.pod, stage.nodes[world.supposed]
     rows = rows_of(stage.cluster.nodes, [node.name])
     clone = state.clone()
@@ -422,7 +422,7 @@ WEB, DB = a_pod("o", "web", node="n"), a_pod("o", "db", node="n")
         (False, SHUNS_WEB, DELETE, DB, None),
         (True, SHUNS_WEB, ActionType.UPDATE_POD_LABEL, WEB, DB),
         (False, SHUNS_WEB, ADD, None, WEB),
-        # A pod that keeps others away goes.
+        # A pod with anti-affinity is deleted.
         (True, a_pod("w", "db"), DELETE, a_pod("o", node="n", podAntiAffinity=near("db")), None),
         (False, a_pod("w", "x"), DELETE, a_pod("o", node="n", podAntiAffinity=near("db")), None),
         (False, WANTS_WEB, ActionType.UPDATE_POD_SCALE_DOWN, DB, WEB),

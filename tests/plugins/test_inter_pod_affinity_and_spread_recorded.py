@@ -1,4 +1,4 @@
-"""Affinity and spreading between pods answer, each on its own, as kube-scheduler was recorded to."""
+"""InterPodAffinity and PodTopologySpread answer as recorded from kube-scheduler."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ P = TypeVar("P", bound=Plugin)
 
 
 def cluster_of(document: Document) -> ClusterState:
-    """What the two plugins look at, as it is in the document."""
+    """The objects of the document that the two plugins read."""
     cluster = ClusterState()
     for resource in READ:
         for found in document.objects(resource):
@@ -67,7 +67,7 @@ def _instance(plugin: type[P], arguments: dict[str, Any], handle: ProfileHandle)
 
 
 class Comparison:
-    """The two plugins of one document against its cases; differences as readable lines."""
+    """Compares the two plugins with the cases of one document."""
 
     def __init__(self, document: Document) -> None:
         self._document = document
@@ -79,7 +79,7 @@ class Comparison:
 
     def differences(self, case: Case) -> Iterator[str]:
         pod, expect = PodInfo(case.pod), case.expect
-        # The recording counted a pod that demands a node as being there already.
+        # The recording counted a pod with a node name as assigned.
         self._cluster.nodes.add_pod(case.pod.node_name, pod)
         for plugin in self._plugins:
             if "filter" in expect and plugin.name not in self._document.disabled("filter"):

@@ -1,4 +1,4 @@
-"""NodeDeclaredFeatures: what pods need, and which nodes have it."""
+"""NodeDeclaredFeatures: required features of pods and declared features of nodes."""
 
 from __future__ import annotations
 

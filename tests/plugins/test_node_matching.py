@@ -1,4 +1,4 @@
-"""Selectors evaluated on columns match the nodes that they match one by one."""
+"""Selectors match the same nodes with columns as one by one."""
 
 from __future__ import annotations
 

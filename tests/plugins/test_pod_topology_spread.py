@@ -1,4 +1,4 @@
-"""PodTopologySpread against what it must answer for one node, written plainly; and its rules."""
+"""PodTopologySpread against a simple reference, and its rules."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ UNEVEN = ("Unschedulable", TEXT)
 MISSING = ("UnschedulableAndUnresolvable", f"{TEXT} (missing required label)")
 
 Change = tuple[Pod, str, int]
-"""A pod that is supposed to be on a node of that name (1), or not to be (-1)."""
+"""A pod added to the named node (1) or removed from it (-1)."""
 
 
 # -- the reference: pod by pod, node by node --------------------------------------------------------
@@ -78,7 +78,7 @@ class Reference:
         return same and selector is not None and selector.matches(other.labels)
 
     def held(self, constraint: TopologySpreadConstraint, name: str) -> int:
-        """Pods on a node that count: not those that terminate, none for an empty selector."""
+        """Matching pods on a node: no terminating pods, and none for an empty selector."""
         selector = constraint.label_selector
         if selector is None or not (selector.match_labels or selector.match_expressions):
             return 0
@@ -261,7 +261,7 @@ def test_pods_of_workloads_are_spread_by_default(found: Object, pod: Pod) -> Non
     assert scores(plugin, PodInfo(pod), table) is None
     stage.keep(found)
     # 1 pod x ln(3 nodes + 2) + 2, and 1 pod x ln(3 zones, one of them none, + 2) + 4; n3 has no
-    # zone and is judged by the host alone.
+    # zone, so only the host counts.
     assert scores(plugin, PodInfo(pod), table) == ([9, 6, 2], [22, 55, 100])
     assert scores(plugin, PodInfo(a_pod("p", "z")), table) is None
     stage.cluster.object_store.remove(type(found), found.key)

@@ -1,4 +1,4 @@
-"""The dry run: on all rows at once, on each alone, remembered or not, it is the plain algorithm."""
+"""The dry run equals the reference: batched, per node, and with cached results."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ APPS = ("web", "db")
 
 
 class FarSighted(FilterAllPlugin):
-    """Refuses nothing, but might have looked anywhere: nodes have to be tried one at a time."""
+    """Rejects nothing, but has cluster scope, so nodes are examined one at a time."""
 
     name: ClassVar[str] = "FarSighted"
     api_version: ClassVar[int] = 1
@@ -51,7 +51,7 @@ LOCAL: tuple[type[Plugin], ...] = (NodeUnschedulable, NodeResourcesFit, DefaultP
 
 
 class Scene(msgspec.Struct):
-    """A cluster in the making."""
+    """A cluster under construction."""
 
     nodes: list[Node] = []
     on: dict[str, list[Pod]] = {}
@@ -140,7 +140,7 @@ preemptors = st.builds(
 
 
 def dry_run(scheduling: Scheduling, pod: Pod) -> dict[str, Choice]:
-    """What DefaultPreemption finds, on the nodes where it looks."""
+    """The candidates of DefaultPreemption on the nodes that it examines."""
     state = scheduling.state
     profile = state.profiles["default-scheduler"]
     plugin = profile.plugins["DefaultPreemption"]
@@ -161,7 +161,7 @@ def dry_run(scheduling: Scheduling, pod: Pod) -> dict[str, Choice]:
 def refusals(
     scheduling: Scheduling, pod: Pod, cache: ShapeCache | None = None
 ) -> dict[str, Status]:
-    """Node to what the filters say, the pods nominated to it minded."""
+    """Filter statuses by node, with nominated pods."""
     state = scheduling.state
     profile = state.profiles["default-scheduler"]
     attempt = Attempt(state, profile, PodInfo(pod), cache or ShapeCache(state.nodes))
@@ -171,7 +171,7 @@ def refusals(
 
 
 def refused(scheduling: Scheduling, pod: Pod) -> set[str]:
-    """Where preemption may help at all: refused, but not for good."""
+    """Nodes on which preemption may help: rejected, but not unresolvable."""
     found = refusals(scheduling, pod).items()
     return {name for name, status in found if status.code is Code.UNSCHEDULABLE}
 
@@ -201,7 +201,7 @@ def test_cached_results_equal_new_results(scene: Scene, pod: Pod, data: st.DataO
 
 
 def change(scene: Scene, scheduling: Scheduling, data: st.DataObject) -> None:
-    """One thing in the cluster becomes otherwise, in the scene and in the scheduler's eyes."""
+    """Change one thing in the scene and in the scheduler's state."""
     node = data.draw(st.sampled_from(scene.nodes))
     what = data.draw(st.sampled_from(("start", "label", "nominate", "node", "budget")))
     pods = scene.on[node.name]

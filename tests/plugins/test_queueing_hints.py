@@ -1,4 +1,4 @@
-"""A waiting pod is woken by events that may lift its rejection, and by no others."""
+"""Hints queue a pod for events that may make it schedulable, and for no others."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def wakes(
     new: Object | None,
     arguments: dict[str, Any] | None = None,
 ) -> bool:
-    """Whether any registration of the plugin says QUEUE to what happened."""
+    """Whether any hint of the plugin returns QUEUE for the event."""
     built = build(plugin, arguments)
     assert isinstance(built, EnqueueExtensions)
     happened = ClusterEvent(resource, action)

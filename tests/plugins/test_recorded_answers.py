@@ -1,4 +1,4 @@
-"""Each plugin, on its own, answers as kube-scheduler 1.36 was recorded to."""
+"""Single plugins answer as recorded from kube-scheduler 1.36."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def _recorded(status: list[Any]) -> tuple[str, list[str]]:
 
 
 class Comparison:
-    """The plugins of one document against its cases; differences as readable lines."""
+    """Compares plugins with the cases of one document."""
 
     def __init__(self, document: Document) -> None:
         self._document = document
@@ -63,7 +63,7 @@ class Comparison:
 
     def differences(self, case: Case) -> Iterator[str]:
         pod, expect = PodInfo(case.pod), case.expect
-        # The recording counted a pod that demands a node as being there already.
+        # The recording counted a pod with a node name as assigned.
         self._table.add_pod(case.pod.node_name, pod)
         yield from self._all_points(pod, expect)
         self._table.remove_pod(case.pod.node_name, pod)
@@ -89,7 +89,7 @@ class Comparison:
         return self._built[plugin]
 
     def _pre_filter(self, pod: PodInfo, expect: dict[str, Any]) -> Iterator[str]:
-        # A rejection by NodeAffinity, the first of all, ends the phase.
+        # A rejection by NodeAffinity, the first plugin, ends the phase.
         ended = expect["status"][2] == NodeAffinityPlugin.name if "status" in expect else False
         names = None
         for plugin in (NodeAffinityPlugin,) if ended else FILTERS:

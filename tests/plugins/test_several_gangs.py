@@ -1,4 +1,4 @@
-"""Gangs never stand in each other's way for ever."""
+"""Several gangs do not block each other forever."""
 
 from __future__ import annotations
 
@@ -35,8 +35,7 @@ from tests.state.objects import a_pod
 
 
 class Patient(GangScheduling):
-    """Holds whatever it holds until its time is up, and nobody gives way: the plain form of gang
-    scheduling with Permit."""
+    """Gang scheduling without yielding: members wait at Permit until the timeout."""
 
     api_version: ClassVar[int] = 1
 
@@ -50,7 +49,7 @@ class Patient(GangScheduling):
 
 
 def _in_turns(gang_scheduling: type[Plugin], *, size: int = 4, room: int = 4) -> Scheduling:
-    """Two gangs whose pods come in turns, so that each gets half of the room."""
+    """Two gangs with alternating pods, so that each gets half of the room."""
     scheduling = Scheduling(*INTERLEAVED[:2], gang_scheduling)
     nodes(scheduling, room)
     scheduling.see(a_gang("old", size, created_s=1), a_gang("new", size, created_s=2))
@@ -95,7 +94,7 @@ def test_gangs_that_do_not_fit_do_not_block_others() -> None:
 
 
 def test_gang_does_not_yield_to_pod_that_does_not_fit() -> None:
-    """The older gang's last pod fits nowhere, whatever the younger gives back."""
+    """The earlier gang's last pod does not fit, even without the later gang."""
     scheduling = Scheduling(*INTERLEAVED)
     nodes(scheduling, 3)
     scheduling.see(a_gang("old", 2, created_s=1), a_gang("new", 2, created_s=2))
@@ -113,7 +112,7 @@ def test_gang_does_not_yield_to_pod_that_does_not_fit() -> None:
 
 @pytest.mark.parametrize("younger_priority", [0, 1])
 def test_gang_does_not_yield_to_lower_priority(younger_priority: int) -> None:
-    """The younger gang holds two nodes while a third is vacated for it."""
+    """The later gang reserves two nodes while pods are evicted from a third."""
     scheduling = Scheduling(*GANGS[:3], DefaultPreemption, GangScheduling)
     nodes(scheduling, 3)
     scheduling.see(a_pod("low", {"cpu": "1"}, on="n0", priority=-1))
@@ -132,7 +131,7 @@ def test_gang_does_not_yield_to_lower_priority(younger_priority: int) -> None:
 
 
 def test_gang_sort_keeps_members_together() -> None:
-    """With GangSort gangs whose pods came in turns are tried in turns no more."""
+    """GangSort keeps members together, even if the pods of gangs alternate."""
     scheduling = Scheduling(*GANGS)
     nodes(scheduling, 8)
     scheduling.see(a_gang("b", 3, created_s=1), a_gang("a", 3, created_s=2))

@@ -1,4 +1,4 @@
-"""VolumeBinding: claims that are wrong, the books, arguments."""
+"""VolumeBinding: unusable claims, assumed volumes and arguments."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def pod_with(*claims: str, name: str = "p") -> PodInfo:
 
 
 class Scheduler:
-    """The plugin, taken through the cycle as the framework does."""
+    """Runs the plugin through a cycle as the framework does."""
 
     def __init__(self, *objects: Object) -> None:
         self.cluster: ClusterState = cluster_of(*objects)
@@ -60,7 +60,7 @@ class Scheduler:
         return rejections(self.plugin, pod, nodes or self.cluster.nodes)
 
     def reserve(self, pod: PodInfo, node: str) -> dict[str, Any]:
-        """Place the pod; what was noted of it."""
+        """Assign the pod. Returns the Reserve note."""
         state = CycleState()
         assert self.plugin.pre_filter(state, pod, self.cluster.nodes).status.is_success
         result = self.plugin.reserve(state, pod, node)
@@ -235,7 +235,7 @@ def test_pods_with_the_same_claim_share_the_assumed_volume() -> None:
     assert scheduler.refused(second) == {"m": Status.unresolvable(NO_MATCH)}
     assert scheduler.volumes_for(second, "n") == {"shared": "pv-1"}
     scheduler.plugin.unreserve(first, "n", note)
-    # The second still holds it.
+    # The second pod still uses it.
     assert scheduler.refused(pod_with("shared", name="third")) == {
         "m": Status.unresolvable(NO_MATCH)
     }
@@ -264,7 +264,7 @@ def test_objects_replace_assumed_volumes_after_binding() -> None:
     scheduler.plugin.on_bound(pod, "n", note)
     other = pod_with("b", name="second")
     assert scheduler.refused(other) == {"n": Status.unresolvable(NO_MATCH)}
-    # Released and cleared by the administrator: nothing remembers the old promise.
+    # The volume was released and cleared, so it is no longer assumed.
     put(scheduler.cluster, late_volume("pv"))
     assert scheduler.refused(other) == {}
 

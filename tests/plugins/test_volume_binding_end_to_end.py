@@ -1,4 +1,4 @@
-"""VolumeBinding on a served cluster: claims are bound before their pods are, or not at all."""
+"""VolumeBinding with an API server: claims are bound before their pods."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ SELECTED_NODE = "volume.kubernetes.io/selected-node"
 
 
 class VolumeController:
-    """What kube-controller-manager's volume binder and an external provisioner do."""
+    """A volume binder of kube-controller-manager and an external provisioner."""
 
     def __init__(self, cluster: EmbeddedCluster) -> None:
         self._cluster = cluster
         self._changed = anyio.Event()
         self.broken_nodes: set[str] = set()
-        """Nodes for which no volume can be made."""
+        """Nodes for which provisioning fails."""
         self.failures = 0
         for resource in ("persistentvolumes", "persistentvolumeclaims"):
             cluster.listen(resource, lambda _: self._changed.set())
@@ -95,7 +95,7 @@ def _reached_from(node: str) -> Object:
 
 
 class Storage:
-    """Makes the objects of storage in a world."""
+    """Creates storage objects in a world."""
 
     def __init__(self, w: World) -> None:
         self._w = w
@@ -227,7 +227,7 @@ async def test_binding_times_out(tmp_path: Path, provisioner: str) -> None:
             )
             await w.until(lambda: w.message("p") == expected)
             assert w.condition("p")["reason"] == "SchedulerError"
-            # It tries again; once somebody does bind, so does the pod.
+            # It retries, and the pod is bound after the claim.
             async with running(VolumeController(w.cluster)):
                 await w.until(lambda: w.node_of("p") == "n0")
 
@@ -242,7 +242,7 @@ async def test_volume_claimed_by_another_pod_requeues_the_pod(tmp_path: Path) ->
         taken = False
 
         def steal(verb: str, resource: str) -> None:
-            """Just before our patch arrives, another scheduler claims the volume."""
+            """Another scheduler claims the volume just before the patch arrives."""
             nonlocal taken
             if verb == "patch" and resource == "persistentvolumes" and not taken:
                 taken = True

@@ -1,4 +1,4 @@
-"""Hypothesis: the volume plugins' columns say of every node what the plain rules say of it."""
+"""The columnar volume plugins equal the reference per node, on random clusters."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def csi_nodes(draw: st.DrawFn, name: str) -> Object:
 
 @st.composite
 def objects(draw: st.DrawFn) -> list[Object]:
-    """Everything but the pods."""
+    """All objects except pods."""
     found: list[Object] = [a_node(name, draw(node_zones)) for name in NODES]
     found += [draw(volumes(name)) for name in VOLUMES if draw(st.integers(0, 3))]
     found += [draw(claims(name)) for name in CLAIMS]
@@ -203,8 +203,8 @@ class Question:
         return [pod for pod in self.others if pod.node_name == name]
 
     def refused(self, plugin: type[FilterAllPlugin]) -> dict[str, Status] | None:
-        """By node; None where PreFilter rejects the pod. The same must be said of any choice of
-        nodes as of all of them."""
+        """Statuses by node; None if PreFilter rejects the pod. Checks a subset of the nodes,
+        too."""
         built = build(plugin, self.cluster)
         answer = rejections(built, self.pod, self.cluster.nodes)
         if isinstance(answer, Status):
@@ -242,7 +242,7 @@ def test_volume_binding_matches_reference(found: list[Object], mounted: list[Any
 def test_volume_binding_follows_object_changes(
     found: list[Object], later: list[Object], mounted: list[Any]
 ) -> None:
-    """A plugin that knew the objects before they changed says what a new one says."""
+    """A plugin with cached objects answers like a new one after changes."""
     cluster = cluster_of(*found)
     plugin, pod = build(VolumeBinding, cluster), PodInfo(a_pod("pending", *mounted))
     rejections(plugin, pod, cluster.nodes)

@@ -1,4 +1,4 @@
-"""Storage objects with sizes that are no quantities are refused at the door."""
+"""Storage objects with invalid quantities are rejected when decoded."""
 
 from __future__ import annotations
 

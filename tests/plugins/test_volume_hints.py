@@ -1,4 +1,4 @@
-"""Pods that a volume plugin rejected are woken by what may help them, and by nothing else."""
+"""Hints of the volume plugins queue pods for helpful events only."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""NodeVolumeLimits: what counts as a volume of a node, and what does not."""
+"""NodeVolumeLimits: which volumes count for a node."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def volume(name: str, driver: str = EBS, handle: str = "") -> Object:
 
 
 def claims(*names: str) -> list[Object]:
-    """Claims, each bound to a volume of its own."""
+    """Claims, each bound to its own volume."""
     return [item for n in names for item in (a_claim(n, bound_to=f"pv-{n}"), volume(f"pv-{n}"))]
 
 
@@ -48,7 +48,7 @@ def refused(objects: list[Object], *mounted: dict[str, Any]) -> dict[str, Status
 
 
 def full_node(*more: Object, limit: int = 1) -> list[Object]:
-    """Node n takes ``limit`` volumes of EBS; a pod there has claim ``held``."""
+    """Node n allows ``limit`` EBS volumes; a pod there uses the claim ``held``."""
     held = a_pod("other", claim_volume("held"), node="n")
     return [a_node("n"), csi_node("n", ebs_csi_aws_com=limit), *claims("held", "c"), held, *more]
 

@@ -1,4 +1,4 @@
-"""VolumeRestrictions: disks shared by readers only, and claims for one pod at a time."""
+"""VolumeRestrictions: disk conflicts and ReadWriteOncePod claims."""
 
 from __future__ import annotations
 

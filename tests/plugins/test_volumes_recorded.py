@@ -1,4 +1,4 @@
-"""The volume plugins, each on its own, answer as kube-scheduler 1.36 was recorded to."""
+"""The volume plugins answer as recorded from kube-scheduler 1.36."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def _plain(status: Status) -> list[Any]:
 
 
 class Comparison:
-    """The plugins of one document against its cases; differences as readable lines."""
+    """Compares plugins with the cases of one document."""
 
     def __init__(self, document: Document) -> None:
         everything = (item for kind in Resource for item in document.objects(kind))
@@ -54,7 +54,7 @@ class Comparison:
         if "preFilter" not in case.expect:
             return
         pod, nodes = PodInfo(case.pod), self._cluster.nodes
-        # The recording counted a pod that demands a node as being there already.
+        # The recording counted a pod with a node name as assigned.
         nodes.add_pod(case.pod.node_name, pod)
         yield from self._pre_filter(pod, case.expect["preFilter"])
         if "filter" in case.expect:

@@ -1,4 +1,4 @@
-"""Clusters with volumes, and one plugin at a time over them."""
+"""Clusters with volumes, and single plugins on them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ P = TypeVar("P", bound=Plugin)
 
 
 def cluster_of(*objects: Object) -> ClusterState:
-    """A cluster with these objects; pods without a node and finished ones are left out."""
+    """A cluster with these objects, without unassigned and finished pods."""
     cluster = ClusterState()
     for item in objects:
         if not isinstance(item, Pod):
@@ -35,14 +35,14 @@ def cluster_of(*objects: Object) -> ClusterState:
 
 
 def put(cluster: ClusterState, item: Object) -> None:
-    """An object appears or changes."""
+    """Add or update an object."""
     cluster.object_store.put(item)
     if isinstance(item, Node):
         cluster.nodes.set_node(item)
 
 
 def api(kind: str, name: str, namespace: str = "", **fields: Any) -> Object:
-    """An object from fields as the API has them; ``labels``, ``annotations`` and
+    """An object from API fields; ``labels``, ``annotations`` and
     ``ownerReferences`` belong to the metadata."""
     metadata = {"name": name, "namespace": namespace, "uid": f"{kind}-{name}"}
     for field in ("labels", "annotations", "ownerReferences", "deletionTimestamp", "uid"):
@@ -58,7 +58,7 @@ def a_node(name: str, labels: Mapping[str, str] | None = None, **status: Any) ->
 
 
 def a_pod(name: str, *volumes: Mapping[str, Any], node: str = "", **spec: Any) -> Pod:
-    """A pod of namespace ``d`` with these volume sources; a text is short for a claim."""
+    """A pod of namespace ``d`` with these volume sources; a string is a claim name."""
     named = [{"name": f"v{i}", **volume} for i, volume in enumerate(volumes)]
     pod = api("Pod", name, "d", spec={"volumes": named, "nodeName": node, **spec})
     assert isinstance(pod, Pod)
@@ -91,7 +91,7 @@ def a_claim(name: str, size: str = "1Gi", *, bound_to: str = "", **spec: Any) ->
 def a_volume(
     name: str, size: str = "1Gi", *, on: Iterable[str] = (), labels: Any = None, **spec: Any
 ) -> Object:
-    """An available volume; ``on`` names the only nodes that reach it."""
+    """An available volume, accessible from the nodes in ``on``."""
     hosts = [*on]
     if hosts:
         term = {
@@ -116,7 +116,7 @@ def build(plugin: type[P], cluster: ClusterState, **arguments: Any) -> P:
 def rejections(
     plugin: FilterAllPlugin, pod: PodInfo, nodes: Nodes, state: CycleState | None = None
 ) -> dict[str, Status] | Status:
-    """PreFilter's answer where it ends the matter, else the status of each node that is refused."""
+    """The PreFilter status if it rejects the pod, else the status of each rejected node."""
     state = CycleState() if state is None else state
     if isinstance(plugin, PreFilterPlugin):
         status = plugin.pre_filter(state, pod, nodes).status

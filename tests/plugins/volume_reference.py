@@ -1,4 +1,4 @@
-"""What the volume plugins must answer for one node, written plainly on the API objects."""
+"""Simple implementations of the volume plugins for one node, on the API objects."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Storage(NamedTuple):
     attachments: list[VolumeAttachment]
 
     def claims_of(self, pod: Pod) -> list[PersistentVolumeClaim]:
-        """Those that exist, in order, each once."""
+        """Existing claims in order, without duplicates."""
         named = dict.fromkeys(
             f"{pod.namespace}/{v.persistent_volume_claim.claim_name}"
             for v in pod.spec.volumes
@@ -65,7 +65,7 @@ def size(quantities: dict[str, str | int | float]) -> int:
 def volume_binding(
     storage: Storage, pod: Pod, node: Node
 ) -> tuple[list[str], dict[str, str], set[str]]:
-    """(reasons against the node, volume by claim to bind, claims to provision)."""
+    """(reasons of a rejection, volume by claim to bind, claims to provision)."""
     reasons = []
     claims = storage.claims_of(pod)
     for claim in claims:
@@ -100,7 +100,7 @@ def volume_binding(
 
 
 def in_order(reasons: list[str]) -> list[str]:
-    """In kube-scheduler's order, which is not that of finding them."""
+    """Reasons in kube-scheduler's order."""
     return sorted(reasons, key=[NODE_CONFLICT, NO_MATCH, NO_SPACE, NO_VOLUME].index)
 
 
