@@ -1,4 +1,4 @@
-"""Plugins that are asked outside decisions, for tests. Workers import this module, so it is small."""
+"""External plugins for tests. Workers import this module, so it is small."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ WANTED: StateKey[str] = StateKey("Wishes/wanted")
 
 
 class Wishes(PreFilterPlugin, FilterPlugin, ScorePlugin):
-    """Sends each pod to the node that its label ``wish`` names, if it is one of those whose label
-    ``tier`` is right; prefers the emptiest. Says who it is where a pod wishes to know."""
+    """Allows the node that the pod's label ``wish`` names, and prefers the emptiest node. Some values
+    of the label make it fail."""
 
     name: ClassVar[str] = "Wishes"
     api_version: ClassVar[int] = 1
@@ -65,32 +65,32 @@ class Wishes(PreFilterPlugin, FilterPlugin, ScorePlugin):
 
 
 class FileArgs(Arguments, frozen=True):
-    """The file that says which node is open."""
+    """The file that names the allowed node."""
 
     path: str
 
 
 class Reader(FilterPlugin):
-    """Lets pods on the node that a file names: not pure."""
+    """Allows the node that a file names: impure."""
 
     name: ClassVar[str] = "Reader"
     api_version: ClassVar[int] = 1
     arguments: ClassVar[type[msgspec.Struct] | None] = FileArgs
     pure: ClassVar[bool] = False
-    asked: ClassVar[list[str]] = []
+    calls: ClassVar[list[str]] = []
 
     def __init__(self, args: FileArgs, handle: object) -> None:
         self._path = Path(args.path)
 
     def filter(self, state: CycleState, pod: PodInfo, node: NodeInfo) -> Status:
-        self.asked.append(pod.name)
+        self.calls.append(pod.name)
         if self._path.read_text().strip() == node.name:
             return SUCCESS
         return Status.unschedulable("closed, says the file")
 
 
 class ImpureReserve(FilterPlugin, ReservePlugin):
-    """Cannot be had: a replay would have to call its Reserve."""
+    """Is rejected: a replay would have to call its Reserve."""
 
     name: ClassVar[str] = "ImpureReserve"
     api_version: ClassVar[int] = 1

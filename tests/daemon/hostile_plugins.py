@@ -1,4 +1,4 @@
-"""Plugins that do all that a plugin should not. A test installs them as a distribution of their own."""
+"""Plugins that misbehave in every way. A test installs them as a distribution."""
 
 from __future__ import annotations
 

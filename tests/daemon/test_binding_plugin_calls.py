@@ -1,4 +1,4 @@
-"""How long plugins of the binding cycle may work, and who ends it."""
+"""Time limits and cancellation of plugins of the binding cycle."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ OWN_BINDER = KUBE + (
 
 
 class Patient(PreBindPlugin):
-    """Waits for ever, until it is told that it need not."""
+    """Waits forever unless ``waits`` is False."""
 
     name: ClassVar[str] = "Patient"
     api_version: ClassVar[int] = 1
@@ -69,7 +69,7 @@ async def test_pod_deletion_cancels_plugin(tmp_path: Path) -> None:
 
 
 class Tidy(PostBindPlugin):
-    """Waits until it is cancelled, and then takes its time to tidy up."""
+    """Waits until it is cancelled, then delays its cleanup."""
 
     name: ClassVar[str] = "Tidy"
     api_version: ClassVar[int] = 1
@@ -130,7 +130,7 @@ async def test_configured_time_limit_applies(tmp_path: Path) -> None:
 
 
 class Undecided(BindPlugin):
-    """Binds in a way of its own, and does not come to say so."""
+    """Binds by itself, and does not return."""
 
     name: ClassVar[str] = "Undecided"
     api_version: ClassVar[int] = 1
@@ -147,9 +147,7 @@ class Undecided(BindPlugin):
         return SUCCESS
 
 
-async def test_cancelled_bind_is_read_back(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_cancelled_bind_is_read_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reconciler, "MAX_REQUEST_AGE_S", 0.2)
     async with world(tmp_path, nodes=1) as w:
         Undecided.world = w

@@ -1,4 +1,4 @@
-"""What a standby keeps of its watches until it leads."""
+"""The buffer of a standby's watches."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def node(name: str, version: str = "1") -> Node:
 
 
 class Engine:
-    """Where everything goes after a takeover."""
+    """Receives the changes after a takeover."""
 
     def __init__(self) -> None:
         self.got: list[Change] = []
@@ -28,25 +28,25 @@ class Engine:
         self.got += batch
 
     async def until_room(self) -> None:
-        """There always is some."""
+        """Never waits."""
 
 
 def test_newest_objects_are_handed_over_then_later_changes_pass() -> None:
-    room, engine = BufferedChanges(), Engine()
-    room.put_changes((Listed(NODES, (node("a"), node("b"), node("c"))),))
-    room.put_changes((Upserted(NODES, node("a", "2")), Deleted(NODES, node("b"))))
-    room.put_changes((Upserted(NODES, node("d")), Upserted(NODES, node("a", "3"))))
-    room.hand_over(engine)
+    buffer, engine = BufferedChanges(), Engine()
+    buffer.put_changes((Listed(NODES, (node("a"), node("b"), node("c"))),))
+    buffer.put_changes((Upserted(NODES, node("a", "2")), Deleted(NODES, node("b"))))
+    buffer.put_changes((Upserted(NODES, node("d")), Upserted(NODES, node("a", "3"))))
+    buffer.hand_over(engine)
     after = Upserted(NODES, node("e"))
-    room.put_changes((after,))
+    buffer.put_changes((after,))
     assert engine.got == [Listed(NODES, (node("a", "3"), node("c"), node("d"))), after]
 
 
 def test_list_replaces_objects_except_unreadable_ones() -> None:
-    room, engine = BufferedChanges(), Engine()
-    room.put_changes((Listed(NODES, (node("a"), node("b"))),))
-    room.put_changes((Listed(NODES, (node("c"),), frozenset({"b", "z"})),))
-    room.hand_over(engine)
+    buffer, engine = BufferedChanges(), Engine()
+    buffer.put_changes((Listed(NODES, (node("a"), node("b"))),))
+    buffer.put_changes((Listed(NODES, (node("c"),), frozenset({"b", "z"})),))
+    buffer.hand_over(engine)
     (listed,) = engine.got
     assert isinstance(listed, Listed)
     assert [item.name for item in listed.objects] == ["c", "b"]
@@ -54,14 +54,14 @@ def test_list_replaces_objects_except_unreadable_ones() -> None:
 
 
 async def test_until_listed_waits_for_missing_resources() -> None:
-    room, wanted = BufferedChanges(), frozenset({NODES, CLAIMS})
-    assert room.missing(wanted) == wanted
+    buffer, wanted = BufferedChanges(), frozenset({NODES, CLAIMS})
+    assert buffer.missing(wanted) == wanted
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(room.until_listed, wanted)
-        room.put_changes((Listed(NODES, ()),))
-        assert room.missing(wanted) == {CLAIMS}
-        room.put_changes((Listed(CLAIMS, ()),))
-    assert room.missing(wanted) == set()
+        tasks.start_soon(buffer.until_listed, wanted)
+        buffer.put_changes((Listed(NODES, ()),))
+        assert buffer.missing(wanted) == {CLAIMS}
+        buffer.put_changes((Listed(CLAIMS, ()),))
+    assert buffer.missing(wanted) == set()
 
 
 def test_change_before_any_list_raises() -> None:

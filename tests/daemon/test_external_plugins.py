@@ -1,4 +1,4 @@
-"""Plugins that are not pure, or run in a worker: their answers are recorded, and replay calls nobody."""
+"""External plugins: their answers are recorded, and a replay does not call them."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ async def test_plugin_in_worker_filters_and_scores(tmp_path: Path) -> None:
             w.add_pod("plain")
             await w.until(lambda: w.node_of("plain") != "")
         records = await records_of(w)
-        # A pod that was seen before its node is asked for twice.
+        # A pod that is observed before its node is evaluated twice.
         assert {asked.key for asked in of(records, ExtenderFiltered)} == {
             "default/wants",
             "default/first",
@@ -63,7 +63,7 @@ async def test_plugin_in_worker_filters_and_scores(tmp_path: Path) -> None:
             "default/first",
             "default/second",
         }
-        # The class is not needed for what it said; the profile's other plugins are asked again.
+        # The recorded answers replace the class; the profile's other plugins run again.
         assert len(of(await replayed(w, Wishes), Assigned)) == 5
 
 
@@ -147,10 +147,10 @@ async def test_replay_uses_recorded_answers_of_impure_plugin(
             w.add_pod("two")
             await w.until(lambda: w.node_of("two") == "n2")
         file.unlink()
-        Reader.asked.clear()
+        Reader.calls.clear()
         decisions = await replayed(w)  # not even its class is there
         assert [len(of(decisions, kind)) for kind in (ExtenderCallRequested, Assigned)] == [2, 2]
-        assert Reader.asked == []
+        assert Reader.calls == []
 
 
 def test_impure_plugin_is_rejected_at_reserve() -> None:

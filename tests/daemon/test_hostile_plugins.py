@@ -1,4 +1,4 @@
-"""A distribution of hostile plugins beside a healthy profile: that goes on, and they are named."""
+"""Hostile plugins: the healthy profile keeps scheduling, and the plugins are reported."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ FAILURES = {
 }
 OVERRUNS = {("Sleeps", "Filter"), ("BlocksTheLoop", "PreBind")}
 PLACED = {"Sleeps", "CancelsOthers", "LeaksTasks", "BlocksTheLoop"}
-"""They do harm to others, and their own pods are placed all the same."""
+"""They harm other pods, but their own pods are placed."""
 
 
 @pytest.fixture
 def hostile_distribution(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As pip would leave it on disk; commands find it."""
+    """Installed as pip does it, so that commands find it."""
     site = tmp_path / "site"
     info = site / "hostile-1.0.dist-info"
     info.mkdir(parents=True)
@@ -57,7 +57,7 @@ def hostile_distribution(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def config_file(folder: Path) -> Path:
-    """A healthy profile, and one for each hostile plugin."""
+    """A healthy profile, and a profile for each hostile plugin."""
     profiles: list[dict[str, object]] = [{"schedulerName": "default-scheduler"}]
     for plugin in HOSTILE:
         enabled = {"multiPoint": {"enabled": [{"name": plugin.name}]}}

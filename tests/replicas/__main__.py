@@ -27,7 +27,7 @@ from tests.replicas.pair import TAKEOVER_S, Journals, Pair, pair
 
 NODES = 50
 PODS = 1500
-"""So many there are at a time; each wants a hundredth of a node or a few."""
+"""Pods at a time; each requests a few hundredths of a node."""
 CHURN_EVERY_S = 0.1
 
 
@@ -35,13 +35,13 @@ class Takeover(NamedTuple):
     """Times since the kill, in seconds."""
 
     led_s: float
-    """Until the other one held the lease."""
+    """Until the other replica held the lease."""
     bound_s: float
     """Until it bound the first pod."""
 
 
 class Churn:
-    """Pods come and go all the time, whether or not anybody schedules them."""
+    """Create and delete pods continuously, whether or not they are scheduled."""
 
     def __init__(self, w: World, chance: random.Random, per_second: int) -> None:
         self._world = w
@@ -67,7 +67,7 @@ class Churn:
 
 
 async def take_over(p: Pair, chance: random.Random) -> Takeover:
-    """Kill the leader at a moment by chance, and start it again as a standby."""
+    """Kill the leader at a random moment, and restart it as a standby."""
     await anyio.sleep(chance.uniform(0.5, 2.5))
     leader = p.leader
     assert leader is not None

@@ -1,4 +1,4 @@
-"""Two replicas in processes of their own, a cluster, and a watch over what must never happen."""
+"""Two replicas in separate processes, a cluster, and checks of what must never happen."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from tests.daemon.world import OWN, World
 
 NAMESPACE, LEASE = "kube-system", "asched"
 LEASE_S = 3
-"""Short, so that tests are. The default is 15."""
+"""Short for quick tests; the default is 15."""
 SHORT_LEASE = "{leaseDuration: 3s, renewDeadline: 2s, retryPeriod: 200ms}"
 TAKEOVER_S = 2.0
-"""So long a takeover may last, beside the time until a lease runs out."""
+"""Limit of a takeover after the lease expired."""
 
 
 class Journals(NamedTuple):
@@ -36,7 +36,7 @@ class Journals(NamedTuple):
 
 
 class Replica:
-    """One of the two; started again after each end."""
+    """One of the two; it is restarted after each end."""
 
     def __init__(self, name: str, made: Commands, arguments: Sequence[str]) -> None:
         self.name = name
@@ -90,7 +90,7 @@ class Replica:
 
 
 class Ledger:
-    """When the lease changed hands, and when pods were bound under whom."""
+    """Records changes of the lease's holder, and the holder at each binding."""
 
     def __init__(self, w: World) -> None:
         self.holder = ""
@@ -131,7 +131,7 @@ class Ledger:
 
 
 class Pair:
-    """Made by :func:`pair`."""
+    """Created by :func:`pair`."""
 
     def __init__(self, w: World, a: Replica, b: Replica) -> None:
         self.world = w
@@ -175,7 +175,7 @@ async def pair(
     kubeconfigs: tuple[Path, Path] | None = None,
     election: str = SHORT_LEASE,
 ) -> AsyncIterator[Pair]:
-    """Two replicas that are not started yet; what still runs at the end is killed."""
+    """Two replicas, not started yet. The end of the block kills them."""
     config = folder / "config.yaml"
     config.write_text(
         f"{OWN}health: {{address: '127.0.0.1:0'}}\nlog: {{format: json}}\nleaderElection: {election}\n"

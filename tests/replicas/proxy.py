@@ -1,4 +1,4 @@
-"""A way to the API server that can be cut: bytes vanish, connections stay."""
+"""A proxy to the API server that can drop all bytes while connections stay open."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from anyio.streams.stapled import MultiListener
 
 
 class Proxy:
-    """Passes bytes on, in both directions, until it is cut."""
+    """Forwards bytes in both directions until it is cut."""
 
     def __init__(self, server: str) -> None:
         """``server`` is ``http://HOST:PORT``."""
@@ -28,7 +28,7 @@ class Proxy:
         """Requests or parts of such that vanished."""
 
     def cut(self) -> None:
-        """From now on nothing gets through, and nobody is told."""
+        """Drop all bytes from now on, without closing connections."""
         self.cut_at_s = monotonic()
 
     def kubeconfig(self, original: Path, path: Path) -> Path:

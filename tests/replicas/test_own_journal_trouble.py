@@ -1,4 +1,4 @@
-"""Replicas with journals of their own, one of which cannot be written."""
+"""Replicas with separate journals; one journal cannot be written."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SHORT = LeaseTiming(3, 2, 0.2)
 
 
 class FullStore(MemoryStore):
-    """A journal on a disk that may be full."""
+    """A journal on a disk that can be full."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -81,7 +81,7 @@ def holder(w: World) -> str:
 
 
 async def until_it_fails(w: World, store: FullStore) -> None:
-    """A leader until its journal is full, and it gives up."""
+    """A leader that gives up once its journal is full."""
     with pytest.RaisesGroup(
         pytest.RaisesExc(JournalFullError, match="no room"), flatten_subgroups=True
     ):

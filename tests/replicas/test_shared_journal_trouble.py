@@ -1,4 +1,4 @@
-"""Standbys that share a journal, and cannot reach it for a while."""
+"""Standbys that share a journal and temporarily cannot reach it."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from asched.journal.opening import open_journal
 from asched.journal.store import JournalStore, StoredRecord
 from tests.daemon.world import PATIENCE_S, World, world
 from tests.journal.postgres_server import PostgresServer
-from tests.replicas.one_of_two import LEASE, LEASES, holder, running
+from tests.replicas.single_replica import LEASE, LEASES, holder, running
 
 
 class UnreachableStore(MemoryStore):
-    """A journal whose database can be taken away, and brought back."""
+    """A journal with a database that can become unavailable."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -38,7 +38,7 @@ class UnreachableStore(MemoryStore):
             self.refusals += 1
             self.refused.set()
             self.refused = anyio.Event()
-            raise JournalIOError("nobody answers")
+            raise JournalIOError("no response")
         async for stored in super().read(after_seq, up_to, subject=subject):
             yield stored
 
@@ -57,7 +57,7 @@ class UnreachableStore(MemoryStore):
 
 @asynccontextmanager
 async def standby(w: World, store: JournalStore) -> AsyncIterator[Replica]:
-    """A standby of a leader that holds the lease for an hour; warm."""
+    """A warm standby; its leader holds the lease for an hour."""
     spec = {"holderIdentity": "another", "leaseDurationSeconds": 3600}
     lease = {"metadata": {"name": LEASE.name, "namespace": LEASE.namespace}, "spec": spec}
     w.cluster.create(LEASES, lease, namespace=LEASE.namespace)
@@ -72,7 +72,7 @@ def free_lease(w: World) -> None:
 
 
 async def end_all_connections(url: str) -> None:
-    """As a restart of the server does."""
+    """As by a restart of the server."""
     parsed = make_url(url)
     connection = await asyncpg.connect(
         host=parsed.query["host"], user=parsed.username, database=parsed.database
@@ -120,10 +120,10 @@ async def test_standby_that_cannot_read_the_journal_is_no_candidate(tmp_path: Pa
 async def test_takeover_waits_for_the_journal_and_reports_it(tmp_path: Path) -> None:
     store = UnreachableStore()
     async with world(tmp_path, nodes=1) as w, standby(w, store) as replica:
-        store.claim_error = JournalIOError("nobody answers")
+        store.claim_error = JournalIOError("no response")
         free_lease(w)
         w.add_pod("p")
-        named = "the journal cannot be claimed: nobody answers"
+        named = "the journal cannot be claimed: no response"
 
         def on_request(verb: str, resource: str) -> None:
             # The lease is renewed meanwhile.

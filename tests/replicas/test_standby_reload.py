@@ -27,7 +27,7 @@ OTHER = KUBE + "profiles: [{schedulerName: other}]\n"
 
 
 class TellingStore(MemoryStore):
-    """Says when it was taken over: claimed, and read to its end."""
+    """Reports when it was claimed and read to its end."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -72,7 +72,7 @@ def with_a_plugin_that_is_not_installed() -> Configuration:
 async def test_standby_rejects_what_a_leader_rejects(
     tmp_path: Path, refused: Callable[[], Configuration], why: str
 ) -> None:
-    """It would end of it when it leads."""
+    """Otherwise the takeover would end the process."""
     async with world(tmp_path, nodes=1) as w, standby(w, MemoryStore()) as replica:
         with pytest.raises(ReconfigurationError, match=why):
             await replica.apply_config(refused())

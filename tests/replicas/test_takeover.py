@@ -1,4 +1,4 @@
-"""Two real processes: the leader stops, is killed, is paused; the other goes on, and says so."""
+"""Two real processes: the leader stops, is killed or is paused; the other takes over."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ async def after_a_pause(p: Pair, leader: Replica, standby: Replica) -> None:
 
 
 async def check_journal(p: Pair, url: str) -> None:
-    """It folds to the pods and places that the cluster has."""
+    """It folds to the pods and nodes of the cluster."""
     fold = Fold(ClusterState(), PluginRegistry.discover().load)
     async with open_journal(url, read_only=True) as store:
         await fold_journal(fold, store)

@@ -1,4 +1,4 @@
-"""Small tapes written by hand: what a watch would have shown beside another scheduler."""
+"""Small tapes: the changes that a watch shows while another scheduler runs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ STEP_S = 0.001
 
 
 class TapeWriter:
-    """Writes lines a millisecond apart, and remembers every object as it is."""
+    """Writes lines a millisecond apart, and keeps each object's state."""
 
     def __init__(self) -> None:
         self.lines: list[Object] = []
@@ -43,7 +43,7 @@ class TapeWriter:
     # -- nodes --------------------------------------------------------------------------------
 
     def node(self, name: str, cpu: str, *, cordoned: bool = False, image_bytes: int = 0) -> None:
-        """A node comes, or is now like this. ``image_bytes`` is the size of the image ``app:v1``."""
+        """Create or replace a node. ``image_bytes``: size of the image ``app:v1``."""
         capacity = {"cpu": cpu, "memory": "16Gi", "pods": "110"}
         images = [{"names": ["app:v1"], "sizeBytes": image_bytes}] if image_bytes else []
         self._show(
@@ -101,7 +101,7 @@ class TapeWriter:
         self.line("pods", "LISTED", {"metadata": {"resourceVersion": "9"}, "items": items})
 
     def bind_unseen(self, name: str, node: str) -> None:
-        """The pod is bound while nobody watches."""
+        """Bind the pod without a line on the tape."""
         self._objects["pods", name]["spec"]["nodeName"] = node
 
     # -- playing ------------------------------------------------------------------------------

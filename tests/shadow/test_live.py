@@ -1,4 +1,4 @@
-"""Shadow mode beside a live scheduler: a second asched owns the cluster, over real HTTP."""
+"""Shadow mode on a live cluster: a second asched owns it, over real HTTP."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ READS = {"get", "list", "watch"}
 
 
 class Watcher:
-    """A shadow, every finding of it, and every request that it sent."""
+    """A shadow, its findings, and the requests that it sent."""
 
     def __init__(self) -> None:
         self.requests: list[tuple[str, str]] = []
@@ -65,8 +65,8 @@ class Watcher:
 
 @asynccontextmanager
 async def shadow_of(w: World, window: Window | None = None) -> AsyncIterator[Watcher]:
-    """A shadow of the world's scheduler. It has an API server of its own over the same cluster, so
-    that its requests are told from the owner's."""
+    """A shadow of the world's scheduler. It has its own API server over the same cluster, so
+    that its requests are distinguishable."""
     watcher, faults, registry = Watcher(), ObservedFaults(), PluginRegistry.discover()
     faults.on_request = lambda verb, resource: watcher.requests.append((verb, resource))
     configuration = parse("", "test", registry, empty_is_defaults=True)
@@ -201,9 +201,7 @@ async def test_journal_of_other_kind_is_rejected(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("command", [("shadow", "-o", "json"), ("run", "--mode", "shadow")])
-async def test_command_prints_report_when_stopped(
-    command: tuple[str, ...], tmp_path: Path
-) -> None:
+async def test_command_prints_report_when_stopped(command: tuple[str, ...], tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text(NO_HEALTH)
     async with world(tmp_path, nodes=2) as w, commands(tmp_path) as started:
         synced = anyio.Event()

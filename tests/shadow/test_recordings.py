@@ -1,4 +1,4 @@
-"""Shadow mode on recordings: small ones whose answer is known, and the real scheduler's."""
+"""Shadow mode on recordings: small ones with known results, and a real scheduler's."""
 
 from __future__ import annotations
 
@@ -62,9 +62,7 @@ def test_bindings_to_the_best_node_agree(tape: TapeWriter, tmp_path: Path) -> No
     assert (found.differences, found.not_compared) == ([], {})
 
 
-def test_worse_node_is_a_difference_with_both_scores(
-    tape: TapeWriter, tmp_path: Path
-) -> None:
+def test_worse_node_is_a_difference_with_both_scores(tape: TapeWriter, tmp_path: Path) -> None:
     tape.node("big", "8")
     tape.node("small", "4")
     tape.pod("p")
@@ -82,9 +80,7 @@ def test_worse_node_is_a_difference_with_both_scores(
     assert theirs.scores["NodeResourcesFit"] < ours.scores["NodeResourcesFit"]
 
 
-def test_infeasible_node_is_a_difference_with_the_reason(
-    tape: TapeWriter, tmp_path: Path
-) -> None:
+def test_infeasible_node_is_a_difference_with_the_reason(tape: TapeWriter, tmp_path: Path) -> None:
     tape.node("big", "8")
     tape.node("small", "1")
     tape.pod("p", "2")
@@ -154,9 +150,7 @@ def test_cause_is_assumed_pod(tape: TapeWriter, tmp_path: Path) -> None:
     assert "pod default/first was bound to big, observed 1.0 ms after" in detail
 
 
-def test_pods_created_later_are_not_assumed(
-    tape: TapeWriter, tmp_path: Path
-) -> None:
+def test_pods_created_later_are_not_assumed(tape: TapeWriter, tmp_path: Path) -> None:
     tape.node("big", "8")
     tape.node("small", "6")
     tape.pod("second")
@@ -261,7 +255,7 @@ def test_cause_is_sampled_nodes(tape: TapeWriter, tmp_path: Path) -> None:
 
 
 def test_hypotheses_are_reverted_completely(tape: TapeWriter, tmp_path: Path) -> None:
-    """Disagreements of all kinds, and after each a pod whose answer is known."""
+    """Disagreements of all kinds, each followed by a pod with a known result."""
     tape.node("big", "8", image_bytes=900 * MEBIBYTE)
     tape.node("small", "6", image_bytes=30 * MEBIBYTE)
     for number in range(12):

@@ -1,4 +1,4 @@
-"""A replica in the process of the test, and what its Lease says."""
+"""A replica in the process of the test, and its Lease."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Running(NamedTuple):
 
 @asynccontextmanager
 async def running(w: World, store: JournalStore, *, shared: bool) -> AsyncIterator[Running]:
-    """Named ``it``. It ends with the block, as a process does on SIGTERM."""
+    """A replica named ``it``. It ends with the block, like a process on SIGTERM."""
     registry = PluginRegistry.discover()
     async with (
         connect(w.kubeconfig) as client,

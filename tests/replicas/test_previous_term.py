@@ -1,4 +1,4 @@
-"""A replica with a journal of its own that led before: what it decided then is not done any more."""
+"""A replica with its own journal leads again: decisions of its previous term are abandoned."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ CONFIG = KUBE + "podInitialBackoffSeconds: 1\npodMaxBackoffSeconds: 1\n"
 
 @pytest.fixture(autouse=True)
 def what_was_sent_arrives_soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Or never: a minute in earnest."""
+    """Never within the test; a minute in production."""
     monkeypatch.setattr(reconciler, "MAX_REQUEST_AGE_S", 0.2)
 
 
 class Gate(PermitReview):
-    """Holds pods until it is opened, and then lets all go that it holds."""
+    """Makes pods wait at Permit until it is opened, then allows all of them."""
 
     name: ClassVar[str] = "Gate"
     api_version: ClassVar[int] = 1
@@ -53,7 +53,7 @@ class Gate(PermitReview):
 
 @asynccontextmanager
 async def replica(w: World, config: str = CONFIG, *plugins: type[Plugin]) -> AsyncIterator[Daemon]:
-    """One with the journal of this world, from its start to when it has released the lease."""
+    """A replica with the journal of this world, until it has released the lease."""
     registry = registry_with(*plugins)
     async with (
         open_journal(str(w.journal)) as store,
@@ -68,7 +68,7 @@ async def replica(w: World, config: str = CONFIG, *plugins: type[Plugin]) -> Asy
 
 
 async def left_behind(w: World) -> None:
-    """A pod is assigned to the only node, and its leader ends before it could be bound."""
+    """A pod is assigned to the only node, and the leader ends before it binds the pod."""
     tried = anyio.Event()
 
     def on_request(verb: str, resource: str) -> None:
@@ -110,14 +110,14 @@ async def test_abandoned_decisions_are_repeated(tmp_path: Path) -> None:
 async def test_abandoned_waiting_pod_may_find_its_node_full(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Neither is it bound when Permit lets go, nor kept until nothing sent for it can arrive."""
+    """It is neither bound when Permit allows it, nor kept until no request can arrive."""
     monkeypatch.setattr(reconciler, "MAX_REQUEST_AGE_S", 3600.0)
     monkeypatch.setattr(Gate, "is_open", False)
     config = CONFIG + "profiles: [{plugins: {multiPoint: {enabled: [{name: Gate}]}}}]\n"
     async with world(tmp_path, nodes=1, cpu="4") as w:
         w.add_pod("old", "3")
         async with replica(w, config, Gate) as daemon:
-            # A pod that does not fit is told so, after the one before it was held.
+            # This pod is rejected after the one before it waits at Permit.
             w.add_pod("big", "5")
             await w.until(lambda: "Insufficient cpu" in w.message("big"))
             assert "default/old" in daemon.cluster.waiting
@@ -131,7 +131,7 @@ async def test_abandoned_waiting_pod_may_find_its_node_full(
 
 
 async def check_records(w: World) -> None:
-    """Each term begins and ends in the journal, and the decision of the first was given up."""
+    """The journal holds both terms, and the decision of the first was abandoned."""
     async with open_journal(str(w.journal), read_only=True) as store:
         records = [stored.record async for stored in store.read()]
     terms = [type(r) for r in records if isinstance(r, LeadershipGained | LeadershipLost)]

@@ -1,4 +1,4 @@
-"""A leader that cannot reach the API server any more stops by itself, before its lease runs out."""
+"""A leader that cannot reach the API server stops before its lease expires."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A leader that is stopped while it does not know what became of a binding, or of a commit."""
+"""A leader stops while the outcome of a binding or of a commit is unknown."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from asched.journal.memory import MemoryStore
 from asched.journal.store import AppendResult, JournalStore
 from asched.state.records import AnyRecord
 from tests.daemon.world import PATIENCE_S, World, world
-from tests.replicas.one_of_two import holder, running
+from tests.replicas.single_replica import holder, running
 
 
 class SilentStore(MemoryStore):
-    """A journal that stores, and at last does not say so any more."""
+    """A journal that stores the last commit without confirming it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -48,7 +48,7 @@ async def leader(
 async def test_unknown_binding_lets_the_lease_expire_unless_journal_is_shared(
     tmp_path: Path, shared: bool, left_to: str
 ) -> None:
-    """With a journal of its own the next leader would give the room away while the binding may arrive."""
+    """A next leader with its own journal would assign the room while the binding may arrive."""
     async with world(tmp_path, nodes=1) as w:
         w.faults.on_request = lambda verb, resource: w.touch()
         w.faults.respond(504, count=1000, resource="pods/binding")
@@ -61,9 +61,7 @@ async def test_unknown_binding_lets_the_lease_expire_unless_journal_is_shared(
 
 
 @pytest.mark.parametrize("shared", [False, True])
-async def test_unsent_or_failed_binding_releases_the_lease(
-    tmp_path: Path, shared: bool
-) -> None:
+async def test_unsent_or_failed_binding_releases_the_lease(tmp_path: Path, shared: bool) -> None:
     async with world(tmp_path, nodes=1) as w:
         w.faults.on_request = lambda verb, resource: w.touch()
         w.faults.respond(429, count=1000, resource="pods/binding", retry_after_s=0)
@@ -78,7 +76,7 @@ async def test_unsent_or_failed_binding_releases_the_lease(
 async def test_failed_commit_prevents_last_turn(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shared: bool
 ) -> None:
-    """The last commit was stored, so that whatever else is to take its place there is refused."""
+    """The last commit was stored, so that another one at its position is rejected."""
     monkeypatch.setattr("asched.daemon.daemon.DRAIN_S", 0.05)
     store = SilentStore()
     async with world(tmp_path, nodes=1) as w:
