@@ -1,4 +1,4 @@
-"""Small plugins for tests of the registry and of profiles: what each serves is in its bases."""
+"""Small plugins for tests of the registry and of profiles."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ class Fit(TaintToleration):
 
 
 class Third(TaintToleration):
-    """A plugin that is none of kube-scheduler's."""
+    """A plugin that kube-scheduler does not have."""
 
     name: ClassVar[str] = "Third"
     api_version: ClassVar[int] = 1

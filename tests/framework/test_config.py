@@ -1,4 +1,4 @@
-"""KubeSchedulerConfiguration: kube-scheduler's defaults and its rules of validation."""
+"""KubeSchedulerConfiguration: defaults and validation of kube-scheduler."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_defaults() -> None:
     assert config.parallelism == 16
 
 
-def test_a_zero_or_empty_value_stands_for_the_default_where_kubernetes_has_it_so() -> None:
+def test_zero_or_empty_values_select_kubernetes_defaults() -> None:
     config = decode_configuration(
         {
             **HEAD,
@@ -47,7 +47,7 @@ def test_a_zero_or_empty_value_stands_for_the_default_where_kubernetes_has_it_so
     assert config.leader_election == LeaderElection(leader_elect=False)
 
 
-def test_a_full_document_decodes() -> None:
+def test_complete_document_decodes() -> None:
     config = decode_configuration(
         {
             **HEAD,
@@ -163,11 +163,11 @@ def test_a_full_document_decodes() -> None:
         ),
     ],
 )
-def test_what_is_refused(fields: dict[str, Any], expected: list[str]) -> None:
+def test_invalid_configuration_is_rejected(fields: dict[str, Any], expected: list[str]) -> None:
     assert errors(**fields) == expected
 
 
-def test_leader_election_is_checked_only_where_it_is_on() -> None:
+def test_leader_election_is_validated_only_if_enabled() -> None:
     config = decode_configuration(
         {**HEAD, "leaderElection": {"leaderElect": False, "leaseDuration": "1s"}}
     )

@@ -1,4 +1,4 @@
-"""A wrong signature is a type error: mypy accepts the pages' examples, and refuses each of these plugins."""
+"""mypy rejects plugins with wrong signatures."""
 
 from __future__ import annotations
 
@@ -33,62 +33,62 @@ class Right(FilterPlugin, ScorePlugin):
 """
 
 WRONG = {
-    "a filter that answers yes or no": """
+    "filter returns bool": """
 class A(FilterPlugin):
     def filter(self, state: CycleState, pod: PodInfo, node: NodeInfo) -> bool:
         return True
 """,
-    "a score without the state": """
+    "score without state": """
 class B(ScorePlugin):
     def score(self, pod: PodInfo, node: NodeInfo) -> int:
         return 1
 """,
-    "a score of fractions": """
+    "score returns float": """
 class C(ScorePlugin):
     def score(self, state: CycleState, pod: PodInfo, node: NodeInfo) -> float:
         return 0.5
 """,
-    "a filter for all nodes that answers one status": """
+    "filter_all returns a single status": """
 class D(FilterAllPlugin):
     def filter_all(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> Status:
         return SUCCESS
 """,
-    "a filter for all nodes that is shown one": """
+    "filter_all takes a single node": """
 class E(FilterAllPlugin):
     def filter_all(self, state: CycleState, pod: PodInfo, nodes: NodeInfo) -> FilterResult:
         raise NotImplementedError
 """,
-    "a PreBind that is not asynchronous": """
+    "pre_bind is not asynchronous": """
 class F(PreBindPlugin):
     def pre_bind(self, client: BindingClient, pod: PodInfo, node_name: str) -> Status:
         return SUCCESS
 """,
-    "a Permit that answers a status": """
+    "permit returns a status": """
 class G(PermitPlugin):
     def permit(self, state: CycleState, pod: PodInfo, node_name: str) -> Status:
         return SUCCESS
 """,
-    "an api_version in words": """
+    "api_version is a string": """
 class H(ScorePlugin):
     api_version: ClassVar[str] = "1"
 """,
-    "a scope in words": """
+    "scope is a string": """
 class I(ScorePlugin):
     scope = "node"
 """,
-    "what no node has": """
+    "unknown attribute of a node": """
 class J(ScorePlugin):
     def score(self, state: CycleState, pod: PodInfo, node: NodeInfo) -> int:
         return node.free_cpu
 """,
-    "a name that is not public": """
+    "private name": """
 from asched.framework import NodeInformation
 """,
 }
 
 
 def test_wrong_signatures_are_type_errors(tmp_path: Path) -> None:
-    """All in one run of mypy, as most of its time goes into what is imported."""
+    """One mypy run for all, because imports take most of its time."""
     right = tmp_path / "right.py"
     right.write_text(HEAD + RIGHT)
     good = [right]

@@ -1,4 +1,4 @@
-"""Legacy policies in today's terms: every name, every argument, every mistake."""
+"""Conversion of legacy scheduler policies."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from asched.framework.interface import ExtensionPoint
 REGISTRY = PluginRegistry.discover()
 MANDATORY = ["NodeUnschedulable", "TaintToleration"]
 LATER = {"DynamicResources", "NodeDeclaredFeatures"}
-"""Filters that came after policies and are always on."""
+"""Filters that are newer than policies and always enabled."""
 
 
 def convert(**fields: Any) -> ConvertedPolicy:
@@ -28,7 +28,7 @@ def convert(**fields: Any) -> ConvertedPolicy:
 
 
 def checked(converted: ConvertedPolicy) -> Configuration:
-    """The result as ``asched config check`` reads it: without a mistake or a warning."""
+    """The result, which ``asched config check`` accepts without warnings."""
     configuration = parse(converted.text, "converted", REGISTRY)
     assert configuration.warnings == ()
     return configuration
@@ -77,14 +77,14 @@ PREDICATES = {
 
 
 @pytest.mark.parametrize("name", PREDICATES)
-def test_a_predicate_becomes_filters(name: str) -> None:
+def test_predicate_is_converted_to_filters(name: str) -> None:
     converted = convert(predicates=[{"name": name}], priorities=[])
     assert sorted(filters(converted)) == sorted([*MANDATORY, *PREDICATES[name]])
     assert scores(converted) == {}
     assert converted.notices == ()
 
 
-def test_the_order_is_that_in_which_predicates_ran() -> None:
+def test_filters_are_in_predicate_order() -> None:
     names = ["MatchInterPodAffinity", "NoDiskConflict", "HostName", "PodFitsResources"]
     converted = convert(predicates=[{"name": name} for name in names], priorities=[])
     assert filters(converted) == [
@@ -97,7 +97,7 @@ def test_the_order_is_that_in_which_predicates_ran() -> None:
     ]
 
 
-def test_what_a_filter_needs_at_other_points_comes_along() -> None:
+def test_filter_enables_its_other_points() -> None:
     (profile,) = checked(convert(predicates=[{"name": "CheckVolumeBinding"}])).profiles
     for point in (ExtensionPoint.PRE_FILTER, ExtensionPoint.RESERVE, ExtensionPoint.PRE_BIND):
         assert "VolumeBinding" in [plugin.name for plugin in profile.plugins_at(point)]
@@ -122,14 +122,14 @@ def test_what_a_filter_needs_at_other_points_comes_along() -> None:
         ("TaintTolerationPriority", "TaintToleration"),
     ],
 )
-def test_a_priority_becomes_a_score(name: str, expected: str) -> None:
+def test_priority_is_converted_to_score(name: str, expected: str) -> None:
     converted = convert(predicates=[], priorities=[{"name": name, "weight": 7}])
     assert scores(converted) == {expected: 7}
     assert filters(converted) == MANDATORY
     assert converted.notices == ()
 
 
-def test_without_predicates_and_priorities_the_old_defaults_hold() -> None:
+def test_missing_lists_select_policy_defaults() -> None:
     converted = convert()
     assert filters(converted) == [
         "NodeUnschedulable",
@@ -159,7 +159,7 @@ def test_without_predicates_and_priorities_the_old_defaults_hold() -> None:
     assert "with the weight 2 of EvenPodsSpreadPriority" in converted.notices[1]
 
 
-def test_empty_lists_are_not_missing_ones() -> None:
+def test_empty_lists_disable_defaults() -> None:
     converted = convert(predicates=[], priorities=[])
     assert (filters(converted), scores(converted)) == (MANDATORY, {})
 
@@ -204,7 +204,7 @@ def test_empty_lists_are_not_missing_ones() -> None:
         ),
     ],
 )
-def test_resource_priorities_become_the_strategy(
+def test_resource_priority_is_converted_to_strategy(
     priorities: list[Any], strategy: dict[str, Any]
 ) -> None:
     converted = convert(predicates=[], priorities=priorities)
@@ -214,7 +214,7 @@ def test_resource_priorities_become_the_strategy(
     assert found == both | strategy
 
 
-def test_one_strategy_only() -> None:
+def test_conflicting_strategies_are_reported() -> None:
     converted = convert(
         predicates=[],
         priorities=[
@@ -239,14 +239,16 @@ def test_one_strategy_only() -> None:
         (["SelectorSpreadPriority", "EvenPodsSpreadPriority"], "System"),
     ],
 )
-def test_spreading_by_services_is_the_default_constraint(names: list[str], defaulting: str) -> None:
+def test_service_spreading_is_converted_to_default_constraint(
+    names: list[str], defaulting: str
+) -> None:
     converted = convert(predicates=[], priorities=[{"name": n, "weight": 2} for n in names])
     assert arguments(converted, "PodTopologySpread") == {"defaultingType": defaulting}
     assert scores(converted) == {"PodTopologySpread": 2}
     assert converted.notices == ()
 
 
-def test_labels_presence_is_added_affinity() -> None:
+def test_label_presence_is_converted_to_added_affinity() -> None:
     argument = {"labels": ["zone", "rack"], "presence": True}
     absent = {"labels": ["retiring"], "presence": False}
     converted = convert(
@@ -273,7 +275,7 @@ def test_labels_presence_is_added_affinity() -> None:
     ]
 
 
-def test_what_has_no_counterpart_is_named_on_its_line_and_in_comments() -> None:
+def test_unsupported_entries_are_reported_with_line_and_comment() -> None:
     text = """kind: Policy
 apiVersion: v1
 predicates:
@@ -304,12 +306,12 @@ alwaysCheckAllPredicates: true
         assert f"# {notice}\n" in converted.text
 
 
-def test_weight_of_symmetric_affinity() -> None:
+def test_hard_pod_affinity_weight_is_converted() -> None:
     converted = convert(hardPodAffinitySymmetricWeight=42)
     assert arguments(converted, "InterPodAffinity") == {"hardPodAffinityWeight": 42}
 
 
-def test_extenders_come_along() -> None:
+def test_extenders_are_converted() -> None:
     converted = convert(
         predicates=[],
         priorities=[],
@@ -400,7 +402,7 @@ def test_extenders_come_along() -> None:
         ),
     ],
 )
-def test_mistakes_are_lines(fields: dict[str, Any], expected: list[str]) -> None:
+def test_problems_are_reported_with_lines(fields: dict[str, Any], expected: list[str]) -> None:
     with pytest.raises(ConfigFileError) as caught:
         convert(
             predicates=fields.pop("predicates", []),
@@ -419,14 +421,14 @@ def test_mistakes_are_lines(fields: dict[str, Any], expected: list[str]) -> None
         ("[]", "p:1: expected a mapping, got a list"),
     ],
 )
-def test_what_is_no_policy(text: str, expected: str) -> None:
+def test_invalid_policy_is_rejected(text: str, expected: str) -> None:
     with pytest.raises(ConfigFileError) as caught:
         convert_policy_text(text, "p", REGISTRY)
     (line,) = caught.value.lines
     assert line.replace("p:1: not", "p: not").startswith(expected)
 
 
-def test_the_command(tmp_path: Path) -> None:
+def test_convert_command_writes_configuration(tmp_path: Path) -> None:
     policy, out = tmp_path / "policy.json", tmp_path / "config.yaml"
     policy.write_text('{"kind": "Policy", "apiVersion": "v1", "alwaysCheckAllPredicates": true}')
     runner = CliRunner()

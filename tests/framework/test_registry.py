@@ -1,4 +1,4 @@
-"""Plugins found through entry points of real (if tiny) distributions on disk."""
+"""Plugins found through entry points of small distributions on disk."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Site:
     def install(
         self, distribution: str, plugins: dict[str, str], code: str = "", version: str = "1.2.3"
     ) -> None:
-        """Write a distribution whose entry points are ``plugins`` and whose module is ``code``."""
+        """Write a distribution with entry points ``plugins`` and a module ``code``."""
         module = distribution.replace("-", "_")
         (self.path / f"{module}.py").write_text(textwrap.dedent(code))
         info = self.path / f"{module}-{version}.dist-info"
@@ -60,7 +60,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
             del sys.modules[name]
 
 
-def test_a_plugin_is_found_with_its_origin(site: Site) -> None:
+def test_plugin_is_loaded_with_origin(site: Site) -> None:
     site.install("rack-aware", {"Rack": "rack_aware:Rack"}, GOOD)
     registry = site.registry()
     assert registry.names == ("Rack",)
@@ -69,7 +69,7 @@ def test_a_plugin_is_found_with_its_origin(site: Site) -> None:
     assert registry.origin("Rack") == PluginOrigin("Rack", "rack-aware", "1.2.3")
 
 
-def test_nothing_is_imported_before_it_is_asked_for(site: Site) -> None:
+def test_plugin_is_imported_on_first_use(site: Site) -> None:
     site.install("rack-aware", {"Rack": "rack_aware:Rack"}, GOOD)
     registry = site.registry()
     assert "Rack" in registry
@@ -78,7 +78,7 @@ def test_nothing_is_imported_before_it_is_asked_for(site: Site) -> None:
     assert "rack_aware" in sys.modules
 
 
-def test_a_name_that_two_distributions_claim(site: Site) -> None:
+def test_duplicate_plugin_name_is_rejected(site: Site) -> None:
     site.install("rack-aware", {"Rack": "rack_aware:Rack"}, GOOD)
     site.install("other-racks", {"Rack": "other_racks:Rack"}, GOOD, version="0.9")
     with pytest.raises(RegistryError) as caught:
@@ -121,7 +121,7 @@ def test_a_name_that_two_distributions_claim(site: Site) -> None:
         ),
     ],
 )
-def test_a_plugin_that_cannot_be_used(site: Site, code: str, message: str) -> None:
+def test_unusable_plugin_is_rejected(site: Site, code: str, message: str) -> None:
     site.install("rack-aware", {"Rack": "rack_aware:Rack"}, code)
     with pytest.raises(RegistryError) as caught:
         site.registry().load("Rack")
@@ -130,7 +130,7 @@ def test_a_plugin_that_cannot_be_used(site: Site, code: str, message: str) -> No
     assert "\n" not in str(caught.value)
 
 
-def test_a_subclass_states_its_own_api_version(site: Site) -> None:
+def test_inherited_api_version_is_rejected(site: Site) -> None:
     code = textwrap.dedent(GOOD) + "\nclass Row(Rack):\n    name = 'Row'\n"
     site.install("rack-aware", {"Row": "rack_aware:Row"}, code)
     with pytest.raises(RegistryError, match="does not state api_version"):
@@ -145,18 +145,18 @@ def test_a_subclass_states_its_own_api_version(site: Site) -> None:
         ("Zzz", "expected one of DefaultBinder, ImageLocality"),
     ],
 )
-def test_an_unknown_plugin_suggests_a_known_one(name: str, hint: str) -> None:
+def test_unknown_plugin_error_suggests_similar_name(name: str, hint: str) -> None:
     with pytest.raises(RegistryError) as caught:
         PluginRegistry.of(*SAMPLES).load(name)
     assert str(caught.value).startswith(f'unknown plugin "{name}"; {hint}')
 
 
-def test_an_empty_registry_says_where_it_looked(tmp_path: Path) -> None:
+def test_empty_registry_error_names_searched_path(tmp_path: Path) -> None:
     with pytest.raises(RegistryError, match=r"no installed distribution .* asched\.plugins"):
         PluginRegistry.discover([str(tmp_path)]).load("Rack")
 
 
-def test_an_explicit_registry_checks_its_classes() -> None:
+def test_explicit_registry_validates_classes() -> None:
     with pytest.raises(RegistryError, match="both names must be the same"):
         PluginRegistry({"Other": NodeName})
     registry = PluginRegistry({"NodeName": NodeName}, distribution="mine", version="7")

@@ -1,4 +1,4 @@
-"""Profiles: defaults, merging, MultiPoint expansion and arguments as kube-scheduler has them."""
+"""Profiles: defaults, merging, MultiPoint expansion and arguments of kube-scheduler."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from asched.config.kube_scheduler import (
     decode_configuration,
 )
 from asched.config.registry import PluginRegistry
-from asched.config.resolve import DEFAULT_PLUGINS, resolve, find_ineffective
+from asched.config.resolve import DEFAULT_PLUGINS, find_ineffective, resolve
 from asched.framework.interface import ExtensionPoint
 from asched.framework.runtime.profile import PluginOrigin, ProfileSpec
 from asched.framework.runtime.strict import ConfigurationError
@@ -61,7 +61,7 @@ def errors(*written: dict[str, Any], **more: Any) -> list[str]:
 
 
 @pytest.mark.parametrize("document", [HEAD, {**HEAD, "profiles": []}, {**HEAD, "profiles": [{}]}])
-def test_without_profiles_there_is_the_default_one(document: dict[str, Any]) -> None:
+def test_missing_profiles_select_default_profile(document: dict[str, Any]) -> None:
     (spec,) = resolve(decode_configuration(document), REGISTRY)
     assert spec.scheduler_name == "default-scheduler"
     assert names(spec, ExtensionPoint.QUEUE_SORT) == ["PrioritySort"]
@@ -149,18 +149,18 @@ def test_without_profiles_there_is_the_default_one(document: dict[str, Any]) -> 
         ({"score": None, "multiPoint": {"enabled": None}}, DEFAULT_SCORE),
     ],
 )
-def test_merging_at_score(plugins: dict[str, Any], expected: list[tuple[str, int]]) -> None:
+def test_score_plugins_are_merged(plugins: dict[str, Any], expected: list[tuple[str, int]]) -> None:
     assert score(with_plugins(plugins)) == expected
 
 
-def test_a_default_plugin_is_left_out_where_the_registry_lacks_it() -> None:
+def test_default_plugin_missing_from_registry_is_omitted() -> None:
     small = PluginRegistry.of(*(plugin for plugin in SAMPLES if plugin.name != "TaintToleration"))
     (spec,) = resolve(KubeSchedulerConfiguration(), small)
     assert score(spec) == DEFAULT_SCORE[1:]
     assert "VolumeBinding" in {ref.name for ref in DEFAULT_PLUGINS}
 
 
-def test_a_profiles_percentage_wins_over_the_general_one() -> None:
+def test_profile_percentage_overrides_global_percentage() -> None:
     first, second = profiles(
         {"schedulerName": "a", "percentageOfNodesToScore": 0},
         {"schedulerName": "b"},
@@ -209,8 +209,8 @@ ALL_OFF = {"disabled": refs("*")}
             [{"plugins": {"filter": {"enabled": refs("VolumeZone")}}}],
             [
                 (
-                    "profiles[0].plugins.filter.enabled[0].name: plugin VolumeZone of kube-scheduler"
-                    " is not provided by this installation"
+                    "profiles[0].plugins.filter.enabled[0].name: plugin VolumeZone of kube-scheduler is"
+                    " not provided by this installation"
                 )
             ],
         ),
@@ -254,11 +254,13 @@ ALL_OFF = {"disabled": refs("*")}
         ),
     ],
 )
-def test_what_is_refused(written: list[dict[str, Any]], expected: list[str]) -> None:
+def test_invalid_configuration_is_rejected(
+    written: list[dict[str, Any]], expected: list[str]
+) -> None:
     assert errors(*written) == expected
 
 
-def test_one_order_for_all_profiles_may_be_another_one() -> None:
+def test_custom_queue_sort_for_all_profiles() -> None:
     plugins = {"queueSort": {**ALL_OFF, "enabled": refs("OtherSort")}}
     found = profiles(
         {"schedulerName": "a", "plugins": plugins}, {"schedulerName": "b", "plugins": plugins}
@@ -270,7 +272,7 @@ def with_args(args: Any, name: str = "NodeResourcesFit") -> dict[str, Any]:
     return {"pluginConfig": [{"name": name, "args": args}]}
 
 
-def test_arguments_are_completed() -> None:
+def test_arguments_get_defaults() -> None:
     (spec,) = profiles(
         with_args(
             {
@@ -314,18 +316,18 @@ def test_arguments_are_completed() -> None:
         ),
     ],
 )
-def test_arguments_that_are_refused(profile: dict[str, Any], expected: list[str]) -> None:
+def test_invalid_arguments_are_rejected(profile: dict[str, Any], expected: list[str]) -> None:
     assert errors(profile) == [f"profiles[0].pluginConfig[0].{line}" for line in expected]
 
 
-def test_a_plugin_configured_twice() -> None:
+def test_duplicate_plugin_config_is_rejected() -> None:
     entry = {"name": "NodeResourcesFit", "args": {}}
     assert errors({"pluginConfig": [entry, entry]}) == [
         "profiles[0].pluginConfig[1].name: plugin NodeResourcesFit is configured twice"
     ]
 
 
-def test_what_has_no_effect_is_told_but_no_error() -> None:
+def test_ineffective_settings_are_warnings() -> None:
     config = decode_configuration(
         {
             **HEAD,
@@ -362,8 +364,8 @@ sets = st.builds(
 
 
 @given(at_score=sets, multi_point=sets)
-def test_merging_follows_its_rules(at_score: PluginSet, multi_point: PluginSet) -> None:
-    """Whatever is enabled and disabled, said without following the algorithm."""
+def test_merge_equals_declarative_rules(at_score: PluginSet, multi_point: PluginSet) -> None:
+    """Compares with a declarative definition of the merge."""
     plugins = Plugins(score=at_score, multi_point=multi_point)
     config = KubeSchedulerConfiguration(profiles=(ProfileConfig(plugins=plugins),))
     (spec,) = resolve(config, REGISTRY)
@@ -391,7 +393,7 @@ def test_merging_follows_its_rules(at_score: PluginSet, multi_point: PluginSet) 
 
 
 @pytest.mark.shared
-def test_configurations_of_the_recordings_decode(shared_dir: Path) -> None:
+def test_recorded_configurations_decode(shared_dir: Path) -> None:
     found = 0
     for path in sorted((shared_dir / "golden" / "kube").glob("*/*.json")):
         config = json.loads(path.read_bytes())["config"]

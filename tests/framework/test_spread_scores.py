@@ -1,4 +1,4 @@
-"""Soft spreading told by classes of nodes is soft spreading told by rows."""
+"""Spread scores by node class equal scores by row."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def spread_by(key: str, counts: RowCounts) -> ConstraintCounts:
     keys=st.lists(st.sampled_from(sorted(LABELS)), min_size=1, max_size=3, unique=True),
     turns=st.lists(st.lists(st.tuples(st.integers(0, ROWS - 1), st.integers(1, 3)))),
 )
-def test_followed(keys: list[str], turns: list[list[tuple[int, int]]]) -> None:
+def test_class_scores_equal_row_scores(keys: list[str], turns: list[list[tuple[int, int]]]) -> None:
     counts = RowCounts(np.zeros(ROWS, np.int64))
     spreads = [spread_by(key, counts) for key in keys]
     assert SpreadClasses.are_few(spreads)
@@ -53,21 +53,21 @@ def test_followed(keys: list[str], turns: list[list[tuple[int, int]]]) -> None:
         assert classes.raw_of(classes.of_row.copy()).tolist() == np.rint(expected).tolist()
 
 
-def test_counted_afresh() -> None:
+def test_scores_are_recomputed_after_reset() -> None:
     counts = RowCounts(np.zeros(ROWS, np.int64))
     classes = SpreadClasses([spread_by(HOSTNAME_LABEL, counts)])
     counts.begin(ROWS)
     assert not classes.update()
 
 
-def test_too_many_domains() -> None:
+def test_many_domains_disable_classes() -> None:
     counts = RowCounts(np.zeros(ROWS, np.int64))
     spread = spread_by("rack", counts)
     spread.domains = Domains(label_column([f"r{row}" for row in range(100)]))
     assert not SpreadClasses.are_few([spread])
 
 
-def test_nodes_without_the_label() -> None:
+def test_nodes_without_the_label_score_zero() -> None:
     spread = spread_by(ZONE_LABEL, RowCounts(np.zeros(ROWS, np.int64)))
     spread.missing = np.arange(ROWS) == 1
     assert not SpreadClasses.are_few([spread])

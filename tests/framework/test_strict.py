@@ -1,4 +1,4 @@
-"""Strict decoding: every mistake found, with its path and what would be right."""
+"""Strict decoding reports every problem with its path."""
 
 from __future__ import annotations
 
@@ -59,8 +59,8 @@ def problems(value: Any) -> list[str]:
             {"zzz": 1},
             [
                 (
-                    "zzz: unknown field; expected one of colour, enabled, inner, items, labels, mode,"
-                    " ratio, timeout"
+                    "zzz: unknown field; expected one of colour, enabled, inner, items, labels,"
+                    " mode, ratio, timeout"
                 )
             ],
         ),
@@ -88,11 +88,11 @@ def problems(value: Any) -> list[str]:
         ({"labels": {"a": {}}}, ["labels.a: expected a string, got a mapping"]),
     ],
 )
-def test_each_mistake_is_told(value: Any, expected: list[str]) -> None:
+def test_each_problem_is_reported(value: Any, expected: list[str]) -> None:
     assert problems(value) == expected
 
 
-def test_what_is_right_is_kept_beside_mistakes() -> None:
+def test_valid_fields_are_decoded_despite_problems() -> None:
     decoder = StrictDecoder()
     found = decoder.decode({"ratio": 0.25, "mode": "of", "timeout": "1m"}, Outer)
     assert len(decoder.problems) == 1
@@ -113,24 +113,24 @@ def test_what_is_right_is_kept_beside_mistakes() -> None:
         (".5s", 0.5),
     ],
 )
-def test_durations_are_gos(text: str, seconds: float) -> None:
+def test_durations_use_go_notation(text: str, seconds: float) -> None:
     assert parse_duration(text).total_seconds() == seconds
 
 
 @pytest.mark.parametrize(
     "text", ["", "s", "15", "15 s", "1d", "-+5s", "5s5", "PT15S", "1e3s", "s15", "9" * 400 + "h"]
 )
-def test_what_is_no_duration(text: str) -> None:
+def test_invalid_duration_is_rejected(text: str) -> None:
     with pytest.raises(ValueError, match="duration"):
         parse_duration(text)
 
 
 @given(st.timedeltas(min_value=timedelta(days=-3000), max_value=timedelta(days=3000)))
-def test_a_duration_survives_being_written(duration: timedelta) -> None:
+def test_duration_round_trip(duration: timedelta) -> None:
     assert parse_duration(format_duration(duration)) == duration
 
 
-def test_paths_read_as_in_kubernetes() -> None:
+def test_path_format_equals_kubernetes() -> None:
     assert format_path(("profiles", 0, "pluginConfig", 2, "args")) == (
         "profiles[0].pluginConfig[2].args"
     )
@@ -152,7 +152,7 @@ def test_paths_read_as_in_kubernetes() -> None:
         max_leaves=12,
     )
 )
-def test_any_value_is_decoded_or_explained(value: Any) -> None:
+def test_any_value_is_decoded_or_reported(value: Any) -> None:
     decoder = StrictDecoder()
     found = decoder.decode(value, Outer)
     assert found is not None or decoder.problems

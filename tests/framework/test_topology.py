@@ -1,4 +1,4 @@
-"""Counts by domain that are followed equal counts made afresh."""
+"""Incrementally updated domain counts equal new counts."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def label_column(values: list[str | None]) -> LabelColumn:
 
 
 def plain_sums(values: list[str | None], counted: list[bool], column: list[int]) -> list[int]:
-    """The sum of each row's domain, 0 for a row without one."""
+    """The sum of each row's domain; 0 without a domain."""
     return [
         sum(
             number
@@ -39,7 +39,7 @@ few = st.lists(st.sampled_from((None, "x", "y")), min_size=ROWS)
 
 
 @given(data=st.data(), values=(many | few).map(lambda drawn: drawn[:ROWS]))
-def test_followed_counts(data: st.DataObject, values: list[str | None]) -> None:
+def test_updated_counts_equal_new_counts(data: st.DataObject, values: list[str | None]) -> None:
     counted = data.draw(st.lists(st.booleans(), min_size=ROWS, max_size=ROWS))
     label = label_column(values)
     domains = Domains(label, np.array(counted))
@@ -73,7 +73,7 @@ def test_followed_counts(data: st.DataObject, values: list[str | None]) -> None:
         assert sorted(counts.sums[: domains.live].tolist()) == sorted(live)
 
 
-def test_absent_is_empty() -> None:
+def test_absent_label_counts_as_empty_value() -> None:
     domains = Domains(label_column(["x", None, "", "x"]), absent_is_empty=True)
     assert domains.of_row[1] == domains.of_row[2] != domains.of_row[0]
     assert domains.number == 2
@@ -82,13 +82,13 @@ def test_absent_is_empty() -> None:
     assert unseen.number == 2
 
 
-def test_no_node_has_the_label() -> None:
+def test_domains_are_empty_without_the_label() -> None:
     domains = Domains(label_column([None, None]))
     counts = DomainCounts(domains, RowCounts(np.array([3, 4])))
     assert (domains.number, counts.total, counts.by_row.tolist()) == (0, 0, [0, 0])
 
 
-def test_other_domains_are_counted_afresh() -> None:
+def test_new_domains_reset_the_sums() -> None:
     by_row = RowCounts(np.array([1, 2, 3]))
     counts = DomainCounts(Domains(label_column(["a", "a", "b"])), by_row)
     assert counts.by_row.tolist() == [3, 3, 3]
@@ -96,7 +96,7 @@ def test_other_domains_are_counted_afresh() -> None:
     assert counts.by_row.tolist() == [1, 5, 5]
 
 
-def test_other_counts_are_taken_as_they_are() -> None:
+def test_new_counts_reset_the_sums() -> None:
     domains = Domains(label_column(["a", "a", "b"]))
     counts = DomainCounts(domains, RowCounts(np.array([1, 2, 3])))
     counts.follow(domains, RowCounts(np.array([0, 0, 3])))
@@ -104,7 +104,7 @@ def test_other_counts_are_taken_as_they_are() -> None:
 
 
 @given(moves=st.lists(st.integers(0, 9), max_size=900), looks=st.sets(st.integers(0, 899)))
-def test_a_reader_of_changes_misses_none(moves: list[int], looks: set[int]) -> None:
+def test_change_log_reader_misses_no_change(moves: list[int], looks: set[int]) -> None:
     recent: ChangeLog[int] = ChangeLog()
     cursor, missed = recent.cursor, list[int]()
     for number, move in enumerate(moves):

@@ -1,4 +1,4 @@
-"""Of a pod's annotations those are kept that plugins declare, and these alone."""
+"""Pod annotations that plugins declare are kept."""
 
 from __future__ import annotations
 
@@ -34,21 +34,21 @@ def kept(annotations: Any) -> dict[str, str]:
         st.sampled_from([*KEYS, "c", "example.com/ab"]), st.text(max_size=20), max_size=4
     )
 )
-def test_the_declared_ones_are_kept(annotations: dict[str, str]) -> None:
+def test_declared_annotations_are_kept(annotations: dict[str, str]) -> None:
     assert kept(annotations) == {k: text for k, text in annotations.items() if k in KEYS}
 
 
-def test_nothing_is_nothing() -> None:
+def test_missing_annotations_are_empty() -> None:
     assert kept(None) == {}
     assert kept({"b": None}) == {}
 
 
-def test_what_is_no_text_is_refused() -> None:
+def test_annotation_of_wrong_type_is_rejected() -> None:
     with pytest.raises(DecodeError, match="ns/p"):
         kept({"example.com/a": 5})
 
 
-def test_a_watch_keeps_none_until_some_are_declared() -> None:
+def test_watch_decoder_keeps_only_declared_annotations() -> None:
     event = b'{"type":"ADDED","object":' + raw({"b": "x"}) + b"}"
     decoder = ObjectDecoder(Resource.PODS)
 

@@ -1,4 +1,4 @@
-"""Decoding: what scheduling reads survives, nothing else does, and what is wrong is named."""
+"""Decoding of API objects."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def decoded(resource: Resource, raw: Any) -> Any:
     return decode(resource, json.dumps(raw).encode())
 
 
-def test_only_what_scheduling_reads_survives() -> None:
+def test_unknown_fields_are_dropped() -> None:
     pod = decoded(Resource.PODS, POD)
     assert isinstance(pod, Pod)
     assert SECRET not in repr(pod)
@@ -64,12 +64,12 @@ def test_only_what_scheduling_reads_survives() -> None:
     assert pod.spec.volumes[0].image.reference == "model:v1"
 
 
-def test_an_encoded_object_decodes_to_itself() -> None:
+def test_encode_decode_round_trip() -> None:
     pod = decoded(Resource.PODS, POD)
     assert decode(Resource.PODS, msgspec.json.encode(pod)) == pod
 
 
-def test_nulls_are_absent() -> None:
+def test_null_means_absent() -> None:
     raw = {
         "metadata": {"name": "p", "labels": None, "annotations": None, "ownerReferences": None},
         "spec": {
@@ -89,8 +89,8 @@ def test_nulls_are_absent() -> None:
     assert node.spec.taints == ()
 
 
-def test_an_empty_node_selector_is_not_a_missing_one() -> None:
-    """kube-scheduler's NodeAffinity is skipped for pods without one only."""
+def test_empty_node_selector_differs_from_missing() -> None:
+    """NodeAffinity is skipped only for pods without a selector."""
     assert decoded(Resource.PODS, {"metadata": {"name": "p"}}).spec.node_selector is None
     empty = decoded(Resource.PODS, {"metadata": {"name": "p"}, "spec": {"nodeSelector": {}}})
     assert empty.spec.node_selector == {}
@@ -146,19 +146,19 @@ def test_an_empty_node_selector_is_not_a_missing_one() -> None:
         ),
     ],
 )  # fmt: skip
-def test_refused_with_its_place(resource: Resource, raw: Any, complaint: str) -> None:
+def test_invalid_object_error_names_field(resource: Resource, raw: Any, complaint: str) -> None:
     with pytest.raises(DecodeError, match=complaint):
         decoded(resource, raw)
 
 
 @pytest.mark.parametrize("raw", [b"", b"{", b'{"metadata":', b"\xff\xfe", b"[" * 100_000])
-def test_malformed_json_is_refused(raw: bytes) -> None:
+def test_malformed_json_is_rejected(raw: bytes) -> None:
     for resource in Resource:
         with pytest.raises(DecodeError, match="does not decode"):
             decode(resource, raw)
 
 
-def test_absurd_numbers_are_read_or_refused() -> None:
+def test_extreme_numbers_are_decoded_or_rejected() -> None:
     for number in ("1e400", "9" * 5000):
         raw = b'{"metadata":{"name":"n"},"status":{"allocatable":{"cpu":%s}}}' % number.encode()
         with pytest.raises(DecodeError):
@@ -168,14 +168,14 @@ def test_absurd_numbers_are_read_or_refused() -> None:
 
 
 @pytest.mark.parametrize("resource", list(Resource))
-def test_names_of_253_characters(resource: Resource) -> None:
+def test_longest_names_decode(resource: Resource) -> None:
     name = "x" * 253
     found = decoded(resource, {"metadata": {"name": name, "namespace": name}})
     assert found.key == f"{name}/{name}"
 
 
-def test_volumes_of_which_nothing_is_read_are_left_out() -> None:
-    """What the API server's admission gives each pod: a token under a name of its own."""
+def test_irrelevant_volumes_are_dropped() -> None:
+    """Admission adds a token volume with a random name to each pod."""
 
     def copy(number: int, *volumes: dict[str, Any]) -> Pod:
         token = {"serviceAccountToken": {"path": "token", "expirationSeconds": 3607}}

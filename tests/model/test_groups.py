@@ -1,4 +1,4 @@
-"""PodGroups, Queues and Workloads: one kind's name in several API groups, told apart."""
+"""PodGroups, Queues and Workloads of several API groups."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def decoded(resource: GroupResource | Resource, value: dict[str, Any]) -> Any:
 @pytest.mark.parametrize(
     "resource", [resource for resource in CUSTOM if resource.kind == "PodGroup"]
 )
-def test_a_pod_group_of_each_custom_group_has_its_type_and_the_same_fields(
+def test_custom_pod_groups_decode_to_their_types(
     resource: GroupResource,
 ) -> None:
     group = decoded(resource, GROUP)
@@ -124,13 +124,13 @@ def test_nulls_and_absent_fields_have_defaults() -> None:
         ({"minMember": "x"}, "minMember"),
     ],
 )
-def test_what_does_not_decode_is_refused_by_name(spec: dict[str, Any], field: str) -> None:
+def test_invalid_pod_group_error_names_field(spec: dict[str, Any], field: str) -> None:
     value = {"metadata": {"name": "g", "namespace": "n"}, "spec": spec}
     with pytest.raises(DecodeError, match=field):
         decoded(GroupResource.SIGS_POD_GROUPS, value)
 
 
-def test_the_same_name_in_two_groups_are_two_objects() -> None:
+def test_equal_names_in_two_api_groups_are_two_objects() -> None:
     fold = Fold(ClusterState(), loader())
     state = fold.state
     records: list[AnyRecord] = []
@@ -152,7 +152,7 @@ def test_the_same_name_in_two_groups_are_two_objects() -> None:
     assert [*state.objects(VolcanoPodGroup)] == ["ml/train"]
 
 
-def test_of_annotations_only_the_declared_reach_the_journal() -> None:
+def test_only_known_annotations_are_kept() -> None:
     group = decoded(GroupResource.VOLCANO_POD_GROUPS, GROUP)
     pod = decoded(
         Resource.PODS,
@@ -175,7 +175,7 @@ def test_of_annotations_only_the_declared_reach_the_journal() -> None:
     assert not any("s3cr3t" in payload for payload in payloads)
 
 
-def test_pods_are_listed_after_what_they_refer_to() -> None:
+def test_pods_are_listed_last() -> None:
     order = in_order_of_listing(frozenset(GroupResource))
     assert order[-1] is Resource.PODS
     assert set(order) == {*Resource, *GroupResource}
@@ -183,7 +183,7 @@ def test_pods_are_listed_after_what_they_refer_to() -> None:
 
 
 @pytest.mark.shared
-def test_kubernetes_own_groups_as_a_real_server_shows_them(shared_dir: Path) -> None:
+def test_recorded_native_pod_groups_decode(shared_dir: Path) -> None:
     exchanges = json.loads((shared_dir / "apiserver-1.36" / "podgroup-exchanges.json").read_text())
     bodies = {exchange["name"]: exchange["response"]["body"] for exchange in exchanges}
     workload = decoded(GroupResource.WORKLOADS, bodies["create-workload"])

@@ -1,4 +1,4 @@
-"""Quantities over the API's whole grammar, against exact fractions."""
+"""Quantities compared with exact fractions, over the whole grammar."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ digits = st.text("0123456789", max_size=20)
 
 @st.composite
 def quantities(draw: st.DrawFn) -> tuple[str, Fraction]:
-    """A text of the grammar (``5``, ``5.``, ``.5``, ``5.5``, signed) and what it means."""
+    """A text of the grammar (``5``, ``5.``, ``.5``, ``5.5``, signed) with its value."""
     whole, fraction = draw(digits), draw(st.none() | digits)
     if not whole and not fraction:
         whole = "0"
@@ -65,7 +65,7 @@ def held(number: int) -> int:
 @example(("1e-3", Fraction(1, 1000)))
 @example(("-0.5", Fraction(-1, 2)))
 @example(("1n", Fraction(1, 10**9)))
-def test_value_is_the_exact_fraction_rounded_away_from_zero(drawn: tuple[str, Fraction]) -> None:
+def test_value_equals_exact_fraction_rounded_up(drawn: tuple[str, Fraction]) -> None:
     text, exact = drawn
     assert value(text) == held(rounded_away(exact))
     assert thousandths(text) == rounded_away(exact * 1000)
@@ -97,7 +97,7 @@ def test_value_is_the_exact_fraction_rounded_away_from_zero(drawn: tuple[str, Fr
         ("1e99999999999999999999", MAX_INT64, MAX_INT64),
     ],
 )
-def test_known_readings(quantity: str | int | float, whole: int, milli: int) -> None:
+def test_known_quantities(quantity: str | int | float, whole: int, milli: int) -> None:
     assert (value(quantity), milli_value(quantity)) == (whole, milli)
 
 
@@ -109,20 +109,20 @@ def test_known_readings(quantity: str | int | float, whole: int, milli: int) -> 
         "9" * (MAX_LENGTH + 1),
     ],
 )  # fmt: skip
-def test_outside_the_grammar(text: str) -> None:
+def test_invalid_quantity_is_rejected(text: str) -> None:
     for read in (value, milli_value):
         with pytest.raises(QuantityError, match="is not a quantity"):
             read(text)
 
 
 @pytest.mark.parametrize("number", [float("nan"), float("inf"), -float("inf"), True])
-def test_numbers_that_are_no_quantities(number: float) -> None:
+def test_non_finite_number_is_rejected(number: float) -> None:
     with pytest.raises(QuantityError, match="finite number"):
         thousandths(number)
 
 
 @given(st.text(max_size=12))
-def test_any_text_is_read_or_refused(text: str) -> None:
+def test_any_text_is_parsed_or_rejected(text: str) -> None:
     try:
         assert MIN_INT64 <= value(text) <= MAX_INT64
     except QuantityError as error:

@@ -1,4 +1,4 @@
-"""What a pod asks of its node: cases worked out by hand from the rules."""
+"""Pod requests: cases computed by hand."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ DEFERRED = {**INFEASIBLE, "reason": "Deferred"}
         ("4", None, {"cpu": "3"}, INFEASIBLE, 4000),
     ],
 )
-def test_resized_in_place(
+def test_in_place_resize_uses_maximum(
     asked: str,
     actual: dict[str, str] | None,
     allocated: dict[str, str] | None,
@@ -123,7 +123,7 @@ def test_resized_in_place(
     assert pod_requests(pod) == {"cpu": expected + 1000}
 
 
-def test_resized_sidecars_count_but_init_containers_as_asked() -> None:
+def test_resize_applies_to_sidecars_not_init_containers() -> None:
     status = {
         "initContainerStatuses": [
             _status("side", {"cpu": "2"}, None),
@@ -134,7 +134,7 @@ def test_resized_sidecars_count_but_init_containers_as_asked() -> None:
     assert pod_requests(a_pod(box(cpu="1"), init=init, status=status)) == {"cpu": 5000}
 
 
-def test_scoring_assumes_defaults_for_containers_that_ask_nothing() -> None:
+def test_scoring_uses_defaults_for_missing_requests() -> None:
     pod = a_pod(box(), box(cpu="1"), box(memory="1Mi"))
     cpu, memory = 1200, MI + 2 * DEFAULT_MEMORY_BYTES
     assert pod_scoring_requests(pod) == (cpu, memory)
@@ -170,6 +170,6 @@ def test_host_ports_of_containers_and_sidecars() -> None:
         ("pods", False, False),
     ],
 )
-def test_kinds_of_resources(name: str, extended: bool, scalar: bool) -> None:
+def test_resource_name_kinds(name: str, extended: bool, scalar: bool) -> None:
     assert is_extended_resource(name) is extended
     assert is_scalar_resource(name) is scalar

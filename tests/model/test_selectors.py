@@ -1,4 +1,4 @@
-"""Label and node selectors against their plain definition."""
+"""Label and node selectors compared with reference implementations."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_label_selector(
     assert selector.matches(of) is expected
 
 
-def test_an_empty_label_selector_matches_everything() -> None:
+def test_empty_label_selector_matches_everything() -> None:
     assert LabelSelector().matches({})
     assert LabelSelector().matches({"a": "x"})
 
@@ -108,7 +108,7 @@ def test_node_fields(term: NodeSelectorTerm, expected: bool) -> None:
     assert term.matches({}, "n1") is expected
 
 
-def test_terms_are_alternatives_and_requirements_are_not() -> None:
+def test_terms_are_ored_and_requirements_anded() -> None:
     has_a = NodeSelectorRequirement(key="a", operator="Exists")
     has_b = NodeSelectorRequirement(key="b", operator="Exists")
     both = NodeSelector(node_selector_terms=(NodeSelectorTerm(match_expressions=(has_a, has_b)),))

@@ -1,4 +1,4 @@
-"""What pods near by are worth, followed, equals the same worked out afresh."""
+"""Incrementally updated affinity scores equal new scores."""
 
 from __future__ import annotations
 
@@ -40,27 +40,27 @@ def reference(kinds: list[tuple[str, int]], counted: list[RowCounts]) -> Int64Co
 
 
 @given(kinds=sources, turns=st.lists(st.tuples(moves, st.booleans()), max_size=6))
-def test_followed(
+def test_updated_scores_equal_new_scores(
     kinds: list[tuple[str, int]], turns: list[tuple[list[tuple[int, int, int]], bool]]
 ) -> None:
     counted = [RowCounts(np.zeros(ROWS, np.int64)) for _ in kinds]
-    worth = [
+    weights = [
         TermWeight(DomainCounts(DOMAINS[key], counts), weight)
         for (key, weight), counts in zip(kinds, counted, strict=True)
     ]
-    tally = PreferredAffinityScores(worth)
+    scores = PreferredAffinityScores(weights)
     for moved, is_scaled in turns:
         for number, row, difference in moved:
             counted[number % len(kinds)].move(row, difference)
-        for (key, _), (counts, _), source in zip(kinds, worth, counted, strict=True):
+        for (key, _), (counts, _), source in zip(kinds, weights, counted, strict=True):
             counts.follow(DOMAINS[key], source)
         raw = reference(kinds, counted)
-        tally.refresh()
-        assert tally.raw_of(tally.of_row).tolist() == raw.tolist()
-        assert tally.raw.tolist() == raw.tolist()
+        scores.refresh()
+        assert scores.raw_of(scores.of_row).tolist() == raw.tolist()
+        assert scores.raw.tolist() == raw.tolist()
         if not is_scaled:
             continue  # what changed until the next time has to be remembered
-        scaled = tally.scaled(scale)
+        scaled = scores.scaled(scale)
         lowest, span = int(raw.min()), int(raw.max() - raw.min())
         if not span:
             assert scaled is None
@@ -69,10 +69,10 @@ def test_followed(
             assert scaled.tolist() == scale(raw, lowest, span).tolist()
 
 
-def test_nothing_is_counted() -> None:
+def test_scores_are_zero_without_counts() -> None:
     counts = RowCounts(np.zeros(ROWS, np.int64))
-    tally = PreferredAffinityScores([TermWeight(DomainCounts(DOMAINS["zone"], counts), 5)])
-    assert not tally.total
+    scores = PreferredAffinityScores([TermWeight(DomainCounts(DOMAINS["zone"], counts), 5)])
+    assert not scores.total
     counts.move(1, 1)
-    tally = PreferredAffinityScores([TermWeight(DomainCounts(DOMAINS["zone"], counts), 5)])
-    assert tally.total
+    scores = PreferredAffinityScores([TermWeight(DomainCounts(DOMAINS["zone"], counts), 5)])
+    assert scores.total
