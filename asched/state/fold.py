@@ -205,7 +205,9 @@ class Fold:
         self._emit_change(kind, old, None)
 
     def _emit(self, event: ClusterEvent, old: Object | None, new: Object | None) -> None:
-        self.state.queue.on_event(QueuedClusterEvent(event, old, new), self.state.now_ns)
+        queue = self.state.queue
+        if queue.uses_events:
+            queue.on_event(QueuedClusterEvent(event, old, new), self.state.now_ns)
 
     def _emit_change(self, kind: type[Object], old: Object | None, new: Object | None) -> None:
         resource = EVENT_RESOURCES.get(kind)

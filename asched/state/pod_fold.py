@@ -370,7 +370,9 @@ class PodFold:
         return self._state.profiles.get(name)
 
     def _emit(self, event: ClusterEvent, old: Object | None, new: Object | None) -> None:
-        self._state.queue.on_event(QueuedClusterEvent(event, old, new), self._state.now_ns)
+        queue = self._state.queue
+        if queue.uses_events:
+            queue.on_event(QueuedClusterEvent(event, old, new), self._state.now_ns)
 
 
 def member_status(state: ClusterState, entry: PodEntry) -> MemberStatus:

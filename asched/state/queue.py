@@ -115,7 +115,7 @@ class SchedulingQueue:
 
     @property
     def in_flight_pods(self) -> Iterator[QueuedPod]:
-        return (self._attempts[key].pod for key in self.in_flight)
+        return (self._attempts[key][0] for key in self.in_flight)
 
     @property
     def events(self) -> Iterable[QueuedClusterEvent]:
@@ -138,7 +138,7 @@ class SchedulingQueue:
     def lookup(self, key: str) -> QueuedPod | None:
         """A pod that waits or is in flight."""
         attempt = self._attempts.get(key)
-        return self.find(key) if attempt is None else attempt.pod
+        return self.find(key) if attempt is None else attempt[0]
 
     def head(self) -> QueuedPod | None:
         """The pod to schedule next."""
@@ -187,7 +187,7 @@ class SchedulingQueue:
         """One of our pods changed. If it was rejected, its hints decide about ``events``."""
         attempt = self._attempts.get(info.key)
         if attempt is not None:
-            attempt.pod.info = info
+            attempt[0].info = info
             self._events.extend(events)
             return
         pod = self.find(info.key)
@@ -223,13 +223,13 @@ class SchedulingQueue:
             self.replay_mismatches += 1
         pod.attempts += 1
         # A continued attempt keeps the events since it began.
-        self._attempts.setdefault(key, RunningAttempt(pod, self._events_end))
+        self._attempts.setdefault(key, (pod, self._events_end))
         return True
 
     def resume_attempt(self, key: str) -> None:
         """An external call was answered: the attempt continues under the same number, before all
         other pods. Raises KeyError if the pod was not in flight."""
-        pod = self._attempts[key].pod
+        pod, _ = self._attempts[key]
         pod.attempts -= 1
         self._active.push(pod, FIRST)
 
@@ -262,7 +262,7 @@ class SchedulingQueue:
 
     def requeue_now(self, key: str, now_ns: int) -> None:
         """The attempt was rejected, but its cause is already gone: the pod is active again."""
-        pod = self._attempts[key].pod
+        pod, _ = self._attempts[key]
         pod.unschedulable_plugins = pod.pending_plugins = frozenset()
         pod.consecutive_errors = 0
         self._end_attempt(key)
@@ -270,7 +270,7 @@ class SchedulingQueue:
 
     def fail(self, key: str, now_ns: int) -> None:
         """The attempt or its binding ended in an error: the pod backs off."""
-        pod = self._attempts[key].pod
+        pod, _ = self._attempts[key]
         pod.unschedulable_plugins = pod.pending_plugins = frozenset()
         pod.consecutive_errors += 1
         pod.timestamp_ns = pod.rejected_at_ns = now_ns
@@ -328,7 +328,7 @@ class SchedulingQueue:
     # -- checkpoints --------------------------------------------------------------------------
 
     def snapshot(self) -> QueueSnapshot:
-        pods = {id(pod): pod for pod in (*self, *(a.pod for a in self._attempts.values()))}
+        pods = {id(pod): pod for pod in (*self, *(pod for pod, _ in self._attempts.values()))}
         positions = {ident: position for position, ident in enumerate(pods)}
 
         def at(pods: Iterable[QueuedPod]) -> tuple[int, ...]:
@@ -349,8 +349,7 @@ class SchedulingQueue:
                 (name, at(pods.values())) for name, pods in self._waiting_for.items()
             ),
             attempts=tuple(
-                (positions[id(attempt.pod)], attempt.events_from)
-                for attempt in self._attempts.values()
+                (positions[id(pod)], events_from) for pod, events_from in self._attempts.values()
             ),
             events=tuple(self._events),
             events_start=self._events_start,
@@ -377,7 +376,7 @@ class SchedulingQueue:
         self._gated = by_key(snapshot.gated)
         self._waiting_for = {plugin: by_key(waiting) for plugin, waiting in snapshot.waiting_for}
         self._attempts = {
-            pods[position].info.key: RunningAttempt(pods[position], events_from)
+            pods[position].info.key: (pods[position], events_from)
             for position, events_from in snapshot.attempts
         }
         self._events.extend(snapshot.events)
@@ -490,7 +489,7 @@ class SchedulingQueue:
         if self._attempts.pop(key, None) is None:
             return
         # Dictionaries keep order: the first attempt is the one with the oldest events.
-        oldest = next((a.events_from for a in self._attempts.values()), self._events_end)
+        oldest = next((first for _, first in self._attempts.values()), self._events_end)
         while self._events_start < oldest:
             self._events.popleft()
             self._events_start += 1

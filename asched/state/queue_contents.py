@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import msgspec
 
@@ -30,12 +30,8 @@ RECONFIGURED = "ProfilesLoaded"
 """New profiles sort all waiting pods again. kube-scheduler has no such event."""
 
 
-class RunningAttempt(NamedTuple):
-    """An attempt that has begun and not ended."""
-
-    pod: QueuedPod
-    events_from: int
-    """Number of the first event since it began."""
+RunningAttempt = tuple[QueuedPod, int]
+"""A pod, and the number of the first event since its attempt began."""
 
 
 class QueuedPodSnapshot(StoredForm):
