@@ -1,4 +1,4 @@
-"""Kubernetes objects for tests: builders for single objects, and random clusters.
+"""Kubernetes objects for tests.
 
 Builders assemble the API's JSON and decode it as the daemon does. So an invalid quantity or a field
 of the wrong type raises an error. ``spec`` takes the fields without a keyword, as in a manifest:
@@ -9,10 +9,8 @@ of the wrong type raises an error. ``spec`` takes the fields without a keyword, 
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from random import Random
-from typing import Any, Final, NamedTuple, TypedDict, TypeVar, Unpack
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TypedDict, TypeVar, Unpack
 
 import msgspec
 import yaml
@@ -23,7 +21,6 @@ from asched.model.meta import Object
 from asched.model.node import ZONE_LABEL, Node, Taint
 from asched.model.pod import DEFAULT_SCHEDULER_NAME, Pod, Toleration
 from asched.model.quantity import QuantityText
-from asched.model.requests import PODS, amounts, pod_requests
 from asched.model.resources import (
     AnyObject,
     DeclaredAnnotations,
@@ -379,85 +376,3 @@ def split(objects: Iterable[Object]) -> tuple[list[AnyObject], list[Pod]]:
     existing.sort(key=lambda item: not isinstance(item, Node))
     placed = [item for item in all_pods if item.spec.node_name]
     return [*existing, *placed], [item for item in all_pods if not item.spec.node_name]
-
-
-# -- random clusters ------------------------------------------------------------------------------
-
-_ZONES: Final = ("a", "b", "c")
-_DISKS: Final = ("ssd", "hdd")
-_TEAMS: Final = ("red", "blue", "")
-_GPU: Final = "example.com/gpu"
-
-
-class RandomCluster(NamedTuple):
-    """A cluster, and pods to schedule on it."""
-
-    nodes: tuple[Node, ...]
-    placed: tuple[Pod, ...]
-    pending: tuple[Pod, ...]
-
-    @property
-    def objects(self) -> tuple[Node | Pod, ...]:
-        """Everything except the pending pods."""
-        return (*self.nodes, *self.placed)
-
-    @property
-    def all_objects(self) -> tuple[Node | Pod, ...]:
-        return (*self.objects, *self.pending)
-
-
-def random_cluster(
-    seed: int, *, nodes: int = 12, placed: int = 20, pending: int = 12
-) -> RandomCluster:
-    """The cluster of a seed, the same in each run."""
-    random = Random(seed)
-    created = tuple(_random_node(random, f"node-{number}") for number in range(nodes))
-    return RandomCluster(
-        created,
-        tuple(_placed(random, created, placed)),
-        tuple(_random_pod(random, f"pending-{n}") for n in range(pending)),
-    )
-
-
-def _placed(random: Random, nodes: Sequence[Node], count: int) -> Iterator[Pod]:
-    """Pods on nodes with enough free resources."""
-    free = {each.name: Counter(amounts(each.status.allocatable)) for each in nodes}
-    for number in range(count):
-        candidate = _random_pod(random, f"placed-{number}")
-        requested = Counter({**pod_requests(candidate), PODS: 1})
-        node_name = random.choice(nodes).name
-        if requested <= free[node_name]:
-            free[node_name] -= requested
-            spec = msgspec.structs.replace(candidate.spec, node_name=node_name)
-            yield msgspec.structs.replace(candidate, spec=spec)
-
-
-def _random_node(random: Random, name: str) -> Node:
-    labels = {"disk": random.choice(_DISKS)} if random.random() < 0.7 else {}
-    return node(
-        name,
-        cpu=random.choice((1, 4, 8, 64)),
-        memory=f"{random.choice((1, 8, 256))}Gi",
-        max_pods=random.choice((1, 5, 110)),
-        allocatable={_GPU: random.choice((1, 8))} if random.random() < 0.4 else {},
-        labels=labels,
-        zone=random.choice((*_ZONES, "")),
-        taints=["dedicated=red:NoSchedule"] if random.random() < 0.2 else [],
-        unschedulable=random.random() < 0.1,
-    )
-
-
-def _random_pod(random: Random, name: str) -> Pod:
-    team = random.choice(_TEAMS)
-    return pod(
-        name,
-        namespace=random.choice(("default", "shop")),
-        cpu=random.choice((None, "100m", "500m", 2)),
-        memory=random.choice((None, "64Mi", "2Gi")),
-        requests={_GPU: 1} if random.random() < 0.2 else {},
-        labels={"team": team} if team else {},
-        priority=random.choice((0, 0, 0, 10)),
-        node_selector={"disk": random.choice(_DISKS)} if random.random() < 0.2 else None,
-        tolerations=["dedicated=red:NoSchedule"] if random.random() < 0.3 else [],
-        host_ports=[8080] if random.random() < 0.1 else [],
-    )

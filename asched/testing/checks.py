@@ -7,8 +7,10 @@ decisions are equal, objects stay unmodified.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from enum import StrEnum
+from random import Random
 from typing import Final, NamedTuple, cast
 
 import msgspec
@@ -38,10 +40,12 @@ from asched.framework.runtime.plugin_calls import (
 from asched.framework.runtime.profile import Profile, parse_arguments
 from asched.framework.runtime.strict import ConfigurationError
 from asched.framework.status import Status
-from asched.model.requests import pod_requests
+from asched.model.node import Node
+from asched.model.pod import Pod
+from asched.model.requests import PODS, amounts, pod_requests
 from asched.state.cluster import ClusterState
 from asched.state.records import AttemptFailed
-from asched.testing.builders import RandomCluster, random_cluster
+from asched.testing.builders import node, pod
 from asched.testing.harness import folded
 from asched.testing.placements import Placements, schedule
 from asched.testing.profiles import Arguments, ProfileSetup, profile
@@ -213,12 +217,12 @@ class _Checks:
         )
         for run in self._runs:
             shared, own = run.placements, self._run(unshared, run.seed).placements
-            for pod in shared:
-                if shared[pod] != own[pod]:
+            for key in shared:
+                if shared[key] != own[key]:
                     return _Result(
                         CheckOutcome.FAILED,
                         f"it reads more than Scope.{self._plugin.scope.name} allows:"
-                        f" {shared[pod]}, but {own[pod]} if computed for each pod",
+                        f" {shared[key]}, but {own[key]} if computed for each pod",
                     )
         return self._reads_nodes_early()
 
@@ -354,3 +358,85 @@ def _wrong_signatures(plugin: type[Plugin]) -> Iterator[str]:
             inspect.signature(own).bind(*parameters)
         except TypeError:
             yield f"{name} must take {', '.join(parameters[1:]) or 'nothing'}"
+
+
+# -- random clusters ------------------------------------------------------------------------------
+
+_ZONES: Final = ("a", "b", "c")
+_DISKS: Final = ("ssd", "hdd")
+_TEAMS: Final = ("red", "blue", "")
+_GPU: Final = "example.com/gpu"
+
+
+class RandomCluster(NamedTuple):
+    """A cluster, and pods to schedule on it."""
+
+    nodes: tuple[Node, ...]
+    placed: tuple[Pod, ...]
+    pending: tuple[Pod, ...]
+
+    @property
+    def objects(self) -> tuple[Node | Pod, ...]:
+        """Everything except the pending pods."""
+        return (*self.nodes, *self.placed)
+
+    @property
+    def all_objects(self) -> tuple[Node | Pod, ...]:
+        return (*self.objects, *self.pending)
+
+
+def random_cluster(
+    seed: int, *, nodes: int = 12, placed: int = 20, pending: int = 12
+) -> RandomCluster:
+    """The cluster of a seed, the same in each run."""
+    random = Random(seed)
+    created = tuple(_random_node(random, f"node-{number}") for number in range(nodes))
+    return RandomCluster(
+        created,
+        tuple(_placed(random, created, placed)),
+        tuple(_random_pod(random, f"pending-{n}") for n in range(pending)),
+    )
+
+
+def _placed(random: Random, nodes: Sequence[Node], count: int) -> Iterator[Pod]:
+    """Pods on nodes with enough free resources."""
+    free = {each.name: Counter(amounts(each.status.allocatable)) for each in nodes}
+    for number in range(count):
+        candidate = _random_pod(random, f"placed-{number}")
+        requested = Counter({**pod_requests(candidate), PODS: 1})
+        node_name = random.choice(nodes).name
+        if requested <= free[node_name]:
+            free[node_name] -= requested
+            spec = msgspec.structs.replace(candidate.spec, node_name=node_name)
+            yield msgspec.structs.replace(candidate, spec=spec)
+
+
+def _random_node(random: Random, name: str) -> Node:
+    labels = {"disk": random.choice(_DISKS)} if random.random() < 0.7 else {}
+    return node(
+        name,
+        cpu=random.choice((1, 4, 8, 64)),
+        memory=f"{random.choice((1, 8, 256))}Gi",
+        max_pods=random.choice((1, 5, 110)),
+        allocatable={_GPU: random.choice((1, 8))} if random.random() < 0.4 else {},
+        labels=labels,
+        zone=random.choice((*_ZONES, "")),
+        taints=["dedicated=red:NoSchedule"] if random.random() < 0.2 else [],
+        unschedulable=random.random() < 0.1,
+    )
+
+
+def _random_pod(random: Random, name: str) -> Pod:
+    team = random.choice(_TEAMS)
+    return pod(
+        name,
+        namespace=random.choice(("default", "shop")),
+        cpu=random.choice((None, "100m", "500m", 2)),
+        memory=random.choice((None, "64Mi", "2Gi")),
+        requests={_GPU: 1} if random.random() < 0.2 else {},
+        labels={"team": team} if team else {},
+        priority=random.choice((0, 0, 0, 10)),
+        node_selector={"disk": random.choice(_DISKS)} if random.random() < 0.2 else None,
+        tolerations=["dedicated=red:NoSchedule"] if random.random() < 0.3 else [],
+        host_ports=[8080] if random.random() < 0.1 else [],
+    )

@@ -37,7 +37,7 @@ def metric_of(use: Use) -> Described:
 
 
 @pytest.mark.parametrize(("where", "expression"), QUERIES)
-def test_every_query_is_about_what_the_daemon_shows(where: str, expression: str) -> None:
+def test_queries_use_existing_metrics(where: str, expression: str) -> None:
     query = parsed(expression)
     labels: set[str] = set()
     for use in query.uses:
@@ -53,7 +53,7 @@ def test_every_query_is_about_what_the_daemon_shows(where: str, expression: str)
     assert query.grouped_by <= labels, where
 
 
-def test_legends_name_labels_that_are_left() -> None:
+def test_legends_use_available_labels() -> None:
     for panel in PANELS:
         for target in panel["targets"]:
             named = set(re.findall(r"\{\{(\w+)\}\}", target["legendFormat"]))
@@ -64,7 +64,7 @@ def test_legends_name_labels_that_are_left() -> None:
                 assert named <= OF_PROMETHEUS, panel["title"]
 
 
-def test_panels_do_not_overlap_and_are_of_one_data_source() -> None:
+def test_panels_do_not_overlap_and_share_data_source() -> None:
     taken: set[tuple[int, int]] = set()
     for panel in DASHBOARD["panels"]:
         at = panel["gridPos"]
@@ -81,7 +81,7 @@ def test_panels_do_not_overlap_and_are_of_one_data_source() -> None:
     assert len(set(ids)) == len(ids)
 
 
-def test_every_alert_says_what_is_wrong_and_the_page_what_to_do() -> None:
+def test_every_alert_has_summary_and_action() -> None:
     page = (ROOT / "docs" / "metrics.md").read_text()
     for rule in RULES:
         assert rule["labels"]["severity"] in ("critical", "warning", "info")
@@ -93,6 +93,6 @@ def test_every_alert_says_what_is_wrong_and_the_page_what_to_do() -> None:
 @pytest.mark.parametrize(
     "nonsense", ["sum(rate(a[5m])", "a)", "5 > 3", "rate(a{b=c}[5m])", "a $ b", 'a{b="c" d}']
 )
-def test_what_is_no_query_is_not_taken_for_one(nonsense: str) -> None:
+def test_invalid_queries_are_rejected(nonsense: str) -> None:
     with pytest.raises(ValueError, match=r"not understood|unbalanced"):
         parsed(nonsense)

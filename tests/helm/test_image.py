@@ -25,17 +25,17 @@ def arguments(name: str) -> list[str]:
     return [rest for found, rest in instructions() if found == name]
 
 
-def test_it_names_no_index_and_no_address() -> None:
+def test_image_names_no_index_or_address() -> None:
     assert "://" not in TEXT
     assert "index-url" not in TEXT
 
 
-def test_both_stages_have_one_base_that_can_be_pinned() -> None:
+def test_both_stages_share_pinnable_base() -> None:
     assert instructions()[0] == ("ARG", "PYTHON=python:3.13-slim-bookworm")
     assert arguments("FROM") == ["${PYTHON} AS build", "${PYTHON}"]
 
 
-def test_what_is_copied_is_there_and_not_ignored() -> None:
+def test_copied_files_exist() -> None:
     sources = [w for rest in arguments("COPY") if "--from" not in rest for w in rest.split()[:-1]]
     assert {*sources} == {
         "constraints.txt", "pyproject.toml", "README.md", "LICENSE", "migrations", "asched",
@@ -50,7 +50,7 @@ def test_what_is_copied_is_there_and_not_ignored() -> None:
     assert kept == {*sources}
 
 
-def test_everything_from_an_index_has_its_hash_checked() -> None:
+def test_downloads_require_hashes() -> None:
     runs = " && ".join(arguments("RUN")).split("&&")
     fetching = [run for run in runs if re.search(r"pip .*\b(install|download)\b", run)]
     assert len(fetching) == 3
@@ -61,19 +61,19 @@ def test_everything_from_an_index_has_its_hash_checked() -> None:
 
 
 @pytest.mark.parametrize("package", ["build", "hatchling", "asyncpg", "aiohttp", "numpy"])
-def test_what_is_installed_is_pinned(package: str) -> None:
+def test_installed_packages_are_pinned(package: str) -> None:
     pins = (ROOT / "constraints.txt").read_text()
     assert re.search(rf"^{package}==\S+ \\\n    --hash=sha256:", pins, re.M)
 
 
-def test_it_runs_as_the_user_of_the_chart() -> None:
+def test_image_runs_as_user_of_chart() -> None:
     security = workload(rendered({}))["spec"]["template"]["spec"]["securityContext"]
     (user,) = arguments("USER")
     assert user == f"{security['runAsUser']}:{security['runAsGroup']}"
     assert f"--chown={user} /state /var/lib/asched" in " ".join(arguments("COPY"))
 
 
-def test_it_starts_what_the_chart_starts() -> None:
+def test_image_entrypoint_matches_chart() -> None:
     (entrypoint,), (command,) = arguments("ENTRYPOINT"), arguments("CMD")
     assert parsed(" ".join(json.loads(entrypoint) + json.loads(command)))
     objects = rendered({})

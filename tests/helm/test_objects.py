@@ -42,7 +42,7 @@ _INFO = 1
 
 
 @each_value_set
-def test_helm_finds_nothing_to_blame(values: Values) -> None:
+def test_helm_lint_passes(values: Values) -> None:
     report = helm.lint(CHART, values, strict=True, namespace=NAMESPACE)
     assert report["total_charts_linted"] == 1
     assert not report["errors"]
@@ -50,7 +50,7 @@ def test_helm_finds_nothing_to_blame(values: Values) -> None:
 
 
 @each_value_set
-def test_an_api_server_would_take_every_object(values: Values) -> None:
+def test_objects_are_valid_for_api_server(values: Values) -> None:
     objects = rendered(values)
     assert [fault for each in objects for fault in faults(each)] == []
     names = [(each["kind"], each["metadata"]["name"]) for each in objects]
@@ -61,7 +61,7 @@ def test_an_api_server_would_take_every_object(values: Values) -> None:
 
 
 @pytest.mark.parametrize(
-    ("path", "value", "told"),
+    ("path", "value", "message"),
     [
         (("metadata", "label"), {}, "unknown field"),
         (("spec", "replicas"), "1", "expected int"),
@@ -72,19 +72,19 @@ def test_an_api_server_would_take_every_object(values: Values) -> None:
         (("spec", "template", "metadata", "annotations", "a"), 1, "expected str"),
     ],
 )
-def test_what_the_schema_would_refuse(path: tuple[str, ...], value: object, told: str) -> None:
+def test_schema_rejects_invalid_objects(path: tuple[str, ...], value: object, message: str) -> None:
     found = copy.deepcopy(workload(rendered({})))
     place = found
     for name in path[:-1]:
         place = place[name]
     place[path[-1]] = value
-    assert told in " ".join(faults(found))
+    assert message in " ".join(faults(found))
     del found["spec"]["template"]
     assert "must not be `None`" in " ".join(faults(found))
 
 
 @each_value_set
-def test_whoever_selects_pods_selects_these(values: Values) -> None:
+def test_selectors_match_pods(values: Values) -> None:
     objects = rendered(values)
     labels = workload(objects)["spec"]["template"]["metadata"]["labels"].items()
     selectors = {
@@ -111,7 +111,7 @@ def test_whoever_selects_pods_selects_these(values: Values) -> None:
 
 
 @each_value_set
-def test_the_pod_has_no_privileges_and_writes_nowhere_else(values: Values) -> None:
+def test_pod_has_no_privileges_and_writes_nowhere_else(values: Values) -> None:
     objects = rendered(values)
     pod, main = workload(objects)["spec"]["template"]["spec"], container(objects)
     assert pod["securityContext"]["runAsNonRoot"] is True
@@ -129,7 +129,7 @@ def test_the_pod_has_no_privileges_and_writes_nowhere_else(values: Values) -> No
 
 
 @each_value_set
-def test_what_is_mounted_is_there(values: Values) -> None:
+def test_mounted_volumes_exist(values: Values) -> None:
     found = workload(rendered(values))
     pod = found["spec"]["template"]["spec"]
     volumes = {volume["name"] for volume in pod["volumes"]}
@@ -143,13 +143,13 @@ def test_what_is_mounted_is_there(values: Values) -> None:
 
 
 @each_value_set
-def test_the_end_is_longer_than_the_drain(values: Values) -> None:
+def test_grace_period_exceeds_drain(values: Values) -> None:
     pod = workload(rendered(values))["spec"]["template"]["spec"]
     assert pod["terminationGracePeriodSeconds"] >= DRAIN_S + EVENT_FLUSH_S + 10
 
 
 @each_value_set
-def test_the_daemon_understands_its_command_line_and_configuration(
+def test_daemon_understands_its_command_line_and_configuration(
     values: Values, tmp_path: Path
 ) -> None:
     objects = rendered(values)
@@ -166,9 +166,9 @@ def test_the_daemon_understands_its_command_line_and_configuration(
     sessions = [session.scheduler_name for session in found.sessions]
     batch = bool(values.get("batch"))
     assert sessions == (["kube-batch"] if batch else [])
-    told = templates(values)["NOTES.txt"].splitlines()[0].split(": ")[-1].split()
+    message = templates(values)["NOTES.txt"].splitlines()[0].split(": ")[-1].split()
     served = [profile.scheduler_name for profile in found.profiles] + sessions
-    assert [*told] == served
+    assert [*message] == served
 
 
 def test_settings_reach_the_daemon(tmp_path: Path) -> None:
@@ -178,7 +178,7 @@ def test_settings_reach_the_daemon(tmp_path: Path) -> None:
     assert (settings.engine.seed, settings.journal.checkpoint_every) == (7, 5)
 
 
-def test_alerts_and_the_dashboard_arrive_as_they_are() -> None:
+def test_alerts_and_dashboard_are_unmodified() -> None:
     objects = rendered(VALUE_SETS["everything"])
     rules = yaml.safe_load((CHART / "alerts" / "asched.rules.yaml").read_text())
     assert only(objects, "PrometheusRule")["spec"] == rules
@@ -188,7 +188,7 @@ def test_alerts_and_the_dashboard_arrive_as_they_are() -> None:
     assert json.loads(shown["data"]["asched.json"]) == json.loads(dashboard)
 
 
-def test_kube_batch_s_own_file_arrives_as_it_is() -> None:
+def test_kube_batch_file_is_unmodified() -> None:
     data = config_of(rendered(VALUE_SETS["batch"]))
     assert data["kube-batch.yaml"] == CONF
 
@@ -208,7 +208,7 @@ def test_kube_batch_s_own_file_arrives_as_it_is() -> None:
         ({"health": {"port": 8080}}, False),
     ],
 )
-def test_only_what_counts_at_the_start_makes_other_pods(values: Values, same: bool) -> None:
+def test_only_restart_settings_replace_pods(values: Values, same: bool) -> None:
     def checksum(values: Values) -> str:
         annotations = workload(rendered(values))["spec"]["template"]["metadata"]["annotations"]
         return str(annotations["checksum/settings"])
@@ -223,7 +223,7 @@ def test_only_what_counts_at_the_start_makes_other_pods(values: Values, same: bo
 # -- the journal ------------------------------------------------------------------------------
 
 
-def test_sqlite_is_on_a_volume_of_a_stateful_set() -> None:
+def test_sqlite_uses_stateful_set_with_volume() -> None:
     objects = rendered({})
     found = workload(objects)
     assert found["kind"] == "StatefulSet"
@@ -241,7 +241,7 @@ def test_sqlite_is_on_a_volume_of_a_stateful_set() -> None:
     assert found["spec"]["serviceName"] == only(objects, "Service")["metadata"]["name"]
 
 
-def test_postgresql_is_named_by_a_secret_of_a_deployment() -> None:
+def test_postgresql_uses_deployment_with_secret() -> None:
     objects = rendered(POSTGRES)
     found = workload(objects)
     assert found["kind"] == "Deployment"
@@ -257,7 +257,7 @@ def test_postgresql_is_named_by_a_secret_of_a_deployment() -> None:
 # -- around it --------------------------------------------------------------------------------
 
 
-def test_what_may_be_left_out_is_left_out() -> None:
+def test_optional_objects_are_optional() -> None:
     kinds = {each["kind"] for each in rendered(VALUE_SETS["bare"])}
     assert kinds == {"ConfigMap", "Service", "StatefulSet"}
     assert "mine needs the permissions" in templates(VALUE_SETS["bare"])["NOTES.txt"]
@@ -265,13 +265,13 @@ def test_what_may_be_left_out_is_left_out() -> None:
     assert pod["serviceAccountName"] == "mine"
 
 
-def test_the_budget_never_blocks_a_drain() -> None:
+def test_disruption_budget_allows_drain() -> None:
     spec = only(rendered({}), "PodDisruptionBudget")["spec"]
     assert spec["maxUnavailable"] == 1
     assert "minAvailable" not in spec
 
 
-def test_the_network_policy_lets_through_what_is_needed() -> None:
+def test_network_policy_allows_required_traffic() -> None:
     spec = only(rendered(VALUE_SETS["everything"]), "NetworkPolicy")["spec"]
     (ingress,) = spec["ingress"]
     assert ingress["from"] == [{"podSelector": {"matchLabels": {"app": "prometheus"}}}]
@@ -282,7 +282,7 @@ def test_the_network_policy_lets_through_what_is_needed() -> None:
 
 
 @pytest.mark.parametrize("group", CRD_GROUPS)
-def test_definitions_are_those_of_asched_crds(group: str) -> None:
+def test_crds_equal_those_of_asched_crds(group: str) -> None:
     text = (CHART / "files" / "crds" / f"{group}.yaml").read_text()
     assert text == crd_manifest(group), "copy asched/manifests to the chart"
     found = [e for e in rendered({"crds": [group]}) if e["kind"] == "CustomResourceDefinition"]
@@ -292,7 +292,7 @@ def test_definitions_are_those_of_asched_crds(group: str) -> None:
         assert each["metadata"]["annotations"]["helm.sh/resource-policy"] == "keep"
 
 
-def test_the_image_is_named_by_tag_or_digest() -> None:
+def test_image_reference_uses_tag_or_digest() -> None:
     version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
     assert container(rendered({}))["image"] == f"asched:{version}"
     digest = "sha256:" + "0" * 64
@@ -302,7 +302,7 @@ def test_the_image_is_named_by_tag_or_digest() -> None:
 
 
 @pytest.mark.parametrize("values", [{}, POSTGRES], ids=["sqlite", "postgres"])
-def test_notes_name_what_there_is(values: Values) -> None:
+def test_notes_name_existing_objects(values: Values) -> None:
     objects, notes = rendered(values), templates(values)["NOTES.txt"]
     found = workload(objects)
     commands = re.findall(r"-- (asched .*)$", notes, re.M)

@@ -1,4 +1,4 @@
-"""The chart's ClusterRole is what the daemon uses: no more, no less."""
+"""The ClusterRole of the chart contains exactly the requests of the daemon."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ SELECTED_NODE = "volume.kubernetes.io/selected-node"
     ],
     ids=["pods", "gangs", "batch"],
 )
-def test_the_role_is_what_the_code_says_it_uses(
+def test_role_equals_requests_in_code(
     values: Values, used: frozenset[tuple[str, str, str]]
 ) -> None:
     assert permissions(rendered(values)) == {tuple(each) for each in used} | PRIORITY_CLASSES
 
 
 @pytest.mark.parametrize("name", ["defaults", "postgres", "batch", "gangs", "everything"])
-def test_no_wildcard_and_no_secret(name: str) -> None:
+def test_role_has_no_wildcards_or_secrets(name: str) -> None:
     for group, resource, verb in permissions(rendered(VALUE_SETS[name])):
         assert "*" not in group + resource + verb
         assert "secret" not in resource
@@ -52,7 +52,7 @@ def test_no_wildcard_and_no_secret(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["defaults", "gangs", "batch"])
-def test_a_comment_justifies_each_verb(name: str) -> None:
+def test_comment_justifies_each_verb(name: str) -> None:
     text = templates(VALUE_SETS[name])["clusterrole.yaml"].split("---")[0]
     rules = re.findall(r"((?:^  #[^\n]*\n)+)  - apiGroups:(.*?)verbs: \[(.*?)\]", text, re.M | re.S)
     assert len(rules) == text.count("- apiGroups:") > 0
@@ -83,7 +83,7 @@ def _claim(name: str, storage_class: str) -> dict[str, Any]:
 
 
 def _volumes(w: World) -> None:
-    """A volume that waits for a claim, and a class whose volumes are made once a node is chosen."""
+    """An available volume, and a class with WaitForFirstConsumer."""
     for name in ("static", "dynamic"):
         provisioner = "kubernetes.io/no-provisioner" if name == "static" else "example.com/disks"
         w.cluster.create(
@@ -117,7 +117,7 @@ async def _scenario(w: World, asked: set[tuple[str, str]]) -> None:
     w.faults.drop(count=1, resource="pods/binding")
     w.add_pod("plain")
     await w.until(lambda: w.node_of("plain") != "")
-    # Refused, and told so; by an Event that comes again.
+    # Rejected requests, and a repeated Event.
     w.add_pod("big", "100")
     await w.until(lambda: "Insufficient cpu" in w.message("big"))
     # Preempted.
@@ -138,7 +138,7 @@ async def _scenario(w: World, asked: set[tuple[str, str]]) -> None:
     assert SELECTED_NODE in annotations["metadata"]["annotations"]
 
 
-async def test_a_daemon_with_this_role_does_all_its_work_and_uses_all_of_it(tmp_path: Path) -> None:
+async def test_daemon_needs_exactly_this_role(tmp_path: Path) -> None:
     granted = rendered({})
     user = User("system:serviceaccount:kube-system:prod-asched", _rules(granted))
     asked: set[tuple[str, str]] = set()

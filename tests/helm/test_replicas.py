@@ -26,12 +26,12 @@ def election(values: str) -> LeaderElection | None:
     return election_of(parse(text, "asched.yaml", PluginRegistry.discover()))
 
 
-def test_a_single_replica_holds_no_election() -> None:
+def test_single_replica_has_no_election() -> None:
     assert election("defaults") is None
     assert {"Role", "RoleBinding"} & {each["kind"] for each in rendered({})} == set()
 
 
-def test_several_elect_a_leader() -> None:
+def test_several_replicas_elect_leader() -> None:
     found = election("replicas")
     assert found is not None
     assert (found.resource_namespace, found.resource_name) == (NAMESPACE, FULL_NAME)
@@ -43,13 +43,13 @@ def test_several_elect_a_leader() -> None:
     assert workload(rendered(VALUE_SETS["replicas"]))["spec"]["replicas"] == 2
 
 
-def test_replicas_on_postgres_are_replaced_one_by_one() -> None:
+def test_postgres_replicas_are_replaced_one_by_one() -> None:
     strategy = workload(rendered(VALUE_SETS["replicas-postgres"]))["spec"]["strategy"]
     assert strategy["rollingUpdate"] == {"maxUnavailable": 1, "maxSurge": 0}
 
 
 @pytest.mark.parametrize("values", ["replicas", "replicas-postgres"])
-async def test_the_role_is_what_an_election_uses(values: str, tmp_path: Path) -> None:
+async def test_role_equals_requests_of_election(values: str, tmp_path: Path) -> None:
     objects = rendered(VALUE_SETS[values])
     found, role = election(values), only(objects, "Role")
     assert found is not None

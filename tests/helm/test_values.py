@@ -12,7 +12,7 @@ from tests.helm.chart import CHART, Values, rendered, templates
 
 
 @pytest.mark.parametrize(
-    ("values", "told"),
+    ("values", "message"),
     [
         ({"imag": {}}, "imag"),
         ({"image": {"repo": "x"}}, "repo"),
@@ -36,13 +36,13 @@ from tests.helm.chart import CHART, Values, rendered, templates
         ({"podLabels": {"a": 1}}, "podLabels"),
     ],
 )
-def test_the_schema_refuses(values: Values, told: str) -> None:
-    with pytest.raises(helm.HelmValuesError, match=told):
+def test_schema_rejects(values: Values, message: str) -> None:
+    with pytest.raises(helm.HelmValuesError, match=message):
         templates(values)
 
 
 @pytest.mark.parametrize(
-    ("values", "told"),
+    ("values", "message"),
     [
         ({"scheduler": {"leaderElection": {}}}, "scheduler.leaderElection is set by the chart"),
         ({"settings": {"leaderElection": {}}}, "settings.leaderElection is set by the chart"),
@@ -53,8 +53,8 @@ def test_the_schema_refuses(values: Values, told: str) -> None:
         ({"serviceAccount": {"create": False}}, "serviceAccount.name is required"),
     ],
 )
-def test_the_templates_refuse(values: Values, told: str) -> None:
-    with pytest.raises(helm.HelmRenderError, match=told):
+def test_templates_reject(values: Values, message: str) -> None:
+    with pytest.raises(helm.HelmRenderError, match=message):
         rendered(values)
 
 
@@ -65,7 +65,7 @@ def _paths(schema: dict[str, Any], path: str = "") -> Iterator[str]:
             yield from _paths(inner, f"{path}{name}.")
 
 
-def test_every_value_has_a_default_and_the_schema_knows_every_default() -> None:
+def test_values_and_schema_are_complete() -> None:
     with helm.Chart.load(CHART) as chart:
         schema, defaults = chart.schema, chart.values
         chart.validate_schema({})
@@ -80,7 +80,7 @@ def test_every_value_has_a_default_and_the_schema_knows_every_default() -> None:
             place = place[name]
 
 
-def test_the_readme_tells_of_every_value() -> None:
+def test_readme_lists_every_value() -> None:
     with helm.Chart.load(CHART) as chart:
-        told = (CHART / "README.md").read_text()
-        assert [name for name in chart.values if f"`{name}" not in told] == []
+        message = (CHART / "README.md").read_text()
+        assert [name for name in chart.values if f"`{name}" not in message] == []

@@ -18,7 +18,7 @@ CONSTRAINTS = Path(__file__).resolve().parents[2] / "constraints.txt"
 SERVICES = ("pypi", "osv")
 ANSWER_TIMEOUT_S = 5
 PROBE_TIMEOUT_S = 20
-"""Also where the network swallows requests: nobody is to wait long for being told that."""
+"""Limits the wait on a network that drops requests."""
 WHOLE_TIMEOUT_S = 300
 
 

@@ -7,7 +7,7 @@ import msgspec
 from tests.security.audit import CONSTRAINTS, Report, findings, first_requirement
 
 
-def test_what_is_known_is_a_line_each() -> None:
+def test_audit_prints_one_line_per_vulnerability() -> None:
     report = msgspec.json.decode(
         b'{"dependencies": [{"name": "left", "skip_reason": "not found"}, {"name": "right",'
         b' "version": "1.0", "vulns": [{"id": "PYSEC-1", "fix_versions": ["1.1"], "aliases": []},'
@@ -27,7 +27,7 @@ def test_one_requirement_with_its_hashes() -> None:
     assert first_requirement(text) == "a==1 \\\n    --hash=sha256:1 \\\n    --hash=sha256:2\n"
 
 
-def test_everything_that_is_pinned_has_a_hash() -> None:
+def test_every_pin_has_a_hash() -> None:
     blocks = CONSTRAINTS.read_text().replace("\\\n", "").splitlines()
     pinned = [line for line in blocks if line and not line.startswith("#")]
     assert len(pinned) > 50

@@ -48,7 +48,7 @@ TOO_LARGE = "x" * (CONFIG_LIMIT_BYTES + 1)
 # -- files ------------------------------------------------------------------------------------
 
 
-def test_a_configuration(tmp_path: Path) -> None:
+def test_configuration(tmp_path: Path) -> None:
     path = tmp_path / "config.yaml"
     path.write_text("# " + TOO_LARGE)
     with pytest.raises(ConfigFileError) as error:
@@ -56,7 +56,7 @@ def test_a_configuration(tmp_path: Path) -> None:
     assert error.value.lines == (f"{path}: cannot be read: larger than 8388608 bytes",)
 
 
-def test_a_configuration_that_grows_when_it_is_read(
+def test_configuration_with_expanding_aliases(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(config_yaml, "MAX_NODES", 2000)
@@ -67,21 +67,21 @@ def test_a_configuration_that_grows_when_it_is_read(
         load(path, PluginRegistry.discover())
 
 
-def test_kube_batchs_configuration(tmp_path: Path) -> None:
+def test_kube_batch_configuration(tmp_path: Path) -> None:
     path = tmp_path / "conf.yaml"
     path.write_text("# " + TOO_LARGE)
     found = load_conf(BatchSettings(conf=str(path)), SessionRegistry.discover())
     assert "larger than 8388608 bytes" in found.fault
 
 
-async def test_a_kubeconfig(tmp_path: Path) -> None:
+async def test_kubeconfig(tmp_path: Path) -> None:
     path = tmp_path / "kubeconfig"
     path.write_text("# " + TOO_LARGE)
     with pytest.raises(KubeConfigError, match="larger than 8388608 bytes"):
         await find_credentials(path, None).load(SystemClock().utc())
 
 
-def test_what_has_no_size_is_limited_as_well() -> None:
+def test_files_without_size_are_limited() -> None:
     with pytest.raises(OSError, match="larger than 100 bytes"):
         read_limited(Path("/dev/zero"), 100)
 
@@ -89,7 +89,7 @@ def test_what_has_no_size_is_limited_as_well() -> None:
 # -- the API server and extenders -------------------------------------------------------------
 
 
-def test_a_watch_line_is_passed_over() -> None:
+def test_oversized_watch_line_is_skipped() -> None:
     lines = LineSplitter(limit_bytes=10)
     assert lines.feed(b"x" * 11) == []
     assert lines.feed(b"x" * 1000 + b"\nshort\n") == [b"short"]
@@ -106,20 +106,20 @@ def test_a_watch_line_is_passed_over() -> None:
     ],
     ids=["length", "chunks", "to the end"],
 )
-def test_an_answer_of_the_api_server(monkeypatch: pytest.MonkeyPatch, answer: bytes) -> None:
+def test_response_of_api_server(monkeypatch: pytest.MonkeyPatch, answer: bytes) -> None:
     monkeypatch.setattr(pool, "BODY_LIMIT_BYTES", 100)
     with pytest.raises(MalformedHttpError, match="the body is too large"):
         ResponseParser().feed(answer)
 
 
-def test_the_head_of_an_answer() -> None:
+def test_response_head() -> None:
     parser = ResponseParser()
     parser.feed(b"HTTP/1.1 200 OK\r\n" + b"X: y\r\n" * 9_000)
     with pytest.raises(MalformedHttpError, match="without end"):
         parser.feed(b"X: y\r\n" * 9_000)
 
 
-async def test_an_error_that_a_watch_is_answered_with(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_error_response_of_watch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http, "BODY_LIMIT_BYTES", 1000)
 
     async def refuse(_: web.Request) -> web.Response:
@@ -140,7 +140,7 @@ async def test_an_error_that_a_watch_is_answered_with(monkeypatch: pytest.Monkey
         await runner.cleanup()
 
 
-async def test_an_answer_of_an_extender(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_response_of_extender(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(extenders, "MAX_RESPONSE_BYTES", 100)
     async with serving() as service:
         service.answer("filter", lambda question: b" " * 101)
@@ -153,7 +153,7 @@ async def test_an_answer_of_an_extender(monkeypatch: pytest.MonkeyPatch) -> None
 # -- the journal ------------------------------------------------------------------------------
 
 
-def test_a_record(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_record(monkeypatch: pytest.MonkeyPatch) -> None:
     encoded = CODEC.encode(TurnStarted(1))
     monkeypatch.setattr(codec, "RECORD_LIMIT_CHARACTERS", len(encoded.payload))
     CODEC.decode(1, encoded.kind, encoded.version, encoded.subject, encoded.payload)
@@ -163,7 +163,7 @@ def test_a_record(monkeypatch: pytest.MonkeyPatch) -> None:
         CODEC.decode(7, encoded.kind, encoded.version, encoded.subject, encoded.payload + " ")
 
 
-def test_a_line_of_an_archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_line_of_an_archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(archive, "LINE_LIMIT_BYTES", 1000)
     path = tmp_path / "segment.jsonl.gz"
     path.write_bytes(gzip.compress(b'{"format":"asched-segment-1"}\n' + b" " * 10_000_000))
@@ -173,7 +173,7 @@ def test_a_line_of_an_archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         next(read_segment(tmp_path, segment))
 
 
-def test_a_checkpoint(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_checkpoint(monkeypatch: pytest.MonkeyPatch) -> None:
     load = PluginRegistry.discover().load
     blob = checkpoint_of(ClusterState())
     restore(blob, load)
@@ -186,7 +186,7 @@ def test_a_checkpoint(monkeypatch: pytest.MonkeyPatch) -> None:
         restore(blob[:-4], load)
 
 
-def test_a_line_of_a_tape(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_line_of_a_tape(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tape, "LINE_LIMIT_BYTES", 1000)
     path = tmp_path / "tape.jsonl.gz"
     path.write_bytes(gzip.compress(b" " * 10_000_000))
@@ -197,7 +197,7 @@ def test_a_line_of_a_tape(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 # -- health -----------------------------------------------------------------------------------
 
 
-async def test_requests_for_health() -> None:
+async def test_health_requests() -> None:
     health = Health(CollectorRegistry())
     async with (
         health.serving(HealthSettings("127.0.0.1:0")),

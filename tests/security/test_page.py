@@ -1,4 +1,4 @@
-"""docs/security.md is true: permissions, ports and verification are what it says."""
+"""docs/security.md: permissions, ports, limits and TLS verification."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ needs_proc = pytest.mark.skipif(
 
 
 def rows(heading: str) -> list[list[str]]:
-    """The cells of the table whose first line begins so."""
+    """The cells of the table with this heading."""
     (table,) = re.findall(rf"^ *\| {heading} .*\n((?: *\|.*\n)+)", PAGE, re.MULTILINE)
     return [
         [c.strip() for c in line.strip().strip("|").split(" | ")] for line in table.splitlines()[1:]
@@ -44,8 +44,8 @@ def rows(heading: str) -> list[list[str]]:
 @pytest.mark.parametrize(
     ("case", "values"), [("always", "defaults"), ("gangs", "gangs"), ("batch", "batch")]
 )
-def test_the_permissions_are_the_charts(case: str, values: str) -> None:
-    told = {
+def test_permissions_equal_cluster_role(case: str, values: str) -> None:
+    documented = {
         ("" if group == "core" else group, resource, verb)
         for groups, resources, verbs, when, _ in rows("API group")
         if "always" in when or case in when
@@ -53,17 +53,17 @@ def test_the_permissions_are_the_charts(case: str, values: str) -> None:
         for resource in resources.split(", ")
         for verb in verbs.split(", ")
     }
-    assert told == permissions(rendered(VALUE_SETS[values]))
+    assert documented == permissions(rendered(VALUE_SETS[values]))
 
 
-def test_the_permissions_of_replicas_are_the_charts() -> None:
-    told = {
+def test_permissions_of_replicas_equal_role() -> None:
+    documented = {
         (group, resource, verb)
         for group, resource, verbs, _ in rows("in its namespace")
         for verb in verbs.split(", ")
     }
     objects = rendered(VALUE_SETS["replicas"])
-    assert told == {
+    assert documented == {
         (group, resource, verb)
         for rule in only(objects, "Role")["rules"]
         for group in rule["apiGroups"]
@@ -74,17 +74,17 @@ def test_the_permissions_of_replicas_are_the_charts() -> None:
     assert not any(each["kind"] == "Role" for each in rendered(VALUE_SETS["defaults"]))
 
 
-def test_each_permission_says_what_it_gives() -> None:
+def test_each_permission_has_an_impact() -> None:
     assert all(gives for *_, gives in (*rows("API group"), *rows("in its namespace")))
 
 
-def test_the_limits_are_the_codes() -> None:
+def test_limits_equal_those_in_code() -> None:
     limits = {what: limit for what, limit, _ in rows("what")}
-    told = {what: re.findall(r"(\d+) (Gi|Mi|Ki)", limit) for what, limit in limits.items()}
+    documented = {what: re.findall(r"(\d+) (Gi|Mi|Ki)", limit) for what, limit in limits.items()}
     size = {"Gi": 1024 * MIB, "Mi": MIB, "Ki": 1024}
-    bytes_told = [[int(n) * size[unit] for n, unit in found] for found in told.values()]
+    documented_bytes = [[int(n) * size[unit] for n, unit in found] for found in documented.values()]
     assert tape.LINE_LIMIT_BYTES == ARCHIVE_LIMIT
-    assert bytes_told == [
+    assert documented_bytes == [
         [pool.BODY_LIMIT_BYTES, pool.HEAD_LIMIT_BYTES],
         [decoding.LINE_LIMIT_BYTES],
         [extenders.MAX_RESPONSE_BYTES],
@@ -126,7 +126,7 @@ async def test_nothing_listens_beyond_loopback_by_default(tmp_path: Path) -> Non
             assert await stopped(made, command) == 0
 
 
-def test_the_default_address_is_on_the_page() -> None:
+def test_default_address_is_on_the_page() -> None:
     assert AschedConfiguration().health.address == "127.0.0.1:10251"
     assert "`127.0.0.1:10251`" in PAGE
 
@@ -151,7 +151,7 @@ current-context: c
 @pytest.mark.parametrize(
     ("extra", "verified"), [("", True), (", insecure-skip-tls-verify: true", False)]
 )
-async def test_the_api_server(tmp_path: Path, extra: str, verified: bool) -> None:
+async def test_api_server(tmp_path: Path, extra: str, verified: bool) -> None:
     path = tmp_path / "kubeconfig"
     path.write_text(KUBECONFIG.replace(" EXTRA", extra))
     found = await find_credentials(path, None).load(SystemClock().utc())

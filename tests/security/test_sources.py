@@ -22,7 +22,7 @@ RUNS_CODE = {
 """What runs, or may run, what it is given."""
 UNVERIFIED = {"ssl._create_unverified_context", "ssl._create_stdlib_context"}
 SQL = ("execute", "executemany", "executescript", "exec_driver_sql", "text", "fetch", "fetchval")
-"""Methods and functions whose first argument is SQL."""
+"""Methods and functions with SQL as the first argument."""
 
 
 def name_of(node: ast.expr) -> str:
@@ -91,12 +91,12 @@ def _of_module(node: ast.expr) -> bool:
     return bool(name) and name.partition(".")[0].strip("_").isupper()
 
 
-def test_nothing_runs_what_it_is_given() -> None:
+def test_no_code_execution_of_input() -> None:
     found = {path: violations(path.read_text()) for path in SOURCES}
     assert {path: lines for path, lines in found.items() if lines} == {}
 
 
-def test_sql_is_never_put_together_from_data() -> None:
+def test_sql_is_not_composed_from_data() -> None:
     journal = [path for path in SOURCES if path.parent.name == "journal"]
     found = {path: composed_sql(path.read_text()) for path in journal}
     assert len(found) > 10
@@ -108,14 +108,14 @@ def test_sql_is_never_put_together_from_data() -> None:
     [p for p in SOURCES if p.is_relative_to(ROOT / "migrations" / "versions")],
     ids=lambda path: path.name,
 )
-def test_migrations_put_together_sql_but_see_no_data(path: Path) -> None:
+def test_migrations_compose_sql_without_data(path: Path) -> None:
     reads = ("fetchall", "fetchone", "scalar", "scalars", "mappings", "get", "getenv")
     names = [name_of(call.func).rpartition(".")[2] for call in calls(ast.parse(path.read_text()))]
     assert not {*names} & {*reads}
 
 
-def test_only_the_journal_speaks_sql() -> None:
-    """So the rule above looks at all that there is."""
+def test_only_journal_uses_sql() -> None:
+    """So the rule above covers all SQL."""
     for path in SOURCES:
         words, source = {"sqlalchemy", "sqlite3", "asyncpg", "aiosqlite"}, path.read_text()
         if not any(word in source for word in words):
@@ -145,7 +145,7 @@ def test_only_the_journal_speaks_sql() -> None:
         "import pickle\npickle.loads(blob)",
     ],
 )  # fmt: skip
-def test_the_scan_sees_what_it_is_for(source: str) -> None:
+def test_scan_detects_execution(source: str) -> None:
     assert len(violations(source)) == 1
 
 
@@ -156,5 +156,5 @@ def test_the_scan_sees_what_it_is_for(source: str) -> None:
         "c.execute('SELECT {}'.format(name))", "c.execute(', '.join(names))",
     ],
 )  # fmt: skip
-def test_the_scan_sees_composed_sql(source: str) -> None:
+def test_scan_detects_composed_sql(source: str) -> None:
     assert len(composed_sql(source)) == 1

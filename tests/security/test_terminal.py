@@ -37,19 +37,19 @@ def obeys(text: str) -> bool:
     )
 
 
-def test_what_is_obeyed_is_written_out() -> None:
+def test_control_characters_are_escaped() -> None:
     assert escape_control("a\x1b[2Jb\tc\n") == "a\\u001b[2Jb\tc\n"
     assert escape_control("\u202eabc\r") == "\\u202eabc\\u000d"
     assert escape_control("größe 東京 🙂 [bold]") == "größe 東京 🙂 [bold]"
 
 
 @given(st.text())
-def test_nothing_is_left_that_is_obeyed(text: str) -> None:
+def test_escaped_text_has_no_control_characters(text: str) -> None:
     assert not obeys(escape_control(text))
     assert escape_control(escape_control(text)) == escape_control(text)
 
 
-def test_a_table_shows_cells_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:
+def test_table_prints_markup_as_text(capsys: pytest.CaptureFixture[str]) -> None:
     print_table(("NAME",), [(HOSTILE,), (MARKUP,)], title=MARKUP + HOSTILE)
     shown = capsys.readouterr().out
     assert not obeys(shown)
@@ -57,7 +57,7 @@ def test_a_table_shows_cells_as_they_are(capsys: pytest.CaptureFixture[str]) -> 
     assert shown.count("[bold red]x[/bold red][link=file:///etc/passwd]y[/link]") == 2
 
 
-def test_rich_itself_still_reaches_the_terminal() -> None:
+def test_rich_output_is_not_escaped() -> None:
     below = io.StringIO()
     stream = EscapingStream(below)
     console = Console(file=cast(io.StringIO, unescaped(cast(io.StringIO, stream))),
@@ -68,14 +68,14 @@ def test_rich_itself_still_reaches_the_terminal() -> None:
 
 
 @pytest.mark.parametrize("command", [["history", HOSTILE], ["explain", HOSTILE]])
-def test_commands_repeat_nothing_that_is_obeyed(tmp_path: Path, command: list[str]) -> None:
+def test_errors_of_commands_are_escaped(tmp_path: Path, command: list[str]) -> None:
     result = CliRunner().invoke(app, [*command, "--journal", str(tmp_path / "none.db")])
     assert result.exit_code == 2
     assert result.output
     assert not obeys(result.output)
 
 
-async def test_the_message_of_a_hostile_object_is_shown(tmp_path: Path) -> None:
+async def test_message_of_hostile_object_is_escaped(tmp_path: Path) -> None:
     """A plugin's words, or an extender's, come from the journal: the whole way from there."""
     async with world(tmp_path, nodes=1) as w, serving() as service:
         service.answer(
@@ -93,7 +93,7 @@ async def test_the_message_of_a_hostile_object_is_shown(tmp_path: Path) -> None:
     assert not obeys(shown)
 
 
-def test_a_console_log_shows_values_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:
+def test_console_log_escapes_values(capsys: pytest.CaptureFixture[str]) -> None:
     try:
         for format_ in (LogFormat.CONSOLE, LogFormat.JSON):
             configure_logs(LogSettings(format=format_))
@@ -108,7 +108,7 @@ def test_a_console_log_shows_values_as_they_are(capsys: pytest.CaptureFixture[st
 # -- the page of asched diff --------------------------------------------------------------------
 
 
-def test_a_page_shows_names_as_they_are() -> None:
+def test_html_page_escapes_names() -> None:
     hostile = "\"><img src=x onerror=alert(1)>'&"
     cell = TEMPLATES.from_string('<td title="{{ text }}">{{ text }}</td>')
     page = cell.render(text=hostile)
@@ -117,7 +117,7 @@ def test_a_page_shows_names_as_they_are() -> None:
     assert "'" not in page.replace("&#39;", "")
 
 
-def test_json_for_programs_stays_the_same_data(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_escaped_json_is_equal_data(monkeypatch: pytest.MonkeyPatch) -> None:
     below = io.StringIO()
     monkeypatch.setattr(sys, "stdout", EscapingStream(below))
     print_json({"message": HOSTILE})

@@ -1,4 +1,4 @@
-"""What the service manager is told, over a real datagram socket."""
+"""Messages to the service manager over a real datagram socket."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Manager:
         self._socket.close()
 
     def received(self) -> list[Message]:
-        """All that has arrived and was not asked for before."""
+        """The messages since the last call."""
         found: list[Message] = []
         while True:
             try:
@@ -69,7 +69,7 @@ def manager(tmp_path: Path) -> Iterator[Manager]:
 # -- the protocol -----------------------------------------------------------------------------
 
 
-def test_each_message_is_lines_of_one_datagram(manager: Manager) -> None:
+def test_message_is_one_datagram(manager: Manager) -> None:
     service = ServiceManager.from_environment({"NOTIFY_SOCKET": manager.address})
     service.ready("scheduling")
     service.stopping()
@@ -87,12 +87,12 @@ def fill(address: str) -> None:
             sender.sendto(b"WATCHDOG=1", address)
 
 
-async def test_a_word_waits_for_room(manager: Manager) -> None:
+async def test_message_waits_for_socket_buffer(manager: Manager) -> None:
     service = ServiceManager(manager.address)
     fill(manager.address)
     begin_s = time.monotonic()
     service.stopping()
-    # Nobody reads: it went all the way.
+    # Without a reader: the message was sent completely.
     assert time.monotonic() - begin_s >= SEND_TIMEOUT_S
     assert not [message for message in manager.received() if "STOPPING" in message]
     fill(manager.address)
@@ -101,7 +101,7 @@ async def test_a_word_waits_for_room(manager: Manager) -> None:
         await manager.until("STOPPING")
 
 
-def test_an_abstract_socket(tmp_path: Path) -> None:
+def test_abstract_socket(tmp_path: Path) -> None:
     manager = Manager(f"@{tmp_path}")
     service = ServiceManager.from_environment({"NOTIFY_SOCKET": manager.address})
     service.ready("scheduling")
@@ -110,16 +110,14 @@ def test_an_abstract_socket(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("environment", [{}, {"NOTIFY_SOCKET": ""}, {"NOTIFY_SOCKET": "vsock:2:1"}])
-async def test_nobody_is_told_who_did_not_ask(environment: dict[str, str]) -> None:
+async def test_no_messages_without_notify_socket(environment: dict[str, str]) -> None:
     service = ServiceManager.from_environment(environment | {"WATCHDOG_USEC": "1"})
     service.ready("scheduling")
     with anyio.fail_after(PATIENCE_S):
         await service.run()  # there is nothing to go on with
 
 
-def test_a_manager_that_is_gone_is_no_failure(
-    manager: Manager, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_missing_manager_is_ignored(manager: Manager, capsys: pytest.CaptureFixture[str]) -> None:
     service = ServiceManager.from_environment({"NOTIFY_SOCKET": manager.address})
     manager.close()
     service.ready("scheduling")
@@ -138,7 +136,7 @@ def test_a_manager_that_is_gone_is_no_failure(
         ({}, False),
     ],
 )
-async def test_whose_watchdog_it_is(
+async def test_watchdog_only_for_own_pid(
     manager: Manager, environment: dict[str, str], alive: bool
 ) -> None:
     service = ServiceManager.from_environment(
@@ -155,7 +153,7 @@ async def test_whose_watchdog_it_is(
     assert alive or not manager.received()
 
 
-async def test_a_start_asks_for_more_time(manager: Manager) -> None:
+async def test_start_extends_timeout(manager: Manager) -> None:
     service = ServiceManager.from_environment(
         {"NOTIFY_SOCKET": manager.address, "WATCHDOG_USEC": "1000"}
     )
@@ -171,7 +169,7 @@ async def test_a_start_asks_for_more_time(manager: Manager) -> None:
         tasks.cancel_scope.cancel()
 
 
-async def test_no_sign_of_life_while_it_hangs(manager: Manager) -> None:
+async def test_no_watchdog_message_while_hanging(manager: Manager) -> None:
     service = ServiceManager.from_environment(
         {"NOTIFY_SOCKET": manager.address, "WATCHDOG_USEC": "1000"}
     )
@@ -195,7 +193,7 @@ async def test_no_sign_of_life_while_it_hangs(manager: Manager) -> None:
 # -- the engine's part ------------------------------------------------------------------------
 
 
-async def test_a_turn_that_takes_too_long_hangs_unless_it_waits_for_the_journal(
+async def test_slow_turn_hangs_unless_waiting_for_journal(
     tmp_path: Path,
 ) -> None:
     async with world(tmp_path, nodes=1, cpu="16") as w:
@@ -210,7 +208,7 @@ async def test_a_turn_that_takes_too_long_hangs_unless_it_waits_for_the_journal(
                     with anyio.fail_after(PATIENCE_S):
                         while not engine.is_stuck(0.0):
                             await checkpoint()
-                    assert not daemon.hangs()  # not for as long as all that
+                    assert not daemon.hangs()  # not for that long
                 await w.until(lambda: not w.unbound())
                 await _fill(database, 1)
                 w.add_pods(100, "more")
@@ -277,7 +275,7 @@ async def test_asched_run_as_a_service(
         assert w.journal.exists()
 
 
-async def test_a_shadow_is_ready_too(
+async def test_shadow_reports_ready(
     tmp_path: Path, manager: Manager, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "config.yaml").write_text(NO_HEALTH)
@@ -292,7 +290,7 @@ async def test_a_shadow_is_ready_too(
             assert await made.ended(command) == 0
 
 
-def test_logs_show_no_password() -> None:
+def test_logs_contain_no_password() -> None:
     assert redacted("postgresql+asyncpg://me:secret@db:5432/asched?password=secret") == (
         "postgresql+asyncpg://me:***@db:5432/asched"
     )
@@ -300,14 +298,14 @@ def test_logs_show_no_password() -> None:
     assert redacted("memory://") == "memory://"
 
 
-async def test_the_log_of_a_start_names_the_journal(tmp_path: Path) -> None:
+async def test_log_of_a_start_names_the_journal(tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text(NO_HEALTH)
     async with world(tmp_path) as w, commands(tmp_path) as made:
         options = ("--journal", str(w.journal), "--kubeconfig", str(w.kubeconfig))
         config = ("--config", str(tmp_path / "config.yaml"))
         async with running(made, "run", *options, *config) as command:
             with anyio.fail_after(PATIENCE_S):
-                while "caches synced" not in command.output:  # noqa: ASYNC110  a file tells nobody
+                while "caches synced" not in command.output:  # noqa: ASYNC110  a file has no events
                     await anyio.sleep(0.01)
             command.send(signal.SIGTERM)
             assert await made.ended(command) == 0

@@ -1,4 +1,4 @@
-"""asched.service: right by systemd's own tools, in step with the daemon, and bearable for it."""
+"""asched.service: valid for systemd, consistent with the daemon, and sufficient for it."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def analyze(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 @needs_systemd
-def test_systemd_finds_nothing_wrong(tmp_path: Path) -> None:
+def test_systemd_verify_passes(tmp_path: Path) -> None:
     unit = tmp_path / UNIT.name
     # It wants to see the program; here that is not in /opt.
     program = one("Service.ExecStart").split()[0]
@@ -63,7 +63,7 @@ def test_systemd_finds_nothing_wrong(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout + done.stderr) == (0, "")
     unit.write_text(unit.read_text().replace("ProtectSystem=strict", "ProtectSystem=stric"))
     done = analyze("verify", "--man=no", str(unit))
-    assert "Failed to parse" in done.stderr, "a mistake would have been told"
+    assert "Failed to parse" in done.stderr, "a mistake is reported"
 
 
 @needs_systemd
@@ -72,9 +72,9 @@ def test_exposure_is_low() -> None:
         "security", "--offline=true", f"--threshold={round(MAX_EXPOSURE * 10)}", "--no-pager",
         str(UNIT),
     )  # fmt: skip
-    told = re.search(r"exposure level for asched.service: (\d+\.\d)", done.stdout)
-    assert told is not None, done.stderr
-    assert float(told[1]) <= MAX_EXPOSURE
+    found = re.search(r"exposure level for asched.service: (\d+\.\d)", done.stdout)
+    assert found is not None, done.stderr
+    assert float(found[1]) <= MAX_EXPOSURE
     assert done.returncode == 0
 
 
@@ -113,7 +113,7 @@ def test_exposure_is_low() -> None:
         ("UMask", "0077"),
     ],
 )
-def test_it_is_hardened(name: str, value: str) -> None:
+def test_unit_is_hardened(name: str, value: str) -> None:
     assert one(f"Service.{name}") == value
 
 
@@ -125,46 +125,46 @@ def test_system_calls_are_filtered() -> None:
 # -- in step with the daemon ------------------------------------------------------------------
 
 
-def test_the_stop_is_longer_than_the_drain() -> None:
+def test_stop_timeout_exceeds_drain() -> None:
     assert seconds(one("Service.TimeoutStopSec")) >= DRAIN_S + EVENT_FLUSH_S + 10
-    # With "mixed" the signal goes to the daemon alone, and the kill to all that is left.
+    # With "mixed" the signal goes to the daemon alone, and SIGKILL to all remaining processes.
     assert (one("Service.KillMode"), one("Service.KillSignal")) == ("mixed", "SIGTERM")
 
 
-def test_the_watchdog_gives_a_slow_turn_its_time() -> None:
+def test_watchdog_exceeds_slow_turn() -> None:
     assert seconds(one("Service.WatchdogSec")) >= 2 * SLOW_TURN_S
 
 
-def test_a_start_asks_for_more_time_before_it_is_over() -> None:
+def test_start_extension_is_shorter_than_timeout() -> None:
     assert seconds(one("Service.TimeoutStartSec")) > START_EXTENSION_S / 2
 
 
-def test_what_cannot_be_used_is_not_tried_again() -> None:
+def test_bad_input_is_not_restarted() -> None:
     assert int(one("Service.RestartPreventExitStatus")) == BadInput("").exit_code
 
 
-def test_what_may_pass_is_tried_again_without_an_end() -> None:
+def test_failures_are_restarted_without_limit() -> None:
     """Leadership that is lost again and again to an API server that is slow for ten minutes, a credential
-    plugin that has no network yet, a journal whose disk is full: no such unit may end as failed. By
+    plugin that has no network yet, a journal on a full disk: no such unit may end as failed. By
     default systemd gives up after five starts in ten seconds."""
     assert one("Service.Restart") == "on-failure"
     assert one("Unit.StartLimitIntervalSec") == "0"
     assert seconds(one("Service.RestartSec")) >= 5
 
 
-def test_a_reload_is_the_signal_that_the_daemon_hears() -> None:
+def test_reload_sends_sighup() -> None:
     """What it does on it: tests/daemon/test_reloader.py."""
     assert one("Service.ExecReload") == "kill -HUP $MAINPID"
 
 
-def test_the_command_line_is_one() -> None:
+def test_exec_start_parses() -> None:
     options = parsed(one("Service.ExecStart"))
     assert options["config"] == Path("/etc/asched/asched.yaml")
     assert (options["kubeconfig"], options["journal"]) == (None, None)
     assert JOURNAL_ENV in one("Service.Environment")
 
 
-def test_the_examples_are_right() -> None:
+def test_example_files_are_valid() -> None:
     configuration = load(FOLDER / "asched.yaml", PluginRegistry.discover())
     assert [profile.scheduler_name for profile in configuration.profiles] == ["asched"]
     assert (configuration.warnings, configuration.faults) == ((), ())
@@ -189,7 +189,7 @@ def _named(group: str) -> set[str]:
 @needs_systemd
 @needs_strace
 @needs_mdwe
-async def test_it_lives_with_the_filter_and_without_writable_code(tmp_path: Path) -> None:
+async def test_daemon_runs_with_syscall_filter(tmp_path: Path) -> None:
     """The whole life of a daemon, refused what the unit refuses: system calls as the filter does it,
     and, by the kernel, memory that is written and then executed."""
     refused = _named("@privileged") | _named("@resources")
