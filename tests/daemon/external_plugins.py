@@ -24,23 +24,23 @@ from asched.framework.nodes import NodeInfo, Nodes
 from asched.framework.pod_info import PodInfo
 from asched.framework.status import SUCCESS, Status
 
-WANTED: StateKey[str] = StateKey("Wishes/wanted")
+WANTED: StateKey[str] = StateKey("NodeChooser/wanted")
 
 
-class Wishes(PreFilterPlugin, FilterPlugin, ScorePlugin):
-    """Allows the node that the pod's label ``wish`` names, and prefers the emptiest node. Some values
-    of the label make it fail."""
+class NodeChooser(PreFilterPlugin, FilterPlugin, ScorePlugin):
+    """Allows the node that the pod's label ``target`` names, and prefers the emptiest node. Some
+    values of the label make it fail."""
 
-    name: ClassVar[str] = "Wishes"
+    name: ClassVar[str] = "NodeChooser"
     api_version: ClassVar[int] = 1
     execution_mode: ClassVar[ExecutionMode] = ExecutionMode.WORKER
 
     def pre_filter(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> PreFilterResult:
         print("this is not the protocol")
-        wish = pod.labels.get("wish", "")
-        if wish == "nothing":
-            return PreFilterResult(Status.unschedulable("wishes for nothing"))
-        state.write(WANTED, wish)
+        target = pod.labels.get("target", "")
+        if target == "nothing":
+            return PreFilterResult(Status.unschedulable("target is nothing"))
+        state.write(WANTED, target)
         return PreFilterResult()
 
     def filter(self, state: CycleState, pod: PodInfo, node: NodeInfo) -> Status:

@@ -1,4 +1,5 @@
-"""What plugins declare to read: custom resources and annotations of pods, through a whole daemon."""
+"""What plugins declare to read: custom resources and annotations of pods, through a whole
+daemon."""
 
 from __future__ import annotations
 
@@ -127,7 +128,7 @@ async def test_custom_resources_and_annotations_reach_the_plugin_and_the_journal
         async with w.daemon(enabled("Racks"), Racks) as daemon:
             w.add_pod("first")
             await w.until(lambda: "the rack is full" in w.message("first"))
-            w.cluster.create("racks.example.com", rack("n0", 1, note="nobody reads this"))
+            w.cluster.create("racks.example.com", rack("n0", 1, note="not read by the plugin"))
             await w.until(lambda: w.node_of("first") == "n0")
             assert w.pod("first")["metadata"]["annotations"][SLOT] == "n0-1"
             annotated(w, "two", {WANTED: "2", "example.com/secret": "hush"})
@@ -233,7 +234,7 @@ async def test_one_resource_is_read_by_one_struct(tmp_path: Path) -> None:
 
 
 async def _without_the_plugin(records: list[AnyRecord]) -> None:
-    """The journal can be folded where nobody knows what a Rack is."""
+    """The journal can be folded without the plugin that defines Rack."""
     fold = Fold(ClusterState(), PluginRegistry.discover().load)
     for record in records:
         fold.apply(record)

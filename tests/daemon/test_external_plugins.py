@@ -17,18 +17,18 @@ from asched.state.records import (
     ExtenderPrioritized,
     Rejected,
 )
-from tests.daemon.external_plugins import ImpureReserve, Reader, Wishes
+from tests.daemon.external_plugins import ImpureReserve, NodeChooser, Reader
 from tests.daemon.world import KUBE, OWN, registry_with, world
 from tests.extenders.replay import records_of, replayed
 
-WITH_WISHES = """\
+PROFILES = """\
 profiles:
 - schedulerName: default-scheduler
-- schedulerName: wishing
-  plugins: {multiPoint: {enabled: [{name: Wishes}]}}
+- schedulerName: choosing
+  plugins: {multiPoint: {enabled: [{name: NodeChooser}]}}
 """
-QUICK = f"---\n{OWN}plugins: [{{name: Wishes, timeLimit: 500ms}}]\n"
-WISHING = KUBE + WITH_WISHES + QUICK
+QUICK = f"---\n{OWN}plugins: [{{name: NodeChooser, timeLimit: 500ms}}]\n"
+CONFIG = KUBE + PROFILES + QUICK
 
 
 def of(records: list[Any], kind: type[Any]) -> list[Any]:
@@ -37,17 +37,17 @@ def of(records: list[Any], kind: type[Any]) -> list[Any]:
 
 async def test_plugin_in_worker_filters_and_scores(tmp_path: Path) -> None:
     async with world(tmp_path, nodes=3) as w:
-        async with w.daemon(WISHING, Wishes):
-            w.add_pod("wants", labels={"wish": "n2"}, schedulerName="wishing")
+        async with w.daemon(CONFIG, NodeChooser):
+            w.add_pod("wants", labels={"target": "n2"}, schedulerName="choosing")
             await w.until(lambda: w.node_of("wants") == "n2")
-            w.add_pod("first", schedulerName="wishing")
+            w.add_pod("first", schedulerName="choosing")
             await w.until(lambda: w.node_of("first") != "")
-            w.add_pod("second", schedulerName="wishing")
+            w.add_pod("second", schedulerName="choosing")
             await w.until(lambda: w.node_of("second") != "")
             # It sees the pods on nodes, and scores by them.
             assert {w.node_of("first"), w.node_of("second")} == {"n0", "n1"}
             w.add_node("late")
-            w.add_pod("wants-late", labels={"wish": "late"}, schedulerName="wishing")
+            w.add_pod("wants-late", labels={"target": "late"}, schedulerName="choosing")
             await w.until(lambda: w.node_of("wants-late") == "late")
             w.add_pod("plain")
             await w.until(lambda: w.node_of("plain") != "")
@@ -64,25 +64,25 @@ async def test_plugin_in_worker_filters_and_scores(tmp_path: Path) -> None:
             "default/second",
         }
         # The recorded answers replace the class; the profile's other plugins run again.
-        assert len(of(await replayed(w, Wishes), Assigned)) == 5
+        assert len(of(await replayed(w, NodeChooser), Assigned)) == 5
 
 
 async def test_worker_rejections_name_the_plugin_and_any_event_requeues(tmp_path: Path) -> None:
     async with world(tmp_path, nodes=2) as w:
-        async with w.daemon(WISHING, Wishes):
-            w.add_pod("early", labels={"wish": "later"}, schedulerName="wishing")
+        async with w.daemon(CONFIG, NodeChooser):
+            w.add_pod("early", labels={"target": "later"}, schedulerName="choosing")
             await w.until(lambda: bool(w.message("early")))
             assert w.message("early").startswith("0/2 nodes are available: 2 not the wanted node.")
-            w.add_pod("none", labels={"wish": "nothing"}, schedulerName="wishing")
-            await w.until(lambda: "2 wishes for nothing" in w.message("none"))
+            w.add_pod("none", labels={"target": "nothing"}, schedulerName="choosing")
+            await w.until(lambda: "2 target is nothing" in w.message("none"))
             w.add_node("later")
             await w.until(lambda: w.node_of("early") == "later")
-        rejected = of(await replayed(w, Wishes), Rejected)
-        assert {decision.unschedulable_plugins for decision in rejected} == {("Wishes",)}
+        rejected = of(await replayed(w, NodeChooser), Rejected)
+        assert {decision.unschedulable_plugins for decision in rejected} == {("NodeChooser",)}
 
 
 @pytest.mark.parametrize(
-    ("wish", "said", "failure"),
+    ("target", "said", "failure"),
     [
         ("raises", " at Filter: RuntimeError: boom", ("Filter", FailureReason.RAISED)),
         ("leaves", " at Filter: SystemExit: 3", ("Filter", FailureReason.EXITED)),
@@ -95,36 +95,36 @@ async def test_worker_rejections_name_the_plugin_and_any_event_requeues(tmp_path
     ],
 )
 async def test_worker_failure_fails_only_its_own_pod(
-    tmp_path: Path, wish: str, said: str, failure: tuple[str, FailureReason]
+    tmp_path: Path, target: str, said: str, failure: tuple[str, FailureReason]
 ) -> None:
-    kind = PluginFailureCount("Wishes", *failure)
+    kind = PluginFailureCount("NodeChooser", *failure)
     before = FAILURES.counts[kind]
     async with world(tmp_path, nodes=2) as w:
-        async with w.daemon(WISHING, Wishes):
-            w.add_pod("bad", labels={"wish": wish}, schedulerName="wishing")
+        async with w.daemon(CONFIG, NodeChooser):
+            w.add_pod("bad", labels={"target": target}, schedulerName="choosing")
             await w.until(lambda: bool(w.message("bad")))
-            assert w.message("bad") == f"plugin Wishes{said}"
+            assert w.message("bad") == f"plugin NodeChooser{said}"
             assert w.condition("bad")["reason"] == "SchedulerError"
             w.cluster.delete("pods", "bad", namespace="default", grace_period_s=0)
             w.add_pod("plain")
-            w.add_pod("good", labels={"wish": "n1"}, schedulerName="wishing")
+            w.add_pod("good", labels={"target": "n1"}, schedulerName="choosing")
             await w.until(lambda: bool(w.node_of("plain")) and w.node_of("good") == "n1")
-        failed = of(await replayed(w, Wishes), AttemptFailed)
+        failed = of(await replayed(w, NodeChooser), AttemptFailed)
         assert failed
-        assert {decision.plugin for decision in failed} == {"Wishes"}
+        assert {decision.plugin for decision in failed} == {"NodeChooser"}
     assert FAILURES.counts[kind] > before
 
 
 async def test_optional_plugin_is_skipped_on_timeout(tmp_path: Path) -> None:
     optional = (
-        KUBE + WITH_WISHES + f"---\n{OWN}"
-        "plugins: [{name: Wishes, timeLimit: 300ms, optional: true}]\n"
+        KUBE + PROFILES + f"---\n{OWN}"
+        "plugins: [{name: NodeChooser, timeLimit: 300ms, optional: true}]\n"
     )
     async with world(tmp_path, nodes=2) as w:
-        async with w.daemon(optional, Wishes):
-            w.add_pod("bad", labels={"wish": "hangs"}, schedulerName="wishing")
+        async with w.daemon(optional, NodeChooser):
+            w.add_pod("bad", labels={"target": "hangs"}, schedulerName="choosing")
             await w.until(lambda: bool(w.node_of("bad")))
-        assert len(of(await replayed(w, Wishes), Assigned)) == 1
+        assert len(of(await replayed(w, NodeChooser), Assigned)) == 1
 
 
 def reading(path: Path) -> str:

@@ -14,7 +14,7 @@ import pytest
 from tests.daemon import hostile_plugins
 from tests.daemon.hostile_plugins import HOSTILE
 from tests.daemon.processes import Command, commands, running
-from tests.daemon.test_reloader import hang_up, until_taken_up
+from tests.daemon.test_reloader import hang_up, until_applied
 from tests.daemon.world import KUBE, OWN, World, world
 
 HEALTHY_PODS = 40
@@ -97,15 +97,15 @@ async def test_reload_changes_loop_time_limit(tmp_path: Path) -> None:
             assert await overruns_of("patient") == ""
             config.write_text(sleeper("1h", "{name: Sleeps, timeLimit: 200ms}"))
             await hang_up(command)
-            await until_taken_up(command, 1)
+            await until_applied(command, 1)
             assert await overruns_of("named") == "1.0"
             config.write_text(sleeper("200ms"))
             await hang_up(command)
-            await until_taken_up(command, 2)
+            await until_applied(command, 2)
             assert await overruns_of("like-all") == "2.0"
             config.write_text(sleeper("1h"))
             await hang_up(command)
-            await until_taken_up(command, 3)
+            await until_applied(command, 3)
             assert await overruns_of("patient-again") == "2.0"
 
 
@@ -149,7 +149,7 @@ async def test_hostile_plugins_do_not_affect_healthy_profile(tmp_path: Path) -> 
             w.add_pod(plugin.name.lower(), schedulerName=plugin.name.lower())
         async with running(made, *arguments) as command:
             await w.until(lambda: w.node_of("healthy-0") != "")
-            # Amid it all more of them come.
+            # More pods arrive meanwhile.
             for number in range(HEALTHY_PODS // 2, HEALTHY_PODS):
                 w.add_pod(f"healthy-{number}")
             await w.until(lambda: settled(w))

@@ -1,4 +1,4 @@
-"""A leader that is deposed while plugins work for it: they are cancelled, and nothing is sent any more."""
+"""A leader loses leadership while plugins run: they are cancelled, and nothing is sent."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Obstinate(PreBindPlugin):
         try:
             await anyio.sleep_forever()
         finally:
-            self.ended.append(client.context.ended)
+            self.ended.append(client.context.cancel_reason)
             with anyio.CancelScope(shield=True):
                 await client.bind(pod, node_name)
         return SUCCESS

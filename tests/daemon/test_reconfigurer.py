@@ -1,4 +1,5 @@
-"""Another configuration while the daemon runs: what becomes of pods, plugins, extenders and watches."""
+"""Another configuration while the daemon runs: what becomes of pods, plugins, extenders and
+watches."""
 
 from __future__ import annotations
 
@@ -36,11 +37,11 @@ from asched.framework.pod_info import PodInfo
 from asched.framework.status import SUCCESS, Code, Status
 from asched.journal import open_journal
 from asched.model.resources import GroupResource, Resource
-from asched.state import invariants
 from asched.state.checkpoint import checkpoint_of, restore
 from asched.state.cluster import ClusterState
 from asched.state.fold import Fold
 from asched.state.records import PermitAllowed, PermitRejected, ProfilesLoaded
+from asched.testing import invariants
 from tests.batch_world.jobs import prepare
 from tests.daemon.test_gangs import add_worker, examples
 from tests.daemon.world import KUBE, OWN, World, registry_with, world
@@ -197,9 +198,7 @@ async def test_restart_settings_are_named(tmp_path: Path) -> None:
     "setting",
     ["engine: {turnTimeSlice: 9ms}", "engine: {pluginTimeLimit: 9ms}", "log: {level: debug}"],
 )
-async def test_unrecorded_settings_count_as_changed_once(
-    tmp_path: Path, setting: str
-) -> None:
+async def test_unrecorded_settings_count_as_changed_once(tmp_path: Path, setting: str) -> None:
     async with world(tmp_path) as w, w.daemon(OWN) as daemon:
         assert await apply_config(daemon, OWN + setting) == ConfigApplied(True, ())
         assert await apply_config(daemon, OWN + setting) == ConfigApplied(False, ())
@@ -285,7 +284,7 @@ async def test_waiting_pod_releases_its_node_when_its_profile_is_removed(tmp_pat
             await w.until(lambda: bool(w.node_of("next")))
             assert w.condition("held") == {}
         (rejected,) = (r for r in await records_of(w) if isinstance(r, PermitRejected))
-        assert rejected.message == "there is no profile old any more"
+        assert rejected.message == "profile old was removed"
         await check_replay(w, Hold)
 
 

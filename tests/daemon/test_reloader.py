@@ -23,7 +23,7 @@ from asched.daemon.telemetry.scheduler_metrics import ReloadMetrics
 from asched.daemon.telemetry.systemd import ServiceManager
 from tests.daemon.processes import Command, Commands, commands, running
 from tests.daemon.test_run_command import logged, stopped, until_logged
-from tests.daemon.world import KUBE, OWN, PATIENCE_S, World, world
+from tests.daemon.world import KUBE, OWN, TIMEOUT_S, World, world
 from tests.kube.harness import ManualClock
 from tests.systemd.test_notify import Manager
 from tests.systemd.unit import one
@@ -58,20 +58,20 @@ async def metrics(command: Command) -> str:
 
 
 async def verify(made: Commands, w: World) -> None:
-    """Everything that this world's journal holds is decided again, and equal to the byte."""
+    """A replay of the journal repeats every decision byte by byte."""
     for check in (("replay", "--verify"), ("journal", "verify")):
         command = await made.start(*check, "--journal", str(w.journal))
         assert await made.ended(command) == 0, command.output
 
 
-async def until_taken_up(command: Command, times: int) -> None:
-    with anyio.fail_after(PATIENCE_S):
-        while command.output.count(GOOD) < times:  # noqa: ASYNC110  a file tells nobody
+async def until_applied(command: Command, times: int) -> None:
+    with anyio.fail_after(TIMEOUT_S):
+        while command.output.count(GOOD) < times:  # noqa: ASYNC110  a file has no event
             await anyio.sleep(0.01)
 
 
 async def hang_up(command: Command) -> None:
-    """As ``systemctl reload`` does it."""
+    """Reload like ``systemctl reload``."""
     await anyio.run_process(one("Service.ExecReload").replace("$MAINPID", str(command.pid)).split())
 
 
@@ -114,8 +114,8 @@ async def test_reload_applies_valid_and_rejects_invalid_configuration(
 
 
 class ConfigMap:
-    """A volume as the kubelet keeps it: the file is a link to one in ``..data``, which is a link to a
-    folder that is never changed."""
+    """A volume as the kubelet keeps it: the file is a link to one in ``..data``, which is a link to
+    a folder that is never changed."""
 
     def __init__(self, volume: Path, text: str) -> None:
         volume.mkdir()
@@ -135,7 +135,8 @@ class ConfigMap:
 
 
 async def test_reload_under_load_loses_no_pod_and_binds_none_twice(tmp_path: Path) -> None:
-    """Five configurations, four of them by signal, the last one because the ConfigMap was swapped."""
+    """Five configurations, four of them by signal, the last one because the ConfigMap was
+    swapped."""
     texts = [
         serving("a", "b").replace("a}", f"a, percentageOfNodesToScore: {share}}}")
         for share in range(10, 60, 10)
@@ -151,7 +152,7 @@ async def test_reload_under_load_loses_no_pod_and_binds_none_twice(tmp_path: Pat
                 volume.swap(text)
                 if count < len(texts):
                     command.send(signal.SIGHUP)
-                await until_taken_up(command, count)
+                await until_applied(command, count)
             await w.until(lambda: not w.unbound())
             reasons = [line["because"] for line in events(command, GOOD)]
             assert reasons == ["SIGHUP"] * 4 + ["the file changed"]
@@ -190,18 +191,18 @@ def test_reverted_file_change_is_ignored(tmp_path: Path) -> None:
     assert [file.changed(), file.changed()] == [False, False]
 
 
-# -- what the service manager and the metrics are told ----------------------------------------
+# -- the service manager and metrics ----------------------------------------------------------
 
 
 class Trial:
-    """Reloads of a file, and what was taken up."""
+    """Reloads of a file, and the applied configurations."""
 
     def __init__(self, folder: Path, manager: ServiceManager) -> None:
         self.registry = CollectorRegistry()
         self.path = folder / "config.yaml"
         self.path.write_text(KUBE)
-        self.taken: list[Configuration] = []
-        self.refuse = ""
+        self.applied: list[Configuration] = []
+        self.error = ""
         self.reloads = ConfigReloader(
             ConfigFile(self.path), self._load, self._apply_config, ReloadMetrics(self.registry),
             manager, ManualClock(horizon_s=0),
@@ -211,9 +212,9 @@ class Trial:
         return load(path, PluginRegistry.discover())
 
     async def _apply_config(self, configuration: Configuration) -> ConfigApplied:
-        if self.refuse:
-            raise ReconfigurationError(self.refuse)
-        self.taken.append(configuration)
+        if self.error:
+            raise ReconfigurationError(self.error)
+        self.applied.append(configuration)
         return ConfigApplied(True, ())
 
     async def change(self, text: str) -> None:
@@ -232,7 +233,9 @@ def manager(tmp_path: Path) -> Iterator[Manager]:
     made.close()
 
 
-async def test_service_manager_is_notified_of_reload_begin_and_end(tmp_path: Path, manager: Manager) -> None:
+async def test_service_manager_is_notified_of_reload_begin_and_end(
+    tmp_path: Path, manager: Manager
+) -> None:
     service = ServiceManager(manager.address)
     service.ready("standby")
     trial = Trial(tmp_path, service)
@@ -242,20 +245,18 @@ async def test_service_manager_is_notified_of_reload_begin_and_end(tmp_path: Pat
     assert begun["RELOADING"] == "1"
     assert int(begun["MONOTONIC_USEC"]) >= 0
     assert ended == {"READY": "1", "STATUS": "standby"}
-    trial.refuse = "no"
+    trial.error = "no"
     await trial.change(KUBE + "podMaxBackoffSeconds: 30\n")
     _, ended = manager.received()
     assert ended == {"READY": "1", "STATUS": REFUSED}
-    assert [c.scheduler.pod_max_backoff_seconds for c in trial.taken] == [20]
+    assert [c.scheduler.pod_max_backoff_seconds for c in trial.applied] == [20]
     assert (trial.count("success"), trial.count("failure")) == (1, 1)
 
 
-async def test_reload_during_start_does_not_report_ready(
-    tmp_path: Path, manager: Manager
-) -> None:
+async def test_reload_during_start_does_not_report_ready(tmp_path: Path, manager: Manager) -> None:
     trial = Trial(tmp_path, ServiceManager(manager.address))
     await trial.change(KUBE + "podMaxBackoffSeconds: 20\n")
-    assert len(trial.taken) == 1
+    assert len(trial.applied) == 1
     assert manager.received() == []
 
 
@@ -265,25 +266,25 @@ async def test_reload_without_file_is_refused(tmp_path: Path) -> None:
     reloads = ConfigReloader(
         None, trial._load, trial._apply_config, metrics, ServiceManager(), ManualClock(horizon_s=0)
     )
-    said: list[EventDict] = []
-    told = anyio.Event()
+    events: list[EventDict] = []
+    logged = anyio.Event()
 
-    def hear(_: object, __: str, event: EventDict) -> EventDict:
-        said.append(event)
-        told.set()
+    def capture(_: object, __: str, event: EventDict) -> EventDict:
+        events.append(event)
+        logged.set()
         raise structlog.DropEvent
 
-    structlog.configure(processors=[hear])
+    structlog.configure(processors=[capture])
     try:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(reloads.run, requests)
             requests.request()
-            with anyio.fail_after(PATIENCE_S):
-                await told.wait()
+            with anyio.fail_after(TIMEOUT_S):
+                await logged.wait()
             tasks.cancel_scope.cancel()
     finally:
         structlog.reset_defaults()
-    assert said[0]["reason"] == "there is no configuration file (--config)"
+    assert events[0]["reason"] == "there is no configuration file (--config)"
 
 
 async def test_deleted_file_is_rejected_once(tmp_path: Path) -> None:

@@ -37,19 +37,19 @@ def pod_of(uid: str) -> PodInfo:
 
 
 class Watch:
-    """A clock that a test moves, and a sink that keeps what it is told."""
+    """A manual clock, and a sink that keeps what it receives."""
 
     numbered = True
 
     def __init__(self, share: float = 1.0) -> None:
         self.now_ns = 1000
         self.share = share
-        self.told: list[SampledCycle] = []
+        self.cycles: list[SampledCycle] = []
         self.hints: list[tuple[str, str, str, int]] = []
         self.stopwatch = CycleStopwatch(lambda: self.now_ns, [self])
 
     def cycle(self, cycle: SampledCycle) -> None:
-        self.told.append(cycle)
+        self.cycles.append(cycle)
 
     def hint(self, plugin: str, event: str, answer: str, duration_ns: int) -> None:
         self.hints.append((plugin, event, answer, duration_ns))
@@ -85,9 +85,9 @@ def test_time_between_plugins_counts_for_the_point() -> None:
     watch.now_ns += 17
     watch.call("Fit", "NormalizeScore", watch.takes(19, np.zeros(1)))
     watch.stopwatch.end(ASSIGNED)
-    assert watch.told == []  # it is not durable yet
+    assert watch.cycles == []  # it is not durable yet
     watch.stopwatch.committed([TurnStarted(1), ASSIGNED], last_seq=8)
-    (cycle,) = watch.told
+    (cycle,) = watch.cycles
     assert (cycle.seq, cycle.decision, cycle.attempt) == (8, ASSIGNED, 1)
     assert cycle.ended_ns - cycle.began_ns == 5 + 7 + 11 + 13 + 17 + 19
     assert shown(cycle.plugins) == {
@@ -116,7 +116,7 @@ def test_nested_calls_count_for_the_outer_point_only() -> None:
     watch.call("Preemption", "PostFilter", preempt)
     watch.stopwatch.end(ASSIGNED)
     watch.stopwatch.committed([ASSIGNED], 1)
-    (cycle,) = watch.told
+    (cycle,) = watch.cycles
     assert shown(cycle.points) == {("", "PostFilter"): (13, 0, "Unschedulable")}
     assert shown(cycle.plugins)["Fit", "Filter"] == (10, 1, "Success")
     assert shown(cycle.plugins)["Preemption", "PostFilter"] == (13, 1, "Unschedulable")
@@ -133,7 +133,7 @@ def test_exception_counts_as_error_and_propagates() -> None:
         watch.call("Broken", "Filter", broken)
     watch.stopwatch.end(ASSIGNED)
     watch.stopwatch.committed([ASSIGNED], 1)
-    assert shown(watch.told[0].points)["", "Filter"][2] == "Error"
+    assert shown(watch.cycles[0].points)["", "Filter"][2] == "Error"
 
 
 def test_sample_is_deterministic() -> None:
@@ -189,7 +189,7 @@ class EvenOnly(FilterPlugin):
 
 
 async def test_sampled_attempts_decide_like_others(tmp_path: Path) -> None:
-    """A replay, which nobody watches, makes the same decisions."""
+    """A replay without observers makes the same decisions."""
     config = (
         f"{KUBE}profiles:\n- schedulerName: default-scheduler\n"
         "  plugins: {filter: {enabled: [{name: EvenOnly}]}}\n"

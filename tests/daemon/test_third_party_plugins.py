@@ -97,8 +97,8 @@ async def test_distribution_serves_permit_pre_bind_and_post_bind(
         stats = daemon.engine.stats
     calls = sys.modules[pairs_distribution].calls
     for name in ("plain", "left", "right"):
-        told = [(point, node) for point, pod, node in calls if pod == name]
-        assert told == [("PreBind", w.node_of(name)), ("PostBind", w.node_of(name))]
+        called = [(point, node) for point, pod, node in calls if pod == name]
+        assert called == [("PreBind", w.node_of(name)), ("PostBind", w.node_of(name))]
     assert not [call for call in calls if call[1] == "lone"]
     assert (stats.bound, stats.failed) == (3, 0)
 
@@ -234,7 +234,7 @@ class Never(PermitPlugin):
 
 async def test_reserve_plugins_are_restored_after_restart(tmp_path: Path) -> None:
     Ledger.books.clear()
-    # Without checkpoints, so that the restart folds everything and tells the books everything.
+    # Without checkpoints, so that the restart folds all records and calls the plugins for each.
     config = (
         KUBE
         + "profiles:\n- plugins:\n    multiPoint:\n      enabled: [{name: Ledger}, {name: Never}]\n"

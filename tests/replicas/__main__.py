@@ -2,8 +2,8 @@
 
     python -m tests.replicas --kills 20 --lease 15
 
-Prints how long each takeover took, and ends with 1 where one took too long, a pod was bound twice or
-never, or a node was overfull.
+Prints how long each takeover took, and ends with 1 where one took too long, a pod was bound twice
+or never, or a node was overfull.
 """
 
 from __future__ import annotations

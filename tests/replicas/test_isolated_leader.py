@@ -10,8 +10,8 @@ from tests.replicas.proxy import Proxy
 
 RENEW_DEADLINE_S = 2.0
 NOISE_S = 0.5
-"""The clock of a process and that of a test are read at different times on a busy machine. With this the
-lease has not run out yet."""
+"""The clock of a process and that of a test are read at different times on a busy machine. With
+this the lease has not run out yet."""
 
 
 async def test_isolated_leader_is_replaced(journals: Journals, tmp_path: Path) -> None:
