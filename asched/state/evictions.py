@@ -43,8 +43,8 @@ class Evictions(Mapping[str, Eviction]):
 
     @property
     def completed_for(self) -> Mapping[str, str]:
-        """Keys by uid of the preemptors with evictions that have all ended; without the pods passed to
-        :meth:`forget` since."""
+        """Keys by uid of the preemptors with evictions that have all ended; without the pods
+        passed to :meth:`forget` since."""
         return self._completed_for
 
     @property

@@ -1,8 +1,9 @@
 """Subsets of the node table's rows with hypothetical pods, and single rows for plugins.
 
-:class:`NodeRows` gathers columns when they are first used. Hypothetical pods change these copies, never
-the table. :class:`NodeSweep` serves plugins that are written for one node: they are called thousands
-of times for a pod, so they read lists that are created from the columns once per table change.
+:class:`NodeRows` gathers columns when they are first used. Hypothetical pods change these copies,
+never the table. :class:`NodeSweep` serves plugins that are written for one node: they are called
+thousands of times for a pod, so they read lists that are created from the columns once per table
+change.
 """
 
 from __future__ import annotations

@@ -47,7 +47,8 @@ def unpack_mask(bits: bytes, size: int) -> BoolColumn:
 
 
 class FilterResults(msgspec.Struct, array_like=True):
-    """The answers of one evaluator about the nodes it filtered. Fields are replaced, not modified."""
+    """The answers of one evaluator about the nodes it filtered. Fields are replaced, not
+    modified."""
 
     rows: RowArray = _NO_ROWS
     codes: NDArray[np.int16] = np.zeros(0, np.int16)

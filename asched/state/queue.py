@@ -383,23 +383,6 @@ class SchedulingQueue:
         self._events_start = snapshot.events_start
         self.replay_mismatches = snapshot.replay_mismatches
 
-    def check(self) -> None:
-        """Raise AssertionError, in one line, if the queue contradicts itself."""
-        waiting: dict[str, set[str]] = {}
-        for pod in self._gated.values():
-            waiting.setdefault(pod.gating_plugin, set()).add(pod.info.key)
-        for pod in self._unschedulable.values():
-            for plugin in pod.unschedulable_plugins | pod.pending_plugins:
-                waiting.setdefault(plugin, set()).add(pod.info.key)
-        indexed = {plugin: {*pods} for plugin, pods in self._waiting_for.items()}
-        if indexed != waiting:
-            raise AssertionError(f"queue: pods by plugin are {waiting}, the index has {indexed}")
-        if self._events and not self._attempts:
-            raise AssertionError(f"queue: {len(self._events)} events kept without a pod in flight")
-        for key, pod in (*self._active.pods.items(), *self._backoff.pods.items()):
-            if key != pod.info.key:
-                raise AssertionError(f"queue: pod {pod.info.key} is stored as {key}")
-
     # -- internals ----------------------------------------------------------------------------
 
     @property

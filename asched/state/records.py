@@ -254,7 +254,7 @@ class DisagreementCause(StrEnum):
     """Why another scheduler may have decided differently on what it had observed."""
 
     ASSUMED_POD = "assumed-pod"
-    """It had placed other pods whose bindings were observed later."""
+    """It had placed other pods, with bindings that were observed later."""
     NOMINATED_POD = "nominated-pod"
     """It had nominated a pod, or cleared a nomination."""
     UNSEEN_CHANGE = "unseen-change"

@@ -23,7 +23,6 @@ def check(state: ClusterState) -> None:
     """Raise :class:`AssertionError`, in one line, if the state contradicts itself."""
     for key, entry in state.pods.items():
         _check_entry(state, key, entry)
-    state.queue.check()
     _check_queue(state)
     _check_pending_evaluations(state)
     _check_waiting(state)
@@ -83,12 +82,29 @@ def _check_entry(state: ClusterState, key: str, entry: PodEntry) -> None:
 
 
 def _check_queue(state: ClusterState) -> None:
-    for queued in (*state.queue, *state.queue.in_flight_pods):
+    queue = state.queue
+    for queued in (*queue, *queue.in_flight_pods):
         entry = state.pods.get(queued.info.key)
         _demand(
             entry is not None and entry.info is queued.info,
             f"the queue holds another pod {queued.info.key} than the state",
         )
+    for key, pod in (*queue.active.items(), *queue.backoff.items()):
+        _demand(key == pod.info.key, f"queue: pod {pod.info.key} is stored as {key}")
+    expected: dict[str, set[str]] = {}
+    for pod in queue.gated.values():
+        expected.setdefault(pod.gating_plugin, set()).add(pod.info.key)
+    for pod in queue.unschedulable.values():
+        for plugin in pod.unschedulable_plugins | pod.pending_plugins:
+            expected.setdefault(plugin, set()).add(pod.info.key)
+    stored = queue.snapshot()
+    indexed = {
+        plugin: {stored.pods[position].info.key for position in positions}
+        for plugin, positions in stored.waiting_for
+    }
+    _demand(indexed == expected, f"queue: pods by plugin are {expected}, the index has {indexed}")
+    kept = len(stored.events)
+    _demand(bool(stored.attempts) or not kept, f"queue: {kept} events kept without a pod in flight")
 
 
 def _check_pending_evaluations(state: ClusterState) -> None:
