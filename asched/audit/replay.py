@@ -2,7 +2,7 @@
 
 A decision is a pure function of the records before it, so the same code gives the same decision, to
 the byte. Only another version of asched or of a plugin can decide differently; the report names the
-plugins whose version changed, whether or not a decision differs.
+plugins with another version, whether or not a decision differs.
 """
 
 from __future__ import annotations
@@ -175,7 +175,7 @@ async def replay(
 ) -> ReplayReport:
     """Repeat every decision from ``first_seq`` to ``last_seq`` (by default the head).
 
-    The default start is the first record whose previous state is known: the first of the journal,
+    The default start is the first record with a known previous state: the first of the journal,
     or the one after the first checkpoint if earlier records were archived.
 
     Ends at the first divergence. ``progress`` receives record numbers. Raises
@@ -223,7 +223,7 @@ def _compare(
     found: dict[str, PluginDifference],
     recorded: list[tuple[PluginOrigin, ...]],
 ) -> None:
-    """Add the plugins whose installed version differs from the recorded one."""
+    """Add the plugins with an installed version that differs from the recorded one."""
     for origin in (origin for origins in recorded for origin in origins):
         here = registry.origin(origin.name)
         if here != origin:

@@ -23,7 +23,7 @@ from asched.state.records import (
 
 
 class PendingEvictions:
-    """Accepted evictions whose victims the watch still shows as running.
+    """Accepted evictions of victims that the watch still shows as running.
 
     An accepted deletion frees nothing yet. A preemptor that is requeued before the watch shows the
     deletion would find no room and evict the same victims again.

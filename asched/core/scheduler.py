@@ -78,7 +78,7 @@ class SchedulerCore:
         standby: bool = False,
     ) -> None:
         """``awaited``: resources that must be listed before the first decision. ``sessions``:
-        actions and plugins of batch sessions, by default all that are installed. ``observer`` times
+        actions and plugins of batch sessions, by default all installed ones. ``observer`` times
         attempts. A ``standby`` decides nothing until the outcome ``LeadershipGained``."""
         self.state = fold.state
         self.now_ns = fold.state.now_ns

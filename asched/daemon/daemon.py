@@ -17,7 +17,7 @@ from asched.config.file import Configuration
 from asched.config.registry import PluginRegistry
 from asched.config.settings import PluginLimits
 from asched.daemon.effects.dispatcher import EffectDispatcher, EffectServices
-from asched.daemon.effects.extender_pool import ExtenderPool
+from asched.daemon.effects.external_calls import ExtenderPool
 from asched.daemon.engine.checkpoints import Checkpoints
 from asched.daemon.engine.commits import Commits
 from asched.daemon.engine.engine import Engine, EngineLimits, EngineOptions

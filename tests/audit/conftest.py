@@ -1,4 +1,4 @@
-"""The databases of the journal's tests, for tests that put questions to journals."""
+"""Shares the databases of the journal tests."""
 
 from tests.journal.conftest import database_url, postgres
 

@@ -1,6 +1,6 @@
-"""A small past in which everything happens that a scheduler can record, every step by hand.
+"""A small scripted history with every record type.
 
-Nothing in it depends on a clock or on chance: the same code records the same journal.
+It uses neither a clock nor random numbers: the same code records the same journal.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ EXTENDERS = (
 
 
 class Past:
-    """Records as a daemon makes them, appended to a journal turn by turn."""
+    """Appends records to a journal turn by turn, as a daemon does."""
 
     def __init__(self, journal: JournalStore) -> None:
         self.state = ClusterState()
@@ -63,7 +63,7 @@ class Past:
     # -- the daemon's part --------------------------------------------------------------------
 
     async def start(self, *extenders: ExtenderSpec, seed: int = 7) -> None:
-        """A daemon takes the journal."""
+        """A daemon claims the journal."""
         epoch = await self._journal.claim("history", claimed_at_ns=self._now_ns)
         self.add(r.TurnStarted(self._now_ns))
         self.add(r.EngineStarted("0.1.0", seed))
@@ -75,14 +75,14 @@ class Past:
         self._batch.append(record)
 
     async def turn(self, after_s: float) -> None:
-        """The turn that was is appended, and another begins so much later."""
+        """Appends the current turn and begins another one after that time."""
         await self._journal.append(self._batch, written_at_ns=self._now_ns)
         self._batch = []
         self._now_ns += round(after_s * 1e9)
         self.add(r.TurnStarted(self._now_ns))
 
     def decide(self) -> list[r.Decision]:
-        """Decide for all that are active."""
+        """Decides for all active pods."""
         made: list[r.Decision] = []
         while decisions := self._decider.next():
             for decision in decisions:
@@ -91,7 +91,7 @@ class Past:
         return made
 
     def bind(self, decisions: Sequence[r.Decision] | None = None) -> None:
-        """Decide, and the API server confirms and shows the bindings of pods that are not held."""
+        """Decides; the API server confirms the bindings of pods that do not wait at Permit."""
         for decision in self.decide() if decisions is None else decisions:
             if isinstance(decision, r.Assigned) and not decision.permit_waits:
                 self.confirm(decision.key, decision.uid, decision.node)
@@ -105,7 +105,7 @@ class Past:
     # -- the cluster's part -------------------------------------------------------------------
 
     def show(self, resource: Resource, raw: Object) -> None:
-        """The watch shows the object as it now is."""
+        """The watch reports the object."""
         meta = raw["metadata"]
         meta.setdefault("uid", f"uid-{meta['name']}")
         seen = cast(AnyObject, decode(resource, msgspec.json.encode(raw)))
@@ -115,14 +115,14 @@ class Past:
             self.add(news)
 
     def lose(self, resource: Resource, key: str) -> None:
-        """The watch shows that the object is deleted."""
+        """The watch reports the deletion."""
         gone = decode(resource, msgspec.json.encode(self._objects.pop((resource, key))))
         news = observe_deletion(self.state, gone)
         assert news is not None
         self.add(news)
 
     def change(self, name: str, change: Callable[[Object], object]) -> None:
-        """A pod is shown again after a change."""
+        """The watch reports a changed pod."""
         raw = self._objects[Resource.PODS, f"default/{name}"]
         change(raw)
         self.show(Resource.PODS, raw)
@@ -152,7 +152,7 @@ class Past:
         })  # fmt: skip
 
     def pods(self, count: int, prefix: str, cpu: str = "250m", **spec: Any) -> None:
-        """A Deployment's: alike but for their names."""
+        """Pods of a Deployment, which differ only by name."""
         for number in range(count):
             self.pod(f"{prefix}-{number}", cpu, {"app": prefix}, **spec)
 
@@ -174,7 +174,7 @@ def _spread(app: str) -> Object:
 
 
 async def record_eventful(journal: JournalStore) -> None:
-    """Fill an empty journal with the whole past."""
+    """Writes the history to an empty journal."""
     past = Past(journal)
     await past.start()
     for number in range(7):
@@ -226,7 +226,7 @@ async def _waiting(past: Past) -> None:
     past.bind(decisions)
     held = past.state.pods["default/held"]
     past.confirm("default/held", held.info.uid, held.node)
-    await past.turn(6.0)  # the time of ``late`` is up
+    await past.turn(6.0)  # the permit timeout of ``late`` expires
     past.bind()
     await past.turn(3.0)
 
@@ -277,7 +277,7 @@ async def _failing_to_bind(past: Past) -> None:
 
 
 async def _preempting(past: Past) -> None:
-    past.pods(40, "batch", "1")  # more than there is room for
+    past.pods(40, "batch", "1")  # does not fit
     past.bind()
     await past.turn(2.0)
     past.pods(3, "urgent", "1500m", priority=1000)
@@ -352,5 +352,5 @@ async def _changing_cluster(past: Past) -> None:
     past.change("gated-1", lambda raw: raw["spec"].update(schedulingGates=[]))
     past.change("huge", lambda raw: raw["metadata"]["labels"].update(size="huge"))
     past.bind()
-    await past.turn(61.0)  # what waits is tried again by the clock alone
+    await past.turn(61.0)  # only the clock requeues waiting pods
     past.bind()

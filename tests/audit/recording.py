@@ -1,4 +1,4 @@
-"""A journal made without a daemon: the same fold and the same decisions, every step by hand."""
+"""Scripted journals without a daemon, with the real fold and decisions."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def pod(
 
 
 class Recording:
-    """Records as a daemon would write them. The clock is moved by hand."""
+    """Records as a daemon writes them, with a manual clock."""
 
     def __init__(self, *extenders: ExtenderSpec) -> None:
         self.records: list[AnyRecord] = []
@@ -76,7 +76,7 @@ class Recording:
         self.turn(0.0)
 
     def add(self, record: AnyRecord) -> int:
-        """Fold and keep a record; its number in the journal."""
+        """Folds and keeps a record. Returns its sequence number."""
         self._fold.apply(record)
         self.records.append(record)
         return len(self.records)
@@ -92,7 +92,7 @@ class Recording:
         self.add(ObjectDeleted("Pod", gone.key, gone.metadata.uid))
 
     def decide(self) -> list[Decision]:
-        """Decide for all that are active."""
+        """Decides for all active pods."""
         made: list[Decision] = []
         while decisions := self._decider.next():
             for decision in decisions:
@@ -112,7 +112,7 @@ class Recording:
         return store
 
     async def store_in(self, store: JournalStore) -> None:
-        """A batch for each turn, written at its time, as a daemon does."""
+        """Writes one batch per turn, at the turn's time, as a daemon does."""
         await store.claim("test", claimed_at_ns=BEGIN_NS)
         begins = [i for i, record in enumerate(self.records) if isinstance(record, TurnStarted)]
         now_ns = BEGIN_NS
@@ -126,7 +126,7 @@ class Recording:
 
 
 def woken_pod() -> Recording:
-    """``web`` fits nowhere, a node joins, ``web`` runs there and goes."""
+    """``web`` fits on no node; a node joins; ``web`` runs there and is deleted."""
     recording = Recording()
     web = pod("web", "2")
     recording.see(node("small", "1"), node("tainted", "8", taint="dedicated"), web)

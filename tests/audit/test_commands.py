@@ -42,7 +42,8 @@ def test_history_table(journal: Path) -> None:
     assert "pod default/web, uid uid-web" in out
     events = [line.split()[5] for line in out.splitlines() if line.strip().startswith("2026-")]
     assert events == [
-        "observed", "queued", "rejected", "queued", "queued", "queued", "assigned", "bound", "deleted",
+        "observed", "queued", "rejected", "queued", "queued", "queued", "assigned", "bound",
+        "deleted",
     ]  # fmt: skip
     assert "from unschedulable to backoff: node large was observed" in out
     assert "+0.500 s" in out
@@ -96,11 +97,11 @@ def test_explain_assignment_names_the_chosen_node(journal: Path) -> None:
 def test_explain_lists_unblocking_changes(journal: Path) -> None:
     _, out, _ = run(journal, "explain", "web", "--attempt", "1")
     [title] = [line for line in out.splitlines() if "makes the pod schedulable" in line]
-    told = out[out.index(title) :]
-    nodes = [line.split()[0] for line in told.splitlines() if "Fit " in line or "Tol" in line]
-    assert nodes == ["tainted", "small"], "the one that lacks nothing is nearer"
-    assert "1 cpu more on the node" in told
-    assert "the pod tolerates dedicated:NoSchedule" in told
+    table = out[out.index(title) :]
+    nodes = [line.split()[0] for line in table.splitlines() if "Fit " in line or "Tol" in line]
+    assert nodes == ["tainted", "small"], "the node without a shortage is nearer"
+    assert "1 cpu more on the node" in table
+    assert "the pod tolerates dedicated:NoSchedule" in table
     _, out, _ = run(journal, "explain", "web", "--attempt", "1", "--no-unblock")
     assert "makes the pod schedulable" not in out
 

@@ -1,4 +1,4 @@
-"""Explanations where plugins fail or are left alone say what the scheduler did about it."""
+"""Explanations with failing plugins and open circuits."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ async def explained(made: Scheduling, name: str, *plugins: type[Plugin]) -> Expl
 
 
 class Gatekeeper(PreEnqueuePlugin):
-    """Fails over a pod named ``bad``, and answers nonsense to one named ``odd``."""
+    """Fails for a pod named ``bad``, and returns an invalid result for ``odd``."""
 
     name: ClassVar[str] = "Gatekeeper"
     api_version: ClassVar[int] = 1
@@ -53,7 +53,7 @@ async def test_plugin_with_open_circuit_is_skipped() -> None:
     made = scheduling(optional=True)
     made.see(a_pod("a"), a_pod("b"), a_pod("c"))
     assert pod_of(made.decide()[2]) == "default/c"
-    # By now it would turn n0 away, where the pod may have gone.
+    # It would reject n0, on which the pod may be.
     Moody.in_the_mood = False
     found = await explained(made, "c", Moody)
     assert (found.reproduced, found.outcome, found.feasible) == (True, "scheduled", 2)

@@ -1,4 +1,4 @@
-"""Extenders' answers in timelines and explanations."""
+"""Extender replies in timelines and explanations."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def mask(*answers: int) -> bytes:
 
 
 def asked() -> Recording:
-    """The extender refuses ``a``, and likes ``c`` better than ``b``."""
+    """The extender rejects ``a`` and prefers ``c`` to ``b``."""
     recording = Recording(SPEC)
     recording.see(node("a", "8"), node("b", "8"), node("c", "8"), pod("p"))
     [question] = recording.decide()

@@ -50,7 +50,7 @@ def names(found: Sequence[object]) -> list[str]:
 
 
 def crowded() -> Recording:
-    """``low`` runs and is preempted by ``high``; ``huge`` fits nowhere; ``easy`` just runs."""
+    """``high`` preempts ``low``; ``huge`` fits on no node; ``easy`` runs."""
     recording = Recording()
     recording.see(node("n", "2"), pod("low", "2", priority=1))
     recording.bind(recording.decide())
@@ -278,7 +278,7 @@ async def test_history_of_archived_journal_covers_remaining_records(tmp_path: Pa
 
 
 async def write_two_pods(store: JournalStore) -> None:
-    """``old`` exists in the first batch; ``new`` is created in the next and deleted after a checkpoint."""
+    """``old`` exists in the first batch; ``new`` is created next and deleted after a checkpoint."""
     recording = Recording()
     recording.see(pod("old"))
     recording.lose(pod("old"))

@@ -1,4 +1,4 @@
-"""An attempt laid open, as kube-scheduler was recorded to answer and on cases of our own."""
+"""Inspections of attempts, on recorded kube-scheduler cases and on own cases."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def inspected(recording: Recording, wanted: Pod) -> Inspection:
     return inspect(recording.state, recording.state.profiles["default-scheduler"], PodInfo(wanted))
 
 
-# -- our own cases ------------------------------------------------------------------------------
+# -- own cases ----------------------------------------------------------------------------------
 
 
 def test_filters_run_independently() -> None:
@@ -42,7 +42,7 @@ def test_filters_run_independently() -> None:
     }
     assert found.filter.nodes["bad"].plugin == "TaintToleration"
     assert (found.feasible, found.best) == (("good",), ("good",))
-    # One feasible node needs no scores to be chosen; here they are computed all the same.
+    # A single feasible node needs no scores; an inspection computes them anyway.
     assert found.total == (sum(s.normalized[0] * s.weight for s in found.scores.values()),)
 
 
@@ -112,7 +112,7 @@ def inspect_recorded(document: Document, case: Case) -> Inspection:
     for resource in Resource:
         for seen in document.objects(resource):
             fold.apply(ObjectObserved(seen))
-    # A case that demands a node was recorded as being counted there already.
+    # The recorded case counts the pod on the node that it names.
     fold.apply(ObjectObserved(case.pod))
     return inspect(state, state.profiles["default-scheduler"], PodInfo(case.pod))
 
@@ -160,7 +160,7 @@ def answered(found: Inspection) -> dict[str, Any]:
 
 
 def expected(expect: dict[str, Any]) -> dict[str, Any]:
-    """A recorded answer in the form of :func:`answered`: what is left out there is spelt out."""
+    """A recorded result in the form of :func:`answered`, with explicit defaults."""
 
     def sort(given: list[Any]) -> list[Any]:
         return [given[0], sorted(given[1]), *given[2:]]

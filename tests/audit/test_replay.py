@@ -1,4 +1,4 @@
-"""Replay: an honest journal is borne out to the byte; whatever was altered is found and shown."""
+"""Replay of unaltered and altered journals."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ async def replayed(
 
 
 def place_of(records: Sequence[AnyRecord], kind: type[AnyRecord]) -> int:
-    """Where in the list the first record of that kind is; its number is one more."""
+    """The index of the first record of that type."""
     return next(i for i, record in enumerate(records) if isinstance(record, kind))
 
 
@@ -131,8 +131,8 @@ def permit_registry() -> PluginRegistry:
 
 
 async def test_decisions_of_one_call_are_compared_together() -> None:
-    """One pod's attempt lets another go: two records of one call. Wherever a part begins, it is
-    not taken for a divergence; what is missing within one is."""
+    """One attempt allows another pod: two records of one call. A range that begins between them
+    does not diverge; a missing record does."""
     s = Scheduling(Doorman)
     s.see(a_node("n"), a_pod("first", labels={"hold": "60"}), a_pod("second", labels={"hold": "9"}))
     s.decide()
@@ -215,7 +215,7 @@ def test_the_command(journal: Path) -> None:
 
 @pytest.fixture
 async def altered(tmp_path: Path) -> tuple[Path, int]:
-    """A journal one of whose decisions was altered, and the number of that record."""
+    """A journal with one altered decision, and the number of that record."""
     recording = woken_pod()
     at = place_of(recording.records, Rejected)
     rejected = recording.records[at]

@@ -1,4 +1,4 @@
-"""The journal of a shadow: what it would have decided is decided once more, and compared."""
+"""Replay of shadow journals."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ async def replay_of(records: list[AnyRecord], path: Path) -> ReplayReport:
         ("feasible_nodes", 4),
         ("agreed", True),
         ("own_message", "because"),
-        ("node", "n3"),  # then they agree
+        ("node", "n3"),  # then both agree
     ],
 )
 async def test_every_comparison_field_is_compared(
@@ -84,7 +84,7 @@ async def test_comparison_of_unknown_pod_diverges(records: list[AnyRecord], tmp_
 
 
 async def test_live_shadow_replays(tmp_path: Path) -> None:
-    """Beside a scheduler over HTTP, with a restart."""
+    """With another scheduler over HTTP and a restart."""
     async with world(tmp_path, nodes=4, cpu="3") as w, w.daemon():
         for start in range(2):
             async with shadow_of(w) as watcher:
@@ -100,7 +100,7 @@ async def test_live_shadow_replays(tmp_path: Path) -> None:
 
 @pytest.mark.shared
 async def test_recorded_churn_of_24_nodes_replays(shared_dir: Path, tmp_path: Path) -> None:
-    """A shadow beside the real kube-scheduler, from its recording; replayed by the command."""
+    """A shadow of the real kube-scheduler, from a recording."""
     path = tmp_path / "journal.db"
     await record_shadow(shared_dir / "tapes" / "churn-24.jsonl.gz", path)
     report = await replayed(path)

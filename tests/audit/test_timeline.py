@@ -55,7 +55,7 @@ async def test_timeline_has_all_entries_in_order() -> None:
     assert rejected.message.startswith(
         "0/2 nodes are available: 1 Insufficient cpu, 1 node(s) had untolerated taint(s)."
     )
-    assert rejected.plugins == ("NodeResourcesFit", "TaintToleration")
+    assert rejected.unschedulable_plugins == ("NodeResourcesFit", "TaintToleration")
     assert isinstance(waits, QueueMoveEntry)
     assert (waits.before, waits.queue) == ("active", "unschedulable")
     assert waits.cause == "rejected by NodeResourcesFit, TaintToleration"
@@ -103,7 +103,7 @@ async def test_pods_with_the_same_name_have_separate_timelines() -> None:
 
 
 async def test_late_effect_results_belong_to_the_deleted_pod() -> None:
-    """A StatefulSet reuses pod names; results of binding and eviction may arrive after the deletion."""
+    """A StatefulSet reuses pod names; results of effects may arrive after the deletion."""
     recording = Recording()
     first, second = pod("web-0", uid="first"), pod("web-0", uid="second")
     recording.see(node("n"), first)

@@ -1,4 +1,4 @@
-"""Time travel from checkpoints: the same states as from the start, and without what lies before."""
+"""Past states from checkpoints equal those from the start."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.state.description import describe
 
 
 class CountingStore(MemoryStore):
-    """Counts the records that are read."""
+    """Counts the records read."""
 
     def __init__(self) -> None:
         super().__init__()

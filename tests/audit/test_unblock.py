@@ -1,5 +1,5 @@
-"""Changes that unblock a pending pod. Each is verified with the scheduler: after the change the pod is
-assigned, and after a smaller change it is not."""
+"""Changes that unblock a pending pod. Each is verified with the scheduler: after the change the pod
+is assigned, and after a smaller change it is not."""
 
 from __future__ import annotations
 

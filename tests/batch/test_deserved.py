@@ -1,4 +1,4 @@
-"""The cluster divided among queues."""
+"""Deserved shares of queues."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_resources_are_divided_separately() -> None:
     total = vector(8000, 8000)
     ours = deserved_by_resource(total, claims)
     assert (ours["q0"].milli_cpu, ours["q0"].memory_bytes) == (7900, 100)
-    # kube-batch cuts only where a queue asks less of everything.
+    # kube-batch limits a queue only if it requests less of every resource.
     theirs = deserved_as_kube_batch(total, claims)
     assert (theirs["q0"].milli_cpu, theirs["q0"].memory_bytes) == (4000, 4000)
 
@@ -76,7 +76,7 @@ def test_division_is_complete(total: int, wants: list[tuple[int, int]]) -> None:
     wanted = [cpu if weight else 0 for weight, cpu in wants]
     assert all(part <= want + 1e-6 for part, want in zip(parts, wanted, strict=True))
     assert abs(sum(parts) - min(total, sum(wanted))) < 1e-6
-    # Who is short has at least as much for its weight as anybody.
+    # An unsatisfied queue has the maximum share per weight.
     level = max((p / w for p, (w, _) in zip(parts, wants, strict=True) if w), default=0)
     for part, want, (weight, _) in zip(parts, wanted, wants, strict=True):
         assert not weight or part >= want - 1e-6 or part / weight >= level - 1e-6

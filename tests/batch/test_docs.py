@@ -1,4 +1,4 @@
-"""docs/batch-corrections.md says what the code does."""
+"""docs/batch-corrections.md matches the code."""
 
 from __future__ import annotations
 

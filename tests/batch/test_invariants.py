@@ -1,4 +1,4 @@
-"""What holds after every session, whatever the cluster and whatever is asked."""
+"""Invariants of all sessions, on random clusters."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import TypeVar
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asched.batch.plugins.conformance import is_protected
 from asched.batch.plugins.drf import Drf
+from asched.batch.plugins.priority import is_protected
 from asched.batch.plugins.proportion import Proportion
 from asched.batch.session import SessionRun
 from asched.framework.session_objects import Job, Task, TaskStatus
@@ -49,7 +49,7 @@ def test_no_gang_is_partly_bound(plan: Plan, actions: tuple[str, ...], seed: int
     run, outcome = held(plan, actions, seed)
     for bind in outcome.binds:
         job = job_of(run, bind.uid)
-        # Room given up to others later on does not count: it was ready when it was bound.
+        # Tasks evicted later do not matter: the job was ready when it was bound.
         gone = sum(e.uid in job.tasks for e in outcome.evictions)
         assert job.ready_count + gone >= job.min_available
 
@@ -82,11 +82,11 @@ def test_pipelined_tasks_fit_after_releases(
 def test_no_queue_is_reclaimed_below_its_share(
     plan: Plan, actions: tuple[str, ...], seed: int
 ) -> None:
-    """Of some resource that the victim used its queue keeps what it deserves."""
+    """The victim's queue keeps its deserved amount of some resource that the victim used."""
     run, outcome = held(plan, actions, seed)
     accounts = plugin_of(run, Proportion).accounts
     if any(eviction.reason is EvictionReason.PREEMPT for eviction in outcome.evictions):
-        return  # preempt takes from the same queue, whatever that deserves
+        return  # preempt evicts within the queue, regardless of its share
     for eviction in outcome.evictions:
         victim = task_of(run, eviction.uid)
         account = accounts[run.session.jobs[victim.job].queue]
@@ -99,7 +99,7 @@ def test_no_queue_is_reclaimed_below_its_share(
 
 @given(plans(), orders, st.integers(0, 99))
 def test_drf_shares_match_allocations(plan: Plan, actions: tuple[str, ...], seed: int) -> None:
-    """Who was given more than was taken has a larger share than before, and nobody else has."""
+    """Only jobs that gained resources have a larger share than before."""
     before = plan.world(seed).run(session_spec())
     run, outcome = held(plan, actions, seed)
     drf, drf_before = plugin_of(run, Drf), plugin_of(before, Drf)

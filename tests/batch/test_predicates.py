@@ -1,5 +1,4 @@
-"""Where sessions let pods go: what the plugins of the pod-by-pod profiles say, with the pods of the
-session where it put them."""
+"""Predicates of sessions: filters of pod-by-pod profiles that see placements of the session."""
 
 from __future__ import annotations
 
@@ -37,7 +36,7 @@ SPEC = session_spec("allocate", "backfill", tiers=(("gang",), ("predicates", "no
 
 
 def add_pods(world: World, count: int, **spec: object) -> None:
-    """Pods of one job, which ask for nothing but what ``spec`` says."""
+    """Pods of one job with only the fields of ``spec``."""
     world.job("j", "q", pods=0)
     for index in range(count):
         meta = ObjectMeta(

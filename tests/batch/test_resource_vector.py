@@ -1,4 +1,4 @@
-"""The arithmetic of several resources, as kube-batch has it."""
+"""kube-batch's resource arithmetic."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ vectors = amounts.map(ResourceVector.of)
         ({"cpu": 110}, {"cpu": 100}, False, False),
         ({"memory": 10 * MI - 1}, {}, True, False),
         ({"memory": 10 * MI}, {}, False, False),
-        # Ten thousandths of a scalar or less are passed over, whatever is there.
+        # Scalars up to ten thousandths are ignored.
         ({"gpu": 10}, {}, True, False),
         ({"gpu": 11}, {}, False, False),
         ({"gpu": 1000}, {"gpu": 991}, True, False),
@@ -43,7 +43,7 @@ def test_less_equal(
     [
         ({"cpu": 1, "memory": 1}, {"cpu": 2, "memory": 2}, True),
         ({"cpu": 1, "memory": 2}, {"cpu": 2, "memory": 2}, False),
-        # Without scalars of its own, each of the other's must be more than nearly nothing.
+        # Without own scalars, each scalar of the other must exceed the threshold.
         ({"cpu": 1, "memory": 1}, {"cpu": 2, "memory": 2, "gpu": 10}, False),
         ({"cpu": 1, "memory": 1}, {"cpu": 2, "memory": 2, "gpu": 11}, True),
         ({"cpu": 1, "memory": 1, "gpu": 1}, {"cpu": 2, "memory": 2}, False),

@@ -1,4 +1,4 @@
-"""Session after session, with a cluster that does as it is told: it comes to rest."""
+"""Repeated sessions on a cluster that applies their results."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ DEFAULT = session_spec("reclaim", "allocate", "backfill", "preempt")
 
 
 def obey(world: World, outcome: SessionOutcome) -> None:
-    """Bound pods run, evicted ones are gone and their controllers make others."""
+    """Bound pods run; evicted pods are deleted and recreated by their controllers."""
     replace = msgspec.structs.replace
     for bind in outcome.binds:
         pod = world.state.pods[bind.pod].info.pod
@@ -49,7 +49,7 @@ def rounds(world: World, spec: SessionSpec, count: int) -> Sequence[SessionOutco
 
 @given(plans(), st.integers(0, 99))
 def test_sessions_reach_a_stable_state(plan: Plan, seed: int) -> None:
-    """Nobody is evicted again and again: queues and jobs do not take turns."""
+    """Evictions end: queues and jobs do not evict each other alternately."""
     last = rounds(plan.world(seed), DEFAULT, ROUNDS)[-2:]
     assert [(bound(outcome), evicted(outcome)) for outcome in last] == [({}, []), ({}, [])]
 

@@ -1,4 +1,4 @@
-"""What enters a session: jobs, queues, nodes."""
+"""Jobs, queues and nodes of a session."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ def test_gated_pod_is_ignored() -> None:
     world.queue("default")
     world.add(pod("p", scheduling_gates=(SchedulingGate(name="quota"),)))
     assert snapshot(world).jobs == {}
-    # kube-batch does not know gates.
+    # kube-batch ignores scheduling gates.
     [job] = snapshot(world, Compatibility.KUBE_BATCH).jobs.values()
     assert job.count(TaskStatus.PENDING) == 1
 

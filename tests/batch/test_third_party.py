@@ -1,4 +1,4 @@
-"""Session plugins and actions that others wrote: found by name, and asked."""
+"""Third-party session plugins and actions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Random clusters with jobs in queues, for properties that hold whatever is asked."""
+"""Random clusters with jobs in queues, for property tests."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ class JobPlan(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """What a world is made from."""
+    """The objects of a world."""
 
     nodes: tuple[tuple[int, int], ...]
     """(cores, Gi) of each."""
     weights: tuple[int, ...]
     capabilities: tuple[int, ...]
-    """Cores that a queue may have; 0 for no limit."""
+    """Capability of a queue in cores; 0 for no limit."""
     jobs: tuple[JobPlan, ...]
 
     def world(self, seed: int) -> World:
@@ -57,8 +57,7 @@ class Plan(NamedTuple):
         return world
 
     def _places(self, job: JobPlan, free: list[list[int]]) -> list[str]:
-        """Where its running pods are: wherever there is room. A gang that does not get enough does
-        not run at all."""
+        """The nodes of its running pods: any with room. A gang without enough room does not run."""
         places = []
         for _ in range(min(job.running, job.pods)):
             for index, room in enumerate(free):
@@ -87,13 +86,13 @@ def _jobs(
 
 
 _standing = _jobs(st.just(6), st.sampled_from([1, 1, 2, 3]))
-"""Jobs that run already, as far as there is room."""
+"""Jobs that already run, if there is room."""
 _pending = _jobs(st.sampled_from([0, 0, 1]), st.integers(0, 4))
 
 
 @st.composite
 def plans(draw: st.DrawFn) -> Plan:
-    """Clusters that are rather full: one queue has most of it."""
+    """Nearly full clusters, mostly used by one queue."""
     queues = draw(st.integers(1, 4))
     cores = draw(st.lists(st.integers(2, 6), min_size=1, max_size=4))
     standing = draw(st.lists(_standing, min_size=1, max_size=5))

@@ -1,4 +1,4 @@
-"""Small clusters with jobs in queues, folded, and sessions held on them."""
+"""Small clusters with jobs in queues, and sessions on them."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class World:
         self._fold.apply(ObjectDeleted("Pod", pod.key, pod.uid))
 
     def delete(self, pod: Pod) -> None:
-        """The pod is being deleted: it stays until it has ended."""
+        """Marks the pod as terminating."""
         meta = msgspec.structs.replace(pod.metadata, deletion_timestamp=self._created())
         self.add(msgspec.structs.replace(pod, metadata=meta))
 
@@ -211,7 +211,7 @@ def running(job: Job) -> int:
 
 
 def overdrawn(nodes: SessionNodes) -> list[str]:
-    """Nodes on which less than nothing is idle."""
+    """Nodes with negative idle amounts."""
     return sorted(
         {
             nodes.names[row]

@@ -50,27 +50,27 @@ def add_member(w: World, group: str, number: int, cpu: str, **spec: Any) -> None
 
 
 def set_phase(w: World, pod: str, phase: str) -> None:
-    """What a kubelet says of the pod."""
+    """The pod status that a kubelet writes."""
     w.cluster.patch(
         "pods", pod, {"status": {"phase": phase}}, namespace="default", subresource="status"
     )
 
 
 def run_all(w: World) -> None:
-    """All bound pods run."""
+    """Marks all bound pods as running."""
     for pod in w.cluster.list("pods", fields="spec.nodeName!="):
         if pod["status"]["phase"] == "Pending":
             set_phase(w, pod["metadata"]["name"], "Running")
 
 
 def status(w: World, name: str) -> Object:
-    """The PodGroup's."""
+    """The PodGroup's status."""
     found: Object = w.cluster.get(POD_GROUPS, name, namespace="default").get("status") or {}
     return found
 
 
 def unschedulable(w: World, name: str) -> Object:
-    """The PodGroup's condition of that type; empty while it has none."""
+    """The PodGroup's condition of that type; empty if it has none."""
     for condition in status(w, name).get("conditions") or ():
         if condition["type"] == "Unschedulable":
             found: Object = condition
@@ -93,7 +93,7 @@ async def recorded(w: World) -> list[AnyRecord]:
 
 
 async def check_replay(w: World, first_seq: int = 1) -> int:
-    """The journal is decided once more, to the byte. Returns how many decisions that were."""
+    """Asserts that replay gives identical decisions. Returns their number."""
     async with open_journal(str(w.journal), read_only=True) as store:
         report = await replay(store, PluginRegistry.discover(), first_seq=first_seq)
     assert report.equal, report.divergence

@@ -11,7 +11,7 @@ from asched.cli.config import CRD_GROUPS, crd_manifest
 
 
 def install_crds(cluster: EmbeddedCluster, *groups: str) -> None:
-    """Have the cluster serve PodGroups and Queues of these API groups, or of all."""
+    """Serves PodGroups and Queues of these API groups, or of all."""
     for group in groups or CRD_GROUPS:
         for definition in definitions(group):
             cluster.create("customresourcedefinitions", definition)

@@ -1,4 +1,4 @@
-"""kube-batch's configuration is read as kube-batch reads it."""
+"""kube-batch's configuration is parsed as in kube-batch."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_invalid_configuration_is_rejected_with_its_line(text: str, message: str
 
 
 def shown(tiers: tuple[Tier, ...]) -> list[list[dict[str, Any]]]:
-    """As the recorded answers show tiers."""
+    """Tiers in the form of the recorded cases."""
     return [
         [
             {"name": option.name}

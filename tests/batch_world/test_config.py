@@ -1,4 +1,4 @@
-"""Batch sessions in the configuration: what is read, what is refused, what is read again."""
+"""Configuration of batch sessions: parsing, errors, reloading."""
 
 from __future__ import annotations
 
@@ -127,22 +127,22 @@ def test_config_check_shows_sessions_and_rejects_invalid_conf(tmp_path: Path) ->
 async def test_changed_conf_is_reloaded(tmp_path: Path) -> None:
     path = a_file(tmp_path, ALLOCATE)
     settings = (BatchSettings(conf=str(path)),)
-    registry, told = SessionRegistry.discover(), list[SessionsLoaded]()
+    registry, loaded = SessionRegistry.discover(), list[SessionsLoaded]()
     spec = load_conf(settings[0], registry).spec
-    files = SessionFiles(settings, [spec], registry, ManualClock(), told.append)
+    files = SessionFiles(settings, [spec], registry, ManualClock(), loaded.append)
     await files.poll()
-    assert told == []
+    assert loaded == []
     for nonsense in ("actions: [", "actions: nothing", ""):
         path.write_text(nonsense)
         await files.poll()
-    assert told == [], "what cannot be used leaves things as they are"
+    assert loaded == [], "an invalid file has no effect"
     path.write_text(BACKFILL)
     await files.poll()
     await files.poll()
-    assert [loaded.sessions[0].actions for loaded in told] == [("backfill",)]
+    assert [record.sessions[0].actions for record in loaded] == [("backfill",)]
     path.unlink()
     await files.poll()
-    assert len(told) == 1
+    assert len(loaded) == 1
 
 
 async def test_reloaded_sessions_are_recorded(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""``asched crds``: what it prints can be installed, and serves what sessions read."""
+"""``asched crds`` prints installable definitions of all watched resources."""
 
 from __future__ import annotations
 

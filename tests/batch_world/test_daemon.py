@@ -1,4 +1,4 @@
-"""A daemon in session mode, end to end: embedded API server, definitions, queues, gangs."""
+"""A daemon with batch sessions, end to end, on the embedded API server."""
 
 from __future__ import annotations
 
@@ -174,7 +174,7 @@ async def test_session_evicts_for_higher_priority(tmp_path: Path) -> None:
 
 
 async def quiet(daemon: Daemon) -> None:
-    """Until no session has anything left to look at."""
+    """Waits until no session is due."""
     with anyio.fail_after(PATIENCE_S):
         while any(profile.changed for profile in daemon.cluster.sessions):
             await anyio.lowlevel.checkpoint()
@@ -186,7 +186,7 @@ def terminating(w: World) -> list[str]:
 
 
 class HurriedClock(SystemClock):
-    """An hour ahead, and a second further at every look."""
+    """A clock an hour ahead, which advances a second per reading."""
 
     def __init__(self) -> None:
         self._ahead_ns = 3_600 * NS_PER_S
@@ -197,7 +197,7 @@ class HurriedClock(SystemClock):
 
 
 class Witness(Action):
-    """Does nothing but note when its sessions were held."""
+    """Only records the times of its sessions."""
 
     name: ClassVar[str] = "witness"
     held_ns: ClassVar[list[int]] = []
@@ -209,7 +209,7 @@ class Witness(Action):
 async def test_session_uses_the_recorded_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also that of a restart, where it was due before the lists, which bring no news, were through."""
+    """This includes a session after a restart that is due before the lists are complete."""
     installed = SessionRegistry.discover()
     plugins = {name: installed.plugin(name) for name in installed.plugin_names}
     registry = SessionRegistry(plugins, {"witness": Witness})
@@ -224,7 +224,7 @@ async def test_session_uses_the_recorded_time(
         prepare(w)
         add_gang(w, "idle", 1, "1")
         async with w.daemon(config) as daemon:
-            # What it writes has to come back to it, or the next one's lists bring that as news.
+            # Its writes must be observed; otherwise the next daemon's lists contain changes.
             with anyio.fail_after(PATIENCE_S):
                 while not says_so_itself(daemon):
                     await anyio.lowlevel.checkpoint()
@@ -258,7 +258,7 @@ async def test_session_uses_the_recorded_time(
 
 
 def says_so_itself(daemon: Daemon) -> bool:
-    """Whether the pod and the PodGroup are known to have the conditions that a session gave them."""
+    """Whether the conditions that a session wrote are observed."""
     groups = [bool(g.status.conditions) for g in daemon.cluster.objects(IncubatorPodGroup).values()]
     pods = [bool(entry.info.pod.status.conditions) for entry in daemon.cluster.pods.values()]
     return bool(groups and pods) and all(groups + pods)

@@ -1,4 +1,4 @@
-"""Whatever happens between sessions, the fold stays sound, and what it decided is decided again."""
+"""The fold stays consistent under random events, and decisions repeat."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def member(group: str, number: int) -> Pod:
 
 
 def pod_group(name: str, size: int) -> IncubatorPodGroup:
-    """One of a group that goes before the others, or of another."""
+    """A pod of a group with higher priority, or of another group."""
     metadata = ObjectMeta(name=name, namespace="default", uid=f"group-{name}")
     priority = HIGH if name == GROUPS[-1] else ""
     spec = CustomPodGroupSpec(min_member=size, priority_class_name=priority)
@@ -79,7 +79,7 @@ def pod_group(name: str, size: int) -> IncubatorPodGroup:
 
 
 class History:
-    """A fold that things happen to, and all that was recorded."""
+    """A fold and its records."""
 
     def __init__(self) -> None:
         self.fold = Fold(ClusterState(), loader())
@@ -115,13 +115,13 @@ class History:
             self.apply(news)
 
     def pass_time(self) -> None:
-        """A period goes by, and what is due then is decided."""
+        """A period passes, and due decisions are made."""
         self.apply(TurnStarted(self.state.now_ns + NS_PER_S))
         while decisions := self._decider.propose():
             for decision in decisions:
                 self.apply(decision)
 
-    # -- what may happen ----------------------------------------------------------------------
+    # -- random events -------------------------------------------------------------------------
 
     def happen(self, what: str, group: str, number: int) -> None:
         pod = member(group, number)
@@ -160,7 +160,7 @@ class History:
             self.apply(BindFailed(pod.key, pod.uid, node, Code.ERROR, "", "refused"))
 
     def _crowd(self) -> None:
-        """The cluster is full of pods that have to make way, and somebody of more weight comes."""
+        """The cluster is full of pods that can be evicted, and a more important pod arrives."""
         for group, number in zip("aabb", (0, 1, 0, 1), strict=True):
             self.happen("pod", group, number)
         self.pass_time()
@@ -266,7 +266,7 @@ def test_unchanged_messages_are_not_repeated(events: list[tuple[str, str, int]])
 
 @pytest.mark.parametrize("bound_before", [True, False])
 def test_checkpoint_keeps_finished_pods(bound_before: bool) -> None:
-    """Also one that nothing else in the state refers to any more."""
+    """This includes a pod without other references in the state."""
     history = History()
     if bound_before:
         history.happen("pod", "a", 0)

@@ -1,4 +1,4 @@
-"""What docs/batch.md shows is what works."""
+"""The examples of docs/batch.md work."""
 
 from __future__ import annotations
 

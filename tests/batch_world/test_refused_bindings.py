@@ -1,4 +1,4 @@
-"""A pod that cannot be bound as sessions decide is left alone for a while, the longer the more often."""
+"""Backoff of pods with failed session bindings."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.batch_world.test_fold import History, member
 
 
 def refused_each_time(history: History, seconds: int, key: str = "default/a0") -> list[int]:
-    """Time passes, and the pod's bindings fail. Returns after how many seconds each was decided."""
+    """Lets the pod's bindings fail. Returns the times of the decisions in seconds."""
     began_ns, decided = history.state.now_ns, []
     for _ in range(seconds):
         history.pass_time()

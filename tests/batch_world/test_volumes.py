@@ -1,4 +1,4 @@
-"""Gangs whose pods mount claims: volumes are set aside for all of them, and bound before they are."""
+"""Gangs with claims: volumes are reserved for all pods, and bound before the pods."""
 
 from __future__ import annotations
 

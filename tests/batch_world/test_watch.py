@@ -1,4 +1,4 @@
-"""API groups that are not installed are done without, and found when they are installed later."""
+"""Missing API groups are skipped, and watched when installed later."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from asched.kube.reflector import ClusterWatch
 from asched.model.resources import GroupResource, Resource, in_order_of_listing
 from tests.batch_world.jobs import QUEUES
 from tests.batch_world.manifests import install_crds
-from tests.daemon.world import PATIENCE_S
+from tests.daemon.world import TIMEOUT_S
 from tests.kube.harness import ManualClock, client_for, running
 
 
 class Heard:
-    """All that a watch brings."""
+    """The changes of a watch."""
 
     def __init__(self) -> None:
         self.changes: list[Change] = []
@@ -30,15 +30,15 @@ class Heard:
         self._more = anyio.Event()
 
     async def until_room(self) -> None:
-        """There always is some."""
+        """Always has room."""
 
     async def until_listed(self, count: int) -> None:
-        with anyio.fail_after(PATIENCE_S):
+        with anyio.fail_after(TIMEOUT_S):
             while sum(isinstance(change, Listed) for change in self.changes) < count:
                 await self._more.wait()
 
     async def until_a_queue(self) -> str:
-        with anyio.fail_after(PATIENCE_S):
+        with anyio.fail_after(TIMEOUT_S):
             while True:
                 for change in self.changes:
                     things = change.objects if isinstance(change, Listed) else ()

@@ -1,4 +1,4 @@
-"""The checks beside Kubernetes' workloads, in the smallest size."""
+"""The measurements of ``benchmarks.checks``, in the smallest size."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 from benchmarks import checks, workload_files
-from benchmarks.checks import Trouble
+from benchmarks.checks import Fault
 from benchmarks.results import HTTP_TARGETS, OWN
 from benchmarks.suite import OWN_WORKLOADS
 from benchmarks.templates import Template
 
 
-async def test_two_starts_in_a_full_cluster() -> None:
+async def test_start_measures_empty_and_full_journal() -> None:
     first, second = await checks.start(3, 10, lambda text: None)
     assert (first.name, second.name) == ("first start", "start with the journal of the first")
     for figures in (first, second):
@@ -23,23 +23,23 @@ async def test_two_starts_in_a_full_cluster() -> None:
         assert figures.peak_rss_mib > 10
 
 
-async def test_a_steady_stream() -> None:
+async def test_steady_measures_latencies() -> None:
     figures = await checks.steady(5, 40, 1, lambda text: None)
     assert (figures.pods_per_s, figures.pods) == (40, 40)
-    assert figures.seen_to_decided_p99_ms >= figures.seen_to_decided_p50_ms > 0
+    assert figures.observed_to_decided_p99_ms >= figures.observed_to_decided_p50_ms > 0
     assert figures.created_to_bound_p99_ms >= figures.created_to_bound_p50_ms > 0
 
 
-@pytest.mark.parametrize("trouble", [Trouble.SILENT_EXTENDER, Trouble.SLOW_PLUGIN])
-async def test_plain_pods_are_scheduled_while_others_wait(trouble: Trouble, tmp_path: Path) -> None:
-    said: list[str] = []
-    (figures,) = await checks.interference(10, 30, tmp_path, said.append, [trouble])
-    assert figures.trouble == trouble
+@pytest.mark.parametrize("fault", [Fault.UNRESPONSIVE_EXTENDER, Fault.SLOW_PLUGIN])
+async def test_plain_pods_are_scheduled_during_fault(fault: Fault, tmp_path: Path) -> None:
+    progress: list[str] = []
+    (figures,) = await checks.interference(10, 30, tmp_path, progress.append, [fault])
+    assert figures.fault == fault
     assert figures.pods_per_s > 0
-    assert "step 2: createPods" in said
+    assert "step 2: createPods" in progress
 
 
-def test_our_own_workloads_are_what_they_are_called() -> None:
+def test_own_workloads_contain_all_targets() -> None:
     workloads = workload_files.load(OWN_WORKLOADS / "performance-config.yaml")
     for target in HTTP_TARGETS:
         if target.file == OWN:

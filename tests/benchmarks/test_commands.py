@@ -1,4 +1,4 @@
-"""The commands, as one runs them: API server and scheduler in processes of their own."""
+"""The commands, with API server and scheduler in separate processes."""
 
 from __future__ import annotations
 
@@ -36,57 +36,60 @@ def definition(tmp_path: Path) -> Path:
     return path
 
 
-async def test_a_workload_from_beginning_to_end(definition: Path, tmp_path: Path) -> None:
+async def test_scheduler_perf_reports_workload(definition: Path, tmp_path: Path) -> None:
     file = tmp_path / "report.json"
-    code, output, said = await command(
-        "benchmarks.scheduler_perf", "--config", str(definition), "--workload", "Basic/Tiny",
-        "--json", str(file),
-    )  # fmt: skip
-    assert code == 0, said
-    assert "Basic/Tiny: step 2: createPods" in said
+    code, output, errors = await command(
+        *("benchmarks.scheduler_perf", "--config", str(definition)),
+        *("--workload", "Basic/Tiny", "--json", str(file)),
+    )
+    assert code == 0, errors
+    assert "Basic/Tiny: step 2: createPods" in errors
     report = msgspec.json.decode(file.read_bytes(), type=Report)
     assert report == msgspec.json.decode(output, type=Report)
     (phase,) = report.phases
     assert (report.pods_bound, phase.pods, report.threshold_pods_per_s) == (25, 20, 3)
     assert phase.scheduler_cpu_ms_per_pod > 0
-    assert phase.seen_to_decided_ms is not None
-    assert phase.seen_to_bound_ms is not None
-    assert phase.seen_to_bound_ms.perc99 >= phase.seen_to_bound_ms.perc50 > 0
+    assert phase.observed_to_decided_ms is not None
+    assert phase.observed_to_bound_ms is not None
+    assert phase.observed_to_bound_ms.perc99 >= phase.observed_to_bound_ms.perc50 > 0
     assert report.scheduler_peak_rss_mib > 10
     assert report.journal_bytes_per_pod > report.journal_record_bytes_per_pod > 100
 
 
-async def test_the_list_names_labels_and_thresholds(definition: Path) -> None:
+async def test_list_shows_labels_and_thresholds(definition: Path) -> None:
     code, output, _ = await command(
         "benchmarks.scheduler_perf", "--config", str(definition), "--list"
     )
     assert (code, output) == (0, "Basic/Tiny  [short]  threshold 3.0 pods/s\n")
 
 
-async def test_a_mistake_is_one_line(definition: Path) -> None:
-    code, output, said = await command(
+async def test_unknown_workload_is_one_line_error(definition: Path) -> None:
+    code, output, errors = await command(
         "benchmarks.scheduler_perf", "--config", str(definition), "--workload", "Nothing"
     )
     assert (code, output) == (1, "")
-    assert said == "scheduler_perf: no workload 'Nothing'; there are: Basic/Tiny\n"
+    assert errors == "scheduler_perf: unknown workload 'Nothing'; available: Basic/Tiny\n"
 
 
-async def test_the_engine_alone() -> None:
-    code, output, said = await command(
-        "benchmarks.engine", "--kind", "basic,spread", "--nodes", "20", "--pods", "10",
-        "--shapes", "1,all-different", "--runs", "1", "--json",
-    )  # fmt: skip
-    assert code == 0, said
+async def test_engine_reports_each_kind_and_shape() -> None:
+    code, output, errors = await command(
+        *("benchmarks.engine", "--kind", "basic,spread", "--nodes", "20", "--pods", "10"),
+        *("--shapes", "1,all-different", "--runs", "1", "--json"),
+    )
+    assert code == 0, errors
     rows = msgspec.json.decode(output)
     assert [(row["kind"], row["shapes"]) for row in rows] == [
-        ("basic", 1), ("basic", 10), ("spread", 1), ("spread", 10),
-    ]  # fmt: skip
+        ("basic", 1),
+        ("basic", 10),
+        ("spread", 1),
+        ("spread", 10),
+    ]
     assert all(row["total_ms"] > 0 and row["pods"] == 10 for row in rows)
 
 
-async def test_the_engine_under_a_profiler() -> None:
-    code, output, said = await command(
+async def test_engine_prints_profile() -> None:
+    code, output, errors = await command(
         "benchmarks.engine", "--nodes", "20", "--pods", "10", "--profile", "--sort", "cumtime"
     )
-    assert code == 0, said
+    assert code == 0, errors
     assert "decide.py" in output

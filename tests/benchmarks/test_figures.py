@@ -1,4 +1,4 @@
-"""Figures are taken from what happened as they say."""
+"""How figures are computed, and the page that shows them."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from asched.state.records import (
     AnyRecord,
     Assigned,
     Bound,
-    ObjectSeen,
-    PodSeen,
+    ObjectObserved,
+    PodObserved,
     TurnStarted,
 )
 from benchmarks import page, results
@@ -23,24 +23,24 @@ from benchmarks.engine_run import Run, StuckError, Workload, pods_of
 from benchmarks.journal_times import Timeline
 from benchmarks.kinds import KINDS
 from benchmarks.measurement import Measurements, Percentiles, throughput
-from benchmarks.pods import Pods
+from benchmarks.pods import PodTracker
 
 
-class Worker:
-    """A process that has taken ten milliseconds of CPU more each time one looks."""
+class FakeProcess:
+    """A process that uses ten milliseconds of CPU between two reads."""
 
     def __init__(self) -> None:
-        self._looks = 0
+        self._reads = 0
 
     def cpu_s(self) -> float:
-        self._looks += 1
-        return self._looks / 100
+        self._reads += 1
+        return self._reads / 100
 
     async def settled_cpu_s(self) -> float:
         return self.cpu_s()
 
 
-def test_percentiles_are_those_of_scheduler_perf() -> None:
+def test_percentiles_match_scheduler_perf() -> None:
     assert Percentiles.of(list(range(1, 201))) == Percentiles(100.5, 100, 180, 190, 198)
     assert Percentiles.of([7.0]) == Percentiles(7, 7, 7, 7, 7)
     assert Percentiles.of([]) is None
@@ -51,41 +51,44 @@ def test_percentiles_are_those_of_scheduler_perf() -> None:
     [
         ([], []),
         ([10.2, 10.4], []),  # less than a second
-        ([10.2, 10.4, 11.5], [2]),  # the last second is not over
-        ([12.5, 12.6, 13.5], [2]),  # what comes before the first pod does not count
-        ([10.1, 12.1, 12.2, 12.3, 12.4, 13.0], [1, 2, 2]),  # an idle second shares the next one's
+        ([10.2, 10.4, 11.5], [2]),  # the last second is incomplete
+        ([12.5, 12.6, 13.5], [2]),  # seconds before the first pod do not count
+        (
+            [10.1, 12.1, 12.2, 12.3, 12.4, 13.0],
+            [1, 2, 2],
+        ),  # an idle second shares the count of the next
     ],
 )
-def test_throughput_is_sampled_each_second(bound_s: list[float], samples: list[float]) -> None:
+def test_throughput_is_sampled_by_second(bound_s: list[float], samples: list[float]) -> None:
     assert throughput(bound_s, begin_s=10.0) == samples
 
 
-async def test_a_phase_counts_the_pods_of_its_namespaces_that_were_bound_in_it() -> None:
+async def test_phase_counts_matching_pods_bound_during_phase() -> None:
     now_s = 0.0
-    pods = Pods(lambda: now_s)
+    pods = PodTracker(lambda: now_s)
     for namespace, name in (("a", "early"), ("a", "1"), ("a", "2"), ("a", "never"), ("b", "1")):
         pods.created(namespace, name, {"app": "x"})
     pods.created("a", "other", {"app": "y"})
-    fates = {(fate.namespace, fate.name): fate for fate in pods}
-    fates["a", "early"].bound_s = 0.5
+    by_name = {(pod.namespace, pod.name): pod for pod in pods}
+    by_name["a", "early"].bound_s = 0.5
     now_s = 1.0
-    measurements = Measurements(pods, Worker(), lambda: now_s)
+    measurements = Measurements(pods, FakeProcess(), lambda: now_s)
     async with measurements.measuring("p", ("a",), {"app": "x"}):
         for number, key in enumerate((("a", "1"), ("a", "2"), ("a", "other"), ("b", "1"))):
-            fates[key].bound_s = 2.0 + number
+            by_name[key].bound_s = 2.0 + number
     (phase,) = measurements.phases
     assert (phase.name, phase.pods, phase.duration_s, phase.pods_per_s) == ("p", 2, 2.0, 1.0)
     assert phase.scheduler_cpu_ms_per_pod == 5.0
     assert phase.created_to_bound_ms == Percentiles(2500, 2000, 3000, 3000, 3000)
 
 
-def test_a_journal_tells_when_pods_were_seen_decided_and_bound() -> None:
+def test_timeline_contains_observed_decided_and_bound_times() -> None:
     timeline = Timeline()
-    copied = PodSeen(template=1, key="ns/copy", uid="u2")
-    placed = PodSeen(template=1, key="ns/placed", uid="u3", node_name="n")
+    copied = PodObserved(template=1, key="ns/copy", uid="u2")
+    placed = PodObserved(template=1, key="ns/placed", uid="u3", node_name="n")
     records: list[AnyRecord] = [
         TurnStarted(100),
-        ObjectSeen(Pod(metadata=ObjectMeta(name="first", namespace="ns", uid="u1"))),
+        ObjectObserved(Pod(metadata=ObjectMeta(name="first", namespace="ns", uid="u1"))),
         placed,
         Assigned("ns/first", "u1", "n", 1, 1),
         TurnStarted(250),
@@ -99,21 +102,21 @@ def test_a_journal_tells_when_pods_were_seen_decided_and_bound() -> None:
         timeline.apply(record)
     assert sorted(timeline.times) == ["u1", "u2"]
     first, copy = timeline.times["u1"], timeline.times["u2"]
-    assert (first.seen_ns, first.decided_ns, first.bound_ns) == (100, 250, 250)
-    assert (copy.seen_ns, copy.decided_ns, copy.bound_ns) == (250, 420, 0)
+    assert (first.observed_ns, first.decided_ns, first.bound_ns) == (100, 250, 250)
+    assert (copy.observed_ns, copy.decided_ns, copy.bound_ns) == (250, 420, 0)
 
 
 # -- the engine alone -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", KINDS.values(), ids=list(KINDS))
-def test_every_kind_of_pod_is_placed(kind: object) -> None:
+def test_run_schedules_every_kind(kind: object) -> None:
     found = next(each for each in KINDS.values() if each is kind)
     pods = pods_of(found, 30, 20)
     costs = Run(Workload(found, 30, pods, shapes=3)).measure()
-    hopeless = pods // 10 if found.hopeless else 0
-    assert costs.assigned == pods - hopeless
-    assert costs.rejected >= hopeless
+    unschedulable = pods // 10 if found.unschedulable else 0
+    assert costs.assigned == pods - unschedulable
+    assert costs.rejected >= unschedulable
     assert costs.observe_ns > 0
     assert costs.assign_ns > 0
     assert costs.fold_ns > 0
@@ -122,14 +125,14 @@ def test_every_kind_of_pod_is_placed(kind: object) -> None:
     )
 
 
-def test_preemptors_are_rejected_once_and_then_placed() -> None:
+def test_run_rejects_and_then_assigns_preemptors() -> None:
     pods = pods_of(KINDS["preemption"], 8, None)
     costs = Run(Workload(KINDS["preemption"], 8, pods)).measure()
     assert costs.assigned == 8
     assert costs.rejected >= 8
 
 
-def test_pods_that_never_fit_end_a_run() -> None:
+def test_run_fails_if_pods_never_fit() -> None:
     with pytest.raises(StuckError, match="were not placed"):
         Run(Workload(KINDS["anti-affinity"], 5, 9)).measure()
 
@@ -137,7 +140,7 @@ def test_pods_that_never_fit_end_a_run() -> None:
 # -- the page ---------------------------------------------------------------------------------------
 
 
-def test_a_page_is_filled_between_its_marks() -> None:
+def test_page_is_filled_between_marks() -> None:
     text = "before\n<!-- figures: growth -->\nold\n<!-- end -->\nafter\n"
     once = page.rendered(text, results.Results())
     assert "Not measured yet." in once
@@ -147,14 +150,14 @@ def test_a_page_is_filled_between_its_marks() -> None:
     assert page.rendered(once, results.Results()) == once
 
 
-def test_the_page_of_the_documentation_shows_the_figures_that_are_kept() -> None:
+def test_documentation_page_shows_saved_figures() -> None:
     text = page.PAGE.read_text()
     assert page.rendered(text, results.load(page.RESULTS)) == text
     shown = re.findall(r"^<!-- figures: (\S+) -->$", text, re.MULTILINE)
     assert set(shown) == {field.name for field in msgspec.structs.fields(results.Results)}
 
 
-def test_figures_are_kept(tmp_path: Path) -> None:
+def test_saved_figures_are_loaded(tmp_path: Path) -> None:
     figures = results.Results(
         machine={"engine": results.Machine("today", "a processor", 2, "3.11", 0.5)}
     )
@@ -163,5 +166,5 @@ def test_figures_are_kept(tmp_path: Path) -> None:
     assert results.load(tmp_path / "none.json") == results.Results()
 
 
-def test_targets_name_kinds_that_exist() -> None:
+def test_targets_name_existing_kinds() -> None:
     assert {target.kind for target in results.ENGINE_TARGETS} <= KINDS.keys()

@@ -1,4 +1,4 @@
-"""What the steps of a workload do, on an embedded cluster with a real daemon."""
+"""The steps of a workload, on an embedded cluster with a real daemon."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ import anyio.lowlevel
 import pytest
 
 from asched.apiserver.cluster import EmbeddedCluster
-from asched.apiserver.store import StoreChange
+from asched.apiserver.storage import StoreChange
 from asched.kube.connection import connect
 from benchmarks import workload_files as w
 from benchmarks.api import Api
 from benchmarks.kinds import HOSTNAME, Json
 from benchmarks.operations import Executor
-from benchmarks.pods import Pods
+from benchmarks.pods import PodTracker
 from benchmarks.workload_files import Workload, WorkloadError
 from tests.daemon.world import PATIENCE_S, World, world
 
@@ -94,8 +94,8 @@ spec: {selector: {app: a}, ports: [{port: 80}]}
 }
 
 
-class Measured:
-    """Remembers what was to be measured."""
+class RecordedMeasurements:
+    """Records the measurements that steps begin and end."""
 
     def __init__(self) -> None:
         self.begun: list[tuple[str, tuple[str, ...], dict[str, str]]] = []
@@ -110,26 +110,26 @@ class Measured:
         self.ended += 1
 
 
-class Gate:
-    """Says when it held the scheduler back, and how many pods there were when it let go."""
+class RecordingGate:
+    """Records suspensions, and the number of pods on resumption."""
 
     def __init__(self) -> None:
         self.cluster: EmbeddedCluster | None = None
-        self.said: list[str] = []
+        self.calls: list[str] = []
 
-    def pause(self) -> None:
-        self.said.append("pause")
+    def suspend(self) -> None:
+        self.calls.append("suspend")
 
-    def proceed(self) -> None:
+    def resume(self) -> None:
         assert self.cluster is not None
-        self.said.append(f"proceed with {self.cluster.count('pods')}")
+        self.calls.append(f"resume with {self.cluster.count('pods')}")
 
 
 class Bench:
-    """Runs steps in a cluster, which can be looked at afterwards."""
+    """Runs steps in a cluster, and shows its objects afterwards."""
 
     def __init__(self, folder: Path) -> None:
-        self.measured = Measured()
+        self.measured = RecordedMeasurements()
         self.cluster = EmbeddedCluster()
         self.placed: list[str] = []
         self.changes: list[tuple[str, str]] = []
@@ -138,7 +138,7 @@ class Bench:
         for name, text in TEMPLATES.items():
             (folder / name).write_text(text)
 
-    async def run(self, *steps: w.AnyOperation, backlog: Gate | None = None) -> None:
+    async def run(self, *steps: w.AnyOperation, backlog: RecordingGate | None = None) -> None:
         case = w.Case("test", steps, (), default_pod_template_path="pod.yaml")
         workload = Workload(case, w.WorkloadSize("size", params={"n": 3}), self._folder)
         async with (
@@ -148,7 +148,7 @@ class Bench:
             anyio.create_task_group() as tasks,
         ):
             self._follow(at, backlog)
-            pods = Pods(time.monotonic)
+            pods = PodTracker(time.monotonic)
             tasks.start_soon(pods.watch, client)
             await pods.synced.wait()
             api, measuring = Api(client), self.measured.measuring
@@ -157,14 +157,14 @@ class Bench:
                 await executor.run()
             tasks.cancel_scope.cancel()
 
-    def _follow(self, at: World, gate: Gate | None) -> None:
+    def _follow(self, at: World, gate: RecordingGate | None) -> None:
         self.cluster, self.placed = at.cluster, at.placements.order
         for resource in ("services", "nodes"):
-            at.cluster.listen(resource, partial(self._heard, resource))
+            at.cluster.listen(resource, partial(self._record_change, resource))
         if gate is not None:
             gate.cluster = at.cluster
 
-    def _heard(self, resource: str, change: StoreChange) -> None:
+    def _record_change(self, resource: str, change: StoreChange) -> None:
         self.changes.append((resource, change.type))
 
     def objects(self, resource: str, namespace: str = "") -> list[Json]:
@@ -182,7 +182,7 @@ def bench(tmp_path: Path) -> Bench:
 NODES = w.CreateNodes(count=3)
 
 
-async def test_nodes_have_hostnames_and_labels_in_turn(bench: Bench) -> None:
+async def test_create_nodes_sets_hostname_and_label_values_round_robin(bench: Bench) -> None:
     zones = w.NodeLabels("zone", ("a", "b"))
     await bench.run(
         w.CreateNodes(
@@ -197,7 +197,7 @@ async def test_nodes_have_hostnames_and_labels_in_turn(bench: Bench) -> None:
     assert sum(meta["name"].startswith("n-") for meta in nodes) == 3
 
 
-async def test_nodes_that_take_so_many_volumes(bench: Bench) -> None:
+async def test_create_nodes_sets_volume_limits(bench: Bench) -> None:
     volumes = w.NodeAllocatable({"attachable-volumes-x": "39"}, {"x": w.CsiAllocatable(39)}, ("y",))
     await bench.run(w.CreateNodes(count=1, node_allocatable_strategy=volumes))
     (node,), (csi,) = bench.objects("nodes"), bench.objects("csinodes")
@@ -207,7 +207,7 @@ async def test_nodes_that_take_so_many_volumes(bench: Bench) -> None:
     assert csi["metadata"]["annotations"] == {"storage.alpha.kubernetes.io/migrated-plugins": "y"}
 
 
-async def test_measured_pods_are_all_scheduled_when_the_step_ends(bench: Bench) -> None:
+async def test_create_pods_waits_until_measured_pods_are_scheduled(bench: Bench) -> None:
     await bench.run(NODES, w.CreatePods(count=5), w.CreatePods(count=9, collect_metrics=True))
     assert not bench.unbound()
     assert [len(bench.objects("pods", f"namespace-{n}")) for n in (1, 2)] == [5, 9]
@@ -215,27 +215,27 @@ async def test_measured_pods_are_all_scheduled_when_the_step_ends(bench: Bench) 
     assert bench.measured.ended == 1
 
 
-async def test_a_backlog_is_there_before_the_scheduler_goes_on(bench: Bench) -> None:
-    gate = Gate()
+async def test_backlog_exists_before_scheduler_resumes(bench: Bench) -> None:
+    gate = RecordingGate()
     await bench.run(NODES, w.CreatePods(count=6, collect_metrics=True), backlog=gate)
-    assert gate.said == ["pause", "proceed with 6"]
+    assert gate.calls == ["suspend", "resume with 6"]
     assert not bench.unbound()
 
 
-async def test_pod_sets_in_namespaces_with_labels(bench: Bench) -> None:
+async def test_create_pod_sets_uses_labelled_namespaces(bench: Bench) -> None:
     await bench.run(
         NODES,
         w.CreateNamespaces(prefix="ns", count=2, namespace_template_path="namespace.yaml"),
         w.CreatePodSets(count=2, namespace_prefix="ns", create_pods_op=w.CreatePods(count=2)),
     )
-    made = [
+    created = [
         ns["metadata"] for ns in bench.objects("namespaces") if "team" in ns["metadata"]["labels"]
     ]
-    assert sorted(meta["name"] for meta in made) == ["ns-0", "ns-1"]
+    assert sorted(meta["name"] for meta in created) == ["ns-0", "ns-1"]
     assert [len(bench.objects("pods", f"ns-{n}")) for n in (0, 1)] == [2, 2]
 
 
-async def test_each_pod_has_a_volume_that_is_bound_to_its_claim(bench: Bench) -> None:
+async def test_create_pods_binds_volume_to_each_claim(bench: Bench) -> None:
     await bench.run(
         NODES,
         w.CreatePods(
@@ -255,12 +255,12 @@ async def test_each_pod_has_a_volume_that_is_bound_to_its_claim(bench: Bench) ->
     assert not volumes
 
 
-async def test_priorities_are_given_by_the_name_of_a_class(bench: Bench) -> None:
+async def test_create_pods_sets_priority_through_class(bench: Bench) -> None:
     await bench.run(NODES, w.CreatePods(count=3, pod_template_path="urgent-pod.yaml"))
     assert [pod["spec"]["priority"] for pod in bench.objects("pods")] == [10, 10, 10]
 
 
-async def test_a_barrier_waits_until_gated_pods_are_freed_and_scheduled(bench: Bench) -> None:
+async def test_barrier_waits_until_ungated_pods_are_scheduled(bench: Bench) -> None:
     await bench.run(
         NODES,
         w.CreatePods(
@@ -273,7 +273,7 @@ async def test_a_barrier_waits_until_gated_pods_are_freed_and_scheduled(bench: B
     assert all(pod["spec"]["nodeName"] for pod in bench.objects("pods", "g"))
 
 
-async def test_a_barrier_for_attempts_does_not_wait_for_what_fits_nowhere(bench: Bench) -> None:
+async def test_attempted_barrier_does_not_wait_for_unschedulable_pods(bench: Bench) -> None:
     await bench.run(
         NODES,
         w.CreatePods(
@@ -285,7 +285,7 @@ async def test_a_barrier_for_attempts_does_not_wait_for_what_fits_nowhere(bench:
     assert bench.objects("pods") == []
 
 
-async def test_metrics_over_several_steps(bench: Bench) -> None:
+async def test_metrics_cover_several_steps(bench: Bench) -> None:
     await bench.run(
         NODES,
         w.StartCollectingMetrics(namespaces=("m",), name="all", label_selector={"app": "a"}),
@@ -296,13 +296,13 @@ async def test_metrics_over_several_steps(bench: Bench) -> None:
     assert bench.measured.ended == 1
 
 
-async def test_metrics_that_nobody_stops_are_an_error(bench: Bench) -> None:
+async def test_missing_stop_of_metrics_is_error(bench: Bench) -> None:
     with pytest.raises(BaseExceptionGroup) as raised:
         await bench.run(w.StartCollectingMetrics(namespaces=("m",)))
     assert raised.group_contains(WorkloadError, match="no stopCollectingMetrics")
 
 
-async def test_churn_makes_objects_again_and_again(bench: Bench) -> None:
+async def test_churn_recreates_objects(bench: Bench) -> None:
     paths = ("service.yaml", "node.yaml")
     churn = w.Churn(mode="recreate", number=1, template_paths=paths, interval_milliseconds=10)
     async with anyio.create_task_group() as tasks:
@@ -315,7 +315,7 @@ async def test_churn_makes_objects_again_and_again(bench: Bench) -> None:
     assert len(bench.objects("nodes")) <= 4
 
 
-async def test_churn_that_only_creates_ends_with_its_number(bench: Bench) -> None:
+async def test_churn_in_create_mode_stops_at_its_number(bench: Bench) -> None:
     churn = w.Churn(
         mode="create", number=4, template_paths=("service.yaml",), interval_milliseconds=1
     )
@@ -324,13 +324,13 @@ async def test_churn_that_only_creates_ends_with_its_number(bench: Bench) -> Non
         with anyio.fail_after(PATIENCE_S):
             while len(bench.objects("services", "namespace-1")) < 4:
                 await anyio.lowlevel.checkpoint()
-        # A hundred times as long as one takes that would be too many.
+        # Long enough for a hundred more.
         await anyio.sleep(0.1)
         tasks.cancel_scope.cancel()
     assert len(bench.objects("services", "namespace-1")) == 4
 
 
-async def test_a_steady_state_replaces_what_was_scheduled(bench: Bench) -> None:
+async def test_steady_state_replaces_scheduled_pods(bench: Bench) -> None:
     steady = w.CreatePods(count=3, namespace="s", steady_state=True, duration="600s")
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(bench.run, NODES, steady)
@@ -341,14 +341,14 @@ async def test_a_steady_state_replaces_what_was_scheduled(bench: Bench) -> None:
         tasks.cancel_scope.cancel()
 
 
-async def test_a_steady_state_ends_when_its_time_is_up(bench: Bench) -> None:
+async def test_steady_state_ends_after_its_duration(bench: Bench) -> None:
     steady = w.CreatePods(count=3, namespace="s", steady_state=True, duration="1s")
     await bench.run(NODES, steady)
     assert len(bench.placed) >= 3
 
 
-async def test_an_object_of_an_unknown_kind_is_refused(bench: Bench, tmp_path: Path) -> None:
+async def test_unknown_kind_is_rejected(bench: Bench, tmp_path: Path) -> None:
     (tmp_path / "odd.yaml").write_text("{apiVersion: v1, kind: Oddity, metadata: {name: a}}")
     with pytest.raises(BaseExceptionGroup) as raised:
         await bench.run(w.CreateAny(template_path="odd.yaml"))
-    assert raised.group_contains(WorkloadError, match="Oddity are not known")
+    assert raised.group_contains(WorkloadError, match="unsupported kind Oddity")

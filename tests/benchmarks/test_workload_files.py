@@ -1,4 +1,4 @@
-"""Workload definitions are read as they are written, or not at all."""
+"""Reading workload definitions and templates."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ def workloads(tmp_path: Path) -> list[w.Workload]:
     return w.load(path)
 
 
-def test_cases_in_all_their_sizes(workloads: list[w.Workload]) -> None:
+def test_load_returns_all_cases_and_sizes(workloads: list[w.Workload]) -> None:
     assert [each.name for each in workloads] == ["Basic/Small", "Basic/Large", "Other/Only"]
 
 
-def test_steps_take_counts_and_durations_from_parameters(workloads: list[w.Workload]) -> None:
+def test_parameters_set_counts_and_durations(workloads: list[w.Workload]) -> None:
     small, large, _ = workloads
     nodes, pause, pods = small.case.workload_template
     assert isinstance(nodes, w.CreateNodes)
@@ -66,42 +66,40 @@ def test_steps_take_counts_and_durations_from_parameters(workloads: list[w.Workl
         ("Only", "Other/Only"),
     ],
 )
-def test_a_workload_is_found_by_its_name(
-    workloads: list[w.Workload], name: str, found: str
-) -> None:
+def test_find_accepts_name_case_or_size(workloads: list[w.Workload], name: str, found: str) -> None:
     assert w.find(workloads, name).name == found
 
 
-def test_a_wrong_name_is_answered_with_the_right_ones(workloads: list[w.Workload]) -> None:
-    with pytest.raises(WorkloadError, match=r"no workload 'Medium'; there are: Basic/Small, "):
+def test_unknown_name_error_lists_available_workloads(workloads: list[w.Workload]) -> None:
+    with pytest.raises(WorkloadError, match=r"unknown workload 'Medium'; available: Basic/Small, "):
         w.find(workloads, "Medium")
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "complaint"),
+    ("before", "after", "error"),
     [
         ("opcode: barrier", "opcode: fly", "fly"),
         ("opcode: barrier", "opcode: barrier\n    wings: 2", "wings"),
         ("count: 7", "count: many", "int"),
     ],
 )
-def test_what_is_not_known_is_refused(
-    tmp_path: Path, before: str, after: str, complaint: str
+def test_invalid_definition_is_rejected(
+    tmp_path: Path, before: str, after: str, error: str
 ) -> None:
     path = tmp_path / "config.yaml"
     path.write_text(CASE.replace(before, after))
-    with pytest.raises(WorkloadError, match=complaint):
+    with pytest.raises(WorkloadError, match=error):
         w.load(path)
 
 
-def test_a_parameter_that_is_not_given_is_an_error(workloads: list[w.Workload]) -> None:
-    with pytest.raises(WorkloadError, match=r"Other/Only: no parameter \$initNodes"):
+def test_missing_parameter_is_error(workloads: list[w.Workload]) -> None:
+    with pytest.raises(WorkloadError, match=r"Other/Only: unknown parameter \$initNodes"):
         workloads[2].count(w.CreateNodes(count_param="$initNodes"))
 
 
 @pytest.mark.parametrize("text", ["", "fast", "5", "3 years"])
-def test_a_duration_needs_a_number_and_a_unit(workloads: list[w.Workload], text: str) -> None:
-    with pytest.raises(WorkloadError, match="is no duration"):
+def test_duration_without_number_and_unit_is_error(workloads: list[w.Workload], text: str) -> None:
+    with pytest.raises(WorkloadError, match="is not a duration"):
         workloads[0].duration_s(w.Sleep(duration=text))
 
 
@@ -122,31 +120,33 @@ class TestTemplates:
             ("{{ AddInt .Index 1 }}", 26),
         ],
     )
-    def test_expressions(self, tmp_path: Path, expression: str, value: object) -> None:
+    def test_render_evaluates_expressions(
+        self, tmp_path: Path, expression: str, value: object
+    ) -> None:
         assert self.rendered(tmp_path, f"a: {expression}", 25, 40) == {"a": value}
 
     @pytest.mark.parametrize(
         "expression", ["{{ .Name }}", "{{ Fly 1 2 }}", "{{ Mod .Index 0 }}", "{{ a b c d }}"]
     )
-    def test_an_expression_that_means_nothing(self, tmp_path: Path, expression: str) -> None:
+    def test_invalid_expression_is_error(self, tmp_path: Path, expression: str) -> None:
         with pytest.raises(WorkloadError, match="cannot evaluate"):
             self.rendered(tmp_path, f"a: {expression}")
 
-    def test_objects_of_one_template_share_nothing(self, tmp_path: Path) -> None:
+    def test_rendered_objects_share_no_data(self, tmp_path: Path) -> None:
         path = tmp_path / "template.yaml"
         path.write_text("labels: {}")
         template = Template(path)
         template.render(0, 2)["labels"]["changed"] = "yes"
         assert template.render(1, 2) == {"labels": {}}
 
-    def test_a_template_that_is_not_there(self, tmp_path: Path) -> None:
+    def test_missing_template_file_is_error(self, tmp_path: Path) -> None:
         with pytest.raises(WorkloadError, match="No such file"):
             Template(tmp_path / "nowhere.yaml")
 
 
 @pytest.mark.shared
 @pytest.mark.parametrize("folder", FOLDERS)
-def test_the_definitions_of_kubernetes_are_understood(shared_dir: Path, folder: str) -> None:
+def test_kubernetes_definitions_are_supported(shared_dir: Path, folder: str) -> None:
     workloads = w.load(shared_dir / "scheduler_perf" / folder / "performance-config.yaml")
     measured = [each for each in workloads if w.PERFORMANCE in each.size.labels]
     assert measured

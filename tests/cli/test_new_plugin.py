@@ -43,10 +43,16 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def step(environment: Path, folder: Path, *words: str) -> str:
+    path = f"{environment / 'bin'}:/usr/bin:/bin"
     done = subprocess.run(
-        words, cwd=folder, capture_output=True, text=True, timeout=STEP_TIMEOUT_S, check=False,
-        env={"PATH": f"{environment / 'bin'}:/usr/bin:/bin", "HOME": str(folder), "TMPDIR": str(folder)},
-    )  # fmt: skip
+        words,
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=STEP_TIMEOUT_S,
+        check=False,
+        env={"PATH": path, "HOME": str(folder), "TMPDIR": str(folder)},
+    )
     assert done.returncode == 0, f"{' '.join(words)}\n{done.stdout}{done.stderr}"
     return done.stdout
 

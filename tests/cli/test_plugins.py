@@ -30,47 +30,89 @@ class Base(Plugin):
     api_version = 1
 """
 
+SCORES_ONE = "def score(self, state, pod, node): return 1"
 WRONG = {
-    "NoDoc": ("documentation: no docstring: NoDoc", "ScorePlugin", None, "def score(self, state, pod, node): return 1"),
-    "Short": ("signatures: score must take state, pod, node", "ScorePlugin", "S", "def score(self, pod): return 1"),
-    "Late": ("signatures: filter must not be asynchronous", "FilterPlugin", "L", "async def filter(self, state, pod, node): return SUCCESS"),
-    "High": ("results: plugin High at Score: a score of 101 or 101 is outside 0..100", "ScorePlugin", "H", "def score(self, state, pod, node): return 101"),
+    "NoDoc": ("documentation: no docstring: NoDoc", "ScorePlugin", None, SCORES_ONE),
+    "Short": (
+        "signatures: score must take state, pod, node",
+        "ScorePlugin",
+        "S",
+        "def score(self, pod): return 1",
+    ),
+    "Late": (
+        "signatures: filter must not be asynchronous",
+        "FilterPlugin",
+        "L",
+        "async def filter(self, state, pod, node): return SUCCESS",
+    ),
+    "High": (
+        "results: plugin High at Score: a score of 101 or 101 is outside 0..100",
+        "ScorePlugin",
+        "H",
+        "def score(self, state, pod, node): return 101",
+    ),
     "Split": (
-        "forms of filter: pod default/pending-0: on node-0 filter returns Success, filter_all Unschedulable (no)",
-        "FilterPlugin, FilterAllPlugin", "F",
-        ("def filter(self, state, pod, node): return SUCCESS\n"
-        "    def filter_all(self, state, pod, nodes):\n"
-        "        import numpy as np\n"
-        "        return FilterResult.reject(np.ones(nodes.size, bool), Status.unschedulable('no'))"),
+        (
+            "forms of filter: pod default/pending-0: on node-0 filter returns Success, filter_all"
+            " Unschedulable (no)"
+        ),
+        "FilterPlugin, FilterAllPlugin",
+        "F",
+        (
+            "def filter(self, state, pod, node): return SUCCESS\n"
+            "    def filter_all(self, state, pod, nodes):\n"
+            "        import numpy as np\n"
+            "        return FilterResult.reject(np.ones(nodes.size, bool), Status.unschedulable('no'))"
+        ),
     ),
     "Uneven": (
-        "forms of score: pod ", "ScorePlugin, ScoreAllPlugin", "U",
-        ("def score(self, state, pod, node): return 1\n"
-        "    def score_all(self, state, pod, nodes): return nodes.pod_count * 0"),
+        "forms of score: pod ",
+        "ScorePlugin, ScoreAllPlugin",
+        "U",
+        (
+            "def score(self, state, pod, node): return 1\n"
+            "    def score_all(self, state, pod, nodes): return nodes.pod_count * 0"
+        ),
     ),
     "Counts": (
-        "purity: repeated decisions differ: ", "ScorePlugin", "C",
+        "purity: repeated decisions differ: ",
+        "ScorePlugin",
+        "C",
         "def score(self, state, pod, node):\n        seen.append(1)\n        return len(seen) * 37 % 101",
     ),
     "Far": (
-        "scope: it reads more than Scope.NODE_OBJECT allows: ", "ScorePlugin", "F",
-        ("scope = Scope.NODE_OBJECT\n"
-        "    def score(self, state, pod, node): return max(0, 100 - 30 * node.pod_count)"),
+        "scope: it reads more than Scope.NODE_OBJECT allows: ",
+        "ScorePlugin",
+        "F",
+        (
+            "scope = Scope.NODE_OBJECT\n"
+            "    def score(self, state, pod, node): return max(0, 100 - 30 * node.pod_count)"
+        ),
     ),
     "Meddles": (
-        "no mutation: it modified Node node-0", "ScorePlugin", "M",
+        "no mutation: it modified Node node-0",
+        "ScorePlugin",
+        "M",
         "def score(self, state, pod, node):\n        node.labels['seen'] = 'yes'\n        return 1",
     ),
     "Peeks": (
-        "scope: its PreFilter or PreScore reads nodes, ", "PreScorePlugin, ScorePlugin", "P",
-        ("scope = Scope.NODE\n"
-        "    def pre_score(self, state, pod, nodes): return SUCCESS if nodes.size else Status.skip()\n"
-        "    def score(self, state, pod, node): return 1"),
+        "scope: its PreFilter or PreScore reads nodes, ",
+        "PreScorePlugin, ScorePlugin",
+        "P",
+        (
+            "scope = Scope.NODE\n"
+            "    def pre_score(self, state, pod, nodes):\n"
+            "        return SUCCESS if nodes.size else Status.skip()\n"
+            "    def score(self, state, pod, node): return 1"
+        ),
     ),
     "Needy": (
-        "arguments: Object missing required field `most` - at `$.pluginConfig", "ScorePlugin", "N", "",
+        "arguments: Object missing required field `most` - at `$.pluginConfig",
+        "ScorePlugin",
+        "N",
+        "",
     ),
-}  # fmt: skip
+}
 EXPECTED_NOTES = {
     "Needy": "arguments: it requires arguments (most), so it was not run",
     "Peeks": (
@@ -144,7 +186,8 @@ CONFIG = """
 apiVersion: kubescheduler.config.k8s.io/v1
 kind: KubeSchedulerConfiguration
 profiles:
-- plugins: {score: {enabled: [{name: NodeResourcesFit, weight: 4}], disabled: [{name: ImageLocality}]}}
+- plugins:
+    score: {enabled: [{name: NodeResourcesFit, weight: 4}], disabled: [{name: ImageLocality}]}
 """
 
 

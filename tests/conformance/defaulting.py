@@ -83,7 +83,7 @@ def _default_requests(container: ApiObject) -> None:
         resources["requests"] = {**limits, **(resources.get("requests") or {})}
 
 
-# -- pod-level resources ------------------------------------------------------------------------
+# -- pod-level resources --------------------------------------------------------------------------
 
 
 def _default_pod_level_resources(spec: ApiObject) -> None:
@@ -144,7 +144,7 @@ def _raise_to(total: dict[str, int], floor: Mapping[str, int]) -> None:
         total[name] = max(number, total.get(name, 0))
 
 
-# -- priority -----------------------------------------------------------------------------------
+# -- priority -------------------------------------------------------------------------------------
 
 
 def _admit_priority(spec: ApiObject, classes: Sequence[ApiObject]) -> None:
@@ -161,7 +161,7 @@ def _admit_priority(spec: ApiObject, classes: Sequence[ApiObject]) -> None:
         spec["preemptionPolicy"] = policy or "PreemptLowerPriority"
 
 
-# -- match label keys ---------------------------------------------------------------------------
+# -- match label keys -----------------------------------------------------------------------------
 
 
 def _merge_match_label_keys(spec: ApiObject, labels: Mapping[str, str]) -> None:

@@ -14,6 +14,7 @@ import sys
 from collections.abc import Sequence
 
 import alembic.command  # noqa: F401
+
 import asched.cli.serve  # noqa: F401  the imports that a command would make
 from asched.cli.main import app
 from asched.config.registry import PluginRegistry

@@ -15,7 +15,7 @@ from asched.model.quantity import NS_PER_S
 from asched.model.resources import AnyObject, Resource, WatchedResource
 from asched.state.cluster import ClusterState
 from asched.state.fold import Fold
-from asched.state.invariants import check
+from asched.testing.invariants import check
 from asched.state.observe import observe_deletion, observe_list, observe_object
 from asched.state.records import AnyRecord, ProfilesLoaded, TurnStarted
 
@@ -24,7 +24,7 @@ def _known(state: ClusterState, resource: WatchedResource) -> dict[str, str]:
     """Key to uid, of all that the state holds of a resource."""
     if resource is Resource.PODS:
         return {key: entry.info.uid for key, entry in state.pods.items()}
-    return {key: item.uid for key, item in state.objects_of.get(resource.value.type, {}).items()}
+    return {key: item.uid for key, item in state.object_store.of_kind(resource.value.type).items()}
 
 
 def test_the_recorded_churn_folds_to_exactly_what_was_alive(shared_dir: Path) -> None:

@@ -44,7 +44,7 @@ from asched.state.records import (
     TurnStarted,
 )
 from tests.daemon.test_bindings import Gate, Slow
-from tests.kube.harness import BEGIN, PATIENCE_S, ManualClock
+from tests.kube.harness import BEGIN, TIMEOUT_S, ManualClock
 from tests.state.objects import a_node, a_pod, bound
 from tests.state.profiles import ESSENTIAL, profile_of
 
@@ -283,7 +283,7 @@ async def test_so_is_what_follows_while_too_many_effects_are_under_way() -> None
         await s.turn(a_node("n1"), bound(a_pod("p"), "n0"))
         assert "default/held" in s.state.waiting
         s.gate.open_now.set()
-        with anyio.fail_after(PATIENCE_S):
+        with anyio.fail_after(TIMEOUT_S):
             while s.effects.in_flight:
                 await anyio.lowlevel.checkpoint()
         await s.turn()

@@ -108,7 +108,8 @@ def test_kubeconfig_command_embeds_certificates(tmp_path: Path) -> None:
     (tmp_path / "config").write_text(
         "{apiVersion: v1, kind: Config, current-context: a,"
         " clusters: [{name: c, cluster: {server: 'https://k', certificate-authority: ca.crt}}],"
-        " users: [{name: u, user: {token: t}}], contexts: [{name: a, context: {cluster: c, user: u}}]}"
+        " users: [{name: u, user: {token: t}}],"
+        " contexts: [{name: a, context: {cluster: c, user: u}}]}"
     )
     subprocess.run(
         ["sh", "-c", line.replace(target, str(tmp_path / "kubeconfig"))],

@@ -1,7 +1,7 @@
 """docs/operations.md: every command is run with a daemon, a journal and a cluster.
 
-Programs that are not installed, and those that need a service manager, are only parsed. For ``systemctl``
-the test starts, reloads and stops the daemon.
+Programs that are not installed, and those that need a service manager, are only parsed. For
+``systemctl`` the test starts, reloads and stops the daemon.
 """
 
 from __future__ import annotations

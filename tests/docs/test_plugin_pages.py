@@ -29,7 +29,7 @@ FACES = (asched.framework, asched.model, asched.testing)
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_a_page_is_what_the_code_says(name: str) -> None:
+def test_page_is_what_the_code_says(name: str) -> None:
     assert (FOLDER / name).read_text() == PAGES[name], "run python -m tests.docs.plugin_pages"
 
 
@@ -73,7 +73,7 @@ def blocks(page: str, language: str) -> list[str]:
     return re.findall(rf"```{language}\n(.*?)```", (FOLDER / page).read_text(), re.S)
 
 
-def test_the_guide_s_plugin_works_and_keeps_the_contract() -> None:
+def test_guide_s_plugin_works_and_keeps_the_contract() -> None:
     (source,) = blocks("index.md", "python")
     found: dict[str, Any] = {"__name__": "guide"}
     exec(compile(source, "index.md", "exec"), found)
@@ -87,11 +87,11 @@ def test_the_guide_s_plugin_works_and_keeps_the_contract() -> None:
     assert {*outcomes.values()} == {CheckOutcome.PASSED}
 
 
-def test_the_readme_shows_the_same_plugin() -> None:
+def test_readme_shows_the_same_plugin() -> None:
     assert blocks("index.md", "python")[0] in (ROOT / "README.md").read_text()
 
 
-def test_the_examples_of_the_kit_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_examples_of_the_kit_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     lines = re.findall(r"^    (asched simulate .*)$", (FOLDER / "testing.md").read_text(), re.M)
     (line,) = lines

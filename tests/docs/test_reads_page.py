@@ -25,7 +25,7 @@ def names() -> dict[str, Any]:
     return found
 
 
-def test_the_plugin_reads_racks_and_annotations() -> None:
+def test_plugin_reads_racks_and_annotations() -> None:
     found = names()
     plugin: type[Plugin] = found["RackLimit"]
     kind: type[CustomResource] = found["Rack"]
@@ -44,7 +44,7 @@ def test_the_plugin_reads_racks_and_annotations() -> None:
     assert placed.divergence() is None
 
 
-def test_the_role_is_for_what_the_plugin_declares() -> None:
+def test_role_is_for_what_the_plugin_declares() -> None:
     [text] = re.findall(r"^    apiVersion: rbac.*?(?=\n\n)", PAGE, re.S | re.M)
     [rule] = yaml.safe_load(textwrap.dedent(text))["rules"]
     definition = names()["Rack"].definition

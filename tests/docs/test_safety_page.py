@@ -30,7 +30,7 @@ def the_plugin() -> type[Plugin]:
     return PluginRegistry.of(found).load("Licences")
 
 
-def test_the_settings_make_the_policy_of_the_plugin() -> None:
+def test_settings_make_the_policy_of_the_plugin() -> None:
     (settings,) = blocks("yaml")
     plugin = the_plugin()
     profile = KUBE + "profiles:\n- plugins: {multiPoint: {enabled: [{name: Licences}]}}\n"

@@ -7,7 +7,7 @@ from typing import Any
 import anyio
 
 from asched.apiserver.cluster import EmbeddedCluster
-from asched.apiserver.store import StoreChange
+from asched.apiserver.storage import StoreChange
 
 Object = dict[str, Any]
 

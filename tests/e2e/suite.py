@@ -12,7 +12,7 @@ import anyio.lowlevel
 import msgspec
 
 from asched.apiserver.kubelet import Kubelets, KubeletTimings
-from asched.apiserver.store import ADDED, StoreChange
+from asched.apiserver.storage import ADDED, StoreChange
 from asched.daemon.daemon import Daemon
 from asched.model.resources import Resource, decode
 from tests.daemon.world import PATIENCE_S, World, world

@@ -8,7 +8,7 @@ from typing import Any
 import anyio
 import anyio.lowlevel
 
-from asched.apiserver.store import StoreChange
+from asched.apiserver.storage import StoreChange
 from asched.model.resources import Resource
 from tests.daemon.world import PATIENCE_S
 from tests.e2e.suite import (

@@ -1,4 +1,4 @@
-"""A certificate for tests, its own authority, for the name ``extender.test``; of no other use."""
+"""A self-signed certificate for tests, with the name ``extender.test``."""
 
 from __future__ import annotations
 

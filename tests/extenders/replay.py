@@ -1,4 +1,4 @@
-"""Re-deciding a journal: the same records must give the same decisions, without any extender."""
+"""Repeats the decisions of a journal, which must be equal without any extender."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Any
 from asched.cycle.decide import Decider
 from asched.framework.interface import Plugin
 from asched.journal import open_journal
-from asched.testing import invariants
 from asched.state.cluster import ClusterState
 from asched.state.fold import Fold
 from asched.state.records import DECISIONS, AnyRecord
+from asched.testing import invariants
 from tests.daemon.world import World, registry_with
 
 

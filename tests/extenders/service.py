@@ -1,4 +1,4 @@
-"""An extender for tests: a real HTTP server on loopback that answers as it is told."""
+"""An extender for tests: a scripted HTTP server on loopback."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ Handler = Callable[[Json], Awaitable[Json]]
 
 
 def names_of(question: Json) -> list[str]:
-    """The nodes of a question, whichever way it names them."""
+    """The node names of a request in either form."""
     if question["NodeNames"] is not None:
         return list(question["NodeNames"])
     return [item["metadata"]["name"] for item in question["Nodes"]["items"]]
 
 
 class Service:
-    """What answers by verb, and what was asked. A verb without an answer is a 404."""
+    """Handlers by verb, and received requests. A verb without a handler returns 404."""
 
     def __init__(self) -> None:
         self.url = ""
@@ -43,7 +43,7 @@ class Service:
         self.answers[verb] = answered
 
     def answer_when_released(self, verb: str, handler: Callable[[Json], Json]) -> anyio.Event:
-        """As :meth:`answer`; but every question waits until the event that comes back is set."""
+        """As :meth:`answer`, but each request waits until the returned event is set."""
         release = anyio.Event()
 
         async def answered(question: Json) -> Json:
@@ -54,7 +54,7 @@ class Service:
         return release
 
     def pass_only(self, *names: str, reason: str = "refused by the extender") -> None:
-        """Filter: these nodes pass, where they are in question."""
+        """Filter: these nodes pass if they are in the request."""
 
         def handler(question: Json) -> Json:
             asked = names_of(question)
@@ -89,7 +89,7 @@ class Service:
         return web.json_response(answer)
 
     def config(self, **fields: Json) -> str:
-        """A configuration with this as its only extender, asked for node names."""
+        """A configuration with this extender only, with node names."""
         return config_of({"urlPrefix": self.url, "nodeCacheCapable": True} | fields)
 
 

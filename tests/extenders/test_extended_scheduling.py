@@ -1,4 +1,4 @@
-"""The daemon with an extender: what it answers counts, and its troubles stay its own."""
+"""The daemon with an extender: results, and isolation of its failures."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ async def test_rejections_are_counted_and_any_event_requeues(
             )
             assert w.condition("p")["reason"] == "Unschedulable"
             service.pass_only("n0")
-            # An extender cannot say what may help, so this may: kube-scheduler's rule.
+            # Extenders have no queueing hints, so any event requeues, as in kube-scheduler.
             w.cluster.create("namespaces", {"metadata": {"name": "unrelated"}})
             await w.until(lambda: w.node_of("p") == "n0")
         (rejected,) = of(await replayed(w), Rejected)
@@ -86,7 +86,7 @@ async def test_scores_are_scaled_and_weighted(tmp_path: Path) -> None:
             await w.until(lambda: not w.unbound())
         assert w.node_of("p") == "n1"
         (assigned,) = of(await replayed(w), Assigned)
-        # Equal nodes but for the extender's word: 10 * 7 * (100 / 10) above the others.
+        # The nodes differ only in the extender's score: 10 * 7 * (100 / 10).
         async with w.daemon():
             w.cluster.delete("pods", "p", namespace="default", grace_period_s=0)
             w.add_pod("alone")
@@ -116,7 +116,7 @@ async def test_filters_run_in_sequence_and_scores_concurrently(
         second.score(n2=4, n3=1)
         verbs = {"nodeCacheCapable": True, "prioritizeVerb": "prioritize", "weight": 1} | FILTER
         config = config_of(
-            # The ignorable one is asked last wherever it stands.
+            # Ignorable extenders are called last.
             {"urlPrefix": second.url, "ignorable": True} | verbs,
             {"urlPrefix": first.url} | verbs,
         )
@@ -145,7 +145,7 @@ async def test_managed_resources_select_pods(
             w.add_pod("plain")
             w.add_pod("managed", containers=[{"name": "c", "image": "app", "resources": slots}])
             await w.until(lambda: not w.unbound())
-        # No node offers the resource, and yet the pod is placed: only the extender counts it.
+        # The pod is placed though no node has the resource: only the extender counts it.
         assert w.node_of("managed") == "n1"
         assert service.pods_asked("filter") == ["managed"]
 
@@ -169,7 +169,7 @@ async def test_extender_without_cache_receives_nodes(tmp_path: Path) -> None:
         pod = question["Pod"]
         assert pod["metadata"]["labels"] == {"app": "x"}
         assert pod["metadata"]["uid"] == w.pod("p")["metadata"]["uid"]
-        # Defaults that the model leaves out are what a decoder in Go would miss.
+        # A decoder in Go needs defaults that the model omits.
         assert pod["spec"]["schedulerName"] == "default-scheduler"
         assert pod["spec"]["containers"][0]["resources"]["requests"] == {"cpu": "100m"}
 
@@ -225,7 +225,7 @@ async def test_failed_extender_fails_attempt(tmp_path: Path, trouble: Any, messa
             await w.until(lambda: bool(w.message("p")))
             assert w.message("p") == message.format(url=service.url)
             assert w.condition("p")["reason"] == "SchedulerError"
-            # After its backoff the pod is tried again, and what is mended then counts.
+            # After its backoff the pod is retried with the repaired extender.
             service.pass_only("n1")
             await w.until(lambda: w.node_of("p") == "n1")
         decisions = await replayed(w)
@@ -355,7 +355,7 @@ async def test_stop_does_not_wait_for_extender(tmp_path: Path) -> None:
 
 
 async def test_slow_binder_delays_only_its_pods(tmp_path: Path) -> None:
-    """While an extender takes its time to bind some pods, others are decided for and bound."""
+    """Other pods are decided and bound while an extender binds slowly."""
     async with serving() as service, world(tmp_path, nodes=2, cpu="64") as w:
 
         def bind(question: Any) -> Any:
@@ -370,7 +370,7 @@ async def test_slow_binder_delays_only_its_pods(tmp_path: Path) -> None:
         async with w.daemon(service.config(bindVerb="bind", managedResources=managed)):
             for number in range(20):
                 w.add_pod(f"slow-{number}", containers=[container])
-            # As many as are bound at once wait already.
+            # The limit of concurrent bindings is reached.
             await w.until(lambda: len(service.questions) == MAX_CONCURRENT_CALLS)
             w.add_pods(50, "quick")
             await w.until(lambda: all(name.startswith("slow") for name in w.unbound()))
@@ -461,7 +461,7 @@ async def test_failed_ignorable_binder_falls_back_to_plugins(tmp_path: Path) -> 
 
 
 async def test_records_are_small(tmp_path: Path) -> None:
-    """A question about many nodes takes bits, not names."""
+    """A request for many nodes is recorded as bits, not names."""
     async with serving() as service, world(tmp_path, nodes=300) as w:
         service.pass_only("n2", "n299")
         service.score(n2=1)

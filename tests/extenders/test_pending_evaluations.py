@@ -1,4 +1,4 @@
-"""Questions and answers in the state: what they say of which node, whatever happens meanwhile."""
+"""Pending extender calls and results in the state."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def answer(passed: bytes, *refused: ExtenderFailedNodes, extender: int = 0) -> E
 
 
 def verdicts(answers: FilterResults) -> dict[int, str]:
-    """Row to what was said: ``ok``, or the code and reasons."""
+    """Result by row: ``ok``, or the code and reasons."""
     codes, about = answers.column(8)
     found = {}
     for row in np.flatnonzero(about).tolist():
@@ -76,7 +76,7 @@ def test_positions_refer_to_request() -> None:
     evaluation = asked(1, 3, 4, 6)
     no_gpu = ExtenderFailedNodes("no gpu", places(4, 1))
     never = ExtenderFailedNodes("never", places(4, 0, 2), unresolvable=True)
-    # What passes is not refused, whatever is said of it elsewhere.
+    # A passed node is not rejected, whatever the other fields contain.
     evaluation.add(answer(places(4, 2), no_gpu, never))
     assert verdicts(evaluation.filters[0]) == {
         1: "UnschedulableAndUnresolvable: never",
@@ -162,7 +162,7 @@ def asked_about() -> Scheduling:
     scheduling.apply(r.ProfilesLoaded(profiles, extenders=extenders))
     scheduling.see(a_node("n"), a_pod("p", {"cpu": "9"}))
     assert isinstance(the_one(scheduling.decide()), r.Rejected)
-    # This time somebody has to be asked.
+    # This time an extender must be called.
     scheduling.see(a_node("m", {"cpu": "9", "pods": "9"}))
     scheduling.pass_time(60)
     assert isinstance(the_one(scheduling.decide()), ExtenderCallRequested)

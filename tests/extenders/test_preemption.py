@@ -1,4 +1,4 @@
-"""Extenders in preemption: they may veto nodes and choose other victims."""
+"""Extenders in preemption: they can reject nodes and choose other victims."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ async def crowded(w: World, config: str) -> None:
 
 
 def victims_of(question: Json) -> dict[str, set[str]]:
-    """Node to the names of victims, of a question that names them by whole pods."""
+    """Names of victims by node, of a request with complete pods."""
     return {
         node: {pod["metadata"]["name"] for pod in victims["Pods"]}
         for node, victims in question["NodeNameToVictims"].items()
@@ -49,7 +49,7 @@ async def test_extender_selects_node_and_victims(tmp_path: Path) -> None:
     async with serving() as service, world(tmp_path) as w:
         config = service.config(nodeCacheCapable=False, **PREEMPT)
         await crowded(w, config)
-        # On n1, and not the least important pod there, which the scheduler would have taken.
+        # On n1, and not the least important pod, which the scheduler would choose.
         uid = uid_of(w, "n1-2")
         service.answer(
             "preempt",

@@ -1,4 +1,4 @@
-"""TLS with extenders: who is trusted, who we are, and settings that cannot work."""
+"""TLS with extenders: trusted servers, client certificates, invalid settings."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ async def test_client_certificate_from_files_or_data(tmp_path: Path) -> None:
             key_file=str(tmp_path / "key.pem"),
         )
         assert await passed(service.url, files) == {"n0"}
-        # Data wins over files, which need not even be there.
+        # Data takes precedence over files, which may be missing.
         data = ExtenderTLS(
             server_name=NAME,
             ca_data=CA,

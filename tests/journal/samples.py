@@ -10,7 +10,7 @@ from asched.state.records import AnyRecord, Assigned, Bound, ObjectObserved, Tur
 
 
 def turn(number: int, pods: int = 2) -> list[AnyRecord]:
-    """A batch: the turn, and ``pods`` decisions; its records say which turn they are of."""
+    """A batch of a turn: its start, and ``pods`` decisions that depend on ``number``."""
     decided: list[AnyRecord] = [
         Assigned(f"default/web-{pod}", f"uid-{pod}", f"node-{number}", number, 3)
         for pod in range(pods)
@@ -28,7 +28,7 @@ def mixed() -> list[AnyRecord]:
 
 
 async def verified_head(store: JournalStore) -> Head:
-    """Check the whole chain of ``store``; the head it leads to."""
+    """Verify the chain of ``store`` and return its head."""
     head = GENESIS
     async for sealed in store.batches():
         head = verify(sealed, head)

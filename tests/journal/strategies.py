@@ -62,7 +62,7 @@ def _of_type(annotation: Any) -> st.SearchStrategy[Any]:
 
 @cache
 def struct(struct_type: type[S]) -> st.SearchStrategy[S]:
-    """Instances of ``struct_type``: each field with a default is drawn or left out."""
+    """Instances of ``struct_type``: each field with a default is drawn or omitted."""
 
     def build() -> st.SearchStrategy[S]:
         hints = get_type_hints(struct_type)

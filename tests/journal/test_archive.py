@@ -62,7 +62,7 @@ async def test_archive_moves_batches_before_checkpoint(
         await fill(store, 5, 17, 24)
         before = await verify_journal(store)
         segments = await move(store, folder, before_ns=60)
-        # Batches 1 to 6 are old enough; the last checkpoint among them is in batch 6.
+        # Batches 1 to 6 are old enough; their last checkpoint is in batch 6.
         assert [(s.first_seq, s.last_seq) for s in segments] == [(1, 6), (7, 12), (13, 15)]
         assert files_in(folder) == [s.file for s in segments]
         assert await store.archived() == segments[-1].head
@@ -74,7 +74,7 @@ async def test_archive_moves_batches_before_checkpoint(
         assert (after.head, after.records, after.archived_seq) == (before.head, 9, 15)
         both = await verify_journal(store, archive=folder)
         assert (both.head, both.records, both.archived_seq) == (before.head, 24, 0)
-        # And it goes on.
+        # Appends continue.
         assert await store.append(turn(8), written_at_ns=80, first_seq=25) == (25, 27)
         assert [s.segment for s in await move(store, folder, before_ns=1000)] == [4]
         assert (await verify_journal(store, archive=folder)).records == 27
@@ -137,7 +137,7 @@ async def test_archive_without_checkpoint_raises_error(tmp_path: Path) -> None:
 
 @pytest.fixture
 async def archived(tmp_path: Path) -> Path:
-    """The file of a journal with two segments in the folder ``archive`` beside it."""
+    """The file of a journal with two segments in the directory ``archive`` next to it."""
     path = tmp_path / "journal.db"
     async with open_journal(str(path)) as store:
         await fill(store, 7, 16)

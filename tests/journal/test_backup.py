@@ -1,4 +1,4 @@
-"""``asched journal backup``: a whole journal, whatever is written meanwhile, and the way back."""
+"""``asched journal backup``: consistent copies during appends, and their use."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_backup_of_postgresql_is_rejected() -> None:
 
 
 async def test_backup_during_appends_is_consistent(tmp_path: Path) -> None:
-    """Each copy verifies by itself and ends with a batch that was whole."""
+    """Each copy verifies by itself and ends with a complete batch."""
     source = tmp_path / "journal.db"
     async with open_journal(str(source)) as store:
         await store.claim("writer", claimed_at_ns=0)
@@ -85,7 +85,7 @@ async def test_backup_during_appends_is_consistent(tmp_path: Path) -> None:
 
 
 def restore(journal: Path, copy: Path) -> None:
-    """Put the copy in place of a journal, with all that SQLite keeps beside that."""
+    """Replace a journal, including SQLite's other files, with the copy."""
     for suffix in ("", "-wal", "-shm"):
         Path(f"{journal}{suffix}").unlink(missing_ok=True)
     copy.rename(journal)

@@ -1,4 +1,4 @@
-"""Checkpoints: who may write them, which ones stay, and what an archived journal needs of them."""
+"""Checkpoints: permission to write, pruning, archived journals, and missing plugins."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ from tests.state.description import describe
 from tests.state.objects import a_node, a_pod
 from tests.state.profiles import DEFAULT, ESSENTIAL, profile_of
 
-# -- who may write them ---------------------------------------------------------------------------
+# -- permission to write --------------------------------------------------------------------------
 
 
 async def test_deposed_writer_cannot_change_checkpoints(open_store: OpenStore) -> None:
@@ -68,7 +68,7 @@ async def test_deposed_writer_cannot_change_checkpoints(open_store: OpenStore) -
     kept = await new.load_checkpoint()
     assert kept is not None
     assert kept.blob == b"of the old"
-    # Who only reads may keep what it read; ``asched checkpoint`` does.
+    # A reader may save checkpoints, as ``asched checkpoint`` does.
     await reader.save_checkpoint(1, b"read")
     await new.save_checkpoint(2, b"new")
     assert [mark.seq for mark in await old.checkpoint_marks()] == [1, 2, 3]
@@ -84,7 +84,7 @@ async def test_drop_checkpoints(store: JournalStore) -> None:
     assert [mark.seq for mark in await store.checkpoint_marks()] == [2]
 
 
-# -- which ones stay ------------------------------------------------------------------------------
+# -- pruning --------------------------------------------------------------------------------------
 
 
 @given(st.sets(st.integers(1, 10**8), max_size=60).map(sorted))
@@ -99,7 +99,7 @@ def test_pruning_keeps_ends_and_bounds_gaps(seqs: list[int]) -> None:
 
 
 def test_pruning_keeps_few_checkpoints_of_long_journal() -> None:
-    """As a daemon does: after each checkpoint those that are too many go."""
+    """Prune after each checkpoint, as a daemon does."""
     every, kept = 50_000, []
     for seq in range(every, 100_000_000, every):
         kept.append(seq)
@@ -107,7 +107,7 @@ def test_pruning_keeps_few_checkpoints_of_long_journal() -> None:
         kept = [s for s in kept if s not in dropped]
         assert len(kept) < 500
         if seq == 1_000_000:
-            # Anything in a journal of a million records is near one of them.
+            # Every record of a million is near a checkpoint.
             assert max(b - a for a, b in pairwise(kept)) <= 2 * every
     assert kept[0] == every
     assert [kept[-1] - s for s in kept[-8:]] == [every * n for n in range(7, -1, -1)]
@@ -127,11 +127,11 @@ async def test_pruning_keeps_other_checkpoints(store: JournalStore) -> None:
     await verify_journal(store)
 
 
-# -- what an archived journal needs ---------------------------------------------------------------
+# -- archived journals ----------------------------------------------------------------------------
 
 
 async def fill(store: JournalStore) -> list[AnyRecord]:
-    """A batch a turn, written at the turn's time. Returns all records."""
+    """Append a batch per turn, written at the turn's time. Returns all records."""
     records = busy_history(Random(8)).records
     await store.claim("test", claimed_at_ns=0)
     batch: list[AnyRecord] = []
@@ -178,10 +178,10 @@ async def test_records_after_archive_boundary_can_be_folded(
         assert await explain(store, PodName.parse(late), REGISTRY.load) is not None
         with pytest.raises(ArchivedError):
             await replay(store, REGISTRY, first_seq=1)
-        # Without being told where, it begins where it can.
+        # Without an archive, it starts at the first stored record.
         report = await replay(store, REGISTRY)
         assert (report.equal, report.first_seq) == (True, boundary + 1)
-        # A daemon that starts now.
+        # A daemon starts.
         fold, kept_seq = await nearest(store, REGISTRY.load)
         async for stored in store.read(kept_seq):
             fold.apply(stored.record)
@@ -244,11 +244,11 @@ async def test_checkpoint_is_state_at_its_record(store: JournalStore) -> None:
     assert found.blob == checkpoint_of(whole.state)
 
 
-# -- where a plugin is missing --------------------------------------------------------------------
+# -- missing plugins ------------------------------------------------------------------------------
 
 
 class Doorkeeper(PreEnqueuePlugin):
-    """Keeps out pods that say that they are closed."""
+    """Rejects pods with the label ``closed`` at PreEnqueue."""
 
     name: ClassVar[str] = "Doorkeeper"
     api_version: ClassVar[int] = 1
@@ -262,7 +262,7 @@ WITH = WITHOUT.including(Doorkeeper)
 
 
 def guarded_history() -> Scheduling:
-    """``secret`` is kept out by a plugin that was then installed."""
+    """A plugin that was installed at that time rejected ``secret``."""
     history = Scheduling(*DEFAULT, Doorkeeper)
     history.see(a_node("n0"), a_pod("secret", labels={"closed": "1"}))
     history.decide()
@@ -273,7 +273,7 @@ def guarded_history() -> Scheduling:
 
 
 async def test_checkpoint_without_plugin_is_rejected(store: JournalStore) -> None:
-    """Without it nobody kept ``secret`` out: who has the plugin would go on from a wrong queue."""
+    """Without the plugin ``secret`` is in the active queue, which differs from the real state."""
     history = guarded_history()
     await store.append(history.records, written_at_ns=1)
     for every in (None, 2):
@@ -281,20 +281,20 @@ async def test_checkpoint_without_plugin_is_rejected(store: JournalStore) -> Non
             await write_checkpoints(store, WITHOUT.load, every=every)
     with pytest.raises(IncompleteStateError):
         await checkpoint_before(store, WITHOUT.load, 2)
-    # What comes before the profile needs no plugin.
+    # Records before the profile need no plugin.
     assert [mark.seq for mark in await store.checkpoint_marks()] == []
 
     assert await write_checkpoints(store, WITH.load) == [len(history.records)]
     fold, _ = await nearest(store, WITH.load)
     assert [*fold.state.queue.gated] == ["default/secret"]
     assert describe(fold.state) == describe(history.state)
-    # It is there already: nothing needs to be made without the plugin.
+    # The checkpoint exists, so the plugin is not needed.
     assert await checkpoint_before(store, WITHOUT.load, 2) == len(history.records)
     assert await write_checkpoints(store, WITHOUT.load) == []
 
 
 async def test_checkpoint_is_saved_with_complete_profiles(store: JournalStore) -> None:
-    """A plugin that nobody has any more is in the way only while it was in use."""
+    """A missing plugin prevents checkpoints only while a profile uses it."""
     history = Scheduling(*DEFAULT)
     history.see(a_node("n0"))
     before = len(history.records)

@@ -126,7 +126,7 @@ def test_upcast_applies_only_missing_steps(newest: int) -> None:
     def step_from(number: int) -> Upcaster:
         def step(raw: dict[str, Any]) -> dict[str, Any]:
             taken.append(number)
-            assert raw.pop(f"v{number}") == number  # the form that this step was written for
+            assert raw.pop(f"v{number}") == number  # the form of this step
             return {**raw, f"v{number + 1}": number + 1} if number + 1 < newest else raw
 
         return step
@@ -147,7 +147,7 @@ def test_upcast_applies_only_missing_steps(newest: int) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_upcast_record_of_any_kind_is_encoded_in_new_version(kind: str) -> None:
-    """A step that undoes what version 1 was given: every kind goes through raw JSON unharmed."""
+    """A step that reverts a change of version 1: every kind survives the raw JSON."""
     codec = Codec({kind: (lambda raw: {k: v for k, v in raw.items() if k != "once"},)})
 
     @given(struct(KINDS[kind]))

@@ -1,4 +1,4 @@
-"""``asched journal`` as its users see it."""
+"""The commands ``asched journal`` and ``asched checkpoint``."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def run(*args: str | Path) -> tuple[int, str, str]:
 
 
 async def write_journal(path: Path) -> None:
-    """A batch of 3 records a day from 1970-01-01 on, and one of 4; a checkpoint on the third."""
+    """A batch of 3 records a day from 1970-01-01 on, and one of 4; with a checkpoint on the third."""
     async with open_journal(str(path)) as store:
         await store.claim("node-a", claimed_at_ns=0)
         for day in range(4):
@@ -145,7 +145,7 @@ def test_stats(path: Path) -> None:
 
 
 async def write_clock(path: Path) -> None:
-    """As many records and batches, but such as can be folded."""
+    """The same numbers of batches, with records that can be folded."""
     async with open_journal(str(path)) as store:
         await store.claim("node-a", claimed_at_ns=0)
         for day, records in enumerate((3, 3, 3, 3, 4)):
@@ -191,7 +191,7 @@ async def write_turns(path: Path) -> None:
 
 
 def test_inconsistent_journal_is_not_archived(path: Path, tmp_path: Path) -> None:
-    """No state could be kept for what stays."""
+    """No checkpoint can be saved for the remaining records."""
     anyio.run(tamper, str(path), "DELETE FROM journal_checkpoint")
     code, out, err = run("archive", "--before", "1970-01-04", "--to", tmp_path, "--journal", path)
     assert (code, out) == (1, "")

@@ -1,4 +1,4 @@
-"""What every store does. Each test runs once for each kind of store."""
+"""The contract of stores. Each test runs for each kind of store."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ async def test_repeated_append_is_stored_once(store: JournalStore) -> None:
     first = await store.append(turn(1), written_at_ns=1, first_seq=1)
     assert await store.append(turn(1), written_at_ns=1, first_seq=1) == first
     second = await store.append(turn(2), written_at_ns=2, first_seq=4)
-    # Also when others followed.
+    # Also if other batches followed.
     assert await store.append(turn(1), written_at_ns=1, first_seq=1) == first
     assert await store.append(turn(2), written_at_ns=2, first_seq=4) == second
     assert await everything(store) == turn(1) + turn(2)
@@ -123,7 +123,7 @@ async def test_repeated_append_is_stored_once(store: JournalStore) -> None:
         (turn(2), 1, 1),  # other records
         (turn(1)[:2], 1, 1),  # fewer
         (turn(1), 2, 1),  # at another time
-        (turn(1)[1:], 1, 2),  # not where a batch starts
+        (turn(1)[1:], 1, 2),  # not the start of a batch
         (turn(1), 1, 5),  # beyond the end
         (turn(1), 1, 0),
     ],
@@ -147,7 +147,7 @@ async def test_only_newest_writer_appends(open_store: OpenStore) -> None:
     assert await new.claim("new", claimed_at_ns=2) == 2
     with pytest.raises(FencedError, match="claimed"):
         await old.append(turn(2), written_at_ns=2)
-    with pytest.raises(FencedError):  # not even a repetition of what is stored
+    with pytest.raises(FencedError):  # not even a repetition
         await old.append(turn(1), written_at_ns=1, first_seq=1)
     await new.append(turn(3), written_at_ns=3, first_seq=4)
     with pytest.raises(FencedError):
@@ -298,7 +298,7 @@ async def test_reopened_journal_has_all_data(open_store: OpenStore) -> None:
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 async def test_any_records_round_trip(store: JournalStore, batches: list[list[AnyRecord]]) -> None:
-    """The same appends give the same content and, started equal, the same chain as in memory."""
+    """The same appends result in the same content and chain as in memory."""
     before = (await store.head()).seq
     for number, batch in enumerate(batches):
         await store.append(batch, written_at_ns=number)

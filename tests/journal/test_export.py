@@ -1,4 +1,4 @@
-"""Exports for analysis."""
+"""Exports as JSON lines and Parquet."""
 
 from __future__ import annotations
 

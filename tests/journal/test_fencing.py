@@ -1,4 +1,4 @@
-"""One writer at a time, between processes, and enforced by the database."""
+"""One writer at a time: between processes, and enforced by the database."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 class Writer:
-    """Another process that writes; see :mod:`tests.journal.obedient_writer`."""
+    """Another process that writes; see :mod:`tests.journal.scripted_writer`."""
 
     def __init__(self, process: Process) -> None:
         assert process.stdout is not None
@@ -40,7 +40,7 @@ class Writer:
         return line
 
     async def append(self, number: int) -> str:
-        """What it says of an append."""
+        """Its response to an append."""
         assert self._process.stdin is not None
         await self._process.stdin.send(f"{number}\n".encode())
         return await self.line()
@@ -48,7 +48,7 @@ class Writer:
 
 @asynccontextmanager
 async def writer(url: str, name: str) -> AsyncIterator[Writer]:
-    command = [sys.executable, "-m", "tests.journal.obedient_writer", url, name]
+    command = [sys.executable, "-m", "tests.journal.scripted_writer", url, name]
     async with await anyio.open_process(command, cwd=ROOT, stderr=None) as process:
         yield Writer(process)
         assert process.stdin is not None
@@ -62,7 +62,7 @@ async def test_deposed_process_is_rejected(database_url: str) -> None:
         assert await old.append(1) == "records 1 to 3"
         async with writer(database_url, "new") as new:
             assert await new.line() == "epoch 2"
-            # Neither before the new one wrote nor after, nor at any later time.
+            # Before and after the first append of the new writer, and later.
             assert await old.append(2) == "FencedError"
             assert await new.append(3) == "records 4 to 6"
             assert await old.append(4) == "FencedError"
@@ -108,7 +108,7 @@ async def test_database_rejects_statement(claimed_twice: str, statement: str, re
 
 @pytest.fixture
 async def claimed_twice(database_url: str) -> str:
-    """A journal of one batch of the first of two writers."""
+    """A journal with two writers and one batch, of the first one."""
     async with open_journal(database_url) as store:
         await store.claim("old", claimed_at_ns=1)
         await store.append(turn(1), written_at_ns=1)
@@ -119,7 +119,7 @@ async def claimed_twice(database_url: str) -> str:
 async def test_append_waits_for_concurrent_claim(
     new_postgres_database: NewDatabase,
 ) -> None:
-    """PostgreSQL runs transactions side by side: the trigger's lock keeps them in order."""
+    """PostgreSQL runs transactions concurrently; the trigger's lock serializes them."""
     url = await new_postgres_database()
     async with open_journal(url) as store:
         await store.claim("old", claimed_at_ns=1)

@@ -1,4 +1,4 @@
-"""A writer killed at any moment leaves whole batches, all it was told were durable, chained."""
+"""A writer killed at any moment leaves complete batches, including all acknowledged ones."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ async def run_until_killed(url: str, batches: int, more_bytes: int) -> int:
             reported += chunk
             if reported.count(b"\n") >= batches:
                 break
-        # The next append may have got anywhere: wait for a size that it reaches in its midst.
+        # Wait for a size that the next append reaches while it writes.
         start_bytes = wal_bytes(url)
         while process.returncode is None:
             await anyio.lowlevel.checkpoint()
             if not start_bytes <= wal_bytes(url) < start_bytes + more_bytes:
-                break  # far enough, or the WAL began anew
+                break  # far enough, or the WAL was restarted
         process.send_signal(signal.SIGKILL)
         async for chunk in process.stdout:
             reported += chunk

@@ -1,4 +1,4 @@
-"""What is PostgreSQL's own: servers that are not there, lost connections, settings, the driver."""
+"""PostgreSQL: missing servers, lost connections, settings, the driver."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.journal.samples import turn, verified_head
 
 
 async def refusal(url: str, *, read_only: bool = False) -> str:
-    """Why ``url`` cannot be opened: one line."""
+    """The one-line error of opening ``url``."""
     with pytest.raises(JournalError) as raised:
         async with open_journal(url, read_only=read_only):
             pytest.fail("it opened")
@@ -142,7 +142,7 @@ async def test_suspended_writer_does_not_block_claim(
         await sleeper.execute(
             text("SELECT pg_advisory_xact_lock(1634952040, hashtext(current_schema()))")
         )
-        # So long nobody holds it who is awake; the server's own clock decides.
+        # Longer than a running process holds it, by the server's clock.
         await sleeper.execute(text("SELECT pg_sleep(1.1)"))
         with anyio.fail_after(60):
             assert await store.claim("successor", claimed_at_ns=1) == 1

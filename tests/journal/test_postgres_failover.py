@@ -1,4 +1,4 @@
-"""A database that cannot be reached, or not be written, for a while: nothing ends of that."""
+"""A database that is unreachable or read-only for a while: the daemon survives."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Heal = Callable[[], Awaitable[None]]
 
 
 class _Healing:
-    """The trouble is over at the third pause; none of them lasts."""
+    """The failure ends at the third delay; delays take no time."""
 
     def __init__(self, heal: Heal) -> None:
         self.pauses = 0
@@ -35,16 +35,15 @@ class _Healing:
 
 
 class HealingEngineClock(_Healing, SystemClock):
-    """Of an engine that waits to append."""
+    """The clock of an engine that waits to append."""
 
 
 class HealingClock(_Healing, SystemClock):
-    """Of a start that waits to open the journal."""
+    """The clock of a start that waits to open the journal."""
 
 
 class Standby:
-    """Turns a database into one that can only be read, and back, as a failover does to an
-    address."""
+    """Makes a database read-only, and writable again, as a failover."""
 
     def __init__(self, url: str) -> None:
         self._url = make_url(url)
@@ -58,7 +57,7 @@ class Standby:
         )
 
     async def promote(self) -> None:
-        """Sessions that exist remain as they are: they belong to the server that was demoted."""
+        """Existing sessions do not change: they belong to the demoted server."""
         name = self._url.database
         await self._execute(f'ALTER DATABASE "{name}" RESET default_transaction_read_only')
 
@@ -88,7 +87,7 @@ async def test_leader_waits_for_failover(url: str) -> None:
         await commits.append(turn(1), 1)
         await database.demote()
         assert await commits.append(turn(2), 2) == 6
-        # The connection that broke, and then, anew each time, one that can only read.
+        # The broken connection, and then a new read-only one each time.
         assert commits.failures == clock.pauses
         assert clock.pauses >= 3
         assert not commits.unwritable()

@@ -39,11 +39,11 @@ from tests.journal.conftest import NewDatabase
 from tests.journal.samples import turn, verified_head
 from tests.journal.test_fencing import until_somebody_waits
 
-PATIENCE_S = 60.0
+TIMEOUT_S = 60.0
 
 
 class Moment(Enum):
-    """When the fault comes."""
+    """The statement at which the fault occurs."""
 
     BATCH = "BEFORE INSERT ON journal_batch FOR EACH ROW"
     RECORDS = "AFTER INSERT ON journal_record FOR EACH STATEMENT"
@@ -55,7 +55,7 @@ OF_AN_APPEND = (Moment.BATCH, Moment.RECORDS, Moment.COMMIT)
 
 
 class Faults:
-    """Puts faults into a database, and takes them out."""
+    """Injects faults into a database, and removes them."""
 
     def __init__(self, url: str) -> None:
         self._url = make_url(url)
@@ -71,7 +71,7 @@ class Faults:
             await connection.close()
 
     async def put(self, moment: Moment, what: str) -> None:
-        """``what`` is done by the server at the moment."""
+        """Have the server run ``what`` at the moment."""
         kind = "CONSTRAINT TRIGGER" if moment is Moment.COMMIT else "TRIGGER"
         await self._execute(
             f"CREATE FUNCTION fault() RETURNS trigger LANGUAGE plpgsql AS $$"
@@ -88,7 +88,7 @@ def raising(sqlstate: str) -> str:
 
 
 KILL = "PERFORM pg_terminate_backend(pg_backend_pid()); PERFORM pg_sleep(0)"
-"""The server's process that works for us ends, as after a crash or an operator's order."""
+"""End the server process of the connection, as after a crash or by an administrator."""
 
 
 @pytest.fixture
@@ -108,7 +108,7 @@ async def until_stored(store: JournalStore, number: int) -> tuple[int, int]:
     """The same append again and again, as a daemon repeats it: idle connections that broke as well
     are found out one by one."""
     first_seq = 3 * number - 2
-    with anyio.fail_after(PATIENCE_S):
+    with anyio.fail_after(TIMEOUT_S):
         while True:
             try:
                 return await store.append(turn(number), written_at_ns=number, first_seq=first_seq)
@@ -117,7 +117,7 @@ async def until_stored(store: JournalStore, number: int) -> tuple[int, int]:
 
 
 async def check(store: JournalStore, turns: int) -> None:
-    """Each batch is there once, and chained."""
+    """Each batch is stored once, and chained."""
     expected = [record for number in range(1, turns + 1) for record in turn(number)]
     assert [stored.record async for stored in store.read()] == expected
     assert await verified_head(store) == await store.head()
@@ -169,7 +169,7 @@ async def test_ended_server_process_is_atomic(
 async def test_late_commit_of_first_attempt_is_detected(
     url: str, store: JournalStore, same: bool
 ) -> None:
-    """The server has done all of it but the COMMIT when the repetition begins."""
+    """The server has done everything except the COMMIT when the repetition begins."""
     stored = turn(2 if same else 3)
     sealed = seal(await store.head(), [CODEC.encode(record) for record in stored], 1, 2)
 
@@ -192,7 +192,7 @@ async def test_late_commit_of_first_attempt_is_detected(
 
 
 async def test_archive_run_survives_lost_session(url: str, store: JournalStore) -> None:
-    """A long run says nothing on it, and what says nothing may be cut off on the way."""
+    """The session is idle during a long run, and may be cut off."""
     assert isinstance(store, SqlStore)
     held = "locktype = 'advisory' AND classid = 1634952041"
     engine = create_async_engine(url, poolclass=NullPool)
@@ -220,8 +220,8 @@ async def test_hanging_server_is_abandoned(
     for (pid,) in sessions:
         os.kill(pid, signal.SIGSTOP)
     try:
-        # Not what a command may take: it is not the last one that the store waits for.
-        with anyio.fail_after(PATIENCE_S / 2):
+        # Not the timeout of a command: the store waits for more than one.
+        with anyio.fail_after(TIMEOUT_S / 2):
             await store.close()
     finally:
         for (pid,) in sessions:
@@ -241,7 +241,7 @@ async def test_checkpoint_on_full_disk_changes_nothing(url: str, store: JournalS
 
 
 class RepairingClock(SystemClock):
-    """Somebody makes room while the daemon pauses for the n-th time."""
+    """The disk has space again at the n-th delay of the daemon."""
 
     def __init__(self, faults: Faults, pauses: int) -> None:
         super().__init__()
@@ -262,7 +262,7 @@ async def test_daemon_retries_and_continues(
     faults = Faults(url)
     await faults.put(moment, what)
     commits = Commits(store, RepairingClock(faults, pauses=3), Metrics(), next_seq=4, retry_s=1.0)
-    with anyio.fail_after(PATIENCE_S):
+    with anyio.fail_after(TIMEOUT_S):
         assert await commits.append(turn(2), 2) == 6
     assert commits.failures >= 3
     assert commits.error == ""

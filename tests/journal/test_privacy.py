@@ -11,7 +11,7 @@ from asched.state.records import Bound, Rejected
 from tests.daemon.world import World, world
 
 MARK = "s3cr3t"
-"""In every secret. No name, label, image or other thing that scheduling reads has it."""
+"""Part of every secret, and of no name, label, image or other data that scheduling reads."""
 
 Object = dict[str, Any]
 
@@ -121,14 +121,14 @@ async def test_journal_contains_no_secret(tmp_path: Path) -> None:
         assert {Bound, Rejected} <= kinds
     for content in (*written.values(), *files(w.journal).values()):
         assert MARK.encode() not in content
-    # They were searched where they would be: the pods themselves are there.
+    # The searched files contain the pods.
     everything = b"".join(written.values())
     assert b"does-not-fit" in everything
     assert b"csi.example.com" in everything
 
 
 def files(journal: Path) -> dict[str, bytes]:
-    """The database's files as they are now, also the log that SQLite writes ahead."""
+    """The bytes of the database's files, including the write-ahead log."""
     return {p.name: p.read_bytes() for p in journal.parent.glob(f"{journal.name}*")}
 
 

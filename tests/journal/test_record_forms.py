@@ -23,7 +23,7 @@ from tests.journal.record_forms import (
 
 
 def test_every_record_has_form_of_its_version() -> None:
-    """The lines of a failure say what to do."""
+    """The message of a failure names the remedy."""
     assert problems(stored_forms(), current_forms()) == []
 
 

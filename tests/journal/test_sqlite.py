@@ -1,4 +1,4 @@
-"""What is SQLite's own: files, paths, schemas, connections, a full disk."""
+"""SQLite: files, paths, schemas, connections, locks, a full disk."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tests.journal.samples import turn, verified_head
 
 
 async def refusal(url: str | Path, *, read_only: bool = False) -> str:
-    """Why ``url`` cannot be opened: one line."""
+    """The one-line error of opening ``url``."""
     with pytest.raises(JournalError) as raised:
         async with open_journal(str(url), read_only=read_only):
             pytest.fail("it opened")
@@ -221,7 +221,7 @@ async def test_full_disk_stores_nothing_and_recovers(tmp_path: Path) -> None:
         async with database.write() as connection:
             await connection.exec_driver_sql(f"PRAGMA max_page_count = {pages}")
 
-    await limit(1)  # SQLite takes that for the size it has
+    await limit(1)  # SQLite raises this to the present size
     for _ in range(2):
         with pytest.raises(JournalFullError, match="the disk is full"):
             await store.append(turn(2, 3000), written_at_ns=2, first_seq=4)

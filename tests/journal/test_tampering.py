@@ -1,4 +1,4 @@
-"""The database refuses changes; what somebody forces through all the same does not go unseen."""
+"""The database rejects changes, and forced changes are detected."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_triggers_reject_changes(path: Path, statement: str, reason: str) -> Non
 
 
 def tamper(path: Path, *statements: str) -> None:
-    """Change the file as somebody would who knows to drop the triggers first."""
+    """Change the file after dropping the triggers."""
     with closing(sqlite3.connect(path)) as connection:
         triggers = connection.execute("SELECT name FROM sqlite_schema WHERE type = 'trigger'")
         for (name,) in triggers.fetchall():
@@ -132,7 +132,7 @@ async def test_writer_with_stale_head_is_rejected(path: Path, database: SqliteDa
     await store.claim("test", claimed_at_ns=2)
     await store.append(turn(4), written_at_ns=4)
     sealed = [s async for s in store.batches(3)]
-    # As the writer of batch 4 would have it that forgot about batch 5.
+    # As the writer of batch 4 without knowledge of batch 5.
     with pytest.raises(ConflictError, match="does not follow"):
         await database.append(sealed[1])
     assert verify(sealed[0], GENESIS._replace(seq=9, batch=3, hash=sealed[0].batch.previous_hash))

@@ -1,4 +1,4 @@
-"""Whatever is changed in a copy of a journal, a verification names it."""
+"""Verification reports every change of a journal."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def engine_url(url: str) -> str:
 
 
 async def tamper(url: str, *statements: str) -> None:
-    """Change the database as somebody would who knows how to get past its triggers."""
+    """Change the database with its triggers disabled."""
     engine = create_async_engine(engine_url(url))
     async with engine.begin() as connection:
         if engine.dialect.name == "sqlite":
@@ -185,7 +185,7 @@ async def test_swapped_records_are_detected(path: Path, one: int, other: int) ->
 
 
 async def test_swapped_batches_are_detected(path: Path) -> None:
-    """With their records, renumbered so that nothing but the chain can tell."""
+    """With their records, renumbered so that only the chain reveals it."""
     statements = []
     for batch, to in ((2, -1), (3, 2), (-1, 3)):
         first_seq = 3 * to - 2
@@ -200,7 +200,7 @@ async def test_swapped_batches_are_detected(path: Path) -> None:
 
 
 def cut_off(batch: int, *, checkpoints: bool) -> list[str]:
-    """Remove all from ``batch`` on, and whatever remembers it."""
+    """Remove everything from ``batch`` on, including checkpoints."""
     tables = ["journal_batch", "journal_record"] + ["journal_checkpoint"] * checkpoints
     return [f"DELETE FROM {table} WHERE batch >= {batch}" for table in tables]
 
@@ -220,7 +220,7 @@ async def test_truncation_with_checkpoints_is_detected_by_trusted_head(
 ) -> None:
     kept = str((await proven(path)).head)
     await tamper(str(path), *cut_off(batch, checkpoints=True))
-    await proven(path)  # nothing inside can tell
+    await proven(path)  # undetectable without a trusted head
     assert "it once had record 18" in await fault(path, kept)
 
 

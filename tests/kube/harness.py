@@ -1,4 +1,4 @@
-"""A clock driven by hand, a sink that remembers, and a server that answers from a script."""
+"""A manual clock, a recording sink, and a scripted server."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from asched.kube.transport import Credentials
 from asched.model.resources import AnyObject, Resource, WatchedResource
 
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
-PATIENCE_S = 60.0
-"""How long a test waits for what must come; only a failing test ever waits that long."""
+TIMEOUT_S = 60.0
+"""Timeout of waits; only a failing test reaches it."""
 
 
 class ManualClock(Clock):
-    """Sleeping takes no time but moves the clock; a sleep beyond the horizon never ends."""
+    """A sleep advances the clock immediately; one beyond the horizon never ends."""
 
     def __init__(self, horizon_s: float = float("inf")) -> None:
         self.now_s = 0.0
@@ -47,7 +47,7 @@ class ManualClock(Clock):
         return BEGIN + timedelta(seconds=self.now_s)
 
     async def sleep(self, delay_s: float) -> None:
-        assert delay_s > 0, "a sleep that does not sleep is a busy loop"
+        assert delay_s > 0, "a sleep without duration is a busy loop"
         if self.now_s + delay_s > self.horizon_s:
             self.horizon_reached.set()
             await anyio.sleep_forever()
@@ -57,7 +57,7 @@ class ManualClock(Clock):
 
 
 class View:
-    """What a consumer of a sink knows: the diffing that the engine does, in its simplest form."""
+    """A sink that applies changes to its known objects, as the engine does."""
 
     def __init__(self) -> None:
         self.batches: list[Batch] = []
@@ -66,7 +66,7 @@ class View:
         self._news = anyio.Event()
 
     def put_changes(self, batch: Batch) -> None:
-        assert batch, "an empty batch is no news"
+        assert batch, "an empty batch"
         self.batches.append(batch)
         for change in batch:
             known = self._objects[change.resource]
@@ -84,7 +84,7 @@ class View:
         self._news = anyio.Event()
 
     async def until_room(self) -> None:
-        """There always is some."""
+        """There is always room."""
 
     def of(self, resource: WatchedResource) -> dict[str, AnyObject]:
         return self._objects[resource]
@@ -94,7 +94,7 @@ class View:
 
     async def until(self, holds: Callable[[], bool]) -> None:
         """Wait for batches until the condition holds."""
-        with anyio.fail_after(PATIENCE_S):
+        with anyio.fail_after(TIMEOUT_S):
             while not holds():
                 await self._news.wait()
 
@@ -114,16 +114,16 @@ class Asked(NamedTuple):
 
 
 class Answer(msgspec.Struct):
-    """One answer of the script."""
+    """One response of the script."""
 
     status: int = 200
     body: bytes | list[bytes] = b""
-    """A list is sent in as many chunks."""
+    """A list is sent as chunks."""
     headers: dict[str, str] = {}
     drop: bool = False
-    """Break the connection: after the chunks if there are some, else instead of an answer."""
+    """Break the connection, after the chunks if there are any."""
     hang: bool = False
-    """Never finish: the rest after the chunks, or the answer itself, does not come."""
+    """Never finish the response, after the chunks if there are any."""
 
 
 Script = Callable[[Asked], Answer]
@@ -152,7 +152,7 @@ def refusal(status: int, reason: str, message: str = "no", **headers: str) -> An
 
 
 class ScriptedServer:
-    """Answers what the script says and remembers what it was asked."""
+    """Responds as scripted and records requests."""
 
     def __init__(self, script: Script) -> None:
         self._script = script
@@ -197,7 +197,7 @@ class ScriptedServer:
 
 
 def in_turn(*answers: Answer) -> Script:
-    """The answers one after the other; the last one for ever."""
+    """The responses one after the other, the last one repeatedly."""
     left = list(answers)
 
     def script(_asked: Asked) -> Answer:
@@ -217,7 +217,7 @@ async def client_for(
     source: CredentialSource | None = None,
     budget: RequestBudget | None = None,
 ) -> AsyncIterator[ApiClient]:
-    """A client whose time and randomness the test owns."""
+    """A client with time and randomness controlled by the test."""
     authorization = f"Bearer {token}" if token else ""
     source = source or FixedCredentials(Credentials(url, authorization))
     async with open_client(
@@ -228,7 +228,7 @@ async def client_for(
 
 @asynccontextmanager
 async def running(work: Callable[[], Coroutine[Any, Any, None]]) -> AsyncIterator[None]:
-    """Something that runs for ever, running for as long as the block does."""
+    """Run an endless task during the block."""
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(work)
         yield

@@ -1,4 +1,4 @@
-"""Requests: what is sent again, what is not, and what refusals say."""
+"""Requests: retries, failures, credentials and rate limits."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ OK = Answer(body=b"{}")
 async def ask(
     clock: ManualClock, *answers: Answer, method: str = "GET", attempts: int = 5
 ) -> tuple[bytes | ApiError | NoResponseError, list[Asked]]:
-    """One request against answers in turn: what came of it and all that was asked."""
+    """Send one request to scripted responses; return its result and the received requests."""
     async with (
         ScriptedServer(in_turn(*answers)).run() as server,
         client_for(server.url, clock, retry=RetryPolicy(attempts=attempts)) as client,
@@ -131,7 +131,7 @@ async def test_requests_have_user_agent_and_accept_json() -> None:
     assert "Authorization" not in asked.headers
 
 
-# -- refusals ---------------------------------------------------------------------------------
+# -- failures ---------------------------------------------------------------------------------
 
 RECORDED = {
     "bad-token": (401, "Unauthorized"),
@@ -189,7 +189,7 @@ def test_body_without_status_gives_one_line_message(body: bytes, message: str) -
 
 
 class Tokens:
-    """Credentials whose token is another one each time."""
+    """Credentials with another token each time."""
 
     def __init__(self, url: str, *tokens: str, renew_at: datetime | None = None) -> None:
         self._url = url
@@ -260,7 +260,7 @@ async def test_token_is_renewed_before_expiry() -> None:
     assert [asked.headers["Authorization"] for asked in server.asked] == ["Bearer a", "Bearer b"]
 
 
-# -- patience ---------------------------------------------------------------------------------
+# -- backoff and rate limit -------------------------------------------------------------------
 
 
 @given(st.integers(0, 2**32), st.lists(st.none() | st.floats(0, 1e6), max_size=20))

@@ -1,4 +1,4 @@
-"""Lines, events and lists out of bytes, and what becomes of those that are broken."""
+"""Decoding of lines, events and lists, valid and invalid."""
 
 from __future__ import annotations
 

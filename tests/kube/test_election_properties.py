@@ -30,12 +30,12 @@ from asched.daemon.ha.election import (
 
 TIMING = LeaseTiming()
 PACE = 0.15
-"""How much faster or slower than the truth a clock may run: two differ by less than 15 to 10."""
+"""Relative error of clocks: two differ by less than 15 to 10."""
 UNTIL_S = 200.0
 
 
 class Store:
-    """A lease in an API server: what it does with a request, at the moment when it gets it."""
+    """A lease in an API server, which processes each request when it arrives."""
 
     def __init__(self) -> None:
         self.record: LeaseRecord | None = None
@@ -58,7 +58,7 @@ class Store:
 
 
 class Term(NamedTuple):
-    """From when to when, in true time, somebody would have taken itself for the leader."""
+    """An interval in true time in which a candidate considers itself the leader."""
 
     who: str
     begin_s: float
@@ -66,13 +66,13 @@ class Term(NamedTuple):
 
 
 class Candidate:
-    """An election and a clock of its own."""
+    """An election with its own clock."""
 
     def __init__(self, name: str, pace: float, offset_s: float) -> None:
         self._pace, self._offset_s = pace, offset_s
         self.paused_until_s = 0.0
         self.requests = 0
-        """Numbers what it waits for."""
+        """Numbers its wakeups."""
         self.election = Election(
             name, TIMING, lambda: datetime.now(UTC) - timedelta(days=365 * pace)
         )
@@ -85,7 +85,7 @@ class Candidate:
 
 
 class Simulation:
-    """Candidates, a store, and a network between them that loses and delays."""
+    """Candidates, a store, and a network that loses and delays messages."""
 
     def __init__(self, chance: Random, candidates: int) -> None:
         self._chance = chance
@@ -135,7 +135,7 @@ class Simulation:
     def _send(self, candidate: Candidate, request: LeaseRequest | None) -> None:
         candidate.requests += 1
         if request is None:
-            # This try is over.
+            # This attempt is over.
             period_s = TIMING.retry_period_s * self._chance.uniform(1.0, 2.2)
             self._in(period_s, lambda: self._begin(candidate))
             return
@@ -152,7 +152,7 @@ class Simulation:
 
         if self._chance.random() > self.trouble:
             self._in(self._delay_s(), arrive)
-        # Nobody waits for ever, but longer than a lease here: the rules must not depend on it.
+        # Requests time out later than a lease: the rules must not depend on the timeout.
         self._in(20.0, lambda: self._answer(candidate, number, request, RequestFailed(), sent_at_s))
 
     def _answer(
@@ -164,7 +164,7 @@ class Simulation:
         sent_at_s: float,
     ) -> None:
         if number != candidate.requests:
-            return  # it was answered, or given up
+            return  # it has a response, or timed out
         if self.now_s < candidate.paused_until_s:
             self._in(
                 candidate.paused_until_s - self.now_s,
@@ -181,7 +181,7 @@ class Simulation:
         self._send(candidate, following)
 
     def _cut_short(self, who: str) -> None:
-        """It knows now that it does not lead."""
+        """The candidate learns that it does not lead."""
         self.terms = [
             t._replace(end_s=min(t.end_s, self.now_s)) if t.who == who else t for t in self.terms
         ]

@@ -1,4 +1,4 @@
-"""The event recorder against the embedded API server: texts, series, pressure, the end."""
+"""The event recorder with the embedded API server: texts, series, overload, shutdown."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from asched.kube.events import NOTE_LIMIT_BYTES, EventRecorder, EventRecorderSet
 from asched.kube.pod_writer import PodRef
 from asched.kube.timing import RetryPolicy
 from tests.kube.harness import (
-    PATIENCE_S,
+    TIMEOUT_S,
     Answer,
     Asked,
     ManualClock,
@@ -44,11 +44,11 @@ class Stage:
 
     @property
     def events(self) -> list[dict[str, Any]]:
-        """As the core API shows them: the note is the message there."""
+        """In the form of the core API, in which the note is the message."""
         return self.cluster.list("events")
 
     async def sent(self, count: int) -> None:
-        with anyio.fail_after(PATIENCE_S):
+        with anyio.fail_after(TIMEOUT_S):
             while self.recorder.counts.sent + self.recorder.counts.failed < count:
                 await anyio.lowlevel.checkpoint()
 
@@ -65,7 +65,7 @@ async def stage(settings: EventRecorderSettings = QUICK) -> AsyncIterator[Stage]
         recorder = EventRecorder(client, "default-scheduler", "default-scheduler-host", settings)
         tasks.start_soon(recorder.run)
         yield Stage(server, recorder, clock)
-        await recorder.stop(deadline_s=PATIENCE_S)
+        await recorder.stop(deadline_s=TIMEOUT_S)
 
 
 async def test_events_have_kube_schedulers_texts() -> None:
@@ -210,7 +210,7 @@ async def test_stop_respects_deadline() -> None:
             recorder.scheduled(POD, "n1")
             recorder.scheduled(PodRef("a", "q", "u"), "n1")
             recorder.scheduled(PodRef("a", "r", "u"), "n1")
-            with anyio.fail_after(PATIENCE_S):
+            with anyio.fail_after(TIMEOUT_S):
                 while not server.asked:
                     await anyio.lowlevel.checkpoint()
             await recorder.stop(deadline_s=0.05)
@@ -239,8 +239,8 @@ async def test_new_events_are_pipelined() -> None:
         for pod in pods(20):
             recorder.scheduled(pod, "n")
         tasks.start_soon(recorder.run)
-        await recorder.stop(deadline_s=PATIENCE_S)
-    assert transport.lines == [8, 8, 4]
+        await recorder.stop(deadline_s=TIMEOUT_S)
+    assert transport.pipelines == [8, 8, 4]
     assert created == [pod.name for pod in pods(20)]
     assert recorder.counts.sent == 20
 
@@ -276,8 +276,8 @@ async def test_pipelining_pauses_after_missing_response() -> None:
             for pod in pods(3):
                 recorder.scheduled(pod, f"n{clock.now_s}")
             await clock.sleep(pause_s)
-            lines.append(len(transport.lines))
-        await recorder.stop(deadline_s=PATIENCE_S)
+            lines.append(len(transport.pipelines))
+        await recorder.stop(deadline_s=TIMEOUT_S)
     assert lines == [1, 1, 2]
     assert recorder.counts.sent == 9
 
@@ -286,7 +286,7 @@ async def test_event_repeated_during_send_becomes_series() -> None:
     async with stage() as s:
         for pod in pods(3):
             s.recorder.failed_scheduling(pod, "no")
-        with anyio.fail_after(PATIENCE_S):
+        with anyio.fail_after(TIMEOUT_S):
             while s.recorder.waiting:
                 await anyio.lowlevel.checkpoint()
         s.recorder.failed_scheduling(pods(3)[1], "no")

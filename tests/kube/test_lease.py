@@ -1,4 +1,4 @@
-"""The elector over HTTP: what it asks, what it makes of the answers, and when."""
+"""The elector over HTTP: requests, responses and timing."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ LEASE = LeaseName("kube-system", "kube-scheduler")
 
 
 class Lease:
-    """One lease in an API server by the book, as a script."""
+    """A script of an API server with one lease."""
 
     def __init__(self, spec: dict[str, Any] | None = None) -> None:
         self.spec = spec
@@ -149,7 +149,7 @@ async def test_lease_is_released_after_renewal_with_unknown_result() -> None:
     lease = Lease()
     async with elector(lease) as (ours, _):
         await ours.acquire()
-        lease.version += 1  # carried out, and the answer was lost
+        lease.version += 1  # carried out, and the response is lost
         assert await ours.release()
     assert lease.methods == ["GET", "POST", "PUT", "GET", "PUT"]
 
@@ -189,7 +189,7 @@ async def test_released_lease_is_acquired_over_http(tmp_path: Path) -> None:
         client = await stack.enter_async_context(connect(kubeconfig))
         other = await stack.enter_async_context(connect(kubeconfig))
         a = LeaderElector(client, LEASE, "a", LeaseTiming())
-        # Without the watch it would look again after ten minutes.
+        # Without the watch it would read again after ten minutes.
         b = LeaderElector(other, LEASE, "b", LeaseTiming(3600, 1800, 600))
         with anyio.fail_after(60):
             await a.acquire()
@@ -203,7 +203,7 @@ async def test_released_lease_is_acquired_over_http(tmp_path: Path) -> None:
 
 
 class Permitted:
-    """Leads until five seconds before the end."""
+    """Leads until five seconds before the lease ends."""
 
     def __init__(self, left_s: float) -> None:
         self.left_s = left_s
@@ -254,7 +254,7 @@ async def test_requests_match_recorded_server(shared_dir: Path) -> None:
         response = in_turn[len(asked) - 1]["response"]
         return Answer(response["status"], json_bytes(response["body"]))
 
-    # The recorded holder is called so.
+    # the recorded holder
     async with elector(script, "a") as (ours, _):
         await ours.acquire()
         with anyio.fail_after(60):
@@ -270,7 +270,7 @@ async def test_requests_match_recorded_server(shared_dir: Path) -> None:
             assert all(
                 type(sent["spec"][key]) is type(real["body"]["spec"][key]) for key in sent["spec"]
             )
-    # What came with the object goes back as it came.
+    # Other fields are written back unchanged.
     assert (
         msgspec.json.decode(asked[2].body)["metadata"] == in_turn[1]["response"]["body"]["metadata"]
     )
@@ -286,7 +286,7 @@ async def test_unfit_replica_is_no_candidate() -> None:
 
 
 class Ending(Permitted):
-    """Leads when it is asked first, and no more when the request has waited for a connection."""
+    """Leads at the first check, and no longer after the wait for a connection."""
 
     def __init__(self) -> None:
         super().__init__(6.0)

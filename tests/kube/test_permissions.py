@@ -1,4 +1,4 @@
-"""The built-in role of kube-scheduler is enough, and what we say we need is what we use."""
+"""kube-scheduler's role suffices, and the declared permissions are those used."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Effects on pods against the embedded API server, with and without faults."""
+"""Writes to pods with the embedded API server, with and without faults."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ async def test_lost_response_is_read_back_as_success() -> None:
 
 
 async def test_lost_request_has_unknown_outcome() -> None:
-    """The pod is not bound, but what was sent may yet arrive."""
+    """The pod is not bound, but the request may still arrive."""
     async with world() as w:
         pod = w.pod()
         w.faults.drop(resource="pods/binding")
@@ -142,7 +142,7 @@ async def test_server_error_is_read_back(code: int) -> None:
 
 
 async def test_gateway_timeout_has_unknown_outcome() -> None:
-    """As the timeout filter of kube-apiserver does while the handler goes on."""
+    """As the timeout filter of kube-apiserver while the handler continues."""
     async with world() as w:
         pod = w.pod()
         w.faults.respond(504, resource="pods/binding")
@@ -154,7 +154,7 @@ async def test_gateway_timeout_has_unknown_outcome() -> None:
 
 @pytest.mark.parametrize("code", [500, 409])
 async def test_etcd_timeout_has_unknown_outcome(code: int) -> None:
-    """etcd may apply the write later. For a Binding kube-apiserver calls that a conflict."""
+    """etcd may apply the write later. For a Binding kube-apiserver reports a conflict."""
     why = 'Operation cannot be fulfilled on pods/binding "p": etcdserver: request timed out'
     unbound = Answer(200, json_bytes({"metadata": {"uid": "u"}, "spec": {}}))
     async with (

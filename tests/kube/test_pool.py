@@ -1,4 +1,4 @@
-"""The pool of connections: reuse, limits, ends of all kinds, on both event loops."""
+"""The connection pool: reuse, limits and failures, on both event loops."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def answer(body: bytes, fields: bytes = b"") -> bytes:
 
 
 class Server:
-    """Counts its connections; what it says on each is the test's."""
+    """A server that counts its connections; the test scripts each one."""
 
     def __init__(self, talk: Talk) -> None:
         self._talk = talk
@@ -50,7 +50,7 @@ class Server:
         try:
             await self._talk(reader, writer)
         except (ConnectionError, asyncio.IncompleteReadError):
-            pass  # the client went first
+            pass  # the client closed first
         finally:
             writer.close()
 
@@ -171,7 +171,7 @@ async def test_broken_response_has_unknown_result(said: bytes) -> None:
 @pytest.mark.parametrize("run", [asyncio.run, uvloop.run])
 def test_pipelined_requests_are_answered_in_order(run: Any) -> None:
     async def patient(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Begins to answer when the last of three requests is there."""
+        """Responds once the last of three requests arrived."""
         for _ in range(3):
             await reader.readuntil(b"\r\n\r\n")
         for number in range(3):
@@ -316,7 +316,7 @@ def test_url_ports() -> None:
 
 
 async def test_may_send_is_checked_after_waiting_for_connection() -> None:
-    """A leader's lease may have run out meanwhile, or its process been stopped."""
+    """A leader's lease may expire during the wait."""
     asked = []
     allowed = True
 
@@ -352,7 +352,7 @@ async def test_may_send_is_checked_after_connecting() -> None:
 
 @pytest.mark.parametrize("run", [asyncio.run, uvloop.run])
 def test_request_is_written_immediately(run: Any) -> None:
-    """Else it would leave after a long turn of the engine, when the lease may have run out."""
+    """Otherwise it would be sent after a long turn, when the lease may have expired."""
     arrived = threading.Event()
 
     def listen(listener: socket.socket) -> None:
@@ -368,7 +368,7 @@ def test_request_is_written_immediately(run: Any) -> None:
         endpoint = Endpoint.of(f"http://127.0.0.1:{port}", None, None)
         async with pool() as connections, anyio.create_task_group() as tasks:
             loop = asyncio.get_running_loop()
-            # Asked just before it is sent, so that the loop is held right after that.
+            # Called just before it is sent, so that the loop is blocked right after that.
             ask = partial(loop.call_soon, hold)
             tasks.start_soon(connections.exchange, endpoint, REQUEST, 60.0, lambda: bool(ask()))
             await held.wait()

@@ -1,4 +1,4 @@
-"""What a real 1.36 API server answered, played back: lists, watches, bindings, patches, events."""
+"""Recorded exchanges with a real 1.36 API server: lists, watches and writes."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def replayed(exchange: dict[str, Any]) -> Answer:
 
 
 async def reflect(script: Script, resource: Resource, done: int) -> tuple[View, Reflector]:
-    """Run a reflector until its sink has had so many batches."""
+    """Run a reflector until its sink received so many batches."""
     view = View()
     async with (
         ScriptedServer(script).run() as server,
@@ -169,7 +169,7 @@ async def test_expired_continue_token(exchanges: Exchanges) -> None:
 
 
 async def test_resource_not_served(exchanges: Exchanges) -> None:
-    """One of a group that an API server may be without: there are none."""
+    """A resource of an optional API group is empty."""
     view, reflector = await reflect(
         lambda asked: replayed(exchanges["crd-list-before"]), Resource.CSI_NODES, 1
     )
@@ -183,7 +183,7 @@ async def test_resource_not_served(exchanges: Exchanges) -> None:
 async def bind(
     exchanges: Exchanges, name: str, node: str, uid: str = ""
 ) -> tuple[object, list[Asked]]:
-    """Bind as the exchange did; a GET finds the recorded bound pod."""
+    """Bind as in the exchange; a GET returns the recorded bound pod."""
     pod = exchanges["get-bound-pod"]["response"]["body"]
     ref = PodRef("c", "p0", uid or pod["metadata"]["uid"])
 

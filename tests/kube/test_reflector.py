@@ -1,4 +1,4 @@
-"""List and watch against a server that answers from a script, however badly."""
+"""List and watch with a scripted server, including misbehavior."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from asched.core.inputs import Deleted, Listed, Upserted
 from asched.kube.reflector import ClusterWatch, Reflector, ReflectorSettings
 from asched.model.resources import Resource, WatchedResource
 from tests.kube.harness import (
-    PATIENCE_S,
+    TIMEOUT_S,
     Answer,
     Asked,
     ManualClock,
@@ -135,7 +135,7 @@ async def test_finished_pods_are_selected_on_request(finished: bool) -> None:
         client_for(server.url, clock) as client,
     ):
         watch = ClusterWatch(client, view, [Resource.PODS], finished_pods=finished)
-        with anyio.fail_after(PATIENCE_S):
+        with anyio.fail_after(TIMEOUT_S):
             async with running(watch.run):
                 while len(server.asked) < 2:
                     await anyio.lowlevel.checkpoint()
@@ -144,14 +144,14 @@ async def test_finished_pods_are_selected_on_request(finished: bool) -> None:
 
 
 async def test_list_has_generation_of_relist() -> None:
-    """One that is under way then is cut off: what came of it would lack the annotations."""
+    """A list in progress is cancelled, because its pods would lack the annotations."""
     clock, view = ManualClock(), View()
     lists = in_turn(listing([], "1"), HANG, listing([], "2"))
     script = lists_and_watches(lists, in_turn(refusal(410, "Expired"), HANG))
     async with ScriptedServer(script).run() as server, client_for(server.url, clock) as client:
         watch = ClusterWatch(client, view, [Resource.PODS])
         async with running(watch.run):
-            with anyio.fail_after(PATIENCE_S):
+            with anyio.fail_after(TIMEOUT_S):
                 while len(server.asked) < 3:
                     await anyio.lowlevel.checkpoint()
             await watch.extend([], annotations=["example.com/zone"])
@@ -216,7 +216,7 @@ async def test_repeated_expiry_is_paced() -> None:
     lists = in_turn(listing([node("a", 3)], "10"))
     script = lists_and_watches(lists, in_turn(refusal(410, "Expired")))
     async with reflecting(script, horizon_s=3600) as scene:
-        with anyio.fail_after(PATIENCE_S):
+        with anyio.fail_after(TIMEOUT_S):
             await scene.clock.horizon_reached.wait()
         assert len(scene.lists) < 2 * 3600 / 15
 
@@ -297,7 +297,7 @@ async def test_restart_interrupts_backoff() -> None:
 async def test_watches_without_progress_are_paced(useless: Answer) -> None:
     script = lists_and_watches(in_turn(listing([], "10")), in_turn(useless))
     async with reflecting(script, horizon_s=3600) as scene:
-        with anyio.fail_after(PATIENCE_S):
+        with anyio.fail_after(TIMEOUT_S):
             await scene.clock.horizon_reached.wait()
         assert 3600 / 31 < len(scene.server.asked) < 2 * 3600 / 15 + 20
 
@@ -308,7 +308,7 @@ async def test_watches_with_bookmarks_only_are_paced() -> None:
         in_turn(listing([], "10")), lambda _: Answer(body=[bookmark(next(versions))])
     )
     async with reflecting(script, horizon_s=3600) as scene:
-        with anyio.fail_after(PATIENCE_S):
+        with anyio.fail_after(TIMEOUT_S):
             await scene.clock.horizon_reached.wait()
         assert len(scene.server.asked) < 3600 / 15 + 20
     assert scene.watched_from[1] == "11"
@@ -318,7 +318,7 @@ async def test_retry_after_of_rejected_watch_is_respected() -> None:
     watches = in_turn(refusal(429, "TooManyRequests", Retry_After="33"), HANG)
     lists = in_turn(listing([], "10"))
     async with reflecting(lists_and_watches(lists, watches)) as scene:
-        with anyio.fail_after(PATIENCE_S):
+        with anyio.fail_after(TIMEOUT_S):
             while len(scene.watched_from) < 2:
                 await anyio.lowlevel.checkpoint()
     assert 33 <= scene.clock.now_s <= 40
@@ -389,7 +389,7 @@ async def test_resource_not_served_is_empty() -> None:
 
 
 async def test_core_api_not_found_is_not_empty() -> None:
-    """A proxy or an API server that starts may say so of the pods: that is no list of none."""
+    """A proxy or a starting API server may return 404 for pods: that is no empty list."""
     missing = Answer(404, b"404 page not found\n")
     lists = in_turn(missing, missing, listing([node("a", 1)], "5"))
     watches = in_turn(missing, HANG)
@@ -409,7 +409,7 @@ async def test_core_api_not_found_is_not_empty() -> None:
 
 async def test_core_resource_not_found_is_not_listed() -> None:
     async with reflecting(in_turn(Answer(404)), horizon_s=100) as scene:
-        with anyio.fail_after(PATIENCE_S):
+        with anyio.fail_after(TIMEOUT_S):
             await scene.clock.horizon_reached.wait()
         assert not scene.reflector.synced
         assert not scene.reflector.responded.is_set()
@@ -431,7 +431,7 @@ async def test_missing_permission_is_logged_and_retried_slowly() -> None:
     forbidden = refusal(403, "Forbidden", "nodes is forbidden: no")
     with capture_logs() as logs:
         async with reflecting(in_turn(forbidden), horizon_s=3600) as scene:
-            with anyio.fail_after(PATIENCE_S):
+            with anyio.fail_after(TIMEOUT_S):
                 await scene.clock.horizon_reached.wait()
             assert not scene.reflector.synced
     assert 3600 / 61 <= len(scene.server.asked) <= 3600 / 30 + 6
@@ -454,7 +454,7 @@ async def test_failing_watch_is_logged_at_intervals() -> None:
     script = lists_and_watches(in_turn(listing([], "10")), in_turn(failing))
     with capture_logs() as logs:
         async with reflecting(script, horizon_s=3600) as scene:
-            with anyio.fail_after(PATIENCE_S):
+            with anyio.fail_after(TIMEOUT_S):
                 await scene.clock.horizon_reached.wait()
     assert 0 < len(logs) <= 3600 / 300 + 1
 
@@ -487,7 +487,7 @@ async def test_invalid_list_is_not_delivered(body: bytes) -> None:
 
 
 class FullView(View):
-    """Takes what it is given, and has no room for more until it is set free."""
+    """Accepts a batch, and has no room for more until released."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -512,7 +512,7 @@ async def test_sink_applies_backpressure() -> None:
 
 
 async def test_changes_accepted_by_full_sink_are_not_repeated() -> None:
-    """As by a new leader, which begins its watches anew while its engine is behind."""
+    """As a new leader that restarts its watches while its engine lags behind."""
     brought = {"10": added("b", 11) + deleted("b", 12), "12": added("c", 13)}
     script = lists_and_watches(
         in_turn(listing([node("a", 3)], "10")),
@@ -540,13 +540,13 @@ async def test_empty_list_is_delivered_once_to_full_sink() -> None:
         await scene.until(lambda: bool(view.batches))
         await anyio.wait_all_tasks_blocked()
         scene.reflector.restart_watch()
-        with anyio.fail_after(PATIENCE_S):
+        with anyio.fail_after(TIMEOUT_S):
             await scene.clock.horizon_reached.wait()
     assert view.batches == [(Listed(Resource.CSI_NODES, ()),)]
 
 
 def unsynced(watch: ClusterWatch) -> list[WatchedResource]:
-    """The resources that the sink has had no list of yet."""
+    """The resources without a list."""
     return [reflector.resource for reflector in watch.reflectors if not reflector.synced]
 
 
@@ -572,7 +572,7 @@ async def test_resources_are_listed_in_order() -> None:
 
 
 async def test_finished_pod_is_delivered_as_deleted() -> None:
-    """A pod that leaves the selector arrives as deleted, with its last state."""
+    """A pod that no longer matches the selector is delivered as deleted, with its last state."""
     pod = {"metadata": {"name": "p", "namespace": "a", "uid": "u", "resourceVersion": "4"}}
     gone = pod | {"status": {"phase": "Succeeded"}}
     script = lists_and_watches(

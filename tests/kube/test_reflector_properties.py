@@ -1,4 +1,4 @@
-"""Whatever happens on the server and on the way, the sink ends up with what the server has."""
+"""The sink converges to the state of the server despite faults."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ NAMES = ("a", "b", "c", "d", ".".join(["e" * 62] * 4)[:253])
 
 
 class Step(NamedTuple):
-    """One thing that happens: to a pod, or to the server."""
+    """A step: a change of a pod, or a fault of the server."""
 
     what: str
     name: str
     amount: int
     settle: bool
-    """Whether the sink catches up before the next step, so that watches see single changes."""
+    """Whether the sink catches up before the next step, so that watches deliver single changes."""
 
 
 POD_STEPS = ("label", "bind", "finish", "delete")
-"""Done to a pod that is not there, each creates it."""
+"""Applied to a missing pod, each creates it."""
 SERVER_STEPS = (
     "expire",
     "drop lists",
@@ -60,7 +60,7 @@ steps = st.lists(
 
 
 class History:
-    """A server to which steps happen, and what a faultless observer would see of it."""
+    """A server that runs the steps, and its true state."""
 
     def __init__(self, server: ApiServer) -> None:
         self.server = server
@@ -136,7 +136,7 @@ async def test_sink_converges_to_server_state(history: list[Step], seed: int) ->
                 if step.settle:
                     await view.until(caught_up)
             await view.until(caught_up)
-        # Each request brought something new, met a fault, or followed a pause of at least 0.4 s.
+        # Each request made progress, met a fault, or followed a delay of at least 0.4 s.
         assert server.requests_served <= (
             2 * past.writes + 2 * server.faults.injected + clock.now_s / 0.4 + 10
         )

@@ -1,4 +1,4 @@
-"""Reflectors against the embedded API server while it misbehaves, one way at a time."""
+"""Reflectors with the embedded API server and one kind of fault at a time."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from asched.apiserver.cluster import EmbeddedCluster
 from asched.apiserver.http import ApiServer
 from asched.kube.reflector import ClusterWatch, Reflector, ReflectorSettings
 from asched.model.resources import Resource
-from tests.kube.harness import PATIENCE_S, ManualClock, View, client_for, running
+from tests.kube.harness import TIMEOUT_S, ManualClock, View, client_for, running
 
 
 class Site:
@@ -112,7 +112,7 @@ async def test_idle_watch_advances_with_bookmarks() -> None:
     async with site(bookmark_interval_s=0.01) as s:
         for number in range(50):
             s.cluster.create("namespaces", {"metadata": {"name": f"other{number}"}})
-        with anyio.fail_after(PATIENCE_S):
+        with anyio.fail_after(TIMEOUT_S):
             while s.reflector.resource_version != str(s.cluster.revision):
                 await anyio.lowlevel.checkpoint()
         assert len(s.view.batches) == 1
@@ -133,7 +133,7 @@ async def test_server_restart() -> None:
     async with client_for(f"http://127.0.0.1:{port}", clock) as client:
         watch = ClusterWatch(client, view, [Resource.NODES])
         async with running(watch.run):
-            with anyio.fail_after(PATIENCE_S):
+            with anyio.fail_after(TIMEOUT_S):
                 while not clock.sleeps_s:
                     await anyio.lowlevel.checkpoint()
             async with server.run(port=port):

@@ -1,4 +1,4 @@
-"""Answers of HTTP/1.1: whole, in pieces, and those that must not be believed."""
+"""HTTP/1.1 responses: complete, in chunks, and invalid."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_more_responses_than_expected_are_rejected(due: int, more: int, places: 
             return
         if parser.feed(piece, due) is not None:
             assert not enough
-            return  # the pool ends the connection at the next piece, for which nobody waits
+            return  # the pool closes the connection at the next chunk, which is unsolicited
     raise AssertionError("all that was due had come")
 
 
@@ -169,7 +169,7 @@ BODIES = [b"", b"abc", b"abcd", b"abc\r\n", b"3\r\nabc\r\n0\r\n\r\n", b"3\nabc\n
 
 
 def outcome(pieces: list[bytes]) -> HttpResponse | str:
-    """What comes of it, to the end of the connection."""
+    """The result, up to the end of the connection."""
     parser = ResponseParser()
     answers = None
     for piece in pieces:

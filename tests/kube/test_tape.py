@@ -1,4 +1,4 @@
-"""Tapes: recorded watches give what the live ones gave."""
+"""Tapes: recorded watches yield the changes of live ones."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def node(name: str, **more: Any) -> dict[str, Any]:
 
 
 def alive_at_the_end(path: Path) -> dict[str, set[tuple[str, str]]]:
-    """Plural to (key, uid), worked out from the JSON alone."""
+    """(key, uid) by plural, computed from the JSON."""
     alive: dict[str, dict[str, str]] = {}
     with gzip.open(path) as lines:
         for line in map(json.loads, lines):

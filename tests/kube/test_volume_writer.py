@@ -1,4 +1,4 @@
-"""Promises to claims and nodes, written to the embedded API server over HTTP."""
+"""Writes to volumes and claims with the embedded API server over HTTP."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Object = dict[str, Any]
 
 
 class HookedFaults(Faults):
-    """An ear at every request before it takes effect."""
+    """A hook that runs before every request."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -32,7 +32,7 @@ class HookedFaults(Faults):
 
 
 class Storage:
-    """A served cluster with one volume and one claim, and the writer."""
+    """A server with one volume and one claim, and the writer."""
 
     def __init__(
         self, cluster: EmbeddedCluster, faults: HookedFaults, writer: VolumeWriter

@@ -1,4 +1,4 @@
-"""A clock that goes on when nothing else does, and a transport that needs no network."""
+"""A clock that advances when all tasks wait, and a transport without a network."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.kube.harness import BEGIN, Answer, Asked, Script
 
 
 class VirtualClock(Clock):
-    """Any number may sleep at the same time; made by :func:`virtual_clock`."""
+    """A clock for any number of sleepers; made by :func:`virtual_clock`."""
 
     def __init__(self) -> None:
         self.now_s = 0.0
@@ -46,7 +46,7 @@ class VirtualClock(Clock):
         await woken.wait()
 
     async def run(self) -> None:
-        """Wake the next one whenever everybody waits, until cancelled."""
+        """Wake the next sleeper whenever all tasks wait, until cancelled."""
         while True:
             await wait_all_tasks_blocked()
             if not self._sleepers:
@@ -67,8 +67,8 @@ async def virtual_clock() -> AsyncIterator[VirtualClock]:
         tasks.cancel_scope.cancel()
 
 
-class _Silence:
-    """An answer of which nothing comes."""
+class _SilentStream:
+    """A response without any data."""
 
     status = 200
 
@@ -77,10 +77,10 @@ class _Silence:
         return b""
 
     async def read_all(self) -> HttpResponse:
-        raise AssertionError("nobody asks for all of an endless answer")
+        raise AssertionError("an endless response is never read completely")
 
     def release(self) -> None:
-        """Nothing is held."""
+        """Nothing to release."""
 
 
 class ScriptTransport:
@@ -90,8 +90,8 @@ class ScriptTransport:
     def __init__(self, script: Script, clock: VirtualClock) -> None:
         self._script = script
         self._clock = clock
-        self.lines: list[int] = []
-        """How many requests went in each line."""
+        self.pipelines: list[int] = []
+        """The number of requests of each pipeline."""
 
     async def exchange(self, credentials: Credentials, request: ApiRequest) -> HttpResponse:
         answer = self._script(
@@ -106,11 +106,11 @@ class ScriptTransport:
     async def exchange_pipelined(
         self, credentials: Credentials, requests: Sequence[ApiRequest]
     ) -> list[HttpResponse]:
-        self.lines.append(len(requests))
+        self.pipelines.append(len(requests))
         return await exchange_sequentially(self, credentials, requests)
 
-    async def open(self, credentials: Credentials, request: ApiRequest) -> _Silence:
-        return _Silence()
+    async def open(self, credentials: Credentials, request: ApiRequest) -> _SilentStream:
+        return _SilentStream()
 
 
 def scripted_client(script: Script, clock: VirtualClock) -> ApiClient:

@@ -51,7 +51,7 @@ def a_pod(*containers: dict[str, Any], init: Any = (), status: Any = None, **spe
             {"cpu": 3000, "memory": 2 * MI},
         ),
         (a_pod(box(cpu="1"), init=[box(cpu="2"), box(cpu="3")]), {"cpu": 3000}),
-        # A sidecar runs on: beside the containers, and beside init containers after it.
+        # A sidecar keeps running with the containers and with later init containers.
         (a_pod(box(cpu="1"), init=[box(cpu="1", sidecar=True)]), {"cpu": 2000}),
         (a_pod(box(cpu="1"), init=[box(cpu="1", sidecar=True), box(cpu="5")]), {"cpu": 6000}),
         (a_pod(box(cpu="1"), init=[box(cpu="5"), box(cpu="1", sidecar=True)]), {"cpu": 5000}),

@@ -53,7 +53,7 @@ def quotient(dividend: int, divisor: int) -> int:
     return magnitude if dividend >= 0 else -magnitude
 
 
-# -- filters ------------------------------------------------------------------------------------
+# -- filters --------------------------------------------------------------------------------------
 
 
 def node_name(pod: PodInfo, here: NodeView) -> Refusal | None:
@@ -150,7 +150,7 @@ def node_resources_fit(
     return ("Unschedulable" if resolvable else UNRESOLVABLE), tuple(reasons)
 
 
-# -- scores -------------------------------------------------------------------------------------
+# -- scores ---------------------------------------------------------------------------------------
 
 
 def soft_taints(pod: PodInfo, here: NodeView) -> int:

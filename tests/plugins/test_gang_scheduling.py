@@ -441,7 +441,7 @@ def test_raising_review_rejects_waiting_pods() -> None:
     assert decisions[1].message.endswith("RuntimeError: lost count")
 
 
-# -- what is said of the PodGroup -------------------------------------------------------------------
+# -- PodGroup conditions -----------------------------------------------------------------
 
 
 def conditions(scheduling: Scheduling) -> list[DecidedGroupCondition]:

@@ -41,7 +41,7 @@ class Placed(NamedTuple):
     sign: int = 1
 
 
-# -- the reference: pod by pod, node by node --------------------------------------------------------
+# -- the reference: pod by pod, node by node ------------------------------------------------------
 
 
 class Reference:
@@ -153,7 +153,7 @@ def preferred(pod: Pod) -> list[tuple[PodAffinityTerm, int]]:
     ]
 
 
-# -- the plugin equals the reference ----------------------------------------------------------------
+# -- the plugin equals the reference --------------------------------------------------------------
 
 
 def refusals(
@@ -244,7 +244,7 @@ def _check_score(stage: Stage, plugin: InterPodAffinity, world: World, hard_weig
         assert all(0 <= score <= 100 for score in got.normalized)
 
 
-# -- cases by hand ----------------------------------------------------------------------------------
+# -- cases by hand --------------------------------------------------------------------------------
 
 
 def a_node(name: str, **labels: str) -> Node:
@@ -382,7 +382,7 @@ def test_hard_weight_out_of_range_is_rejected(weight: int) -> None:
         Stage().build(InterPodAffinity, {"hardPodAffinityWeight": weight})
 
 
-# -- queueing hints -----------------------------------------------------------------------------------
+# -- queueing hints -------------------------------------------------------------------------------
 
 
 def wakes(

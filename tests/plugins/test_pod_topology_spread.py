@@ -40,7 +40,7 @@ Change = tuple[Pod, str, int]
 """A pod added to the named node (1) or removed from it (-1)."""
 
 
-# -- the reference: pod by pod, node by node --------------------------------------------------------
+# -- the reference: pod by pod, node by node ------------------------------------------------------
 
 
 class Reference:
@@ -131,7 +131,7 @@ class Reference:
         return Scores([raw[n] for n in names], [normalized.get(n, 0) for n in names])
 
 
-# -- the plugin equals the reference ----------------------------------------------------------------
+# -- the plugin equals the reference --------------------------------------------------------------
 
 
 def refusals(
@@ -210,7 +210,7 @@ def test_added_pod_in_smallest_domain_raises_the_minimum() -> None:
     assert refusals(plugin, clone, pod, table) == {"n1": UNEVEN, "n2": None, "n3": MISSING}
 
 
-# -- defaults -----------------------------------------------------------------------------------------
+# -- defaults -------------------------------------------------------------------------------------
 
 
 def a_node(name: str, zone: str | None = None) -> Node:
@@ -310,7 +310,7 @@ def test_invalid_arguments_are_rejected(arguments: dict[str, Any], complaint: st
         Stage().build(PodTopologySpread, arguments)
 
 
-# -- queueing hints -----------------------------------------------------------------------------------
+# -- queueing hints -------------------------------------------------------------------------------
 
 HARD = {
     "maxSkew": 1,

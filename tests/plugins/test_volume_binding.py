@@ -73,7 +73,7 @@ class Scheduler:
         return {binding["claim"][1]: binding["volume"] for binding in note["bindings"]}
 
 
-# -- claims that are wrong --------------------------------------------------------------------------
+# -- unusable claims ------------------------------------------------------------------------
 
 
 def owned_claim(owner_uid: str) -> Object:

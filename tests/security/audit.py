@@ -1,7 +1,8 @@
 """``make audit``: are vulnerabilities known of the pinned dependencies?
 
-pip-audit asks a service for each of them. Where none can be reached, or knows none of them (an index
-inside a company, which serves packages and no advisories), one line says so and nothing fails.
+pip-audit asks a service for each of them. Where none can be reached, or knows none of them (an
+index inside a company, which serves packages and no advisories), one line says so and nothing
+fails.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The audit of dependencies: what it makes of a report, and that it asks about what is installed."""
+"""The audit of dependencies: its output, and the packages that it checks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rules that keep data out of shells, code, SQL and templates, checked on the sources themselves."""
+"""Checks all sources: no data in shells, code, SQL or templates."""
 
 from __future__ import annotations
 
@@ -68,8 +68,10 @@ def composed_sql(source: str) -> list[str]:
 
 
 def _fixed(node: ast.expr) -> bool:
-    """Whether no part of a text comes from data. What is no text (a statement that the database library
-    built, a name) is judged where it is built."""
+    """Whether no part of a text comes from data.
+
+    Other values, such as statements of the database library, are checked where they are built.
+    """
     match node:
         case ast.JoinedStr():
             return all(

@@ -1,4 +1,4 @@
-"""Names and messages that were made to be obeyed, on a terminal and in a page: they are only shown."""
+"""Hostile names and messages are escaped on terminals and in pages."""
 
 from __future__ import annotations
 
@@ -80,7 +80,10 @@ async def test_message_of_hostile_object_is_escaped(tmp_path: Path) -> None:
     async with world(tmp_path, nodes=1) as w, serving() as service:
         service.answer(
             "filter",
-            lambda question: {"NodeNames": [], "FailedNodes": dict.fromkeys(names_of(question), HOSTILE + MARKUP)},
+            lambda question: {
+                "NodeNames": [],
+                "FailedNodes": dict.fromkeys(names_of(question), HOSTILE + MARKUP),
+            },
         )  # fmt: skip
         async with w.daemon(service.config(filterVerb="filter")):
             w.add_pod("p")

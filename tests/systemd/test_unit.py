@@ -144,9 +144,10 @@ def test_bad_input_is_not_restarted() -> None:
 
 
 def test_failures_are_restarted_without_limit() -> None:
-    """Leadership that is lost again and again to an API server that is slow for ten minutes, a credential
-    plugin that has no network yet, a journal on a full disk: no such unit may end as failed. By
-    default systemd gives up after five starts in ten seconds."""
+    """By default systemd gives up after five starts in ten seconds.
+
+    A slow API server, a credential plugin without a network, or a full disk may last longer.
+    """
     assert one("Service.Restart") == "on-failure"
     assert one("Unit.StartLimitIntervalSec") == "0"
     assert seconds(one("Service.RestartSec")) >= 5
@@ -190,8 +191,7 @@ def _named(group: str) -> set[str]:
 @needs_strace
 @needs_mdwe
 async def test_daemon_runs_with_syscall_filter(tmp_path: Path) -> None:
-    """The whole life of a daemon, refused what the unit refuses: system calls as the filter does it,
-    and, by the kernel, memory that is written and then executed."""
+    """Runs a daemon with the restrictions of the unit: filtered system calls, no writable code."""
     refused = _named("@privileged") | _named("@resources")
     # A name with "?" may be one that strace does not know.
     refusal = ",".join(f"?{name}" for name in sorted(refused))

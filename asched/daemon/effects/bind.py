@@ -38,7 +38,7 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 
 class BindOptions(NamedTuple):
-    """What a :class:`BindHandler` needs beside the context."""
+    """What a :class:`BindHandler` needs in addition to the context."""
 
     bound: Callable[[PodInfo, str], None]
     """Called with a pod and its node before a successful binding is reported."""
@@ -56,8 +56,8 @@ class BindHandler:
     def __init__(self, context: EffectContext, client: ApiClient, options: BindOptions) -> None:
         self.extenders = options.extenders
         self.waiting_outside = 0
-        """Pods whose binding waits for a slow plugin, an extender, or an unanswered request. They
-        do not count as load."""
+        """Pods with a binding that waits for a slow plugin, an extender, or an unanswered request.
+        They do not count as load."""
         self.has_unresolved = False
         """Whether the stop abandoned a binding that may still reach the API server."""
         self._context = context
@@ -67,8 +67,8 @@ class BindHandler:
         )
         self._options = options
         self._expected_failures: set[str] = set()
-        """UIDs of pods whose ``BindFailed`` needs no condition: bound by another scheduler, or
-        decided in a previous term."""
+        """UIDs of pods that need no condition for their ``BindFailed``: bound by another scheduler,
+        or decided in a previous term."""
         self._calls: dict[str, BindingPluginCalls] = {}
         """Plugin calls in flight by UID, because a pod of the same name may be bound meanwhile."""
         self._cancelled: CancelReason | None = None

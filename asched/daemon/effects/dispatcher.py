@@ -45,7 +45,7 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 
 class EffectServices(NamedTuple):
-    """What effects use beside the state and the inbox."""
+    """What effects use in addition to the state and the inbox."""
 
     client: ApiClient
     """Used for every write."""
@@ -112,8 +112,8 @@ class EffectDispatcher:
 
     @property
     def load(self) -> int:
-        """:attr:`in_flight` without pods whose binding waits for an extender, a slow plugin or an
-        unanswered request: these must not delay decisions for other pods."""
+        """:attr:`in_flight` without pods with a binding that waits for an extender, a slow plugin
+        or an unanswered request: these must not delay decisions for other pods."""
         return len(self._queue) - self._bind.waiting_outside
 
     def dispatch(self, decision: Decision) -> None:
@@ -174,7 +174,7 @@ class EffectDispatcher:
         self._external.use_extenders(extenders)
 
     def binding_failed(self, failure: BindFailed) -> None:
-        """Write the condition of a pod whose binding failed, once the failure is durable."""
+        """Write the condition of a pod after a failed binding, once the failure is durable."""
         if self._bind.is_expected(failure):
             return
         entry = self._cluster.entry(failure.key, failure.uid)
@@ -185,7 +185,7 @@ class EffectDispatcher:
         self._status.write(entry.info, failure.message, reason, None)
 
     def resume(self) -> None:
-        """After a start: continue every decision whose effects are not known to be complete."""
+        """After a start: continue every decision without a known outcome."""
         self._bind.resume()
         self._evict.resume()
         self._groups.resume()

@@ -6,13 +6,16 @@ Each call is a task of its own, so a slow extender delays only the pods that nee
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import NamedTuple
 
+import anyio
 import msgspec
 import numpy as np
 import structlog
-from anyio.abc import TaskGroup
+from anyio.abc import TaskGroup, TaskStatus
 
+from asched.config.kube_scheduler import Extender
 from asched.daemon.plugin_host.external_plugins import ExternalPlugins
 from asched.framework.cluster import Victim
 from asched.framework.pod_info import PodInfo
@@ -24,7 +27,9 @@ from asched.kube.extenders import (
     ExtenderRejection,
     HttpExtender,
     VictimPods,
+    open_extenders,
 )
+from asched.kube.timing import Clock
 from asched.state.cluster import ClusterState
 from asched.state.pending_evaluations import pack_mask
 from asched.state.records import (
@@ -204,3 +209,62 @@ def _failed_nodes(
             ExtenderFailedNodes(rejection.message, pack_mask(mask), rejection.unresolvable)
         )
     return tuple(found)
+
+
+# -- opening and closing of extenders -------------------------------------------------------------
+
+_BUSY_POLL_S = 1.0
+
+
+class ExtenderReplacement(NamedTuple):
+    """Extenders that are open and not used yet."""
+
+    extenders: Sequence[HttpExtender]
+    use: Callable[[], None]
+    """Call once they are in use; the previous ones close when they are idle."""
+
+
+class ExtenderPool:
+    """Opens the extenders of successive configurations. Replaced ones stay open while they are
+    busy, for instance with a binding."""
+
+    def __init__(self, tasks: TaskGroup, clock: Clock) -> None:
+        """All are closed when ``tasks`` is cancelled."""
+        self.open = 0
+        """Number of configurations with open extenders."""
+        self._tasks = tasks
+        self._clock = clock
+        self._replaced = anyio.Event()
+        """Set when the extenders in use are replaced."""
+
+    async def replacement(self, configured: Sequence[Extender]) -> ExtenderReplacement:
+        """Open extenders.
+
+        Raises :class:`~asched.kube.errors.KubeConfigError` for unusable certificates.
+        """
+        replaced = anyio.Event()
+        extenders: Sequence[HttpExtender] = await self._tasks.start(
+            self._hold, tuple(configured), replaced
+        )
+        return ExtenderReplacement(extenders, partial(self._use, replaced))
+
+    def _use(self, replaced: anyio.Event) -> None:
+        self._replaced.set()
+        self._replaced = replaced
+
+    async def _hold(
+        self,
+        configured: Sequence[Extender],
+        replaced: anyio.Event,
+        *,
+        task_status: TaskStatus[Sequence[HttpExtender]],
+    ) -> None:
+        async with open_extenders(configured) as extenders:
+            self.open += 1
+            try:
+                task_status.started(extenders)
+                await replaced.wait()
+                while any(extender.busy for extender in extenders):
+                    await self._clock.sleep(_BUSY_POLL_S)
+            finally:
+                self.open -= 1

@@ -33,7 +33,7 @@ class PerPodQueue:
     """
 
     def __init__(self, tasks: TaskGroup, finished: Callable[[], None]) -> None:
-        """``finished`` is called whenever a UID has no more jobs."""
+        """``finished`` is called whenever the last job of a UID has ended."""
         self._tasks = tasks
         self._finished = finished
         self._jobs: dict[str, deque[tuple[str, Job]]] = {}

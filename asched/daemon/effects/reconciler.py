@@ -1,4 +1,4 @@
-"""A binding whose outcome is always determined before it is reported."""
+"""A binding that is reported only with a definite outcome."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ class BindReconciler:
 
     async def reconcile(self, pod: PodInfo, node_name: str, failure: Status) -> Status:
         """The final status of a binding that ended in ``failure``: success if the pod turns out to
-        be bound. Reads the pod until it is bound or no request can be executed any more, at most
+        be bound. Reads the pod until it is bound or no request can be executed any longer, at most
         :data:`MAX_REQUEST_AGE_S` while the API server answers.
 
         Raises :class:`AbandonedError` if the daemon stops first.

@@ -90,7 +90,8 @@ class Checkpoints:
                 await self._save(due.seq, await self._runtime.run_in_thread(encoded))
 
     def _snapshot(self) -> _Due | None:
-        """The state. None if a plugin is missing: with it the same records lead to another state."""
+        """The state. None if a plugin is missing: with it the same records lead to another
+        state."""
         reason = missing_plugin(self._cluster.profiles)
         if reason:
             log.warning("checkpoint skipped", record=self._seq, reason=reason)

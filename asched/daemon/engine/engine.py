@@ -84,11 +84,11 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):
     committed: Committed = lambda seq: None
     """Called with the number of the last record of each stored batch."""
     sessions: SessionRegistry | None = None
-    """Actions and plugins of batch sessions; by default all that are installed."""
+    """Actions and plugins of batch sessions; by default all installed ones."""
     standby: bool = False
     """Observe and record, and decide nothing until the outcome ``LeadershipGained``."""
     may_decide: Callable[[], bool] = lambda: True
-    """Asked before each round of decisions: a leader whose lease may have expired must not
+    """Asked before each round of decisions: a leader with an expired lease must not
     decide."""
     stopwatch: CycleStopwatch | None = None
     """Times some of the attempts."""
@@ -184,13 +184,13 @@ class Engine:
         self._turn_began_ns = None
 
     def stop(self) -> None:
-        """Make no more decisions; end when the effects in flight have ended."""
+        """Stop deciding; end when the effects in flight have ended."""
         self._stopping = True
         self._effects.stop()
         self._inbox.wake()
 
     def depose(self) -> None:
-        """Start no more effects and cancel plugins' binding calls: leadership was lost."""
+        """Start no further effects and cancel plugins' binding calls: leadership was lost."""
         self._effects.depose()
 
     def limit_turns(self, slice_s: float) -> None:

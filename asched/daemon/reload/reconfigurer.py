@@ -13,7 +13,7 @@ from asched.config.file import Configuration
 from asched.config.kube_scheduler import Section, in_call_order
 from asched.config.resolve import without_ignored_resources
 from asched.daemon.effects.dispatcher import EffectDispatcher
-from asched.daemon.effects.extender_pool import ExtenderPool, ExtenderReplacement
+from asched.daemon.effects.external_calls import ExtenderPool, ExtenderReplacement
 from asched.daemon.engine.engine import Engine
 from asched.daemon.engine.inbox import Inbox, Reconfiguration
 from asched.daemon.reload.session_files import SessionFiles

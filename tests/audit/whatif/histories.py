@@ -1,4 +1,4 @@
-"""Journals as a daemon would write them, turn by turn, and what is simulated from them."""
+"""Journals as a daemon writes them, and simulations of their histories."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def period(since_s: float, until_s: float | None = None) -> Period:
 
 
 async def store_by_turns(records: Iterable[AnyRecord], store: JournalStore) -> None:
-    """A batch a turn, written at the turn's time."""
+    """Writes one batch per turn, at the turn's time."""
     await store.claim("test", claimed_at_ns=BEGIN_NS)
     batch: list[AnyRecord] = []
     at_ns = BEGIN_NS
@@ -50,7 +50,7 @@ def simulated(history: RecordedHistory) -> Run:
 
 
 def placements(run: Run) -> dict[str, list[tuple[str, float, float | None]]]:
-    """By the pod's name: node, from, until, in seconds since the beginning of the journal."""
+    """By pod name: node, start and end in seconds since the beginning of the journal."""
 
     def seconds(ns: int) -> float:
         return (ns - BEGIN_NS) / NS_PER_S
@@ -65,7 +65,7 @@ def placements(run: Run) -> dict[str, list[tuple[str, float, float | None]]]:
 
 
 def owned(pod: Pod, uid: str, kind: str = "ReplicaSet") -> Pod:
-    """The pod as that controller's."""
+    """The pod with that controller as owner."""
     owner = OwnerReference(kind=kind, name="owner", uid=uid, controller=True)
     metadata = msgspec.structs.replace(pod.metadata, owner_references=(owner,))
     return msgspec.structs.replace(pod, metadata=metadata)

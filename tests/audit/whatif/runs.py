@@ -1,4 +1,4 @@
-"""Runs made by hand."""
+"""Scripted runs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.audit.recording import node, pod
 def placement(
     name: str, from_s: float, to_s: float | None = None, end: EndReason | None = None, **more: Any
 ) -> PodPlacement:
-    """On a node from then on: bound as it was assigned."""
+    """A placement that is bound at the time of its assignment."""
     ended_ns = None if to_s is None else round(to_s * NS_PER_S)
     if ended_ns is not None and end is None:
         end = EndReason.FINISHED
@@ -30,7 +30,7 @@ def pod_run(
     ends: bool = True,
     **spec: Any,
 ) -> PodRun:
-    """A pod that is gone with its last placement, unless ``ends`` is False."""
+    """A pod that ends with its last placement, unless ``ends`` is False."""
     last = placements[-1] if placements else None
     over = ends and last is not None and last.ended_ns is not None
     return PodRun(

@@ -1,4 +1,4 @@
-"""Measures of runs: worked out by hand, and against the plainest way to count."""
+"""Measures of runs, against manual results and simple counts."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_figures_of_a_run() -> None:
     assert figures.time_to_bind.mean_seconds == 2.5
     assert figures.time_pending.total_seconds == 5 + 60
     assert [at(found.pending, s * NS_PER_S) for s in (0, 5, 10, 40, 99)] == [0, 1, 0, 1, 1]
-    # One core is given from the start, a has one from 10 to 60, b two from 20 on.
+    # One core is in use from the start; a uses one from 10 to 60, b two from 20 on.
     cpu = figures.resources["cpu"].utilisation
     assert cpu.mean == pytest.approx((100 * 1 + 50 * 1 + 80 * 2) / 400)
     assert (cpu.peak, cpu.end) == (1.0, 0.75)
@@ -50,7 +50,7 @@ def test_fragmentation_is_free_but_unusable() -> None:
     # Two kinds of pods, equally frequent: one core, three cores.
     small, large = pod_run("small", placement("a", 0)), pod_run("large", placement("b", 0), cpu="3")
     run = run_of(small, large, nodes=(span(node("a", "3")), span(node("b", "8"))))
-    # Free are two cores on a, of no use to the large kind, and five on b, of use to both.
+    # a has two free cores, too few for the large kind; b has five, enough for both.
     fragmentation = occupancy(run, workload_of(run.pods)).fragmentation["cpu"]
     assert at(fragmentation, 0) == pytest.approx((2 * 0.5) / 7)
 
@@ -125,7 +125,7 @@ def test_violated_soft_spread() -> None:
         for name, at_s in (("p", 1), ("q", 2), ("r", 3))
     ]  # fmt: skip
     spread = measured(run_of(*soft, nodes=nodes), workload_of(soft)).figures.spread
-    # The first makes a skew of one, which is allowed; the second one of two, the third of three.
+    # The first makes a skew of one, which is allowed; the second makes two, the third three.
     assert (spread.constraints, spread.soft_at_placement, spread.soft_at_end) == (1, 2, 1)
     assert (spread.hard_at_placement, spread.hard_at_end) == (0, 0)
     hard = pod_run(
@@ -137,7 +137,7 @@ def test_violated_soft_spread() -> None:
     assert (spread.hard_at_end, spread.soft_at_end) == (1, 1)
 
 
-# -- against the plainest way to count ------------------------------------------------------------
+# -- against simple counts ------------------------------------------------------------------------
 
 NODES = {"n0": "2", "n1": "3", "n2": "5"}
 SECONDS = st.integers(0, 30)
@@ -170,7 +170,7 @@ def runs(draw: st.DrawFn) -> Run:
 
 
 def naive(run: Run, second: int) -> tuple[float, float]:
-    """Utilisation and fragmentation of cpu at a moment, node by node and pod by pod."""
+    """Utilization and fragmentation of cpu at a time, counted by node and pod."""
     asks = [pod_requests(one.pod)["cpu"] for one in run.pods]
     allocatable = used = free = in_vain = 0.0
     for one in run.nodes:

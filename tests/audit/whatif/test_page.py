@@ -118,11 +118,11 @@ def test_charts_are_well_formed_and_within_the_frame() -> None:
 
 
 CHARACTER_WIDTH = 6.2
-"""Of the labels' font, at most, on average."""
+"""Maximum average width in the font of the labels."""
 
 
 def check_fits(label: ET.Element) -> None:
-    """Asserts that a label is within the image. Labels of the y axis end at x, others are centered."""
+    """Asserts that a label is within the image. Labels of the y axis end at x."""
     x, width = float(label.get("x") or -1), CHARACTER_WIDTH * len(label.text or "")
     left = x - (width if label.get("class") == "up" else width / 2)
     assert left >= 0
@@ -161,7 +161,7 @@ def test_chart_shows_the_measured_values() -> None:
     }
     height = marks["0%"] - marks["100%"]
     shares = [(marks["0%"] - y) / height for _, y in places(path.get("d") or "")]
-    # Three pods of one core come one by one, on 18 cores.
+    # Three pods of one core each are created on 18 cores.
     assert max(shares) == pytest.approx(3 / 18, abs=0.001)
     assert shares[0] == 0.0
     assert shares[-1] == 0.0

@@ -1,4 +1,4 @@
-"""``--plugins``: what can be written, and what it does to profiles."""
+"""Parsing and effects of ``--plugins``."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_disabled_plugin() -> None:
     assert "NodeResourcesFit" not in spec.plugin_names
     assert "NodeResourcesFit" not in spec.arguments
     assert all(origin.name != "NodeResourcesFit" for origin in spec.origins)
-    # A weight brings it back, at Score alone.
+    # A weight enables it again, only at Score.
     scored = changed("-NodeResourcesFit,NodeResourcesFit=2")
     assert names_at(scored, ExtensionPoint.SCORE)[-1] == "NodeResourcesFit"
     assert "NodeResourcesFit" not in names_at(scored, ExtensionPoint.FILTER)

@@ -1,4 +1,4 @@
-"""What a journal holds of a period: what happened by itself, and what was made of it."""
+"""Traces and recorded runs from journals."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def at(event: PodCreated) -> float:
 
 
 def marked(name: str, node_name: str = "") -> PodUpdated:
-    """The watch shows that somebody deleted the pod."""
+    """The watch reports the pod's deletionTimestamp."""
     when = datetime(2026, 1, 1, tzinfo=UTC)
     return PodUpdated(
         f"default/{name}", f"uid-{name}", node_name=node_name, deletion_timestamp=when
@@ -98,7 +98,7 @@ async def test_pod_runs_as_long_as_recorded() -> None:
         "",
         False,
     )
-    # The median of what a binding took is what it takes in simulations.
+    # Simulations use the median binding time.
     assert found.scheduler.latencies.bind_ns == 2 * NS_PER_S
     assert placements(found.recorded) == {"p": [("n", 1, 10)]}
     ran = run_of(found.recorded, "p")
@@ -222,11 +222,11 @@ async def test_failed_binding_is_left_out() -> None:
     assert placements(simulated(found)) == {"p": [("n", 0, None)]}
 
 
-# -- pods that have to go -------------------------------------------------------------------------
+# -- evictions ------------------------------------------------------------------------------------
 
 
 def preempted(low: str, *, controlled: bool) -> Recording:
-    """``low`` runs for 10 s, then has to go for ``high``, which runs for 20 s."""
+    """``low`` runs for 10 s, then ``high`` preempts it and runs for 20 s."""
     recording = Recording()
     victim = pod(low, "2", priority=1)
     recording.see(node("n", "2"), owned(victim, "set") if controlled else victim)
@@ -259,7 +259,7 @@ async def test_replacement_of_a_victim_is_not_a_new_pod() -> None:
     came = created(found.trace.events)
     assert set(came) == {"low", "high"}
     assert came["low"].recreated
-    # It ran for 12 s, and in its second life for another 4 s.
+    # It ran for 12 s, and its replacement for another 4 s.
     assert came["low"].run_ns == 16 * NS_PER_S
     assert deleted(found.trace.events) == {}
     low = run_of(found.recorded, "low")
@@ -327,7 +327,7 @@ async def test_replacements_after_a_node_removal() -> None:
     assert (came["p"].recreated, came["daemon"].recreated) == (True, False)
     assert [e.key for e in found.trace.events if isinstance(e, ObjectRemoved)] == ["n"]
     assert placements(found.recorded)["p"] == [("n", 0, 6), ("m", 6, None)]
-    # A simulated node takes its pods with it at once.
+    # Pods of a simulated node end with its removal.
     assert placements(simulated(found))["p"] == [("n", 0, 5), ("m", 5, None)]
     assert [(s.node.name, s.to_ns is None) for s in found.recorded.nodes] == [
         ("n", False), ("m", True),
@@ -338,7 +338,7 @@ async def test_replacements_after_a_node_removal() -> None:
 
 
 def three_pods() -> Recording:
-    """``a`` runs from 0 to 30 s, ``b`` waits from 10 s on and runs from 30 s, ``c`` comes at 40 s."""
+    """``a`` runs from 0 to 30 s, ``b`` waits from 10 s and runs from 30 s; ``c`` starts at 40 s."""
     recording = Recording()
     recording.see(node("n", "2"), pod("a", "2"))
     work(recording)
@@ -431,14 +431,14 @@ async def test_configuration_change_is_noted() -> None:
     assert found.scheduler.profiles == (other,)
 
 
-# -- the recorded configuration, simulated, does what was recorded --------------------------------
+# -- simulations of the recorded configuration ----------------------------------------------------
 
 SHARES = st.sampled_from(["1", "2", "3"])
 
 
 @st.composite
 def recordings(draw: st.DrawFn) -> Recording:
-    """Pods that come and go by themselves on a cluster that is often full. They are bound at once."""
+    """Independent pods on an often full cluster, bound immediately."""
     recording = Recording()
     recording.see(*(node(f"n{n}", draw(SHARES) + "000m") for n in range(draw(st.integers(1, 4)))))
     running: list[str] = []
@@ -459,7 +459,7 @@ def recordings(draw: st.DrawFn) -> Recording:
 
 
 def _work_until(recording: Recording, until_s: float) -> float:
-    """Turns for every timer of the queue, and one at the end."""
+    """Adds a turn for every queue timer, and one at the end."""
     until_ns = BEGIN_NS + round(until_s * NS_PER_S)
     while (due_ns := recording.state.queue.next_timer_ns()) is not None and due_ns < until_ns:
         recording.add(TurnStarted(max(due_ns, recording.state.now_ns)))

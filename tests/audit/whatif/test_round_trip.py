@@ -1,4 +1,4 @@
-"""A simulation writes a journal; what is taken from it and simulated again is the same run."""
+"""A trace extracted from a simulation's journal reproduces the simulation."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ END_S = 600
 
 @st.composite
 def events(draw: st.DrawFn) -> list[TraceEvent]:
-    """Nodes, some of which go; pods of all sizes and priorities, some with a controller each."""
+    """Nodes, some of them removed; pods of various sizes and priorities, some with a controller."""
     found: list[TraceEvent] = []
     for index in range(draw(st.integers(1, 4))):
         name, joins_s = f"n{index}", draw(st.sampled_from([0, 0, 60]))
@@ -87,5 +87,5 @@ async def test_incomplete_gang_at_the_start_of_the_period(tmp_path: Path) -> Non
     found = await taken_from(held.records, period(15))
     placed = {one.key: one.placements[0].assigned_ns for one in simulated(found).pods}
     assert len(placed) == 3
-    # It is placed with its third pod, not before.
+    # The gang is placed when its third pod exists.
     assert min(placed.values()) >= at(20)

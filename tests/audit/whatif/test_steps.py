@@ -1,4 +1,4 @@
-"""Step functions and percentiles, against the plainest way to say the same."""
+"""Step functions and percentiles, against simple implementations."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""A process that claims the journal named on its command line, and appends when it is told to.
+"""A process that claims the journal named on its command line, and appends on request.
 
-For each line on its input it appends a batch, and prints where that went or how it was refused.
+For each line on its input it appends a batch, and prints its numbers or the error.
 """
 
 from __future__ import annotations
