@@ -69,8 +69,8 @@ class Cluster(Protocol):
         object while the query stays cached."""
 
     def term_holders(self, kind: TermKind) -> Sequence[TermHolders]:
-        """Each distinct affinity term of that kind on pods on nodes, with the number of pods by row.
-        The same object until :attr:`terms_version` changes; its counts are updated in place."""
+        """Each distinct affinity term of that kind on pods on nodes, with pod counts by row. The
+        same object until :attr:`terms_version` changes; counts are updated in place."""
 
     @property
     def terms_version(self) -> int:
@@ -152,8 +152,8 @@ class Handle(Protocol):
     def scheduler_name(self) -> str: ...
 
     def waiting_pods(self) -> Sequence[WaitingPod]:
-        """Pods that wait on Permit, oldest first. Calls to ``allow`` and ``reject`` become decisions
-        of their own right after the current attempt."""
+        """Pods that wait on Permit, oldest first. Calls to ``allow`` and ``reject`` become
+        decisions of their own right after the current attempt."""
 
     def nominated_node(self, pod: PodInfo) -> str:
         """The node to which the pod is nominated, or an empty string."""

@@ -35,8 +35,8 @@ class Cloneable(Protocol):
 class CycleState:
     """What plugins pass to their own later extension points during one attempt.
 
-    Dry runs use a :meth:`clone`. A value must therefore be immutable, have a ``clone`` method, or be
-    copyable with :func:`copy.copy`.
+    Dry runs use a :meth:`clone`. A value must therefore be immutable, have a ``clone`` method, or
+    be copyable with :func:`copy.copy`.
     """
 
     __slots__ = ("_values", "inapplicable", "skip_filter", "skip_score")

@@ -135,7 +135,7 @@ class ClusterEventWithHint(NamedTuple):
     event: ClusterEvent
     hint: QueueingHintFn | None = None
     own_group: bool = False
-    """The event affects only pods of its own group, and the hint returns the same for all of them."""
+    """The event affects only pods of its own group, and the hint is equal for all of them."""
     only_for: Callable[[], Collection[str]] | None = None
     """Returns the keys of all pods for which the hint could return QUEUE; may include other pods.
     Called once per event. For plugins that reject many pods, if an event affects few of them."""

@@ -5,8 +5,8 @@ Distributions offer plugins in the entry-point group :data:`ENTRY_POINT_GROUP`; 
 name is the plugin's name.
 
 Extension points before PreBind are part of a decision: their methods are synchronous and pure. They
-read no clock, draw no random numbers, do no I/O and do not depend on the iteration order of sets, so
-a replay gives the same answers. PreBind, Bind and PostBind are asynchronous and may do I/O.
+read no clock, draw no random numbers, do no I/O and do not depend on the iteration order of sets,
+so a replay gives the same answers. PreBind, Bind and PostBind are asynchronous and may do I/O.
 """
 
 from __future__ import annotations
@@ -286,8 +286,8 @@ class ReservePlugin(Plugin):
         """The pod is bound; the API server's objects now reflect what it uses."""
 
     def on_deleted(self, pod: PodInfo, node_name: str, note: dict[str, Any] | None) -> None:
-        """The bound pod is gone. After a restart, :meth:`on_reserved` and :meth:`on_bound` are called
-        for every pod that was bound as decided and still exists."""
+        """The bound pod is gone. After a restart, :meth:`on_reserved` and :meth:`on_bound` are
+        called for every pod that was bound as decided and still exists."""
 
 
 class PermitResult(msgspec.Struct, frozen=True):
@@ -345,6 +345,9 @@ class BindPlugin(Plugin):
     """Binds the pod. Plugins are called in order until one does not return Skip."""
 
     needs: ClassVar[frozenset[Permission]] = frozenset({Permission.BIND})
+    awaits_client_only: ClassVar[bool] = False
+    """Set to True if :meth:`bind` awaits nothing but ``client.bind``. If :attr:`time_limit_s` is
+    infinite as well, such a call is neither guarded nor cancelled, not even by a stop."""
 
     @property
     def time_limit_s(self) -> float:

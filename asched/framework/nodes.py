@@ -57,7 +57,7 @@ class Vocabulary:
 
 
 class LabelColumn:
-    """The values of one label as numbers. ``ids[row]`` is -1 if the node does not have the label."""
+    """The values of one label as numbers. ``ids[row]`` is -1 for a node without the label."""
 
     __slots__ = ("_vocabulary", "ids")
 
@@ -140,7 +140,7 @@ class Nodes(ABC):
         """Allocatable amounts, in the units of :mod:`asched.model.requests`."""
 
     def capacity(self, resource: str) -> Int64Column:
-        """:meth:`allocatable` for arithmetic on columns: one entry if all rows have equal amounts."""
+        """:meth:`allocatable` for column arithmetic: one entry if all rows are equal."""
         return self.allocatable(resource)
 
     @abstractmethod
@@ -185,7 +185,8 @@ class Nodes(ABC):
     def image_size_bytes(self, image: str) -> tuple[Int64Column, int]:
         """(image size on nodes that have it, else 0; number of nodes in the cluster that have it).
 
-        If nodes report different sizes, one of them is used for all."""
+        If nodes report different sizes, one of them is used for all.
+        """
 
     @abstractmethod
     def node(self, row: int) -> Node:
@@ -224,7 +225,8 @@ class Nodes(ABC):
 class HypotheticalNodes(Nodes):
     """Nodes on which pods can be added and removed without changing the cluster.
 
-    :meth:`take` is not supported."""
+    :meth:`take` is not supported.
+    """
 
     @abstractmethod
     def add_pods(self, placed: Iterable[tuple[int, PodInfo]]) -> None:
@@ -284,7 +286,7 @@ class NodeInfo:
         return int(self._nodes.allowed_pods[self._row])
 
     def allocatable(self, resource: str) -> int:
-        """In the units of :mod:`asched.model.requests`: cpu in thousandths, others in whole units."""
+        """In the units of :mod:`asched.model.requests`: cpu in thousandths, else whole units."""
         return self._nodes.allocatable_on(self._row, resource)
 
     def requested(self, resource: str) -> int:

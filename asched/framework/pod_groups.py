@@ -19,7 +19,7 @@ the pod itself is schedulable and is retried as soon as another member gets a no
 
 GANG_ROOM = "GangRoom"
 """Recorded as the rejecting plugin of a pod that preempts no other because its gang would stay
-incomplete (:attr:`MemberStatus.GANG_INFEASIBLE`). Every event requeues the pod, after its backoff."""
+incomplete (:attr:`MemberStatus.GANG_INFEASIBLE`). Every event requeues the pod."""
 
 POD_GROUP_SCHEDULED = "PodGroupScheduled"
 """Condition of ``scheduling.k8s.io`` PodGroups: whether all members of the gang have a node."""
@@ -55,7 +55,7 @@ def key_of(group: AnyPodGroup) -> PodGroupKey:
 
 
 def only_status_changed(old: Object | None, new: Object | None) -> bool:
-    """Whether both are the same PodGroup with the same spec. Its status does not affect its pods."""
+    """Whether both are the same PodGroup with an equal spec. The status affects no pods."""
     return (
         isinstance(old, PodGroup | CustomPodGroup)
         and isinstance(new, PodGroup | CustomPodGroup)

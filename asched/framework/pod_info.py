@@ -205,8 +205,8 @@ class QueuedPod:
         self.added_at_ns = now_ns
         """When the pod was first observed pending."""
         self.entered_at_ns: int | None = None
-        """When the pod was first not gated, or None (``InitialAttemptTimestamp`` of kube-scheduler).
-        For metrics only."""
+        """When the pod was first not gated, or None (``InitialAttemptTimestamp`` of
+        kube-scheduler). For metrics only."""
         self.timestamp_ns = now_ns
         """When it last entered a queue; PrioritySort breaks ties by it."""
         self.rejected_at_ns = 0

@@ -1,7 +1,7 @@
 """Amounts of several resources, with the arithmetic and thresholds of kube-batch's ``Resource``.
 
-cpu is in thousandths, memory in bytes, any other resource (a *scalar*) in thousandths. A missing map
-of scalars differs from an empty one: see :meth:`ResourceVector.less` and
+cpu is in thousandths, memory in bytes, any other resource (a *scalar*) in thousandths. A missing
+map of scalars differs from an empty one: see :meth:`ResourceVector.less` and
 :meth:`ResourceVector.minimum`.
 """
 
@@ -87,7 +87,7 @@ class ResourceVector:
         return self
 
     def sub(self, other: ResourceVector) -> ResourceVector:
-        """Subtract without checking for negative amounts. A missing map of scalars stays missing."""
+        """Subtract without a check for negative amounts. A missing map stays missing."""
         self.milli_cpu -= other.milli_cpu
         self.memory_bytes -= other.memory_bytes
         if other.scalars and self.scalars is not None:
@@ -104,8 +104,8 @@ class ResourceVector:
         return True
 
     def less_equal(self, other: ResourceVector, tolerance: Tolerance = TOLERANT) -> bool:
-        """Whether every amount is at most that of ``other`` within the tolerance. Scalars that do not
-        exceed the tolerance are ignored."""
+        """Whether every amount is at most that of ``other`` within the tolerance. Scalars that do
+        not exceed the tolerance are ignored."""
         cpu = self.milli_cpu - other.milli_cpu
         if cpu >= tolerance.milli_cpu and cpu > 0:
             return False
@@ -124,8 +124,8 @@ class ResourceVector:
         return True
 
     def less(self, other: ResourceVector) -> bool:
-        """Whether every amount is strictly less than that of ``other``. If this vector has no map of
-        scalars, every scalar of ``other`` must exceed its threshold."""
+        """Whether every amount is strictly less than that of ``other``. If this vector has no map
+        of scalars, every scalar of ``other`` must exceed its threshold."""
         if not (self.milli_cpu < other.milli_cpu and self.memory_bytes < other.memory_bytes):
             return False
         if self.scalars is None:
@@ -136,7 +136,7 @@ class ResourceVector:
         return all(number < theirs.get(name, 0.0) for name, number in self.scalars.items())
 
     def minimum(self, other: ResourceVector) -> ResourceVector:
-        """The minimum of each amount. Only scalars of this vector; none if either map is missing."""
+        """The minimum of each amount. Scalars of this vector only; none if a map is missing."""
         scalars: dict[str, float] | None = None
         if self.scalars is not None and other.scalars is not None:
             scalars = {
@@ -169,7 +169,7 @@ class ResourceVector:
 
 
 def share(part: float, whole: float) -> float:
-    """``part / whole``; if ``whole`` is 0, 0 for no part and 1 otherwise (kube-batch's ``Share``)."""
+    """``part / whole``; with ``whole`` 0, 0 or 1 (``Share`` of kube-batch)."""
     if whole == 0:
         return 0.0 if part == 0 else 1.0
     return part / whole

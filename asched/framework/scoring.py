@@ -68,7 +68,7 @@ def of_each_value(
 
 
 def draw(seed: int, words: str, below: int) -> int:
-    """A pseudo-random number from 0 to ``below - 1``, derived from a recorded seed and ``words``."""
+    """A pseudo-random number from 0 to ``below - 1``, derived from ``seed`` and ``words``."""
     digest = blake2b(f"{seed}/{words}".encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big") % below
 
@@ -76,8 +76,8 @@ def draw(seed: int, words: str, below: int) -> int:
 class NodeClasses(Protocol):
     """Groups nodes by the values that their raw score depends on.
 
-    A score that depends on few numbers, such as the pods of a zone, is equal for thousands of nodes.
-    It is then computed once per class, and a placement changes the class of few nodes.
+    A score that depends on few numbers, such as the pods of a zone, is equal for thousands of
+    nodes. It is then computed once per class, and a placement changes the class of few nodes.
     """
 
     @property

@@ -98,7 +98,7 @@ class Job:
         self.queue = ""
         self.min_available = 0
         self.min_member = 0
-        """``minMember`` of the PodGroup. Differs from :attr:`min_available` only if a PDB overrides it."""
+        """``minMember`` of the PodGroup. A PDB may override it in :attr:`min_available`."""
         self.priority = 0
         self.created_s = 0.0
         self.shadow = False

@@ -1,11 +1,12 @@
 """Base classes of session plugins and actions.
 
 A session plugin derives from one base class for each callback it implements. Distributions offer
-plugins and actions in the entry-point groups :data:`PLUGIN_GROUP` and :data:`ACTION_GROUP`; the entry
-point's name is the name in configurations. Instances live for one session. All methods are
+plugins and actions in the entry-point groups :data:`PLUGIN_GROUP` and :data:`ACTION_GROUP`; the
+entry point's name is the name in configurations. Instances live for one session. All methods are
 synchronous and pure: no clock, no random numbers, no I/O.
 
-Callbacks and tiers work as in kube-batch. Instead of comparing two jobs, a plugin returns a sort key.
+Callbacks and tiers work as in kube-batch. Instead of comparing two jobs, a plugin returns a sort
+key.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ class Session(Protocol):
 
     @property
     def nodes(self) -> Nodes:
-        """Columns of :attr:`cluster`. :meth:`feasible` excludes nodes that are not in the session."""
+        """Columns of :attr:`cluster`. :meth:`feasible` excludes nodes outside the session."""
 
     @property
     def jobs(self) -> Mapping[str, Job]:
@@ -228,8 +229,7 @@ class AllocatablePlugin(SessionPlugin):
 
     @abstractmethod
     def allocatable(self, queue: Queue, task: Task, *, reclaiming: bool) -> bool:
-        """Whether the task's request may be added to the queue. ``reclaiming``: taken from other
-        queues."""
+        """Whether the task's request may be added to the queue. ``reclaiming``: from others."""
 
 
 class PredicatePlugin(SessionPlugin):

@@ -20,7 +20,7 @@ class Code(IntEnum):
     WAIT = 4
     """Permit only: wait until the pod is allowed or rejected, or until the timeout."""
     SKIP = 5
-    """PreFilter, PreScore: skip this plugin for this pod. Bind: leave the pod to the next plugin."""
+    """PreFilter, PreScore: skip this plugin for this pod. Bind: call the next plugin."""
     PENDING = 6
     """Rejected until an external event; then retried without backoff."""
 

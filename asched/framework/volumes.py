@@ -4,8 +4,8 @@ A pod uses a PersistentVolume through a claim. The claim is named in the pod or,
 ephemeral volume, named after the pod and the volume.
 
 Kubernetes still accepts volumes of in-tree plugins. If the CSINode of a node lists the plugin as
-migrated, the CSI driver attaches its volumes there, under the driver's names. Source of these rules:
-``k8s.io/csi-translation-lib`` of 1.36.
+migrated, the CSI driver attaches its volumes there, under the driver's names. Source of these
+rules: ``k8s.io/csi-translation-lib`` of 1.36.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ import msgspec
 import numpy as np
 
 from asched.framework.cluster import Cluster
+from asched.framework.events import QueueingHint
 from asched.framework.nodes import BoolColumn, Int64Column, Nodes
+from asched.model.meta import Object
 from asched.model.node import REGION_LABEL, ZONE_LABEL
 from asched.model.pod import Pod, Volume
 from asched.model.quantity import MAX_INT64
@@ -74,6 +76,12 @@ def mounts_claim(pod: Pod, claim: PersistentVolumeClaim) -> bool:
     return pod.namespace == claim.namespace and any(
         mounted.name == claim.name for mounted in claims_of(pod)
     )
+
+
+def own_claim_changed(pod: Pod, old: Object | None, new: Object | None) -> QueueingHint:
+    """Queueing hint: queue if a claim that the pod uses is added or updated."""
+    own = isinstance(new, PersistentVolumeClaim) and mounts_claim(pod, new)
+    return QueueingHint.QUEUE if own else QueueingHint.SKIP
 
 
 def is_owned_by(claim: PersistentVolumeClaim, pod: Pod) -> bool:
@@ -236,7 +244,8 @@ def translated(volume: PersistentVolume, plugin: InTreePlugin) -> PersistentVolu
 
 
 def _zone_label(volume: PersistentVolume) -> str:
-    """The zone label of the volume: the GA label unless only beta ones occur (``getTopologyLabel``)."""
+    """The zone label of the volume: the GA label unless only beta ones occur
+    (``getTopologyLabel``)."""
     affinity = volume.spec.node_affinity
     selector = affinity.required if affinity is not None else None
     for label in (ZONE_LABEL, REGION_LABEL):

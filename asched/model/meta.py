@@ -61,7 +61,7 @@ class ObjectMeta(ApiStruct):
     owner_references: tuple[OwnerReference, ...] = ()
     annotations: Annotations = Annotations()
     declared_annotations: dict[str, str] = {}
-    """Pod annotations that plugins declare (``Plugin.reads_annotations``). Not a field of the API."""
+    """Pod annotations in ``Plugin.reads_annotations``. Not a field of the API."""
 
     @property
     def controller(self) -> OwnerReference | None:

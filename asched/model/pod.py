@@ -65,7 +65,7 @@ class Toleration(ApiStruct):
     effect: str = ""
 
     def tolerates(self, taint: Taint) -> bool:
-        """``Toleration.ToleratesTaint``, without the operators Lt and Gt (off by default in 1.36)."""
+        """``Toleration.ToleratesTaint``, without operators Lt and Gt (off in 1.36)."""
         if self.effect and self.effect != taint.effect:
             return False
         if self.key and self.key != taint.key:

@@ -1,8 +1,8 @@
 """Kubernetes quantities, Go durations, and units of time.
 
-The grammar of quantities is that of ``k8s.io/apimachinery/pkg/api/resource``: a signed decimal number
-with a binary suffix (``Ki Mi Gi Ti Pi Ei``), a decimal suffix (``n u m k M G T P E``) or a decimal
-exponent (``e3``, ``E-2``). JSON numbers are accepted too.
+The grammar of quantities is that of ``k8s.io/apimachinery/pkg/api/resource``: a signed decimal
+number with a binary suffix (``Ki Mi Gi Ti Pi Ei``), a decimal suffix (``n u m k M G T P E``) or a
+decimal exponent (``e3``, ``E-2``). JSON numbers are accepted too.
 
 Quantities are read in thousandths (:func:`milli_value`, for cpu) or in whole units (:func:`value`).
 As in Kubernetes, both are exact, rounded away from zero, and limited to signed 64-bit integers.

@@ -69,8 +69,8 @@ def pod_scoring_requests(pod: Pod) -> tuple[int, int]:
 def pod_scoring_asks(pod: Pod) -> Amounts:
     """The requests of a pending pod in NodeResourcesFit's score.
 
-    Uses the defaults of :func:`pod_scoring_requests` but not pod-level requests, which kube-scheduler
-    1.36 counts in this score only for pods on nodes.
+    Uses the defaults of :func:`pod_scoring_requests` but not pod-level requests, which
+    kube-scheduler 1.36 counts in this score only for pods on nodes.
     """
     total = _container_requests(pod, _SCORING_DEFAULTS)
     _add(total, _exact(pod.spec.overhead))
@@ -89,7 +89,8 @@ def host_ports(pod: Pod) -> tuple[ContainerPort, ...]:
 
 
 def is_extended_resource(name: str) -> bool:
-    """Whether a name is an extended resource such as ``nvidia.com/gpu`` (``IsExtendedResourceName``)."""
+    """Whether a name is an extended resource such as ``nvidia.com/gpu``
+    (``IsExtendedResourceName``)."""
     native = "/" not in name or "kubernetes.io/" in name
     return not native and not name.startswith("requests.")
 

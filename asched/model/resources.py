@@ -78,8 +78,8 @@ AnyObject = (
 )
 """Every kind of object in the cluster state, with the tag ``kind``.
 
-The tag is the name of the struct. It equals the API's kind except for PodGroups and Queues of custom
-resources, which have the same kind in several API groups.
+The tag is the name of the struct. It equals the API's kind except for PodGroups and Queues of
+custom resources, which have the same kind in several API groups.
 """
 
 ObjectType = type[Object]

@@ -1,8 +1,8 @@
 """SelectorSpread: spreads pods of one service or controller over nodes and zones.
 
-The former priority ``SelectorSpreadPriority`` of kube-scheduler as a Score plugin. Its map function is
-``score_all``, its reduce function is ``normalize``. PodTopologySpread does the same and more; this is an
-example of how to port a priority.
+The former priority ``SelectorSpreadPriority`` of kube-scheduler as a Score plugin. Its map function
+is ``score_all``, its reduce function is ``normalize``. PodTopologySpread does the same and more;
+this is an example of how to port a priority.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
-"""ServiceAffinity: places pods of one service on nodes with equal labels, and spreads them over others.
+"""ServiceAffinity: places pods of one service on nodes with equal labels, and spreads them over
+others.
 
-The predicate ``CheckServiceAffinity`` and the priority ``ServiceAntiAffinity`` of former kube-scheduler
-policies as one plugin for single nodes. ``score`` is the map function, ``normalize`` the reduce function.
-``affinityLabels`` must have equal values on all nodes of a service; its pods are spread over the values of
-``antiAffinityLabels``.
+The predicate ``CheckServiceAffinity`` and the priority ``ServiceAntiAffinity`` of former
+kube-scheduler policies as one plugin for single nodes. ``score`` is the map function, ``normalize``
+the reduce function. ``affinityLabels`` must have equal values on all nodes of a service; its pods
+are spread over the values of ``antiAffinityLabels``.
 """
 
 from __future__ import annotations
@@ -65,8 +66,8 @@ class ServiceAffinity(
     # -- the predicate ------------------------------------------------------------------------
 
     def pre_filter(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> PreFilterResult:
-        """Collect the required labels: those of the pod's node selector, and those of the first node
-        with another pod of the service."""
+        """Collect the required labels: those of the pod's node selector, and those of the first
+        node with another pod of the service."""
         selected = pod.pod.spec.node_selector or {}
         labels = self._args.affinity_labels
         wanted = {label: selected[label] for label in labels if label in selected}
@@ -124,8 +125,8 @@ class ServiceAffinity(
         )
 
     def normalize(self, state: CycleState, pod: PodInfo, scores: Int64Column) -> Int64Column:
-        """Reduce: a smaller share of the service's pods on nodes with the same label value is better. A
-        node without the label scores 0."""
+        """Reduce: a smaller share of the service's pods on nodes with the same label value is
+        better. A node without the label scores 0."""
         counts, total = scores.tolist(), int(scores.sum())
         by_label = state.read(_VALUES)
         result = np.zeros(len(counts), np.float64)

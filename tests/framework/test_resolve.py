@@ -209,8 +209,8 @@ ALL_OFF = {"disabled": refs("*")}
             [{"plugins": {"filter": {"enabled": refs("VolumeZone")}}}],
             [
                 (
-                    "profiles[0].plugins.filter.enabled[0].name: plugin VolumeZone of kube-scheduler is"
-                    " not provided by this installation"
+                    "profiles[0].plugins.filter.enabled[0].name: plugin VolumeZone of"
+                    " kube-scheduler is not provided by this installation"
                 )
             ],
         ),

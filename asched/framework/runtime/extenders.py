@@ -178,8 +178,8 @@ class CandidateReview(Protocol):
     def review(self, candidates: Sequence[PreemptionCandidate]) -> Sequence[PreemptionCandidate]:
         """The remaining candidates, in order, followed by those that extenders added.
 
-        Raises :class:`AttemptPausedError` or :class:`ExtenderFailureError`. A PostFilter plugin must
-        not catch them.
+        Raises :class:`AttemptPausedError` or :class:`ExtenderFailureError`. A PostFilter plugin
+        must not catch them.
         """
 
 

@@ -1,8 +1,8 @@
 """Observers of plugin calls, and counts of plugin failures, for metrics and traces.
 
 The pure packages have no clock. A caller that has one sets an observer for one synchronous call, a
-scheduling cycle or the folds of a turn. Observers do not affect decisions. Without one, the cost is a
-comparison with None.
+scheduling cycle or the folds of a turn. Observers do not affect decisions. Without one, the cost is
+a comparison with None.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ PluginCall = tuple[str, str]
 class CurrentCall:
     """The synchronous plugin call that the event loop's thread executes now.
 
-    Other threads read it: the watchdog reports a plugin that does not return. Each call stores a new
-    tuple, so that its identity tells calls apart.
+    Other threads read it: the watchdog reports a plugin that does not return. Each call stores a
+    new tuple, so that its identity identifies the call.
     """
 
     __slots__ = ("call",)
@@ -135,5 +135,5 @@ def to_printable(text: object) -> str:
     try:
         words = text if isinstance(text, str) else str(text)
     except BaseException as error:  # noqa: BLE001  __str__ may be the plugin's code
-        words = f"({type(text).__name__}, whose text raises {type(error).__name__})"
+        words = f"({type(text).__name__}: str() raises {type(error).__name__})"
     return words[:MAX_TEXT_LENGTH].encode("utf-8", "replace").decode()

@@ -130,7 +130,10 @@ BINDING_POINTS = (ExtensionPoint.PRE_BIND, ExtensionPoint.BIND, ExtensionPoint.P
 
 def unsupported_point(point: str) -> str:
     """Why an external plugin cannot serve a point, to be printed after its name."""
-    return f"is not pure or runs in a worker, so it cannot serve {point}: a replay would have to call it"
+    return (
+        f"is not pure or runs in a worker, so it cannot serve {point}:"
+        " a replay would have to call it"
+    )
 
 
 def evaluate_in_process(specs: Iterable[ProfileSpec]) -> tuple[ProfileSpec, ...]:

@@ -1,8 +1,9 @@
 """Strict decoding of configuration that reports all problems, not only the first.
 
-Values are checked against a msgspec struct for unknown and missing fields, wrong types and values out
-of range. The rules are those of Kubernetes' strict decoding: field names are case-sensitive, ``null``
-means absent, types are not converted, and durations use Go's notation (``15s``, ``1h30m``).
+Values are checked against a msgspec struct for unknown and missing fields, wrong types and values
+out of range. The rules are those of Kubernetes' strict decoding: field names are case-sensitive,
+``null`` means absent, types are not converted, and durations use Go's notation (``15s``,
+``1h30m``).
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""The experiment of the FGD paper, by asched's simulation and the plugins as they are installed.
+"""The experiment of the FGD paper, with asched's simulator and the installed plugins.
 
-Pods of the openb trace arrive one after the other and stay: all of them in a random order, then ones
-drawn from them at random, until what has arrived asks for 130 % of the cluster's cards. A policy is
-judged by how much of the cards is given out when arrivals reach 100 % and 130 %. As in the authors'
-simulator (``workloadTuning``) a seed stands for the order, the draws and the order of nodes.
+Pods of the openb trace arrive one by one and stay: all of them in random order, then random
+samples, until the requests reach 130 % of the cluster's cards. The result is the share of allocated
+cards when arrivals reach 100 % and 130 %. As in the authors' simulator (``workloadTuning``), the
+seed determines the order of pods, the samples and the order of nodes.
 
     python benchmarks/gpu_experiment.py run --nodes NODES.csv --pods PODS.csv --results FILE
     python benchmarks/gpu_experiment.py table --results FILE --readme README.md
@@ -44,9 +44,9 @@ from asched.state.records import Assigned
 SCHEDULER: str = "gpu"
 INFLATION = 1.3
 MARKS = (100, 130)
-"""Arrivals at which it is looked, in percent of the cluster's cards."""
+"""Arrivals at which results are taken, in percent of the cluster's cards."""
 _PACE_NS = 1_000_000
-"""From one pod to the next. Nothing depends on it but the times of records."""
+"""Interval between pods. Affects only the times of records."""
 
 TITLES = {
     PolicyName.RANDOM: "Random",
@@ -65,11 +65,11 @@ PAPER = {
     PolicyName.BEST_FIT: (92.9, 93.1),
     PolicyName.FGD: (95.2, 95.4),
 }
-"""What the authors' simulator gives for the default trace, mean of ten seeds."""
+"""Results of the authors' simulator for the default trace, mean of ten seeds."""
 
 
 class Trace(NamedTuple):
-    """The cluster and the pods that workloads are made of."""
+    """The nodes and pods of the trace."""
 
     name: str
     nodes: tuple[Node, ...]
@@ -100,7 +100,7 @@ def gpu_milli_of(pod: Pod) -> int:
 
 
 def inflated(trace: Trace, seed: int) -> tuple[list[Node], list[Pod]]:
-    """Nodes in their order, and pods as they arrive."""
+    """Nodes in order, and pods in order of arrival."""
     chance = random.Random(seed)
     target = INFLATION * trace.gpu_milli
     pods = [*trace.pods]
@@ -135,7 +135,7 @@ def _renamed(pod: Pod, number: int) -> Pod:
 def profile(
     policy: PolicyName, workload: Sequence[TaskClass], registry: PluginRegistry
 ) -> ProfileSpec:
-    """A profile of just what the experiment needs: room, the model of card, and the cards."""
+    """A profile with only the plugins of the experiment."""
     args: dict[str, object] = {"policy": policy.value}
     if policy in (PolicyName.FGD, PolicyName.FGD_ALIGNED):
         args["workload"] = msgspec.to_builtins(workload)
@@ -168,19 +168,19 @@ def profile(
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """What came of one simulation."""
+    """The outcome of one simulation."""
 
     pods: str
-    """The table of pods, by its file's name."""
+    """File name of the pod table."""
     policy: PolicyName
     seed: int
     allocated: tuple[float, ...]
-    """Percent of the cards given out at each of :data:`MARKS`."""
+    """Percentage of allocated cards at each of :data:`MARKS`."""
     cpu_s: float
 
 
 def run(trace: Trace, policy: PolicyName, seed: int) -> Outcome:
-    """One simulation."""
+    """Run one simulation."""
     began_s = time.process_time()
     nodes, pods = inflated(trace, seed)
     registry = PluginRegistry.discover()
@@ -214,7 +214,7 @@ def _given(pods: Sequence[Pod], placed: Iterable[str], whole: int) -> Iterator[f
 
 
 class Results:
-    """Outcomes in a file, a line each."""
+    """Outcomes in a file, one per line."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -238,7 +238,7 @@ def mean(outcomes: Sequence[Outcome], mark: int) -> float:
 
 
 def default_table(results: Results) -> list[str]:
-    """In Markdown: every policy on the default trace, beside what the paper's simulator gives."""
+    """In Markdown: every policy on the default trace, with the results of the paper's simulator."""
     lines = ["| policy | seeds | 100 % | 130 % | paper's simulator |", "|---|---|---|---|---|"]
     for policy, title in TITLES.items():
         outcomes = results.of("default", policy)
@@ -251,7 +251,7 @@ def default_table(results: Results) -> list[str]:
 
 
 def mixes_table(results: Results) -> list[str]:
-    """In Markdown: FGD and ours on the other mixes, with the seeds that both have."""
+    """In Markdown: FGD and fgd-aligned on the other mixes, for the seeds of both."""
     lines = ["| mix | seeds | FGD | fgd-aligned |", "|---|---|---|---|"]
     for mix in sorted({o.pods for o in results.outcomes} - {"default"}):
         fgd, ours = (results.of(mix, p) for p in (PolicyName.FGD, PolicyName.FGD_ALIGNED))
@@ -267,7 +267,7 @@ _BEGIN, _END = "<!-- table: {} -->", "<!-- end: {} -->"
 
 
 def written(text: str, name: str, lines: Sequence[str]) -> str:
-    """The text with these lines between the marks of that name. Raises ValueError without them."""
+    """The text with the table between its marks replaced. Raises ValueError without marks."""
     begin, end = _BEGIN.format(name), _END.format(name)
     between = re.compile(f"{re.escape(begin)}.*?{re.escape(end)}", re.DOTALL)
     block = "\n".join([begin, "", *lines, "", end])
@@ -278,7 +278,7 @@ def written(text: str, name: str, lines: Sequence[str]) -> str:
 
 
 def run_all(options: argparse.Namespace) -> None:
-    """Every policy with every seed that is missing, seed by seed."""
+    """The missing combinations of policy and seed, by seed."""
     trace, results = read_trace(options.nodes, options.pods), Results(options.results)
     missing = [
         (policy, seed)

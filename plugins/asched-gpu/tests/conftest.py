@@ -1,4 +1,4 @@
-"""The same random examples every time, so that a change is to blame for a failure and not the day."""
+"""Makes hypothesis deterministic, so that only changes cause new failures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The paper's definitions, written down once more as they are read: node by node, task by task."""
+"""Reference implementation of the paper's definitions, for single nodes and tasks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from asched_gpu.workload import TaskClass
 
 
 class PlainNode(NamedTuple):
-    """What is free of a node."""
+    """The free resources of a node."""
 
     free: tuple[int, ...]
     cpu_milli: int
@@ -27,20 +27,20 @@ def fits(node: PlainNode, task: TaskClass) -> bool:
 
 
 def fragment(node: PlainNode, task: TaskClass) -> int:
-    """What of the free cards the task cannot use."""
+    """The part of the free cards that the task cannot use."""
     if not task.gpus or not fits(node, task):
         return sum(node.free)
     return sum(left for left in node.free if left < task.gpu_milli)
 
 
 def fragmentation(node: PlainNode, workload: Sequence[TaskClass]) -> Fraction:
-    """Its mean over the workload, in thousandths of a card."""
+    """The mean over the workload, in thousandths of a card."""
     size = sum(task.count for task in workload)
     return sum((Fraction(t.count, size) * fragment(node, t) for t in workload), Fraction())
 
 
 def fullest(node: PlainNode, demand: Demand) -> tuple[int, ...]:
-    """The cards with the least left that suffices, the first of equals."""
+    """The cards with the least sufficient free share, the first ones in case of ties."""
     able = [card for card, left in enumerate(node.free) if left >= demand.milli]
     return tuple(sorted(able, key=lambda card: (node.free[card], card))[: demand.cards])
 
@@ -53,7 +53,7 @@ def with_pod(node: PlainNode, demand: Demand, cards: Sequence[int]) -> PlainNode
 def descent(
     node: PlainNode, demand: Demand, workload: Sequence[TaskClass]
 ) -> tuple[int, tuple[int, ...]]:
-    """FGD's score of a node that the pod fits on, 0 to 100, and the cards."""
+    """FGD's score of a feasible node, 0 to 100, and the cards."""
     before = fragmentation(node, workload)
 
     def score(cards: Sequence[int]) -> int:
@@ -69,7 +69,7 @@ def descent(
 
 
 def packing(node: PlainNode, demand: Demand) -> int:
-    """GpuPacking's score of a node that the pod fits on; it has no card of no room at all."""
+    """GpuPacking's score of a feasible node, on which all cards have free shares."""
     idle = sum(left == 1000 for left in node.free)
     if idle == len(node.free):
         return max(33 - idle, idle)

@@ -40,7 +40,7 @@ def task_classes(draw: st.DrawFn) -> TaskClass:
 
 @st.composite
 def placements(draw: st.DrawFn) -> tuple[Demand, list[PlainNode]]:
-    """A pod that asks for something, and nodes that it fits on."""
+    """A pod with a request, and feasible nodes."""
     demand = draw(demands())
     nodes = draw(st.lists(plain_nodes, min_size=1, max_size=6))
     return demand, [

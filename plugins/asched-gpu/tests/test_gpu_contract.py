@@ -1,4 +1,4 @@
-"""What the distribution may import: the contract, and nothing that lies behind it."""
+"""The distribution imports only the public API."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def imports(path: Path) -> Iterator[str]:
             yield item.module or ""
 
 
-def test_the_package_imports_the_contract_alone() -> None:
+def test_package_imports_only_the_public_api() -> None:
     [folder] = asched_gpu.__path__
     files = sorted(Path(folder).rglob("*.py"))
     assert files

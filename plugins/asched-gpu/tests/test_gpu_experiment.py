@@ -1,4 +1,4 @@
-"""The experiment on a small trace of our own: what arrives, what is written down, and the tables."""
+"""The experiment on a small trace: arrivals, results and tables."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def read(folder: Path, mix: str = "default") -> experiment.Trace:
     return experiment.read_trace(folder / "nodes.csv", folder / f"openb_pod_list_{mix}.csv")
 
 
-def test_pods_arrive_until_130_percent_are_asked_for(files: Path) -> None:
+def test_pods_arrive_until_requests_reach_130_percent(files: Path) -> None:
     trace = read(files)
     assert (len(trace.nodes), len(trace.pods), trace.gpu_milli) == (5, 16, 20_000)
     nodes, pods = experiment.inflated(trace, 7)
@@ -49,7 +49,7 @@ def test_pods_arrive_until_130_percent_are_asked_for(files: Path) -> None:
     assert experiment.inflated(trace, 8) != (nodes, pods)
 
 
-def test_what_was_run_is_written_down_and_not_run_again(
+def test_recorded_results_are_not_computed_again(
     files: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     results = files / "results.jsonl"
@@ -85,6 +85,6 @@ def test_what_was_run_is_written_down_and_not_run_again(
     assert text.endswith("\nafter\n")
 
 
-def test_the_same_seed_gives_the_same_outcome(files: Path) -> None:
+def test_equal_seeds_give_equal_outcomes(files: Path) -> None:
     once, again = (experiment.run(read(files), PolicyName.RANDOM, 3) for _ in range(2))
     assert msgspec.structs.replace(once, cpu_s=again.cpu_s) == again

@@ -1,4 +1,4 @@
-"""Policies in columns say what the paper's definitions say of each node."""
+"""Policies on columns compared with the reference implementation."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ some_nodes = st.lists(plain_nodes, min_size=1, max_size=6)
 
 
 @given(some_nodes, demands())
-def test_where_a_pod_fits(nodes: list[paper.PlainNode], demand: Demand) -> None:
+def test_fits_equals_reference(nodes: list[paper.PlainNode], demand: Demand) -> None:
     task = TaskClass(1, 0, demand.cards, demand.milli)
     assert fits(as_columns(nodes), demand).tolist() == [paper.fits(node, task) for node in nodes]
 
 
 @given(placements(), workloads)
-def test_fgd_is_the_paper_s(
+def test_fgd_equals_reference(
     placement: tuple[Demand, list[paper.PlainNode]], classes: list[TaskClass]
 ) -> None:
     demand, able = placement
@@ -60,7 +60,7 @@ def test_fgd_is_the_paper_s(
     ids=["packing", "best-fit", "dot-product"],
 )
 @given(placement=placements())
-def test_scores_are_those_of_the_definition(
+def test_scores_equal_reference(
     policy: Policy,
     definition: Callable[[paper.PlainNode, Demand], int],
     placement: tuple[Demand, list[paper.PlainNode]],
@@ -87,18 +87,18 @@ def test_clustering_prefers_its_own_kind_then_idle_nodes() -> None:
     assert not Clustering().score(nodes, Demand(0, 0)).any()
 
 
-def test_random_draws_cards_that_have_room() -> None:
+def test_random_policy_selects_fitting_cards() -> None:
     nodes = as_columns([paper.PlainNode((1000, 100, 600, 1000), 0)])
     drawn = [2, 0]
     assert Random().choose(nodes, Demand(2, 600), lambda below: drawn.pop(0)) == (0, 3)
 
 
 @given(placements(), workloads)
-def test_aligned_goes_by_fragmentation_first(
+def test_aligned_policy_prefers_fragmentation_steps(
     placement: tuple[Demand, list[paper.PlainNode]], classes: list[TaskClass]
 ) -> None:
-    """A node that gains a whole step more is better, whatever its cpu; among nodes of the same step
-    the better one has the cpu that its free cards would take of such pods."""
+    """A node with a larger gain, in steps, is better regardless of cpu. Within a step, the node is
+    better that matches the pod's ratio of cpu to cards."""
     demand, able = placement
     workload = Workload(classes)
     nodes = as_columns(able, workload)
@@ -116,7 +116,7 @@ def test_aligned_goes_by_fragmentation_first(
     )
 
 
-def test_nodes_larger_than_any_of_the_trace_have_scores_in_range() -> None:
+def test_scores_of_very_large_nodes_are_in_range() -> None:
     huge = as_columns([paper.PlainNode((1000,) * 8, 4_000_000)])
     wide = huge._replace(free=np.full((1, 64), 1000), size=np.array([64]))
     demand = Demand(16, 1000, 1_000_000)
@@ -124,8 +124,8 @@ def test_nodes_larger_than_any_of_the_trace_have_scores_in_range() -> None:
         assert 0 <= policy.score(wide, demand)[0] <= 100
 
 
-def test_the_card_fits_even_where_all_of_them_lose_the_most() -> None:
-    """Tasks want all eight cards: one share less leaves nothing of use, which scores 0."""
+def test_fgd_selects_fitting_card_if_all_gains_are_minimal() -> None:
+    """Tasks request all eight cards, so that any used share makes all cards useless: score 0."""
     workload = Workload([TaskClass(1, gpus=8, gpu_milli=900)])
     node = as_columns([paper.PlainNode((900, *[1000] * 7), 0)], workload)
     policy = FragmentationDescent(workload)

@@ -1,4 +1,4 @@
-"""GpuShare in a profile, on described clusters: cards are never given twice, and replays agree."""
+"""GpuShare in a profile: no card is assigned twice, and replays are equal."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def arguments(policy: PolicyName, ties: Ties | None = None) -> GpuShareArgs:
 
 
 def cards_of(found: Placements) -> dict[str, tuple[str, list[int]]]:
-    """Node and cards of each pod, as its decision has them."""
+    """Node and cards of each pod in its decision."""
     return {
         record.key.rpartition("/")[2]: (record.node, note.note["cards"])
         for record in found.records
@@ -62,7 +62,7 @@ requests = st.lists(
     st.lists(st.integers(1, 4), min_size=1, max_size=4),
     requests,
 )
-def test_no_card_is_given_twice(
+def test_no_card_is_assigned_twice(
     policy: PolicyName, ties: Ties | None, sizes: list[int], asked: list[int]
 ) -> None:
     nodes = [gpu_node(f"n{number}", cards) for number, cards in enumerate(sizes)]
@@ -87,7 +87,7 @@ def test_no_card_is_given_twice(
     assert found.divergence() is None
 
 
-def test_a_share_stays_on_a_card_that_is_shared_already() -> None:
+def test_share_prefers_shared_card() -> None:
     setup = profile(GpuShare, args={"GpuShare": arguments(PolicyName.PACKING)})
     waiting = [gpu_pod("a", 600), gpu_pod("b", 600), gpu_pod("c", 300), gpu_pod("d", 400)]
     found = schedule(setup, [gpu_node("n", 2)], waiting)
@@ -97,7 +97,7 @@ def test_a_share_stays_on_a_card_that_is_shared_already() -> None:
     assert cards["d"] == cards["b"]
 
 
-def test_two_halves_are_no_whole() -> None:
+def test_whole_card_needs_one_free_card() -> None:
     there = [
         gpu_pod("a", 500, node="n", annotations={GPU_INDEX: "0"}),
         gpu_pod("b", 500, node="n", annotations={GPU_INDEX: "1"}),
@@ -114,7 +114,7 @@ def test_two_halves_are_no_whole() -> None:
 
 
 @pytest.mark.parametrize("text", [None, "x", "7", "0-1"])
-def test_a_pod_whose_card_is_not_known_may_be_on_any(text: str | None) -> None:
+def test_pod_with_unknown_card_counts_on_each_card(text: str | None) -> None:
     annotations = {} if text is None else {GPU_INDEX: text}
     stranger = gpu_pod("stranger", 600, node="n", annotations=annotations)
     cluster = [gpu_node("n", 2), stranger]
@@ -124,7 +124,7 @@ def test_a_pod_whose_card_is_not_known_may_be_on_any(text: str | None) -> None:
 
 
 def test_preemption_frees_cards() -> None:
-    """A pod that wants a whole card gets that of a less important one."""
+    """A pod that requests a whole card preempts a pod of lower priority."""
     setup = profile(GpuShare, args={"GpuShare": arguments(PolicyName.FGD)})
     low = gpu_pod("low", 700, priority=1)
     high = gpu_pod("high", 1000, priority=1000)
@@ -142,12 +142,12 @@ def shape(milli: int, count: str | None = None) -> PodShape:
     ("milli", "count", "cards"),
     [(470, None, (1, 470)), (1000, None, (1, 1000)), (3000, None, (3, 1000)), (900, "3", (3, 300))],
 )
-def test_what_a_pod_asks_for(milli: int, count: str | None, cards: tuple[int, int]) -> None:
+def test_demand_of_pod(milli: int, count: str | None, cards: tuple[int, int]) -> None:
     assert demand_of(shape(milli, count))[:2] == cards
 
 
 @pytest.mark.parametrize(("milli", "count"), [(1500, "1"), (1001, None), (500, "0"), (500, "two")])
-def test_what_no_cards_can_give_is_told(milli: int, count: str | None) -> None:
+def test_invalid_demand_is_rejected(milli: int, count: str | None) -> None:
     with pytest.raises(DemandError):
         demand_of(shape(milli, count))
     annotations = {} if count is None else {GPU_COUNT: count}
@@ -161,16 +161,16 @@ def test_what_no_cards_can_give_is_told(milli: int, count: str | None) -> None:
 @pytest.mark.parametrize(
     ("text", "cards"), [("0", (0,)), ("3-1", (3, 1)), ("1-1", None), ("", None)]
 )
-def test_an_index(text: str, cards: tuple[int, ...] | None) -> None:
+def test_gpu_index_is_parsed(text: str, cards: tuple[int, ...] | None) -> None:
     assert index_of(text) == cards
 
 
-def test_a_policy_that_looks_ahead_needs_something_to_look_at() -> None:
+def test_fgd_policies_require_a_workload() -> None:
     with pytest.raises(ValueError, match="policy fgd needs a workload"):
         GpuShareArgs(PolicyName.FGD)
 
 
-def test_only_a_pod_with_cards_that_goes_is_of_help() -> None:
+def test_hint_queues_only_for_deleted_pods_with_cards() -> None:
     plugin = instance(GpuShare)
     [of_pods] = [
         entry

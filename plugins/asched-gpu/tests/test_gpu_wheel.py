@@ -1,4 +1,4 @@
-"""The wheel, installed into a folder of its own, offers the plugins."""
+"""The plugins of the built and installed wheel."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def run(*command: str, cwd: Path, path: str = "") -> str:
     return done.stdout
 
 
-def test_the_wheel_offers_the_plugins(tmp_path: Path) -> None:
+def test_wheel_provides_the_plugins(tmp_path: Path) -> None:
     site = tmp_path / "site"
     run(
         sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(tmp_path),

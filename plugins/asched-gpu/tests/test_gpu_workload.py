@@ -1,4 +1,4 @@
-"""Fragmentation in columns is the paper's, summed up task by task."""
+"""Fragmentation on columns compared with the reference implementation."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 
 @given(st.lists(plain_nodes, min_size=1, max_size=6), workloads)
-def test_fragmentation_is_the_mean_over_the_tasks(
+def test_fragmentation_equals_reference(
     nodes: list[paper.PlainNode], classes: list[TaskClass]
 ) -> None:
     workload = Workload(classes)
@@ -26,7 +26,7 @@ def test_fragmentation_is_the_mean_over_the_tasks(
 
 
 @given(plain_nodes, workloads, MILLIS)
-def test_a_share_on_each_card_in_turn(
+def test_with_share_equals_reference_for_each_card(
     node: paper.PlainNode, classes: list[TaskClass], milli: int
 ) -> None:
     workload = Workload(classes)
@@ -40,15 +40,15 @@ def test_a_share_on_each_card_in_turn(
         assert found[card] == expected
 
 
-def test_by_hand() -> None:
-    """Half the tasks want a whole card, half want 300 of one; 500 and 1000 are free."""
+def test_fragmentation_of_a_small_example() -> None:
+    """Half of the tasks request a whole card, half request 300; 500 and 1000 are free."""
     workload = Workload([TaskClass(1, gpus=1, gpu_milli=1000), TaskClass(1, gpus=1, gpu_milli=300)])
     node = as_columns([paper.PlainNode((500, 1000), 0)], workload)
     found = workload.fragmentation(node.free, node.cpu_milli, node.models)
     assert found.tolist() == [500]  # over 2 tasks: 500 are of no use to the first
 
 
-def test_tasks_of_no_cards_count_all_as_fragment() -> None:
+def test_tasks_without_cards_can_use_nothing() -> None:
     workload = Workload([TaskClass(1, 1000), TaskClass(3, gpus=1, gpu_milli=1000)])
     node = as_columns([paper.PlainNode((1000,), 8000)], workload)
     assert workload.fragmentation(node.free, node.cpu_milli, node.models).tolist() == [1000]
@@ -57,17 +57,17 @@ def test_tasks_of_no_cards_count_all_as_fragment() -> None:
 @pytest.mark.parametrize(
     ("count", "gpus", "gpu_milli"), [(0, 0, 0), (1, 1, 0), (1, 0, 5), (1, -1, 0), (1, 1, 1001)]
 )
-def test_a_class_that_makes_no_sense_is_refused(count: int, gpus: int, gpu_milli: int) -> None:
+def test_invalid_task_class_is_rejected(count: int, gpus: int, gpu_milli: int) -> None:
     with pytest.raises(ValueError, match="expected"):
         TaskClass(count, 1000, gpus, gpu_milli)
 
 
-def test_a_workload_of_nothing_is_refused() -> None:
+def test_empty_workload_is_rejected() -> None:
     with pytest.raises(ValueError, match="no tasks"):
         Workload([])
 
 
-def test_the_most_frequent_kinds_are_expected() -> None:
+def test_expected_workload_has_the_most_frequent_kinds() -> None:
     def row(cpu: int, gpus: int, milli: int, spec: str = "") -> dict[str, str]:
         amounts = {"cpu_milli": str(cpu), "num_gpu": str(gpus), "gpu_milli": str(milli)}
         return {**amounts, "gpu_spec": spec}

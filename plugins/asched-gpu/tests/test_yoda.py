@@ -1,4 +1,4 @@
-"""Yoda in columns says what Yoda-Scheduler says node by node, written down here a second time."""
+"""Yoda on columns compared with a reference implementation for single nodes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from asched.testing import from_api, node, pod, profile, run_filter, schedule, s
 
 
 def scv(name: str, cards: Sequence[Card], **sums: int) -> Object:
-    """What the watch brings of a node's report."""
+    """The Scv object of a node."""
     status = ScvStatus(
         card_list=tuple(cards),
         card_number=len(cards),
@@ -59,7 +59,7 @@ def counted(labels: Mapping[str, str], status: ScvStatus) -> list[Card]:
 def expected_scores(
     labels: Mapping[str, str], reports: Mapping[str, ScvStatus], asked: Mapping[str, int]
 ) -> dict[str, int]:
-    """Of the nodes that pass, brought to 0 to 100."""
+    """Scores of the feasible nodes, scaled to 0 to 100."""
     best = {"bandwidth": 1, "core": 1, "power": 1, "free_memory": 1, "total_memory": 1}
     for status in reports.values():
         for card in counted(labels, status):
@@ -115,7 +115,7 @@ labels_of_pods = st.fixed_dictionaries(
     st.lists(st.lists(cards, min_size=1, max_size=3), min_size=1, max_size=4),
     st.lists(st.sampled_from([0, 4000, 60_000]), min_size=4, max_size=4),
 )
-def test_filter_and_scores_are_yoda_s(
+def test_filter_and_scores_equal_reference(
     labels: dict[str, str], of_nodes: list[list[Card]], asked: list[int]
 ) -> None:
     names = [f"n{number}" for number in range(len(of_nodes))]
@@ -146,7 +146,7 @@ SLOW = [Card(health="Healthy", clock=5000, bandwidth=900, free_memory=16_000, to
 
 
 @pytest.mark.parametrize(("exact", "passing"), [(True, {"slow"}), (False, {"slow", "fast"})])
-def test_a_clock_is_the_clock_or_at_least_it(exact: bool, passing: set[str]) -> None:
+def test_exact_argument_controls_clock_match(exact: bool, passing: set[str]) -> None:
     cluster = [node("fast"), node("slow"), scv("fast", BIG), scv("slow", SLOW)]
     waiting = pod("p", labels={"scv/clock": "5000"})
     said = run_filter(Yoda, waiting, cluster, args=YodaArgs(exact=exact))
@@ -157,8 +157,8 @@ def with_priority(name: str, priority: str) -> Pod:
     return pod(name, labels={"scv/priority": priority} if priority else {})
 
 
-def test_the_queue_goes_by_the_label() -> None:
-    """One place for four pods: the more important first, and what is no number is 0."""
+def test_queue_is_ordered_by_priority_label() -> None:
+    """Four pods compete for one place. An invalid priority counts as 0."""
     setup = profile(Yoda, without=("PrioritySort",))
     waiting = [
         with_priority("none", ""),
@@ -185,8 +185,8 @@ REPORT: dict[str, Any] = {
 }
 
 
-def test_what_is_kept_of_a_report() -> None:
-    """Neither the time of the report nor the model of the card is read, so neither is kept."""
+def test_unused_report_fields_are_dropped() -> None:
+    """Neither the time of the report nor the card model is decoded."""
     kept = from_api(REPORT, Scv)
     assert isinstance(kept, CustomObject)
     assert kept.content == {

@@ -1,8 +1,8 @@
 """Policies: score nodes for a pod that requests cards, and select its cards.
 
-They are those of "Beware of Fragmentation" (USENIX ATC'23) and its simulator. Constants and rounding
-are equal too, because they determine ties. Scores are integers, higher is better, and valid only for
-nodes on which the pod fits.
+They are those of "Beware of Fragmentation" (USENIX ATC'23) and its simulator. Constants and
+rounding are equal too, because they determine ties. Scores are integers, higher is better, and
+valid only for nodes on which the pod fits.
 """
 
 from __future__ import annotations
@@ -106,7 +106,8 @@ class BestFit(Policy):
 
 
 class DotProduct(Policy):
-    """Prefers a small dot product of free and requested amounts (Tetris, with the simulator's sign)."""
+    """Prefers a small dot product of free and requested amounts (Tetris, with the simulator's
+    sign)."""
 
     def score(self, nodes: NodeCards, demand: Demand) -> Int64Column:
         cpu = nodes.cpu_milli * demand.cpu_milli
@@ -194,8 +195,8 @@ class FragmentationDescent(Policy):
 
 
 class AlignedDescent(FragmentationDescent):
-    """FGD in coarser steps. Ties are broken by how well the ratio of free cpu to free cards matches the
-    pod's request."""
+    """FGD in coarser steps. Ties are broken by how well the ratio of free cpu to free cards matches
+    the pod's request."""
 
     stretched = exact = True
 
@@ -232,8 +233,8 @@ def _with_cards(free: CardMatrix, demand: Demand) -> CardMatrix:
 
 
 def _logistic_steps(size: int) -> NDArray[np.int64]:
-    """The gains at which ``int(100 * sigmoid(gain in cards))`` grows by one. Computed in decimals, so
-    that they are equal on every machine."""
+    """The gains at which ``int(100 * sigmoid(gain in cards))`` grows by one. Computed in decimals,
+    so that they are equal on every machine."""
     with localcontext() as context:
         context.prec = 30
         steps = []

@@ -20,8 +20,8 @@ _FREE_MEMORY, _TOTAL_MEMORY, _CLOCK, _CORE, _BANDWIDTH, _POWER, _HEALTH, _THERE 
 
 
 def whole(text: str | None) -> int:
-    """The number in a label; 0 if it is invalid, as ``strconv.Atoi`` with an ignored error. A negative
-    number becomes a huge one, as in a conversion to an unsigned integer in Go."""
+    """The number in a label; 0 if it is invalid, as ``strconv.Atoi`` with an ignored error. A
+    negative number becomes a huge one, as in a conversion to an unsigned integer in Go."""
     digits = (text or "").removeprefix("+")
     negative = digits.startswith("-")
     if not (digits := digits.removeprefix("-")).isascii() or not digits.isdecimal():

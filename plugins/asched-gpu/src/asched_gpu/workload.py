@@ -1,15 +1,16 @@
 """The expected workload, and the fragmentation of nodes for it.
 
-Fragmentation is defined by Weng et al., "Beware of Fragmentation: Scheduling GPU-Sharing Workloads with
-Fragmentation Gradient Descent" (USENIX ATC'23). It is the part of the free shares of a node that a task
-cannot use, as the mean over the expected workload. If the task does not fit on the node (cpu, card
-model, number of cards), it can use nothing. Otherwise it cannot use cards with less free than it
-requests of each. Tasks without cards can use nothing.
+Fragmentation is defined by Weng et al., "Beware of Fragmentation: Scheduling GPU-Sharing Workloads
+with Fragmentation Gradient Descent" (USENIX ATC'23). It is the part of the free shares of a node
+that a task cannot use, as the mean over the expected workload. If the task does not fit on the node
+(cpu, card model, number of cards), it can use nothing. Otherwise it cannot use cards with less free
+than it requests of each. Tasks without cards can use nothing.
 
 So the fragmentation of a node is the free amount minus the part that fitting tasks can use. A task
-that requests ``d`` of a card can use all cards with at least ``d`` free. This is a sum over the distinct
-pairs (share, number of cards). The number of fitting tasks per pair depends only on cpu and model, and
-comes from a table. All numbers are integers, so that sums do not depend on the order of addition.
+that requests ``d`` of a card can use all cards with at least ``d`` free. This is a sum over the
+distinct pairs (share, number of cards). The number of fitting tasks per pair depends only on cpu
+and model, and comes from a table. All numbers are integers, so that sums do not depend on the order
+of addition.
 """
 
 from __future__ import annotations
@@ -107,9 +108,11 @@ class Workload:
     def with_share(
         self, free: CardMatrix, cpu_milli: Int64Column, models: Int64Column, milli: int
     ) -> NDArray[np.int64]:
-        """:meth:`fragmentation` of each node if ``milli`` of one card were taken, a column per card.
+        """:meth:`fragmentation` of each node if ``milli`` of one card were taken, a column per
+        card.
 
-        Columns of cards with less free are meaningless."""
+        Columns of cards with less free are meaningless.
+        """
         counts, sums = self._usable(free)
         left = free - milli
         before, after = (f[..., None] >= self._shares for f in (free, left))

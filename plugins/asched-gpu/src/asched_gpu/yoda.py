@@ -1,8 +1,8 @@
 """Yoda: schedules pods by reported card metrics, as Yoda-Scheduler does.
 
-A pod requests by label ``scv/number`` cards, ``scv/memory`` free on each, and a ``scv/clock``. Nodes are
-scored by the matching cards (bandwidth, clock, core, power, memory, and free memory twice), by the
-memory that their pods request, and by the memory in use.
+A pod requests by label ``scv/number`` cards, ``scv/memory`` free on each, and a ``scv/clock``.
+Nodes are scored by the matching cards (bandwidth, clock, core, power, memory, and free memory
+twice), by the memory that their pods request, and by the memory in use.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ class YodaArgs(Arguments, frozen=True):
     """``args`` of Yoda."""
 
     exact: bool = True
-    """True: as Yoda, cards must have exactly the requested clock, and clocks are scored relative to the
-    highest bandwidth. False: a minimum clock, scored relative to the highest clock."""
+    """True: as Yoda, cards must have exactly the requested clock, and clocks are scored relative to
+    the highest bandwidth. False: a minimum clock, scored relative to the highest clock."""
 
 
 class CardRequest(NamedTuple):
@@ -172,7 +172,7 @@ class Yoda(
         return (scores - lowest) * MAX_NODE_SCORE // (highest - lowest)
 
     def _enough(self, reports: Reports, request: CardRequest) -> NDArray[np.bool_]:
-        """Where enough cards exist, and enough healthy cards with the requested memory and clock."""
+        """Where enough cards exist, and enough healthy cards with memory and clock."""
         enough: NDArray[np.bool_] = reports.card_number >= max(request.number, 1)
         if request.number == 0:
             enough = reports.known.copy()
