@@ -63,6 +63,7 @@ class DefaultBinder(BindPlugin):
 
     name: ClassVar[str] = "DefaultBinder"
     api_version: ClassVar[int] = 1
+    awaits_client_only: ClassVar[bool] = True
 
     @property
     def time_limit_s(self) -> float:

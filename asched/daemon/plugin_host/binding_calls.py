@@ -28,7 +28,6 @@ from asched.framework.runtime.observation import (
     to_printable,
 )
 from asched.framework.status import Code, Status
-from asched.plugins.queue_and_bind import DefaultBinder
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
@@ -66,7 +65,8 @@ class BindingPluginCalls:
         """Cancel the present call and refuse later ones.
 
         If the reason :attr:`~CancelReason.defers_outcome`, PostBind is still called, for at most
-        :data:`POST_BIND_GRACE_S`. While the scheduler stops, DefaultBinder may still bind.
+        :data:`POST_BIND_GRACE_S`. While the scheduler stops, a plugin that awaits only the client
+        may still bind.
         """
         self._reason = self._reason or reason
         if self._scope is not None:
@@ -121,8 +121,8 @@ class BindingPluginCalls:
 
     def _scope_for(self, plugin: Plugin, point: str) -> LimitedCall | UnlimitedCall:
         limit_s, reason = self._limit_s(plugin, point), self._reason
-        awaits_client_only = limit_s == inf and type(plugin) is DefaultBinder
-        if awaits_client_only and (reason is None or reason is CancelReason.STOPPING):
+        unguarded = limit_s == inf and isinstance(plugin, BindPlugin) and plugin.awaits_client_only
+        if unguarded and (reason is None or reason is CancelReason.STOPPING):
             return UnlimitedCall()
         if self.deferred and point != "PostBind":
             raise AbandonedError

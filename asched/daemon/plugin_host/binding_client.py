@@ -106,7 +106,7 @@ class LimitedCall:
 
 
 class UnlimitedCall:
-    """A call that is never cancelled: for DefaultBinder, which awaits only the client.
+    """A call that is never cancelled: for a Bind plugin that awaits only the client.
 
     DefaultBinder binds almost every pod, so this adds no work.
     """
