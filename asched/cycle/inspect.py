@@ -287,7 +287,7 @@ def _pre_filter(profile: Profile, found: FeasibleNodes) -> PreFilterInspection:
     )
 
 
-# -- shadow mode -----------------------------------------------------------------------------------
+# -- shadow mode ----------------------------------------------------------------------------------
 
 
 class ShadowDecision(msgspec.Struct, frozen=True):

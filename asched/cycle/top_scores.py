@@ -100,19 +100,6 @@ class _NonEmptyGroups(NamedTuple):
 class ScoreGroups:
     """Feasible nodes grouped by class and total."""
 
-    __slots__ = (
-        "_class_of",
-        "_classes",
-        "_count_of",
-        "_cursors",
-        "_group_of",
-        "_non_empty",
-        "_number",
-        "_scores",
-        "_too_many",
-        "_total_of",
-    )
-
     def __init__(self, classes: NodeClasses) -> None:
         self._classes = classes
         self._scores: TopScores | None = None

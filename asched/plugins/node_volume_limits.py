@@ -32,8 +32,8 @@ from asched.framework.volumes import (
     is_attachable,
     is_owned_by,
     migrated_plugins,
-    mounts_claim,
     not_owner,
+    own_claim_changed,
     volume_limits,
 )
 from asched.model.meta import Object
@@ -208,7 +208,7 @@ class NodeVolumeLimits(PreFilterPlugin, FilterAllPlugin, EnqueueExtensions):
                 EventResource.ASSIGNED_POD, ActionType.DELETE, pod_freed_attachments
             ),
             ClusterEventWithHint.on(
-                EventResource.PERSISTENT_VOLUME_CLAIM, ActionType.ADD, own_claim_added
+                EventResource.PERSISTENT_VOLUME_CLAIM, ActionType.ADD, own_claim_changed
             ),
             ClusterEventWithHint.on(
                 EventResource.VOLUME_ATTACHMENT, ActionType.DELETE, volume_detached
@@ -278,12 +278,6 @@ def pod_freed_attachments(pod: Pod, old: Object | None, new: Object | None) -> Q
         and any(map(is_attachable, old.spec.volumes))
     )
     return QueueingHint.QUEUE if freed else QueueingHint.SKIP
-
-
-def own_claim_added(pod: Pod, old: Object | None, new: Object | None) -> QueueingHint:
-    """Queue if a claim of the pod is added."""
-    own = isinstance(new, PersistentVolumeClaim) and mounts_claim(pod, new)
-    return QueueingHint.QUEUE if own else QueueingHint.SKIP
 
 
 def volume_detached(pod: Pod, old: Object | None, new: Object | None) -> QueueingHint:

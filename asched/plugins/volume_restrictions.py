@@ -19,7 +19,7 @@ from asched.framework.interface import (
 from asched.framework.nodes import BoolColumn, FilterResult, NodeInfo, Nodes
 from asched.framework.pod_info import PodInfo
 from asched.framework.status import SUCCESS, Status
-from asched.framework.volumes import claim_not_found, claims_of, is_disk, mounts_claim
+from asched.framework.volumes import claim_not_found, claims_of, is_disk, own_claim_changed
 from asched.model.meta import Object
 from asched.model.pod import Pod, Volume
 from asched.model.storage import PersistentVolumeClaim
@@ -140,7 +140,7 @@ class VolumeRestrictions(PreFilterPlugin, PreFilterExtensions, FilterAllPlugin, 
             ),
             ClusterEventWithHint.on(EventResource.NODE, ActionType.ADD),
             ClusterEventWithHint.on(
-                EventResource.PERSISTENT_VOLUME_CLAIM, ActionType.ADD, own_claim_added
+                EventResource.PERSISTENT_VOLUME_CLAIM, ActionType.ADD, own_claim_changed
             ),
         )
 
@@ -156,12 +156,6 @@ def pod_freed_volume(pod: Pod, old: Object | None, new: Object | None) -> Queuei
     freed = {claim.name for claim in claims_of(old) if not claim.ephemeral}
     needed = any(claim.name in freed for claim in claims_of(pod) if not claim.ephemeral)
     return QueueingHint.QUEUE if needed else QueueingHint.SKIP
-
-
-def own_claim_added(pod: Pod, old: Object | None, new: Object | None) -> QueueingHint:
-    """Queue if a claim of the pod is added."""
-    own = isinstance(new, PersistentVolumeClaim) and mounts_claim(pod, new)
-    return QueueingHint.QUEUE if own else QueueingHint.SKIP
 
 
 def _any_conflict(disks: Sequence[Volume], pods: Iterable[PodInfo]) -> bool:

@@ -104,7 +104,10 @@ WAKES: list[Happening] = [
     (VolumeZone, WAITING, K.NODE, LABEL, a_node("n"), a_node("n", {ZONE: "a"})),
     (VolumeZone, WAITING, K.PERSISTENT_VOLUME_CLAIM, ADD, None, a_claim("c")),
     (VolumeZone, WAITING, K.PERSISTENT_VOLUME, ADD, None, a_volume("v")),
-    (VolumeZone, WAITING, K.PERSISTENT_VOLUME, OTHER, a_volume("v"), a_volume("v", labels={ZONE: "a"})),
+    (
+        VolumeZone, WAITING, K.PERSISTENT_VOLUME, OTHER,
+        a_volume("v"), a_volume("v", labels={ZONE: "a"}),
+    ),
     (NodeDeclaredFeatures, PLAIN, K.NODE, ADD, None, features("F")),
     (
         NodeDeclaredFeatures, PLAIN, K.NODE, ActionType.UPDATE_NODE_DECLARED_FEATURE,
@@ -121,7 +124,10 @@ LEAVES_ASLEEP: list[Happening] = [
     (VolumeRestrictions, WAITING, K.PERSISTENT_VOLUME_CLAIM, ADD, None, a_claim("x")),
     (NodeVolumeLimits, WAITING, K.CSI_NODE, OTHER, csi_node(2), csi_node(1)),
     (NodeVolumeLimits, WAITING, K.CSI_NODE, OTHER, csi_node(2), csi_node(None)),
-    (NodeVolumeLimits, WAITING, K.ASSIGNED_POD, DELETE, a_pod("o", {"emptyDir": {}}, node="n"), None),
+    (
+        NodeVolumeLimits, WAITING, K.ASSIGNED_POD, DELETE,
+        a_pod("o", {"emptyDir": {}}, node="n"), None,
+    ),
     (NodeVolumeLimits, WAITING, K.ASSIGNED_POD, DELETE, a_pod("o", DISK), None),
     (NodeVolumeLimits, WAITING, K.PERSISTENT_VOLUME_CLAIM, ADD, None, a_claim("x")),
     (NodeVolumeLimits, EBS_POD, K.VOLUME_ATTACHMENT, DELETE, attachment("other"), None),

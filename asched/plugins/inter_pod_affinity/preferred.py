@@ -37,20 +37,6 @@ class PreferredAffinityScores:
     sums themselves.
     """
 
-    __slots__ = (
-        "_by_domain",
-        "_changed",
-        "_cursors",
-        "_domains",
-        "_lowest",
-        "_raw",
-        "_scaled",
-        "_span",
-        "_spread",
-        "_terms",
-        "moved",
-    )
-
     def __init__(self, terms: Sequence[TermWeight]) -> None:
         self._terms = terms
         self._cursors: list[int] | None = None

@@ -106,16 +106,6 @@ class ConstraintCounts:
 class ConstraintSet:
     """The hard or the soft constraints of identical pods."""
 
-    __slots__ = (
-        "_require_all_keys",
-        "_results",
-        "_self_matches",
-        "_shape",
-        "_version",
-        "counts",
-        "missing_keys",
-    )
-
     def __init__(
         self, constraints: Sequence[Constraint], shape: PodShape, *, require_all_keys: bool
     ) -> None:

@@ -38,18 +38,6 @@ def score_of(counts: ConstraintCounts, held: Int64Column, size: int) -> FloatCol
 class SpreadClasses:
     """The :class:`~asched.framework.scoring.NodeClasses` if every node has every topology key."""
 
-    __slots__ = (
-        "_counts",
-        "_cursor",
-        "_domains",
-        "_last_classes",
-        "_on_host",
-        "_parts",
-        "moved",
-        "of_row",
-        "sizes",
-    )
-
     def __init__(self, counts: Sequence[ConstraintCounts]) -> None:
         self._counts = counts
         self.sizes: Sequence[int] = ()

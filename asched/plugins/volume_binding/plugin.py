@@ -39,9 +39,9 @@ from asched.framework.volumes import (
     claim_not_found,
     claims_of,
     is_owned_by,
-    mounts_claim,
     mounts_claims,
     not_owner,
+    own_claim_changed,
 )
 from asched.model.meta import Object
 from asched.model.pod import Pod
@@ -198,7 +198,7 @@ class VolumeBinding(
         finder = VolumeFinder(cluster, self._assumed, self._pool, self._csi_nodes, nodes)
         return finder.find(claims.bound, claims.unbound)
 
-    # -- score: always skipped, because StorageCapacityScoring is off ---------------------------
+    # -- score: always skipped, because StorageCapacityScoring is off -------------------------
 
     def pre_score(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> Status:
         return Status.skip()
@@ -372,11 +372,6 @@ def topologies_changed(pod: Pod, old: Object | None, new: Object | None) -> Queu
         return QueueingHint.SKIP
     same = isinstance(old, StorageClass) and old.allowed_topologies == new.allowed_topologies
     return _queue(not same)
-
-
-def own_claim_changed(pod: Pod, old: Object | None, new: Object | None) -> QueueingHint:
-    """Queue if a claim of the pod is added or updated."""
-    return _queue(isinstance(new, PersistentVolumeClaim) and mounts_claim(pod, new))
 
 
 def migration_changed(pod: Pod, old: Object | None, new: Object | None) -> QueueingHint:
