@@ -14,18 +14,9 @@ import msgspec
 import yaml
 
 from asched.config.file import ConfigFileError, parse, read_text
-from asched.config.kube_scheduler import (
-    API_VERSION,
-    KIND,
-    decode_with_problems,
-)
+from asched.config.kube_scheduler import API_VERSION, KIND, decode_with_problems
 from asched.config.policy import KIND as POLICY_KIND
-from asched.config.policy import (
-    Policy,
-    PredicatePolicy,
-    PriorityPolicy,
-    decode_policy,
-)
+from asched.config.policy import Policy, PredicatePolicy, PriorityPolicy, decode_policy
 from asched.config.registry import PluginRegistry
 from asched.config.resolve import default_plugins
 from asched.config.yaml import Document, YamlError, parse_documents
@@ -338,8 +329,7 @@ class _Converter:
             if name in _STRATEGIES:
                 if strategy:
                     self._notice(
-                        path,
-                        f"{name} has no counterpart with {strategy}: {_FIT} has one strategy",
+                        path, f"{name} has no counterpart with {strategy}: {_FIT} has one strategy"
                     )
                     continue
                 strategy = name

@@ -57,11 +57,7 @@ _WRITER = (
     # In pages of 4 KiB. Rare, large checkpoints write each index page once.
     "PRAGMA wal_autocheckpoint = 4000",
 )
-_READER = (
-    *_EVERY_CONNECTION,
-    "PRAGMA query_only = ON",
-    "PRAGMA wal_autocheckpoint = 0",
-)
+_READER = (*_EVERY_CONNECTION, "PRAGMA query_only = ON", "PRAGMA wal_autocheckpoint = 0")
 
 _DIALECT = sqlite_dialect.dialect(paramstyle="qmark")
 _INSERT_BATCH = str(insert(JOURNAL_BATCH).compile(dialect=_DIALECT))

@@ -149,9 +149,7 @@ class EventRecorder:
         self._instance = instance
         self._settings = settings or EventRecorderSettings()
         self._options = RequestOptions(
-            idempotent=True,
-            retry=self._settings.retry,
-            timeout_s=self._settings.request_timeout_s,
+            idempotent=True, retry=self._settings.retry, timeout_s=self._settings.request_timeout_s
         )
         self._series: OrderedDict[_Key, _Occurrence] = OrderedDict()
         self._queue: deque[_Occurrence] = deque()

@@ -250,11 +250,7 @@ class PodWriter:
         return await self._patch(pod, _StatusPatch((), _nomination(node)))
 
     async def evict(
-        self,
-        victim: PodRef,
-        *,
-        now: datetime,
-        scheduler_name: str = DEFAULT_SCHEDULER_NAME,
+        self, victim: PodRef, *, now: datetime, scheduler_name: str = DEFAULT_SCHEDULER_NAME
     ) -> EvictOutcome:
         """Set DisruptionTarget on the victim, then delete it with its own grace period.
 
@@ -296,11 +292,7 @@ class PodWriter:
     async def _send_patch(self, path: str, body: bytes) -> PatchOutcome:
         try:
             await self._client.request(
-                "PATCH",
-                path,
-                body=body,
-                content_type=STRATEGIC_MERGE_PATCH,
-                options=IDEMPOTENT,
+                "PATCH", path, body=body, content_type=STRATEGIC_MERGE_PATCH, options=IDEMPOTENT
             )
         except ApiError as error:
             if error.status == 404 or error.concerns_uid:

@@ -33,12 +33,7 @@ from asched.kube.decoding import (
 from asched.kube.errors import ApiError, NoResponseError
 from asched.kube.permissions import OPTIONAL
 from asched.kube.timing import Backoff, Clock, RetryPolicy
-from asched.model.resources import (
-    AnyObject,
-    CustomWatched,
-    Resource,
-    WatchedResource,
-)
+from asched.model.resources import AnyObject, CustomWatched, Resource, WatchedResource
 
 UNFINISHED_PODS = "status.phase!=Succeeded,status.phase!=Failed"
 """kube-scheduler's field selector for pods: a pod that finishes is seen as deleted."""

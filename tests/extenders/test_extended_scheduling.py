@@ -207,8 +207,10 @@ TROUBLES = [
     (garbage, "cannot decode the response of {url}/filter: Expected `array`, got `str`"),
     (
         unknown_node,
-        'extender "{url}" claims a filtered node "nowhere" which is not found in the input node'
-        " list",
+        (
+            'extender "{url}" claims a filtered node "nowhere" which is not found in the input'
+            " node list"
+        ),
     ),
     (own_error, "out of order"),
     (redirect, "failed filter with extender at URL {url}/filter, code 307"),

@@ -245,8 +245,8 @@ async def test_chain_is_the_same_in_every_store(store: JournalStore) -> None:
     head = await store.head()
     assert await verified_head(store) == head
     expected = GENESIS
-    for written_at_ns, records in enumerate([turn(0), turn(1), turn(2), mixed()]):
-        encoded = [CODEC.encode(record) for record in records]
+    for written_at_ns, batch in enumerate([turn(0), turn(1), turn(2), mixed()]):
+        encoded = [CODEC.encode(record) for record in batch]
         expected = seal(expected, encoded, 1, written_at_ns).head
     assert head == expected
     assert [s.batch.batch async for s in store.batches(2)] == [3, 4]
