@@ -122,8 +122,8 @@ class Crowd(FilterPlugin, ScorePlugin):
     def filter(self, state: CycleState, pod: PodInfo, node: NodeInfo) -> Status:
         nodes = self.handle.cluster.nodes
         fewest = int(nodes.pod_count[nodes.alive].min())
-        crowded = node.pod_count > fewest + 1
-        return Status.unschedulable(f"{node.pod_count} pods already") if crowded else SUCCESS
+        too_many = node.pod_count > fewest + 1
+        return Status.unschedulable(f"{node.pod_count} pods already") if too_many else SUCCESS
 
     def score(self, state: CycleState, pod: PodInfo, node: NodeInfo) -> int:
         return node.pod_count % 7

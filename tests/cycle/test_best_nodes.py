@@ -138,8 +138,8 @@ def _check(state: ClusterState, profile: Profile, asked: Asked, cache: ShapeCach
         return
     bonus = np.resize(np.array(asked.bonus, np.int64), state.nodes.size) if asked.bonus else None
     best = attempt.best(screening, bonus)
-    afresh = Attempt(state, profile, asked.pod, ShapeCache(state.nodes))
-    totals = afresh.score(afresh.find_feasible_nodes(nominated=asked.nominated)).total
+    fresh = Attempt(state, profile, asked.pod, ShapeCache(state.nodes))
+    totals = fresh.score(fresh.find_feasible_nodes(nominated=asked.nominated)).total
     if bonus is not None:
         totals = totals + bonus[screening.rows]
     expected = highest(totals)

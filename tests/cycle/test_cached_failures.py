@@ -55,7 +55,7 @@ class Touchy(Confused):
 
     def filter(self, state: CycleState, pod: PodInfo, node: NodeInfo) -> Status:
         if any(other.name == "guest" for other in node.pods):
-            raise RuntimeError("not beside that one")
+            raise RuntimeError("not with that pod")
         return super().filter(state, pod, node)
 
 

@@ -92,9 +92,9 @@ def test_answers_given_during_the_fold_become_decisions() -> None:
     scheduling.apply(
         r.ObjectDeleted("Pod", "default/one", scheduling.state.pods["default/one"].info.uid)
     )
-    told = refolded(scheduling, AllOrNone).permits.answers
-    assert told == scheduling.state.permits.answers
-    assert [answer.key for answer in told] == ["default/two", "default/three"]
+    answers = refolded(scheduling, AllOrNone).permits.answers
+    assert answers == scheduling.state.permits.answers
+    assert [answer.key for answer in answers] == ["default/two", "default/three"]
 
     decisions = scheduling.next()
     assert [(type(d), pod_of(d)) for d in decisions] == [

@@ -218,7 +218,7 @@ CASES = (
         waiting(labels=_X, **spreading_by_zone()),
         {
             "a pod leaves the domain": goes(holder(labels=_X)),
-            "a pod there counts no more": sees(holder(labels=_Z)),
+            "a pod there no longer counts": sees(holder(labels=_Z)),
             "a domain comes": sees(a_node("m", {"zone": "z2"})),
         },
         frozenset({"nodes_get_soft_taints"}),
@@ -239,7 +239,7 @@ CASES = (
         waiting(**_AWAY_FROM_Y),
         {
             "the neighbour goes": goes(holder(labels=_Y)),
-            "it is none any more": sees(holder(labels=_Z)),
+            "it is no longer one": sees(holder(labels=_Z)),
             "a node comes": sees(a_node("m")),
         },
         _NEW_NODES,

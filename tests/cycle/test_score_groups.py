@@ -34,13 +34,13 @@ def doubled(present: Int64Column) -> Int64Column:
     return present * 2
 
 
-def check(leaders: TopScores, named: Named, groups: ScoreGroups) -> bool:
+def check(scores: TopScores, named: Named, groups: ScoreGroups) -> bool:
     """Returns whether the nodes were grouped."""
-    best = groups.best(leaders, doubled)
+    best = groups.best(scores, doubled)
     if best is None:
         return False
-    feasible = leaders.totals >= 0
-    expected = highest(np.where(feasible, leaders.totals + named.of_row * 2, -100))
+    feasible = scores.totals >= 0
+    expected = highest(np.where(feasible, scores.totals + named.of_row * 2, -100))
     assert (best.score, best.count) == (expected.score, expected.count)
     assert best.rows.tolist() == expected.rows.tolist()
     return True
@@ -53,46 +53,46 @@ def check(leaders: TopScores, named: Named, groups: ScoreGroups) -> bool:
 def test_groups_follow_changes(
     first: list[tuple[int, int]], changes: list[tuple[int, int, int, bool]]
 ) -> None:
-    leaders = TopScores(np.array([5, *(total for total, _ in first[1:])], np.int64))
+    scores = TopScores(np.array([5, *(total for total, _ in first[1:])], np.int64))
     named = Named([of_class for _, of_class in first])
     groups = ScoreGroups(named)
-    assert not check(leaders, named, groups)  # it would not pay yet
-    assert check(leaders, named, groups)
+    assert not check(scores, named, groups)  # it would not pay yet
+    assert check(scores, named, groups)
     for row, total, of_class, asked in changes:
-        leaders.set(row, total)
+        scores.set(row, total)
         named.move(row, of_class)
         if asked:
-            check(leaders, named, groups)
+            check(scores, named, groups)
 
 
 def test_new_totals_are_grouped_on_second_use() -> None:
     named = Named([0, 1, 2])
     groups = ScoreGroups(named)
     for column in ([1, 2, 3], [3, 2, 1]):
-        leaders = TopScores(np.array(column, np.int64))
-        assert not check(leaders, named, groups)
-        assert check(leaders, named, groups)
+        scores = TopScores(np.array(column, np.int64))
+        assert not check(scores, named, groups)
+        assert check(scores, named, groups)
 
 
 def test_many_changes_regroup_all() -> None:
-    leaders, named = TopScores(np.array([1, 2, 3], np.int64)), Named([0, 1, 2])
+    scores, named = TopScores(np.array([1, 2, 3], np.int64)), Named([0, 1, 2])
     groups = ScoreGroups(named)
-    assert [check(leaders, named, groups) for _ in range(2)] == [False, True]
-    leaders.set_many(np.arange(3), np.full(3, 7, np.int64))
-    assert [check(leaders, named, groups) for _ in range(2)] == [False, True]
+    assert [check(scores, named, groups) for _ in range(2)] == [False, True]
+    scores.set_many(np.arange(3), np.full(3, 7, np.int64))
+    assert [check(scores, named, groups) for _ in range(2)] == [False, True]
 
 
 def test_too_many_groups_disable_grouping() -> None:
-    leaders, named = TopScores(np.arange(1000)), Named([0] * 1000)
+    scores, named = TopScores(np.arange(1000)), Named([0] * 1000)
     groups = ScoreGroups(named)
-    assert not any(check(leaders, named, groups) for _ in range(3))
+    assert not any(check(scores, named, groups) for _ in range(3))
 
 
 def test_groups_are_dropped_when_numbers_run_out() -> None:
-    leaders, named = TopScores(np.zeros(300, np.int64)), Named([0] * 300)
+    scores, named = TopScores(np.zeros(300, np.int64)), Named([0] * 300)
     groups, grouped = ScoreGroups(named), 0
     for row in range(300):
         named.move(row, row)
-        grouped += check(leaders, named, groups)
+        grouped += check(scores, named, groups)
     # The first use never groups, and after the last number there are too many groups.
     assert 200 < grouped < 300

@@ -124,10 +124,10 @@ def test_failing_scorer_does_not_fail_pod_with_one_feasible_node() -> None:
     scheduling.see(a_node("n0", {"cpu": "2", "pods": "9"}), a_node("n1", {"cpu": "2", "pods": "9"}))
     scheduling.see(a_pod("first", {"cpu": "1500m"}))
     first = nodes_of(scheduling.decide())
-    moody = next(name for name in ("n0", "n1") if name not in first.values())
-    scheduling.see(a_node(moody, {"cpu": "2", "pods": "9"}, labels={"mood": "bad"}))
+    failing = next(name for name in ("n0", "n1") if name not in first.values())
+    scheduling.see(a_node(failing, {"cpu": "2", "pods": "9"}, labels={"mood": "bad"}))
     scheduling.see(a_pod("second", {"cpu": "1500m"}))
-    assert nodes_of(scheduling.decide()) == {"default/second": moody}
+    assert nodes_of(scheduling.decide()) == {"default/second": failing}
 
 
 @pytest.mark.parametrize("arrivals", [1, 40])

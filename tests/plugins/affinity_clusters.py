@@ -58,7 +58,7 @@ class World(NamedTuple):
     pod: PodInfo
     choice: list[str]
     """Some of the nodes, in any order."""
-    supposed: str
+    changed_node: str
     """The node on which hypothetical pods are added and removed."""
     guests: list[Pod]
     """The hypothetical pods."""
@@ -199,7 +199,7 @@ def worlds(draw: st.DrawFn) -> World:
         later=later,
         pod=PodInfo(draw(pods("pending"))),
         choice=draw(st.lists(st.sampled_from(names), unique=True)),
-        supposed=draw(st.sampled_from(names)),
+        changed_node=draw(st.sampled_from(names)),
         guests=[draw(pods(f"guest-{i}")) for i in range(draw(st.integers(0, 2)))],
     )
 

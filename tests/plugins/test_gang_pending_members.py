@@ -49,7 +49,7 @@ def test_checkpoint_restores_gang_pending_members() -> None:
     scheduling.next()
     scheduling.see(a_gang("g", 5))  # too few: b is gated, what is held is given back
     scheduling.decide()
-    scheduling.see(a_gang("g", 3))  # enough: b sleeps on
+    scheduling.see(a_gang("g", 3))  # enough: b stays pending
     count, blob = len(scheduling.records), checkpoint_of(scheduling.state)
     scheduling.see(member("g", "d"))
     scheduling.next()

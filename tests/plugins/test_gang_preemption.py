@@ -204,7 +204,7 @@ def test_last_missing_member_preempts_without_dry_run() -> None:
 
 
 def test_answers_of_dropped_preemption_are_discarded() -> None:
-    """A waiting member of a less important gang must not be rejected in vain."""
+    """A waiting member of a less important gang must not be rejected for nothing."""
     scheduling = Scheduling(*PLUGINS)
     busy(scheduling, 9)
     scheduling.see(a_node("n1", {"cpu": "1", "memory": "8Gi", "pods": "110"}))
@@ -273,8 +273,8 @@ def test_member_that_did_not_evict_counts_for_siblings() -> None:
     big = [member("a", f"big{n}", "2", priority=6) for n in range(2)]
     scheduling.see(a_gang("a", 2), *big, wants_gpu("a", "small", priority=5))
     assert victims(scheduling.decide()) == []
-    standings = scheduling.state.group_members(PodGroupKey("default/a", native=True)).statuses
-    assert [*standings.values()].count(MemberStatus.GANG_INFEASIBLE) == 2
+    statuses = scheduling.state.group_members(PodGroupKey("default/a", native=True)).statuses
+    assert [*statuses.values()].count(MemberStatus.GANG_INFEASIBLE) == 2
     # The first has room on two nodes now: its own and the other's.
     busy(scheduling, 0, cpu="2", first=2)
     assert evicted_until_complete(scheduling) == 2

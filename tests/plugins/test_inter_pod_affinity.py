@@ -47,11 +47,11 @@ class Placed(NamedTuple):
 class Reference:
     """The documented rules on the API objects."""
 
-    def __init__(self, stage: Stage, pod: Pod, supposed: Sequence[Placed] = ()) -> None:
+    def __init__(self, stage: Stage, pod: Pod, changes: Sequence[Placed] = ()) -> None:
         self.pod = pod
         self.namespaces = stage.namespaces
         here = [Placed(other, stage.nodes[other.node_name]) for other in stage.pods.values()]
-        self.placed = [*here, *supposed]
+        self.placed = [*here, *changes]
 
     def means(self, owner: Pod, term: PodAffinityTerm, other: Pod) -> bool:
         """Whether a term of ``owner`` selects ``other``."""
@@ -200,16 +200,16 @@ def _check_suppositions(
     stage: Stage, plugin: InterPodAffinity, state: CycleState, world: World
 ) -> None:
     """Pods removed from and added to one node, as for preemption and nominated pods."""
-    pod, node = world.pod, stage.nodes[world.supposed]
+    pod, node = world.pod, stage.nodes[world.changed_node]
     rows = rows_of(stage.cluster.nodes, [node.name])
     clone = state.clone()
-    supposed: list[Placed] = []
+    changes: list[Placed] = []
     for other in (*stage.on(node.name), *world.guests):
         here = other.uid in stage.pods
         method = plugin.remove_pod if here else plugin.add_pod
         assert method(clone, pod, PodInfo(other), rows.info(0)).is_success
-        supposed.append(Placed(other, node, -1 if here else 1))
-        expected = Reference(stage, pod.pod, supposed).refusal(node)
+        changes.append(Placed(other, node, -1 if here else 1))
+        expected = Reference(stage, pod.pod, changes).refusal(node)
         assert refusals(plugin, clone, pod, rows) == {node.name: expected}
 
 

@@ -46,8 +46,8 @@ Change = tuple[Pod, str, int]
 class Reference:
     """The documented rules on the API objects."""
 
-    def __init__(self, stage: Stage, pod: Pod, when: str, supposed: Sequence[Change] = ()) -> None:
-        self.stage, self.pod, self.supposed = stage, pod, supposed
+    def __init__(self, stage: Stage, pod: Pod, when: str, changes: Sequence[Change] = ()) -> None:
+        self.stage, self.pod, self.changes = stage, pod, changes
         self.constraints = [
             c for c in pod.spec.topology_spread_constraints if c.when_unsatisfiable == when
         ]
@@ -92,7 +92,7 @@ class Reference:
                 domain = node.labels[constraint.topology_key]
                 shifts = [
                     sign
-                    for other, at, sign in self.supposed
+                    for other, at, sign in self.changes
                     if at == name and self.matches(constraint, other)
                 ]
                 counts[domain] = counts.get(domain, 0) + self.held(constraint, name) + sum(shifts)
@@ -165,14 +165,14 @@ def _check_filter(stage: Stage, plugin: PodTopologySpread, world: World) -> None
     assert refusals(plugin, state, pod, table) == expected
     chosen = rows_of(table, world.choice)
     assert refusals(plugin, state, pod, chosen) == {n: expected[n] for n in world.choice}
-    clone, supposed = state.clone(), list[Change]()
-    rows = rows_of(table, [world.supposed])
-    for other in (*stage.on(world.supposed), *world.guests):
+    clone, changes = state.clone(), list[Change]()
+    rows = rows_of(table, [world.changed_node])
+    for other in (*stage.on(world.changed_node), *world.guests):
         here = other.uid in stage.pods
         (plugin.remove_pod if here else plugin.add_pod)(clone, pod, PodInfo(other), rows.info(0))
-        supposed.append((other, world.supposed, -1 if here else 1))
-        hypothesis = Reference(stage, pod.pod, "DoNotSchedule", supposed)
-        wanted = {world.supposed: hypothesis.refusal(stage.nodes[world.supposed])}
+        changes.append((other, world.changed_node, -1 if here else 1))
+        hypothesis = Reference(stage, pod.pod, "DoNotSchedule", changes)
+        wanted = {world.changed_node: hypothesis.refusal(stage.nodes[world.changed_node])}
         assert refusals(plugin, clone, pod, rows) == wanted
     assert refusals(plugin, state, pod, table) == expected, "a clone must not change the original"
 

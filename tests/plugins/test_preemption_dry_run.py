@@ -194,9 +194,9 @@ def test_cached_results_equal_new_results(scene: Scene, pod: Pod, data: st.DataO
     refusals(scheduling, pod, cache)
     for _ in range(3):
         change(scene, scheduling, data)
-        afresh = scene.schedule(*LOCAL)
-        assert dry_run(scheduling, pod) == dry_run(afresh, pod)
-        assert refusals(scheduling, pod, cache) == refusals(afresh, pod)
+        fresh = scene.schedule(*LOCAL)
+        assert dry_run(scheduling, pod) == dry_run(fresh, pod)
+        assert refusals(scheduling, pod, cache) == refusals(fresh, pod)
         assert refusals(scheduling, pod) == refusals(scene.schedule(FarSighted, *LOCAL), pod)
 
 
