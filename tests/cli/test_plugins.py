@@ -62,7 +62,8 @@ WRONG = {
             "def filter(self, state, pod, node): return SUCCESS\n"
             "    def filter_all(self, state, pod, nodes):\n"
             "        import numpy as np\n"
-            "        return FilterResult.reject(np.ones(nodes.size, bool), Status.unschedulable('no'))"
+            "        everywhere = np.ones(nodes.size, bool)\n"
+            "        return FilterResult.reject(everywhere, Status.unschedulable('no'))"
         ),
     ),
     "Uneven": (
@@ -78,7 +79,11 @@ WRONG = {
         "purity: repeated decisions differ: ",
         "ScorePlugin",
         "C",
-        "def score(self, state, pod, node):\n        seen.append(1)\n        return len(seen) * 37 % 101",
+        (
+            "def score(self, state, pod, node):\n"
+            "        seen.append(1)\n"
+            "        return len(seen) * 37 % 101"
+        ),
     ),
     "Far": (
         "scope: it reads more than Scope.NODE_OBJECT allows: ",

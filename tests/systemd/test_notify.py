@@ -215,7 +215,7 @@ async def test_slow_turn_hangs_unless_waiting_for_journal(
                 with anyio.fail_after(PATIENCE_S):
                     while not engine.journal_error:
                         await checkpoint()
-                assert any("takes" in check.trouble() for check in engine.checks(0.0))
+                assert any("has taken" in check.trouble() for check in engine.checks(0.0))
                 assert not engine.is_stuck(0.0)
                 await _fill(database, 1_000_000)
                 await w.until(lambda: not w.unbound())
