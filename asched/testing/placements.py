@@ -25,10 +25,10 @@ from asched.simulator.trace import (
 )
 from asched.state.cluster import ClusterState
 from asched.state.fold import Fold
-from asched.state.invariants import check
 from asched.state.records import AnyRecord
 from asched.testing.builders import split
 from asched.testing.harness import START_NS, served
+from asched.testing.invariants import check
 from asched.testing.profiles import ProfileSetup, configured, profile
 
 Setup = ProfileSetup | type[Plugin] | Path | str
