@@ -1,8 +1,9 @@
 """Settings of the Python interpreter: garbage collection and thread switching.
 
-asched keeps a large heap (pods, nodes, columns) that contains almost no cycles. With Python's default
-thresholds the collector traverses that heap every few thousand allocations and finds nothing. That
-costs a daemon a tenth of its time, and a command that folds a whole journal a quarter.
+asched keeps a large heap (pods, nodes, columns) that contains almost no cycles. With Python's
+default thresholds the collector traverses that heap every few thousand allocations and finds
+nothing. That costs a daemon a tenth of its time, and a command that folds a whole journal a
+quarter.
 """
 
 from __future__ import annotations
@@ -43,7 +44,8 @@ def infrequent_gc() -> Iterator[None]:
 def set_switch_interval() -> None:
     """Let a computing thread yield the interpreter after half a millisecond instead of 5 ms.
 
-    The event loop releases the interpreter at each system call. With a thread that computes, such as
-    one that encodes a checkpoint, every request to the API server would wait for a whole interval.
+    The event loop releases the interpreter at each system call. With a thread that computes, such
+    as one that encodes a checkpoint, every request to the API server would wait for a whole
+    interval.
     """
     sys.setswitchinterval(SWITCH_INTERVAL_S)

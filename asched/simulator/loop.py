@@ -199,7 +199,7 @@ class Simulation:
             yield permit_ns
         for profile in self._state.sessions:
             session_ns = profile.due_ns()
-            if session_ns is not None and any(profile.changes):
+            if session_ns is not None and profile.changed:
                 yield session_ns
 
     def _settled(self) -> bool:
