@@ -22,7 +22,7 @@ from asched.framework.session_objects import Task
 from asched.plugins.dynamic_resources import DynamicResources
 from asched.plugins.inter_pod_affinity.plugin import InterPodAffinity, InterPodAffinityArgs
 from asched.plugins.node_affinity import NodeAffinityArgs, NodeAffinityPlugin
-from asched.plugins.node_ports import NodePorts
+from asched.plugins.node_filters import NodePorts, NodeUnschedulable
 from asched.plugins.node_resources.balanced_allocation import (
     NodeResourcesBalancedAllocation,
     NodeResourcesBalancedAllocationArgs,
@@ -32,7 +32,6 @@ from asched.plugins.node_resources.fit import (
     NodeResourcesFitArgs,
     ScoringStrategy,
 )
-from asched.plugins.node_unschedulable import NodeUnschedulable
 from asched.plugins.node_volume_limits import NodeVolumeLimits
 from asched.plugins.pod_topology_spread.plugin import PodTopologySpread, PodTopologySpreadArgs
 from asched.plugins.taint_toleration import TaintToleration

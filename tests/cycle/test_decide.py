@@ -17,7 +17,7 @@ from asched.framework.nodes import NodeInfo
 from asched.framework.pod_info import PodInfo
 from asched.framework.status import SUCCESS, Status
 from asched.model.quantity import NS_PER_S
-from asched.plugins.node_unschedulable import NodeUnschedulable
+from asched.plugins.node_filters import NodeUnschedulable
 from asched.state import records as r
 from asched.state.cluster import PodPhase
 from tests.cycle.plugins import (

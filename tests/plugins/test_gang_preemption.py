@@ -17,7 +17,7 @@ from asched.model.selectors import LabelSelector
 from asched.plugins.default_preemption.plugin import DefaultPreemption
 from asched.plugins.gang_scheduling import GangScheduling
 from asched.plugins.inter_pod_affinity.plugin import InterPodAffinity
-from asched.plugins.node_unschedulable import NodeUnschedulable
+from asched.plugins.node_filters import NodeUnschedulable
 from asched.plugins.pod_topology_spread.plugin import PodTopologySpread
 from asched.plugins.volume_restrictions import VolumeRestrictions
 from asched.state import records as r

@@ -28,7 +28,7 @@ from asched.model.workloads import (
 )
 from asched.plugins.default_preemption.plugin import DefaultPreemption
 from asched.plugins.node_resources.fit import NodeResourcesFit
-from asched.plugins.node_unschedulable import NodeUnschedulable
+from asched.plugins.node_filters import NodeUnschedulable
 from tests.cycle.scheduling import Scheduling
 from tests.plugins.preemption_reference import Choice, Room, choice
 from tests.state.objects import a_node, a_pod
