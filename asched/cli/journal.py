@@ -18,6 +18,7 @@ from asched.cli.output import (
     print_table,
     progress_bar,
 )
+from asched.model.quantity import NS_PER_S
 
 if TYPE_CHECKING:
     from asched.journal.chain import Head, Segment
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from asched.journal.store import JournalStore
     from asched.journal.verification import TrustedHead, VerificationResult
 
-NS_PER_S = 1_000_000_000
 
 app = command_group("Verify, measure, archive, restore and export a journal.")
 

@@ -10,6 +10,8 @@ from typing import Protocol
 import anyio
 import msgspec
 
+from asched.model.quantity import NS_PER_S
+
 MAX_RETRY_AFTER_S = 120.0
 """Upper bound for a server's Retry-After; larger values are treated as a mistake."""
 
@@ -32,11 +34,11 @@ class Clock(Protocol):
 
     def monotonic_s(self) -> float:
         """:meth:`monotonic_ns` in seconds."""
-        return self.monotonic_ns() / 1e9
+        return self.monotonic_ns() / NS_PER_S
 
     def utc(self) -> datetime:
         """The wall clock, with time zone UTC."""
-        return datetime.fromtimestamp(self.time_ns() / 1e9, UTC)
+        return datetime.fromtimestamp(self.time_ns() / NS_PER_S, UTC)
 
 
 class SystemClock(Clock):

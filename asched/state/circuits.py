@@ -11,9 +11,8 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 
 from asched.framework.runtime.profile import BreakerSpec, Profile
+from asched.model.quantity import NS_PER_S
 from asched.state.stored_form import StoredForm
-
-NS_PER_S = 1_000_000_000
 
 
 class CircuitSnapshot(StoredForm):

@@ -25,11 +25,11 @@ from asched.model.groups import (
 )
 from asched.model.meta import Object
 from asched.model.pod import Pod
+from asched.model.quantity import NS_PER_S
 from asched.model.workloads import PodDisruptionBudget, PriorityClass
 from asched.state.session_records import PodGroupStatusDecided
 from asched.state.stored_form import StoredForm
 
-NS_PER_S = 1_000_000_000
 RETRY_NS = 300 * NS_PER_S
 """Pods that wait while nothing changes are retried after this time, as in kube-scheduler
 (``podMaxInUnschedulablePodsDuration``)."""

@@ -11,8 +11,7 @@ from enum import Enum
 from typing import Final, NamedTuple
 
 from asched.audit.whatif.occupancy import Steps
-
-NS_PER_S: Final = 1_000_000_000
+from asched.model.quantity import NS_PER_S
 
 _TICK_SPANS_S: Final = (
     *(0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5),

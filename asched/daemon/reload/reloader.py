@@ -21,9 +21,9 @@ from asched.daemon.telemetry.logs import configure_logs
 from asched.daemon.telemetry.scheduler_metrics import ReloadMetrics
 from asched.daemon.telemetry.systemd import ServiceManager
 from asched.kube.timing import Clock
+from asched.model.quantity import US_PER_S
 
 POLL_INTERVAL_S: Final = 2.0
-_US_PER_S = 1_000_000
 _REJECTED = "new configuration rejected"
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
@@ -133,7 +133,7 @@ class ConfigReloader:
 
     async def _reload(self, file: ConfigFile, because: str) -> None:
         async with self._lock:
-            self._manager.reloading(round(self._clock.monotonic_s() * _US_PER_S))
+            self._manager.reloading(round(self._clock.monotonic_s() * US_PER_S))
             try:
                 applied = await self._load_and_apply(file, because)
             except (ConfigFileError, ReconfigurationError) as error:

@@ -13,12 +13,13 @@ from collections.abc import Callable, Mapping
 import anyio
 import structlog
 
+from asched.model.quantity import US_PER_S
+
 START_EXTENSION_S = 60.0
 """Start timeout, renewed twice as often while the event loop runs. Folding a long journal takes
 time; only a start that hangs is to be killed."""
 SEND_TIMEOUT_S = 0.5
 """How long a notification waits for room in systemd's queue. Watchdog pings do not wait."""
-_US_PER_S = 1_000_000
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
@@ -51,7 +52,7 @@ class ServiceManager:
         meant_for = environment.get("WATCHDOG_PID", "")
         ours = not meant_for or meant_for == str(os.getpid() if pid is None else pid)
         if ours and period_us.isdecimal() and int(period_us) > 0:
-            return cls(address, int(period_us) / _US_PER_S)
+            return cls(address, int(period_us) / US_PER_S)
         return cls(address)
 
     def attach(self, hangs: Callable[[], bool]) -> None:
@@ -86,7 +87,7 @@ class ServiceManager:
         if not self._address:
             return
         while not self._ready.is_set():
-            microseconds = round(START_EXTENSION_S * _US_PER_S)
+            microseconds = round(START_EXTENSION_S * US_PER_S)
             self._notify(f"EXTEND_TIMEOUT_USEC={microseconds}", "STATUS=starting")
             with anyio.move_on_after(START_EXTENSION_S / 2):
                 await self._ready.wait()
