@@ -1,4 +1,4 @@
-"""Objects made, changed and deleted through the API, as a user of the cluster does."""
+"""Creates, updates and deletes objects through the API, as a user of the cluster does."""
 
 from __future__ import annotations
 
@@ -14,11 +14,10 @@ from benchmarks.kinds import Json
 from benchmarks.workload_files import WorkloadError
 
 PARALLEL: Final = 30
-"""Requests under way at once, as in scheduler_perf."""
+"""Concurrent requests, as in scheduler_perf."""
 
-
-_GENERATED_NAMES: Final = 8
-"""So many names a server draws before it gives up; one that draws once only is asked again."""
+_NAME_ATTEMPTS: Final = 8
+"""Attempts to create an object with a generated name. A real API server tries as often."""
 
 
 class _Collection(NamedTuple):
@@ -49,31 +48,34 @@ class _Created(msgspec.Struct, frozen=True):
 
 
 class Api:
-    """Writes objects of the kinds that workloads have."""
+    """Writes objects of the kinds that occur in workloads."""
 
     def __init__(self, client: ApiClient) -> None:
         self._client = client
         self._priorities: set[int] = set()
-        self._making_class = anyio.Lock()
+        self._class_lock = anyio.Lock()
 
     async def create(self, obj: Json, namespace: str = "") -> str:
-        """The name of the object made. Raises ApiError, NoAnswerError, WorkloadError."""
+        """Create an object and return its name.
+
+        Raises ApiError, NoResponseError, WorkloadError.
+        """
         if obj["kind"] == "Pod":
-            await self._name_priority(obj["spec"])
+            await self._name_priority_class(obj["spec"])
         path, body = self._path(obj, namespace), msgspec.json.encode(obj)
-        for attempts_left in reversed(range(_GENERATED_NAMES)):
+        for attempts_left in reversed(range(_NAME_ATTEMPTS)):
             try:
                 answer = await self._client.request("POST", path, body=body)
                 return msgspec.json.decode(answer, type=_Created).metadata.name
             except ApiError as error:
-                # Among ten thousand names of five letters some are drawn twice.
-                drawn = "name" not in obj.get("metadata", {})
-                if error.status != 409 or not drawn or not attempts_left:
+                # Among ten thousand generated names of five letters some collide.
+                generated = "name" not in obj.get("metadata", {})
+                if error.status != 409 or not generated or not attempts_left:
                     raise
         raise AssertionError("the last attempt returns or raises")
 
     async def create_namespace(self, name: str, template: Json | None = None) -> None:
-        """Also where it exists already."""
+        """Create a namespace unless it exists."""
         obj: Json = template or {"apiVersion": "v1", "kind": "Namespace"}
         obj.setdefault("metadata", {})["name"] = name
         try:
@@ -83,7 +85,7 @@ class Api:
                 raise
 
     async def create_bound(self, obj: Json, namespace: str = "") -> None:
-        """A volume or a claim that says it is bound: its status takes a request of its own."""
+        """Create a volume or claim with phase Bound, which takes a second request."""
         name = await self.create(obj, namespace)
         path = f"{self._path(obj, namespace)}/{name}/status"
         bound = msgspec.json.encode({"status": {"phase": "Bound"}})
@@ -93,11 +95,11 @@ class Api:
         """Replace an object, or some of its subresources, and then its status."""
         path = f"{self._path(obj, namespace)}/{obj['metadata']['name']}"
         if obj["kind"] == "Pod":
-            await self._name_priority(obj["spec"])
-            await self._keep_what_cannot_change(obj, path)
+            await self._name_priority_class(obj["spec"])
+            await self._copy_immutable_fields(obj, path)
         status = obj.get("status", {})
         if obj["kind"] == "Node" and "capacity" in status:
-            # A server does so with every request it decodes; the embedded one with new nodes only.
+            # A real API server sets this default on updates too, the embedded one on creation only.
             status.setdefault("allocatable", status["capacity"])
         body = msgspec.json.encode(obj)
         for part in subresources or ("",):
@@ -108,7 +110,7 @@ class Api:
     async def delete(
         self, kind: str, name: str, namespace: str = "", *, grace_s: int | None = None
     ) -> None:
-        """Also where it is gone already. ``grace_s`` None leaves it to the object."""
+        """Delete an object if it exists. ``grace_s`` None: the object's own grace period."""
         body = None if grace_s is None else msgspec.json.encode({"gracePeriodSeconds": grace_s})
         path = self._path({"kind": kind}, namespace)
         try:
@@ -124,31 +126,34 @@ class Api:
     def _path(self, obj: Mapping[str, Any], namespace: str) -> str:
         collection = _COLLECTIONS.get(obj["kind"])
         if collection is None:
-            raise WorkloadError(f"objects of kind {obj['kind']} are not known here")
+            raise WorkloadError(f"unsupported kind {obj['kind']}")
         if not collection.namespaced:
             return f"{collection.path}/{collection.plural}"
         return f"{collection.path}/namespaces/{namespace}/{collection.plural}"
 
-    async def _name_priority(self, spec: Json) -> None:
-        """The benchmark gives pods a bare priority, with the admission of priorities turned off.
-        Where it is on, a class of that value has to be named; it does no harm where it is off."""
+    async def _name_priority_class(self, spec: Json) -> None:
+        """Name a PriorityClass with the pod's priority, and create it if necessary.
+
+        scheduler_perf sets the bare number and disables the Priority admission plugin. With that
+        plugin enabled, only a class may set a priority.
+        """
         priority = spec.get("priority")
         if priority is None:
             return
         name = f"scheduler-perf-{priority}"
         spec["priorityClassName"] = name
-        async with self._making_class:
+        async with self._class_lock:
             if priority not in self._priorities:
-                made = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass"}
+                new = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass"}
                 try:
-                    await self.create({**made, "metadata": {"name": name}, "value": priority})
+                    await self.create({**new, "metadata": {"name": name}, "value": priority})
                 except ApiError as error:
                     if error.status != 409:
                         raise
                 self._priorities.add(priority)
 
-    async def _keep_what_cannot_change(self, obj: Json, path: str) -> None:
-        """Fill in what the API server filled in when the pod was made: an update must repeat it."""
+    async def _copy_immutable_fields(self, obj: Json, path: str) -> None:
+        """Copy the fields that the API server set on creation: an update must repeat them."""
         stored = msgspec.json.decode(await self._client.request("GET", path))
         spec, before = obj["spec"], stored["spec"]
         for field, value in before.items():
@@ -163,7 +168,7 @@ class Api:
 
 
 async def in_parallel(count: int, make: Callable[[int], Awaitable[None]]) -> None:
-    """``make(0)`` to ``make(count - 1)``, so many at once as :data:`PARALLEL` says."""
+    """Call ``make`` with 0 to ``count - 1``, at most :data:`PARALLEL` at the same time."""
     numbers = iter(range(count))
 
     async def worker() -> None:

@@ -1,5 +1,7 @@
-"""What the workloads of Kubernetes do not ask: a start in a full cluster, a steady stream of pods,
-and whether those who are slow hold up those who have nothing to do with them.
+"""Measurements that Kubernetes' workloads do not contain.
+
+A start in a full cluster, pods that arrive at a steady rate, and the effect of a faulty extender,
+plugin or Event sink on pods that do not use it.
 """
 
 from __future__ import annotations
@@ -23,22 +25,28 @@ from benchmarks.measurement import Measurements, Report
 from benchmarks.operations import Report as Progress
 from benchmarks.processes import SchedulerOptions
 from benchmarks.workload_files import Workload
-from benchmarks.workload_run import Setting, Stage, report_of, run, stage
+from benchmarks.workload_run import (
+    BenchmarkCluster,
+    RunOptions,
+    benchmark_cluster,
+    build_report,
+    run,
+)
 
-_NAMESPACE = "checked"
+_NAMESPACE = "checks"
 _EXTENDED = "example.com/slow"
 _EXTENDER_TIMEOUT_S = 5
-_CONCERNED_PODS = 50
+_AFFECTED_PODS = 50
 
 
 class StartFigures(msgspec.Struct):
-    """A start of the scheduler in a cluster that is there already."""
+    """A start of the scheduler in a cluster with bound pods."""
 
     name: str
     nodes: int
     pods: int
     first_decision_s: float
-    """From the start of the process to the binding of a pod that waited."""
+    """From the start of the process to the binding of a pending pod."""
     cpu_s: float
     peak_rss_mib: float
 
@@ -48,27 +56,28 @@ class SteadyFigures(msgspec.Struct):
 
     pods_per_s: int
     pods: int
-    seen_to_decided_p50_ms: float
-    seen_to_decided_p99_ms: float
+    observed_to_decided_p50_ms: float
+    observed_to_decided_p99_ms: float
     created_to_bound_p50_ms: float
     created_to_bound_p99_ms: float
     scheduler_cpu_ms_per_pod: float
 
 
 class InterferenceFigures(msgspec.Struct):
-    """How plain pods fare while something else is in trouble."""
+    """Plain pods while something else is faulty."""
 
-    trouble: str
+    fault: str
     pods_per_s: float
     scheduler_cpu_ms_per_pod: float
 
 
-# -- a start ----------------------------------------------------------------------------------------
+# -- start ----------------------------------------------------------------------------------------
 
 
 async def start(nodes: int, pods: int, progress: Progress) -> list[StartFigures]:
-    """Start on ``pods`` bound pods: with an empty journal, and again with the full one."""
-    async with stage(Setting()) as at:
+    """Start with ``pods`` bound pods, first with an empty journal, then with the journal of
+    that."""
+    async with benchmark_cluster(RunOptions()) as at:
         await _fill(at, nodes, pods, progress)
         figures: list[StartFigures] = []
         for name in ("first start", "start with the journal of the first"):
@@ -76,8 +85,8 @@ async def start(nodes: int, pods: int, progress: Progress) -> list[StartFigures]
             await at.api.create(_pod(waiting), _NAMESPACE)
             at.pods.created(_NAMESPACE, waiting, {})
             begin_s = time.monotonic()
-            async with at.scheduler(Setting(), progress) as scheduler:
-                await at.pods.until_bound(_NAMESPACE, waiting)
+            async with at.scheduler(RunOptions(), progress) as scheduler:
+                await at.pods.wait_until_bound(_NAMESPACE, waiting)
                 first_s = time.monotonic() - begin_s
                 cpu_s = await scheduler.settled_cpu_s()
                 rss_mib = scheduler.peak_rss_mib()
@@ -89,7 +98,7 @@ async def start(nodes: int, pods: int, progress: Progress) -> list[StartFigures]
         return figures
 
 
-async def _fill(at: Stage, nodes: int, pods: int, progress: Progress) -> None:
+async def _fill(at: BenchmarkCluster, nodes: int, pods: int, progress: Progress) -> None:
     await at.api.create_namespace(_NAMESPACE)
 
     async def create_node(number: int) -> None:
@@ -105,32 +114,32 @@ async def _fill(at: Stage, nodes: int, pods: int, progress: Progress) -> None:
     await in_parallel(pods, create_pod)
 
 
-# -- a stream ---------------------------------------------------------------------------------------
+# -- steady rate ----------------------------------------------------------------------------------
 
 
 async def steady(nodes: int, per_s: int, seconds: int, progress: Progress) -> SteadyFigures:
-    """``per_s`` pods a second, evenly, for ``seconds``."""
-    async with stage(Setting()) as at:
+    """Create ``per_s`` pods a second, evenly spaced, for ``seconds``."""
+    async with benchmark_cluster(RunOptions()) as at:
         await _fill(at, nodes, 0, progress)
-        async with at.scheduler(Setting(), progress) as scheduler:
+        async with at.scheduler(RunOptions(), progress) as scheduler:
             measurements = Measurements(at.pods, scheduler, time.monotonic)
             await _warm_up(at)
             async with measurements.measuring(_NAMESPACE, (_NAMESPACE,), {}):
                 await _arrive(at, per_s, seconds * per_s)
-            report = report_of("steady", measurements, scheduler, at.pods)
-        await journal_times.complete(report, at.journal)
+            report = build_report("steady", measurements, scheduler, at.pods)
+        await journal_times.add_journal_figures(report, at.journal)
         return _steady_figures(report, per_s)
 
 
-async def _warm_up(at: Stage) -> None:
-    """A pod before the measurement: caches are listed, connections are open."""
+async def _warm_up(at: BenchmarkCluster) -> None:
+    """Schedule one pod, after which caches are filled and connections are open."""
     await at.api.create_namespace("before")
     await at.api.create(_pod("before"), "before")
     at.pods.created("before", "before", {})
-    await at.pods.until_bound("before", "before")
+    await at.pods.wait_until_bound("before", "before")
 
 
-async def _arrive(at: Stage, per_s: int, count: int) -> None:
+async def _arrive(at: BenchmarkCluster, per_s: int, count: int) -> None:
     begin_s = anyio.current_time()
 
     async def create(number: int) -> None:
@@ -140,27 +149,32 @@ async def _arrive(at: Stage, per_s: int, count: int) -> None:
         at.pods.created(_NAMESPACE, name, {})
 
     await in_parallel(count, create)
-    await at.pods.until(lambda: all(fate.bound_s is not None for fate in at.pods))
+    await at.pods.wait_until(lambda: all(pod.bound_s is not None for pod in at.pods))
 
 
 def _steady_figures(report: Report, per_s: int) -> SteadyFigures:
     phase = report.phases[0]
-    decided, bound = phase.seen_to_decided_ms, phase.created_to_bound_ms
+    decided, bound = phase.observed_to_decided_ms, phase.created_to_bound_ms
     assert decided is not None, "pods were decided on"
     assert bound is not None, "pods were bound"
     return SteadyFigures(
-        per_s, phase.pods, decided.perc50, decided.perc99, bound.perc50, bound.perc99,
-        phase.scheduler_cpu_ms_per_pod,
-    )  # fmt: skip
+        pods_per_s=per_s,
+        pods=phase.pods,
+        observed_to_decided_p50_ms=decided.perc50,
+        observed_to_decided_p99_ms=decided.perc99,
+        created_to_bound_p50_ms=bound.perc50,
+        created_to_bound_p99_ms=bound.perc99,
+        scheduler_cpu_ms_per_pod=phase.scheduler_cpu_ms_per_pod,
+    )
 
 
-# -- troubles of others -----------------------------------------------------------------------------
+# -- interference ---------------------------------------------------------------------------------
 
 _PLUGIN = """\
 import asyncio
 import time
 
-from asched.framework import SUCCESS, FilterPlugin, Isolation, PreBindPlugin
+from asched.framework import SUCCESS, ExecutionMode, FilterPlugin, PreBindPlugin
 
 
 class Slow(PreBindPlugin):
@@ -172,22 +186,22 @@ class Slow(PreBindPlugin):
         return SUCCESS
 
 
-class Endless(FilterPlugin):
-    name = "Endless"
+class Hanging(FilterPlugin):
+    name = "Hanging"
     api_version = 1
-    runs_in = Isolation.WORKER
+    execution_mode = ExecutionMode.WORKER
 
     def filter(self, state, pod, node):
         while True:
             time.sleep(600)
 
 
-class Broken(FilterPlugin):
-    name = "Broken"
+class Failing(FilterPlugin):
+    name = "Failing"
     api_version = 1
 
     def filter(self, state, pod, node):
-        raise RuntimeError("broken")
+        raise RuntimeError("failed")
 """
 _KUBE = "---\napiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\n"
 _SLOW_PROFILE = """\
@@ -198,23 +212,23 @@ profiles:
 """
 
 
-class Trouble(StrEnum):
-    """Who is in trouble beside plain pods."""
+class Fault(StrEnum):
+    """What is faulty while plain pods are scheduled."""
 
     NONE = "none"
     SLOW_EVENTS = "Event sink answers after 5 s"
-    REFUSED_EVENTS = "Event sink answers 503"
-    SILENT_EXTENDER = "extender never answers"
-    DEAD_EXTENDER = "extender is not there"
+    REJECTED_EVENTS = "Event sink answers 503"
+    UNRESPONSIVE_EXTENDER = "extender never answers"
+    UNREACHABLE_EXTENDER = "extender refuses connections"
     SLOW_PLUGIN = "plugin takes 10 min in PreBind"
-    ENDLESS_PLUGIN = "plugin never returns, in its worker"
-    BROKEN_PLUGIN = "plugin raises in Filter"
+    HANGING_PLUGIN = "plugin in a worker never returns"
+    FAILING_PLUGIN = "plugin raises in Filter"
 
 
 _PLUGIN_OF = {
-    Trouble.SLOW_PLUGIN: "Slow",
-    Trouble.ENDLESS_PLUGIN: "Endless",
-    Trouble.BROKEN_PLUGIN: "Broken",
+    Fault.SLOW_PLUGIN: "Slow",
+    Fault.HANGING_PLUGIN: "Hanging",
+    Fault.FAILING_PLUGIN: "Failing",
 }
 
 
@@ -223,59 +237,61 @@ async def interference(
     pods: int,
     folder: Path,
     progress: Progress,
-    troubles: Sequence[Trouble] = tuple(Trouble),
+    faults: Sequence[Fault] = tuple(Fault),
 ) -> list[InterferenceFigures]:
-    """Plain pods beside slow and dead helpers of others. ``folder`` takes a plugin's distribution."""
+    """Measure plain pods under each fault. A plugin distribution is written to ``folder``."""
     site = _distribution(folder)
     figures = []
-    async with _silent_server() as port:
-        for trouble in troubles:
-            workload = _beside(nodes, pods, folder, trouble)
-            report = await run(workload, _setting(trouble, site, port), progress)
+    async with _unresponsive_server() as port:
+        for fault in faults:
+            workload = _workload(nodes, pods, folder, fault)
+            report = await run(workload, _options(fault, site, port), progress)
             phase = report.phases[0]
-            row = InterferenceFigures(trouble, phase.pods_per_s, phase.scheduler_cpu_ms_per_pod)
+            row = InterferenceFigures(fault, phase.pods_per_s, phase.scheduler_cpu_ms_per_pod)
             progress(str(row))
             figures.append(row)
     return figures
 
 
-def _setting(trouble: Trouble, site: Path, silent_port: int) -> Setting:
-    lasting = "*1000000@events"
-    match trouble:
-        case Trouble.NONE:
-            return Setting()
-        case Trouble.SLOW_EVENTS:
-            return Setting(faults=f"delay=5{lasting}")
-        case Trouble.REFUSED_EVENTS:
-            return Setting(faults=f"503{lasting}")
-        case Trouble.SILENT_EXTENDER:
-            return Setting(scheduler=SchedulerOptions(_KUBE + _extender(silent_port)))
-        case Trouble.DEAD_EXTENDER:
-            return Setting(scheduler=SchedulerOptions(_KUBE + _extender(_nobody_listens())))
-        case Trouble.SLOW_PLUGIN | Trouble.ENDLESS_PLUGIN | Trouble.BROKEN_PLUGIN:
-            profiles = _SLOW_PROFILE.format(plugin=_PLUGIN_OF[trouble])
-            return Setting(scheduler=SchedulerOptions(_KUBE + profiles, site))
+def _options(fault: Fault, site: Path, extender_port: int) -> RunOptions:
+    all_events = "*1000000@events"
+    match fault:
+        case Fault.NONE:
+            return RunOptions()
+        case Fault.SLOW_EVENTS:
+            return RunOptions(faults=f"delay=5{all_events}")
+        case Fault.REJECTED_EVENTS:
+            return RunOptions(faults=f"503{all_events}")
+        case Fault.UNRESPONSIVE_EXTENDER:
+            return RunOptions(scheduler=SchedulerOptions(_KUBE + _extender(extender_port)))
+        case Fault.UNREACHABLE_EXTENDER:
+            return RunOptions(scheduler=SchedulerOptions(_KUBE + _extender(_unused_port())))
+        case Fault.SLOW_PLUGIN | Fault.HANGING_PLUGIN | Fault.FAILING_PLUGIN:
+            profiles = _SLOW_PROFILE.format(plugin=_PLUGIN_OF[fault])
+            return RunOptions(scheduler=SchedulerOptions(_KUBE + profiles, site))
 
 
-def _beside(nodes: int, pods: int, folder: Path, trouble: Trouble) -> Workload:
-    """Plain pods, measured, after some that need the one in trouble."""
-    concerned = _pod("")
-    concerned["metadata"] = {"generateName": "concerned-"}
+def _workload(nodes: int, pods: int, folder: Path, fault: Fault) -> Workload:
+    """Measured plain pods, after some pods that depend on the faulty part."""
+    affected = _pod("")
+    affected["metadata"] = {"generateName": "affected-"}
     steps: list[w.AnyOperation] = [w.CreateNodes(count=nodes)]
-    if trouble in (Trouble.SILENT_EXTENDER, Trouble.DEAD_EXTENDER):
-        sizes = concerned["spec"]["containers"][0]["resources"]
+    if fault in (Fault.UNRESPONSIVE_EXTENDER, Fault.UNREACHABLE_EXTENDER):
+        sizes = affected["spec"]["containers"][0]["resources"]
         sizes["limits"] = sizes["requests"] = {**sizes["requests"], _EXTENDED: "1"}
-    elif trouble in _PLUGIN_OF:
-        concerned["spec"]["schedulerName"] = "slow"
-    template = folder / "concerned.yaml"
-    template.write_bytes(msgspec.yaml.encode(concerned))
+    elif fault in _PLUGIN_OF:
+        affected["spec"]["schedulerName"] = "slow"
+    template = folder / "affected.yaml"
+    template.write_bytes(msgspec.yaml.encode(affected))
     steps.append(
         w.CreatePods(
-            count=_CONCERNED_PODS, pod_template_path=str(template), skip_wait_to_completion=True
+            count=_AFFECTED_PODS, pod_template_path=str(template), skip_wait_to_completion=True
         )
     )
     steps.append(w.CreatePods(count=pods, collect_metrics=True))
-    return Workload(w.Case("beside", tuple(steps), ()), w.WorkloadSize(f"{nodes}Nodes"), folder)
+    return Workload(
+        w.Case("interference", tuple(steps), ()), w.WorkloadSize(f"{nodes}Nodes"), folder
+    )
 
 
 def _extender(port: int) -> str:
@@ -289,7 +305,7 @@ def _extender(port: int) -> str:
 
 
 def _distribution(folder: Path) -> Path:
-    """A plugin as pip would leave it on disk; the folder to put on the search path."""
+    """Write an installed plugin distribution; returns the folder for the search path."""
     site = folder / "site"
     info = site / "slow-1.0.dist-info"
     info.mkdir(parents=True)
@@ -301,29 +317,29 @@ def _distribution(folder: Path) -> Path:
 
 
 @asynccontextmanager
-async def _silent_server() -> AsyncIterator[int]:
-    """A port where calls are taken and never answered."""
+async def _unresponsive_server() -> AsyncIterator[int]:
+    """The port of a server that accepts requests and never answers."""
 
-    async def listen_only(stream: SocketStream) -> None:
+    async def discard(stream: SocketStream) -> None:
         async with stream:
             async for _ in stream:
                 pass
 
     listener = await anyio.create_tcp_listener(local_host="127.0.0.1")
     async with listener, anyio.create_task_group() as tasks:
-        tasks.start_soon(listener.serve, listen_only)
+        tasks.start_soon(listener.serve, discard)
         yield int(listener.extra(SocketAttribute.local_port))
         tasks.cancel_scope.cancel()
 
 
-def _nobody_listens() -> int:
-    """A port that is free now."""
+def _unused_port() -> int:
+    """A port without a listener."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         return int(taken.getsockname()[1])
 
 
-# -- objects ----------------------------------------------------------------------------------------
+# -- objects --------------------------------------------------------------------------------------
 
 
 def _node(number: int) -> Json:

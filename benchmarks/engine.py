@@ -1,11 +1,11 @@
-"""What a decision costs, without any I/O: fold and decide alone.
+"""CPU cost of a decision without I/O: fold and decide only.
 
     python -m benchmarks.engine --kind basic --nodes 1000,5000,15000
     python -m benchmarks.engine --kind basic --shapes 1,100,10000
     python -m benchmarks.engine --kind spread --profile
 
-Figures are CPU milliseconds per decision: folding the news of the pod, deciding, folding the
-decision, and folding what the API server says after it. Decoding is shown beside, not counted.
+Figures are CPU milliseconds per decision. They include folding the new pod, deciding, folding the
+decision, and folding the changes that follow from it. Decoding is shown separately.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from benchmarks.engine_run import Costs, Run, Workload, pods_of
 from benchmarks.kinds import KINDS
 
 ALL = "all"
-EACH_ITS_OWN = "all-different"
+ALL_DIFFERENT = "all-different"
 _PROFILE_LINES = 40
 
 
@@ -40,39 +40,36 @@ class Row(msgspec.Struct):
     shapes: int
     total_ms: float
     decide_ms: float
-    """Deciding alone, where a node was found."""
+    """Deciding, when a node was found."""
     reject_ms: float | None
-    """Deciding alone, where none was; None where that did not happen."""
+    """Deciding, when no node was found; None if that did not happen."""
     fold_ms: float
     observe_ms: float
     decode_ms: float
     per_pod_ms: float
-    """All of it by pods rather than by decisions: more, where a pod needs several attempts."""
+    """Total by pods instead of decisions: higher if pods need several attempts."""
     runs: int
 
 
 def _row(workload: Workload, measured: list[Costs]) -> Row:
-    def ms(costs: Costs, ns: int, by: int) -> float:
-        return ns / by / 1e6
-
-    def middle(values: list[float]) -> float:
-        return round(median(values), 4)
+    def median_ms(spent_ns: list[int], count: int) -> float:
+        return round(median(ns / count / 1e6 for ns in spent_ns), 4)
 
     decisions = measured[0].assigned + measured[0].rejected
     rejected, assigned = measured[0].rejected, measured[0].assigned
     return Row(
-        workload.kind.name,
-        workload.nodes,
-        workload.pods,
-        workload.shapes,
-        middle([ms(c, c.total_ns, decisions) for c in measured]),
-        middle([ms(c, c.assign_ns, assigned) for c in measured]),
-        middle([ms(c, c.reject_ns, rejected) for c in measured]) if rejected else None,
-        middle([ms(c, c.fold_ns, decisions) for c in measured]),
-        middle([ms(c, c.observe_ns, decisions) for c in measured]),
-        middle([ms(c, c.decode_ns, decisions) for c in measured]),
-        middle([ms(c, c.total_ns, workload.pods) for c in measured]),
-        len(measured),
+        kind=workload.kind.name,
+        nodes=workload.nodes,
+        pods=workload.pods,
+        shapes=workload.shapes,
+        total_ms=median_ms([c.total_ns for c in measured], decisions),
+        decide_ms=median_ms([c.assign_ns for c in measured], assigned),
+        reject_ms=median_ms([c.reject_ns for c in measured], rejected) if rejected else None,
+        fold_ms=median_ms([c.fold_ns for c in measured], decisions),
+        observe_ms=median_ms([c.observe_ns for c in measured], decisions),
+        decode_ms=median_ms([c.decode_ns for c in measured], decisions),
+        per_pod_ms=median_ms([c.total_ns for c in measured], workload.pods),
+        runs=len(measured),
     )
 
 
@@ -83,8 +80,10 @@ def measure(
     *,
     watched: bool = False,
 ) -> Row:
-    """The medians of ``runs`` runs. A profiler sees the measured part only, and slows it. Garbage is
-    looked for as seldom as by the daemon (:mod:`asched.daemon.interpreter`)."""
+    """Medians of ``runs`` runs, with the garbage collector set up as in the daemon.
+
+    A profiler covers only the measured part, and slows it down.
+    """
     measured = []
     tune_gc()
     for _ in range(runs):
@@ -115,27 +114,37 @@ def _numbers(text: str) -> list[int]:
 
 
 def main(
-    kind: Annotated[str, typer.Option(help=f"Kinds, with commas between: {', '.join(KINDS)}, or all.")] = "basic",
-    nodes: Annotated[str, typer.Option(help="Nodes, with commas between.")] = "5000",
-    pods: Annotated[int | None, typer.Option(help="Pods to place; as Kubernetes' benchmark by default.")] = None,
-    shapes: Annotated[str, typer.Option(help="Distinct pod templates, with commas between; all-different for no two alike.")] = "1",
-    runs: Annotated[int, typer.Option(help="Runs of each, of which the median counts.", min=1)] = 3,
-    watched: Annotated[bool, typer.Option("--watched", help="With the daemon's stopwatch on a tenth of the attempts.")] = False,
-    profile: Annotated[bool, typer.Option("--profile", help="Show where the time goes (one run each).")] = False,
-    sort: Annotated[str, typer.Option(help="Order of the profile, such as tottime or cumtime.")] = "tottime",
+    kind: Annotated[
+        str, typer.Option(help=f"Comma-separated kinds, or all: {', '.join(KINDS)}.")
+    ] = "basic",
+    nodes: Annotated[str, typer.Option(help="Comma-separated numbers of nodes.")] = "5000",
+    pods: Annotated[
+        int | None, typer.Option(help="Pods to schedule. Default: as in Kubernetes' benchmark.")
+    ] = None,
+    shapes: Annotated[
+        str, typer.Option(help="Comma-separated numbers of pod templates, or all-different.")
+    ] = "1",
+    runs: Annotated[int, typer.Option(help="Runs of each; the median is reported.", min=1)] = 3,
+    watched: Annotated[
+        bool, typer.Option("--watched", help="Time a tenth of the attempts, as the daemon does.")
+    ] = False,
+    profile: Annotated[
+        bool, typer.Option("--profile", help="Print a cProfile report (one run each).")
+    ] = False,
+    sort: Annotated[str, typer.Option(help="Sort order of the profile.")] = "tottime",
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
-) -> None:  # fmt: skip
-    """Measure what a decision costs by kind of pod, by nodes, and by distinct pod templates."""
+) -> None:
+    """Measure the CPU cost of a decision by kind of pod, nodes and distinct pod templates."""
     names = list(KINDS) if kind == ALL else kind.split(",")
     unknown = [name for name in names if name not in KINDS]
     if unknown:
-        raise typer.BadParameter(f"{unknown[0]} is none of: {', '.join(KINDS)}, {ALL}")
+        raise typer.BadParameter(f"{unknown[0]} is not one of: {', '.join(KINDS)}, {ALL}")
     console, rows = Console(stderr=True), []
     for name in names:
         for count in _numbers(nodes):
             to_place = pods_of(KINDS[name], count, pods)
             for shape in shapes.split(","):
-                distinct = to_place if shape == EACH_ITS_OWN else int(shape)
+                distinct = to_place if shape == ALL_DIFFERENT else int(shape)
                 workload = Workload(KINDS[name], count, to_place, distinct)
                 console.print(f"{name}, {count} nodes, {to_place} pods, {distinct} shapes ...")
                 profiler = cProfile.Profile() if profile else None

@@ -1,8 +1,8 @@
-"""One measured run of the decider: fold and decide as the engine does, without any I/O.
+"""One measured run of the scheduler core: fold and decide as in the engine, without I/O.
 
-A turn takes what the API server said, folds it, decides for a number of pods, folds the decisions,
-and hands them to a stand-in for the cluster, which answers in the next turn: the binding confirmed,
-the pod shown again with its node, victims deleted. Time is the run's own, so that backoffs end.
+A turn observes changes, decides for a number of pods, and folds the decisions. A simulated cluster
+answers in the next turn: it confirms bindings, updates pods, and deletes victims. Time is virtual,
+so backoffs end.
 """
 
 from __future__ import annotations
@@ -36,31 +36,31 @@ from asched.state.records import (
     ProfilesLoaded,
     Rejected,
 )
-from benchmarks import api_texts
-from benchmarks.api_texts import Pod
+from benchmarks import api_json
+from benchmarks.api_json import Pod
 from benchmarks.kinds import Kind
 
 NODES_OF_PROPORTIONS = 5_000
-"""What :attr:`Kind.placed_pods` refers to."""
-HOPELESS_EVERY = 10
+"""Number of nodes that :attr:`Kind.placed_pods` refers to."""
+UNSCHEDULABLE_EVERY = 10
 _TURN_NS = 50_000_000
 _DECISIONS_A_TURN = 200
 _START_NS = 1_790_000_000_000_000_000
-_MOST_ATTEMPTS = 20
-"""So many decisions for each pod end a run: something can never be placed."""
+_MAX_ATTEMPTS = 20
+"""Rejections per pod after which a run fails: a pod can never be scheduled."""
 
 
 class Costs(msgspec.Struct):
-    """CPU time of this process, in nanoseconds, and what it was spent on."""
+    """CPU time of this process by activity, in nanoseconds."""
 
     decode_ns: int = 0
-    """From the bytes of watch events to objects. Not part of :attr:`total_ns`."""
+    """Decoding watch events. Not part of :attr:`total_ns`."""
     observe_ns: int = 0
-    """From objects and outcomes to records, and folding those."""
+    """Deriving records from objects and outcomes, and folding them."""
     assign_ns: int = 0
-    """Deciding, where a node was found."""
+    """Deciding, when a node was found."""
     reject_ns: int = 0
-    """Deciding, where none was."""
+    """Deciding, when no node was found."""
     fold_ns: int = 0
     """Folding the decisions."""
     assigned: int = 0
@@ -72,24 +72,24 @@ class Costs(msgspec.Struct):
 
 
 class Workload(NamedTuple):
-    """A kind of pods in a cluster of a size."""
+    """A kind of pods and the size of the cluster."""
 
     kind: Kind
     nodes: int
     pods: int
     shapes: int = 1
-    """Distinct templates among the pods to place."""
+    """Distinct templates among the pods to schedule."""
 
 
 class StuckError(RuntimeError):
-    """Pods are left that will never be placed."""
+    """Some pods can never be scheduled."""
 
 
 class Run:
-    """A cluster in the state before the measurement, and the pods to place."""
+    """A cluster before the measurement, and the pods to schedule."""
 
     def __init__(self, workload: Workload, *, watched: bool = False) -> None:
-        """``watched``: with the daemon's stopwatch on a tenth of the attempts."""
+        """``watched``: time a tenth of the attempts, as the daemon does."""
         kind = workload.kind
         self.costs = Costs()
         sinks = [CycleMetrics(CollectorRegistry())] if watched else []
@@ -106,25 +106,25 @@ class Run:
         self._begin_turn()
         self._core.apply(EngineStarted("benchmark", 0))
         self._core.apply(ProfilesLoaded(_default_profiles()))
-        self._observe((_PLURALS[plural], text) for plural, text in api_texts.others(kind))
-        self._observe((Resource.NODES, text) for text in api_texts.nodes(kind, workload.nodes))
+        self._observe((_PLURALS[plural], text) for plural, text in api_json.other_objects(kind))
+        self._observe((Resource.NODES, text) for text in api_json.nodes(kind, workload.nodes))
         self._place(workload)
-        self._to_place = list(_measured_pods(workload))
+        self._to_schedule = list(_measured_pods(workload))
 
     def measure(self) -> Costs:
-        """Place all pods. Raises :class:`StuckError` where that cannot be done."""
-        hopeless = 0
-        for pod in self._to_place:
+        """Schedule all pods. Raises :class:`StuckError` if some can never be scheduled."""
+        unschedulable = 0
+        for pod in self._to_schedule:
             self._pods[pod.ref.key] = pod
             self._changes.append((Resource.PODS, pod.pending))
-            if pod.ref.key.rpartition("/")[2].startswith("hopeless"):
-                hopeless += 1
+            if pod.ref.key.rpartition("/")[2].startswith("unschedulable"):
+                unschedulable += 1
             else:
                 self._left.add(pod.ref.key)
         self.costs = Costs()
-        while self._left or self.costs.rejected < hopeless:
+        while self._left or self.costs.rejected < unschedulable:
             self._turn()
-            if self.costs.rejected > _MOST_ATTEMPTS * len(self._to_place):
+            if self.costs.rejected > _MAX_ATTEMPTS * len(self._to_schedule):
                 raise StuckError(f"{len(self._left)} pods were not placed")
         self._turn()
         return self.costs
@@ -132,26 +132,26 @@ class Run:
     # -- before the measurement ---------------------------------------------------------------
 
     def _place(self, workload: Workload) -> None:
-        """Pods that are on nodes when the measurement begins, in turn, as a scheduler spreads them."""
+        """Add the pods that are bound when the measurement begins, round-robin over the nodes."""
         kind, names = workload.kind, self._state.nodes.names
         count = kind.placed_pods * workload.nodes // NODES_OF_PROPORTIONS
         namespaces = kind.placed_namespaces
         placed = kind.placed or kind.measured
         for number, pod in enumerate(
-            api_texts.pods(placed, count, prefix="placed", namespaces=namespaces)
+            api_json.pods(placed, count, prefix="placed", namespaces=namespaces)
         ):
             self._pods[pod.ref.key] = pod
             node = names[number % workload.nodes]
             self._observe([(Resource.PODS, pod.text.bound(pod, node))])
 
-    # -- a turn -------------------------------------------------------------------------------
+    # -- turns --------------------------------------------------------------------------------
 
     def _turn(self) -> None:
         self._now_ns = self._next_ns()
         costs, began_ns = self.costs, _cpu_ns()
         self._begin_turn()
         costs.observe_ns += _cpu_ns() - began_ns
-        # As in the daemon: changes of the watches first, then outcomes.
+        # Changes before outcomes, as in the daemon.
         changes = [*self._changes]
         self._changes.clear()
         self._observe(changes)
@@ -165,22 +165,22 @@ class Run:
         self._decide()
 
     def _next_ns(self) -> int:
-        """The present, or when the next backoff ends where there is nothing else to do."""
+        """The time of the next turn, or the end of the next backoff if nothing else is left."""
         due_ns = None
         if not (self._changes or self._outcomes or self._deleted or self._state.queue.head()):
             due_ns = self._state.queue.next_timer_ns()
         return max(due_ns or 0, self._now_ns + _TURN_NS)
 
     def _observe(self, changes: Iterable[tuple[Resource, bytes]]) -> None:
-        # All are decoded first, as the daemon does: to look at the clock for each would cost as much
-        # as some of what is measured.
+        # Decode all first, as the daemon does: reading the clock for each change would distort
+        # the measurement.
         costs, began_ns = self.costs, _cpu_ns()
-        seen = [
+        changed = [
             Upserted(resource, decode(resource, text))  # type: ignore[arg-type]
             for resource, text in changes
         ]
         decoded_ns = _cpu_ns()
-        for change in seen:
+        for change in changed:
             self._core.observe(change)
         costs.observe_ns += _cpu_ns() - decoded_ns
         costs.decode_ns += decoded_ns - began_ns
@@ -203,7 +203,7 @@ class Run:
             else:
                 costs.reject_ns += decided_ns - began_ns
             for decision in decisions:
-                self._carry_out(decision)
+                self._execute(decision)
         if self._stopwatch is not None:
             began_ns = _cpu_ns()
             self._stopwatch.committed((), 0)
@@ -214,9 +214,9 @@ class Run:
         self._core.begin_turn(self._now_ns)
         self._core.record_turn()
 
-    # -- the cluster's part -------------------------------------------------------------------
+    # -- the simulated cluster ----------------------------------------------------------------
 
-    def _carry_out(self, decision: Decision) -> None:
+    def _execute(self, decision: Decision) -> None:
         match decision:
             case Assigned():
                 pod = self._pods[decision.key]
@@ -228,40 +228,42 @@ class Run:
                 pod = self._pods[decision.key]
                 self.costs.rejected += 1
                 nominated = decision.nominated_node or ""
-                refused = pod.text.refused(pod, decision.message, nominated)
-                self._changes.append((Resource.PODS, refused))
+                rejected = pod.text.rejected(pod, decision.message, nominated)
+                self._changes.append((Resource.PODS, rejected))
                 for victim in decision.victims:
                     self._outcomes.append(EvictionSucceeded(victim.key, victim.uid))
                     self._deleted.append(self._state.pods[victim.key].info.pod)
             case _:
-                raise StuckError(f"not expected here: {decision}")
+                raise StuckError(f"unexpected decision: {decision}")
 
 
 def _measured_pods(workload: Workload) -> Iterator[Pod]:
     kind, count = workload.kind, workload.pods
-    hopeless: Iterator[Pod] = iter(())
-    if kind.hopeless is not None:
-        hopeless = api_texts.pods(kind.hopeless, count // HOPELESS_EVERY, prefix="hopeless")
-        count -= count // HOPELESS_EVERY
+    unschedulable: Iterator[Pod] = iter(())
+    if kind.unschedulable is not None:
+        unschedulable = api_json.pods(
+            kind.unschedulable, count // UNSCHEDULABLE_EVERY, prefix="unschedulable"
+        )
+        count -= count // UNSCHEDULABLE_EVERY
     for number, pod in enumerate(
-        api_texts.pods(kind.measured, count, prefix="measured", shapes=workload.shapes)
+        api_json.pods(kind.measured, count, prefix="measured", shapes=workload.shapes)
     ):
-        if number % (HOPELESS_EVERY - 1) == 0:
-            yield from _at_most_one(hopeless)
+        if number % (UNSCHEDULABLE_EVERY - 1) == 0:
+            yield from _take_one(unschedulable)
         yield pod
 
 
-def _at_most_one(pods: Iterator[Pod]) -> Iterator[Pod]:
+def _take_one(pods: Iterator[Pod]) -> Iterator[Pod]:
     for pod in pods:
         yield pod
         return
 
 
-def pods_of(kind: Kind, nodes: int, asked: int | None) -> int:
-    """How many pods to place: as many as asked for, or as are usual, and as have room."""
-    usual = nodes if kind.one_each else kind.pods
+def pods_of(kind: Kind, nodes: int, requested: int | None) -> int:
+    """The number of pods to schedule: ``requested``, or the kind's default, limited by capacity."""
+    wanted = requested or (nodes if kind.one_per_node else kind.pods)
     free = nodes - kind.placed_pods * nodes // NODES_OF_PROPORTIONS
-    return min(asked or usual, free) if kind.exclusive else asked or usual
+    return min(wanted, free) if kind.exclusive else wanted
 
 
 _cpu_ns: Callable[[], int] = time.process_time_ns

@@ -1,7 +1,7 @@
-"""When a scheduler saw, decided and bound pods, by its own journal.
+"""When a scheduler observed, decided and bound pods, according to its journal.
 
-A turn's time is recorded at its beginning. A decision counts from the beginning of the turn that saw
-the pod to the beginning of the turn after the decision, when it was durable: not less than it took.
+The journal contains the time at which a turn began. A decision takes from the beginning of the turn
+that observed the pod to the beginning of the turn after the decision: an upper bound.
 """
 
 from __future__ import annotations
@@ -13,21 +13,28 @@ import msgspec
 from asched.journal.opening import open_journal
 from asched.journal.statistics import statistics
 from asched.model.pod import Pod
-from asched.state.records import AnyRecord, Assigned, Bound, ObjectSeen, PodSeen, TurnStarted
+from asched.state.records import (
+    AnyRecord,
+    Assigned,
+    Bound,
+    ObjectObserved,
+    PodObserved,
+    TurnStarted,
+)
 from benchmarks.measurement import Percentiles, Report
 
 
 class PodTimes(msgspec.Struct):
-    """Of one pod, in nanoseconds since the epoch; 0 for what did not happen."""
+    """Times of one pod, in nanoseconds since the epoch; 0 for steps that did not happen."""
 
     namespace: str
-    seen_ns: int
+    observed_ns: int
     decided_ns: int = 0
     bound_ns: int = 0
 
 
 class Timeline:
-    """Follows the records."""
+    """Collects the times from records."""
 
     def __init__(self) -> None:
         self.times: dict[str, PodTimes] = {}
@@ -41,21 +48,21 @@ class Timeline:
                 for decided in self._decided:
                     decided.decided_ns = record.now_ns
                 self._decided.clear()
-            case PodSeen(node_name=""):
-                self._saw(record.uid, record.key.partition("/")[0])
-            case ObjectSeen(object=Pod() as pod) if not pod.node_name:
-                self._saw(pod.metadata.uid, pod.metadata.namespace)
+            case PodObserved(node_name=""):
+                self._observed(record.uid, record.key.partition("/")[0])
+            case ObjectObserved(object=Pod() as pod) if not pod.node_name:
+                self._observed(pod.metadata.uid, pod.metadata.namespace)
             case Assigned() if (times := self.times.get(record.uid)) is not None:
                 self._decided.append(times)
             case Bound() if (times := self.times.get(record.uid)) is not None:
                 times.bound_ns = self._now_ns
 
-    def _saw(self, uid: str, namespace: str) -> None:
+    def _observed(self, uid: str, namespace: str) -> None:
         self.times.setdefault(uid, PodTimes(namespace, self._now_ns))
 
 
-async def complete(report: Report, journal: Path) -> None:
-    """Enter into ``report`` what the journal at ``journal`` says."""
+async def add_journal_figures(report: Report, journal: Path) -> None:
+    """Add the figures that come from the journal to ``report``."""
     timeline = Timeline()
     async with open_journal(str(journal), read_only=True) as store:
         async for stored in store.read():
@@ -67,11 +74,11 @@ async def complete(report: Report, journal: Path) -> None:
     report.journal_record_bytes_per_pod = round(figures.payload_bytes / pods)
     for phase in report.phases:
         times = [t for t in timeline.times.values() if t.namespace in phase.namespaces]
-        phase.seen_to_decided_ms = _milliseconds(
-            [(t.seen_ns, t.decided_ns) for t in times if t.decided_ns]
+        phase.observed_to_decided_ms = _milliseconds(
+            [(t.observed_ns, t.decided_ns) for t in times if t.decided_ns]
         )
-        phase.seen_to_bound_ms = _milliseconds(
-            [(t.seen_ns, t.bound_ns) for t in times if t.bound_ns]
+        phase.observed_to_bound_ms = _milliseconds(
+            [(t.observed_ns, t.bound_ns) for t in times if t.bound_ns]
         )
 
 

@@ -1,7 +1,7 @@
 """The kinds of pods that the engine is measured on.
 
-They mean what the workloads of Kubernetes' own benchmark (``test/integration/scheduler_perf``) mean:
-the same requests, selectors, topology keys, label values and proportions.
+They copy the workloads of Kubernetes' own benchmark (``test/integration/scheduler_perf``):
+requests, selectors, topology keys, label values and proportions.
 """
 
 from __future__ import annotations
@@ -29,32 +29,32 @@ class PodKind(NamedTuple):
 
 
 class Kind(NamedTuple):
-    """A workload: what is there, what is to be placed."""
+    """A workload: existing objects and the pods to schedule."""
 
     name: str
     measured: PodKind
     pods: int = 5_000
-    """Pods to place, unless the command says otherwise."""
+    """Pods to schedule by default."""
     placed: PodKind | None = None
-    """Template of the pods that are on nodes already; None for that of the measured ones."""
+    """Template of pods that are bound already; None: the template of the measured ones."""
     placed_pods: int = 5_000
-    """At 5,000 nodes; in proportion at others."""
+    """For 5,000 nodes; scaled with the number of nodes."""
     zones: tuple[str, ...] = ()
-    """Values of the zone label, in turn; empty leaves nodes without one."""
+    """Values of the zone label, round-robin; empty: no zone label."""
     placed_namespaces: tuple[str, ...] = ()
-    """Namespaces of the pods that are placed already, in turn; empty for their template's."""
+    """Namespaces of the bound pods, round-robin; empty: the namespace of their template."""
     namespaces: dict[str, dict[str, str]] = {}  # noqa: RUF012  never changed
     """Namespaces with their labels."""
-    hopeless: PodKind | None = None
-    """Every tenth of the measured pods is one of these, which fit nowhere."""
+    unschedulable: PodKind | None = None
+    """Template of every tenth measured pod, which fits on no node."""
     service: Json | None = None
     named_node: bool = False
-    one_each: bool = False
-    """One pod to place for each node, rather than :attr:`pods`."""
+    one_per_node: bool = False
+    """Schedule one pod for each node instead of :attr:`pods`."""
 
     @property
     def exclusive(self) -> bool:
-        """Whether a node takes one of the pods at most."""
+        """Whether at most one of the pods fits on a node."""
         affinity = self.measured.spec.get("affinity", {})
         required = "requiredDuringSchedulingIgnoredDuringExecution"
         return required in affinity.get("podAntiAffinity", {})
@@ -97,7 +97,7 @@ def _between_namespaces(
     placed_pods: int = 5_000,
     zones: tuple[str, ...] = (),
 ) -> Kind:
-    """Affinity to pods of two namespaces that the term lists."""
+    """Affinity to pods of two namespaces that the term names."""
     term = _term(color, key, namespaces=list(_SCHEDULED_NAMESPACES))
     spec = pod_spec(**_affinity(kind, term, preferred=preferred))
     return Kind(
@@ -163,7 +163,7 @@ def _all() -> tuple[Kind, ...]:
     between, selected = _between_namespaces, _selected_namespaces
     in_zones = {"key": ZONE, "operator": "In", "values": ["zone1", "zone2"]}
     on_named = {"key": "metadata.name", "operator": "In", "values": [NAMED_NODE]}
-    hopeless = pod_spec("9", priority=10)
+    unschedulable = pod_spec("9", priority=10)
     app = {"app": "scheduler-perf"}
     secret = {"name": "secret", "secret": {"secretName": "secret"}}
     service = {
@@ -172,37 +172,77 @@ def _all() -> tuple[Kind, ...]:
     }
     return (
         Kind("basic", _PLAIN, 10_000, placed_pods=1_000),
-        between("anti-affinity", "podAntiAffinity", "green", HOSTNAME, pods=2_000,
-                placed_pods=1_000),
-        Kind("matching-anti-affinity", PodKind(pod_spec(), {"color": "green"}, "sched-1"),
-             placed=between("", "podAntiAffinity", "green", HOSTNAME).measured,
-             placed_namespaces=("sched-0",), placed_pods=1_000,
-             namespaces={each: {} for each in _SCHEDULED_NAMESPACES}),
+        between(
+            "anti-affinity", "podAntiAffinity", "green", HOSTNAME, pods=2_000, placed_pods=1_000
+        ),
+        Kind(
+            "matching-anti-affinity",
+            PodKind(pod_spec(), {"color": "green"}, "sched-1"),
+            placed=between("", "podAntiAffinity", "green", HOSTNAME).measured,
+            placed_namespaces=("sched-0",),
+            placed_pods=1_000,
+            namespaces={each: {} for each in _SCHEDULED_NAMESPACES},
+        ),
         between("affinity", "podAffinity", "blue", ZONE, zones=("zone1",)),
         between("zone-affinity", "podAffinity", "blue", ZONE, zones=_MOONS),
         between("preferred-affinity", "podAffinity", "red", HOSTNAME, preferred=True),
         between("preferred-anti-affinity", "podAntiAffinity", "yellow", HOSTNAME, preferred=True),
-        Kind("node-affinity", PodKind(pod_spec(**_node_affinity({"matchExpressions": [in_zones]}))),
-             10_000, zones=("zone1",)),
+        Kind(
+            "node-affinity",
+            PodKind(pod_spec(**_node_affinity({"matchExpressions": [in_zones]}))),
+            10_000,
+            zones=("zone1",),
+        ),
         _spreading("spread", "DoNotSchedule"),
         _spreading("preferred-spread", "ScheduleAnyway"),
-        Kind("default-spread", PodKind(_BARE_SPEC, app, "service-ns"), 10_000, placed=_PLAIN,
-             zones=_MOONS, namespaces={"service-ns": {}}, service=service),
+        Kind(
+            "default-spread",
+            PodKind(_BARE_SPEC, app, "service-ns"),
+            10_000,
+            placed=_PLAIN,
+            zones=_MOONS,
+            namespaces={"service-ns": {}},
+            service=service,
+        ),
         selected("ns-selector-anti-affinity", "podAntiAffinity", "green", HOSTNAME),
-        selected("ns-selector-affinity", "podAffinity", "blue", ZONE, zones=("zone1",),
-                 placed_pods=5_000),
-        selected("ns-selector-preferred-affinity", "podAffinity", "red", HOSTNAME, preferred=True,
-                 placed_pods=5_000),
-        selected("ns-selector-preferred-anti-affinity", "podAntiAffinity", "green", HOSTNAME,
-                 preferred=True),
-        Kind("unschedulable", _PLAIN, 10_000, placed_pods=100, hopeless=PodKind(hopeless)),
-        Kind("preemption", PodKind(pod_spec("3", priority=10)), placed_pods=20_000, one_each=True,
-             placed=PodKind(pod_spec("900m", terminationGracePeriodSeconds=0))),
-        Kind("daemonset", PodKind({**_BARE_SPEC, **_node_affinity({"matchFields": [on_named]})}),
-             30_000, placed_pods=0, named_node=True),
+        selected(
+            "ns-selector-affinity", "podAffinity", "blue", ZONE, zones=("zone1",), placed_pods=5_000
+        ),
+        selected(
+            "ns-selector-preferred-affinity",
+            "podAffinity",
+            "red",
+            HOSTNAME,
+            preferred=True,
+            placed_pods=5_000,
+        ),
+        selected(
+            "ns-selector-preferred-anti-affinity",
+            "podAntiAffinity",
+            "green",
+            HOSTNAME,
+            preferred=True,
+        ),
+        Kind(
+            "unschedulable", _PLAIN, 10_000, placed_pods=100, unschedulable=PodKind(unschedulable)
+        ),
+        Kind(
+            "preemption",
+            PodKind(pod_spec("3", priority=10)),
+            placed_pods=20_000,
+            one_per_node=True,
+            placed=PodKind(pod_spec("900m", terminationGracePeriodSeconds=0)),
+        ),
+        Kind(
+            "daemonset",
+            PodKind({**_BARE_SPEC, **_node_affinity({"matchFields": [on_named]})}),
+            30_000,
+            placed_pods=0,
+            named_node=True,
+        ),
         Kind("secrets", PodKind(pod_spec(volumes=[secret])), 10_000, placed_pods=1_000),
-    )  # fmt: skip
+    )
 
 
 KINDS: Final = {kind.name: kind for kind in _all()}
-"""By name, as ``--kind`` takes them."""
+"""By name, as in ``--kind``."""

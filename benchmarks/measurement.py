@@ -1,4 +1,4 @@
-"""What is measured of a workload, and the report of it."""
+"""Measurement of a workload, and the report."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any, Protocol
 
 import msgspec
 
-from benchmarks.pods import PodFate, Pods
+from benchmarks.pods import ObservedPod, PodTracker
 
 
 class Percentiles(msgspec.Struct, frozen=True):
-    """Average and percentiles, those that scheduler_perf reports."""
+    """The average and percentiles that scheduler_perf reports."""
 
     average: float
     perc50: float
@@ -23,7 +23,7 @@ class Percentiles(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Percentiles | None:
-        """None where there are no values."""
+        """None if there are no values."""
         if not values:
             return None
         ordered = sorted(values)
@@ -40,44 +40,44 @@ class Phase(msgspec.Struct):
 
     name: str
     pods: int
-    """Pods that were bound in it."""
+    """PodTracker bound during the phase."""
     duration_s: float
-    """From its beginning to its last binding."""
+    """From the beginning of the phase to its last binding."""
     pods_per_s: float
     throughput: Percentiles | None
-    """Pods a second in each second of it; None where it took less than one."""
+    """Of pods per second, sampled every second; None for a phase of less than a second."""
     scheduler_cpu_ms_per_pod: float
-    """User and kernel time of the scheduler, until all it had begun was done."""
+    """User and kernel time of the scheduler until it is idle."""
     created_to_bound_ms: Percentiles | None
-    """From the API server's confirmation of the pod to the watch's news of its node."""
-    seen_to_decided_ms: Percentiles | None = None
-    """By the scheduler's journal: from the turn that saw the pod to the turn after its decision."""
-    seen_to_bound_ms: Percentiles | None = None
-    """By the scheduler's journal: to the turn that heard of the binding."""
+    """From the API server's answer to the creation until the watch shows the node."""
+    observed_to_decided_ms: Percentiles | None = None
+    """By the journal: from the turn that observed the pod to the turn after its decision."""
+    observed_to_bound_ms: Percentiles | None = None
+    """By the journal: to the turn that observed the binding."""
     namespaces: tuple[str, ...] = ()
 
 
 class Report(msgspec.Struct):
-    """A workload that was run."""
+    """The result of one workload."""
 
     workload: str
     phases: list[Phase]
     pods_bound: int
-    """With those that were bound before the measured part."""
+    """Including those bound before the measured part."""
     scheduler_cpu_ms_per_pod_with_start: float
-    """All CPU time of the scheduler's process, its start included, by all pods that it bound."""
+    """CPU time of the scheduler's process including its start, by all bound pods."""
     scheduler_peak_rss_mib: float
     journal_bytes_per_pod: int = 0
-    """The file, checkpoints and indexes included, by all pods that it bound."""
+    """Size of the file with checkpoints and indexes, by all bound pods."""
     journal_record_bytes_per_pod: int = 0
-    """All records alone: nodes and other objects included."""
+    """Size of all records, including those of nodes and other objects."""
     params: Mapping[str, Any] = {}
     threshold_pods_per_s: float | Mapping[str, float] | None = None
-    """What Kubernetes' CI expects of kube-scheduler on its machines."""
+    """Throughput that Kubernetes' CI requires of kube-scheduler on its machines."""
 
 
 class CpuTime(Protocol):
-    """A process whose CPU time can be read."""
+    """Reads the CPU time of a process."""
 
     def cpu_s(self) -> float: ...
 
@@ -85,8 +85,10 @@ class CpuTime(Protocol):
 
 
 def throughput(bound_s: Sequence[float], begin_s: float) -> list[float]:
-    """Pods a second, for each whole second from ``begin_s``, as scheduler_perf samples it: seconds
-    before the first pod do not count, and one in which none was bound shares the next one's."""
+    """PodTracker per second for each whole second from ``begin_s``, as scheduler_perf samples it.
+
+    Seconds before the first pod do not count. A second without pods shares the count of the next.
+    """
     if not bound_s:
         return []
     counts = [0] * (int(max(bound_s) - begin_s) + 1)
@@ -104,9 +106,9 @@ def throughput(bound_s: Sequence[float], begin_s: float) -> list[float]:
 
 
 class Measurements:
-    """Measures while parts of a workload run."""
+    """Measures parts of a workload while they run."""
 
-    def __init__(self, pods: Pods, scheduler: CpuTime, clock: Callable[[], float]) -> None:
+    def __init__(self, pods: PodTracker, scheduler: CpuTime, clock: Callable[[], float]) -> None:
         self._pods = pods
         self._scheduler = scheduler
         self._clock = clock
@@ -116,27 +118,27 @@ class Measurements:
     async def measuring(
         self, name: str, namespaces: Collection[str], selector: Mapping[str, str]
     ) -> AsyncIterator[None]:
-        """Measure the pods of these namespaces and labels that are bound in the block."""
+        """Measure the pods with these namespaces and labels that are bound in the block."""
         begin_s, cpu_s = self._clock(), self._scheduler.cpu_s()
         yield
         spent_s = await self._scheduler.settled_cpu_s() - cpu_s
         bound = [
-            fate
-            for fate in self._pods
-            if fate.is_of(namespaces, selector)
-            and fate.bound_s is not None
-            and fate.bound_s >= begin_s
+            pod
+            for pod in self._pods
+            if pod.matches(namespaces, selector)
+            and pod.bound_s is not None
+            and pod.bound_s >= begin_s
         ]
         self.phases.append(_phase(name, bound, begin_s, spent_s, tuple(namespaces)))
 
 
 def _phase(
-    name: str, bound: list[PodFate], begin_s: float, spent_s: float, namespaces: tuple[str, ...]
+    name: str, bound: list[ObservedPod], begin_s: float, spent_s: float, namespaces: tuple[str, ...]
 ) -> Phase:
-    times_s = [fate.bound_s for fate in bound if fate.bound_s is not None]
+    times_s = [pod.bound_s for pod in bound if pod.bound_s is not None]
     duration_s = max(times_s, default=begin_s) - begin_s
     waits_ms = [
-        max(0.0, fate.bound_s - fate.created_s) * 1000 for fate in bound if fate.bound_s is not None
+        max(0.0, pod.bound_s - pod.created_s) * 1000 for pod in bound if pod.bound_s is not None
     ]
     return Phase(
         name=name,

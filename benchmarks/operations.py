@@ -1,8 +1,8 @@
-"""Runs the steps of a workload: what scheduler_perf's opcodes mean, through the API.
+"""Executes the steps of a workload: scheduler_perf's opcodes, through the API.
 
-Source of the meanings: ``test/integration/scheduler_perf`` of Kubernetes 1.36 (``operations.go``,
-``executor.go``). Nodes get ``kubernetes.io/hostname``, volumes come bound to their claims, pods
-without a namespace of their own get ``namespace-<number of the step>``.
+Source: ``test/integration/scheduler_perf`` of Kubernetes 1.36 (``operations.go``, ``executor.go``).
+Nodes have ``kubernetes.io/hostname``, volumes are created bound to their claims, and pods without a
+namespace are created in ``namespace-<number of the step>``.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from anyio.abc import TaskGroup
 from benchmarks import workload_files as w
 from benchmarks.api import Api, in_parallel
 from benchmarks.kinds import HOSTNAME, Json
-from benchmarks.pods import PodFate, Pods
+from benchmarks.pods import ObservedPod, PodTracker
 from benchmarks.templates import Template
 from benchmarks.workload_files import Workload, WorkloadError
 
 Measuring = Callable[[str, Collection[str], Mapping[str, str]], AbstractAsyncContextManager[None]]
-"""Measures the pods of some namespaces with some labels while the block is open; first its name."""
+"""``measuring(name, namespaces, selector)`` measures matching pods while its block is open."""
 Report = Callable[[str], None]
 
 
 class Gate(Protocol):
-    """Holds the scheduler back while the pods that it is measured on are made."""
+    """Suspends the scheduler while the measured pods are created."""
 
-    def pause(self) -> None: ...
+    def suspend(self) -> None: ...
 
-    def proceed(self) -> None: ...
+    def resume(self) -> None: ...
 
 
 _NODE: Json = {
@@ -47,7 +47,7 @@ _NODE: Json = {
         "conditions": [{"status": "True", "type": "Ready"}],
     },
 }
-"""The node of a workload that names no template."""
+"""The node of a step without a template."""
 _SIZE = {"cpu": "100m", "memory": "500Mi"}
 _POD: Json = {
     "apiVersion": "v1",
@@ -64,25 +64,27 @@ _POD: Json = {
         ]
     },
 }
-"""The pod of a step that names no template, nor the workload."""
+"""The pod of a step and a workload without a template."""
 _SUFFIX_LETTERS = "bcdfghjklmnpqrstvwxz2456789"
 
 
 class Executor:
-    """One run of one workload."""
+    """Executes the steps of one workload."""
 
     def __init__(
         self,
         workload: Workload,
         api: Api,
-        pods: Pods,
+        pods: PodTracker,
         tasks: TaskGroup,
         measuring: Measuring,
         report: Report = lambda text: None,
         backlog: Gate | None = None,
     ) -> None:
-        """``tasks`` is for what goes on beside the steps: cancel it when :meth:`run` is over. With a
-        gate ``backlog`` measured pods are all there before the first of them is scheduled."""
+        """``tasks`` runs background steps: cancel it after :meth:`run`.
+
+        With a gate ``backlog``, all measured pods exist before the first one is scheduled.
+        """
         self._workload = workload
         self._api = api
         self._pods = pods
@@ -90,14 +92,14 @@ class Executor:
         self._measuring = measuring
         self._report = report
         self._backlog = backlog
-        self._waited_for: Counter[str] = Counter()
-        """Namespaces with pods that no step has waited for yet."""
+        self._unawaited: Counter[str] = Counter()
+        """Number of created pods by namespace that no step has awaited yet."""
         self._namespaces: set[str] = set()
         self._open_measurement: AbstractAsyncContextManager[None] | None = None
         self._random = Random(0)
 
     async def run(self) -> None:
-        """All steps. Raises WorkloadError, ApiError, NoAnswerError."""
+        """Execute all steps. Raises WorkloadError, ApiError, NoResponseError."""
         for index, operation in enumerate(self._workload.case.workload_template):
             self._report(f"step {index}: {operation.__struct_config__.tag}")
             await self._step(index, operation)
@@ -124,7 +126,7 @@ class Executor:
                 await self._delete_pods(operation)
             case w.Churn():
                 namespace = operation.namespace or f"namespace-{index}"
-                await self._need_namespace(namespace)
+                await self._ensure_namespace(namespace)
                 self._tasks.start_soon(self._churn, operation, namespace)
             case w.Barrier():
                 await self._barrier(operation)
@@ -144,7 +146,7 @@ class Executor:
     def _template(self, path: str) -> Template:
         return Template(self._workload.folder / Path(path))
 
-    async def _need_namespace(self, name: str) -> None:
+    async def _ensure_namespace(self, name: str) -> None:
         if name not in self._namespaces:
             self._namespaces.add(name)
             await self._api.create_namespace(name)
@@ -162,9 +164,9 @@ class Executor:
             name = meta.setdefault("name", self._name(meta.pop("generateName", f"node-{index}-")))
             labels = meta.setdefault("labels", {})
             labels[HOSTNAME] = name
-            if (in_turn := operation.label_node_prepare_strategy) is not None:
-                values = in_turn.label_values
-                labels[in_turn.label_key] = values[number % len(values)] if values else ""
+            if (label_values := operation.label_node_prepare_strategy) is not None:
+                values = label_values.label_values
+                labels[label_values.label_key] = values[number % len(values)] if values else ""
             if (unique := operation.unique_node_label_strategy) is not None:
                 labels[unique.label_key] = str(number)
             volumes = operation.node_allocatable_strategy
@@ -178,7 +180,7 @@ class Executor:
         await in_parallel(count, create)
 
     def _name(self, prefix: str) -> str:
-        """As the API server generates one. Given here because the hostname label repeats it."""
+        """A generated name, chosen by the client because the hostname label repeats it."""
         return prefix + "".join(self._random.choices(_SUFFIX_LETTERS, k=8))
 
     async def _create_namespaces(self, operation: w.CreateNamespaces) -> None:
@@ -193,7 +195,7 @@ class Executor:
 
     async def _create_pods(self, index: int, operation: w.CreatePods, namespace: str = "") -> None:
         namespace = namespace or operation.namespace or f"namespace-{index}"
-        await self._need_namespace(namespace)
+        await self._ensure_namespace(namespace)
         if not operation.collect_metrics:
             await self._create_pods_in(namespace, operation)
             return
@@ -201,13 +203,13 @@ class Executor:
             async with self._measuring(namespace, (namespace,), {}):
                 await self._create_pods_in(namespace, operation)
             return
-        self._backlog.pause()
+        self._backlog.suspend()
         await self._create_pods_in(
             namespace, msgspec.structs.replace(operation, skip_wait_to_completion=True)
         )
         async with self._measuring(namespace, (namespace,), {}):
-            self._backlog.proceed()
-            await self._until_none_waits((namespace,), {})
+            self._backlog.resume()
+            await self._wait_until_scheduled((namespace,), {})
 
     async def _create_pods_in(self, namespace: str, operation: w.CreatePods) -> None:
         count = self._workload.count(operation)
@@ -218,58 +220,58 @@ class Executor:
         async def create(number: int) -> None:
             pod = template.render(number, count) if template else copy.deepcopy(_POD)
             if volumes is not None:
-                await volumes.give(self._api, pod, namespace, number, count)
+                await volumes.mount(self._api, pod, namespace, number, count)
             name = await self._api.create(pod, namespace)
             self._pods.created(namespace, name, pod["metadata"].get("labels", {}))
 
         if operation.steady_state:
-            await self._keep_steady(namespace, count, operation, create)
+            await self._run_steady_state(namespace, count, operation, create)
             return
         await in_parallel(count, create)
         if operation.skip_wait_to_completion:
-            self._waited_for[namespace] += count
+            self._unawaited[namespace] += count
         else:
-            await self._until_none_waits((namespace,), {})
+            await self._wait_until_scheduled((namespace,), {})
 
-    async def _keep_steady(
+    async def _run_steady_state(
         self,
         namespace: str,
         count: int,
         operation: w.CreatePods,
         create: Callable[[int], Awaitable[None]],
     ) -> None:
-        """Delete each scheduled pod and create another, until the time is up."""
+        """Replace each scheduled pod by a new one until the duration is over."""
         await in_parallel(count, create)
         deleted: set[str] = set()
 
-        def scheduled() -> list[PodFate]:
-            fates = self._fates((namespace,), {})
-            return [f for f in fates if f.bound_s is not None and f.name not in deleted]
+        def scheduled() -> list[ObservedPod]:
+            pods = self._existing_pods((namespace,), {})
+            return [pod for pod in pods if pod.bound_s is not None and pod.name not in deleted]
 
         with anyio.move_on_after(self._workload.duration_s(operation)):
             while True:
-                await self._pods.until(lambda: bool(scheduled()))
+                await self._pods.wait_until(lambda: bool(scheduled()))
                 ready = scheduled()
-                deleted.update(fate.name for fate in ready)
+                deleted.update(pod.name for pod in ready)
 
-                async def replace(number: int, ready: list[PodFate] = ready) -> None:
+                async def replace(number: int, ready: list[ObservedPod] = ready) -> None:
                     await self._api.delete("Pod", ready[number].name, namespace, grace_s=0)
                     await create(number)
 
                 await in_parallel(len(ready), replace)
 
     async def _delete_pods(self, operation: w.DeletePods) -> None:
-        fates = list(self._fates((operation.namespace,), operation.label_selector))
+        pods = list(self._existing_pods((operation.namespace,), operation.label_selector))
         per_s = operation.delete_pods_per_second
 
         async def delete(number: int) -> None:
-            await self._api.delete("Pod", fates[number].name, operation.namespace)
+            await self._api.delete("Pod", pods[number].name, operation.namespace)
 
         async def delete_all() -> None:
             if not per_s:
-                await in_parallel(len(fates), delete)
+                await in_parallel(len(pods), delete)
                 return
-            async for number in _ticks(len(fates), 1 / per_s):
+            async for number in _ticks(len(pods), 1 / per_s):
                 await delete(number)
 
         if operation.skip_wait_to_completion:
@@ -280,44 +282,42 @@ class Executor:
     # -- waiting ------------------------------------------------------------------------------
 
     async def _barrier(self, operation: w.Barrier) -> None:
-        namespaces = operation.namespaces or tuple(self._waited_for)
+        namespaces = operation.namespaces or tuple(self._unawaited)
         if operation.stage_requirement == "Attempted":
-            await self._pods.until(
-                lambda: all(f.attempted for f in self._fates(namespaces, operation.label_selector))
+            selector = operation.label_selector
+            await self._pods.wait_until(
+                lambda: all(pod.attempted for pod in self._existing_pods(namespaces, selector))
             )
             return
-        await self._until_none_waits(namespaces, operation.label_selector)
+        await self._wait_until_scheduled(namespaces, operation.label_selector)
         for namespace in namespaces:
-            del self._waited_for[namespace]
+            del self._unawaited[namespace]
 
-    async def _until_none_waits(
+    async def _wait_until_scheduled(
         self, namespaces: Collection[str], selector: Mapping[str, str]
     ) -> None:
-        await self._pods.until(
-            lambda: all(f.bound_s is not None for f in self._fates(namespaces, selector))
+        await self._pods.wait_until(
+            lambda: all(p.bound_s is not None for p in self._existing_pods(namespaces, selector))
         )
 
-    def _fates(self, namespaces: Collection[str], selector: Mapping[str, str]) -> Iterator[PodFate]:
-        """The pods there are."""
-        return (f for f in self._pods if not f.gone and f.is_of(namespaces, selector))
+    def _existing_pods(
+        self, namespaces: Collection[str], selector: Mapping[str, str]
+    ) -> Iterator[ObservedPod]:
+        return (p for p in self._pods if not p.deleted and p.matches(namespaces, selector))
 
     # -- other objects ------------------------------------------------------------------------
 
     async def _create_any(self, operation: w.CreateAny) -> None:
-        count, template = (
-            self._workload.count(operation, 1),
-            self._template(operation.template_path),
-        )
+        count = self._workload.count(operation, 1)
+        template = self._template(operation.template_path)
         if operation.namespace:
-            await self._need_namespace(operation.namespace)
+            await self._ensure_namespace(operation.namespace)
         for number in range(count):
             await self._api.create(template.render(number, count), operation.namespace)
 
     async def _update_any(self, operation: w.UpdateAny) -> None:
-        count, template = (
-            self._workload.count(operation, 1),
-            self._template(operation.template_path),
-        )
+        count = self._workload.count(operation, 1)
+        template = self._template(operation.template_path)
         pause_s = 1 / operation.update_per_second if operation.update_per_second else 0.0
         async for number in _ticks(count, pause_s):
             obj = template.render(number, count)
@@ -343,7 +343,7 @@ class Executor:
 
 
 class _Volumes:
-    """A volume for each pod of a step, bound to the pod's claim."""
+    """Creates a volume for each pod of a step, bound to the pod's claim."""
 
     def __init__(self, volume: Template, claim: Template) -> None:
         self._volume = volume
@@ -357,8 +357,8 @@ class _Volumes:
             return None
         return cls(Template(workload.folder / volume), Template(workload.folder / claim))
 
-    async def give(self, api: Api, pod: Json, namespace: str, number: int, count: int) -> None:
-        """Make a volume and its claim, and mount the claim in ``pod``."""
+    async def mount(self, api: Api, pod: Json, namespace: str, number: int, count: int) -> None:
+        """Create a volume and its claim, and mount the claim in ``pod``."""
         claim_name = f"pvc-{number}"
         volume, claim = self._volume.render(number, count), self._claim.render(number, count)
         name = f"{namespace}-pv-{number}"
@@ -394,7 +394,7 @@ def _csi_node(name: str, volumes: w.NodeAllocatable) -> Json:
 
 
 async def _ticks(count: int | None, pause_s: float) -> AsyncIterator[int]:
-    """0, 1, 2 ..., the next one ``pause_s`` after the one before was due; without end for None."""
+    """0, 1, 2 ... at intervals of ``pause_s``, without accumulating delays; None: infinite."""
     number, due_s = 0, anyio.current_time()
     while count is None or number < count:
         due_s += pause_s

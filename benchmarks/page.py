@@ -2,7 +2,7 @@
 
     python -m benchmarks.page
 
-A table stands between ``<!-- figures: NAME -->`` and ``<!-- end -->``; all else is left as it is.
+A table is between ``<!-- figures: NAME -->`` and ``<!-- end -->``; the rest is unchanged.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ import typer
 from benchmarks import results as results_file
 from benchmarks.measurement import Percentiles
 from benchmarks.results import (
-    GROWTH_AT_MOST,
     GROWTH_FROM,
+    GROWTH_LIMIT,
     GROWTH_NODES,
     GROWTH_TO,
     Results,
@@ -26,23 +26,23 @@ from benchmarks.results import (
 
 RESULTS: Final = Path(__file__).parent / "results.json"
 PAGE: Final = Path(__file__).parents[1] / "docs" / "performance.md"
-_PLACE = re.compile(r"(<!-- figures: (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
-_NOTHING = "Not measured yet.\n"
+_MARKED_TABLE = re.compile(r"(<!-- figures: (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
+_NOT_MEASURED = "Not measured yet.\n"
 
 
 def rendered(page: str, results: Results) -> str:
-    """The page with the tables of ``results``. Raises KeyError for a table that is not known."""
+    """The page with the tables of ``results``. Raises KeyError for an unknown table."""
 
     def table(found: re.Match[str]) -> str:
         return found.group(1) + _TABLES[found.group(2)](results) + found.group(3)
 
-    return _PLACE.sub(table, page)
+    return _MARKED_TABLE.sub(table, page)
 
 
 def _table(head: Iterable[str], rows: Sequence[tuple[str, ...]]) -> str:
-    """Markdown; the first column to the left, figures to the right."""
+    """Markdown, with the first column left-aligned and the others right-aligned."""
     if not rows:
-        return _NOTHING
+        return _NOT_MEASURED
     names = list(head)
     lines = [" | ".join(names), " | ".join(["---"] + ["---:"] * (len(names) - 1))]
     lines += [" | ".join(row) for row in rows]
@@ -53,10 +53,10 @@ def _ms(value: float | None) -> str:
     return "" if value is None else f"{value:.3f}" if value < 1 else f"{value:.2f}"
 
 
-def _verdict(measured: float, most: float | None) -> tuple[str, str]:
-    if most is None:
+def _limit(measured: float, limit: float | None) -> tuple[str, str]:
+    if limit is None:
         return "", ""
-    return f"{most:g}", "yes" if measured <= most else "**no**"
+    return f"{limit:g}", "yes" if measured <= limit else "**no**"
 
 
 def _machine(results: Results) -> str:
@@ -74,11 +74,10 @@ def _engine(results: Results) -> str:
         kind = f"{row.kind}, all different" if row.shapes == row.pods else row.kind
         parts = (row.decide_ms, row.reject_ms, row.fold_ms, row.observe_ms, row.per_pod_ms)
         figures = (_ms(row.total_ms), *map(_ms, parts))
-        verdict = _verdict(result.measured_ms, result.most_ms)
-        rows.append((kind, str(row.nodes), *figures, *verdict))
-    head = ("kind", "nodes", "in all", "decide: node found", "decide: none", "fold decision",
-            "fold news", "per pod", "at most", "met")  # fmt: skip
-    return _table(head, rows)
+        limit = _limit(result.measured_ms, result.limit_ms)
+        rows.append((kind, str(row.nodes), *figures, *limit))
+    phases = ("total", "decide: node found", "decide: none", "fold decision", "fold observation")
+    return _table(("kind", "nodes", *phases, "per pod", "limit", "met"), rows)
 
 
 def _growth(results: Results) -> str:
@@ -87,12 +86,12 @@ def _growth(results: Results) -> str:
         by_kind.setdefault(row.kind, {})[row.nodes] = row.total_ms
     rows = []
     for kind, by_nodes in by_kind.items():
-        times = by_nodes[GROWTH_TO] / by_nodes[GROWTH_FROM]
+        ratio = by_nodes[GROWTH_TO] / by_nodes[GROWTH_FROM]
         sizes = [_ms(by_nodes[nodes]) if nodes in by_nodes else "" for nodes in GROWTH_NODES]
-        rows.append((kind, *sizes, f"{times:.2f}", *_verdict(times, GROWTH_AT_MOST)))
+        rows.append((kind, *sizes, f"{ratio:.2f}", *_limit(ratio, GROWTH_LIMIT)))
     nodes = [f"{nodes:,} nodes" for nodes in GROWTH_NODES]
-    times_title = f"{GROWTH_TO:,} by {GROWTH_FROM:,}"
-    return _table(("kind", *nodes, times_title, "at most", "met"), rows)
+    ratio_title = f"{GROWTH_TO:,} / {GROWTH_FROM:,}"
+    return _table(("kind", *nodes, ratio_title, "limit", "met"), rows)
 
 
 def _shapes(results: Results) -> str:
@@ -112,15 +111,15 @@ def _http(results: Results) -> str:
                 _percentiles(phase.throughput),
                 "" if report.threshold_pods_per_s is None else f"{report.threshold_pods_per_s}",
                 _ms(cpu_ms),
-                *_verdict(cpu_ms, result.most_ms),
+                *_limit(cpu_ms, result.limit_ms),
                 f"{report.scheduler_peak_rss_mib:.0f}",
                 str(report.journal_bytes_per_pod),
                 str(report.journal_record_bytes_per_pod),
             )
         )
-    head = ("workload", "pods/s", "p50/p90/p95/p99 of seconds", "Kubernetes' floor", "CPU ms/pod",
-            "at most", "met", "MiB", "journal B/pod", "records B/pod")  # fmt: skip
-    return _table(head, rows)
+    throughput = ("pods/s", "p50/p90/p95/p99 of pods/s", "Kubernetes' minimum")
+    sizes = ("MiB", "journal B/pod", "records B/pod")
+    return _table(("workload", *throughput, "CPU ms/pod", "limit", "met", *sizes), rows)
 
 
 def _percentiles(values: Percentiles | None) -> str:
@@ -132,31 +131,41 @@ def _percentiles(values: Percentiles | None) -> str:
 
 def _start(results: Results) -> str:
     rows = [
-        (f.name, str(f.nodes), str(f.pods), f"{f.first_decision_s:.1f}", f"{f.cpu_s:.1f}",
-         f"{f.peak_rss_mib:.0f}")
+        (
+            f.name,
+            str(f.nodes),
+            str(f.pods),
+            f"{f.first_decision_s:.1f}",
+            f"{f.cpu_s:.1f}",
+            f"{f.peak_rss_mib:.0f}",
+        )
         for f in results.start
-    ]  # fmt: skip
+    ]
     return _table(("start", "nodes", "bound pods", "s to first binding", "CPU s", "MiB"), rows)
 
 
 def _steady(results: Results) -> str:
     rows = [
-        (str(f.pods_per_s), f"{f.seen_to_decided_p50_ms:.0f}", f"{f.seen_to_decided_p99_ms:.0f}",
-         f"{f.created_to_bound_p50_ms:.0f}", f"{f.created_to_bound_p99_ms:.0f}",
-         _ms(f.scheduler_cpu_ms_per_pod))
+        (
+            str(f.pods_per_s),
+            f"{f.observed_to_decided_p50_ms:.0f}",
+            f"{f.observed_to_decided_p99_ms:.0f}",
+            f"{f.created_to_bound_p50_ms:.0f}",
+            f"{f.created_to_bound_p99_ms:.0f}",
+            _ms(f.scheduler_cpu_ms_per_pod),
+        )
         for f in results.steady
-    ]  # fmt: skip
-    head = ("pods/s", "seen to decided p50 ms", "p99 ms", "created to bound p50 ms", "p99 ms",
-            "CPU ms/pod")  # fmt: skip
-    return _table(head, rows)
+    ]
+    latencies = ("observed to decided p50 ms", "p99 ms", "created to bound p50 ms", "p99 ms")
+    return _table(("pods/s", *latencies, "CPU ms/pod"), rows)
 
 
 def _interference(results: Results) -> str:
     rows = [
-        (f.trouble, f"{f.pods_per_s:.0f}", _ms(f.scheduler_cpu_ms_per_pod))
+        (f.fault, f"{f.pods_per_s:.0f}", _ms(f.scheduler_cpu_ms_per_pod))
         for f in results.interference
     ]
-    return _table(("trouble beside", "plain pods/s", "CPU ms/pod"), rows)
+    return _table(("fault", "plain pods/s", "CPU ms/pod"), rows)
 
 
 _TABLES: Final[dict[str, Callable[[Results], str]]] = {
@@ -172,10 +181,10 @@ _TABLES: Final[dict[str, Callable[[Results], str]]] = {
 
 
 def main(
-    results: Annotated[Path, typer.Option(help="The file of figures.")] = RESULTS,
-    page: Annotated[Path, typer.Option(help="The page to fill.")] = PAGE,
+    results: Annotated[Path, typer.Option(help="The file with the figures.")] = RESULTS,
+    page: Annotated[Path, typer.Option(help="The page to update.")] = PAGE,
 ) -> None:
-    """Fill the page's tables with the figures of the last measurement."""
+    """Fill the tables of the page with the figures of the last measurement."""
     page.write_text(rendered(page.read_text(), results_file.load(results)))
 
 

@@ -1,10 +1,10 @@
-"""What a plugin costs by the form it is written in: one node at a time, or all nodes at once.
+"""CPU cost of a plugin that is called for each node or once for all nodes.
 
     python -m benchmarks.plugin_forms
 
-A Filter and a Score are added to kube-scheduler's default profile, and like pods are decided one after
-the other on a cluster of equal nodes. Told are CPU milliseconds per decision, and what of that is the
-pair's: the difference from the profile without it. Medians over the pods, and then of the runs.
+Adds a Filter and a Score to kube-scheduler's default profile, and schedules equal pods on equal
+nodes. Prints CPU milliseconds per decision, and the difference from the profile without the plugin:
+medians over the pods, then over the runs.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from asched.framework import (
     CycleState,
     FilterAllPlugin,
     FilterPlugin,
+    FilterResult,
     Int64Column,
     NodeInfo,
     Nodes,
@@ -33,21 +34,26 @@ from asched.framework import (
     ScoreAllPlugin,
     ScorePlugin,
     Status,
-    Verdicts,
 )
 from asched.state.cluster import ClusterState
 from asched.state.fold import Fold
-from asched.state.records import Assigned, EngineStarted, ObjectSeen, ProfilesLoaded, TurnStarted
+from asched.state.records import (
+    Assigned,
+    EngineStarted,
+    ObjectObserved,
+    ProfilesLoaded,
+    TurnStarted,
+)
 from asched.testing import node, pod, profile
 
 _WARM_UP = 5
-"""Decisions that are not counted: caches fill."""
+"""Decisions before the measurement, which fill caches."""
 
 
-class OneByOne(FilterPlugin, ScorePlugin):
-    """A Filter and a Score as one writes them first."""
+class PerNodePlugin(FilterPlugin, ScorePlugin):
+    """A Filter and a Score that are called for each node."""
 
-    name: ClassVar[str] = "OneByOne"
+    name: ClassVar[str] = "PerNodePlugin"
     api_version: ClassVar[int] = 1
 
     def filter(self, state: CycleState, pod: PodInfo, node: NodeInfo) -> Status:
@@ -61,19 +67,19 @@ class OneByOne(FilterPlugin, ScorePlugin):
         return 100 * node.free("memory") // node.allocatable("memory")
 
 
-class AllAtOnce(FilterAllPlugin, ScoreAllPlugin):
-    """The same for all nodes at once."""
+class AllNodesPlugin(FilterAllPlugin, ScoreAllPlugin):
+    """The same plugin, called once for all nodes."""
 
-    name: ClassVar[str] = "AllAtOnce"
+    name: ClassVar[str] = "AllNodesPlugin"
     api_version: ClassVar[int] = 1
 
-    def filter_all(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> Verdicts:
+    def filter_all(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> FilterResult:
         free = nodes.allocatable("cpu") - nodes.requested("cpu")
         team = nodes.label("team")
-        full = free < pod.shape.requests.get("cpu", 0)
-        theirs = team.present & ~team.is_in([pod.labels.get("team", "")])
+        too_small = free < pod.shape.requests.get("cpu", 0)
+        other_team = team.present & ~team.is_in([pod.labels.get("team", "")])
         statuses = (Status.unschedulable("too little cpu"), Status.unschedulable("another team's"))
-        return Verdicts(np.where(full, 1, theirs * 2).astype(np.int16), statuses)
+        return FilterResult(np.where(too_small, 1, other_team * 2).astype(np.int16), statuses)
 
     def score_all(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> Int64Column:
         offered = nodes.allocatable("memory")
@@ -81,49 +87,49 @@ class AllAtOnce(FilterAllPlugin, ScoreAllPlugin):
         return free * MAX_NODE_SCORE // np.maximum(offered, 1)
 
 
-class OneByOneOfNode(OneByOne):
-    """The first, and it says that it looks at nothing but its node."""
+class NodeScopedPlugin(PerNodePlugin):
+    """The first plugin, declared to read only the pod and its node."""
 
-    name: ClassVar[str] = "OneByOneOfNode"
+    name: ClassVar[str] = "NodeScopedPlugin"
     api_version: ClassVar[int] = 1
     scope: ClassVar[Scope] = Scope.NODE
 
 
 def decision_ms(plugins: Sequence[type[Plugin]], nodes: int, pods: int) -> float:
-    """CPU milliseconds that a decision takes with these plugins, the median over the pods."""
+    """Median CPU milliseconds of a decision with these plugins."""
     setup = profile(*plugins)
     fold = Fold(ClusterState(), setup.registry.load)
     fold.apply(EngineStarted("benchmark", 1))
     fold.apply(ProfilesLoaded(setup.profiles))
     fold.apply(TurnStarted(1_790_000_000_000_000_000))
     for number in range(nodes):
-        fold.apply(ObjectSeen(node(f"node-{number}", cpu="16", memory="64Gi")))
+        fold.apply(ObjectObserved(node(f"node-{number}", cpu="16", memory="64Gi")))
     decider, costs_ns = Decider(fold.state), list[int]()
     for number in range(_WARM_UP + pods):
-        fold.apply(ObjectSeen(pod(f"pod-{number}", cpu="500m", memory="1Gi")))
+        fold.apply(ObjectObserved(pod(f"pod-{number}", cpu="500m", memory="1Gi")))
         began_ns = time.process_time_ns()
         (decision,) = decider.next()
         costs_ns.append(time.process_time_ns() - began_ns)
         if not isinstance(decision, Assigned):
-            raise RuntimeError(f"not expected here: {decision}")
+            raise RuntimeError(f"unexpected decision: {decision}")
         fold.apply(decision)
     return median(costs_ns[_WARM_UP:]) / 1e6
 
 
 def main(
     nodes: Annotated[int, typer.Option(help="Nodes of the cluster.", min=2)] = 5000,
-    pods: Annotated[int, typer.Option(help="Pods to decide for in each run.", min=1)] = 40,
-    runs: Annotated[int, typer.Option(help="Runs of each, of which the median counts.", min=1)] = 5,
+    pods: Annotated[int, typer.Option(help="Pods to schedule in each run.", min=1)] = 40,
+    runs: Annotated[int, typer.Option(help="Runs of each; the median is reported.", min=1)] = 5,
 ) -> None:
-    """Measure what a Filter and a Score cost in each form."""
-    forms: tuple[type[Plugin], ...] = (OneByOne, OneByOneOfNode, AllAtOnce)
-    bare, *with_each = (
+    """Measure the CPU cost of a Filter and a Score in each form."""
+    forms: tuple[type[Plugin], ...] = (PerNodePlugin, NodeScopedPlugin, AllNodesPlugin)
+    default_ms, *plugin_ms = (
         median(decision_ms(plugins, nodes, pods) for _ in range(runs))
         for plugins in ((), *((form,) for form in forms))
     )
-    print(f"{nodes} nodes, CPU ms per decision: default profile {bare:.3f}")
-    for form, with_it in zip(forms, with_each, strict=True):
-        print(f"{form.name:16} {with_it:.3f}, the pair {with_it - bare:.3f}")
+    print(f"{nodes} nodes, CPU ms per decision: default profile {default_ms:.3f}")
+    for form, total_ms in zip(forms, plugin_ms, strict=True):
+        print(f"{form.name:16} {total_ms:.3f}, plugin {total_ms - default_ms:.3f}")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What became of the pods of a workload, as a watch shows it."""
+"""Tracks the pods of a workload through a watch."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from asched.kube.client import ApiClient
 
 _PATH = "/api/v1/pods"
 _WATCH_TIMEOUT_S = 3600.0
-_LOOK_S = 0.05
+_CHECK_INTERVAL_S = 0.05
 
 
 class _Meta(msgspec.Struct, frozen=True, rename="camel"):
@@ -49,70 +49,69 @@ class _List(msgspec.Struct, frozen=True):
     items: tuple[_Pod, ...] = ()
 
 
-class PodFate(msgspec.Struct):
-    """One pod. Times are seconds of the clock that :class:`Pods` was given."""
+class ObservedPod(msgspec.Struct):
+    """One pod. Times are seconds of the tracker's clock."""
 
     namespace: str
     name: str
     labels: Mapping[str, str]
     created_s: float
-    """When the API server had confirmed it."""
+    """When the API server answered the creation."""
     bound_s: float | None = None
-    """When the watch showed it with a node."""
+    """When the watch showed the pod with a node."""
     attempted: bool = False
-    """It has a node, or a condition that says why not."""
-    gone: bool = False
+    """Whether the pod has a node or a PodScheduled condition."""
+    deleted: bool = False
 
-    def is_of(self, namespaces: Collection[str], selector: Mapping[str, str]) -> bool:
+    def matches(self, namespaces: Collection[str], selector: Mapping[str, str]) -> bool:
         labels = self.labels
         return self.namespace in namespaces and all(
             labels.get(key) == value for key, value in selector.items()
         )
 
 
-class Pods:
-    """All pods that were created or seen."""
+class PodTracker:
+    """All pods that were created or observed."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._fates: dict[tuple[str, str], PodFate] = {}
+        self._pods: dict[tuple[str, str], ObservedPod] = {}
         self._changed = anyio.Event()
         self.bound = 0
         self.synced = anyio.Event()
-        """Set once the watch has begun."""
+        """Set when the watch has started."""
 
-    def __iter__(self) -> Iterator[PodFate]:
-        return iter(self._fates.values())
+    def __iter__(self) -> Iterator[ObservedPod]:
+        return iter(self._pods.values())
 
     def created(self, namespace: str, name: str, labels: Mapping[str, str]) -> None:
-        """The API server confirmed a pod. The watch may have shown it already."""
+        """Add a pod that the API server created. The watch may have shown it already."""
         now_s = self._clock()
-        fate = self._fates.setdefault(
-            (namespace, name), PodFate(namespace, name, labels, created_s=now_s)
+        pod = self._pods.setdefault(
+            (namespace, name), ObservedPod(namespace, name, labels, created_s=now_s)
         )
-        fate.created_s = min(fate.created_s, now_s)
+        pod.created_s = min(pod.created_s, now_s)
 
-    async def until(self, reached: Callable[[], bool]) -> None:
-        """Wait until it is so; looked at after changes, but not so often as to take the machine away
-        from what is measured."""
+    async def wait_until(self, reached: Callable[[], bool]) -> None:
+        """Wait until the condition is true. It is checked after changes, at a limited rate."""
         while not reached():
             await self._changed.wait()
-            await anyio.sleep(_LOOK_S)
+            await anyio.sleep(_CHECK_INTERVAL_S)
 
-    async def until_bound(self, namespace: str, name: str) -> None:
-        """Wait until this pod has a node."""
+    async def wait_until_bound(self, namespace: str, name: str) -> None:
+        """Wait until the pod has a node."""
 
         def bound() -> bool:
-            fate = self._fates.get((namespace, name))
-            return fate is not None and fate.bound_s is not None
+            pod = self._pods.get((namespace, name))
+            return pod is not None and pod.bound_s is not None
 
-        await self.until(bound)
+        await self.wait_until(bound)
 
     async def watch(self, client: ApiClient) -> None:
         """Follow all pods of the cluster until cancelled."""
         first = msgspec.json.decode(await client.request("GET", _PATH), type=_List)
         for pod in first.items:
-            self._seen(_Event("ADDED", pod))
+            self._apply(_Event("ADDED", pod))
         version = first.metadata.resource_version
         self.synced.set()
         decoder = msgspec.json.Decoder(_Event)
@@ -125,23 +124,23 @@ class Pods:
                     for line in lines:
                         event = decoder.decode(line)
                         version = event.object.metadata.resource_version
-                        self._seen(event)
+                        self._apply(event)
                     self._changed.set()
                     self._changed = anyio.Event()
 
-    def _seen(self, event: _Event) -> None:
+    def _apply(self, event: _Event) -> None:
         meta = event.object.metadata
         now_s = self._clock()
-        fate = self._fates.setdefault(
+        pod = self._pods.setdefault(
             (meta.namespace, meta.name),
-            PodFate(meta.namespace, meta.name, meta.labels, created_s=now_s),
+            ObservedPod(meta.namespace, meta.name, meta.labels, created_s=now_s),
         )
-        fate.labels = meta.labels
-        fate.gone = event.type == "DELETED"
+        pod.labels = meta.labels
+        pod.deleted = event.type == "DELETED"
         if event.object.spec.node_name:
-            if fate.bound_s is None:
-                fate.bound_s = now_s
+            if pod.bound_s is None:
+                pod.bound_s = now_s
                 self.bound += 1
-            fate.attempted = True
+            pod.attempted = True
         elif any(condition.type == "PodScheduled" for condition in event.object.status.conditions):
-            fate.attempted = True
+            pod.attempted = True

@@ -1,6 +1,6 @@
-"""The scheduler and the API server as processes of their own, and what they cost.
+"""Runs the scheduler and the API server as processes, and reads their CPU time and memory.
 
-CPU time and memory are read from ``/proc``: Linux only.
+Reads ``/proc``: Linux only.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ import anyio
 import msgspec
 from anyio.abc import Process
 
-_PATIENCE_S = 60.0
-_SETTLED_CPU_S = 0.02
-"""A process that takes less than this in a look is idle."""
-_LOOK_S = 0.4
-_MOST_LOOKS = 25
+_TIMEOUT_S = 60.0
+_IDLE_CPU_S = 0.02
+"""A process that uses less CPU than this in an interval is idle."""
+_IDLE_INTERVAL_S = 0.4
+_MAX_INTERVALS = 25
 _TICKS = os.sysconf("SC_CLK_TCK")
 _SETTINGS = """\
 apiVersion: asched.dev/v1
@@ -32,11 +32,11 @@ log: {level: warning, format: json}
 
 
 class ProcessEndedError(RuntimeError):
-    """A process ended that should not have; the message is the end of what it said."""
+    """A process ended unexpectedly; the message is the end of its output."""
 
 
 class MeasuredProcess:
-    """A running process."""
+    """A running process and its resource usage."""
 
     def __init__(self, process: Process, output: Path) -> None:
         self._process = process
@@ -68,66 +68,65 @@ class MeasuredProcess:
         raise AssertionError(f"every process has a {name}")
 
     def sockets(self) -> int:
-        """Open sockets: connections, and where it listens."""
+        """Number of open sockets, listening ones included."""
         found = 0
         for entry in Path(f"/proc/{self.pid}/fd").iterdir():
-            # One may be closed between the look at the folder and the look at it.
+            # A descriptor may be closed after the directory was read.
             with suppress(FileNotFoundError):
                 found += str(entry.readlink()).startswith("socket:")
         return found
 
     async def settled_cpu_s(self) -> float:
-        """CPU time so far, once there is little more: what was begun (Events) is paid for. At most
-        ten seconds later, where it never becomes idle."""
+        """CPU time once the process is idle, or after ten seconds."""
         before_s = self.cpu_s()
-        for _ in range(_MOST_LOOKS):
-            await anyio.sleep(_LOOK_S)
+        for _ in range(_MAX_INTERVALS):
+            await anyio.sleep(_IDLE_INTERVAL_S)
             now_s = self.cpu_s()
-            if now_s - before_s < _SETTLED_CPU_S:
+            if now_s - before_s < _IDLE_CPU_S:
                 return now_s
             before_s = now_s
         return before_s
 
-    def pause(self) -> None:
-        """Let it do nothing until :meth:`proceed`."""
+    def suspend(self) -> None:
+        """Stop the process until :meth:`resume`."""
         self._process.send_signal(signal.SIGSTOP)
 
-    def proceed(self) -> None:
+    def resume(self) -> None:
         self._process.send_signal(signal.SIGCONT)
 
     def check(self) -> None:
-        """Raises :class:`ProcessEndedError` where it does not run any more."""
+        """Raises :class:`ProcessEndedError` if the process has ended."""
         if self._process.returncode is not None:
             raise ProcessEndedError(self.output[-2000:])
 
 
 class SchedulerOptions(msgspec.Struct, frozen=True):
-    """How the scheduler is run, beside what every measurement has in common."""
+    """Options of the scheduler process."""
 
     configuration: str = ""
-    """Further YAML documents of its configuration file."""
+    """YAML documents appended to the configuration file."""
     search_path: Path | None = None
-    """A folder with distributions of plugins."""
+    """A folder with installed plugin distributions."""
     profile: Path | None = None
-    """Where cProfile is to leave its statistics. It slows the scheduler down."""
+    """Output file of cProfile, which slows the scheduler down."""
 
 
 @asynccontextmanager
 async def running(
     folder: Path, name: str, *arguments: str, options: SchedulerOptions | None = None
 ) -> AsyncIterator[MeasuredProcess]:
-    """``asched`` with these arguments, ended with SIGTERM when the block is left."""
+    """Run ``asched`` with these arguments; ends with SIGTERM when the block is left."""
     output, options = folder / f"{name}.log", options or SchedulerOptions()
     command = [sys.executable, "-m", "asched", *arguments]
     if options.profile is not None:
         command[1:1] = ["-m", "cProfile", "-o", str(options.profile)]
     environment = dict(os.environ)
-    # An installed asched finds its modules compiled; so shall a measured one from the second start on.
+    # An installed asched has compiled modules; a measured one has them from the second start on.
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
     if options.search_path is not None:
         environment["PYTHONPATH"] = str(options.search_path)
     with output.open("wb") as file:
-        # In sessions of their own, as services are: Linux shares out a busy machine by session.
+        # A new session, as for a service: Linux divides CPU time between sessions.
         process = await anyio.open_process(
             command,
             stdin=None,
@@ -141,7 +140,7 @@ async def running(
             try:
                 yield measured
             finally:
-                with anyio.CancelScope(shield=True), anyio.move_on_after(_PATIENCE_S):
+                with anyio.CancelScope(shield=True), anyio.move_on_after(_TIMEOUT_S):
                     if process.returncode is None:
                         process.send_signal(signal.SIGTERM)
                         process.send_signal(signal.SIGCONT)
@@ -150,17 +149,17 @@ async def running(
 
 @asynccontextmanager
 async def api_server(folder: Path, faults: str = "", *, tls: bool = False) -> AsyncIterator[Path]:
-    """An embedded cluster in a process of its own; the path of its kubeconfig. ``faults`` as
-    ``asched apiserver`` takes them; ``tls``: over HTTPS, with a certificate made for it.
+    """Run an embedded cluster in a process; yields the path of its kubeconfig.
 
-    Raises ProcessEndedError where openssl cannot make that.
+    ``faults`` as in ``asched apiserver``. ``tls``: HTTPS with a new certificate. Raises
+    ProcessEndedError if openssl cannot create the certificate.
     """
     kubeconfig = folder / "kubeconfig"
     arguments = ["apiserver", "--no-kubelets", "--heartbeat", "0", "--kubeconfig", str(kubeconfig)]
     arguments += ["--faults", faults] if faults else []
     arguments += await _certificate(folder) if tls else []
     async with running(folder, "apiserver", *arguments) as server:
-        with anyio.fail_after(_PATIENCE_S):
+        with anyio.fail_after(_TIMEOUT_S):
             while "serving" not in server.output:
                 server.check()
                 await anyio.sleep(0.05)
@@ -168,7 +167,7 @@ async def api_server(folder: Path, faults: str = "", *, tls: bool = False) -> As
 
 
 async def _certificate(folder: Path) -> list[str]:
-    """Options of a server that proves to be 127.0.0.1."""
+    """Create a certificate for 127.0.0.1; returns the options of the server."""
     certificate, key = folder / "certificate.pem", folder / "key.pem"
     options = (
         "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2"
@@ -177,7 +176,7 @@ async def _certificate(folder: Path) -> list[str]:
     try:
         await anyio.run_process(["openssl", *options.split()])
     except (OSError, CalledProcessError) as error:
-        raise ProcessEndedError(f"a certificate takes the openssl command: {error}") from None
+        raise ProcessEndedError(f"cannot create a certificate with openssl: {error}") from None
     return ["--tls-certificate", str(certificate), "--tls-key", str(key)]
 
 
@@ -185,7 +184,7 @@ async def _certificate(folder: Path) -> list[str]:
 async def scheduler(
     folder: Path, kubeconfig: Path, journal: Path, options: SchedulerOptions | None = None
 ) -> AsyncIterator[MeasuredProcess]:
-    """``asched run`` with its journal on SQLite and Events on."""
+    """Run ``asched run`` with a SQLite journal and Events."""
     options, settings = options or SchedulerOptions(), folder / "settings.yaml"
     settings.write_text(_SETTINGS + options.configuration)
     arguments = ("--kubeconfig", kubeconfig, "--config", settings, "--journal", journal)

@@ -1,4 +1,4 @@
-"""What the suite measures, what it should come to, and the file that keeps the figures."""
+"""Targets of the suite, and the file with the figures."""
 
 from __future__ import annotations
 
@@ -13,47 +13,47 @@ from benchmarks.measurement import Report
 
 
 class EngineTarget(NamedTuple):
-    """A workload for the engine alone."""
+    """A workload for the engine without I/O."""
 
     kind: str
     nodes: int
-    most_ms: float
+    limit_ms: float
     all_different: bool = False
     per_pod: bool = False
-    """The target is for a pod with all its attempts, rather than for a decision."""
+    """The limit applies to a pod with all its attempts, not to a decision."""
     rejected: bool = False
-    """The target is for deciding that a pod fits nowhere."""
+    """The limit applies to decisions that reject a pod."""
 
 
 class HttpTarget(NamedTuple):
     """A workload of scheduler_perf."""
 
     file: str
-    """The folder of its ``performance-config.yaml``; :data:`OWN` for one of ours."""
+    """The folder of ``performance-config.yaml``; :data:`OWN` for a workload of this repository."""
     workload: str
-    most_ms: float | None
-    """CPU of the scheduler, milliseconds a pod; None where nobody asks for one."""
+    limit_ms: float | None
+    """Limit of the scheduler's CPU milliseconds per pod; None for no limit."""
 
 
 OWN: Final = ""
-_LIKE = 0.30
-_SELECTED = 0.40
+_EQUAL_PODS_MS = 0.30
+_NS_SELECTOR_MS = 0.40
 
 ENGINE_TARGETS: Final = (
     EngineTarget("basic", 5_000, 0.10),
     EngineTarget("basic", 5_000, 0.80, all_different=True),
-    EngineTarget("anti-affinity", 5_000, _LIKE),
-    EngineTarget("affinity", 5_000, _LIKE),
-    EngineTarget("zone-affinity", 5_000, _LIKE),
-    EngineTarget("preferred-affinity", 5_000, _LIKE),
-    EngineTarget("preferred-anti-affinity", 5_000, _LIKE),
-    EngineTarget("spread", 5_000, _LIKE),
-    EngineTarget("preferred-spread", 5_000, _LIKE),
-    EngineTarget("default-spread", 5_000, _LIKE),
-    EngineTarget("ns-selector-anti-affinity", 5_000, _SELECTED),
-    EngineTarget("ns-selector-affinity", 5_000, _SELECTED),
-    EngineTarget("ns-selector-preferred-affinity", 5_000, _SELECTED),
-    EngineTarget("ns-selector-preferred-anti-affinity", 5_000, _SELECTED),
+    EngineTarget("anti-affinity", 5_000, _EQUAL_PODS_MS),
+    EngineTarget("affinity", 5_000, _EQUAL_PODS_MS),
+    EngineTarget("zone-affinity", 5_000, _EQUAL_PODS_MS),
+    EngineTarget("preferred-affinity", 5_000, _EQUAL_PODS_MS),
+    EngineTarget("preferred-anti-affinity", 5_000, _EQUAL_PODS_MS),
+    EngineTarget("spread", 5_000, _EQUAL_PODS_MS),
+    EngineTarget("preferred-spread", 5_000, _EQUAL_PODS_MS),
+    EngineTarget("default-spread", 5_000, _EQUAL_PODS_MS),
+    EngineTarget("ns-selector-anti-affinity", 5_000, _NS_SELECTOR_MS),
+    EngineTarget("ns-selector-affinity", 5_000, _NS_SELECTOR_MS),
+    EngineTarget("ns-selector-preferred-affinity", 5_000, _NS_SELECTOR_MS),
+    EngineTarget("ns-selector-preferred-anti-affinity", 5_000, _NS_SELECTOR_MS),
     EngineTarget("unschedulable", 5_000, 0.10, rejected=True),
     EngineTarget("preemption", 1_000, 3.0, per_pod=True),
     EngineTarget("daemonset", 15_000, 0.15),
@@ -61,7 +61,7 @@ ENGINE_TARGETS: Final = (
 GROWTH_NODES: Final = (100, 1_000, 5_000, 15_000)
 GROWTH_FROM: Final = 1_000
 GROWTH_TO: Final = 15_000
-GROWTH_AT_MOST: Final = 1.5
+GROWTH_LIMIT: Final = 1.5
 GROWTH_KINDS: Final = (
     "anti-affinity",
     "affinity",
@@ -71,7 +71,7 @@ GROWTH_KINDS: Final = (
     "preferred-spread",
     "default-spread",
 )
-"""Beside plain pods, which are measured at every size."""
+"""Kinds measured at two sizes; plain pods are measured at all sizes."""
 GROWTH: Final = (
     *(("basic", nodes) for nodes in GROWTH_NODES),
     *((kind, nodes) for kind in GROWTH_KINDS for nodes in (GROWTH_FROM, GROWTH_TO)),
@@ -89,45 +89,50 @@ HTTP_TARGETS: Final = (
     HttpTarget("topology_spreading", "TopologySpreading/5000Nodes_5000Pods", 0.80),
     HttpTarget("topology_spreading", "PreferredTopologySpreading/5000Nodes_5000Pods", 0.80),
     HttpTarget("topology_spreading", "DefaultTopologySpreading/5000Nodes_10000Pods", 0.80),
-    HttpTarget("affinity", "SchedulingRequiredPodAntiAffinityWithNSSelector/5000Nodes_2000Pods", 0.90),
-    HttpTarget("affinity", "SchedulingRequiredPodAffinityWithNSSelector/5000Nodes_2000Pods", 0.90),
-    HttpTarget("affinity", "SchedulingPreferredAffinityWithNSSelector/5000Nodes_5000Pods", 0.90),
-    HttpTarget("affinity", "SchedulingPreferredAntiAffinityWithNSSelector/5000Nodes_2000Pods", 0.90),
+    *(
+        HttpTarget("affinity", workload, 0.90)
+        for workload in (
+            "SchedulingRequiredPodAntiAffinityWithNSSelector/5000Nodes_2000Pods",
+            "SchedulingRequiredPodAffinityWithNSSelector/5000Nodes_2000Pods",
+            "SchedulingPreferredAffinityWithNSSelector/5000Nodes_5000Pods",
+            "SchedulingPreferredAntiAffinityWithNSSelector/5000Nodes_2000Pods",
+        )
+    ),
     HttpTarget("misc", "Unschedulable/5kNodes/100Init/10kPods", None),
     HttpTarget("misc", "SchedulingWithMixedChurn/5000Nodes_10000Pods", None),
     HttpTarget("misc", "PreemptionBasic/1000Nodes", 4.0),
     HttpTarget("misc", "SchedulingDaemonset/15000Nodes", 0.65),
-)  # fmt: skip
+)
 
 
 class Machine(msgspec.Struct, frozen=True):
-    """Where and when the figures were taken."""
+    """Where and when the figures were measured."""
 
     date: str
     processor: str
     processors: int
     python: str
     load_before: float
-    """Load average of the minute before: above 0 others were at work too."""
+    """One-minute load average before the measurement."""
 
 
 class EngineResult(msgspec.Struct):
-    """One row of the engine's table."""
+    """One row of the engine table."""
 
     row: Row
-    most_ms: float
+    limit_ms: float
     measured_ms: float
 
 
 class HttpResult(msgspec.Struct):
-    """One row of the table of workloads."""
+    """One row of the workload table."""
 
     report: Report
-    most_ms: float | None
+    limit_ms: float | None
 
 
 class Results(msgspec.Struct):
-    """All figures. A part that was not measured is empty."""
+    """All figures. Parts that were not measured are empty."""
 
     machine: dict[str, Machine] = {}
     """By the name of the part."""
@@ -141,7 +146,7 @@ class Results(msgspec.Struct):
 
 
 def load(path: Path) -> Results:
-    """The figures so far; none where there is no file."""
+    """Read the figures; empty if the file does not exist."""
     if not path.exists():
         return Results()
     return msgspec.json.decode(path.read_bytes(), type=Results)

@@ -1,11 +1,11 @@
-"""Kubernetes' own scheduler benchmark, run on asched.
+"""Runs Kubernetes' scheduler benchmark on asched.
 
     python -m benchmarks.scheduler_perf --config performance-config.yaml --list
     python -m benchmarks.scheduler_perf --config performance-config.yaml \\
         --workload SchedulingBasic/5000Nodes_10000Pods
 
-The files are those of ``test/integration/scheduler_perf`` in the Kubernetes repository. API server
-and scheduler run in processes of their own; the journal is on SQLite, Events are posted.
+The files are in ``test/integration/scheduler_perf`` of the Kubernetes repository. API server and
+scheduler are separate processes; the journal is on SQLite, and Events are posted.
 """
 
 from __future__ import annotations
@@ -23,11 +23,12 @@ from benchmarks import workload_files, workload_run
 from benchmarks.measurement import Report
 from benchmarks.processes import ProcessEndedError, SchedulerOptions
 from benchmarks.workload_files import Workload, WorkloadError
-from benchmarks.workload_run import Setting
+from benchmarks.workload_run import RunOptions
 
 _EXPECTED = (
-    WorkloadError, ApiError, NoResponseError, KubeConfigError, ProcessEndedError, TimeoutError,
-)  # fmt: skip
+    *(WorkloadError, ApiError, NoResponseError),
+    *(KubeConfigError, ProcessEndedError, TimeoutError),
+)
 
 
 def _listing(workloads: list[Workload]) -> str:
@@ -39,8 +40,8 @@ def _listing(workloads: list[Workload]) -> str:
     return "\n".join(lines)
 
 
-def run_workload(workload: Workload, setting: Setting, *, quiet: bool = False) -> Report:
-    """Run it in an event loop of its own. Raises as :func:`workload_run.run`."""
+def run_workload(workload: Workload, options: RunOptions, *, quiet: bool = False) -> Report:
+    """Run a workload in a new event loop. Raises the errors of :func:`workload_run.run`."""
 
     def progress(text: str) -> None:
         if not quiet:
@@ -48,14 +49,14 @@ def run_workload(workload: Workload, setting: Setting, *, quiet: bool = False) -
 
     try:
         return anyio.run(
-            workload_run.run, workload, setting, progress, backend_options={"use_uvloop": True}
+            workload_run.run, workload, options, progress, backend_options={"use_uvloop": True}
         )
     except BaseExceptionGroup as group:
         raise _first(group) from group
 
 
 def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    """The error that tells most: a process that ended explains the requests that failed."""
+    """The most useful error: the end of a process explains failed requests."""
     leaves = list(_leaves(group))
     ended = [error for error in leaves if isinstance(error, ProcessEndedError)]
     return (ended or leaves)[0]
@@ -68,24 +69,43 @@ def _leaves(error: BaseException) -> list[BaseException]:
 
 
 def main(
-    config: Annotated[Path, typer.Option(help="A performance-config.yaml of Kubernetes; templates are found relative to it.")],
-    workload: Annotated[str, typer.Option(help="Case/Size, or a case: then its first size labelled performance.")] = "",
-    kubeconfig: Annotated[Path | None, typer.Option(help="A cluster of your own instead of the embedded one; nothing else may schedule there.")] = None,
-    json_file: Annotated[Path | None, typer.Option("--json", help="Write the report here too.")] = None,
-    tls: Annotated[bool, typer.Option("--tls", help="Have the embedded cluster speak HTTPS, as a real one does; takes openssl.")] = False,
-    backlog: Annotated[bool, typer.Option("--backlog", help="Make all measured pods first, then let the scheduler drain them.")] = False,
-    profile: Annotated[Path | None, typer.Option("--scheduler-profile", help="Where to leave cProfile's statistics of the scheduler.")] = None,
-    listing: Annotated[bool, typer.Option("--list", help="List the workloads with their labels.")] = False,
-) -> None:  # fmt: skip
-    """Run one of Kubernetes' scheduler workloads on asched and print the report as JSON."""
+    config: Annotated[
+        Path,
+        typer.Option(
+            help="performance-config.yaml of Kubernetes; template paths are relative to it."
+        ),
+    ],
+    workload: Annotated[
+        str, typer.Option(help="Case/Size, or a case: its first size with the label performance.")
+    ] = "",
+    kubeconfig: Annotated[
+        Path | None,
+        typer.Option(help="An existing cluster without another scheduler; default: embedded."),
+    ] = None,
+    json_file: Annotated[
+        Path | None, typer.Option("--json", help="Also write the report to this file.")
+    ] = None,
+    tls: Annotated[
+        bool, typer.Option("--tls", help="Use HTTPS in the embedded cluster; requires openssl.")
+    ] = False,
+    backlog: Annotated[
+        bool, typer.Option("--backlog", help="Create all measured pods before scheduling begins.")
+    ] = False,
+    profile: Annotated[
+        Path | None,
+        typer.Option("--scheduler-profile", help="Profile the scheduler with cProfile."),
+    ] = None,
+    listing: Annotated[bool, typer.Option("--list", help="List the workloads and labels.")] = False,
+) -> None:
+    """Run one of Kubernetes' scheduler workloads on asched, and print the report as JSON."""
     try:
         workloads = workload_files.load(config)
         if listing:
             print(_listing(workloads))
             return
         scheduler = SchedulerOptions(profile=profile)
-        setting = Setting(kubeconfig, tls=tls, backlog=backlog, scheduler=scheduler)
-        report = run_workload(workload_files.find(workloads, workload), setting)
+        options = RunOptions(kubeconfig, tls=tls, backlog=backlog, scheduler=scheduler)
+        report = run_workload(workload_files.find(workloads, workload), options)
     except _EXPECTED as error:
         print(f"scheduler_perf: {error}", file=sys.stderr)
         raise typer.Exit(1) from None

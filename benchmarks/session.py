@@ -1,7 +1,7 @@
-"""``python -m benchmarks.session``: what a batch session costs.
+"""``python -m benchmarks.session``: CPU cost of a batch session.
 
-CPU time of this process, median of several runs: nodes that offer 32 cores, jobs of like pods with a
-gang of half of them, queues of different weight. Prints a table; ``--profile`` what takes the time.
+Nodes have 32 cores, a job has equal pods and a gang of half of them, and queues have different
+weights. Prints the median CPU time of several runs, or a profile with ``--profile``.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ class Size(NamedTuple):
     nodes: int
     jobs: int
     tasks: int
-    """Of each job."""
+    """Tasks of each job."""
     queues: int
     full: bool = False
-    """Every node is full of running pods of the first queue already."""
+    """Whether running pods of the first queue occupy all nodes."""
 
     @property
     def pending(self) -> int:
@@ -76,12 +76,12 @@ def cluster_of(size: Size) -> ClusterState:
         )
         fold.apply(ObjectObserved(queue))
     if size.full:
-        for seen in _job(-1, 4 * size.nodes, 0, cpu="8", running=True):
-            fold.apply(ObjectObserved(seen))
+        for obj in _job(-1, 4 * size.nodes, 0, cpu="8", running=True):
+            fold.apply(ObjectObserved(obj))
     for index in range(size.jobs):
         cpu = f"{500 * (1 + index % 8)}m"
-        for seen in _job(index, size.tasks, index % size.queues, cpu=cpu, running=False):
-            fold.apply(ObjectObserved(seen))
+        for obj in _job(index, size.tasks, index % size.queues, cpu=cpu, running=False):
+            fold.apply(ObjectObserved(obj))
     return state
 
 
@@ -96,9 +96,9 @@ def _node(index: int) -> Node:
 
 
 def _job(number: int, tasks: int, queue: int, *, cpu: str, running: bool) -> list[AnyObject]:
-    name = "standing" if running else f"job-{number}"
+    name = "running" if running else f"job-{number}"
     created = _START + timedelta(seconds=number)
-    made: list[AnyObject] = [
+    objects: list[AnyObject] = [
         VolcanoPodGroup(
             metadata=ObjectMeta(name=name, namespace="ns", creation_timestamp=created),
             spec=CustomPodGroupSpec(
@@ -124,23 +124,23 @@ def _job(number: int, tasks: int, queue: int, *, cpu: str, running: bool) -> lis
             ),
             status=PodStatus(phase="Running" if running else "Pending"),
         )
-        made.append(pod)
-    return made
+        objects.append(pod)
+    return objects
 
 
 def measure(size: Size, compatibility: Compatibility, runs: int) -> tuple[float, SessionOutcome]:
-    """(Median CPU seconds of a session, what it came to)."""
+    """Returns (median CPU seconds of a session, its outcome)."""
     state = cluster_of(size)
     registry = SessionRegistry.discover()
     spec = session_spec(compatibility)
     outcome = run_session(state, spec, registry, 0)
-    spent = []
+    times_s = []
     for number in range(1, runs + 1):
         gc.collect()
         start = time.process_time()
         outcome = run_session(state, spec, registry, number)
-        spent.append(time.process_time() - start)
-    return statistics.median(spent), outcome
+        times_s.append(time.process_time() - start)
+    return statistics.median(times_s), outcome
 
 
 SIZES = (
@@ -169,11 +169,11 @@ def main() -> None:
         return
     print("nodes  jobs  pending  full   bound  evicted  CPU s  us/task")
     for size in SIZES:
-        spent, outcome = measure(size, mode, options.runs)
+        cpu_s, outcome = measure(size, mode, options.runs)
         print(
             f"{size.nodes:5}  {size.jobs:4}  {size.pending:7}  {size.full!s:5}"
             f" {len(outcome.binds):6}  {len(outcome.evictions):7}"
-            f"  {spent:5.2f}  {spent / size.pending * 1e6:7.0f}"
+            f"  {cpu_s:5.2f}  {cpu_s / size.pending * 1e6:7.0f}"
         )
 
 

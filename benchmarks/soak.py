@@ -1,10 +1,10 @@
-"""Pods come and go for a long time: does anything in the daemon grow?
+"""Checks that the daemon's memory, tasks and connections do not grow over time.
 
     python -m benchmarks.soak --minutes 30 --rate 200
 
-A real ``asched run`` schedules an embedded cluster in a process of its own over HTTP. Pods are made at
-a steady rate and deleted after a while; templates change as deployments are rolled out, some pods fit
-nowhere, nodes change their labels. Once a minute it says what the daemon takes. Linux only.
+An ``asched run`` process schedules an embedded cluster over HTTP. Pods are created at a steady rate
+and deleted later; rollouts change templates, some pods fit nowhere, and node labels change. Prints
+the resource usage of the daemon every minute. Linux only.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from benchmarks import processes
 from benchmarks.api import Api, in_parallel
 from benchmarks.kinds import HOSTNAME, Json
 from benchmarks.processes import MeasuredProcess
-from benchmarks.soak_report import Minute, Sample, by_minute, judge
+from benchmarks.soak_report import Minute, Sample, by_minute, evaluate
 
 _SETTINGS = """\
 apiVersion: asched.dev/v1
@@ -47,31 +47,32 @@ _NODES = 500
 _TICK_S = 0.05
 _SAMPLE_S = 5.0
 _ROLLOUT_PODS = 500
-"""A new template, with labels of its own, after so many pods."""
-_HOPELESS_EVERY = 100
+"""Pods with the same template and labels."""
+_UNSCHEDULABLE_EVERY = 100
 _NODE_CHANGE_S = 2.0
 _NAMESPACE = "soak"
-_PATIENCE_S = 60.0
-_MOST_UNDER_WAY = 100
-"""Pods being made at the same time."""
-_MOST_LATE_S = 1.0
+_TIMEOUT_S = 60.0
+_MAX_IN_FLIGHT = 100
+"""Concurrent requests that create pods."""
+_MAX_DELAY_S = 1.0
+"""Pods that are later than this are skipped."""
 
 
 class Churn:
-    """The users of the cluster."""
+    """Creates and deletes pods, and changes nodes."""
 
     def __init__(self, api: Api, rate: float, keep_s: float) -> None:
-        """``rate`` pods a second, each deleted ``keep_s`` after it was made."""
+        """``rate`` pods a second, each deleted ``keep_s`` after its creation."""
         self._api = api
         self._rate = rate
         self._keep_s = keep_s
-        self._made: deque[tuple[float, str]] = deque()
+        self._created: deque[tuple[float, str]] = deque()
         self._count = 0
-        self._under_way = 0
+        self._in_flight = 0
         self.failures = 0
-        """Requests that were refused or not answered."""
-        self.left_out = 0
-        """Pods that were not made because the machine was too slow."""
+        """Requests without a successful response."""
+        self.skipped = 0
+        """Pods that were not created because the machine was too slow."""
 
     async def prepare(self) -> None:
         await self._api.create_namespace(_NAMESPACE)
@@ -82,25 +83,25 @@ class Churn:
         await in_parallel(_NODES, create)
 
     async def run(self, ends_s: float) -> None:
-        """Until then, by the monotonic clock; pods there are stay."""
+        """Run until this time of the monotonic clock. Existing pods are kept."""
         began_s = time.monotonic()
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._change_nodes, ends_s)
             while (now_s := time.monotonic()) < ends_s:
-                due = round((now_s - began_s) * self._rate) - self.left_out
-                # What a busy machine was late with is caught up with, but not in one burst.
-                self.left_out += max(0, due - self._count - round(_MOST_LATE_S * self._rate))
-                due = min(due, self._count + _MOST_UNDER_WAY - self._under_way)
+                due = round((now_s - began_s) * self._rate) - self.skipped
+                # Delayed pods are created later, but not in one burst.
+                self.skipped += max(0, due - self._count - round(_MAX_DELAY_S * self._rate))
+                due = min(due, self._count + _MAX_IN_FLIGHT - self._in_flight)
                 for number in range(self._count, due):
-                    self._under_way += 1
+                    self._in_flight += 1
                     tasks.start_soon(self._create, number)
                 self._count = max(self._count, due)
                 self._delete_old(tasks, now_s)
                 await anyio.sleep(_TICK_S)
 
     def _delete_old(self, tasks: TaskGroup, now_s: float) -> None:
-        while self._made and self._made[0][0] + self._keep_s <= now_s:
-            tasks.start_soon(self._delete, self._made.popleft()[1])
+        while self._created and self._created[0][0] + self._keep_s <= now_s:
+            tasks.start_soon(self._delete, self._created.popleft()[1])
 
     async def _create(self, number: int) -> None:
         try:
@@ -109,8 +110,8 @@ class Churn:
             self.failures += 1
             return
         finally:
-            self._under_way -= 1
-        self._made.append((time.monotonic(), name))
+            self._in_flight -= 1
+        self._created.append((time.monotonic(), name))
 
     async def _delete(self, name: str) -> None:
         try:
@@ -148,7 +149,7 @@ def _node(number: int) -> Json:
 
 def _pod(number: int) -> Json:
     rollout = number // _ROLLOUT_PODS
-    cpu = "100" if number % _HOPELESS_EVERY == 0 else f"{50 + rollout % 100}m"
+    cpu = "100" if number % _UNSCHEDULABLE_EVERY == 0 else f"{50 + rollout % 100}m"
     return {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -178,8 +179,8 @@ def _pod(number: int) -> Json:
     }
 
 
-class Observer:
-    """Looks at the daemon from outside."""
+class DaemonProbe:
+    """Reads the daemon's metrics and resource usage."""
 
     def __init__(
         self, process: MeasuredProcess, http: aiohttp.ClientSession, began_s: float
@@ -205,7 +206,7 @@ class Observer:
         )
 
     async def _metrics(self) -> dict[str, float]:
-        """Sums by name, and by name and kind or result."""
+        """Sums by name, and by name with type or result."""
         async with self._http.get("/metrics") as response:
             text = await response.text()
         found: dict[str, float] = {"scheduler_schedule_attempts_total/scheduled": 0.0}
@@ -218,7 +219,7 @@ class Observer:
 
     async def until_ready(self) -> None:
         """Raises TimeoutError, ProcessEndedError."""
-        with anyio.fail_after(_PATIENCE_S):
+        with anyio.fail_after(_TIMEOUT_S):
             while not await self._ready():
                 self._process.check()
                 await anyio.sleep(0.1)
@@ -231,16 +232,16 @@ class Observer:
             return False
 
 
-class Soak(msgspec.Struct, frozen=True):
-    """One run."""
+class SoakOptions(msgspec.Struct, frozen=True):
+    """Duration and load of a run."""
 
     minutes: float
     rate: float
     keep_s: float
 
 
-async def run(soak: Soak, console: Console) -> list[Minute]:
-    """The whole run. Raises what ends it before its time."""
+async def run(soak: SoakOptions, console: Console) -> list[Minute]:
+    """Run the soak test; returns figures by minute. Raises ProcessEndedError, TimeoutError."""
     with tempfile.TemporaryDirectory(prefix="asched-soak-") as folder_name:
         folder, port = Path(folder_name), _free_port()
         async with (
@@ -254,33 +255,33 @@ async def run(soak: Soak, console: Console) -> list[Minute]:
                 aiohttp.ClientSession(f"http://127.0.0.1:{port}") as http,
             ):
                 began_s = time.monotonic()
-                observer = Observer(process, http, began_s)
-                await observer.until_ready()
-                samples = await _observed(churn, observer, began_s + 60 * soak.minutes, console)
+                probe = DaemonProbe(process, http, began_s)
+                await probe.until_ready()
+                samples = await _samples(churn, probe, began_s + 60 * soak.minutes, console)
                 process.check()
-                if churn.failures or churn.left_out:
+                if churn.failures or churn.skipped:
                     console.print(
-                        f"{churn.failures} requests of the cluster's users failed;"
-                        f" {churn.left_out} pods were not made, the machine was too slow"
+                        f"{churn.failures} requests failed;"
+                        f" {churn.skipped} pods were skipped because the machine was too slow"
                     )
         return by_minute(samples)
 
 
-async def _observed(
-    churn: Churn, observer: Observer, ends_s: float, console: Console
+async def _samples(
+    churn: Churn, probe: DaemonProbe, ends_s: float, console: Console
 ) -> list[Sample]:
     samples: list[Sample] = []
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(churn.run, ends_s)
-        said = 0
+        printed = 0
         while time.monotonic() < ends_s:
             await anyio.sleep(_SAMPLE_S)
-            samples.append(await observer.sample())
+            samples.append(await probe.sample())
             rows = by_minute(samples)
-            if len(rows) > said + 1:
-                # The last one is still going on.
-                said = len(rows) - 1
-                console.print(json.dumps(msgspec.to_builtins(rows[said - 1])))
+            if len(rows) > printed + 1:
+                # The last minute is incomplete.
+                printed = len(rows) - 1
+                console.print(json.dumps(msgspec.to_builtins(rows[printed - 1])))
     return samples
 
 
@@ -301,7 +302,7 @@ def _free_port() -> int:
 
 
 def table(rows: list[Minute]) -> Table:
-    shown = Table(title="The daemon, minute by minute")
+    shown = Table(title="The daemon by minute")
     for field in msgspec.structs.fields(Minute):
         shown.add_column(field.name, justify="right")
     for row in rows:
@@ -310,28 +311,29 @@ def table(rows: list[Minute]) -> Table:
 
 
 def main(
-    minutes: Annotated[float, typer.Option(help="How long.", min=0.1)] = 30.0,
-    rate: Annotated[float, typer.Option(help="Pods made a second.", min=1.0)] = 200.0,
+    minutes: Annotated[float, typer.Option(help="Duration in minutes.", min=0.1)] = 30.0,
+    rate: Annotated[float, typer.Option(help="Pods created per second.", min=1.0)] = 200.0,
     keep: Annotated[float, typer.Option(help="Seconds until a pod is deleted.", min=1.0)] = 20.0,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the minutes as JSON.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
-    """Let pods come and go, and say whether the daemon's memory, tasks or connections grow."""
+    """Create and delete pods, and check that memory, tasks and connections do not grow."""
     console = Console(stderr=True, width=160)
     console.print(f"{minutes:g} min at {rate:g} pods/s, on {os.cpu_count()} CPUs")
-    rows = anyio.run(run, Soak(minutes, rate, keep), console, backend_options={"use_uvloop": True})
+    rows = anyio.run(
+        run, SoakOptions(minutes, rate, keep), console, backend_options={"use_uvloop": True}
+    )
     if as_json:
         print(json.dumps(msgspec.to_builtins(rows), indent=2))
     else:
         Console(width=160).print(table(rows))
-    # One pod in a hundred has no node to go to.
-    verdict = judge(rows, rate * (1 - 1 / _HOPELESS_EVERY))
-    if verdict.memory_growth is not None:
-        console.print(f"memory grew by {verdict.memory_growth:.1%} after the first 5 minutes")
-    for trouble in verdict.troubles:
-        console.print(f"not passed: {trouble}")
-    if not verdict.passed:
+    result = evaluate(rows, rate * (1 - 1 / _UNSCHEDULABLE_EVERY))
+    if result.memory_growth is not None:
+        console.print(f"memory grew by {result.memory_growth:.1%} after the first 5 minutes")
+    for failure in result.failures:
+        console.print(f"failed: {failure}")
+    if not result.passed:
         raise typer.Exit(1)
-    console.print("passed: no growth of memory beyond 5 %, none of tasks or connections")
+    console.print("passed: memory grew by less than 5 %, tasks and connections did not grow")
 
 
 if __name__ == "__main__":

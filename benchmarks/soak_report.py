@@ -1,4 +1,4 @@
-"""What a soak shows: figures by the minute, and whether anything grows that should not."""
+"""Evaluates a soak test: figures by minute, and whether resource usage grows."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from statistics import median
 
 import msgspec
 
-SETTLING_MIN = 5
-"""Minutes at the beginning that do not count: caches fill, and the first pods are to be deleted."""
-MOST_MEMORY_GROWTH = 0.05
+WARM_UP_MIN = 5
+"""Minutes at the beginning that do not count: caches fill, and no pods are deleted yet."""
+MAX_MEMORY_GROWTH = 0.05
 _SLACK = 0.05
 _SLACK_NUMBER = 64
-"""Tasks and connections follow the load, which is not the same in every minute. A leak shows all the
-same: where one pod in a thousand left something behind, it would be hundreds in half an hour."""
+"""Allowed growth of numbers that vary with the load, such as tasks and connections. A leak for one
+pod in a thousand exceeds it within half an hour."""
 
 
 class Sample(msgspec.Struct, frozen=True):
-    """The daemon at one moment."""
+    """Resource usage of the daemon at one time."""
 
     at_s: float
     rss_mib: float
@@ -35,7 +35,7 @@ class Sample(msgspec.Struct, frozen=True):
 
 
 class Minute(msgspec.Struct, frozen=True):
-    """Medians of a minute's samples; rates over the whole of it."""
+    """Medians of the samples of a minute, and rates over the minute."""
 
     minute: int
     rss_mib: float
@@ -48,71 +48,70 @@ class Minute(msgspec.Struct, frozen=True):
     pending: int
     bound_per_s: float
     lag_ms: float
-    """The longest."""
+    """Maximum."""
 
 
-_WHOLE_S = 45.0
-"""A minute of which less was seen is none."""
+_COMPLETE_S = 45.0
+"""Minimum time between first and last sample of a complete minute."""
 
 
 def by_minute(samples: Sequence[Sample]) -> list[Minute]:
-    """A row for each whole minute, the first being 1."""
+    """A row for each complete minute, beginning with 1."""
     rows = []
     minutes: dict[int, list[Sample]] = {}
     for sample in samples:
         minutes.setdefault(int(sample.at_s // 60) + 1, []).append(sample)
     for number, here in sorted(minutes.items()):
-        # What a minute begins with is what the one before ended with.
         before = minutes.get(number - 1, here)[-1] if number - 1 in minutes else here[0]
         passed_s = here[-1].at_s - before.at_s
-        if passed_s < _WHOLE_S:
-            continue  # the last one, that was not whole
+        if passed_s < _COMPLETE_S:
+            continue
         rows.append(
             Minute(
-                number,
-                round(median(s.rss_mib for s in here), 1),
-                round(100 * (here[-1].cpu_s - before.cpu_s) / passed_s, 1),
-                round(median(s.open_fds for s in here)),
-                round(median(s.connections for s in here)),
-                round(median(s.tasks for s in here)),
-                round(here[-1].journal_mib, 1),
-                round(median(s.pods for s in here)),
-                round(median(s.pending for s in here)),
-                round((here[-1].bound - before.bound) / passed_s, 1),
-                round(max(s.lag_s for s in here) * 1000, 1),
+                minute=number,
+                rss_mib=round(median(s.rss_mib for s in here), 1),
+                cpu_percent=round(100 * (here[-1].cpu_s - before.cpu_s) / passed_s, 1),
+                open_fds=round(median(s.open_fds for s in here)),
+                connections=round(median(s.connections for s in here)),
+                tasks=round(median(s.tasks for s in here)),
+                journal_mib=round(here[-1].journal_mib, 1),
+                pods=round(median(s.pods for s in here)),
+                pending=round(median(s.pending for s in here)),
+                bound_per_s=round((here[-1].bound - before.bound) / passed_s, 1),
+                lag_ms=round(max(s.lag_s for s in here) * 1000, 1),
             )
         )
     return rows
 
 
-class Verdict(msgspec.Struct, frozen=True):
-    """Whether a soak was passed, and what speaks against it."""
+class SoakResult(msgspec.Struct, frozen=True):
+    """Whether a soak test passed, and the reasons if not."""
 
     memory_growth: float | None
-    """From the minute after settling to the last, as a share; None where it was too short to say."""
-    troubles: tuple[str, ...]
+    """Relative growth after the warm-up; None if the run was too short."""
+    failures: tuple[str, ...]
 
     @property
     def passed(self) -> bool:
-        return self.memory_growth is not None and not self.troubles
+        return self.memory_growth is not None and not self.failures
 
 
-def judge(minutes: Sequence[Minute], rate: float) -> Verdict:
-    """``rate`` is how many pods a second were to be bound."""
-    settled = [row for row in minutes if row.minute > SETTLING_MIN]
+def evaluate(minutes: Sequence[Minute], rate: float) -> SoakResult:
+    """``rate``: expected bindings per second."""
+    settled = [row for row in minutes if row.minute > WARM_UP_MIN]
     if len(settled) < 2:
-        return Verdict(None, ("it was too short to say",))
+        return SoakResult(None, ("the run was too short",))
     growth = settled[-1].rss_mib / settled[0].rss_mib - 1
-    troubles = []
-    if growth >= MOST_MEMORY_GROWTH:
-        troubles.append(f"memory grew by {growth:.1%} after the first {SETTLING_MIN} minutes")
+    failures = []
+    if growth >= MAX_MEMORY_GROWTH:
+        failures.append(f"memory grew by {growth:.1%} after the first {WARM_UP_MIN} minutes")
     third = max(1, len(settled) // 3)
     for name in ("tasks", "connections", "open_fds", "pods"):
         before = median(getattr(row, name) for row in settled[:third])
         after = median(getattr(row, name) for row in settled[-third:])
         if after > before * (1 + _SLACK) + _SLACK_NUMBER:
-            troubles.append(f"{name.replace('_', ' ')} grew from {before:.0f} to {after:.0f}")
+            failures.append(f"{name.replace('_', ' ')} grew from {before:.0f} to {after:.0f}")
     bound_per_s = sum(row.bound_per_s for row in settled) / len(settled)
     if bound_per_s < 0.95 * rate:
-        troubles.append(f"only {bound_per_s:.0f} pods/s of {rate:.0f} were bound")
-    return Verdict(growth, tuple(troubles))
+        failures.append(f"only {bound_per_s:.0f} pods/s of {rate:.0f} were bound")
+    return SoakResult(growth, tuple(failures))

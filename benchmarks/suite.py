@@ -1,9 +1,9 @@
-"""Measures everything that docs/performance.md shows, and fills its tables.
+"""Measures all figures of docs/performance.md and fills its tables.
 
     python -m benchmarks.suite --definitions kubernetes/test/integration/scheduler_perf
     python -m benchmarks.suite --part engine --runs 5
 
-It takes half an hour of a machine that does nothing else. Each figure is kept as soon as it is there.
+Takes half an hour on an otherwise idle machine. Figures are saved one by one.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from benchmarks.engine_run import pods_of
 from benchmarks.kinds import KINDS
 from benchmarks.results import EngineResult, EngineTarget, HttpResult, Machine, Results
 from benchmarks.scheduler_perf import run_workload
-from benchmarks.workload_run import Setting
+from benchmarks.workload_run import RunOptions
 
 START_NODES, START_PODS = 5_000, 50_000
 STEADY_PODS_PER_S, STEADY_S = 500, 20
-BESIDE_NODES, BESIDE_PODS = 1_000, 3_000
+INTERFERENCE_NODES, INTERFERENCE_PODS = 1_000, 3_000
 OWN_WORKLOADS = Path(__file__).parent / "workloads"
 
 
@@ -47,12 +47,12 @@ class Part(StrEnum):
     INTERFERENCE = "interference"
 
 
-_MOST_PODS_A_NODE = 20
-"""So that small clusters hold what is placed on them."""
+_MAX_PODS_PER_NODE = 20
+"""Limits the number of pods in small clusters."""
 
 
 class _Suite(NamedTuple):
-    """Measures parts; each keeps its figures."""
+    """Measures parts and saves their figures."""
 
     figures: Results
     file: Path
@@ -73,23 +73,27 @@ class _Suite(NamedTuple):
             case Part.HTTP:
                 self._http()
             case Part.START:
-                self.figures.start = anyio.run(checks.start, START_NODES, START_PODS, _say)
+                self.figures.start = anyio.run(checks.start, START_NODES, START_PODS, _log)
             case Part.STEADY:
-                figures = anyio.run(checks.steady, START_NODES, STEADY_PODS_PER_S, STEADY_S, _say)
+                figures = anyio.run(checks.steady, START_NODES, STEADY_PODS_PER_S, STEADY_S, _log)
                 self.figures.steady = [figures]
             case Part.INTERFERENCE:
                 with tempfile.TemporaryDirectory() as folder:
                     self.figures.interference = anyio.run(
-                        checks.interference, BESIDE_NODES, BESIDE_PODS, Path(folder), _say
+                        checks.interference,
+                        INTERFERENCE_NODES,
+                        INTERFERENCE_PODS,
+                        Path(folder),
+                        _log,
                     )
-        self._keep()
+        self._save()
 
-    def _keep(self) -> None:
+    def _save(self) -> None:
         results.save(self.file, self.figures)
 
     def _row(self, kind: str, nodes: int, shapes: int) -> Row:
-        pods = min(pods_of(KINDS[kind], nodes, None), _MOST_PODS_A_NODE * nodes)
-        _say(f"engine: {kind}, {nodes} nodes, {shapes} shapes")
+        pods = min(pods_of(KINDS[kind], nodes, None), _MAX_PODS_PER_NODE * nodes)
+        _log(f"engine: {kind}, {nodes} nodes, {shapes} shapes")
         return measure(EngineWorkload(KINDS[kind], nodes, pods, shapes), self.runs)
 
     def _engine(self) -> None:
@@ -97,9 +101,9 @@ class _Suite(NamedTuple):
         for target in results.ENGINE_TARGETS:
             pods = pods_of(KINDS[target.kind], target.nodes, None)
             row = self._row(target.kind, target.nodes, pods if target.all_different else 1)
-            result = EngineResult(row, target.most_ms, _relevant_ms(target, row))
+            result = EngineResult(row, target.limit_ms, _measured_ms(target, row))
             self.figures.engine.append(result)
-            self._keep()
+            self._save()
 
     def _http(self) -> None:
         self.figures.http = []
@@ -107,16 +111,16 @@ class _Suite(NamedTuple):
             folder = self.definitions / target.file if target.file else OWN_WORKLOADS
             file = folder / "performance-config.yaml"
             workload = workload_files.find(workload_files.load(file), target.workload)
-            report = run_workload(workload, Setting())
-            self.figures.http.append(HttpResult(report, target.most_ms))
-            self._keep()
+            report = run_workload(workload, RunOptions())
+            self.figures.http.append(HttpResult(report, target.limit_ms))
+            self._save()
 
 
-def _relevant_ms(target: EngineTarget, row: Row) -> float:
+def _measured_ms(target: EngineTarget, row: Row) -> float:
     if target.per_pod:
         return row.per_pod_ms
     if target.rejected:
-        assert row.reject_ms is not None, "some of the pods fit nowhere"
+        assert row.reject_ms is not None, "the workload has unschedulable pods"
         return row.reject_ms
     return row.total_ms
 
@@ -133,21 +137,29 @@ def _machine() -> Machine:
     return Machine(date, (names or [platform.machine()])[0], os.cpu_count() or 1, python, load)
 
 
-def _say(text: str) -> None:
+def _log(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
 def main(
-    definitions: Annotated[Path, typer.Option(help="Kubernetes' test/integration/scheduler_perf; needed for the part http.")] = Path("scheduler_perf"),
-    part: Annotated[list[Part] | None, typer.Option(help="Measure this part only (may be given again).")] = None,
-    runs: Annotated[int, typer.Option(help="Runs of each engine workload; the median counts.", min=1)] = 3,
-    file: Annotated[Path, typer.Option("--results", help="Where figures are kept.")] = page.RESULTS,
-    document: Annotated[Path, typer.Option("--page", help="The page whose tables are filled.")] = page.PAGE,
-) -> None:  # fmt: skip
-    """Measure all parts (or some) and fill the page's tables."""
+    definitions: Annotated[
+        Path, typer.Option(help="Kubernetes' test/integration/scheduler_perf, for the part http.")
+    ] = Path("scheduler_perf"),
+    part: Annotated[
+        list[Part] | None, typer.Option(help="Measure only this part (repeatable).")
+    ] = None,
+    runs: Annotated[
+        int, typer.Option(help="Runs of each engine workload; the median is reported.", min=1)
+    ] = 3,
+    file: Annotated[
+        Path, typer.Option("--results", help="The file with the figures.")
+    ] = page.RESULTS,
+    document: Annotated[Path, typer.Option("--page", help="The page to update.")] = page.PAGE,
+) -> None:
+    """Measure all or some parts, and fill the tables of the page."""
     suite = _Suite(results.load(file), file, definitions, runs)
-    for wanted in part or list(Part):
-        suite.measure(wanted)
+    for each in part or list(Part):
+        suite.measure(each)
         document.write_text(page.rendered(document.read_text(), suite.figures))
 
 

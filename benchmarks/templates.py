@@ -1,4 +1,4 @@
-"""The templates that workload definitions refer to: YAML with a little of Go's text/template."""
+"""Templates of workload definitions: YAML with a subset of Go's text/template."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ _FUNCTIONS: dict[str, Callable[[float, float], float]] = {
     "DivideFloat": operator.truediv,
     "Mod": lambda a, b: int(math.fmod(int(a), int(b))),
 }
-"""The functions that scheduler_perf gives its templates."""
+"""The template functions of scheduler_perf."""
 
 
 class Template:
-    """Objects from one file, numbered from 0. ``{{.Index}}`` and ``{{.Count}}`` may occur."""
+    """Renders objects from one file, which may contain ``{{.Index}}`` and ``{{.Count}}``."""
 
     def __init__(self, path: Path) -> None:
-        """Raises :class:`WorkloadError` for a file that cannot be read."""
+        """Raises :class:`WorkloadError` if the file cannot be read."""
         self._path = path
         try:
             self._text = path.read_text()
@@ -45,7 +45,7 @@ class Template:
         self._constant = None if _EXPRESSION.search(self._text) else self._parsed(self._text)
 
     def render(self, index: int, count: int) -> Json:
-        """The object number ``index`` of ``count``. Raises :class:`WorkloadError`."""
+        """The object with index ``index`` (from 0) of ``count``. Raises :class:`WorkloadError`."""
         if self._constant is not None:
             return copy.deepcopy(self._constant)
         values: dict[str, float] = {".Index": index, ".Count": count}
@@ -69,7 +69,7 @@ class Template:
         except yaml.YAMLError as error:
             raise WorkloadError(f"{self._path}: {error}") from None
         if not isinstance(parsed, dict):
-            raise WorkloadError(f"{self._path}: holds no object")
+            raise WorkloadError(f"{self._path}: does not contain an object")
         return parsed
 
 

@@ -1,8 +1,7 @@
-"""Kubernetes' own definitions of scheduler workloads, read as they are.
+"""Reads Kubernetes' definitions of scheduler workloads.
 
-The files are the ``performance-config.yaml`` of ``test/integration/scheduler_perf`` in the Kubernetes
-repository, with the templates they refer to. What a definition says that is not known here is an
-error, never ignored: a workload is run as it is written, or not at all.
+These are the files ``performance-config.yaml`` in ``test/integration/scheduler_perf`` of the
+Kubernetes repository. An unknown operation or field is an error.
 """
 
 from __future__ import annotations
@@ -14,15 +13,15 @@ import msgspec
 import yaml
 
 PERFORMANCE = "performance"
-"""Label of the workloads that Kubernetes' own CI measures."""
+"""Label of the workloads that Kubernetes' CI measures."""
 
 
 class WorkloadError(ValueError):
-    """A definition that cannot be run; the message says which and why."""
+    """A workload that cannot be run; the message names it and the reason."""
 
 
 class _Part(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True, kw_only=True):
-    """Whatever has fields in a definition."""
+    """Base of all structs in a definition."""
 
 
 class CsiAllocatable(_Part, frozen=True):
@@ -30,7 +29,7 @@ class CsiAllocatable(_Part, frozen=True):
 
 
 class NodeAllocatable(_Part, frozen=True):
-    """Nodes that say how many volumes they take."""
+    """Volume limits of nodes."""
 
     node_allocatable: dict[str, str] = {}
     csi_node_allocatable: dict[str, CsiAllocatable] = {}
@@ -38,14 +37,14 @@ class NodeAllocatable(_Part, frozen=True):
 
 
 class NodeLabels(_Part, frozen=True):
-    """A label of which nodes take the values in turn."""
+    """A label with values assigned to the nodes round-robin."""
 
     label_key: str
     label_values: tuple[str, ...] = ()
 
 
 class UniqueNodeLabel(_Part, frozen=True):
-    """A label with another value for each node."""
+    """A label with a unique value for each node."""
 
     label_key: str
 
@@ -73,12 +72,12 @@ class CreateNamespaces(_Counted, frozen=True, kw_only=True, tag="createNamespace
 
 class CreatePods(_Counted, frozen=True, tag="createPods"):
     namespace: str = ""
-    """Empty for one of its own."""
+    """Empty: a namespace for this step."""
     pod_template_path: str = ""
     collect_metrics: bool = False
     skip_wait_to_completion: bool = False
     steady_state: bool = False
-    """Delete each pod that was scheduled and create another, for ``duration``."""
+    """Replace each scheduled pod by a new one, for ``duration``."""
     duration: str = ""
     duration_param: str = ""
     persistent_volume_template_path: str = ""
@@ -99,7 +98,7 @@ class UpdateAny(_Counted, frozen=True, kw_only=True, tag="updateAny"):
     template_path: str
     namespace: str = ""
     update_per_second: int = 0
-    """0 for as fast as it goes."""
+    """0: no limit."""
     subresources: tuple[str, ...] = ()
 
 
@@ -108,11 +107,11 @@ class DeletePods(Operation, frozen=True, tag="deletePods"):
     label_selector: dict[str, str] = {}
     skip_wait_to_completion: bool = False
     delete_pods_per_second: int = 0
-    """0 for all at once."""
+    """0: no limit."""
 
 
 class Churn(Operation, frozen=True, tag="churn"):
-    """Objects that come, or come and go, for as long as the workload lasts."""
+    """Creates objects, or creates and deletes them, until the workload ends."""
 
     mode: Literal["create", "recreate"]
     template_paths: tuple[str, ...]
@@ -165,13 +164,13 @@ class WorkloadSize(_Part, frozen=True):
     labels: tuple[str, ...] = ()
     params: dict[str, Any] = {}
     threshold: float | dict[str, float] | None = None
-    """Pods a second that Kubernetes' CI expects of kube-scheduler."""
+    """Pods per second that Kubernetes' CI requires of kube-scheduler."""
     feature_gates: dict[str, bool] = {}
-    """Of kube-scheduler; nothing here depends on them."""
+    """Feature gates of kube-scheduler; ignored."""
 
 
 class Case(_Part, frozen=True):
-    """Steps, and the sizes in which they are run."""
+    """Steps, and the sizes to run them in."""
 
     name: str
     workload_template: tuple[AnyOperation, ...]
@@ -181,7 +180,7 @@ class Case(_Part, frozen=True):
 
 
 class Workload(msgspec.Struct, frozen=True):
-    """A case in one size, and where its templates are."""
+    """A case in one size, and the folder of its templates."""
 
     case: Case
     size: WorkloadSize
@@ -194,11 +193,11 @@ class Workload(msgspec.Struct, frozen=True):
         return f"{self.case.name}/{self.size.name}"
 
     def param(self, reference: str) -> Any:
-        """What ``$name`` stands for. Raises :class:`WorkloadError`."""
+        """The value of a parameter ``$name``. Raises :class:`WorkloadError`."""
         try:
             return self.size.params[reference.removeprefix("$")]
         except KeyError:
-            raise WorkloadError(f"{self.name}: no parameter {reference}") from None
+            raise WorkloadError(f"{self.name}: unknown parameter {reference}") from None
 
     def count(self, operation: _Counted, default: int = 0) -> int:
         if operation.count_param:
@@ -206,7 +205,7 @@ class Workload(msgspec.Struct, frozen=True):
         return operation.count or default
 
     def duration_s(self, operation: CreatePods | Sleep) -> float:
-        """Raises :class:`WorkloadError` for what is no duration like ``1m`` or ``500ms``."""
+        """The duration, such as ``1m`` or ``500ms``, in seconds. Raises :class:`WorkloadError`."""
         reference = operation.duration_param
         text = str(self.param(reference)) if reference else operation.duration
         number = text.rstrip("hms")
@@ -214,11 +213,11 @@ class Workload(msgspec.Struct, frozen=True):
         try:
             return float(number) * self._UNITS_S[unit]
         except (KeyError, ValueError):
-            raise WorkloadError(f"{self.name}: {text!r} is no duration") from None
+            raise WorkloadError(f"{self.name}: {text!r} is not a duration") from None
 
 
 def load(path: Path) -> list[Workload]:
-    """All workloads of a file, in its order. Raises :class:`WorkloadError`."""
+    """All workloads of a file, in order. Raises :class:`WorkloadError`."""
     try:
         cases = msgspec.convert(yaml.safe_load(path.read_text()), list[Case])
     except (OSError, yaml.YAMLError, msgspec.ValidationError) as error:
@@ -227,8 +226,9 @@ def load(path: Path) -> list[Workload]:
 
 
 def find(workloads: list[Workload], name: str) -> Workload:
-    """The workload of a name: ``Case/Size``, a case (its first size that is measured in
-    Kubernetes' CI, or else its first), or a size that only one case has.
+    """The workload with this name: ``Case/Size``, a case, or a size that only one case has.
+
+    For a case, its first size that Kubernetes' CI measures is preferred.
 
     Raises :class:`WorkloadError`.
     """
@@ -242,4 +242,4 @@ def find(workloads: list[Workload], name: str) -> Workload:
     if len(of_size) == 1:
         return of_size[0]
     known = ", ".join(workload.name for workload in of_size or workloads)
-    raise WorkloadError(f"no workload {name!r}; there are: {known}")
+    raise WorkloadError(f"unknown workload {name!r}; available: {known}")

@@ -1,4 +1,4 @@
-"""One workload from beginning to end: server, scheduler, steps, report."""
+"""Runs one workload: API server, scheduler, steps, report."""
 
 from __future__ import annotations
 
@@ -19,38 +19,37 @@ from benchmarks.api import Api
 from benchmarks.measurement import Measurements, Report
 from benchmarks.operations import Executor
 from benchmarks.operations import Report as Progress
-from benchmarks.pods import Pods
+from benchmarks.pods import PodTracker
 from benchmarks.processes import MeasuredProcess, SchedulerOptions
 from benchmarks.workload_files import Workload
 
-PATIENCE_S = 1800.0
-"""A workload that takes longer than this will not end."""
+_TIMEOUT_S = 1800.0
 _PROGRESS_S = 2.0
 
 
-class Setting(msgspec.Struct, frozen=True):
-    """Where and how a workload is run."""
+class RunOptions(msgspec.Struct, frozen=True):
+    """Cluster and scheduler of a workload."""
 
     kubeconfig: Path | None = None
-    """None for an embedded cluster."""
+    """None: an embedded cluster."""
     faults: str = ""
-    """What goes wrong in the embedded cluster, as ``asched apiserver`` takes it."""
+    """Faults of the embedded cluster, as in ``asched apiserver --faults``."""
     tls: bool = False
-    """Have the embedded cluster speak HTTPS."""
+    """Use HTTPS in the embedded cluster."""
     backlog: bool = False
-    """Make all measured pods before the scheduler may go on, and measure how they drain."""
+    """Create all measured pods before scheduling begins."""
     scheduler: SchedulerOptions = SchedulerOptions()
 
 
-class Stage(NamedTuple):
-    """A cluster without a scheduler, followed by a watch."""
+class BenchmarkCluster(NamedTuple):
+    """A cluster without a scheduler, and a watch of its pods."""
 
     folder: Path
     kubeconfig: Path
     api: Api
-    pods: Pods
+    pods: PodTracker
     tasks: TaskGroup
-    """For what goes on beside; cancelled at the end."""
+    """For background tasks; cancelled at the end."""
 
     @property
     def journal(self) -> Path:
@@ -58,73 +57,76 @@ class Stage(NamedTuple):
 
     @asynccontextmanager
     async def scheduler(
-        self, setting: Setting, progress: Progress
+        self, options: RunOptions, progress: Progress
     ) -> AsyncIterator[MeasuredProcess]:
-        """A scheduler at work. It ends with the block."""
-        options = setting.scheduler
+        """Run a scheduler in this block."""
         async with processes.scheduler(
-            self.folder, self.kubeconfig, self.journal, options
+            self.folder, self.kubeconfig, self.journal, options.scheduler
         ) as process:
-            attending = anyio.CancelScope()
-            self.tasks.start_soon(_attend, process, self.pods, progress, attending)
+            monitoring = anyio.CancelScope()
+            self.tasks.start_soon(_monitor, process, self.pods, progress, monitoring)
             yield process
-            attending.cancel()
+            monitoring.cancel()
 
 
 @asynccontextmanager
-async def stage(setting: Setting) -> AsyncIterator[Stage]:
-    """A cluster in a folder of its own."""
+async def benchmark_cluster(options: RunOptions) -> AsyncIterator[BenchmarkCluster]:
+    """Create a cluster with a temporary folder."""
     with tempfile.TemporaryDirectory(prefix="asched-benchmark-") as folder_name:
         folder = Path(folder_name)
         async with (
-            _server(folder, setting) as config,
+            _server(folder, options) as config,
             connect(config, None) as client,
             anyio.create_task_group() as tasks,
         ):
-            pods = Pods(time.monotonic)
+            pods = PodTracker(time.monotonic)
             tasks.start_soon(pods.watch, client)
             await pods.synced.wait()
-            yield Stage(folder, config, Api(client), pods, tasks)
+            yield BenchmarkCluster(folder, config, Api(client), pods, tasks)
             tasks.cancel_scope.cancel()
 
 
-async def run(workload: Workload, setting: Setting, progress: Progress) -> Report:
-    """Run it from beginning to end.
+async def run(workload: Workload, options: RunOptions, progress: Progress) -> Report:
+    """Run a workload; returns its report.
 
-    Raises WorkloadError, ApiError, NoAnswerError, ProcessEndedError, and TimeoutError for one that
-    does not end.
+    Raises WorkloadError, ApiError, NoResponseError, ProcessEndedError, TimeoutError.
     """
-    async with stage(setting) as at:
-        async with at.scheduler(setting, progress) as scheduler, anyio.create_task_group() as tasks:
+    async with benchmark_cluster(options) as at:
+        async with at.scheduler(options, progress) as scheduler, anyio.create_task_group() as tasks:
             measurements = Measurements(at.pods, scheduler, time.monotonic)
             executor = Executor(
-                workload, at.api, at.pods, tasks, measurements.measuring, progress,
-                scheduler if setting.backlog else None,
-            )  # fmt: skip
-            with anyio.fail_after(PATIENCE_S):
+                workload=workload,
+                api=at.api,
+                pods=at.pods,
+                tasks=tasks,
+                measuring=measurements.measuring,
+                report=progress,
+                backlog=scheduler if options.backlog else None,
+            )
+            with anyio.fail_after(_TIMEOUT_S):
                 await executor.run()
-            report = report_of(workload.name, measurements, scheduler, at.pods)
+            report = build_report(workload.name, measurements, scheduler, at.pods)
             report.params = workload.size.params
             report.threshold_pods_per_s = workload.size.threshold
-            # Whatever goes on beside the steps must not meet a scheduler that is stopping.
+            # Background steps end before the scheduler.
             tasks.cancel_scope.cancel()
-        await journal_times.complete(report, at.journal)
+        await journal_times.add_journal_figures(report, at.journal)
         return report
 
 
 @asynccontextmanager
-async def _server(folder: Path, setting: Setting) -> AsyncIterator[Path]:
-    if setting.kubeconfig is not None:
-        yield setting.kubeconfig
+async def _server(folder: Path, options: RunOptions) -> AsyncIterator[Path]:
+    if options.kubeconfig is not None:
+        yield options.kubeconfig
         return
-    async with processes.api_server(folder, setting.faults, tls=setting.tls) as embedded:
+    async with processes.api_server(folder, options.faults, tls=options.tls) as embedded:
         yield embedded
 
 
-async def _attend(
-    scheduler: MeasuredProcess, pods: Pods, progress: Progress, until: anyio.CancelScope
+async def _monitor(
+    scheduler: MeasuredProcess, pods: PodTracker, progress: Progress, until: anyio.CancelScope
 ) -> None:
-    """Say how far it has come; raise where the scheduler ended."""
+    """Report progress. Raises ProcessEndedError if the scheduler ends."""
     before = pods.bound
     with until:
         while True:
@@ -135,10 +137,10 @@ async def _attend(
                 before = pods.bound
 
 
-def report_of(
-    name: str, measurements: Measurements, scheduler: MeasuredProcess, pods: Pods
+def build_report(
+    name: str, measurements: Measurements, scheduler: MeasuredProcess, pods: PodTracker
 ) -> Report:
-    """What is known while the scheduler still runs; its journal says the rest."""
+    """The report without the figures from the journal."""
     cpu_ms = scheduler.cpu_s() * 1000
     return Report(
         workload=name,

@@ -106,7 +106,8 @@ def test_timeline_contains_observed_decided_and_bound_times() -> None:
     assert (copy.observed_ns, copy.decided_ns, copy.bound_ns) == (250, 420, 0)
 
 
-# -- the engine alone -------------------------------------------------------------------------------
+# -- the engine alone
+# -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", KINDS.values(), ids=list(KINDS))
@@ -137,7 +138,8 @@ def test_run_fails_if_pods_never_fit() -> None:
         Run(Workload(KINDS["anti-affinity"], 5, 9)).measure()
 
 
-# -- the page ---------------------------------------------------------------------------------------
+# -- the page
+# ---------------------------------------------------------------------------------------
 
 
 def test_page_is_filled_between_marks() -> None:

@@ -21,7 +21,7 @@ from benchmarks.kinds import HOSTNAME, Json
 from benchmarks.operations import Executor
 from benchmarks.pods import PodTracker
 from benchmarks.workload_files import Workload, WorkloadError
-from tests.daemon.world import PATIENCE_S, World, world
+from tests.daemon.world import TIMEOUT_S, World, world
 
 TEMPLATES = {
     "pod.yaml": """
@@ -153,7 +153,7 @@ class Bench:
             await pods.synced.wait()
             api, measuring = Api(client), self.measured.measuring
             executor = Executor(workload, api, pods, tasks, measuring, backlog=backlog)
-            with anyio.fail_after(PATIENCE_S):
+            with anyio.fail_after(TIMEOUT_S):
                 await executor.run()
             tasks.cancel_scope.cancel()
 
@@ -307,7 +307,7 @@ async def test_churn_recreates_objects(bench: Bench) -> None:
     churn = w.Churn(mode="recreate", number=1, template_paths=paths, interval_milliseconds=10)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(bench.run, NODES, churn, w.Sleep(duration="600s"))
-        with anyio.fail_after(PATIENCE_S):
+        with anyio.fail_after(TIMEOUT_S):
             while any(bench.changes.count((kind, "DELETED")) < 2 for kind in ("services", "nodes")):
                 await anyio.lowlevel.checkpoint()
         tasks.cancel_scope.cancel()
@@ -321,7 +321,7 @@ async def test_churn_in_create_mode_stops_at_its_number(bench: Bench) -> None:
     )
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(bench.run, NODES, churn, w.Sleep(duration="600s"))
-        with anyio.fail_after(PATIENCE_S):
+        with anyio.fail_after(TIMEOUT_S):
             while len(bench.objects("services", "namespace-1")) < 4:
                 await anyio.lowlevel.checkpoint()
         # Long enough for a hundred more.
@@ -334,7 +334,7 @@ async def test_steady_state_replaces_scheduled_pods(bench: Bench) -> None:
     steady = w.CreatePods(count=3, namespace="s", steady_state=True, duration="600s")
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(bench.run, NODES, steady)
-        with anyio.fail_after(PATIENCE_S):
+        with anyio.fail_after(TIMEOUT_S):
             while len(bench.placed) <= 3:
                 await anyio.lowlevel.checkpoint()
         assert len(bench.objects("pods", "s")) <= 4

@@ -1,7 +1,7 @@
-"""What an API server would send about the objects of a workload: JSON, defaults filled in.
+"""Objects of a workload as JSON that an API server would send, with defaults applied.
 
-The embedded cluster makes one object of each kind; its copies are made by putting in names. So a
-measurement of the engine gets just the bytes that a watch would bring, without a server.
+The embedded cluster creates one object of each kind, and text replacement makes the copies. So a
+measurement of the engine reads the same bytes as from a watch, without a server.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from typing import NamedTuple
 import msgspec
 
 from asched.apiserver.cluster import EmbeddedCluster
-from asched.framework.interface import Victim
+from asched.framework.cluster import Victim
 from benchmarks.kinds import HOSTNAME, NAMED_NODE, ZONE, Json, Kind, PodKind
 
 _NAME, _UID, _NODE, _MESSAGE = "@name@", "@uid@", "@node@", "@message@"
 _NAMESPACE, _MEMORY = "@namespace@", "@memory@"
 
 
-class PodText:
-    """The pods of one template, in every state that a scheduler sees them in."""
+class PodJson:
+    """Pods of one template: pending, bound and rejected."""
 
     def __init__(self, kind: PodKind) -> None:
         self.namespace = kind.namespace
@@ -31,10 +31,10 @@ class PodText:
         obj["status"]["conditions"] = [_condition("True")]
         self._bound = _text(obj)
         del obj["spec"]["nodeName"]
-        refused = {**_condition("False"), "reason": "Unschedulable", "message": _MESSAGE}
-        obj["status"]["conditions"] = [refused]
+        rejected = {**_condition("False"), "reason": "Unschedulable", "message": _MESSAGE}
+        obj["status"]["conditions"] = [rejected]
         obj["status"]["nominatedNodeName"] = _NODE
-        self._refused = _text(obj)
+        self._rejected = _text(obj)
 
     def pending(self, pod: Pod) -> bytes:
         return self._of(self._pending, pod).encode()
@@ -42,8 +42,8 @@ class PodText:
     def bound(self, pod: Pod, node: str) -> bytes:
         return self._of(self._bound, pod).replace(_NODE, node).encode()
 
-    def refused(self, pod: Pod, message: str, nominated_node: str) -> bytes:
-        text = self._of(self._refused, pod).replace(_NODE, nominated_node)
+    def rejected(self, pod: Pod, message: str, nominated_node: str) -> bytes:
+        text = self._of(self._rejected, pod).replace(_NODE, nominated_node)
         return text.replace(_MESSAGE, json.dumps(message)[1:-1]).encode()
 
     def _of(self, text: str, pod: Pod) -> str:
@@ -55,11 +55,11 @@ class PodText:
 class Pod(NamedTuple):
     """A pod of the workload."""
 
-    text: PodText
+    text: PodJson
     ref: Victim
     """Its key and uid."""
     shape: int = 0
-    """Pods of the same template and number are copies of one another."""
+    """Pods with the same template and number differ only in name and uid."""
 
     @property
     def pending(self) -> bytes:
@@ -69,8 +69,8 @@ class Pod(NamedTuple):
 def pods(
     kind: PodKind, count: int, *, prefix: str, namespaces: tuple[str, ...] = (), shapes: int = 1
 ) -> Iterator[Pod]:
-    """``count`` pods of ``shapes`` different sizes, in ``namespaces`` in turn."""
-    text, places = PodText(kind), namespaces or (kind.namespace,)
+    """``count`` pods of ``shapes`` different sizes, in ``namespaces`` round-robin."""
+    text, places = PodJson(kind), namespaces or (kind.namespace,)
     for number in range(count):
         name = f"{prefix}-{number:06d}"
         key = f"{places[number % len(places)]}/{name}"
@@ -78,24 +78,24 @@ def pods(
 
 
 def nodes(kind: Kind, count: int) -> Iterator[bytes]:
-    """``count`` nodes of 4 cores, and the named one where the workload has it."""
+    """``count`` nodes with 4 cores, after :data:`NAMED_NODE` if the workload uses it."""
     cluster = EmbeddedCluster()
     if kind.named_node:
         yield _text(cluster.create("nodes", _node(NAMED_NODE, "90000", ""))).encode()
     zones = kind.zones or ("",)
     texts = []
     for zone in zones:
-        like = f"like-{zone or 'none'}"
-        created = cluster.create("nodes", _node(like, "110", zone))
+        placeholder = f"placeholder-{zone or 'none'}"
+        created = cluster.create("nodes", _node(placeholder, "110", zone))
         created["metadata"]["uid"] = _UID
-        texts.append(_text(created).replace(like, _NAME))
+        texts.append(_text(created).replace(placeholder, _NAME))
     for number in range(count):
         name = f"scheduler-perf-{number:05d}"
         yield texts[number % len(texts)].replace(_NAME, name).replace(_UID, f"u-{name}").encode()
 
 
-def others(kind: Kind) -> Iterator[tuple[str, bytes]]:
-    """Namespaces and services: the plural of the resource, and the object."""
+def other_objects(kind: Kind) -> Iterator[tuple[str, bytes]]:
+    """Namespaces and services, each with the plural of its resource."""
     cluster = EmbeddedCluster()
     for name, labels in kind.namespaces.items():
         created = cluster.create("namespaces", {"metadata": {"name": name, "labels": labels}})
@@ -104,9 +104,9 @@ def others(kind: Kind) -> Iterator[tuple[str, bytes]]:
         yield "services", _text(cluster.create("services", kind.service)).encode()
 
 
-def _node(name: str, most_pods: str, zone: str) -> Json:
+def _node(name: str, max_pods: str, zone: str) -> Json:
     labels = {HOSTNAME: name, **({ZONE: zone} if zone else {})}
-    capacity = {"pods": most_pods, "cpu": "4", "memory": "32Gi"}
+    capacity = {"pods": max_pods, "cpu": "4", "memory": "32Gi"}
     ready = {"type": "Ready", "status": "True"}
     return {
         "metadata": {"name": name, "labels": labels},
@@ -119,14 +119,14 @@ def _condition(status: str) -> Json:
 
 
 def _as_stored(kind: PodKind) -> Json:
-    """A pod of the template as the API server keeps it, with places for what differs."""
+    """A pod of the template as the API server stores it, with placeholders."""
     cluster = EmbeddedCluster()
     if kind.namespace != "default":
         cluster.create("namespaces", {"metadata": {"name": kind.namespace}})
     spec = dict(kind.spec)
     priority = spec.pop("priority", None)
     if priority is not None:
-        # An API server takes a priority by the name of its class only.
+        # An API server accepts a priority only through a PriorityClass.
         cluster.create("priorityclasses", {"metadata": {"name": "given"}, "value": priority})
         spec["priorityClassName"] = "given"
     obj = {"metadata": {"name": "pod", "labels": kind.labels}, "spec": spec}
