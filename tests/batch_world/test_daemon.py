@@ -52,7 +52,7 @@ from tests.batch_world.jobs import (
     status,
     unschedulable,
 )
-from tests.daemon.world import OWN, PATIENCE_S, World, world
+from tests.daemon.world import OWN, TIMEOUT_S, World, world
 
 
 async def test_gangs_are_complete_and_oversized_gang_is_reported(tmp_path: Path) -> None:
@@ -175,7 +175,7 @@ async def test_session_evicts_for_higher_priority(tmp_path: Path) -> None:
 
 async def quiet(daemon: Daemon) -> None:
     """Waits until no session is due."""
-    with anyio.fail_after(PATIENCE_S):
+    with anyio.fail_after(TIMEOUT_S):
         while any(profile.changed for profile in daemon.cluster.sessions):
             await anyio.lowlevel.checkpoint()
 
@@ -225,7 +225,7 @@ async def test_session_uses_the_recorded_time(
         add_gang(w, "idle", 1, "1")
         async with w.daemon(config) as daemon:
             # Its writes must be observed; otherwise the next daemon's lists contain changes.
-            with anyio.fail_after(PATIENCE_S):
+            with anyio.fail_after(TIMEOUT_S):
                 while not says_so_itself(daemon):
                     await anyio.lowlevel.checkpoint()
             await quiet(daemon)
@@ -237,7 +237,7 @@ async def test_session_uses_the_recorded_time(
                 configuration, PluginRegistry.discover(), client, store, machine=machine
             ) as daemon,
         ):
-            with anyio.fail_after(PATIENCE_S):
+            with anyio.fail_after(TIMEOUT_S):
                 while len(Witness.held_ns) == before:
                     await anyio.lowlevel.checkpoint()
         records = await recorded(w)

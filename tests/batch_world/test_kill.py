@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tests.batch_world.jobs import add_gang, bound, check_replay, prepare, status
 from tests.daemon.processes import NO_HEALTH, commands, running
-from tests.daemon.test_kill import Assassin
+from tests.daemon.test_kill import ProcessKiller
 from tests.daemon.world import world
 
 KILLS, GANGS, SIZE = 6, 8, 5
@@ -21,15 +21,15 @@ async def test_kill_9_during_sessions(tmp_path: Path) -> None:
         prepare(w)
         for number in range(GANGS):
             add_gang(w, f"job{number}", SIZE, "2")
-        assassin = Assassin(w)
+        assassin = ProcessKiller(w)
         config = tmp_path / "config.yaml"
         config.write_text(CONFIG)
         arguments = ["--kubeconfig", w.kubeconfig, "--journal", w.journal, "--config", config]
         for _ in range(KILLS):
             async with running(made, "run", *map(str, arguments)) as command:
-                assassin.aim(command, chance.randint(5, 40))
+                assassin.arm(command, chance.randint(5, 40))
                 assert await made.ended(command) == -signal.SIGKILL, command.output
-            assert w.placements.breaches == []
+            assert w.placements.violations == []
         async with w.daemon(CONFIG):
             names = [f"job{number}" for number in range(GANGS)]
             await w.until(lambda: all(bound(w, name) == SIZE for name in names))

@@ -1,4 +1,4 @@
-"""``asched`` in processes of its own, from inside a test."""
+"""Runs ``asched`` processes in tests."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 import anyio
 from anyio.streams.buffered import BufferedByteReceiveStream
 
-from tests.daemon.world import OWN, PATIENCE_S
+from tests.daemon.world import OWN, TIMEOUT_S
 
 ROOT = Path(__file__).resolve().parents[2]
 NO_HEALTH = OWN + "health: {address: ''}\nlog: {format: json}\n"
@@ -26,7 +26,7 @@ class Command:
     def __init__(self, pid: int, output: Path) -> None:
         self.pid = pid
         self.status: int | None = None
-        """The exit status once :meth:`Commands.ended` has seen it; minus the signal if killed."""
+        """The exit status after :meth:`Commands.ended`; minus the signal number if killed."""
         self._output = output
 
     def send(self, number: signal.Signals) -> None:
@@ -34,7 +34,7 @@ class Command:
 
     @property
     def output(self) -> str:
-        """What it wrote to stdout and stderr so far."""
+        """Output to stdout and stderr so far."""
         return self._output.read_text() if self._output.exists() else ""
 
     @property
@@ -43,54 +43,54 @@ class Command:
 
 
 class Commands:
-    """Starts commands, one at a time. Made by :func:`commands`."""
+    """Starts commands one at a time; created by :func:`commands`."""
 
     def __init__(self, process: anyio.abc.Process, folder: Path) -> None:
         assert process.stdin is not None
         assert process.stdout is not None
         self._requests = process.stdin
-        self._answers = BufferedByteReceiveStream(process.stdout)
+        self._responses = BufferedByteReceiveStream(process.stdout)
         self._folder = folder
         self._started = 0
 
-    async def _answer(self) -> str:
-        with anyio.fail_after(PATIENCE_S):
-            return (await self._answers.receive_until(b"\n", _LINE_LIMIT)).decode()
+    async def _response(self) -> str:
+        with anyio.fail_after(TIMEOUT_S):
+            return (await self._responses.receive_until(b"\n", _LINE_LIMIT)).decode()
 
     async def ready(self) -> None:
-        assert await self._answer() == "ready"
+        assert await self._response() == "ready"
 
     async def start(self, *arguments: str) -> Command:
         self._started += 1
         output = self._folder / f"output-{self._started}"
         await self._requests.send(json.dumps([str(output), *arguments]).encode() + b"\n")
-        return Command(int(await self._answer()), output)
+        return Command(int(await self._response()), output)
 
     async def ended(self, command: Command) -> int:
-        """Wait for the command's end; its exit status."""
+        """Wait for the end of the command; returns its exit status."""
         if command.status is None:
-            command.status = int(await self._answer())
+            command.status = int(await self._response())
         return command.status
 
 
 @asynccontextmanager
 async def commands(folder: Path) -> AsyncIterator[Commands]:
-    """Commands run as children of one process that lives as long as the block."""
+    """Run commands as children of one process, which ends with the block."""
     program = [sys.executable, "-m", "tests.daemon.forked_commands"]
     async with await anyio.open_process(program, cwd=ROOT, stderr=None) as process:
-        made = Commands(process, folder)
-        await made.ready()
-        yield made
+        created = Commands(process, folder)
+        await created.ready()
+        yield created
 
 
 @asynccontextmanager
-async def running(made: Commands, *arguments: str) -> AsyncIterator[Command]:
-    """A command that is killed at the end of the block if it still runs."""
-    command = await made.start(*arguments)
+async def running(runner: Commands, *arguments: str) -> AsyncIterator[Command]:
+    """Run a command in this block; it is killed at the end if it still runs."""
+    command = await runner.start(*arguments)
     try:
         yield command
     finally:
         if command.status is None:
             command.send(signal.SIGKILL)
             with anyio.CancelScope(shield=True):
-                await made.ended(command)
+                await runner.ended(command)

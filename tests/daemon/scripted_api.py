@@ -1,4 +1,4 @@
-"""An API server that answers a binder as told, on a clock that is driven by hand."""
+"""A scripted API server for the binding, with a manual clock."""
 
 from __future__ import annotations
 
@@ -30,31 +30,31 @@ POD = PodInfo(Pod(metadata=ObjectMeta(name="p", namespace="d", uid="pod-p")))
 Answer = Callable[[], HttpResponse]
 
 
-class NodeThatStays:
-    """A transport that answers as told."""
+class ScriptedApi:
+    """A transport with scripted answers. Its node exists."""
 
-    stays = True
+    node_exists = True
 
     def __init__(
         self, *answers: Answer, reads: Answer | None = None, writes: Answer | None = None
     ) -> None:
-        """``reads`` and ``writes`` are the answers to all of those that come after the ``answers``."""
+        """``reads`` and ``writes`` answer all GET and other requests after the ``answers``."""
         self.nodes = {"n"}
         self.clock = ManualClock()
-        self.asked: list[str] = []
-        self.asked_at_s: list[float] = []
-        self.pauses = StoppableSleep(self.clock)
+        self.requests: list[str] = []
+        self.requested_at_s: list[float] = []
+        self.sleep = StoppableSleep(self.clock)
         self._answers = [*answers]
         self._reads = reads
         self._writes = writes
 
     async def exchange(self, credentials: Credentials, request: ApiRequest) -> HttpResponse:
-        if not self.stays:
+        if not self.node_exists:
             self.nodes.clear()
-        self.asked.append(request.method)
-        self.asked_at_s.append(self.clock.monotonic_s())
-        later = self._reads if request.method == "GET" else self._writes
-        answer = later if later is not None and not self._answers else self._answers.pop(0)
+        self.requests.append(request.method)
+        self.requested_at_s.append(self.clock.monotonic_s())
+        default = self._reads if request.method == "GET" else self._writes
+        answer = default if default is not None and not self._answers else self._answers.pop(0)
         return answer()
 
     async def exchange_pipelined(
@@ -63,7 +63,7 @@ class NodeThatStays:
         return await exchange_sequentially(self, credentials, requests)
 
     async def open(self, credentials: Credentials, request: ApiRequest) -> StreamingResponse:
-        raise NotImplementedError("nothing is watched")
+        raise NotImplementedError("no watches")
 
     def client(self) -> ApiClient:
         credentials = Credentials("http://127.0.0.1")
@@ -81,19 +81,17 @@ class NodeThatStays:
         waiting: Callable[[int], None] = lambda change: None,
     ) -> BindReconciler:
         client = self.client()
-        io = BindingIO(
-            PodWriter(client), VolumeWriter(client), self.pauses, self.clock,
-            self.nodes.__contains__,
-        )  # fmt: skip
+        pods, volumes = PodWriter(client), VolumeWriter(client)
+        io = BindingIO(pods, volumes, self.sleep, self.clock, self.nodes.__contains__)
         return BindReconciler(
             io, Backoff(RetryPolicy(), client.random), possibly_sent_at_s, waiting
         )
 
 
-class NodeThatGoes(NodeThatStays):
-    """At the first request the node goes."""
+class ScriptedApiWithoutNode(ScriptedApi):
+    """Its node is deleted before the first request."""
 
-    stays = False
+    node_exists = False
 
 
 def status(code: int, message: str = "") -> Answer:
@@ -106,5 +104,5 @@ def pod_on(node: str) -> Answer:
     return lambda: HttpResponse(200, body, None, reusable=True)
 
 
-def silence() -> HttpResponse:
+def no_response() -> HttpResponse:
     raise NoResponseError("connection reset by peer", sent=True)

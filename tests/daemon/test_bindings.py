@@ -1,5 +1,5 @@
-"""Bindings that begin when the scheduler stops already, or when their pod is gone already; what counts
-as load."""
+"""Bindings that start during shutdown or after the deletion of their pod, and the load of
+effects."""
 
 from __future__ import annotations
 
@@ -43,26 +43,26 @@ from tests.state.objects import a_node, a_pod
 from tests.state.profiles import loader, profile_of
 
 
-class Slow(PreBindPlugin):
-    """Takes until it is let go."""
+class BlockingPreBind(PreBindPlugin):
+    """Blocks until released."""
 
-    name: ClassVar[str] = "Slow"
+    name: ClassVar[str] = "BlockingPreBind"
     api_version: ClassVar[int] = 1
-    asked: ClassVar[list[str]] = []
+    calls: ClassVar[list[str]] = []
     may_end: ClassVar[anyio.Event]
 
     async def pre_bind(self, client: BindingClient, pod: PodInfo, node_name: str) -> Status:
-        self.asked.append(pod.name)
+        self.calls.append(pod.name)
         await self.may_end.wait()
         return SUCCESS
 
 
-class First(PostBindPlugin):
-    """Takes until it is let go, and notes what it was told."""
+class FirstPostBind(PostBindPlugin):
+    """Blocks until released, and records its calls."""
 
-    name: ClassVar[str] = "First"
+    name: ClassVar[str] = "FirstPostBind"
     api_version: ClassVar[int] = 1
-    told: ClassVar[list[str]] = []
+    calls: ClassVar[list[str]] = []
     left_s: ClassVar[list[float]] = []
     may_end: ClassVar[anyio.Event]
 
@@ -70,20 +70,20 @@ class First(PostBindPlugin):
         self.left_s.append(client.context.remaining_s)
         try:
             await self.may_end.wait()
-            First.told.append(f"{self.name} of {pod.name}")
+            FirstPostBind.calls.append(f"{self.name} of {pod.name}")
         finally:
             self.left_s.append(client.context.remaining_s)
 
 
-class Second(First):
-    name: ClassVar[str] = "Second"
+class SecondPostBind(FirstPostBind):
+    name: ClassVar[str] = "SecondPostBind"
     api_version: ClassVar[int] = 1
 
 
-class Impatient(First):
-    """Waits as long as it may, by its client."""
+class WaitingPostBind(FirstPostBind):
+    """Waits through its client until the client ends the wait."""
 
-    name: ClassVar[str] = "Impatient"
+    name: ClassVar[str] = "WaitingPostBind"
     api_version: ClassVar[int] = 1
 
     async def post_bind(self, client: BindingClient, pod: PodInfo, node_name: str) -> None:
@@ -94,26 +94,26 @@ class Impatient(First):
 
 
 @pytest.fixture(autouse=True)
-async def nothing_happened() -> None:
-    for noted in (Slow.asked, First.told, First.left_s):
-        noted.clear()
-    Slow.may_end, First.may_end = anyio.Event(), anyio.Event()
+async def reset_plugins() -> None:
+    for calls in (BlockingPreBind.calls, FirstPostBind.calls, FirstPostBind.left_s):
+        calls.clear()
+    BlockingPreBind.may_end, FirstPostBind.may_end = anyio.Event(), anyio.Event()
 
 
-class Gate:
-    """An API server that does what it is asked for, once it is open."""
+class GatedApi:
+    """An API server that answers every request while it is open."""
 
     def __init__(self) -> None:
-        self.open_now = anyio.Event()
-        self.open_now.set()
-        self.asked: list[str] = []
+        self.is_open = anyio.Event()
+        self.is_open.set()
+        self.requests: list[str] = []
 
-    def shut(self) -> None:
-        self.open_now = anyio.Event()
+    def close(self) -> None:
+        self.is_open = anyio.Event()
 
     async def exchange(self, credentials: Credentials, request: ApiRequest) -> HttpResponse:
-        self.asked.append(f"{request.method} {request.path.removeprefix('/api/v1/namespaces/')}")
-        await self.open_now.wait()
+        self.requests.append(f"{request.method} {request.path.removeprefix('/api/v1/namespaces/')}")
+        await self.is_open.wait()
         return HttpResponse(200, b"{}", None, reusable=True)
 
     async def exchange_pipelined(
@@ -122,27 +122,27 @@ class Gate:
         return await exchange_sequentially(self, credentials, requests)
 
     async def open(self, credentials: Credentials, request: ApiRequest) -> StreamingResponse:
-        raise NotImplementedError("nothing is watched")
+        raise NotImplementedError("no watches")
 
 
-class Office:
-    """Decisions, and who carries them out."""
+class DispatcherFixture:
+    """Decisions, and the dispatcher of their effects."""
 
     def __init__(
-        self, scheduling: Scheduling, effects: EffectDispatcher, gate: Gate, inbox: Inbox
+        self, scheduling: Scheduling, effects: EffectDispatcher, api: GatedApi, inbox: Inbox
     ) -> None:
         self.scheduling = scheduling
         self.effects = effects
-        self.gate = gate
+        self.api = api
         self._inbox = inbox
 
     def decide(self) -> None:
-        """Decide about all pods; what was decided is durable."""
+        """Decide for all pods, and dispatch the decisions as durable."""
         for decision in self.scheduling.decide():
             self.effects.dispatch(decision)
 
     def outcomes(self) -> list[Outcome | Reconfiguration]:
-        """What came of it."""
+        """The outcomes so far."""
         found = []
         while (outcome := self._inbox.next_outcome()) is not None:
             found.append(outcome)
@@ -150,17 +150,17 @@ class Office:
 
 
 @asynccontextmanager
-async def office(
+async def dispatcher(
     *plugins: type[Plugin], binds: Callable[[], None] | None = None
-) -> AsyncIterator[Office]:
-    """With one node. ``binds`` is called where an extender is asked to bind, if there is to be one."""
-    gate, inbox, clock, random = Gate(), Inbox(), ManualClock(), Random(1)
+) -> AsyncIterator[DispatcherFixture]:
+    """A dispatcher with one node. With ``binds``, an extender binds, which calls it."""
+    api, inbox, clock, random = GatedApi(), Inbox(), ManualClock(), Random(1)
     scheduling = Scheduling(NodeResourcesFit, *plugins)
     credentials = Credentials("http://127.0.0.1")
     renewing = RenewingCredentials(FixedCredentials(credentials), credentials, clock)
     retry = RetryPolicy(attempts=1)
-    client = ApiClient(gate, renewing, clock=clock, random=random, retry=retry)
-    asked = ExternalPlugins(scheduling.state, loader(NodeResourcesFit, *plugins), PluginLimits())
+    client = ApiClient(api, renewing, clock=clock, random=random, retry=retry)
+    external = ExternalPlugins(scheduling.state, loader(NodeResourcesFit, *plugins), PluginLimits())
     async with AsyncExitStack() as stack:
         extenders = []
         if binds is not None:
@@ -183,83 +183,83 @@ async def office(
                 tasks=tasks,
                 backoff=lambda: Backoff(RetryPolicy(), random),
                 metrics=Metrics(),
-                plugins=asked,
+                plugins=external,
                 extenders=extenders,
             ),
         )
-        yield Office(scheduling, effects, gate, inbox)
+        yield DispatcherFixture(scheduling, effects, api, inbox)
         effects.stop()
-        Slow.may_end.set()
-        First.may_end.set()
+        BlockingPreBind.may_end.set()
+        FirstPostBind.may_end.set()
 
 
-async def settled(o: Office) -> None:
-    """All effects have ended."""
+async def until_idle(o: DispatcherFixture) -> None:
+    """Wait until all effects have ended."""
     with anyio.fail_after(60):
         while o.effects.in_flight:
             await anyio.lowlevel.checkpoint()
 
 
-async def test_a_plugin_is_not_asked_for_what_is_released_after_the_stop() -> None:
-    """Its commit was under way when the stop came. The next start asks."""
-    async with office(Slow) as o:
+async def test_plugin_is_not_called_for_binding_released_after_stop() -> None:
+    """The commit was in progress at the stop. The next start calls the plugin."""
+    async with dispatcher(BlockingPreBind) as o:
         o.scheduling.see(a_pod("p"))
         o.effects.stop()
         o.decide()
         await anyio.wait_all_tasks_blocked()
         assert o.effects.in_flight == 0
-        assert Slow.asked == []
+        assert BlockingPreBind.calls == []
         assert o.outcomes() == []
 
 
-async def test_what_needs_no_plugin_is_bound_though_it_is_released_after_the_stop() -> None:
-    async with office() as o:
+async def test_binding_without_plugin_released_after_stop_is_sent() -> None:
+    async with dispatcher() as o:
         o.scheduling.see(a_pod("p"))
         o.effects.stop()
         o.decide()
-        await settled(o)
+        await until_idle(o)
         assert o.outcomes() == [Bound("default/p", "pod-p", "n")]
 
 
-async def test_nothing_is_bound_that_is_released_after_leadership_was_lost() -> None:
-    async with office() as o:
+async def test_binding_released_after_lost_leadership_is_not_sent() -> None:
+    async with dispatcher() as o:
         o.scheduling.see(a_pod("p"))
         o.effects.depose()
         o.effects.stop()
         o.decide()
-        await settled(o)
-        assert o.gate.asked == []
+        await until_idle(o)
+        assert o.api.requests == []
         assert o.outcomes() == []
 
 
-async def test_an_extender_is_not_asked_to_bind_what_is_released_after_the_stop() -> None:
-    asked: list[int] = []
-    async with office(binds=lambda: asked.append(1)) as o:
+async def test_extender_is_not_called_for_binding_released_after_stop() -> None:
+    calls: list[int] = []
+    async with dispatcher(binds=lambda: calls.append(1)) as o:
         o.scheduling.see(a_pod("p"))
         o.effects.stop()
         o.decide()
-        await settled(o)
-        assert asked == []
+        await until_idle(o)
+        assert calls == []
         assert o.outcomes() == []
 
 
-async def test_a_plugin_is_not_asked_for_a_pod_that_went_while_its_binding_waited() -> None:
-    async with office(Slow) as o:
-        o.gate.shut()
+async def test_plugin_is_not_called_for_pod_deleted_while_binding_was_queued() -> None:
+    async with dispatcher(BlockingPreBind) as o:
+        o.api.close()
         o.scheduling.see(a_pod("p", {"cpu": "6"}))
         o.decide()
         await anyio.wait_all_tasks_blocked()
-        assert o.gate.asked == ["PATCH default/pods/p/status"]
+        assert o.api.requests == ["PATCH default/pods/p/status"]
         o.scheduling.see(a_node("n", {"cpu": "8", "memory": "8Gi", "pods": "110"}))
         o.scheduling.pass_time(60)
-        o.decide()  # waits in the pod's lane, until its condition is written
+        o.decide()  # queued until the pod's condition is written
         assert o.scheduling.state.pods["default/p"].node == "n"
         o.scheduling.apply(ObjectDeleted("Pod", "default/p", "pod-p"))
         o.effects.forget("default/p", "pod-p")
-        o.gate.open_now.set()
+        o.api.is_open.set()
         await anyio.wait_all_tasks_blocked()
         assert o.effects.in_flight == 0
-        assert Slow.asked == []
+        assert BlockingPreBind.calls == []
         assert o.outcomes() == []
 
 
@@ -267,93 +267,93 @@ ENDINGS = pytest.mark.parametrize("end", [EffectDispatcher.stop, EffectDispatche
 
 
 @ENDINGS
-async def test_all_that_want_to_hear_of_a_binding_are_told_though_the_end_came_first(
+async def test_post_bind_plugins_run_after_end_of_dispatcher(
     end: Callable[[EffectDispatcher], None],
 ) -> None:
-    async with office(First, Second) as o:
-        o.gate.shut()
+    async with dispatcher(FirstPostBind, SecondPostBind) as o:
+        o.api.close()
         o.scheduling.see(a_pod("p"))
         o.decide()
         await anyio.wait_all_tasks_blocked()
-        assert o.gate.asked == ["POST default/pods/p/binding"]
+        assert o.api.requests == ["POST default/pods/p/binding"]
         end(o.effects)
-        o.gate.open_now.set()
+        o.api.is_open.set()
         await anyio.wait_all_tasks_blocked()
-        assert First.told == []
-        First.may_end.set()
-        await settled(o)
-        assert First.told == ["First of p", "Second of p"]
-        assert all(0 < left_s <= 5 for left_s in First.left_s)
+        assert FirstPostBind.calls == []
+        FirstPostBind.may_end.set()
+        await until_idle(o)
+        assert FirstPostBind.calls == ["FirstPostBind of p", "SecondPostBind of p"]
+        assert all(0 < left_s <= 5 for left_s in FirstPostBind.left_s)
         assert o.outcomes() == [Bound("default/p", "pod-p", "n")]
 
 
 @ENDINGS
-async def test_who_hears_of_a_binding_when_the_end_comes_has_a_little_time_left(
+async def test_running_post_bind_plugin_gets_grace_period_at_end(
     end: Callable[[EffectDispatcher], None],
 ) -> None:
-    async with office(First, Second) as o:
+    async with dispatcher(FirstPostBind, SecondPostBind) as o:
         o.scheduling.see(a_pod("p"))
         o.decide()
         await anyio.wait_all_tasks_blocked()
-        assert len(First.left_s) == 1
-        assert 50 < First.left_s[0] <= 60
+        assert len(FirstPostBind.left_s) == 1
+        assert 50 < FirstPostBind.left_s[0] <= 60
         end(o.effects)
-        First.may_end.set()
-        await settled(o)
-        assert First.told == ["First of p", "Second of p"]
-        assert all(0 < left_s <= 5 for left_s in First.left_s[1:])
+        FirstPostBind.may_end.set()
+        await until_idle(o)
+        assert FirstPostBind.calls == ["FirstPostBind of p", "SecondPostBind of p"]
+        assert all(0 < left_s <= 5 for left_s in FirstPostBind.left_s[1:])
 
 
-async def test_who_waits_by_its_client_at_a_stop_keeps_nobody_else_from_being_told() -> None:
-    async with office(Impatient, Second) as o:
-        o.gate.shut()
+async def test_waiting_post_bind_plugin_does_not_block_others_at_stop() -> None:
+    async with dispatcher(WaitingPostBind, SecondPostBind) as o:
+        o.api.close()
         o.scheduling.see(a_pod("p"))
         o.decide()
         await anyio.wait_all_tasks_blocked()
         o.effects.stop()
-        o.gate.open_now.set()
-        First.may_end.set()
-        await settled(o)
-        assert First.told == ["Second of p"]
+        o.api.is_open.set()
+        FirstPostBind.may_end.set()
+        await until_idle(o)
+        assert FirstPostBind.calls == ["SecondPostBind of p"]
         assert o.outcomes() == [Bound("default/p", "pod-p", "n")]
 
 
-async def test_the_end_of_the_pod_ends_what_is_told_of_it() -> None:
-    async with office(First) as o:
+async def test_post_bind_plugin_ends_when_pod_is_deleted() -> None:
+    async with dispatcher(FirstPostBind) as o:
         o.scheduling.see(a_pod("p"))
         o.decide()
         await anyio.wait_all_tasks_blocked()
         o.effects.stop()
         o.effects.forget("default/p", "pod-p")
-        await settled(o)
-        assert First.told == []
+        await until_idle(o)
+        assert FirstPostBind.calls == []
 
 
-async def test_a_pod_that_waits_for_a_plugin_and_an_extender_counts_once() -> None:
+async def test_pod_waiting_for_plugin_and_extender_counts_once() -> None:
     loads: list[int] = []
-    async with office(Slow, binds=lambda: loads.append(o.effects.load)) as o:
+    async with dispatcher(BlockingPreBind, binds=lambda: loads.append(o.effects.load)) as o:
         o.scheduling.see(a_pod("p"))
         o.decide()
         await anyio.wait_all_tasks_blocked()
-        assert (Slow.asked, o.effects.in_flight, o.effects.load) == (["p"], 1, 0)
-        Slow.may_end.set()
-        await settled(o)
+        assert (BlockingPreBind.calls, o.effects.in_flight, o.effects.load) == (["p"], 1, 0)
+        BlockingPreBind.may_end.set()
+        await until_idle(o)
         assert loads == [0]
         assert o.effects.load == 0
         assert o.outcomes() == [Bound("default/p", "pod-p", "n")]
 
 
-async def test_a_pod_that_waits_for_a_plugin_is_no_load_meanwhile() -> None:
-    async with office(Slow) as o:
-        o.gate.shut()
+async def test_pod_waiting_for_plugin_is_no_load() -> None:
+    async with dispatcher(BlockingPreBind) as o:
+        o.api.close()
         o.scheduling.see(a_pod("p"))
         o.decide()
         assert o.effects.load == 1
         await anyio.wait_all_tasks_blocked()
         assert (o.effects.in_flight, o.effects.load) == (1, 0)
-        Slow.may_end.set()
+        BlockingPreBind.may_end.set()
         await anyio.wait_all_tasks_blocked()
-        assert o.effects.load == 1  # the API server's answer is awaited
-        o.gate.open_now.set()
-        await settled(o)
+        assert o.effects.load == 1  # waiting for the API server
+        o.api.is_open.set()
+        await until_idle(o)
         assert o.effects.load == 0

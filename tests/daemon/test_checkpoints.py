@@ -1,4 +1,4 @@
-"""A daemon keeps its state in the journal, and the next one begins from there."""
+"""Checkpoints that a daemon writes, from which the next one starts."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ REGISTRY = PluginRegistry.discover()
 T = TypeVar("T")
 
 
-async def test_at_a_clean_stop_all_is_kept_and_the_next_start_goes_on(tmp_path: Path) -> None:
+async def test_clean_stop_writes_checkpoint_of_head(tmp_path: Path) -> None:
     async with world(tmp_path, nodes=2) as w:
-        for life in range(3):
+        for number in range(3):
             async with w.daemon():
-                w.add_pods(10, f"life-{life}")
+                w.add_pods(10, f"run-{number}")
                 await w.until(lambda: not w.unbound())
             async with open_journal(str(w.journal), read_only=True) as store:
                 opened = await nearest(store, REGISTRY.load)
@@ -47,7 +47,7 @@ async def test_at_a_clean_stop_all_is_kept_and_the_next_start_goes_on(tmp_path: 
                 assert (await replay(store, REGISTRY)).equal
 
 
-async def test_now_and_then_while_it_runs(tmp_path: Path) -> None:
+async def test_running_daemon_writes_checkpoints_periodically(tmp_path: Path) -> None:
     every = OWN + "journal: {checkpointEvery: 20}\n"
     async with world(tmp_path, nodes=2) as w:
         async with w.daemon(every):
@@ -68,7 +68,7 @@ async def test_now_and_then_while_it_runs(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("pods", [0, 30])
-async def test_none_where_none_are_wanted(tmp_path: Path, pods: int) -> None:
+async def test_zero_interval_writes_no_checkpoint(tmp_path: Path, pods: int) -> None:
     async with world(tmp_path, nodes=2) as w:
         async with w.daemon(OWN + "journal: {checkpointEvery: 0}\n"):
             w.add_pods(pods, "wave")
@@ -78,26 +78,26 @@ async def test_none_where_none_are_wanted(tmp_path: Path, pods: int) -> None:
 
 
 class StuckStore(MemoryStore):
-    """A journal that, from a moment on, takes for ever to store anything."""
+    """A journal whose appends block once ``stuck`` is set."""
 
     def __init__(self) -> None:
         super().__init__(MemoryJournal())
         self.stuck = False
-        self.asked = anyio.Event()
+        self.append_started = anyio.Event()
 
     async def append(
         self, records: Sequence[AnyRecord], *, written_at_ns: int, first_seq: int | None = None
     ) -> AppendResult:
         if self.stuck:
-            self.asked.set()
+            self.append_started.set()
             await anyio.sleep_forever()
         return await super().append(records, written_at_ns=written_at_ns, first_seq=first_seq)
 
 
-async def test_what_never_got_into_the_journal_is_not_kept(
+async def test_records_outside_journal_are_not_in_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It was folded, but is no part of what the journal makes: the next start must not know of it."""
+    """The records were folded but never stored, so the next start must not know them."""
     monkeypatch.setattr("asched.daemon.daemon.DRAIN_S", 0.05)
     store = StuckStore()
     async with world(tmp_path, nodes=1) as w:
@@ -106,25 +106,25 @@ async def test_what_never_got_into_the_journal_is_not_kept(
             await w.until(lambda: not w.unbound())
             store.stuck = True
             w.add_pods(3, "lost")
-            await store.asked.wait()
+            await store.append_started.wait()
         assert not await store.checkpoint_marks()
         opened = await nearest(store, REGISTRY.load)
         assert opened.seq == 0
 
 
-class SlowlyKept(MemoryStore):
-    """A journal that takes for ever to store a checkpoint."""
+class BlockingCheckpointStore(MemoryStore):
+    """A journal whose checkpoints are never stored."""
 
     async def save_checkpoint(self, seq: int, blob: bytes) -> None:
         await anyio.sleep_forever()
 
 
-async def test_a_stop_does_not_wait_for_a_last_checkpoint_that_takes_for_ever(
+async def test_stop_limits_wait_for_last_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("asched.daemon.daemon.LAST_CHECKPOINT_S", 0.05)
     journal = MemoryJournal()
-    store = SlowlyKept(journal)
+    store = BlockingCheckpointStore(journal)
     async with world(tmp_path, nodes=1) as w:
         with capture_logs() as logs:
             async with w.daemon_on(store):
@@ -137,17 +137,17 @@ async def test_a_stop_does_not_wait_for_a_last_checkpoint_that_takes_for_ever(
             await w.until(lambda: not w.unbound())
 
 
-async def test_none_of_a_state_that_misses_a_plugin() -> None:
-    """Whoever has the plugin makes another state of the same records."""
-    lost = ProfileSpec("default-scheduler", {"preEnqueue": (PluginWeight("LostForEver"),)})
+async def test_state_with_missing_plugin_is_not_checkpointed() -> None:
+    """With the plugin, the same records fold to another state."""
+    incomplete = ProfileSpec("default-scheduler", {"preEnqueue": (PluginWeight("Missing"),)})
     fold = Fold(ClusterState(), REGISTRY.load)
-    records: list[AnyRecord] = [ProfilesLoaded((lost,)), TurnStarted(1)]
+    records: list[AnyRecord] = [ProfilesLoaded((incomplete,)), TurnStarted(1)]
     fold.apply_all(records)
     store = MemoryStore(MemoryJournal())
     await store.claim("test", claimed_at_ns=0)
     await store.append(records, written_at_ns=1)
-    for every in (1, 1000):  # by the way, and at the end
-        checkpoints = Checkpoints(store, fold.state, MACHINE, every=every, last_seq=0)
+    for every in (1, 1000):  # periodically, and at the end
+        checkpoints = Checkpoints(store, fold.state, RUNTIME, every=every, last_seq=0)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(checkpoints.run)
             checkpoints.committed(2)
@@ -164,8 +164,8 @@ async def test_none_of_a_state_that_misses_a_plugin() -> None:
     assert [mark.seq for mark in await store.checkpoint_marks()] == [3]
 
 
-async def at_once(compute: Callable[[], T]) -> T:
+async def run_directly(compute: Callable[[], T]) -> T:
     return compute()
 
 
-MACHINE = Runtime.of_this_process()._replace(run_in_thread=at_once)
+RUNTIME = Runtime.of_this_process()._replace(run_in_thread=run_directly)

@@ -1,4 +1,4 @@
-"""Time in the engine: steady when the wall clock is not."""
+"""Time in the engine, which never goes backwards."""
 
 from __future__ import annotations
 
@@ -21,40 +21,40 @@ class TwoClocks(Clock):
 
     def __init__(self, wall_ns: int) -> None:
         self.wall_ns = wall_ns
-        self.steady_ns = 0
+        self.monotonic_now_ns = 0
 
     def time_ns(self) -> int:
         return self.wall_ns
 
     def monotonic_ns(self) -> int:
-        return self.steady_ns
+        return self.monotonic_now_ns
 
     async def sleep(self, delay_s: float) -> None:
-        self.pass_s(delay_s)
+        self.advance(delay_s)
 
-    def pass_s(self, delay_s: float) -> None:
+    def advance(self, delay_s: float) -> None:
         self.wall_ns += round(delay_s * NS_PER_S)
-        self.steady_ns += round(delay_s * NS_PER_S)
+        self.monotonic_now_ns += round(delay_s * NS_PER_S)
 
 
-def test_a_clock_that_is_set_back_is_waited_for_at_the_usual_pace() -> None:
+def test_time_advances_normally_after_clock_is_set_back() -> None:
     clock = TwoClocks(wall_ns=1000 * NS_PER_S)
     time = SteadyTime(clock, not_before_ns=0)
     assert time.now_ns() == 1000 * NS_PER_S
     clock.wall_ns -= 600 * NS_PER_S
     assert time.now_ns() == 1000 * NS_PER_S
-    clock.pass_s(10)
+    clock.advance(10)
     assert time.now_ns() == 1010 * NS_PER_S
-    clock.pass_s(600)
+    clock.advance(600)
     clock.wall_ns += 600 * NS_PER_S
     assert time.now_ns() == 1610 * NS_PER_S
 
 
-def test_a_clock_behind_the_journal() -> None:
+def test_time_starts_at_last_time_of_journal() -> None:
     clock = TwoClocks(wall_ns=10 * NS_PER_S)
     time = SteadyTime(clock, not_before_ns=5000 * NS_PER_S)
     assert time.now_ns() == 5000 * NS_PER_S
-    clock.pass_s(3)
+    clock.advance(3)
     assert time.now_ns() == 5003 * NS_PER_S
 
 
@@ -65,21 +65,20 @@ def test_a_clock_behind_the_journal() -> None:
         )
     )
 )
-def test_never_backwards_never_slower_than_time_passes(steps: list[tuple[int, int]]) -> None:
+def test_time_never_falls_behind_either_clock(steps: list[tuple[int, int]]) -> None:
     clock = TwoClocks(wall_ns=10**9 * NS_PER_S)
     time = SteadyTime(clock, not_before_ns=0)
     before_ns = time.now_ns()
     for passed_ns, jump_ns in steps:
-        clock.steady_ns += passed_ns
+        clock.monotonic_now_ns += passed_ns
         clock.wall_ns += passed_ns + jump_ns
         now_ns = time.now_ns()
         assert now_ns >= max(before_ns + passed_ns, clock.wall_ns)
         before_ns = now_ns
 
 
-async def test_what_is_overdue_but_cannot_be_decided_fills_no_journal(tmp_path: Path) -> None:
-    """A permit's time runs out while a restarted daemon cannot list: nothing may be decided yet, and
-    turn after turn would write nothing but the time."""
+async def test_overdue_permit_before_sync_does_not_fill_journal(tmp_path: Path) -> None:
+    """A Permit timeout expires while a restarted daemon cannot list, so it may not decide yet."""
     async with world(tmp_path, nodes=1) as w:
         w.faults.on_request = lambda verb, resource: w.touch()
         async with w.daemon(enabled("Never"), Never) as daemon:
@@ -89,7 +88,9 @@ async def test_what_is_overdue_but_cannot_be_decided_fills_no_journal(tmp_path: 
             w.faults.respond(500, count=10_000, verb="list", resource="nodes")
         async with w.daemon(enabled("Never"), Never) as daemon:
             assert daemon.cluster.waiting
-            await w.until(lambda: w.faults.injected >= 5)  # 1 s at least, and a permit lasts 0.5 s
+            await w.until(
+                lambda: w.faults.injected >= 5
+            )  # at least 1 s; the Permit timeout is 0.5 s
             assert daemon.cluster.waiting
             assert daemon.engine.stats.turns < 20
         async with open_journal(str(w.journal), read_only=True) as store:

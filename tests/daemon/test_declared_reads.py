@@ -37,7 +37,7 @@ from asched.state.cluster import ClusterState
 from asched.state.fold import Fold
 from asched.state.records import AnyRecord, ObjectDeleted, ObjectObserved, PodUpdated
 from tests.daemon.test_third_party_plugins import enabled
-from tests.daemon.world import KUBE, PATIENCE_S, World, registry_with, world
+from tests.daemon.world import KUBE, TIMEOUT_S, World, registry_with, world
 
 SLOT = "example.com/slot"
 WANTED = "example.com/wanted"
@@ -136,13 +136,13 @@ async def test_custom_resources_and_annotations_reach_the_plugin_and_the_journal
             w.cluster.patch("racks.example.com", "n0", {"limit": 3, "note": "nor this"})
             await w.until(lambda: w.node_of("two") == "n0")
             assert daemon.cluster.objects(Spec)["n0"].limit == 3
-            with anyio.fail_after(PATIENCE_S):
+            with anyio.fail_after(TIMEOUT_S):
                 while SLOT not in daemon.cluster.pods["default/two"].info.shape.annotations:
                     await anyio.lowlevel.checkpoint()
         async with w.daemon(enabled("Racks"), Racks) as daemon:  # from the checkpoint
             assert daemon.cluster.objects(Spec)["n0"].limit == 3
             w.cluster.delete("racks.example.com", "n0")
-            with anyio.fail_after(PATIENCE_S):
+            with anyio.fail_after(TIMEOUT_S):
                 while daemon.cluster.objects(Spec):
                     await anyio.lowlevel.checkpoint()
         records = await recorded(w)

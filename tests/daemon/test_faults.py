@@ -1,4 +1,4 @@
-"""Whatever the API server does, in the end every pod has its place and nothing is lost."""
+"""Faults of the API server delay pods, but every pod is scheduled in the end."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ def conflicts(faults: Faults) -> None:
     faults.respond(409, count=3, resource=BINDING)
 
 
-def bindings_that_succeed_unheard(faults: Faults) -> None:
+def bindings_without_response(faults: Faults) -> None:
     faults.drop(count=5, resource=BINDING, after_effect=True)
 
 
-def bindings_that_never_arrive(faults: Faults) -> None:
+def lost_bindings(faults: Faults) -> None:
     faults.drop(count=5, resource=BINDING)
 
 
@@ -39,16 +39,16 @@ def server_errors(faults: Faults) -> None:
     faults.respond(500, count=3, verb="watch")
 
 
-def fate_unknown_for_long(faults: Faults) -> None:
+def unknown_outcome_for_long(faults: Faults) -> None:
     faults.drop(count=3, resource=BINDING, after_effect=True)
     faults.drop(count=12, verb="get", resource="pods")
 
 
-def short_streams(faults: Faults) -> None:
+def short_watches(faults: Faults) -> None:
     faults.close_watches_after(1)
 
 
-def garbled_lines(faults: Faults) -> None:
+def malformed_lines(faults: Faults) -> None:
     faults.malform_watch_lines(20)
 
 
@@ -56,16 +56,18 @@ def garbled_lines(faults: Faults) -> None:
     "fault",
     [
         conflicts,
-        bindings_that_succeed_unheard,
-        bindings_that_never_arrive,
+        bindings_without_response,
+        lost_bindings,
         too_many_requests,
         server_errors,
-        fate_unknown_for_long,
-        short_streams,
-        garbled_lines,
+        unknown_outcome_for_long,
+        short_watches,
+        malformed_lines,
     ],
 )
-async def test_a_fault_costs_time_only(tmp_path: Path, fault: Callable[[Faults], None]) -> None:
+async def test_fault_only_delays_scheduling(
+    tmp_path: Path, fault: Callable[[Faults], None]
+) -> None:
     async with world(tmp_path, nodes=3) as w:
         fault(w.faults)
         async with w.daemon():
@@ -74,12 +76,12 @@ async def test_a_fault_costs_time_only(tmp_path: Path, fault: Callable[[Faults],
             w.cluster.delete("pods", "p-0", namespace="default", grace_period_s=0)
             w.add_pod("late", "2")
             await w.until(lambda: not w.unbound())
-        assert fault is short_streams or w.faults.injected > 0
+        assert fault is short_watches or w.faults.injected > 0
         await check_history(w)
 
 
 async def check_history(w: World) -> None:
-    """No pod was assigned again without its earlier binding having failed."""
+    """A pod is assigned again only after its earlier binding failed."""
     open_decisions: dict[str, str] = {}
     async with open_journal(str(w.journal), read_only=True) as store:
         async for stored in store.read():
@@ -94,57 +96,57 @@ async def check_history(w: World) -> None:
         assert w.placements.node_of[uid] == open_decisions[uid]
 
 
-async def test_who_is_beaten_to_a_pod_leaves_it_alone(tmp_path: Path) -> None:
+async def test_pod_bound_by_another_scheduler_is_accepted(tmp_path: Path) -> None:
     async with world(tmp_path, nodes=2) as w:
 
-        def be_faster(verb: str, resource: str) -> None:
+        def bind_first(verb: str, resource: str) -> None:
             if resource == BINDING and w.unbound() == ["p"]:
                 w.cluster.bind("default", "p", "n0" if decided() == "n1" else "n1")
 
         def decided() -> str:
             return daemon.cluster.pods["default/p"].node
 
-        w.faults.on_request = be_faster
+        w.faults.on_request = bind_first
         async with w.daemon() as daemon:
             w.add_pod("p")
             await w.until(lambda: daemon.engine.stats.assigned == 1 and not w.unbound())
-            # One more pod, so that what follows the lost race has happened when it is bound.
+            # When another pod is bound, the outcome of the first binding was handled.
             w.add_pod("next")
             await w.until(lambda: not w.unbound())
         assert daemon.cluster.pods["default/p"].node == w.node_of("p")
         assert w.condition("p")["status"] == "True"
 
 
-async def test_a_pod_deleted_while_it_is_being_bound_gives_its_room_back(tmp_path: Path) -> None:
+async def test_pod_deleted_during_binding_releases_its_resources(tmp_path: Path) -> None:
     async with world(tmp_path, nodes=1, cpu="1") as w:
 
         def delete_first(verb: str, resource: str) -> None:
-            if resource == BINDING and w.unbound() == ["doomed"]:
-                w.cluster.delete("pods", "doomed", namespace="default", grace_period_s=0)
+            if resource == BINDING and w.unbound() == ["deleted"]:
+                w.cluster.delete("pods", "deleted", namespace="default", grace_period_s=0)
                 w.add_pod("next", "800m")
 
         w.faults.on_request = delete_first
         async with w.daemon() as daemon:
-            w.add_pod("doomed", "800m")
+            w.add_pod("deleted", "800m")
             await w.until(lambda: w.cluster.count("pods") == 1 and not w.unbound())
         assert w.placements.order == ["next"]
         assert daemon.cluster.pods.keys() == {"default/next"}
 
 
-async def test_a_late_condition_does_not_come_after_the_binding(tmp_path: Path) -> None:
+async def test_delayed_condition_is_not_written_after_binding(tmp_path: Path) -> None:
     async with world(tmp_path, nodes=1, cpu="1") as w:
         w.faults.on_request = lambda verb, resource: w.touch()
         w.faults.delay(2.0, verb="patch", resource="pods/status")
         async with w.daemon() as daemon:
             w.add_pod("big", "3")
             await w.until(lambda: w.faults.injected == 1)
-            w.add_node("large", cpu="4")  # decided when the backoff of 1 s is over
+            w.add_node("large", cpu="4")  # decided after the backoff of 1 s
             await w.until(lambda: w.node_of("big") == "large")
             assert daemon.engine.stats.assigned == 1
         assert w.condition("big")["status"] == "True"
 
 
-async def test_expired_watches_list_again(tmp_path: Path) -> None:
+async def test_expired_watch_lists_again(tmp_path: Path) -> None:
     async with world(tmp_path, nodes=2) as w, w.daemon() as daemon:
         w.add_pods(5, "p")
         await w.until(lambda: not w.unbound())
@@ -152,7 +154,7 @@ async def test_expired_watches_list_again(tmp_path: Path) -> None:
         w.faults.on_request = lambda verb, resource: w.touch()
         for wave in range(2):
             lists = pods.counts.lists
-            # All in one moment, so that what happens is only in a list, not in a stream.
+            # Without a pause, so that only a list contains the changes.
             w.cluster.delete("pods", f"p-{wave}", namespace="default", grace_period_s=0)
             w.add_pod(f"new-{wave}")
             w.cluster.expire_history()
@@ -165,7 +167,7 @@ async def test_expired_watches_list_again(tmp_path: Path) -> None:
         }
 
 
-async def test_a_server_that_goes_away_and_comes_back(tmp_path: Path) -> None:
+async def test_scheduling_continues_after_outage(tmp_path: Path) -> None:
     async with world(tmp_path, nodes=2) as w, w.daemon() as daemon:
         w.add_pods(5, "p")
         await w.until(lambda: not w.unbound())
@@ -178,7 +180,7 @@ async def test_a_server_that_goes_away_and_comes_back(tmp_path: Path) -> None:
     assert daemon.engine.stats.bound == 10
 
 
-async def test_all_at_once(tmp_path: Path) -> None:
+async def test_combined_faults_only_delay_scheduling(tmp_path: Path) -> None:
     chance = random.Random(7)
     async with world(tmp_path, nodes=5) as w, w.daemon():
         w.faults.close_watches_after(7)

@@ -1,4 +1,4 @@
-"""Gangs on an API server: the page of the documentation, done by a daemon."""
+"""Gangs with a daemon and an API server, using the examples of ``docs/gang.md``."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "gang.md"
 
 
 def examples() -> tuple[str, dict[str, Any], dict[str, Any]]:
-    """The configuration, the PodGroup and the pod of the page."""
+    """The configuration, PodGroup and pod of the page."""
     config, objects = re.findall(r"```yaml\n(.*?)```", PAGE.read_text(), re.DOTALL)
     group, pod = yaml.safe_load_all(objects)
     return config, group, pod
@@ -39,7 +39,7 @@ def add_worker(w: World, number: int) -> None:
 
 
 def group_condition(w: World, name: str = "training") -> Mapping[str, str]:
-    """The PodGroup's condition; empty while it has none."""
+    """The PodGroup's condition, or an empty mapping."""
     group = w.cluster.get("podgroups.scheduling.k8s.io", name, namespace="default")
     conditions = group.get("status", {}).get("conditions") or [{}]
     (condition,) = conditions
@@ -54,8 +54,8 @@ async def check_replay(w: World) -> None:
     assert report.decisions
 
 
-async def test_a_gang_that_is_short_and_then_fits(tmp_path: Path) -> None:
-    """As in the recording of kube-scheduler 1.36: room for two of three, then another node."""
+async def test_gang_is_bound_when_missing_node_is_added(tmp_path: Path) -> None:
+    """As in the recording of kube-scheduler 1.36: two of three pods fit, then a node is added."""
     config, group, _ = examples()
     async with world(tmp_path, nodes=2, cpu="1") as w:
         w.cluster.listen("podgroups.scheduling.k8s.io", lambda change: w.touch())
@@ -72,9 +72,9 @@ async def test_a_gang_that_is_short_and_then_fits(tmp_path: Path) -> None:
                 INCOMPLETE,
             ]
             await w.until(lambda: bool(group_condition(w)))
-            said = group_condition(w)
-            assert (said["type"], said["status"]) == ("PodGroupScheduled", "False")
-            assert (said["reason"], said["message"]) == ("Unschedulable", UNSCHEDULABLE)
+            found = group_condition(w)
+            assert (found["type"], found["status"]) == ("PodGroupScheduled", "False")
+            assert (found["reason"], found["message"]) == ("Unschedulable", UNSCHEDULABLE)
             assert not any(w.node_of(name) for name in workers)
             w.add_node("n2", cpu="1")
             await w.until(lambda: all(w.node_of(name) for name in workers))
@@ -84,8 +84,7 @@ async def test_a_gang_that_is_short_and_then_fits(tmp_path: Path) -> None:
         await check_replay(w)
 
 
-async def test_a_gang_is_bound_after_a_restart(tmp_path: Path) -> None:
-    """The daemon ends while members wait; the next one goes on with them."""
+async def test_incomplete_gang_is_bound_after_restart(tmp_path: Path) -> None:
     config, group, _ = examples()
     async with world(tmp_path, nodes=3, cpu="1") as w:
         w.cluster.create("podgroups.scheduling.k8s.io", group)
@@ -101,7 +100,7 @@ async def test_a_gang_is_bound_after_a_restart(tmp_path: Path) -> None:
         await check_replay(w)
 
 
-def test_the_words_are_kube_schedulers(shared_dir: Path) -> None:
+def test_messages_equal_recorded_ones_of_kube_scheduler(shared_dir: Path) -> None:
     recorded = shared_dir / "apiserver-1.36" / "podgroup-exchanges.json"
     exchanges = {
         e["name"]: e["response"]["body"] for e in msgspec.json.decode(recorded.read_bytes())
@@ -128,8 +127,8 @@ def test_the_words_are_kube_schedulers(shared_dir: Path) -> None:
     [resource for resource in GroupResource if resource.type.__name__ in CUSTOM_KINDS],
     ids=lambda resource: resource.value.group,
 )
-async def test_gangs_of_kube_batch(tmp_path: Path, resource: GroupResource) -> None:
-    """A custom PodGroup that the pods name in their annotation; nobody writes its status here."""
+async def test_gang_of_custom_pod_group_is_bound(tmp_path: Path, resource: GroupResource) -> None:
+    """A custom PodGroup named in an annotation of the pods; its status is not written."""
     config = examples()[0]
     async with world(tmp_path, nodes=1, cpu="1") as w:
         install_crds(w.cluster)

@@ -1,4 +1,4 @@
-"""Durable before effect: nothing reaches the cluster that a reader does not find in the journal."""
+"""Durable before effect: every decision is in the journal before it reaches the cluster."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from asched.journal.sqlite import SqliteDatabase
 from tests.daemon.world import World, world
 
 
-class Reader:
-    """At every change of a pod, inside the request that makes it, compares with the journal."""
+class JournalComparison:
+    """Compares every change of a pod with the journal, within the request that makes it."""
 
     def __init__(self, w: World) -> None:
         self._connection = sqlite3.connect(f"file:{w.journal}?mode=ro", uri=True)
@@ -43,8 +43,8 @@ class Reader:
             self._compare(name, node, [r["node"] for r in self._records("Assigned", name)])
             return
         for condition in pod["status"].get("conditions") or ():
-            said = [r["message"] for r in self._records("Rejected", name)]
-            self._compare(name, condition["message"], said)
+            messages = [r["message"] for r in self._records("Rejected", name)]
+            self._compare(name, condition["message"], messages)
 
     def _compare(self, name: str, effect: str, decisions: list[str]) -> None:
         self.compared += 1
@@ -52,10 +52,10 @@ class Reader:
             self.missing.append(f"{name}: {effect}")
 
 
-async def test_every_decision_is_in_the_journal_before_its_effect(tmp_path: Path) -> None:
+async def test_decision_is_in_journal_before_its_effect(tmp_path: Path) -> None:
     async with world(tmp_path, nodes=3, cpu="4") as w, w.daemon() as daemon:
-        # The journal's file is there once the daemon runs; nothing is decided before it synced.
-        with closing(Reader(w)) as reader:
+        # The daemon creates the journal's file before it decides.
+        with closing(JournalComparison(w)) as comparison:
             await daemon.engine.synced.wait()
             for wave in range(5):
                 w.add_pods(20, f"wave-{wave}")
@@ -66,11 +66,11 @@ async def test_every_decision_is_in_the_journal_before_its_effect(tmp_path: Path
                         and bool(w.message(f"big-{wave}"))
                     )
                 )
-            assert reader.missing == []
-            assert reader.compared >= 105
+            assert comparison.missing == []
+            assert comparison.compared >= 105
 
 
-async def test_a_full_disk_stops_decisions_and_loses_nothing(tmp_path: Path) -> None:
+async def test_full_disk_pauses_decisions_without_loss(tmp_path: Path) -> None:
     async with world(tmp_path, nodes=2, cpu="16") as w:
         database = await SqliteDatabase.open(w.journal, read_only=False)
         store = SqlStore(database)
@@ -83,9 +83,9 @@ async def test_a_full_disk_stops_decisions_and_loses_nothing(tmp_path: Path) -> 
             async with w.daemon_on(store) as daemon:
                 w.add_pods(5, "before")
                 await w.until(lambda: not w.unbound())
-                await limit(1)  # SQLite takes that for the size it has
-                held = (await store.head()).seq
-                w.add_pods(100, "after")  # more than what is left of the last page can hold
+                await limit(1)  # SQLite raises this to the present size
+                head_seq = (await store.head()).seq
+                w.add_pods(100, "after")  # more than the last page can hold
                 while not daemon.engine.journal_error:
                     await anyio.wait_all_tasks_blocked()
                 assert "the disk is full" in daemon.troubles()[0]
@@ -93,23 +93,23 @@ async def test_a_full_disk_stops_decisions_and_loses_nothing(tmp_path: Path) -> 
                 await limit(1_000_000)
                 await w.until(lambda: not w.unbound())
                 assert daemon.troubles() == []
-            assert (await store.head()).seq > held
+            assert (await store.head()).seq > head_seq
         finally:
             await database.close()
-        # And what was stored is one gapless history that folds to the same.
+        # The stored records are complete: the next daemon assigns nothing.
         async with w.daemon() as again:
             await again.engine.synced.wait()
             assert again.engine.stats.assigned == 0
 
 
-async def test_a_deposed_daemon_stops(tmp_path: Path) -> None:
+async def test_daemon_stops_when_journal_is_claimed_by_another(tmp_path: Path) -> None:
     async with world(tmp_path, nodes=1) as w:
         with pytest.RaisesGroup(FencedError, flatten_subgroups=True, allow_unwrapped=True):
             async with w.daemon():
                 w.add_pod("first")
                 await w.until(lambda: not w.unbound())
-                async with open_journal(str(w.journal)) as usurper:
-                    await usurper.claim("usurper", claimed_at_ns=1)
+                async with open_journal(str(w.journal)) as other:
+                    await other.claim("other", claimed_at_ns=1)
                 w.add_pod("second")
                 await anyio.sleep_forever()
         assert w.unbound() == ["second"]

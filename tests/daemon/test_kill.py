@@ -1,4 +1,4 @@
-"""Killed with SIGKILL again and again under load: nothing is done twice and nothing is lost."""
+"""Repeated SIGKILL under load: no effect happens twice and none is lost."""
 
 from __future__ import annotations
 
@@ -21,41 +21,40 @@ from tests.daemon.world import World, world
 KILLS = 20
 NODES = 20
 PODS = 600
-"""More than there are connections to the API server, so that a kill leaves some unposted."""
-MOST_MILLIS = 120
-"""With so much for each pod the nodes of 4 CPUs are full to nine tenths."""
+"""More than the connections to the API server, so that a kill leaves unsent bindings."""
+MAX_MILLIS = 120
+"""Largest request of a pod, at which nodes of 4 CPUs are 90 % full."""
 RESUMED = "effects of earlier decisions resumed"
 
 
-class Assassin:
-    """Kills a daemon at the n-th thing that it does: inside the request that does it, before it
-    takes effect or after."""
+class ProcessKiller:
+    """Kills a daemon at its n-th request, before or after the request takes effect."""
 
     def __init__(self, w: World) -> None:
         self._left = 0
-        self._strike: Callable[[], None] | None = None
+        self._kill: Callable[[], None] | None = None
         w.faults.on_request = lambda verb, resource: self._count()
         w.cluster.listen("pods", self._on_pod)
 
-    def aim(self, command: Command, nth: int) -> None:
+    def arm(self, command: Command, nth: int) -> None:
         self._left = nth
-        self._strike = lambda: command.send(signal.SIGKILL)
+        self._kill = lambda: command.send(signal.SIGKILL)
 
     def _on_pod(self, change: StoreChange) -> None:
         if change.old is not None:
             self._count()
 
     def _count(self) -> None:
-        if self._strike is None:
+        if self._kill is None:
             return
         self._left -= 1
         if self._left <= 0:
-            strike, self._strike = self._strike, None
-            strike()
+            kill, self._kill = self._kill, None
+            kill()
 
 
 class Workload:
-    """Keeps the cluster nearly full: pods go, and as many come, with every life of the daemon."""
+    """Replaces a part of the pods between two runs of the daemon."""
 
     def __init__(self, w: World, chance: random.Random) -> None:
         self._world = w
@@ -69,36 +68,36 @@ class Workload:
             name = pod["metadata"]["name"]
             cluster.delete("pods", name, namespace="default", grace_period_s=0)
         self._wave += 1
-        millis = self._chance.randint(50, MOST_MILLIS)
+        millis = self._chance.randint(50, MAX_MILLIS)
         self._world.add_pods(PODS - cluster.count("pods"), f"wave-{self._wave}", f"{millis}m")
 
 
-async def test_kill_9_twenty_times_under_load(tmp_path: Path) -> None:
+async def test_twenty_kills_under_load_lose_nothing(tmp_path: Path) -> None:
     chance = random.Random(20)
     resumed = 0
-    async with world(tmp_path, nodes=NODES, cpu="4") as w, commands(tmp_path) as made:
-        assassin, workload = Assassin(w), Workload(w, chance)
+    async with world(tmp_path, nodes=NODES, cpu="4") as w, commands(tmp_path) as processes:
+        killer, workload = ProcessKiller(w), Workload(w, chance)
         config = tmp_path / "config.yaml"
         config.write_text(NO_HEALTH)
         arguments = ["--kubeconfig", w.kubeconfig, "--journal", w.journal, "--config", config]
         for _ in range(KILLS):
             workload.change()
-            async with running(made, "run", *map(str, arguments)) as command:
-                # From within the first lists to when most of the pods are bound.
-                assassin.aim(command, chance.randint(1, chance.choice((40, PODS))))
-                assert await made.ended(command) == -signal.SIGKILL, command.output
+            async with running(processes, "run", *map(str, arguments)) as command:
+                # Between the first lists and the binding of most pods.
+                killer.arm(command, chance.randint(1, chance.choice((40, PODS))))
+                assert await processes.ended(command) == -signal.SIGKILL, command.output
             resumed += RESUMED in command.output
-            assert w.placements.breaches == []
+            assert w.placements.violations == []
         async with w.daemon() as daemon:
-            # All may be bound already; what the last life had not heard of is in the lists.
+            # Bindings that the last run did not observe are in the lists.
             await daemon.engine.synced.wait()
             await w.until(lambda: not w.unbound())
         await check_journal(w)
-    assert resumed, "none of the kills left a decision without its effect: a test of nothing"
+    assert resumed, "no kill left a decision without its effect"
 
 
 async def check_journal(w: World) -> None:
-    """It is whole and chained, and folds to the pods and places that the cluster has."""
+    """The journal is complete and chained, and folds to the pods and nodes of the cluster."""
     fold = Fold(ClusterState(), PluginRegistry.discover().load)
     async with open_journal(str(w.journal), read_only=True) as store:
         head = GENESIS
@@ -109,7 +108,7 @@ async def check_journal(w: World) -> None:
         replayed = await replay(store, PluginRegistry.discover())
     assert replayed.equal, replayed.divergence
     assert replayed.decisions
-    # A request that one life left behind may be what kills the next one before it claimed anything.
+    # A late request of one run may kill the next run before it claims the journal.
     assert KILLS * 3 // 4 < fold.state.epoch <= KILLS + 1
     assert all(entry.phase is PodPhase.BOUND for entry in fold.state.pods.values())
     known = {entry.info.uid: entry.node for entry in fold.state.pods.values()}

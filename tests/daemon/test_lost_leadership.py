@@ -24,13 +24,13 @@ from asched.kube.connection import connect
 from tests.daemon.world import KUBE, World, registry_with, world
 
 LEASE = LeaseName("kube-system", "asched")
-CONFIG = KUBE + "profiles:\n- plugins: {multiPoint: {enabled: [{name: Obstinate}]}}\n"
+CONFIG = KUBE + "profiles:\n- plugins: {multiPoint: {enabled: [{name: BindOnCancel}]}}\n"
 
 
-class Obstinate(PreBindPlugin):
-    """Waits for ever, and tries to bind the pod by itself when it is cancelled."""
+class BindOnCancel(PreBindPlugin):
+    """Blocks, and tries to bind the pod when it is cancelled."""
 
-    name: ClassVar[str] = "Obstinate"
+    name: ClassVar[str] = "BindOnCancel"
     api_version: ClassVar[int] = 1
     needs: ClassVar[frozenset[Permission]] = frozenset({Permission.BIND})
     begun: ClassVar[anyio.Event]
@@ -49,13 +49,13 @@ class Obstinate(PreBindPlugin):
 
 @asynccontextmanager
 async def leader(w: World) -> AsyncIterator[Daemon]:
-    registry = registry_with(Obstinate)
+    registry = registry_with(BindOnCancel)
     timing = LeaseTiming(30, 20, 0.1)
     async with (
         open_journal(str(w.journal)) as store,
         connect(w.kubeconfig) as client,
         connect(w.kubeconfig) as lease_client,
-        candidate(LeaderElector(lease_client, LEASE, "it", timing)) as leadership,
+        candidate(LeaderElector(lease_client, LEASE, "self", timing)) as leadership,
         running_daemon(
             parse(CONFIG, "test", registry), registry, client, store, leadership=leadership
         ) as daemon,
@@ -63,13 +63,13 @@ async def leader(w: World) -> AsyncIterator[Daemon]:
         yield daemon
 
 
-def give_lease_away(w: World) -> None:
+def transfer_lease(w: World) -> None:
     spec = {"spec": {"holderIdentity": "another"}}
     w.cluster.patch("leases.coordination.k8s.io", LEASE.name, spec, namespace=LEASE.namespace)
 
 
-async def test_lost_leadership_cancels_plugins(tmp_path: Path) -> None:
-    Obstinate.begun, Obstinate.ended = anyio.Event(), []
+async def test_lost_leadership_cancels_plugins_without_writes(tmp_path: Path) -> None:
+    BindOnCancel.begun, BindOnCancel.ended = anyio.Event(), []
     written: list[tuple[str, str]] = []
 
     def on_request(verb: str, resource: str) -> None:
@@ -83,10 +83,10 @@ async def test_lost_leadership_cancels_plugins(tmp_path: Path) -> None:
             anyio.fail_after(60),
         ):
             async with leader(w):
-                await Obstinate.begun.wait()
+                await BindOnCancel.begun.wait()
                 w.faults.on_request = on_request
-                give_lease_away(w)
+                transfer_lease(w)
                 await anyio.sleep_forever()
-        assert Obstinate.ended == ["leadership was lost"]
+        assert BindOnCancel.ended == ["leadership was lost"]
         assert written == []
         assert not w.node_of("p")

@@ -30,7 +30,7 @@ from asched.framework.status import Code, Status
 from asched.model.meta import ObjectMeta
 from asched.model.node import Node
 from asched.model.resources import Resource
-from tests.daemon.world import KUBE, OWN, PATIENCE_S, World, registry_with, world
+from tests.daemon.world import KUBE, OWN, TIMEOUT_S, World, registry_with, world
 
 
 class Upstream(NamedTuple):
@@ -240,7 +240,7 @@ async def test_own_metrics(tmp_path: Path) -> None:
             w.add_pods(5, "p")
             await w.until(lambda: not w.unbound())
             during = await page_of(health)
-            with anyio.fail_after(PATIENCE_S):
+            with anyio.fail_after(TIMEOUT_S):
                 while during.value("asched_reflector_events_total", resource="pods") < 5:
                     during = await page_of(health)
         page = await page_of(health)

@@ -1,4 +1,4 @@
-"""Whoever reads the API learns to which node a pod is nominated, whatever befell the words that said so."""
+"""Writing nominations: the API shows the nominated node despite failed or replaced patches."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ from tests.state.objects import a_node, a_pod
 from tests.state.profiles import loader
 
 KEY, UID = "default/p", "pod-p"
-NOTHING = "-"
-"""Said of the nomination: it is left as it is."""
+UNCHANGED = "-"
+"""A patch that does not contain the nomination."""
 
 
 class _Condition(msgspec.Struct):
@@ -62,33 +62,33 @@ class _Patch(msgspec.Struct):
 
 
 class Api:
-    """Notes what is said on pods, and answers as it is told to, once it is open."""
+    """Records the patches of pods, and answers while it is open."""
 
     def __init__(self) -> None:
-        self.said: list[tuple[str, str]] = []
-        """The message, empty for none, and the nomination."""
+        self.patches: list[tuple[str, str]] = []
+        """Message (or empty) and nomination of each patch."""
         self.nominated = ""
-        """What a reader of the pod finds."""
+        """The nomination in the API."""
         self.codes: list[int] = []
-        """What the next requests are answered; after that it is 200."""
-        self.open_now = anyio.Event()
-        self.open_now.set()
+        """Status codes of the next requests; 200 after them."""
+        self.is_open = anyio.Event()
+        self.is_open.set()
 
-    def shut(self) -> None:
-        self.open_now = anyio.Event()
+    def close(self) -> None:
+        self.is_open = anyio.Event()
 
     async def exchange(self, credentials: Credentials, request: ApiRequest) -> HttpResponse:
         if request.method != "PATCH":
             return HttpResponse(500, b"{}", None, reusable=True)
         status = msgspec.json.decode(request.body or b"", type=_Patch).status
         node = status.nominated_node_name
-        self.said.append(
+        self.patches.append(
             (
                 status.conditions[0].message if status.conditions else "",
-                NOTHING if node is msgspec.UNSET else node or "",
+                UNCHANGED if node is msgspec.UNSET else node or "",
             )
         )
-        await self.open_now.wait()
+        await self.is_open.wait()
         code = self.codes.pop(0) if self.codes else 200
         if code == 200 and node is not msgspec.UNSET:
             self.nominated = node or ""
@@ -100,11 +100,11 @@ class Api:
         return await exchange_sequentially(self, credentials, requests)
 
     async def open(self, credentials: Credentials, request: ApiRequest) -> StreamingResponse:
-        raise NotImplementedError("nothing is watched")
+        raise NotImplementedError("no watches")
 
 
 class Term:
-    """One life of a daemon: what is decided in it is folded and carried out."""
+    """One term of a daemon: folds decisions and dispatches their effects."""
 
     def __init__(self, scheduling: Scheduling, effects: EffectDispatcher, api: Api) -> None:
         self.scheduling, self.effects, self.api = scheduling, effects, api
@@ -117,24 +117,30 @@ class Term:
         self.decide(Rejected(KEY, UID, 1, message, ("NodeResourcesFit",), nominated_node=nominated))
 
     def displace(self) -> None:
-        """Another pod takes the place that room was made on for this one."""
-        displaced = (Victim(KEY, UID),)
+        """Nominate another pod to the node, which clears this pod's nomination."""
         self.decide(
-            Rejected("default/first", "pod-first", 1, "first", ("NodeResourcesFit",),
-                     nominated_node="n", cleared_nominations=displaced)
-        )  # fmt: skip
+            Rejected(
+                key="default/first",
+                uid="pod-first",
+                attempt=1,
+                message="first",
+                unschedulable_plugins=("NodeResourcesFit",),
+                nominated_node="n",
+                cleared_nominations=(Victim(KEY, UID),),
+            )
+        )
 
     def see(self, nominated: str) -> None:
         """The watch shows the pod."""
-        said = PodCondition(type="PodScheduled", status="False")
-        self.scheduling.see(a_pod("p", nominated=nominated, conditions=(said,)))
+        condition = PodCondition(type="PodScheduled", status="False")
+        self.scheduling.see(a_pod("p", nominated=nominated, conditions=(condition,)))
 
     @property
-    def held(self) -> str:
+    def nominated(self) -> str:
         return self.scheduling.state.nominator.node_of(KEY)
 
-    async def settled(self) -> None:
-        self.api.open_now.set()
+    async def until_idle(self) -> None:
+        self.api.is_open.set()
         with anyio.fail_after(60):
             while self.effects.in_flight:
                 await anyio.lowlevel.checkpoint()
@@ -147,7 +153,7 @@ async def term(scheduling: Scheduling, api: Api) -> AsyncIterator[Term]:
     renewing = RenewingCredentials(FixedCredentials(credentials), credentials, clock)
     retry = RetryPolicy(attempts=1)
     client = ApiClient(api, renewing, clock=clock, random=random, retry=retry)
-    asked = ExternalPlugins(scheduling.state, loader(NodeResourcesFit), PluginLimits())
+    external = ExternalPlugins(scheduling.state, loader(NodeResourcesFit), PluginLimits())
     async with anyio.create_task_group() as tasks:
         effects = EffectDispatcher(
             scheduling.state,
@@ -158,7 +164,7 @@ async def term(scheduling: Scheduling, api: Api) -> AsyncIterator[Term]:
                 tasks=tasks,
                 backoff=lambda: Backoff(RetryPolicy(), random),
                 metrics=Metrics(),
-                plugins=asked,
+                plugins=external,
             ),
         )
         yield Term(scheduling, effects, api)
@@ -166,9 +172,9 @@ async def term(scheduling: Scheduling, api: Api) -> AsyncIterator[Term]:
 
 
 def a_cluster() -> Scheduling:
-    made = Scheduling(NodeResourcesFit)
-    made.see(a_node("n"), a_node("m"), a_pod("p"), a_pod("first", priority=9))
-    return made
+    scheduling = Scheduling(NodeResourcesFit)
+    scheduling.see(a_node("n"), a_node("m"), a_pod("p"), a_pod("first", priority=9))
+    return scheduling
 
 
 @asynccontextmanager
@@ -177,348 +183,340 @@ async def one_term() -> AsyncIterator[Term]:
         yield t
 
 
-async def begin(t: Term) -> None:
-    """A first word is under way and unanswered: what is said now waits for it."""
-    t.api.shut()
+async def begin_patch(t: Term) -> None:
+    """Start a first patch, which is not answered: later patches are queued."""
+    t.api.close()
     t.reject("no room")
     await anyio.wait_all_tasks_blocked()
-    assert t.api.said == [("no room", NOTHING)]
+    assert t.api.patches == [("no room", UNCHANGED)]
 
 
-# -- one word replaces another ----------------------------------------------------------------
+# -- a patch replaces another -----------------------------------------------------------------
 
 
-async def test_a_later_word_on_the_condition_carries_the_nomination_of_the_one_it_replaces() -> (
-    None
-):
+async def test_later_patch_contains_nomination_of_replaced_patch() -> None:
     async with one_term() as t:
-        await begin(t)
+        await begin_patch(t)
         t.reject("preempting", "n")
-        t.reject("victims leave")
-        await t.settled()
-        assert t.api.said[1:] == [("victims leave", "n")]
-        assert t.api.nominated == t.held == "n"
+        t.reject("waiting for victims")
+        await t.until_idle()
+        assert t.api.patches[1:] == [("waiting for victims", "n")]
+        assert t.api.nominated == t.nominated == "n"
 
 
-async def test_it_carries_the_end_of_a_nomination_too() -> None:
+async def test_later_patch_contains_cleared_nomination_of_replaced_patch() -> None:
     async with one_term() as t:
         t.reject("preempting", "n")
-        await t.settled()
+        await t.until_idle()
         t.see(nominated="n")
-        t.api.shut()
+        t.api.close()
         t.reject("no room")
         await anyio.wait_all_tasks_blocked()
-        t.reject("nobody to evict", "")
-        t.reject("a plugin says no")
-        await t.settled()
-        assert t.api.said[1:] == [("no room", NOTHING), ("a plugin says no", "")]
-        assert t.api.nominated == t.held == ""
+        t.reject("no victims", "")
+        t.reject("rejected by plugin")
+        await t.until_idle()
+        assert t.api.patches[1:] == [("no room", UNCHANGED), ("rejected by plugin", "")]
+        assert t.api.nominated == t.nominated == ""
 
 
-async def test_of_several_nominations_the_newest_counts() -> None:
+async def test_newest_of_several_nominations_is_written() -> None:
     async with one_term() as t:
-        await begin(t)
+        await begin_patch(t)
         for node in ("n", "", "m"):
             t.reject("preempting", node)
-        t.reject("victims leave")
-        await t.settled()
-        assert t.api.said[1:] == [("victims leave", "m")]
+        t.reject("waiting for victims")
+        await t.until_idle()
+        assert t.api.patches[1:] == [("waiting for victims", "m")]
 
 
-async def test_the_echo_of_an_earlier_nomination_does_not_silence_the_next() -> None:
+async def test_watch_of_earlier_nomination_does_not_suppress_next() -> None:
     async with one_term() as t:
-        t.api.shut()
+        t.api.close()
         t.reject("preempting", "n")
         await anyio.wait_all_tasks_blocked()
-        t.reject("preempting there", "m")
-        t.see(nominated="n")  # before the answer
-        t.reject("victims leave")
-        await t.settled()
-        assert t.api.said == [("preempting", "n"), ("victims leave", "m")]
+        t.reject("preempting again", "m")
+        t.see(nominated="n")  # before the response
+        t.reject("waiting for victims")
+        await t.until_idle()
+        assert t.api.patches == [("preempting", "n"), ("waiting for victims", "m")]
 
 
-# -- a word that did not arrive ---------------------------------------------------------------
+# -- failed patches ---------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("code", [403, 500])
-@pytest.mark.parametrize("message", ["preempting", "victims leave"])
-async def test_a_nomination_that_was_not_written_goes_with_the_next_word(
-    code: int, message: str
-) -> None:
+@pytest.mark.parametrize("message", ["preempting", "waiting for victims"])
+async def test_failed_nomination_is_written_with_next_patch(code: int, message: str) -> None:
     async with one_term() as t:
         t.api.codes = [code]
         t.reject("preempting", "n")
-        await t.settled()
+        await t.until_idle()
         assert t.api.nominated == ""
         t.reject(message)
-        await t.settled()
-        assert t.api.said == [("preempting", "n"), (message, "n")]
+        await t.until_idle()
+        assert t.api.patches == [("preempting", "n"), (message, "n")]
 
 
-async def test_it_goes_with_what_waits_already() -> None:
+async def test_failed_nomination_is_written_with_queued_patch() -> None:
     async with one_term() as t:
-        t.api.shut()
+        t.api.close()
         t.api.codes = [500, 500]
         t.reject("preempting", "n")
         await anyio.wait_all_tasks_blocked()
-        t.reject("victims leave")
-        await t.settled()
-        assert t.api.said == [("preempting", "n"), ("victims leave", "n")]
-        t.reject("victims leave")
-        await t.settled()
-        assert t.api.said[2:] == [("victims leave", "n")]
+        t.reject("waiting for victims")
+        await t.until_idle()
+        assert t.api.patches == [("preempting", "n"), ("waiting for victims", "n")]
+        t.reject("waiting for victims")
+        await t.until_idle()
+        assert t.api.patches[2:] == [("waiting for victims", "n")]
 
 
-async def test_not_in_place_of_one_that_was_decided_since() -> None:
+async def test_failed_nomination_does_not_replace_newer_one() -> None:
     async with one_term() as t:
-        t.api.shut()
+        t.api.close()
         t.api.codes = [500]
         t.reject("preempting", "n")
         await anyio.wait_all_tasks_blocked()
-        t.reject("preempting there", "m")
-        await t.settled()
-        assert t.api.said == [("preempting", "n"), ("preempting there", "m")]
+        t.reject("preempting again", "m")
+        await t.until_idle()
+        assert t.api.patches == [("preempting", "n"), ("preempting again", "m")]
 
 
-async def test_the_end_of_a_nomination_that_was_not_written_is_said_again() -> None:
+async def test_failed_clearing_is_repeated() -> None:
     async with one_term() as t:
         t.reject("preempting", "n")
-        await t.settled()
+        await t.until_idle()
         t.see(nominated="n")
         t.api.codes = [500]
-        t.reject("nobody to evict", "")
-        await t.settled()
+        t.reject("no victims", "")
+        await t.until_idle()
         assert t.api.nominated == "n"
-        t.reject("a plugin says no")
-        await t.settled()
-        assert t.api.said[2:] == [("a plugin says no", "")]
+        t.reject("rejected by plugin")
+        await t.until_idle()
+        assert t.api.patches[2:] == [("rejected by plugin", "")]
 
 
-async def test_a_nomination_that_arrived_though_nobody_answered_is_not_said_again() -> None:
+async def test_nomination_written_by_failed_request_is_not_repeated() -> None:
     async with one_term() as t:
         t.api.codes = [500]
         t.reject("preempting", "n")
-        await t.settled()
+        await t.until_idle()
         t.see(nominated="n")
-        t.reject("victims leave")
-        await t.settled()
-        assert t.api.said[1:] == [("victims leave", NOTHING)]
+        t.reject("waiting for victims")
+        await t.until_idle()
+        assert t.api.patches[1:] == [("waiting for victims", UNCHANGED)]
 
 
-# -- displaced --------------------------------------------------------------------------------
+# -- preempted nominations--------------------------------------------------------------------------
 
 
-async def test_a_displaced_pod_whose_nomination_waits_says_at_once_that_it_has_none() -> None:
+async def test_queued_nomination_is_cleared_by_preemption() -> None:
     async with one_term() as t:
-        await begin(t)
+        await begin_patch(t)
         t.reject("preempting", "n")
         t.displace()
-        await t.settled()
-        of_p = [said for said in t.api.said[1:] if said[0] != "first"]
+        await t.until_idle()
+        of_p = [patch for patch in t.api.patches[1:] if patch[0] != "first"]
         assert of_p == [("preempting", "")]
 
 
-async def test_a_displacement_that_was_not_written_goes_with_the_next_word() -> None:
+async def test_failed_clearing_is_written_with_next_patch() -> None:
     async with one_term() as t:
         t.reject("preempting", "n")
-        await t.settled()
+        await t.until_idle()
         t.see(nominated="n")
-        t.api.shut()
+        t.api.close()
         t.api.codes = [500, 500]
         t.displace()
         await anyio.wait_all_tasks_blocked()
-        assert ("", "") in t.api.said
+        assert ("", "") in t.api.patches
         t.reject("no room")
-        await t.settled()
-        assert t.api.said[-1] == ("no room", "")
-        assert t.api.nominated == t.held == ""
+        await t.until_idle()
+        assert t.api.patches[-1] == ("no room", "")
+        assert t.api.nominated == t.nominated == ""
 
 
-async def test_a_displaced_pod_that_is_nominated_again_is_not_cleared_afterwards() -> None:
+async def test_new_nomination_replaces_queued_clearing() -> None:
     async with one_term() as t:
-        await begin(t)
+        await begin_patch(t)
         t.displace()
-        t.reject("preempting there", "m")
-        await t.settled()
-        of_p = [said for said in t.api.said[1:] if said[0] != "first"]
-        assert of_p == [("preempting there", "m")]
+        t.reject("preempting again", "m")
+        await t.until_idle()
+        of_p = [patch for patch in t.api.patches[1:] if patch[0] != "first"]
+        assert of_p == [("preempting again", "m")]
 
 
-# -- no nomination of a pod that has its node, or is gone ---------------------------------------
+# -- assigned and deleted pods ------------------------------------------------------------------
 
 
-async def test_no_nomination_is_written_for_a_pod_that_got_a_node_or_went() -> None:
+async def test_nomination_of_assigned_and_deleted_pod_is_not_written() -> None:
     async with one_term() as t:
-        await begin(t)
+        await begin_patch(t)
         t.reject("preempting", "n")
         t.decide(Assigned(KEY, UID, "n", 2, 1))
         t.scheduling.apply(ObjectDeleted("Pod", KEY, UID))
         t.effects.forget(KEY, UID)
-        await t.settled()
-        assert t.api.said == [("no room", NOTHING)]
+        await t.until_idle()
+        assert t.api.patches == [("no room", UNCHANGED)]
 
 
-async def test_nor_when_the_node_was_lost_again_before_it_was_said() -> None:
+async def test_nomination_before_permit_rejection_is_not_written() -> None:
     async with one_term() as t:
-        await begin(t)
+        await begin_patch(t)
         t.reject("preempting", "n")
         t.decide(Assigned(KEY, UID, "n", 2, 1, permit_waits=(PermitWait("Permit", 10**18),)))
         t.decide(PermitRejected(KEY, UID, "Permit", "not now"))
-        await t.settled()
-        assert t.api.said[1:] == [("not now", NOTHING)]
-        assert t.held == ""
+        await t.until_idle()
+        assert t.api.patches[1:] == [("not now", UNCHANGED)]
+        assert t.nominated == ""
 
 
-async def test_a_nomination_that_ended_with_an_assignment_is_cleared_with_what_became_of_it() -> (
-    None
-):
+async def test_failed_binding_clears_nomination() -> None:
     async with one_term() as t:
         t.reject("preempting", "n")
-        await t.settled()
+        await t.until_idle()
         t.see(nominated="n")
         t.decide(Assigned(KEY, UID, "n", 2, 1, permit_waits=(PermitWait("Permit", 10**18),)))
-        failure = BindFailed(KEY, UID, "n", Code.ERROR, message="the node is gone")
+        failure = BindFailed(KEY, UID, "n", Code.ERROR, message="node deleted")
         t.scheduling.apply(failure)
         t.effects.binding_failed(failure)
-        await t.settled()
-        assert t.api.said[1:] == [("the node is gone", "")]
-        assert t.api.nominated == t.held == ""
+        await t.until_idle()
+        assert t.api.patches[1:] == [("node deleted", "")]
+        assert t.api.nominated == t.nominated == ""
 
 
-# -- nothing needless -------------------------------------------------------------------------
+# -- redundant patches ------------------------------------------------------------------------
 
 
-async def test_condition_and_nomination_are_one_patch_and_said_once() -> None:
+async def test_condition_and_nomination_are_written_once_in_one_patch() -> None:
     async with one_term() as t:
         t.reject("preempting", "n")
-        await t.settled()
+        await t.until_idle()
         t.reject("preempting")  # the watch lags
         t.see(nominated="n")
         t.reject("preempting")
         t.reject("preempting", "n")
-        await t.settled()
-        assert t.api.said == [("preempting", "n")]
-        t.reject("victims leave", "n")
-        await t.settled()
-        assert t.api.said[1:] == [("victims leave", NOTHING)]
+        await t.until_idle()
+        assert t.api.patches == [("preempting", "n")]
+        t.reject("waiting for victims", "n")
+        await t.until_idle()
+        assert t.api.patches[1:] == [("waiting for victims", UNCHANGED)]
 
 
-async def test_who_has_no_nomination_is_not_told_so() -> None:
+async def test_clearing_without_nomination_is_not_written() -> None:
     async with one_term() as t:
-        t.reject("nobody to evict", "")
-        await t.settled()
-        assert t.api.said == [("nobody to evict", NOTHING)]
+        t.reject("no victims", "")
+        await t.until_idle()
+        assert t.api.patches == [("no victims", UNCHANGED)]
 
 
-async def test_what_somebody_else_nominated_stays_until_we_decide() -> None:
+async def test_foreign_nomination_is_kept_until_next_nomination() -> None:
     async with one_term() as t:
         t.reject("no room")
-        await t.settled()
+        await t.until_idle()
         t.see(nominated="m")
         t.reject("no room")
-        t.reject("victims leave")
-        await t.settled()
-        assert t.api.said[1:] == [("victims leave", NOTHING)]
-        t.reject("victims leave", "n")
-        await t.settled()
-        assert t.api.said[2:] == [("victims leave", "n")]
+        t.reject("waiting for victims")
+        await t.until_idle()
+        assert t.api.patches[1:] == [("waiting for victims", UNCHANGED)]
+        t.reject("waiting for victims", "n")
+        await t.until_idle()
+        assert t.api.patches[2:] == [("waiting for victims", "n")]
 
 
-async def test_a_nomination_that_somebody_took_away_is_written_when_it_is_decided_again() -> None:
+async def test_removed_nomination_is_written_again_when_decided_again() -> None:
     async with one_term() as t:
         t.reject("preempting", "n")
-        await t.settled()
+        await t.until_idle()
         t.see(nominated="n")
         t.see(nominated="")
         t.reject("preempting")
-        await t.settled()
-        assert t.api.said == [("preempting", "n")]
+        await t.until_idle()
+        assert t.api.patches == [("preempting", "n")]
         t.reject("preempting", "n")
-        await t.settled()
-        assert t.api.said[1:] == [("preempting", "n")]
+        await t.until_idle()
+        assert t.api.patches[1:] == [("preempting", "n")]
 
 
-# -- another life -----------------------------------------------------------------------------
+# -- restart and new term-----------------------------------------------------------------------
 
 
-async def test_what_was_not_said_before_a_restart_is_said_after_it() -> None:
+async def test_nomination_not_written_before_restart_is_written_after_it() -> None:
     scheduling, api = a_cluster(), Api()
     api.codes = [500]
     async with term(scheduling, api) as before:
         before.reject("preempting", "n")
-        await before.settled()
+        await before.until_idle()
     async with term(scheduling, api) as after:
         after.effects.resume()
-        await after.settled()
-        assert api.said[1:] == [("", "n")]
+        await after.until_idle()
+        assert api.patches[1:] == [("", "n")]
         after.see(nominated="n")
-        after.reject("victims leave")
-        await after.settled()
-    assert api.said[2:] == [("victims leave", NOTHING)]
+        after.reject("waiting for victims")
+        await after.until_idle()
+    assert api.patches[2:] == [("waiting for victims", UNCHANGED)]
 
 
-async def test_it_is_not_said_alone_where_the_pod_is_decided_about_at_once() -> None:
+async def test_restart_writes_nomination_with_new_decision() -> None:
     scheduling, api = a_cluster(), Api()
     scheduling.apply(Rejected(KEY, UID, 1, "preempting", ("Fit",), nominated_node="n"))
     async with term(scheduling, api) as after:
         after.effects.resume()
-        after.reject("preempting there", "m")
-        await after.settled()
-    assert api.said == [("preempting there", "m")]
+        after.reject("preempting again", "m")
+        await after.until_idle()
+    assert api.patches == [("preempting again", "m")]
 
 
-async def test_nor_where_it_is_assigned_at_once() -> None:
+async def test_restart_writes_no_nomination_if_pod_is_assigned() -> None:
     scheduling, api = a_cluster(), Api()
     scheduling.apply(Rejected(KEY, UID, 1, "preempting", ("Fit",), nominated_node="n"))
     async with term(scheduling, api) as after:
         after.effects.resume()
         after.decide(Assigned(KEY, UID, "n", 2, 1, permit_waits=(PermitWait("Permit", 10**18),)))
-        await after.settled()
-    assert api.said == []
+        await after.until_idle()
+    assert api.patches == []
 
 
-async def test_what_an_earlier_term_did_not_say_goes_with_the_first_word_of_the_next() -> None:
+async def test_nomination_of_previous_term_is_written_with_first_patch() -> None:
     scheduling, api = a_cluster(), Api()
     api.codes = [403]
     async with term(scheduling, api) as before:
         before.reject("preempting", "n")
         before.effects.depose()
-        await before.settled()
+        await before.until_idle()
     async with term(scheduling, api) as after:
         after.effects.abandon_previous_term()
-        await after.settled()
-        assert api.said[1:] == []
-        after.reject("victims leave")
-        await after.settled()
-    assert api.said[1:] == [("victims leave", "n")]
+        await after.until_idle()
+        assert api.patches[1:] == []
+        after.reject("waiting for victims")
+        await after.until_idle()
+    assert api.patches[1:] == [("waiting for victims", "n")]
 
 
-async def test_what_was_said_before_a_restart_is_not_said_again() -> None:
+async def test_nomination_written_before_restart_is_not_repeated() -> None:
     scheduling, api = a_cluster(), Api()
     async with term(scheduling, api) as before:
         before.reject("preempting", "n")
-        await before.settled()
+        await before.until_idle()
     async with term(scheduling, api) as after:
         after.see(nominated="n")
         after.effects.resume()
-        after.reject("victims leave")
-        await after.settled()
-    assert api.said[1:] == [("victims leave", NOTHING)]
+        after.reject("waiting for victims")
+        await after.until_idle()
+    assert api.patches[1:] == [("waiting for victims", UNCHANGED)]
 
 
-async def test_what_another_leader_nominated_since_overrules_what_an_earlier_term_did_not_say() -> (
-    None
-):
+async def test_nomination_of_another_leader_replaces_unwritten_one() -> None:
     scheduling, api = a_cluster(), Api()
     api.codes = [403]
     async with term(scheduling, api) as before:
         before.reject("preempting", "n")
         before.effects.depose()
-        await before.settled()
+        await before.until_idle()
     async with term(scheduling, api) as after:
         after.see(nominated="m")
         after.effects.abandon_previous_term()
-        after.reject("victims leave")
-        await after.settled()
-    assert api.said[1:] == [("victims leave", NOTHING)]
-    assert after.held == "m"
+        after.reject("waiting for victims")
+        await after.until_idle()
+    assert api.patches[1:] == [("waiting for victims", UNCHANGED)]
+    assert after.nominated == "m"

@@ -1,4 +1,4 @@
-"""The small parts that effects are made of: lanes, pauses, the inbox."""
+"""The per-pod queue of effects, stoppable sleeps, and the inbox."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from asched.model.resources import Resource
 from asched.state.records import Bound, LeadershipGained
 
 
-class Diary:
-    """Jobs that write down when they begin and end."""
+class RecordingJobs:
+    """Creates jobs that record when they begin and end."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
@@ -33,84 +33,84 @@ class Diary:
         return work
 
 
-async def test_in_order_within_a_lane_and_at_the_same_time_between_lanes() -> None:
-    diary, ends = Diary(), list[int]()
+async def test_jobs_run_in_order_per_pod_and_concurrently_between_pods() -> None:
+    jobs, ends = RecordingJobs(), list[int]()
     async with anyio.create_task_group() as tasks:
-        lanes = PerPodQueue(tasks, lambda: ends.append(len(lanes)))
-        for lane, kind in (("a", "tell"), ("a", "bind"), ("b", "tell")):
-            lanes.submit(lane, kind, diary.job(f"{lane}/{kind}"))
+        queue = PerPodQueue(tasks, lambda: ends.append(len(queue)))
+        for key, kind in (("a", "patch"), ("a", "bind"), ("b", "patch")):
+            queue.submit(key, kind, jobs.job(f"{key}/{kind}"))
         await anyio.wait_all_tasks_blocked()
-        assert diary.lines == ["a/tell begins", "b/tell begins"]
-        assert len(lanes) == 2
-        diary.may_end.set()
-        lanes.close()
-    assert diary.lines.index("a/tell ends") < diary.lines.index("a/bind begins")
+        assert jobs.lines == ["a/patch begins", "b/patch begins"]
+        assert len(queue) == 2
+        jobs.may_end.set()
+        queue.close()
+    assert jobs.lines.index("a/patch ends") < jobs.lines.index("a/bind begins")
     assert ends == [1, 0]
 
 
-async def test_only_the_newest_word_that_waits_is_said() -> None:
-    diary = Diary()
+async def test_newest_queued_job_of_a_kind_replaces_older_ones() -> None:
+    jobs = RecordingJobs()
     async with anyio.create_task_group() as tasks:
-        lanes = PerPodQueue(tasks, lambda: None)
-        lanes.submit("a", "tell", diary.job("first"))
+        queue = PerPodQueue(tasks, lambda: None)
+        queue.submit("a", "patch", jobs.job("first"))
         await anyio.wait_all_tasks_blocked()
         for name in ("second", "third"):
-            lanes.submit("a", "tell", diary.job(name))
-        diary.may_end.set()
-        lanes.close()
-    assert diary.lines == ["first begins", "first ends", "third begins", "third ends"]
+            queue.submit("a", "patch", jobs.job(name))
+        jobs.may_end.set()
+        queue.close()
+    assert jobs.lines == ["first begins", "first ends", "third begins", "third ends"]
 
 
-async def test_tasks_go_on_with_other_lanes_and_end_when_closed() -> None:
+async def test_tasks_are_reused_and_end_when_closed() -> None:
     ended: list[str] = []
     async with anyio.create_task_group() as tasks:
-        lanes = PerPodQueue(tasks, lambda: None)
+        queue = PerPodQueue(tasks, lambda: None)
 
         async def job(name: str) -> None:
             ended.append(f"{name} by {anyio.get_current_task().id}")
 
         for wave in range(3):
             for name in ("a", "b"):
-                lanes.submit(name, "tell", partial(job, f"{name}{wave}"))
+                queue.submit(name, "patch", partial(job, f"{name}{wave}"))
             await anyio.wait_all_tasks_blocked()
-        lanes.close()
-        lanes.submit("c", "tell", partial(job, "c"))
+        queue.close()
+        queue.submit("c", "patch", partial(job, "c"))
     assert [line.partition(" ")[0] for line in ended] == ["a0", "b0", "a1", "b1", "a2", "b2", "c"]
     assert len({line.partition(" by ")[2] for line in ended[:6]}) == 2
 
 
-async def test_tasks_that_only_a_burst_needed_end() -> None:
+async def test_tasks_of_a_burst_end() -> None:
     async with anyio.create_task_group() as tasks:
-        lanes, before = PerPodQueue(tasks, lambda: None), len(asyncio.all_tasks())
-        for lane in range(200):
-            lanes.submit(f"burst-{lane}", "tell", anyio.lowlevel.checkpoint)
+        queue, before = PerPodQueue(tasks, lambda: None), len(asyncio.all_tasks())
+        for number in range(200):
+            queue.submit(f"burst-{number}", "patch", anyio.lowlevel.checkpoint)
         await anyio.wait_all_tasks_blocked()
         assert len(asyncio.all_tasks()) - before == 200
         for _ in range(8 * REVIEW_INTERVAL):
-            lanes.submit("calm", "tell", anyio.lowlevel.checkpoint)
-            while len(lanes):
+            queue.submit("calm", "patch", anyio.lowlevel.checkpoint)
+            while len(queue):
                 await anyio.lowlevel.checkpoint()
         assert 1 <= len(asyncio.all_tasks()) - before < 10
-        lanes.close()
+        queue.close()
 
 
-async def test_pauses_end_when_the_daemon_stops() -> None:
-    pauses, answers = StoppableSleep(SystemClock()), list[bool]()
+async def test_sleeps_end_when_stopped() -> None:
+    sleep, results = StoppableSleep(SystemClock()), list[bool]()
 
     async def wait() -> None:
-        answers.append(await pauses.pause(3600))
+        results.append(await sleep.pause(3600))
 
-    assert await pauses.pause(0.001)
+    assert await sleep.pause(0.001)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(wait)
         tasks.start_soon(wait)
         await anyio.wait_all_tasks_blocked()
-        pauses.end()
-    assert answers == [False, False]
-    assert not await pauses.pause(3600)
+        sleep.end()
+    assert results == [False, False]
+    assert not await sleep.pause(3600)
 
 
-async def test_the_inbox_holds_watches_back_but_never_outcomes() -> None:
+async def test_inbox_delays_watches_but_not_outcomes() -> None:
     inbox, listed = Inbox(max_changes=4), Listed(Resource.PODS, ())
     handed_over: list[int] = []
 
@@ -134,7 +134,7 @@ async def test_the_inbox_holds_watches_back_but_never_outcomes() -> None:
     assert inbox.next_outcome() is None
 
 
-def test_leadership_waits_for_the_changes_that_came_before_it() -> None:
+def test_leadership_is_delivered_after_earlier_changes() -> None:
     inbox, listed = Inbox(), Listed(Resource.PODS, ())
     gained, bound = LeadershipGained(1), Bound("default/p", "u", "n")
     inbox.put_changes((listed, listed))
@@ -149,12 +149,12 @@ def test_leadership_waits_for_the_changes_that_came_before_it() -> None:
     inbox.next_change()
     assert inbox.next_outcome(listing=True) is None
     inbox.next_change()
-    assert inbox.next_outcome(listing=True) == gained, "that list came after it"
+    assert inbox.next_outcome(listing=True) == gained, "the list was added later"
     assert inbox.next_outcome() is None
     assert len(inbox) == 0
 
 
-async def test_waking_an_inbox_counts_even_before_anybody_waits() -> None:
+async def test_wake_before_wait_is_not_lost() -> None:
     inbox = Inbox()
     inbox.wake()
     with anyio.fail_after(60):

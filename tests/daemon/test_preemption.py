@@ -1,4 +1,4 @@
-"""Preemption over real HTTP: victims are marked and leave, the pod gets their place."""
+"""Preemption over real HTTP: victims are marked and deleted, then the preemptor is bound."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from asched.apiserver.kubelet import Kubelets, KubeletTimings
 from tests.daemon.world import World, world
 
 NEVER_S = 3600.0
-"""A delay that outlasts any test."""
+"""A delay longer than any test."""
 
 
 def add_classes(w: World, **values: int) -> None:
@@ -28,7 +28,7 @@ def disruption(w: World, name: str) -> list[str]:
     return [c["reason"] for c in conditions if c["type"] == "DisruptionTarget"]
 
 
-async def test_victims_leave_gracefully_and_the_pod_takes_their_place(tmp_path: Path) -> None:
+async def test_victims_terminate_gracefully_before_preemptor_is_bound(tmp_path: Path) -> None:
     async with world(tmp_path, nodes=2, cpu="2") as w, anyio.create_task_group() as tasks:
         add_classes(w, low=1, high=1000)
         kubelets = Kubelets(w.cluster, KubeletTimings(start_s=0.01))
@@ -65,13 +65,13 @@ async def test_victims_leave_gracefully_and_the_pod_takes_their_place(tmp_path: 
         tasks.cancel_scope.cancel()
 
 
-async def test_while_victims_leave_others_are_scheduled(tmp_path: Path) -> None:
+async def test_other_pods_are_scheduled_while_victims_terminate(tmp_path: Path) -> None:
     async with world(tmp_path, nodes=1, cpu="2") as w:
         add_classes(w, low=1, high=1000)
         w.add_pod("victim", "1500m", priorityClassName="low")
         async with w.daemon():
             await w.until(lambda: w.node_of("victim") == "n0")
-            # No kubelet runs: the victim keeps its place until somebody confirms its end.
+            # No kubelet runs, so the victim terminates only when the test deletes it.
             w.add_pod("urgent", "1800m", priorityClassName="high")
             await w.until(lambda: nominated(w, "urgent") == "n0" and bool(disruption(w, "victim")))
             w.add_node("n1", cpu="1")
@@ -81,7 +81,7 @@ async def test_while_victims_leave_others_are_scheduled(tmp_path: Path) -> None:
             await w.until(lambda: w.node_of("urgent") == "n0")
 
 
-async def test_a_nomination_that_is_overtaken_is_cleared(tmp_path: Path) -> None:
+async def test_nomination_is_cleared_by_higher_preemptor(tmp_path: Path) -> None:
     async with world(tmp_path, nodes=1, cpu="2") as w:
         add_classes(w, low=1, middle=500, high=1000)
         w.add_pod("victim", "800m", priorityClassName="low")
@@ -94,9 +94,7 @@ async def test_a_nomination_that_is_overtaken_is_cleared(tmp_path: Path) -> None
             await w.until(lambda: nominated(w, "urgent") == "n0" and nominated(w, "middle") == "")
 
 
-async def test_a_nomination_that_a_crash_kept_from_the_api_server_is_told_after_the_restart(
-    tmp_path: Path,
-) -> None:
+async def test_nomination_not_written_before_crash_is_written_after_restart(tmp_path: Path) -> None:
     async with world(tmp_path, nodes=1, cpu="2") as w:
         add_classes(w, low=1, high=1000)
         w.add_pod("victim", "1500m", priorityClassName="low")
@@ -113,5 +111,5 @@ async def test_a_nomination_that_a_crash_kept_from_the_api_server_is_told_after_
         assert nominated(w, "urgent") == ""
         w.faults.clear()
         async with w.daemon():
-            # No kubelet runs: the victim keeps its place, so nothing is decided meanwhile.
+            # No kubelet runs, so the victim stays and no decision is made.
             await w.until(lambda: nominated(w, "urgent") == "n0")

@@ -1,4 +1,4 @@
-"""What a daemon finds when it starts again, however the one before it ended."""
+"""Restarts of the daemon after a clean stop or a crash."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from asched.state.records import Assigned, BindFailed, LeadershipGained
 from tests.daemon.world import KUBE, World, world
 
 NEVER_S = 3600.0
-"""A delay that outlasts any test."""
+"""A delay longer than any test."""
 BINDING = "pods/binding"
-
-
 READS = ("get", "list", "watch")
 
 
 async def crash(w: World, when: Callable[[Daemon], bool], config: str = "") -> Daemon:
-    """Run a daemon until ``when`` says so after a change or an effect that was asked for (so what it
-    follows from is durable), then end it at once: nothing is drained, no answer is awaited."""
+    """Run a daemon until ``when`` is true, then cancel it without draining.
+
+    The condition is checked after changes and at requests, so its cause is durable.
+    """
     w.faults.on_request = lambda verb, resource: None if verb in READS else w.touch()
     with anyio.CancelScope() as scope:
         async with w.daemon(config, *PLUGINS) as daemon:
@@ -50,15 +50,15 @@ async def recorded(w: World) -> dict[str, str]:
 
 
 def decided(count: int) -> Callable[[Daemon], bool]:
-    """As many pods were decided and their bindings are under way, unanswered."""
+    """Whether ``count`` pods are assigned, with unanswered bindings."""
     return lambda daemon: daemon.engine.stats.assigned == count and daemon.engine.stats.turns > 0
 
 
-async def test_a_clean_restart_goes_on(tmp_path: Path) -> None:
+async def test_clean_restart_continues(tmp_path: Path) -> None:
     async with world(tmp_path, nodes=2) as w:
         for epoch in (1, 2, 3):
             async with w.daemon() as daemon:
-                w.add_pods(10, f"life-{epoch}")
+                w.add_pods(10, f"run-{epoch}")
                 await w.until(lambda: not w.unbound())
             assert daemon.engine.stats.assigned == daemon.engine.stats.bound == 10
             assert daemon.cluster.epoch == epoch
@@ -68,14 +68,17 @@ async def test_a_clean_restart_goes_on(tmp_path: Path) -> None:
         assert [r.epoch for r in records if isinstance(r, LeadershipGained)] == [1, 2, 3]
 
 
-async def test_since_when_a_pod_is_unscheduled_outlives_the_daemon(tmp_path: Path) -> None:
+async def test_restart_keeps_transition_time_of_condition(tmp_path: Path) -> None:
     async with world(tmp_path, nodes=1, cpu="1") as w:
         w.add_pod("big", "3")
         long_ago = "2020-01-01T00:00:00Z"
         unscheduled = {
-            "type": "PodScheduled", "status": "False", "reason": "Unschedulable",
-            "message": "0/7 nodes are available.", "lastTransitionTime": long_ago,
-        }  # fmt: skip
+            "type": "PodScheduled",
+            "status": "False",
+            "reason": "Unschedulable",
+            "message": "0/7 nodes are available.",
+            "lastTransitionTime": long_ago,
+        }
         status = {"conditions": [unscheduled]}
         w.cluster.patch(
             "pods", "big", {"status": status}, namespace="default", subresource="status"
@@ -85,7 +88,7 @@ async def test_since_when_a_pod_is_unscheduled_outlives_the_daemon(tmp_path: Pat
         assert w.condition("big")["lastTransitionTime"] == long_ago
 
 
-async def test_bindings_decided_but_never_posted_are_posted_as_decided(tmp_path: Path) -> None:
+async def test_restart_posts_unsent_bindings_as_decided(tmp_path: Path) -> None:
     async with world(tmp_path, nodes=5) as w:
         w.faults.delay(NEVER_S, count=100, verb="create", resource=BINDING)
         w.add_pods(20, "p")
@@ -98,7 +101,7 @@ async def test_bindings_decided_but_never_posted_are_posted_as_decided(tmp_path:
         assert (daemon.engine.stats.assigned, daemon.engine.stats.bound) == (0, 20)
 
 
-async def test_bindings_that_went_through_unheard_are_confirmed_by_the_list(
+async def test_restart_confirms_unanswered_bindings_from_list(
     tmp_path: Path,
 ) -> None:
     async with world(tmp_path, nodes=3) as w:
@@ -119,10 +122,10 @@ async def test_bindings_that_went_through_unheard_are_confirmed_by_the_list(
         assert (daemon.engine.stats.assigned, daemon.engine.stats.bound) == (0, 1)
 
 
-async def test_pods_and_nodes_that_vanished_while_down(
+async def test_restart_handles_pods_and_nodes_deleted_while_down(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # How long a binding that was sent before may still arrive, which is a minute in earnest.
+    # The time in which an earlier binding may still take effect; one minute by default.
     monkeypatch.setattr(reconciler, "MAX_REQUEST_AGE_S", 0.2)
     async with world(tmp_path, nodes=2, cpu="1") as w:
         w.faults.delay(NEVER_S, count=100, verb="create", resource=BINDING)
@@ -132,7 +135,7 @@ async def test_pods_and_nodes_that_vanished_while_down(
         w.cluster.delete("pods", "p-0", namespace="default", grace_period_s=0)
         w.cluster.delete("nodes", nodes["p-1"])
         async with w.daemon() as daemon:
-            # The vanished pod gave back its room, which the pod of the vanished node gets.
+            # The deleted pod's node has room for the pod of the deleted node.
             await w.until(lambda: w.node_of("p-1") == nodes["p-0"])
         assert daemon.cluster.pods.keys() == {"default/p-1"}
         assert daemon.cluster.nodes.cluster_size == 1
@@ -143,7 +146,7 @@ async def test_pods_and_nodes_that_vanished_while_down(
         ]
 
 
-async def test_a_profile_that_vanished_leaves_its_pods_to_others(
+async def test_restart_without_profile_releases_its_pods(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reconciler, "MAX_REQUEST_AGE_S", 0.2)
@@ -155,16 +158,16 @@ async def test_a_profile_that_vanished_leaves_its_pods_to_others(
         await crash(w, decided(2), config)
         async with w.daemon(KUBE + "profiles: [{schedulerName: a}]\n") as daemon:
             w.add_pod("later", "800m", schedulerName="a")
-            # It gets the room, when that is given up.
+            # Scheduled when the assignment of of-b is released.
             await w.until(lambda: w.unbound() == ["of-b"] and w.node_of("later") == "n0")
             assert daemon.cluster.pods["default/of-b"].phase is PodPhase.PENDING
         assert w.condition("of-b") == {}
 
 
-class Usurper(PostFilterPlugin):
-    """Evicts the pod named ``victim`` for the pod named ``heir``."""
+class EvictVictim(PostFilterPlugin):
+    """Evicts the pod ``victim`` for the pod ``preemptor``."""
 
-    name: ClassVar[str] = "Usurper"
+    name: ClassVar[str] = "EvictVictim"
     api_version: ClassVar[int] = 1
 
     def post_filter(
@@ -174,32 +177,36 @@ class Usurper(PostFilterPlugin):
         row = nodes.row_of("n0")
         found = () if row is None else nodes.pods(row)
         victims = tuple(Victim(p.key, p.uid) for p in found if p.name == "victim")
-        if pod.name != "heir" or not victims:
+        if pod.name != "preemptor" or not victims:
             return PostFilterResult(Status.unschedulable())
         return PostFilterResult(SUCCESS, "n0", victims)
 
 
-PLUGINS = (Usurper,)
-USURPER = KUBE + "profiles:\n- plugins:\n    postFilter:\n      enabled: [{name: Usurper}]\n"
+PLUGINS = (EvictVictim,)
+EVICT_VICTIM = (
+    KUBE + "profiles:\n- plugins:\n    postFilter:\n      enabled: [{name: EvictVictim}]\n"
+)
 
 
-async def test_evictions_go_on_after_a_crash(tmp_path: Path) -> None:
+async def test_restart_continues_evictions(tmp_path: Path) -> None:
     async with world(tmp_path, nodes=1, cpu="1") as w:
         w.add_pod("victim", "800m", terminationGracePeriodSeconds=0)
-        async with w.daemon(USURPER, *PLUGINS):
+        async with w.daemon(EVICT_VICTIM, *PLUGINS):
             await w.until(lambda: w.node_of("victim") == "n0")
         w.faults.delay(NEVER_S, count=100, verb="delete", resource="pods")
-        w.add_pod("heir", "800m")
-        await crash(w, lambda _: w.faults.injected > 0 and bool(w.message("heir")), config=USURPER)
+        w.add_pod("preemptor", "800m")
+        await crash(
+            w, lambda _: w.faults.injected > 0 and bool(w.message("preemptor")), config=EVICT_VICTIM
+        )
         conditions = w.pod("victim")["status"]["conditions"]
         reasons = [c["reason"] for c in conditions if c["type"] == "DisruptionTarget"]
         assert reasons == ["PreemptionByScheduler"]
-        assert w.pod("heir")["status"]["nominatedNodeName"] == "n0"
-        async with w.daemon(USURPER, *PLUGINS) as daemon:
+        assert w.pod("preemptor")["status"]["nominatedNodeName"] == "n0"
+        async with w.daemon(EVICT_VICTIM, *PLUGINS) as daemon:
             assert len(daemon.cluster.evictions) == 1
             await w.until(lambda: w.unbound() == [])
             await w.until(lambda: bool(w.events("victim")))
-        assert w.node_of("heir") == "n0"
+        assert w.node_of("preemptor") == "n0"
         assert ("Preempted", "n0") in [
             (reason, note.rpartition(" ")[2]) for reason, note in w.events("victim")
         ]

@@ -1,4 +1,4 @@
-"""The daemon schedules a cluster over real HTTP: what users see of it."""
+"""The daemon schedules a cluster over real HTTP."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from asched.apiserver.kubelet import Kubelets, KubeletTimings
 from tests.daemon.world import KUBE, world
 
 
-async def test_pods_are_bound_and_told_so(tmp_path: Path) -> None:
+async def test_pods_are_bound_with_condition_and_event(tmp_path: Path) -> None:
     async with world(tmp_path, nodes=3) as w, w.daemon():
         w.add_pods(30, "p")
         await w.until(lambda: not w.unbound())
@@ -21,9 +21,7 @@ async def test_pods_are_bound_and_told_so(tmp_path: Path) -> None:
         assert w.events("p-7") == [("Scheduled", scheduled)]
 
 
-async def test_a_pod_that_fits_nowhere_is_told_why_in_kube_schedulers_words(
-    tmp_path: Path,
-) -> None:
+async def test_unschedulable_pod_gets_message_of_kube_scheduler(tmp_path: Path) -> None:
     async with world(tmp_path, nodes=2, cpu="2") as w:
         w.cluster.patch("nodes", "n1", {"spec": {"unschedulable": True}})
         w.add_pod("big", "3")
@@ -36,13 +34,13 @@ async def test_a_pod_that_fits_nowhere_is_told_why_in_kube_schedulers_words(
             assert w.events("big") == [("FailedScheduling", w.message("big"))]
 
 
-async def test_without_nodes(tmp_path: Path) -> None:
+async def test_cluster_without_nodes_is_reported(tmp_path: Path) -> None:
     async with world(tmp_path) as w, w.daemon():
         w.add_pod("p")
         await w.until(lambda: w.message("p") == "no nodes available to schedule pods")
 
 
-async def test_a_node_that_comes_wakes_the_unschedulable(tmp_path: Path) -> None:
+async def test_new_node_requeues_unschedulable_pod(tmp_path: Path) -> None:
     async with world(tmp_path, nodes=1, cpu="1") as w, w.daemon():
         w.add_pod("big", "3")
         await w.until(lambda: bool(w.message("big")))
@@ -50,7 +48,7 @@ async def test_a_node_that_comes_wakes_the_unschedulable(tmp_path: Path) -> None
         await w.until(lambda: w.node_of("big") == "large")
 
 
-async def test_a_deletion_makes_room(tmp_path: Path) -> None:
+async def test_deleted_pod_releases_its_resources(tmp_path: Path) -> None:
     async with world(tmp_path, nodes=1, cpu="1") as w, w.daemon():
         w.add_pod("first", "800m")
         await w.until(lambda: w.node_of("first") == "n0")
@@ -60,7 +58,7 @@ async def test_a_deletion_makes_room(tmp_path: Path) -> None:
         await w.until(lambda: w.node_of("second") == "n0")
 
 
-async def test_finished_pods_make_room(tmp_path: Path) -> None:
+async def test_finished_pods_release_their_resources(tmp_path: Path) -> None:
     async with world(tmp_path, nodes=1, cpu="1") as w, anyio.create_task_group() as tasks:
         tasks.start_soon(Kubelets(w.cluster, KubeletTimings(start_s=0.01)).run)
         async with w.daemon():
@@ -78,7 +76,7 @@ async def test_finished_pods_make_room(tmp_path: Path) -> None:
         tasks.cancel_scope.cancel()
 
 
-async def test_gated_pods_wait_for_their_gates(tmp_path: Path) -> None:
+async def test_gated_pod_waits_for_its_gates(tmp_path: Path) -> None:
     async with world(tmp_path, nodes=1) as w, w.daemon() as daemon:
         w.add_pod("gated", schedulingGates=[{"name": "example.com/quota"}])
         w.add_pod("free")
@@ -89,7 +87,7 @@ async def test_gated_pods_wait_for_their_gates(tmp_path: Path) -> None:
         await w.until(lambda: w.node_of("gated") == "n0")
 
 
-async def test_priority_decides_the_order(tmp_path: Path) -> None:
+async def test_pods_are_scheduled_by_priority(tmp_path: Path) -> None:
     async with world(tmp_path, nodes=1, cpu="1") as w:
         for name, value in (("low", 1), ("high", 1000)):
             w.cluster.create("priorityclasses", {"metadata": {"name": name}, "value": value})
@@ -117,7 +115,7 @@ profiles:
 )
 
 
-async def test_profiles_by_scheduler_name_and_foreign_pods_left_alone(tmp_path: Path) -> None:
+async def test_profiles_serve_their_scheduler_names_only(tmp_path: Path) -> None:
     async with world(tmp_path, nodes=4) as w, w.daemon(PROFILES):
         w.add_pod("foreign", schedulerName="default-scheduler")
         for n in range(4):
@@ -131,10 +129,10 @@ async def test_profiles_by_scheduler_name_and_foreign_pods_left_alone(tmp_path: 
         assert w.condition("foreign") == {}
 
 
-async def test_a_pod_bound_by_somebody_else_is_counted_and_let_be(tmp_path: Path) -> None:
+async def test_pod_bound_by_another_scheduler_uses_its_resources(tmp_path: Path) -> None:
     async with world(tmp_path, nodes=1, cpu="1") as w, w.daemon() as daemon:
-        w.add_pod("theirs", "800m", schedulerName="other")
-        w.cluster.bind("default", "theirs", "n0")
-        w.add_pod("ours", "800m")
-        await w.until(lambda: "Insufficient cpu" in w.message("ours"))
-        assert daemon.cluster.pods["default/theirs"].node == "n0"
+        w.add_pod("foreign", "800m", schedulerName="other")
+        w.cluster.bind("default", "foreign", "n0")
+        w.add_pod("own", "800m")
+        await w.until(lambda: "Insufficient cpu" in w.message("own"))
+        assert daemon.cluster.pods["default/foreign"].node == "n0"

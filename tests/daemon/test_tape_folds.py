@@ -1,4 +1,4 @@
-"""A real cluster's tape through the watch layer, observation and the fold."""
+"""Folds a watch recording of a real cluster."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ from asched.model.quantity import NS_PER_S
 from asched.model.resources import AnyObject, Resource, WatchedResource
 from asched.state.cluster import ClusterState
 from asched.state.fold import Fold
-from asched.testing.invariants import check
 from asched.state.observe import observe_deletion, observe_list, observe_object
 from asched.state.records import AnyRecord, ProfilesLoaded, TurnStarted
+from asched.testing.invariants import check
 
 
-def _known(state: ClusterState, resource: WatchedResource) -> dict[str, str]:
-    """Key to uid, of all that the state holds of a resource."""
+def _uids(state: ClusterState, resource: WatchedResource) -> dict[str, str]:
+    """Uids by key of the objects of a resource in the state."""
     if resource is Resource.PODS:
         return {key: entry.info.uid for key, entry in state.pods.items()}
     return {key: item.uid for key, item in state.object_store.of_kind(resource.value.type).items()}
 
 
-def test_the_recorded_churn_folds_to_exactly_what_was_alive(shared_dir: Path) -> None:
+def test_recorded_churn_folds_to_existing_objects(shared_dir: Path) -> None:
     registry = PluginRegistry.discover()
     fold = Fold(ClusterState(), registry.load)
     fold.apply(ProfilesLoaded(resolve(KubeSchedulerConfiguration(), registry)))
-    alive: dict[WatchedResource, dict[str, AnyObject]] = {}
+    existing: dict[WatchedResource, dict[str, AnyObject]] = {}
     records = 0
     for at_s, change in ((item.at_s, item.change) for item in Tape(_tape(shared_dir))):
         fold.apply(TurnStarted(max(fold.state.now_ns, round(at_s * NS_PER_S))))
-        known = alive.setdefault(change.resource, {})
-        news: list[AnyRecord | None] = []
+        known = existing.setdefault(change.resource, {})
+        observed: list[AnyRecord | None] = []
         if isinstance(change, Listed):
             known.clear()
             known.update({item.key: item for item in change.objects})
@@ -45,28 +45,28 @@ def test_the_recorded_churn_folds_to_exactly_what_was_alive(shared_dir: Path) ->
                 records += 1
         elif isinstance(change, Deleted):
             known.pop(change.object.key, None)
-            news.append(observe_deletion(fold.state, change.object))
+            observed.append(observe_deletion(fold.state, change.object))
         else:
             known[change.object.key] = change.object
-            news.append(observe_object(fold.state, change.object))
-        for item in news:
+            observed.append(observe_object(fold.state, change.object))
+        for item in observed:
             if item is not None:
                 fold.apply(item)
                 records += 1
     check(fold.state)
     assert records > 1000
-    for resource, objects in alive.items():
-        # The scheduler does not see finished pods.
+    for resource, objects in existing.items():
+        # Finished pods are not in the state.
         running = {
             key: item.uid
             for key, item in objects.items()
             if not (isinstance(item, Pod) and item.terminal)
         }
-        assert _known(fold.state, resource) == running, resource
+        assert _uids(fold.state, resource) == running, resource
     pods = {entry.info.key: entry.node for entry in fold.state.pods.values()}
     assert pods == {
         key: cast(Pod, item).node_name
-        for key, item in alive[Resource.PODS].items()
+        for key, item in existing[Resource.PODS].items()
         if not cast(Pod, item).terminal
     }
 

@@ -1,4 +1,4 @@
-"""Threads that compute beside the event loop."""
+"""The interpreter's switch interval between threads."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 from asched.daemon.interpreter import set_switch_interval
 
 
-def test_who_computes_aside_hands_over_sooner_than_is_usual() -> None:
+def test_switch_interval_is_shorter_than_default() -> None:
     before_s = sys.getswitchinterval()
     try:
         sys.setswitchinterval(0.005)

@@ -1,4 +1,4 @@
-"""Turns of an engine that are taken by hand: what one of them takes in, and what it decides by."""
+"""Single turns of an engine: which inputs a turn takes, and the time of its decisions."""
 
 from __future__ import annotations
 
@@ -43,57 +43,63 @@ from asched.state.records import (
     Rejected,
     TurnStarted,
 )
-from tests.daemon.test_bindings import Gate, Slow
+from tests.daemon.test_bindings import BlockingPreBind, GatedApi
 from tests.kube.harness import BEGIN, TIMEOUT_S, ManualClock
 from tests.state.objects import a_node, a_pod, bound
 from tests.state.profiles import ESSENTIAL, profile_of
 
-LOOK_NS = 1_000_000
-"""What passes between two looks at the clock: so a slice is so many steps, however fast we are."""
+STEP_NS = 1_000_000
+"""Time between two reads of the clock, so that a time slice has a fixed number of steps."""
 
 
 class StepClock(Clock):
     """Advances each time it is read."""
 
     def __init__(self) -> None:
-        self._passed_ns = 0
+        self._elapsed_ns = 0
 
     def time_ns(self) -> int:
-        return int(BEGIN.timestamp()) * NS_PER_S + self._passed_ns
+        return int(BEGIN.timestamp()) * NS_PER_S + self._elapsed_ns
 
     def monotonic_ns(self) -> int:
-        self._passed_ns += LOOK_NS
-        return self._passed_ns
+        self._elapsed_ns += STEP_NS
+        return self._elapsed_ns
 
     async def sleep(self, delay_s: float) -> None:
-        raise NotImplementedError("this journal can always be written")
+        raise NotImplementedError("journal appends never fail")
 
 
-class Scene:
-    """An engine, what feeds it, and its journal."""
+class EngineFixture:
+    """An engine with its inbox, effects and journal."""
 
     def __init__(
-        self, engine: Engine, effects: EffectDispatcher, inbox: Inbox, gate: Gate, journal: MemoryStore,
-        plugins: tuple[type[Plugin], ...], state: ClusterState,
-    ) -> None:  # fmt: skip
+        self,
+        engine: Engine,
+        effects: EffectDispatcher,
+        inbox: Inbox,
+        api: GatedApi,
+        journal: MemoryStore,
+        plugins: tuple[type[Plugin], ...],
+        state: ClusterState,
+    ) -> None:
         self.engine = engine
         self.effects = effects
         self.inbox = inbox
-        self.gate = gate
+        self.api = api
         self.state = state
         self._journal = journal
         self._plugins = plugins
 
-    async def turn(self, *seen: AnyObject) -> None:
-        """One in which a watch has shown this."""
-        self.show(*seen)
+    async def turn(self, *objects: AnyObject) -> None:
+        """Run one turn after a watch showed these objects."""
+        self.show(*objects)
         await self.engine.turn()
 
-    def show(self, *seen: AnyObject) -> None:
+    def show(self, *objects: AnyObject) -> None:
         self.inbox.put_changes(
             tuple(
                 Upserted(Resource.PODS if isinstance(item, Pod) else Resource.NODES, item)
-                for item in seen
+                for item in objects
             )
         )
 
@@ -101,28 +107,28 @@ class Scene:
         return [stored.record async for stored in self._journal.read()]
 
     async def replayed(self) -> bool:
-        """Whether each decision follows from what is recorded before it."""
+        """Whether a replay of the journal makes equal decisions."""
         registry = PluginRegistry({plugin.name: plugin for plugin in (*ESSENTIAL, *self._plugins)})
         return (await replay(self._journal, registry)).equal
 
 
 @asynccontextmanager
-async def scene(
+async def running_engine(
     *plugins: type[Plugin],
     limits: EngineLimits | None = None,
     standby: bool = False,
-    permitted: Callable[[], bool] = lambda: True,
-) -> AsyncIterator[Scene]:
-    """Everything was listed. The API server does all that it is asked for, once its gate is open."""
-    gate, clock, random, journal = Gate(), ManualClock(), Random(1), MemoryStore()
+    may_decide: Callable[[], bool] = lambda: True,
+) -> AsyncIterator[EngineFixture]:
+    """An engine with synced caches, and an API server that answers while its gate is open."""
+    api, clock, random, journal = GatedApi(), ManualClock(), Random(1), MemoryStore()
     engine_clock: Clock = StepClock()
     inbox, state, metrics = Inbox(monotonic_ns=engine_clock.monotonic_ns), ClusterState(), Metrics()
     load = {plugin.name: plugin for plugin in (*ESSENTIAL, *plugins)}.__getitem__
     credentials = Credentials("http://127.0.0.1")
     renewing = RenewingCredentials(FixedCredentials(credentials), credentials, clock)
     retry = RetryPolicy(attempts=1)
-    client = ApiClient(gate, renewing, clock=clock, random=random, retry=retry)
-    await journal.claim("it", claimed_at_ns=engine_clock.time_ns())
+    client = ApiClient(api, renewing, clock=clock, random=random, retry=retry)
+    await journal.claim("test", claimed_at_ns=engine_clock.time_ns())
     async with anyio.create_task_group() as tasks:
         effects = EffectDispatcher(
             state,
@@ -136,53 +142,55 @@ async def scene(
                 plugins=ExternalPlugins(state, load, PluginLimits()),
             ),
         )
-        engine = Engine(
-            Fold(state, load), Commits(journal, engine_clock, metrics, next_seq=1), effects, inbox,
-            engine_clock, metrics,
-            EngineOptions(
-                awaited=frozenset(), limits=limits or EngineLimits(), standby=standby,
-                may_decide=permitted,
-            ),
-        )  # fmt: skip
+        options = EngineOptions(
+            awaited=frozenset(),
+            limits=limits or EngineLimits(),
+            standby=standby,
+            may_decide=may_decide,
+        )
+        commits = Commits(journal, engine_clock, metrics, next_seq=1)
+        engine = Engine(Fold(state, load), commits, effects, inbox, engine_clock, metrics, options)
         started = EngineStarted("test", seed=1)
         engine.record_start(started, ProfilesLoaded((profile_of(*plugins),)))
-        yield Scene(engine, effects, inbox, gate, journal, plugins, state)
+        yield EngineFixture(engine, effects, inbox, api, journal, plugins, state)
         effects.stop()
 
 
 # -- a new leader -------------------------------------------------------------------------------
 
 
-async def test_a_new_leader_decides_when_it_has_folded_what_came_before() -> None:
-    """A list that takes many turns, while the cluster is so busy that there is always more."""
-    brief = EngineLimits(slice_s=0.01)
+async def test_new_leader_decides_after_folding_earlier_changes() -> None:
+    """The list takes many turns, and new changes keep arriving."""
+    short_slices = EngineLimits(slice_s=0.01)
     full = {"cpu": "800m"}
     pending, filling = a_pod("pending", full), a_pod("filling", full, on="n0")
     others = [a_pod(f"other-{number}", {}, on="elsewhere") for number in range(50)]
-    taken_up: list[bool] = []
-    async with scene(NodeResourcesFit, limits=brief, standby=True) as s:
+    leading_when_applied: list[bool] = []
+    async with running_engine(NodeResourcesFit, limits=short_slices, standby=True) as s:
         await s.turn(a_node("n0", {"cpu": "1", "pods": "9"}), pending)
         s.inbox.put_changes((Listed(Resource.PODS, (*others, pending, filling)),))
         s.inbox.put_outcome(LeadershipGained(1))
         s.inbox.put_changes((Listed(Resource.PODS, (*others, pending, filling)),) * 9)
-        reconfigured = Reconfiguration((), {}, lambda: taken_up.append(s.engine.leading))
+        reconfigured = Reconfiguration(
+            (), {}, lambda: leading_when_applied.append(s.engine.leading)
+        )
         s.inbox.put_outcome(reconfigured)
         turns = 0
         while not s.engine.leading:
             await s.turn(*(a_pod(f"new-{turns}-{number}", {}, on="n0") for number in range(20)))
             turns += 1
-            assert turns < 20, "only what came before counts"
+            assert turns < 20, "only earlier changes delay leadership"
         assert len(s.inbox) > 20 * turns
         records = await s.records()
         assert not [record for record in records if isinstance(record, Assigned)]
         assert [record.key for record in records if isinstance(record, Rejected)] == [pending.key]
         assert await s.replayed()
     assert turns > 3
-    assert taken_up == [False], "other outcomes wait for nothing"
+    assert leading_when_applied == [False], "other outcomes are not delayed"
 
 
-async def test_a_new_leader_with_nothing_to_fold_decides_at_once() -> None:
-    async with scene(NodeResourcesFit, standby=True) as s:
+async def test_new_leader_without_changes_decides_immediately() -> None:
+    async with running_engine(NodeResourcesFit, standby=True) as s:
         await s.turn(a_node("n0"), a_pod("p"))
         assert "default/p" in s.state.queue
         s.inbox.put_outcome(LeadershipGained(1))
@@ -193,23 +201,25 @@ async def test_a_new_leader_with_nothing_to_fold_decides_at_once() -> None:
 # -- another configuration ------------------------------------------------------------------------
 
 
-async def test_a_list_that_was_asked_for_before_is_not_what_a_new_configuration_awaits() -> None:
-    """It may lack just what is awaited: here one is half folded, and another one waits."""
+async def test_new_configuration_does_not_accept_earlier_list() -> None:
+    """One earlier list is partly folded, another one is queued."""
     pending = a_pod("pending")
     pods = (*(a_pod(f"other-{number}", {}, on="elsewhere") for number in range(50)), pending)
-    told: list[bool] = []
-    async with scene(NodeResourcesFit, limits=EngineLimits(slice_s=0.01), standby=True) as s:
+    applied: list[bool] = []
+    async with running_engine(
+        NodeResourcesFit, limits=EngineLimits(slice_s=0.01), standby=True
+    ) as s:
         await s.turn(a_node("n0"))
         s.inbox.put_changes((Listed(Resource.PODS, pods), Listed(Resource.PODS, pods)))
         await s.turn()
         assert 0 < len(s.state.pods) < len(pods)
         s.inbox.put_outcome(
-            Reconfiguration((), {Resource.PODS: 1}, lambda: told.append(s.engine.leading))
+            Reconfiguration((), {Resource.PODS: 1}, lambda: applied.append(s.engine.leading))
         )
         s.inbox.put_outcome(LeadershipGained(1))
         for _ in range(50):
             await s.turn()
-        assert told == [False]
+        assert applied == [False]
         assert s.engine.leading
         assert pending.key in s.state.queue
         caches, *_ = s.engine.checks(slow_turn_s=1e9)
@@ -224,10 +234,10 @@ async def test_a_list_that_was_asked_for_before_is_not_what_a_new_configuration_
 # -- the time of decisions ----------------------------------------------------------------------
 
 
-class Clerk(PermitReview):
-    """Holds pods called held, until there is a node n1; then says what time it is."""
+class RejectWithTime(PermitReview):
+    """Holds the pod ``held`` until node n1 exists, then rejects it with the current time."""
 
-    name: ClassVar[str] = "Clerk"
+    name: ClassVar[str] = "RejectWithTime"
     api_version: ClassVar[int] = 1
 
     def permit(self, state: CycleState, pod: PodInfo, node_name: str) -> PermitResult:
@@ -242,8 +252,8 @@ class Clerk(PermitReview):
                 held.reject(self.name, f"rejected at {cluster.now_ns}")
 
 
-async def rejected_on_time(s: Scene) -> bool:
-    """Whether the Clerk spoke, and at the time that is recorded before."""
+async def rejected_at_recorded_time(s: EngineFixture) -> bool:
+    """Whether the pod was rejected at the recorded time of the turn."""
     now_ns = 0
     for record in await s.records():
         if isinstance(record, TurnStarted):
@@ -253,45 +263,47 @@ async def rejected_on_time(s: Scene) -> bool:
     return False
 
 
-async def test_what_follows_while_nobody_may_decide_is_decided_at_a_recorded_time() -> None:
-    may_decide = True
-    async with scene(Clerk, permitted=lambda: may_decide) as s:
+async def test_permit_review_after_lost_leadership_uses_recorded_time() -> None:
+    leading = True
+    async with running_engine(RejectWithTime, may_decide=lambda: leading) as s:
         await s.turn(a_node("n0"), a_pod("held"))
         assert "default/held" in s.state.waiting
         await s.turn()
-        may_decide = False
+        leading = False
         await s.turn(a_node("n1"))
         assert "default/held" in s.state.waiting
-        may_decide = True
+        leading = True
         await s.turn()
-        assert await rejected_on_time(s)
+        assert await rejected_at_recorded_time(s)
 
 
-async def test_so_is_what_follows_while_too_many_effects_are_under_way() -> None:
-    """A binding that waited for a plugin was no load. When it goes on nobody decides."""
-    Slow.may_end = anyio.Event()
-    async with scene(Clerk, Slow, limits=EngineLimits(effects_under_way=1)) as s:
+async def test_permit_review_after_too_many_effects_uses_recorded_time() -> None:
+    """A binding that waits for a plugin is no load; when it continues, decisions pause."""
+    BlockingPreBind.may_end = anyio.Event()
+    async with running_engine(
+        RejectWithTime, BlockingPreBind, limits=EngineLimits(effects_under_way=1)
+    ) as s:
         await s.turn(a_node("n0"), a_pod("held"))
         await s.turn(a_pod("p"))
         await anyio.wait_all_tasks_blocked()
         assert (s.effects.in_flight, s.effects.load) == (1, 0)
         await s.turn()
-        s.gate.shut()
-        Slow.may_end.set()
+        s.api.close()
+        BlockingPreBind.may_end.set()
         await anyio.wait_all_tasks_blocked()
         assert s.effects.load == 1
         await s.turn(a_node("n1"), bound(a_pod("p"), "n0"))
         assert "default/held" in s.state.waiting
-        s.gate.open_now.set()
+        s.api.is_open.set()
         with anyio.fail_after(TIMEOUT_S):
             while s.effects.in_flight:
                 await anyio.lowlevel.checkpoint()
         await s.turn()
-        assert await rejected_on_time(s)
+        assert await rejected_at_recorded_time(s)
 
 
-async def test_where_nothing_happens_nothing_is_recorded() -> None:
-    async with scene(Clerk) as s:
+async def test_turn_without_input_records_nothing() -> None:
+    async with running_engine(RejectWithTime) as s:
         await s.turn(a_node("n0"), a_pod("held"))
         before = await s.records()
         await s.turn()

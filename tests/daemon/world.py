@@ -1,4 +1,4 @@
-"""A cluster for daemons to schedule: the embedded API server over real HTTP, and what it saw."""
+"""A test cluster for daemons: the embedded API server over real HTTP, with checks."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from asched.model.quantity import milli_value
 
 Object = dict[str, Any]
 
-PATIENCE_S = 60.0
-"""How long a test waits for what must come; only a failing test ever waits that long."""
+TIMEOUT_S = 60.0
+"""Time limit of a wait; only a failing test reaches it."""
 KUBE = "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\n"
 OWN = "apiVersion: asched.dev/v1\nkind: AschedConfiguration\n"
 
 
 class ObservedFaults(Faults):
-    """Faults, and an ear at every request before it takes effect."""
+    """Faults, with a callback for every request before it takes effect."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -45,17 +45,17 @@ class ObservedFaults(Faults):
 
 
 class Placements:
-    """Which pod got which node, and every breach of what must hold at any time."""
+    """The node of each pod, and every violated invariant."""
 
     def __init__(self, cluster: EmbeddedCluster) -> None:
         self._cluster = cluster
         self.node_of: dict[str, str] = {}
-        """By uid, of all pods there ever were."""
+        """By uid, for all pods that ever existed."""
         self.order: list[str] = []
-        """Names of pods in the order of their binding."""
-        self.breaches: list[str] = []
+        """Names of pods in binding order."""
+        self.violations: list[str] = []
         """Pods that changed their node, nodes over capacity."""
-        self._holding: dict[str, tuple[str, int]] = {}
+        self._charged: dict[str, tuple[str, int]] = {}
         self._used_millis: dict[str, int] = {}
         cluster.listen("pods", self._on_pod)
 
@@ -64,35 +64,35 @@ class Placements:
         uid, node = pod["metadata"]["uid"], pod["spec"].get("nodeName", "")
         before = self.node_of.get(uid, "")
         if before not in ("", node):
-            self.breaches.append(f"{pod['metadata']['name']} went from {before} to {node}")
+            self.violations.append(f"{pod['metadata']['name']} moved from {before} to {node}")
         if change.type == DELETED or pod["status"].get("phase") in ("Succeeded", "Failed"):
-            held_on, millis = self._holding.pop(uid, ("", 0))
-            self._used_millis[held_on] = self._used_millis.get(held_on, 0) - millis
+            node, millis = self._charged.pop(uid, ("", 0))
+            self._used_millis[node] = self._used_millis.get(node, 0) - millis
         elif node and not before:
             self.node_of[uid] = node
             self.order.append(pod["metadata"]["name"])
-            self._hold(uid, node, cpu_millis(pod))
-        elif uid in self._holding:
-            # It may have been resized in place.
-            self._used_millis[node] -= self._holding[uid][1]
-            self._holding[uid] = node, cpu_millis(pod)
-            self._used_millis[node] += self._holding[uid][1]
+            self._charge(uid, node, cpu_millis(pod))
+        elif uid in self._charged:
+            # In-place resize.
+            self._used_millis[node] -= self._charged[uid][1]
+            self._charged[uid] = node, cpu_millis(pod)
+            self._used_millis[node] += self._charged[uid][1]
 
-    def _hold(self, uid: str, node: str, millis: int) -> None:
-        self._holding[uid] = node, millis
+    def _charge(self, uid: str, node: str, millis: int) -> None:
+        self._charged[uid] = node, millis
         used = self._used_millis[node] = self._used_millis.get(node, 0) + millis
         allocatable = self._cluster.get("nodes", node)["status"]["allocatable"]["cpu"]
         if used > milli_value(allocatable):
-            self.breaches.append(f"{node} is over capacity: {used}m of {allocatable}")
+            self.violations.append(f"{node} is over capacity: {used}m of {allocatable}")
 
 
 def cpu_millis(pod: Object) -> int:
-    asked = [c["resources"].get("requests", {}) for c in pod["spec"]["containers"]]
-    return sum(milli_value(requests.get("cpu", "0")) for requests in asked)
+    requested = [c["resources"].get("requests", {}) for c in pod["spec"]["containers"]]
+    return sum(milli_value(requests.get("cpu", "0")) for requests in requested)
 
 
 class World:
-    """The cluster, its server and its observers; made by :func:`world`."""
+    """The cluster, its server and its observers; created by :func:`world`."""
 
     def __init__(
         self,
@@ -118,19 +118,19 @@ class World:
         self.touch()
 
     def touch(self) -> None:
-        """Look again at what :meth:`until` waits for."""
+        """Check the condition of :meth:`until` again."""
         self._changed.set()
         self._changed = anyio.Event()
 
     async def until(self, holds: Callable[[], bool]) -> None:
-        """Wait for the condition; it is looked at after every change in the cluster."""
-        with anyio.fail_after(PATIENCE_S):
+        """Wait for the condition, which is checked after every change in the cluster."""
+        with anyio.fail_after(TIMEOUT_S):
             while not holds():
-                assert not self.placements.breaches
+                assert not self.placements.violations
                 await self._changed.wait()
-        assert not self.placements.breaches
+        assert not self.placements.violations
 
-    # -- making things ------------------------------------------------------------------------
+    # -- objects ------------------------------------------------------------------------------
 
     def add_node(self, name: str, cpu: str = "4", pods: str = "110", **labels: str) -> None:
         capacity = {"cpu": cpu, "memory": "16Gi", "ephemeral-storage": "50Gi", "pods": pods}
@@ -152,7 +152,7 @@ class World:
         for number in range(count):
             self.add_pod(f"{prefix}-{number}", cpu)
 
-    # -- looking at things --------------------------------------------------------------------
+    # -- state --------------------------------------------------------------------------------
 
     def pod(self, name: str) -> Object:
         return self.cluster.get("pods", name, namespace="default")
@@ -162,7 +162,7 @@ class World:
         return node
 
     def condition(self, name: str) -> Mapping[str, str]:
-        """The pod's PodScheduled condition; empty while it has none."""
+        """The pod's PodScheduled condition, or an empty mapping."""
         for condition in self.pod(name)["status"].get("conditions") or ():
             if condition["type"] == "PodScheduled":
                 found: Mapping[str, str] = condition
@@ -177,13 +177,13 @@ class World:
         return [pod["metadata"]["name"] for pod in pods]
 
     def events(self, name: str) -> list[tuple[str, str]]:
-        """Reason and note of the Events about a pod."""
+        """Reasons and notes of the Events about a pod."""
         found = self.cluster.list("events.events.k8s.io", namespace="default")
         return [(e["reason"], e["message"]) for e in found if e["involvedObject"]["name"] == name]
 
     @asynccontextmanager
     async def outage(self) -> AsyncIterator[None]:
-        """The API server is down during the block."""
+        """Stop the API server during the block."""
         await self._listener.stop()
         try:
             yield
@@ -196,7 +196,7 @@ class World:
     async def daemon(
         self, config: str = "", *plugins: type[Plugin], metrics: Metrics | None = None
     ) -> AsyncIterator[Daemon]:
-        """A daemon in this process, on the journal of this world."""
+        """Run a daemon in this process, with the journal of this world."""
         async with (
             open_journal(str(self.journal)) as store,
             self.daemon_on(store, config, *plugins, metrics=metrics) as daemon,
@@ -221,14 +221,14 @@ class World:
 
 
 def registry_with(*plugins: type[Plugin]) -> PluginRegistry:
-    """The installed plugins and these."""
+    """A registry of the installed plugins and these."""
     installed = PluginRegistry.discover()
     known = {name: installed.load(name) for name in installed.names}
     return PluginRegistry(known | {plugin.name: plugin for plugin in plugins})
 
 
 class _Listener:
-    """An API server that can be down for a while, and comes back at the same address."""
+    """Runs the API server, and can restart it at the same address."""
 
     def __init__(self, server: ApiServer) -> None:
         self._server = server
@@ -245,16 +245,16 @@ class _Listener:
 
 @asynccontextmanager
 async def world(folder: Path, nodes: int = 0, **node: str) -> AsyncIterator[World]:
-    """A cluster of ``nodes`` like nodes, served."""
+    """Serve a cluster with ``nodes`` equal nodes."""
     faults = ObservedFaults()
     cluster = EmbeddedCluster(seed=1)
     server = ApiServer(cluster, faults=faults)
     listener = _Listener(server)
     await listener.start()
     try:
-        made = World(cluster, server, faults, folder, listener)
+        created = World(cluster, server, faults, folder, listener)
         for number in range(nodes):
-            made.add_node(f"n{number}", **node)
-        yield made
+            created.add_node(f"n{number}", **node)
+        yield created
     finally:
         await listener.stop()

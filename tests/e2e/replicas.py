@@ -1,4 +1,4 @@
-"""A stand-in for kube-controller-manager: ReplicaSets and ReplicationControllers get their pods."""
+"""Simulated controllers of ReplicaSets and ReplicationControllers."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _CONTROLLERS = {
 
 
 class ReplicaControllers:
-    """Creates and deletes pods until each controller has as many active ones as it wants.
+    """Creates and deletes pods until each controller has its number of active replicas.
 
-    As in kube-controller-manager a pod that is being deleted, or has ended, counts no more: its
-    replacement does not wait until it is gone. Of too many, those without a node go first.
+    As in kube-controller-manager, a pod that terminates or has ended is not active. Surplus pods
+    without a node are deleted first.
     """
 
     def __init__(self, cluster: EmbeddedCluster) -> None:
@@ -29,7 +29,7 @@ class ReplicaControllers:
         self._changed = anyio.Event()
 
     async def run(self) -> None:
-        """Serve until cancelled."""
+        """Reconcile until cancelled."""
         stops = [
             self._cluster.listen(resource, self._on_change) for resource in ("pods", *_CONTROLLERS)
         ]
@@ -79,7 +79,7 @@ class ReplicaControllers:
 
 
 def owned_pods(cluster: EmbeddedCluster, controller: Object) -> list[Object]:
-    """The pods that a controller made and that still exist."""
+    """The existing pods of a controller."""
     uid = controller["metadata"]["uid"]
     pods = cluster.list("pods", namespace=controller["metadata"]["namespace"])
     return [

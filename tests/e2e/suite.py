@@ -1,4 +1,4 @@
-"""What the scenarios need: a small cluster that lives, and short words for what they do with it."""
+"""A small simulated cluster for the scenarios, and helpers for its objects."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from asched.apiserver.kubelet import Kubelets, KubeletTimings
 from asched.apiserver.storage import ADDED, StoreChange
 from asched.daemon.daemon import Daemon
 from asched.model.resources import Resource, decode
-from tests.daemon.world import PATIENCE_S, World, world
+from tests.daemon.world import TIMEOUT_S, World, world
 from tests.e2e.replicas import ReplicaControllers, owned_pods
 
 Object = dict[str, Any]
@@ -39,8 +39,10 @@ def pause_pod(
     ports: Sequence[Object] = (),
     **spec: Any,
 ) -> Object:
-    """A pod that does nothing, as the suite makes them: limits equal to requests, a second of
-    grace. ``spec`` are further fields of its spec."""
+    """An idle pod with limits equal to requests and a grace period of one second.
+
+    ``spec``: further fields of its spec.
+    """
     resources = {"requests": dict(requests), "limits": dict(requests)} if requests else {}
     container = {
         "name": "pause",
@@ -59,13 +61,13 @@ def pause_pod(
 
 
 def on_node(*names: str) -> Object:
-    """Affinity to nodes of these names."""
+    """Affinity to the nodes with these names."""
     field = {"key": "metadata.name", "operator": "In", "values": list(names)}
     return required_nodes({"matchFields": [field]})
 
 
 def with_label(key: str, *values: str) -> Object:
-    """Affinity to nodes whose label has any of these values."""
+    """Affinity to nodes with any of these values of a label."""
     return required_nodes(
         {"matchExpressions": [{"key": key, "operator": "In", "values": list(values)}]}
     )
@@ -77,7 +79,7 @@ def required_nodes(*terms: Object) -> Object:
 
 
 def spread_constraint(topology_key: str, label: str, when_unsatisfiable: str) -> Object:
-    """Skew of one at most among the pods that have the label, whatever its value."""
+    """A maximum skew of one among all pods with the label."""
     return {
         "maxSkew": 1,
         "topologyKey": topology_key,
@@ -87,21 +89,21 @@ def spread_constraint(topology_key: str, label: str, when_unsatisfiable: str) ->
 
 
 class Suite:
-    """A cluster with kubelets, controllers and the daemon at work; made by :func:`suite`."""
+    """A cluster with kubelets, controllers and a daemon; created by :func:`suite`."""
 
     def __init__(self, w: World, daemon: Daemon) -> None:
         self.world = w
         self.cluster = w.cluster
         self.daemon = daemon
         self.created: list[str] = []
-        """Names of all pods there ever were, in the order of their creation."""
+        """Names of all pods in creation order, including deleted ones."""
         w.cluster.listen("pods", self._on_pod)
 
     def _on_pod(self, change: StoreChange) -> None:
         if change.type == ADDED:
             self.created.append(change.new.obj["metadata"]["name"])
 
-    # -- doing things -------------------------------------------------------------------------
+    # -- changes ------------------------------------------------------------------------------
 
     def create(self, pod: Object, *, namespace: str = "default") -> Object:
         return self.cluster.create("pods", pod, namespace=namespace)
@@ -109,29 +111,31 @@ class Suite:
     async def label_node(self, name: str, **labels: str) -> None:
         await self._patch_node(name, {"metadata": {"labels": labels}})
 
-    async def label_nodes_with_their_names(self, key: str, *names: str) -> None:
+    async def label_nodes_with_names(self, key: str, *names: str) -> None:
         for name in names:
             await self.label_node(name, **{key: name})
 
     async def taint(self, name: str, *taints: Object) -> None:
-        """Give a node these taints and no others."""
+        """Replace the taints of a node."""
         await self._patch_node(name, {"spec": {"taints": list(taints)}})
 
-    async def offer(self, name: str, resource: str, amount: str) -> None:
-        """Let a node advertise an amount of a resource."""
-        offered = {"capacity": {resource: amount}, "allocatable": {resource: amount}}
-        await self._patch_node(name, {"status": offered}, "status")
+    async def set_capacity(self, name: str, resource: str, amount: str) -> None:
+        """Set capacity and allocatable of a resource on a node."""
+        status = {"capacity": {resource: amount}, "allocatable": {resource: amount}}
+        await self._patch_node(name, {"status": status}, "status")
 
     async def _patch_node(self, name: str, patch: Object, subresource: str = "") -> None:
         changed = self.cluster.patch("nodes", name, patch, subresource=subresource)
-        await self.known(Resource.NODES, changed)
+        await self.wait_until_observed(Resource.NODES, changed)
 
-    async def known(self, resource: Resource, obj: Object) -> None:
-        """Wait until the scheduler knows an object. Each resource comes to it by a watch of its own,
-        so that a pod that is created next could be tried before."""
+    async def wait_until_observed(self, resource: Resource, obj: Object) -> None:
+        """Wait until the scheduler observed an object.
+
+        Each resource has its own watch, so a pod that is created later might be observed earlier.
+        """
         decoded = decode(resource, msgspec.json.encode(obj))
         objects = self.daemon.cluster.objects(resource.value.type)
-        with anyio.fail_after(PATIENCE_S):
+        with anyio.fail_after(TIMEOUT_S):
             while objects.get(decoded.key) != decoded:
                 await anyio.lowlevel.checkpoint()
                 objects = self.daemon.cluster.objects(resource.value.type)
@@ -141,7 +145,7 @@ class Suite:
             self.cluster.create("priorityclasses", {"metadata": {"name": name}, "value": value})
 
     async def create_replicas(self, resource: Resource, pod: Object, replicas: int) -> Object:
-        """A ReplicaSet or ReplicationController of such pods."""
+        """Create a ReplicaSet or ReplicationController of such pods."""
         labels, name = pod["metadata"]["labels"], f"rs-{pod['metadata']['name']}"
         selector = {"matchLabels": labels} if resource is Resource.REPLICA_SETS else labels
         created = self.cluster.create(
@@ -155,7 +159,7 @@ class Suite:
                 },
             },
         )
-        await self.known(resource, created)
+        await self.wait_until_observed(resource, created)
         scaled = {"spec": {"replicas": replicas}}
         return self.cluster.patch(resource.plural, name, scaled, namespace="default")
 
@@ -165,7 +169,7 @@ class Suite:
         await self.world.until(holds)
 
     async def run(self, pod: Object, *, namespace: str = "default") -> str:
-        """Create a pod and wait until it runs; the answer is its node."""
+        """Create a pod and wait until it runs; returns its node."""
         name = self.create(pod, namespace=namespace)["metadata"]["name"]
         return await self.running(name, namespace=namespace)
 
@@ -175,7 +179,7 @@ class Suite:
         return node
 
     async def rejected(self, name: str) -> str:
-        """Wait for the Event that the pod cannot be scheduled; the answer is its note."""
+        """Wait for the FailedScheduling Event of a pod; returns its note."""
 
         def notes() -> list[str]:
             events = self.world.events(name)
@@ -186,7 +190,7 @@ class Suite:
         return notes()[-1]
 
     async def replicas_running(self, controller: Object) -> list[Object]:
-        """Wait until all wanted pods of a controller run."""
+        """Wait until all replicas of a controller run."""
         wanted = controller["spec"]["replicas"]
 
         def running() -> list[Object]:
@@ -196,27 +200,27 @@ class Suite:
         await self.until(lambda: len(running()) == wanted)
         return running()
 
-    # -- looking ------------------------------------------------------------------------------
+    # -- state --------------------------------------------------------------------------------
 
     def pod(self, name: str, namespace: str = "default") -> Object:
         return self.cluster.get("pods", name, namespace=namespace)
 
-    def is_leaving_or_gone(self, name: str) -> bool:
+    def is_terminating_or_deleted(self, name: str) -> bool:
         found = [pod["metadata"] for pod in self.pods() if pod["metadata"]["name"] == name]
         return not found or "deletionTimestamp" in found[0]
 
     def pods(self) -> list[Object]:
         return self.cluster.list("pods", namespace="default")
 
-    def tally(self) -> tuple[int, int]:
-        """(scheduled, not scheduled) pods of the scenario's namespace."""
+    def pod_counts(self) -> tuple[int, int]:
+        """Numbers of (scheduled, unscheduled) pods in the default namespace."""
         scheduled = sum(bool(pod["spec"].get("nodeName")) for pod in self.pods())
         return scheduled, len(self.pods()) - scheduled
 
 
 @asynccontextmanager
 async def suite(folder: Path) -> AsyncIterator[Suite]:
-    """Three workers with 4 cores in two zones, and a control-plane node that takes no workload."""
+    """Run three workers with 4 cores in two zones, and a tainted control-plane node."""
     async with world(folder) as w, anyio.create_task_group() as tasks:
         for number, name in enumerate((CONTROL_PLANE, *WORKERS)):
             w.add_node(name, cpu=f"{NODE_CPU_MILLIS}m", pods="10", **{ZONE: f"zone-{number % 2}"})

@@ -1,4 +1,4 @@
-"""The Events that the suite waits for: what it reads of them, through core/v1."""
+"""Scheduling Events, read through core/v1."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def _events(s: Suite, pod: str, reason: str) -> list[dict[str, Any]]:
     ]
 
 
-async def test_scheduled(tmp_path: Path) -> None:
+async def test_bound_pod_has_scheduled_event(tmp_path: Path) -> None:
     async with suite(tmp_path) as s:
         node = await s.run(pause_pod("pod"))
         await s.until(lambda: bool(_events(s, "pod", "Scheduled")))
@@ -27,7 +27,7 @@ async def test_scheduled(tmp_path: Path) -> None:
         assert event["reportingComponent"] == "default-scheduler"
 
 
-async def test_failed_scheduling_and_then_scheduled(tmp_path: Path) -> None:
+async def test_rejected_pod_has_failed_scheduling_event(tmp_path: Path) -> None:
     async with suite(tmp_path) as s:
         s.create(pause_pod("pod", nodeSelector={"is": "wanted"}))
         await s.until(lambda: bool(_events(s, "pod", "FailedScheduling")))
@@ -44,7 +44,7 @@ async def test_failed_scheduling_and_then_scheduled(tmp_path: Path) -> None:
         await s.until(lambda: bool(_events(s, "pod", "Scheduled")))
 
 
-async def test_a_pod_with_a_node_name_is_left_to_its_kubelet(tmp_path: Path) -> None:
+async def test_pod_with_node_name_has_no_scheduled_event(tmp_path: Path) -> None:
     async with suite(tmp_path) as s:
         assert await s.run(pause_pod("static", nodeName=WORKERS[1])) == WORKERS[1]
         await s.run(pause_pod("other", affinity=on_node(WORKERS[1])))

@@ -1,4 +1,4 @@
-"""SchedulerPredicates: where pods may run and where not."""
+"""SchedulerPredicates: the nodes that pods may run on."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ TAINT = {"key": "kubernetes.io/e2e-taint-key", "value": "testing", "effect": "No
 TOLERATION = {"key": TAINT["key"], "value": TAINT["value"], "effect": "NoSchedule"}
 
 
-async def _node_that_can_run_a_pod(s: Suite) -> str:
+async def _find_node(s: Suite) -> str:
     node = await s.run(pause_pod("without-label"))
     s.cluster.delete("pods", "without-label", namespace="default", grace_period_s=0)
     return node
@@ -35,33 +35,33 @@ async def _node_that_can_run_a_pod(s: Suite) -> str:
 # -- resources ------------------------------------------------------------------------------------
 
 
-async def test_max_pods_of_nodes(tmp_path: Path) -> None:
+async def test_pod_beyond_max_pods_of_nodes_is_rejected(tmp_path: Path) -> None:
     async with suite(tmp_path) as s:
-        room = 10 * len(WORKERS)
-        for number in range(room):
+        capacity = 10 * len(WORKERS)
+        for number in range(capacity):
             s.create(pause_pod(f"maxp-{number}"))
-        await s.until(lambda: s.tally() == (room, 0))
+        await s.until(lambda: s.pod_counts() == (capacity, 0))
         s.create(pause_pod("additional-pod"))
         assert "3 Too many pods" in await s.rejected("additional-pod")
-        assert s.tally() == (room, 1)
+        assert s.pod_counts() == (capacity, 1)
 
 
-async def test_local_ephemeral_storage(tmp_path: Path) -> None:
+async def test_pod_beyond_ephemeral_storage_is_rejected(tmp_path: Path) -> None:
     async with suite(tmp_path) as s:
         tenth = {"ephemeral-storage": "5Gi"}
         for name in WORKERS:
-            await s.offer(name, "pods", "110")
+            await s.set_capacity(name, "pods", "110")
         for number in range(10 * len(WORKERS)):
             s.create(pause_pod(f"overcommit-{number}", tenth))
-        await s.until(lambda: s.tally() == (30, 0))
+        await s.until(lambda: s.pod_counts() == (30, 0))
         s.create(pause_pod("additional-pod", tenth))
         assert "3 Insufficient ephemeral-storage" in await s.rejected("additional-pod")
-        assert s.tally() == (30, 1)
+        assert s.pod_counts() == (30, 1)
 
 
-async def test_resource_limits(tmp_path: Path) -> None:
+async def test_pod_beyond_cpu_is_rejected(tmp_path: Path) -> None:
     async with suite(tmp_path) as s:
-        await s.label_nodes_with_their_names("node", *WORKERS)
+        await s.label_nodes_with_names("node", *WORKERS)
         most = {"cpu": f"{NODE_CPU_MILLIS * 7 // 10}m"}
         for name in WORKERS:
             s.create(pause_pod(f"filler-{name}", most, affinity=with_label("node", name)))
@@ -69,13 +69,13 @@ async def test_resource_limits(tmp_path: Path) -> None:
             assert await s.running(f"filler-{name}") == name
         s.create(pause_pod("additional-pod", {"cpu": f"{NODE_CPU_MILLIS // 2}m"}))
         assert "3 Insufficient cpu" in await s.rejected("additional-pod")
-        assert s.tally() == (len(WORKERS), 1)
+        assert s.pod_counts() == (len(WORKERS), 1)
 
 
-async def test_pod_overhead_is_accounted_for(tmp_path: Path) -> None:
+async def test_pod_overhead_is_counted(tmp_path: Path) -> None:
     beard_seconds = "example.com/beardsecond"
     async with suite(tmp_path) as s:
-        await s.offer(WORKERS[0], beard_seconds, "1000")
+        await s.set_capacity(WORKERS[0], beard_seconds, "1000")
         s.cluster.create(
             "runtimeclasses",
             {
@@ -85,21 +85,19 @@ async def test_pod_overhead_is_accounted_for(tmp_path: Path) -> None:
             },
         )
         assert await s.run(pause_pod("filler", {beard_seconds: "700"})) == WORKERS[0]
-        asked = {beard_seconds: "200"}
-        s.create(pause_pod("additional-pod", asked, runtimeClassName="with-overhead"))
+        requests = {beard_seconds: "200"}
+        s.create(pause_pod("additional-pod", requests, runtimeClassName="with-overhead"))
         assert f"Insufficient {beard_seconds}" in await s.rejected("additional-pod")
-        assert s.tally() == (1, 1)
-        await s.run(pause_pod("without-overhead", asked))
+        assert s.pod_counts() == (1, 1)
+        await s.run(pause_pod("without-overhead", requests))
 
 
-async def test_a_pod_resized_in_place_gives_room_once_its_kubelet_has_done_it(
-    tmp_path: Path,
-) -> None:
+async def test_in_place_resize_releases_resources_after_kubelet_report(tmp_path: Path) -> None:
     def resources(cpu: str) -> dict[str, Any]:
         return {"requests": {"cpu": cpu}, "limits": {"cpu": cpu}}
 
     def report(s: Suite, cpu: str) -> None:
-        """What the kubelet says it has allocated."""
+        """Report allocated resources as the kubelet does."""
         (status,) = s.pod("resized")["status"]["containerStatuses"]
         status = {**status, "allocatedResources": {"cpu": cpu}, "resources": resources(cpu)}
         patch = {"status": {"containerStatuses": [status]}}
@@ -113,16 +111,14 @@ async def test_a_pod_resized_in_place_gives_room_once_its_kubelet_has_done_it(
         s.create(pause_pod("waiting", {"cpu": "2"}, **here))
         assert "1 Insufficient cpu" in await s.rejected("waiting")
         container = {**resized["spec"]["containers"][0], "resources": resources("1")}
-        s.cluster.patch(
-            "pods", "resized", {"spec": {"containers": [container]}}, namespace="default",
-            subresource="resize",
-        )  # fmt: skip
-        # A pod that comes later shows that the scheduler has seen the wish, and does not count on it.
+        resize = {"spec": {"containers": [container]}}
+        s.cluster.patch("pods", "resized", resize, namespace="default", subresource="resize")
+        # A later pod shows that the scheduler observed the request without counting on it.
         s.create(pause_pod("later", {"cpu": "4"}, **here))
         assert "1 Insufficient cpu" in await s.rejected("later")
         assert not s.pod("waiting")["spec"].get("nodeName")
         report(s, "1")
-        await s.until(lambda: s.tally() == (2, 1))
+        await s.until(lambda: s.pod_counts() == (2, 1))
         assert s.world.node_of("waiting") == WORKERS[0]
 
 
@@ -147,12 +143,12 @@ def _requirement(key: str, *values: str) -> dict[str, Any]:
         ),
     ],
 )
-async def test_no_node_is_wanted(tmp_path: Path, spec: dict[str, Any]) -> None:
+async def test_pod_without_matching_node_is_rejected(tmp_path: Path, spec: dict[str, Any]) -> None:
     async with suite(tmp_path) as s:
         s.create(pause_pod("restricted-pod", labels={"name": "restricted"}, **spec))
         note = await s.rejected("restricted-pod")
         assert "3 node(s) didn't match Pod's node affinity/selector" in note
-        assert s.tally() == (0, 1)
+        assert s.pod_counts() == (0, 1)
 
 
 @pytest.mark.parametrize(
@@ -162,35 +158,35 @@ async def test_no_node_is_wanted(tmp_path: Path, spec: dict[str, Any]) -> None:
         pytest.param({"affinity": with_label(LABEL, "42")}, id="affinity"),
     ],
 )
-async def test_one_node_is_wanted(tmp_path: Path, spec: dict[str, Any]) -> None:
+async def test_pod_runs_on_only_matching_node(tmp_path: Path, spec: dict[str, Any]) -> None:
     async with suite(tmp_path) as s:
-        node = await _node_that_can_run_a_pod(s)
+        node = await _find_node(s)
         await s.label_node(node, **{LABEL: "42"})
         assert await s.run(pause_pod("with-labels", **spec)) == node
 
 
-async def test_a_taint_that_is_tolerated(tmp_path: Path) -> None:
+async def test_tolerated_taint_allows_pod(tmp_path: Path) -> None:
     async with suite(tmp_path) as s:
-        node = await _node_that_can_run_a_pod(s)
+        node = await _find_node(s)
         await s.taint(node, TAINT)
         await s.label_node(node, **{LABEL: "v"})
         pod = pause_pod("with-tolerations", nodeSelector={LABEL: "v"}, tolerations=[TOLERATION])
         assert await s.run(pod) == node
 
 
-async def test_a_taint_that_is_not_tolerated_until_it_goes(tmp_path: Path) -> None:
+async def test_untolerated_taint_rejects_pod_until_removed(tmp_path: Path) -> None:
     async with suite(tmp_path) as s:
-        node = await _node_that_can_run_a_pod(s)
+        node = await _find_node(s)
         await s.taint(node, TAINT)
         await s.label_node(node, **{LABEL: "v"})
         s.create(pause_pod("still-no-tolerations", nodeSelector={LABEL: "v"}))
         note = await s.rejected("still-no-tolerations")
-        # This node and that of the control plane.
+        # This node and the control-plane node.
         assert "2 node(s) had untolerated taint(s)" in note
-        assert s.tally() == (0, 1)
+        assert s.pod_counts() == (0, 1)
         await s.taint(node)
         assert await s.running("still-no-tolerations") == node
-        assert s.tally() == (1, 0)
+        assert s.pod_counts() == (1, 0)
 
 
 # -- host ports -----------------------------------------------------------------------------------
@@ -201,7 +197,9 @@ def _with_host_port(name: str, port: int, host_ip: str, protocol: str = "TCP") -
     return pause_pod(name, ports=[exposed], nodeSelector={HOSTNAME: WORKERS[0]})
 
 
-async def test_the_same_host_port_on_other_addresses_and_protocols(tmp_path: Path) -> None:
+async def test_host_port_does_not_conflict_with_other_addresses_and_protocols(
+    tmp_path: Path,
+) -> None:
     async with suite(tmp_path) as s:
         await s.run(_with_host_port("pod1", 54321, "127.0.0.1"))
         await s.run(_with_host_port("pod2", 54321, "10.255.0.1"))
@@ -209,10 +207,10 @@ async def test_the_same_host_port_on_other_addresses_and_protocols(tmp_path: Pat
         assert {pod["spec"]["nodeName"] for pod in s.pods()} == {WORKERS[0]}
 
 
-@pytest.mark.parametrize("everywhere", ["", "0.0.0.0"])
-async def test_a_host_port_on_all_addresses_conflicts(tmp_path: Path, everywhere: str) -> None:
+@pytest.mark.parametrize("wildcard", ["", "0.0.0.0"])
+async def test_host_port_on_all_addresses_conflicts(tmp_path: Path, wildcard: str) -> None:
     async with suite(tmp_path) as s:
-        await s.run(_with_host_port("pod4", 54322, everywhere))
+        await s.run(_with_host_port("pod4", 54322, wildcard))
         s.create(_with_host_port("pod5", 54322, "10.255.0.1"))
         note = await s.rejected("pod5")
         assert "1 node(s) didn't have free ports for the requested pod ports" in note
@@ -221,13 +219,13 @@ async def test_a_host_port_on_all_addresses_conflicts(tmp_path: Path, everywhere
 # -- spreading ------------------------------------------------------------------------------------
 
 
-async def test_four_pods_with_max_skew_one_on_two_nodes(tmp_path: Path) -> None:
+async def test_four_pods_spread_evenly_over_two_nodes(tmp_path: Path) -> None:
     key = label = "kubernetes.io-e2e-pts-filter"
     async with suite(tmp_path) as s:
         nodes = WORKERS[:2]
-        await s.label_nodes_with_their_names(key, *nodes)
-        # Left to the scores, all would go to the other node.
-        await s.run(pause_pod("crowd", {"cpu": "2", "memory": "8Gi"}, affinity=on_node(nodes[0])))
+        await s.label_nodes_with_names(key, *nodes)
+        # By score alone, all pods would be on the other node.
+        await s.run(pause_pod("filler", {"cpu": "2", "memory": "8Gi"}, affinity=on_node(nodes[0])))
         pod = pause_pod(
             "e2e-pts-filter",
             labels={label: ""},
@@ -242,7 +240,7 @@ async def test_four_pods_with_max_skew_one_on_two_nodes(tmp_path: Path) -> None:
 # -- scheduling gates -----------------------------------------------------------------------------
 
 
-async def test_gated_pods_wait_until_the_last_gate_is_gone(tmp_path: Path) -> None:
+async def test_gated_pods_wait_until_last_gate_is_removed(tmp_path: Path) -> None:
     async with suite(tmp_path) as s:
         gates = [{"name": "example.com/foo"}, {"name": "example.com/bar"}]
         pod = pause_pod("gated", labels={"e2e-scheduling-gates": ""}, schedulingGates=gates)
@@ -258,7 +256,7 @@ async def test_gated_pods_wait_until_the_last_gate_is_gone(tmp_path: Path) -> No
         def gated_in_queue() -> set[str]:
             return {key.partition("/")[2] for key in s.daemon.cluster.queue.gated}
 
-        # A pod that needs no gate opened shows that the scheduler has looked at all before it.
+        # When a pod without gates runs, the scheduler has observed all pods before it.
         await s.run(pause_pod("free-1"))
         assert gated_in_queue() == set(names)
         assert {s.world.condition(name)["reason"] for name in names} == {"SchedulingGated"}
@@ -270,7 +268,7 @@ async def test_gated_pods_wait_until_the_last_gate_is_gone(tmp_path: Path) -> No
         assert len(await s.replicas_running(replicas)) == 3
 
 
-async def test_a_gated_pods_selector_may_be_narrowed(tmp_path: Path) -> None:
+async def test_node_selector_of_gated_pod_can_be_narrowed(tmp_path: Path) -> None:
     async with suite(tmp_path) as s:
         s.create(pause_pod("gated", schedulingGates=[{"name": "example.com/foo"}]))
         await s.run(pause_pod("free"))
@@ -282,9 +280,9 @@ async def test_a_gated_pods_selector_may_be_narrowed(tmp_path: Path) -> None:
 # -- volumes --------------------------------------------------------------------------------------
 
 
-async def test_a_volume_that_is_also_at_nodes_that_do_not_exist(tmp_path: Path) -> None:
+async def test_volume_affinity_may_name_missing_nodes(tmp_path: Path) -> None:
     async with suite(tmp_path) as s:
-        node = await _node_that_can_run_a_pod(s)
+        node = await _find_node(s)
         s.cluster.create(
             "persistentvolumes",
             {
@@ -330,9 +328,9 @@ async def test_a_volume_that_is_also_at_nodes_that_do_not_exist(tmp_path: Path) 
         assert await s.run(pause_pod("bind-pv", volumes=volumes)) == node
 
 
-async def test_a_pod_bound_to_a_node_by_name_affinity(tmp_path: Path) -> None:
+async def test_node_name_affinity_selects_node(tmp_path: Path) -> None:
     async with suite(tmp_path) as s:
         for name in WORKERS:
             assert await s.run(pause_pod(f"for-{name}", affinity=on_node(name))) == name
-        s.create(pause_pod("for-nobody", affinity=on_node("no-node")))
-        assert "node(s) didn't" in await s.rejected("for-nobody")
+        s.create(pause_pod("for-no-node", affinity=on_node("no-node")))
+        assert "node(s) didn't" in await s.rejected("for-no-node")

@@ -1,4 +1,4 @@
-"""SchedulerPriorities and spreading: which of several possible nodes is taken."""
+"""SchedulerPriorities and spreading: which of several feasible nodes is selected."""
 
 from __future__ import annotations
 
@@ -26,32 +26,31 @@ SMALL = {"cpu": "100m", "memory": "100Mi"}
 
 
 async def _balance(s: Suite, share: float) -> None:
-    """Fill the workers with a pod each, so that as much of their cpu as of their memory is used and
-    resources prefer no node."""
+    """Run a pod on each worker, so that all use the same share of cpu and memory."""
     for name in WORKERS:
-        there = [pod for pod in s.pods() if pod["spec"].get("nodeName") == name]
-        asked = [pod["spec"]["containers"][0]["resources"].get("requests", {}) for pod in there]
-        used_cpu = sum(milli_value(requests.get("cpu", "0")) for requests in asked)
-        used_memory = sum(value(requests.get("memory", "0")) for requests in asked)
+        bound = [pod for pod in s.pods() if pod["spec"].get("nodeName") == name]
+        requested = [pod["spec"]["containers"][0]["resources"].get("requests", {}) for pod in bound]
+        used_cpu = sum(milli_value(requests.get("cpu", "0")) for requests in requested)
+        used_memory = sum(value(requests.get("memory", "0")) for requests in requested)
         cpu = f"{round(NODE_CPU_MILLIS * share) - used_cpu}m"
         memory = str(round(16 * 2**30 * share) - used_memory)
         filler = pause_pod(f"balance-{name}", {"cpu": cpu, "memory": memory})
         await s.run({**filler, "spec": {**filler["spec"], "affinity": on_node(name)}})
 
 
-async def _crowd(s: Suite, node: str) -> None:
-    """Let resources alone speak against a node, a little."""
+async def _add_load(s: Suite, node: str) -> None:
+    """Use some resources of a node, which lowers its score slightly."""
     await s.run(
-        pause_pod(f"crowd-{node}", {"cpu": "400m", "memory": "1600Mi"}, affinity=on_node(node))
+        pause_pod(f"load-{node}", {"cpu": "400m", "memory": "1600Mi"}, affinity=on_node(node))
     )
 
 
-async def test_preferred_anti_affinity_avoids_the_pods_node(tmp_path: Path) -> None:
+async def test_preferred_anti_affinity_avoids_node(tmp_path: Path) -> None:
     async with suite(tmp_path) as s:
         avoided = await s.run(pause_pod("with-label", SMALL, labels={"security": "S1"}))
         await _balance(s, 0.6)
         for node in set(WORKERS) - {avoided}:
-            await _crowd(s, node)
+            await _add_load(s, node)
         expressions = [
             {"key": "security", "operator": "In", "values": ["S1", "value2"]},
             {"key": "security", "operator": "NotIn", "values": ["S2"]},
@@ -68,7 +67,7 @@ async def test_preferred_anti_affinity_avoids_the_pods_node(tmp_path: Path) -> N
             assert await s.run(pause_pod(f"anti-{number}", affinity=anti)) != avoided
 
 
-async def test_nodes_whose_taints_are_tolerated_are_preferred(tmp_path: Path) -> None:
+async def test_nodes_with_tolerated_taints_are_preferred(tmp_path: Path) -> None:
     async with suite(tmp_path) as s:
         await _balance(s, 0.5)
         tolerations = []
@@ -83,15 +82,15 @@ async def test_nodes_whose_taints_are_tolerated_are_preferred(tmp_path: Path) ->
         assert await s.run(pause_pod("with-tolerations", tolerations=tolerations)) == WORKERS[1]
 
 
-async def test_spread_constraints_that_are_only_preferred(tmp_path: Path) -> None:
+async def test_preferred_spread_constraint_selects_emptier_node(tmp_path: Path) -> None:
     key = label = "kubernetes.io-e2e-pts-score"
     async with suite(tmp_path) as s:
         nodes = WORKERS[:2]
-        await s.label_nodes_with_their_names(key, *nodes)
+        await s.label_nodes_with_names(key, *nodes)
         await _balance(s, 0.5)
-        crowd = pause_pod("e2e-pts-score", labels={label: "foo"}, nodeSelector={key: nodes[0]})
-        await s.replicas_running(await s.create_replicas(Resource.REPLICA_SETS, crowd, 4))
-        await _crowd(s, nodes[1])
+        existing = pause_pod("e2e-pts-score", labels={label: "foo"}, nodeSelector={key: nodes[0]})
+        await s.replicas_running(await s.create_replicas(Resource.REPLICA_SETS, existing, 4))
+        await _add_load(s, nodes[1])
         pod = pause_pod(
             "test-pod",
             labels={label: "bar"},
@@ -105,7 +104,7 @@ async def test_spread_constraints_that_are_only_preferred(tmp_path: Path) -> Non
 
 
 def _per_zone(s: Suite, prefix: str) -> list[int]:
-    """How many of the pods are in each zone, fewest first."""
+    """Numbers of the pods in each zone, sorted."""
     counts: Counter[str] = Counter()
     for name in WORKERS:
         counts[s.cluster.get("nodes", name)["metadata"]["labels"][ZONE]] += 0
@@ -125,18 +124,18 @@ async def test_pods_of_a_service_spread_over_zones(tmp_path: Path) -> None:
                 "spec": {"selector": {"service": "test-service"}, "ports": [{"port": 80}]},
             },
         )
-        await s.known(Resource.SERVICES, service)
-        await _crowd(s, WORKERS[1])
+        await s.wait_until_observed(Resource.SERVICES, service)
+        await _add_load(s, WORKERS[1])
         for number in range(5):
             s.create(pause_pod(f"member-{number}", labels={"service": "test-service"}))
-        await s.until(lambda: s.tally() == (6, 0))
+        await s.until(lambda: s.pod_counts() == (6, 0))
         assert _per_zone(s, "member") == [2, 3]
 
 
 @pytest.mark.parametrize("resource", [Resource.REPLICATION_CONTROLLERS, Resource.REPLICA_SETS])
 async def test_pods_of_a_controller_spread_over_zones(tmp_path: Path, resource: Resource) -> None:
     async with suite(tmp_path) as s:
-        await _crowd(s, WORKERS[1])
+        await _add_load(s, WORKERS[1])
         pod = pause_pod("spread", labels={"name": "spread"})
         await s.replicas_running(await s.create_replicas(resource, pod, 5))
         assert _per_zone(s, "rs-spread") == [2, 3]

@@ -1,4 +1,4 @@
-"""PriorityClass endpoints: what may change and what not, by each HTTP method."""
+"""PriorityClass endpoints: mutable and immutable fields by HTTP method."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ _STRATEGIC = {"Content-Type": "application/strategic-merge-patch+json"}
 
 
 @pytest.mark.parametrize("change", [{"value": 10}, {"preemptionPolicy": "Never"}])
-async def test_what_pods_have_taken_over_stays(tmp_path: Path, change: dict[str, Any]) -> None:
+async def test_value_and_preemption_policy_are_immutable(
+    tmp_path: Path, change: dict[str, Any]
+) -> None:
     async with world(tmp_path) as w, aiohttp.ClientSession(w.server.url) as session:
         created = w.cluster.create("priorityclasses", {"metadata": {"name": "p1"}, "value": 1})
         one = f"{_PATH}/p1"
@@ -27,7 +29,7 @@ async def test_what_pods_have_taken_over_stays(tmp_path: Path, change: dict[str,
         assert w.cluster.get("priorityclasses", "p1") == created
 
 
-async def test_the_description_may_change(tmp_path: Path) -> None:
+async def test_description_is_mutable(tmp_path: Path) -> None:
     async with world(tmp_path) as w, aiohttp.ClientSession(w.server.url) as session:
         for name, value in (("p1", 1), ("p2", 2)):
             labels = {"e2e": "yes"}

@@ -124,7 +124,7 @@ def report(kind: str, p: Pair, churn: Churn, took: Sequence[Takeover], lease_s: 
         f" {statistics.median(bound_s):.2f} s, worst {bound_s[-1]:.2f} s (lease {lease_s} s)",
         flush=True,
     )  # fmt: skip
-    faults = list(p.world.placements.breaches)
+    faults = list(p.world.placements.violations)
     if twice:
         faults.append(f"{twice} pods were bound twice")
     if len(p.ledger.bindings) != churn.made or p.world.unbound():

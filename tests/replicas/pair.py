@@ -161,7 +161,7 @@ class Pair:
 
     def check(self) -> None:
         """Nothing was bound twice, nothing overfull, nothing forgotten."""
-        assert self.world.placements.breaches == []
+        assert self.world.placements.violations == []
         assert self.world.unbound() == []
         assert set(self.ledger.bindings.values()) == {1}
 

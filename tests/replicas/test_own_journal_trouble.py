@@ -20,7 +20,7 @@ from asched.journal.memory import MemoryStore
 from asched.journal.store import AppendResult, JournalStore
 from asched.kube.connection import connect
 from asched.state.records import AnyRecord
-from tests.daemon.world import PATIENCE_S, World, world
+from tests.daemon.world import TIMEOUT_S, World, world
 
 LEASES = "leases.coordination.k8s.io"
 LEASE = LeaseName("kube-system", "asched")
@@ -39,7 +39,7 @@ class FullStore(MemoryStore):
     async def until_refused(self, times: int) -> None:
         """Until that many more appends were refused."""
         enough = self.refusals + times
-        with anyio.fail_after(PATIENCE_S):
+        with anyio.fail_after(TIMEOUT_S):
             while self.refusals < enough:
                 await self.refused.wait()
 
@@ -97,7 +97,7 @@ async def until_it_fails(w: World, store: FullStore) -> None:
 
 async def test_leader_without_journal_releases_the_lease(tmp_path: Path) -> None:
     async with world(tmp_path, nodes=1) as w:
-        with anyio.fail_after(PATIENCE_S):
+        with anyio.fail_after(TIMEOUT_S):
             store = FullStore()
             await until_it_fails(w, store)
             assert holder(w) == ""
@@ -120,7 +120,7 @@ async def test_stopping_leader_without_journal_ends_without_error(
 ) -> None:
     store = FullStore()
     async with world(tmp_path, nodes=1) as w:
-        with anyio.fail_after(PATIENCE_S):
+        with anyio.fail_after(TIMEOUT_S):
             async with replica(w, "a", store):
                 w.add_pod("first")
                 await w.until(lambda: bool(w.node_of("first")))

@@ -16,7 +16,7 @@ from asched.journal.errors import JournalCorruptError, JournalError, JournalIOEr
 from asched.journal.memory import MemoryStore
 from asched.journal.opening import open_journal
 from asched.journal.store import JournalStore, StoredRecord
-from tests.daemon.world import PATIENCE_S, World, world
+from tests.daemon.world import TIMEOUT_S, World, world
 from tests.journal.postgres_server import PostgresServer
 from tests.replicas.single_replica import LEASE, LEASES, holder, running
 
@@ -50,7 +50,7 @@ class UnreachableStore(MemoryStore):
     async def until_refused(self, times: int) -> None:
         """Until that many more reads were refused."""
         enough = self.refusals + times
-        with anyio.fail_after(PATIENCE_S):
+        with anyio.fail_after(TIMEOUT_S):
             while self.refusals < enough:
                 await self.refused.wait()
 
@@ -142,7 +142,7 @@ async def test_failed_takeover_releases_the_lease(tmp_path: Path) -> None:
             pytest.RaisesGroup(
                 pytest.RaisesExc(JournalCorruptError, match="altered"), flatten_subgroups=True
             ),
-            anyio.fail_after(PATIENCE_S),
+            anyio.fail_after(TIMEOUT_S),
         ):
             async with standby(w, store):
                 store.claim_error = JournalCorruptError("batch 1 was altered")

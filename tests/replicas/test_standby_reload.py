@@ -15,7 +15,7 @@ from asched.daemon.reload.reconfigurer import ConfigApplied, ReconfigurationErro
 from asched.journal.memory import MemoryStore
 from asched.journal.store import StoredRecord
 from tests.cycle.plugins import RoomForAll
-from tests.daemon.world import KUBE, OWN, PATIENCE_S, world
+from tests.daemon.world import KUBE, OWN, TIMEOUT_S, world
 from tests.replicas.test_shared_journal_trouble import free_lease, standby
 from tests.state.profiles import profile_of
 
@@ -93,7 +93,7 @@ async def test_configuration_during_takeover_is_applied(tmp_path: Path) -> None:
     async with world(tmp_path, nodes=1) as w, standby(w, store) as replica:
         w.add_pod("p", schedulerName="other")
         free_lease(w)
-        with anyio.fail_after(PATIENCE_S):
+        with anyio.fail_after(TIMEOUT_S):
             await store.taken_over.wait()
         assert replica.daemon is None
         assert await replica.apply_config(read(OTHER)) == ConfigApplied(True, ())

@@ -13,7 +13,7 @@ from asched.journal.errors import JournalIOError
 from asched.journal.memory import MemoryStore
 from asched.journal.store import AppendResult, JournalStore
 from asched.state.records import AnyRecord
-from tests.daemon.world import PATIENCE_S, World, world
+from tests.daemon.world import TIMEOUT_S, World, world
 from tests.replicas.single_replica import holder, running
 
 
@@ -52,7 +52,7 @@ async def test_unknown_binding_lets_the_lease_expire_unless_journal_is_shared(
     async with world(tmp_path, nodes=1) as w:
         w.faults.on_request = lambda verb, resource: w.touch()
         w.faults.respond(504, count=1000, resource="pods/binding")
-        with anyio.fail_after(PATIENCE_S):
+        with anyio.fail_after(TIMEOUT_S):
             async with leader(w, shared=shared):
                 w.add_pod("p")
                 await w.until(lambda: w.faults.injected >= 2)
@@ -65,7 +65,7 @@ async def test_unsent_or_failed_binding_releases_the_lease(tmp_path: Path, share
     async with world(tmp_path, nodes=1) as w:
         w.faults.on_request = lambda verb, resource: w.touch()
         w.faults.respond(429, count=1000, resource="pods/binding", retry_after_s=0)
-        with anyio.fail_after(PATIENCE_S):
+        with anyio.fail_after(TIMEOUT_S):
             async with leader(w, shared=shared):
                 w.add_pod("p")
                 await w.until(lambda: w.faults.injected >= 2)
@@ -80,7 +80,7 @@ async def test_failed_commit_prevents_last_turn(
     monkeypatch.setattr("asched.daemon.daemon.DRAIN_S", 0.05)
     store = SilentStore()
     async with world(tmp_path, nodes=1) as w:
-        with anyio.fail_after(PATIENCE_S):
+        with anyio.fail_after(TIMEOUT_S):
             async with leader(w, shared=shared, store=store):
                 store.silent = True
                 w.add_pod("p")

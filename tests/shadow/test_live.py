@@ -22,7 +22,7 @@ from asched.journal import open_journal
 from asched.kube.connection import connect
 from asched.state.records import DisagreementCause, ShadowCompared, ShadowExplained
 from tests.daemon.processes import NO_HEALTH, commands
-from tests.daemon.world import PATIENCE_S, ObservedFaults, World, world
+from tests.daemon.world import TIMEOUT_S, ObservedFaults, World, world
 
 READS = {"get", "list", "watch"}
 
@@ -43,7 +43,7 @@ class Watcher:
 
     async def findings_about(self, pod: str) -> list[ShadowCompared | Difference]:
         """What was found about the pod, when there is something."""
-        with anyio.fail_after(PATIENCE_S):
+        with anyio.fail_after(TIMEOUT_S):
             while not (found := self.about(pod)):
                 await self._arrived.wait()
         return found
@@ -57,7 +57,7 @@ class Watcher:
         ]
 
     async def explained(self) -> Difference:
-        with anyio.fail_after(PATIENCE_S):
+        with anyio.fail_after(TIMEOUT_S):
             while not (found := [f for f in self.findings if isinstance(f, Difference)]):
                 await self._arrived.wait()
         return found[0]
@@ -80,7 +80,7 @@ async def shadow_of(w: World, window: Window | None = None) -> AsyncIterator[Wat
         ) as shadow,
     ):
         watcher.shadow = shadow
-        with anyio.fail_after(PATIENCE_S):
+        with anyio.fail_after(TIMEOUT_S):
             await shadow.engine.synced.wait()
         assert shadow.engine.troubles() == []
         yield watcher
@@ -111,7 +111,7 @@ async def test_worse_node_is_reported_with_its_cause(tmp_path: Path) -> None:
     ):
         w.add_node("big", "8")
         assert watcher.shadow is not None
-        with anyio.fail_after(PATIENCE_S):
+        with anyio.fail_after(TIMEOUT_S):
             while watcher.shadow.cluster.nodes.row_of("big") is None:
                 await anyio.lowlevel.checkpoint()
         w.add_pod("p")
@@ -219,7 +219,7 @@ async def test_command_prints_report_when_stopped(command: tuple[str, ...], tmp_
             *("--config", str(tmp_path / "config.yaml")),
             *("--journal", str(tmp_path / "shadow.db")),
         )
-        with anyio.fail_after(PATIENCE_S):
+        with anyio.fail_after(TIMEOUT_S):
             await synced.wait()
         running.send(signal.SIGTERM)
         assert await started.ended(running) == 0

@@ -20,7 +20,7 @@ from asched.journal.opening import redacted
 from asched.journal.sql import SqlStore
 from asched.journal.sqlite import SqliteDatabase
 from tests.daemon.processes import NO_HEALTH, commands, running
-from tests.daemon.world import PATIENCE_S, World, world
+from tests.daemon.world import TIMEOUT_S, World, world
 
 Message = dict[str, str]
 
@@ -48,7 +48,7 @@ class Manager:
             found.append(dict(line.split("=", 1) for line in lines))
 
     async def next(self) -> Message:
-        with anyio.fail_after(PATIENCE_S):
+        with anyio.fail_after(TIMEOUT_S):
             await anyio.wait_readable(self._socket)
         message = self._socket.recv(4096).decode()
         return dict(line.split("=", 1) for line in message.split("\n"))
@@ -113,7 +113,7 @@ def test_abstract_socket(tmp_path: Path) -> None:
 async def test_no_messages_without_notify_socket(environment: dict[str, str]) -> None:
     service = ServiceManager.from_environment(environment | {"WATCHDOG_USEC": "1"})
     service.ready("scheduling")
-    with anyio.fail_after(PATIENCE_S):
+    with anyio.fail_after(TIMEOUT_S):
         await service.run()  # there is nothing to go on with
 
 
@@ -205,14 +205,14 @@ async def test_slow_turn_hangs_unless_waiting_for_journal(
                 async with database.write():
                     # The turn's append waits for the database: it is under way for no known reason.
                     w.add_pod("p")
-                    with anyio.fail_after(PATIENCE_S):
+                    with anyio.fail_after(TIMEOUT_S):
                         while not engine.is_stuck(0.0):
                             await checkpoint()
                     assert not daemon.hangs()  # not for that long
                 await w.until(lambda: not w.unbound())
                 await _fill(database, 1)
                 w.add_pods(100, "more")
-                with anyio.fail_after(PATIENCE_S):
+                with anyio.fail_after(TIMEOUT_S):
                     while not engine.journal_error:
                         await checkpoint()
                 assert any("has taken" in check.trouble() for check in engine.checks(0.0))
@@ -304,7 +304,7 @@ async def test_log_of_a_start_names_the_journal(tmp_path: Path) -> None:
         options = ("--journal", str(w.journal), "--kubeconfig", str(w.kubeconfig))
         config = ("--config", str(tmp_path / "config.yaml"))
         async with running(made, "run", *options, *config) as command:
-            with anyio.fail_after(PATIENCE_S):
+            with anyio.fail_after(TIMEOUT_S):
                 while "caches synced" not in command.output:  # noqa: ASYNC110  a file has no events
                     await anyio.sleep(0.01)
             command.send(signal.SIGTERM)

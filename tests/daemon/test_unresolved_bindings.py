@@ -1,5 +1,4 @@
-"""No binding fails while what was sent for it, and not answered, may still arrive: its place would be given
-away."""
+"""A binding does not fail while an unanswered request for it may still take effect."""
 
 from __future__ import annotations
 
@@ -42,30 +41,30 @@ from asched.plugins.queue_and_bind import DefaultBinder
 from asched.state.records import BindFailed, Bound, ObjectDeleted, ProfilesLoaded
 from tests.cycle.plugins import RoomForAll
 from tests.cycle.scheduling import Scheduling
-from tests.daemon.scripted_api import POD, Answer, NodeThatStays, pod_on, silence, status
+from tests.daemon.scripted_api import POD, Answer, ScriptedApi, no_response, pod_on, status
 from tests.extenders.service import serving
 from tests.kube import harness
 from tests.state.objects import a_node, a_pod
 from tests.state.profiles import loader, profile_of
 
 UNBOUND = pod_on("")
-NOT_TODAY = 'running PreBind plugin "Fussy": not today'
-AN_EARLIER_PROCESS = 0.0
-"""By then it may have sent a binding: the clock begins there."""
+FAILED = 'running PreBind plugin "FailingPreBind": failed'
+PREVIOUS_PROCESS_S = 0.0
+"""When a previous process may have sent a binding: at the start of the clock."""
 
 
-class Fussy(PreBindPlugin):
-    name: ClassVar[str] = "Fussy"
+class FailingPreBind(PreBindPlugin):
+    name: ClassVar[str] = "FailingPreBind"
     api_version: ClassVar[int] = 1
 
     async def pre_bind(self, client: BindingClient, pod: PodInfo, node_name: str) -> Status:
-        return Status.error("not today")
+        return Status.error("failed")
 
 
-class Deaf(BindPlugin):
-    """Does not come to say whether it has bound the pod."""
+class TimedOutBinder(BindPlugin):
+    """Runs into its time limit."""
 
-    name: ClassVar[str] = "Deaf"
+    name: ClassVar[str] = "TimedOutBinder"
     api_version: ClassVar[int] = 1
 
     @property
@@ -77,10 +76,10 @@ class Deaf(BindPlugin):
         return SUCCESS
 
 
-class Holding(PermitPlugin):
-    """Holds every pod."""
+class WaitForAll(PermitPlugin):
+    """Holds every pod at Permit."""
 
-    name: ClassVar[str] = "Holding"
+    name: ClassVar[str] = "WaitForAll"
     api_version: ClassVar[int] = 1
 
     def permit(self, state: CycleState, pod: PodInfo, node_name: str) -> PermitResult:
@@ -88,7 +87,7 @@ class Holding(PermitPlugin):
 
 
 class FailingExtender(HttpExtender):
-    """Does not bind, and is not asked by HTTP for it."""
+    """Fails to bind without an HTTP request."""
 
     def __init__(self, error: ExtenderError, *, ignorable: bool = False) -> None:
         self.config = Extender("http://127.0.0.1", bind_verb="bind", ignorable=ignorable)
@@ -99,7 +98,7 @@ class FailingExtender(HttpExtender):
 
 
 UNANSWERED = ExtenderError("no answer within 5 s", may_take_effect=True)
-REFUSED = ExtenderError("no")
+REJECTED = ExtenderError("no")
 
 
 def profile_with(*plugins: type[Plugin]) -> Profile:
@@ -107,116 +106,126 @@ def profile_with(*plugins: type[Plugin]) -> Profile:
     return profile
 
 
-def assert_given_up_in_time(network: NodeThatStays, since_s: float = 0.0) -> None:
-    """It was looked at when nothing could arrive any more, and at no later time."""
-    last_s = network.asked_at_s[-1] - since_s
-    assert network.asked[-1] == "GET"
+def assert_failed_in_time(network: ScriptedApi, since_s: float = 0.0) -> None:
+    """The last read was exactly when no request could arrive any longer."""
+    last_s = network.requested_at_s[-1] - since_s
+    assert network.requests[-1] == "GET"
     assert MAX_REQUEST_AGE_S <= last_s < MAX_REQUEST_AGE_S + 0.001
 
 
-# -- how a binding may end ------------------------------------------------------------------------
+# -- failed PreBind and Bind ----------------------------------------------------------------------
 
 
-async def test_what_an_earlier_process_sent_is_looked_for_where_prebind_fails() -> None:
-    network = NodeThatStays(UNBOUND, UNBOUND, pod_on("n"))
-    binder = network.binder(AN_EARLIER_PROCESS)
-    outcome = await BindingCycle(profile_with(Fussy, DefaultBinder), binder, POD, "n").run()
-    assert isinstance(outcome, Bound)
-    assert network.asked == ["GET"] * 3
-
-
-async def test_prebind_fails_when_nothing_can_arrive_any_more() -> None:
-    network = NodeThatStays(reads=UNBOUND)
-    binder = network.binder(AN_EARLIER_PROCESS)
-    outcome = await BindingCycle(profile_with(Fussy, DefaultBinder), binder, POD, "n").run()
-    assert isinstance(outcome, BindFailed)
-    assert (outcome.plugin, outcome.code, outcome.message) == ("Fussy", Code.ERROR, NOT_TODAY)
-    assert_given_up_in_time(network)
-
-
-async def test_what_has_arrived_is_seen_though_prebind_took_longer_than_that() -> None:
-    network = NodeThatStays(pod_on("n"))
-    binder = network.binder(AN_EARLIER_PROCESS)
-    network.clock.now_s = 10 * MAX_REQUEST_AGE_S
-    outcome = await BindingCycle(profile_with(Fussy, DefaultBinder), binder, POD, "n").run()
-    assert isinstance(outcome, Bound)
-
-
-async def test_without_a_doubt_nobody_looks() -> None:
-    network = NodeThatStays()
+async def test_failed_prebind_finds_binding_of_previous_process() -> None:
+    network = ScriptedApi(UNBOUND, UNBOUND, pod_on("n"))
+    binder = network.binder(PREVIOUS_PROCESS_S)
     outcome = await BindingCycle(
-        profile_with(Fussy, DefaultBinder), network.binder(), POD, "n"
+        profile_with(FailingPreBind, DefaultBinder), binder, POD, "n"
+    ).run()
+    assert isinstance(outcome, Bound)
+    assert network.requests == ["GET"] * 3
+
+
+async def test_failed_prebind_fails_binding_when_no_request_can_arrive() -> None:
+    network = ScriptedApi(reads=UNBOUND)
+    binder = network.binder(PREVIOUS_PROCESS_S)
+    outcome = await BindingCycle(
+        profile_with(FailingPreBind, DefaultBinder), binder, POD, "n"
     ).run()
     assert isinstance(outcome, BindFailed)
-    assert network.asked == []
+    assert (outcome.plugin, outcome.code, outcome.message) == ("FailingPreBind", Code.ERROR, FAILED)
+    assert_failed_in_time(network)
+
+
+async def test_failed_prebind_finds_binding_after_long_prebind() -> None:
+    network = ScriptedApi(pod_on("n"))
+    binder = network.binder(PREVIOUS_PROCESS_S)
+    network.clock.now_s = 10 * MAX_REQUEST_AGE_S
+    outcome = await BindingCycle(
+        profile_with(FailingPreBind, DefaultBinder), binder, POD, "n"
+    ).run()
+    assert isinstance(outcome, Bound)
+
+
+async def test_failed_prebind_without_unknown_request_reads_nothing() -> None:
+    network = ScriptedApi()
+    outcome = await BindingCycle(
+        profile_with(FailingPreBind, DefaultBinder), network.binder(), POD, "n"
+    ).run()
+    assert isinstance(outcome, BindFailed)
+    assert network.requests == []
 
 
 @pytest.mark.parametrize(
-    "found", [pod_on("other"), status(404)], ids=["bound elsewhere", "the pod is gone"]
+    "found", [pod_on("other"), status(404)], ids=["bound-elsewhere", "pod-deleted"]
 )
-async def test_what_ends_the_matter_ends_the_doubt(found: Answer) -> None:
-    network = NodeThatStays(UNBOUND, found)
-    binder = network.binder(AN_EARLIER_PROCESS)
-    outcome = await BindingCycle(profile_with(Fussy, DefaultBinder), binder, POD, "n").run()
+async def test_other_node_or_deleted_pod_resolves_binding(found: Answer) -> None:
+    network = ScriptedApi(UNBOUND, found)
+    binder = network.binder(PREVIOUS_PROCESS_S)
+    outcome = await BindingCycle(
+        profile_with(FailingPreBind, DefaultBinder), binder, POD, "n"
+    ).run()
     assert isinstance(outcome, BindFailed)
-    assert network.asked == ["GET", "GET"]
+    assert network.requests == ["GET", "GET"]
     assert not binder.unresolved
 
 
-async def test_a_stop_leaves_it_open() -> None:
-    network = NodeThatStays(UNBOUND)
-    network.pauses.end()
-    binder = network.binder(AN_EARLIER_PROCESS)
-    outcome = await BindingCycle(profile_with(Fussy, DefaultBinder), binder, POD, "n").run()
+async def test_stop_leaves_binding_unresolved() -> None:
+    network = ScriptedApi(UNBOUND)
+    network.sleep.end()
+    binder = network.binder(PREVIOUS_PROCESS_S)
+    outcome = await BindingCycle(
+        profile_with(FailingPreBind, DefaultBinder), binder, POD, "n"
+    ).run()
     assert outcome is None
     assert binder.unresolved
 
 
-async def test_a_bind_plugin_that_is_cut_short_may_have_asked_somebody() -> None:
-    network = NodeThatStays(UNBOUND, UNBOUND, pod_on("n"))
-    outcome = await BindingCycle(profile_with(Deaf), network.binder(), POD, "n").run()
+async def test_timed_out_bind_plugin_may_have_bound_pod() -> None:
+    network = ScriptedApi(UNBOUND, UNBOUND, pod_on("n"))
+    outcome = await BindingCycle(profile_with(TimedOutBinder), network.binder(), POD, "n").run()
     assert isinstance(outcome, Bound)
 
 
-# -- tries that are answered ----------------------------------------------------------------------
+# -- answered requests ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("code", [500, 429])
-async def test_a_doubt_ends_though_every_try_is_put_off(code: int) -> None:
-    """A webhook for bindings is down, or the server is too busy, for good."""
-    network = NodeThatStays(reads=UNBOUND, writes=status(code))
-    binder = network.binder(AN_EARLIER_PROCESS)
+async def test_binding_resolves_while_every_request_is_rejected(code: int) -> None:
+    """A webhook for bindings is down, or the server is overloaded."""
+    network = ScriptedApi(reads=UNBOUND, writes=status(code))
+    binder = network.binder(PREVIOUS_PROCESS_S)
     with anyio.fail_after(60):
         answer = await binder.bind(POD, "n")
     assert answer.code is Code.ERROR
-    assert network.asked.count("POST") > 5
+    assert network.requests.count("POST") > 5
     assert MAX_REQUEST_AGE_S <= network.clock.monotonic_s() < MAX_REQUEST_AGE_S + 15
 
 
-async def test_a_failure_that_was_answered_leaves_no_doubt() -> None:
-    network = NodeThatStays(status(500), UNBOUND)
+async def test_answered_failure_resolves_binding() -> None:
+    network = ScriptedApi(status(500), UNBOUND)
     answer = await network.binder().bind(POD, "n")
     assert answer.code is Code.ERROR
-    assert network.asked == ["POST", "GET"]
+    assert network.requests == ["POST", "GET"]
 
 
-async def test_who_is_refused_at_last_looks_whether_it_was_bound_before() -> None:
-    network = NodeThatStays(silence, silence, silence, status(403), pod_on("n"))
+async def test_rejected_retry_checks_whether_earlier_request_bound_pod() -> None:
+    network = ScriptedApi(no_response, no_response, no_response, status(403), pod_on("n"))
     assert (await network.binder().bind(POD, "n")).is_success
-    assert network.asked == ["POST", "GET", "GET", "POST", "GET"]
+    assert network.requests == ["POST", "GET", "GET", "POST", "GET"]
 
 
 @pytest.mark.parametrize(
-    "given_up",
+    "response",
     [status(504), status(500, "etcdserver: request timed out")],
     ids=["504", "etcd"],
 )
-async def test_a_server_that_gave_up_waiting_may_bind_the_pod_yet(
-    given_up: Answer,
+async def test_server_timeout_leaves_binding_unresolved(
+    response: Answer,
 ) -> None:
-    network = NodeThatStays(given_up, UNBOUND, status(403), UNBOUND, pod_on("n"))
+    network = ScriptedApi(response, UNBOUND, status(403), UNBOUND, pod_on("n"))
     assert (await network.binder().bind(POD, "n")).is_success
-    assert network.asked == ["POST", "GET", "POST", "GET", "GET"]
+    assert network.requests == ["POST", "GET", "POST", "GET", "GET"]
 
 
 # -- extenders ------------------------------------------------------------------------------------
@@ -226,45 +235,45 @@ async def bound_by(extender: HttpExtender, binder: BindReconciler) -> Bound | Bi
     return await BindingCycle(profile_with(DefaultBinder), binder, POD, "n").run([extender])
 
 
-async def test_an_extender_that_did_not_answer_may_bind_yet() -> None:
-    network = NodeThatStays(UNBOUND, UNBOUND, pod_on("n"))
+async def test_extender_without_response_leaves_binding_unresolved() -> None:
+    network = ScriptedApi(UNBOUND, UNBOUND, pod_on("n"))
     assert isinstance(await bound_by(FailingExtender(UNANSWERED), network.binder()), Bound)
 
-    network = NodeThatStays(reads=UNBOUND)
+    network = ScriptedApi(reads=UNBOUND)
     outcome = await bound_by(FailingExtender(UNANSWERED), network.binder())
     assert isinstance(outcome, BindFailed)
     assert outcome.message == "no answer within 5 s"
-    assert_given_up_in_time(network)
+    assert_failed_in_time(network)
 
 
-async def test_an_extender_that_refuses_is_believed_after_one_look() -> None:
-    network = NodeThatStays(UNBOUND)
-    outcome = await bound_by(FailingExtender(REFUSED), network.binder())
+async def test_rejecting_extender_fails_binding_after_one_read() -> None:
+    network = ScriptedApi(UNBOUND)
+    outcome = await bound_by(FailingExtender(REJECTED), network.binder())
     assert isinstance(outcome, BindFailed)
-    assert network.asked == ["GET"]
+    assert network.requests == ["GET"]
     assert network.clock.sleeps_s == []
 
 
-async def test_its_refusal_says_nothing_of_what_was_sent_before() -> None:
-    network = NodeThatStays(reads=UNBOUND)
-    binder = network.binder(AN_EARLIER_PROCESS)
+async def test_rejecting_extender_does_not_resolve_earlier_request() -> None:
+    network = ScriptedApi(reads=UNBOUND)
+    binder = network.binder(PREVIOUS_PROCESS_S)
     network.clock.now_s = 10.0
-    outcome = await bound_by(FailingExtender(REFUSED), binder)
+    outcome = await bound_by(FailingExtender(REJECTED), binder)
     assert isinstance(outcome, BindFailed)
-    assert_given_up_in_time(network)
+    assert_failed_in_time(network)
 
 
-async def test_who_binds_in_place_of_an_extender_need_not_wait_for_it() -> None:
-    network = NodeThatStays(status(201))
+async def test_binding_after_ignorable_extender_does_not_wait() -> None:
+    network = ScriptedApi(status(201))
     extender = FailingExtender(UNANSWERED, ignorable=True)
     assert isinstance(await bound_by(extender, network.binder()), Bound)
     assert network.clock.sleeps_s == []
 
-    network = NodeThatStays(status(403), UNBOUND, pod_on("n"))
+    network = ScriptedApi(status(403), UNBOUND, pod_on("n"))
     assert isinstance(await bound_by(extender, network.binder()), Bound)
 
 
-async def refused_by(url: str, within: timedelta = timedelta(seconds=5)) -> ExtenderError:
+async def bind_error(url: str, within: timedelta = timedelta(seconds=5)) -> ExtenderError:
     async with aiohttp.ClientSession() as session:
         extender = HttpExtender(Extender(url, bind_verb="bind", http_timeout=within), session, None)
         with pytest.raises(ExtenderError) as raised:
@@ -272,12 +281,12 @@ async def refused_by(url: str, within: timedelta = timedelta(seconds=5)) -> Exte
     return raised.value
 
 
-async def test_an_extender_that_is_not_there_was_sent_nothing() -> None:
-    assert not (await refused_by("http://127.0.0.1:1")).may_take_effect
+async def test_unreachable_extender_received_no_request() -> None:
+    assert not (await bind_error("http://127.0.0.1:1")).may_take_effect
 
 
 @pytest.mark.parametrize(
-    ("answer", "in_doubt"),
+    ("answer", "unknown"),
     [
         (lambda _: {"Error": "no"}, False),
         (lambda _: b"neither yes nor no", False),
@@ -286,32 +295,32 @@ async def test_an_extender_that_is_not_there_was_sent_nothing() -> None:
         (lambda _: web.Response(status=502), True),
         (lambda _: web.Response(status=504), True),
     ],
-    ids=["no", "nonsense", "404", "500", "502", "504"],
+    ids=["error", "invalid", "404", "500", "502", "504"],
 )
-async def test_whether_an_extender_has_answered(
-    answer: Callable[[object], object], in_doubt: bool
+async def test_extender_response_determines_whether_outcome_is_unknown(
+    answer: Callable[[object], object], unknown: bool
 ) -> None:
     async with serving() as service:
         service.answer("bind", answer)
-        assert (await refused_by(service.url)).may_take_effect is in_doubt
+        assert (await bind_error(service.url)).may_take_effect is unknown
 
 
-async def test_an_extender_that_takes_too_long_or_is_cut_off_has_not() -> None:
+async def test_extender_timeout_and_lost_connection_leave_outcome_unknown() -> None:
     async with serving() as service:
         service.answer_when_released("bind", lambda _: {})
-        late = await refused_by(service.url, timedelta(milliseconds=50))
+        late = await bind_error(service.url, timedelta(milliseconds=50))
         assert "no response within 0.05 s" in str(late)
         assert late.may_take_effect
 
     async with harness.ScriptedServer(harness.in_turn(harness.Answer(drop=True))).run() as server:
-        assert (await refused_by(server.url)).may_take_effect
+        assert (await bind_error(server.url)).may_take_effect
 
 
 # -- after a start --------------------------------------------------------------------------------
 
 
-class Start:
-    """A process that finds a decision in the journal, of a pod that may have been bound since."""
+class RestartFixture:
+    """A process with a decision of a previous process in its journal."""
 
     def __init__(self, scheduling: Scheduling, effects: EffectDispatcher, inbox: Inbox) -> None:
         self.scheduling = scheduling
@@ -319,7 +328,7 @@ class Start:
         self._inbox = inbox
 
     async def outcomes(self) -> list[Outcome | Reconfiguration]:
-        """What comes of it in the end."""
+        """The outcomes after all effects ended."""
         with anyio.fail_after(60):
             while self.effects.in_flight:
                 await anyio.lowlevel.checkpoint()
@@ -330,12 +339,12 @@ class Start:
 
 
 @asynccontextmanager
-async def started(network: NodeThatStays, *more: type[Plugin]) -> AsyncIterator[Start]:
+async def started(network: ScriptedApi, *more: type[Plugin]) -> AsyncIterator[RestartFixture]:
     plugins: tuple[type[Plugin], ...] = (RoomForAll, DefaultBinder, *more)
     scheduling, inbox, random = Scheduling(*plugins), Inbox(), Random(1)
     scheduling.see(a_node("n"), a_pod("p"))
     scheduling.decide()
-    asked = ExternalPlugins(scheduling.state, loader(*plugins), PluginLimits())
+    external = ExternalPlugins(scheduling.state, loader(*plugins), PluginLimits())
     async with anyio.create_task_group() as tasks:
         effects = EffectDispatcher(
             scheduling.state,
@@ -346,25 +355,25 @@ async def started(network: NodeThatStays, *more: type[Plugin]) -> AsyncIterator[
                 tasks=tasks,
                 backoff=lambda: Backoff(RetryPolicy(), random),
                 metrics=Metrics(),
-                plugins=asked,
+                plugins=external,
             ),
         )
-        yield Start(scheduling, effects, inbox)
+        yield RestartFixture(scheduling, effects, inbox)
         effects.stop()
 
 
-async def test_a_profile_that_is_gone_is_no_reason_to_give_the_place_away() -> None:
-    network = NodeThatStays(UNBOUND, UNBOUND, pod_on("n"))
+async def test_binding_of_removed_profile_is_resolved() -> None:
+    network = ScriptedApi(UNBOUND, UNBOUND, pod_on("n"))
     async with started(network) as start:
         other = profile_of(RoomForAll, DefaultBinder, name="other")
         start.scheduling.apply(ProfilesLoaded((other,)))
         start.effects.resume()
         assert await start.outcomes() == [Bound("default/p", "pod-p", "n")]
-    assert network.asked == ["GET"] * 3
+    assert network.requests == ["GET"] * 3
 
 
-async def test_without_its_profile_a_pod_is_given_up_at_last() -> None:
-    network = NodeThatStays(reads=UNBOUND)
+async def test_binding_of_removed_profile_fails_when_no_request_can_arrive() -> None:
+    network = ScriptedApi(reads=UNBOUND)
     async with started(network) as start:
         other = profile_of(RoomForAll, DefaultBinder, name="other")
         start.scheduling.apply(ProfilesLoaded((other,)))
@@ -372,31 +381,31 @@ async def test_without_its_profile_a_pod_is_given_up_at_last() -> None:
         (outcome,) = await start.outcomes()
     assert isinstance(outcome, BindFailed)
     assert outcome.message == "profile default-scheduler was removed after the pod was assigned"
-    assert_given_up_in_time(network)
+    assert_failed_in_time(network)
 
 
-async def test_what_a_crashed_leader_sent_may_arrive_when_it_leads_again() -> None:
-    network = NodeThatStays(UNBOUND, UNBOUND, pod_on("n"))
+async def test_binding_of_previous_term_is_resolved() -> None:
+    network = ScriptedApi(UNBOUND, UNBOUND, pod_on("n"))
     async with started(network) as start:
         start.effects.abandon_previous_term()
         assert await start.outcomes() == [Bound("default/p", "pod-p", "n")]
-    assert network.asked == ["GET"] * 3
+    assert network.requests == ["GET"] * 3
 
 
-async def test_an_earlier_term_is_given_up_at_last() -> None:
-    network = NodeThatStays(reads=UNBOUND)
+async def test_binding_of_previous_term_fails_when_no_request_can_arrive() -> None:
+    network = ScriptedApi(reads=UNBOUND)
     async with started(network) as start:
         start.effects.abandon_previous_term()
         (outcome,) = await start.outcomes()
     assert isinstance(outcome, BindFailed)
     assert "previous term" in outcome.message
-    assert_given_up_in_time(network)
+    assert_failed_in_time(network)
 
 
-async def test_what_permit_held_in_an_earlier_term_was_never_sent() -> None:
-    """So nothing is to be waited for, in which Permit might allow it."""
-    network = NodeThatStays()
-    async with started(network, Holding) as start:
+async def test_pod_held_at_permit_in_previous_term_fails_immediately() -> None:
+    """No binding was sent for it."""
+    network = ScriptedApi()
+    async with started(network, WaitForAll) as start:
         assert "default/p" in start.scheduling.state.waiting
         start.effects.abandon_previous_term()
         assert start.effects.in_flight == 0
@@ -405,29 +414,29 @@ async def test_what_permit_held_in_an_earlier_term_was_never_sent() -> None:
     assert "previous term" in outcome.message
     start.scheduling.apply(outcome)
     assert not start.scheduling.state.waiting
-    assert network.asked == []
+    assert network.requests == []
 
 
-async def test_what_was_given_up_before_its_turn_came_is_not_bound() -> None:
-    network = NodeThatStays()
+async def test_binding_that_failed_before_its_turn_is_not_sent() -> None:
+    network = ScriptedApi()
     async with started(network) as start:
         start.effects.resume()
         start.scheduling.apply(BindFailed("default/p", "pod-p", "n", Code.ERROR))
         assert await start.outcomes() == []
-    assert network.asked == []
+    assert network.requests == []
 
 
 @pytest.mark.parametrize(
-    "take_up", [EffectDispatcher.resume, EffectDispatcher.abandon_previous_term]
+    "resume", [EffectDispatcher.resume, EffectDispatcher.abandon_previous_term]
 )
-async def test_who_merely_keeps_its_place_is_no_load(
-    take_up: Callable[[EffectDispatcher], None],
+async def test_unresolved_binding_is_no_load(
+    resume: Callable[[EffectDispatcher], None],
 ) -> None:
-    network = NodeThatStays(reads=UNBOUND)
+    network = ScriptedApi(reads=UNBOUND)
     network.clock.horizon_s = 10.0
     async with started(network) as start:
         start.scheduling.apply(ObjectDeleted("Node", "n", "node-n"))
-        take_up(start.effects)
+        resume(start.effects)
         await network.clock.horizon_reached.wait()
         assert (start.effects.in_flight, start.effects.load) == (1, 0)
         start.effects.stop()
@@ -435,9 +444,9 @@ async def test_who_merely_keeps_its_place_is_no_load(
         assert start.effects.load == 0
 
 
-async def test_a_pod_that_waits_for_an_answer_to_its_binding_is_a_load() -> None:
-    """The server may be down: who goes on deciding would have all pods wait for it."""
+async def test_pod_waiting_for_binding_response_is_load() -> None:
+    """If the server is down, further decisions would queue up."""
     waiting: list[int] = []
-    network = NodeThatStays(silence, UNBOUND, silence, UNBOUND, status(201))
+    network = ScriptedApi(no_response, UNBOUND, no_response, UNBOUND, status(201))
     assert (await network.binder(waiting=waiting.append).bind(POD, "n")).is_success
     assert waiting == []
