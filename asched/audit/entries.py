@@ -62,7 +62,7 @@ class RejectionEntry(TimelineEntry, frozen=True, tag="rejected"):
 
     attempt: int
     message: str
-    plugins: tuple[str, ...]
+    unschedulable_plugins: tuple[str, ...]
     pending_plugins: tuple[str, ...] = ()
     nominated_node: str = ""
     victims: tuple[str, ...] = ()

@@ -11,7 +11,14 @@ import msgspec
 from asched.audit.lookup import AuditError, PodName, state_before
 from asched.audit.timeline import time_of
 from asched.batch.decide import decisions_of
-from asched.batch.inspect import JobInspection, QueueUsage, inspect_job, jobs_of
+from asched.batch.inspect import (
+    ActionSteps,
+    JobInspection,
+    QueueUsage,
+    UnplacedPods,
+    inspect_job,
+    jobs_of,
+)
 from asched.batch.registry import SessionRegistry
 from asched.framework.runtime.profile import PluginLoader
 from asched.framework.runtime.strict import nearest
@@ -22,34 +29,6 @@ from asched.journal.store import JournalStore
 from asched.state.cluster import ClusterState
 from asched.state.session_records import SessionExecuted
 from asched.state.sessions import SessionProfile
-
-
-class QueueResource(msgspec.Struct, frozen=True, rename="camel"):
-    """Amounts of one resource: cpu in millicores, memory in bytes, others in thousandths."""
-
-    resource: str
-    allocated: float
-    deserved: float
-    requested: float
-
-
-class QueueExplanation(msgspec.Struct, frozen=True, rename="camel"):
-    name: str
-    weight: int
-    overused: bool
-    share: float
-    """The largest ratio of allocated to deserved over all resources."""
-    resources: tuple[QueueResource, ...]
-
-
-class UnplacedPods(msgspec.Struct, frozen=True, rename="camel"):
-    message: str
-    pods: tuple[str, ...]
-
-
-class ActionSteps(msgspec.Struct, frozen=True, rename="camel"):
-    action: str
-    lines: tuple[str, ...]
 
 
 class JobExplanation(msgspec.Struct, frozen=True, rename="camel"):
@@ -77,7 +56,7 @@ class JobExplanation(msgspec.Struct, frozen=True, rename="camel"):
     pods_after: dict[str, int] = {}
     ahead: tuple[str, ...] = ()
     """Jobs of its queue with pending pods and a higher order."""
-    queue_usage: QueueExplanation | None = None
+    queue_usage: QueueUsage | None = None
     unplaced: tuple[UnplacedPods, ...] = ()
     steps: tuple[ActionSteps, ...] = ()
 
@@ -205,15 +184,10 @@ def _explanation(
         pods_before={**found.before},
         pods_after={**found.after},
         ahead=found.ahead,
-        queue_usage=None if found.queue is None else _queue(found.queue),
-        unplaced=tuple(UnplacedPods(*group) for group in found.unplaced),
-        steps=tuple(ActionSteps(action, lines) for action, lines in found.steps.items() if lines),
+        queue_usage=found.queue,
+        unplaced=found.unplaced,
+        steps=found.steps,
     )
-
-
-def _queue(usage: QueueUsage) -> QueueExplanation:
-    resources = tuple(QueueResource(*resource) for resource in usage.resources)
-    return QueueExplanation(usage.name, usage.weight, usage.overused, usage.share, resources)
 
 
 def _reasons(found: JobInspection, job: Job) -> Iterator[str]:

@@ -72,7 +72,7 @@ class PodName(NamedTuple):
 async def find_pod(journal: JournalStore, pod: PodName) -> str:
     """The key of the pod, which must occur in a record outside the archive.
 
-    Lists all pods, of which there may be millions, only if the name alone does not suffice. Raises
+    Lists all pods, possibly millions, only if the name alone does not suffice. Raises
     :class:`AuditError` (see :meth:`PodName.choose`) and
     :class:`~asched.journal.errors.JournalError`.
     """

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from asched.audit.entries import (
     AssignmentEntry,
@@ -28,6 +28,7 @@ from asched.audit.entries import (
     PreemptionEntry,
     QueueMoveEntry,
     RejectionEntry,
+    TimelineEntry,
 )
 from asched.journal.checkpoints import RestoredFold
 from asched.journal.codec import subject_of
@@ -40,6 +41,7 @@ from asched.state.fold import Fold
 from asched.state.queue import SchedulingQueue
 from asched.state.session_records import EvictionDecided
 
+_EntryT = TypeVar("_EntryT", bound=TimelineEntry)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -194,16 +196,31 @@ class PodTimelines:
                 | r.ExtenderPreemptionProcessed()
                 | r.ExtenderCallFailed()
             ):
-                return ExtenderReplyEntry(
-                    seq,
-                    at,
-                    record.attempt,
-                    verb=record.verb_answered.value,
-                    extender=self._extender(record.extender),
-                    failure=record.message if isinstance(record, r.ExtenderCallFailed) else "",
+                name, verb = self._extender(record.extender), record.verb_answered.value
+                failure = record.message if isinstance(record, r.ExtenderCallFailed) else ""
+                return ExtenderReplyEntry(seq, at, record.attempt, verb, name, failure)
+            case r.Assigned():
+                waits = tuple(wait.plugin for wait in record.permit_waits)
+                return _copied(AssignmentEntry, seq, at, record, permit_waits=waits)
+            case r.Rejected():
+                node, victims = record.nominated_node or "", tuple(v.key for v in record.victims)
+                return _copied(
+                    RejectionEntry, seq, at, record, nominated_node=node, victims=victims
                 )
-            case _:
-                return _outcome_entry(record, seq, at)
+            case r.AttemptFailed():
+                return _copied(AttemptFailureEntry, seq, at, record)
+            case r.PermitAllowed():
+                return PermitEntry(seq, at, record.plugin, True)
+            case r.PermitRejected():
+                return PermitEntry(seq, at, record.plugin, False, record.message)
+            case r.BindFailed():
+                return _copied(BindingFailureEntry, seq, at, record, code=record.code.title)
+            case EvictionDecided():
+                return PreemptionEntry(seq, at, record.preemptor.key, record.node)
+            case r.EvictionSucceeded():
+                return EvictionEntry(seq, at)
+            case r.EvictionFailed():
+                return EvictionFailureEntry(seq, at, record.message)
 
     def _extender(self, index: int) -> str:
         evaluators = self._fold.state.evaluators
@@ -375,49 +392,12 @@ def _differences(*fields: tuple[str, object, object]) -> tuple[str, ...]:
     )
 
 
-def _outcome_entry(record: _AboutPod, seq: int, at: datetime) -> Entry | None:
-    match record:
-        case r.Assigned():
-            return AssignmentEntry(
-                seq,
-                at,
-                record.attempt,
-                node=record.node,
-                feasible_nodes=record.feasible_nodes,
-                score=record.score,
-                ties=record.ties,
-                evaluated_nodes=record.evaluated_nodes,
-                permit_waits=tuple(wait.plugin for wait in record.permit_waits),
-            )
-        case r.Rejected():
-            return RejectionEntry(
-                seq,
-                at,
-                record.attempt,
-                message=record.message,
-                plugins=record.unschedulable_plugins,
-                pending_plugins=record.pending_plugins,
-                nominated_node=record.nominated_node or "",
-                victims=tuple(victim.key for victim in record.victims),
-            )
-        case r.AttemptFailed():
-            return AttemptFailureEntry(seq, at, record.attempt, record.plugin, record.message)
-        case r.PermitAllowed():
-            return PermitEntry(seq, at, record.plugin, True)
-        case r.PermitRejected():
-            return PermitEntry(seq, at, record.plugin, False, record.message)
-        case r.BindFailed():
-            return BindingFailureEntry(
-                seq, at, record.node, record.code.title, record.plugin, record.message
-            )
-        case EvictionDecided():
-            return PreemptionEntry(seq, at, record.preemptor.key, record.node)
-        case r.EvictionSucceeded():
-            return EvictionEntry(seq, at)
-        case r.EvictionFailed():
-            return EvictionFailureEntry(seq, at, record.message)
-        case _:
-            return None
+def _copied(
+    kind: type[_EntryT], seq: int, at: datetime, record: _AboutPod, **other: Any
+) -> _EntryT:
+    """An entry with the fields ``other``, and the record's fields of the same names."""
+    names = [name for name in kind.__struct_fields__ if name not in ("seq", "at", *other)]
+    return kind(seq=seq, at=at, **other, **{name: getattr(record, name) for name in names})
 
 
 async def collect_timelines(

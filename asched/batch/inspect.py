@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
+import msgspec
+
 from asched.batch.decide import Reservations
 from asched.batch.plugins.proportion import Proportion
 from asched.batch.registry import SessionRegistry
@@ -17,9 +19,8 @@ from asched.framework.sessions import Compatibility, SessionOutcome, SessionSpec
 from asched.state.cluster import ClusterState
 
 
-class ResourceUsage(NamedTuple):
-    """A queue's amounts of one resource: cpu in millicores, memory in bytes, others in
-    thousandths."""
+class QueueResource(msgspec.Struct, frozen=True, rename="camel"):
+    """Amounts of one resource: cpu in millicores, memory in bytes, others in thousandths."""
 
     resource: str
     allocated: float
@@ -27,7 +28,7 @@ class ResourceUsage(NamedTuple):
     requested: float
 
 
-class QueueUsage(NamedTuple):
+class QueueUsage(msgspec.Struct, frozen=True, rename="camel"):
     """What a queue uses at the end of the session."""
 
     name: str
@@ -35,14 +36,21 @@ class QueueUsage(NamedTuple):
     overused: bool
     share: float
     """The largest ratio of allocated to deserved over all resources."""
-    resources: tuple[ResourceUsage, ...]
+    resources: tuple[QueueResource, ...]
 
 
-class UnplacedTasks(NamedTuple):
+class UnplacedPods(msgspec.Struct, frozen=True, rename="camel"):
     """Pending pods of the job with the same message."""
 
     message: str
     pods: tuple[str, ...]
+
+
+class ActionSteps(msgspec.Struct, frozen=True, rename="camel"):
+    """The trace lines of an action about the job."""
+
+    action: str
+    lines: tuple[str, ...]
 
 
 class JobInspection(NamedTuple):
@@ -64,9 +72,8 @@ class JobInspection(NamedTuple):
     """Jobs of its queue with pending pods and a higher order."""
     queue: QueueUsage | None = None
     """None if no plugin divides the cluster among queues."""
-    unplaced: tuple[UnplacedTasks, ...] = ()
-    steps: Mapping[str, tuple[str, ...]] = {}
-    """The trace lines about the job, by action."""
+    unplaced: tuple[UnplacedPods, ...] = ()
+    steps: tuple[ActionSteps, ...] = ()
 
 
 def inspect_job(
@@ -105,7 +112,7 @@ def inspect_job(
         ahead=ahead,
         queue=_queue_usage(run, snapshot, job.queue),
         unplaced=tuple(_unplaced(run, job, outcome)) if valid else (),
-        steps={entry.action: tuple(_about(job, entry.lines)) for entry in trace.actions},
+        steps=tuple(_steps(job, trace)),
     )
 
 
@@ -140,7 +147,7 @@ def _queue_usage(run: SessionRun, snapshot: Snapshot, name: str) -> QueueUsage |
         return None
     account, queue = plugin.accounts[name], snapshot.queues[name]
     resources = tuple(
-        ResourceUsage(
+        QueueResource(
             resource, account.allocated.get(resource), deserved, account.request.get(resource)
         )
         for resource, deserved in account.deserved.amounts().items()
@@ -149,7 +156,7 @@ def _queue_usage(run: SessionRun, snapshot: Snapshot, name: str) -> QueueUsage |
     return QueueUsage(name, queue.weight, overused, account.share, resources)
 
 
-def _unplaced(run: SessionRun, job: Job, outcome: SessionOutcome) -> Iterator[UnplacedTasks]:
+def _unplaced(run: SessionRun, job: Job, outcome: SessionOutcome) -> Iterator[UnplacedPods]:
     """Most frequent message first."""
     messages = {pod.pod: pod.message for pod in outcome.unschedulable}
     # kube-batch's message does not say which nodes fail for which reason.
@@ -159,9 +166,12 @@ def _unplaced(run: SessionRun, job: Job, outcome: SessionOutcome) -> Iterator[Un
         message = run.session.fit_error(task) if terse else messages[task.key]
         pods.setdefault(message, []).append(task.key)
     for message, keys in sorted(pods.items(), key=lambda item: -len(item[1])):
-        yield UnplacedTasks(message, tuple(keys))
+        yield UnplacedPods(message, tuple(keys))
 
 
-def _about(job: Job, lines: list[str]) -> Iterator[str]:
+def _steps(job: Job, trace: Trace) -> Iterator[ActionSteps]:
     own = {job.id, *(task.key for task in job.tasks.values())}
-    return (line for line in lines if own.intersection(line.split()))
+    for action in trace.actions:
+        lines = tuple(line for line in action.lines if own.intersection(line.split()))
+        if lines:
+            yield ActionSteps(action.action, lines)

@@ -130,7 +130,7 @@ class Cache:
             if refused is not None and status is TaskStatus.PENDING and not foreign:
                 node = refused.backoff_node(entry.info.key, entry.info.uid, now_ns)
                 if self._cluster.nodes.row_of(node) is not None:
-                    # During the backoff after a failed binding, kube-batch counts the pod as Binding.
+                    # kube-batch counts the pod as Binding during the backoff.
                     yield SnapshotPod(entry.info, node, TaskStatus.BINDING)
                     continue
             yield SnapshotPod(entry.info, entry.node, status)

@@ -133,7 +133,7 @@ class SessionChanges:
                 self._trace.line("bind", task.key, task.node)
 
     def _accepts(self, task: Task) -> bool:
-        """Whether kube-batch's cache accepts the binding. Always true outside compatibility mode."""
+        """Whether kube-batch's cache accepts the binding; true outside compatibility mode."""
         idle = self._cache_idle
         if idle is None:
             return True

@@ -58,8 +58,8 @@ def _parsed(item: str) -> PluginChange:
     match = _ITEM.fullmatch(item)
     if match is None:
         raise AuditError(
-            f'--plugins: invalid change "{item}"; expected Name=WEIGHT, +Name or -Name, separated by'
-            " commas"
+            f'--plugins: invalid change "{item}"; expected Name=WEIGHT, +Name or -Name, separated'
+            " by commas"
         )
     sign, name, weight = match["sign"], match["name"], match["weight"]
     if weight is None:

@@ -21,7 +21,7 @@ Floats: TypeAlias = NDArray[np.float64]
 
 
 class Steps:
-    """A step function over a time window. Of several values at the same time the last one counts."""
+    """A step function over a time window. Of several values at one time the last one counts."""
 
     __slots__ = ("at_ns", "end_ns", "values")
 
@@ -129,7 +129,7 @@ class RecordedWorkload(NamedTuple):
 
 
 def workload_of(pods: Iterable[PodRun]) -> RecordedWorkload:
-    """The workload of the pods that were created without a node, or of all pods if there are none."""
+    """The workload of pods created without a node, or of all pods if there are none."""
     every = [(_key(shape_of(run.pod).requests), run.pod.spec.node_name) for run in pods]
     resources = _resources({kind for kind, _ in every})
     to_place = [kind for kind, node in every if not node] or [kind for kind, _ in every]

@@ -1,4 +1,7 @@
-"""priority: orders jobs and tasks by priority, and permits preemption of lower priority jobs."""
+"""priority and conformance: the order of jobs and tasks, and the protection from eviction.
+
+``priority`` permits preemption of jobs of lower priority. ``conformance`` protects system pods.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ from asched.framework.session_objects import Job, Task
 from asched.framework.session_plugins import (
     JobOrderPlugin,
     PreemptablePlugin,
+    ReclaimablePlugin,
     Session,
     TaskOrderPlugin,
     VictimFilter,
@@ -39,6 +43,34 @@ class _LessImportant:
 
     def allows(self, candidate: Task) -> bool:
         return self._jobs[candidate.job].priority < self._priority
+
+    def take(self, candidate: Task) -> None:
+        """Earlier victims do not matter."""
+
+
+SYSTEM_CLASSES = frozenset({"system-cluster-critical", "system-node-critical"})
+SYSTEM_NAMESPACE = "kube-system"
+
+
+def is_protected(task: Task) -> bool:
+    """Whether the pod has a system priority class or is in ``kube-system``."""
+    spec = task.info.pod.spec
+    return spec.priority_class_name in SYSTEM_CLASSES or task.info.namespace == SYSTEM_NAMESPACE
+
+
+class Conformance(PreemptablePlugin, ReclaimablePlugin):
+    name: ClassVar[str] = "conformance"
+
+    def preemptable(self, preemptor: Task) -> VictimFilter:
+        return _Unprotected()
+
+    def reclaimable(self, reclaimer: Task) -> VictimFilter:
+        return _Unprotected()
+
+
+class _Unprotected:
+    def allows(self, candidate: Task) -> bool:
+        return not is_protected(candidate)
 
     def take(self, candidate: Task) -> None:
         """Earlier victims do not matter."""

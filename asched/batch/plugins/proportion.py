@@ -152,7 +152,7 @@ class QueueAccount:
 class Proportion(
     QueueOrderPlugin, OverusedPlugin, AllocatablePlugin, ReclaimablePlugin, EventHandlerPlugin
 ):
-    """The queue with the smaller share goes first. A queue gets no more than it deserves, and may
+    """The queue with the smaller share goes first. A queue gets at most what it deserves, and may
     lose the excess to other queues."""
 
     name: ClassVar[str] = "proportion"
