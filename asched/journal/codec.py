@@ -62,7 +62,7 @@ def _storable(subject: str) -> str:
 def subject_of(record: AnyRecord) -> str:
     """The object that a record is about; empty for records about the engine."""
     if type(record) in _POD_RECORDS:  # the most frequent case
-        return _storable(f"{_POD}/{record.key}")  # type: ignore[union-attr]  # all in the set have a key
+        return _storable(f"{_POD}/{record.key}")  # type: ignore[union-attr]
     if isinstance(record, ObjectObserved):
         return object_subject(type(record.object).__name__, record.object.key)
     if isinstance(record, ObjectDeleted):
@@ -80,7 +80,7 @@ _POD = "pod"
 _POD_RECORDS = frozenset(
     kind for kind in KINDS.values() if kind is not ObjectDeleted and "key" in kind.__struct_fields__
 )
-"""The kinds of record with a pod's key, which is all that have a key but :class:`ObjectDeleted`."""
+"""Types of records with a pod's key: all types with a key except :class:`ObjectDeleted`."""
 
 
 class Codec:

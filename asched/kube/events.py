@@ -297,7 +297,7 @@ class EventRecorder:
             self._sent_all.set()
 
     async def stop(self, deadline_s: float) -> None:
-        """Accept no more events and send the queued ones within ``deadline_s`` seconds."""
+        """Stop accepting events and send the queued ones within ``deadline_s`` seconds."""
         for occurrence in self._series.values():
             self._enqueue_if_behind(occurrence)
         self._series.clear()

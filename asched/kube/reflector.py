@@ -1,9 +1,6 @@
 """Lists and watches resources, and delivers their changes to a sink.
 
-    list -> watch -> (ended) -> watch from the last resourceVersion
-      ^        |
-      +- 410 --+
-
+A watch that ends is reopened from the last resourceVersion; after 410 the resource is listed again.
 A request without progress is followed by a growing delay, so the loop cannot spin whatever the
 server does. A request with progress is followed by the next one immediately.
 """
@@ -120,8 +117,8 @@ class Reflector:
         self._backoff = Backoff(self._settings.retry, client.random)
         self._slow_backoff = Backoff(self._settings.slow_retry, client.random)
         self._problems = _ProblemLog(resource, client.clock, self._settings.log_every_s)
-        self._resource_version = ""
-        """Where the next watch starts; empty if a list is due."""
+        self.resource_version = ""
+        """Version of the last delivered change; empty if a list is due."""
         self._relist_requested = False
         self.generation = 0
         """Number of calls of :meth:`relist`; part of each list."""
@@ -133,18 +130,13 @@ class Reflector:
         self.responded = anyio.Event()
         """Set by the first list or open watch since the start or :meth:`restart_watch`."""
 
-    @property
-    def resource_version(self) -> str:
-        """Version of the last delivered change; empty if a list is due."""
-        return self._resource_version
-
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Reports as started after the first attempt to list, successful or not."""
         started = False
         while True:
             if self._relist_requested:
                 self._relist_requested = False
-                self._resource_version = ""
+                self.resource_version = ""
             with anyio.CancelScope() as self._step_scope:
                 delay_s = await self._step()
                 if not started:
@@ -173,7 +165,7 @@ class Reflector:
     async def _step(self) -> float:
         """One list, or the life of one watch. Returns the delay before the next step in seconds."""
         try:
-            if not self._resource_version:
+            if not self.resource_version:
                 await self._list()
                 return 0.0
             return await self._watch()
@@ -223,7 +215,7 @@ class Reflector:
         self._sink.put_changes((listed,))
         self.synced = True
         self.responded.set()
-        self._resource_version = page.resource_version
+        self.resource_version = page.resource_version
         self._consecutive_failures = 0
         self._slow_backoff.reset()
         await self._sink.until_room()
@@ -239,13 +231,13 @@ class Reflector:
         timeout_s = self._client.random.randint(*self._settings.watch_timeout_s)
         params = self._selector() | {
             "watch": "1",
-            "resourceVersion": self._resource_version,
+            "resourceVersion": self.resource_version,
             "allowWatchBookmarks": "true",
             "timeoutSeconds": str(timeout_s),
         }
         began_at_s = self._client.clock.monotonic_s()
         events_before = self.decoder.counts.events
-        version_before = self._resource_version
+        version_before = self.resource_version
         broken: NoResponseError | MalformedResponseError | None = None
         try:
             await self._read_watch(params, timeout_s + self._settings.watch_grace_s)
@@ -254,7 +246,7 @@ class Reflector:
         # Bookmarks are no progress: a server that sends one and hangs up must not cause a busy
         # loop.
         progress = (
-            self.decoder.counts.events > events_before and self._resource_version != version_before
+            self.decoder.counts.events > events_before and self.resource_version != version_before
         )
         lived_s = self._client.clock.monotonic_s() - began_at_s
         if progress or lived_s >= self._settings.healthy_watch_s:
@@ -289,8 +281,10 @@ class Reflector:
             try:
                 event = parse_event(line)
             except MalformedResponseError as error:
-                version = _last_version(events) or self._resource_version
-                if self._first_time_garbled(version):
+                version = _last_version(events) or self.resource_version
+                # The line may hide an event, so it is requested again once before it is skipped.
+                if self._garbled_after != version:
+                    self._garbled_after = version
                     ended = error
                     break
                 self.decoder.skip_line(str(error))
@@ -306,19 +300,12 @@ class Reflector:
         if changes:
             self._sink.put_changes(tuple(changes))
         if events:
-            self._resource_version = _last_version(events) or self._resource_version
+            self.resource_version = _last_version(events) or self.resource_version
             self._consecutive_failures = 0
         if changes:
             await self._sink.until_room()
         if ended is not None:
             raise ended
-
-    def _first_time_garbled(self, version: str) -> bool:
-        """A garbled line may hide an event, so it is requested again before it is skipped."""
-        if self._garbled_after == version:
-            return False
-        self._garbled_after = version
-        return True
 
     # -- failures -----------------------------------------------------------------------------
 
@@ -326,12 +313,12 @@ class Reflector:
         """Choose the next step after a failure. Returns the delay in seconds."""
         if error.expired:
             log.info("relisting", resource=self.resource.label, reason=error.message)
-            self._resource_version = ""
+            self.resource_version = ""
             return self._backoff.next_s()
         if error.status == 404 and not self.resource.value.group:
             # Every API server has the core API: a proxy responded, or a starting server.
             self._problems.problem("core resource not found", str(error))
-            self._resource_version = ""
+            self.resource_version = ""
             return self._slow_backoff.next_s(error.retry_after_s)
         if error.status == 404:
             self._problems.problem("not served by the API server", "404; will retry")
@@ -345,7 +332,7 @@ class Reflector:
         self._consecutive_failures += 1
         client_error = 400 <= error.status < 500 and error.status not in (401, 429)
         if client_error or self._consecutive_failures >= self._settings.relist_after_failures:
-            self._resource_version = ""
+            self.resource_version = ""
         return self._backoff.next_s(error.retry_after_s)
 
     async def _treat_as_empty(self) -> float:
@@ -353,7 +340,7 @@ class Reflector:
 
         A resource that seems to vanish, as behind a broken proxy, keeps its known objects.
         """
-        self._resource_version = ""
+        self.resource_version = ""
         self.responded.set()
         if not self.synced:
             self._sink.put_changes((Listed(self.resource, (), generation=self.generation),))

@@ -108,7 +108,7 @@ def stranger(_: Any) -> Json:
     return {"NodeNameToMetaVictims": {"n0": {"Pods": [{"UID": "stranger"}]}}}
 
 
-def nobody(_: Any) -> Json:
+def no_victims(_: Any) -> Json:
     return {"NodeNameToMetaVictims": {"n0": {"Pods": []}}}
 
 
@@ -124,7 +124,7 @@ async def test_invalid_preemption_result_fails_preemption_only(tmp_path: Path) -
                     " pod is not found on that node"
                 ),
             ),
-            "heir-2": (nobody, 'expected at least one victim pod on node "n0"'),
+            "heir-2": (no_victims, 'expected at least one victim pod on node "n0"'),
         }
         async with w.daemon(service.config(**PREEMPT)):
             for name, (answer, error) in cases.items():
