@@ -31,7 +31,7 @@ def run(*args: str | Path) -> tuple[int, str, str]:
 
 
 async def write_journal(path: Path) -> None:
-    """A batch of 3 records a day from 1970-01-01 on, and one of 4; with a checkpoint on the third."""
+    """Batches of 3 records a day from 1970-01-01, the last of 4; a checkpoint on the third day."""
     async with open_journal(str(path)) as store:
         await store.claim("node-a", claimed_at_ns=0)
         for day in range(4):
