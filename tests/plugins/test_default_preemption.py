@@ -39,8 +39,8 @@ from asched.model.workloads import (
 from asched.plugins.default_preemption.plugin import DefaultPreemption, DefaultPreemptionArgs
 from asched.plugins.dynamic_resources import DynamicResources
 from asched.plugins.inter_pod_affinity.plugin import InterPodAffinity
-from asched.plugins.node_resources.fit import NodeResourcesFit
 from asched.plugins.node_filters import NodeUnschedulable
+from asched.plugins.node_resources.fit import NodeResourcesFit
 from asched.state import records as r
 from asched.state.checkpoint import checkpoint_of, restore
 from tests.cycle.scheduling import Scheduling, nodes_of, pod_of, the_one

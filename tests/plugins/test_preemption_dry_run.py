@@ -27,8 +27,8 @@ from asched.model.workloads import (
     PodDisruptionBudgetStatus,
 )
 from asched.plugins.default_preemption.plugin import DefaultPreemption
-from asched.plugins.node_resources.fit import NodeResourcesFit
 from asched.plugins.node_filters import NodeUnschedulable
+from asched.plugins.node_resources.fit import NodeResourcesFit
 from tests.cycle.scheduling import Scheduling
 from tests.plugins.preemption_reference import Choice, Room, choice
 from tests.state.objects import a_node, a_pod

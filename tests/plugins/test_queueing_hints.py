@@ -14,10 +14,8 @@ from asched.model.meta import Object
 from asched.model.node import Node
 from asched.model.pod import Pod
 from asched.plugins.node_affinity import NodeAffinityPlugin
-from asched.plugins.node_filters import NodeName
-from asched.plugins.node_filters import NodePorts
+from asched.plugins.node_filters import NodeName, NodePorts, NodeUnschedulable
 from asched.plugins.node_resources.fit import NodeResourcesFit
-from asched.plugins.node_filters import NodeUnschedulable
 from asched.plugins.queue_and_bind import SchedulingGates
 from asched.plugins.taint_toleration import TaintToleration
 from tests.plugins.single_plugin import build

@@ -14,11 +14,9 @@ from asched.framework.pod_info import PodInfo
 from asched.framework.status import Status
 from asched.plugins.image_locality import ImageLocality
 from asched.plugins.node_affinity import NodeAffinityPlugin
-from asched.plugins.node_filters import NodeName
-from asched.plugins.node_filters import NodePorts
+from asched.plugins.node_filters import NodeName, NodePorts, NodeUnschedulable
 from asched.plugins.node_resources.balanced_allocation import NodeResourcesBalancedAllocation
 from asched.plugins.node_resources.fit import NodeResourcesFit
-from asched.plugins.node_filters import NodeUnschedulable
 from asched.plugins.queue_and_bind import SchedulingGates
 from asched.plugins.taint_toleration import TaintToleration
 from tests.conformance.documents import Case, Document
