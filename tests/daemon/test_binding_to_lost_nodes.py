@@ -1,4 +1,4 @@
-"""Deleting a node fails its bindings, except those whose request may still take effect."""
+"""Deleting a node fails its bindings, unless a request may still take effect."""
 
 from __future__ import annotations
 

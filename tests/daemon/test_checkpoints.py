@@ -78,7 +78,7 @@ async def test_zero_interval_writes_no_checkpoint(tmp_path: Path, pods: int) -> 
 
 
 class StuckStore(MemoryStore):
-    """A journal whose appends block once ``stuck`` is set."""
+    """A journal that blocks appends once ``stuck`` is set."""
 
     def __init__(self) -> None:
         super().__init__(MemoryJournal())
@@ -113,7 +113,7 @@ async def test_records_outside_journal_are_not_in_checkpoint(
 
 
 class BlockingCheckpointStore(MemoryStore):
-    """A journal whose checkpoints are never stored."""
+    """A journal that never stores a checkpoint."""
 
     async def save_checkpoint(self, seq: int, blob: bytes) -> None:
         await anyio.sleep_forever()
