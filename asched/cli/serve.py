@@ -147,7 +147,6 @@ class _Scheduler(NamedTuple):
     """A running daemon or replica."""
 
     checks: Callable[[], list[Check]]
-    alive: Callable[[], list[Check]]
     hangs: Callable[[], bool]
     apply_config: Callable[[Configuration], Awaitable[ConfigApplied]]
     synced: anyio.Event
@@ -213,9 +212,7 @@ async def _scheduler(
     election = election_of(configuration)
     if election is None:
         async with running_daemon(configuration, registry, client, store, metrics) as daemon:
-            yield _Scheduler(
-                daemon.checks, daemon.alive, daemon.hangs, daemon.apply_config, daemon.engine.synced
-            )
+            yield _Scheduler(daemon.checks, daemon.hangs, daemon.apply_config, daemon.engine.synced)
         return
     runtime = Runtime.of_this_process()
     async with (
@@ -236,7 +233,6 @@ async def _scheduler(
     ):
         yield _Scheduler(
             replica.checks,
-            replica.alive,
             replica.hangs,
             replica.apply_config,
             replica.warm,
@@ -266,9 +262,11 @@ async def _report_state(
 ) -> None:
     """Attach the checks of /readyz and /livez, and report each state to the service manager."""
 
+    liveness = Check("engine", lambda: "its turn does not end" if scheduler.hangs() else "")
+
     def attach() -> None:
         checks = [*scheduler.checks(), Check("plugins", watchdog.trouble)]
-        health.attach(checks, alive=scheduler.alive())
+        health.attach(checks, alive=[liveness])
 
     attach()
     await scheduler.synced.wait()

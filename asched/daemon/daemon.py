@@ -88,12 +88,8 @@ class Daemon(NamedTuple):
         """Why it does not schedule now, a line each; empty if it does."""
         return troubles(self.checks())
 
-    def alive(self) -> list[Check]:
-        """Conditions of liveness: a restart may help if one fails."""
-        return [Check("engine", lambda: "its turn does not end" if self.hangs() else "")]
-
     def hangs(self) -> bool:
-        """Whether only a restart may help."""
+        """Whether the engine's turn does not end: a restart may help."""
         return self.engine.is_stuck(SLOW_TURN_S)
 
 

@@ -90,12 +90,8 @@ class Replica:
             return found[name]()
         return "" if self.standby is None else self.standby.trouble(name)
 
-    def alive(self) -> list[Check]:
-        """Conditions of liveness: a restart may help if one fails."""
-        return [Check("engine", lambda: "its turn does not end" if self.hangs() else "")]
-
     def hangs(self) -> bool:
-        """Whether only a restart may help."""
+        """As :meth:`Daemon.hangs`."""
         return self.daemon is not None and self.daemon.hangs()
 
     async def apply_config(self, new: Configuration) -> ConfigApplied:
