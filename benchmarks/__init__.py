@@ -1,1 +1,1 @@
-"""Measurements. Run as modules, ``python -m benchmarks.drain``; nothing here is a test."""
+"""Performance measurements, run as modules: ``python -m benchmarks.engine``."""

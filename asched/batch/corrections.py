@@ -70,8 +70,9 @@ class Correction(Enum):
         " alone decides, so drf and proportion protect no task."
     )
     DESERVED_BY_RESOURCE = (
-        "A queue deserves no more of a resource than it requests; the rest is divided among"
-        " other queues, and reclaim leaves a queue its deserved share of the victims' resources."
+        "A queue deserves at most the amount of a resource that it requests; the rest is divided"
+        " among other queues, and reclaim leaves a queue its deserved share of the victims'"
+        " resources."
         " In kube-batch a queue with a large request for one resource keeps its share of all of"
         " them, and no other queue can reclaim from it."
     )
