@@ -235,7 +235,6 @@ def read_archive(folder: Path, segments: Sequence[Segment]) -> Iterator[SealedBa
             )
 
 
-LOCK_FILE = ".lock"
 SEGMENT_RECORDS = 100_000
 """Minimum number of records of a segment, held in memory until it is written."""
 
@@ -261,10 +260,18 @@ async def archive(
     """
     if not isinstance(store, SqlStore):
         raise JournalError("a journal in memory cannot be archived")
-    with held_exclusively(folder / LOCK_FILE, f"another process is archiving into {folder}"):
+    await to_thread.run_sync(_create, folder)
+    with held_exclusively(folder, f"another process is archiving into {folder}"):
         async with store.archiving():
             await to_thread.run_sync(remove_partial_files, folder)
             return await _archive(store, folder, before_ns, archived_at_ns, progress)
+
+
+def _create(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise JournalIOError(f"cannot write {folder}: {error.strerror}") from None
 
 
 async def _archive(

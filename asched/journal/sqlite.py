@@ -18,7 +18,6 @@ from urllib.parse import quote
 
 import aiosqlite
 import anyio
-from filelock import FileLock
 from sqlalchemy import URL, Select, event, insert
 from sqlalchemy.dialects import sqlite as sqlite_dialect
 from sqlalchemy.exc import DBAPIError
@@ -36,7 +35,7 @@ from asched.journal.errors import (
     JournalSchemaError,
     trigger_error,
 )
-from asched.journal.lock import file_lock, held, held_exclusively
+from asched.journal.lock import FileLock, held_exclusively
 from asched.journal.schema import JOURNAL_BATCH, JOURNAL_RECORD
 
 _DRIVER = "sqlite+aiosqlite"
@@ -85,7 +84,7 @@ class SqliteDatabase:
         older), :class:`JournalCorruptError` (not a database), :class:`JournalBusyError`.
         """
         _check_path(path, read_only=read_only)
-        lock = None if read_only else file_lock(path.with_name(f"{path.name}-lock"))
+        lock = None if read_only else FileLock(path.with_name(f"{path.name}-lock"))
         writer = None if read_only else _engine(URL.create(_DRIVER, database=str(path)), _WRITER, 1)
         database = cls(path, _engine(_read_only_url(path), _READER, _READERS), writer, lock)
         try:
@@ -113,15 +112,10 @@ class SqliteDatabase:
 
     async def _connect_writer(self, writer: AsyncEngine) -> None:
         assert self._file_lock is not None
-        try:
-            async with held(self._file_lock, _BUSY_TIMEOUT_S):
-                _create_private(self.path)
-                with self._translated():
-                    self._connection = await writer.connect()
-        except OSError as error:
-            raise JournalOpenError(
-                f"cannot write {self._file_lock.lock_file}: {error.strerror}"
-            ) from None
+        async with self._file_lock.held(_BUSY_TIMEOUT_S):
+            _create_private(self.path)
+            with self._translated():
+                self._connection = await writer.connect()
 
     @asynccontextmanager
     async def read(self) -> AsyncIterator[AsyncConnection]:
@@ -180,7 +174,7 @@ class SqliteDatabase:
     async def _exclusively(self) -> AsyncIterator[AsyncConnection]:
         if self._file_lock is None or self._connection is None:
             raise JournalError(f"{self.path} is open for reading only")
-        async with self._write_lock, held(self._file_lock, _BUSY_TIMEOUT_S):
+        async with self._write_lock, self._file_lock.held(_BUSY_TIMEOUT_S):
             with anyio.CancelScope(shield=True), self._translated():
                 yield self._connection
 
@@ -198,14 +192,13 @@ class SqliteDatabase:
         if self._writer is None or self._file_lock is None:
             return
         writer, self._writer = self._writer, None
-        if self._connection is None:
-            await writer.dispose()
-            return
         # Closing the last connection runs a checkpoint.
-        async with held(self._file_lock, _BUSY_TIMEOUT_S):
-            await self._connection.close()
-            self._connection = None
+        async with self._file_lock.held(_BUSY_TIMEOUT_S):
+            if self._connection is not None:
+                await self._connection.close()
+                self._connection = None
             await writer.dispose()
+        self._file_lock.close()
 
 
 def _read_only_url(path: Path) -> URL:

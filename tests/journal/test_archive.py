@@ -13,7 +13,7 @@ import pytest
 from asched.journal import archive as archiving
 from asched.journal import archive as files
 from asched.journal import open_journal
-from asched.journal.archive import LOCK_FILE, all_batches, archive, restore
+from asched.journal.archive import all_batches, archive, restore
 from asched.journal.chain import GENESIS, Segment
 from asched.journal.errors import (
     ArchivedError,
@@ -36,7 +36,7 @@ BATCHES = 8
 
 
 def files_in(folder: Path) -> list[str]:
-    return sorted(p.name for p in folder.iterdir() if p.name != LOCK_FILE)
+    return sorted(path.name for path in folder.iterdir())
 
 
 async def fill(store: JournalStore, *checkpoints: int) -> None:
@@ -258,6 +258,7 @@ async def test_unwritable_directory_moves_nothing(tmp_path: Path) -> None:
 async def test_concurrent_archive_run_is_rejected(database_url: str, tmp_path: Path) -> None:
     """In the same directory or, as from another machine, in another one."""
     here, elsewhere = tmp_path / "here", tmp_path / "elsewhere"
+    here.mkdir()
     async with open_journal(database_url) as store, open_journal(database_url) as other:
         assert isinstance(store, SqlStore)
         await fill(store, 13)
@@ -265,7 +266,7 @@ async def test_concurrent_archive_run_is_rejected(database_url: str, tmp_path: P
             with pytest.raises(JournalBusyError, match=r"another process is archiving .*journal"):
                 await move(other, elsewhere, before_ns=1000)
         with (
-            held_exclusively(here / LOCK_FILE, "held"),
+            held_exclusively(here, "held"),
             pytest.raises(JournalBusyError, match=f"is archiving into {here}$"),
         ):
             await move(other, here, before_ns=1000)

@@ -23,7 +23,7 @@ from asched.journal.errors import (
     JournalSchemaError,
     JournalUrlError,
 )
-from asched.journal.lock import file_lock, held, held_exclusively
+from asched.journal.lock import FileLock, held_exclusively
 from asched.journal.opening import sqlite_path
 from asched.journal.sql import SqlStore
 from asched.journal.sqlite import SqliteDatabase
@@ -234,17 +234,17 @@ async def test_full_disk_stores_nothing_and_recovers(tmp_path: Path) -> None:
 
 async def test_file_lock_excludes_others_and_times_out(tmp_path: Path) -> None:
     path = tmp_path / "lock"
-    first, second = file_lock(path), file_lock(path)
-    async with held(first, 0.02):
+    first, second = FileLock(path), FileLock(path)
+    async with first.held(0.02):
         with pytest.raises(JournalBusyError, match=f"another process holds {path}"):
-            async with held(second, 0.02):
+            async with second.held(0.02):
                 pytest.fail("both hold it")
         with (
             pytest.raises(JournalBusyError, match=r"^busy$"),
             held_exclusively(path, "busy"),
         ):
             pytest.fail("both hold it")
-    async with held(second, 0.02):
+    async with second.held(0.02):
         pass
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
@@ -252,19 +252,20 @@ async def test_file_lock_excludes_others_and_times_out(tmp_path: Path) -> None:
 async def test_file_lock_is_released_when_its_process_is_killed(tmp_path: Path) -> None:
     path = tmp_path / "lock"
     code = (
-        "import sys, time; from pathlib import Path; from asched.journal.lock import file_lock;"
-        " lock = file_lock(Path(sys.argv[1])); lock.acquire();"
+        "import sys, time; from pathlib import Path; from asched.journal.lock import held_exclusively;"
+        " lock = held_exclusively(Path(sys.argv[1]), ''); lock.__enter__();"
         " print('held', flush=True); time.sleep(60)"
     )
     async with await anyio.open_process([sys.executable, "-c", code, str(path)]) as holder:
         assert holder.stdout is not None
         assert (await holder.stdout.receive()).startswith(b"held")
+        lock = FileLock(path)
         with pytest.raises(JournalBusyError):
-            async with held(file_lock(path), 0.02):
+            async with lock.held(0.02):
                 pytest.fail("both hold it")
         holder.kill()
         await holder.wait()
-        async with held(file_lock(path), 0.02):
+        async with lock.held(0.02):
             pass
 
 
