@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from asched.audit.hypotheticals import HypotheticalState
+from asched.framework.pod_info import start_time
 from asched.model.node import NO_EXECUTE, NO_SCHEDULE, UNSCHEDULABLE_TAINT, Node
 from asched.model.pod import Affinity, Pod, Toleration
 from asched.model.requests import CPU, PODS
@@ -334,8 +335,8 @@ def _evictions(state: HypotheticalState, node: str) -> UnblockingChange | None:
     """The fewest and least important pods to evict."""
     own = state.pod.spec.priority
     here = [entry for entry in state.state.pods.values() if entry.node == node]
-    # The most important pods are kept first, and of equals the one that started first.
-    here.sort(key=lambda entry: (-entry.info.priority, entry.info.pod.status.start_time is None))
+    # As in preemption, higher priorities are restored first, then earlier start times.
+    here.sort(key=lambda entry: (-entry.info.priority, start_time(entry.info)))
     lower = [entry.info.key for entry in here if entry.info.priority < own]
     every = [entry.info.key for entry in here]
     for candidates in (lower, every) if len(lower) < len(every) else (lower,):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from itertools import count
 from typing import NamedTuple
 from weakref import WeakValueDictionary
@@ -181,6 +182,14 @@ class PodInfo:
 
     def __repr__(self) -> str:
         return f"PodInfo({self.key})"
+
+
+_NEVER_STARTED = datetime.max.replace(tzinfo=UTC)
+
+
+def start_time(pod: PodInfo) -> datetime:
+    """When the pod started; a pod without a start time counts as the latest."""
+    return pod.pod.status.start_time or _NEVER_STARTED
 
 
 class QueuedPod:

@@ -3,6 +3,7 @@ is assigned, and after a smaller change it is not."""
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
@@ -64,6 +65,14 @@ def anti(app: str, topology: str = HOSTNAME) -> dict[str, Any]:
 def labelled(plain: Pod, **labels: str) -> Pod:
     metadata = msgspec.structs.replace(plain.metadata, labels=labels)
     return msgspec.structs.replace(plain, metadata=metadata)
+
+
+def running(plain: Pod, started_minute: int | None) -> Pod:
+    started = (
+        None if started_minute is None else datetime(2026, 1, 1, 0, started_minute, tzinfo=UTC)
+    )
+    status = msgspec.structs.replace(plain.status, phase="Running", start_time=started)
+    return msgspec.structs.replace(plain, status=status)
 
 
 def pending(*others: AnyObject, cpu: str = "1", **spec: Any) -> Recording:
@@ -209,6 +218,17 @@ async def test_evictions_of_equal_priority_are_marked() -> None:
     change = (await changes(recording, "n"))[ChangeKind.EVICTIONS]
     assert (change.pods, change.lower_priority) == (("default/a",), False)
     assert "not all of lower priority" in change.summary
+
+
+async def test_evictions_prefer_pods_that_started_later() -> None:
+    recording = Recording()
+    recording.see(node("n", "3"))
+    for name, started_minute in (("late", 2), ("never", None), ("early", 1)):
+        recording.see(running(pod(name, "1", nodeName="n"), started_minute))
+    recording.see(pod("p", "2", priority=10, preemptionPolicy="Never"))
+    recording.decide()
+    change = (await changes(recording, "n"))[ChangeKind.EVICTIONS]
+    assert set(change.pods) == {"default/late", "default/never"}
 
 
 async def test_assumed_pod_can_be_evicted() -> None:

@@ -15,7 +15,7 @@ import numpy as np
 
 from asched.framework.caching import RowCache
 from asched.framework.nodes import BoolColumn, RowArray
-from asched.framework.pod_info import PodInfo
+from asched.framework.pod_info import PodInfo, start_time
 from asched.framework.runtime.dry_run import FilterDryRun, FilterDryRunner, Placed
 from asched.framework.runtime.plugin_calls import PluginFailure
 from asched.framework.status import Code, Status
@@ -24,7 +24,6 @@ from asched.model.workloads import PodDisruptionBudget
 NO_VICTIMS = Status.unresolvable("No preemption victims found for incoming pod")
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_NEVER_STARTED = datetime.max.replace(tzinfo=UTC)
 _PRIORITY_OFFSET = 1 << 31
 """Added to each priority in a sum, so that fewer pods of a negative priority sum to less."""
 _MAX_LABEL_SETS = 1024
@@ -47,7 +46,7 @@ class Candidate(NamedTuple):
     def of(cls, node: str, victims: Sequence[PodInfo], pdb_violations: int) -> Candidate:
         priorities = [victim.priority for victim in victims]
         highest = max(priorities)
-        earliest = min(_started(victim) for victim in victims if victim.priority == highest)
+        earliest = min(start_time(victim) for victim in victims if victim.priority == highest)
         total = sum(priorities) + _PRIORITY_OFFSET * len(priorities)
         # kube-scheduler uses the first victim's priority, also in the order an extender returns.
         cost = (pdb_violations, priorities[0], total, len(priorities), _EPOCH - earliest)
@@ -210,11 +209,6 @@ class CandidateSearch:
         return preferred[:limit] + others[:limit]
 
 
-def _started(pod: PodInfo) -> datetime:
-    """The start time; a pod without one counts as the latest."""
-    return pod.pod.status.start_time or _NEVER_STARTED
-
-
 def less_important(pods: Iterable[PodInfo], than: PodInfo) -> list[PodInfo]:
     """The pods of a lower priority, in order."""
     priority = than.priority
@@ -236,7 +230,7 @@ class _VictimSelection:
         for row in range(dry_run.nodes.size):
             lower = less_important(dry_run.nodes.pods(row), pod)
             if len(lower) > 1:
-                lower.sort(key=lambda victim: (-victim.priority, _started(victim)))
+                lower.sort(key=lambda victim: (-victim.priority, start_time(victim)))
             self._potential.append(lower)
         self._victims: dict[int, list[PodInfo]] = {}
         self._violating: dict[int, set[str]] = {}
