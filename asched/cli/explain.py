@@ -208,10 +208,11 @@ def _decision(found: Explanation) -> str:
         return f"{decision.kind}: {decision.message}"
     if decision.feasible == 1:
         return f"assigned to {decision.node}, the only feasible node"
-    text = (
+    ties = f", selected from {decision.ties} nodes with that score" if decision.ties > 1 else ""
+    return (
         f"assigned to {decision.node}, score {decision.score} of {decision.feasible} feasible nodes"
+        f"{ties}"
     )
-    return f"{text}, drawn from {decision.ties} with that score" if decision.ties > 1 else text
 
 
 def _rejection(rejection: NodeRejection) -> str:
@@ -256,10 +257,13 @@ def _print_unblocking(found: Explanation) -> None:
         for change in node.changes
     ]
     if rows:
-        title = "Each of these changes alone makes the pod schedulable (verified with all filters)"
+        title = (
+            "Each of these changes alone makes the node pass all filters"
+            " (extenders, Reserve and Permit are not evaluated)"
+        )
         print_table(("NODE", "REJECTED BY", "CHANGE"), rows, title=title)
     else:
-        print("no single change makes the pod schedulable on the nearest nodes")
+        print("no single change makes one of the nearest nodes pass all filters")
 
 
 def _first(

@@ -96,14 +96,14 @@ def test_explain_assignment_names_the_chosen_node(journal: Path) -> None:
 
 def test_explain_lists_unblocking_changes(journal: Path) -> None:
     _, out, _ = run(journal, "explain", "web", "--attempt", "1")
-    [title] = [line for line in out.splitlines() if "makes the pod schedulable" in line]
+    [title] = [line for line in out.splitlines() if "pass all filters" in line]
     table = out[out.index(title) :]
     nodes = [line.split()[0] for line in table.splitlines() if "Fit " in line or "Tol" in line]
     assert nodes == ["tainted", "small"], "the node without a shortage is nearer"
     assert "1 cpu more on the node" in table
     assert "the pod tolerates dedicated:NoSchedule" in table
     _, out, _ = run(journal, "explain", "web", "--attempt", "1", "--no-unblock")
-    assert "makes the pod schedulable" not in out
+    assert "pass all filters" not in out
 
 
 def test_explain_at_time(journal: Path) -> None:
