@@ -187,7 +187,7 @@ def _recomputed(
     state: ClusterState, attempt: RecordedAttempt, numbers: tuple[int, ...]
 ) -> Explanation:
     record = attempt.record
-    # The state is a private copy: deciding again has no side effects.
+    # Permit plugins may add answers to the state; it is a private copy.
     decided = Decider(state).next()
     return _explanation(
         state,
