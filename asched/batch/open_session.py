@@ -138,8 +138,8 @@ class OpenSession:
         names = self.session_nodes.names
         return BatchStatement(self.changes, names, self.trace, self._bind_if_ready)
 
-    def draw(self, words: str, below: int) -> int:
-        return self.handle.draw(f"{self._name}/{words}", below)
+    def stable_random(self, text: str, below: int) -> int:
+        return self.handle.stable_random(f"{self._name}/{text}", below)
 
     # -- for actions --------------------------------------------------------------------------
 
@@ -182,7 +182,7 @@ class OpenSession:
 
     def shuffled(self, rows: RowArray, words: str) -> RowArray:
         """The rows in a pseudo-random order, which depends on node names and not on rows."""
-        salt = np.uint64(self.draw(words, 1 << 64))
+        salt = np.uint64(self.stable_random(words, 1 << 64))
         order = np.argsort(self.table.tie_break_keys[rows] ^ salt, kind="stable")
         shuffled: RowArray = rows[order]
         return shuffled

@@ -13,7 +13,7 @@ from asched.framework.pod_groups import GroupMembers, PodGroupKey
 from asched.framework.pod_info import PodInfo
 from asched.framework.pod_queries import PodQuery, TermHolders, TermKind
 from asched.framework.runtime.dry_run import FilterDryRunner
-from asched.framework.scoring import draw
+from asched.framework.scoring import stable_random
 from asched.model.meta import Object
 from asched.state.cluster import ClusterState
 from asched.state.node_rows import NodeRows
@@ -63,8 +63,8 @@ class SessionHandle:
     def dry_run(self, state: CycleState, pod: PodInfo) -> FilterDryRunner:
         raise RuntimeError("session plugins do not simulate adding or removing pods")
 
-    def draw(self, words: str, below: int) -> int:
-        return draw(self._state.seed, words, below)
+    def stable_random(self, text: str, below: int) -> int:
+        return stable_random(self._state.seed, text, below)
 
 
 class SessionCluster:

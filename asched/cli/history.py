@@ -217,7 +217,7 @@ def _assignment(entry: AssignmentEntry) -> str:
     else:
         text += f"score {entry.score}, best of {entry.feasible_nodes} feasible nodes"
     if entry.ties > 1:
-        text += f", drawn from {entry.ties} with that score"
+        text += f", selected from {entry.ties} nodes with that score"
     if entry.permit_waits:
         text += f"; waiting on {', '.join(entry.permit_waits)}"
     return text

@@ -12,7 +12,7 @@ from typing import Protocol
 import numpy as np
 
 from asched.framework.nodes import BoolColumn, RowArray, TieBreakColumn
-from asched.framework.scoring import draw
+from asched.framework.scoring import stable_random
 
 
 @dataclass(slots=True)
@@ -51,7 +51,7 @@ def select_node(best: BestNodes, nodes: TieBreakKeys, seed: int, uid: str, attem
     """The row of one of the best nodes, each with the same probability."""
     if best.count == 1:
         return int(best.mask.argmax())
-    number = draw(seed, f"{uid}/{attempt}", 2**64)
+    number = stable_random(seed, f"{uid}/{attempt}", 2**64)
     row = _sample(best, nodes.by_tie_break_key, number)
     return _lowest_key(best.rows, nodes.tie_break_keys, number) if row is None else row
 

@@ -179,5 +179,5 @@ class Handle(Protocol):
         """Runs the profile's filters for the pod on hypothetical nodes. ``state`` is the state of
         the pod's attempt, after PreFilter."""
 
-    def draw(self, words: str, below: int) -> int:
-        """A pseudo-random number from 0 to ``below - 1`` that a replay repeats for equal words."""
+    def stable_random(self, text: str, below: int) -> int:
+        """A pseudo-random number from 0 to ``below - 1``, which is the same in a replay."""

@@ -67,9 +67,9 @@ def of_each_value(
     return by_value.take(scores - lowest if lowest else scores, mode="clip")
 
 
-def draw(seed: int, words: str, below: int) -> int:
-    """A pseudo-random number from 0 to ``below - 1``, derived from ``seed`` and ``words``."""
-    digest = blake2b(f"{seed}/{words}".encode(), digest_size=8).digest()
+def stable_random(seed: int, text: str, below: int) -> int:
+    """A pseudo-random number from 0 to ``below - 1``, derived from ``seed`` and ``text``."""
+    digest = blake2b(f"{seed}/{text}".encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big") % below
 
 

@@ -104,7 +104,7 @@ class Session(Protocol):
 
     def statement(self) -> Statement: ...
 
-    def draw(self, words: str, below: int) -> int:
+    def stable_random(self, text: str, below: int) -> int:
         """A reproducible pseudo-random number from 0 to ``below - 1``."""
 
 

@@ -17,7 +17,7 @@ from asched.framework.pod_queries import PodQuery, TermHolders, TermKind
 from asched.framework.runtime.dry_run import FilterDryRunner
 from asched.framework.runtime.extenders import ExtenderSpec, ExternalEvaluator
 from asched.framework.runtime.profile import Profile
-from asched.framework.scoring import draw
+from asched.framework.scoring import stable_random
 from asched.model.meta import Object
 from asched.state.circuits import Circuits
 from asched.state.evictions import Evictions
@@ -210,5 +210,5 @@ class ProfileHandle:
             raise RuntimeError("no profile was built with this handle")
         return FilterDryRunner(self._profile, self._state, self._state.nominator, state, pod)
 
-    def draw(self, words: str, below: int) -> int:
-        return draw(self._state.seed, words, below)
+    def stable_random(self, text: str, below: int) -> int:
+        return stable_random(self._state.seed, text, below)

@@ -53,7 +53,7 @@ class Shaky(FilterPlugin, ScorePlugin, ReservePlugin, PermitPlugin, PreBindPlugi
     def _fails(self, pod: PodInfo, what: str, one_in: int) -> bool:
         if pod.labels.get("shaky") != "yes":
             return False
-        return self.handle.draw(f"{what}/{pod.uid}", one_in) == 0
+        return self.handle.stable_random(f"{what}/{pod.uid}", one_in) == 0
 
     def filter(self, state: CycleState, pod: PodInfo, node: NodeInfo) -> Status:
         if self._fails(pod, f"filter/{node.name}", 8):

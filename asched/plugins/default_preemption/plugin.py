@@ -127,7 +127,7 @@ class DefaultPreemption(PostFilterPlugin, PreEnqueuePlugin, EnqueueExtensions):
             return PostFilterResult(Status.unschedulable(_PREFIX + text), "")
         limit = self._args.enough(len(rows))
         now_ns = self.handle.cluster.now_ns
-        offset = self.handle.draw(f"{self.name}/{pod.uid}/{now_ns}", len(rows))
+        offset = self.handle.stable_random(f"{self.name}/{pod.uid}/{now_ns}", len(rows))
         rows = np.concatenate([rows[offset:], rows[:offset]])
         search = self.dry_run(state, pod, rows, limit)
         if search.candidates:

@@ -221,7 +221,7 @@ class GpuShare(
         def draw(below: int) -> int:
             nonlocal drawn
             drawn += 1
-            return self.handle.draw(f"{pod.uid}/{drawn}", below)
+            return self.handle.stable_random(f"{pod.uid}/{drawn}", below)
 
         return draw
 
