@@ -31,19 +31,15 @@ class PendingEvictions:
 
     def __init__(self, cluster: ClusterState) -> None:
         self._cluster = cluster
-        self._accepted: dict[str, EvictionSucceeded] = {}
+        self.accepted: dict[str, EvictionSucceeded] = {}
         """By the victim's UID."""
-
-    def __len__(self) -> int:
-        """Number of reports that are held."""
-        return len(self._accepted)
 
     def hold(self, evicted: EvictionSucceeded) -> bool:
         """Keep the report if the watch does not show the deletion yet; False if it does."""
         entry = self._cluster.entry(evicted.key, evicted.uid)
         if entry is None or entry.info.pod.terminating:
             return False
-        self._accepted[evicted.uid] = evicted
+        self.accepted[evicted.uid] = evicted
         return True
 
     def with_room(self, evicted: EvictionSucceeded) -> EvictionSucceeded:
@@ -58,13 +54,13 @@ class PendingEvictions:
         Either a kept report, or a new one for a victim that lost its node before its deletion was
         answered.
         """
-        evictions = self._cluster.evictions
-        if not self._accepted and not evictions:
+        evictions = self._cluster.evictions.by_victim
+        if not self.accepted and not evictions:
             return None
         victim = self._deleted_by(record)
         if victim is None:
             return None
-        report = self._accepted.pop(victim.uid, None)
+        report = self.accepted.pop(victim.uid, None)
         if report is not None:
             return self.with_room(report)
         if victim.uid in evictions:

@@ -19,23 +19,24 @@ class EvictionsSnapshot(StoredForm):
 class Evictions(Mapping[str, Eviction]):
     """Pending evictions by the victim's uid."""
 
-    __slots__ = ("_by_victim", "_completed_for", "_pending_for", "_unneeded_by")
+    __slots__ = ("_completed_for", "_pending_for", "_unneeded_by", "by_victim")
 
     def __init__(self) -> None:
-        self._by_victim: dict[str, Eviction] = {}
+        self.by_victim: dict[str, Eviction] = {}
+        """Read-only; a plain dict, because the core tests it for each record."""
         self._pending_for: Counter[str] = Counter()
         """The number of evictions by the preemptor's uid."""
         self._unneeded_by: set[str] = set()
         self._completed_for: dict[str, str] = {}
 
     def __getitem__(self, victim_uid: str) -> Eviction:
-        return self._by_victim[victim_uid]
+        return self.by_victim[victim_uid]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._by_victim)
+        return iter(self.by_victim)
 
     def __len__(self) -> int:
-        return len(self._by_victim)
+        return len(self.by_victim)
 
     def pending_for(self, preemptor_uid: str) -> bool:
         """Whether any eviction is pending for this preemptor."""
@@ -54,13 +55,13 @@ class Evictions(Mapping[str, Eviction]):
 
     def begin(self, eviction: Eviction) -> None:
         self.end(eviction.victim.uid)
-        self._by_victim[eviction.victim.uid] = eviction
+        self.by_victim[eviction.victim.uid] = eviction
         self._pending_for[eviction.preemptor.uid] += 1
         self._completed_for.pop(eviction.preemptor.uid, None)
 
     def end(self, victim_uid: str) -> Eviction | None:
         """The eviction succeeded, failed or is no longer needed. None if there was none."""
-        eviction = self._by_victim.pop(victim_uid, None)
+        eviction = self.by_victim.pop(victim_uid, None)
         if eviction is not None:
             preemptor = eviction.preemptor
             self._pending_for[preemptor.uid] -= 1
@@ -84,7 +85,7 @@ class Evictions(Mapping[str, Eviction]):
 
     def snapshot(self) -> EvictionsSnapshot:
         return EvictionsSnapshot(
-            tuple(self._by_victim.values()),
+            tuple(self.by_victim.values()),
             tuple(self._completed_for.items()),
             tuple(sorted(self._unneeded_by)),
         )

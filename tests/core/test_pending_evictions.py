@@ -54,7 +54,7 @@ def test_report_is_held_until_victim_is_deleted() -> None:
     gone = observe_deletion(fold.state, pod)
     assert gone is not None
     assert pending.due_before(gone) == report
-    assert not pending
+    assert not pending.accepted
 
 
 def test_report_is_recorded_when_victim_terminates() -> None:
@@ -65,7 +65,7 @@ def test_report_is_recorded_when_victim_terminates() -> None:
     leaving = observe_object(fold.state, deleted(pod, WHEN))
     assert leaving is not None
     assert pending.due_before(leaving) == report
-    assert not pending
+    assert not pending.accepted
 
 
 def test_report_is_recorded_when_victim_finishes() -> None:
@@ -75,7 +75,7 @@ def test_report_is_recorded_when_victim_finishes() -> None:
     ended = observe_object(fold.state, in_phase(pod, "Succeeded"))
     assert ended is not None
     assert pending.due_before(ended) is not None
-    assert not pending
+    assert not pending.accepted
 
 
 def test_report_is_recorded_when_resized_victim_finishes() -> None:
@@ -93,7 +93,7 @@ def test_report_is_recorded_when_resized_victim_finishes() -> None:
     ended = observe_object(fold.state, in_phase(pod, "Succeeded"))
     assert isinstance(ended, ObjectObserved)
     assert pending.due_before(ended) == report
-    assert not pending
+    assert not pending.accepted
 
 
 @pytest.mark.parametrize("like_another", [True, False])
@@ -107,7 +107,7 @@ def test_report_is_recorded_when_another_pod_has_the_name(like_another: bool) ->
     seen = observe_object(fold.state, follower)
     assert isinstance(seen, PodObserved if like_another else ObjectObserved)
     assert pending.due_before(seen) == report
-    assert not pending
+    assert not pending.accepted
 
 
 def test_confirmed_deletion_is_not_held() -> None:
