@@ -91,7 +91,7 @@ class GuardedTask(asyncio.Task[Any]):
 
 
 def current_plugin_call(loop: asyncio.AbstractEventLoop) -> PluginCall | None:
-    """The plugin call that ``loop`` executes now, one tuple for each call. Any thread may ask."""
+    """The plugin call that ``loop`` executes now, one tuple for each call. Thread-safe."""
     call = CURRENT_CALL.call
     if call is not None:
         return call
@@ -115,7 +115,8 @@ def guarded_loop() -> asyncio.AbstractEventLoop:
 def guard(loop: asyncio.AbstractEventLoop) -> None:
     """Guard the tasks that ``loop`` creates from now on, and its ``stop`` method."""
     loop.set_task_factory(_task)
-    # asyncio looks the attribute up on each call: `run_until_complete` ends by it as well.
+    # asyncio looks the attribute up on each call: `run_until_complete` also stops the loop through
+    # this attribute.
     loop.stop = _refused_to_plugins(loop.stop)  # type: ignore[method-assign]
 
 
@@ -144,6 +145,6 @@ def _refused_to_plugins(stop: Callable[[], None]) -> Callable[[], None]:
 
 
 def _calling_plugin() -> PluginCall | None:
-    """The plugin that called the present code, if any."""
+    """The plugin call that this code runs in, if any."""
     tasks = _PLUGIN.get()
     return CURRENT_CALL.call if tasks is None else tasks.call
