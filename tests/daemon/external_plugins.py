@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import ClassVar
 
 import msgspec
+import numpy as np
 
 from asched.framework.binding import ExecutionMode
 from asched.framework.cycle_state import CycleState, StateKey
@@ -16,11 +17,13 @@ from asched.framework.interface import (
     FilterPlugin,
     PreFilterPlugin,
     PreFilterResult,
+    PreScorePlugin,
     ReservePlugin,
     ReserveResult,
+    ScoreAllPlugin,
     ScorePlugin,
 )
-from asched.framework.nodes import NodeInfo, Nodes
+from asched.framework.nodes import Int64Column, NodeInfo, Nodes
 from asched.framework.pod_info import PodInfo
 from asched.framework.status import SUCCESS, Status
 
@@ -101,3 +104,28 @@ class ImpureReserve(FilterPlugin, ReservePlugin):
 
     def reserve(self, state: CycleState, pod: PodInfo, node_name: str) -> ReserveResult:
         return ReserveResult()
+
+
+class InvalidPreScore(PreScorePlugin):
+    """Returns a status that cannot be recorded."""
+
+    name: ClassVar[str] = "InvalidPreScore"
+    api_version: ClassVar[int] = 1
+
+    def pre_score(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> Status:
+        return Status.error("\ud800")
+
+
+class UnreadableScores(ScoreAllPlugin):
+    """Returns scores that raise when they are read."""
+
+    name: ClassVar[str] = "UnreadableScores"
+    api_version: ClassVar[int] = 1
+
+    def score_all(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> Int64Column:
+        return np.zeros(nodes.size, np.int64).view(_Unreadable)
+
+
+class _Unreadable(np.ndarray):
+    def tolist(self) -> list[int]:
+        raise ValueError("unreadable")

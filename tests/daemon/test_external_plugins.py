@@ -2,13 +2,31 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from asched.config.file import ConfigFileError, parse
+from asched.daemon.plugin_host import messages as m
+from asched.daemon.plugin_host.evaluator import AttemptKey, PluginEvaluator
+from asched.daemon.plugin_host.worker import (
+    MirroredCluster,
+    MirroredHandle,
+    NotMirroredError,
+    Worker,
+)
+from asched.framework.cluster import Handle
+from asched.framework.cycle_state import CycleState
+from asched.framework.pod_groups import PodGroupKey
+from asched.framework.pod_info import PodInfo
+from asched.framework.runtime.extenders import ExtenderVerb
 from asched.framework.runtime.observation import FAILURES, FailureReason, PluginFailureCount
+from asched.framework.runtime.plugin_calls import PluginFailure
+from asched.model.storage import StorageClass
 from asched.state.records import (
     Assigned,
     AttemptFailed,
@@ -17,7 +35,14 @@ from asched.state.records import (
     ExtenderPrioritized,
     Rejected,
 )
-from tests.daemon.external_plugins import ImpureReserve, NodeChooser, Reader
+from asched.testing.builders import node, pod
+from tests.daemon.external_plugins import (
+    ImpureReserve,
+    InvalidPreScore,
+    NodeChooser,
+    Reader,
+    UnreadableScores,
+)
 from tests.daemon.world import KUBE, OWN, registry_with, world
 from tests.extenders.replay import records_of, replayed
 
@@ -162,3 +187,61 @@ def test_impure_plugin_is_rejected_at_reserve() -> None:
         "file: profile default-scheduler: plugin ImpureReserve is not pure or runs in a worker, so it"
         " cannot serve reserve: a replay would have to call it"
     )
+
+
+def test_status_that_cannot_be_recorded_fails_the_evaluation() -> None:
+    cluster = MirroredCluster()
+    plugin = InvalidPreScore({}, MirroredHandle(cluster, "default-scheduler"))
+    with pytest.raises(PluginFailure, match="InvalidPreScore at PreScore: its answer cannot be"):
+        PluginEvaluator(plugin).score(AttemptKey("uid", 1), PodInfo(pod()), cluster.nodes)
+
+
+def test_worker_reports_invalid_scores_at_score() -> None:
+    output = BytesIO()
+    worker = Worker(output)
+    name, module = UnreadableScores.name, UnreadableScores.__module__
+    start = m.StartPlugin(
+        name=name,
+        module=module,
+        qualname=name,
+        arguments={},
+        scheduler_name="default-scheduler",
+        search_path=tuple(sys.path),
+    )
+    request = m.EvaluationRequest(
+        number=1, verb=ExtenderVerb.PRIORITIZE, attempt=1, pod=pod(), rows=(0,), now_ns=0
+    )
+    for message in (start, m.NodeUpserted(0, node()), request):
+        assert worker.handle(message)
+    reply = m.EvaluationFailed(
+        1,
+        "plugin UnreadableScores at Score: its answer cannot be used: unreadable",
+        "Score",
+        FailureReason.RAISED,
+    )
+    assert output.getvalue() == m.framed(m.Ready()) + m.framed(reply)
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda handle: handle.cluster.objects(StorageClass),
+        lambda handle: handle.cluster.objects_version(StorageClass),
+        lambda handle: handle.cluster.group_members(PodGroupKey("default/group", native=False)),
+        lambda handle: handle.cluster.gang_pending_members(
+            PodGroupKey("default/group", native=False)
+        ),
+        lambda handle: handle.cluster.groups_at_permit,
+        lambda handle: handle.waiting_pods(),
+        lambda handle: handle.nominated_node(PodInfo(pod())),
+        lambda handle: handle.nominated_pods("node"),
+        lambda handle: handle.evictions,
+        lambda handle: handle.is_preempting("uid"),
+        lambda handle: handle.preempted_for,
+        lambda handle: handle.dry_run(CycleState(), PodInfo(pod())),
+    ],
+)
+def test_worker_rejects_reads_of_missing_state(read: Callable[[Handle], object]) -> None:
+    handle = MirroredHandle(MirroredCluster(), "default-scheduler")
+    with pytest.raises(NotMirroredError, match="a worker has only nodes and the pods on them"):
+        read(handle)

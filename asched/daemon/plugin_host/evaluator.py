@@ -24,9 +24,11 @@ from asched.framework.runtime.diagnosis import FILTER_CODES
 from asched.framework.runtime.plugin_calls import (
     PRE_FILTER,
     PRE_SCORE,
+    check_status,
     checked_call,
     error_answer,
     filter_nodes,
+    invalid_answer,
     normalized,
     score_nodes,
 )
@@ -66,13 +68,18 @@ class PluginEvaluator:
             return []
         rejections = []
         if result.node_names is not None:
-            left_out = np.array([name not in result.node_names for name in nodes.names], np.bool_)
-            rejections.append(Rejection(f"node(s) didn't satisfy plugin {plugin.name}", left_out))
+            try:
+                left_out = [name not in result.node_names for name in nodes.names]
+            except TypeError as error:
+                raise invalid_answer(plugin.name, "PreFilter", error) from error
+            message = f"node(s) didn't satisfy plugin {plugin.name}"
+            rejections.append(Rejection(message, np.array(left_out, np.bool_)))
         if isinstance(plugin, FilterPlugin | FilterAllPlugin):
             verdicts = filter_nodes(plugin, state, pod, nodes)
             for number, status in enumerate(verdicts.statuses, 1):
                 where = verdicts.codes == number
                 if where.any():
+                    check_status(plugin.name, "Filter", status)
                     if status.code not in FILTER_CODES:
                         raise error_answer(plugin.name, "Filter", _text(status))
                     rejections.append(Rejection(status.message, where))
@@ -87,6 +94,7 @@ class PluginEvaluator:
             self._pre_filter(state, pod, nodes)
         if isinstance(plugin, PreScorePlugin):
             status = checked_call(PRE_SCORE, plugin, plugin.pre_score, state, pod, nodes)
+            check_status(plugin.name, "PreScore", status)
             if status.is_skip:
                 return np.zeros(nodes.size, np.int64)
             if not status.is_success:
@@ -107,6 +115,7 @@ class PluginEvaluator:
         if not isinstance(plugin, PreFilterPlugin):
             return PreFilterResult()
         result = checked_call(PRE_FILTER, plugin, plugin.pre_filter, state, pod, nodes)
+        check_status(plugin.name, "PreFilter", result.status)
         if result.status.is_skip:
             state.skip_filter.add(plugin.name)
         elif not result.status.is_success and not result.status.is_rejection:

@@ -13,13 +13,15 @@ import os
 import queue
 import sys
 import threading
-from typing import BinaryIO, TypeVar
+from typing import BinaryIO, NoReturn, TypeVar
 
 import numpy as np
 
 from asched.daemon.plugin_host import messages as m
 from asched.daemon.plugin_host.evaluator import AttemptKey, PluginEvaluator
+from asched.framework.cycle_state import CycleState
 from asched.framework.interface import Plugin
+from asched.framework.pod_groups import PodGroupKey
 from asched.framework.pod_info import PodInfo
 from asched.framework.runtime.extenders import ExtenderVerb
 from asched.framework.runtime.observation import FailureReason, failure_reason, to_printable
@@ -33,14 +35,60 @@ ObjectT = TypeVar("ObjectT", bound=Object)
 
 
 class NotMirroredError(LookupError):
-    """A plugin in a worker asked for objects that workers do not have."""
+    """A plugin in a worker read state that workers do not have."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(f"a worker has only nodes and the pods on them, not {what}")
 
 
 class MirroredCluster(ClusterState):
-    """The part of the cluster state that a worker has: nodes, and the pods on them."""
+    """The part of the cluster state that a worker has: nodes, the pods on them and their volumes.
 
-    def objects(self, kind: type[ObjectT]) -> dict[str, ObjectT]:
-        raise NotMirroredError(f"a worker knows nodes and pods on nodes, not {kind.__name__}")
+    Everything else raises :class:`NotMirroredError`.
+    """
+
+    def objects(self, kind: type[ObjectT]) -> NoReturn:
+        raise NotMirroredError(kind.__name__)
+
+    def objects_version(self, *kinds: type[Object]) -> NoReturn:
+        raise NotMirroredError(", ".join(kind.__name__ for kind in kinds))
+
+    def group_members(self, group: PodGroupKey) -> NoReturn:
+        raise NotMirroredError("pod groups")
+
+    def gang_pending_members(self, group: PodGroupKey) -> NoReturn:
+        raise NotMirroredError("pod groups")
+
+    @property
+    def groups_at_permit(self) -> NoReturn:
+        raise NotMirroredError("waiting pods")
+
+
+class MirroredHandle(ProfileHandle):
+    """The handle of a plugin in a worker; raises :class:`NotMirroredError` for missing state."""
+
+    def waiting_pods(self) -> NoReturn:
+        raise NotMirroredError("waiting pods")
+
+    def nominated_node(self, pod: PodInfo) -> NoReturn:
+        raise NotMirroredError("nominations")
+
+    def nominated_pods(self, node_name: str) -> NoReturn:
+        raise NotMirroredError("nominations")
+
+    @property
+    def evictions(self) -> NoReturn:
+        raise NotMirroredError("evictions")
+
+    def is_preempting(self, uid: str) -> NoReturn:
+        raise NotMirroredError("evictions")
+
+    @property
+    def preempted_for(self) -> NoReturn:
+        raise NotMirroredError("evictions")
+
+    def dry_run(self, state: CycleState, pod: PodInfo) -> NoReturn:
+        raise NotMirroredError("the profile's filters")
 
 
 class NodeMirror:
@@ -116,7 +164,7 @@ class Worker:
         sys.path[:] = start.search_path
         try:
             plugin = _plugin_class(start)
-            handle = ProfileHandle(self._cluster, start.scheduler_name)
+            handle = MirroredHandle(self._cluster, start.scheduler_name)
             created = plugin(parse_arguments(plugin, start.arguments), handle)
         except BaseException as error:  # noqa: BLE001  third-party code
             what = f"{type(error).__name__}: {to_printable(error)}"
@@ -146,8 +194,11 @@ class Worker:
         except PluginFailure as failure:
             return m.EvaluationFailed(request.number, str(failure), failure.point, failure.reason)
         except BaseException as error:  # noqa: BLE001  the plugin's result is invalid
-            what = f"plugin {self._name}: its answer cannot be used: {to_printable(error)}"
-            return m.EvaluationFailed(request.number, what, "Filter", failure_reason(error))
+            point = "Filter" if request.verb is ExtenderVerb.FILTER else "Score"
+            what = (
+                f"plugin {self._name} at {point}: its answer cannot be used: {to_printable(error)}"
+            )
+            return m.EvaluationFailed(request.number, what, point, failure_reason(error))
 
 
 def _plugin_class(start: m.StartPlugin) -> type[Plugin]:
@@ -155,7 +206,7 @@ def _plugin_class(start: m.StartPlugin) -> type[Plugin]:
     for part in start.qualname.split("."):
         found = getattr(found, part)
     if not (isinstance(found, type) and issubclass(found, Plugin)):
-        raise TypeError(f"{start.module}:{start.qualname} is no plugin")
+        raise TypeError(f"{start.module}:{start.qualname} is not a plugin")
     return found
 
 
