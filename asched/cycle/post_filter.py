@@ -46,12 +46,12 @@ def run_post_filter(
     reasons: list[str] = []
     nominated: str | None = None
     requeue_now = gang_infeasible = False
-    answers = cluster.permits.answers
     if profile.skipped:
         # Preemption runs all filters of the profile that are not skipped.
         found.state.skip_filter |= profile.skipped
     for plugin in profile.post_filter:
         statuses = RejectedNodeStatuses(cluster, found)
+        answers = cluster.permits.answers
         try:
             result = checked_call(
                 POST_FILTER, plugin, plugin.post_filter, found.state, info, statuses
@@ -62,24 +62,32 @@ def run_post_filter(
         if result.status.is_success:
             why = gang_stays_incomplete(cluster, profile, info, found)
             if not why:
-                return PostFilterOutcome(result)
+                return PostFilterOutcome(_requeue(result, requeue_now))
             # As in kube-scheduler, preemption for one pod of a group is dropped if the group fails.
+            # The rejections of waiting pods by earlier plugins remain.
             cluster.permits.reset_answers(answers)
             reasons.append(why)
             nominated, gang_infeasible = "", True
             continue
         if result.status.code is Code.UNSCHEDULABLE_AND_UNRESOLVABLE:
-            return PostFilterOutcome(result, gang_infeasible)
+            return PostFilterOutcome(_requeue(result, requeue_now), gang_infeasible)
         if not result.status.is_rejection:
             # An error does not fail the attempt: the pod stays unschedulable.
             result = PostFilterResult(Status.unschedulable(*result.status.reasons))
-            return PostFilterOutcome(result, gang_infeasible)
+            return PostFilterOutcome(_requeue(result, requeue_now), gang_infeasible)
         reasons.extend(result.status.reasons)
         requeue_now = requeue_now or result.requeue_now
         if result.nominated_node is not None:
             nominated = result.nominated_node
     result = PostFilterResult(Status.unschedulable(*reasons), nominated, requeue_now=requeue_now)
     return PostFilterOutcome(result, gang_infeasible)
+
+
+def _requeue(result: PostFilterResult, requeue_now: bool) -> PostFilterResult:
+    """The result, with a retry without backoff if an earlier plugin made room for the pod."""
+    if not requeue_now or result.requeue_now:
+        return result
+    return msgspec.structs.replace(result, requeue_now=True)
 
 
 def _check_result(plugin: PostFilterPlugin, result: PostFilterResult) -> None:

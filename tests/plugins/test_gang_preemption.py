@@ -391,3 +391,53 @@ def test_room_of_rejected_waiting_pod_is_used_immediately() -> None:
     scheduling.see(a_node("free", offers), a_gang("a", 2), *gang_pods("a", 2, priority=5))
     scheduling.decide()
     assert placed(scheduling) == ["a0", "a1"]
+
+
+ORDERS: tuple[tuple[type[Plugin], ...], ...] = (
+    (DefaultPreemption, GangScheduling),
+    (GangScheduling, DefaultPreemption),
+)
+"""Both orders of the PostFilter plugins."""
+
+
+def beside_a_reservation(size: int, *order: type[Plugin]) -> Scheduling:
+    """An earlier gang of this size; a later one holds one node, a victim uses the other one."""
+    scheduling = Scheduling(*GANGS[:1], *GANGS[2:3], *order)
+    scheduling.see(a_node("n0", {"cpu": "1", "memory": "8Gi", "pods": "110"}))
+    scheduling.see(a_gang("b", 2, created_s=50))
+    scheduling.see(member("b", "b0", priority=5), member("b", "b1", priority=1))
+    scheduling.next()
+    assert waiting(scheduling) == ["b0"]
+    busy(scheduling, 0, first=1)
+    scheduling.see(a_gang("a", size), *gang_pods("a", size, priority=5))
+    return scheduling
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_dropped_preemption_keeps_rejections_of_waiting_pods(
+    order: tuple[type[Plugin], ...],
+) -> None:
+    """Otherwise the preemptor is retried without backoff forever."""
+    scheduling = beside_a_reservation(3, *order)
+    rejected, *others = scheduling.next()
+    assert isinstance(rejected, r.Rejected)
+    assert rejected.requeue_now
+    assert [d.key for d in others if isinstance(d, r.PermitRejected)] == ["default/b0"]
+    rounds = 0
+    while scheduling.next():
+        rounds += 1
+        assert rounds < 20
+    preemptors = {eviction.preemptor.key for eviction in scheduling.state.evictions.values()}
+    assert preemptors <= {"default/b0"}
+    check_replay(scheduling, *GANGS[:1], *GANGS[2:3], *order)
+
+
+def test_successful_preemption_keeps_immediate_retry() -> None:
+    scheduling = beside_a_reservation(1, GangScheduling, DefaultPreemption)
+    rejected = scheduling.next()[0]
+    assert isinstance(rejected, r.Rejected)
+    assert victims([rejected]) == ["user1"]
+    assert rejected.requeue_now
+    assert evict(scheduling) == 1
+    scheduling.decide()
+    assert "a0" in placed(scheduling)
