@@ -30,7 +30,7 @@ class Listed(msgspec.Struct, frozen=True, gc=False):
     objects: tuple[AnyObject, ...]
     unreadable: frozenset[str] = frozenset()
     """Keys of objects that exist but cannot be decoded. Their last known state is kept."""
-    generation: int = 0
+    relist_count: int = 0
     """Number of requested relists of the watch when this list was requested."""
 
 

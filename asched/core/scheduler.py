@@ -87,7 +87,7 @@ class SchedulerCore:
         self.idle = False
         """Whether there is nothing to decide until something else is folded."""
         self.awaited: dict[WatchedResource, int] = dict.fromkeys(awaited, 0)
-        """Resources to be listed before a decision, with the least generation of that list."""
+        """Resources to be listed before a decision, with the least relist count of that list."""
         self._fold = fold
         self._monotonic_ns = monotonic_ns
         self._listener = listener
@@ -158,7 +158,7 @@ class SchedulerCore:
         on leaves no record. After a list, call :meth:`continue_list` until :attr:`listing` ends."""
         if isinstance(change, Listed):
             news = observe_list(self.state, change.resource, change.objects, change.unreadable)
-            self._listing = _Listing(change.resource, change.generation, news)
+            self._listing = _Listing(change.resource, change.relist_count, news)
             return
         if isinstance(change, Deleted):
             record: AnyRecord | None = observe_deletion(self.state, change.object)
@@ -175,19 +175,19 @@ class SchedulerCore:
         if record is not None:
             self.apply(record)
             return
-        resource, generation, _ = self._listing
+        resource, relist_count, _ = self._listing
         self._listing = None
-        self.mark_listed(resource, generation)
+        self.mark_listed(resource, relist_count)
 
-    def mark_listed(self, resource: WatchedResource, generation: int = 0) -> None:
+    def mark_listed(self, resource: WatchedResource, relist_count: int = 0) -> None:
         """Note that a list of the resource was folded."""
         least = self.awaited.get(resource)
-        if least is not None and generation >= least:
+        if least is not None and relist_count >= least:
             del self.awaited[resource]
 
-    def await_lists(self, generations: Mapping[WatchedResource, int]) -> None:
-        """Decide nothing until each resource is listed with at least this generation."""
-        self.awaited |= generations
+    def await_lists(self, relist_counts: Mapping[WatchedResource, int]) -> None:
+        """Decide nothing until each resource is listed with at least this relist count."""
+        self.awaited |= relist_counts
 
     def outcome(self, outcome: Outcome) -> None:
         """Fold the outcome of an effect. Bindings and evictions wait for the watch to confirm
@@ -296,5 +296,5 @@ class _Listing(NamedTuple):
     """A list that is being folded."""
 
     resource: WatchedResource
-    generation: int
+    relist_count: int
     news: Iterator[ObservedChange]

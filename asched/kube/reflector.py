@@ -120,7 +120,7 @@ class Reflector:
         self.resource_version = ""
         """Version of the last delivered change; empty if a list is due."""
         self._relist_requested = False
-        self.generation = 0
+        self.relist_count = 0
         """Number of calls of :meth:`relist`; part of each list."""
         self._step_scope = anyio.CancelScope()
         """Around the current step and the delay after it."""
@@ -159,7 +159,7 @@ class Reflector:
         """Cancel the current request or delay and list the objects that the selector matches."""
         self.field_selector = field_selector
         self._relist_requested = True
-        self.generation += 1
+        self.relist_count += 1
         self._step_scope.cancel()
 
     async def _step(self) -> float:
@@ -182,7 +182,7 @@ class Reflector:
     async def _list(self) -> None:
         """Fetch all pages and deliver them as one list."""
         self.counts.lists += 1
-        generation = self.generation
+        relist_count = self.relist_count
         params = self._selector() | {"limit": str(self._settings.page_limit)}
         objects: list[AnyObject] = []
         unreadable: set[str] = set()
@@ -211,7 +211,7 @@ class Reflector:
             raise MalformedResponseError(
                 f"list of {self.resource.plural} without a resourceVersion"
             )
-        listed = Listed(self.resource, tuple(objects), frozenset(unreadable), generation)
+        listed = Listed(self.resource, tuple(objects), frozenset(unreadable), relist_count)
         self._sink.put_changes((listed,))
         self.synced = True
         self.responded.set()
@@ -343,7 +343,7 @@ class Reflector:
         self.resource_version = ""
         self.responded.set()
         if not self.synced:
-            self._sink.put_changes((Listed(self.resource, (), generation=self.generation),))
+            self._sink.put_changes((Listed(self.resource, (), relist_count=self.relist_count),))
             self.synced = True
             await self._sink.until_room()
         return self._slow_backoff.next_s()

@@ -128,11 +128,11 @@ def test_list_is_folded_step_by_step(core: SchedulerCore) -> None:
     assert core.unlisted == "not listed yet: nodes"
     core.begin_turn(START_NS + NS_PER_S)
     nodes = tuple(a_node(f"n{i}") for i in range(3))
-    for generation in (1, 2):
-        core.observe(Listed(Resource.NODES, nodes, generation=generation))
+    for relist_count in (1, 2):
+        core.observe(Listed(Resource.NODES, nodes, relist_count=relist_count))
         assert core.listing
         _finish_list(core)
-        assert bool(core.awaited) is (generation == 1)
+        assert bool(core.awaited) is (relist_count == 1)
     assert kinds(core.take_records()) == ["TurnStarted", *["ObjectObserved"] * 3]
 
 

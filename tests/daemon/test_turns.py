@@ -224,7 +224,7 @@ async def test_new_configuration_does_not_accept_earlier_list() -> None:
         assert pending.key in s.state.queue
         caches, *_ = s.engine.checks(slow_turn_s=1e9)
         assert caches.trouble() == "not listed yet: pods"
-        s.inbox.put_changes((Listed(Resource.PODS, pods, generation=1),))
+        s.inbox.put_changes((Listed(Resource.PODS, pods, relist_count=1),))
         for _ in range(50):
             await s.turn()
         assert s.state.pods[pending.key].node == "n0"

@@ -143,7 +143,7 @@ async def test_finished_pods_are_selected_on_request(finished: bool) -> None:
     assert [asked.query.get("fieldSelector") for asked in server.asked[:2]] == [asked_for] * 2
 
 
-async def test_list_has_generation_of_relist() -> None:
+async def test_list_has_relist_count() -> None:
     """A list in progress is cancelled, because its pods would lack the annotations."""
     clock, view = ManualClock(), View()
     lists = in_turn(listing([], "1"), HANG, listing([], "2"))
@@ -157,7 +157,7 @@ async def test_list_has_generation_of_relist() -> None:
             await watch.extend([], annotations=["example.com/zone"])
             await view.until(lambda: len(view.batches) == 2)
     assert view.batches == [
-        (Listed(Resource.PODS, ()),), (Listed(Resource.PODS, (), generation=1),)
+        (Listed(Resource.PODS, ()),), (Listed(Resource.PODS, (), relist_count=1),)
     ]  # fmt: skip
 
 

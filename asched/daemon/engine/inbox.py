@@ -22,7 +22,7 @@ class Reconfiguration(NamedTuple):
     records: tuple[ProfilesLoaded | SessionsLoaded, ...]
     awaited: Mapping[WatchedResource, int]
     """Resources to be listed before the next decision, with the least
-    :attr:`~asched.core.inputs.Listed.generation` of that list."""
+    :attr:`~asched.core.inputs.Listed.relist_count` of that list."""
     applied: Callable[[], None]
     """Called when the records are folded, before the next decision."""
 

@@ -164,18 +164,20 @@ class Reconfigurer:
         )
 
     def _lists_to_await(self, new: Configuration) -> dict[WatchedResource, int]:
-        """Watch generation, by resource, of the lists that decisions must wait for: those of newly
-        watched resources, and of pods if the new watch shows more of them."""
+        """Relist count, by resource, of the lists that decisions must wait for: those of
+        newly watched resources, and of pods if the new watch shows more of them."""
         watch, load = self._targets.watch, self._targets.load
-        generations = {reflector.resource: reflector.generation for reflector in watch.reflectors}
+        relist_counts = {
+            reflector.resource: reflector.relist_count for reflector in watch.reflectors
+        }
         wanted = watched_resources(new.profiles, new.sessions, load)
         awaited: dict[WatchedResource, int] = dict.fromkeys(
-            (resource for resource in wanted if resource not in generations), 0
+            (resource for resource in wanted if resource not in relist_counts), 0
         )
         annotations = annotations_of(new.profiles, load) - watch.annotations
         if annotations or (new.sessions and not watch.finished_pods):
             # A list that was requested before lacks them, even if it arrives only now.
-            awaited[Resource.PODS] = generations[Resource.PODS] + 1
+            awaited[Resource.PODS] = relist_counts[Resource.PODS] + 1
         return awaited
 
     def _folded(
