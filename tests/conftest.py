@@ -10,8 +10,9 @@ import pytest
 import structlog
 from hypothesis import HealthCheck, settings
 
-# The same examples every time: a change is to blame for a failure, not the day, nor a machine that is slow.
-# More of them would find no more the next day; `make fuzz` looks for new ones, and further.
+# The same examples every time: a change is to blame for a failure, not the day, nor a machine that
+# is slow. More of them would find no more the next day; `make fuzz` looks for new ones, and
+# further.
 settings.register_profile(
     "deterministic",
     derandomize=True,
@@ -29,8 +30,8 @@ SHARED_ENV = "ASCHED_SHARED"
 def shared_dir() -> Path:
     """The folder of recorded data beside the checkout (or ``$ASCHED_SHARED``).
 
-    It is not part of the project: where it is absent the test is skipped and says so. A folder that the
-    variable names has to be there.
+    It is not part of the project: where it is absent the test is skipped and says so. A folder that
+    the variable names has to be there.
     """
     named = os.environ.get(SHARED_ENV)
     path = Path(named or Path(__file__).resolve().parents[2] / "shared")
@@ -43,8 +44,8 @@ def shared_dir() -> Path:
 
 @pytest.fixture(autouse=True)
 def logs_as_before() -> Iterator[None]:
-    """A command sets up logs for its whole process: here that ends with the test, as the stream does
-    that they are written to."""
+    """A command sets up logs for its whole process: here that ends with the test, as the stream
+    does that they are written to."""
     before = structlog.get_config()
     yield
     structlog.configure(**before)

@@ -129,7 +129,7 @@ class BuiltInPredicates:
                 return [], status.message
         return prepared, ""
 
-    def refusals(self, task: Task) -> dict[str, int]:
+    def rejections(self, task: Task) -> dict[str, int]:
         """The number of rejected nodes by reason; a node counts for the first one."""
         pod, nodes = task.info, self._cluster.nodes
         counts: Counter[str] = Counter()

@@ -224,7 +224,7 @@ class LegacyPredicates:
             passed &= where_it_passes
         return passed
 
-    def refusals(self, task: Task) -> dict[str, int]:
+    def rejections(self, task: Task) -> dict[str, int]:
         """The number of rejected nodes by reason; a node counts for the first one."""
         counts: dict[str, int] = {}
         left = self._nodes.alive & self._session_nodes.present

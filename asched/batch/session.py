@@ -177,7 +177,7 @@ def _plugin_tallies(tiers: Tiers) -> tuple[PluginCounts, ...]:
 
     return tuple(
         PluginCounts(
-            plugin.name, by_point(tiers.calls, plugin.name), by_point(tiers.refusals, plugin.name)
+            plugin.name, by_point(tiers.calls, plugin.name), by_point(tiers.rejections, plugin.name)
         )
         for plugin in tiers.plugins
     )

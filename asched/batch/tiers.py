@@ -52,7 +52,7 @@ class Tiers:
         self._all_tiers_consent = Correction.CONSENT_OF_ALL_TIERS in corrections
         self.calls: Counter[tuple[str, str]] = Counter()
         """By plugin name and callback."""
-        self.refusals: Counter[tuple[str, str]] = Counter()
+        self.rejections: Counter[tuple[str, str]] = Counter()
         every = [entry for tier in tiers for entry in tier]
         self.plugins = [*{id(entry.plugin): entry.plugin for entry in every}.values()]
         self.event_handlers = [p for p in self.plugins if isinstance(p, EventHandlerPlugin)]
@@ -99,7 +99,7 @@ class Tiers:
             self.calls[plugin.name, "jobValid"] += 1
             invalid = plugin.job_valid(job)
             if invalid is not None:
-                self.refusals[plugin.name, "jobValid"] += 1
+                self.rejections[plugin.name, "jobValid"] += 1
                 return invalid
         return None
 
@@ -107,7 +107,7 @@ class Tiers:
         for plugin in self._overused:
             self.calls[plugin.name, "overused"] += 1
             if plugin.overused(queue):
-                self.refusals[plugin.name, "overused"] += 1
+                self.rejections[plugin.name, "overused"] += 1
                 return True
         return False
 
@@ -118,7 +118,7 @@ class Tiers:
     def allocatable(self, queue: Queue, task: Task, *, reclaiming: bool) -> bool:
         for plugin in self._allocatable:
             if not plugin.allocatable(queue, task, reclaiming=reclaiming):
-                self.refusals[plugin.name, "allocatable"] += 1
+                self.rejections[plugin.name, "allocatable"] += 1
                 return False
         return True
 
@@ -136,7 +136,7 @@ class Tiers:
         """The number of nodes that the predicates reject, by reason."""
         counts: Counter[str] = Counter()
         for plugin in self._predicates:
-            counts.update(plugin.refusals(task))
+            counts.update(plugin.rejections(task))
         return counts
 
     def node_order(self, task: Task, rows: RowArray) -> Int64Column:

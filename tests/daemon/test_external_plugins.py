@@ -184,7 +184,8 @@ def test_impure_plugin_is_rejected_at_reserve() -> None:
         parse(config, "file", registry_with(ImpureReserve))
     (line,) = refusal.value.lines
     assert line == (
-        "file: profile default-scheduler: plugin ImpureReserve is not pure or runs in a worker, so it"
+        "file: profile default-scheduler: plugin ImpureReserve is not pure or runs in a worker,"
+        " so it"
         " cannot serve reserve: a replay would have to call it"
     )
 

@@ -1,4 +1,5 @@
-"""plugins/asched-gpu in a whole daemon: cards are written to pods, and reports of nodes are followed."""
+"""plugins/asched-gpu in a whole daemon: cards are written to pods, and reports of nodes are
+followed."""
 
 from __future__ import annotations
 

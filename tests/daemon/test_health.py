@@ -121,7 +121,8 @@ async def test_metrics_of_running_daemon(tmp_path: Path) -> None:
     async with world(tmp_path, nodes=2) as w, serving(health) as session:
         w.faults.respond(500, count=1, verb="watch", resource="pods")
         async with w.daemon(metrics=metrics) as daemon:
-            health.attach(daemon.checks(), alive=daemon.alive())
+            alive = [Check("engine", lambda: "stuck" if daemon.hangs() else "")]
+            health.attach(daemon.checks(), alive=alive)
             w.add_pods(10, "p")
             w.add_pod("big", "100")
             w.add_pod("gated", schedulingGates=[{"name": "example.com/gate"}])

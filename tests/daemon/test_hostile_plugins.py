@@ -71,7 +71,8 @@ def config_file(folder: Path) -> Path:
 
 def sleeper(plugin_time_limit: str, plugins: str = "") -> str:
     return (
-        f"{KUBE}profiles: [{{plugins: {{multiPoint: {{enabled: [{{name: Sleeps}}]}}}}}}]\n---\n{OWN}"
+        f"{KUBE}profiles: [{{plugins: {{multiPoint: {{enabled: [{{name:"
+        f" Sleeps}}]}}}}}}]\n---\n{OWN}"
         "health: {address: '127.0.0.1:0'}\nlog: {format: json}\n"
         f"engine: {{pluginTimeLimit: {plugin_time_limit}}}\nplugins: [{plugins}]\n"
     )

@@ -1,4 +1,5 @@
-"""What /metrics shows of a daemon at work, and that it is what kube-scheduler's dashboards ask for."""
+"""What /metrics shows of a daemon at work, and that it is what kube-scheduler's dashboards ask
+for."""
 
 from __future__ import annotations
 
@@ -301,7 +302,8 @@ async def test_permit_wait_duration(tmp_path: Path) -> None:
 
 
 def test_process_metrics_need_no_proc_stat(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """As under systemd's ``ProcSubset=pid``, which leaves /proc/self alone; and without any /proc."""
+    """As under systemd's ``ProcSubset=pid``, which leaves /proc/self alone; and without any
+    /proc."""
     registry = CollectorRegistry()
     registry.register(ProcessMetrics())
     value = registry.get_sample_value

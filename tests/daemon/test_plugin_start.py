@@ -77,7 +77,8 @@ async def test_missing_optional_plugin_is_skipped(tmp_path: Path) -> None:
     missing, broken = configuration.warnings
     assert missing.startswith('file: without optional plugin Gone: unknown plugin "Gone";')
     assert broken == (
-        "file: profile default-scheduler: without optional plugin Breaks: OSError: no licence server"
+        "file: profile default-scheduler: without optional plugin Breaks: OSError: no licence"
+        " server"
     )
     assert {"Breaks", "Gone"}.isdisjoint(configuration.profiles[0].plugin_names)
     async with world(tmp_path, nodes=1) as w, w.daemon(config, Breaks):

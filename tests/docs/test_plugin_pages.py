@@ -1,5 +1,5 @@
-"""docs/plugins: pages that are made of the code are up to date, every public name is documented, and every
-example runs."""
+"""docs/plugins: pages that are made of the code are up to date, every public name is documented,
+and every example runs."""
 
 from __future__ import annotations
 

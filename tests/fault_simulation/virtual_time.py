@@ -1,7 +1,7 @@
 """Virtual time: an event loop that skips idle time.
 
-A simulation runs in one thread on one :class:`VirtualLoop`. Where a real loop waits for the
-next timer, this one advances its clock. It never waits for real time or I/O, so a run is reproducible.
+A simulation runs in one thread on one :class:`VirtualLoop`. Where a real loop waits for the next
+timer, this one advances its clock. It never waits for real time or I/O, so a run is reproducible.
 """
 
 from __future__ import annotations

@@ -252,7 +252,8 @@ async def test_file_lock_excludes_others_and_times_out(tmp_path: Path) -> None:
 async def test_file_lock_is_released_when_its_process_is_killed(tmp_path: Path) -> None:
     path = tmp_path / "lock"
     code = (
-        "import sys, time; from pathlib import Path; from asched.journal.lock import held_exclusively;"
+        "import sys, time; from pathlib import Path; from asched.journal.lock import"
+        " held_exclusively;"
         " lock = held_exclusively(Path(sys.argv[1]), ''); lock.__enter__();"
         " print('held', flush=True); time.sleep(60)"
     )

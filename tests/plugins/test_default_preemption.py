@@ -126,7 +126,8 @@ def test_preemptor_waits_for_terminating_victims(
         assert rejected.nominated_node
 
 
-# -- victims -----------------------------------------------------------------------------------------
+# -- victims
+# -----------------------------------------------------------------------------------------
 
 
 def test_fewest_and_least_important_pods_are_victims() -> None:

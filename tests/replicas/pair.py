@@ -178,7 +178,8 @@ async def pair(
     """Two replicas, not started yet. The end of the block kills them."""
     config = folder / "config.yaml"
     config.write_text(
-        f"{OWN}health: {{address: '127.0.0.1:0'}}\nlog: {{format: json}}\nleaderElection: {election}\n"
+        f"{OWN}health: {{address: '127.0.0.1:0'}}\nlog: {{format: json}}\nleaderElection:"
+        f" {election}\n"
     )
     made: list[Replica] = []
     async with AsyncExitStack() as stack:

@@ -39,8 +39,8 @@ class PredicatesSessionPlugin(PredicatePlugin):
     def predicate(self, task: Task) -> BoolColumn:
         return self._predicates.feasible(task)
 
-    def refusals(self, task: Task) -> Mapping[str, int]:
-        return self._predicates.refusals(task)
+    def rejections(self, task: Task) -> Mapping[str, int]:
+        return self._predicates.rejections(task)
 
 
 class NodeOrder(NodeOrderPlugin):
