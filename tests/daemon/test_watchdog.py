@@ -29,7 +29,7 @@ def watch(block: Callable[[], Awaitable[None]]) -> Watchdog:
 def test_synchronous_call_over_its_limit_is_reported_once() -> None:
     async def block() -> None:
         with CURRENT_CALL.of("Slow", "Filter"):
-            time.sleep(2 * LIMIT_S)
+            time.sleep(2 * LIMIT_S)  # noqa: ASYNC251  a plugin that blocks
 
     watchdog = watch(block)
     assert watchdog.overruns == {("Slow", "Filter"): 1}
@@ -41,7 +41,7 @@ def test_asynchronous_plugin_that_blocks_is_reported() -> None:
         async def plugin() -> None:
             with PluginTasks("Blocks", "PreBind"):
                 await asyncio.sleep(0)
-                time.sleep(2 * LIMIT_S)
+                time.sleep(2 * LIMIT_S)  # noqa: ASYNC251  a plugin that blocks
 
         await asyncio.create_task(plugin())
 
@@ -63,7 +63,7 @@ def test_successive_short_calls_are_not_one_long_call() -> None:
         ends_s = time.monotonic() + 2 * LIMIT_S
         while time.monotonic() < ends_s:
             with CURRENT_CALL.of("Quick", "Filter"):
-                time.sleep(0.005)
+                time.sleep(0.005)  # noqa: ASYNC251  a plugin that blocks
 
     assert not watch(block).overruns
 
