@@ -38,7 +38,7 @@ from asched.simulator.trace import (
     PodRun,
     TraceEvent,
 )
-from asched.state.cluster import ClusterState, PodPhase
+from asched.state.cluster import ClusterState, PlacementState
 from asched.state.observe import observe_object
 from asched.state.records import AnyRecord, BindFailed, Bound, EvictionSucceeded, ObjectDeleted
 from asched.state.session_records import PodGroupStatusDecided, PodGroupStatusWritten
@@ -190,7 +190,7 @@ class SimulatedCluster:
     def bind(self, key: str, uid: str, node: str, at_ns: int) -> None:
         """Complete the binding of an assigned pod; fails if the node is gone."""
         entry = self._state.entry(key, uid)
-        if entry is None or entry.phase is not PodPhase.ASSUMED or entry.node != node:
+        if entry is None or entry.phase is not PlacementState.ASSUMED or entry.node != node:
             return
         pod = self._pods[key]
         if node not in self._open_spans:

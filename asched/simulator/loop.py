@@ -118,8 +118,10 @@ class Simulation:
         self._core = SchedulerCore(Fold(ClusterState(), load))
         self._state = self._core.state
         self._events = EventQueue()
-        self._rejected_pods: set[str] = set()
+        self._rejected: set[str] = set()
         """Keys of the pods rejected since the last change of the cluster."""
+        self._closings = 0
+        """How often a circuit breaker closed since ``_rejected`` last changed."""
         self._free_ns = history.begin_ns
         """When the scheduler is free for the next decision."""
         self._attempts_now: Counter[str] = Counter()
@@ -161,8 +163,7 @@ class Simulation:
     def _begin(self) -> None:
         self._core.begin_turn(self.now_ns)
         self._core.record_turn()
-        chosen = self._scheduler
-        self._core.apply(EngineStarted(__version__, chosen.seed))
+        self._core.apply(EngineStarted(__version__, self._scheduler.seed))
         self._core.apply(ProfilesLoaded(self._scheduler.profiles, self._scheduler.queue))
         if self._scheduler.sessions:
             self._core.apply(SessionsLoaded(self._scheduler.sessions))
@@ -178,7 +179,7 @@ class Simulation:
             due.append(self._free_ns)
         due += [max(ns, self._free_ns) for ns in self._decisions_due()]
         timer_ns = self._state.queue.next_timer_ns()
-        if timer_ns is not None and not self._settled():
+        if timer_ns is not None and not self._all_rejected_since_change():
             due.append(timer_ns)
         if not due:
             return None
@@ -190,9 +191,9 @@ class Simulation:
         return events[self._next_event].at_ns if self._next_event < len(events) else None
 
     def _decisions_due(self) -> Iterator[int]:
-        """Deadlines of decisions without an event: Permit timeouts and batch sessions.
+        """Deadlines of decisions without an event: Permit, batch sessions and circuit breakers.
 
-        A session without a change is skipped, as in :meth:`_settled`.
+        A session without a change is skipped, as in :meth:`_all_rejected_since_change`.
         """
         permit_ns = self._state.permits.next_deadline_ns()
         if permit_ns is not None:
@@ -201,15 +202,30 @@ class Simulation:
             session_ns = profile.due_ns()
             if session_ns is not None and profile.changed:
                 yield session_ns
+        circuit_ns = self._state.circuits.next_timer_ns()
+        if circuit_ns is not None and not self._all_rejected_since_change():
+            yield circuit_ns
 
-    def _settled(self) -> bool:
+    def _all_rejected_since_change(self) -> bool:
         """Whether every pending pod was rejected since the last change.
 
-        Another attempt would have the same result, so the timers of retries are skipped.
+        Another attempt would have the same result, so the timers of retries are skipped. A
+        rejection by an open circuit breaker does not count, unless a pod that was rejected before
+        opens it again each time.
         """
         queue = self._state.queue
         waiting = len(queue.active) + len(queue.backoff) + len(queue.unschedulable)
-        return len(self._rejected_pods) >= waiting
+        return len(self._rejected) >= waiting or self._closings > waiting
+
+    def _mark_rejected(self, pod: SimulatedPod) -> None:
+        if pod.key not in self._rejected:
+            self._rejected.add(pod.key)
+            self._closings = 0
+
+    def _reconsider_rejected(self) -> None:
+        """The cluster changed: pending pods may get another result."""
+        self._rejected.clear()
+        self._closings = 0
 
     # -- a turn -----------------------------------------------------------------------------------
 
@@ -217,6 +233,9 @@ class Simulation:
         if now_ns > self.now_ns:
             self._attempts_now.clear()
         self.now_ns = now_ns
+        circuit_ns = self._state.circuits.next_timer_ns()
+        if circuit_ns is not None and circuit_ns <= now_ns:
+            self._closings += 1
         self._core.begin_turn(now_ns)
         self._core.record_turn()
         while self._apply_next(now_ns):
@@ -254,7 +273,7 @@ class Simulation:
 
     def _observe(self, record: AnyRecord) -> None:
         self._core.apply(record)
-        self._rejected_pods.clear()
+        self._reconsider_rejected()
 
     def _take_turn(self) -> Turn:
         return Turn(self.now_ns, self._core.take_records())
@@ -276,16 +295,16 @@ class Simulation:
                 pod.rejections += 1
                 pod.message = decision.message
                 pod.release(self.now_ns, EndReason.BIND_FAILED)
-                self._rejected_pods.clear()
+                self._reconsider_rejected()
             case Rejected():
                 self._reject(self._pod_of(decision), decision, decided_ns)
             case AttemptFailed():
                 pod = self._pod_of(decision)
                 self._count_attempt(pod)
                 pod.message = decision.message
-                self._rejected_pods.add(pod.key)
+                self._mark_rejected(pod)
             case EvictionDecided():
-                self._rejected_pods.clear()
+                self._reconsider_rejected()
                 evict = partial(
                     self._simulated.preempt, decision.key, decision.uid, decision.preemptor.key
                 )
@@ -318,16 +337,17 @@ class Simulation:
         pod.message = decision.message
         nominated = pod.nominated if decision.nominated_node is None else decision.nominated_node
         if decision.victims or decision.cleared_nominations or nominated != pod.nominated:
-            self._rejected_pods.clear()
+            self._reconsider_rejected()
         pod.nominated = nominated
-        self._rejected_pods.add(pod.key)
+        if not decision.open_circuit:
+            self._mark_rejected(pod)
         due_ns = decided_ns + self._scheduler.latencies.evict_ns
         for victim in decision.victims:
             evict = partial(self._simulated.preempt, victim.key, victim.uid, pod.key)
             self._events.schedule(due_ns, evict)
 
     def _bind_if_due(self, pod: SimulatedPod, decided_ns: int) -> None:
-        self._rejected_pods.clear()
+        self._reconsider_rejected()
         placement = pod.placement
         if placement is not None and pod.key not in self._state.waiting:
             bind = partial(self._simulated.bind, pod.key, pod.uid, placement.node)

@@ -10,13 +10,16 @@ import pytest
 from asched.audit.replay import replay
 from asched.framework.cycle_state import CycleState
 from asched.framework.interface import (
+    FilterPlugin,
     PermitPlugin,
     PermitResult,
     ReservePlugin,
     ReserveResult,
 )
+from asched.framework.nodes import NodeInfo
 from asched.framework.pod_info import PodInfo
-from asched.framework.status import Code, Status
+from asched.framework.runtime.profile import BreakerSpec, PluginPolicy, ProfileSpec
+from asched.framework.status import SUCCESS, Code, Status
 from asched.journal.memory import MemoryStore
 from asched.model.quantity import NS_PER_S
 from asched.simulator.loop import Latencies, Scheduler, Simulation, SimulationStuckError
@@ -42,6 +45,7 @@ from tests.simulator.simulate import (
     seconds,
     simulated,
 )
+from tests.state.profiles import profile_of
 
 
 def test_pod_is_bound_runs_and_ends() -> None:
@@ -255,6 +259,40 @@ def test_removed_gate_schedules_the_pod() -> None:
     found = simulated(history)
     assert found.placements("a") == [("n", 30, None, "")]
     assert found.pod("a").rejections == 0
+
+
+# -- circuit breakers ---
+
+
+class BrokenForBadPods(FilterPlugin):
+    name: ClassVar[str] = "BrokenForBadPods"
+    api_version: ClassVar[int] = 1
+
+    def filter(self, state: CycleState, pod: PodInfo, node: NodeInfo) -> Status:
+        if "bad" in pod.key:
+            raise RuntimeError("broken")
+        return SUCCESS
+
+
+def profile_with_breaker() -> ProfileSpec:
+    """Two failures within a minute open the circuit for 30 s."""
+    policy = PluginPolicy("BrokenForBadPods", breaker=BreakerSpec(2, 60.0, 30.0))
+    return msgspec.structs.replace(profile_of(BrokenForBadPods), policies=(policy,))
+
+
+def test_pod_rejected_by_open_circuit_is_retried_when_it_closes() -> None:
+    events = [*has(node("n")), comes(pod("bad-0")), comes(pod("bad-1")), comes(pod("good"), 1)]
+    found = simulated(events, BrokenForBadPods, profiles=[profile_with_breaker()])
+    # At 30 and 60 s a failing pod, which waits longer, opens the circuit again.
+    assert found.placements("good") == [("n", 90, None, "")]
+    assert found.pod("bad-0").placements == found.pod("bad-1").placements == ()
+
+
+def test_simulation_ends_if_each_closing_circuit_opens_again() -> None:
+    bad = [comes(pod(f"bad-{number}", priority=-number)) for number in range(5)]
+    found = simulated([*has(node("n")), *bad], BrokenForBadPods, profiles=[profile_with_breaker()])
+    assert not any(pod.placements for pod in found.run.pods)
+    assert seconds(found.run.end_ns) < 600
 
 
 # -- pace ---
