@@ -125,8 +125,8 @@ class Reflector:
         self._step_scope = anyio.CancelScope()
         """Around the current step and the delay after it."""
         self._consecutive_failures = 0
-        self._garbled_after: str | None = None
-        """The resourceVersion after which a line was already garbled once."""
+        self._malformed_after: str | None = None
+        """The resourceVersion after which a line was already malformed once."""
         self.responded = anyio.Event()
         """Set by the first list or open watch since the start or :meth:`restart_watch`."""
 
@@ -271,8 +271,8 @@ class Reflector:
     async def _deliver(self, lines: list[bytes]) -> None:
         """Deliver the changes of one chunk as one batch, store the version, and wait for room.
 
-        Raises ApiError for an ERROR event and MalformedResponseError for a garbled line, both after
-        the preceding changes were delivered.
+        Raises ApiError for an ERROR event and MalformedResponseError for a malformed line, both
+        after the preceding changes were delivered.
         """
         changes: list[Change] = []
         events: list[WatchEvent] = []
@@ -283,8 +283,8 @@ class Reflector:
             except MalformedResponseError as error:
                 version = _last_version(events) or self.resource_version
                 # The line may hide an event, so it is requested again once before it is skipped.
-                if self._garbled_after != version:
-                    self._garbled_after = version
+                if self._malformed_after != version:
+                    self._malformed_after = version
                     ended = error
                     break
                 self.decoder.skip_line(str(error))
