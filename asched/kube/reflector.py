@@ -47,7 +47,7 @@ class ReflectorSettings(msgspec.Struct, frozen=True):
     watch_grace_s: float = 30.0
     """How long after its ``timeoutSeconds`` a watch is abandoned."""
     healthy_watch_s: float = 10.0
-    """A watch that lived this long is reopened without delay, even without events."""
+    """A watch that lasted this long is reopened without delay, even without events."""
     retry: RetryPolicy = RetryPolicy(initial_s=0.8, max_s=30.0)
     slow_retry: RetryPolicy = RetryPolicy(initial_s=10.0, max_s=60.0)
     """For failures that need an administrator: no permission, resource not served."""
@@ -163,7 +163,7 @@ class Reflector:
         self._step_scope.cancel()
 
     async def _step(self) -> float:
-        """One list, or the life of one watch. Returns the delay before the next step in seconds."""
+        """List once, or run one watch to its end. Returns the delay before the next step in seconds."""
         try:
             if not self.resource_version:
                 await self._list()
@@ -243,13 +243,13 @@ class Reflector:
             await self._read_watch(params, timeout_s + self._settings.watch_grace_s)
         except (NoResponseError, MalformedResponseError) as error:
             broken = error
-        # Bookmarks are no progress: a server that sends one and hangs up must not cause a busy
+        # Bookmarks do not count as progress: a server that sends one and hangs up must not cause a busy
         # loop.
         progress = (
             self.decoder.counts.events > events_before and self.resource_version != version_before
         )
-        lived_s = self._client.clock.monotonic_s() - began_at_s
-        if progress or lived_s >= self._settings.healthy_watch_s:
+        duration_s = self._client.clock.monotonic_s() - began_at_s
+        if progress or duration_s >= self._settings.healthy_watch_s:
             self._backoff.reset()
             return 0.0
         if broken is not None:

@@ -325,7 +325,7 @@ async def test_retry_after_of_rejected_watch_is_respected() -> None:
     assert len(scene.lists) == 1
 
 
-async def test_garbled_line_is_requested_again_then_skipped() -> None:
+async def test_malformed_line_is_requested_again_then_skipped() -> None:
     watches = in_turn(
         Answer(body=[added("b", 11) + b'{"type":"MOD\n' + added("never", 12)]),
         Answer(body=[b'{"type":"MOD\n' + added("c", 12)], hang=True),
@@ -389,7 +389,7 @@ async def test_resource_not_served_is_empty() -> None:
 
 
 async def test_core_api_not_found_is_not_empty() -> None:
-    """A proxy or a starting API server may return 404 for pods: that is no empty list."""
+    """A proxy or a starting API server may return 404 for pods: that is not an empty list."""
     missing = Answer(404, b"404 page not found\n")
     lists = in_turn(missing, missing, listing([node("a", 1)], "5"))
     watches = in_turn(missing, HANG)

@@ -89,7 +89,7 @@ async def test_server_with_temporary_errors(code: int) -> None:
         assert s.clock.now_s >= (8 if code == 429 else 3)
 
 
-async def test_garbled_lines_lose_nothing() -> None:
+async def test_malformed_lines_lose_nothing() -> None:
     async with site() as s:
         s.faults.malform_watch_lines(5)
         names = [f"n{number}" for number in range(50)]
