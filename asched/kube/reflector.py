@@ -172,9 +172,13 @@ class Reflector:
         except ApiError as error:
             self.counts.failures += 1
             return await self._after_failure(error)
-        except (NoResponseError, MalformedResponseError) as error:
+        except NoResponseError as error:
             self.counts.failures += 1
             self._problems.problem("no response from the API server", str(error))
+            return self._backoff.next_s()
+        except MalformedResponseError as error:
+            self.counts.failures += 1
+            self._problems.problem("malformed response from the API server", str(error))
             return self._backoff.next_s()
 
     # -- list ---------------------------------------------------------------------------------
