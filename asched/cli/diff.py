@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from asched.config.file import Configuration
     from asched.config.registry import PluginRegistry
     from asched.journal.store import JournalStore
-    from asched.simulator.loop import Scheduler
+    from asched.simulator.loop import SchedulerSettings
     from asched.simulator.trace import Run
 
 BASELINE: Final = "recorded configuration"
@@ -149,7 +149,9 @@ def _compared(options: DiffOptions, candidate: _Candidate) -> Comparison:
     return query_journal(options.journal, query)
 
 
-def _simulated(history: RecordedHistory, scheduler: Scheduler, registry: PluginRegistry) -> Run:
+def _simulated(
+    history: RecordedHistory, scheduler: SchedulerSettings, registry: PluginRegistry
+) -> Run:
     from asched.simulator.loop import SimulationStuckError, simulate
     from asched.state.fold import FoldError
 

@@ -67,7 +67,7 @@ class Latencies(msgspec.Struct, frozen=True):
     """From a decision until its victims are deleted."""
 
 
-class Scheduler(msgspec.Struct, frozen=True):
+class SchedulerSettings(msgspec.Struct, frozen=True):
     """The simulated scheduler. Extenders are not simulated."""
 
     profiles: tuple[ProfileSpec, ...]
@@ -78,11 +78,11 @@ class Scheduler(msgspec.Struct, frozen=True):
     """Batch sessions."""
 
 
-def scheduler_from_config(configuration: Configuration, latencies: Latencies) -> Scheduler:
+def scheduler_from_config(configuration: Configuration, latencies: Latencies) -> SchedulerSettings:
     """The scheduler of a daemon with this configuration, without extenders."""
     scheduler, engine = configuration.scheduler, configuration.settings.engine
     profiles = without_ignored_resources(configuration.profiles, scheduler.extenders)
-    return Scheduler(
+    return SchedulerSettings(
         profiles=evaluate_in_process(profiles),
         sessions=configuration.sessions,
         queue=QueueSettings(
@@ -109,10 +109,12 @@ class SimulationStuckError(Exception):
 class Simulation:
     """One run: exhaust :meth:`turns`, then call :meth:`result`."""
 
-    def __init__(self, history: WorkloadTrace, scheduler: Scheduler, load: PluginLoader) -> None:
+    def __init__(
+        self, trace: WorkloadTrace, scheduler: SchedulerSettings, load: PluginLoader
+    ) -> None:
         """``load`` finds the plugins of the profiles. Raises ProfileError for a missing plugin."""
-        self.now_ns = history.begin_ns
-        self._history = history
+        self.now_ns = trace.begin_ns
+        self._trace = trace
         self._next_event = 0
         self._scheduler = scheduler
         self._core = SchedulerCore(Fold(ClusterState(), load))
@@ -122,7 +124,7 @@ class Simulation:
         """Keys of the pods rejected since the last change of the cluster."""
         self._closings = 0
         """How often a circuit breaker closed since ``_rejected`` last changed."""
-        self._free_ns = history.begin_ns
+        self._free_ns = trace.begin_ns
         """When the scheduler is free for the next decision."""
         self._attempts_now: Counter[str] = Counter()
         self._simulated = SimulatedCluster(self._state, self._events, self._observe)
@@ -150,9 +152,9 @@ class Simulation:
 
     def result(self) -> Run:
         """Result of the run up to now."""
-        end_ns = self._history.end_ns
+        end_ns = self._trace.end_ns
         return Run(
-            self._history.begin_ns,
+            self._trace.begin_ns,
             self.now_ns if end_ns is None else end_ns,
             self._simulated.pods(),
             self._simulated.nodes(),
@@ -173,7 +175,7 @@ class Simulation:
 
     def _next_ns(self) -> int | None:
         """Time of the next turn; None at the end of the simulation."""
-        end_ns = self._history.end_ns
+        end_ns = self._trace.end_ns
         due = [ns for ns in (self._events.next_ns, self._next_event_ns()) if ns is not None]
         if self._state.queue.head() is not None:
             due.append(self._free_ns)
@@ -187,7 +189,7 @@ class Simulation:
         return None if end_ns is not None and next_ns > end_ns else next_ns
 
     def _next_event_ns(self) -> int | None:
-        events = self._history.events
+        events = self._trace.events
         return events[self._next_event].at_ns if self._next_event < len(events) else None
 
     def _decisions_due(self) -> Iterator[int]:
@@ -195,7 +197,7 @@ class Simulation:
 
         A session without a change is skipped, as in :meth:`_all_rejected_since_change`.
         """
-        permit_ns = self._state.permits.next_deadline_ns()
+        permit_ns = self._state.waiting_pods.next_deadline_ns()
         if permit_ns is not None:
             yield permit_ns
         for profile in self._state.sessions:
@@ -257,7 +259,7 @@ class Simulation:
             self._events.run_next()
         elif event_ns is not None and event_ns <= now_ns:
             self._next_event += 1
-            self._simulated.apply(self._history.events[self._next_event - 1])
+            self._simulated.apply(self._trace.events[self._next_event - 1])
         else:
             return False
         return True
@@ -355,8 +357,8 @@ class Simulation:
 
 
 def simulate(
-    history: WorkloadTrace,
-    scheduler: Scheduler,
+    trace: WorkloadTrace,
+    scheduler: SchedulerSettings,
     load: PluginLoader,
     progress: Callable[[int], None] = lambda now_ns: None,
 ) -> Run:
@@ -364,7 +366,7 @@ def simulate(
 
     Raises as :class:`Simulation` and its turns do.
     """
-    simulation = Simulation(history, scheduler, load)
+    simulation = Simulation(trace, scheduler, load)
     for turn in simulation.turns():
         progress(turn.now_ns)
     return simulation.result()

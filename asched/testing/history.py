@@ -25,7 +25,7 @@ from asched.audit.whatif.recorded_history import recorded_history
 from asched.config.registry import PluginRegistry
 from asched.journal.opening import open_journal
 from asched.model.quantity import NS_PER_S
-from asched.simulator.loop import Scheduler, simulate
+from asched.simulator.loop import SchedulerSettings, simulate
 from asched.testing.placements import Setup
 from asched.testing.profiles import ProfileSetup, configured, installed
 
@@ -84,7 +84,7 @@ async def diff_async(
 
 def _read(
     setup: Setup | None,
-) -> tuple[tuple[PluginChange, ...], Scheduler | None, PluginRegistry, str]:
+) -> tuple[tuple[PluginChange, ...], SchedulerSettings | None, PluginRegistry, str]:
     """Changes to the recorded configuration, or a replacement; the plugins, and a name for it."""
     if setup is None:
         return (), None, installed(), BASELINE

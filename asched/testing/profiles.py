@@ -23,7 +23,7 @@ from asched.config.resolve import resolve
 from asched.framework.interface import ExtensionPoint, Plugin
 from asched.framework.runtime.profile import ProfileSpec, evaluate_in_process
 from asched.framework.sessions import SessionSpec
-from asched.simulator.loop import Latencies, Scheduler, scheduler_from_config
+from asched.simulator.loop import Latencies, SchedulerSettings, scheduler_from_config
 from asched.state.records import QueueSettings
 
 Arguments = Mapping[str, Any] | msgspec.Struct
@@ -62,9 +62,9 @@ class ProfileSetup(NamedTuple):
         names = {name for spec in self.profiles for name in spec.plugin_names}
         return all(self.registry.load(name).pure for name in names)
 
-    def scheduler(self, seed: int = 0) -> Scheduler:
+    def scheduler(self, seed: int = 0) -> SchedulerSettings:
         """The scheduler for a simulation."""
-        return Scheduler(self.profiles, self.queue, seed, sessions=self.sessions)
+        return SchedulerSettings(self.profiles, self.queue, seed, sessions=self.sessions)
 
 
 @cache

@@ -14,7 +14,7 @@ from asched.model.pod import Pod
 from asched.model.quantity import NS_PER_S
 from asched.model.requests import amounts, pod_requests
 from asched.model.resources import Resource, decode
-from asched.simulator.loop import Latencies, Scheduler, Simulation
+from asched.simulator.loop import Latencies, SchedulerSettings, Simulation
 from asched.simulator.trace import (
     ObjectSet,
     PodCreated,
@@ -122,7 +122,9 @@ def simulated(
     history = WorkloadTrace(
         tuple(sorted(events, key=lambda e: e.at_ns)), BEGIN_NS, None if end_s is None else at(end_s)
     )
-    scheduler = Scheduler(tuple(chosen), queue or QueueSettings(), seed, latencies or Latencies())
+    scheduler = SchedulerSettings(
+        tuple(chosen), queue or QueueSettings(), seed, latencies or Latencies()
+    )
     simulation = Simulation(history, scheduler, load)
     records: list[AnyRecord] = []
     for turn in simulation.turns():

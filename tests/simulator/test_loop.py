@@ -22,7 +22,7 @@ from asched.framework.runtime.profile import BreakerSpec, PluginPolicy, ProfileS
 from asched.framework.status import SUCCESS, Code, Status
 from asched.journal.memory import MemoryStore
 from asched.model.quantity import NS_PER_S
-from asched.simulator.loop import Latencies, Scheduler, Simulation, SimulationStuckError
+from asched.simulator.loop import Latencies, SchedulerSettings, Simulation, SimulationStuckError
 from asched.simulator.trace import (
     EndReason,
     NodeDrained,
@@ -396,7 +396,7 @@ def test_simulation_stops_at_the_end() -> None:
     history = WorkloadTrace(
         (*has(node("n")), comes(pod("a"), 5, 10), comes(pod("b"), 50)), BEGIN_NS, at(10)
     )
-    simulation = Simulation(history, Scheduler(default_profiles()), installed().load)
+    simulation = Simulation(history, SchedulerSettings(default_profiles()), installed().load)
     last = [turn.now_ns for turn in simulation.turns()][-1]
     assert last == at(5)
     assert [p.key for p in simulation.result().pods] == ["default/a"]

@@ -11,7 +11,7 @@ import pytest
 from asched.daemon.interpreter import infrequent_gc
 from asched.model.node import Node
 from asched.model.quantity import NS_PER_S
-from asched.simulator.loop import Scheduler, simulate
+from asched.simulator.loop import SchedulerSettings, simulate
 from asched.simulator.openb import (
     BEGIN_NS,
     GPU_COUNT,
@@ -174,4 +174,4 @@ def _simulated(history: WorkloadTrace, name: str = "default-scheduler") -> Run:
     profiles = tuple(
         msgspec.structs.replace(profile, scheduler_name=name) for profile in default_profiles()
     )
-    return simulate(history, Scheduler(profiles), installed().load)
+    return simulate(history, SchedulerSettings(profiles), installed().load)

@@ -17,7 +17,7 @@ from asched.model.pod import Pod
 from asched.model.quantity import NS_PER_S
 from asched.model.workloads import PodDisruptionBudget, PriorityClass
 from asched.simulator.expansion import expand
-from asched.simulator.loop import Scheduler, simulate
+from asched.simulator.loop import SchedulerSettings, simulate
 from asched.simulator.scenario import ScenarioError, read_scenario
 from asched.simulator.trace import (
     NodeDrained,
@@ -347,7 +347,7 @@ def test_random_scenarios_are_reproducible(
     fields = {"events": events, "seed": seed, "duration": duration}
     history = expanded(*groups, **fields)
     assert len(created(history)) == sum(made["count"] for made in groups)
-    run = simulate(history, Scheduler(default_profiles(), seed=seed), installed().load)
+    run = simulate(history, SchedulerSettings(default_profiles(), seed=seed), installed().load)
     account(run)
     if duration is None:
         assert len(run.pods) == len(created(history))
@@ -355,5 +355,5 @@ def test_random_scenarios_are_reproducible(
             assert isinstance(found.pod, Pod)
             assert found.end is not None or found.placements or found.message
     same = expanded(*groups, **fields)
-    again = simulate(same, Scheduler(default_profiles(), seed=seed), installed().load)
+    again = simulate(same, SchedulerSettings(default_profiles(), seed=seed), installed().load)
     assert msgspec.json.encode(again) == msgspec.json.encode(run)

@@ -11,7 +11,7 @@ from asched.framework.sessions import SessionSpec
 from asched.journal.memory import MemoryStore
 from asched.model.groups import IncubatorPodGroup
 from asched.simulator.expansion import expand
-from asched.simulator.loop import Scheduler, Simulation
+from asched.simulator.loop import SchedulerSettings, Simulation
 from asched.simulator.scenario import read_scenario
 from asched.simulator.trace import EndReason, PodRun, Run
 from asched.state.records import AnyRecord
@@ -86,7 +86,9 @@ class Held:
             *(group(made["name"], members or made["count"], _priority(made)) for made in groups),
         ]
         history = expand(read_scenario(document), "kube-batch")
-        simulation = Simulation(history, Scheduler((), sessions=sessions(folder)), installed().load)
+        simulation = Simulation(
+            history, SchedulerSettings((), sessions=sessions(folder)), installed().load
+        )
         self.records: list[AnyRecord] = []
         for turn in simulation.turns():
             self.records += turn.records

@@ -20,7 +20,7 @@ from asched.framework.runtime.profile import (
     ProfileSpec,
     parse_arguments,
 )
-from asched.simulator.loop import Scheduler
+from asched.simulator.loop import SchedulerSettings
 
 MAX_WEIGHT: Final = 2**31 - 1
 _ITEM: Final = re.compile(r"(?P<sign>[+-]?)(?P<name>[^\s=+-][^\s=]*)(?:=(?P<weight>\S*))?")
@@ -183,11 +183,11 @@ def _check(spec: ProfileSpec) -> None:
 
 def candidate_scheduler(
     history: RecordedHistory,
-    configured: Scheduler | None,
+    configured: SchedulerSettings | None,
     changes: Iterable[PluginChange],
     registry: PluginRegistry,
     name: str,
-) -> Scheduler:
+) -> SchedulerSettings:
     """The configured scheduler, or the recorded one, with the changes and the recorded seed and
     latencies. ``name`` is for error messages.
 
@@ -208,7 +208,7 @@ def candidate_scheduler(
     return scheduler
 
 
-def _check_names(history: RecordedHistory, scheduler: Scheduler, candidate: str) -> None:
+def _check_names(history: RecordedHistory, scheduler: SchedulerSettings, candidate: str) -> None:
     names = {profile.scheduler_name for profile in scheduler.profiles}
     names |= {session.scheduler_name for session in scheduler.sessions}
     used = {pod.pod.spec.scheduler_name for pod in to_place(history.recorded)}

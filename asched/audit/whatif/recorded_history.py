@@ -27,7 +27,7 @@ from asched.model.meta import Object
 from asched.model.node import Node
 from asched.model.pod import Pod
 from asched.model.resources import AnyObject, GroupResource, in_order_of_listing
-from asched.simulator.loop import Latencies, Scheduler
+from asched.simulator.loop import Latencies, SchedulerSettings
 from asched.simulator.trace import (
     EndReason,
     NodeSpan,
@@ -38,7 +38,7 @@ from asched.simulator.trace import (
     WorkloadTrace,
 )
 from asched.state import records as r
-from asched.state.cluster import ClusterState, PodPhase
+from asched.state.cluster import ClusterState, PlacementState
 from asched.state.fold import Fold
 
 PROGRESS_EVERY: Final = 500
@@ -52,7 +52,7 @@ class RecordedHistory(NamedTuple):
     """The events that do not depend on the scheduler."""
     recorded: Run
     """The recorded run."""
-    scheduler: Scheduler
+    scheduler: SchedulerSettings
     """The last recorded configuration of the period, for simulation."""
     notes: tuple[str, ...]
     """Notes for the reader."""
@@ -139,7 +139,7 @@ async def _no_records(journal: JournalStore) -> str:
     )
 
 
-def _scheduler(state: ClusterState, recorded: Run) -> Scheduler:
+def _scheduler(state: ClusterState, recorded: Run) -> SchedulerSettings:
     bind_ns = sorted(
         placement.bound_ns - placement.assigned_ns
         for pod in recorded.pods
@@ -147,7 +147,7 @@ def _scheduler(state: ClusterState, recorded: Run) -> Scheduler:
         for placement in pod.placements
         if placement.bound_ns is not None
     )
-    return Scheduler(
+    return SchedulerSettings(
         profiles=evaluate_in_process(profile.spec for profile in state.profiles.values()),
         sessions=state.sessions.specs,
         queue=state.queue.settings,
@@ -317,7 +317,7 @@ class TraceExtractor:
             return
         if after.node != before.node:
             self._moved(pod, before, after, now_ns)
-        elif after.phase is PodPhase.BOUND and before.phase is PodPhase.ASSUMED:
+        elif after.phase is PlacementState.BOUND and before.phase is PlacementState.ASSUMED:
             pod.bind(after.pod.uid, now_ns)
         if after.pod is not before.pod:
             self._changed(pod, before.pod, after.pod, now_ns)
@@ -359,7 +359,7 @@ class TraceExtractor:
             if pod.given and len(pod.placements) == 1:
                 # It was assumed at the start of the period, and never bound there.
                 self._start_over(pod, after.pod, "", now_ns)
-        elif after.phase is PodPhase.ASSUMED:
+        elif after.phase is PlacementState.ASSUMED:
             pod.assign(uid, node, now_ns)
         elif pod.was_bound or (self.shadow and self._serves(after.pod)):
             pod.place(uid, node, now_ns)

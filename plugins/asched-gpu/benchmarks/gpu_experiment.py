@@ -36,7 +36,7 @@ from asched.framework.runtime.profile import ProfileSpec
 from asched.model.node import Node
 from asched.model.pod import Pod
 from asched.model.quantity import value
-from asched.simulator.loop import Scheduler, Simulation
+from asched.simulator.loop import SchedulerSettings, Simulation
 from asched.simulator.openb import BEGIN_NS, Table, read_openb
 from asched.simulator.trace import ObjectSet, PodCreated, TraceEvent, WorkloadTrace
 from asched.state.records import Assigned
@@ -184,7 +184,7 @@ def run(trace: Trace, policy: PolicyName, seed: int) -> Outcome:
     began_s = time.process_time()
     nodes, pods = inflated(trace, seed)
     registry = PluginRegistry.discover()
-    scheduler = Scheduler((profile(policy, trace.workload, registry),), seed=seed)
+    scheduler = SchedulerSettings((profile(policy, trace.workload, registry),), seed=seed)
     simulation = Simulation(history(nodes, pods), scheduler, registry.load)
     placed = {
         record.key: record.node
