@@ -13,9 +13,9 @@ from asched.framework.interface import (
     EnqueueExtensions,
     ExtensionPoint,
     NormalizeScore,
-    PermitReview,
     Plugin,
     PreFilterExtensions,
+    WaitingPodReviewer,
 )
 
 PURE: Final = (
@@ -138,7 +138,7 @@ CONTRACTS: Final[Mapping[ExtensionPoint, PointContract]] = {
         cost="One call per assignment.",
         purity=f"{PURE} Calls to `allow` and `reject` are recorded as decisions.",
         failing=FAILS_THE_ATTEMPT,
-        companions=(PermitReview, EnqueueExtensions),
+        companions=(WaitingPodReviewer, EnqueueExtensions),
     ),
     ExtensionPoint.PRE_BIND: PointContract(
         when="After the decision is durable in the journal, before the pod is bound.",
