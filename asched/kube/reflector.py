@@ -163,7 +163,7 @@ class Reflector:
         self._step_scope.cancel()
 
     async def _step(self) -> float:
-        """List once, or run one watch to its end. Returns the delay before the next step in seconds."""
+        """List once, or run one watch to its end. Returns the delay until the next step in s."""
         try:
             if not self.resource_version:
                 await self._list()
@@ -247,8 +247,8 @@ class Reflector:
             await self._read_watch(params, timeout_s + self._settings.watch_grace_s)
         except (NoResponseError, MalformedResponseError) as error:
             broken = error
-        # Bookmarks do not count as progress: a server that sends one and hangs up must not cause a busy
-        # loop.
+        # Bookmarks do not count as progress: a server that sends one and hangs up must not cause a
+        # busy loop.
         progress = (
             self.decoder.counts.events > events_before and self.resource_version != version_before
         )
