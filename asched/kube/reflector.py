@@ -66,9 +66,13 @@ class ReflectorCounts(msgspec.Struct):
 
 
 class _ProblemLog:
-    """Logs a problem once per interval, and when it ends."""
+    """Logs a problem of one kind of request once per interval, and when it ends."""
 
-    def __init__(self, resource: WatchedResource, clock: Clock, every_s: float) -> None:
+    def __init__(
+        self, request: str, resource: WatchedResource, clock: Clock, every_s: float
+    ) -> None:
+        """``request``: ``list`` or ``watch``."""
+        self._request = request
         self._resource = resource
         self._clock = clock
         self._every_s = every_s
@@ -82,11 +86,11 @@ class _ProblemLog:
         self._kind, self._logged_at_s = kind, now_s
         # In most clusters optional API groups are not installed or not readable.
         write = log.info if self._resource in OPTIONAL else log.warning
-        write(kind, resource=self._resource.label, error=text)
+        write(kind, resource=self._resource.label, request=self._request, error=text)
 
     def resolved(self) -> None:
         if self._kind:
-            log.info("watch restored", resource=self._resource.label, after=self._kind)
+            log.info(f"{self._request} restored", resource=self._resource.label, after=self._kind)
             self._kind = ""
 
 
@@ -116,7 +120,10 @@ class Reflector:
         self._settings = settings or ReflectorSettings()
         self._backoff = Backoff(self._settings.retry, client.random)
         self._slow_backoff = Backoff(self._settings.slow_retry, client.random)
-        self._problems = _ProblemLog(resource, client.clock, self._settings.log_every_s)
+        self._list_problems, self._watch_problems = (
+            _ProblemLog(request, resource, client.clock, self._settings.log_every_s)
+            for request in ("list", "watch")
+        )
         self.resource_version = ""
         """Version of the last delivered change; empty if a list is due."""
         self._relist_requested = False
@@ -164,6 +171,7 @@ class Reflector:
 
     async def _step(self) -> float:
         """List once, or run one watch to its end. Returns the delay until the next step in s."""
+        problems = self._watch_problems if self.resource_version else self._list_problems
         try:
             if not self.resource_version:
                 await self._list()
@@ -171,14 +179,14 @@ class Reflector:
             return await self._watch()
         except ApiError as error:
             self.counts.failures += 1
-            return await self._after_failure(error)
+            return await self._after_failure(error, problems)
         except NoResponseError as error:
             self.counts.failures += 1
-            self._problems.problem("no response from the API server", str(error))
+            problems.problem("no response from the API server", str(error))
             return self._backoff.next_s()
         except MalformedResponseError as error:
             self.counts.failures += 1
-            self._problems.problem("malformed response from the API server", str(error))
+            problems.problem("malformed response from the API server", str(error))
             return self._backoff.next_s()
 
     # -- list ---------------------------------------------------------------------------------
@@ -222,6 +230,7 @@ class Reflector:
         self.resource_version = page.resource_version
         self._consecutive_failures = 0
         self._slow_backoff.reset()
+        self._list_problems.resolved()
         await self._sink.until_room()
 
     def _selector(self) -> dict[str, str]:
@@ -267,7 +276,7 @@ class Reflector:
             self.responded.set()
             while chunk := await stream.read():
                 await self._deliver(lines.feed(chunk))
-                self._problems.resolved()
+                self._watch_problems.resolved()
                 if lines.overlong > overlong:
                     overlong = lines.overlong
                     self.decoder.skip_line("line too long")
@@ -313,7 +322,7 @@ class Reflector:
 
     # -- failures -----------------------------------------------------------------------------
 
-    async def _after_failure(self, error: ApiError) -> float:
+    async def _after_failure(self, error: ApiError, problems: _ProblemLog) -> float:
         """Choose the next step after a failure. Returns the delay in seconds."""
         if error.expired:
             log.info("relisting", resource=self.resource.label, reason=error.message)
@@ -321,18 +330,18 @@ class Reflector:
             return self._backoff.next_s()
         if error.status == 404 and not self.resource.value.group:
             # Every API server has the core API: a proxy responded, or a starting server.
-            self._problems.problem("core resource not found", str(error))
+            problems.problem("core resource not found", str(error))
             self.resource_version = ""
             return self._slow_backoff.next_s(error.retry_after_s)
         if error.status == 404:
-            self._problems.problem("not served by the API server", "404; will retry")
+            problems.problem("not served by the API server", "404; will retry")
             return await self._treat_as_empty()
         if error.status == 403:
-            self._problems.problem("not permitted", error.message)
+            problems.problem("not permitted", error.message)
             if self.resource in OPTIONAL or isinstance(self.resource, CustomWatched):
                 return await self._treat_as_empty()
             return self._slow_backoff.next_s(error.retry_after_s)
-        self._problems.problem("API server returned an error", str(error))
+        problems.problem("API server returned an error", str(error))
         self._consecutive_failures += 1
         client_error = 400 <= error.status < 500 and error.status not in (401, 429)
         if client_error or self._consecutive_failures >= self._settings.relist_after_failures:

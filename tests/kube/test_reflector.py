@@ -459,6 +459,35 @@ async def test_failing_watch_is_logged_at_intervals() -> None:
     assert 0 < len(logs) <= 3600 / 300 + 1
 
 
+@pytest.mark.parametrize(
+    ("broken", "problem"),
+    [
+        (Answer(drop=True), "no response from the API server"),
+        (Answer(body=b"<html>"), "malformed response from the API server"),
+    ],
+)
+async def test_failed_list_is_logged_until_a_list_succeeds(broken: Answer, problem: str) -> None:
+    script = lists_and_watches(in_turn(*[broken] * 10, listing([], "5")), in_turn(HANG))
+    with capture_logs() as logs:
+        async with reflecting(script) as scene:
+            await scene.until(lambda: scene.reflector.synced)
+            await anyio.wait_all_tasks_blocked()
+    assert [(entry["event"], entry.get("request")) for entry in logs] == [
+        (problem, "list"), ("list restored", None)
+    ]  # fmt: skip
+
+
+async def test_list_between_failing_watches_does_not_repeat_the_log() -> None:
+    watches = in_turn(*[refusal(500, "")] * 12, Answer(body=[added("a", 11)], hang=True))
+    script = lists_and_watches(in_turn(listing([], "10")), watches)
+    with capture_logs() as logs:
+        async with reflecting(script) as scene:
+            await scene.until(lambda: scene.names == {"a"})
+            await anyio.wait_all_tasks_blocked()
+    assert len(scene.lists) == 3
+    assert [entry["event"] for entry in logs] == ["API server returned an error", "watch restored"]
+
+
 async def test_rejected_token_causes_no_relist() -> None:
     watches = in_turn(*[refusal(401, "Unauthorized")] * 3, Answer(body=[added("a", 11)], hang=True))
     with capture_logs() as logs:
