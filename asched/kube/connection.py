@@ -137,20 +137,20 @@ class KubeConfig:
         self._files = files
         self._context = context
         self._where = os.pathsep.join(map(str, files))
-        self._tls = _TlsContexts(self._where)
+        self._builder = _CredentialsBuilder(self._where)
 
     async def load(self, now: datetime) -> Credentials:
         user = self._user([self._parsed(file) for file in self._files])
         from kubernetes_asyncio.client import Configuration
         from kubernetes_asyncio.config import ConfigException, load_kube_config
 
-        found = Configuration(host="")
+        configuration = Configuration(host="")
         try:
             with anyio.fail_after(LOAD_TIMEOUT_S):
                 loader = await load_kube_config(
                     config_file=self._where,
                     context=self._context,
-                    client_configuration=found,
+                    client_configuration=configuration,
                     persist_config=False,
                 )
         except TimeoutError:
@@ -167,7 +167,7 @@ class KubeConfig:
         renew_at = expiry - EXPIRY_MARGIN if isinstance(expiry, datetime) else None
         if "tokenFile" in user:
             renew_at = now + TOKEN_FILE_REREAD
-        return self._tls.credentials(found, renew_at)
+        return self._builder.build(configuration, renew_at)
 
     def _parsed(self, file: Path) -> dict[str, Any]:
         try:
@@ -217,26 +217,26 @@ class ServiceAccount:
     def __init__(self, mounted_at: Path = SERVICE_ACCOUNT_DIR) -> None:
         self._mounted_at = mounted_at
         self._where = "in-cluster configuration"
-        self._tls = _TlsContexts(self._where)
+        self._builder = _CredentialsBuilder(self._where)
 
     async def load(self, now: datetime) -> Credentials:
         from kubernetes_asyncio.client import Configuration
         from kubernetes_asyncio.config import ConfigException, load_incluster_config
 
-        found = Configuration(host="")
+        configuration = Configuration(host="")
         try:
             load_incluster_config(  # type: ignore[no-untyped-call]
-                found,
+                configuration,
                 try_refresh_token=False,
                 token_filename=str(self._mounted_at / "token"),
                 cert_filename=str(self._mounted_at / "ca.crt"),
             )
         except (ConfigException, OSError, UnicodeDecodeError) as error:
             raise KubeConfigError(f"{self._where}: {_one_line(error)}") from None
-        return self._tls.credentials(found, now + TOKEN_FILE_REREAD)
+        return self._builder.build(configuration, now + TOKEN_FILE_REREAD)
 
 
-class _TlsContexts:
+class _CredentialsBuilder:
     """Converts configurations into credentials, with one TLS context per set of certificates.
 
     Connections are pooled by their context. A new one for each renewed token would cost a
@@ -246,60 +246,61 @@ class _TlsContexts:
     def __init__(self, where: str) -> None:
         """``where`` names the source in errors."""
         self._where = where
-        self._made_from: tuple[object, ...] | None = None
+        self._cache_key: tuple[object, ...] | None = None
         self._context: ssl.SSLContext | None = None
 
-    def credentials(self, found: Configuration, renew_at: datetime | None) -> Credentials:
+    def build(self, configuration: Configuration, renew_at: datetime | None) -> Credentials:
         """Raises KubeConfigError."""
-        server = str(found.host or "").rstrip("/")
+        server = str(configuration.host or "").rstrip("/")
         if not server.startswith(("http://", "https://")):
             raise KubeConfigError(
                 f"{self._where}: the server must be an http or https URL, not {server!r}"
             )
         # A token that was read from a file ends with a newline.
-        authorization = str(found.api_key.get("BearerToken") or "").strip()
+        authorization = str(configuration.api_key.get("BearerToken") or "").strip()
         if not authorization.isprintable():
             raise KubeConfigError(f"{self._where}: the token holds control characters")
         server, url_authorization = _split_userinfo(server)
         return Credentials(
             server=server,
             authorization=authorization or url_authorization,
-            tls=self._get(found) if server.startswith("https://") else None,
-            tls_server_name=found.tls_server_name or None,
-            proxy=found.proxy or None,
+            tls=self._tls_context(configuration) if server.startswith("https://") else None,
+            tls_server_name=configuration.tls_server_name or None,
+            proxy=configuration.proxy or None,
             renew_at=renew_at.astimezone(UTC) if renew_at else None,
         )
 
-    def _get(self, found: Configuration) -> ssl.SSLContext:
-        files = (found.ssl_ca_cert, found.cert_file, found.key_file)
-        made_from = (found.verify_ssl, *(self._content(file) for file in files))
-        if self._context is None or made_from != self._made_from:
-            self._context = self._made(found)
-            self._made_from = made_from
+    def _tls_context(self, configuration: Configuration) -> ssl.SSLContext:
+        files = (configuration.ssl_ca_cert, configuration.cert_file, configuration.key_file)
+        cache_key = (configuration.verify_ssl, *(self._read(file) for file in files))
+        if self._context is None or cache_key != self._cache_key:
+            self._context = self._create_context(configuration)
+            self._cache_key = cache_key
         return self._context
 
-    def _made(self, found: Configuration) -> ssl.SSLContext:
+    def _create_context(self, configuration: Configuration) -> ssl.SSLContext:
+        authority, certificate = configuration.ssl_ca_cert, configuration.cert_file
         try:
-            context = ssl.create_default_context(cafile=found.ssl_ca_cert or None)
+            context = ssl.create_default_context(cafile=authority or None)
         except (OSError, ssl.SSLError) as error:
             raise KubeConfigError(
-                f"{self._where}: certificate authority {found.ssl_ca_cert}: {_one_line(error)}"
+                f"{self._where}: certificate authority {authority}: {_one_line(error)}"
             ) from None
         # Go does not enforce RFC 5280 strictly, and certificates of old tools violate it.
         context.verify_flags &= ~ssl.VERIFY_X509_STRICT
-        if not found.verify_ssl:
+        if not configuration.verify_ssl:
             context.check_hostname = False
             context.verify_mode = ssl.CERT_NONE
-        if found.cert_file:
+        if certificate:
             try:
-                context.load_cert_chain(found.cert_file, found.key_file or None)
+                context.load_cert_chain(certificate, configuration.key_file or None)
             except (OSError, ssl.SSLError) as error:
                 raise KubeConfigError(
-                    f"{self._where}: client certificate {found.cert_file}: {_one_line(error)}"
+                    f"{self._where}: client certificate {certificate}: {_one_line(error)}"
                 ) from None
         return context
 
-    def _content(self, file: str | None) -> bytes:
+    def _read(self, file: str | None) -> bytes:
         try:
             return read_limited(Path(file)) if file else b""
         except OSError as error:
