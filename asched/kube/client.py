@@ -45,16 +45,6 @@ class CredentialSource(Protocol):
         ...
 
 
-class FixedCredentials:
-    """Credentials that never change."""
-
-    def __init__(self, credentials: Credentials) -> None:
-        self._credentials = credentials
-
-    async def load(self, now: datetime) -> Credentials:
-        return self._credentials
-
-
 class RenewingCredentials:
     """The current credentials of a client, reloaded from their source when they expire."""
 

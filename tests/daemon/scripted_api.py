@@ -10,7 +10,7 @@ import msgspec
 from asched.daemon.effects.reconciler import BindingIO, BindReconciler
 from asched.daemon.engine.runtime import StoppableSleep
 from asched.framework.pod_info import PodInfo
-from asched.kube.client import ApiClient, FixedCredentials, RenewingCredentials
+from asched.kube.client import ApiClient, RenewingCredentials
 from asched.kube.errors import NoResponseError
 from asched.kube.pod_writer import PodWriter
 from asched.kube.timing import Backoff, RetryPolicy
@@ -24,7 +24,7 @@ from asched.kube.transport import (
 from asched.kube.volume_writer import VolumeWriter
 from asched.model.meta import ObjectMeta
 from asched.model.pod import Pod
-from tests.kube.harness import ManualClock
+from tests.kube.harness import FixedCredentials, ManualClock
 
 POD = PodInfo(Pod(metadata=ObjectMeta(name="p", namespace="d", uid="pod-p")))
 Answer = Callable[[], HttpResponse]

@@ -24,7 +24,7 @@ from asched.framework.interface import Plugin, PostBindPlugin, PreBindPlugin
 from asched.framework.pod_info import PodInfo
 from asched.framework.runtime.extenders import ExtenderSpec
 from asched.framework.status import SUCCESS, Status
-from asched.kube.client import ApiClient, FixedCredentials, RenewingCredentials
+from asched.kube.client import ApiClient, RenewingCredentials
 from asched.kube.extenders import HttpExtender
 from asched.kube.timing import Backoff, RetryPolicy
 from asched.kube.transport import (
@@ -38,7 +38,7 @@ from asched.plugins.node_resources.fit import NodeResourcesFit
 from asched.state.records import Bound, ObjectDeleted, ProfilesLoaded
 from tests.cycle.scheduling import Scheduling
 from tests.extenders.service import serving
-from tests.kube.harness import ManualClock
+from tests.kube.harness import FixedCredentials, ManualClock
 from tests.state.objects import a_node, a_pod
 from tests.state.profiles import loader, profile_of
 
@@ -255,7 +255,7 @@ async def test_plugin_is_not_called_for_pod_deleted_while_binding_was_queued() -
         o.decide()  # queued until the pod's condition is written
         assert o.scheduling.state.pods["default/p"].node == "n"
         o.scheduling.apply(ObjectDeleted("Pod", "default/p", "pod-p"))
-        o.effects.forget("default/p", "pod-p")
+        o.effects.on_pod_deleted("default/p", "pod-p")
         o.api.is_open.set()
         await anyio.wait_all_tasks_blocked()
         assert o.effects.in_flight == 0
@@ -324,7 +324,7 @@ async def test_post_bind_plugin_ends_when_pod_is_deleted() -> None:
         o.decide()
         await anyio.wait_all_tasks_blocked()
         o.effects.stop()
-        o.effects.forget("default/p", "pod-p")
+        o.effects.on_pod_deleted("default/p", "pod-p")
         await until_idle(o)
         assert FirstPostBind.calls == []
 

@@ -16,9 +16,9 @@ from asched.daemon.effects.dispatcher import EffectDispatcher, EffectServices
 from asched.daemon.engine.inbox import Inbox
 from asched.daemon.plugin_host.external_plugins import ExternalPlugins
 from asched.daemon.telemetry.metrics import Metrics
-from asched.framework.cluster import Victim
+from asched.framework.cluster import PodRef
 from asched.framework.status import Code
-from asched.kube.client import ApiClient, FixedCredentials, RenewingCredentials
+from asched.kube.client import ApiClient, RenewingCredentials
 from asched.kube.timing import Backoff, RetryPolicy
 from asched.kube.transport import (
     ApiRequest,
@@ -39,7 +39,7 @@ from asched.state.records import (
     Rejected,
 )
 from tests.cycle.scheduling import Scheduling
-from tests.kube.harness import ManualClock
+from tests.kube.harness import FixedCredentials, ManualClock
 from tests.state.objects import a_node, a_pod
 from tests.state.profiles import loader
 
@@ -126,7 +126,7 @@ class Term:
                 message="first",
                 unschedulable_plugins=("NodeResourcesFit",),
                 nominated_node="n",
-                cleared_nominations=(Victim(KEY, UID),),
+                cleared_nominations=(PodRef(KEY, UID),),
             )
         )
 
@@ -355,7 +355,7 @@ async def test_nomination_of_assigned_and_deleted_pod_is_not_written() -> None:
         t.reject("preempting", "n")
         t.decide(Assigned(KEY, UID, "n", 2, 1))
         t.scheduling.apply(ObjectDeleted("Pod", KEY, UID))
-        t.effects.forget(KEY, UID)
+        t.effects.on_pod_deleted(KEY, UID)
         await t.until_idle()
         assert t.api.patches == [("no room", UNCHANGED)]
 

@@ -20,11 +20,11 @@ from asched.daemon.engine.inbox import Inbox, Reconfiguration
 from asched.daemon.plugin_host.external_plugins import ExternalPlugins
 from asched.daemon.telemetry.metrics import Metrics
 from asched.framework.cycle_state import CycleState
-from asched.framework.interface import PermitResult, PermitReview, Plugin
+from asched.framework.interface import PermitResult, Plugin, WaitingPodReviewer
 from asched.framework.pod_info import PodInfo
 from asched.framework.status import Code, Status
 from asched.journal.memory import MemoryStore
-from asched.kube.client import ApiClient, FixedCredentials, RenewingCredentials
+from asched.kube.client import ApiClient, RenewingCredentials
 from asched.kube.timing import Backoff, Clock, RetryPolicy
 from asched.kube.transport import Credentials
 from asched.model.pod import Pod
@@ -44,7 +44,7 @@ from asched.state.records import (
     TurnStarted,
 )
 from tests.daemon.test_bindings import BlockingPreBind, GatedApi
-from tests.kube.harness import BEGIN, TIMEOUT_S, ManualClock
+from tests.kube.harness import BEGIN, TIMEOUT_S, FixedCredentials, ManualClock
 from tests.state.objects import a_node, a_pod, bound
 from tests.state.profiles import ESSENTIAL, profile_of
 
@@ -143,7 +143,7 @@ async def running_engine(
             ),
         )
         options = EngineOptions(
-            awaited=frozenset(),
+            unsynced=frozenset(),
             limits=limits or EngineLimits(),
             standby=standby,
             may_decide=may_decide,
@@ -234,7 +234,7 @@ async def test_new_configuration_does_not_accept_earlier_list() -> None:
 # -- the time of decisions ----------------------------------------------------------------------
 
 
-class RejectWithTime(PermitReview):
+class RejectWithTime(WaitingPodReviewer):
     """Holds the pod ``held`` until node n1 exists, then rejects it with the current time."""
 
     name: ClassVar[str] = "RejectWithTime"
@@ -245,7 +245,7 @@ class RejectWithTime(PermitReview):
             return PermitResult(Status(Code.WAIT), timeout_s=600.0)
         return PermitResult()
 
-    def review(self) -> None:
+    def review_waiting_pods(self) -> None:
         cluster = self.handle.cluster
         for held in self.handle.waiting_pods():
             if cluster.nodes.row_of("n1") is not None:

@@ -21,7 +21,7 @@ from asched.daemon.ha.replica import ReplicaParts, running_replica
 from asched.daemon.reload.reconfigurer import ConfigApplied
 from asched.daemon.telemetry.metrics import Metrics
 from asched.journal.errors import FencedError, JournalBusyError
-from asched.kube.client import ApiClient, FixedCredentials, RenewingCredentials
+from asched.kube.client import ApiClient, RenewingCredentials
 from asched.kube.timing import RetryPolicy
 from asched.kube.transport import ApiRequest, Credentials
 from asched.model.node import Node
@@ -35,6 +35,7 @@ from tests.fault_simulation.ports import Ports
 from tests.fault_simulation.stores import Disk, FaultyStore
 from tests.fault_simulation.trace import Trace
 from tests.fault_simulation.virtual_time import VirtualClock, VirtualLoop
+from tests.kube.harness import FixedCredentials
 
 T = TypeVar("T")
 

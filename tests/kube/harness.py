@@ -14,7 +14,7 @@ import msgspec
 from aiohttp import web
 
 from asched.core.inputs import Batch, Deleted, Listed
-from asched.kube.client import ApiClient, CredentialSource, FixedCredentials
+from asched.kube.client import ApiClient, CredentialSource
 from asched.kube.connection import open_client
 from asched.kube.timing import Clock, RequestBudget, RetryPolicy
 from asched.kube.transport import Credentials
@@ -23,6 +23,16 @@ from asched.model.resources import AnyObject, Resource, WatchedResource
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 TIMEOUT_S = 60.0
 """Timeout of waits; only a failing test reaches it."""
+
+
+class FixedCredentials:
+    """Credentials that never change."""
+
+    def __init__(self, credentials: Credentials) -> None:
+        self._credentials = credentials
+
+    async def load(self, now: datetime) -> Credentials:
+        return self._credentials
 
 
 class ManualClock(Clock):

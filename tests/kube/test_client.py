@@ -13,13 +13,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asched.kube.client import FixedCredentials, RequestOptions
+from asched.kube.client import RequestOptions
 from asched.kube.errors import ApiError, NoResponseError
 from asched.kube.timing import MAX_RETRY_AFTER_S, Backoff, RequestBudget, RetryPolicy
 from asched.kube.transport import Credentials
 from tests.kube.harness import (
     Answer,
     Asked,
+    FixedCredentials,
     ManualClock,
     ScriptedServer,
     client_for,

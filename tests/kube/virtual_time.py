@@ -13,11 +13,11 @@ import anyio
 import anyio.lowlevel
 from anyio import wait_all_tasks_blocked
 
-from asched.kube.client import ApiClient, FixedCredentials, RenewingCredentials
+from asched.kube.client import ApiClient, RenewingCredentials
 from asched.kube.errors import NoResponseError
 from asched.kube.timing import Clock, RetryPolicy
 from asched.kube.transport import ApiRequest, Credentials, HttpResponse, exchange_sequentially
-from tests.kube.harness import BEGIN, Answer, Asked, Script
+from tests.kube.harness import BEGIN, Answer, Asked, FixedCredentials, Script
 
 
 class VirtualClock(Clock):
