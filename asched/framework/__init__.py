@@ -16,7 +16,7 @@ from asched.framework.binding import (
     Unavailable,
 )
 from asched.framework.caching import LruCache, RowCache
-from asched.framework.cluster import Cluster, Eviction, Handle, MountedVolumes, Victim, WaitingPod
+from asched.framework.cluster import Cluster, Eviction, Handle, MountedVolumes, PodRef, WaitingPod
 from asched.framework.cycle_state import Cloneable, CycleState, StateKey
 from asched.framework.events import (
     ActionType,
@@ -40,7 +40,6 @@ from asched.framework.interface import (
     NormalizeScore,
     PermitPlugin,
     PermitResult,
-    PermitReview,
     Plugin,
     PostBindPlugin,
     PostFilterPlugin,
@@ -57,6 +56,7 @@ from asched.framework.interface import (
     Scope,
     ScoreAllPlugin,
     ScorePlugin,
+    WaitingPodReviewer,
 )
 from asched.framework.nodes import (
     MAX_NODE_SCORE,
@@ -177,7 +177,7 @@ __all__ = [
     "Permission",
     "PermitPlugin",
     "PermitResult",
-    "PermitReview",
+    "WaitingPodReviewer",
     "Plugin",
     "PodClaim",
     "PodGroupKey",
@@ -228,7 +228,7 @@ __all__ = [
     "FilterDryRun",
     "Unavailable",
     "FilterResult",
-    "Victim",
+    "PodRef",
     "VictimFilter",
     "WaitingPod",
     "WorkloadSelectors",

@@ -125,7 +125,7 @@ class WaitingPod(Protocol):
     def reject(self, plugin: str, message: str) -> None: ...
 
 
-class Victim(msgspec.Struct, frozen=True, gc=False):
+class PodRef(msgspec.Struct, frozen=True, gc=False):
     """A pod to be evicted."""
 
     key: str
@@ -135,8 +135,8 @@ class Victim(msgspec.Struct, frozen=True, gc=False):
 class Eviction(NamedTuple):
     """A victim and its preemptor."""
 
-    victim: Victim
-    preemptor: Victim
+    victim: PodRef
+    preemptor: PodRef
     node: str
     reason: str = ""
     """The action of the batch session that evicts; empty for preemption in a scheduling cycle."""
@@ -169,7 +169,7 @@ class Handle(Protocol):
         """Whether the pod with that UID is the preemptor of any of :attr:`evictions`."""
 
     @property
-    def preempted_for(self) -> Collection[str]:
+    def preemptors_without_evictions(self) -> Collection[str]:
         """Keys of unbound preemptors without outstanding evictions.
 
         Includes pods that were rejected by a plugin other than the one that held them at Permit.

@@ -81,11 +81,11 @@ class CycleState:
         return self._copy(values)
 
     def _copy(self, values: dict[StateKey[Any], Any]) -> CycleState:
-        twin = CycleState(values)
-        twin.skip_filter = self.skip_filter.copy()
-        twin.skip_score = self.skip_score.copy()
-        twin.inapplicable = self.inapplicable.copy()
-        return twin
+        copied = CycleState(values)
+        copied.skip_filter = self.skip_filter.copy()
+        copied.skip_score = self.skip_score.copy()
+        copied.inapplicable = self.inapplicable.copy()
+        return copied
 
     def add_missing(self, other: CycleState) -> None:
         """Add the skipped plugins of ``other``, and its values under keys without a value here."""

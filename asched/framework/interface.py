@@ -19,7 +19,7 @@ from typing import Any, ClassVar, Protocol
 import msgspec
 
 from asched.framework.binding import BindingClient, ExecutionMode, Permission
-from asched.framework.cluster import Handle, Victim
+from asched.framework.cluster import Handle, PodRef
 from asched.framework.cycle_state import CycleState
 from asched.framework.events import ClusterEventWithHint
 from asched.framework.nodes import FilterResult, Int64Column, NodeInfo, Nodes, RowArray
@@ -201,8 +201,8 @@ class PostFilterResult(msgspec.Struct, frozen=True):
     status: Status
     nominated_node: str | None = None
     """Empty clears the pod's nomination; None keeps it."""
-    victims: tuple[Victim, ...] = ()
-    cleared_nominations: tuple[Victim, ...] = ()
+    victims: tuple[PodRef, ...] = ()
+    cleared_nominations: tuple[PodRef, ...] = ()
     """Pending pods of lower priority that lose their nomination to the node."""
     requeue_now: bool = False
     """Retry the rejected pod without backoff, because waiting pods were rejected to make room."""
@@ -259,7 +259,7 @@ class ReserveResult(msgspec.Struct, frozen=True):
     """The outcome of a Reserve plugin."""
 
     status: Status = SUCCESS
-    note: dict[str, Any] | None = None
+    reservation: dict[str, Any] | None = None
     """JSON values, recorded with the decision and passed to the other :class:`ReservePlugin`
     methods."""
 
@@ -276,16 +276,16 @@ class ReservePlugin(Plugin):
     def reserve(self, state: CycleState, pod: PodInfo, node_name: str) -> ReserveResult:
         """Accept or reject the node. Must not change the plugin's state."""
 
-    def on_reserved(self, pod: PodInfo, node_name: str, note: dict[str, Any] | None) -> None:
+    def on_reserved(self, pod: PodInfo, node_name: str, reservation: dict[str, Any] | None) -> None:
         """The pod was assumed on the node."""
 
-    def unreserve(self, pod: PodInfo, node_name: str, note: dict[str, Any] | None) -> None:
+    def unreserve(self, pod: PodInfo, node_name: str, reservation: dict[str, Any] | None) -> None:
         """The assumed pod was forgotten."""
 
-    def on_bound(self, pod: PodInfo, node_name: str, note: dict[str, Any] | None) -> None:
+    def on_bound(self, pod: PodInfo, node_name: str, reservation: dict[str, Any] | None) -> None:
         """The pod is bound; the API server's objects now reflect what it uses."""
 
-    def on_deleted(self, pod: PodInfo, node_name: str, note: dict[str, Any] | None) -> None:
+    def on_deleted(self, pod: PodInfo, node_name: str, reservation: dict[str, Any] | None) -> None:
         """The bound pod is gone. After a restart, :meth:`on_reserved` and :meth:`on_bound` are
         called for every pod that was bound as decided and still exists."""
 
@@ -308,11 +308,11 @@ class PermitPlugin(Plugin):
         """Allow the pod to be bound to the node, reject it, or let it wait."""
 
 
-class PermitReview(PermitPlugin):
+class WaitingPodReviewer(PermitPlugin):
     """A Permit plugin that reviews its waiting pods."""
 
     @abstractmethod
-    def review(self) -> None:
+    def review_waiting_pods(self) -> None:
         """Allow or reject pods of :meth:`~asched.framework.cluster.Handle.waiting_pods`.
 
         Called before each decision while any pod waits, so it must be fast. If it raises, the pods

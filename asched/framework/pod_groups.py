@@ -17,7 +17,7 @@ GANG_SCHEDULING = "GangScheduling"
 """The plugin that delays pods until their gang fits. If it is the only plugin that rejected a pod,
 the pod itself is schedulable and is retried as soon as another member gets a node."""
 
-GANG_ROOM = "GangRoom"
+GANG_INFEASIBLE_REASON = "GangInfeasible"
 """Recorded as the rejecting plugin of a pod that preempts no other because its gang would stay
 incomplete (:attr:`MemberStatus.GANG_INFEASIBLE`). Every event requeues the pod."""
 

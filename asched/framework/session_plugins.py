@@ -239,7 +239,7 @@ class PredicatePlugin(SessionPlugin):
     def predicate(self, task: Task) -> BoolColumn:
         """By row, whether the task can run there. Free resources are not considered."""
 
-    def refusals(self, task: Task) -> Mapping[str, int]:
+    def rejections(self, task: Task) -> Mapping[str, int]:
         """Number of rejected nodes by reason, for explanations."""
         return {}
 

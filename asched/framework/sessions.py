@@ -167,7 +167,7 @@ class PluginCounts(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
 
     plugin: str
     calls: dict[str, int] = {}
-    refusals: dict[str, int] = {}
+    rejections: dict[str, int] = {}
 
 
 class IgnoredJob(msgspec.Struct, frozen=True, gc=False):

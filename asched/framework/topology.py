@@ -74,9 +74,9 @@ class DomainCounts:
         "_source",
         "_stale",
         "changes",
-        "crossings",
+        "match_version",
         "domains",
-        "near",
+        "has_match",
         "sums",
         "total",
     )
@@ -88,8 +88,8 @@ class DomainCounts:
 
     def __init__(self, domains: Domains, counts: RowCounts) -> None:
         self._cursor = 0
-        self.crossings = 0
-        """Changes whenever :attr:`near` does."""
+        self.match_version = 0
+        """Changes whenever :attr:`has_match` does."""
         self.changes: ChangeLog[RowArray] = ChangeLog()
         """Rows with a changed :attr:`by_row`."""
         self._sum(domains, counts)
@@ -119,10 +119,10 @@ class DomainCounts:
         """By domain, with an additional zero at the end."""
         self._by_row: Int64Column = self.sums[domains.of_row]
         self._stale = False
-        self.near: BoolColumn = self._by_row > 0
+        self.has_match: BoolColumn = self._by_row > 0
         """Rows with a positive sum."""
         self.total = int(self.sums.sum())
-        self.crossings += 1
+        self.match_version += 1
         self.changes.forget()
 
     @property
@@ -145,8 +145,8 @@ class DomainCounts:
         # A domain of one row is frequent, and an integer index is ten times faster.
         index = row if len(rows) == 1 else rows
         if (before > 0) != (before + difference > 0):
-            self.near[index] = before <= 0
-            self.crossings += 1
+            self.has_match[index] = before <= 0
+            self.match_version += 1
         if len(rows) * self._LARGE_SHARE > len(self._by_row):
             self._stale = True
             self.changes.forget()

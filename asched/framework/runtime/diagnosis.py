@@ -34,9 +34,9 @@ class StatusTable:
         """Whether any status is an error."""
 
     def copy(self) -> StatusTable:
-        twin = StatusTable(self.statuses, self._numbers)
-        twin.has_errors = self.has_errors
-        return twin
+        copied = StatusTable(self.statuses, self._numbers)
+        copied.has_errors = self.has_errors
+        return copied
 
     def number(self, status: Status) -> int:
         number = self._numbers.get(status)
@@ -69,9 +69,9 @@ class FilterDiagnosis:
         self._table = table or StatusTable()
 
     def copy(self) -> FilterDiagnosis:
-        twin = FilterDiagnosis(0, self._table.copy())
-        twin.rank, twin.code = self.rank.copy(), self.code.copy()
-        return twin
+        copied = FilterDiagnosis(0, self._table.copy())
+        copied.rank, copied.code = self.rank.copy(), self.code.copy()
+        return copied
 
     @property
     def passing(self) -> BoolColumn:

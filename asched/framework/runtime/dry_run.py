@@ -61,9 +61,9 @@ class FilterDryRunner:
         self._cluster = cluster
         self._nominations = nominations
         skipped = state.skip_filter
-        self.fixed: list[RankedFilter] = []
+        self.node_filters: list[RankedFilter] = []
         """Filters that do not read the pods of a node."""
-        self.moving: list[RankedFilter] = []
+        self.pod_filters: list[RankedFilter] = []
         """All other filters."""
         self.extensions = [
             plugin
@@ -71,20 +71,20 @@ class FilterDryRunner:
             if plugin.name not in skipped and has_prefilter_extensions(plugin)
         ]
         """Plugins that update their state for added and removed pods."""
-        self.local = not self.extensions
+        self.reads_only_own_row = not self.extensions
         """Whether no filter reads more than a node's own row."""
         for rank, plugin in enumerate(profile.filter):
             if plugin.name in skipped:
                 continue
             scope = plugin.scope
-            (self.fixed if scope is Scope.NODE_OBJECT else self.moving).append((rank, plugin))
+            (self.node_filters if scope is Scope.NODE_OBJECT else self.pod_filters).append((rank, plugin))
             if scope is Scope.CLUSTER:
-                self.local = False
+                self.reads_only_own_row = False
 
     def dry_runs(self, rows: RowArray) -> Iterator[FilterDryRun]:
         """Dry runs that cover ``rows`` of the cluster's nodes, in order: one for all rows if
-        :attr:`local`, else one for each row."""
-        if self.local:
+        :attr:`reads_only_own_row`, else one for each row."""
+        if self.reads_only_own_row:
             yield FilterDryRun(self, rows)
         else:
             for row in rows:
@@ -99,7 +99,7 @@ class FilterDryRunner:
             nominated.setdefault(index, []).append(pod)
         if not nominated:
             return
-        if self.local:
+        if self.reads_only_own_row:
             part = rows[[*nominated]]
             placed = [(at, pod) for at, pods in enumerate(nominated.values()) for pod in pods]
             try:
@@ -116,9 +116,9 @@ class FilterDryRunner:
             part = rows[[index]]
             yield part, self.hypothetical(part, [(0, pod) for pod in pods]).diagnose()
 
-    def hypothetical(self, rows: RowArray, placed: Sequence[Placed]) -> _Hypothesis:
+    def hypothetical(self, rows: RowArray, placed: Sequence[Placed]) -> _HypotheticalCluster:
         """These rows of the cluster's nodes, with pods added."""
-        hypothesis = _Hypothesis(self, self.nodes(rows))
+        hypothesis = _HypotheticalCluster(self, self.nodes(rows))
         hypothesis.add(placed)
         return hypothesis
 
@@ -133,7 +133,7 @@ class FilterDryRunner:
     def shareable(self) -> bool:
         """Whether the result applies to all pods of equal shape and priority, as long as the row
         stamps are unchanged. Pods that are nominated to one of the rows are excluded."""
-        return self.local and not self.pod.pod.spec.node_name
+        return self.reads_only_own_row and not self.pod.pod.spec.node_name
 
     def nominated_pods(self, names: Iterable[str]) -> list[Placed]:
         """The other pods nominated to these nodes with at least the pod's priority."""
@@ -154,16 +154,16 @@ class FilterDryRun:
     """Hypothetical nodes, evaluated without and with the pods that are nominated to them."""
 
     def __init__(self, runner: FilterDryRunner, rows: RowArray) -> None:
-        if not runner.local and len(rows) != 1:
+        if not runner.reads_only_own_row and len(rows) != 1:
             raise ValueError("filters that read more than a node's row need one dry run per node")
         self.rows = rows
         """The rows among the cluster's nodes."""
         self.nodes = runner.nodes(rows)
-        self._plain = _Hypothesis(runner, self.nodes)
+        self._plain = _HypotheticalCluster(runner, self.nodes)
         nominated = runner.nominated_pods(self.nodes.names)
         self._nominated_rows = np.array(sorted({row for row, _ in nominated}), np.intp)
         self._index = {row: index for index, row in enumerate(self._nominated_rows.tolist())}
-        self._with_nominated: _Hypothesis | None = None
+        self._with_nominated: _HypotheticalCluster | None = None
         if nominated:
             placed = [(self._index[row], pod) for row, pod in nominated]
             self._with_nominated = runner.hypothetical(rows[self._nominated_rows], placed)
@@ -199,7 +199,7 @@ class FilterDryRun:
         return found
 
 
-class _Hypothesis:
+class _HypotheticalCluster:
     """Hypothetical nodes with the cycle state that belongs to them."""
 
     def __init__(self, runner: FilterDryRunner, nodes: HypotheticalNodes) -> None:
@@ -207,7 +207,7 @@ class _Hypothesis:
         self._nodes = nodes
         self._state = runner.state.clone() if runner.extensions else runner.state
         self._table = StatusTable()
-        self._fixed: FilterDiagnosis | None = None
+        self._node_findings: FilterDiagnosis | None = None
 
     def add(self, placed: Sequence[Placed]) -> None:
         self._nodes.add_pods(placed)
@@ -232,12 +232,12 @@ class _Hypothesis:
 
     def diagnose(self) -> FilterDiagnosis:
         nodes, runner = self._nodes, self._runner
-        if self._fixed is None:
-            self._fixed = FilterDiagnosis(nodes.size, self._table)
-            self._run(runner.fixed, self._fixed)
+        if self._node_findings is None:
+            self._node_findings = FilterDiagnosis(nodes.size, self._table)
+            self._run(runner.node_filters, self._node_findings)
         found = FilterDiagnosis(nodes.size, self._table)
-        found.copy_from(self._fixed, slice(None))
-        self._run(runner.moving, found)
+        found.copy_from(self._node_findings, slice(None))
+        self._run(runner.pod_filters, found)
         return found
 
     def _run(self, filters: Sequence[RankedFilter], found: FilterDiagnosis) -> None:

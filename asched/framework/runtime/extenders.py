@@ -13,7 +13,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 import msgspec
 
-from asched.framework.cluster import Victim
+from asched.framework.cluster import PodRef
 from asched.framework.cycle_state import StateKey
 from asched.framework.nodes import MAX_NODE_SCORE
 from asched.framework.pod_info import PodInfo
@@ -168,7 +168,7 @@ class PreemptionCandidate(msgspec.Struct, frozen=True, gc=False):
     """A node on which the pod fits after the victims are evicted."""
 
     node: str
-    victims: tuple[Victim, ...]
+    victims: tuple[PodRef, ...]
     pdb_violations: int = 0
 
 

@@ -138,7 +138,7 @@ SCORE_ALL: CallSite[Int64Column] = CallSite("Score", np.ndarray)
 NORMALIZE_SCORE: CallSite[Int64Column] = CallSite("NormalizeScore", np.ndarray)
 RESERVE = CallSite("Reserve", ReserveResult)
 PERMIT = CallSite("Permit", PermitResult)
-PERMIT_REVIEW = CallSite("Permit", type(None))
+WAITING_POD_REVIEW = CallSite("Permit", type(None))
 
 
 def call(

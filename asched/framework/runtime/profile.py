@@ -17,7 +17,6 @@ from asched.framework.interface import (
     FilterAllPlugin,
     FilterPlugin,
     PermitPlugin,
-    PermitReview,
     Plugin,
     PostBindPlugin,
     PostFilterPlugin,
@@ -29,6 +28,7 @@ from asched.framework.interface import (
     ReservePlugin,
     ScoreAllPlugin,
     ScorePlugin,
+    WaitingPodReviewer,
 )
 from asched.framework.runtime.extenders import ExternalPlugin
 from asched.framework.runtime.observation import to_printable
@@ -252,7 +252,7 @@ class Profile:
         self.cluster_scope = self._cluster_scope()
         self.reserve = self._at(ExtensionPoint.RESERVE, ReservePlugin)
         self.permit = self._at(ExtensionPoint.PERMIT, PermitPlugin)
-        self.permit_reviewers = tuple(p for p in self.permit if isinstance(p, PermitReview))
+        self.permit_reviewers = tuple(p for p in self.permit if isinstance(p, WaitingPodReviewer))
         self.binding = BindingPlugins(
             self._at(ExtensionPoint.PRE_BIND, PreBindPlugin),
             self._at(ExtensionPoint.BIND, BindPlugin),
@@ -270,11 +270,11 @@ class Profile:
         """The same profile, with the same instances, without these plugins in the cycle."""
         if not plugins:
             return self
-        twin = self._reduced.get(plugins)
-        if twin is None:
-            twin = self._reduced[plugins] = copy(self)
-            twin.skip(plugins)
-        return twin
+        reduced = self._reduced.get(plugins)
+        if reduced is None:
+            reduced = self._reduced[plugins] = copy(self)
+            reduced.skip(plugins)
+        return reduced
 
     def skip(self, names: frozenset[str]) -> None:
         """Remove plugins from all points but PreEnqueue, QueueSort and Bind."""
