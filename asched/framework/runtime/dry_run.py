@@ -77,7 +77,9 @@ class FilterDryRunner:
             if plugin.name in skipped:
                 continue
             scope = plugin.scope
-            (self.node_filters if scope is Scope.NODE_OBJECT else self.pod_filters).append((rank, plugin))
+            (self.node_filters if scope is Scope.NODE_OBJECT else self.pod_filters).append(
+                (rank, plugin)
+            )
             if scope is Scope.CLUSTER:
                 self.reads_only_own_row = False
 
