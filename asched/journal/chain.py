@@ -167,7 +167,7 @@ def batch_hash(batch: Batch, rows: Sequence[JournalRow]) -> str:
 
 
 def next_writer(before: Writer | None, name: str, claimed_at_ns: int) -> Writer:
-    """The writer that deposes ``before``, or the first one."""
+    """The writer that fences ``before``, or the first one."""
     epoch, previous_hash = (1, GENESIS_HASH) if before is None else (before.epoch + 1, before.hash)
     text = f"{previous_hash}\nasched-writer-1 {epoch} {claimed_at_ns} {len(name)}\n{name}"
     return Writer(epoch, name, claimed_at_ns, sha256(text.encode()).hexdigest())

@@ -68,7 +68,7 @@ def fenced_message(epoch: int, newest: int) -> str:
     """Message of :class:`FencedError`; ``epoch`` 0 means a store that never claimed."""
     if epoch == 0:
         return "this process has not claimed the journal and must not append"
-    return f"another process claimed the journal: epoch {newest} deposed epoch {epoch}"
+    return f"another process claimed the journal: epoch {newest} fenced epoch {epoch}"
 
 
 def conflict_message(first_seq: int, head_seq: int) -> str:

@@ -159,16 +159,16 @@ class MemoryStore:
         await anyio.lowlevel.checkpoint()
         if not 1 <= seq <= self._journal.head.seq:
             raise JournalError(unknown_seq_message(seq))
-        self._check_not_deposed()
+        self._check_not_fenced()
         self._journal.checkpoints[seq] = blob
 
     async def drop_checkpoints(self, seqs: Sequence[int]) -> None:
         await anyio.lowlevel.checkpoint()
-        self._check_not_deposed()
+        self._check_not_fenced()
         for seq in seqs:
             self._journal.checkpoints.pop(seq, None)
 
-    def _check_not_deposed(self) -> None:
+    def _check_not_fenced(self) -> None:
         if self._epoch not in (0, self._journal.epoch):
             raise FencedError(fenced_message(self._epoch, self._journal.epoch))
 

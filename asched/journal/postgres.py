@@ -50,8 +50,8 @@ _TRY_ARCHIVING: Final = text(f"SELECT pg_try_advisory_lock({_ARCHIVING})")
 _END_ARCHIVING: Final = text(f"SELECT pg_advisory_unlock({_ARCHIVING})")
 
 # A writer process that is suspended within a transaction would keep the lock and block the claim
-# that is to depose it. Ending its session rolls back its transaction, and it finds itself deposed
-# when it resumes. A running process holds the lock for one batch or chunk, never for a second.
+# that is to fence it. Ending its session rolls back its transaction, and it is fenced when
+# it resumes. A running process holds the lock for one batch or chunk, never for a second.
 _END_STUCK: Final = text(
     "SELECT pg_terminate_backend(held.pid) FROM pg_locks held JOIN pg_stat_activity USING (pid)"
     " WHERE held.locktype = 'advisory' AND held.granted AND held.pid <> pg_backend_pid()"

@@ -275,7 +275,7 @@ class SqlStore:
         )
         async with self._database.write() as connection:
             await connection.execute(delete(JOURNAL_CHECKPOINT).filter_by(seq=seq))
-            await self._check_not_deposed(connection)
+            await self._check_not_fenced(connection)
             # Checked here, because an archive run may move the batch until this transaction.
             archived = (await connection.execute(_ARCHIVED)).one_or_none()
             if archived is not None and seq <= archived.last_seq:
@@ -290,9 +290,9 @@ class SqlStore:
         dropped = delete(JOURNAL_CHECKPOINT).where(JOURNAL_CHECKPOINT.c.seq.in_(seqs))
         async with self._database.write() as connection:
             await connection.execute(dropped)
-            await self._check_not_deposed(connection)
+            await self._check_not_fenced(connection)
 
-    async def _check_not_deposed(self, connection: AsyncConnection) -> None:
+    async def _check_not_fenced(self, connection: AsyncConnection) -> None:
         """Must follow a write of the transaction, which blocks other claims until it ends."""
         newest = (await connection.execute(select(func.max(JOURNAL_WRITER.c.epoch)))).scalar() or 0
         if self._epoch not in (0, newest):

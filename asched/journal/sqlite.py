@@ -2,7 +2,7 @@
 
 One connection writes and runs WAL checkpoints; readers have connections that do neither. SQLite
 before 3.51.3 can corrupt a WAL if one connection checkpoints while another commits. SQLite
-checkpoints during commits, so a lock file serializes commits even between processes (a deposed
+checkpoints during commits, so a lock file serializes commits even between processes (a fenced
 writer and its successor).
 """
 

@@ -51,7 +51,7 @@ class JournalStore(Protocol):
     """
 
     async def claim(self, writer: str, *, claimed_at_ns: int) -> int:
-        """Become the writer, deposing the previous one. Returns the new epoch (1, 2, ...).
+        """Become the writer and fence the previous one. Returns the new epoch (1, 2, ...).
 
         ``writer`` identifies the process to readers.
         """
@@ -129,7 +129,7 @@ class JournalStore(Protocol):
     async def save_checkpoint(self, seq: int, blob: bytes) -> None:
         """Store ``blob`` as the fold up to the stored record ``seq``, replacing an earlier one.
 
-        Raises :class:`FencedError` for a deposed writer: its state may differ from the stored
+        Raises :class:`FencedError` for a fenced writer: its state may differ from the stored
         records. A process that never claimed may save what it read. Raises :class:`ArchivedError`
         if that record is archived.
         """

@@ -52,7 +52,7 @@ NOT_STORED = """
 CONTAINS_NEWEST = "NEW.last_batch >= (SELECT max(batch) FROM journal_batch)"
 
 # Per table, the conditions to reject an INSERT, and the messages. The first that holds is reported:
-# a deposed writer is also out of sequence, but must learn that it was deposed. One trigger per
+# a fenced writer is also out of sequence, but must learn that it is fenced. One trigger per
 # table, because SQLite does not define the order of several.
 INSERT_RULES = {
     "journal_writer": ((NEXT_WRITER, "out of sequence: not the next epoch"),),

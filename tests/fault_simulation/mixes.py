@@ -84,7 +84,7 @@ class ProcessFaults(msgspec.Struct, frozen=True):
     """Orderly ones."""
     freezes_per_hour: float = 0.0
     """The process is suspended for a while."""
-    depositions_per_hour: float = 0.0
+    fencings_per_hour: float = 0.0
     """Another daemon claims the journal while this one runs."""
     jumps_per_hour: float = 0.0
     """Of the wall clock."""
@@ -142,7 +142,7 @@ class Election(Enum):
     """Whether replicas elect a leader, and which journal they use."""
 
     NONE = "none"
-    """One daemon, which another may depose by claiming its journal."""
+    """One daemon, which another may fence by claiming its journal."""
     SHARED = "shared"
     """Two replicas with one journal."""
     OWN = "own"
@@ -217,7 +217,7 @@ CLASSES: dict[str, Mix] = {
     "api": Mix(api=_API, watch=_SOME_WATCH, processes=ProcessFaults(crashes_per_hour=25)),
     "leader": Mix(
         processes=ProcessFaults(
-            depositions_per_hour=200, freezes_per_hour=100, crashes_per_hour=50, stops_per_hour=25
+            fencings_per_hour=200, freezes_per_hour=100, crashes_per_hour=50, stops_per_hour=25
         ),
         api=_SOME_API,
         watch=_SOME_WATCH,
@@ -285,7 +285,7 @@ CLASSES: dict[str, Mix] = {
             crashes_per_hour=100,
             stops_per_hour=25,
             freezes_per_hour=50,
-            depositions_per_hour=50,
+            fencings_per_hour=50,
             jumps_per_hour=75,
             reloads_per_hour=25,
         ),

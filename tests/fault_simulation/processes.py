@@ -1,4 +1,4 @@
-"""Simulated daemon processes that start, stop, crash, freeze and are deposed."""
+"""Simulated daemon processes that start, stop, crash, freeze and are fenced."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class Process:
         self.name = name
         self._daemon: Callable[[], Daemon | None] = lambda: None
         self.over = False
-        self.deposed = False
+        self.fenced = False
         self._around = around
         self._chance = Random(f"{seed}/{name}")
         self.ports = Ports()
@@ -93,8 +93,8 @@ class Process:
                 await self._run_daemon()
                 trace(self.name, "stopped in order")
         except* FencedError:
-            trace(self.name, "was deposed")
-            self.deposed = True
+            trace(self.name, "was fenced")
+            self.fenced = True
         except* LeadershipLostError as group:
             trace(self.name, str(_first(group)))
         except* JournalBusyError:

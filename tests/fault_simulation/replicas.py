@@ -1,4 +1,4 @@
-"""The running daemons: one, two while one deposes the other, or two with an elected leader."""
+"""The running daemons: one, two while one fences the other, or two with an elected leader."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class Replicas:
             process.ports.thaw()
             self._around[0].trace(process.name, "resumes")
 
-    async def depose(self) -> None:
+    async def fence(self) -> None:
         """Start another daemon, which claims the journal."""
         self._start(self._chance.randrange(len(self._around)))
 

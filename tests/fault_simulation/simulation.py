@@ -214,7 +214,7 @@ class Simulation:
             (processes.crashes_per_hour, replicas.crash_one),
             (processes.stops_per_hour, replicas.restart_one),
             (processes.freezes_per_hour, replicas.freeze_one),
-            (processes.depositions_per_hour, replicas.depose),
+            (processes.fencings_per_hour, replicas.fence),
             (processes.jumps_per_hour, replicas.jump_clock),
             (processes.reloads_per_hour, replicas.reload),
         ]

@@ -93,7 +93,7 @@ def test_daemon_without_resume_is_detected(monkeypatch: pytest.MonkeyPatch) -> N
     assert "could have been scheduled" in first_breach("crash", 40)
 
 
-def test_deposed_writer_that_continues_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fenced_writer_that_continues_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     append = MemoryStore.append
 
     async def unfenced(self: MemoryStore, *args: object, **options: object) -> object:

@@ -52,13 +52,13 @@ from tests.state.profiles import DEFAULT, ESSENTIAL, profile_of
 # -- permission to write --------------------------------------------------------------------------
 
 
-async def test_deposed_writer_cannot_change_checkpoints(open_store: OpenStore) -> None:
+async def test_fenced_writer_cannot_change_checkpoints(open_store: OpenStore) -> None:
     old, new, reader = await open_store(), await open_store(), await open_store()
     await old.claim("old", claimed_at_ns=1)
     await old.append(turn(1), written_at_ns=1)
     await old.save_checkpoint(3, b"of the old")
     await new.claim("new", claimed_at_ns=2)
-    with pytest.raises(FencedError, match="epoch 2 deposed epoch 1"):
+    with pytest.raises(FencedError, match="epoch 2 fenced epoch 1"):
         await old.save_checkpoint(3, b"of a history that is not this one")
     with pytest.raises(FencedError):
         await old.save_checkpoint(2, b"")

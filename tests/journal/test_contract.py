@@ -158,7 +158,7 @@ async def test_only_newest_writer_appends(open_store: OpenStore) -> None:
     assert [s.batch.epoch async for s in new.batches()] == [1, 2, 3]
 
 
-async def test_deposed_writer_is_fenced(open_store: OpenStore) -> None:
+async def test_writer_with_older_epoch_is_fenced(open_store: OpenStore) -> None:
     old, new = await open_store(), await open_store()
     await old.claim("old", claimed_at_ns=1)
     await old.append(turn(1), written_at_ns=1)

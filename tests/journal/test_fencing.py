@@ -56,7 +56,7 @@ async def writer(url: str, name: str) -> AsyncIterator[Writer]:
         assert await process.wait() == 0
 
 
-async def test_deposed_process_is_rejected(database_url: str) -> None:
+async def test_fenced_process_is_rejected(database_url: str) -> None:
     async with writer(database_url, "old") as old:
         assert await old.line() == "epoch 1"
         assert await old.append(1) == "records 1 to 3"
