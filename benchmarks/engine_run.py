@@ -157,7 +157,7 @@ class Run:
         self._observe(changes)
         began_ns = _cpu_ns()
         while self._outcomes:
-            self._core.outcome(self._outcomes.popleft())
+            self._core.handle_outcome(self._outcomes.popleft())
         self._core.record_unconfirmed()
         while self._deleted:
             self._core.observe(Deleted(Resource.PODS, self._deleted.popleft()))

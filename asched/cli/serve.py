@@ -235,7 +235,7 @@ async def _scheduler(
             replica.checks,
             replica.hangs,
             replica.apply_config,
-            replica.warm,
+            replica.synced,
             leadership,
         )
 

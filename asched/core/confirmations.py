@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
-from asched.framework.cluster import Victim
+from asched.framework.cluster import PodRef
 from asched.model.pod import FAILED, SUCCEEDED, Pod
 from asched.state.cluster import ClusterState
 from asched.state.records import (
@@ -68,26 +68,26 @@ class PendingEvictions:
             return report if report.unplaced else None
         return None
 
-    def _deleted_by(self, record: AnyRecord) -> Victim | None:
+    def _deleted_by(self, record: AnyRecord) -> PodRef | None:
         """The pod that ``record`` shows deleted or terminating."""
         match record:
             case ObjectDeleted():
-                return Victim(record.key, record.uid)
+                return PodRef(record.key, record.uid)
             case PodUpdated() if record.deletion_timestamp or record.phase in (SUCCEEDED, FAILED):
-                return Victim(record.key, record.uid)
+                return PodRef(record.key, record.uid)
             case ObjectObserved(object=Pod() as pod):
-                ended = Victim(pod.key, pod.uid) if pod.terminating or pod.terminal else None
+                ended = PodRef(pod.key, pod.uid) if pod.terminating or pod.terminal else None
                 return self._replaced(pod.key, pod.uid) or ended
             case PodObserved():
                 return self._replaced(record.key, record.uid)
         return None
 
-    def _replaced(self, key: str, uid: str) -> Victim | None:
+    def _replaced(self, key: str, uid: str) -> PodRef | None:
         """The known pod of the same name with another UID: its deletion was never observed."""
         entry = self._cluster.pods.get(key)
         if entry is None or entry.info.uid == uid:
             return None
-        return Victim(key, entry.info.uid)
+        return PodRef(key, entry.info.uid)
 
 
 class UnconfirmedBindings:

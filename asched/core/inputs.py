@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Protocol
 
 import msgspec
@@ -49,6 +50,12 @@ class Deleted(msgspec.Struct, frozen=True, gc=False):
     """Its last state; only its metadata if that could not be decoded."""
 
 
+def sync_problem(unsynced: Iterable[WatchedResource]) -> str:
+    """Why nothing is decided yet: the resources that are not listed; empty if all are."""
+    missing = ", ".join(sorted(resource.label for resource in unsynced))
+    return f"not listed yet: {missing}" if missing else ""
+
+
 Change = Listed | Upserted | Deleted
 Batch = tuple[Change, ...]
 
@@ -64,7 +71,7 @@ Outcome = (
     | LeadershipGained
     | LeadershipLost
 )
-"""Result of an effect, or a change of the daemon's own situation; recorded as it is."""
+"""Result of an effect, or a change of the daemon's own situation; recorded unchanged."""
 
 
 class ChangeSink(Protocol):

@@ -30,8 +30,8 @@ from asched.state.records import (
 )
 
 
-class Folding(Protocol):
-    """A fold, or a wrapper around one."""
+class RecordFold(Protocol):
+    """Applies records to a state."""
 
     @property
     def state(self) -> ClusterState: ...
@@ -61,23 +61,23 @@ class Budget(NamedTuple):
 class SchedulerCore:
     """One scheduler. Not thread-safe; the driver calls it from one task.
 
-    A turn is :meth:`begin_turn`, then any number of :meth:`observe`, :meth:`outcome` and
+    A turn is :meth:`begin_turn`, then any number of :meth:`observe`, :meth:`handle_outcome` and
     :meth:`decide`, then :meth:`take_records`. The driver appends these records to the journal and
     carries out the decisions among them afterwards.
     """
 
     def __init__(
         self,
-        fold: Folding,
+        fold: RecordFold,
         *,
         monotonic_ns: Callable[[], int] = lambda: 0,
-        awaited: Iterable[WatchedResource] = (),
+        unsynced: Iterable[WatchedResource] = (),
         sessions: SessionRegistry | None = None,
         observer: AttemptObserver | None = None,
         listener: DecisionListener | None = None,
         standby: bool = False,
     ) -> None:
-        """``awaited``: resources that must be listed before the first decision. ``sessions``:
+        """``unsynced``: resources that must be listed before the first decision. ``sessions``:
         actions and plugins of batch sessions, by default all installed ones. ``observer`` times
         attempts. A ``standby`` decides nothing until the outcome ``LeadershipGained``."""
         self.state = fold.state
@@ -86,17 +86,17 @@ class SchedulerCore:
         self.standby = standby
         self.idle = False
         """Whether there is nothing to decide until something else is folded."""
-        self.awaited: dict[WatchedResource, int] = dict.fromkeys(awaited, 0)
+        self.unsynced: dict[WatchedResource, int] = dict.fromkeys(unsynced, 0)
         """Resources to be listed before a decision, with the least relist count of that list."""
         self._fold = fold
         self._monotonic_ns = monotonic_ns
         self._listener = listener
-        self._pods = Decider(fold.state, observer)
+        self._pod_decider = Decider(fold.state, observer)
         source = SessionRegistry.discover if sessions is None else lambda: sessions
-        self._sessions = SessionDecider(fold.state, source)
-        self._evictions = PendingEvictions(fold.state)
+        self._session_decider = SessionDecider(fold.state, source)
+        self._pending_evictions = PendingEvictions(fold.state)
         self._victims = fold.state.evictions.by_victim
-        self._bindings = UnconfirmedBindings(fold.state)
+        self._unconfirmed_bindings = UnconfirmedBindings(fold.state)
         self._listing: _Listing | None = None
         self._records: list[AnyRecord] = []
         self._turn_recorded = False
@@ -124,8 +124,10 @@ class SchedulerCore:
         """Fold a record and add it to the records of the turn."""
         if not self._turn_recorded:
             self.record_turn()
-        if self._victims or self._evictions.accepted:  # a test without a call, for each record
-            report = self._evictions.due_before(record)
+        if (
+            self._victims or self._pending_evictions.accepted
+        ):  # a test without a call, for each record
+            report = self._pending_evictions.due_before(record)
             if report is not None:
                 self.apply(report)
         self._fold.apply(record)
@@ -157,8 +159,8 @@ class SchedulerCore:
         """Fold what a change of the cluster means for scheduling. A change that no decision depends
         on leaves no record. After a list, call :meth:`continue_list` until :attr:`listing` ends."""
         if isinstance(change, Listed):
-            news = observe_list(self.state, change.resource, change.objects, change.unreadable)
-            self._listing = _Listing(change.resource, change.relist_count, news)
+            changes = observe_list(self.state, change.resource, change.objects, change.unreadable)
+            self._listing = _Listing(change.resource, change.relist_count, changes)
             return
         if isinstance(change, Deleted):
             record: AnyRecord | None = observe_deletion(self.state, change.object)
@@ -171,7 +173,7 @@ class SchedulerCore:
         """Fold the next object of a list. Long lists are spread over several turns."""
         if self._listing is None:
             return
-        record = next(self._listing.news, None)
+        record = next(self._listing.changes, None)
         if record is not None:
             self.apply(record)
             return
@@ -181,24 +183,24 @@ class SchedulerCore:
 
     def mark_listed(self, resource: WatchedResource, relist_count: int = 0) -> None:
         """Note that a list of the resource was folded."""
-        least = self.awaited.get(resource)
+        least = self.unsynced.get(resource)
         if least is not None and relist_count >= least:
-            del self.awaited[resource]
+            del self.unsynced[resource]
 
     def await_lists(self, relist_counts: Mapping[WatchedResource, int]) -> None:
         """Decide nothing until each resource is listed with at least this relist count."""
-        self.awaited |= relist_counts
+        self.unsynced |= relist_counts
 
-    def outcome(self, outcome: Outcome) -> None:
+    def handle_outcome(self, outcome: Outcome) -> None:
         """Fold the outcome of an effect. Bindings and evictions wait for the watch to confirm
         them."""
         if isinstance(outcome, Bound):
-            self._bindings.add(outcome)
+            self._unconfirmed_bindings.add(outcome)
             return
         if isinstance(outcome, EvictionSucceeded):
-            if self._evictions.hold(outcome):
+            if self._pending_evictions.hold(outcome):
                 return
-            outcome = self._evictions.with_room(outcome)
+            outcome = self._pending_evictions.with_room(outcome)
         elif isinstance(outcome, LeadershipGained | LeadershipLost):
             self.record_unconfirmed()
             self.standby = isinstance(outcome, LeadershipLost)
@@ -207,34 +209,28 @@ class SchedulerCore:
     @property
     def has_unconfirmed(self) -> bool:
         """Whether bindings wait for :meth:`record_unconfirmed`."""
-        return bool(self._bindings)
+        return bool(self._unconfirmed_bindings)
 
     def record_unconfirmed(self) -> None:
         """Record the bindings that the watch has not confirmed since their answer."""
-        for bound in self._bindings.take():
+        for bound in self._unconfirmed_bindings.take():
             self.apply(bound)
 
     # -- decisions ----------------------------------------------------------------------------
-
-    @property
-    def unlisted(self) -> str:
-        """Why nothing is decided yet: the resources that are not listed; empty if all are."""
-        missing = ", ".join(sorted(resource.label for resource in self.awaited))
-        return f"not listed yet: {missing}" if missing else ""
 
     def propose(self) -> tuple[Decision, ...]:
         """The next decisions, empty if there is nothing to decide now. Fold all of them before the
         next call. A batch session that is due precedes pods: it is short, and a backlog of pods
         would delay it."""
-        if self.state.sessions and (decisions := self._sessions.next()):
+        if self.state.sessions and (decisions := self._session_decider.next()):
             return decisions
-        return self._pods.next()
+        return self._pod_decider.next()
 
     def decide(self, budget: Budget) -> list[Decision]:
         """Decide and fold until nothing is left to decide or the budget is used up. Decides nothing
-        on standby, or before the awaited lists."""
+        on standby, or while resources are unsynced."""
         made: list[Decision] = []
-        if self.awaited or self.standby or budget.decisions <= 0:
+        if self.unsynced or self.standby or budget.decisions <= 0:
             return made
         if not self._may_have_decisions():
             return made
@@ -261,7 +257,7 @@ class SchedulerCore:
         Two changes leave no record: asynchronous answers of Permit plugins, and deadlines that
         passed while nothing could be decided.
         """
-        if not self.idle or self.state.permits.answers:
+        if not self.idle or self.state.waiting_pods.answers:
             return True
         due_ns = self.next_decision_ns()
         return due_ns is not None and due_ns <= self.now_ns
@@ -271,7 +267,7 @@ class SchedulerCore:
         timeout, a batch session, or a circuit breaker."""
         state = self.state
         deadlines = (
-            state.permits.next_deadline_ns(),
+            state.waiting_pods.next_deadline_ns(),
             state.sessions.next_timer_ns(),
             state.circuits.next_timer_ns(),
         )
@@ -289,7 +285,7 @@ class SchedulerCore:
     @property
     def last_session(self) -> SessionOutcome | None:
         """Outcome of the last batch session; for metrics."""
-        return self._sessions.last
+        return self._session_decider.last
 
 
 class _Listing(NamedTuple):
@@ -297,4 +293,4 @@ class _Listing(NamedTuple):
 
     resource: WatchedResource
     relist_count: int
-    news: Iterator[ObservedChange]
+    changes: Iterator[ObservedChange]

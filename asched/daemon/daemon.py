@@ -284,7 +284,7 @@ def _engine(
         clock,
         metrics=parts.metrics,
         options=EngineOptions(
-            awaited=frozenset(
+            unsynced=frozenset(
                 watched_resources(configuration.profiles, configuration.sessions, load)
             ),
             limits=EngineLimits(

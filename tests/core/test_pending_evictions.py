@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from asched.core.confirmations import PendingEvictions
-from asched.framework.cluster import Victim
+from asched.framework.cluster import PodRef
 from asched.framework.sessions import SessionSpec
 from asched.framework.status import Code
 from asched.model.pod import ContainerStatus, Pod, ResourceRequirements
@@ -37,10 +37,10 @@ def _with_victim() -> tuple[Fold, Pod]:
     return fold, pod
 
 
-def _fold(fold: Fold, news: ObservedChange | None) -> ObservedChange:
-    assert news is not None
-    fold.apply(news)
-    return news
+def _fold(fold: Fold, record: ObservedChange | None) -> ObservedChange:
+    assert record is not None
+    fold.apply(record)
+    return record
 
 
 def test_report_is_held_until_victim_is_deleted() -> None:
@@ -125,7 +125,7 @@ def _with_preemptor_of_unplaced_victim() -> Fold:
     victim, preemptor = a_pod("victim"), a_pod("preemptor", priority=10)
     for seen in (a_node("n0"), victim, preemptor):
         _fold(fold, observe_object(fold.state, seen))
-    low = Victim("default/victim", victim.metadata.uid)
+    low = PodRef("default/victim", victim.metadata.uid)
     fold.apply(Assigned(low.key, low.uid, "n0", attempt=1, feasible_nodes=1))
     fold.apply(
         Rejected(

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from asched.audit.replay import ReplayVerifier
-from asched.core.inputs import Deleted, Listed, Upserted
+from asched.core.inputs import Deleted, Listed, Upserted, sync_problem
 from asched.core.scheduler import Budget, SchedulerCore
 from asched.framework.status import Code
 from asched.model.node import Node
@@ -20,9 +20,8 @@ from asched.model.resources import Resource
 from asched.plugins.default_preemption import DefaultPreemption
 from asched.plugins.node_resources import NodeResourcesFit
 from asched.plugins.queue_and_bind import DefaultBinder
-from asched.state.cluster import ClusterState, PodPhase
+from asched.state.cluster import ClusterState, PlacementState
 from asched.state.fold import Fold
-from asched.testing.invariants import check
 from asched.state.records import (
     AnyRecord,
     Assigned,
@@ -37,6 +36,7 @@ from asched.state.records import (
     Rejected,
     TurnStarted,
 )
+from asched.testing.invariants import check
 from tests.state.objects import a_node, a_pod, bound
 from tests.state.profiles import loader, profile_of
 
@@ -125,14 +125,14 @@ def _finish_list(core: SchedulerCore) -> None:
 
 def test_list_is_folded_step_by_step(core: SchedulerCore) -> None:
     core.await_lists({Resource.NODES: 2})
-    assert core.unlisted == "not listed yet: nodes"
+    assert sync_problem(core.unsynced) == "not listed yet: nodes"
     core.begin_turn(START_NS + NS_PER_S)
     nodes = tuple(a_node(f"n{i}") for i in range(3))
     for relist_count in (1, 2):
         core.observe(Listed(Resource.NODES, nodes, relist_count=relist_count))
         assert core.listing
         _finish_list(core)
-        assert bool(core.awaited) is (relist_count == 1)
+        assert bool(core.unsynced) is (relist_count == 1)
     assert kinds(core.take_records()) == ["TurnStarted", *["ObjectObserved"] * 3]
 
 
@@ -143,9 +143,9 @@ def test_nothing_is_decided_before_the_lists_or_on_standby(core: SchedulerCore) 
     core.await_lists({Resource.PODS: 1})
     assert core.decide(Budget(decisions=1)) == []
     core.mark_listed(Resource.PODS, 1)
-    core.outcome(LeadershipLost(1))
+    core.handle_outcome(LeadershipLost(1))
     assert core.decide(Budget(decisions=1)) == []
-    core.outcome(LeadershipGained(2))
+    core.handle_outcome(LeadershipGained(2))
     assert len(core.decide(Budget(decisions=1))) == 1
 
 
@@ -157,7 +157,7 @@ def test_binding_is_recorded_once_the_watch_confirms_it(core: SchedulerCore) -> 
     core.decide(Budget(decisions=1))
     core.take_records()
     core.begin_turn(START_NS + 2 * NS_PER_S)
-    core.outcome(Bound(pod.key, pod.uid, "n0"))
+    core.handle_outcome(Bound(pod.key, pod.uid, "n0"))
     assert core.has_unconfirmed
     core.observe(upserted(bound(pod, "n0")))
     core.record_unconfirmed()
@@ -170,7 +170,7 @@ def test_unconfirmed_binding_is_recorded_in_the_next_turn(core: SchedulerCore) -
     for item in (a_node("n0"), pod):
         core.observe(upserted(item))
     core.decide(Budget(decisions=1))
-    core.outcome(Bound(pod.key, pod.uid, "n0"))
+    core.handle_outcome(Bound(pod.key, pod.uid, "n0"))
     core.take_records()
     core.begin_turn(START_NS + 2 * NS_PER_S)
     core.record_unconfirmed()
@@ -192,7 +192,7 @@ def test_eviction_is_recorded_before_the_deletion_of_the_victim(core: SchedulerC
     assert [victim.key for victim in decision.victims] == ["default/low"]
     core.take_records()
     core.begin_turn(START_NS + 2 * NS_PER_S)
-    core.outcome(EvictionSucceeded(low.key, low.uid))
+    core.handle_outcome(EvictionSucceeded(low.key, low.uid))
     assert core.take_records() == []
     core.observe(Deleted(Resource.PODS, low))
     assert kinds(core.take_records()) == ["TurnStarted", "EvictionSucceeded", "ObjectDeleted"]
@@ -236,14 +236,14 @@ def drive(core: SchedulerCore, random: Random) -> Iterator[list[AnyRecord]]:
                     core.observe(Deleted(Resource.PODS, pods.pop(random.choice([*pods]))))
         core.record_unconfirmed()
         for entry in [*core.state.pods.values()]:
-            if entry.phase is PodPhase.ASSUMED and random.random() < 0.7:
+            if entry.placement_state is PlacementState.ASSUMED and random.random() < 0.7:
                 key, uid, node_name = entry.info.key, entry.info.uid, entry.node
                 if random.random() < 0.2:
-                    core.outcome(BindFailed(key, uid, node_name, Code.ERROR))
+                    core.handle_outcome(BindFailed(key, uid, node_name, Code.ERROR))
                 else:
-                    core.outcome(Bound(key, uid, node_name))
+                    core.handle_outcome(Bound(key, uid, node_name))
         for eviction in [*core.state.evictions.values()]:
-            core.outcome(EvictionSucceeded(eviction.victim.key, eviction.victim.uid))
+            core.handle_outcome(EvictionSucceeded(eviction.victim.key, eviction.victim.uid))
             if random.random() < 0.7:
                 victim = core.state.pods.get(eviction.victim.key)
                 if victim is not None:

@@ -55,13 +55,13 @@ def test_list_replaces_objects_except_unreadable_ones() -> None:
 
 async def test_until_listed_waits_for_missing_resources() -> None:
     buffer, wanted = BufferedChanges(), frozenset({NODES, CLAIMS})
-    assert buffer.missing(wanted) == wanted
+    assert buffer.unsynced(wanted) == wanted
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(buffer.until_listed, wanted)
+        tasks.start_soon(buffer.wait_for_sync, wanted)
         buffer.put_changes((Listed(NODES, ()),))
-        assert buffer.missing(wanted) == {CLAIMS}
+        assert buffer.unsynced(wanted) == {CLAIMS}
         buffer.put_changes((Listed(CLAIMS, ()),))
-    assert buffer.missing(wanted) == set()
+    assert buffer.unsynced(wanted) == set()
 
 
 def test_change_before_any_list_raises() -> None:

@@ -62,7 +62,7 @@ async def standby(w: World, store: JournalStore) -> AsyncIterator[Replica]:
     lease = {"metadata": {"name": LEASE.name, "namespace": LEASE.namespace}, "spec": spec}
     w.cluster.create(LEASES, lease, namespace=LEASE.namespace)
     async with running(w, store, shared=True) as it:
-        await it.replica.warm.wait()
+        await it.replica.synced.wait()
         yield it.replica
 
 

@@ -18,7 +18,7 @@ from asched.daemon.engine.runtime import Runtime
 from asched.journal.checkpoints import prune_checkpoints
 from asched.journal.errors import JournalError
 from asched.journal.store import JournalStore
-from asched.state.checkpoint import Snapshots, compress, encode, encode_now, take_snapshots
+from asched.state.checkpoint import StateAndTemplates, compress, encode, encode_now, take_snapshots
 from asched.state.cluster import ClusterState
 from asched.state.missing_plugins import missing_plugin
 
@@ -33,7 +33,7 @@ Committed = Callable[[int], None]
 
 class _Due(NamedTuple):
     seq: int
-    snapshots: Snapshots
+    snapshots: StateAndTemplates
 
 
 class Checkpoints:
@@ -98,7 +98,7 @@ class Checkpoints:
             return None
         return _Due(self._seq, take_snapshots(self._cluster))
 
-    async def _encode(self, snapshots: Snapshots) -> bytes:
+    async def _encode(self, snapshots: StateAndTemplates) -> bytes:
         steps = encode(snapshots)
         while True:
             try:

@@ -16,6 +16,7 @@ import msgspec
 import structlog
 
 from asched.batch.registry import SessionRegistry
+from asched.core.inputs import sync_problem
 from asched.core.scheduler import Budget, SchedulerCore
 from asched.daemon.effects.dispatcher import EffectDispatcher
 from asched.daemon.engine.checkpoints import Committed
@@ -78,7 +79,7 @@ class EngineStats(msgspec.Struct):
 class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):
     """How an engine is run."""
 
-    awaited: frozenset[WatchedResource] = frozenset(Resource)
+    unsynced: frozenset[WatchedResource] = frozenset(Resource)
     """Resources that must be listed before the first decision."""
     limits: EngineLimits = EngineLimits()
     committed: Committed = lambda seq: None
@@ -122,7 +123,7 @@ class Engine:
         self._core = SchedulerCore(
             fold,
             monotonic_ns=clock.monotonic_ns,
-            awaited=self._options.awaited,
+            unsynced=self._options.unsynced,
             sessions=self._options.sessions,
             observer=self._options.stopwatch,
             listener=self,
@@ -244,7 +245,7 @@ class Engine:
         """Conditions of readiness: caches listed, journal writable, no turn over
         ``slow_turn_s``."""
         return [
-            Check("caches", lambda: self._core.unlisted),
+            Check("caches", lambda: sync_problem(self._core.unsynced)),
             Check("journal", self._commits.unwritable),
             Check("engine-turn", partial(self._slow_turn, slow_turn_s)),
         ]
@@ -277,9 +278,9 @@ class Engine:
                 return
 
     def _continue_list(self) -> None:
-        was_waiting = bool(self._core.awaited)
+        was_waiting = bool(self._core.unsynced)
         self._core.continue_list()
-        if not was_waiting or self._core.awaited or self.synced.is_set():
+        if not was_waiting or self._core.unsynced or self.synced.is_set():
             return
         state = self._core.state
         log.info(
@@ -299,19 +300,19 @@ class Engine:
                 self._reconfigure(outcome)
             else:
                 self._bound += isinstance(outcome, Bound)
-                self._core.outcome(outcome)
+                self._core.handle_outcome(outcome)
 
     def _reconfigure(self, change: Reconfiguration) -> None:
         for record in change.records:
             self._core.apply(record)
-        self._core.await_lists(change.awaited)
+        self._core.await_lists(change.unsynced)
         change.applied()
 
     # -- deciding -----------------------------------------------------------------------------
 
     def _decides(self) -> bool:
         core = self._core
-        ready = not core.awaited and not self._stopping and not core.standby
+        ready = not core.unsynced and not self._stopping and not core.standby
         return ready and self._options.may_decide()
 
     def _may_decide(self) -> bool:
@@ -366,7 +367,7 @@ class Engine:
                 case BindFailed():
                     self._effects.binding_failed(record)
                 case ObjectDeleted(kind="Pod"):
-                    self._effects.forget(record.key, record.uid)
+                    self._effects.on_pod_deleted(record.key, record.uid)
                 case LeadershipLost():
                     self.resigned.set()
         self._report_plugin_faults()

@@ -20,7 +20,7 @@ class Reconfiguration(NamedTuple):
     """A new configuration, applied between two decisions."""
 
     records: tuple[ProfilesLoaded | SessionsLoaded, ...]
-    awaited: Mapping[WatchedResource, int]
+    unsynced: Mapping[WatchedResource, int]
     """Resources to be listed before the next decision, with the least
     :attr:`~asched.core.inputs.Listed.relist_count` of that list."""
     applied: Callable[[], None]

@@ -92,13 +92,13 @@ class BufferedChanges:
         if self._sink is not None:
             await self._sink.until_room()
 
-    async def until_listed(self, resources: frozenset[WatchedResource]) -> None:
+    async def wait_for_sync(self, resources: frozenset[WatchedResource]) -> None:
         """Wait until each of ``resources`` was listed."""
-        while self.missing(resources):
+        while self.unsynced(resources):
             await self._listed.wait()
             self._listed = anyio.Event()
 
-    def missing(self, resources: frozenset[WatchedResource]) -> frozenset[WatchedResource]:
+    def unsynced(self, resources: frozenset[WatchedResource]) -> frozenset[WatchedResource]:
         """Those of ``resources`` that were not listed yet."""
         return resources - self._objects.keys()
 

@@ -17,6 +17,7 @@ import structlog
 
 from asched.config.file import Configuration
 from asched.config.registry import PluginRegistry
+from asched.core.inputs import sync_problem
 from asched.daemon.daemon import Daemon, running_daemon
 from asched.daemon.engine.runtime import Runtime
 from asched.daemon.ha.follower import (
@@ -67,7 +68,7 @@ class Replica:
     """A running replica. Created by :func:`running_replica`."""
 
     def __init__(self, leadership: Leadership) -> None:
-        self.warm = anyio.Event()
+        self.synced = anyio.Event()
         """Set once everything was listed."""
         self.daemon: Daemon | None = None
         """None while it follows the leader's journal."""
@@ -145,9 +146,7 @@ class Standby:
             return f"the journal cannot be claimed: {self._claim_error}"
         if check == "journal" and self._follower.trouble:
             return f"the journal cannot be read: {self._follower.trouble}"
-        missing = self._changes.missing(self.resources) if check == "caches" else ()
-        listed = ", ".join(sorted(resource.label for resource in missing))
-        return f"not listed yet: {listed}" if listed else ""
+        return sync_problem(self._changes.unsynced(self.resources)) if check == "caches" else ""
 
     async def apply_config(self, new: Configuration) -> ConfigApplied:
         """Decide by another configuration once it leads.
@@ -182,8 +181,8 @@ class Standby:
         """Run the watches until cancelled, also after the takeover."""
         await watch_when_reachable(self._parts.client, self._watch)
 
-    async def until_leading(self, warm: anyio.Event) -> StartState:
-        """Follow the journal, and claim it once this process leads. Sets ``warm`` when everything
+    async def until_leading(self, synced: anyio.Event) -> StartState:
+        """Follow the journal, and claim it once this process leads. Sets ``synced`` when everything
         was listed. The process is no candidate before that, or while it cannot read the journal.
 
         Raises :class:`~asched.journal.errors.JournalError` if the journal is unusable.
@@ -192,8 +191,8 @@ class Standby:
         await follower.catch_up()
         async with anyio.create_task_group() as following:
             following.start_soon(follower.run)
-            await self._changes.until_listed(self.resources)
-            warm.set()
+            await self._changes.wait_for_sync(self.resources)
+            synced.set()
             await parts.leadership.acquire(parts.client, self._watch, lambda: not follower.trouble)
             following.cancel_scope.cancel()
         # The claim comes last: only the records since the last poll remain to be folded after it.
@@ -239,7 +238,7 @@ async def running_replica(parts: ReplicaParts, *, shared: bool) -> AsyncIterator
     if not shared:
         async with _daemon(parts, parts.configuration, None) as daemon:
             replica.daemon = daemon
-            replica.warm = daemon.engine.synced
+            replica.synced = daemon.engine.synced
             yield replica
         return
     async with anyio.create_task_group() as tasks:
@@ -301,7 +300,7 @@ class ReplicaLifecycle:
                 )
                 standby = self._replica.standby = Standby(parts, follower)
                 tasks.start_soon(standby.watch)
-                start = await standby.until_leading(self._replica.warm)
+                start = await standby.until_leading(self._replica.synced)
             if start is not None:
                 await self._lead(start, standby)
             tasks.cancel_scope.cancel()

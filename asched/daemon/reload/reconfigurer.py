@@ -153,9 +153,9 @@ class Reconfigurer:
         replacement: ExtenderReplacement | None,
     ) -> None:
         targets, done = self._targets, anyio.Event()
-        awaited = self._lists_to_await(new)
+        unsynced = self._lists_to_await(new)
         folded = partial(self._folded, new, replacement, done)
-        targets.inbox.put_outcome(Reconfiguration(records, awaited, folded))
+        targets.inbox.put_outcome(Reconfiguration(records, unsynced, folded))
         await done.wait()
         await targets.watch.extend(
             watched_resources(new.profiles, new.sessions, targets.load),
@@ -171,14 +171,14 @@ class Reconfigurer:
             reflector.resource: reflector.relist_count for reflector in watch.reflectors
         }
         wanted = watched_resources(new.profiles, new.sessions, load)
-        awaited: dict[WatchedResource, int] = dict.fromkeys(
+        unsynced: dict[WatchedResource, int] = dict.fromkeys(
             (resource for resource in wanted if resource not in relist_counts), 0
         )
         annotations = annotations_of(new.profiles, load) - watch.annotations
         if annotations or (new.sessions and not watch.finished_pods):
             # A list that was requested before lacks them, even if it arrives only now.
-            awaited[Resource.PODS] = relist_counts[Resource.PODS] + 1
-        return awaited
+            unsynced[Resource.PODS] = relist_counts[Resource.PODS] + 1
+        return unsynced
 
     def _folded(
         self, new: Configuration, replacement: ExtenderReplacement | None, done: anyio.Event

@@ -11,6 +11,7 @@ import anyio
 import anyio.lowlevel
 import structlog
 
+from asched.core.inputs import sync_problem
 from asched.core.scheduler import SchedulerCore
 from asched.daemon.engine.commits import Commits
 from asched.daemon.engine.inbox import Inbox
@@ -79,8 +80,7 @@ class ShadowEngine:
         return troubles(self.checks())
 
     def _unlisted(self) -> str:
-        missing = ", ".join(sorted(resource.plural for resource in self._follower.awaited))
-        return f"not listed yet: {missing}" if missing else ""
+        return sync_problem(self._follower.unsynced)
 
     def record_start(self, *records: AnyRecord) -> None:
         """Fold the records of a start; the first turn commits them."""
@@ -104,7 +104,7 @@ class ShadowEngine:
         for explained in follower.explained():
             core.apply(explained)
         await self._commit()
-        if not follower.awaited and not self.synced.is_set():
+        if not follower.unsynced and not self.synced.is_set():
             log.info("caches synced", nodes=core.state.nodes.cluster_size)
             self.synced.set()
 

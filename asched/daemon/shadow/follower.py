@@ -22,7 +22,7 @@ from asched.daemon.shadow.steps import folded_step
 from asched.framework.runtime.profile import PluginLoader, evaluate_in_process
 from asched.model.pod import POD_SCHEDULED, Pod
 from asched.model.resources import WatchedResource
-from asched.state.cluster import ClusterState, PodEntry, PodPhase
+from asched.state.cluster import ClusterState, PlacementState, PodEntry
 from asched.state.fold import Fold
 from asched.state.observe import observe_deletion, observe_list, observe_object
 from asched.state.records import AnyRecord, ProfilesLoaded, ShadowCompared, ShadowExplained
@@ -77,7 +77,7 @@ class Comparer:
             entry = self._state.entry(pod.key, pod.metadata.uid)
             before = self._messages.get(pod.metadata.uid, "")
             decided = bool(pod.node_name) or message != before
-            if entry is not None and entry.phase is PodPhase.PENDING and decided:
+            if entry is not None and entry.placement_state is PlacementState.PENDING and decided:
                 self.uncompared[UncomparedPod.LISTED] += 1
             if not pod.node_name and message:
                 messages[pod.metadata.uid] = message
@@ -97,7 +97,7 @@ class Comparer:
         before = self._messages.pop(uid, "")
         if message:
             self._messages[uid] = message
-        if entry is not None and entry.phase is not PodPhase.PENDING:
+        if entry is not None and entry.placement_state is not PlacementState.PENDING:
             return None
         if not pod.node_name and message in ("", before):
             if _message(pod, SCHEDULER_ERROR):
@@ -141,16 +141,16 @@ class ShadowFollower:
         self,
         load: PluginLoader,
         window: Window | None = None,
-        awaited: Iterable[WatchedResource] = (),
+        unsynced: Iterable[WatchedResource] = (),
     ) -> None:
-        """``awaited``: resources that must be listed before the first comparison."""
+        """``unsynced``: resources that must be listed before the first comparison."""
         self._fold = Fold(ClusterState(), load)
         self._delayed = Fold(ClusterState(), load)
         self.state = self._fold.state
         self._comparer = Comparer(self.state)
         self._explainer = Explainer(self._delayed, window)
         self._writer = ReportWriter()
-        self.awaited = set(awaited)
+        self.unsynced = set(unsynced)
         """Resources that were not listed yet."""
         self._position = 0
         self._notes: list[str] = []
@@ -198,7 +198,7 @@ class ShadowFollower:
             if change.resource.value.type is Pod:
                 self._comparer.listed(item for item in change.objects if isinstance(item, Pod))
             yield from observe_list(self.state, change.resource, change.objects, change.unreadable)
-            self.awaited.discard(change.resource)
+            self.unsynced.discard(change.resource)
             return
         seen = change.object
         if isinstance(change, Deleted):
@@ -206,7 +206,7 @@ class ShadowFollower:
             self._comparer.forget(seen.uid)
         else:
             if isinstance(seen, Pod):
-                pending = self._comparer.decision_in(seen, synced=not self.awaited)
+                pending = self._comparer.decision_in(seen, synced=not self.unsynced)
                 if pending is not None:
                     before_comparing()
                     yield self._comparer.compare(pending)
