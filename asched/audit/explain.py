@@ -50,7 +50,7 @@ class NodeExplanation(msgspec.Struct, frozen=True, rename="camel"):
 
     name: str
     feasible: bool
-    refused_by: tuple[NodeRejection, ...] = ()
+    rejected_by: tuple[NodeRejection, ...] = ()
     """Every plugin that rejects the node, the decisive one first."""
     scores: tuple[NodeScore, ...] = ()
     total: int | None = None
@@ -164,11 +164,11 @@ _PENDING_OUTCOMES = (AttemptOutcome.UNSCHEDULABLE.value, AttemptOutcome.GATED.va
 def _unblocking(
     state: ClusterState, load: PluginLoader, key: str, found: Explanation
 ) -> tuple[NodeUnblocking, ...]:
-    refused_by = {
-        node.name: tuple(dict.fromkeys(rejection.plugin for rejection in node.refused_by))
+    rejected_by = {
+        node.name: tuple(dict.fromkeys(rejection.plugin for rejection in node.rejected_by))
         for node in found.nodes
     }
-    return unblocking_changes(HypotheticalState(state, load, key), refused_by)
+    return unblocking_changes(HypotheticalState(state, load, key), rejected_by)
 
 
 def _without_attempts(state: ClusterState, key: str, until: str) -> Explanation:
@@ -284,10 +284,10 @@ def _rejection(status: Status) -> NodeRejection:
 def _reasons(nodes: tuple[NodeExplanation, ...]) -> tuple[ReasonCount, ...]:
     """Counts only the decisive rejection of each node."""
     counts = Counter(
-        (node.refused_by[0].plugin, reason)
+        (node.rejected_by[0].plugin, reason)
         for node in nodes
-        if node.refused_by
-        for reason in node.refused_by[0].reasons
+        if node.rejected_by
+        for reason in node.rejected_by[0].reasons
     )
     ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
     return tuple(ReasonCount(number, plugin, reason) for (plugin, reason), number in ordered)
@@ -308,7 +308,7 @@ def _nodes(found: Inspection) -> tuple[NodeExplanation, ...]:
         for name in found.nodes
         if name not in passing
     ]
-    rejected.sort(key=lambda node: (len(node.refused_by), node.name))
+    rejected.sort(key=lambda node: (len(node.rejected_by), node.name))
     return (*feasible, *rejected)
 
 

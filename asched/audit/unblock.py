@@ -1,6 +1,6 @@
 """Finds single changes that would make a node feasible for a pending pod.
 
-Looks at the nearest nodes: those that the fewest plugins refuse. Candidate changes follow from the
+Looks at the nearest nodes: those that the fewest plugins reject. Candidate changes follow from the
 specifications of pod and node. Each is tried on a copy of the state
 (:mod:`asched.audit.hypotheticals`) and reported only if every filter then passes.
 """
@@ -67,7 +67,7 @@ class NodeUnblocking(msgspec.Struct, frozen=True, rename="camel"):
 
     node: str
     """Empty for changes that do not concern one node."""
-    refused_by: tuple[str, ...]
+    rejected_by: tuple[str, ...]
     changes: tuple[UnblockingChange, ...]
 
 
@@ -77,29 +77,29 @@ class _Candidate(NamedTuple):
 
 
 def unblocking_changes(
-    state: HypotheticalState, refusals: Mapping[str, Sequence[str]], nearest: int = NEAREST
+    state: HypotheticalState, rejections: Mapping[str, Sequence[str]], nearest: int = NEAREST
 ) -> tuple[NodeUnblocking, ...]:
     """The nearest nodes and the changes that make them feasible.
 
-    ``refusals`` holds by node the plugins that refuse it.
+    ``rejections`` holds by node the plugins that reject it.
     """
     if state.pod.spec.scheduling_gates:
         return _ungated(state)
 
     def distance(node: str) -> tuple[int, float, str]:
-        return len(refusals[node]), _missing_share(state, node), node
+        return len(rejections[node]), _missing_share(state, node), node
 
     found = []
-    for name in sorted(refusals, key=distance)[:nearest]:
+    for name in sorted(rejections, key=distance)[:nearest]:
         changes = [
             candidate.change
-            for candidate in _candidates(state, name, refusals[name])
+            for candidate in _candidates(state, name, rejections[name])
             if _helps(state, candidate, name)
         ]
         evictions = _evictions(state, name)
         if evictions is not None:
             changes.append(evictions)
-        found.append(NodeUnblocking(name, tuple(refusals[name]), tuple(changes)))
+        found.append(NodeUnblocking(name, tuple(rejections[name]), tuple(changes)))
     return tuple(found)
 
 
@@ -109,7 +109,7 @@ def _helps(state: HypotheticalState, candidate: _Candidate, node: str) -> bool:
 
 
 def _candidates(
-    state: HypotheticalState, name: str, refused_by: Sequence[str]
+    state: HypotheticalState, name: str, rejected_by: Sequence[str]
 ) -> Iterator[_Candidate]:
     node, pod = state.state.objects(Node)[name], state.pod
     yield from _more_room(state, node)
@@ -117,7 +117,7 @@ def _candidates(
     yield from _tolerations(state, node, pod)
     yield from _labels(state, node, pod)
     yield from _own_constraints(state, pod)
-    if InterPodAffinity.name in refused_by:
+    if InterPodAffinity.name in rejected_by:
         yield from _other_anti_affinity(state, node)
 
 
@@ -153,7 +153,7 @@ def _missing(state: HypotheticalState, name: str) -> dict[str, int]:
 
 def _missing_share(state: HypotheticalState, name: str) -> float:
     """What the node is short of, as a share of the pod's requests. Orders nodes that the same
-    number of plugins refuse."""
+    number of plugins reject."""
     requests = state.pod_entry.info.shape.requests
     return sum(
         number / max(1, requests.get(resource, 1))

@@ -241,7 +241,7 @@ def _print_nodes(found: Explanation, limit: int | None) -> None:
         print_table(
             ("NODE", "REJECTED BY"),
             [
-                (node.name, "; ".join(map(_rejection, node.refused_by)))
+                (node.name, "; ".join(map(_rejection, node.rejected_by)))
                 for node in _first(rejected, limit, "")
             ],
         )
@@ -252,7 +252,7 @@ def _print_unblocking(found: Explanation) -> None:
     if found.unblocking is None:
         return
     rows = [
-        (node.node or "(any)", ", ".join(node.refused_by), change.summary)
+        (node.node or "(any)", ", ".join(node.rejected_by), change.summary)
         for node in found.unblocking
         for change in node.changes
     ]
@@ -282,7 +282,7 @@ def _print_node(node: NodeExplanation) -> None:
     if not node.feasible:
         print_table(
             ("PLUGIN", "CODE", f"REJECTS {node.name} BECAUSE"),
-            [(r.plugin, r.code, ", ".join(r.reasons)) for r in node.refused_by],
+            [(r.plugin, r.code, ", ".join(r.reasons)) for r in node.rejected_by],
         )
         return
     print_table(

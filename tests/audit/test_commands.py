@@ -82,8 +82,8 @@ def test_explain_rejection(journal: Path) -> None:
     assert (code, err) == (0, "")
     assert "recomputed from the journal: identical" in out
     assert "0 of 2 nodes feasible" in out
-    refusals = [line.split()[:2] for line in out.splitlines() if "Unschedulable" in line]
-    assert refusals == [["small", "NodeResourcesFit:"], ["tainted", "TaintToleration:"]]
+    rejections = [line.split()[:2] for line in out.splitlines() if "Unschedulable" in line]
+    assert rejections == [["small", "NodeResourcesFit:"], ["tainted", "TaintToleration:"]]
 
 
 def test_explain_assignment_names_the_chosen_node(journal: Path) -> None:

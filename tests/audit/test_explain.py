@@ -32,7 +32,7 @@ async def test_rejection_lists_every_plugin_of_every_node() -> None:
     assert found.decision.message == found.message
     assert found.reproduced is True
     assert found.attempts == (1, 2)
-    by_name = {n.name: [(r.plugin, r.reasons) for r in n.refused_by] for n in found.nodes}
+    by_name = {n.name: [(r.plugin, r.reasons) for r in n.rejected_by] for n in found.nodes}
     assert by_name == {
         "small": [("NodeResourcesFit", ("Insufficient cpu",))],
         "tainted": [("TaintToleration", ("node(s) had untolerated taint(s)",))],
@@ -49,7 +49,7 @@ async def test_decisive_rejection_comes_first() -> None:
     recording.decide()
     found = await explained(recording, "p")
     [bad] = found.nodes
-    assert [r.plugin for r in bad.refused_by] == [
+    assert [r.plugin for r in bad.rejected_by] == [
         "TaintToleration", "NodeAffinity", "NodeResourcesFit",
     ]  # fmt: skip
     assert [(r.nodes, r.plugin) for r in found.reasons] == [(1, "TaintToleration")]
@@ -202,7 +202,7 @@ async def test_prefilter_limits_the_nodes() -> None:
     recording.decide()
     found = await explained(recording, "p")
     assert found.only_nodes == ("b",)
-    assert {n.name: n.refused_by[0].plugin for n in found.nodes} == {
+    assert {n.name: n.rejected_by[0].plugin for n in found.nodes} == {
         "a": "NodeAffinity",
         "b": "NodeResourcesFit",
     }

@@ -60,7 +60,7 @@ async def test_explanation_includes_extender_replies() -> None:
     assert found.reproduced is True
     assert found.notes == ()
     nodes = {n.name: n for n in found.nodes}
-    assert [(r.plugin, r.reasons) for r in nodes["a"].refused_by] == [
+    assert [(r.plugin, r.reasons) for r in nodes["a"].rejected_by] == [
         (EXTENDER, ("no licence here",))
     ]
     assert nodes["c"].total == decision.score

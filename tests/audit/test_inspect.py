@@ -142,8 +142,8 @@ def answered(found: Inspection) -> dict[str, Any]:
     if found.filter is not None:
         answer["filter"] = {
             "plugins": {
-                name: {on: status(s) for on, s in refused.items()}
-                for name, refused in found.filter.plugins.items()
+                name: {on: status(s) for on, s in rejected.items()}
+                for name, rejected in found.filter.plugins.items()
             },
             "nodes": {on: [s.plugin, *status(s)] for on, s in found.filter.nodes.items()},
         }
@@ -183,8 +183,8 @@ def expected(expect: dict[str, Any]) -> dict[str, Any]:
     if "filter" in expect:
         answer["filter"] = {
             "plugins": {
-                name: {on: sort(s) for on, s in refused.items()}
-                for name, refused in expect["filter"].get("plugins", {}).items()
+                name: {on: sort(s) for on, s in rejected.items()}
+                for name, rejected in expect["filter"].get("plugins", {}).items()
             },
             "nodes": {
                 on: [s[0], s[1], sorted(s[2])]

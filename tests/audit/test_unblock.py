@@ -256,7 +256,7 @@ async def test_no_changes_if_no_single_change_helps() -> None:
     assert found.unblocking is not None
     [unblocking] = found.unblocking
     assert unblocking.changes == ()
-    assert set(unblocking.refused_by) == {"TaintToleration", "NodeAffinity", "NodeResourcesFit"}
+    assert set(unblocking.rejected_by) == {"TaintToleration", "NodeAffinity", "NodeResourcesFit"}
 
 
 async def test_nearest_nodes_come_first() -> None:

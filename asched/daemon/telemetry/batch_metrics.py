@@ -106,7 +106,7 @@ class SessionMetrics:
             ["plugin", "callback"],
             registry=registry,
         )
-        self._plugin_refusals = Counter(
+        self._plugin_rejections = Counter(
             "asched_session_plugin_refusals",
             "Calls of session plugins with a negative answer, by callback.",
             ["plugin", "callback"],
@@ -129,8 +129,8 @@ class SessionMetrics:
         for plugin in outcome.plugins:
             for callback, count in plugin.calls.items():
                 self._plugin_calls.labels(plugin.plugin, callback).inc(count)
-            for callback, count in plugin.refusals.items():
-                self._plugin_refusals.labels(plugin.plugin, callback).inc(count)
+            for callback, count in plugin.rejections.items():
+                self._plugin_rejections.labels(plugin.plugin, callback).inc(count)
         self._kube_batch.attempts.labels("scheduled").inc(len(outcome.binds))
         self._kube_batch.attempts.labels("unschedulable").inc(len(outcome.unschedulable))
         if outcome.evictions:
