@@ -189,10 +189,10 @@ class SqlStore:
         while after_seq < last_seq:
             chunk = query.where(record.seq > after_seq, record.seq <= last_seq)
             async with self._database.read() as connection:
-                archived_seq = (await connection.execute(_ARCHIVED)).one_or_none()
+                archived_head = (await connection.execute(_ARCHIVED)).one_or_none()
                 rows = (await connection.execute(chunk)).all()
-            if archived_seq is not None and archived_seq.last_seq > after_seq:
-                raise ArchivedError(archived_message(archived_seq.last_seq))
+            if archived_head is not None and archived_head.last_seq > after_seq:
+                raise ArchivedError(archived_message(archived_head.last_seq))
             if subject is None:
                 _check_gapless([row.seq for row in rows], after_seq)
             for seq, written_at_ns, *stored in rows:
