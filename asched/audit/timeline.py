@@ -6,7 +6,7 @@ So an entry about a move between queues names the record that caused it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple, TypeVar
 
@@ -36,7 +36,7 @@ from asched.journal.store import JournalStore
 from asched.model.node import Node
 from asched.model.pod import Pod, PodCondition
 from asched.state import records as r
-from asched.state.cluster import ClusterState, PodPhase
+from asched.state.cluster import ClusterState, PlacementState
 from asched.state.fold import Fold
 from asched.state.queue import SchedulingQueue
 from asched.state.session_records import EvictionDecided
@@ -229,7 +229,7 @@ class PodTimelines:
     def _confirms(self, record: r.PodUpdated | r.Bound, node_name: str) -> bool:
         """Whether the record is the first confirmation of the decided binding."""
         entry = self._fold.state.entry(record.key, record.uid)
-        if entry is None or entry.phase is not PodPhase.ASSUMED:
+        if entry is None or entry.placement_state is not PlacementState.ASSUMED:
             return False
         return entry.node == node_name
 
@@ -240,7 +240,7 @@ class PodTimelines:
             return ()
         old = entry.info.pod
         labels = old.metadata.labels if record.labels is None else record.labels
-        return _differences(
+        fields = [
             *_label_changes(old.metadata.labels, labels),
             ("node", old.spec.node_name, record.node_name),
             ("phase", old.status.phase, record.phase),
@@ -248,7 +248,8 @@ class PodTimelines:
             ("deletion", _time(old.metadata.deletion_timestamp), _time(record.deletion_timestamp)),
             ("started", _time(old.status.start_time), _time(record.start_time)),
             *_conditions(old, record.conditions),
-        )
+        ]
+        return _differences(fields)
 
     # -- queues -------------------------------------------------------------------------------
 
@@ -347,7 +348,7 @@ def queue_of(queue: SchedulingQueue, key: str) -> str:
 
 def changes(old: Pod, new: Pod) -> tuple[str, ...]:
     """The differences in fields that scheduling reads, as short phrases."""
-    return _differences(
+    fields = [
         *_label_changes(old.metadata.labels, new.metadata.labels),
         ("node", old.spec.node_name, new.spec.node_name),
         (
@@ -364,7 +365,8 @@ def changes(old: Pod, new: Pod) -> tuple[str, ...]:
             _time(new.metadata.deletion_timestamp),
         ),
         *_conditions(old, new.status.conditions),
-    )
+    ]
+    return _differences(fields)
 
 
 def _label_changes(old: dict[str, str], new: dict[str, str]) -> list[tuple[str, object, object]]:
@@ -386,7 +388,7 @@ def _time(time: datetime | None) -> str:
     return "" if time is None else time.isoformat()
 
 
-def _differences(*fields: tuple[str, object, object]) -> tuple[str, ...]:
+def _differences(fields: Iterable[tuple[str, object, object]]) -> tuple[str, ...]:
     return tuple(
         f"{name} {old or '(none)'} -> {new or '(none)'}" for name, old, new in fields if old != new
     )

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from asched.batch.registry import SessionRegistry, SessionRegistryError
 from asched.batch.session import run_session
 from asched.batch.session_volumes import SessionVolumes
-from asched.framework.cluster import Victim
+from asched.framework.cluster import PodRef
 from asched.framework.pod_groups import (
     POD_GROUP_SCHEDULED,
     AnyPodGroup,
@@ -117,7 +117,7 @@ def decisions_of(
             node=eviction.node,
             session=number,
             reason=eviction.reason,
-            preemptor=Victim(eviction.preemptor, eviction.preemptor_uid),
+            preemptor=PodRef(eviction.preemptor, eviction.preemptor_uid),
             scheduler_name=scheduler_name,
         )
     for pod in outcome.unschedulable:

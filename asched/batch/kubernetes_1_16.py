@@ -251,9 +251,9 @@ class LegacyPredicates:
         if known is None:
             known = self._of_shape[pod.shape] = []
             for plugin in self._node_plugins:
-                verdicts = plugin.filter_all(CycleState(), pod, self._nodes)
-                reason = verdicts.statuses[0].message if verdicts.statuses else plugin.name
-                known.append((reason, verdicts.codes == 0))
+                result = plugin.filter_all(CycleState(), pod, self._nodes)
+                reason = result.statuses[0].message if result.statuses else plugin.name
+                known.append((reason, result.codes == 0))
         return known
 
     def _port_conflicts(self, pod: PodInfo) -> BoolColumn:

@@ -57,7 +57,7 @@ class SessionHandle:
         return False
 
     @property
-    def preempted_for(self) -> Collection[str]:
+    def preemptors_without_evictions(self) -> Collection[str]:
         return ()
 
     def dry_run(self, state: CycleState, pod: PodInfo) -> FilterDryRunner:

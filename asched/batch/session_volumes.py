@@ -36,7 +36,7 @@ class VolumeClaims:
 class _Reserved(NamedTuple):
     pod: PodInfo
     node: str
-    note: dict[str, Any]
+    reservation: dict[str, Any]
 
 
 class SessionVolumes(VolumeClaims):
@@ -72,18 +72,20 @@ class SessionVolumes(VolumeClaims):
         result = plugin.reserve(state, pod, node)
         if not result.status.is_success:
             return result.status.message
-        if result.note is not None:
+        if result.reservation is not None:
             # The same form that a replay reads from the journal.
-            note: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(result.note))
-            plugin.on_reserved(pod, node, note)
-            self._reserved[pod.uid] = _Reserved(pod, node, note)
+            reservation: dict[str, Any] = msgspec.json.decode(
+                msgspec.json.encode(result.reservation)
+            )
+            plugin.on_reserved(pod, node, reservation)
+            self._reserved[pod.uid] = _Reserved(pod, node, reservation)
         return ""
 
     @property
     def reservations(self) -> Mapping[tuple[str, str], tuple[Reservation, ...]]:
         """By pod uid and node."""
         return {
-            (uid, reserved.node): (Reservation(VOLUME_BINDING, reserved.note),)
+            (uid, reserved.node): (Reservation(VOLUME_BINDING, reserved.reservation),)
             for uid, reserved in self._reserved.items()
         }
 
@@ -95,7 +97,7 @@ class SessionVolumes(VolumeClaims):
     def _unreserve(self, uid: str) -> None:
         reserved = self._reserved.pop(uid, None)
         if reserved is not None:
-            self._plugin().unreserve(reserved.pod, reserved.node, reserved.note)
+            self._plugin().unreserve(reserved.pod, reserved.node, reserved.reservation)
 
     def _plugin(self) -> ReservePlugin:
         profile = self._cluster.binding_profile(self._scheduler_name)

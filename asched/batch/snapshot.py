@@ -37,7 +37,7 @@ from asched.model.meta import Object
 from asched.model.pod import SUCCEEDED, Pod
 from asched.model.requests import PODS
 from asched.model.workloads import PodDisruptionBudget, PriorityClass
-from asched.state.cluster import ClusterState, PodPhase
+from asched.state.cluster import ClusterState, PlacementState
 
 NO_SCHEDULING_SPEC = "no scheduling spec"
 QUEUE_NOT_FOUND = "queue not found"
@@ -124,7 +124,7 @@ class Cache:
                 self._with_foreign_pods.add(job_id_of(group))
             if foreign and not self._count_foreign and pod.status.phase in ("", "Pending"):
                 continue
-            status = _status(pod, entry.phase, evicted=entry.info.uid in evicting)
+            status = _status(pod, entry.placement_state, evicted=entry.info.uid in evicting)
             if self._count_foreign and self._is_irrelevant(pod, status, foreign=foreign):
                 continue
             if refused is not None and status is TaskStatus.PENDING and not foreign:
@@ -319,7 +319,7 @@ def job_id_of(group: PodGroupKey) -> str:
     return f"scheduling.k8s.io/{group.key}" if group.native else group.key
 
 
-def _status(pod: Pod, phase: PodPhase, *, evicted: bool) -> TaskStatus:
+def _status(pod: Pod, placement_state: PlacementState, *, evicted: bool) -> TaskStatus:
     match pod.status.phase:
         case "Unknown":
             return TaskStatus.UNKNOWN
@@ -331,10 +331,10 @@ def _status(pod: Pod, phase: PodPhase, *, evicted: bool) -> TaskStatus:
         return TaskStatus.RELEASING
     if pod.status.phase == "Running":
         return TaskStatus.RUNNING
-    match phase:
-        case PodPhase.BOUND:
+    match placement_state:
+        case PlacementState.BOUND:
             return TaskStatus.BOUND
-        case PodPhase.ASSUMED:
+        case PlacementState.ASSUMED:
             return TaskStatus.BINDING
         case _:
             return TaskStatus.PENDING

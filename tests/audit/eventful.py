@@ -91,7 +91,7 @@ class Past:
         return made
 
     def bind(self, decisions: Sequence[r.Decision] | None = None) -> None:
-        """Decides; the API server confirms the bindings of pods that do not wait at Permit."""
+        """Decides; the API server confirms the bindings of pods that do not wait on Permit."""
         for decision in self.decide() if decisions is None else decisions:
             if isinstance(decision, r.Assigned) and not decision.permit_waits:
                 self.confirm(decision.key, decision.uid, decision.node)

@@ -27,7 +27,7 @@ from asched.model.quantity import NS_PER_S
 from asched.model.resources import AnyObject
 from asched.model.workloads import PriorityClass
 from asched.state.checkpoint import checkpoint_of, restore
-from asched.state.cluster import ClusterState, PodPhase
+from asched.state.cluster import ClusterState, PlacementState
 from asched.state.fold import Fold
 from asched.state.observe import observe_deletion, observe_object
 from asched.state.records import (
@@ -147,16 +147,16 @@ class History:
         elif what == "evictions end":
             self._end_evictions(failing=number == 0)
         elif entry is not None:
-            self._happen_to(what, pod, entry.phase, entry.node)
+            self._happen_to(what, pod, entry.placement_state, entry.node)
 
-    def _happen_to(self, what: str, pod: Pod, phase: PodPhase, node: str) -> None:
+    def _happen_to(self, what: str, pod: Pod, placement_state: PlacementState, node: str) -> None:
         if what == "finished" and node:
             self.see(in_phase(bound(pod, node), "Succeeded"))
         elif what == "deleted":
             self.see(deleted(bound(pod, node) if node else pod, WHEN))
-        elif what == "bound" and phase is PodPhase.ASSUMED:
+        elif what == "bound" and placement_state is PlacementState.ASSUMED:
             self.apply(Bound(pod.key, pod.uid, node))
-        elif what == "bind failed" and phase is PodPhase.ASSUMED:
+        elif what == "bind failed" and placement_state is PlacementState.ASSUMED:
             self.apply(BindFailed(pod.key, pod.uid, node, Code.ERROR, "", "refused"))
 
     def _crowd(self) -> None:

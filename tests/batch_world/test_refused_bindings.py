@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from asched.model.quantity import NS_PER_S
-from asched.state.cluster import PodPhase
+from asched.state.cluster import PlacementState
 from asched.state.records import Assigned
 from asched.state.session_records import PodGroupStatusDecided, SessionExecuted
 from tests.batch_world.test_fold import History, member
@@ -16,7 +16,7 @@ def refused_each_time(history: History, seconds: int, key: str = "default/a0") -
     began_ns, decided = history.state.now_ns, []
     for _ in range(seconds):
         history.pass_time()
-        if history.state.pods[key].phase is PodPhase.ASSUMED:
+        if history.state.pods[key].placement_state is PlacementState.ASSUMED:
             decided.append((history.state.now_ns - began_ns) // NS_PER_S)
             history.happen("bind failed", key[-2], int(key[-1]))
     return decided

@@ -9,7 +9,7 @@ import msgspec
 from asched.model.node import REGION_LABEL, ZONE_LABEL
 from asched.model.pod import POD_SCHEDULED, Pod, PodStatus
 from asched.simulator.trace import EndReason, PodCreated, PodDeleted, PodPlacement, PodRun
-from asched.state.cluster import PodEntry, PodPhase
+from asched.state.cluster import PlacementState, PodEntry
 
 DAEMON_SET = "DaemonSet"
 """Its pods belong to one node, so they are not recreated elsewhere."""
@@ -20,11 +20,11 @@ class PodSnapshot(NamedTuple):
 
     pod: Pod
     node: str
-    phase: PodPhase
+    placement_state: PlacementState
 
     @classmethod
     def of(cls, entry: PodEntry | None) -> PodSnapshot | None:
-        return None if entry is None else cls(entry.info.pod, entry.node, entry.phase)
+        return None if entry is None else cls(entry.info.pod, entry.node, entry.placement_state)
 
 
 class PodLifetime:

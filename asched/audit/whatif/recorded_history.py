@@ -317,7 +317,10 @@ class TraceExtractor:
             return
         if after.node != before.node:
             self._moved(pod, before, after, now_ns)
-        elif after.phase is PlacementState.BOUND and before.phase is PlacementState.ASSUMED:
+        elif (
+            after.placement_state is PlacementState.BOUND
+            and before.placement_state is PlacementState.ASSUMED
+        ):
             pod.bind(after.pod.uid, now_ns)
         if after.pod is not before.pod:
             self._changed(pod, before.pod, after.pod, now_ns)
@@ -359,7 +362,7 @@ class TraceExtractor:
             if pod.given and len(pod.placements) == 1:
                 # It was assumed at the start of the period, and never bound there.
                 self._start_over(pod, after.pod, "", now_ns)
-        elif after.phase is PlacementState.ASSUMED:
+        elif after.placement_state is PlacementState.ASSUMED:
             pod.assign(uid, node, now_ns)
         elif pod.was_bound or (self.shadow and self._serves(after.pod)):
             pod.place(uid, node, now_ns)
