@@ -25,7 +25,7 @@ from asched.cli.main import app
 from asched.journal import open_journal
 from asched.journal.verification import verify_journal
 from tests.daemon.processes import Command, Commands, commands
-from tests.daemon.test_reloader import events, until_taken_up
+from tests.daemon.test_reloader import events, until_applied
 from tests.daemon.test_run_command import until_logged
 from tests.daemon.world import KUBE, OWN, World, world
 from tests.docs.command_lines import parsed
@@ -196,7 +196,7 @@ class Machine:
         assert self._daemon is not None
         self.configure(20)
         self._daemon.send(signal.SIGHUP)
-        await until_taken_up(self._daemon, 1)
+        await until_applied(self._daemon, 1)
 
 
 async def test_each_command_is_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
