@@ -176,9 +176,8 @@ async def replay(
     """Repeat every decision from ``first_seq`` to ``last_seq`` (by default the head).
 
     The default start is the first record with a known previous state: the first of the journal,
-    or the one after the first checkpoint if earlier records were archived.
-
-    Ends at the first divergence. ``progress`` receives record numbers. Raises
+    or the one after the first checkpoint if earlier records were archived. Ends at the first
+    divergence. ``progress`` receives record numbers. Raises
     :class:`~asched.journal.errors.JournalError`, ProfileError for a recorded plugin that is not
     installed or rejects its arguments, and FoldError if the records before ``first_seq`` contradict
     each other.
