@@ -147,7 +147,7 @@ class _Scheduler(NamedTuple):
     """A running daemon or replica."""
 
     checks: Callable[[], list[Check]]
-    hangs: Callable[[], bool]
+    is_stuck: Callable[[], bool]
     apply_config: Callable[[Configuration], Awaitable[ConfigApplied]]
     synced: anyio.Event
     """Set once all resources are listed."""
@@ -188,7 +188,7 @@ async def _schedule(
             _scheduler(environment, options) as scheduler,
             anyio.create_task_group() as tasks,
         ):
-            control.manager.attach(scheduler.hangs)
+            control.manager.attach(scheduler.is_stuck)
             tasks.start_soon(_report_state, scheduler, control, watchdog, health)
             log.info(
                 "scheduling" if scheduler.leadership is None else "candidate for leadership",
@@ -212,7 +212,9 @@ async def _scheduler(
     election = election_of(configuration)
     if election is None:
         async with running_daemon(configuration, registry, client, store, metrics) as daemon:
-            yield _Scheduler(daemon.checks, daemon.hangs, daemon.apply_config, daemon.engine.synced)
+            yield _Scheduler(
+                daemon.checks, daemon.is_stuck, daemon.apply_config, daemon.engine.synced
+            )
         return
     runtime = Runtime.of_this_process()
     async with (
@@ -233,7 +235,7 @@ async def _scheduler(
     ):
         yield _Scheduler(
             replica.checks,
-            replica.hangs,
+            replica.is_stuck,
             replica.apply_config,
             replica.synced,
             leadership,
@@ -262,10 +264,10 @@ async def _report_state(
 ) -> None:
     """Attach the checks of /readyz and /livez, and report each state to the service manager."""
 
-    liveness = Check("engine", lambda: "its turn does not end" if scheduler.hangs() else "")
+    liveness = Check("engine", lambda: "its turn does not end" if scheduler.is_stuck() else "")
 
     def attach() -> None:
-        checks = [*scheduler.checks(), Check("plugins", watchdog.trouble)]
+        checks = [*scheduler.checks(), Check("plugins", watchdog.problem)]
         health.attach(checks, alive=[liveness])
 
     attach()

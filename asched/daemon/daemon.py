@@ -37,7 +37,7 @@ from asched.daemon.reload.watched import watched_resources
 from asched.daemon.startup import TRANSIENT, cluster_watch, recover, watch_when_reachable
 from asched.daemon.telemetry.batch_metrics import TimedRegistry
 from asched.daemon.telemetry.collectors import Backlog
-from asched.daemon.telemetry.health import Check, troubles
+from asched.daemon.telemetry.health import Check, failed_checks
 from asched.daemon.telemetry.metrics import Metrics
 from asched.daemon.telemetry.scheduler_metrics import CountedBackoff
 from asched.daemon.telemetry.stopwatch import CycleStopwatch
@@ -84,11 +84,11 @@ class Daemon(NamedTuple):
         """Conditions of readiness."""
         return self.engine.checks(SLOW_TURN_S)
 
-    def troubles(self) -> list[str]:
+    def failed_checks(self) -> list[str]:
         """Why it does not schedule now, a line each; empty if it does."""
-        return troubles(self.checks())
+        return failed_checks(self.checks())
 
-    def hangs(self) -> bool:
+    def is_stuck(self) -> bool:
         """Whether the engine's turn does not end: a restart may help."""
         return self.engine.is_stuck(SLOW_TURN_S)
 
@@ -100,7 +100,7 @@ async def running_daemon(
     client: ApiClient,
     journal: JournalStore,
     metrics: Metrics | None = None,
-    machine: Runtime | None = None,
+    runtime: Runtime | None = None,
     *,
     leadership: Leadership | None = None,
     start: StartState | None = None,
@@ -112,7 +112,7 @@ async def running_daemon(
     completed and Events are flushed. Raises a :class:`~asched.journal.errors.JournalError` if the
     journal cannot be read or written.
     """
-    metrics, runtime = metrics or Metrics(), machine or Runtime.of_this_process()
+    metrics, runtime = metrics or Metrics(), runtime or Runtime.of_this_process()
     standby = leadership is not None and start is None
     if start is None:
         start = await recover(journal, registry, runtime, wait=leadership is not None)
@@ -195,11 +195,11 @@ async def _scheduling(parts: _Parts, start: StartState) -> AsyncIterator[Daemon]
         await daemon.events.stop(EVENT_FLUSH_S)
 
 
-async def _watch(client: ApiClient, daemon: Daemon, held: BufferedWatch | None) -> None:
-    if held is None:
+async def _watch(client: ApiClient, daemon: Daemon, buffered_watch: BufferedWatch | None) -> None:
+    if buffered_watch is None:
         await watch_when_reachable(client, daemon.watch)
     else:
-        held.changes.hand_over(daemon.inbox)
+        buffered_watch.changes.forward_to(daemon.inbox)
 
 
 async def _run_engine(
@@ -274,7 +274,7 @@ def _engine(
     configuration, leadership, clock = parts.configuration, parts.leadership, parts.runtime.clock
     # A leader with a journal of its own resigns if it cannot write. With a shared journal the next
     # leader could write it no better.
-    timeout_s = leadership.journal_timeout_s if leadership and parts.standby else _never
+    timeout_s = leadership.journal_timeout_s if leadership and parts.standby else _no_timeout
     load = parts.registry.load
     return Engine(
         start.fold,
@@ -294,7 +294,7 @@ def _engine(
             sessions=TimedRegistry(sessions, parts.metrics.sessions),
             stopwatch=stopwatch,
             standby=parts.standby,
-            may_decide=_always if leadership is None else leadership.leads,
+            may_decide=(lambda: True) if leadership is None else leadership.leads,
         ),
     )
 
@@ -349,9 +349,5 @@ def _record_start(configuration: Configuration, daemon: Daemon, epoch: int | Non
     )
 
 
-def _always() -> bool:
-    return True
-
-
-def _never() -> float:
+def _no_timeout() -> float:
     return math.inf

@@ -218,7 +218,7 @@ async def test_session_uses_the_recorded_time(
     conf.write_text('actions: "witness"\ntiers: [{plugins: [{name: gang}]}]\n')
     config = OWN + f"batch: [{{period: 20ms, conf: {conf}}}]\n"
     configuration = parse(config, "test", PluginRegistry.discover())
-    machine = Runtime.of_this_process()._replace(clock=HurriedClock())
+    runtime = Runtime.of_this_process()._replace(clock=HurriedClock())
     Witness.held_ns.clear()
     async with world(tmp_path, nodes=1) as w:
         prepare(w)
@@ -234,7 +234,7 @@ async def test_session_uses_the_recorded_time(
             open_journal(str(w.journal)) as store,
             connect(w.kubeconfig) as client,
             running_daemon(
-                configuration, PluginRegistry.discover(), client, store, machine=machine
+                configuration, PluginRegistry.discover(), client, store, runtime=runtime
             ) as daemon,
         ):
             with anyio.fail_after(TIMEOUT_S):

@@ -36,7 +36,7 @@ def test_newest_objects_are_handed_over_then_later_changes_pass() -> None:
     buffer.put_changes((Listed(NODES, (node("a"), node("b"), node("c"))),))
     buffer.put_changes((Upserted(NODES, node("a", "2")), Deleted(NODES, node("b"))))
     buffer.put_changes((Upserted(NODES, node("d")), Upserted(NODES, node("a", "3"))))
-    buffer.hand_over(engine)
+    buffer.forward_to(engine)
     after = Upserted(NODES, node("e"))
     buffer.put_changes((after,))
     assert engine.got == [Listed(NODES, (node("a", "3"), node("c"), node("d"))), after]
@@ -46,7 +46,7 @@ def test_list_replaces_objects_except_unreadable_ones() -> None:
     buffer, engine = BufferedChanges(), Engine()
     buffer.put_changes((Listed(NODES, (node("a"), node("b"))),))
     buffer.put_changes((Listed(NODES, (node("c"),), frozenset({"b", "z"})),))
-    buffer.hand_over(engine)
+    buffer.forward_to(engine)
     (listed,) = engine.got
     assert isinstance(listed, Listed)
     assert [item.name for item in listed.objects] == ["c", "b"]

@@ -121,7 +121,7 @@ async def test_metrics_of_running_daemon(tmp_path: Path) -> None:
     async with world(tmp_path, nodes=2) as w, serving(health) as session:
         w.faults.respond(500, count=1, verb="watch", resource="pods")
         async with w.daemon(metrics=metrics) as daemon:
-            alive = [Check("engine", lambda: "stuck" if daemon.hangs() else "")]
+            alive = [Check("engine", lambda: "stuck" if daemon.is_stuck() else "")]
             health.attach(daemon.checks(), alive=alive)
             w.add_pods(10, "p")
             w.add_pod("big", "100")
@@ -156,11 +156,11 @@ async def test_not_ready_without_api_server(tmp_path: Path) -> None:
         w.faults.respond(500, count=10_000, verb="list", resource="nodes")
         async with w.daemon() as daemon:
             await w.until(lambda: w.faults.injected > 0)
-            assert daemon.troubles()[0].startswith("not listed yet: ")
-            assert "nodes" in daemon.troubles()[0]
+            assert daemon.failed_checks()[0].startswith("not listed yet: ")
+            assert "nodes" in daemon.failed_checks()[0]
             w.faults.clear()
             await daemon.engine.synced.wait()
-            assert daemon.troubles() == []
+            assert daemon.failed_checks() == []
 
 
 async def test_other_port_is_served_if_default_is_in_use() -> None:

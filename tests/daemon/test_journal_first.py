@@ -88,11 +88,11 @@ async def test_full_disk_pauses_decisions_without_loss(tmp_path: Path) -> None:
                 w.add_pods(100, "after")  # more than the last page can hold
                 while not daemon.engine.journal_error:
                     await anyio.wait_all_tasks_blocked()
-                assert "the disk is full" in daemon.troubles()[0]
+                assert "the disk is full" in daemon.failed_checks()[0]
                 assert len(w.placements.order) == 5
                 await limit(1_000_000)
                 await w.until(lambda: not w.unbound())
-                assert daemon.troubles() == []
+                assert daemon.failed_checks() == []
             assert (await store.head()).seq > head_seq
         finally:
             await database.close()

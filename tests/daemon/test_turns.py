@@ -223,12 +223,12 @@ async def test_new_configuration_does_not_accept_earlier_list() -> None:
         assert s.engine.leading
         assert pending.key in s.state.queue
         caches, *_ = s.engine.checks(slow_turn_s=1e9)
-        assert caches.trouble() == "not listed yet: pods"
+        assert caches.problem() == "not listed yet: pods"
         s.inbox.put_changes((Listed(Resource.PODS, pods, relist_count=1),))
         for _ in range(50):
             await s.turn()
         assert s.state.pods[pending.key].node == "n0"
-        assert caches.trouble() == ""
+        assert caches.problem() == ""
 
 
 # -- the time of decisions ----------------------------------------------------------------------
@@ -281,7 +281,7 @@ async def test_permit_review_after_too_many_effects_uses_recorded_time() -> None
     """A binding that waits for a plugin is no load; when it continues, decisions pause."""
     BlockingPreBind.may_end = anyio.Event()
     async with running_engine(
-        RejectWithTime, BlockingPreBind, limits=EngineLimits(effects_under_way=1)
+        RejectWithTime, BlockingPreBind, limits=EngineLimits(max_effects_in_flight=1)
     ) as s:
         await s.turn(a_node("n0"), a_pod("held"))
         await s.turn(a_pod("p"))

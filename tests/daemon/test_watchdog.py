@@ -33,7 +33,7 @@ def test_synchronous_call_over_its_limit_is_reported_once() -> None:
 
     watchdog = watch(block)
     assert watchdog.overruns == {("Slow", "Filter"): 1}
-    assert watchdog.trouble().startswith("plugin Slow at Filter blocked the event loop for 0.")
+    assert watchdog.problem().startswith("plugin Slow at Filter blocked the event loop for 0.")
 
 
 def test_asynchronous_plugin_that_blocks_is_reported() -> None:
@@ -55,7 +55,7 @@ def test_asynchronous_plugin_that_waits_is_not_reported() -> None:
 
     watchdog = watch(block)
     assert not watchdog.overruns
-    assert not watchdog.trouble()
+    assert not watchdog.problem()
 
 
 def test_successive_short_calls_are_not_one_long_call() -> None:

@@ -108,10 +108,10 @@ class Process:
         around, configuration = self._around, self._around.configured.now
         client = self._client(self.name)
         store = FaultyStore(self.name, around.disk, self.ports, around.trace, self._stored)
-        machine = Runtime(self.clock, self._run_in_thread, self.name)
+        runtime = Runtime(self.clock, self._run_in_thread, self.name)
         if around.election is Election.NONE:
             async with running_daemon(
-                configuration, around.registry, client, store, machine=machine
+                configuration, around.registry, client, store, runtime=runtime
             ) as daemon:
                 self._daemon = lambda: daemon
                 await self._serve(daemon.apply_config)
@@ -128,7 +128,7 @@ class Process:
                     store,
                     leadership,
                     Metrics(),
-                    machine,
+                    runtime,
                 ),
                 shared=around.election is Election.SHARED,
             ) as replica,

@@ -91,7 +91,7 @@ async def until_it_fails(w: World, store: FullStore) -> None:
             store.full = True
             w.add_pod("second")
             await store.until_refused(2)
-            assert daemon.troubles() == ["the journal cannot be written: no room"]
+            assert daemon.failed_checks() == ["the journal cannot be written: no room"]
             await anyio.sleep_forever()
 
 

@@ -107,7 +107,7 @@ async def test_standby_that_cannot_read_the_journal_is_no_candidate(tmp_path: Pa
     async with world(tmp_path, nodes=1) as w, standby(w, store) as replica:
         store.away = True
         await store.until_refused(2)
-        assert [check.name for check in replica.checks() if check.trouble()] == ["journal"]
+        assert [check.name for check in replica.checks() if check.problem()] == ["journal"]
         free_lease(w)
         await store.until_refused(3)
         assert holder(w) == ""
@@ -127,7 +127,7 @@ async def test_takeover_waits_for_the_journal_and_reports_it(tmp_path: Path) -> 
 
         def on_request(verb: str, resource: str) -> None:
             # The lease is renewed meanwhile.
-            if resource == "leases" and named in [check.trouble() for check in replica.checks()]:
+            if resource == "leases" and named in [check.problem() for check in replica.checks()]:
                 store.claim_error = None
 
         w.faults.on_request = on_request

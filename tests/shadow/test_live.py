@@ -82,7 +82,7 @@ async def shadow_of(w: World, window: Window | None = None) -> AsyncIterator[Wat
         watcher.shadow = shadow
         with anyio.fail_after(TIMEOUT_S):
             await shadow.engine.synced.wait()
-        assert shadow.engine.troubles() == []
+        assert shadow.engine.failed_checks() == []
         yield watcher
     assert watcher.requests
     assert {verb for verb, _ in watcher.requests} <= READS

@@ -175,12 +175,12 @@ async def test_no_watchdog_message_while_hanging(manager: Manager) -> None:
     )
     asked = 0
 
-    def hangs() -> bool:
+    def is_stuck() -> bool:
         nonlocal asked
         asked += 1
         return asked <= 3
 
-    service.attach(hangs)
+    service.attach(is_stuck)
     service.ready("scheduling")
     await manager.until("READY")
     async with anyio.create_task_group() as tasks:
@@ -208,14 +208,14 @@ async def test_slow_turn_hangs_unless_waiting_for_journal(
                     with anyio.fail_after(TIMEOUT_S):
                         while not engine.is_stuck(0.0):
                             await checkpoint()
-                    assert not daemon.hangs()  # not for that long
+                    assert not daemon.is_stuck()  # not for that long
                 await w.until(lambda: not w.unbound())
                 await _fill(database, 1)
                 w.add_pods(100, "more")
                 with anyio.fail_after(TIMEOUT_S):
                     while not engine.journal_error:
                         await checkpoint()
-                assert any("has taken" in check.trouble() for check in engine.checks(0.0))
+                assert any("has taken" in check.problem() for check in engine.checks(0.0))
                 assert not engine.is_stuck(0.0)
                 await _fill(database, 1_000_000)
                 await w.until(lambda: not w.unbound())

@@ -57,7 +57,7 @@ class EngineLimits(msgspec.Struct, frozen=True):
 
     slice_s: float = 0.05
     """Time for observing, and again for deciding, before the turn commits."""
-    effects_under_way: int = 2_000
+    max_effects_in_flight: int = 2_000
     """No decisions while effects for this many pods are in flight."""
     min_turn_s: float = 0.005
     """Minimum time between the starts of two turns, because each costs a commit. What arrives after
@@ -207,7 +207,7 @@ class Engine:
             if profile.missing:
                 raise ProfileError(profile.missing)
 
-    # -- how it stands ------------------------------------------------------------------------
+    # -- status -------------------------------------------------------------------------------
 
     @property
     def journal_error(self) -> str:
@@ -316,10 +316,12 @@ class Engine:
         return ready and self._options.may_decide()
 
     def _may_decide(self) -> bool:
-        return self._decides() and self._effects.load < self._limits.effects_under_way
+        return self._decides() and self._effects.load < self._limits.max_effects_in_flight
 
     def _budget(self) -> Budget:
-        return Budget(self._limits.effects_under_way - self._effects.load, self._slice_ends_ns())
+        return Budget(
+            self._limits.max_effects_in_flight - self._effects.load, self._slice_ends_ns()
+        )
 
     def _slice_ends_ns(self) -> int:
         return self._clock.monotonic_ns() + round(self._limits.slice_s * NS_PER_S)

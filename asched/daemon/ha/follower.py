@@ -35,7 +35,7 @@ class JournalFollower:
         self.checkpoint_seq = checkpoint_seq
         self.seq = checkpoint_seq
         """The last folded record."""
-        self.trouble = ""
+        self.error = ""
         """Why the journal cannot be read now; empty if it can."""
         self._journal = journal
         self._clock = clock
@@ -58,11 +58,11 @@ class JournalFollower:
             try:
                 await self.catch_up()
             except (JournalBusyError, JournalIOError) as error:
-                if not self.trouble:
+                if not self.error:
                     log.warning("reading the journal failed", error=str(error))
-                self.trouble = str(error)
+                self.error = str(error)
             else:
-                self.trouble = ""
+                self.error = ""
             await self._clock.sleep(POLL_INTERVAL_S)
 
 
@@ -102,7 +102,7 @@ class BufferedChanges:
         """Those of ``resources`` that were not listed yet."""
         return resources - self._objects.keys()
 
-    def hand_over(self, sink: ChangeSink) -> None:
+    def forward_to(self, sink: ChangeSink) -> None:
         """Put the buffered objects into ``sink`` as lists, and pass later changes on to it."""
         self._sink = sink
         lists = tuple(

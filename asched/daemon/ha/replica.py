@@ -80,20 +80,20 @@ class Replica:
     def checks(self) -> list[Check]:
         """Conditions of readiness, as a standby or as the leader."""
         return [
-            *(Check(name, partial(self._trouble, name)) for name in _CHECKS),
+            *(Check(name, partial(self._problem, name)) for name in _CHECKS),
             # Its name shows the role. A standby is ready, too.
             Check("leading" if self._leadership.leads() else "standby", lambda: ""),
         ]
 
-    def _trouble(self, name: str) -> str:
+    def _problem(self, name: str) -> str:
         if self.daemon is not None:
-            found = {check.name: check.trouble for check in self.daemon.checks()}
+            found = {check.name: check.problem for check in self.daemon.checks()}
             return found[name]()
-        return "" if self.standby is None else self.standby.trouble(name)
+        return "" if self.standby is None else self.standby.problem(name)
 
-    def hangs(self) -> bool:
-        """As :meth:`Daemon.hangs`."""
-        return self.daemon is not None and self.daemon.hangs()
+    def is_stuck(self) -> bool:
+        """As :meth:`Daemon.is_stuck`."""
+        return self.daemon is not None and self.daemon.is_stuck()
 
     async def apply_config(self, new: Configuration) -> ConfigApplied:
         """As :meth:`Daemon.apply_config`; a standby uses the configuration once it leads."""
@@ -140,12 +140,12 @@ class Standby:
         """All watched resources."""
         return frozenset(reflector.resource for reflector in self._watch.reflectors)
 
-    def trouble(self, check: str) -> str:
+    def problem(self, check: str) -> str:
         """What is wrong with its caches or with the followed journal."""
         if check == "journal" and self._claim_error:
             return f"the journal cannot be claimed: {self._claim_error}"
-        if check == "journal" and self._follower.trouble:
-            return f"the journal cannot be read: {self._follower.trouble}"
+        if check == "journal" and self._follower.error:
+            return f"the journal cannot be read: {self._follower.error}"
         return sync_problem(self._changes.unsynced(self.resources)) if check == "caches" else ""
 
     async def apply_config(self, new: Configuration) -> ConfigApplied:
@@ -193,7 +193,7 @@ class Standby:
             following.start_soon(follower.run)
             await self._changes.wait_for_sync(self.resources)
             synced.set()
-            await parts.leadership.acquire(parts.client, self._watch, lambda: not follower.trouble)
+            await parts.leadership.acquire(parts.client, self._watch, lambda: not follower.error)
             following.cancel_scope.cancel()
         # The claim comes last: only the records since the last poll remain to be folded after it.
         before = follower.seq

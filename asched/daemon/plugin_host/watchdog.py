@@ -25,7 +25,7 @@ from asched.framework.runtime.observation import PluginCall
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 _REPORTED_FOR_S = 30.0
-"""How long :meth:`Watchdog.trouble` reports a plugin that has returned."""
+"""How long :meth:`Watchdog.problem` reports a plugin that has returned."""
 
 
 class Watchdog:
@@ -42,7 +42,7 @@ class Watchdog:
         """The call that ran at the last look, since ``_since_s`` at least."""
         self._since_s = self._last_overrun_s = 0.0
         self._reported = False
-        self._trouble = ""
+        self._problem = ""
 
     def __enter__(self) -> Watchdog:
         self._loop = asyncio.get_running_loop()
@@ -57,10 +57,10 @@ class Watchdog:
         """Apply other limits from now on."""
         self._limit_s = limit_s
 
-    def trouble(self) -> str:
+    def problem(self) -> str:
         """The plugin that blocks the loop or did so recently; empty if there is none."""
-        recently = self._trouble and time.monotonic() - self._last_overrun_s < _REPORTED_FOR_S
-        return self._trouble if recently else ""
+        recently = self._problem and time.monotonic() - self._last_overrun_s < _REPORTED_FOR_S
+        return self._problem if recently else ""
 
     def _run(self) -> None:
         while not self._stopped.wait(self._interval_s):
@@ -78,7 +78,7 @@ class Watchdog:
         blocked_s = now_s - self._since_s
         if blocked_s >= self._limit_s(plugin):
             self._last_overrun_s = now_s
-            self._trouble = (
+            self._problem = (
                 f"plugin {plugin} at {point} blocked the event loop for {blocked_s:.1f} s"
             )
             if not self._reported:

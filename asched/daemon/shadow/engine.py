@@ -18,7 +18,7 @@ from asched.daemon.engine.inbox import Inbox
 from asched.daemon.engine.runtime import SteadyTime
 from asched.daemon.shadow.follower import ShadowFollower
 from asched.daemon.shadow.report import Difference
-from asched.daemon.telemetry.health import Check, troubles
+from asched.daemon.telemetry.health import Check, failed_checks
 from asched.kube.timing import Clock
 from asched.model.quantity import NS_PER_S
 from asched.state.records import AnyRecord, ShadowCompared
@@ -75,9 +75,9 @@ class ShadowEngine:
         """Conditions of readiness: caches listed, journal writable."""
         return [Check("caches", self._unlisted), Check("journal", self._commits.unwritable)]
 
-    def troubles(self) -> list[str]:
+    def failed_checks(self) -> list[str]:
         """The failed checks, a line each."""
-        return troubles(self.checks())
+        return failed_checks(self.checks())
 
     def _unlisted(self) -> str:
         return sync_problem(self._follower.unsynced)

@@ -240,7 +240,7 @@ class Explainer:
     def _explained(self, about: _Disagreement) -> ShadowExplained:
         cause, detail = self._cause(about)
         record = about.record
-        return ShadowExplained(record.number, record.key, record.uid, cause, detail)
+        return ShadowExplained(record.key, record.uid, record.number, cause, detail)
 
     def _cause(self, about: _Disagreement) -> tuple[DisagreementCause, str]:
         """Cause and detail. The delayed state is at the disagreement; the moments before it were

@@ -17,7 +17,7 @@ from prometheus_client.registry import Collector
 from asched.framework.runtime.observation import Failures
 from asched.kube.events import EventRecorder
 from asched.kube.reflector import Reflector
-from asched.state.cluster import ClusterState, PodPhase
+from asched.state.cluster import ClusterState, PlacementState
 
 
 class Backlog(NamedTuple):
@@ -89,7 +89,7 @@ class QueueMetrics(Collector):
         return counter
 
     def _inflight_events(self) -> Metric:
-        count = Counter(happened.event.label for happened in self._cluster.queue.events)
+        count = Counter(queued.event.label for queued in self._cluster.queue.events)
         gauge = GaugeMetricFamily(
             "scheduler_inflight_events",
             "Number of events currently tracked in the scheduling queue.",
@@ -100,7 +100,9 @@ class QueueMetrics(Collector):
         return gauge
 
     def _cache(self) -> Metric:
-        assumed = sum(p.phase is PodPhase.ASSUMED for p in self._cluster.pods.values())
+        assumed = sum(
+            p.placement_state is PlacementState.ASSUMED for p in self._cluster.pods.values()
+        )
         gauge = GaugeMetricFamily(
             "scheduler_cache_size",
             "Number of nodes, pods, and assumed (bound) pods in the scheduler cache.",

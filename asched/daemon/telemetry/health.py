@@ -29,7 +29,7 @@ class Check(NamedTuple):
 
     name: str
     """In lower case with hyphens, like Kubernetes' own."""
-    trouble: Callable[[], str]
+    problem: Callable[[], str]
     """Returns what is wrong now, in one line; empty if nothing is. Must be quick."""
 
 
@@ -37,9 +37,9 @@ PING = Check("ping", lambda: "")
 """Fails by timeout if the event loop hangs."""
 
 
-def troubles(checks: Sequence[Check]) -> list[str]:
+def failed_checks(checks: Sequence[Check]) -> list[str]:
     """What is wrong now, a line for each failed check."""
-    return [trouble for check in checks if (trouble := check.trouble())]
+    return [problem for check in checks if (problem := check.problem())]
 
 
 class HealthAddressError(Exception):
@@ -117,9 +117,9 @@ class Health:
             if check.name in excluded:
                 lines.append(f"[+]{check.name} excluded: ok")
                 continue
-            trouble = check.trouble()
-            failed |= bool(trouble)
-            lines.append(f"[-]{check.name} failed: {trouble}" if trouble else f"[+]{check.name} ok")
+            problem = check.problem()
+            failed |= bool(problem)
+            lines.append(f"[-]{check.name} failed: {problem}" if problem else f"[+]{check.name} ok")
         if not failed and "verbose" not in request.query:
             return web.Response(text="ok")
         lines.append(f"{endpoint} check {'failed' if failed else 'passed'}")

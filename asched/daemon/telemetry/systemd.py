@@ -33,7 +33,7 @@ class ServiceManager:
         watchdog."""
         self._address = "\0" + address[1:] if address.startswith("@") else address
         self._watchdog_s = watchdog_s
-        self._hangs: Callable[[], bool] = lambda: False
+        self._is_stuck: Callable[[], bool] = lambda: False
         self._ready = anyio.Event()
         self._failing = False
         self._status = ""
@@ -55,9 +55,9 @@ class ServiceManager:
             return cls(address, int(period_us) / US_PER_S)
         return cls(address)
 
-    def attach(self, hangs: Callable[[], bool]) -> None:
-        """Send no watchdog pings while ``hangs`` returns True."""
-        self._hangs = hangs
+    def attach(self, is_stuck: Callable[[], bool]) -> None:
+        """Send no watchdog pings while ``is_stuck`` returns True."""
+        self._is_stuck = is_stuck
 
     def ready(self, status: str) -> None:
         """The start is complete."""
@@ -92,7 +92,7 @@ class ServiceManager:
             with anyio.move_on_after(START_EXTENSION_S / 2):
                 await self._ready.wait()
         while self._watchdog_s is not None:
-            if not self._hangs():
+            if not self._is_stuck():
                 self._notify("WATCHDOG=1", timeout_s=0)
             await anyio.sleep(self._watchdog_s / 2)
 
