@@ -345,7 +345,7 @@ class ShadowDecider:
         ``number`` counts comparisons.
         """
         own = self.decide(info)
-        theirs = ShadowCompared(number, info.key, info.uid, node, message)
+        theirs = ShadowCompared(info.key, info.uid, number, node, message)
         agreed = own.agrees_with(theirs)
         return msgspec.structs.replace(
             theirs,

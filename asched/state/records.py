@@ -279,9 +279,9 @@ class LeadershipLost(Record):
 class ShadowExplained(Record):
     """The probable cause of the disagreement in :class:`ShadowCompared` ``number``."""
 
-    number: int
     key: str
     uid: str
+    number: int
     cause: DisagreementCause
     detail: str = ""
 
@@ -385,10 +385,10 @@ class ShadowCompared(Record):
     The state does not depend on it.
     """
 
-    number: int
-    """Counted from the start of the daemon."""
     key: str
     uid: str
+    number: int
+    """Counted from the start of the daemon."""
     node: str = ""
     """The node of the other scheduler's binding; empty if it found none."""
     message: str = ""
