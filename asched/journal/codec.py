@@ -61,7 +61,7 @@ def _storable(subject: str) -> str:
 
 def subject_of(record: AnyRecord) -> str:
     """The object that a record is about; empty for records about the engine."""
-    if type(record) in _POD_RECORDS:  # the most frequent case
+    if type(record) in _POD_RECORD_TYPES:  # the most frequent case
         return _storable(f"{_POD}/{record.key}")  # type: ignore[union-attr]
     if isinstance(record, ObjectObserved):
         return object_subject(type(record.object).__name__, record.object.key)
@@ -77,10 +77,14 @@ def subject_of(record: AnyRecord) -> str:
 
 
 _POD = "pod"
-_POD_RECORDS = frozenset(
+_POD_RECORD_TYPES = frozenset(
     kind for kind in KINDS.values() if kind is not ObjectDeleted and "key" in kind.__struct_fields__
 )
 """Types of records with a pod's key: all types with a key except :class:`ObjectDeleted`."""
+assert all(kind.__struct_fields__[0] == "key" for kind in _POD_RECORD_TYPES), (
+    "the key of a pod must be a record's first field: its payload omits it"
+)
+_POD_RECORD_NAMES = frozenset(kind.__name__ for kind in _POD_RECORD_TYPES)
 
 
 class Codec:
@@ -155,7 +159,7 @@ class Codec:
 def _without_redundancy(kind: str, subject: str, payload: str) -> str:
     """``payload`` without its type, and without the key of a pod that ``subject`` holds."""
     rest = payload[len(kind) + len('{"type":""') :]
-    if kind in _KEYED:
+    if kind in _POD_RECORD_NAMES:
         key = subject[len(_POD) + 1 :]
         field = f',"key":"{key}"'
         # A key that JSON escapes stays in the payload.
@@ -166,7 +170,7 @@ def _without_redundancy(kind: str, subject: str, payload: str) -> str:
 
 def _with_key(kind: str, subject: str, payload: str) -> str:
     """``payload`` with the key that only the subject holds. Decoding does not need the type."""
-    if kind not in _KEYED or payload.startswith('{"key"'):
+    if kind not in _POD_RECORD_NAMES or payload.startswith('{"key"'):
         return payload
     key = subject[len(_POD) + 1 :]
     if not _unescaped(key):
@@ -179,8 +183,5 @@ def _unescaped(text: str) -> bool:
     """Whether JSON encodes a text without escapes."""
     return text.isprintable() and "\\" not in text and '"' not in text
 
-
-_KEYED = frozenset(kind.__name__ for kind in _POD_RECORDS if kind.__struct_fields__[0] == "key")
-"""Kinds of record with the first field a pod's key."""
 
 CODEC = Codec(UPCASTERS)
