@@ -68,7 +68,7 @@ def apiserver(options: ApiServerOptions) -> None:
     A pod with the annotation asched.dev/run-seconds succeeds after so many seconds.
     """
     if (options.tls_certificate is None) != (options.tls_key is None):
-        raise BadInput("asched: --tls-certificate and --tls-key go together")
+        raise BadInput("--tls-certificate and --tls-key go together")
     try:
         anyio.run(_serve, options, backend_options={"use_uvloop": True})
     except BaseExceptionGroup as group:
@@ -111,9 +111,9 @@ def _command_error(
     if not isinstance(error, OSError):
         return error
     if error.filename:
-        return CommandError(f"asched: cannot write {error.filename}: {error.strerror}")
+        return CommandError(f"cannot write {error.filename}: {error.strerror}")
     reason = os.strerror(error.errno or 0)
-    return CommandError(f"asched: cannot listen on {options.address}:{options.port}: {reason}")
+    return CommandError(f"cannot listen on {options.address}:{options.port}: {reason}")
 
 
 async def _stop_on_signal(scope: anyio.CancelScope) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from asched.cli.errors import BadInput, CommandError
+from asched.cli.errors import BadInput, CommandError, InvalidFile
 from asched.cli.options import command_group, read_configuration
 from asched.cli.output import (
     DocumentFormat,
@@ -60,7 +60,7 @@ def check(
 
     configuration = read_configuration(file, PluginRegistry.discover())
     if configuration.faults:
-        raise BadInput(configuration.faults)
+        raise InvalidFile(configuration.faults)
     for line in configuration.warnings:
         typer.echo(line, err=True)
     match output:
@@ -114,7 +114,7 @@ def convert(
     try:
         converted = convert_policy(policy_file, PluginRegistry.discover())
     except ConfigFileError as error:
-        raise BadInput(error.lines) from None
+        raise InvalidFile(error.lines) from None
     for line in converted.notices:
         typer.echo(line, err=True)
     if output is None:
@@ -138,7 +138,7 @@ def crds(
     """
     unknown = [name for name in group or () if name not in CRD_GROUPS]
     if unknown:
-        raise BadInput(f"asched: no API group {unknown[0]!r}; known are {', '.join(CRD_GROUPS)}")
+        raise BadInput(f"no API group {unknown[0]!r}; known are {', '.join(CRD_GROUPS)}")
     typer.echo("---\n".join(crd_manifest(name) for name in group or CRD_GROUPS), nl=False)
 
 

@@ -100,11 +100,11 @@ def _candidate(options: DiffOptions) -> _Candidate:
 
     config, plugins = options.config, options.plugins
     if config is None and plugins is None:
-        raise BadInput("asched: nothing to compare with: give --config, --plugins or both")
+        raise BadInput("nothing to compare with: give --config, --plugins or both")
     try:
         changes = () if plugins is None else parse_changes(plugins)
     except AuditError as error:
-        raise BadInput(f"asched: {error}") from None
+        raise BadInput(str(error)) from None
     configuration = None
     if config is not None:
         configuration = read_configuration(config, PluginRegistry.discover())
@@ -158,7 +158,7 @@ def _simulated(
     try:
         return simulate(history.trace, scheduler, registry.load)
     except (SimulationStuckError, FoldError) as error:
-        raise CommandError(f"asched: the simulation failed: {error}") from None
+        raise CommandError(f"the simulation failed: {error}") from None
 
 
 def _notes(history: RecordedHistory, candidate: _Candidate) -> Iterator[str]:

@@ -17,19 +17,30 @@ ErrorTypes = tuple[type[Exception], ...]
 
 
 class CommandError(Exception):
-    """Ends the command: each line goes to stderr, without a traceback."""
+    """Ends the command: :attr:`lines` go to stderr, without a traceback."""
 
     exit_code = EXIT_FAILURE
 
-    def __init__(self, lines: str | Iterable[str]) -> None:
-        self.lines = (lines,) if isinstance(lines, str) else tuple(lines)
-        super().__init__("\n".join(self.lines))
+    @property
+    def lines(self) -> list[str]:
+        return [f"asched: {self}"]
 
 
 class BadInput(CommandError):  # noqa: N818  reads well where it is raised
     """An argument, a file or a name given by the user is not usable."""
 
     exit_code = EXIT_BAD_INPUT
+
+
+class InvalidFile(BadInput):
+    """Mistakes in a file; each line begins with its place, such as ``FILE:LINE:``."""
+
+    def __init__(self, lines: Iterable[str]) -> None:
+        super().__init__("\n".join(lines))
+
+    @property
+    def lines(self) -> list[str]:
+        return str(self).split("\n")
 
 
 def as_command_error(
@@ -46,11 +57,11 @@ def as_command_error(
         if isinstance(leaf, CommandError):
             return leaf
         if isinstance(leaf, transient):
-            return CommandError(f"asched: {leaf}")
+            return CommandError(str(leaf))
         if isinstance(leaf, (*known_bad_input, *bad_input)):
-            return BadInput(f"asched: {leaf}")
+            return BadInput(str(leaf))
         if isinstance(leaf, (*known_failures, *failures)):
-            return CommandError(f"asched: {leaf}")
+            return CommandError(str(leaf))
     return leaves[0]
 
 

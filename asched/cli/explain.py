@@ -63,7 +63,7 @@ def explain(options: ExplainOptions) -> None:
     from asched.audit.explain_job import JobExplanation
 
     if (options.pod is None) is (options.job is None):
-        raise BadInput("asched: name either a pod or, with --job, a job")
+        raise BadInput("name either a pod or, with --job, a job")
     found = _explanation(options)
     if options.node is not None and not isinstance(found, JobExplanation):
         found = msgspec.structs.replace(found, nodes=(_node(found, options.node),))
@@ -171,10 +171,10 @@ def _node(found: Explanation, name: str) -> NodeExplanation:
         if node.name == name:
             return node
     if not found.nodes:
-        raise BadInput("asched: the pod was rejected before any node was evaluated")
+        raise BadInput("the pod was rejected before any node was evaluated")
     guess = nearest(name, [node.name for node in found.nodes])
     hint = f"; did you mean {guess}?" if guess else ""
-    raise BadInput(f"asched: no node {name!r} at that time{hint}")
+    raise BadInput(f"no node {name!r} at that time{hint}")
 
 
 def _print_head(found: Explanation) -> None:

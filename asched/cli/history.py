@@ -75,7 +75,7 @@ def history(options: HistoryOptions) -> None:
     chosen = (options.name is not None) + (options.owner is not None)
     if chosen + options.unschedulable + options.preempted != 1:
         raise BadInput(
-            "asched: name a pod or a node, or give one of --owner, --unschedulable and --preempted"
+            "name a pod or a node, or give one of --owner, --unschedulable and --preempted"
         )
     found = _timelines(options)
     if isinstance(found, NodeTimeline):

@@ -113,7 +113,7 @@ def _parsed_head(text: str) -> TrustedHead:
     try:
         return TrustedHead.parse(text)
     except ValueError as error:
-        raise BadInput(f"asched: {error}") from None
+        raise BadInput(str(error)) from None
 
 
 @app.command()
@@ -151,7 +151,7 @@ def backup(
     try:
         source = journal_file(journal)
         if source is None:
-            raise BadInput("asched: only SQLite journals are files; for PostgreSQL use pg_dump")
+            raise BadInput("only SQLite journals are files; for PostgreSQL use pg_dump")
         back_up(source, to)
     except JournalError as error:
         raise as_command_error(error) from None

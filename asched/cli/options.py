@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar, get_type_hints
 
 import typer
 
-from asched.cli.errors import BadInput, CommandError, as_command_error
+from asched.cli.errors import BadInput, CommandError, InvalidFile, as_command_error
 from asched.model.quantity import parse_duration
 
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ def query_journal(
         with infrequent_gc():
             return anyio.run(run)
     except FoldError as error:
-        raise CommandError(f"asched: the journal contradicts itself: {error}") from None
+        raise CommandError(f"the journal contradicts itself: {error}") from None
     except Exception as error:  # noqa: BLE001  raised again
         raise as_command_error(error, bad_input=(AuditError,)) from None
 
@@ -140,7 +140,7 @@ def read_configuration(file: Path | None, registry: PluginRegistry) -> Configura
     try:
         return load(file, registry)
     except ConfigFileError as error:
-        raise BadInput(error.lines) from None
+        raise InvalidFile(error.lines) from None
 
 
 # -- times ----------------------------------------------------------------------------------------
@@ -176,7 +176,7 @@ def period(since: str | None, until: str | None) -> Period:
     since_ns = 0 if since is None else time_ns(since, now)
     until_ns = None if until is None else time_ns(until, now)
     if until_ns is not None and until_ns < since_ns:
-        raise BadInput(f"asched: --until {until} is before --since {since}")
+        raise BadInput(f"--until {until} is before --since {since}")
     return Period(since_ns, until_ns)
 
 
@@ -184,4 +184,4 @@ def _before(text: str, now: datetime) -> datetime:
     try:
         return now - parse_duration(text)
     except (ValueError, OverflowError):
-        raise BadInput(f'asched: "{text}" is not a time; write {TIMES}') from None
+        raise BadInput(f'"{text}" is not a time; write {TIMES}') from None

@@ -82,7 +82,7 @@ def write_page(file: Path, page: str) -> None:
     try:
         file.write_text(page, encoding="utf-8")
     except OSError as error:
-        raise BadInput(f"asched: {file}: cannot be written: {error.strerror or error}") from None
+        raise BadInput(f"{file}: cannot be written: {error.strerror or error}") from None
 
 
 def print_table(

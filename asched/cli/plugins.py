@@ -96,9 +96,9 @@ def show(
             return
         parts = describe_named(SessionRegistry.discover(), name, specs.sessions)
     except (RegistryError, SessionRegistryError) as error:
-        raise CommandError(f"asched: {error}") from None
+        raise CommandError(str(error)) from None
     if not parts:
-        raise BadInput(f"asched: {_unknown(name, registry)}")
+        raise BadInput(_unknown(name, registry))
     for part in parts:
         _show(part, output, _print_part)
 
@@ -165,11 +165,11 @@ def new(
         names = Names.of(name, PluginRegistry.discover())
         files = write_distribution(names, directory / name)
     except NamingError as error:
-        raise BadInput(f"asched: {error}") from None
+        raise BadInput(str(error)) from None
     except FileExistsError as error:
-        raise BadInput(f"asched: {error.filename} exists; nothing was written") from None
+        raise BadInput(f"{error.filename} exists; nothing was written") from None
     except OSError as error:
-        raise CommandError(f"asched: {error.filename}: {error.strerror or error}") from None
+        raise CommandError(f"{error.filename}: {error.strerror or error}") from None
     folder = directory / name
     typer.echo(f"{folder}: {len(files)} files, with the plugin {names.plugin}. Next:\n")
     for line in (
@@ -222,7 +222,7 @@ def _names_of(distribution: str, registry: PluginRegistry) -> list[str]:
                 names.append(name)
     if not names:
         raise BadInput(
-            f'asched: no installed distribution "{distribution}" with plugins; installed are:'
+            f'no installed distribution "{distribution}" with plugins; installed are:'
             f" {', '.join(sorted(known)) or 'none'}"
         )
     return names

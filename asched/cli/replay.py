@@ -42,9 +42,9 @@ def replay(
     versions than the recorded ones.
     """
     if not verify:
-        raise BadInput("asched: replay does nothing without --verify; see asched replay --help")
+        raise BadInput("replay does nothing without --verify; see asched replay --help")
     if last is not None and first is not None and last < first:
-        raise BadInput(f"asched: --to {last} is before --from {first}")
+        raise BadInput(f"--to {last} is before --from {first}")
     report = _replayed(journal, first, last)
     if output is TableOrData.JSON:
         print_json(report)
@@ -81,10 +81,10 @@ async def _first_seq(store: JournalStore, wanted: int | None, end: int) -> int:
     if first <= max(1, end):
         return first
     if wanted is not None:
-        raise BadInput(f"asched: --from {wanted} is beyond the end of the journal, {end}")
+        raise BadInput(f"--from {wanted} is beyond the end of the journal, {end}")
     archived = (await store.archived()).seq
     raise BadInput(
-        f"asched: nothing to replay: records 1 to {archived} are in the archive (asched journal"
+        f"nothing to replay: records 1 to {archived} are in the archive (asched journal"
         f" restore), and no record follows the checkpoint at {first - 1}"
     )
 

@@ -91,6 +91,6 @@ def shadow(options: ShadowOptions) -> None:
     if options.tape is None:
         compare_live(options, options.output)
     elif options.kubeconfig or options.context or options.journal:
-        raise BadInput("asched: --tape uses neither a cluster nor a journal; omit those options")
+        raise BadInput("--tape uses neither a cluster nor a journal; omit those options")
     else:
         compare_tape(options.tape, options.config, options.output)

@@ -34,7 +34,7 @@ def compare_tape(tape: Path, config: Path | None, output: TableOrData) -> None:
     try:
         print_report(compare_recording(Tape(tape), configuration, registry), output)
     except TapeError as error:
-        raise BadInput(f"asched: {error}") from None
+        raise BadInput(str(error)) from None
 
 
 def compare_live(options: ClusterOptions, output: TableOrData) -> None:

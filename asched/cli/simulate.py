@@ -121,7 +121,7 @@ def _run(
         with infrequent_gc():
             return anyio.run(_simulate, simulation, trace, options.journal)
     except SimulationStuckError as error:
-        raise CommandError(f"asched: {error}") from None
+        raise CommandError(str(error)) from None
     except Exception as error:  # noqa: BLE001  raised again
         raise as_command_error(error) from None
 
@@ -155,7 +155,7 @@ def _trace(options: SimulateOptions, scheduler_name: str) -> WorkloadTrace:
         trace = openb_trace(nodes, pods, scheduler_name)
     else:
         raise BadInput(
-            "asched: expected a SCENARIO, or --openb-nodes and --openb-pods together; see asched"
+            "expected a SCENARIO, or --openb-nodes and --openb-pods together; see asched"
             " simulate --help"
         )
     if options.until is None:
@@ -170,7 +170,7 @@ def _duration_ns(option: str, text: str) -> int:
     try:
         duration = parse_duration(text)
     except ValueError as error:
-        raise BadInput(f"asched: {option}: {error}") from None
+        raise BadInput(f"{option}: {error}") from None
     if duration < timedelta():
-        raise BadInput(f"asched: {option}: expected at least 0s, got {text}")
+        raise BadInput(f"{option}: expected at least 0s, got {text}")
     return duration // _US * 1000

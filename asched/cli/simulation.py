@@ -13,7 +13,7 @@ import msgspec
 from asched.audit.timeline import time_of
 from asched.audit.whatif.comparison import RunReport, figure_rows
 from asched.audit.whatif.measures import MeasuredRun, to_place
-from asched.cli.errors import BadInput
+from asched.cli.errors import BadInput, InvalidFile
 from asched.cli.output import print_table
 from asched.config.file import ConfigFileError, read_text
 from asched.config.yaml import YamlError, parse_documents
@@ -124,7 +124,7 @@ class JournalWriter:
     async def claim(cls, journal: JournalStore, begin_ns: int) -> JournalWriter:
         """Raises BadInput if the journal is not empty."""
         if (await journal.head()).seq:
-            raise BadInput("asched: the journal is not empty; a simulation writes a new one")
+            raise BadInput("the journal is not empty; a simulation writes a new one")
         await journal.claim("asched simulate", claimed_at_ns=begin_ns)
         return cls(journal)
 
@@ -149,9 +149,10 @@ def scenario_trace(path: Path, scheduler_name: str) -> WorkloadTrace:
         documents = parse_documents(_text(path))
     except YamlError as error:
         place = f"{path}:{error.line}" if error.line else str(path)
-        raise BadInput(f"{place}: not valid YAML: {error}") from None
+        raise InvalidFile([f"{place}: not valid YAML: {error}"]) from None
     if len(documents) != 1:
-        raise BadInput(f"{path}: expected one document of kind Scenario, got {len(documents)}")
+        count = len(documents)
+        raise InvalidFile([f"{path}: expected one document of kind Scenario, got {count}"])
     document = documents[0]
     try:
         if document.problems:
@@ -159,7 +160,7 @@ def scenario_trace(path: Path, scheduler_name: str) -> WorkloadTrace:
         return expand(read_scenario(document.value), scheduler_name)
     except ScenarioError as error:
         placed = sorted((document.line(p.path), n, p) for n, p in enumerate(error.problems))
-        raise BadInput(f"{path}:{line}: {problem}" for line, _, problem in placed) from None
+        raise InvalidFile(f"{path}:{line}: {problem}" for line, _, problem in placed) from None
 
 
 def openb_trace(nodes: Path, pods: Path, scheduler_name: str) -> WorkloadTrace:
@@ -167,7 +168,7 @@ def openb_trace(nodes: Path, pods: Path, scheduler_name: str) -> WorkloadTrace:
     try:
         return read_openb(_table(nodes), _table(pods), scheduler_name)
     except TraceError as error:
-        raise BadInput(str(error)) from None
+        raise InvalidFile([str(error)]) from None
 
 
 def _table(path: Path) -> Table:
@@ -178,4 +179,4 @@ def _text(path: Path) -> str:
     try:
         return read_text(path)
     except ConfigFileError as error:
-        raise BadInput(error.lines) from None
+        raise InvalidFile(error.lines) from None

@@ -73,13 +73,11 @@ def run_demo(options: DemoOptions) -> bool:
     """Run the demo. Returns whether every schedulable pod was bound. Raises CommandError."""
     journal = options.journal
     if options.pods > most_pods(options.nodes):
-        raise BadInput(
-            f"asched: {options.nodes} nodes take at most {most_pods(options.nodes)} pods here"
-        )
+        raise BadInput(f"{options.nodes} nodes take at most {most_pods(options.nodes)} pods here")
     if journal is not None and journal.exists():
-        raise BadInput(f"asched: {journal} exists; the demo writes a new journal")
+        raise BadInput(f"{journal} exists; the demo writes a new journal")
     if journal is not None and not journal.parent.is_dir():
-        raise BadInput(f"asched: cannot write a journal in {journal.parent}: not a folder")
+        raise BadInput(f"cannot write a journal in {journal.parent}: not a folder")
     registry = PluginRegistry.discover()
     configuration = _configuration(options.config, registry)
     folder = Path(tempfile.mkdtemp(prefix="asched-demo-"))
@@ -116,7 +114,7 @@ def _configuration(config: Path | None, registry: PluginRegistry) -> Configurati
     for line in (*configuration.warnings, *configuration.faults):
         typer.echo(line, err=True)
     if not configuration.profiles:
-        raise BadInput(f"asched: {config} has no profile; the demo's pods use the first one")
+        raise BadInput(f"{config} has no profile; the demo's pods use the first one")
     return configuration
 
 
@@ -290,8 +288,8 @@ async def _ready(process: Process) -> None:
         async for text in TextReceiveStream(process.stdout):
             if "\n" in text:
                 return
-        raise CommandError("asched: the demo's API server ended at its start")
-    raise CommandError(f"asched: the demo's API server did not listen in {START_TIMEOUT_S:.0f} s")
+        raise CommandError("the demo's API server ended at its start")
+    raise CommandError(f"the demo's API server did not listen in {START_TIMEOUT_S:.0f} s")
 
 
 async def _stop(process: Process) -> None:
