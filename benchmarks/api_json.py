@@ -13,7 +13,7 @@ from typing import NamedTuple
 import msgspec
 
 from asched.apiserver.cluster import EmbeddedCluster
-from asched.framework.cluster import Victim
+from asched.framework.cluster import PodRef
 from benchmarks.kinds import HOSTNAME, NAMED_NODE, ZONE, Json, Kind, PodKind
 
 _NAME, _UID, _NODE, _MESSAGE = "@name@", "@uid@", "@node@", "@message@"
@@ -56,7 +56,7 @@ class Pod(NamedTuple):
     """A pod of the workload."""
 
     text: PodJson
-    ref: Victim
+    ref: PodRef
     """Its key and uid."""
     shape: int = 0
     """Pods with the same template and number differ only in name and uid."""
@@ -74,7 +74,7 @@ def pods(
     for number in range(count):
         name = f"{prefix}-{number:06d}"
         key = f"{places[number % len(places)]}/{name}"
-        yield Pod(text, Victim(key, f"uid-{name}"), number % shapes)
+        yield Pod(text, PodRef(key, f"uid-{name}"), number % shapes)
 
 
 def nodes(kind: Kind, count: int) -> Iterator[bytes]:

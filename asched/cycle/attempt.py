@@ -236,21 +236,21 @@ class Attempt:
         )
         order = np.roll(np.arange(size), -self._cluster.next_start_row)
         hits = np.flatnonzero(feasible[order])
-        found.examined = int(hits[enough - 1]) + 1 if len(hits) >= enough else size
+        found.evaluated = int(hits[enough - 1]) + 1 if len(hits) >= enough else size
         first = np.zeros(size, np.bool_)
         first[order[hits[:enough]]] = True
         return first
 
     # -- scoring ------------------------------------------------------------------------------
 
-    def best(self, found: FeasibleNodes, bonus: Int64Column | None = None) -> BestNodes:
+    def best(self, found: FeasibleNodes, extender_scores: Int64Column | None = None) -> BestNodes:
         """The nodes with the highest total score. There must be a feasible row.
 
-        ``bonus``, by row of the table, is added to the totals. Raises :class:`PluginFailure` for a
-        plugin that raises or returns an invalid answer.
+        ``extender_scores``, by row of the table, is added to the totals. Raises
+        :class:`PluginFailure` for a plugin that raises or returns an invalid answer.
         """
         shared = self._shared.scores(self._pod)
-        all_shared = bonus is None and found.shares_feasible
+        all_shared = extender_scores is None and found.shares_feasible
         if all_shared and self._own.none_applies:
             return shared.best(self._pod)
         nodes = self._prepare_scores(found)
@@ -265,11 +265,13 @@ class Attempt:
         if not found.shares_feasible and not shared.is_steady(self._pod):
             # The shared scores have to be normalized over just these nodes.
             totals = self._score_rows(found, shared, nodes).total
-            return self._highest(found, totals if bonus is None else totals + bonus[found.rows])
-        if not scorers and bonus is None:
+            return self._highest(
+                found, totals if extender_scores is None else totals + extender_scores[found.rows]
+            )
+        if not scorers and extender_scores is None:
             return self._best_of_shared(found, shared)
         total = shared.total(self._pod)
-        total = total if bonus is None else total + bonus
+        total = total if extender_scores is None else total + extender_scores
         return self._best_with_own(found, nodes, scorers, total)
 
     def _best_of_shared(self, found: FeasibleNodes, shared: ShapeScores) -> BestNodes:

@@ -19,15 +19,15 @@ from asched.cycle.post_filter import run_post_filter
 from asched.cycle.shape_cache import ShapeCache
 from asched.cycle.tie_breaker import BestNodes, select_node
 from asched.framework.interface import PermitPlugin, PermitResult, ReservePlugin
-from asched.framework.pod_groups import GANG_ROOM
+from asched.framework.pod_groups import GANG_INFEASIBLE_REASON
 from asched.framework.pod_info import PodInfo, QueuedPod
 from asched.framework.runtime.diagnosis import rejecting_plugins
 from asched.framework.runtime.extenders import AttemptPausedError, ExtenderFailureError
 from asched.framework.runtime.observation import OBSERVATION, CallObserver, to_printable
 from asched.framework.runtime.plugin_calls import (
     PERMIT,
-    PERMIT_REVIEW,
     RESERVE,
+    WAITING_POD_REVIEW,
     PluginFailure,
     check_status,
     checked_call,
@@ -156,13 +156,13 @@ class Decider:
             return self._reject(profile, info, number, found, extenders)
         if OBSERVATION.calls is not None:
             OBSERVATION.calls.enter("Score")
-        bonus = extenders.prioritize(found) if found.count > 1 else None
-        if isinstance(bonus, ExtenderCallRequested):
-            return bonus
+        extender_scores = extenders.prioritize(found) if found.count > 1 else None
+        if isinstance(extender_scores, ExtenderCallRequested):
+            return extender_scores
         if found.count == 1:
             best = BestNodes(0, found.feasible, 1)
         else:
-            best = attempt.best(found, bonus)
+            best = attempt.best(found, extender_scores)
         row = select_node(best, cluster.nodes, cluster.seed, info.uid, number)
         decision = Assigned(
             info.key,
@@ -172,7 +172,7 @@ class Decider:
             feasible_nodes=found.count,
             score=best.score,
             ties=best.count,
-            evaluated_nodes=found.examined,
+            evaluated_nodes=found.evaluated,
         )
         if not profile.reserve and not profile.permit:
             return decision
@@ -204,8 +204,10 @@ class Decider:
                 check_status(plugin.name, "Reserve", result.status)
             if not result.status.is_success:
                 return _rejected_by(decision, result.status.by(plugin.name), "Reserve")
-            if result.note is not None:
-                reservations.append(Reservation(plugin.name, _as_recorded(plugin, result.note)))
+            if result.reservation is not None:
+                reservations.append(
+                    Reservation(plugin.name, _as_recorded(plugin, result.reservation))
+                )
         waits: list[PermitWait] = []
         activate: dict[str, None] = {}
         for permit in profile.permit:
@@ -253,7 +255,7 @@ class Decider:
         for status in statuses:
             check_status(status.plugin, "Filter" if rejected is None else "PreFilter", status)
         plugins, pending = rejecting_plugins(statuses)
-        gang = (GANG_ROOM,) if gang_infeasible else ()
+        gang = (GANG_INFEASIBLE_REASON,) if gang_infeasible else ()
         return Rejected(
             info.key,
             info.uid,
@@ -263,17 +265,17 @@ class Decider:
             pending_plugins=pending,
             nominated_node=result.nominated_node,
             victims=result.victims,
-            evaluated_nodes=found.examined,
+            evaluated_nodes=found.evaluated,
             cleared_nominations=result.cleared_nominations,
             requeue_now=result.requeue_now,
         )
 
-    # -- pods that wait at Permit -------------------------------------------------------------
+    # -- pods that wait on Permit -------------------------------------------------------------
 
     def _expired_permits(self) -> tuple[Decision, ...]:
         """Reject waiting pods after their Permit timeout."""
         cluster = self._cluster
-        next_ns = cluster.permits.next_deadline_ns()
+        next_ns = cluster.waiting_pods.next_deadline_ns()
         if next_ns is None or next_ns > cluster.now_ns:
             return ()
         decisions: list[Decision] = []
@@ -290,20 +292,20 @@ class Decider:
         for profile in self._cluster.profiles.values():
             for plugin in profile.permit_reviewers:
                 try:
-                    checked_call(PERMIT_REVIEW, plugin, plugin.review)
+                    checked_call(WAITING_POD_REVIEW, plugin, plugin.review_waiting_pods)
                 except PluginFailure as failure:
-                    for waiting in self._cluster.permits.views():
+                    for waiting in self._cluster.waiting_pods.handles():
                         if plugin.name in waiting.pending:
                             waiting.reject(plugin.name, str(failure))
         return self._permit_answers()
 
     def _permit_answers(self) -> tuple[Decision, ...]:
         """Decisions from the answers that plugins gave about waiting pods."""
-        permits = self._cluster.permits
-        answers = permits.answers
+        waiting_pods = self._cluster.waiting_pods
+        answers = waiting_pods.answers
         if not answers:
             return ()
-        waiting = permits.waiting
+        waiting = waiting_pods.waiting
         pending = {a.key: {*waiting[a.key].pending_until_ns} for a in answers}
         decisions: list[Decision] = []
         for answer in answers:
@@ -385,11 +387,11 @@ def _checked_keys(plugin: PermitPlugin, keys: tuple[str, ...]) -> tuple[str, ...
     return checked
 
 
-def _as_recorded(plugin: ReservePlugin, note: dict[str, Any]) -> dict[str, Any]:
-    """The note as a replay reads it from the journal, so that live and replay use the same
+def _as_recorded(plugin: ReservePlugin, reservation: dict[str, Any]) -> dict[str, Any]:
+    """The reservation as a replay reads it from the journal, so that live and replay use the same
     value."""
     try:
-        recorded: dict[str, Any] = msgspec.json.decode(_encode(note))
+        recorded: dict[str, Any] = msgspec.json.decode(_encode(reservation))
     except (TypeError, ValueError, RecursionError) as error:
-        raise PluginFailure(plugin.name, "Reserve", f"note is not JSON: {error}") from None
+        raise PluginFailure(plugin.name, "Reserve", f"reservation is not JSON: {error}") from None
     return recorded

@@ -57,7 +57,7 @@ class ExtenderRound:
         ]
 
     def _request(
-        self, verb: ExtenderVerb, extenders: Sequence[int], nodes: BoolColumn, examined: int = 0
+        self, verb: ExtenderVerb, extenders: Sequence[int], nodes: BoolColumn, evaluated: int = 0
     ) -> ExtenderCallRequested:
         return ExtenderCallRequested(
             self._pod.key,
@@ -66,7 +66,7 @@ class ExtenderRound:
             verb,
             tuple(extenders),
             nodes=pack_mask(nodes),
-            evaluated_nodes=examined,
+            evaluated_nodes=evaluated,
         )
 
     # -- filter -------------------------------------------------------------------------------
@@ -105,7 +105,7 @@ class ExtenderRound:
             left = left & answered & (codes == 0)
         if unknown is not None and not left.any():
             index, missing = unknown
-            return self._request(ExtenderVerb.FILTER, [index], missing, found.examined)
+            return self._request(ExtenderVerb.FILTER, [index], missing, found.evaluated)
         _set_feasible(found, left)
         return None
 
@@ -127,9 +127,9 @@ class ExtenderRound:
         left = found.feasible & mask_of_rows(answers.scored_rows, size)
         if not left.any():
             indices = [index for index, _ in scorers]
-            return self._request(ExtenderVerb.PRIORITIZE, indices, found.feasible, found.examined)
+            return self._request(ExtenderVerb.PRIORITIZE, indices, found.feasible, found.evaluated)
         _set_feasible(found, left)
-        bonus = np.zeros(size, np.int64)
+        extender_scores = np.zeros(size, np.int64)
         present = answers.scored_rows >= 0
         for index, spec in scorers:
             failure = answers.failures.get((ExtenderVerb.PRIORITIZE, index))
@@ -138,8 +138,8 @@ class ExtenderRound:
             scores = answers.scores.get(index)
             if scores is not None:
                 weight = spec.weight * spec.score_scale
-                bonus[answers.scored_rows[present]] += scores[present] * weight
-        return bonus
+                extender_scores[answers.scored_rows[present]] += scores[present] * weight
+        return extender_scores
 
     # -- preempt ------------------------------------------------------------------------------
 

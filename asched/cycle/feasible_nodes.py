@@ -42,7 +42,7 @@ class FeasibleNodes:
         "_rows",
         "_state",
         "count",
-        "examined",
+        "evaluated",
         "node_names",
         "nominated_used",
         "own",
@@ -58,7 +58,7 @@ class FeasibleNodes:
         self.skipped = skipped
         """Plugins that need not run for this pod."""
         self.own: list[PodFilterResult] = []
-        """FeasibleNodes of the filters that are not shared."""
+        """Results of the filters that are not shared."""
         self._state: CycleState | None = None
         self._counted: Sequence[CountedStatus] | None = None
         self._findings: FilterDiagnosis | None = None
@@ -72,8 +72,8 @@ class FeasibleNodes:
         """``PreFilterResult.NodeNames``: the only nodes to consider; None for all."""
         self.restricted_by: tuple[str, ...] = ()
         """The plugins that set :attr:`node_names`."""
-        self.examined = 0
-        """Rows examined until enough feasible nodes were found; 0 for all."""
+        self.evaluated = 0
+        """Rows evaluated until enough feasible nodes were found; 0 for all."""
         self.nominated_used = False
         """The nominated node passed, so it is the only feasible node."""
 
@@ -117,8 +117,8 @@ class FeasibleNodes:
             if not self.own:
                 return self.shared.findings
             self._findings = self.shared.findings.copy()
-            for rank, plugin, verdicts in self.own:
-                self._findings.add(rank, plugin, verdicts)
+            for rank, plugin, result in self.own:
+                self._findings.add(rank, plugin, result)
         return self._findings
 
     @findings.setter

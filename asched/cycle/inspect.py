@@ -159,7 +159,7 @@ class _Inspector:
         self._names = names
         # A new cache, so that the result does not depend on earlier attempts.
         self._attempt = Attempt(cluster, profile, pod, ShapeCache(cluster.nodes))
-        queued = cluster.queue.find(pod.key)
+        queued = cluster.queue.find_queued(pod.key)
         number = 0 if queued is None else queued.attempts + 1
         self._extenders = ExtenderRound(cluster, profile, pod, number)
         self._awaits_extender = False
@@ -196,7 +196,7 @@ class _Inspector:
     def _post_filter(self, found: FeasibleNodes) -> str:
         self._extenders.offer_preemption_review(found)
         # Answers about waiting pods must not take effect.
-        with self._cluster.permits.discard_answers():
+        with self._cluster.waiting_pods.discard_answers():
             try:
                 result, _ = run_post_filter(self._cluster, self._profile, self._pod, found)
             except AttemptPausedError:
@@ -235,15 +235,15 @@ class _Inspector:
         filters: FilterInspection | None,
     ) -> Inspection:
         # As in an attempt, extenders score only if several nodes are feasible.
-        bonus = self._extenders.prioritize(found) if found.count > 1 else None
+        extender_scores = self._extenders.prioritize(found) if found.count > 1 else None
         scoring = self._attempt.score(found)
         names = [self._cluster.nodes.names[row] for row in found.rows.tolist()]
         order = sorted(range(len(names)), key=names.__getitem__)
         feasible = tuple(names[index] for index in order)
-        if isinstance(bonus, ExtenderCallRequested):
+        if isinstance(extender_scores, ExtenderCallRequested):
             self._awaits_extender = True
-        elif bonus is not None:
-            extra = bonus[found.rows]
+        elif extender_scores is not None:
+            extra = extender_scores[found.rows]
             scoring.total = scoring.total + extra
             scoring.plugins.append(PluginScores(EXTENDER, 1, extra, extra))
         total = tuple(scoring.total[order].tolist())

@@ -167,7 +167,7 @@ class _GangDryRun:
         usable = self._table.alive & np.logical_or.reduce([one.usable for one in self._classes])
         rows = np.flatnonzero(usable)
         # If no filter looks beyond a node's row, rows are independent of each other.
-        independent = all(one.dry_runner.local for one in self._classes)
+        independent = all(one.dry_runner.reads_only_own_row for one in self._classes)
         size = _BATCH_ROWS if independent else max(1, len(rows))
         for begin in range(0, len(rows), size):
             self._fill(rows[begin : begin + size])
@@ -210,7 +210,7 @@ class _GangDryRun:
                     free = np.flatnonzero(hypothesis.diagnose().passing & one.usable[rows])
                     # A placed member may block the next one, unless filters look at one row only.
                     limit = min(len(one.left), self._missing - self._placed)
-                    places = free[: limit if one.dry_runner.local else 1].tolist()
+                    places = free[: limit if one.dry_runner.reads_only_own_row else 1].tolist()
                     if not places:
                         break
                     added = [(place, one.left.pop()) for place in places]

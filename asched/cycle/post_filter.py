@@ -9,7 +9,7 @@ import numpy as np
 
 from asched.cycle.feasible_nodes import FeasibleNodes
 from asched.cycle.pod_groups import gang_stays_incomplete
-from asched.framework.cluster import Victim
+from asched.framework.cluster import PodRef
 from asched.framework.interface import PostFilterPlugin, PostFilterResult
 from asched.framework.nodes import BoolColumn, RowArray
 from asched.framework.pod_info import PodInfo
@@ -51,7 +51,7 @@ def run_post_filter(
         found.state.skip_filter |= profile.skipped
     for plugin in profile.post_filter:
         statuses = RejectedNodeStatuses(cluster, found)
-        answers = cluster.permits.answers
+        answers = cluster.waiting_pods.answers
         try:
             result = checked_call(
                 POST_FILTER, plugin, plugin.post_filter, found.state, info, statuses
@@ -65,7 +65,7 @@ def run_post_filter(
                 return PostFilterOutcome(_requeue(result, requeue_now))
             # As in kube-scheduler, preemption for one pod of a group is dropped if the group fails.
             # The rejections of waiting pods by earlier plugins remain.
-            cluster.permits.reset_answers(answers)
+            cluster.waiting_pods.reset_answers(answers)
             reasons.append(why)
             nominated, gang_infeasible = "", True
             continue
@@ -96,8 +96,8 @@ def _check_result(plugin: PostFilterPlugin, result: PostFilterResult) -> None:
     try:
         _encode(result)
         victims = (*result.victims, *result.cleared_nominations)
-        if not all(isinstance(victim, Victim) for victim in victims):
-            raise TypeError("a victim is not a Victim")
+        if not all(isinstance(victim, PodRef) for victim in victims):
+            raise TypeError("a victim is not a PodRef")
         if not isinstance(result.nominated_node, str | None):
             raise TypeError("the nominated node is not a str")
     except Exception as error:

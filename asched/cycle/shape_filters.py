@@ -212,12 +212,12 @@ class ShapeFilters:
     def _filter_all(self, pod: PodInfo) -> None:
         self._set_findings(self._table.size)
         for rank, plugin in self._object_filters:
-            verdicts = filter_nodes(plugin, self.pre_filter.state, pod, self._table)
-            self._object_findings.add(rank, plugin.name, verdicts)
+            result = filter_nodes(plugin, self.pre_filter.state, pod, self._table)
+            self._object_findings.add(rank, plugin.name, result)
         self.findings.copy_from(self._object_findings, slice(None))
         for rank, plugin in self._row_filters:
-            verdicts = filter_nodes(plugin, self.pre_filter.state, pod, self._table)
-            self.findings.add(rank, plugin.name, verdicts)
+            result = filter_nodes(plugin, self.pre_filter.state, pod, self._table)
+            self.findings.add(rank, plugin.name, result)
         self._set_all_feasible()
 
     def _set_all_feasible(self) -> None:
@@ -246,8 +246,8 @@ class ShapeFilters:
         for rank, plugin in filters:
             left = nodes[findings.rank[nodes] > rank]
             if len(left):
-                verdicts = filter_nodes(plugin, self.pre_filter.state, pod, self._table.take(left))
-                findings.add(rank, plugin.name, verdicts, left)
+                result = filter_nodes(plugin, self.pre_filter.state, pod, self._table.take(left))
+                findings.add(rank, plugin.name, result, left)
 
     def _patch(self, pod: PodInfo, rows: RowArray, objects_too: bool) -> None:
         self._counted = None
@@ -320,8 +320,8 @@ class ShapeFilters:
     ) -> None:
         nodes = self._table.take(rows)
         for rank, plugin in filters:
-            verdicts = filter_nodes(plugin, self.pre_filter.state, pod, nodes)
-            findings.add(rank, plugin.name, verdicts, rows)
+            result = filter_nodes(plugin, self.pre_filter.state, pod, nodes)
+            findings.add(rank, plugin.name, result, rows)
 
     def _filter_row(
         self, pod: PodInfo, findings: FilterDiagnosis, filters: Sequence[RankedFilter], row: int

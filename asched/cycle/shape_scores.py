@@ -74,7 +74,7 @@ class UtilizationCache:
 
     def of(self, row: int) -> UtilizationEntry:
         """The entry of nodes utilized like the row is now."""
-        number = self._table.fullness_on(row)
+        number = self._table.utilization_id(row)
         known = self._known.get(number)
         if known is None:
             if len(self._known) == _MAX_UTILIZATIONS:

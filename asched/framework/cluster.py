@@ -126,7 +126,7 @@ class WaitingPod(Protocol):
 
 
 class PodRef(msgspec.Struct, frozen=True, gc=False):
-    """A pod to be evicted."""
+    """One particular pod: a later one of the same name has another UID."""
 
     key: str
     uid: str
@@ -172,7 +172,7 @@ class Handle(Protocol):
     def preemptors_without_evictions(self) -> Collection[str]:
         """Keys of unbound preemptors without outstanding evictions.
 
-        Includes pods that were rejected by a plugin other than the one that held them at Permit.
+        Includes pods that a plugin rejected while they waited on Permit for another plugin.
         """
 
     def dry_run(self, state: CycleState, pod: PodInfo) -> FilterDryRunner:

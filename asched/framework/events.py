@@ -79,7 +79,7 @@ class EventResource(Enum):
     """A custom resource that a plugin declares; see :func:`custom_event`."""
 
 
-_POD_EVENTS = frozenset(
+_POD_RESOURCES = frozenset(
     {EventResource.ASSIGNED_POD, EventResource.UNSCHEDULED_POD, EventResource.TARGET_POD}
 )
 
@@ -90,13 +90,13 @@ class ClusterEvent(NamedTuple):
     resource: EventResource
     action: ActionType
 
-    def covers(self, happened: ClusterEvent) -> bool:
-        """Whether a registration for this event matches the event that ``happened``."""
-        if not self.action & happened.action:
+    def covers(self, occurred: ClusterEvent) -> bool:
+        """Whether a registration for this event matches the event that ``occurred``."""
+        if not self.action & occurred.action:
             return False
-        if self.resource is EventResource.ANY or self.resource is happened.resource:
+        if self.resource is EventResource.ANY or self.resource is occurred.resource:
             return True
-        return self.resource is EventResource.POD and happened.resource in _POD_EVENTS
+        return self.resource is EventResource.POD and occurred.resource in _POD_RESOURCES
 
     @property
     def label(self) -> str:

@@ -217,7 +217,7 @@ class QueuedPod:
         """When the pod was first not gated, or None (``InitialAttemptTimestamp`` of
         kube-scheduler). For metrics only."""
         self.timestamp_ns = now_ns
-        """When it last entered a queue; PrioritySort breaks ties by it."""
+        """When the pod was added or its last attempt ended (``Timestamp``)."""
         self.rejected_at_ns = 0
         self.attempts = 0
         self.unschedulable_count = 0

@@ -74,9 +74,9 @@ class DomainCounts:
         "_source",
         "_stale",
         "changes",
-        "match_version",
         "domains",
         "has_match",
+        "match_version",
         "sums",
         "total",
     )

@@ -21,7 +21,7 @@ import structlog
 from asched.kube.client import JSON, MERGE_PATCH, ApiClient, RequestOptions
 from asched.kube.errors import ApiError, NoResponseError
 from asched.kube.group_writer import GroupRef
-from asched.kube.pod_writer import PodRef
+from asched.kube.pod_writer import PodTarget
 from asched.kube.timing import RetryPolicy
 from asched.kube.transport import ApiRequest
 
@@ -111,8 +111,8 @@ class _Key(NamedTuple):
 
     reason: str
     note: str
-    regarding: PodRef | GroupRef
-    related: PodRef | None
+    regarding: PodTarget | GroupRef
+    related: PodTarget | None
 
 
 @dataclass(slots=True)
@@ -173,7 +173,7 @@ class EventRecorder:
 
     # -- recording ----------------------------------------------------------------------------
 
-    def scheduled(self, pod: PodRef, node: str) -> None:
+    def scheduled(self, pod: PodTarget, node: str) -> None:
         """Record that a pod was bound. This happens once per pod, so no series is kept."""
         note = f"Successfully assigned {pod.namespace}/{pod.name} to {node}"
         self.counts.recorded += 1
@@ -182,10 +182,10 @@ class EventRecorder:
         key = _Key("Scheduled", note, pod, None)
         self._enqueue(self._occurrence(key, "Binding", "Normal", now, now_s))
 
-    def failed_scheduling(self, pod: PodRef, message: str) -> None:
+    def failed_scheduling(self, pod: PodTarget, message: str) -> None:
         self._record("FailedScheduling", "Scheduling", "Warning", message, pod)
 
-    def preempted(self, victim: PodRef, preemptor: PodRef, node: str) -> None:
+    def preempted(self, victim: PodTarget, preemptor: PodTarget, node: str) -> None:
         note = f"Preempted by pod {preemptor.uid} on node {node}"
         self._record("Preempted", "Preempting", "Normal", note, victim, preemptor)
 
@@ -199,8 +199,8 @@ class EventRecorder:
         action: str,
         event_type: str,
         note: str,
-        regarding: PodRef | GroupRef,
-        related: PodRef | None = None,
+        regarding: PodTarget | GroupRef,
+        related: PodTarget | None = None,
     ) -> None:
         self.counts.recorded += 1
         now, now_s = self._client.clock.utc(), self._client.clock.monotonic_s()
@@ -430,7 +430,7 @@ def _collection(event: _Event) -> str:
     return f"/apis/events.k8s.io/v1/namespaces/{event.metadata.namespace}/events"
 
 
-def _reference(thing: PodRef | GroupRef) -> _Reference:
+def _reference(thing: PodTarget | GroupRef) -> _Reference:
     if isinstance(thing, GroupRef):
         kind, version = thing.resource.kind, thing.api_version
         return _Reference(thing.namespace, thing.name, thing.uid, kind, version)

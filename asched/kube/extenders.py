@@ -20,7 +20,7 @@ import anyio
 import msgspec
 
 from asched.config.kube_scheduler import Extender, ExtenderTLS, in_call_order
-from asched.framework.cluster import Victim
+from asched.framework.cluster import PodRef
 from asched.framework.runtime.extenders import PreemptionCandidate, redacted_url
 from asched.kube.connection import KEEPALIVE_S, USER_AGENT
 from asched.kube.errors import KubeConfigError
@@ -437,5 +437,5 @@ def _candidate(
         for pod in _decoded(url, fields.get("pods"), _LIST, [])
     ]
     violations = _decoded(url, fields.get("numpdbviolations"), _NUMBER, 0)
-    victims = tuple(Victim(keys.get(uid, ""), uid) for uid in uids)
+    victims = tuple(PodRef(keys.get(uid, ""), uid) for uid in uids)
     return PreemptionCandidate(node, victims, violations)

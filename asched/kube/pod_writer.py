@@ -22,7 +22,7 @@ Reason = Literal["Unschedulable", "SchedulerError"]
 """Reasons of ``PodScheduled=False``; the API server itself sets ``SchedulingGated``."""
 
 
-class PodRef(msgspec.Struct, frozen=True, gc=False):
+class PodTarget(msgspec.Struct, frozen=True, gc=False):
     """One particular pod: a later one of the same name has another UID."""
 
     namespace: str
@@ -30,7 +30,7 @@ class PodRef(msgspec.Struct, frozen=True, gc=False):
     uid: str
 
     @classmethod
-    def of(cls, key: str, uid: str) -> PodRef:
+    def of(cls, key: str, uid: str) -> PodTarget:
         """From ``namespace/name`` as :attr:`asched.model.meta.Object.key` gives it."""
         namespace, _, name = key.partition("/")
         return cls(namespace, name, uid)
@@ -176,7 +176,7 @@ class PodWriter:
         return self._client.may_write
 
     async def bind(
-        self, pod: PodRef, node: str, should_retry: Callable[[], bool] = always
+        self, pod: PodTarget, node: str, should_retry: Callable[[], bool] = always
     ) -> BindOutcome:
         """Post the Binding, with the pod's UID as its precondition.
 
@@ -205,11 +205,11 @@ class PodWriter:
             return _unless_pending(await self._read_back(pod, node, str(error), 0))
         return WriteSucceeded()
 
-    async def read_bind_result(self, pod: PodRef, node: str, message: str) -> BindOutcome:
+    async def read_bind_result(self, pod: PodTarget, node: str, message: str) -> BindOutcome:
         """Read whether another component bound the pod; WriteRejected with ``message`` if not."""
         return await self._read_back(pod, node, message, 0)
 
-    async def _read_back(self, pod: PodRef, node: str, message: str, status: int) -> BindOutcome:
+    async def _read_back(self, pod: PodTarget, node: str, message: str, status: int) -> BindOutcome:
         try:
             body = await self._client.request("GET", pod.path)
             found = _pod_state_decoder.decode(body)
@@ -229,7 +229,7 @@ class PodWriter:
 
     async def patch_unschedulable(
         self,
-        pod: PodRef,
+        pod: PodTarget,
         *,
         message: str,
         reason: Reason,
@@ -245,12 +245,12 @@ class PodWriter:
         condition = _Condition(POD_SCHEDULED, "False", reason, message, since)
         return await self._patch(pod, _StatusPatch((condition,), _nomination(nominated_node)))
 
-    async def nominate(self, pod: PodRef, node: str) -> PatchOutcome:
+    async def nominate(self, pod: PodTarget, node: str) -> PatchOutcome:
         """Set ``status.nominatedNodeName``; an empty node clears it."""
         return await self._patch(pod, _StatusPatch((), _nomination(node)))
 
     async def evict(
-        self, victim: PodRef, *, now: datetime, scheduler_name: str = DEFAULT_SCHEDULER_NAME
+        self, victim: PodTarget, *, now: datetime, scheduler_name: str = DEFAULT_SCHEDULER_NAME
     ) -> EvictOutcome:
         """Set DisruptionTarget on the victim, then delete it with its own grace period.
 
@@ -280,11 +280,11 @@ class PodWriter:
             return _no_response(error)
         return WriteSucceeded()
 
-    async def _patch(self, pod: PodRef, status: _StatusPatch) -> PatchOutcome:
+    async def _patch(self, pod: PodTarget, status: _StatusPatch) -> PatchOutcome:
         body = _encode(_Patch(_Uid(pod.uid), status))
         return await self._send_patch(f"{pod.path}/status", body)
 
-    async def annotate(self, pod: PodRef, annotations: Mapping[str, str]) -> PatchOutcome:
+    async def annotate(self, pod: PodTarget, annotations: Mapping[str, str]) -> PatchOutcome:
         """Set these annotations and keep the others."""
         body = _encode(_AnnotationPatch(_Annotated(pod.uid, annotations)))
         return await self._send_patch(pod.path, body)

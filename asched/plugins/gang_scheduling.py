@@ -22,13 +22,13 @@ from asched.framework.interface import (
     EnqueueExtensions,
     NodeToStatus,
     PermitResult,
-    PermitReview,
     PostFilterPlugin,
     PostFilterResult,
     PreEnqueuePlugin,
     PreFilterPlugin,
     PreFilterResult,
     QueueSortPlugin,
+    WaitingPodReviewer,
 )
 from asched.framework.nodes import Nodes
 from asched.framework.pod_groups import (
@@ -67,7 +67,7 @@ class GangSchedulingArgs(Arguments, frozen=True):
     """``pluginConfig`` of GangScheduling."""
 
     permit_waiting_time_seconds: int = 60
-    """How long a member waits at Permit for the other members, evictions included."""
+    """How long a member waits on Permit for the other members, evictions included."""
 
     def __post_init__(self) -> None:
         if not 0 < self.permit_waiting_time_seconds <= MAX_WAITING_TIME_S:
@@ -86,16 +86,16 @@ class Gang(NamedTuple):
     created_s: float
     """Creation time of the PodGroup, seconds since the epoch."""
 
-    @property
-    def order(self) -> tuple[float, PodGroupKey]:
-        """Sort key among gangs of the same priority: the earlier gang goes first."""
-        return self.created_s, self.group
+    def precedence(self, priority: int) -> tuple[int, float, PodGroupKey]:
+        """Sort key of gangs, with the priority of their pods: higher priorities first, then earlier
+        gangs."""
+        return -priority, self.created_s, self.group
 
 
 class GangScheduling(
-    PreEnqueuePlugin, PreFilterPlugin, PostFilterPlugin, PermitReview, EnqueueExtensions
+    PreEnqueuePlugin, PreFilterPlugin, PostFilterPlugin, WaitingPodReviewer, EnqueueExtensions
 ):
-    """Holds members at Permit until the gang has its minimum count.
+    """Makes members wait on Permit until the gang has its minimum count.
 
     As soon as too few members can still get a node, all waiting members are rejected, which
     releases their reservations. A rejected member is retried after an event that may help it, and
@@ -194,9 +194,9 @@ class GangScheduling(
             activate=tuple(key for key in pending if key != pod.key),
         )
 
-    # -- members that wait at Permit ----------------------------------------------------------
+    # -- members that wait on Permit ----------------------------------------------------------
 
-    def review(self) -> None:
+    def review_waiting_pods(self) -> None:
         """Allow the members of complete gangs, and reject those of gangs that cannot complete."""
         cluster = self.handle.cluster
         for group in cluster.groups_at_permit:
@@ -265,11 +265,10 @@ class GangScheduling(
             other = self._gang(group) if group != gang.group else None
             if other is None:
                 continue
-            highest = max((held.info.priority for held in self._waiting(group)), default=None)
-            if highest is not None and (highest, gang.order) < (pod.priority, other.order):
+            highest = max((waiting.info.priority for waiting in self._waiting(group)), default=None)
+            if highest is not None and other.precedence(highest) > gang.precedence(pod.priority):
                 found.append((highest, other))
-        found.sort(key=lambda item: item[1].order, reverse=True)
-        found.sort(key=lambda item: item[0])
+        found.sort(key=lambda item: item[1].precedence(item[0]), reverse=True)
         return [other for _, other in found]
 
     def _would_fit(

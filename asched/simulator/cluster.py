@@ -190,7 +190,11 @@ class SimulatedCluster:
     def bind(self, key: str, uid: str, node: str, at_ns: int) -> None:
         """Complete the binding of an assigned pod; fails if the node is gone."""
         entry = self._state.entry(key, uid)
-        if entry is None or entry.phase is not PlacementState.ASSUMED or entry.node != node:
+        if (
+            entry is None
+            or entry.placement_state is not PlacementState.ASSUMED
+            or entry.node != node
+        ):
             return
         pod = self._pods[key]
         if node not in self._open_spans:

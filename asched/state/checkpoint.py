@@ -8,7 +8,8 @@ profiles.
 A checkpoint is not history: one that this code cannot read is ignored and nothing is lost.
 
 Pods are stored once. Other parts refer to a pod by number: ``2k`` is entry ``k`` of
-:attr:`CheckpointForm.full_pods`, ``2k + 1`` is entry ``k`` of :attr:`CheckpointForm.copied_pods`.
+:attr:`CheckpointContent.full_pods`, ``2k + 1`` is entry ``k`` of
+:attr:`CheckpointContent.copied_pods`.
 """
 
 from __future__ import annotations
@@ -32,13 +33,13 @@ from asched.state.fold import Fold
 from asched.state.node_table import NodeTableSnapshot
 from asched.state.nominator import NominatedSnapshot
 from asched.state.pending_evaluations import PendingEvaluation
-from asched.state.permits import PermitsSnapshot
 from asched.state.pod_fold import PodFold
 from asched.state.queue_contents import QueueSnapshot, event_from_form, event_to_form
 from asched.state.records import PodObserved, ProfilesLoaded
 from asched.state.sessions import SessionsSnapshot
 from asched.state.stored_form import STEP, Steps, StoredForm, encode_in_steps, run
 from asched.state.templates import Templates, TemplatesSnapshot, record_copy, restore_copy
+from asched.state.waiting_pods import WaitingPodsSnapshot
 
 FORMAT: Final = 1
 """Incremented whenever a stored form changes, or the state that the same records fold to."""
@@ -66,7 +67,7 @@ class StateSnapshot(StoredForm):
     nodes: NodeTableSnapshot
     pods: tuple[PodEntry, ...]
     nominator: tuple[NominatedSnapshot, ...]
-    permits: PermitsSnapshot
+    waiting_pods: WaitingPodsSnapshot
     evictions: EvictionsSnapshot
     pending_evaluations: tuple[tuple[str, PendingEvaluation], ...]
     queue: QueueSnapshot
@@ -74,7 +75,7 @@ class StateSnapshot(StoredForm):
     circuits: tuple[CircuitSnapshot, ...]
 
 
-class Snapshots(NamedTuple):
+class StateAndTemplates(NamedTuple):
     """A state at one moment. Shares only immutable values with the state, so it can be encoded
     later."""
 
@@ -82,7 +83,7 @@ class Snapshots(NamedTuple):
     state: StateSnapshot
 
 
-class CheckpointForm(StoredForm):
+class CheckpointContent(StoredForm):
     """The content of a checkpoint. Pods come first: the rest refers to them."""
 
     templates: TemplatesSnapshot
@@ -91,11 +92,11 @@ class CheckpointForm(StoredForm):
     state: msgspec.Raw
 
 
-def take_snapshots(state: ClusterState) -> Snapshots:
+def take_snapshots(state: ClusterState) -> StateAndTemplates:
     """Takes less than a microsecond a pod. Creates few objects that the garbage collector
     tracks."""
     profiles = tuple(profile.spec for profile in state.profiles.values())
-    return Snapshots(
+    return StateAndTemplates(
         state.templates.snapshot(),
         StateSnapshot(
             now_ns=state.now_ns,
@@ -107,7 +108,7 @@ def take_snapshots(state: ClusterState) -> Snapshots:
             nodes=state.nodes.snapshot(),
             pods=tuple(map(msgspec.structs.replace, state.pods.values())),
             nominator=state.nominator.snapshot(),
-            permits=state.permits.snapshot(),
+            waiting_pods=state.waiting_pods.snapshot(),
             evictions=state.evictions.snapshot(),
             pending_evaluations=state.pending_evaluations.snapshot(),
             queue=state.queue.snapshot(),
@@ -117,7 +118,7 @@ def take_snapshots(state: ClusterState) -> Snapshots:
     )
 
 
-def encode(snapshots: Snapshots) -> Steps[bytes]:
+def encode(snapshots: StateAndTemplates) -> Steps[bytes]:
     """The content of a checkpoint, for :func:`compress`."""
     templates, state = snapshots
     pods = _PodNumbers(templates)
@@ -127,7 +128,7 @@ def encode(snapshots: Snapshots) -> Steps[bytes]:
             yield
     encoder = msgspec.msgpack.Encoder(enc_hook=pods.encode_value)
     encoded = yield from encode_in_steps(state, encoder.encode)
-    form = CheckpointForm(templates, tuple(pods.full), tuple(pods.copies), encoded)
+    form = CheckpointContent(templates, tuple(pods.full), tuple(pods.copies), encoded)
     return bytes((yield from encode_in_steps(form, msgspec.msgpack.encode)))
 
 
@@ -136,7 +137,7 @@ def compress(content: bytes) -> bytes:
     return _MAGIC + b"%d\n" % FORMAT + zlib.compress(content, _COMPRESSION_LEVEL)
 
 
-def encode_now(snapshots: Snapshots) -> bytes:
+def encode_now(snapshots: StateAndTemplates) -> bytes:
     """The checkpoint, without steps."""
     return compress(run(encode(snapshots)))
 
@@ -164,7 +165,7 @@ def restore(blob: bytes, load: PluginLoader) -> Fold:
     return fold
 
 
-def _decode_form(blob: bytes) -> CheckpointForm:
+def _decode_form(blob: bytes) -> CheckpointContent:
     header = blob[: len(_MAGIC) + 20].partition(b"\n")[0]
     if not header.startswith(_MAGIC):
         raise CheckpointError("it is no checkpoint of asched")
@@ -178,7 +179,7 @@ def _decode_form(blob: bytes) -> CheckpointForm:
             raise CheckpointError(f"it has more than {SIZE_LIMIT_BYTES} bytes")
         if not decompressor.eof:
             raise CheckpointError("it is damaged: it is truncated")
-        return msgspec.msgpack.decode(content, type=CheckpointForm)
+        return msgspec.msgpack.decode(content, type=CheckpointContent)
     except (zlib.error, msgspec.MsgspecError) as error:
         raise CheckpointError(f"it is damaged: {error}") from None
 
@@ -193,7 +194,7 @@ def _restore(fold: Fold, snapshot: StateSnapshot) -> None:
     state.nodes.restore(snapshot.nodes, state.objects(Node))
     state.pods.update((entry.info.key, entry) for entry in snapshot.pods)
     state.nominator.restore(snapshot.nominator)
-    state.permits.restore(snapshot.permits)
+    state.waiting_pods.restore(snapshot.waiting_pods)
     state.evictions.restore(snapshot.evictions)
     state.queue.restore(snapshot.queue)
     state.pending_evaluations.update(snapshot.pending_evaluations)
@@ -205,7 +206,7 @@ def _restore(fold: Fold, snapshot: StateSnapshot) -> None:
     for entry in state.pods.values():
         pods.reserve_again(entry)
     # Reserve plugins may have added answers.
-    state.permits.reset_answers(snapshot.permits.answers)
+    state.waiting_pods.reset_answers(snapshot.waiting_pods.answers)
 
 
 class _PodNumbers:
@@ -252,7 +253,7 @@ class _PodNumbers:
 class _StoredPods:
     """The pods of a checkpoint by number; each is created once."""
 
-    def __init__(self, form: CheckpointForm, templates: Templates) -> None:
+    def __init__(self, form: CheckpointContent, templates: Templates) -> None:
         self._form = form
         self._templates = templates
         self._pods: dict[int, PodInfo] = {}

@@ -26,7 +26,6 @@ from asched.state.node_table import NodeTable
 from asched.state.nominator import Nominator
 from asched.state.objects import ObjectStore, ObjectT
 from asched.state.pending_evaluations import PendingEvaluations
-from asched.state.permits import HeldPod, Permits
 from asched.state.pod_groups import PodGroups
 from asched.state.pod_index import PodIndex, VolumeIndex
 from asched.state.queue import SchedulingQueue
@@ -34,9 +33,10 @@ from asched.state.records import Assigned
 from asched.state.reserve_plugin_calls import ReservePluginCalls
 from asched.state.sessions import Sessions
 from asched.state.templates import Templates
+from asched.state.waiting_pods import WaitingPods, WaitingPodState
 
 
-class PodPhase(Enum):
+class PlacementState(Enum):
     PENDING = "pending"
     """Without a node."""
     ASSUMED = "assumed"
@@ -45,12 +45,12 @@ class PodPhase(Enum):
 
 
 class PodEntry(msgspec.Struct, array_like=True, gc=False, eq=False):
-    """A pod that has not finished. Stored as it is."""
+    """A pod that has not finished. A checkpoint encodes this struct directly."""
 
     info: PodInfo
     template: int
     """The number of its template; 0 for none."""
-    phase: PodPhase = PodPhase.PENDING
+    placement_state: PlacementState = PlacementState.PENDING
     node: str = ""
     """The node it is counted on, bound or assumed. Empty while pending."""
     assignment: Assigned | None = None
@@ -77,7 +77,7 @@ class ClusterState:
         self.groups = PodGroups()
         self.queue = SchedulingQueue(self.groups)
         self.nominator = Nominator(self.nodes)
-        self.permits = Permits()
+        self.waiting_pods = WaitingPods()
         self.reserve_calls = ReservePluginCalls()
         self.circuits = Circuits()
         self.evictions = Evictions()
@@ -90,9 +90,9 @@ class ClusterState:
         """Where the next search for feasible nodes starts, if a share of them is enough."""
 
     @property
-    def waiting(self) -> Mapping[str, HeldPod]:
-        """Assumed pods that wait at Permit, by key."""
-        return self.permits.waiting
+    def waiting(self) -> Mapping[str, WaitingPodState]:
+        """Assumed pods that wait on Permit, by key."""
+        return self.waiting_pods.waiting
 
     @property
     def extenders(self) -> tuple[ExtenderSpec, ...]:
@@ -183,7 +183,7 @@ class ProfileHandle:
         return self._scheduler_name
 
     def waiting_pods(self) -> Sequence[WaitingPod]:
-        return self._state.permits.views()
+        return self._state.waiting_pods.handles()
 
     def attach(self, profile: Profile) -> None:
         self._profile = profile
@@ -199,11 +199,11 @@ class ProfileHandle:
         return self._state.evictions
 
     def is_preempting(self, uid: str) -> bool:
-        return self._state.evictions.pending_for(uid)
+        return self._state.evictions.is_preempting(uid)
 
     @property
-    def preempted_for(self) -> Collection[str]:
-        return self._state.evictions.completed_for.values()
+    def preemptors_without_evictions(self) -> Collection[str]:
+        return self._state.evictions.completed_preemptors.values()
 
     def dry_run(self, state: CycleState, pod: PodInfo) -> FilterDryRunner:
         if self._profile is None:

@@ -7,7 +7,7 @@ from enum import IntEnum
 from typing import NamedTuple
 
 from asched.framework.events import ActionType, ClusterEvent, EventResource, QueueingHint
-from asched.framework.pod_groups import GANG_ROOM, PodGroupKey, group_of, key_of
+from asched.framework.pod_groups import GANG_INFEASIBLE_REASON, PodGroupKey, group_of, key_of
 from asched.framework.pod_info import PodInfo, QueuedPod
 from asched.framework.runtime.extenders import EXTENDER
 from asched.framework.runtime.observation import (
@@ -38,13 +38,13 @@ from asched.state.pod_groups import PodGroups
 _ALL_EVENTS = ClusterEvent(EventResource.ANY, ActionType.ALL)
 _ALWAYS_REGISTERED = (
     RegisteredEvent(EXTENDER, _ALL_EVENTS, None),
-    RegisteredEvent(GANG_ROOM, _ALL_EVENTS, None),
+    RegisteredEvent(GANG_INFEASIBLE_REASON, _ALL_EVENTS, None),
 )
 """Extenders, and pods that wait for their gang to fit, register no events: any may help them."""
 
 _GANG_RETRIES = 2
 
-_POD_EVENTS = frozenset({EventResource.ASSIGNED_POD, EventResource.UNSCHEDULED_POD})
+_OTHER_POD_RESOURCES = frozenset({EventResource.ASSIGNED_POD, EventResource.UNSCHEDULED_POD})
 
 
 class QueuedClusterEvent:
@@ -65,7 +65,7 @@ class QueuedClusterEvent:
         self.old = old
         self.new = new
         self.held_since_ns = held_since_ns
-        """If a waiting pod of a group released its node: since when it waited at Permit."""
+        """If a waiting pod of a group released its node: since when it waited on Permit."""
         self.nomination = nomination
         """A nomination ended. ``old`` is the nominated pod as if it had been on that node."""
 
@@ -213,7 +213,7 @@ def _is_relevant(pod: QueuedPod, queued_event: QueuedClusterEvent) -> bool:
     resource = queued_event.event.resource
     if queued_event.nomination:
         return _is_relevant_nomination(pod, queued_event)
-    if resource not in _POD_EVENTS and resource is not EventResource.TARGET_POD:
+    if resource not in _OTHER_POD_RESOURCES and resource is not EventResource.TARGET_POD:
         return True
     subject = queued_event.new or queued_event.old
     own = subject is not None and subject.uid == pod.info.uid

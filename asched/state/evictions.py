@@ -11,23 +11,28 @@ from asched.state.stored_form import StoredForm
 
 class EvictionsSnapshot(StoredForm):
     evictions: tuple[Eviction, ...]
-    completed_for: tuple[tuple[str, str], ...]
+    completed_preemptors: tuple[tuple[str, str], ...]
     """Uids and keys, in order."""
-    unneeded_by: tuple[str, ...]
+    unneeded_preemptors: tuple[str, ...]
 
 
 class Evictions(Mapping[str, Eviction]):
     """Pending evictions by the victim's uid."""
 
-    __slots__ = ("_completed_for", "_pending_for", "_unneeded_by", "by_victim")
+    __slots__ = (
+        "_completed_preemptors",
+        "_pending_by_preemptor",
+        "_unneeded_preemptors",
+        "by_victim",
+    )
 
     def __init__(self) -> None:
         self.by_victim: dict[str, Eviction] = {}
         """Read-only; a plain dict, because the core tests it for each record."""
-        self._pending_for: Counter[str] = Counter()
+        self._pending_by_preemptor: Counter[str] = Counter()
         """The number of evictions by the preemptor's uid."""
-        self._unneeded_by: set[str] = set()
-        self._completed_for: dict[str, str] = {}
+        self._unneeded_preemptors: set[str] = set()
+        self._completed_preemptors: dict[str, str] = {}
 
     def __getitem__(self, victim_uid: str) -> Eviction:
         return self.by_victim[victim_uid]
@@ -38,60 +43,60 @@ class Evictions(Mapping[str, Eviction]):
     def __len__(self) -> int:
         return len(self.by_victim)
 
-    def pending_for(self, preemptor_uid: str) -> bool:
+    def is_preempting(self, preemptor_uid: str) -> bool:
         """Whether any eviction is pending for this preemptor."""
-        return preemptor_uid in self._pending_for
+        return preemptor_uid in self._pending_by_preemptor
 
     @property
-    def completed_for(self) -> Mapping[str, str]:
+    def completed_preemptors(self) -> Mapping[str, str]:
         """Keys by uid of the preemptors with evictions that have all ended; without the pods
-        passed to :meth:`forget` since."""
-        return self._completed_for
+        passed to :meth:`mark_unneeded` since."""
+        return self._completed_preemptors
 
     @property
-    def unneeded_by(self) -> Collection[str]:
+    def unneeded_preemptors(self) -> Collection[str]:
         """Uids of preemptors that no longer need their pending evictions."""
-        return self._unneeded_by
+        return self._unneeded_preemptors
 
     def begin(self, eviction: Eviction) -> None:
         self.end(eviction.victim.uid)
         self.by_victim[eviction.victim.uid] = eviction
-        self._pending_for[eviction.preemptor.uid] += 1
-        self._completed_for.pop(eviction.preemptor.uid, None)
+        self._pending_by_preemptor[eviction.preemptor.uid] += 1
+        self._completed_preemptors.pop(eviction.preemptor.uid, None)
 
     def end(self, victim_uid: str) -> Eviction | None:
         """The eviction succeeded, failed or is no longer needed. None if there was none."""
         eviction = self.by_victim.pop(victim_uid, None)
         if eviction is not None:
             preemptor = eviction.preemptor
-            self._pending_for[preemptor.uid] -= 1
-            if not self._pending_for[preemptor.uid]:
-                del self._pending_for[preemptor.uid]
-                if preemptor.uid in self._unneeded_by:
-                    self._unneeded_by.remove(preemptor.uid)
+            self._pending_by_preemptor[preemptor.uid] -= 1
+            if not self._pending_by_preemptor[preemptor.uid]:
+                del self._pending_by_preemptor[preemptor.uid]
+                if preemptor.uid in self._unneeded_preemptors:
+                    self._unneeded_preemptors.remove(preemptor.uid)
                 else:
-                    self._completed_for[preemptor.uid] = preemptor.key
+                    self._completed_preemptors[preemptor.uid] = preemptor.key
         return eviction
 
-    def forget(self, uid: str) -> None:
+    def mark_unneeded(self, uid: str) -> None:
         """The preemptor needs no evictions any longer: it is bound or deleted."""
-        self._completed_for.pop(uid, None)
-        if uid in self._pending_for:
-            self._unneeded_by.add(uid)
+        self._completed_preemptors.pop(uid, None)
+        if uid in self._pending_by_preemptor:
+            self._unneeded_preemptors.add(uid)
 
-    def remember(self, uid: str) -> None:
-        """Undo :meth:`forget`: the pod is pending again."""
-        self._unneeded_by.discard(uid)
+    def mark_needed(self, uid: str) -> None:
+        """Undo :meth:`mark_unneeded`: the pod is pending again."""
+        self._unneeded_preemptors.discard(uid)
 
     def snapshot(self) -> EvictionsSnapshot:
         return EvictionsSnapshot(
             tuple(self.by_victim.values()),
-            tuple(self._completed_for.items()),
-            tuple(sorted(self._unneeded_by)),
+            tuple(self._completed_preemptors.items()),
+            tuple(sorted(self._unneeded_preemptors)),
         )
 
     def restore(self, snapshot: EvictionsSnapshot) -> None:
         for eviction in snapshot.evictions:
             self.begin(eviction)
-        self._completed_for.update(snapshot.completed_for)
-        self._unneeded_by.update(snapshot.unneeded_by)
+        self._completed_preemptors.update(snapshot.completed_preemptors)
+        self._unneeded_preemptors.update(snapshot.unneeded_preemptors)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from asched.framework.cluster import Eviction, Victim
+from asched.framework.cluster import Eviction, PodRef
 from asched.framework.events import ActionType, ClusterEvent, EventResource
 from asched.framework.interface import ExtensionPoint
 from asched.framework.pod_groups import group_of, key_of, only_status_changed
@@ -24,13 +24,13 @@ from asched.model.resources import KINDS
 from asched.state import records as r
 from asched.state import session_records as sr
 from asched.state.circuits import circuit_as_plugin
-from asched.state.cluster import ClusterState, PodEntry, PodPhase, ProfileHandle
+from asched.state.cluster import ClusterState, PlacementState, PodEntry, ProfileHandle
 from asched.state.cluster_events import EVENT_RESOURCES, QueuedClusterEvent, node_changes
 from asched.state.missing_plugins import incomplete_profile
 from asched.state.pending_evaluations import PendingEvaluation
-from asched.state.permits import HeldPod
 from asched.state.pod_fold import FoldError, PodFold
 from asched.state.sessions import binding_spec
+from asched.state.waiting_pods import WaitingPodState
 
 __all__ = ["Fold", "FoldError"]
 
@@ -120,7 +120,7 @@ class Fold:
     def _end_waits_for_removed(self) -> None:
         """End waits and nominations that depend on a removed plugin or profile."""
         state = self.state
-        for held in state.permits.views():
+        for held in state.waiting_pods.handles():
             name = held.info.pod.spec.scheduler_name
             profile = state.profiles.get(name)
             if profile is None:
@@ -159,7 +159,7 @@ class Fold:
         if record.now_ns < self.state.now_ns:
             raise FoldError(f"time goes backwards: {record.now_ns} after {self.state.now_ns}")
         self.state.now_ns = record.now_ns
-        self.state.queue.tick(record.now_ns)
+        self.state.queue.flush(record.now_ns)
         if self.state.circuits:
             for key in self.state.circuits.tick(record.now_ns):
                 self.state.queue.activate(key, record.now_ns)
@@ -207,7 +207,7 @@ class Fold:
     def _emit(self, event: ClusterEvent, old: Object | None, new: Object | None) -> None:
         queue = self.state.queue
         if queue.uses_events:
-            queue.on_event(QueuedClusterEvent(event, old, new), self.state.now_ns)
+            queue.move_on_event(QueuedClusterEvent(event, old, new), self.state.now_ns)
 
     def _emit_change(self, kind: type[Object], old: Object | None, new: Object | None) -> None:
         resource = EVENT_RESOURCES.get(kind)
@@ -239,7 +239,7 @@ class Fold:
         entry = self._decided(record)
         if state.nodes.row_of(record.node) is None:
             raise FoldError(f"pod {record.key} was assigned to {record.node}, which is unknown")
-        self._pods.place(entry, record.node, PodPhase.ASSUMED)
+        self._pods.place(entry, record.node, PlacementState.ASSUMED)
         entry.assignment = record
         entry.reserved = record if record.reservations else None
         ended_on = state.nominator.withdraw(record.key)
@@ -250,7 +250,9 @@ class Fold:
         self._advance_start(record.evaluated_nodes)
         if record.permit_waits:
             deadlines = {wait.plugin: wait.deadline_ns for wait in record.permit_waits}
-            state.permits.hold(HeldPod(entry.info, record.node, state.now_ns, deadlines))
+            state.waiting_pods.add(
+                WaitingPodState(entry.info, record.node, state.now_ns, deadlines)
+            )
             self._pods.update_group(entry)
         state.reserve_calls.reserved(self._pods.profile(entry), entry.info, record)
         for key in record.activate:
@@ -265,7 +267,7 @@ class Fold:
         if record.nominated_node is not None:
             ended_on = state.nominator.nominate(entry.info, record.nominated_node)
             self._pods.on_nomination_ended(entry.info, ended_on)
-        preemptor = Victim(record.key, record.uid)
+        preemptor = PodRef(record.key, record.uid)
         for victim in record.victims:
             state.evictions.begin(Eviction(victim, preemptor, record.nominated_node or ""))
         for cleared in record.cleared_nominations:
@@ -299,21 +301,21 @@ class Fold:
             self.state.circuits.failed(scheduler_name, plugin, self.state.now_ns)
 
     def _permit_allowed(self, record: r.PermitAllowed) -> None:
-        if not self.state.permits.allow(record.key, record.plugin):
+        if not self.state.waiting_pods.allow(record.key, record.plugin):
             raise FoldError(f"{record.plugin} allowed pod {record.key}, which does not wait for it")
         self._pods.update_group(self.state.pods[record.key])
 
     def _permit_rejected(self, record: r.PermitRejected) -> None:
         held = self.state.waiting.get(record.key)
         if held is None:
-            raise FoldError(f"pod {record.key} was rejected at Permit but does not wait")
-        self.state.permits.end(record.key)
+            raise FoldError(f"pod {record.key} was rejected on Permit but does not wait")
+        self.state.waiting_pods.remove(record.key)
         entry = self.state.pods[record.key]
         entry.rejection = record.message
         grouped = group_of(entry.info.pod) is not None
         self._pods.release_node(entry, held.since_ns if grouped else None)
-        # A plugin that the pod does not wait for preempted it: its events say nothing about what
-        # the pod needs, so the pod backs off.
+        # A plugin that the pod does not wait for preempted it: its hints cannot tell when the pod
+        # fits, so the pod backs off.
         preempted = record.plugin not in held.pending_until_ns
         rejected_by = () if preempted else (record.plugin,)
         self.state.queue.reject(record.key, rejected_by, (), self.state.now_ns)
@@ -345,7 +347,7 @@ class Fold:
         """
         state = self.state
         entry = state.entry(key, uid)
-        if entry is None or entry.phase is not PodPhase.PENDING:
+        if entry is None or entry.placement_state is not PlacementState.PENDING:
             raise FoldError(f"a decision for pod {key} ({uid}), which is not pending")
         if not state.queue.pop(key):
             raise FoldError(f"a decision for pod {key} ({uid}), which is in no queue")
@@ -390,7 +392,7 @@ class Fold:
         entry = self.state.entry(record.key, record.uid)
         if entry is None or not entry.node:
             raise FoldError(f"the evicted pod {record.key} ({record.uid}) is on no node")
-        victim = Victim(record.key, record.uid)
+        victim = PodRef(record.key, record.uid)
         self.state.evictions.begin(
             Eviction(victim, record.preemptor, record.node, record.reason.value)
         )
@@ -422,7 +424,11 @@ class Fold:
     def _assumed_on(self, record: r.Bound | r.BindFailed) -> PodEntry | None:
         """The pod if it is still assumed on the node of the binding."""
         entry = self.state.entry(record.key, record.uid)
-        if entry is None or entry.phase is not PodPhase.ASSUMED or entry.node != record.node:
+        if (
+            entry is None
+            or entry.placement_state is not PlacementState.ASSUMED
+            or entry.node != record.node
+        ):
             return None
         return entry
 
@@ -431,7 +437,7 @@ class Fold:
         entry = self._assumed_on(record)
         if entry is None:
             return
-        state.permits.end(record.key)
+        state.waiting_pods.remove(record.key)
         entry.rejection = record.message
         if entry.assignment is not None and entry.assignment.session:
             self._pods.return_to_session(entry)
@@ -460,7 +466,7 @@ class Fold:
         state.evictions.end(record.uid)
         preemptor = eviction.preemptor
         known = state.entry(preemptor.key, preemptor.uid) is not None
-        if record.unplaced and known and not state.evictions.pending_for(preemptor.uid):
+        if record.unplaced and known and not state.evictions.is_preempting(preemptor.uid):
             state.queue.activate(preemptor.key, state.now_ns)
 
     def _eviction_failed(self, record: r.EvictionFailed) -> None:

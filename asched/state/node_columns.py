@@ -98,15 +98,15 @@ class NodeColumns:
 
     def fork(self) -> NodeColumns:
         """A copy that can be changed on its own."""
-        twin = copy(self)
-        vars(twin).update(
+        copied = copy(self)
+        vars(copied).update(
             {name: c.copy() for name, c in vars(self).items() if isinstance(c, np.ndarray)},
             allocatable={name: column.copy() for name, column in self.allocatable.items()},
             requested={name: column.copy() for name, column in self.requested.items()},
             _views={},
             _amounts=[],
         )
-        return twin
+        return copied
 
     def _zeros(self, dtype: type[S]) -> NDArray[S]:
         return np.zeros(self.capacity, dtype)
@@ -117,7 +117,7 @@ def longer(column: NDArray[S], extra: int, value: int) -> NDArray[S]:
     return np.concatenate([column, np.full(extra, value, column.dtype)])
 
 
-class FullnessNumbers:
+class UtilizationIds:
     """A number for each row, equal for rows with the same amounts. Memory, not state.
 
     Numbers of equal amounts differ only after so many others that the first was forgotten.

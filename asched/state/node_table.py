@@ -1,8 +1,25 @@
 """Nodes in columns, updated row by row by the fold.
 
 One row per node. A deleted node leaves a free row for the next new node; the lowest free row is
-used first, so rows depend on the history of nodes alone. Readers get slices of the columns. Every
-change to a row is logged, so that caches of per-row results recompute only the rows that changed.
+used first, so rows depend on the history of nodes alone. Readers get slices of the columns.
+
+Caches of results by row compare these counters:
+
+================== ======================================== ====================================
+Counter            Incremented by                           Read by
+================== ======================================== ====================================
+``version``        a new or deleted node; a change of       plugins that cache by label or taint
+                   labels or taints                         (topology domains, volume pools)
+``layout``         a deleted node; a change of images, or   shape caches: recompute all rows
+                   a new node while any node has images
+``cursor``         each change of a row; the log has the    shape caches, sweeps, plugin
+                   row                                      workers, sessions: recompute a row
+``objects_cursor`` an added or updated node                 shape caches: node object filters
+``pods_cursor``    a pod that is added to a row, removed    pod index, ``Cluster.pods_version``
+                   or updated there; the log has the pod
+``stamps``         by row: each change of the row or of     caches of dry runs
+                   ``layout``; a nomination (``touch``)     (``Cluster.row_stamps``)
+================== ======================================== ====================================
 """
 
 from __future__ import annotations
@@ -17,7 +34,7 @@ from asched.framework.pod_info import PodInfo
 from asched.model.node import Node
 from asched.model.requests import PODS, amounts
 from asched.state.node_columns import (
-    FullnessNumbers,
+    UtilizationIds,
     requests_of,
     scoring_cpu_of,
     scoring_memory_of,
@@ -50,8 +67,8 @@ class NodeTable(NodeTableView):
     def fork(self) -> NodeTable:
         """A table with the same contents, for hypothetical changes: pods can be added and removed
         in either table, nodes in neither. Costs as much as copying the columns."""
-        twin = copy(self)
-        vars(twin).update(
+        copied = copy(self)
+        vars(copied).update(
             port_index=deepcopy(self.port_index),
             _pods=[dict(pods) for pods in self._pods],
             _pods_on_unknown_nodes={
@@ -59,13 +76,13 @@ class NodeTable(NodeTableView):
             },
             _columns=self._columns.fork(),
             # The resources of the two may come to differ, so their numbers must differ as well.
-            _fullness=FullnessNumbers(self.size),
+            _utilization_ids=UtilizationIds(self.size),
             _capacities={},
             _row_log=ChangeLog(LOG_LENGTH),
             _pod_log=ChangeLog(LOG_LENGTH),
             _sweep=None,
         )
-        return twin
+        return copied
 
     # -- nodes --------------------------------------------------------------------------------
 
@@ -127,7 +144,7 @@ class NodeTable(NodeTableView):
         self._row_changed(row)
 
     def _row_changed(self, row: int) -> None:
-        self._fullness.by_row[row] = None
+        self._utilization_ids.by_row[row] = None
         self._columns.stamps[row] += 1
         self._row_log.append(row)
 
@@ -153,7 +170,7 @@ class NodeTable(NodeTableView):
         self.names.append("")
         self._objects.append(None)
         self._pods.append({})
-        self._fullness.by_row.append(None)
+        self._utilization_ids.by_row.append(None)
         return row
 
     def _set_allocatable(self, row: int, node: Node, old: Node | None) -> None:

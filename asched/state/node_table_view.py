@@ -22,12 +22,12 @@ from asched.framework.nodes import (
 from asched.framework.pod_info import HostPort, PodInfo
 from asched.model.node import Node
 from asched.state.node_columns import (
-    FullnessNumbers,
     ImageIndex,
     LabelIndex,
     NodeColumns,
     PortIndex,
     TaintNumbers,
+    UtilizationIds,
 )
 from asched.state.node_rows import NodeRows, NodeSweep
 
@@ -55,7 +55,7 @@ class NodeTableView(Nodes):
         # Counted as soon as the node is added.
         self._pods_on_unknown_nodes: dict[str, dict[str, PodInfo]] = {}
         self._columns = NodeColumns()
-        self._fullness = FullnessNumbers()
+        self._utilization_ids = UtilizationIds()
         self._taint_numbers = TaintNumbers()
         # By resource: the allocatable amount if it is the same on all rows, else None.
         self._capacities: dict[str, Int64Column | None] = {}
@@ -114,11 +114,11 @@ class NodeTableView(Nodes):
         column = self._columns.requested.get(resource)
         return 0 if column is None else column.item(row)
 
-    def fullness_on(self, row: int) -> int:
+    def utilization_id(self, row: int) -> int:
         """A number that is the same for rows with the same amounts in all columns."""
-        number = self._fullness.by_row[row]
+        number = self._utilization_ids.by_row[row]
         if number is None:
-            number = self._fullness.set_row(row, self._columns.amounts_on(row))
+            number = self._utilization_ids.set_row(row, self._columns.amounts_on(row))
         return number
 
     @property

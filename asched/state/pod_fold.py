@@ -13,7 +13,7 @@ from asched.framework.pod_info import PodInfo
 from asched.framework.runtime.profile import Profile
 from asched.model.meta import Object
 from asched.model.pod import Pod
-from asched.state.cluster import ClusterState, PodEntry, PodPhase
+from asched.state.cluster import ClusterState, PlacementState, PodEntry
 from asched.state.cluster_events import QueuedClusterEvent, pod_changes
 from asched.state.observe import bound_pod
 from asched.state.pod_groups import pending_status
@@ -124,14 +124,14 @@ class PodFold:
         entry = state.pods[info.key] = PodEntry(info, template)
         self.update_group(entry)
         if pod.node_name:
-            self.place(entry, pod.node_name, PodPhase.BOUND)
+            self.place(entry, pod.node_name, PlacementState.BOUND)
             self._emit(_ASSIGNED_ADD, None, pod)
             return
         if self.is_ours(entry):
             # As in kube-scheduler, nominations by other schedulers are ignored.
             state.nominator.nominate(info, pod.status.nominated_node_name)
             state.queue.add(info, state.now_ns)
-        state.evictions.remember(pod.uid)
+        state.evictions.mark_needed(pod.uid)
         self.update_sessions(entry)
         self._emit(_UNSCHEDULED_ADD, None, pod)
 
@@ -145,7 +145,7 @@ class PodFold:
         self._leave_old_group(entry, info)
         if info.pod.node_name:
             self._update_bound(entry, info)
-        elif entry.phase is PodPhase.PENDING:
+        elif entry.placement_state is PlacementState.PENDING:
             self._update_pending(entry, info)
         else:
             # Assumed, or confirmed while this earlier state was in transit: it keeps its node.
@@ -165,18 +165,18 @@ class PodFold:
     def _update_bound(self, entry: PodEntry, info: PodInfo) -> None:
         old, node_name = entry.info, info.pod.node_name
         if entry.node and entry.node != node_name:
-            # Another scheduler was faster; the API server has the final say.
+            # Another scheduler bound the pod first; the API server is authoritative.
             self.release_node(entry)
         entry.info = info
         self.update_group(entry)
         if not entry.node:
-            self.place(entry, node_name, PodPhase.BOUND)
+            self.place(entry, node_name, PlacementState.BOUND)
             self._end_scheduling(entry)
             self.update_group(entry)
             self._emit(_ASSIGNED_ADD, None, info.pod)
             return
         self._state.nodes.replace_pod(node_name, info)
-        if entry.phase is PodPhase.ASSUMED:
+        if entry.placement_state is PlacementState.ASSUMED:
             self.confirm(entry)
             return
         if self._state.queue.uses_events:
@@ -227,15 +227,15 @@ class PodFold:
         if group is not None:
             state.groups.remove(group, key)
 
-    def place(self, entry: PodEntry, node_name: str, phase: PodPhase) -> None:
+    def place(self, entry: PodEntry, node_name: str, placement_state: PlacementState) -> None:
         self._state.nodes.add_pod(node_name, entry.info)
-        entry.node, entry.phase = node_name, phase
+        entry.node, entry.placement_state = node_name, placement_state
         self.update_sessions(entry)
         self.update_group(entry)
 
     def confirm(self, entry: PodEntry) -> None:
         """An assumed pod is bound to its node."""
-        entry.phase = PodPhase.BOUND
+        entry.placement_state = PlacementState.BOUND
         self._end_scheduling(entry)
         self.update_sessions(entry)
         self.update_group(entry)
@@ -246,19 +246,19 @@ class PodFold:
         """Release the node of a placed pod. ``held_since_ns``: see :class:`QueuedClusterEvent`."""
         state, node_name = self._state, entry.node
         pod = _as_if_on(node_name, entry.info.pod)
-        if entry.phase is PodPhase.ASSUMED:
+        if entry.placement_state is PlacementState.ASSUMED:
             if entry.assignment is not None:
                 state.reserve_calls.unreserved(self.profile(entry), entry.info, entry.assignment)
         elif entry.reserved is not None:
             state.reserve_calls.deleted(self.profile(entry), entry.info, entry.reserved)
         state.nodes.remove_pod(node_name, entry.info)
         entry.assignment = entry.reserved = None
-        entry.node, entry.phase = "", PodPhase.PENDING
+        entry.node, entry.placement_state = "", PlacementState.PENDING
         if entry.info.key in state.pods:
             self.update_sessions(entry)
             self.update_group(entry)
         released = QueuedClusterEvent(_ASSIGNED_DELETE, pod, None, held_since_ns)
-        state.queue.on_event(released, state.now_ns)
+        state.queue.move_on_event(released, state.now_ns)
         self._activate_nominated(node_name)
 
     def _activate_nominated(self, node_name: str) -> None:
@@ -274,7 +274,7 @@ class PodFold:
             return
         for key, info in sorted(state.nominator.by_node.get(node_name, {}).items()):
             waiting = group_of(info.pod) in state.groups.at_permit
-            if waiting and not state.evictions.pending_for(info.uid):
+            if waiting and not state.evictions.is_preempting(info.uid):
                 state.queue.activate(key, state.now_ns)
 
     def _end_scheduling(self, entry: PodEntry) -> None:
@@ -285,8 +285,8 @@ class PodFold:
         entry.assignment = None
         state.queue.remove(key)
         state.pending_evaluations.pop(key, None)
-        state.permits.end(key)
-        state.evictions.forget(entry.info.uid)
+        state.waiting_pods.remove(key)
+        state.evictions.mark_unneeded(entry.info.uid)
         ended_on = state.nominator.withdraw(key)
         if ended_on != entry.node:
             self.on_nomination_ended(entry.info, ended_on)
@@ -304,7 +304,7 @@ class PodFold:
         if node_name and state.queue.uses_events:
             pod = _as_if_on(node_name, info.pod)
             ended = QueuedClusterEvent(_ASSIGNED_DELETE, pod, None, nomination=True)
-            state.queue.on_event(ended, state.now_ns)
+            state.queue.move_on_event(ended, state.now_ns)
 
     # -- sessions and groups ------------------------------------------------------------------
 
@@ -312,9 +312,9 @@ class PodFold:
         sessions = self._state.sessions
         if sessions:
             pod = entry.info.pod
-            pending = entry.phase is PodPhase.PENDING and not pod.terminating
+            pending = entry.placement_state is PlacementState.PENDING and not pod.terminating
             sessions.on_pod_changed(pod, pending=pending)
-            if entry.phase is PodPhase.BOUND:
+            if entry.placement_state is PlacementState.BOUND:
                 sessions.reset_backoff(pod)
 
     def return_to_session(self, entry: PodEntry) -> None:
@@ -342,7 +342,7 @@ class PodFold:
         """Whether the pod is pending and one of our profiles schedules it."""
         pod = entry.info.pod
         return (
-            entry.phase is PodPhase.PENDING
+            entry.placement_state is PlacementState.PENDING
             and not pod.terminating
             and pod.spec.scheduler_name in self._state.profiles
         )
@@ -372,7 +372,7 @@ class PodFold:
     def _emit(self, event: ClusterEvent, old: Object | None, new: Object | None) -> None:
         queue = self._state.queue
         if queue.uses_events:
-            queue.on_event(QueuedClusterEvent(event, old, new), self._state.now_ns)
+            queue.move_on_event(QueuedClusterEvent(event, old, new), self._state.now_ns)
 
 
 def member_status(state: ClusterState, entry: PodEntry) -> MemberStatus:
@@ -384,7 +384,7 @@ def member_status(state: ClusterState, entry: PodEntry) -> MemberStatus:
         return MemberStatus.WAITING if key in state.waiting else MemberStatus.ASSIGNED
     if pod.spec.scheduling_gates or pod.spec.scheduler_name not in state.profiles:
         return MemberStatus.GATED
-    status = pending_status(state.queue.lookup(key))
+    status = pending_status(state.queue.find_queued_or_in_flight(key))
     if status in UNSCHEDULABLE and state.nominator.node_of(key):
         return MemberStatus.NOMINATED
     return status

@@ -10,7 +10,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, KeysView, Mapping
 
-from asched.framework.pod_groups import GANG_ROOM, GANG_SCHEDULING, MemberStatus, PodGroupKey
+from asched.framework.pod_groups import (
+    GANG_INFEASIBLE_REASON,
+    GANG_SCHEDULING,
+    MemberStatus,
+    PodGroupKey,
+)
 from asched.framework.pod_info import QueuedPod
 
 _ONLY_GANG_SCHEDULING = frozenset({GANG_SCHEDULING})
@@ -23,7 +28,7 @@ def pending_status(queued: QueuedPod | None) -> MemberStatus:
     rejected_by = queued.unschedulable_plugins | queued.pending_plugins
     if rejected_by == _ONLY_GANG_SCHEDULING:
         return MemberStatus.GANG_PENDING
-    if GANG_ROOM in rejected_by:
+    if GANG_INFEASIBLE_REASON in rejected_by:
         return MemberStatus.GANG_INFEASIBLE
     return MemberStatus.REJECTED if rejected_by or queued.consecutive_errors else MemberStatus.READY
 
@@ -79,7 +84,7 @@ class PodGroups:
 
     @property
     def at_permit(self) -> KeysView[PodGroupKey]:
-        """The groups with members that wait at Permit."""
+        """The groups with members that wait on Permit."""
         return self._at_permit.keys()
 
     def set_status(self, group: PodGroupKey, key: str, status: MemberStatus) -> None:

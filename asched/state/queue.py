@@ -83,7 +83,7 @@ class SchedulingQueue:
         )
 
     def __contains__(self, key: str) -> bool:
-        return self.find(key) is not None
+        return self.find_queued(key) is not None
 
     def __iter__(self) -> Iterator[QueuedPod]:
         """The waiting pods."""
@@ -126,7 +126,7 @@ class SchedulingQueue:
     def settings(self) -> QueueSettings:
         return self._settings
 
-    def find(self, key: str) -> QueuedPod | None:
+    def find_queued(self, key: str) -> QueuedPod | None:
         """A waiting pod."""
         return (
             self._active.pods.get(key)
@@ -135,10 +135,10 @@ class SchedulingQueue:
             or self._gated.get(key)
         )
 
-    def lookup(self, key: str) -> QueuedPod | None:
+    def find_queued_or_in_flight(self, key: str) -> QueuedPod | None:
         """A pod that waits or is in flight."""
         attempt = self._attempts.get(key)
-        return self.find(key) if attempt is None else attempt[0]
+        return self.find_queued(key) if attempt is None else attempt[0]
 
     def head(self) -> QueuedPod | None:
         """The pod to schedule next."""
@@ -190,7 +190,7 @@ class SchedulingQueue:
             attempt[0].info = info
             self._events.extend(events)
             return
-        pod = self.find(info.key)
+        pod = self.find_queued(info.key)
         if pod is None:
             return
         pod.info = info
@@ -205,7 +205,7 @@ class SchedulingQueue:
 
     def remove(self, key: str) -> None:
         """A pod was deleted or bound."""
-        self._forget(key)
+        self._remove_from_queues(key)
         self._end_attempt(key)
 
     # -- decisions and their outcomes ---------------------------------------------------------
@@ -215,10 +215,10 @@ class SchedulingQueue:
         False if it does not wait."""
         pod = self._active.pop(key)
         if pod is None:
-            pod = self.find(key)
+            pod = self.find_queued(key)
             if pod is None:
                 return False
-            self._forget(key)
+            self._remove_from_queues(key)
             pod.gating_plugin = ""
             self.replay_mismatches += 1
         pod.attempts += 1
@@ -279,9 +279,9 @@ class SchedulingQueue:
 
     def activate(self, key: str, now_ns: int) -> None:
         """Move a waiting pod to active (``Activate`` of kube-scheduler)."""
-        pod = self.find(key)
+        pod = self.find_queued(key)
         if pod is not None and key not in self._active.pods:
-            self._forget(key)
+            self._remove_from_queues(key)
             self._activate_or_gate(pod, now_ns, FORCE_ACTIVATE)
 
     def sort_again(self, key: str, now_ns: int) -> None:
@@ -297,8 +297,8 @@ class SchedulingQueue:
         """Whether any pod could be requeued by an event, now or when its attempt ends."""
         return bool(self._attempts or self._waiting_for)
 
-    def on_event(self, queued_event: QueuedClusterEvent, now_ns: int) -> None:
-        """Requeue the pods that the event may help."""
+    def move_on_event(self, queued_event: QueuedClusterEvent, now_ns: int) -> None:
+        """Requeue the pods that the event may help (``MoveAllToActiveOrBackoffQueue``)."""
         if self._attempts:
             self._events.append(queued_event)
         if not self._waiting_for:
@@ -311,8 +311,9 @@ class SchedulingQueue:
         for pod in candidates.values():
             self._requeue_by_events(pod, (queued_event,), now_ns)
 
-    def tick(self, now_ns: int) -> None:
-        """End the backoffs and timeouts that are due."""
+    def flush(self, now_ns: int) -> None:
+        """End the backoffs and timeouts that are due (``flushBackoffQCompleted`` and
+        ``flushUnschedulablePodsLeftover``)."""
         while (first := self._backoff.head()) is not None and first[0] <= now_ns:
             self._backoff.pop(first[1].info.key)
             self._activate_or_gate(first[1], now_ns, BACKOFF_COMPLETE)
@@ -426,7 +427,7 @@ class SchedulingQueue:
     def _requeue(
         self, pod: QueuedPod, now_ns: int, cause: str, *, immediately: bool = False
     ) -> None:
-        self._forget(pod.info.key)
+        self._remove_from_queues(pod.info.key)
         ends_ns = 0 if immediately else self.backoff_ends_ns(pod)
         if ends_ns <= now_ns:
             self._activate_or_gate(pod, now_ns, cause)
@@ -452,7 +453,7 @@ class SchedulingQueue:
         for plugin in sorted(plugins):
             self._waiting_for.setdefault(plugin, {})[pod.info.key] = pod
 
-    def _forget(self, key: str) -> None:
+    def _remove_from_queues(self, key: str) -> None:
         if key in self._active.pods:
             self._active.pop(key)
         if key in self._backoff.pods:

@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from asched.framework.cluster import Victim
+from asched.framework.cluster import PodRef
 from asched.framework.runtime.extenders import ExtenderSpec, ExtenderVerb, PreemptionCandidate
 from asched.framework.runtime.profile import ProfileSpec
 from asched.framework.status import Code
@@ -58,7 +58,7 @@ class QueueSettings(msgspec.Struct, frozen=True, gc=False):
 class ProfilesLoaded(Record):
     """Replaces the configuration of decisions.
 
-    Pods no longer wait at Permit for plugins that were removed, and lose nominations under profiles
+    Pods no longer wait on Permit for plugins that were removed, and lose nominations under profiles
     that were removed.
     """
 
@@ -184,7 +184,10 @@ class ExtenderFailedNodes(msgspec.Struct, frozen=True, omit_defaults=True, gc=Fa
 
 
 class ExtenderFiltered(Record):
-    """Response of an extender to a filter request."""
+    """Response of an extender to a filter request.
+
+    An extender is an HTTP extender or an external plugin.
+    """
 
     key: str
     uid: str
@@ -300,7 +303,7 @@ class Reservation(msgspec.Struct, frozen=True, gc=False):
     """What a Reserve plugin reserved; a replay passes it to the plugin again."""
 
     plugin: str
-    note: dict[str, Any]
+    value: dict[str, Any]
 
 
 class Assigned(Record):
@@ -316,7 +319,7 @@ class Assigned(Record):
     ties: int = 1
     """The number of nodes with the best score."""
     evaluated_nodes: int = 0
-    """The number of nodes that were evaluated if a share is enough; 0 for all."""
+    """Number of nodes evaluated when percentageOfNodesToScore limits the search; 0 if all were."""
     permit_waits: tuple[PermitWait, ...] = ()
     reservations: tuple[Reservation, ...] = ()
     activate: tuple[str, ...] = ()
@@ -338,13 +341,13 @@ class Rejected(Record):
     pending_plugins: tuple[str, ...] = ()
     nominated_node: str | None = None
     """The node of the preemption; empty clears a nomination, None keeps it."""
-    victims: tuple[Victim, ...] = ()
+    victims: tuple[PodRef, ...] = ()
     evaluated_nodes: int = 0
-    """The number of nodes that were evaluated if a share is enough; 0 for all."""
-    cleared_nominations: tuple[Victim, ...] = ()
+    """Number of nodes evaluated when percentageOfNodesToScore limits the search; 0 if all were."""
+    cleared_nominations: tuple[PodRef, ...] = ()
     """Pending pods of lower priority that lose their nomination to that node."""
     requeue_now: bool = False
-    """Pods waiting at Permit release nodes for it, so it is active again immediately."""
+    """Pods waiting on Permit release nodes for it, so it is active again immediately."""
     open_circuit: str = ""
     """The plugin with an open circuit that prevented the attempt; empty for none."""
     session: int = 0
@@ -376,7 +379,7 @@ class ExtenderCallRequested(Record):
     candidates: tuple[PreemptionCandidate, ...] = ()
     """For verb PREEMPT."""
     evaluated_nodes: int = 0
-    """The number of nodes that were evaluated if a share is enough; 0 for all."""
+    """Number of nodes evaluated when percentageOfNodesToScore limits the search; 0 if all were."""
 
 
 class ShadowCompared(Record):
@@ -413,7 +416,7 @@ class PermitAllowed(Record):
 
 
 class PermitRejected(Record):
-    """A plugin rejected a pod that waits at Permit, or the wait timed out."""
+    """A plugin rejected a pod that waits on Permit, or the wait timed out."""
 
     key: str
     uid: str

@@ -66,13 +66,13 @@ class ReservePluginCalls:
         pod: PodInfo,
         assignment: Assigned,
     ) -> None:
-        note: dict[str, Any] | None = None
+        value: dict[str, Any] | None = None
         for reservation in assignment.reservations:
             if reservation.plugin == plugin.name:
-                note = reservation.note
+                value = reservation.value
         outer, CURRENT_CALL.call = CURRENT_CALL.call, (plugin.name, "Reserve")
         try:
-            method(pod, assignment.node, note)
+            method(pod, assignment.node, value)
         except BaseException as error:  # noqa: BLE001  plugin code must not stop the fold
             FAILURES.note(plugin.name, "Reserve", failure_reason(error))
             text = f"{method.__name__}: {type(error).__name__}: {to_printable(error)}"

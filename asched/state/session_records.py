@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from asched.framework.cluster import Victim
+from asched.framework.cluster import PodRef
 from asched.framework.sessions import (
     ActionCounts,
     EvictionReason,
@@ -65,7 +65,7 @@ class EvictionDecided(Record):
     node: str
     session: int
     reason: EvictionReason
-    preemptor: Victim
+    preemptor: PodRef
     scheduler_name: str
 
 

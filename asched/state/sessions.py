@@ -53,7 +53,7 @@ class FailedBinding(NamedTuple):
 
 
 class SessionProfile(msgspec.Struct, array_like=True):
-    """One scheduler name that sessions serve. Stored as it is."""
+    """One scheduler name that sessions serve. A checkpoint encodes this struct directly."""
 
     spec: SessionSpec
     number: int = 0

@@ -10,7 +10,7 @@ import numpy as np
 from asched.framework.nodes import RowArray
 from asched.framework.pod_groups import MemberStatus, PodGroupKey, group_of
 from asched.model.resources import KINDS
-from asched.state.cluster import ClusterState, PodEntry, PodPhase
+from asched.state.cluster import ClusterState, PlacementState, PodEntry
 from asched.state.node_table import NodeTable
 from asched.state.pod_fold import member_status
 
@@ -52,33 +52,33 @@ def _places(state: ClusterState, key: str) -> list[str]:
 
 
 def _check_entry(state: ClusterState, key: str, entry: PodEntry) -> None:
-    """A pod is in exactly one part of the queue, or in none, according to its phase."""
+    """A pod is in exactly one part of the queue, or in none, according to its placement state."""
     pod, places = entry.info.pod, _places(state, key)
     _demand(key == entry.info.key, f"pod {key} is stored as {entry.info.key}")
     _demand(not pod.terminal, f"pod {key} has finished but is still stored")
     _demand(
-        bool(entry.node) is (entry.phase is not PodPhase.PENDING),
-        f"pod {key} is {entry.phase.value} with node {entry.node!r}",
+        bool(entry.node) is (entry.placement_state is not PlacementState.PENDING),
+        f"pod {key} is {entry.placement_state.value} with node {entry.node!r}",
     )
     _demand(
-        (entry.assignment is not None) is (entry.phase is PodPhase.ASSUMED),
-        f"pod {key} is {entry.phase.value} with assignment {entry.assignment}",
+        (entry.assignment is not None) is (entry.placement_state is PlacementState.ASSUMED),
+        f"pod {key} is {entry.placement_state.value} with assignment {entry.assignment}",
     )
-    match entry.phase:
-        case PodPhase.PENDING:
+    match entry.placement_state:
+        case PlacementState.PENDING:
             ours = pod.spec.scheduler_name in state.profiles and not pod.terminating
             called = key in state.pending_evaluations and bool(
                 state.pending_evaluations[key].pending
             )
             in_flight = places == ["in flight"]
             right = len(places) == 1 and in_flight is called if ours else not places
-        case PodPhase.ASSUMED:
+        case PlacementState.ASSUMED:
             in_session = entry.assignment is not None and entry.assignment.session
             right = places == ([] if in_session else ["in flight"])
-        case PodPhase.BOUND:
+        case PlacementState.BOUND:
             right = not places
     where = " and ".join(places) or "nowhere in the queue"
-    _demand(right, f"pod {key} is {entry.phase.value} but {where}")
+    _demand(right, f"pod {key} is {entry.placement_state.value} but {where}")
 
 
 def _check_queue(state: ClusterState) -> None:
@@ -112,7 +112,7 @@ def _check_pending_evaluations(state: ClusterState) -> None:
     for key, evaluation in state.pending_evaluations.items():
         entry = state.entry(key, evaluation.uid)
         _demand(
-            entry is not None and entry.phase is PodPhase.PENDING,
+            entry is not None and entry.placement_state is PlacementState.PENDING,
             f"an evaluation is pending for pod {key} ({evaluation.uid}), which is not pending",
         )
         place = state.queue.in_flight if evaluation.pending else state.queue.active
@@ -124,10 +124,10 @@ def _check_waiting(state: ClusterState) -> None:
         entry = state.pods.get(key)
         _demand(
             entry is not None
-            and entry.phase is PodPhase.ASSUMED
+            and entry.placement_state is PlacementState.ASSUMED
             and entry.info is waiting.info
             and entry.node == waiting.node_name,
-            f"pod {key} waits at Permit on {waiting.node_name} but is not assumed there",
+            f"pod {key} waits on Permit on {waiting.node_name} but is not assumed there",
         )
         _demand(bool(waiting.pending_until_ns), f"pod {key} waits for no Permit plugin")
 
@@ -141,7 +141,9 @@ def _check_nominator(state: ClusterState) -> None:
         for key, info in pods.items():
             entry = state.pods.get(key)
             _demand(
-                entry is not None and entry.info is info and entry.phase is PodPhase.PENDING,
+                entry is not None
+                and entry.info is info
+                and entry.placement_state is PlacementState.PENDING,
                 f"pod {key} is nominated to {node_name} but is not pending as such",
             )
             _demand(
@@ -162,11 +164,11 @@ def _check_evictions(state: ClusterState) -> None:
 def _check_preemptors(state: ClusterState) -> None:
     """A pod that waits for its victims has evictions, pending or completed."""
     evictions = state.evictions
-    done = {*evictions.completed_for.values()}
+    done = {*evictions.completed_preemptors.values()}
     for key, pod in (*state.queue.gated.items(), *state.queue.unschedulable.items()):
         if _DEFAULT_PREEMPTION in (pod.gating_plugin, *pod.unschedulable_plugins):
             _demand(
-                key in done or evictions.pending_for(pod.info.uid),
+                key in done or evictions.is_preempting(pod.info.uid),
                 f"pod {key} waits for evictions that do not exist",
             )
 
@@ -190,7 +192,7 @@ def _check_groups(state: ClusterState) -> None:
                 " are counted",
             )
     at_permit = {g for g, found in expected.items() if MemberStatus.WAITING in found.values()}
-    _demand({*state.groups.at_permit} == at_permit, f"groups {at_permit} wait at Permit")
+    _demand({*state.groups.at_permit} == at_permit, f"groups {at_permit} wait on Permit")
 
 
 def _check_sessions(state: ClusterState) -> None:
@@ -199,7 +201,7 @@ def _check_sessions(state: ClusterState) -> None:
     pending: dict[str, set[str]] = {name: set() for name in waiting}
     for key, entry in state.pods.items():
         pod = entry.info.pod
-        if entry.phase is PodPhase.PENDING and not pod.terminating:
+        if entry.placement_state is PlacementState.PENDING and not pod.terminating:
             pending.get(pod.spec.scheduler_name, set()).add(key)
     _demand(waiting == pending, f"{waiting} wait for sessions, {pending} are pending")
     for profile in state.sessions:
@@ -228,7 +230,7 @@ def _check_columns(state: ClusterState) -> None:
         if entry.node:
             _demand(
                 table.has_pod(entry.node, entry.info),
-                f"pod {key} is {entry.phase.value} on {entry.node} but not counted there",
+                f"pod {key} is {entry.placement_state.value} on {entry.node} but not counted there",
             )
             fresh.add_pod(entry.node, entry.info)
     counted, placed = table.pods_counted, fresh.pods_counted

@@ -157,7 +157,9 @@ def _preemption(state: ClusterState, profile: Profile, pod: PodInfo) -> Answer:
     if run.rejected:
         answer["rejected"] = _by_plugin(run.rejected)
     if run.candidates:
-        answer["nominated"] = sorted(candidate.node for candidate in plugin.best(run.candidates))
+        answer["nominated"] = sorted(
+            candidate.node for candidate in plugin.lowest_cost(run.candidates)
+        )
     return {"preemption": answer}
 
 

@@ -22,7 +22,7 @@ from asched.batch.trace import (
     TracedPreemption,
 )
 from asched.config.batch import ConfError, SessionConf, parse_conf
-from asched.framework.cluster import Eviction, Victim
+from asched.framework.cluster import Eviction, PodRef
 from asched.framework.resource_vector import ResourceVector
 from asched.framework.session_objects import Job, Task, TaskStatus
 from asched.framework.session_plugins import SessionPlugin
@@ -32,7 +32,7 @@ from asched.framework.sessions import (
     SessionSpec,
     session_id,
 )
-from asched.state.cluster import PodPhase
+from asched.state.cluster import PlacementState
 from tests.conformance.batch_documents import BatchDocument, World
 
 Answer = dict[str, Any]
@@ -154,10 +154,10 @@ def _carry_out(world: World, outcome: SessionOutcome) -> None:
     for bind in outcome.binds:
         entry = state.pods[bind.pod]
         state.nodes.add_pod(bind.node, entry.info)
-        entry.node, entry.phase = bind.node, PodPhase.ASSUMED
+        entry.node, entry.placement_state = bind.node, PlacementState.ASSUMED
     for eviction in outcome.evictions:
-        victim = Victim(eviction.pod, eviction.uid)
-        preemptor = Victim(eviction.preemptor, eviction.preemptor_uid)
+        victim = PodRef(eviction.pod, eviction.uid)
+        preemptor = PodRef(eviction.preemptor, eviction.preemptor_uid)
         state.evictions.begin(Eviction(victim, preemptor, eviction.node))
 
 

@@ -11,7 +11,7 @@ from asched.framework.status import Code
 from asched.model.quantity import NS_PER_S
 from asched.model.resources import AnyObject
 from asched.state import records as r
-from asched.state.cluster import ClusterState, PodPhase
+from asched.state.cluster import ClusterState, PlacementState
 from asched.state.observe import observe_deletion, observe_object
 from tests.cycle.unrelated_events import made
 
@@ -339,7 +339,7 @@ class DrawnCluster:
         """The result of a binding."""
         due = [
             e for key, e in state.pods.items()
-            if e.phase is PodPhase.ASSUMED and key not in state.waiting
+            if e.placement_state is PlacementState.ASSUMED and key not in state.waiting
         ]  # fmt: skip
         if not due:
             return None

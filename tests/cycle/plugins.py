@@ -276,9 +276,9 @@ class Answering(FilterAllPlugin, ScoreAllPlugin, NormalizeScore, ReservePlugin, 
             case "reserve error":
                 return ReserveResult(Status.error("broken"))
             case "reserve object":
-                return ReserveResult(note={"what": object()})
+                return ReserveResult(reservation={"what": object()})
             case "reserve tuple":
-                return ReserveResult(note={"what": (1, 2)})
+                return ReserveResult(reservation={"what": (1, 2)})
             case "reserve none":
                 return cast(ReserveResult, None)
         return ReserveResult()

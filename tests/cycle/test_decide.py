@@ -19,7 +19,7 @@ from asched.framework.status import SUCCESS, Status
 from asched.model.quantity import NS_PER_S
 from asched.plugins.node_filters import NodeUnschedulable
 from asched.state import records as r
-from asched.state.cluster import PodPhase
+from asched.state.cluster import PlacementState
 from tests.cycle.plugins import (
     Answering,
     ByLabel,
@@ -185,7 +185,7 @@ def test_post_filter_runs_after_pre_filter_rejection() -> None:
         ("reserve raises", "Reserve: OSError: no disk"),
         ("reserve error", "Reserve: broken"),
         ("reserve none", "Reserve: answered None, not a ReserveResult"),
-        ("reserve object", "Reserve: note is not JSON: Encoding objects of type object"),
+        ("reserve object", "Reserve: reservation is not JSON: Encoding objects of type object"),
         ("permit raises", "Permit: OSError: no net"),
         ("permit nan", "Permit: a timeout of nan s"),
         ("permit early", "Permit: a timeout of -1.0 s"),
@@ -410,7 +410,7 @@ def test_waiting_pod_keeps_its_room_until_timeout() -> None:
     scheduling = _holding(hold="10")
     scheduling.pass_time(9.9)
     assert scheduling.decide() == []
-    assert scheduling.state.pods["default/held"].phase is PodPhase.ASSUMED
+    assert scheduling.state.pods["default/held"].placement_state is PlacementState.ASSUMED
     scheduling.pass_time(0.1)
     rejected = the_one(scheduling.next())
     assert isinstance(rejected, r.PermitRejected)
@@ -436,7 +436,7 @@ def test_waiting_pod_is_allowed_during_another_attempt() -> None:
     assert isinstance(assigned, r.Assigned)
     assert allowed == r.PermitAllowed("default/held", "pod-held", "Doorman")
     assert not scheduling.state.waiting
-    assert scheduling.state.pods["default/held"].phase is PodPhase.ASSUMED
+    assert scheduling.state.pods["default/held"].placement_state is PlacementState.ASSUMED
 
 
 def test_waiting_pod_is_rejected_during_another_attempt() -> None:
@@ -444,4 +444,4 @@ def test_waiting_pod_is_rejected_during_another_attempt() -> None:
     scheduling.see(a_pod("shutter", labels={"shut": "held"}))
     _, rejected = scheduling.next()
     assert rejected == r.PermitRejected("default/held", "pod-held", "Doorman", "shutter says no")
-    assert scheduling.state.pods["default/held"].phase is PodPhase.PENDING
+    assert scheduling.state.pods["default/held"].placement_state is PlacementState.PENDING

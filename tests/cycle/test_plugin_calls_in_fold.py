@@ -8,10 +8,10 @@ from asched.framework.cycle_state import CycleState
 from asched.framework.interface import (
     PermitPlugin,
     PermitResult,
-    PermitReview,
     Plugin,
     ReservePlugin,
     ReserveResult,
+    WaitingPodReviewer,
 )
 from asched.framework.pod_info import PodInfo
 from asched.framework.status import Code, Status
@@ -32,10 +32,10 @@ class RaisingBooks(ReservePlugin):
     def reserve(self, state: CycleState, pod: PodInfo, node_name: str) -> ReserveResult:
         return ReserveResult()
 
-    def on_reserved(self, pod: PodInfo, node_name: str, note: dict[str, Any] | None) -> None:
+    def on_reserved(self, pod: PodInfo, node_name: str, reservation: dict[str, Any] | None) -> None:
         raise RuntimeError("out of ink")
 
-    def unreserve(self, pod: PodInfo, node_name: str, note: dict[str, Any] | None) -> None:
+    def unreserve(self, pod: PodInfo, node_name: str, reservation: dict[str, Any] | None) -> None:
         raise RuntimeError("no eraser")
 
 
@@ -51,7 +51,7 @@ class AllOrNone(PermitPlugin, ReservePlugin):
     def reserve(self, state: CycleState, pod: PodInfo, node_name: str) -> ReserveResult:
         return ReserveResult()
 
-    def unreserve(self, pod: PodInfo, node_name: str, note: dict[str, Any] | None) -> None:
+    def unreserve(self, pod: PodInfo, node_name: str, reservation: dict[str, Any] | None) -> None:
         for other in self.handle.waiting_pods():
             other.reject(self.name, f"{pod.name} gave up")
 
@@ -92,8 +92,8 @@ def test_answers_given_during_the_fold_become_decisions() -> None:
     scheduling.apply(
         r.ObjectDeleted("Pod", "default/one", scheduling.state.pods["default/one"].info.uid)
     )
-    answers = refolded(scheduling, AllOrNone).permits.answers
-    assert answers == scheduling.state.permits.answers
+    answers = refolded(scheduling, AllOrNone).waiting_pods.answers
+    assert answers == scheduling.state.waiting_pods.answers
     assert [answer.key for answer in answers] == ["default/two", "default/three"]
 
     decisions = scheduling.next()
@@ -102,11 +102,11 @@ def test_answers_given_during_the_fold_become_decisions() -> None:
         (r.PermitRejected, "default/three"),
     ]
     assert not scheduling.state.waiting
-    assert not scheduling.state.permits.answers
-    assert not refolded(scheduling, AllOrNone).permits.answers
+    assert not scheduling.state.waiting_pods.answers
+    assert not refolded(scheduling, AllOrNone).waiting_pods.answers
 
 
-class Fickle(PermitReview):
+class Fickle(WaitingPodReviewer):
     """Allows its waiting pods, and then rejects them."""
 
     name: ClassVar[str] = "Fickle"
@@ -115,7 +115,7 @@ class Fickle(PermitReview):
     def permit(self, state: CycleState, pod: PodInfo, node_name: str) -> PermitResult:
         return PermitResult(Status(Code.WAIT), timeout_s=60.0)
 
-    def review(self) -> None:
+    def review_waiting_pods(self) -> None:
         for held in self.handle.waiting_pods():
             held.allow(self.name)
             held.reject(self.name, "on second thoughts")
@@ -129,4 +129,4 @@ def test_allowed_pod_is_not_rejected_later() -> None:
     assert isinstance(assigned, r.Assigned)
     assert others == [r.PermitAllowed("default/one", "pod-one", "Fickle")]
     assert not scheduling.state.waiting
-    assert not scheduling.state.permits.answers
+    assert not scheduling.state.waiting_pods.answers

@@ -277,7 +277,7 @@ def rejected(case: Case) -> Scheduling:
     sees(*case.cluster, case.pod)(s)
     s.decide()
     assert is_waiting(s), "it is not even rejected"
-    queued = s.state.queue.find(KEY)
+    queued = s.state.queue.find_queued(KEY)
     assert queued is not None
     # NodeUnschedulable rejects the busy node.
     rejecting = queued.unschedulable_plugins | {queued.gating_plugin}

@@ -238,7 +238,7 @@ def test_worker_reports_invalid_scores_at_score() -> None:
         lambda handle: handle.nominated_pods("node"),
         lambda handle: handle.evictions,
         lambda handle: handle.is_preempting("uid"),
-        lambda handle: handle.preempted_for,
+        lambda handle: handle.preemptors_without_evictions,
         lambda handle: handle.dry_run(CycleState(), PodInfo(pod())),
     ],
 )

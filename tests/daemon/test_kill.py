@@ -13,7 +13,7 @@ from asched.config.registry import PluginRegistry
 from asched.daemon.startup import fold_journal
 from asched.journal import open_journal
 from asched.journal.chain import GENESIS, verify
-from asched.state.cluster import ClusterState, PodPhase
+from asched.state.cluster import ClusterState, PlacementState
 from asched.state.fold import Fold
 from tests.daemon.processes import NO_HEALTH, Command, commands, running
 from tests.daemon.world import World, world
@@ -110,7 +110,7 @@ async def check_journal(w: World) -> None:
     assert replayed.decisions
     # A late request of one run may kill the next run before it claims the journal.
     assert KILLS * 3 // 4 < fold.state.epoch <= KILLS + 1
-    assert all(entry.phase is PodPhase.BOUND for entry in fold.state.pods.values())
+    assert all(entry.placement_state is PlacementState.BOUND for entry in fold.state.pods.values())
     known = {entry.info.uid: entry.node for entry in fold.state.pods.values()}
     alive = {pod["metadata"]["uid"] for pod in w.cluster.list("pods")}
     assert known == {uid: node for uid, node in w.placements.node_of.items() if uid in alive}

@@ -122,11 +122,11 @@ class Tickets(ReservePlugin):
             return ReserveResult(Status.unschedulable("no ticket is left"))
         return ReserveResult(SUCCESS, {"ticket": min(free)})
 
-    def on_reserved(self, pod: PodInfo, node_name: str, note: Any) -> None:
-        if note is not None:
-            self.held[pod.key] = note["ticket"]
+    def on_reserved(self, pod: PodInfo, node_name: str, reservation: Any) -> None:
+        if reservation is not None:
+            self.held[pod.key] = reservation["ticket"]
 
-    def unreserve(self, pod: PodInfo, node_name: str, note: Any) -> None:
+    def unreserve(self, pod: PodInfo, node_name: str, reservation: Any) -> None:
         self.held.pop(pod.key, None)
 
     released = unreserve

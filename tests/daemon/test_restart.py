@@ -11,13 +11,13 @@ import pytest
 
 from asched.daemon.daemon import Daemon
 from asched.daemon.effects import reconciler
-from asched.framework.cluster import Victim
+from asched.framework.cluster import PodRef
 from asched.framework.cycle_state import CycleState
 from asched.framework.interface import NodeToStatus, PostFilterPlugin, PostFilterResult
 from asched.framework.pod_info import PodInfo
 from asched.framework.status import SUCCESS, Status
 from asched.journal import open_journal
-from asched.state.cluster import PodPhase
+from asched.state.cluster import PlacementState
 from asched.state.records import Assigned, BindFailed, LeadershipGained
 from tests.daemon.world import KUBE, World, world
 
@@ -118,7 +118,9 @@ async def test_restart_confirms_unanswered_bindings_from_list(
         assert w.node_of("p-0") == nodes["p-0"]
         assert daemon.cluster.pods["default/p-1"].node == w.node_of("p-1") == elsewhere
         assert w.node_of("p-2") == nodes["p-2"]
-        assert all(entry.phase is PodPhase.BOUND for entry in daemon.cluster.pods.values())
+        assert all(
+            entry.placement_state is PlacementState.BOUND for entry in daemon.cluster.pods.values()
+        )
         assert (daemon.engine.stats.assigned, daemon.engine.stats.bound) == (0, 1)
 
 
@@ -160,7 +162,7 @@ async def test_restart_without_profile_releases_its_pods(
             w.add_pod("later", "800m", schedulerName="a")
             # Scheduled when the assignment of of-b is released.
             await w.until(lambda: w.unbound() == ["of-b"] and w.node_of("later") == "n0")
-            assert daemon.cluster.pods["default/of-b"].phase is PodPhase.PENDING
+            assert daemon.cluster.pods["default/of-b"].placement_state is PlacementState.PENDING
         assert w.condition("of-b") == {}
 
 
@@ -176,7 +178,7 @@ class EvictVictim(PostFilterPlugin):
         nodes = self.handle.cluster.nodes
         row = nodes.row_of("n0")
         found = () if row is None else nodes.pods(row)
-        victims = tuple(Victim(p.key, p.uid) for p in found if p.name == "victim")
+        victims = tuple(PodRef(p.key, p.uid) for p in found if p.name == "victim")
         if pod.name != "preemptor" or not victims:
             return PostFilterResult(Status.unschedulable())
         return PostFilterResult(SUCCESS, "n0", victims)

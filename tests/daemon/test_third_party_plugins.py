@@ -28,7 +28,7 @@ from asched.framework.status import SUCCESS, Code, Status
 from tests.daemon.world import KUBE, OWN, world
 
 PAIRS = '''
-"""Pods labelled `pair` start in twos: the first waits at Permit until the second has a node."""
+"""Pods labelled `pair` start in twos: the first waits on Permit until the second has a node."""
 from asched.framework.interface import (
     PermitPlugin, PermitResult, PostBindPlugin, PreBindPlugin,
 )
@@ -213,13 +213,17 @@ class Ledger(ReservePlugin):
     books: ClassVar[list[tuple[str, str, object]]] = []
 
     def reserve(self, state: CycleState, pod: PodInfo, node_name: str) -> ReserveResult:
-        return ReserveResult(note={"slot": len(pod.name)})
+        return ReserveResult(reservation={"slot": len(pod.name)})
 
-    def on_reserved(self, pod: PodInfo, node_name: str, note: dict[str, object] | None) -> None:
-        self.books.append(("reserved", pod.name, note))
+    def on_reserved(
+        self, pod: PodInfo, node_name: str, reservation: dict[str, object] | None
+    ) -> None:
+        self.books.append(("reserved", pod.name, reservation))
 
-    def unreserve(self, pod: PodInfo, node_name: str, note: dict[str, object] | None) -> None:
-        self.books.append(("unreserved", pod.name, note))
+    def unreserve(
+        self, pod: PodInfo, node_name: str, reservation: dict[str, object] | None
+    ) -> None:
+        self.books.append(("unreserved", pod.name, reservation))
 
 
 class Never(PermitPlugin):

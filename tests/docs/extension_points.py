@@ -20,7 +20,7 @@ from asched.framework.interface import (
 
 PURE: Final = (
     "Pure: the answer depends only on the arguments and on `handle`. The only clock is"
-    " `handle.cluster.now_ns`, the only random numbers are those of `handle.draw`. No I/O."
+    " `handle.cluster.now_ns`, the only random numbers are those of `handle.stable_random`. No I/O."
 )
 MAY_BE_RECORDED: Final = (
     f"{PURE} A plugin that cannot be pure declares `pure = False`. Its answers are recorded, and a"
@@ -122,11 +122,11 @@ CONTRACTS: Final[Mapping[ExtensionPoint, PointContract]] = {
         when="`reserve` when a node is selected. `on_reserved`, `unreserve`, `on_bound` and"
         " `on_deleted` when the fold applies the decision and its outcome: live, after a restart"
         " and in every replay.",
-        may="Reject the node; add a note to the decision, which the other methods receive. Those"
-        " maintain the plugin's own state.",
+        may="Reject the node; record a reservation with the decision. The other methods receive it,"
+        " and maintain the plugin's own state.",
         cost="One call per assignment.",
-        purity=f"{PURE} The plugin's state must depend on notes only, so that a restart rebuilds"
-        f" it.",
+        purity=f"{PURE} The plugin's state must depend on reservations only, so that a restart"
+        f" rebuilds it.",
         failing="`reserve`: as for Filter. The fold calls the other methods, which must not raise;"
         " an exception is logged, and the plugin's state may be wrong afterwards.",
         companions=(EnqueueExtensions,),

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from asched.state.checkpoint import CheckpointForm, StateSnapshot, checkpoint_of
+from asched.state.checkpoint import CheckpointContent, StateSnapshot, checkpoint_of
 from asched.state.cluster import ClusterState
 from tests.state.description import describe
 
@@ -22,7 +22,7 @@ def plain(state: ClusterState) -> dict[str, Any]:
     checkpoint should contain but lacks.
     """
     _, _, packed = checkpoint_of(state).partition(b"\n")
-    form = msgspec.msgpack.decode(zlib.decompress(packed), type=CheckpointForm)
+    form = msgspec.msgpack.decode(zlib.decompress(packed), type=CheckpointContent)
     values = msgspec.msgpack.decode(form.state)
     found = dict(zip(StateSnapshot.__struct_fields__, values, strict=True))
     found |= {

@@ -12,7 +12,7 @@ from asched.daemon.reload.watched import watched_groups
 from asched.kube.decoding import ObjectDecoder
 from asched.model.pod import Pod
 from asched.model.resources import in_order_of_listing
-from asched.state.cluster import ClusterState, PodPhase
+from asched.state.cluster import ClusterState, PlacementState
 from asched.state.fold import Fold
 from asched.state.observe import observe_list
 from asched.state.records import (
@@ -70,7 +70,7 @@ def _decided(fold: Fold, now_ns: int) -> list[str]:
     placed = {
         key
         for key, entry in fold.state.pods.items()
-        if entry.phase is PodPhase.ASSUMED and key not in fold.state.waiting
+        if entry.placement_state is PlacementState.ASSUMED and key not in fold.state.waiting
     }
     return sorted(
         placed | {key for key in room if not _depends_on_other_pods(fold.state.pods[key].info.pod)}

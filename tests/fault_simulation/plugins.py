@@ -68,13 +68,15 @@ class Shaky(FilterPlugin, ScorePlugin, ReservePlugin, PermitPlugin, PreBindPlugi
     def reserve(self, state: CycleState, pod: PodInfo, node_name: str) -> ReserveResult:
         if self._fails(pod, f"reserve/{node_name}", 8):
             return ReserveResult(Status(Code.UNSCHEDULABLE, ("not this node",)))
-        return ReserveResult(note={"node": node_name} if self._fails(pod, "note", 2) else None)
+        return ReserveResult(
+            reservation={"node": node_name} if self._fails(pod, "reservation", 2) else None
+        )
 
-    def on_reserved(self, pod: PodInfo, node_name: str, note: dict[str, Any] | None) -> None:
+    def on_reserved(self, pod: PodInfo, node_name: str, reservation: dict[str, Any] | None) -> None:
         if self._fails(pod, "reserved", 8):
             raise InjectedError("reserved")
 
-    def unreserve(self, pod: PodInfo, node_name: str, note: dict[str, Any] | None) -> None:
+    def unreserve(self, pod: PodInfo, node_name: str, reservation: dict[str, Any] | None) -> None:
         if self._fails(pod, "unreserve", 8):
             raise InjectedError("unreserve")
 

@@ -48,7 +48,11 @@ def test_updated_counts_equal_new_counts(data: st.DataObject, values: list[str |
     assert domains.number == len(set(values) - {None})
     by_row = RowCounts(np.zeros(ROWS, np.int64))
     counts = DomainCounts(domains, by_row)
-    seen, crossings, near = counts.changes.cursor, counts.crossings, counts.near.copy()
+    seen, match_version, has_match = (
+        counts.changes.cursor,
+        counts.match_version,
+        counts.has_match.copy(),
+    )
     for _ in range(3):
         changes = data.draw(
             st.dictionaries(st.integers(0, ROWS - 1), st.integers(-3, 5), max_size=40)
@@ -59,14 +63,18 @@ def test_updated_counts_equal_new_counts(data: st.DataObject, values: list[str |
         counts.follow(domains, by_row)
         expected = plain_sums(values, counted, by_row.column.tolist())
         assert counts.by_row.tolist() == expected
-        assert counts.near.tolist() == [number > 0 for number in expected]
-        if counts.crossings == crossings:
-            assert counts.near.tolist() == near.tolist()
+        assert counts.has_match.tolist() == [number > 0 for number in expected]
+        if counts.match_version == match_version:
+            assert counts.has_match.tolist() == has_match.tolist()
         found = counts.changes.since(seen)
         if found is not None:
             changed = np.flatnonzero(counts.by_row != before).tolist()
             assert {*changed} <= {row for rows in found for row in rows.tolist()}
-        seen, crossings, near = counts.changes.cursor, counts.crossings, counts.near.copy()
+        seen, match_version, has_match = (
+            counts.changes.cursor,
+            counts.match_version,
+            counts.has_match.copy(),
+        )
         by_value = {v: e for v, e in zip(values, expected, strict=True) if v is not None}
         assert counts.total == sum(by_value.values())
         live = [by_value[value] for value in alive]

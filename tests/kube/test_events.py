@@ -17,7 +17,7 @@ from asched.apiserver.auth import SCHEDULER
 from asched.apiserver.cluster import EmbeddedCluster
 from asched.apiserver.http import ApiServer
 from asched.kube.events import NOTE_LIMIT_BYTES, EventRecorder, EventRecorderSettings, cut_note
-from asched.kube.pod_writer import PodRef
+from asched.kube.pod_writer import PodTarget
 from asched.kube.timing import RetryPolicy
 from tests.kube.harness import (
     TIMEOUT_S,
@@ -30,7 +30,7 @@ from tests.kube.harness import (
 )
 from tests.kube.virtual_time import ScriptTransport, client_over, virtual_clock
 
-POD = PodRef("default", "p", "uid-p")
+POD = PodTarget("default", "p", "uid-p")
 QUICK = EventRecorderSettings(retry=RetryPolicy(attempts=2))
 
 
@@ -72,7 +72,7 @@ async def test_events_have_kube_schedulers_texts() -> None:
     async with stage() as s:
         s.recorder.scheduled(POD, "n1")
         s.recorder.failed_scheduling(POD, "0/1 nodes are available: 1 Too many pods.")
-        s.recorder.preempted(PodRef("default", "victim", "uid-v"), POD, "n1")
+        s.recorder.preempted(PodTarget("default", "victim", "uid-v"), POD, "n1")
         await s.sent(3)
         found = {event["reason"]: event for event in s.events}
     scheduled, failed, preempted = (
@@ -112,7 +112,7 @@ async def test_different_note_pod_or_time_is_another_event() -> None:
     async with stage() as s:
         s.recorder.failed_scheduling(POD, "no")
         s.recorder.failed_scheduling(POD, "still no")
-        s.recorder.failed_scheduling(PodRef("default", "q", "uid-q"), "no")
+        s.recorder.failed_scheduling(PodTarget("default", "q", "uid-q"), "no")
         s.clock.now_s = QUICK.series_window_s
         s.recorder.failed_scheduling(POD, "no")
         await s.sent(4)
@@ -171,7 +171,7 @@ async def test_rejected_event_is_counted() -> None:
     with capture_logs() as logs:
         async with stage() as s:
             s.faults.respond(500, count=2, verb="create")
-            s.recorder.scheduled(PodRef("default", "first", "u"), "n1")
+            s.recorder.scheduled(PodTarget("default", "first", "u"), "n1")
             await s.sent(1)
             s.recorder.scheduled(POD, "n1")
             await s.sent(2)
@@ -187,7 +187,7 @@ async def test_full_queue_drops_oldest_and_logs_once() -> None:
         recorder = EventRecorder(client, "c", "i", settings)
         with capture_logs() as logs:
             for number in range(100):
-                recorder.scheduled(PodRef("a", f"p{number}", "u"), "n")
+                recorder.scheduled(PodTarget("a", f"p{number}", "u"), "n")
         assert recorder.counts.dropped == 90
         assert [entry["event"] for entry in logs] == ["events dropped: queue is full"]
         clock.now_s = 61.0
@@ -208,8 +208,8 @@ async def test_stop_respects_deadline() -> None:
             recorder = EventRecorder(client, "c", "i", EventRecorderSettings(senders=1))
             tasks.start_soon(recorder.run)
             recorder.scheduled(POD, "n1")
-            recorder.scheduled(PodRef("a", "q", "u"), "n1")
-            recorder.scheduled(PodRef("a", "r", "u"), "n1")
+            recorder.scheduled(PodTarget("a", "q", "u"), "n1")
+            recorder.scheduled(PodTarget("a", "r", "u"), "n1")
             with anyio.fail_after(TIMEOUT_S):
                 while not server.asked:
                     await anyio.lowlevel.checkpoint()
@@ -221,8 +221,8 @@ async def test_stop_respects_deadline() -> None:
     ]
 
 
-def pods(count: int) -> list[PodRef]:
-    return [PodRef("default", f"p{number}", f"uid-{number}") for number in range(count)]
+def pods(count: int) -> list[PodTarget]:
+    return [PodTarget("default", f"p{number}", f"uid-{number}") for number in range(count)]
 
 
 async def test_new_events_are_pipelined() -> None:
@@ -298,8 +298,8 @@ async def test_event_repeated_during_send_becomes_series() -> None:
 async def test_event_of_pod_with_longest_name() -> None:
     async with stage() as s:
         name = ".".join(["p" * 62] * 4)[:253]
-        s.recorder.scheduled(PodRef("default", name, "u"), "n" * 253)
-        s.recorder.failed_scheduling(PodRef("default", name, "u"), "no")
+        s.recorder.scheduled(PodTarget("default", name, "u"), "n" * 253)
+        s.recorder.failed_scheduling(PodTarget("default", name, "u"), "no")
         await s.sent(2)
         assert len(s.events) == 2
         assert s.recorder.counts.failed == 0

@@ -6,7 +6,7 @@ from asched.apiserver.auth import KUBE_SCHEDULER_RULES, SCHEDULER
 from asched.apiserver.cluster import EmbeddedCluster
 from asched.apiserver.http import ApiServer
 from asched.kube.permissions import OPTIONAL, REQUIRED
-from asched.kube.pod_writer import PodRef, PodWriter
+from asched.kube.pod_writer import PodTarget, PodWriter
 from asched.kube.reflector import ClusterWatch
 from asched.model.resources import Resource
 from tests.kube.harness import BEGIN, ManualClock, View, client_for, running
@@ -40,7 +40,7 @@ async def test_scheduler_user_can_watch_and_write() -> None:
             "uid"
         ]
         await view.until(lambda: view.names(Resource.PODS) == {"p"})
-        writer, pod = PodWriter(client), PodRef("default", "p", uid)
+        writer, pod = PodWriter(client), PodTarget("default", "p", uid)
         for outcome in (
             await writer.nominate(pod, "n"),
             await writer.bind(pod, "n"),

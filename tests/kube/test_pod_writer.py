@@ -17,7 +17,7 @@ from asched.kube.pod_writer import (
     BoundElsewhere,
     OutcomeUnknown,
     PodGone,
-    PodRef,
+    PodTarget,
     PodWriter,
     WriteRejected,
     WriteSucceeded,
@@ -47,10 +47,10 @@ class World:
         self.clock = clock
         self.writer = PodWriter(client)
 
-    def pod(self, name: str = "p", **spec: Any) -> PodRef:
+    def pod(self, name: str = "p", **spec: Any) -> PodTarget:
         body = {"metadata": {"name": name}, "spec": pod_spec() | spec}
         created = self.cluster.create("pods", body)
-        return PodRef("default", name, created["metadata"]["uid"])
+        return PodTarget("default", name, created["metadata"]["uid"])
 
     def stored(self, name: str = "p") -> dict[str, Any]:
         return self.cluster.get("pods", name, namespace="default")
@@ -100,9 +100,9 @@ async def test_pod_bound_elsewhere_names_node() -> None:
 
 async def test_missing_or_replaced_pod_is_gone() -> None:
     async with world() as w:
-        assert isinstance(await w.writer.bind(PodRef("default", "none", "u"), "n"), PodGone)
+        assert isinstance(await w.writer.bind(PodTarget("default", "none", "u"), "n"), PodGone)
         w.pod()
-        assert isinstance(await w.writer.bind(PodRef("default", "p", "old-uid"), "n"), PodGone)
+        assert isinstance(await w.writer.bind(PodTarget("default", "p", "old-uid"), "n"), PodGone)
         assert "nodeName" not in w.stored()["spec"]
 
 
@@ -161,7 +161,7 @@ async def test_etcd_timeout_has_unknown_outcome(code: int) -> None:
         ScriptedServer(in_turn(refusal(code, "", why), unbound)).run() as server,
         client_for(server.url, ManualClock(), retry=RetryPolicy(attempts=2)) as client,
     ):
-        outcome = await PodWriter(client).bind(PodRef("a", "p", "u"), "n")
+        outcome = await PodWriter(client).bind(PodTarget("a", "p", "u"), "n")
     assert isinstance(outcome, OutcomeUnknown)
 
 
@@ -185,7 +185,7 @@ async def test_unreachable_server_rejects_binding() -> None:
     async with ScriptedServer(in_turn(refusal(500, ""))).run() as server:
         url = server.url
     async with client_for(url, ManualClock(), retry=RetryPolicy(attempts=2)) as client:
-        outcome = await PodWriter(client).bind(PodRef("a", "p", "u"), "n")
+        outcome = await PodWriter(client).bind(PodTarget("a", "p", "u"), "n")
     assert isinstance(outcome, WriteRejected)
     assert outcome.status == 0
 
@@ -224,9 +224,9 @@ async def test_nomination_is_kept_set_and_cleared() -> None:
 
 async def test_patch_of_missing_or_replaced_pod() -> None:
     async with world() as w:
-        assert isinstance(await w.writer.nominate(PodRef("default", "none", "u"), "n"), PodGone)
+        assert isinstance(await w.writer.nominate(PodTarget("default", "none", "u"), "n"), PodGone)
         w.pod()
-        assert isinstance(await w.writer.nominate(PodRef("default", "p", "old"), "n"), PodGone)
+        assert isinstance(await w.writer.nominate(PodTarget("default", "p", "old"), "n"), PodGone)
         assert "nominatedNodeName" not in w.stored()["status"]
 
 
@@ -253,13 +253,15 @@ async def test_eviction_sets_condition_then_deletes() -> None:
 
 async def test_eviction_of_missing_victim_succeeds() -> None:
     async with world() as w:
-        assert await w.writer.evict(PodRef("default", "none", "u"), now=WHEN) == WriteSucceeded()
+        assert await w.writer.evict(PodTarget("default", "none", "u"), now=WHEN) == WriteSucceeded()
 
 
 async def test_eviction_does_not_delete_replacement_pod() -> None:
     async with world() as w:
         w.pod()
-        assert await w.writer.evict(PodRef("default", "p", "old-uid"), now=WHEN) == WriteSucceeded()
+        assert (
+            await w.writer.evict(PodTarget("default", "p", "old-uid"), now=WHEN) == WriteSucceeded()
+        )
         assert "deletionTimestamp" not in w.stored()["metadata"]
         assert "DisruptionTarget" not in str(w.stored()["status"])
 
@@ -288,5 +290,5 @@ async def test_longest_pod_name() -> None:
 
 
 def test_pod_ref_from_key() -> None:
-    assert PodRef.of("ns/name", "u") == PodRef("ns", "name", "u")
-    assert PodRef.of("ns/name", "u").key == "ns/name"
+    assert PodTarget.of("ns/name", "u") == PodTarget("ns", "name", "u")
+    assert PodTarget.of("ns/name", "u").key == "ns/name"

@@ -13,7 +13,7 @@ from asched.kube.events import EventRecorder
 from asched.kube.pod_writer import (
     BoundElsewhere,
     PodGone,
-    PodRef,
+    PodTarget,
     PodWriter,
     WriteRejected,
     WriteSucceeded,
@@ -185,7 +185,7 @@ async def bind(
 ) -> tuple[object, list[Asked]]:
     """Bind as in the exchange; a GET returns the recorded bound pod."""
     pod = exchanges["get-bound-pod"]["response"]["body"]
-    ref = PodRef("c", "p0", uid or pod["metadata"]["uid"])
+    ref = PodTarget("c", "p0", uid or pod["metadata"]["uid"])
 
     def script(asked: Asked) -> Answer:
         return replayed(exchanges["get-bound-pod" if asked.method == "GET" else name])
@@ -242,12 +242,12 @@ async def test_patches_equal_kube_schedulers_plus_uid(exchanges: Exchanges) -> N
     ):
         writer = PodWriter(client)
         pending = await writer.patch_unschedulable(
-            PodRef("c", "p2", "u2"),
+            PodTarget("c", "p2", "u2"),
             message="0/3 nodes are available: 3 Insufficient cpu.",
             reason="Unschedulable",
             last_transition=BEGIN,
         )
-        evicted = await writer.evict(PodRef("c", "p0", "u0"), now=BEGIN)
+        evicted = await writer.evict(PodTarget("c", "p0", "u0"), now=BEGIN)
     assert pending == evicted == WriteSucceeded()
     names = ("patch-status-strategic-unschedulable", "patch-status-disruption-target")
     for asked, name in zip(server.asked, names, strict=False):
@@ -275,17 +275,17 @@ async def test_events_equal_kube_schedulers(exchanges: Exchanges) -> None:
         anyio.create_task_group() as tasks,
     ):
         recorder = EventRecorder(client, "asched", "asched-1")
-        recorder.scheduled(PodRef("c", "p0", "u"), "n0")
+        recorder.scheduled(PodTarget("c", "p0", "u"), "n0")
         tasks.start_soon(recorder.run)
         with anyio.fail_after(60):
             while recorder.counts.sent < 1:
                 await anyio.lowlevel.checkpoint()
-        recorder.failed_scheduling(PodRef("c", "p0", "u"), "no")
+        recorder.failed_scheduling(PodTarget("c", "p0", "u"), "no")
         with anyio.fail_after(60):
             while recorder.counts.sent < 2:
                 await anyio.lowlevel.checkpoint()
         clock.now_s = 10.0
-        recorder.failed_scheduling(PodRef("c", "p0", "u"), "no")
+        recorder.failed_scheduling(PodTarget("c", "p0", "u"), "no")
         await recorder.stop(deadline_s=10)
     asked, _, patched = server.asked
     body, recorded = json.loads(asked.body), exchanges["event-create"]["request"]

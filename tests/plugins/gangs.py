@@ -26,7 +26,7 @@ from asched.plugins.node_resources.fit import NodeResourcesFit
 from asched.plugins.queue_and_bind import SchedulingGates
 from asched.state import records as r
 from asched.state.checkpoint import checkpoint_of, restore
-from asched.state.cluster import ClusterState, PodPhase
+from asched.state.cluster import ClusterState, PlacementState
 from asched.state.fold import Fold
 from asched.state.session_records import PodGroupStatusDecided, SessionExecuted
 from tests.cycle.scheduling import Scheduling
@@ -84,12 +84,12 @@ def gang_pods(group: str, count: int, cpu: str = "1", **pod: Any) -> list[Pod]:
 def bind(scheduling: Scheduling) -> None:
     """Let all pending bindings succeed."""
     for key, entry in [*scheduling.state.pods.items()]:
-        if entry.phase is PodPhase.ASSUMED and key not in scheduling.state.waiting:
+        if entry.placement_state is PlacementState.ASSUMED and key not in scheduling.state.waiting:
             scheduling.apply(r.Bound(key, entry.info.uid, entry.node))
 
 
 def placed(scheduling: Scheduling) -> list[str]:
-    """Names of the pods with a node that do not wait at Permit."""
+    """Names of the pods with a node that do not wait on Permit."""
     state = scheduling.state
     return sorted(
         entry.info.name

@@ -67,10 +67,10 @@ def rejections(plugin: FilterAllPlugin, pod: PodInfo, nodes: Nodes) -> dict[str,
     state = CycleState()
     if not pre_filter(plugin, state, pod, nodes).status.is_success:
         return {}
-    verdicts = plugin.filter_all(state, pod, nodes)
-    assert len(verdicts.codes) == nodes.size
-    assert verdicts.codes.dtype == np.int16
-    found = {name: verdicts.status(row) for row, name in enumerate(nodes.names) if name}
+    result = plugin.filter_all(state, pod, nodes)
+    assert len(result.codes) == nodes.size
+    assert result.codes.dtype == np.int16
+    found = {name: result.status(row) for row, name in enumerate(nodes.names) if name}
     if isinstance(plugin, FilterPlugin):
         for row, name in enumerate(nodes.names):
             if name:

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from asched.cycle.inspect import inspect
-from asched.framework.cluster import Victim
+from asched.framework.cluster import PodRef
 from asched.framework.cycle_state import CycleState
 from asched.framework.interface import (
     PermitPlugin,
@@ -282,7 +282,7 @@ def test_search_continues_until_candidate_without_violation() -> None:
 def test_enough_candidates_by_percentage_and_minimum(
     percentage: int, absolute: int, nodes: int, enough: int
 ) -> None:
-    assert DefaultPreemptionArgs(percentage, absolute).enough(nodes) == enough
+    assert DefaultPreemptionArgs(percentage, absolute).num_candidates(nodes) == enough
 
 
 @pytest.mark.parametrize(
@@ -488,7 +488,7 @@ def test_inspection_does_not_reject_waiting_pods() -> None:
 def test_victims_have_key_and_uid() -> None:
     scheduling = Scheduling(*PLUGINS)
     scheduling.see(a_node("n"), on("n", "low", "4"))
-    assert rejection(scheduling, urgent()).victims == (Victim("default/low", "pod-low"),)
+    assert rejection(scheduling, urgent()).victims == (PodRef("default/low", "pod-low"),)
 
 
 def test_message_without_potential_victims_equals_dry_run_message() -> None:

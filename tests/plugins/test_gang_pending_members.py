@@ -32,7 +32,7 @@ class Doorkeeper(PreEnqueuePlugin, EnqueueExtensions):
 
 
 def _two_asleep(*plugins: type[Plugin], too_big: str) -> Scheduling:
-    """a and b are pending because c is rejected; e waits at Permit and activates them early."""
+    """a and b are pending because c is rejected; e waits on Permit and activates them early."""
     scheduling = Scheduling(*plugins)
     nodes(scheduling, 4)
     scheduling.pass_time(1)

@@ -10,7 +10,7 @@ import pytest
 
 from asched.cycle.pod_groups import GANG_INCOMPLETE
 from asched.framework.interface import Plugin
-from asched.framework.pod_groups import GANG_ROOM, MemberStatus, PodGroupKey
+from asched.framework.pod_groups import GANG_INFEASIBLE_REASON, MemberStatus, PodGroupKey
 from asched.model.node import Node
 from asched.model.pod import Affinity, Pod, PodAffinity, PodAffinityTerm, TopologySpreadConstraint
 from asched.model.selectors import LabelSelector
@@ -239,7 +239,7 @@ def test_event_for_sibling_queues_member_that_did_not_evict() -> None:
     decisions = scheduling.decide()
     assert victims(decisions) == []
     assert [d.unschedulable_plugins for d in decisions if isinstance(d, r.Rejected)] == [
-        (GANG_ROOM, "NodeResourcesFit"),
+        (GANG_INFEASIBLE_REASON, "NodeResourcesFit"),
         ("GangScheduling",),
     ]
     scheduling.pass_time(30)

@@ -14,7 +14,7 @@ from asched.framework.status import Code
 from asched.model.pod import Pod
 from asched.plugins.default_preemption.plugin import DefaultPreemption
 from asched.state import records as r
-from asched.state.cluster import PodPhase
+from asched.state.cluster import PlacementState
 from tests.cycle.scheduling import Scheduling, nodes_of
 from tests.plugins.gangs import (
     GANGS,
@@ -120,7 +120,7 @@ def play(run: Run, *plugins: type[Plugin], bindings_fail: bool = False) -> Sched
 
 def fail_a_binding(scheduling: Scheduling) -> None:
     for key, entry in scheduling.state.pods.items():
-        if entry.phase is PodPhase.ASSUMED and key not in scheduling.state.waiting:
+        if entry.placement_state is PlacementState.ASSUMED and key not in scheduling.state.waiting:
             scheduling.apply(r.BindFailed(key, entry.info.uid, entry.node, Code.ERROR))
             return
 
@@ -133,7 +133,7 @@ def would_run_alone(scheduling: Scheduling, plan: Plan, *plugins: type[Plugin]) 
         assert name, row
         alone.see(state.nodes.node(row))
     for entry in state.pods.values():
-        if entry.phase is PodPhase.BOUND:
+        if entry.placement_state is PlacementState.BOUND:
             alone.see(bound(a_pod(f"was-{entry.info.name}", _asked(entry.info.pod)), entry.node))
     alone.see(a_gang(plan.name, plan.min_count), *plan.pods)
     return len(nodes_of(alone.decide())) >= plan.min_count

@@ -308,7 +308,7 @@ def test_failed_binding_is_retried() -> None:
 
 
 def _holding() -> Scheduling:
-    """a0 waits at Permit; a1 waits for an eviction."""
+    """a0 waits on Permit; a1 waits for an eviction."""
     scheduling = Scheduling(*GANGS[:3], DefaultPreemption, GangScheduling)
     nodes(scheduling, 2)
     scheduling.see(a_pod("old", {"cpu": "1"}, on="n0", priority=-1))
@@ -427,7 +427,7 @@ def test_pods_that_wait_for_another_plugin_do_not_count() -> None:
 class Broken(GangScheduling):
     api_version: ClassVar[int] = 1
 
-    def review(self) -> None:
+    def review_waiting_pods(self) -> None:
         raise RuntimeError("lost count")
 
 

@@ -159,9 +159,9 @@ def preferred(pod: Pod) -> list[tuple[PodAffinityTerm, int]]:
 def refusals(
     plugin: InterPodAffinity, state: CycleState, pod: PodInfo, nodes: Nodes
 ) -> dict[str, tuple[str, str] | None]:
-    verdicts = plugin.filter_all(state, pod, nodes)
-    assert verdicts.codes.dtype == np.int16
-    return {name: _plain(verdicts.status(row)) for row, name in enumerate(nodes.names) if name}
+    result = plugin.filter_all(state, pod, nodes)
+    assert result.codes.dtype == np.int16
+    return {name: _plain(result.status(row)) for row, name in enumerate(nodes.names) if name}
 
 
 def _plain(status: Status | None) -> tuple[str, str] | None:

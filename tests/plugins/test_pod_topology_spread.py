@@ -137,9 +137,9 @@ class Reference:
 def refusals(
     plugin: PodTopologySpread, state: CycleState, pod: PodInfo, nodes: Nodes
 ) -> dict[str, tuple[str, str] | None]:
-    verdicts = plugin.filter_all(state, pod, nodes)
-    assert verdicts.codes.dtype == np.int16
-    found = {name: verdicts.status(row) for row, name in enumerate(nodes.names) if name}
+    result = plugin.filter_all(state, pod, nodes)
+    assert result.codes.dtype == np.int16
+    found = {name: result.status(row) for row, name in enumerate(nodes.names) if name}
     return {n: None if s is None else (s.code.title, s.message) for n, s in found.items()}
 
 

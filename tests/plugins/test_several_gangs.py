@@ -35,7 +35,7 @@ from tests.state.objects import a_pod
 
 
 class Patient(GangScheduling):
-    """Gang scheduling without yielding: members wait at Permit until the timeout."""
+    """Gang scheduling without yielding: members wait on Permit until the timeout."""
 
     api_version: ClassVar[int] = 1
 

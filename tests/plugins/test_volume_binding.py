@@ -60,17 +60,17 @@ class Scheduler:
         return rejections(self.plugin, pod, nodes or self.cluster.nodes)
 
     def reserve(self, pod: PodInfo, node: str) -> dict[str, Any]:
-        """Assign the pod. Returns the Reserve note."""
+        """Assign the pod. Returns the reservation."""
         state = CycleState()
         assert self.plugin.pre_filter(state, pod, self.cluster.nodes).status.is_success
         result = self.plugin.reserve(state, pod, node)
         assert result.status.is_success
-        self.plugin.on_reserved(pod, node, result.note)
-        return result.note or {}
+        self.plugin.on_reserved(pod, node, result.reservation)
+        return result.reservation or {}
 
     def volumes_for(self, pod: PodInfo, node: str) -> dict[str, str]:
-        note = self.reserve(pod, node)
-        return {binding["claim"][1]: binding["volume"] for binding in note["bindings"]}
+        reservation = self.reserve(pod, node)
+        return {binding["claim"][1]: binding["volume"] for binding in reservation["bindings"]}
 
 
 # -- unusable claims ------------------------------------------------------------------------
@@ -137,7 +137,7 @@ def test_pod_without_claims_is_skipped() -> None:
     answer = scheduler.refused(pod)
     assert isinstance(answer, Status)
     assert answer.is_skip
-    assert scheduler.plugin.reserve(CycleState(), pod, "n").note is None
+    assert scheduler.plugin.reserve(CycleState(), pod, "n").reservation is None
     assert scheduler.plugin.pre_score(CycleState(), pod, scheduler.cluster.nodes).is_skip
 
 
@@ -219,9 +219,9 @@ def test_assumed_volume_is_not_reused_until_unreserved() -> None:
         a_node("n"), late_class(), late_volume("pv"), late_claim("a"), late_claim("b")
     )
     first, second = pod_with("a", name="first"), pod_with("b", name="second")
-    note = scheduler.reserve(first, "n")
+    reservation = scheduler.reserve(first, "n")
     assert scheduler.refused(second) == {"n": Status.unresolvable(NO_MATCH)}
-    scheduler.plugin.unreserve(first, "n", note)
+    scheduler.plugin.unreserve(first, "n", reservation)
     assert scheduler.refused(second) == {}
 
 
@@ -231,10 +231,10 @@ def test_pods_with_the_same_claim_share_the_assumed_volume() -> None:
         late_volume("pv-1", on=["n"]), late_volume("pv-2", on=["m"]),
     )  # fmt: skip
     first, second = pod_with("shared", name="first"), pod_with("shared", name="second")
-    note = scheduler.reserve(first, "n")
+    reservation = scheduler.reserve(first, "n")
     assert scheduler.refused(second) == {"m": Status.unresolvable(NO_MATCH)}
     assert scheduler.volumes_for(second, "n") == {"shared": "pv-1"}
-    scheduler.plugin.unreserve(first, "n", note)
+    scheduler.plugin.unreserve(first, "n", reservation)
     # The second pod still uses it.
     assert scheduler.refused(pod_with("shared", name="third")) == {
         "m": Status.unresolvable(NO_MATCH)
@@ -245,8 +245,8 @@ def test_claim_to_provision_stays_on_its_selected_node() -> None:
     scheduler = Scheduler(
         a_node("n"), a_node("m"), late_class("late", "d.example.com"), late_claim("shared")
     )
-    note = scheduler.reserve(pod_with("shared", name="first"), "n")
-    assert note["provisions"] == [["d", "shared", "PersistentVolumeClaim-shared"]]
+    reservation = scheduler.reserve(pod_with("shared", name="first"), "n")
+    assert reservation["provisions"] == [["d", "shared", "PersistentVolumeClaim-shared"]]
     assert scheduler.refused(pod_with("shared", name="second")) == {
         "m": Status.unresolvable(NO_MATCH)
     }
@@ -257,11 +257,11 @@ def test_objects_replace_assumed_volumes_after_binding() -> None:
         a_node("n"), late_class(), late_volume("pv"), late_claim("a"), late_claim("b")
     )
     pod = pod_with("a", name="first")
-    note = scheduler.reserve(pod, "n")
+    reservation = scheduler.reserve(pod, "n")
     reference = {"namespace": "d", "name": "a", "uid": "PersistentVolumeClaim-a"}
     put(scheduler.cluster, late_volume("pv", claimRef=reference))
     put(scheduler.cluster, late_claim("a", bound_to="pv"))
-    scheduler.plugin.on_bound(pod, "n", note)
+    scheduler.plugin.on_bound(pod, "n", reservation)
     other = pod_with("b", name="second")
     assert scheduler.refused(other) == {"n": Status.unresolvable(NO_MATCH)}
     # The volume was released and cleared, so it is no longer assumed.
@@ -272,9 +272,9 @@ def test_objects_replace_assumed_volumes_after_binding() -> None:
 def test_assumed_volumes_are_rebuilt_from_notes() -> None:
     objects = [a_node("n"), late_class(), late_volume("pv"), late_claim("a"), late_claim("b")]
     live = Scheduler(*objects)
-    note = live.reserve(pod_with("a", name="first"), "n")
+    reservation = live.reserve(pod_with("a", name="first"), "n")
     replayed = Scheduler(*objects)
-    replayed.plugin.on_reserved(pod_with("a", name="first"), "n", note)
+    replayed.plugin.on_reserved(pod_with("a", name="first"), "n", reservation)
     second = pod_with("b", name="second")
     assert replayed.refused(second) == live.refused(second) != {}
 

@@ -232,8 +232,10 @@ def test_volume_binding_matches_reference(found: list[Object], mounted: list[Any
             continue
         state = CycleState()
         plugin.pre_filter(state, question.pod, question.cluster.nodes)
-        note = plugin.reserve(state, question.pod, name).note
-        choice = VolumeChoice() if note is None else VolumeChoice.from_note(note)
+        reservation = plugin.reserve(state, question.pod, name).reservation
+        choice = (
+            VolumeChoice() if reservation is None else VolumeChoice.from_reservation(reservation)
+        )
         assert {claim.key: volume for claim, volume in choice.bindings} == bindings
         assert {claim.key for claim in choice.provisions} == to_make
 

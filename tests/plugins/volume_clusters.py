@@ -122,6 +122,6 @@ def rejections(
         status = plugin.pre_filter(state, pod, nodes).status
         if not status.is_success:
             return status
-    verdicts = plugin.filter_all(state, pod, nodes)
-    found = {name: verdicts.status(row) for row, name in enumerate(nodes.names) if name}
+    result = plugin.filter_all(state, pod, nodes)
+    found = {name: result.status(row) for row, name in enumerate(nodes.names) if name}
     return {name: status for name, status in found.items() if status is not None}

@@ -17,7 +17,7 @@ from asched.daemon.ha.election import LeaseTiming
 from asched.daemon.ha.leadership import candidate
 from asched.daemon.ha.lease import LeaderElector, LeaseName
 from asched.framework.cycle_state import CycleState
-from asched.framework.interface import PermitResult, PermitReview, Plugin
+from asched.framework.interface import PermitResult, Plugin, WaitingPodReviewer
 from asched.framework.pod_info import PodInfo
 from asched.framework.status import Code, Status
 from asched.journal import open_journal
@@ -35,8 +35,8 @@ def what_was_sent_arrives_soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reconciler, "MAX_REQUEST_AGE_S", 0.2)
 
 
-class Gate(PermitReview):
-    """Makes pods wait at Permit until it is opened, then allows all of them."""
+class Gate(WaitingPodReviewer):
+    """Makes pods wait on Permit until it is opened, then allows all of them."""
 
     name: ClassVar[str] = "Gate"
     api_version: ClassVar[int] = 1
@@ -45,7 +45,7 @@ class Gate(PermitReview):
     def permit(self, state: CycleState, pod: PodInfo, node_name: str) -> PermitResult:
         return PermitResult() if self.is_open else PermitResult(Status(Code.WAIT), 900.0)
 
-    def review(self) -> None:
+    def review_waiting_pods(self) -> None:
         if self.is_open:
             for held in self.handle.waiting_pods():
                 held.allow(self.name)
@@ -117,7 +117,7 @@ async def test_abandoned_waiting_pod_may_find_its_node_full(
     async with world(tmp_path, nodes=1, cpu="4") as w:
         w.add_pod("old", "3")
         async with replica(w, config, Gate) as daemon:
-            # This pod is rejected after the one before it waits at Permit.
+            # This pod is rejected after the one before it waits on Permit.
             w.add_pod("big", "5")
             await w.until(lambda: "Insufficient cpu" in w.message("big"))
             assert "default/old" in daemon.cluster.waiting

@@ -9,7 +9,7 @@ from time import monotonic
 from asched.config.registry import PluginRegistry
 from asched.daemon.startup import fold_journal
 from asched.journal import open_journal
-from asched.state.cluster import ClusterState, PodPhase
+from asched.state.cluster import ClusterState, PlacementState
 from asched.state.fold import Fold
 from tests.daemon.world import world
 from tests.replicas.pair import LEASE_S, TAKEOVER_S, Journals, Pair, Replica, pair
@@ -94,6 +94,6 @@ async def check_journal(p: Pair, url: str) -> None:
     fold = Fold(ClusterState(), PluginRegistry.discover().load)
     async with open_journal(url, read_only=True) as store:
         await fold_journal(fold, store)
-    assert all(entry.phase is PodPhase.BOUND for entry in fold.state.pods.values())
+    assert all(entry.placement_state is PlacementState.BOUND for entry in fold.state.pods.values())
     known = {entry.info.uid: entry.node for entry in fold.state.pods.values()}
     assert known == p.world.placements.node_of

@@ -20,7 +20,13 @@ def describe(state: ClusterState) -> dict[str, Any]:
         "next_start_row": state.next_start_row,
         "profiles": {name: profile.spec for name, profile in state.profiles.items()},
         "pods": {
-            key: (entry.info.pod, entry.phase, entry.node, entry.assignment, entry.rejection)
+            key: (
+                entry.info.pod,
+                entry.placement_state,
+                entry.node,
+                entry.assignment,
+                entry.rejection,
+            )
             for key, entry in state.pods.items()
         },
         "queue": _describe_queue(state.queue),
@@ -38,10 +44,10 @@ def describe(state: ClusterState) -> dict[str, Any]:
             for key, waiting in state.waiting.items()
         },
         "evictions": dict(state.evictions),
-        "room made": [*state.evictions.completed_for.items()],
-        "useless": {*state.evictions.unneeded_by},
+        "room made": [*state.evictions.completed_preemptors.items()],
+        "useless": {*state.evictions.unneeded_preemptors},
         "preempting": sorted(
-            key for key, e in state.pods.items() if state.evictions.pending_for(e.info.uid)
+            key for key, e in state.pods.items() if state.evictions.is_preempting(e.info.uid)
         ),
         "nodes": _describe_nodes(state),
         "objects": {

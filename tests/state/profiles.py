@@ -137,14 +137,14 @@ class Ledger(ReservePlugin):
         self.books: dict[str, tuple[str, dict[str, Any] | None]] = {}
 
     def reserve(self, state: CycleState, pod: PodInfo, node_name: str) -> ReserveResult:
-        return ReserveResult(note={"node": node_name})
+        return ReserveResult(reservation={"node": node_name})
 
-    def on_reserved(self, pod: PodInfo, node_name: str, note: dict[str, Any] | None) -> None:
+    def on_reserved(self, pod: PodInfo, node_name: str, reservation: dict[str, Any] | None) -> None:
         assert pod.uid not in self.books
-        self.books[pod.uid] = (node_name, note)
+        self.books[pod.uid] = (node_name, reservation)
 
-    def unreserve(self, pod: PodInfo, node_name: str, note: dict[str, Any] | None) -> None:
-        assert self.books.pop(pod.uid) == (node_name, note)
+    def unreserve(self, pod: PodInfo, node_name: str, reservation: dict[str, Any] | None) -> None:
+        assert self.books.pop(pod.uid) == (node_name, reservation)
 
 
 DEFAULT = (SchedulingGates, NodeWatcher, RoomWatcher, Ledger)

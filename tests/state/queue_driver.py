@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from asched.framework.cluster import Victim
+from asched.framework.cluster import PodRef
 from asched.framework.interface import Plugin
 from asched.framework.pod_info import QueuedPod
 from asched.framework.status import Code
@@ -63,7 +63,7 @@ class Queue:
                 plugins,
                 pending,
                 nominated,
-                cleared_nominations=tuple(Victim(pod.key, pod.uid) for pod in displaced),
+                cleared_nominations=tuple(PodRef(pod.key, pod.uid) for pod in displaced),
             )
         )
 

@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import rule
 
 from asched.cycle.decide import Decider
-from asched.framework.cluster import Eviction, Victim
+from asched.framework.cluster import Eviction, PodRef
 from asched.state import records as r
 from asched.state.checkpoint import (
     FORMAT,
+    CheckpointContent,
     CheckpointError,
-    CheckpointForm,
     checkpoint_of,
     compress,
     encode,
@@ -148,15 +148,15 @@ def test_completed_and_unneeded_evictions_are_restored() -> None:
     evictions = fold.state.evictions
     for victim, preemptor in (("v1", "late"), ("v2", "early"), ("v3", "gone"), ("v4", "gone")):
         evictions.begin(
-            Eviction(Victim(f"ns/{victim}", victim), Victim(f"ns/{preemptor}", preemptor), "n0")
+            Eviction(PodRef(f"ns/{victim}", victim), PodRef(f"ns/{preemptor}", preemptor), "n0")
         )
     for victim in ("v2", "v1", "v3"):
         evictions.end(victim)
-    evictions.forget("gone")
+    evictions.mark_unneeded("gone")
     again = restore(checkpoint_of(fold.state), loader(*DEFAULT)).state.evictions
-    assert [*again.completed_for.items()] == [("early", "ns/early"), ("late", "ns/late")]
+    assert [*again.completed_preemptors.items()] == [("early", "ns/early"), ("late", "ns/late")]
     again.end("v4")
-    assert [*again.completed_for] == ["early", "late"]
+    assert [*again.completed_preemptors] == ["early", "late"]
 
 
 def test_empty_state_is_restored() -> None:
@@ -231,7 +231,7 @@ def test_contradictory_checkpoint_is_rejected() -> None:
     fold = Fold(ClusterState(), loader(*DEFAULT))
     fold.apply(r.ObjectObserved(a_pod("p")))
     header, _, content = checkpoint_of(fold.state).partition(b"\n")
-    form = msgspec.msgpack.decode(zlib.decompress(content), type=CheckpointForm)
+    form = msgspec.msgpack.decode(zlib.decompress(content), type=CheckpointContent)
     without_pods = msgspec.structs.replace(form, full_pods=(), copied_pods=())
     blob = header + b"\n" + zlib.compress(msgspec.msgpack.encode(without_pods))
     with pytest.raises(CheckpointError, match="contradicts itself"):

@@ -8,7 +8,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from asched.framework.cluster import Victim
+from asched.framework.cluster import PodRef
 from asched.framework.runtime.profile import ProfileSpec
 from asched.framework.status import Code
 from asched.model.meta import Object
@@ -17,7 +17,7 @@ from asched.model.pod import Pod
 from asched.model.quantity import NS_PER_S
 from asched.model.resources import Resource
 from asched.state import records as r
-from asched.state.cluster import ClusterState, PodPhase
+from asched.state.cluster import ClusterState, PlacementState
 from asched.state.fold import Fold
 from asched.state.observe import observe_deletion, observe_list, observe_object
 from asched.testing.invariants import check
@@ -217,7 +217,7 @@ class FoldMachine(RuleBasedStateMachine):
         assert queued is not None
         placed = [e.info for e in self.state.pods.values() if e.node]
         chosen = data.draw(st.lists(st.sampled_from(placed), max_size=2)) if placed else []
-        victims = tuple(Victim(info.key, info.uid) for info in chosen)
+        victims = tuple(PodRef(info.key, info.uid) for info in chosen)
         info, attempt = queued.info, queued.attempts + 1
         self.apply(
             r.Rejected(
@@ -286,9 +286,9 @@ class FoldMachine(RuleBasedStateMachine):
             booked |= ledger.books.keys()
         for entry in self.state.pods.values():
             ours = entry.info.pod.spec.scheduler_name in self.state.profiles
-            if entry.phase is PodPhase.ASSUMED and ours:
+            if entry.placement_state is PlacementState.ASSUMED and ours:
                 assert entry.info.uid in booked
-            if entry.phase is PodPhase.PENDING:
+            if entry.placement_state is PlacementState.PENDING:
                 assert entry.info.uid not in booked
 
     def teardown(self) -> None:

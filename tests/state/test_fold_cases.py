@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from asched.framework.cluster import Victim
+from asched.framework.cluster import PodRef
 from asched.framework.status import Code
 from asched.model.quantity import NS_PER_S
 from asched.state import records as r
@@ -74,7 +74,7 @@ def test_eviction_lasts_until_victim_is_deleted() -> None:
     fold.apply(
         r.Rejected(
             "default/p", "pod-p", 1, "no", ("RoomWatcher",),
-            nominated_node="n0", victims=(Victim(victim.key, victim.uid),),
+            nominated_node="n0", victims=(PodRef(victim.key, victim.uid),),
         )
     )  # fmt: skip
     check(fold.state)

@@ -9,8 +9,8 @@ import pytest
 from asched.framework.pod_info import HostPort, PodInfo
 from asched.model.node import Taint
 from asched.state import records as r
-from asched.state.cluster import ClusterState, PodPhase
-from asched.state.permits import HeldPod
+from asched.state.cluster import ClusterState, PlacementState
+from asched.state.waiting_pods import WaitingPodState
 from asched.testing.invariants import check
 from tests.state.objects import a_node, a_pod
 from tests.state.profiles import DEFAULT, a_fold
@@ -39,11 +39,11 @@ def _nominate_placed(state: ClusterState) -> None:
 
 def _wait_unassumed(state: ClusterState) -> None:
     info = state.pods["default/placed"].info
-    state.permits.hold(HeldPod(info, "n0", 0, {"Doorman": 1}))
+    state.waiting_pods.add(WaitingPodState(info, "n0", 0, {"Doorman": 1}))
 
 
 def _bound_in_queue(state: ClusterState) -> None:
-    state.pods["default/pending"].phase = PodPhase.BOUND
+    state.pods["default/pending"].placement_state = PlacementState.BOUND
     state.pods["default/pending"].node = "n0"
 
 
@@ -79,7 +79,7 @@ def _missing_image(state: ClusterState) -> None:
         (_count_twice, "2 pods are counted on nodes, 1 are placed"),
         (_count_nowhere, "pod default/placed is bound on n0 but not counted there"),
         (_nominate_placed, "pod default/placed is nominated to n0 but is not pending as such"),
-        (_wait_unassumed, "pod default/placed waits at Permit on n0 but is not assumed there"),
+        (_wait_unassumed, "pod default/placed waits on Permit on n0 but is not assumed there"),
         (_bound_in_queue, "pod default/pending is bound but active"),
         (_wrong_amount, "node n0: column requested cpu is 501, expected 500"),
         (_wrong_label, "label zone differs from the nodes"),

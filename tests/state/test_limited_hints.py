@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import pytest
 
-from asched.framework.cluster import Eviction, Victim
+from asched.framework.cluster import Eviction, PodRef
 from asched.framework.events import (
     ActionType,
     ClusterEvent,
@@ -102,7 +102,7 @@ def test_hint_is_evaluated_for_named_pods_in_waiting_order(
 
 
 def _eviction(victim: str, preemptor: str) -> Eviction:
-    return Eviction(Victim(f"ns/{victim}", victim), Victim(f"ns/{preemptor}", preemptor), "n0")
+    return Eviction(PodRef(f"ns/{victim}", victim), PodRef(f"ns/{preemptor}", preemptor), "n0")
 
 
 def test_preemptor_is_completed_after_last_eviction() -> None:
@@ -110,34 +110,34 @@ def test_preemptor_is_completed_after_last_eviction() -> None:
     evictions.begin(_eviction("a", "p"))
     evictions.begin(_eviction("b", "p"))
     evictions.end("a")
-    assert evictions.pending_for("p")
-    assert not evictions.completed_for
+    assert evictions.is_preempting("p")
+    assert not evictions.completed_preemptors
     evictions.end("b")
-    assert not evictions.pending_for("p")
-    assert evictions.completed_for == {"p": "ns/p"}
+    assert not evictions.is_preempting("p")
+    assert evictions.completed_preemptors == {"p": "ns/p"}
     evictions.begin(_eviction("c", "p"))
-    assert evictions.pending_for("p")
-    assert not evictions.completed_for
+    assert evictions.is_preempting("p")
+    assert not evictions.completed_preemptors
 
 
 def test_victim_of_another_preemptor_completes_the_first() -> None:
     evictions = Evictions()
     evictions.begin(_eviction("a", "p"))
     evictions.begin(_eviction("a", "q"))
-    assert evictions.pending_for("q")
-    assert evictions.completed_for == {"p": "ns/p"}
+    assert evictions.is_preempting("q")
+    assert evictions.completed_preemptors == {"p": "ns/p"}
 
 
 def test_deleted_preemptor_leaves_no_eviction_state() -> None:
     evictions = Evictions()
     evictions.begin(_eviction("a", "p"))
     evictions.begin(_eviction("b", "p"))
-    evictions.forget("p")
+    evictions.mark_unneeded("p")
     evictions.end("a")
     evictions.end("b")
-    assert not evictions.pending_for("p")
-    assert not evictions.completed_for
+    assert not evictions.is_preempting("p")
+    assert not evictions.completed_preemptors
     assert not evictions
     evictions.begin(_eviction("c", "p"))
     evictions.end("c")
-    assert evictions.completed_for == {"p": "ns/p"}
+    assert evictions.completed_preemptors == {"p": "ns/p"}

@@ -39,7 +39,7 @@ def full_table() -> NodeTable:
     table.add_pod("n0", PodInfo(a_pod("placed", ports=ports)))
     table.add_pod("nowhere", PodInfo(a_pod("orphan", ports=ports)))
     assert table.capacity("example.com/gpu").tolist() == [0]
-    assert table.fullness_on(0) != table.fullness_on(1)
+    assert table.utilization_id(0) != table.utilization_id(1)
     assert len(table.by_tie_break_key) == 2
     assert [info.free("cpu") for info in table.infos()[:2]] == [3500, 4000]
     assert table.image_size_bytes("app:v1")[1] == 2

@@ -20,7 +20,7 @@ from asched.model.pod import (
 from asched.model.resources import AnyObject, Resource
 from asched.model.workloads import Service
 from asched.state import records as r
-from asched.state.cluster import PodPhase
+from asched.state.cluster import PlacementState
 from asched.state.fold import FoldError
 from asched.state.observe import observe_deletion, observe_list, observe_object
 from tests.state.description import describe
@@ -317,7 +317,7 @@ def test_observed_binding_is_recorded_once_as_bound(
     assert record == r.Bound("default/p", "pod-p", "n", observed=True, topology_labels=bool(copied))
     fold.apply(record)
     assert fold.state.pods["default/p"].info.pod == seen
-    assert fold.state.pods["default/p"].phase is PodPhase.BOUND
+    assert fold.state.pods["default/p"].placement_state is PlacementState.BOUND
     assert observe_object(fold.state, seen) is None
 
 

@@ -26,8 +26,8 @@ from asched.state import records as r
 from asched.state.checkpoint import checkpoint_of, restore
 from asched.state.fold import Fold
 from asched.state.session_records import SessionsLoaded
-from tests.cycle.unrelated_events import a_node, a_pod, gone, made
 from tests.cycle.scheduling import Scheduling, nodes_of
+from tests.cycle.unrelated_events import a_node, a_pod, gone, made
 from tests.state.objects import a_node as a_plain_node
 from tests.state.objects import a_pod as a_plain_pod
 from tests.state.profiles import loader

@@ -29,7 +29,7 @@ from asched.kube.pod_writer import BoundElsewhere, PodWriter, WriteSucceeded
 from asched.kube.volume_writer import VolumeWriter
 from asched.model.node import Node
 from asched.model.quantity import NS_PER_S
-from asched.state.cluster import ClusterState, PodEntry, PodPhase
+from asched.state.cluster import ClusterState, PlacementState, PodEntry
 from asched.state.records import BindFailed, Bound
 
 PREVIOUS_TERM = "decided in a previous term of leadership, and abandoned"
@@ -74,12 +74,17 @@ class BindHandler:
         self._cancelled: CancelReason | None = None
 
     def start(self, entry: PodEntry, *, possibly_sent: bool = False) -> None:
-        """Start the binding cycle if the pod is assumed and not held by Permit. ``possibly_sent``:
-        a previous process may have sent the binding."""
-        if entry.phase is not PodPhase.ASSUMED or entry.info.key in self._cluster.waiting:
+        """Start the binding cycle if the pod is assumed and does not wait on Permit.
+
+        ``possibly_sent``: a previous process may have sent the binding.
+        """
+        if (
+            entry.placement_state is not PlacementState.ASSUMED
+            or entry.info.key in self._cluster.waiting
+        ):
             return
         now_s = self._context.clock.monotonic_s()
-        queued = self._cluster.queue.lookup(entry.info.key)
+        queued = self._cluster.queue.find_queued_or_in_flight(entry.info.key)
         binding = _Binding(entry.info, entry.node, queued, now_s, now_s if possibly_sent else None)
         self._context.queue.submit(entry.info.uid, "bind", partial(self._run, binding))
 
@@ -91,10 +96,13 @@ class BindHandler:
     def abandon_previous_term(self) -> None:
         """Fail what a previous term of this replica decided: another leader may have used the room.
 
-        A pod that Permit held fails at once, because its binding was never sent. Any other binding
-        may still arrive, so its pod keeps the node until the outcome is known. Nothing is written.
+        A pod that waits on Permit fails at once, because its binding was never sent. Any other
+        binding may still arrive, so its pod keeps the node until the outcome is known. Nothing is
+        written.
         """
-        assumed = [e for e in self._cluster.pods.values() if e.phase is PodPhase.ASSUMED]
+        assumed = [
+            e for e in self._cluster.pods.values() if e.placement_state is PlacementState.ASSUMED
+        ]
         now_s, held = self._context.clock.monotonic_s(), self._cluster.waiting.keys()
         for entry in assumed:
             pod, node = entry.info, entry.node
@@ -111,7 +119,7 @@ class BindHandler:
         if assumed:
             log.info("bindings of a previous term abandoned", bindings=len(assumed))
 
-    def forget(self, uid: str) -> None:
+    def cancel_calls(self, uid: str) -> None:
         """The pod was deleted: cancel its plugin calls."""
         calls = self._calls.get(uid)
         if calls is not None:
@@ -139,7 +147,7 @@ class BindHandler:
         entry = self._cluster.entry(info.key, info.uid)
         if self._cancelled is CancelReason.LEADERSHIP_LOST or entry is None:
             return
-        if entry.phase is not PodPhase.ASSUMED or entry.node != node:
+        if entry.placement_state is not PlacementState.ASSUMED or entry.node != node:
             return  # bound or given up while this job waited
         name, waiting = info.pod.spec.scheduler_name, _CountedOnce(self._wait_outside)
         reconciler = BindReconciler(

@@ -200,10 +200,10 @@ class EffectDispatcher:
         self._evict.abandon_previous_term()
         self._groups.abandon_previous_term()
 
-    def forget(self, key: str, uid: str) -> None:
+    def on_pod_deleted(self, key: str, uid: str) -> None:
         """The pod was deleted."""
-        self._status.forget(key, uid)
-        self._bind.forget(uid)
+        self._status.drop(key, uid)
+        self._bind.cancel_calls(uid)
 
     def stop(self) -> None:
         """Let requests in flight end, and retry nothing. Plugin calls are cancelled, and the next
@@ -221,6 +221,6 @@ class EffectDispatcher:
         self._bind.cancel(reason)
 
     def _bound(self, info: PodInfo, node_name: str) -> None:
-        self._status.forget(info.key, info.uid)
+        self._status.drop(info.key, info.uid)
         if self._events is not None:
             self._events.scheduled(pod_ref(info), node_name)

@@ -11,7 +11,7 @@ from asched.daemon.effects.group_status import PodGroupStatusHandler
 from asched.daemon.effects.per_pod_queue import EffectContext
 from asched.framework.cluster import Eviction
 from asched.kube.events import EventRecorder
-from asched.kube.pod_writer import PodRef, PodWriter, WriteSucceeded
+from asched.kube.pod_writer import PodTarget, PodWriter, WriteSucceeded
 from asched.model.pod import DEFAULT_SCHEDULER_NAME
 from asched.state.records import EvictionFailed, EvictionSucceeded
 
@@ -52,7 +52,7 @@ class EvictionHandler:
 
     async def _run(self, eviction: Eviction) -> None:
         victim, preemptor, cluster = eviction.victim, eviction.preemptor, self._context.cluster
-        ref = PodRef.of(victim.key, victim.uid)
+        ref = PodTarget.of(victim.key, victim.uid)
         preempting = cluster.entry(preemptor.key, preemptor.uid)
         name = preempting.info.pod.spec.scheduler_name if preempting else DEFAULT_SCHEDULER_NAME
         entry = cluster.entry(victim.key, victim.uid)
@@ -64,7 +64,7 @@ class EvictionHandler:
         if isinstance(outcome, WriteSucceeded):
             self._groups.record_eviction(group, eviction.reason)
             if self._events is not None:
-                by = PodRef.of(preemptor.key, preemptor.uid)
+                by = PodTarget.of(preemptor.key, preemptor.uid)
                 self._events.preempted(ref, by, eviction.node)
             self._context.report(EvictionSucceeded(victim.key, victim.uid))
             return

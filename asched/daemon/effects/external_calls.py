@@ -17,7 +17,7 @@ from anyio.abc import TaskGroup, TaskStatus
 
 from asched.config.kube_scheduler import Extender
 from asched.daemon.plugin_host.external_plugins import ExternalPlugins
-from asched.framework.cluster import Victim
+from asched.framework.cluster import PodRef
 from asched.framework.pod_info import PodInfo
 from asched.framework.runtime.extenders import ExtenderVerb, PreemptionCandidate
 from asched.kube.extenders import (
@@ -176,7 +176,7 @@ class ExternalCallHandler:
                     f"extender: {extender.name} claims to preempt pod (UID: {victim.uid}) on node:"
                     f" {candidate.node}, but the pod is not found on that node"
                 )
-            victims.append(Victim(key, victim.uid))
+            victims.append(PodRef(key, victim.uid))
         return msgspec.structs.replace(candidate, victims=tuple(victims))
 
     def _log_change(self, index: int, error: str) -> None:

@@ -14,14 +14,14 @@ from asched.framework.pod_info import PodInfo
 from asched.kube.events import EventRecorder
 from asched.kube.pod_writer import (
     OutcomeUnknown,
-    PodRef,
+    PodTarget,
     PodWriter,
     Reason,
     WriteRejected,
     WriteSucceeded,
 )
 from asched.model.pod import POD_SCHEDULED
-from asched.state.cluster import PodPhase
+from asched.state.cluster import PlacementState
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
@@ -79,17 +79,17 @@ class PodStatusHandler:
 
     def nominate(self, key: str, uid: str, node: str) -> None:
         """Write the nominated node alone; empty clears it."""
-        self.forget(key, uid)
+        self.drop(key, uid)
         self._nominations[uid] = node
-        job = partial(self._patch_nomination, PodRef.of(key, uid), node)
+        job = partial(self._patch_nomination, PodTarget.of(key, uid), node)
         self._context.queue.submit(uid, "nominate", job)
 
     def assigned(self, key: str, uid: str) -> None:
         """The pod got a node: a nomination that was not written yet is no longer needed."""
         if self._nominations.get(uid):
-            self.forget(key, uid)
+            self.drop(key, uid)
 
-    def forget(self, key: str, uid: str) -> None:
+    def drop(self, key: str, uid: str) -> None:
         """The pod was bound or deleted."""
         self._nominations.pop(uid, None)
         known = self._statuses.get(key)
@@ -127,7 +127,7 @@ class PodStatusHandler:
     async def _patch(self, info: PodInfo, status: _Status) -> None:
         nominated = self._nominations.pop(info.uid, None)
         entry = self._cluster.entry(info.key, info.uid)
-        if entry is None or entry.phase is not PodPhase.PENDING:
+        if entry is None or entry.placement_state is not PlacementState.PENDING:
             self._discard(info.key, status)  # assigned or deleted meanwhile
             return
         outcome = await self._writer.patch_unschedulable(
@@ -145,12 +145,12 @@ class PodStatusHandler:
         if isinstance(outcome, WriteRejected | OutcomeUnknown):
             log.warning("condition not written", pod=info.key, error=outcome.message)
 
-    async def _patch_nomination(self, ref: PodRef, node: str) -> None:
+    async def _patch_nomination(self, ref: PodTarget, node: str) -> None:
         if self._nominations.get(ref.uid) != node:
             return  # written with a condition, or replaced
         del self._nominations[ref.uid]
         entry = self._cluster.entry(ref.key, ref.uid)
-        if entry is None or (node and entry.phase is not PodPhase.PENDING):
+        if entry is None or (node and entry.placement_state is not PlacementState.PENDING):
             return
         outcome = await self._writer.nominate(ref, node)
         if not isinstance(outcome, WriteSucceeded):
@@ -170,5 +170,5 @@ class PodStatusHandler:
             self._nominations.setdefault(uid, nominated)
 
 
-def pod_ref(info: PodInfo) -> PodRef:
-    return PodRef(info.namespace, info.name, info.uid)
+def pod_ref(info: PodInfo) -> PodTarget:
+    return PodTarget(info.namespace, info.name, info.uid)

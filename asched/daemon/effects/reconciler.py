@@ -19,7 +19,7 @@ from asched.kube.pod_writer import (
     BoundElsewhere,
     OutcomeUnknown,
     PodGone,
-    PodRef,
+    PodTarget,
     PodWriter,
     WriteRejected,
     WriteSucceeded,
@@ -92,7 +92,7 @@ class BindReconciler:
 
         Raises :class:`AbandonedError` if the daemon stops first.
         """
-        ref = PodRef(pod.namespace, pod.name, pod.uid)
+        ref = PodTarget(pod.namespace, pod.name, pod.uid)
         node_exists = partial(self._io.node_exists, node_name)
         while node_exists():
             outcome = self._note(await self._io.writer.bind(ref, node_name, node_exists))
@@ -137,7 +137,7 @@ class BindReconciler:
 
         Raises :class:`AbandonedError` if the daemon stops first.
         """
-        ref = PodRef(pod.namespace, pod.name, pod.uid)
+        ref = PodTarget(pod.namespace, pod.name, pod.uid)
         self._waiting(1)
         try:
             while self.unresolved:
@@ -181,7 +181,7 @@ class BindReconciler:
         return not outcome.status or (overloaded and self._unresolved_s() > 0)
 
     async def annotate(self, pod: PodInfo, annotations: Mapping[str, str]) -> Status:
-        ref = PodRef(pod.namespace, pod.name, pod.uid)
+        ref = PodTarget(pod.namespace, pod.name, pod.uid)
         outcome = await self._io.writer.annotate(ref, annotations)
         return SUCCESS if isinstance(outcome, WriteSucceeded) else Status.error(outcome.message)
 

@@ -75,9 +75,9 @@ class PluginEvaluator:
             message = f"node(s) didn't satisfy plugin {plugin.name}"
             rejections.append(Rejection(message, np.array(left_out, np.bool_)))
         if isinstance(plugin, FilterPlugin | FilterAllPlugin):
-            verdicts = filter_nodes(plugin, state, pod, nodes)
-            for number, status in enumerate(verdicts.statuses, 1):
-                where = verdicts.codes == number
+            found = filter_nodes(plugin, state, pod, nodes)
+            for number, status in enumerate(found.statuses, 1):
+                where = found.codes == number
                 if where.any():
                     check_status(plugin.name, "Filter", status)
                     if status.code not in FILTER_CODES:

@@ -84,7 +84,7 @@ class MirroredHandle(ProfileHandle):
         raise NotMirroredError("evictions")
 
     @property
-    def preempted_for(self) -> NoReturn:
+    def preemptors_without_evictions(self) -> NoReturn:
         raise NotMirroredError("evictions")
 
     def dry_run(self, state: CycleState, pod: PodInfo) -> NoReturn:

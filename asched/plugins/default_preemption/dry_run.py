@@ -127,7 +127,7 @@ class CandidateSearch:
             stale |= rows == self._own_row
         # At most as many at a time as are likely to be needed.
         limit = len(rows) if self._limit is None else self._limit
-        size = max(1, limit) if self._dry_runner.local else 1
+        size = max(1, limit) if self._dry_runner.reads_only_own_row else 1
         bounds = [0, *stale.nonzero()[0][::size].tolist(), len(rows)]
         for begin, end in pairwise(bounds):
             batch = rows[begin:end]

@@ -9,7 +9,7 @@ from typing import ClassVar
 import numpy as np
 
 from asched.framework.caching import LruCache
-from asched.framework.cluster import Handle, Victim
+from asched.framework.cluster import Handle, PodRef
 from asched.framework.cycle_state import CycleState
 from asched.framework.events import (
     ActionType,
@@ -85,7 +85,7 @@ class DefaultPreemptionArgs(Arguments, frozen=True):
                 " cannot be zero at the same time as minCandidateNodesAbsolute"
             )
 
-    def enough(self, nodes: int) -> int:
+    def num_candidates(self, nodes: int) -> int:
         """How many candidates to find among ``nodes`` nodes."""
         share = nodes * self.min_candidate_nodes_percentage // 100
         return min(nodes, max(share, self.min_candidate_nodes_absolute))
@@ -125,7 +125,7 @@ class DefaultPreemption(PostFilterPlugin, PreEnqueuePlugin, EnqueueExtensions):
             # No pod on any node has a lower priority.
             text = self._not_helpful(len(rows), {NO_VICTIMS: len(rows)})
             return PostFilterResult(Status.unschedulable(_PREFIX + text), "")
-        limit = self._args.enough(len(rows))
+        limit = self._args.num_candidates(len(rows))
         now_ns = self.handle.cluster.now_ns
         offset = self.handle.stable_random(f"{self.name}/{pod.uid}/{now_ns}", len(rows))
         rows = np.concatenate([rows[offset:], rows[:offset]])
@@ -137,7 +137,7 @@ class DefaultPreemption(PostFilterPlugin, PreEnqueuePlugin, EnqueueExtensions):
                 return PostFilterResult(Status.error(f"{_PREFIX}{failure}"))
             if not candidates:
                 return PostFilterResult(Status.unschedulable(_PREFIX + NO_CANDIDATE))
-            return self._preempt(pod, self.best(candidates)[0])
+            return self._preempt(pod, self.lowest_cost(candidates)[0])
         errors = search.errors
         if errors:
             text = errors[0] if len(errors) == 1 else f"[{', '.join(errors)}]"
@@ -157,7 +157,7 @@ class DefaultPreemption(PostFilterPlugin, PreEnqueuePlugin, EnqueueExtensions):
         nodes = self.handle.cluster.nodes
         offered = [
             PreemptionCandidate(
-                c.node, tuple(Victim(v.key, v.uid) for v in c.victims), c.pdb_violations
+                c.node, tuple(PodRef(v.key, v.uid) for v in c.victims), c.pdb_violations
             )
             for c in candidates
         ]
@@ -184,18 +184,20 @@ class DefaultPreemption(PostFilterPlugin, PreEnqueuePlugin, EnqueueExtensions):
         status = statuses.status(nominated)
         if status is not None and status.code is Code.UNSCHEDULABLE_AND_UNRESOLVABLE:
             return ""
-        terminating = any(_preempted(other) for other in less_important(nodes.pods(row), pod))
+        terminating = any(
+            _is_terminating_by_preemption(other) for other in less_important(nodes.pods(row), pod)
+        )
         return VICTIMS_TERMINATING if terminating else ""
 
-    def _not_helpful(self, examined: int, statuses: Mapping[Status, int]) -> str:
+    def _not_helpful(self, helpful: int, statuses: Mapping[Status, int]) -> str:
         size = self.handle.cluster.nodes.cluster_size
         counted = [(status.reasons, number) for status, number in statuses.items()]
-        others = size - examined
+        others = size - helpful
         if others:
             counted.append(((NOT_HELPFUL,), others))
         return f"0/{size} nodes are available: {histogram(counted)}."
 
-    def best(self, candidates: Sequence[Candidate]) -> list[Candidate]:
+    def lowest_cost(self, candidates: Sequence[Candidate]) -> list[Candidate]:
         """The candidates with the lowest cost (``pickOneNodeForPreemption``).
 
         The criteria are: fewest budget violations, lowest priority of the most important victim,
@@ -219,8 +221,8 @@ class DefaultPreemption(PostFilterPlugin, PreEnqueuePlugin, EnqueueExtensions):
         return PostFilterResult(
             SUCCESS,
             candidate.node,
-            tuple(Victim(v.key, v.uid) for v in evicted.values()),
-            tuple(Victim(p.key, p.uid) for p in lower),
+            tuple(PodRef(v.key, v.uid) for v in evicted.values()),
+            tuple(PodRef(p.key, p.uid) for p in lower),
         )
 
     # -- the dry run --------------------------------------------------------------------------
@@ -253,7 +255,7 @@ class DefaultPreemption(PostFilterPlugin, PreEnqueuePlugin, EnqueueExtensions):
         filter is skipped while its circuit is open."""
         if not dry_runner.shareable:
             return DryRunCache()
-        filters = tuple([rank for rank, _ in (*dry_runner.fixed, *dry_runner.moving)])
+        filters = tuple([rank for rank, _ in (*dry_runner.node_filters, *dry_runner.pod_filters)])
         pod = dry_runner.pod
         return self._caches.get((pod.shape, pod.priority, filters), DryRunCache)
 
@@ -264,10 +266,14 @@ class DefaultPreemption(PostFilterPlugin, PreEnqueuePlugin, EnqueueExtensions):
 
     def events_to_register(self) -> Sequence[ClusterEventWithHint]:
         event = ClusterEvent(EventResource.ASSIGNED_POD, ActionType.DELETE)
-        return (ClusterEventWithHint(event, self._evictions_done, only_for=self._preempted_for),)
+        return (
+            ClusterEventWithHint(
+                event, self._evictions_done, only_for=self._preemptors_without_evictions
+            ),
+        )
 
-    def _preempted_for(self) -> Collection[str]:
-        return self.handle.preempted_for
+    def _preemptors_without_evictions(self) -> Collection[str]:
+        return self.handle.preemptors_without_evictions
 
     def _evictions_done(self, pod: Pod, old: Object | None, new: Object | None) -> QueueingHint:
         """Queue a pod that PreEnqueue held once its evictions are done.
@@ -279,7 +285,7 @@ class DefaultPreemption(PostFilterPlugin, PreEnqueuePlugin, EnqueueExtensions):
         return QueueingHint.QUEUE if done else QueueingHint.SKIP
 
 
-def _preempted(pod: PodInfo) -> bool:
+def _is_terminating_by_preemption(pod: PodInfo) -> bool:
     """Whether the pod is terminating because a scheduler preempted it."""
     if not pod.pod.terminating:
         return False

@@ -50,9 +50,9 @@ from asched.plugins.inter_pod_affinity.preferred import PreferredAffinityScores,
 from asched.plugins.inter_pod_affinity.required import (
     AffinityTerms,
     ExistingTermCounts,
-    FailureCache,
     IncomingTermCounts,
     RequiredAffinity,
+    ViolationCache,
 )
 
 AFFINITY_UNMET = Status.unresolvable("node(s) didn't match pod affinity rules")
@@ -114,7 +114,7 @@ class AffinityState:
     Valid while the set of affinity terms of existing pods is the same.
     """
 
-    __slots__ = ("existing", "failures", "scores", "terms", "terms_version", "tracked", "version")
+    __slots__ = ("existing", "scores", "terms", "terms_version", "tracked", "version", "violations")
 
     def __init__(self) -> None:
         self.terms_version = -1
@@ -122,7 +122,7 @@ class AffinityState:
         """The versions of nodes and pods for which the counts are up to date."""
         self.terms = _NO_TERMS
         self.existing: Sequence[ExistingTermCounts] = ()
-        self.failures = FailureCache()
+        self.violations = ViolationCache()
         self.scores: PreferredAffinityScores | None = None
         """None if no term counts."""
         self.tracked: Sequence[TrackedCounts] = ()
@@ -177,15 +177,15 @@ class InterPodAffinity(
         if not existing and not terms.affinity and not terms.anti_affinity:
             return _SKIP
         namespace_labels = self._namespace_labels(pod.namespace)
-        cache = affinity.failures
+        cache = affinity.violations
         state.write(_REQUIRED, RequiredAffinity(pod, namespace_labels, terms, existing, cache))
         return _PROCEED
 
     def filter_all(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> FilterResult:
-        failures = state.read(_REQUIRED).failures(nodes)
-        if failures is None:
+        violations = state.read(_REQUIRED).violations(nodes)
+        if violations is None:
             return FilterResult.passing(nodes.size)
-        return FilterResult(failures, _STATUSES)
+        return FilterResult(violations, _STATUSES)
 
     def add_pod(self, state: CycleState, pod: PodInfo, added: PodInfo, node: NodeInfo) -> Status:
         state.read(_REQUIRED).update(added, node, 1)
@@ -270,17 +270,21 @@ class InterPodAffinity(
                 tracked.append(term)
         found.scores = PreferredAffinityScores(weights) if weights else None
         found.tracked = tracked
-        found.failures = FailureCache()
+        found.violations = ViolationCache()
 
     def _existing_terms(self, kind: TermKind, labels: LabelSet) -> list[tuple[TrackedCounts, int]]:
         """Terms of existing pods that select a pod with these labels, with their weights."""
         namespace_labels = self._namespace_labels(labels.namespace)
         found = []
-        for held in self.handle.cluster.term_holders(kind):
-            if held.term.matches(labels, namespace_labels):
-                key = held.term.topology_key
-                counts = self._counts_of((kind, held.term, held.weight), key, held.counts)
-                found.append((TrackedCounts(counts, key, None, held.counts), held.weight))
+        for term_holder in self.handle.cluster.term_holders(kind):
+            if term_holder.term.matches(labels, namespace_labels):
+                key = term_holder.term.topology_key
+                counts = self._counts_of(
+                    (kind, term_holder.term, term_holder.weight), key, term_holder.counts
+                )
+                found.append(
+                    (TrackedCounts(counts, key, None, term_holder.counts), term_holder.weight)
+                )
         return found
 
     def _counts_of(self, source: object, key: str, counts: RowCounts) -> DomainCounts:

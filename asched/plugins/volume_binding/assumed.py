@@ -27,7 +27,7 @@ class VolumeChoice(NamedTuple):
     provisions: tuple[ClaimRef, ...] = ()
     """Claims with a volume to provision for the node."""
 
-    def note(self) -> dict[str, Any] | None:
+    def reservation(self) -> dict[str, Any] | None:
         """The choice as JSON values; None if there is nothing to bind or provision."""
         if not self.bindings and not self.provisions:
             return None
@@ -37,10 +37,12 @@ class VolumeChoice(NamedTuple):
         }
 
     @classmethod
-    def from_note(cls, note: dict[str, Any]) -> VolumeChoice:
+    def from_reservation(cls, reservation: dict[str, Any]) -> VolumeChoice:
         return cls(
-            tuple(AssumedVolume(ClaimRef(*b["claim"]), b["volume"]) for b in note["bindings"]),
-            tuple(ClaimRef(*claim) for claim in note["provisions"]),
+            tuple(
+                AssumedVolume(ClaimRef(*b["claim"]), b["volume"]) for b in reservation["bindings"]
+            ),
+            tuple(ClaimRef(*claim) for claim in reservation["provisions"]),
         )
 
 

@@ -217,16 +217,16 @@ class VolumeBinding(
         if row is None:
             return ReserveResult(Status.error(f'node "{node_name}" not found'))
         found = self._find(claims, nodes.take(np.array([row], np.intp)))
-        return ReserveResult(note=found.choice(0).note())
+        return ReserveResult(reservation=found.choice(0).reservation())
 
-    def on_reserved(self, pod: PodInfo, node_name: str, note: dict[str, Any] | None) -> None:
-        if note is not None:
-            self._assumed.add(pod.uid, node_name, VolumeChoice.from_note(note))
+    def on_reserved(self, pod: PodInfo, node_name: str, reservation: dict[str, Any] | None) -> None:
+        if reservation is not None:
+            self._assumed.add(pod.uid, node_name, VolumeChoice.from_reservation(reservation))
 
-    def unreserve(self, pod: PodInfo, node_name: str, note: dict[str, Any] | None) -> None:
+    def unreserve(self, pod: PodInfo, node_name: str, reservation: dict[str, Any] | None) -> None:
         self._assumed.remove(pod.uid)
 
-    def on_bound(self, pod: PodInfo, node_name: str, note: dict[str, Any] | None) -> None:
+    def on_bound(self, pod: PodInfo, node_name: str, reservation: dict[str, Any] | None) -> None:
         # The claims and volumes in the informer cache include it now.
         self._assumed.remove(pod.uid)
 

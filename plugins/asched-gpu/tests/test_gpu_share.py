@@ -42,11 +42,11 @@ def arguments(policy: PolicyName, ties: Ties | None = None) -> GpuShareArgs:
 def cards_of(found: Placements) -> dict[str, tuple[str, list[int]]]:
     """Node and cards of each pod in its decision."""
     return {
-        record.key.rpartition("/")[2]: (record.node, note.note["cards"])
+        record.key.rpartition("/")[2]: (record.node, reservation.value["cards"])
         for record in found.records
         if isinstance(record, Assigned)
-        for note in record.reservations
-        if note.plugin == "GpuShare"
+        for reservation in record.reservations
+        if reservation.plugin == "GpuShare"
     }
 
 

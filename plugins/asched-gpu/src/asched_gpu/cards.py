@@ -132,10 +132,10 @@ class CardTable:
             self._free = np.concatenate([self._free, more], axis=1)
 
 
-def note_of(cards: tuple[int, ...]) -> dict[str, list[int]]:
-    """The note that records the cards with a decision."""
+def reservation_of(cards: tuple[int, ...]) -> dict[str, list[int]]:
+    """The reservation that records the cards with a decision."""
     return {"cards": [*cards]}
 
 
-def cards_from(note: Mapping[str, list[int]]) -> tuple[int, ...]:
-    return tuple(note["cards"])
+def cards_from(reservation: Mapping[str, list[int]]) -> tuple[int, ...]:
+    return tuple(reservation["cards"])

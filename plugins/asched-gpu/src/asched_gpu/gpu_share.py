@@ -39,7 +39,7 @@ from asched.framework import (
     Status,
 )
 from asched.model import Object, Pod
-from asched_gpu.cards import AssignedCards, CardTable, cards_from, note_of
+from asched_gpu.cards import AssignedCards, CardTable, cards_from, reservation_of
 from asched_gpu.demand import (
     GPU_COUNT,
     GPU_INDEX,
@@ -213,7 +213,7 @@ class GpuShare(
         given = cards.free[0, list(chosen)]
         if len(given) != demand.cards or (given < demand.milli).any():
             return ReserveResult(Status.error(f"{self._args.policy.value} chose cards {chosen}"))
-        return ReserveResult(note=note_of(chosen))
+        return ReserveResult(reservation=reservation_of(chosen))
 
     def _draws(self, pod: PodInfo) -> Callable[[int], int]:
         drawn = 0
@@ -225,14 +225,14 @@ class GpuShare(
 
         return draw
 
-    def on_reserved(self, pod: PodInfo, node_name: str, note: dict[str, Any] | None) -> None:
-        if note is not None:
-            self._assigned.add(pod.uid, cards_from(note))
+    def on_reserved(self, pod: PodInfo, node_name: str, reservation: dict[str, Any] | None) -> None:
+        if reservation is not None:
+            self._assigned.add(pod.uid, cards_from(reservation))
 
-    def unreserve(self, pod: PodInfo, node_name: str, note: dict[str, Any] | None) -> None:
+    def unreserve(self, pod: PodInfo, node_name: str, reservation: dict[str, Any] | None) -> None:
         self._assigned.remove(pod.uid)
 
-    def on_deleted(self, pod: PodInfo, node_name: str, note: dict[str, Any] | None) -> None:
+    def on_deleted(self, pod: PodInfo, node_name: str, reservation: dict[str, Any] | None) -> None:
         self._assigned.remove(pod.uid)
 
     def pre_bind_pre_flight(self, pod: PodInfo, node_name: str) -> bool:

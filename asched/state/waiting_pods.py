@@ -1,7 +1,7 @@
-"""Pods that wait at Permit, and the answers that Permit plugins gave about them later.
+"""Assumed pods that wait on Permit, and the calls of plugins that allow or reject them.
 
 A plugin may allow or reject a waiting pod at any time, for example while it filters for another
-pod. The answer is kept as part of the state until the decision that follows from it is folded.
+pod. The call is kept as part of the state until the decision that follows from it is folded.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from asched.framework.pod_info import PodInfo
 from asched.state.stored_form import StoredForm
 
 
-class HeldPod(msgspec.Struct, array_like=True, eq=False):
-    """An assumed pod that waits for Permit plugins. Stored as it is."""
+class WaitingPodState(msgspec.Struct, array_like=True, eq=False):
+    """An assumed pod that waits on Permit. A checkpoint encodes this struct directly."""
 
     info: PodInfo
     node_name: str
@@ -28,7 +28,7 @@ class HeldPod(msgspec.Struct, array_like=True, eq=False):
 
 
 class PermitAnswer(NamedTuple):
-    """A later answer of a Permit plugin about a waiting pod."""
+    """A deferred ``allow`` or ``reject`` call of a plugin for a waiting pod."""
 
     key: str
     plugin: str
@@ -36,37 +36,37 @@ class PermitAnswer(NamedTuple):
     """The reason of a rejection; None if the pod is allowed."""
 
 
-class PermitsSnapshot(StoredForm):
-    waiting: tuple[HeldPod, ...]
+class WaitingPodsSnapshot(StoredForm):
+    waiting: tuple[WaitingPodState, ...]
     answers: tuple[PermitAnswer, ...]
 
 
-class HeldPodView:
+class WaitingPodHandle:
     """A waiting pod for plugins; answers are stored and take effect with the next decision."""
 
-    __slots__ = ("_held", "_permits")
+    __slots__ = ("_pods", "_state")
 
-    def __init__(self, held: HeldPod, permits: Permits) -> None:
-        self._held = held
-        self._permits = permits
+    def __init__(self, state: WaitingPodState, pods: WaitingPods) -> None:
+        self._state = state
+        self._pods = pods
 
     @property
     def info(self) -> PodInfo:
-        return self._held.info
+        return self._state.info
 
     @property
     def node_name(self) -> str:
-        return self._held.node_name
+        return self._state.node_name
 
     @property
     def pending(self) -> frozenset[str]:
-        return frozenset(self._held.pending_until_ns)
+        return frozenset(self._state.pending_until_ns)
 
     def allow(self, plugin: str) -> None:
-        self._permits.answer(PermitAnswer(self.info.key, plugin, None))
+        self._pods.answer(PermitAnswer(self.info.key, plugin, None))
 
     def reject(self, plugin: str, message: str) -> None:
-        self._permits.answer(PermitAnswer(self.info.key, plugin, message))
+        self._pods.answer(PermitAnswer(self.info.key, plugin, message))
 
 
 class _Answers:
@@ -93,19 +93,19 @@ class _Answers:
             del self.in_order[answer]
 
 
-class Permits:
+class WaitingPods:
     """The waiting pods by key, oldest first. Only the fold changes them; plugins add answers."""
 
     def __init__(self) -> None:
-        self._waiting: dict[str, HeldPod] = {}
+        self._waiting: dict[str, WaitingPodState] = {}
         self._answers = _Answers()
         # The number keeps heapq from comparing pods. Entries of pods that left stay until they
         # reach the top.
-        self._deadlines: list[tuple[int, int, str, HeldPod]] = []
+        self._deadlines: list[tuple[int, int, str, WaitingPodState]] = []
         self._pushed = 0
 
     @property
-    def waiting(self) -> Mapping[str, HeldPod]:
+    def waiting(self) -> Mapping[str, WaitingPodState]:
         return self._waiting
 
     @property
@@ -116,20 +116,20 @@ class Permits:
     def next_deadline_ns(self) -> int | None:
         """When the next waiting pod times out; None if none waits."""
         while self._deadlines:
-            until_ns, _, plugin, held = self._deadlines[0]
+            until_ns, _, plugin, pod = self._deadlines[0]
             if (
-                self._waiting.get(held.info.key) is held
-                and held.pending_until_ns.get(plugin) == until_ns
+                self._waiting.get(pod.info.key) is pod
+                and pod.pending_until_ns.get(plugin) == until_ns
             ):
                 return until_ns
             heapq.heappop(self._deadlines)
         return None
 
-    def views(self) -> list[HeldPodView]:
+    def handles(self) -> list[WaitingPodHandle]:
         """The waiting pods for plugins."""
-        return [HeldPodView(held, self) for held in self._waiting.values()]
+        return [WaitingPodHandle(pod, self) for pod in self._waiting.values()]
 
-    def hold(self, pod: HeldPod) -> None:
+    def add(self, pod: WaitingPodState) -> None:
         self._waiting[pod.info.key] = pod
         for plugin, until_ns in pod.pending_until_ns.items():
             self._pushed += 1
@@ -141,10 +141,10 @@ class Permits:
         As in kube-scheduler any plugin may reject, but only a plugin that the pod waits for may
         allow.
         """
-        held = self._waiting.get(answer.key)
-        if held is None:
+        pod = self._waiting.get(answer.key)
+        if pod is None:
             return
-        if answer.message is not None or answer.plugin in held.pending_until_ns:
+        if answer.message is not None or answer.plugin in pod.pending_until_ns:
             self._answers.add(answer)
 
     @contextmanager
@@ -165,29 +165,29 @@ class Permits:
     def allow(self, key: str, plugin: str) -> bool:
         """A plugin allows the pod; it stops waiting after the last plugin. False if the pod does
         not wait for that plugin."""
-        held = self._waiting.get(key)
-        if held is None or held.pending_until_ns.pop(plugin, None) is None:
+        pod = self._waiting.get(key)
+        if pod is None or pod.pending_until_ns.pop(plugin, None) is None:
             return False
         self._answers.drop(PermitAnswer(key, plugin, None))
-        if not held.pending_until_ns:
-            self.end(key)
+        if not pod.pending_until_ns:
+            self.remove(key)
         return True
 
-    def end(self, key: str) -> bool:
+    def remove(self, key: str) -> bool:
         """The pod no longer waits, for whatever reason. False if it did not wait."""
         if self._waiting.pop(key, None) is None:
             return False
         self._answers.drop_pod(key)
         return True
 
-    def snapshot(self) -> PermitsSnapshot:
+    def snapshot(self) -> WaitingPodsSnapshot:
         waiting = [
-            msgspec.structs.replace(held, pending_until_ns={**held.pending_until_ns})
-            for held in self._waiting.values()
+            msgspec.structs.replace(pod, pending_until_ns={**pod.pending_until_ns})
+            for pod in self._waiting.values()
         ]
-        return PermitsSnapshot(tuple(waiting), tuple(self._answers.in_order))
+        return WaitingPodsSnapshot(tuple(waiting), tuple(self._answers.in_order))
 
-    def restore(self, snapshot: PermitsSnapshot) -> None:
-        for held in snapshot.waiting:
-            self.hold(held)
+    def restore(self, snapshot: WaitingPodsSnapshot) -> None:
+        for pod in snapshot.waiting:
+            self.add(pod)
         self.reset_answers(snapshot.answers)
