@@ -8,7 +8,7 @@ from itertools import starmap
 from typing import Any, Protocol, cast
 
 import anyio
-from sqlalchemy import Select, delete, func, insert, or_, select
+from sqlalchemy import Row, Select, delete, func, insert, or_, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from asched.journal.chain import (
@@ -161,9 +161,16 @@ class SqlStore:
     async def head(self) -> Head:
         columns = (JOURNAL_BATCH.c.last_seq, JOURNAL_BATCH.c.batch, JOURNAL_BATCH.c.hash)
         newest = select(*columns).order_by(JOURNAL_BATCH.c.batch.desc()).limit(1)
-        async with self._database.read() as connection:
-            row = (await connection.execute(newest)).one_or_none()
+        row = await self._one(newest)
         return GENESIS if row is None else Head(*row)
+
+    async def _one(self, query: Select[Any]) -> Row[Any] | None:
+        async with self._database.read() as connection:
+            return (await connection.execute(query)).one_or_none()
+
+    async def _all(self, query: Select[Any]) -> Sequence[Row[Any]]:
+        async with self._database.read() as connection:
+            return (await connection.execute(query)).all()
 
     async def read(
         self, after_seq: int = 0, up_to: int | None = None, *, subject: str | None = None
@@ -233,19 +240,16 @@ class SqlStore:
             after_batch = batches[-1][0]
 
     async def archived(self) -> Head:
-        async with self._database.read() as connection:
-            row = (await connection.execute(_ARCHIVED)).one_or_none()
+        row = await self._one(_ARCHIVED)
         return GENESIS if row is None else Head(*row)
 
     async def segments(self) -> Sequence[Segment]:
         query = select(JOURNAL_SEGMENT).order_by(JOURNAL_SEGMENT.c.segment)
-        async with self._database.read() as connection:
-            return list(starmap(Segment, (await connection.execute(query)).all()))
+        return list(starmap(Segment, await self._all(query)))
 
     async def writers(self) -> Sequence[Writer]:
         query = select(JOURNAL_WRITER).order_by(JOURNAL_WRITER.c.epoch)
-        async with self._database.read() as connection:
-            return list(starmap(Writer, (await connection.execute(query)).all()))
+        return list(starmap(Writer, await self._all(query)))
 
     async def find_unchained(self, head: Head) -> str | None:
         record, batch = JOURNAL_RECORD.c, JOURNAL_BATCH.c
@@ -303,16 +307,13 @@ class SqlStore:
         query = select(checkpoint.seq, checkpoint.blob).order_by(checkpoint.seq.desc()).limit(1)
         if at_or_before_seq is not None:
             query = query.where(checkpoint.seq <= at_or_before_seq)
-        async with self._database.read() as connection:
-            row = (await connection.execute(query)).one_or_none()
+        row = await self._one(query)
         return None if row is None else Checkpoint(*row)
 
     async def checkpoint_marks(self) -> Sequence[CheckpointMark]:
         checkpoint = JOURNAL_CHECKPOINT.c
         query = select(checkpoint.seq, checkpoint.batch, checkpoint.batch_hash)
-        async with self._database.read() as connection:
-            rows = (await connection.execute(query.order_by(checkpoint.seq))).all()
-        return list(starmap(CheckpointMark, rows))
+        return list(starmap(CheckpointMark, await self._all(query.order_by(checkpoint.seq))))
 
     def archiving(self) -> AbstractAsyncContextManager[None]:
         """Must be held during an archive run: two runs would write the same segments.
