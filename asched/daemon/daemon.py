@@ -63,8 +63,6 @@ rest."""
 LAST_CHECKPOINT_S = 5.0
 """How long a stopping daemon waits for its last checkpoint; without it the next start folds
 more."""
-SLOW_TURN_S = 30.0
-"""Duration of an engine turn after which the daemon is not ready."""
 _EFFECT_RETRY = RetryPolicy(attempts=1, initial_s=0.2, max_s=10.0)
 
 
@@ -82,7 +80,7 @@ class Daemon(NamedTuple):
 
     def checks(self) -> list[Check]:
         """Conditions of readiness."""
-        return self.engine.checks(SLOW_TURN_S)
+        return self.engine.checks()
 
     def failed_checks(self) -> list[str]:
         """Why it does not schedule now, a line each; empty if it does."""
@@ -90,7 +88,7 @@ class Daemon(NamedTuple):
 
     def is_stuck(self) -> bool:
         """Whether the engine's turn does not end: a restart may help."""
-        return self.engine.is_stuck(SLOW_TURN_S)
+        return self.engine.is_stuck()
 
 
 @asynccontextmanager

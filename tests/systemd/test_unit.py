@@ -18,7 +18,8 @@ from asched.cli.errors import BadInput
 from asched.cli.options import JOURNAL_ENV
 from asched.config.file import load
 from asched.config.registry import PluginRegistry
-from asched.daemon.daemon import DRAIN_S, EVENT_FLUSH_S, SLOW_TURN_S
+from asched.daemon.daemon import DRAIN_S, EVENT_FLUSH_S
+from asched.daemon.engine.engine import SLOW_TURN_S
 from asched.daemon.telemetry.systemd import START_EXTENSION_S
 from tests.daemon.processes import NO_HEALTH
 from tests.daemon.world import world

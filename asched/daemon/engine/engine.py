@@ -7,22 +7,20 @@ instead of one a pod, and watches are never delayed for longer than a slice.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 
 import anyio
-import anyio.lowlevel
 import msgspec
 import structlog
 
 from asched.batch.registry import SessionRegistry
-from asched.core.inputs import sync_problem
 from asched.core.scheduler import Budget, SchedulerCore
 from asched.daemon.effects.dispatcher import EffectDispatcher
 from asched.daemon.engine.checkpoints import Committed
 from asched.daemon.engine.commits import Commits
 from asched.daemon.engine.inbox import Inbox, Reconfiguration
-from asched.daemon.engine.runtime import SteadyTime
+from asched.daemon.engine.turn_loop import TurnLoop
 from asched.daemon.telemetry.engine_observer import EngineObserver
 from asched.daemon.telemetry.health import Check
 from asched.daemon.telemetry.metrics import Metrics
@@ -50,6 +48,10 @@ from asched.state.records import (
 from asched.state.session_records import EvictionDecided, PodGroupStatusDecided, SessionExecuted
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
+
+
+SLOW_TURN_S = 30.0
+"""Duration of a turn after which the daemon is not ready."""
 
 
 class EngineLimits(msgspec.Struct, frozen=True):
@@ -95,7 +97,7 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Times some of the attempts."""
 
 
-class Engine:
+class Engine(TurnLoop):
     """The loop of a daemon. One per process."""
 
     def __init__(
@@ -111,16 +113,12 @@ class Engine:
         self.stats = EngineStats()
         self._options = options or EngineOptions()
         self._limits = self._options.limits
-        self._commits = commits
         self._effects = effects
-        self._inbox = inbox
-        self._clock = clock
-        self._time = SteadyTime(clock, fold.state.now_ns)
         self._metrics = metrics
         self._watch = EngineObserver(
             fold.state, clock.monotonic_ns, metrics.cycles, metrics.scheduling
         )
-        self._core = SchedulerCore(
+        core = SchedulerCore(
             fold,
             monotonic_ns=clock.monotonic_ns,
             unsynced=self._options.unsynced,
@@ -129,36 +127,21 @@ class Engine:
             listener=self,
             standby=self._options.standby,
         )
+        super().__init__(core, commits, inbox, clock)
+        self._min_turn_s = self._limits.min_turn_s
         # A standby must not continue decisions of an earlier term: another leader may have used
         # the room since.
-        self._recover = effects.abandon_previous_term if self._core.standby else effects.resume
+        self._recover = effects.abandon_previous_term if core.standby else effects.resume
         self._appending = False
         """Whether a batch is being appended, or its append failed."""
         self._bound = 0
         """Successful bindings reported in this turn."""
         self._turn_began_ns: int | None = None
-        self._stopping = False
         self._plugin_faults_reported = 0
         self.resigned = anyio.Event()
         """Set once the journal holds the loss of leadership."""
-        self.synced = anyio.Event()
-        """Set once everything was listed and decisions may begin."""
 
     # -- the loop -----------------------------------------------------------------------------
-
-    async def run(self) -> None:
-        """Turn after turn, until :meth:`stop` and the end of all effects in flight.
-
-        Raises a :class:`~asched.journal.errors.JournalError` if the journal is fenced by a newer
-        writer or corrupt, and AssertionError if the state contradicts itself.
-        """
-        while not self.drained:
-            began_ns = self._clock.monotonic_ns()
-            await self.turn()
-            await self._wait()
-            early_s = self._limits.min_turn_s - (self._clock.monotonic_ns() - began_ns) / NS_PER_S
-            if early_s > 0 and not self._stopping:
-                await anyio.sleep(early_s)
 
     async def turn(self) -> None:
         """Observe, decide, commit, start effects."""
@@ -185,10 +168,8 @@ class Engine:
         self._turn_began_ns = None
 
     def stop(self) -> None:
-        """Stop deciding; end when the effects in flight have ended."""
-        self._stopping = True
         self._effects.stop()
-        self._inbox.wake()
+        super().stop()
 
     def depose(self) -> None:
         """Start no further effects and cancel plugins' binding calls: leadership was lost."""
@@ -199,10 +180,8 @@ class Engine:
         self._limits = msgspec.structs.replace(self._limits, slice_s=slice_s)
 
     def record_start(self, *records: AnyRecord) -> None:
-        """Fold the records of a start (version, profiles); the first turn commits them."""
-        self._core.begin_turn(self._time.now_ns())
-        for record in records:
-            self._core.apply(record)
+        """As :class:`TurnLoop`. Raises ProfileError for a missing plugin."""
+        super().record_start(*records)
         for profile in self._core.state.profiles.values():
             if profile.missing:
                 raise ProfileError(profile.missing)
@@ -231,7 +210,6 @@ class Engine:
 
     @property
     def drained(self) -> bool:
-        """Whether it was stopped and nothing is in flight."""
         waiting = self._effects.in_flight or self._inbox.outcomes or self._core.has_unconfirmed
         return self._stopping and not waiting
 
@@ -241,16 +219,11 @@ class Engine:
         append was interrupted."""
         return not self._core.has_records and not self._appending
 
-    def checks(self, slow_turn_s: float) -> list[Check]:
-        """Conditions of readiness: caches listed, journal writable, no turn over
-        ``slow_turn_s``."""
-        return [
-            Check("caches", lambda: sync_problem(self._core.unsynced)),
-            Check("journal", self._commits.unwritable),
-            Check("engine-turn", partial(self._slow_turn, slow_turn_s)),
-        ]
+    def checks(self, slow_turn_s: float = SLOW_TURN_S) -> list[Check]:
+        """Conditions of readiness; a turn over ``slow_turn_s`` is one that fails."""
+        return [*super().checks(), Check("engine-turn", partial(self._slow_turn, slow_turn_s))]
 
-    def is_stuck(self, slow_turn_s: float) -> bool:
+    def is_stuck(self, slow_turn_s: float = SLOW_TURN_S) -> bool:
         """Whether the current turn takes longer than ``slow_turn_s`` for an unknown reason. A turn
         that waits for the journal does not count: a restart would wait again."""
         return self._turn_s() > slow_turn_s and not self.journal_error
@@ -282,15 +255,8 @@ class Engine:
         self._core.continue_list()
         if not was_waiting or self._core.unsynced or self.synced.is_set():
             return
-        state = self._core.state
-        log.info(
-            "caches synced",
-            nodes=state.nodes.cluster_size,
-            pods=len(state.pods),
-            pending=len(state.queue),
-        )
         self._recover()
-        self.synced.set()
+        self._mark_synced()
 
     def _observe_outcomes(self) -> None:
         # Changes come first: the watch has mostly shown a binding before it is answered.
@@ -393,18 +359,12 @@ class Engine:
 
     # -- waiting ------------------------------------------------------------------------------
 
-    async def _wait(self) -> None:
-        """Return when there is something to do. Other tasks run first in any case."""
-        await anyio.lowlevel.checkpoint()
+    def _unsynced(self) -> Iterable[WatchedResource]:
+        return self._core.unsynced
+
+    def _has_work(self) -> bool:
         core = self._core
-        if len(self._inbox) or core.listing or core.has_unconfirmed or self.drained:
-            return
-        if self._may_decide() and not core.idle:
-            return
-        due_ns = core.next_timer_ns(may_decide=self._may_decide())
-        if due_ns is None or self._stopping:
-            await self._inbox.wait()
-            return
-        pause_s = max(0.0, (due_ns - self._time.now_ns()) / NS_PER_S)
-        with anyio.move_on_after(pause_s):
-            await self._inbox.wait()
+        return core.listing or core.has_unconfirmed or (self._may_decide() and not core.idle)
+
+    def _next_due_ns(self) -> int | None:
+        return self._core.next_timer_ns(may_decide=self._may_decide())
