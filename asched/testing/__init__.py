@@ -29,7 +29,7 @@ from asched.testing.harness import (
     scores,
 )
 from asched.testing.placements import PlacementResult, Placements, schedule
-from asched.testing.profiles import ProfileSetup, configured, profile
+from asched.testing.profiles import ProfileSetup, profile, profile_setup
 
 __all__ = [
     "FakeBindingClient",
@@ -38,7 +38,7 @@ __all__ = [
     "Placements",
     "ProfileSetup",
     "claim",
-    "configured",
+    "profile_setup",
     "from_api",
     "from_yaml",
     "instance",

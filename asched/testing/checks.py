@@ -46,7 +46,7 @@ from asched.model.requests import PODS, amounts, pod_requests
 from asched.state.cluster import ClusterState
 from asched.state.records import AttemptFailed
 from asched.testing.builders import node, pod
-from asched.testing.harness import folded
+from asched.testing.harness import fold_cluster
 from asched.testing.placements import Placements, schedule
 from asched.testing.profiles import Arguments, ProfileSetup, profile
 
@@ -285,7 +285,7 @@ class _Checks:
         return _PASSED
 
     def _folded(self, cluster: RandomCluster) -> tuple[ClusterState, Profile, Plugin]:
-        state, built = folded(self._setup(self._plugin), cluster.objects)
+        state, built = fold_cluster(self._setup(self._plugin), cluster.objects)
         return state, built, built.plugins[self._plugin.name]
 
     def _setup(self, plugin: type[Plugin]) -> ProfileSetup:

@@ -99,11 +99,11 @@ def instance(
     :class:`~asched.framework.runtime.strict.ConfigurationError` for invalid arguments.
     """
     setup = _alone(plugin, args)
-    _, built = folded(setup, cluster)
+    _, built = fold_cluster(setup, cluster)
     return cast(P, built.plugins[plugin.name])
 
 
-def folded(
+def fold_cluster(
     setup: ProfileSetup, cluster: Iterable[Object], seed: int = 0
 ) -> tuple[ClusterState, Profile]:
     """The state of a daemon that has observed the cluster, and its first profile."""
@@ -116,11 +116,11 @@ def folded(
         raise ProfileError(built.missing)
     existing, pending = split(cluster)
     for item in (*existing, *pending):
-        fold.apply(ObjectObserved(served(item, setup) if isinstance(item, Pod) else item))
+        fold.apply(ObjectObserved(observed_form(item, setup) if isinstance(item, Pod) else item))
     return fold.state, built
 
 
-def served(pod: Pod, setup: ProfileSetup) -> Pod:
+def observed_form(pod: Pod, setup: ProfileSetup) -> Pod:
     """The pod as the daemon decodes it.
 
     It has only the annotations that plugins declare to read. A pod for the default scheduler
@@ -157,9 +157,9 @@ class _SinglePluginAttempt:
         args: Arguments | None,
     ) -> None:
         setup = _alone(plugin, args)
-        self.state, built = folded(setup, cluster)
+        self.state, built = fold_cluster(setup, cluster)
         cache = ShapeCache(self.state.nodes)
-        self.attempt = Attempt(self.state, built, PodInfo(served(pod, setup)), cache)
+        self.attempt = Attempt(self.state, built, PodInfo(observed_form(pod, setup)), cache)
         self.feasible: FeasibleNodes = self.attempt.find_feasible_nodes(limit_nodes=False)
 
     @property

@@ -27,7 +27,7 @@ from asched.journal.opening import open_journal
 from asched.model.quantity import NS_PER_S
 from asched.simulator.loop import SchedulerSettings, simulate
 from asched.testing.placements import Setup
-from asched.testing.profiles import ProfileSetup, configured, installed
+from asched.testing.profiles import ProfileSetup, installed_plugins, profile_setup
 
 __all__ = ["BASELINE", "Comparison", "diff", "diff_async"]
 
@@ -87,11 +87,16 @@ def _read(
 ) -> tuple[tuple[PluginChange, ...], SchedulerSettings | None, PluginRegistry, str]:
     """Changes to the recorded configuration, or a replacement; the plugins, and a name for it."""
     if setup is None:
-        return (), None, installed(), BASELINE
+        return (), None, installed_plugins(), BASELINE
     if inspect.isclass(setup):
         change = PluginChange(PluginChangeAction.ENABLE, setup.name)
-        return (change,), None, installed().including(setup), f"{BASELINE} with {setup.name}"
-    found = setup if isinstance(setup, ProfileSetup) else configured(setup)
+        return (
+            (change,),
+            None,
+            installed_plugins().including(setup),
+            f"{BASELINE} with {setup.name}",
+        )
+    found = setup if isinstance(setup, ProfileSetup) else profile_setup(setup)
     name = setup.name if isinstance(setup, Path) else "candidate"
     return (), found.scheduler(), found.registry, name
 

@@ -27,9 +27,9 @@ from asched.state.cluster import ClusterState
 from asched.state.fold import Fold
 from asched.state.records import AnyRecord
 from asched.testing.builders import split
-from asched.testing.harness import START_NS, served
+from asched.testing.harness import START_NS, observed_form
 from asched.testing.invariants import check
-from asched.testing.profiles import ProfileSetup, configured, profile
+from asched.testing.profiles import ProfileSetup, profile, profile_setup
 
 Setup = ProfileSetup | type[Plugin] | Path | str
 """Profiles, a plugin to add to the default profile, or a configuration (a file, or YAML text)."""
@@ -151,13 +151,14 @@ def schedule(
     found = _setup(setup)
     existing, pending = split(cluster)
     events: list[TraceEvent] = [
-        PodCreated(START_NS, served(item, found), recreated=False)
+        PodCreated(START_NS, observed_form(item, found), recreated=False)
         if isinstance(item, Pod)
         else ObjectSet(START_NS, item)
         for item in existing
     ]
     events += [
-        PodCreated(START_NS, served(pod, found), recreated=False) for pod in (*pending, *pods)
+        PodCreated(START_NS, observed_form(pod, found), recreated=False)
+        for pod in (*pending, *pods)
     ]
     simulation = Simulation(
         WorkloadTrace(tuple(events), START_NS, START_NS + round(max_virtual_s * NS_PER_S)),
@@ -173,7 +174,7 @@ def _setup(setup: Setup) -> ProfileSetup:
         case ProfileSetup():
             return setup
         case Path() | str():
-            return configured(setup)
+            return profile_setup(setup)
         case _:
             return profile(setup)
 

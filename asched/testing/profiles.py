@@ -68,7 +68,7 @@ class ProfileSetup(NamedTuple):
 
 
 @cache
-def installed() -> PluginRegistry:
+def installed_plugins() -> PluginRegistry:
     """All installed plugins."""
     return PluginRegistry.discover()
 
@@ -89,7 +89,7 @@ def profile(
     Raises :class:`~asched.framework.runtime.strict.ConfigurationError` with every mistake.
     """
     classes = [plugin for plugin in plugins if not isinstance(plugin, str)]
-    registry = installed().including(*classes)
+    registry = installed_plugins().including(*classes)
     names = [plugin if isinstance(plugin, str) else plugin.name for plugin in plugins]
     if alone:
         served = [registry.load(name) for name in names]
@@ -109,13 +109,13 @@ def profile(
     return ProfileSetup(evaluate_in_process(specs), registry)
 
 
-def configured(config: Path | str, *plugins: type[Plugin]) -> ProfileSetup:
+def profile_setup(config: Path | str, *plugins: type[Plugin]) -> ProfileSetup:
     """The profiles of a configuration file, or of YAML text, as for ``asched run --config``.
 
     The configuration may name ``plugins`` in addition to the installed ones. Extenders are ignored.
     Raises :class:`~asched.config.file.ConfigFileError` with a line for each mistake.
     """
-    registry = installed().including(*plugins)
+    registry = installed_plugins().including(*plugins)
     if isinstance(config, Path):
         found = load(config, registry)
     else:

@@ -11,7 +11,6 @@ from asched.framework import SUCCESS, Code
 from asched.framework.runtime.plugin_calls import PluginFailure
 from asched.framework.runtime.strict import ConfigurationError
 from asched.testing import (
-    configured,
     instance,
     node,
     nodes,
@@ -19,6 +18,7 @@ from asched.testing import (
     pod_group,
     pods,
     profile,
+    profile_setup,
     run_filter,
     schedule,
     scores,
@@ -145,7 +145,7 @@ profiles:
 
 
 def test_schedule_uses_configuration(tmp_path: Path) -> None:
-    setup = configured(CONFIG, Teams)
+    setup = profile_setup(CONFIG, Teams)
     found = schedule(setup, CLUSTER, [MINE, pod("theirs", scheduler_name="other")])
     assert found.nodes.pop("mine") == "node-2"
     assert found["theirs"].attempts == 0
@@ -153,7 +153,7 @@ def test_schedule_uses_configuration(tmp_path: Path) -> None:
     file.write_text(CONFIG.replace("Teams", "GangScheduling").partition("  pluginConfig")[0])
     assert schedule(file, [node("n")], [MINE]).nodes == {"mine": "n"}
     with pytest.raises(ConfigFileError, match='unknown plugin "Teams"'):
-        configured(CONFIG)
+        profile_setup(CONFIG)
 
 
 def test_seed_breaks_ties() -> None:

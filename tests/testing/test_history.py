@@ -11,7 +11,7 @@ import pytest
 
 from asched.audit.lookup import AuditError
 from asched.journal.opening import open_journal
-from asched.testing import configured, profile
+from asched.testing import profile, profile_setup
 from asched.testing.history import diff, diff_async
 from tests.audit.whatif.histories import store_by_turns
 from tests.cli.test_diff import two_nodes
@@ -42,7 +42,7 @@ async def test_diff_compares_setups(journal: Path) -> None:
     assert (await diff_async(journal)).equal
     default = await diff_async(journal, profile())
     assert default.equal
-    packed = await diff_async(journal, configured(PACKS))
+    packed = await diff_async(journal, profile_setup(PACKS))
     (elsewhere,) = packed.placed_elsewhere
     assert (elsewhere.pod, packed.names[1]) == ("default/<i>p1", "candidate")
     with_plugin = await diff_async(str(journal), Teams)
@@ -52,7 +52,7 @@ async def test_diff_compares_setups(journal: Path) -> None:
     assert [pod.pod for pod in changed.placed_in_candidate_only] == ["default/huge"]
     with pytest.raises(AuditError, match="has no profile default-scheduler"):
         await diff_async(
-            journal, configured(PACKS.replace("- plugin", "- schedulerName: x\n  plugin", 1))
+            journal, profile_setup(PACKS.replace("- plugin", "- schedulerName: x\n  plugin", 1))
         )
     with pytest.raises(AuditError, match="no records of that time"):
         await diff_async(journal, since=datetime(2040, 1, 1, tzinfo=UTC))
