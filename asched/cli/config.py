@@ -70,9 +70,9 @@ def check(
             for session in configuration.sessions:
                 _print_session(session)
         case TableOrDocument.JSON:
-            print_json(_resolved(configuration))
+            print_json(_resolve(configuration))
         case TableOrDocument.YAML:
-            print_yaml(_resolved(configuration))
+            print_yaml(_resolve(configuration))
 
 
 @app.command()
@@ -147,7 +147,7 @@ def crd_manifest(group: str) -> str:
     return (files("asched") / "manifests" / f"{group}.yaml").read_text(encoding="utf-8")
 
 
-def _resolved(configuration: Configuration) -> dict[str, Any]:
+def _resolve(configuration: Configuration) -> dict[str, Any]:
     return {
         "profiles": to_plain(configuration.profiles),
         "sessions": to_plain(configuration.sessions),

@@ -84,7 +84,7 @@ def diff(options: DiffOptions) -> None:
     from asched.audit.whatif.report import comparison_page
 
     candidate = _candidate(options)
-    comparison = _compared(options, candidate)
+    comparison = _compare(options, candidate)
     if options.html is not None:
         write_page(options.html, comparison_page(comparison, f"What if: {candidate.name}"))
     if options.output is TableOrData.JSON:
@@ -114,7 +114,7 @@ def _candidate(options: DiffOptions) -> _Candidate:
     return _Candidate(configuration, changes, f"{name} with {plugins}" if plugins else name)
 
 
-def _compared(options: DiffOptions, candidate: _Candidate) -> Comparison:
+def _compare(options: DiffOptions, candidate: _Candidate) -> Comparison:
     from asched.audit.whatif.candidate import candidate_scheduler
     from asched.audit.whatif.comparison import NamedRun, compare
     from asched.audit.whatif.recorded_history import recorded_history
@@ -135,9 +135,9 @@ def _compared(options: DiffOptions, candidate: _Candidate) -> Comparison:
                 history, configured, candidate.changes, registry, candidate.name
             )
             show("simulating the recorded configuration")
-            baseline = _simulated(history, history.scheduler, registry)
+            baseline = _simulate(history, history.scheduler, registry)
             show(f"simulating {candidate.name}")
-            other = _simulated(history, scheduler, registry)
+            other = _simulate(history, scheduler, registry)
             show("comparing")
             return compare(
                 NamedRun(BASELINE, baseline),
@@ -149,7 +149,7 @@ def _compared(options: DiffOptions, candidate: _Candidate) -> Comparison:
     return query_journal(options.journal, query)
 
 
-def _simulated(
+def _simulate(
     history: RecordedHistory, scheduler: SchedulerSettings, registry: PluginRegistry
 ) -> Run:
     from asched.simulator.loop import SimulationStuckError, simulate

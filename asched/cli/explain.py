@@ -118,7 +118,7 @@ def _print_job(found: JobExplanation) -> None:
     else:
         print(
             f"session {found.session} at {found.at:%Y-%m-%d %H:%M:%S} UTC, record {found.seq},"
-            f" recomputed from the journal: {_compared(found.reproduced)}"
+            f" recomputed from the journal: {_comparison_result(found.reproduced)}"
         )
     print(f"  {'admitted' if found.admitted else 'not admitted'}")
     for reason in found.reasons:
@@ -148,7 +148,7 @@ def _counts(pods: dict[str, int]) -> str:
     return ", ".join(f"{count} {status}" for status, count in pods.items()) or "none"
 
 
-def _compared(reproduced: bool | None) -> str:
+def _comparison_result(reproduced: bool | None) -> str:
     return "identical" if reproduced else "DIFFERENT"
 
 
@@ -188,7 +188,7 @@ def _print_head(found: Explanation) -> None:
             f" at {decision.at:%Y-%m-%d %H:%M:%S} UTC, record {decision.seq}"
         )
         print(f"  decision: {_decision(found)}")
-        print(f"  recomputed from the journal: {_compared(found.reproduced)}")
+        print(f"  recomputed from the journal: {_comparison_result(found.reproduced)}")
     if decision.at is None or not found.reproduced:
         print(f"  {found.outcome}{': ' + found.message if found.message else ''}")
     for rejection in found.pre_filter:

@@ -141,8 +141,8 @@ def _print_overview(found: list[PodTimeline]) -> None:
                 f"{timeline.namespace}/{timeline.name}",
                 f"{last.at:%Y-%m-%d %H:%M:%S}",
                 str(len(problems)),
-                " ".join(described(last)),
-                " ".join(described(timeline.entries[-1])),
+                " ".join(describe(last)),
+                " ".join(describe(timeline.entries[-1])),
             )
         )
     print_table(("POD", "LAST (UTC)", "TIMES", "EVENT", "NOW"), rows)
@@ -156,7 +156,7 @@ def _print_timeline(timeline: PodTimeline) -> None:
             f"{entry.at:%Y-%m-%d %H:%M:%S}.{entry.at.microsecond // 1000:03d}",
             f"+{(entry.at - begin).total_seconds():.3f} s",
             str(entry.seq),
-            *described(entry),
+            *describe(entry),
         )
         for entry in timeline.entries
     ]
@@ -167,7 +167,7 @@ def _print_timeline(timeline: PodTimeline) -> None:
     )
 
 
-def described(entry: Entry) -> tuple[str, str]:
+def describe(entry: Entry) -> tuple[str, str]:
     """The event of an entry and its details, as text."""
     match entry:
         case ObservedEntry():

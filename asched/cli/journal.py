@@ -85,7 +85,7 @@ def verify(
     """
     kept = None if head is None else _parsed_head(head)
     verified = query_journal(
-        journal, lambda store: _verified(store, kept, archive), must_exist=True
+        journal, lambda store: _verify(store, kept, archive), must_exist=True
     )
     if verified.archived_seq and archive is None:
         typer.echo(
@@ -98,7 +98,7 @@ def verify(
     typer.echo(f"head {verified.head}")
 
 
-async def _verified(
+async def _verify(
     store: JournalStore, kept: TrustedHead | None, archive: Path | None
 ) -> VerificationResult:
     from asched.journal.verification import verify_journal
@@ -155,7 +155,7 @@ def backup(
         back_up(source, to)
     except JournalError as error:
         raise as_command_error(error) from None
-    verified = query_journal(str(to), lambda store: _verified(store, None, None), must_exist=True)
+    verified = query_journal(str(to), lambda store: _verify(store, None, None), must_exist=True)
     typer.echo(f"{to}: {verified.records} records, verified, {to.stat().st_size} bytes")
     typer.echo(f"head {verified.head}")
 

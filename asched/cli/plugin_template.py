@@ -108,9 +108,9 @@ def write_distribution(names: Names, folder: Path) -> tuple[Path, ...]:
 def _write(names: Names, folder: Path) -> Iterator[Path]:
     source = template_folder()
     for relative in template_files(source):
-        target = Path(_renamed(relative.as_posix(), names))
+        target = Path(_rename(relative.as_posix(), names))
         (folder / target).parent.mkdir(parents=True, exist_ok=True)
-        text = _renamed((source / relative).read_text(encoding="utf-8"), names)
+        text = _rename((source / relative).read_text(encoding="utf-8"), names)
         (folder / target).write_text(text, encoding="utf-8")
         yield target
 
@@ -128,7 +128,7 @@ def _is_cache(path: Path) -> bool:
     return any(part == "__pycache__" or part.endswith("_cache") for part in path.parts)
 
 
-def _renamed(text: str, names: Names) -> str:
+def _rename(text: str, names: Names) -> str:
     for old, new in zip(TEMPLATE, names, strict=True):
         text = text.replace(old, new)
     return text

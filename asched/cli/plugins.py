@@ -212,13 +212,13 @@ def _unknown(name: str, registry: PluginRegistry) -> str:
 
 def _names_of(distribution: str, registry: PluginRegistry) -> list[str]:
     """The plugins of a distribution. Raises BadInput if it has none."""
-    wanted, known = _normalized(distribution), set[str]()
+    wanted, known = _normalize(distribution), set[str]()
     names = []
     for name in registry.names:
         for label in registry.providers(name):
             offered = label.rpartition(" ")[0]
             known.add(offered)
-            if _normalized(offered) == wanted:
+            if _normalize(offered) == wanted:
                 names.append(name)
     if not names:
         raise BadInput(
@@ -228,7 +228,7 @@ def _names_of(distribution: str, registry: PluginRegistry) -> list[str]:
     return names
 
 
-def _normalized(distribution: str) -> str:
+def _normalize(distribution: str) -> str:
     """The name in the form in which PEP 503 compares names."""
     return re.sub(r"[-_.]+", "-", distribution).lower()
 
@@ -257,10 +257,10 @@ def _row(plugin: PluginDescription) -> Iterator[str]:
     yield "yes" if plugin.pure else "no"
     yield f"{plugin.load_milliseconds:g} ms"
     if plugin.enabled is not None:
-        yield _enabled(plugin.enabled)
+        yield _enabled_in(plugin.enabled)
 
 
-def _enabled(uses: Iterable[PluginUse]) -> str:
+def _enabled_in(uses: Iterable[PluginUse]) -> str:
     by_profile: dict[str, list[str]] = {}
     for use in uses:
         weight = "" if use.weight is None else f" ({use.weight})"
@@ -283,7 +283,7 @@ def _print_plugin(plugin: PluginDescription) -> None:
         ("loaded in", f"{plugin.load_milliseconds:g} ms"),
     ]
     if plugin.enabled is not None:
-        rows.append(("enabled", _enabled(plugin.enabled) or "nowhere"))
+        rows.append(("enabled", _enabled_in(plugin.enabled) or "nowhere"))
     print_table(("", ""), [row for row in rows if row[1]], title=f"Plugin {plugin.name}")
     if plugin.arguments:
         arguments = [

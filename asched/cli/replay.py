@@ -45,7 +45,7 @@ def replay(
         raise BadInput("replay does nothing without --verify; see asched replay --help")
     if last is not None and first is not None and last < first:
         raise BadInput(f"--to {last} is before --from {first}")
-    report = _replayed(journal, first, last)
+    report = _replay(journal, first, last)
     if output is TableOrData.JSON:
         print_json(report)
     else:
@@ -54,7 +54,7 @@ def replay(
         raise typer.Exit(EXIT_FAILURE)
 
 
-def _replayed(url: str, first: int | None, last: int | None) -> ReplayReport:
+def _replay(url: str, first: int | None, last: int | None) -> ReplayReport:
     from asched.audit.replay import replay as replayed
     from asched.config.registry import PluginRegistry
 

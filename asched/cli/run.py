@@ -73,9 +73,9 @@ def run(options: RunOptions) -> None:
 
         compare_live(options, TableOrData.TABLE)
     else:
-        from asched.cli.serve import schedule
+        from asched.cli.serve import run_daemon
 
-        schedule(options)
+        run_daemon(options)
 
 
 @takes_options

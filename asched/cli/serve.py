@@ -97,7 +97,7 @@ async def _until_signal(serve: Serve) -> None:
                 control.stop.set()
 
 
-def configured(file: Path | None, registry: PluginRegistry) -> Configuration:
+def load_and_log_configuration(file: Path | None, registry: PluginRegistry) -> Configuration:
     """The configuration in ``file``, with logs set up accordingly.
 
     Raises BadInput with a line for each mistake.
@@ -111,7 +111,7 @@ def configured(file: Path | None, registry: PluginRegistry) -> Configuration:
     return configuration
 
 
-def connected(
+def open_cluster_client(
     configuration: Configuration, options: ClusterOptions, metrics: Metrics, *, limited: bool = True
 ) -> AbstractAsyncContextManager[ApiClient]:
     """A client for the cluster in the options or in the configuration.
@@ -143,7 +143,7 @@ class _Environment(NamedTuple):
     journal_url: str
 
 
-class _Scheduler(NamedTuple):
+class RunningScheduler(NamedTuple):
     """A running daemon or replica."""
 
     checks: Callable[[], list[Check]]
@@ -154,15 +154,15 @@ class _Scheduler(NamedTuple):
     leadership: Leadership | None = None
 
 
-def schedule(options: ClusterOptions) -> None:
+def run_daemon(options: ClusterOptions) -> None:
     """Run the daemon in this process until a signal. Raises CommandError."""
     registry = PluginRegistry.discover()
     file = ConfigFile(options.config) if options.config else None
-    configuration = configured(options.config, registry)
-    run_until_signal(partial(_schedule, configuration, registry, options, file))
+    configuration = load_and_log_configuration(options.config, registry)
+    run_until_signal(partial(_serve_scheduler, configuration, registry, options, file))
 
 
-async def _schedule(
+async def _serve_scheduler(
     configuration: Configuration,
     registry: PluginRegistry,
     options: ClusterOptions,
@@ -174,7 +174,7 @@ async def _schedule(
     async with (
         watched(configuration.settings) as watchdog,
         health.serving(configuration.settings.health),
-        connected(configuration, options, metrics) as client,
+        open_cluster_client(configuration, options, metrics) as client,
         journal_when_reachable(url, client.clock, client.random) as store,
         traced(configuration.settings.tracing.sampling_ratio, metrics.cycle_sinks),
     ):
@@ -185,7 +185,7 @@ async def _schedule(
         set_switch_interval()
         environment = _Environment(configuration, registry, client, store, metrics, url)
         async with (
-            _scheduler(environment, options) as scheduler,
+            _open_scheduler(environment, options) as scheduler,
             anyio.create_task_group() as tasks,
         ):
             control.manager.attach(scheduler.is_stuck)
@@ -204,21 +204,21 @@ async def _schedule(
 
 
 @asynccontextmanager
-async def _scheduler(
+async def _open_scheduler(
     environment: _Environment, options: ClusterOptions
-) -> AsyncIterator[_Scheduler]:
+) -> AsyncIterator[RunningScheduler]:
     """A daemon, or a replica if leader election is configured."""
     configuration, registry, client, store, metrics, url = environment
     election = election_of(configuration)
     if election is None:
         async with running_daemon(configuration, registry, client, store, metrics) as daemon:
-            yield _Scheduler(
+            yield RunningScheduler(
                 daemon.checks, daemon.is_stuck, daemon.apply_config, daemon.engine.synced
             )
         return
     runtime = Runtime.of_this_process()
     async with (
-        connected(configuration, options, metrics, limited=False) as lease_client,
+        open_cluster_client(configuration, options, metrics, limited=False) as lease_client,
         taking_part(election, lease_client, metrics, runtime.instance) as leadership,
         running_replica(
             ReplicaParts(
@@ -233,7 +233,7 @@ async def _scheduler(
             shared=is_shared(url),
         ) as replica,
     ):
-        yield _Scheduler(
+        yield RunningScheduler(
             replica.checks,
             replica.is_stuck,
             replica.apply_config,
@@ -244,7 +244,7 @@ async def _scheduler(
 
 def _reloader(
     environment: _Environment,
-    scheduler: _Scheduler,
+    scheduler: RunningScheduler,
     watchdog: Watchdog,
     file: ConfigFile | None,
     control: ServiceControl,
@@ -260,7 +260,7 @@ def _reloader(
 
 
 async def _report_state(
-    scheduler: _Scheduler, control: ServiceControl, watchdog: Watchdog, health: Health
+    scheduler: RunningScheduler, control: ServiceControl, watchdog: Watchdog, health: Health
 ) -> None:
     """Attach the checks of /readyz and /livez, and report each state to the service manager."""
 

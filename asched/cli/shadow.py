@@ -11,7 +11,12 @@ import structlog
 from asched.cli.errors import BadInput
 from asched.cli.output import TableOrData, print_json, print_table
 from asched.cli.run import DEFAULT_SHADOW_JOURNAL, ClusterOptions
-from asched.cli.serve import ServiceControl, configured, connected, run_until_signal
+from asched.cli.serve import (
+    ServiceControl,
+    load_and_log_configuration,
+    open_cluster_client,
+    run_until_signal,
+)
 from asched.config.file import Configuration
 from asched.config.registry import PluginRegistry
 from asched.config.settings import JournalSettings
@@ -30,7 +35,7 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 def compare_tape(tape: Path, config: Path | None, output: TableOrData) -> None:
     """Compare with a recording and print the report. Raises BadInput."""
     registry = PluginRegistry.discover()
-    configuration = configured(config, registry)
+    configuration = load_and_log_configuration(config, registry)
     try:
         print_report(compare_recording(Tape(tape), configuration, registry), output)
     except TapeError as error:
@@ -40,7 +45,7 @@ def compare_tape(tape: Path, config: Path | None, output: TableOrData) -> None:
 def compare_live(options: ClusterOptions, output: TableOrData) -> None:
     """Compare in this process until a signal, then print the report. Raises CommandError."""
     registry = PluginRegistry.discover()
-    configuration = configured(options.config, registry)
+    configuration = load_and_log_configuration(options.config, registry)
     reports: list[Report] = []
     run_until_signal(partial(_serve, configuration, registry, options, reports))
     for report in reports:
@@ -58,7 +63,7 @@ async def _serve(
     health = Health(metrics.registry)
     async with (
         health.serving(configuration.settings.health),
-        connected(configuration, options, metrics) as client,
+        open_cluster_client(configuration, options, metrics) as client,
         journal_when_reachable(url, client.clock, client.random) as store,
     ):
         async with (
