@@ -41,7 +41,7 @@ class NodeColumns:
         self.requested: dict[str, Int64Column] = {}
         self._sorted_rows: RowArray | None = None
         self._views: dict[Hashable, NDArray[Any]] = {}
-        # The amounts that decide whether two rows are equally full.
+        # The amounts that decide whether two rows have the same utilization ID.
         self._amounts: list[Int64Column] = []
 
     def view(self, name: Hashable, column: NDArray[S]) -> NDArray[S]:

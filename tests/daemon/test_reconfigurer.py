@@ -254,7 +254,7 @@ async def test_invalid_certificates_are_rejected(tmp_path: Path) -> None:
         await check_replay(w)
 
 
-# -- pods that Permit holds, and plugins' books -----------------------------------------------
+# -- pods that wait on Permit, and plugins' own state -----------------------------------------
 
 
 async def test_waiting_pod_keeps_its_node_until_its_plugin_is_removed(tmp_path: Path) -> None:

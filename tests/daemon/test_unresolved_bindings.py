@@ -77,7 +77,7 @@ class TimedOutBinder(BindPlugin):
 
 
 class WaitForAll(PermitPlugin):
-    """Holds every pod at Permit."""
+    """Lets every pod wait on Permit."""
 
     name: ClassVar[str] = "WaitForAll"
     api_version: ClassVar[int] = 1
