@@ -32,7 +32,7 @@ _MAX_ANTI_AFFINITY_PODS: Final = 50
 
 
 class ChangeKind(Enum):
-    MORE_ROOM = "moreRoom"
+    MORE_CAPACITY = "moreRoom"
     UNCORDON = "uncordon"
     TOLERATION = "toleration"
     NODE_LABEL = "nodeLabel"
@@ -71,7 +71,7 @@ class NodeUnblocking(msgspec.Struct, frozen=True, rename="camel"):
     changes: tuple[UnblockingChange, ...]
 
 
-class _Candidate(NamedTuple):
+class _CandidateChange(NamedTuple):
     change: UnblockingChange
     applied: AbstractContextManager[None]
 
@@ -103,14 +103,14 @@ def unblocking_changes(
     return tuple(found)
 
 
-def _helps(state: HypotheticalState, candidate: _Candidate, node: str) -> bool:
+def _helps(state: HypotheticalState, candidate: _CandidateChange, node: str) -> bool:
     with candidate.applied:
         return state.feasible(node)
 
 
 def _candidates(
     state: HypotheticalState, name: str, rejected_by: Sequence[str]
-) -> Iterator[_Candidate]:
+) -> Iterator[_CandidateChange]:
     node, pod = state.state.objects(Node)[name], state.pod
     yield from _more_room(state, node)
     yield from _uncordoned(state, node)
@@ -161,7 +161,7 @@ def _missing_share(state: HypotheticalState, name: str) -> float:
     )
 
 
-def _more_room(state: HypotheticalState, node: Node) -> Iterator[_Candidate]:
+def _more_room(state: HypotheticalState, node: Node) -> Iterator[_CandidateChange]:
     missing = _missing(state, node.name)
     if not missing:
         return
@@ -175,8 +175,10 @@ def _more_room(state: HypotheticalState, node: Node) -> Iterator[_Candidate]:
     amounts = ", ".join(
         f"{_amount(resource, number)} {resource}" for resource, number in missing.items()
     )
-    change = UnblockingChange(ChangeKind.MORE_ROOM, f"{amounts} more on the node", amounts=missing)
-    yield _Candidate(change, state.with_node(msgspec.structs.replace(node, status=status)))
+    change = UnblockingChange(
+        ChangeKind.MORE_CAPACITY, f"{amounts} more on the node", amounts=missing
+    )
+    yield _CandidateChange(change, state.with_node(msgspec.structs.replace(node, status=status)))
 
 
 def _amount(resource: str, number: int) -> str:
@@ -188,17 +190,17 @@ def _amount(resource: str, number: int) -> str:
     return str(number)
 
 
-def _uncordoned(state: HypotheticalState, node: Node) -> Iterator[_Candidate]:
+def _uncordoned(state: HypotheticalState, node: Node) -> Iterator[_CandidateChange]:
     if not node.spec.unschedulable:
         return
     # The node controller removes the taint together with spec.unschedulable.
     taints = tuple(taint for taint in node.spec.taints if taint.key != UNSCHEDULABLE_TAINT)
     spec = msgspec.structs.replace(node.spec, unschedulable=False, taints=taints)
     change = UnblockingChange(ChangeKind.UNCORDON, "uncordon the node")
-    yield _Candidate(change, state.with_node(msgspec.structs.replace(node, spec=spec)))
+    yield _CandidateChange(change, state.with_node(msgspec.structs.replace(node, spec=spec)))
 
 
-def _tolerations(state: HypotheticalState, node: Node, pod: Pod) -> Iterator[_Candidate]:
+def _tolerations(state: HypotheticalState, node: Node, pod: Pod) -> Iterator[_CandidateChange]:
     for taint in node.spec.taints:
         if taint.effect not in (NO_SCHEDULE, NO_EXECUTE):
             continue
@@ -214,10 +216,10 @@ def _tolerations(state: HypotheticalState, node: Node, pod: Pod) -> Iterator[_Ca
             effect=taint.effect,
         )
         tolerant = _with_spec(pod, tolerations=(*pod.spec.tolerations, added))
-        yield _Candidate(change, state.with_pod(tolerant))
+        yield _CandidateChange(change, state.with_pod(tolerant))
 
 
-def _labels(state: HypotheticalState, node: Node, pod: Pod) -> Iterator[_Candidate]:
+def _labels(state: HypotheticalState, node: Node, pod: Pod) -> Iterator[_CandidateChange]:
     wanted = dict.fromkeys((*_selector_labels(pod, node), *_topology_labels(state, pod, node)))
     for key, value in wanted:
         labels = {**node.metadata.labels}
@@ -231,7 +233,9 @@ def _labels(state: HypotheticalState, node: Node, pod: Pod) -> Iterator[_Candida
             f"label the node {key}={value}" if value is not None else f"remove label {key} from it"
         )
         change = UnblockingChange(ChangeKind.NODE_LABEL, summary, key=key, value=value)
-        yield _Candidate(change, state.with_node(msgspec.structs.replace(node, metadata=metadata)))
+        yield _CandidateChange(
+            change, state.with_node(msgspec.structs.replace(node, metadata=metadata))
+        )
 
 
 def _selector_labels(pod: Pod, node: Node) -> Iterator[tuple[str, str | None]]:
@@ -283,7 +287,7 @@ def _with_spec(pod: Pod, **fields: object) -> Pod:
     return msgspec.structs.replace(pod, spec=msgspec.structs.replace(pod.spec, **fields))
 
 
-def _own_constraints(state: HypotheticalState, pod: Pod) -> Iterator[_Candidate]:
+def _own_constraints(state: HypotheticalState, pod: Pod) -> Iterator[_CandidateChange]:
     affinity, replace = pod.spec.affinity, msgspec.structs.replace
     relaxed: list[tuple[str, str, Pod]] = []
     for name, field in (
@@ -304,10 +308,10 @@ def _own_constraints(state: HypotheticalState, pod: Pod) -> Iterator[_Candidate]
     for name, key, without_it in relaxed:
         summary = f"without the pod's own {name}"
         change = UnblockingChange(ChangeKind.POD_CONSTRAINT, summary, key=key)
-        yield _Candidate(change, state.with_pod(without_it))
+        yield _CandidateChange(change, state.with_pod(without_it))
 
 
-def _other_anti_affinity(state: HypotheticalState, node: Node) -> Iterator[_Candidate]:
+def _other_anti_affinity(state: HypotheticalState, node: Node) -> Iterator[_CandidateChange]:
     entries = [entry for entry in state.state.pods.values() if _has_anti_affinity(entry)]
     # Pods on the node itself are the most likely cause.
     entries.sort(key=lambda entry: (entry.node != node.name, entry.info.key))
@@ -319,7 +323,7 @@ def _other_anti_affinity(state: HypotheticalState, node: Node) -> Iterator[_Cand
             f"without the anti-affinity of {pod.key} on {entry.node}",
             pods=(pod.key,),
         )
-        yield _Candidate(change, state.with_pod(_with_spec(pod, affinity=affinity)))
+        yield _CandidateChange(change, state.with_pod(_with_spec(pod, affinity=affinity)))
 
 
 def _has_anti_affinity(entry: PodEntry) -> bool:

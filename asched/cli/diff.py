@@ -64,7 +64,7 @@ class DiffOptions:
     output: OutputOption = TableOrData.TABLE
 
 
-class _Candidate(NamedTuple):
+class _CandidateConfig(NamedTuple):
     """What to compare with the recorded configuration."""
 
     configuration: Configuration | None
@@ -93,7 +93,7 @@ def diff(options: DiffOptions) -> None:
         _print(comparison)
 
 
-def _candidate(options: DiffOptions) -> _Candidate:
+def _candidate(options: DiffOptions) -> _CandidateConfig:
     from asched.audit.lookup import AuditError
     from asched.audit.whatif.candidate import parse_changes
     from asched.config.registry import PluginRegistry
@@ -111,10 +111,10 @@ def _candidate(options: DiffOptions) -> _Candidate:
         for line in configuration.warnings:
             typer.echo(line, err=True)
     name = BASELINE if config is None else config.name
-    return _Candidate(configuration, changes, f"{name} with {plugins}" if plugins else name)
+    return _CandidateConfig(configuration, changes, f"{name} with {plugins}" if plugins else name)
 
 
-def _compare(options: DiffOptions, candidate: _Candidate) -> Comparison:
+def _compare(options: DiffOptions, candidate: _CandidateConfig) -> Comparison:
     from asched.audit.whatif.candidate import candidate_scheduler
     from asched.audit.whatif.comparison import NamedRun, compare
     from asched.audit.whatif.recorded_history import recorded_history
@@ -161,7 +161,7 @@ def _simulate(
         raise CommandError(f"the simulation failed: {error}") from None
 
 
-def _notes(history: RecordedHistory, candidate: _Candidate) -> Iterator[str]:
+def _notes(history: RecordedHistory, candidate: _CandidateConfig) -> Iterator[str]:
     yield from history.notes
     if candidate.configuration is not None and candidate.configuration.scheduler.extenders:
         yield f"{candidate.name} configures extenders; a simulation does not call them"

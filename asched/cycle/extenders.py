@@ -148,7 +148,7 @@ class ExtenderRound:
         preemption."""
         reviewers = [(index, spec) for index, spec in self._extenders if spec.preempt_verb]
         if reviewers:
-            review = _CandidateReview(self._cluster, self._answers, reviewers)
+            review = _ExtenderCandidateReview(self._cluster, self._answers, reviewers)
             found.state.write(CANDIDATE_REVIEW, review)
 
     def request_preemption_review(self, paused: AttemptPausedError) -> ExtenderCallRequested:
@@ -194,7 +194,7 @@ def _set_feasible(found: FeasibleNodes, feasible: BoolColumn) -> None:
     found.count = int(np.count_nonzero(feasible))
 
 
-class _CandidateReview:
+class _ExtenderCandidateReview:
     """The :class:`~asched.framework.runtime.extenders.CandidateReview` of one attempt."""
 
     def __init__(

@@ -62,7 +62,7 @@ class _TemplateClass:
         """By a bit mask of the other plugins: those that do not apply."""
 
 
-class _Template:
+class _PodTemplate:
     __slots__ = ("annotations", "namespace", "spec", "template_class")
 
     def __init__(self, pod: PodInfo, template_class: _TemplateClass) -> None:
@@ -85,7 +85,7 @@ class ApplicabilityCache:
         self._per_template = [p for p in asked if p.applies_per_template]
         per_pod = [p for p in asked if not p.applies_per_template]
         self._per_pod = [(1 << place, plugin) for place, plugin in enumerate(per_pod)]
-        self._templates: OrderedDict[int, _Template] = OrderedDict()
+        self._templates: OrderedDict[int, _PodTemplate] = OrderedDict()
         # By the inapplicable plugins: few such sets occur, however many templates there are.
         self._classes: dict[frozenset[str], _TemplateClass] = {}
 
@@ -114,7 +114,7 @@ class ApplicabilityCache:
         template_class = self._classes.get(names)
         if template_class is None:
             template_class = self._classes[names] = _TemplateClass(names)
-        self._templates[id(spec)] = _Template(pod, template_class)
+        self._templates[id(spec)] = _PodTemplate(pod, template_class)
         if len(self._templates) > _MAX_TEMPLATES:
             self._templates.popitem(last=False)
         return template_class

@@ -45,7 +45,7 @@ class PlacedOnce(msgspec.Struct, frozen=True, rename="camel"):
     """The last rejection message of the other run; empty if it has none, or if the pod is gone."""
 
 
-class Series(msgspec.Struct, frozen=True, rename="camel"):
+class TimeSeries(msgspec.Struct, frozen=True, rename="camel"):
     """A value over time: ``values[i]`` applies from ``seconds[i]`` after the beginning. Series with
     more than :data:`MAX_POINTS` changes contain averages of equal intervals."""
 
@@ -53,7 +53,7 @@ class Series(msgspec.Struct, frozen=True, rename="camel"):
     values: list[float]
 
     @classmethod
-    def of(cls, steps: Steps) -> Series:
+    def of(cls, steps: Steps) -> TimeSeries:
         thin = steps.thinned(MAX_POINTS)
         seconds = ((thin.at_ns - thin.start_ns) / NS_PER_S).round(3)
         return cls(seconds.tolist(), thin.values.round(6).tolist())
@@ -64,18 +64,18 @@ class RunReport(msgspec.Struct, frozen=True, rename="camel"):
 
     name: str
     figures: Figures
-    pending: Series
-    utilisation: dict[str, Series]
-    fragmentation: dict[str, Series]
+    pending: TimeSeries
+    utilisation: dict[str, TimeSeries]
+    fragmentation: dict[str, TimeSeries]
 
     @classmethod
     def of(cls, name: str, run: MeasuredRun) -> RunReport:
         return cls(
             name,
             run.figures,
-            Series.of(run.pending),
-            {resource: Series.of(steps) for resource, steps in run.utilisation.items()},
-            {resource: Series.of(steps) for resource, steps in run.fragmentation.items()},
+            TimeSeries.of(run.pending),
+            {resource: TimeSeries.of(steps) for resource, steps in run.utilisation.items()},
+            {resource: TimeSeries.of(steps) for resource, steps in run.fragmentation.items()},
         )
 
 

@@ -39,7 +39,7 @@ class _LabelledRun(NamedTuple):
     run: MeasuredRun
 
 
-class _Difference(NamedTuple):
+class _DifferenceTable(NamedTuple):
     """A section with the pods that differ between the runs."""
 
     title: str
@@ -72,7 +72,7 @@ def _page(
     title: str,
     runs: Sequence[_LabelledRun],
     notes: Iterable[str],
-    differences: Sequence[_Difference],
+    differences: Sequence[_DifferenceTable],
 ) -> str:
     columns = ["", *(one.name for one in runs)]
     rows = []
@@ -129,7 +129,7 @@ def _resource_charts(runs: Sequence[_LabelledRun]) -> list[Chart]:
     return charts
 
 
-def _differences(comparison: Comparison) -> list[_Difference]:
+def _differences(comparison: Comparison) -> list[_DifferenceTable]:
     first, second = comparison.names
     elsewhere = [(p.pod, p.baseline, p.candidate) for p in comparison.placed_elsewhere]
     sections = [_difference("Pods placed differently", ("pod", first, second), elsewhere)]
@@ -145,5 +145,5 @@ def _differences(comparison: Comparison) -> list[_Difference]:
 
 def _difference(
     title: str, columns: Sequence[str], rows: Sequence[tuple[str, str, str]]
-) -> _Difference:
-    return _Difference(title, len(rows), columns, rows[:MAX_PODS])
+) -> _DifferenceTable:
+    return _DifferenceTable(title, len(rows), columns, rows[:MAX_PODS])

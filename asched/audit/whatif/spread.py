@@ -63,7 +63,7 @@ class _PodKind(NamedTuple):
             yield False, self.soft
 
 
-class _Step(NamedTuple):
+class _TimedRecord(NamedTuple):
     at_ns: int
     order: int
     """At the same time: deletions, added nodes, added pods."""
@@ -93,7 +93,7 @@ class _ViolationCounter:
         self._kinds: dict[bytes, _PodKind] = {}
         self._at_placement = {True: 0, False: 0}
 
-    def apply(self, steps: Sequence[_Step]) -> None:
+    def apply(self, steps: Sequence[_TimedRecord]) -> None:
         """Applies all steps of the same time, then counts the violations of placed pods."""
         for step in steps:
             self._fold.apply(step.record)
@@ -208,13 +208,13 @@ def _queries(pods: Iterable[PodRun]) -> list[PodQuery]:
     ]
 
 
-def _steps(run: Run, queries: Sequence[PodQuery]) -> Iterator[_Step]:
+def _steps(run: Run, queries: Sequence[PodQuery]) -> Iterator[_TimedRecord]:
     begun = {(span.node.name, span.from_ns) for span in run.nodes}
     for span in run.nodes:
-        yield _Step(span.from_ns, 1, ObjectObserved(span.node))
+        yield _TimedRecord(span.from_ns, 1, ObjectObserved(span.node))
         # A span that ends where the next one begins is an update.
         if span.to_ns is not None and (span.node.name, span.to_ns) not in begun:
-            yield _Step(span.to_ns, 0, ObjectDeleted("Node", span.node.key, span.node.uid))
+            yield _TimedRecord(span.to_ns, 0, ObjectDeleted("Node", span.node.key, span.node.uid))
     for pod in run.pods:
         labels = PodInfo(pod.pod).label_set
         constrained = bool(pod.pod.spec.topology_spread_constraints)
@@ -222,18 +222,18 @@ def _steps(run: Run, queries: Sequence[PodQuery]) -> Iterator[_Step]:
             yield from _steps_of(pod)
 
 
-def _steps_of(run: PodRun) -> Iterator[_Step]:
+def _steps_of(run: PodRun) -> Iterator[_TimedRecord]:
     for number, placement in enumerate(run.placements):
         pod = _numbered(run.pod, placement.node, number)
         decided = not run.pod.spec.node_name or number > 0
         placed = (PodInfo(pod), placement.node) if decided else None
-        yield _Step(placement.assigned_ns, 2, ObjectObserved(pod), placed)
+        yield _TimedRecord(placement.assigned_ns, 2, ObjectObserved(pod), placed)
         if placement.evicted_ns is not None and placement.ended_ns != placement.evicted_ns:
             # A terminating pod does not count.
             terminating = _terminating(pod, placement.evicted_ns)
-            yield _Step(placement.evicted_ns, 1, ObjectObserved(terminating))
+            yield _TimedRecord(placement.evicted_ns, 1, ObjectObserved(terminating))
         if placement.ended_ns is not None:
-            yield _Step(placement.ended_ns, 0, ObjectDeleted("Pod", pod.key, pod.uid))
+            yield _TimedRecord(placement.ended_ns, 0, ObjectDeleted("Pod", pod.key, pod.uid))
 
 
 def _numbered(pod: Pod, node: str, number: int) -> Pod:

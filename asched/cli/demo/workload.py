@@ -121,7 +121,7 @@ class DemoWorkload:
 
 
 @dataclass(frozen=True)
-class _Group:
+class _WorkloadKind:
     """Pods of a Deployment or a Job."""
 
     name: str
@@ -159,14 +159,16 @@ _H100: Final[Object] = {"nodeSelector": {GPU_MODEL: "H100"}, "tolerations": [_GP
 _ZONE_A: Final = _preferred("topology.kubernetes.io/zone", "zone-a")
 
 _GROUPS: Final = (
-    _Group("web", "shop", "general", 0.28, (20, 60), "production"),
-    _Group("api", "shop", "general", 0.20, (10, 30), "production", spec=_ZONE_A),
-    _Group("report", "data", "general", 0.22, (20, 50), "batch", run_s=(2.0, 6.0)),
-    _Group("cache", "data", "memory", 0.10, (5, 20), "interactive", spec=_required(POOL, "memory")),
-    _Group("exporter", "ops", "general", 0.10, (5, 15)),
-    _Group("infer", "ml", "l4", 0.04, (1, 6), "interactive", gpus=(1,), spec=_L4),
-    _Group("train", "ml", "a100", 0.05, (1, 8), "batch", gpus=(1, 2, 4), spec=_A100),
-    _Group("finetune", "ml", "h100", 0.01, (1, 4), "batch", gpus=(1, 2), spec=_H100),
+    _WorkloadKind("web", "shop", "general", 0.28, (20, 60), "production"),
+    _WorkloadKind("api", "shop", "general", 0.20, (10, 30), "production", spec=_ZONE_A),
+    _WorkloadKind("report", "data", "general", 0.22, (20, 50), "batch", run_s=(2.0, 6.0)),
+    _WorkloadKind(
+        "cache", "data", "memory", 0.10, (5, 20), "interactive", spec=_required(POOL, "memory")
+    ),
+    _WorkloadKind("exporter", "ops", "general", 0.10, (5, 15)),
+    _WorkloadKind("infer", "ml", "l4", 0.04, (1, 6), "interactive", gpus=(1,), spec=_L4),
+    _WorkloadKind("train", "ml", "a100", 0.05, (1, 8), "batch", gpus=(1, 2, 4), spec=_A100),
+    _WorkloadKind("finetune", "ml", "h100", 0.01, (1, 4), "batch", gpus=(1, 2), spec=_H100),
 )
 """GPU groups get fewer pods if their pool lacks GPUs. ``web`` gets the remaining pods."""
 
@@ -205,13 +207,13 @@ def build(
     nodes: int, pods: int, over_s: float, seed: int, scheduler_name: str = DEFAULT_SCHEDULER_NAME
 ) -> DemoWorkload:
     """``pods`` feasible pods and some infeasible ones, created within ``over_s`` seconds."""
-    workload = _Builder(nodes, pods, over_s, seed).build()
+    workload = _WorkloadBuilder(nodes, pods, over_s, seed).build()
     for arrival in workload.arrivals:
         arrival.pod["spec"]["schedulerName"] = scheduler_name
     return workload
 
 
-class _Builder:
+class _WorkloadBuilder:
     def __init__(self, nodes: int, pods: int, over_s: float, seed: int) -> None:
         self._random = Random(seed)
         self._pods = pods
@@ -231,7 +233,7 @@ class _Builder:
         self._workload.arrivals.sort(key=lambda arrival: arrival.at_s)
         return self._workload
 
-    def _add_groups(self, kind: _Group, count: int) -> int:
+    def _add_groups(self, kind: _WorkloadKind, count: int) -> int:
         """Add up to ``count`` pods of a kind, in groups. Returns the number added."""
         made = 0
         while made < count:
@@ -243,7 +245,7 @@ class _Builder:
             made += fitting
         return made
 
-    def _requests(self, kind: _Group, replicas: int) -> tuple[Object, int]:
+    def _requests(self, kind: _WorkloadKind, replicas: int) -> tuple[Object, int]:
         """The requests of each pod of a group, and the number of pods that fit."""
         pool = self._pools[kind.pool]
         requests: Object = {}
@@ -265,7 +267,7 @@ class _Builder:
         requests["memory"] = f"{max(16, round(memory * 64) * 16)}Mi"
         return requests, replicas
 
-    def _add_group(self, kind: _Group, replicas: int, requests: Object) -> None:
+    def _add_group(self, kind: _WorkloadKind, replicas: int, requests: Object) -> None:
         suffix = f"{self._random.getrandbits(20):05x}"
         # Pods for nodes that join later are created early, and wait.
         latest = 0.3 if self._pools[kind.pool].late else 0.9
