@@ -32,7 +32,7 @@ _MAX_ANTI_AFFINITY_PODS: Final = 50
 
 
 class ChangeKind(Enum):
-    MORE_CAPACITY = "moreRoom"
+    MORE_CAPACITY = "moreCapacity"
     UNCORDON = "uncordon"
     TOLERATION = "toleration"
     NODE_LABEL = "nodeLabel"

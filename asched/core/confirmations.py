@@ -26,7 +26,7 @@ class PendingEvictions:
     """Accepted evictions of victims that the watch still shows as running.
 
     An accepted deletion frees nothing yet. A preemptor that is requeued before the watch shows the
-    deletion would find no room and evict the same victims again.
+    deletion would find no capacity and evict the same victims again.
     """
 
     def __init__(self, cluster: ClusterState) -> None:
@@ -42,7 +42,7 @@ class PendingEvictions:
         self.accepted[evicted.uid] = evicted
         return True
 
-    def with_room(self, evicted: EvictionSucceeded) -> EvictionSucceeded:
+    def with_unplaced_flag(self, evicted: EvictionSucceeded) -> EvictionSucceeded:
         """The report, with a note if the victim no longer occupies a node."""
         entry = self._cluster.entry(evicted.key, evicted.uid)
         unplaced = entry is not None and not entry.node
@@ -62,9 +62,9 @@ class PendingEvictions:
             return None
         report = self.accepted.pop(victim.uid, None)
         if report is not None:
-            return self.with_room(report)
+            return self.with_unplaced_flag(report)
         if victim.uid in evictions:
-            report = self.with_room(EvictionSucceeded(victim.key, victim.uid))
+            report = self.with_unplaced_flag(EvictionSucceeded(victim.key, victim.uid))
             return report if report.unplaced else None
         return None
 

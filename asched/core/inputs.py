@@ -80,5 +80,5 @@ class ChangeSink(Protocol):
     def put_changes(self, batch: Batch) -> None:
         """Accept a batch. Batches arrive in order."""
 
-    async def until_room(self) -> None:
+    async def wait_for_capacity(self) -> None:
         """Return when the sink accepts more: the back-pressure for watches."""

@@ -200,7 +200,7 @@ class SchedulerCore:
         if isinstance(outcome, EvictionSucceeded):
             if self._pending_evictions.hold(outcome):
                 return
-            outcome = self._pending_evictions.with_room(outcome)
+            outcome = self._pending_evictions.with_unplaced_flag(outcome)
         elif isinstance(outcome, LeadershipGained | LeadershipLost):
             self.record_unconfirmed()
             self.standby = isinstance(outcome, LeadershipLost)

@@ -231,7 +231,7 @@ class Reflector:
         self._consecutive_failures = 0
         self._slow_backoff.reset()
         self._list_problems.resolved()
-        await self._sink.until_room()
+        await self._sink.wait_for_capacity()
 
     def _selector(self) -> dict[str, str]:
         return {"fieldSelector": self.field_selector} if self.field_selector else {}
@@ -282,7 +282,7 @@ class Reflector:
                     self.decoder.skip_line("line too long")
 
     async def _deliver(self, lines: list[bytes]) -> None:
-        """Deliver the changes of one chunk as one batch, store the version, and wait for room.
+        """Deliver the changes of one chunk as one batch, store the version, and wait for the sink.
 
         Raises ApiError for an ERROR event and MalformedResponseError for a malformed line, both
         after the preceding changes were delivered.
@@ -316,7 +316,7 @@ class Reflector:
             self.resource_version = _last_version(events) or self.resource_version
             self._consecutive_failures = 0
         if changes:
-            await self._sink.until_room()
+            await self._sink.wait_for_capacity()
         if ended is not None:
             raise ended
 
@@ -358,7 +358,7 @@ class Reflector:
         if not self.synced:
             self._sink.put_changes((Listed(self.resource, (), relist_count=self.relist_count),))
             self.synced = True
-            await self._sink.until_room()
+            await self._sink.wait_for_capacity()
         return self._slow_backoff.next_s()
 
 

@@ -88,10 +88,10 @@ class Tape:
             if len(batch) >= BATCH_LIMIT:
                 sink.put_changes(tuple(batch))
                 batch = []
-                await sink.until_room()
+                await sink.wait_for_capacity()
         if batch:
             sink.put_changes(tuple(batch))
-            await sink.until_room()
+            await sink.wait_for_capacity()
 
     def _change(self, resource: Resource, line: _Line, number: int) -> Change | None:
         decoder = self.decoders[resource]

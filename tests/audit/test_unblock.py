@@ -84,7 +84,7 @@ def pending(*others: AnyObject, cpu: str = "1", **spec: Any) -> Recording:
 
 async def test_more_room_is_exact() -> None:
     recording = pending(node("small", "1500m"), cpu="2")
-    change = (await changes(recording, "small"))[ChangeKind.MORE_ROOM]
+    change = (await changes(recording, "small"))[ChangeKind.MORE_CAPACITY]
     assert change.amounts == {"cpu": 500}
     assert change.summary == "500m cpu more on the node"
     assert assigned_after(recording, node("small", "2000m")) == "small"
@@ -97,7 +97,7 @@ async def test_two_missing_resources_are_one_change() -> None:
         b'{"metadata":{"name":"n","uid":"n"},"status":{"allocatable":{"cpu":"1","pods":"0"}}}',
     )
     assert isinstance(tiny, Node)
-    change = (await changes(pending(tiny, cpu="2"), "n"))[ChangeKind.MORE_ROOM]
+    change = (await changes(pending(tiny, cpu="2"), "n"))[ChangeKind.MORE_CAPACITY]
     assert change.amounts == {"cpu": 1000, "pods": 1}
 
 

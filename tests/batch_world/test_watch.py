@@ -29,7 +29,7 @@ class Heard:
         self._more.set()
         self._more = anyio.Event()
 
-    async def until_room(self) -> None:
+    async def wait_for_capacity(self) -> None:
         """Always has room."""
 
     async def until_listed(self, count: int) -> None:

@@ -27,7 +27,7 @@ class Engine:
     def put_changes(self, batch: Batch) -> None:
         self.got += batch
 
-    async def until_room(self) -> None:
+    async def wait_for_capacity(self) -> None:
         """Never waits."""
 
 

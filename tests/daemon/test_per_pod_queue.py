@@ -116,7 +116,7 @@ async def test_inbox_delays_watches_but_not_outcomes() -> None:
 
     async def watch(number: int) -> None:
         inbox.put_changes((listed, listed, listed))
-        await inbox.until_room()
+        await inbox.wait_for_capacity()
         handed_over.append(number)
 
     async with anyio.create_task_group() as tasks:

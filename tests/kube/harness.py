@@ -93,7 +93,7 @@ class View:
         self._news.set()
         self._news = anyio.Event()
 
-    async def until_room(self) -> None:
+    async def wait_for_capacity(self) -> None:
         """There is always room."""
 
     def of(self, resource: WatchedResource) -> dict[str, AnyObject]:

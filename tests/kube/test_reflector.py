@@ -522,7 +522,7 @@ class FullView(View):
         super().__init__()
         self.free = anyio.Event()
 
-    async def until_room(self) -> None:
+    async def wait_for_capacity(self) -> None:
         await self.free.wait()
 
     def has_batches(self, count: int) -> bool:

@@ -94,7 +94,7 @@ class BindHandler:
             self.start(entry, possibly_sent=True)
 
     def abandon_previous_term(self) -> None:
-        """Fail what a previous term of this replica decided: another leader may have used the room.
+        """Fail what a previous term of this replica decided: another leader may have used the capacity.
 
         A pod that waits on Permit fails at once, because its binding was never sent. Any other
         binding may still arrive, so its pod keeps the node until the outcome is known. Nothing is

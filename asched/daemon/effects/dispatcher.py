@@ -195,7 +195,7 @@ class EffectDispatcher:
 
     def abandon_previous_term(self) -> None:
         """After the start of a standby: report what an earlier term of this replica left open as
-        failed. Another leader may have used the room since."""
+        failed. Another leader may have used the capacity since."""
         self._bind.abandon_previous_term()
         self._evict.abandon_previous_term()
         self._groups.abandon_previous_term()

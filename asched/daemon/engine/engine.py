@@ -130,7 +130,7 @@ class Engine(TurnLoop):
         super().__init__(core, commits, inbox, clock)
         self._min_turn_s = self._limits.min_turn_s
         # A standby must not continue decisions of an earlier term: another leader may have used
-        # the room since.
+        # the capacity since.
         self._recover = effects.abandon_previous_term if core.standby else effects.resume
         self._appending = False
         """Whether a batch is being appended, or its append failed."""

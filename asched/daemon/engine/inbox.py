@@ -67,7 +67,7 @@ class Inbox:
             self._arrivals.append((self._received, self._monotonic_ns()))
         self._arrived.set()
 
-    async def until_room(self) -> None:
+    async def wait_for_capacity(self) -> None:
         """As :class:`~asched.core.inputs.ChangeSink`."""
         while len(self._changes) > self._max_changes:
             await self._drained.wait()

@@ -87,10 +87,10 @@ class BufferedChanges:
         for change in batch:
             self._keep(change)
 
-    async def until_room(self) -> None:
+    async def wait_for_capacity(self) -> None:
         """The buffer needs no back-pressure; the engine's inbox does."""
         if self._sink is not None:
-            await self._sink.until_room()
+            await self._sink.wait_for_capacity()
 
     async def wait_for_sync(self, resources: frozenset[WatchedResource]) -> None:
         """Wait until each of ``resources`` was listed."""
