@@ -47,8 +47,6 @@ class AttemptOutcome(Enum):
 class PreFilterInspection(msgspec.Struct, frozen=True):
     """The PreFilter phase."""
 
-    rejections: dict[str, Status]
-    """By plugin: statuses other than Success and Skip."""
     skipped: tuple[str, ...]
     """Plugins with a Filter that does not run, sorted."""
     node_names: tuple[str, ...] | None = None
@@ -95,8 +93,6 @@ class Inspection(msgspec.Struct, frozen=True):
     total: tuple[int, ...] = ()
     """Sum of weighted normalized scores, aligned with :attr:`feasible`. :attr:`scores` contains the
     extenders' contribution under the name ``Extender``."""
-    best: tuple[str, ...] = ()
-    """The nodes with the highest total, sorted; any of them may be selected."""
     message: str = ""
     """The message of the pod's ``PodScheduled=False`` condition."""
     awaits_extender: bool = False
@@ -105,8 +101,6 @@ class Inspection(msgspec.Struct, frozen=True):
     """The rejection because the circuit breaker of a required plugin is open; no plugin runs."""
     left_out: tuple[str, ...] = ()
     """Plugins that do not run because their circuit breakers are open, sorted."""
-    failed_plugin: str = ""
-    """The plugin that caused the outcome ``error``."""
 
 
 def inspect(cluster: ClusterState, profile: Profile, pod: PodInfo) -> Inspection:
@@ -144,9 +138,7 @@ def _inspect_attempt(
     try:
         return _Inspector(cluster, profile, pod, names).inspection()
     except (PluginFailure, ExtenderFailureError) as failure:
-        return Inspection(
-            AttemptOutcome.ERROR, names, message=str(failure), failed_plugin=failure.plugin
-        )
+        return Inspection(AttemptOutcome.ERROR, names, message=str(failure))
 
 
 class _Inspector:
@@ -246,8 +238,6 @@ class _Inspector:
             extra = extender_scores[found.rows]
             scoring.total = scoring.total + extra
             scoring.plugins.append(PluginScores(EXTENDER, 1, extra, extra))
-        total = tuple(scoring.total[order].tolist())
-        best = max(total)
         return Inspection(
             AttemptOutcome.SCHEDULED,
             self._names,
@@ -264,22 +254,18 @@ class _Inspector:
                 )
                 for scores in scoring.plugins
             },
-            total=total,
-            best=tuple(name for name, own in zip(feasible, total, strict=True) if own == best),
+            total=tuple(scoring.total[order].tolist()),
             awaits_extender=self._awaits_extender,
         )
 
 
 def _pre_filter(profile: Profile, found: FeasibleNodes) -> PreFilterInspection:
     rejected, names = found.rejected, found.node_names
-    # If the plugins' restrictions have no node in common, no single plugin rejected the pod.
-    disjoint = names is not None and not names
     ran = [plugin.name for plugin in profile.pre_filter]
     if rejected is not None:
         # Shared answers also exist for plugins after the rejecting one.
         ran = ran[: ran.index(rejected.plugin)]
     return PreFilterInspection(
-        rejections={rejected.plugin: rejected} if rejected and not disjoint else {},
         skipped=tuple(sorted(found.state.skip_filter.intersection(ran))),
         node_names=None if names is None else tuple(sorted(names)),
         restricted_by=found.restricted_by,

@@ -19,6 +19,7 @@ from asched.state.cluster import ClusterState
 from asched.state.fold import Fold
 from asched.state.records import EngineStarted, ObjectObserved, ProfilesLoaded, TurnStarted
 from tests.audit.recording import REGISTRY, Recording, node, pod
+from tests.conformance.answers import best_nodes, pre_filter_rejections
 from tests.conformance.documents import Case, Document, documents
 
 FILES_PER_TOPIC = 3
@@ -41,7 +42,7 @@ def test_filters_run_independently() -> None:
         "NodeResourcesFit": ["bad"],
     }
     assert found.filter.nodes["bad"].plugin == "TaintToleration"
-    assert (found.feasible, found.best) == (("good",), ("good",))
+    assert (found.feasible, best_nodes(found)) == (("good",), ("good",))
     # A single feasible node needs no scores; an inspection computes them anyway.
     assert found.total == (sum(s.normalized[0] * s.weight for s in found.scores.values()),)
 
@@ -51,7 +52,7 @@ def test_feasible_nodes_are_sorted_with_their_scores() -> None:
     recording.see(node("z", "8"), node("a", "2"), node("m", "4"))
     found = inspected(recording, pod("p", "1"))
     assert found.feasible == ("a", "m", "z")
-    assert found.best == ("z",)
+    assert best_nodes(found) == ("z",)
     assert found.total[0] < found.total[1] < found.total[2]
     fit = found.scores["NodeResourcesFit"]
     assert fit.raw[0] < fit.raw[1] < fit.raw[2]
@@ -77,7 +78,7 @@ def test_inspection_does_not_change_the_state() -> None:
     first = inspected(recording, pod("p"))
     assert inspected(recording, pod("p")) == first
     [decision] = recording.decide()
-    assert getattr(decision, "node", "") in first.best
+    assert getattr(decision, "node", "") in best_nodes(first)
 
 
 # -- recorded -----------------------------------------------------------------------------------
@@ -133,7 +134,9 @@ def answered(found: Inspection) -> dict[str, Any]:
         ended = found.pre_filter.status
         names = found.pre_filter.node_names
         answer["preFilter"] = {
-            "plugins": {name: status(s) for name, s in found.pre_filter.rejections.items()},
+            "plugins": {
+                name: status(s) for name, s in pre_filter_rejections(found.pre_filter).items()
+            },
             "skipped": list(found.pre_filter.skipped),
             "nodeNames": None if names is None else list(names),
             "restrictedBy": list(found.pre_filter.restricted_by),
@@ -153,7 +156,7 @@ def answered(found: Inspection) -> dict[str, Any]:
             name: (scores.weight, list(scores.raw), list(scores.normalized))
             for name, scores in found.scores.items()
         }
-        answer["total"], answer["best"] = list(found.total), list(found.best)
+        answer["total"], answer["best"] = list(found.total), list(best_nodes(found))
     if found.outcome is AttemptOutcome.UNSCHEDULABLE:
         answer["message"] = without_post_filter(found.message)
     return answer

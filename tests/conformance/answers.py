@@ -10,7 +10,7 @@ from asched.config.registry import PluginRegistry
 from asched.config.resolve import resolve
 from asched.cycle.attempt import Attempt
 from asched.cycle.feasible_nodes import FeasibleNodes
-from asched.cycle.inspect import AttemptOutcome, Inspection, inspect
+from asched.cycle.inspect import AttemptOutcome, Inspection, PreFilterInspection, inspect
 from asched.cycle.post_filter import RejectedNodeStatuses
 from asched.cycle.shape_cache import ShapeCache
 from asched.framework.pod_info import PodInfo
@@ -77,6 +77,19 @@ def _by_plugin(statuses: Mapping[str, Status]) -> dict[str, Any]:
     return {name: _status(status) for name, status in statuses.items()}
 
 
+def best_nodes(inspection: Inspection) -> tuple[str, ...]:
+    """The nodes with the highest total, sorted."""
+    best = max(inspection.total, default=0)
+    totals = zip(inspection.feasible, inspection.total, strict=True)
+    return tuple(name for name, total in totals if total == best)
+
+
+def pre_filter_rejections(found: PreFilterInspection) -> dict[str, Status]:
+    """By plugin. Empty if only the combination of several plugins' nodes rejects the pod."""
+    disjoint = found.node_names is not None and not found.node_names
+    return {} if found.status is None or disjoint else {found.status.plugin: found.status}
+
+
 def _pre_filter(inspection: Inspection) -> Answer:
     found = inspection.pre_filter
     if found is None:
@@ -85,8 +98,8 @@ def _pre_filter(inspection: Inspection) -> Answer:
     answer: Answer = {"nodeNames": None if names is None else [*names]}
     if found.skipped:
         answer["skipped"] = [*found.skipped]
-    if found.rejections:
-        answer["plugins"] = _by_plugin(found.rejections)
+    if rejections := pre_filter_rejections(found):
+        answer["plugins"] = _by_plugin(rejections)
     if found.restricted_by:
         answer["restrictedBy"] = [*found.restricted_by]
     if found.status is not None:
@@ -119,7 +132,7 @@ def _score(inspection: Inspection) -> Answer:
             for name, scores in inspection.scores.items()
         },
         "total": [*inspection.total],
-        "best": [*inspection.best],
+        "best": [*best_nodes(inspection)],
         "preScore": {"skipped": [*inspection.score_skipped]} if inspection.score_skipped else {},
     }
     if inspection.nominated_node_used:
