@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from asched.config.registry import PluginRegistry
     from asched.journal.store import JournalStore
     from asched.simulator.loop import SchedulerSettings
-    from asched.simulator.trace import Run
+    from asched.simulator.trace import WorkloadRun
 
 BASELINE: Final = "recorded configuration"
 _LIMIT: Final = 20
@@ -151,7 +151,7 @@ def _compare(options: DiffOptions, candidate: _CandidateConfig) -> Comparison:
 
 def _simulate(
     history: RecordedHistory, scheduler: SchedulerSettings, registry: PluginRegistry
-) -> Run:
+) -> WorkloadRun:
     from asched.simulator.loop import SimulationStuckError, simulate
     from asched.state.fold import FoldError
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from asched.config.file import Configuration
     from asched.config.registry import PluginRegistry
     from asched.simulator.loop import Simulation
-    from asched.simulator.trace import Run, WorkloadTrace
+    from asched.simulator.trace import WorkloadRun, WorkloadTrace
 
 _US = timedelta(microseconds=1)
 
@@ -101,7 +101,7 @@ def _run(
     configuration: Configuration,
     registry: PluginRegistry,
     scheduler_name: str,
-) -> Run:
+) -> WorkloadRun:
     """The whole simulation. Raises CommandError."""
     from asched.daemon.interpreter import infrequent_gc
     from asched.simulator.loop import (
@@ -126,7 +126,9 @@ def _run(
         raise as_command_error(error) from None
 
 
-async def _simulate(simulation: Simulation, trace: WorkloadTrace, journal: str | None) -> Run:
+async def _simulate(
+    simulation: Simulation, trace: WorkloadTrace, journal: str | None
+) -> WorkloadRun:
     from asched.cli.simulation import JournalWriter
     from asched.journal.opening import open_journal
 

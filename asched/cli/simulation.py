@@ -23,7 +23,7 @@ from asched.simulator.expansion import expand
 from asched.simulator.loop import Turn
 from asched.simulator.openb import Table, TraceError, read_openb
 from asched.simulator.scenario import ScenarioError, read_scenario
-from asched.simulator.trace import EndReason, PodRun, Run, WorkloadTrace
+from asched.simulator.trace import EndReason, PodRun, WorkloadRun, WorkloadTrace
 from asched.state.records import AnyRecord
 
 _BATCH: Final = 64
@@ -100,7 +100,7 @@ def print_summary(measures: MeasuredRun) -> None:
     print_table(("", ""), [*rows, *_outcomes(run)])
 
 
-def _outcomes(run: Run) -> Iterator[tuple[str, str]]:
+def _outcomes(run: WorkloadRun) -> Iterator[tuple[str, str]]:
     """Numbers of pods by their end."""
     pods = to_place(run)
     ends = Counter(pod.end for pod in pods)

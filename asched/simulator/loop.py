@@ -27,7 +27,7 @@ from asched.framework.runtime.profile import (
 from asched.framework.sessions import SessionSpec
 from asched.simulator.cluster import SimulatedCluster
 from asched.simulator.pods import EventQueue, SimulatedPod
-from asched.simulator.trace import EndReason, Run, WorkloadTrace
+from asched.simulator.trace import EndReason, WorkloadRun, WorkloadTrace
 from asched.state.cluster import ClusterState
 from asched.state.fold import Fold
 from asched.state.records import (
@@ -150,10 +150,10 @@ class Simulation:
             self._turn(next_ns)
             yield self._take_turn()
 
-    def result(self) -> Run:
+    def result(self) -> WorkloadRun:
         """Result of the run up to now."""
         end_ns = self._trace.end_ns
-        return Run(
+        return WorkloadRun(
             self._trace.begin_ns,
             self.now_ns if end_ns is None else end_ns,
             self._simulated.pods(),
@@ -361,7 +361,7 @@ def simulate(
     scheduler: SchedulerSettings,
     load: PluginLoader,
     progress: Callable[[int], None] = lambda now_ns: None,
-) -> Run:
+) -> WorkloadRun:
     """Run to the end; ``progress`` receives the virtual time of each turn.
 
     Raises as :class:`Simulation` and its turns do.

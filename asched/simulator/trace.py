@@ -1,8 +1,8 @@
 """Input and result of a simulation.
 
 A :class:`WorkloadTrace` contains the events that do not depend on the scheduler. Bindings, running
-and evictions follow from decisions and are simulated. A :class:`Run` is the result of a simulation
-or an observed history; utilization and all other measures derive from it.
+and evictions follow from decisions and are simulated. A :class:`WorkloadRun` is the result of a
+simulation or an observed history; utilization and all other measures derive from it.
 
 Times are nanoseconds since the Unix epoch.
 """
@@ -193,7 +193,7 @@ class NodeSpan(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """When it changed or was removed; None if it still exists."""
 
 
-class Run(msgspec.Struct, frozen=True):
+class WorkloadRun(msgspec.Struct, frozen=True):
     """The pods and nodes of a cluster over a period, simulated or observed."""
 
     begin_ns: int

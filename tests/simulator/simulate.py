@@ -20,8 +20,8 @@ from asched.simulator.trace import (
     PodCreated,
     PodPlacement,
     PodRun,
-    Run,
     TraceEvent,
+    WorkloadRun,
     WorkloadTrace,
 )
 from asched.state.records import AnyRecord, QueueSettings
@@ -83,7 +83,7 @@ def comes(
 class Simulated(NamedTuple):
     """A run and its records."""
 
-    run: Run
+    run: WorkloadRun
     records: list[AnyRecord]
 
     def pod(self, name: str, number: int = 0) -> PodRun:
@@ -135,7 +135,7 @@ def simulated(
     return result
 
 
-def account(run: Run) -> None:
+def account(run: WorkloadRun) -> None:
     """Check that all pods are accounted for and no node is overcommitted."""
     for found in run.pods:
         _account_for(found, run)
@@ -153,7 +153,7 @@ def account(run: Run) -> None:
         _check_room(name, of_node, offered[name])
 
 
-def _account_for(found: PodRun, run: Run) -> None:
+def _account_for(found: PodRun, run: WorkloadRun) -> None:
     assert run.begin_ns <= found.created_ns <= run.end_ns
     assert (found.end is None) == (found.ended_ns is None)
     since_ns = found.created_ns

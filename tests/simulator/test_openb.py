@@ -26,7 +26,7 @@ from asched.simulator.trace import (
     PodCreated,
     PodDeleted,
     PodRun,
-    Run,
+    WorkloadRun,
     WorkloadTrace,
 )
 from tests.cycle.default_profile import default_profiles, installed
@@ -170,7 +170,7 @@ def test_whole_trace_is_reproducible(shared_dir: Path) -> None:
     assert msgspec.json.encode(again) == msgspec.json.encode(run)
 
 
-def _simulated(history: WorkloadTrace, name: str = "default-scheduler") -> Run:
+def _simulated(history: WorkloadTrace, name: str = "default-scheduler") -> WorkloadRun:
     profiles = tuple(
         msgspec.structs.replace(profile, scheduler_name=name) for profile in default_profiles()
     )

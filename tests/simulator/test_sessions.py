@@ -13,7 +13,7 @@ from asched.model.groups import IncubatorPodGroup
 from asched.simulator.expansion import expand
 from asched.simulator.loop import SchedulerSettings, Simulation
 from asched.simulator.scenario import read_scenario
-from asched.simulator.trace import EndReason, PodRun, Run
+from asched.simulator.trace import EndReason, PodRun, WorkloadRun
 from asched.state.records import AnyRecord
 from asched.state.session_records import SessionExecuted
 from asched.testing.invariants import check
@@ -93,7 +93,7 @@ class Held:
         for turn in simulation.turns():
             self.records += turn.records
             check(simulation.cluster)
-        self.run: Run = simulation.result()
+        self.run: WorkloadRun = simulation.result()
         self.groups = simulation.cluster.objects(IncubatorPodGroup)
         account(self.run)
 

@@ -19,7 +19,7 @@ from asched.audit.whatif.measures import (
 )
 from asched.audit.whatif.occupancy import Steps, workload_of
 from asched.model.quantity import NS_PER_S
-from asched.simulator.trace import PodRun, Run
+from asched.simulator.trace import PodRun, WorkloadRun
 
 MAX_POINTS: Final = 240
 """Points of a series in the JSON form."""
@@ -97,7 +97,7 @@ class NamedRun(NamedTuple):
     """A run and its display name."""
 
     name: str
-    run: Run
+    run: WorkloadRun
 
 
 class Comparison(NamedTuple):
@@ -138,7 +138,7 @@ class Comparison(NamedTuple):
 def compare(
     baseline: NamedRun,
     candidate: NamedRun,
-    recorded: Run | None = None,
+    recorded: WorkloadRun | None = None,
     notes: Iterable[str] = (),
 ) -> Comparison:
     """Compares the pods, by uid, and the figures of two runs of one history."""

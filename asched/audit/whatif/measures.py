@@ -1,4 +1,4 @@
-"""Computes the figures of a :class:`~asched.simulator.trace.Run`."""
+"""Computes the figures of a :class:`~asched.simulator.trace.WorkloadRun`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 from asched.audit.whatif.occupancy import RecordedWorkload, Steps, mean, occupancy, percentile
 from asched.audit.whatif.spread import SpreadViolations, spread_violations
 from asched.model.quantity import NS_PER_S
-from asched.simulator.trace import EndReason, PodRun, Run
+from asched.simulator.trace import EndReason, PodRun, WorkloadRun
 
 
 class Times(msgspec.Struct, frozen=True, rename="camel"):
@@ -90,7 +90,7 @@ class Figures(msgspec.Struct, frozen=True, rename="camel"):
 class MeasuredRun(NamedTuple):
     """A run, its figures, and their inputs."""
 
-    run: Run
+    run: WorkloadRun
     figures: Figures
     to_bind_ns: Sequence[int]
     """Times to bind in ascending order, of bound pods only."""
@@ -100,7 +100,7 @@ class MeasuredRun(NamedTuple):
     fragmentation: dict[str, Steps]
 
 
-def measured(run: Run, workload: RecordedWorkload) -> MeasuredRun:
+def measured(run: WorkloadRun, workload: RecordedWorkload) -> MeasuredRun:
     """Measures a run. Fragmentation depends on ``workload``: runs are comparable if measured with
     the same one."""
     pods = to_place(run)
@@ -133,7 +133,7 @@ def measured(run: Run, workload: RecordedWorkload) -> MeasuredRun:
     return MeasuredRun(run, figures, to_bind_ns, pending, shares.utilisation, shares.fragmentation)
 
 
-def to_place(run: Run) -> list[PodRun]:
+def to_place(run: WorkloadRun) -> list[PodRun]:
     """The pods that were created without a node."""
     return [pod for pod in run.pods if not pod.pod.spec.node_name]
 
@@ -175,7 +175,7 @@ def pending_spans(pod: PodRun, end_ns: int) -> list[Span]:
     return spans
 
 
-def _over_time(spans: Sequence[Span], run: Run) -> Steps:
+def _over_time(spans: Sequence[Span], run: WorkloadRun) -> Steps:
     """The number of active spans over time."""
     changes = [(run.begin_ns, 0)]
     for span in spans:

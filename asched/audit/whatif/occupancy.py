@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from asched.framework.pod_info import shape_of
 from asched.model.node import Node
 from asched.model.requests import CPU, MEMORY, PODS, Amounts, amounts
-from asched.simulator.trace import PodRun, Run
+from asched.simulator.trace import PodRun, WorkloadRun
 
 Int64s: TypeAlias = NDArray[np.int64]
 Floats: TypeAlias = NDArray[np.float64]
@@ -176,7 +176,7 @@ class _Change(NamedTuple):
     requested: Int64s | None
 
 
-def occupancy(run: Run, workload: RecordedWorkload) -> Occupancy:
+def occupancy(run: WorkloadRun, workload: RecordedWorkload) -> Occupancy:
     """The utilization and fragmentation of the cluster during the run."""
     names = sorted({span.node.name for span in run.nodes})
     usage = _NodeUsage(len(names), workload)
@@ -190,7 +190,9 @@ def occupancy(run: Run, workload: RecordedWorkload) -> Occupancy:
     return usage.occupancy(run.end_ns)
 
 
-def _changes(run: Run, workload: RecordedWorkload, names: Sequence[str]) -> Iterator[_Change]:
+def _changes(
+    run: WorkloadRun, workload: RecordedWorkload, names: Sequence[str]
+) -> Iterator[_Change]:
     rows = {name: row for row, name in enumerate(names)}
     for span in run.nodes:
         yield _Change(span.from_ns, 1, rows[span.node.name], span.node, None)

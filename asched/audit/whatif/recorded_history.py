@@ -33,8 +33,8 @@ from asched.simulator.trace import (
     NodeSpan,
     ObjectRemoved,
     ObjectSet,
-    Run,
     TraceEvent,
+    WorkloadRun,
     WorkloadTrace,
 )
 from asched.state import records as r
@@ -50,7 +50,7 @@ class RecordedHistory(NamedTuple):
 
     trace: WorkloadTrace
     """The events that do not depend on the scheduler."""
-    recorded: Run
+    recorded: WorkloadRun
     """The recorded run."""
     scheduler: SchedulerSettings
     """The last recorded configuration of the period, for simulation."""
@@ -139,7 +139,7 @@ async def _no_records(journal: JournalStore) -> str:
     )
 
 
-def _scheduler(state: ClusterState, recorded: Run) -> SchedulerSettings:
+def _scheduler(state: ClusterState, recorded: WorkloadRun) -> SchedulerSettings:
     bind_ns = sorted(
         placement.bound_ns - placement.assigned_ns
         for pod in recorded.pods
@@ -436,11 +436,11 @@ class TraceExtractor:
                     events.append(event)
         return WorkloadTrace(tuple(events), self._begin_ns, end_ns)
 
-    def run(self, end_ns: int) -> Run:
+    def run(self, end_ns: int) -> WorkloadRun:
         pods = tuple(pod.as_run() for pod in self._pods if self._counts(pod))
         spans = [*self._closed, *self._open.values()]
         nodes = tuple(sorted(spans, key=lambda span: (span.from_ns, span.node.name)))
-        return Run(self._begin_ns, end_ns, pods, nodes)
+        return WorkloadRun(self._begin_ns, end_ns, pods, nodes)
 
     def _counts(self, pod: PodLifetime) -> bool:
         """Pending pods of other schedulers do not count."""

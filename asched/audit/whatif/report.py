@@ -20,7 +20,7 @@ from asched.audit.whatif.charts import (
 )
 from asched.audit.whatif.comparison import Comparison, figure_rows
 from asched.audit.whatif.measures import MeasuredRun
-from asched.simulator.trace import Run
+from asched.simulator.trace import WorkloadRun
 
 MAX_PODS: Final = 500
 """Rows of each table of pods."""
@@ -96,7 +96,7 @@ def _page(
     )
 
 
-def _period(run: Run) -> str:
+def _period(run: WorkloadRun) -> str:
     begin, end = time_of(run.begin_ns), time_of(run.end_ns)
     nodes = len({span.node.name for span in run.nodes})
     return f"{begin:%Y-%m-%d %H:%M:%S} to {end:%Y-%m-%d %H:%M:%S} UTC, {nodes:,} nodes"

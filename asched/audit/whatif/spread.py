@@ -23,7 +23,7 @@ from asched.plugins.pod_topology_spread.constraints import (
     ConstraintCounts,
     ConstraintSet,
 )
-from asched.simulator.trace import PodRun, Run
+from asched.simulator.trace import PodRun, WorkloadRun
 from asched.state.cluster import ClusterState
 from asched.state.fold import Fold
 from asched.state.records import AnyRecord, ObjectDeleted, ObjectObserved
@@ -72,7 +72,7 @@ class _TimedRecord(NamedTuple):
     """A pod that a decision placed, and its node."""
 
 
-def spread_violations(run: Run) -> SpreadViolations:
+def spread_violations(run: WorkloadRun) -> SpreadViolations:
     """The violations after each placement and at the end of the run."""
     queries = _queries(run.pods)
     if not queries:
@@ -208,7 +208,7 @@ def _queries(pods: Iterable[PodRun]) -> list[PodQuery]:
     ]
 
 
-def _steps(run: Run, queries: Sequence[PodQuery]) -> Iterator[_TimedRecord]:
+def _steps(run: WorkloadRun, queries: Sequence[PodQuery]) -> Iterator[_TimedRecord]:
     begun = {(span.node.name, span.from_ns) for span in run.nodes}
     for span in run.nodes:
         yield _TimedRecord(span.from_ns, 1, ObjectObserved(span.node))

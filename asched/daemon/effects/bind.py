@@ -85,7 +85,9 @@ class BindHandler:
             return
         now_s = self._context.clock.monotonic_s()
         queued = self._cluster.queue.find_queued_or_in_flight(entry.info.key)
-        binding = _Binding(entry.info, entry.node, queued, now_s, now_s if possibly_sent else None)
+        binding = _StartedBinding(
+            entry.info, entry.node, queued, now_s, now_s if possibly_sent else None
+        )
         self._context.queue.submit(entry.info.uid, "bind", partial(self._run, binding))
 
     def resume(self) -> None:
@@ -94,7 +96,8 @@ class BindHandler:
             self.start(entry, possibly_sent=True)
 
     def abandon_previous_term(self) -> None:
-        """Fail what a previous term of this replica decided: another leader may have used the capacity.
+        """Fail what a previous term of this replica decided. Another leader may have used the
+        capacity.
 
         A pod that waits on Permit fails at once, because its binding was never sent. Any other
         binding may still arrive, so its pod keeps the node until the outcome is known. Nothing is
@@ -142,7 +145,7 @@ class BindHandler:
 
     # -- one binding --------------------------------------------------------------------------
 
-    async def _run(self, binding: _Binding) -> None:
+    async def _run(self, binding: _StartedBinding) -> None:
         info, node = binding.info, binding.node
         entry = self._cluster.entry(info.key, info.uid)
         if self._cancelled is CancelReason.LEADERSHIP_LOST or entry is None:
@@ -171,7 +174,7 @@ class BindHandler:
 
     @contextmanager
     def _calls_in_flight(
-        self, binding: _Binding, waiting: Callable[[int], None]
+        self, binding: _StartedBinding, waiting: Callable[[int], None]
     ) -> Iterator[BindingPluginCalls]:
         """The plugin calls of the binding; cancelled with the handler."""
         info, queued, stopwatch = binding.info, binding.queued, None
@@ -193,7 +196,7 @@ class BindHandler:
             self._context.report(outcome)
 
     def _report(
-        self, binding: _Binding, outcome: Bound | BindFailed, reconciler: BindReconciler
+        self, binding: _StartedBinding, outcome: Bound | BindFailed, reconciler: BindReconciler
     ) -> None:
         info, queued, clock = binding.info, binding.queued, self._context.clock
         result = AttemptResult.SCHEDULED
@@ -240,7 +243,7 @@ class BindHandler:
         return name in self._cluster.objects(Node)
 
 
-class _Binding(NamedTuple):
+class _StartedBinding(NamedTuple):
     """A binding that was started."""
 
     info: PodInfo

@@ -26,7 +26,7 @@ from asched.state.cluster import PlacementState
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 
-class _Status(NamedTuple):
+class _LatestStatus(NamedTuple):
     """The latest status of a pod, written or about to be."""
 
     uid: str
@@ -54,7 +54,7 @@ class PodStatusHandler:
         self._cluster = context.cluster
         self._writer = writer
         self._events = events
-        self._statuses: dict[str, _Status] = {}
+        self._statuses: dict[str, _LatestStatus] = {}
         """By pod key; removed when the pod is bound or deleted."""
         self._nominations: dict[str, str] = {}
         """By UID: the node of the next nomination to be written; empty clears it."""
@@ -74,7 +74,7 @@ class PodStatusHandler:
         if node is None:
             node = known.nominated_node if known else info.pod.status.nominated_node_name
         since = known.since if known else self._unschedulable_since(info)
-        status = self._statuses[info.key] = _Status(info.uid, message, reason, node, since)
+        status = self._statuses[info.key] = _LatestStatus(info.uid, message, reason, node, since)
         self._context.queue.submit(info.uid, "status", partial(self._patch, info, status))
 
     def nominate(self, key: str, uid: str, node: str) -> None:
@@ -104,7 +104,7 @@ class PodStatusHandler:
                     self.nominate(info.key, info.uid, node)
 
     def _nomination_to_write(
-        self, info: PodInfo, decided: str | None, known: _Status | None
+        self, info: PodInfo, decided: str | None, known: _LatestStatus | None
     ) -> str | None:
         """The node to nominate, empty to clear; None if the API server has it or is about to.
 
@@ -124,7 +124,7 @@ class PodStatusHandler:
         known = [c.status for c in info.pod.status.conditions if c.type == POD_SCHEDULED]
         return None if known == ["False"] else self._context.clock.utc()
 
-    async def _patch(self, info: PodInfo, status: _Status) -> None:
+    async def _patch(self, info: PodInfo, status: _LatestStatus) -> None:
         nominated = self._nominations.pop(info.uid, None)
         entry = self._cluster.entry(info.key, info.uid)
         if entry is None or entry.placement_state is not PlacementState.PENDING:
@@ -158,7 +158,7 @@ class PodStatusHandler:
         if isinstance(outcome, WriteRejected | OutcomeUnknown):
             log.warning("nomination not written", pod=ref.key, node=node, error=outcome.message)
 
-    def _discard(self, key: str, status: _Status) -> None:
+    def _discard(self, key: str, status: _LatestStatus) -> None:
         """The status was not written: the next attempt writes it again."""
         if self._statuses.get(key) is status:
             del self._statuses[key]

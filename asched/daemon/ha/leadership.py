@@ -200,8 +200,8 @@ class LeadershipController:
         """Give up leadership after the engine stopped.
 
         The lease is freed if nothing is in flight. A binding that may still reach the API server is
-        in flight for a leader with another journal: it would assign the capacity again. A leader with
-        the same journal binds that pod to the same node.
+        in flight for a leader with another journal: it would assign the capacity again. A leader
+        with the same journal binds that pod to the same node.
         """
         if not self._engine.drained:
             self._let_expire("effects in flight")

@@ -53,7 +53,7 @@ class LeaseName(NamedTuple):
         return f"{self.collection}/{self.name}"
 
 
-class _Named(msgspec.Struct, frozen=True):
+class _LeaseMetadata(msgspec.Struct, frozen=True):
     name: str
     namespace: str
 
@@ -216,7 +216,9 @@ class LeaderElector:
                 case ReadLease():
                     body = await send("GET", self.lease.path)
                 case CreateLease(record):
-                    metadata = msgspec.Raw(_encode(_Named(self.lease.name, self.lease.namespace)))
+                    metadata = msgspec.Raw(
+                        _encode(_LeaseMetadata(self.lease.name, self.lease.namespace))
+                    )
                     lease = _encode(_Lease(metadata, record))
                     body = await send("POST", self.lease.collection, body=lease)
                 case ReplaceLease(record, stored):

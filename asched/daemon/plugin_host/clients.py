@@ -16,7 +16,7 @@ from anyio.abc import Process
 from anyio.streams.buffered import BufferedByteReceiveStream
 
 from asched.daemon.plugin_host import messages as m
-from asched.daemon.plugin_host.evaluator import AttemptKey, PluginEvaluator, Rejection
+from asched.daemon.plugin_host.evaluator import AttemptKey, FilterRejection, PluginEvaluator
 from asched.framework.interface import Plugin
 from asched.framework.nodes import Int64Column, RowArray
 from asched.framework.pod_info import PodInfo
@@ -184,7 +184,7 @@ class PendingCall(NamedTuple):
     """The present rows of the nodes; None once the result is no longer needed."""
 
 
-Evaluation = list[Rejection] | Int64Column
+Evaluation = list[FilterRejection] | Int64Column
 """Rejections, or a score for each row."""
 
 
@@ -306,7 +306,9 @@ class WorkerClient:
         if not isinstance(reply, m.Ready) and reply.number == self._number:
             match reply:
                 case m.FilterReply(rejections=rejections):
-                    return [Rejection(r.message, unpack_mask(r.places, size)) for r in rejections]
+                    return [
+                        FilterRejection(r.message, unpack_mask(r.places, size)) for r in rejections
+                    ]
                 case m.ScoreReply(scores=scores) if len(scores) == size:
                     return np.array(scores, np.int64)
                 case m.EvaluationFailed():

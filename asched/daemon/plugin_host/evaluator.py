@@ -43,7 +43,7 @@ class AttemptKey(NamedTuple):
     attempt: int
 
 
-class Rejection(NamedTuple):
+class FilterRejection(NamedTuple):
     """Nodes that the plugin rejects with the same message."""
 
     message: str
@@ -58,12 +58,12 @@ class PluginEvaluator:
         self._plugin = plugin
         self._states: OrderedDict[AttemptKey, CycleState] = OrderedDict()
 
-    def filter(self, attempt: AttemptKey, pod: PodInfo, nodes: Nodes) -> list[Rejection]:
+    def filter(self, attempt: AttemptKey, pod: PodInfo, nodes: Nodes) -> list[FilterRejection]:
         """The nodes that the plugin rejects. Raises :class:`PluginFailure`."""
         plugin, state = self._plugin, self._begin(attempt)
         result = self._pre_filter(state, pod, nodes)
         if result.status.is_rejection:
-            return [Rejection(result.status.message, np.ones(nodes.size, np.bool_))]
+            return [FilterRejection(result.status.message, np.ones(nodes.size, np.bool_))]
         if plugin.name in state.skip_filter:
             return []
         rejections = []
@@ -73,7 +73,7 @@ class PluginEvaluator:
             except TypeError as error:
                 raise invalid_answer(plugin.name, "PreFilter", error) from error
             message = f"node(s) didn't satisfy plugin {plugin.name}"
-            rejections.append(Rejection(message, np.array(left_out, np.bool_)))
+            rejections.append(FilterRejection(message, np.array(left_out, np.bool_)))
         if isinstance(plugin, FilterPlugin | FilterAllPlugin):
             found = filter_nodes(plugin, state, pod, nodes)
             for number, status in enumerate(found.statuses, 1):
@@ -82,7 +82,7 @@ class PluginEvaluator:
                     check_status(plugin.name, "Filter", status)
                     if status.code not in FILTER_CODES:
                         raise error_answer(plugin.name, "Filter", _text(status))
-                    rejections.append(Rejection(status.message, where))
+                    rejections.append(FilterRejection(status.message, where))
         return rejections
 
     def score(self, attempt: AttemptKey, pod: PodInfo, nodes: Nodes) -> Int64Column:

@@ -14,7 +14,7 @@ from asched.model.meta import OwnerReference
 from asched.model.pod import Pod
 from asched.model.quantity import NS_PER_S
 from asched.simulator.loop import simulate
-from asched.simulator.trace import PodRun, Run
+from asched.simulator.trace import PodRun, WorkloadRun
 from asched.state.records import AnyRecord, TurnStarted
 from tests.audit.recording import BEGIN_NS, REGISTRY, Recording
 
@@ -45,11 +45,11 @@ async def history_of(recording: Recording, when: Period = ALWAYS) -> RecordedHis
     return await recorded_history(store, REGISTRY.load, when)
 
 
-def simulated(history: RecordedHistory) -> Run:
+def simulated(history: RecordedHistory) -> WorkloadRun:
     return simulate(history.trace, history.scheduler, REGISTRY.load)
 
 
-def placements(run: Run) -> dict[str, list[tuple[str, float, float | None]]]:
+def placements(run: WorkloadRun) -> dict[str, list[tuple[str, float, float | None]]]:
     """By pod name: node, start and end in seconds since the beginning of the journal."""
 
     def seconds(ns: int) -> float:

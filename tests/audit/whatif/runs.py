@@ -6,7 +6,7 @@ from typing import Any
 
 from asched.model.node import Node
 from asched.model.quantity import NS_PER_S
-from asched.simulator.trace import EndReason, NodeSpan, PodPlacement, PodRun, Run
+from asched.simulator.trace import EndReason, NodeSpan, PodPlacement, PodRun, WorkloadRun
 from tests.audit.recording import node, pod
 
 
@@ -50,5 +50,5 @@ def span(made: Node | str, from_s: float = 0, to_s: float | None = None) -> Node
     )
 
 
-def run_of(*pods: PodRun, nodes: tuple[NodeSpan, ...], end_s: float = 100) -> Run:
-    return Run(0, round(end_s * NS_PER_S), pods, nodes)
+def run_of(*pods: PodRun, nodes: tuple[NodeSpan, ...], end_s: float = 100) -> WorkloadRun:
+    return WorkloadRun(0, round(end_s * NS_PER_S), pods, nodes)

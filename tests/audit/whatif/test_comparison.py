@@ -10,14 +10,14 @@ from asched.audit.whatif.comparison import (
     duration,
     figure_rows,
 )
-from asched.simulator.trace import PodRun, Run
+from asched.simulator.trace import PodRun, WorkloadRun
 from tests.audit.recording import pod
 from tests.audit.whatif.runs import placement, pod_run, run_of, span
 
 NODES = (span("n"), span("m"))
 
 
-def one_run(p: str, q: str, r: str) -> Run:
+def one_run(p: str, q: str, r: str) -> WorkloadRun:
     def placed(name: str, where: str) -> PodRun:
         if where:
             return pod_run(name, placement(where, 20))

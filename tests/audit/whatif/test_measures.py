@@ -10,7 +10,7 @@ from asched.audit.whatif.measures import measured, node_of, pending_spans
 from asched.audit.whatif.occupancy import RecordedWorkload, Steps, occupancy, workload_of
 from asched.model.quantity import NS_PER_S
 from asched.model.requests import pod_requests
-from asched.simulator.trace import EndReason, NodeSpan, PodPlacement, PodRun, Run
+from asched.simulator.trace import EndReason, NodeSpan, PodPlacement, PodRun, WorkloadRun
 from tests.audit.recording import node
 from tests.audit.whatif.runs import placement, pod_run, run_of, span
 
@@ -159,7 +159,7 @@ def pod_runs(draw: st.DrawFn, number: int) -> PodRun:
 
 
 @st.composite
-def runs(draw: st.DrawFn) -> Run:
+def runs(draw: st.DrawFn) -> WorkloadRun:
     pods = [draw(pod_runs(number)) for number in range(draw(st.integers(1, 6)))]
     spans = []
     for name, cpu in NODES.items():
@@ -169,7 +169,7 @@ def runs(draw: st.DrawFn) -> Run:
     return run_of(*pods, nodes=tuple(spans), end_s=30)
 
 
-def naive(run: Run, second: int) -> tuple[float, float]:
+def naive(run: WorkloadRun, second: int) -> tuple[float, float]:
     """Utilization and fragmentation of cpu at a time, counted by node and pod."""
     asks = [pod_requests(one.pod)["cpu"] for one in run.pods]
     allocatable = used = free = in_vain = 0.0
@@ -193,7 +193,7 @@ def naive(run: Run, second: int) -> tuple[float, float]:
 
 
 @given(runs())
-def test_occupancy_equals_a_count_at_every_time(run: Run) -> None:
+def test_occupancy_equals_a_count_at_every_time(run: WorkloadRun) -> None:
     found = occupancy(run, workload_of(run.pods))
     if not run.nodes:
         assert found.utilisation == {}
@@ -205,7 +205,7 @@ def test_occupancy_equals_a_count_at_every_time(run: Run) -> None:
 
 
 @given(runs())
-def test_pending_equals_a_count_at_every_time(run: Run) -> None:
+def test_pending_equals_a_count_at_every_time(run: WorkloadRun) -> None:
     found = measured(run, workload_of(run.pods))
     for second in range(30):
         waiting = 0

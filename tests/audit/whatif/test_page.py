@@ -15,7 +15,7 @@ from asched.audit.whatif.comparison import NamedRun, compare
 from asched.audit.whatif.measures import measured
 from asched.audit.whatif.occupancy import workload_of
 from asched.audit.whatif.report import MAX_PODS, TEMPLATES, comparison_page, run_page
-from asched.simulator.trace import Run
+from asched.simulator.trace import WorkloadRun
 from tests.audit.recording import node
 from tests.audit.whatif.runs import placement, pod_run, run_of, span
 
@@ -58,7 +58,7 @@ def read(page: str) -> Reader:
     return reader
 
 
-def some_run(where: str, *, pods: int = 3, name: str = "p") -> Run:
+def some_run(where: str, *, pods: int = 3, name: str = "p") -> WorkloadRun:
     made = [
         pod_run(f"{name}{n}", placement(where, n % 40 + 1, n % 40 + 50), created_s=n % 40)
         for n in range(pods)
@@ -186,7 +186,7 @@ def test_page_of_a_single_run() -> None:
 
 
 def test_empty_run_has_a_page() -> None:
-    run = Run(0, 0, (), ())
+    run = WorkloadRun(0, 0, (), ())
     read(run_page("nothing", measured(run, workload_of(run.pods)), "Nothing"))
 
 

@@ -23,8 +23,8 @@ from asched.simulator.trace import (
     PodCreated,
     PodDeleted,
     PodRun,
-    Run,
     TraceEvent,
+    WorkloadRun,
 )
 from asched.state.records import (
     BindFailed,
@@ -57,7 +57,7 @@ def deleted(events: tuple[TraceEvent, ...]) -> dict[str, float]:
     return {e.key: (e.at_ns - BEGIN_NS) / NS_PER_S for e in events if isinstance(e, PodDeleted)}
 
 
-def run_of(run: Run, name: str) -> PodRun:
+def run_of(run: WorkloadRun, name: str) -> PodRun:
     [found] = [one for one in run.pods if one.pod.name == name]
     return found
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from asched.audit.history import ALWAYS, Period
 from asched.audit.whatif.recorded_history import RecordedHistory, recorded_history
 from asched.journal.memory import MemoryStore
-from asched.simulator.trace import ObjectRemoved, Run, TraceEvent
+from asched.simulator.trace import ObjectRemoved, TraceEvent, WorkloadRun
 from asched.state.records import AnyRecord
 from tests.audit.recording import REGISTRY
 from tests.audit.whatif.histories import owned, period, simulated, store_by_turns
@@ -52,7 +52,7 @@ async def taken_from(records: list[AnyRecord], when: Period = ALWAYS) -> Recorde
     return await recorded_history(store, REGISTRY.load, when)
 
 
-def placements(run: Run) -> dict[str, list[tuple[str, int, int | None, int | None]]]:
+def placements(run: WorkloadRun) -> dict[str, list[tuple[str, int, int | None, int | None]]]:
     return {
         one.uid: [(s.node, s.assigned_ns, s.bound_ns, s.ended_ns) for s in one.placements]
         for one in run.pods
