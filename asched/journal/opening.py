@@ -10,9 +10,10 @@ import anyio
 from sqlalchemy import URL, make_url
 from sqlalchemy.exc import ArgumentError
 
+from asched.journal.database import SqlDatabase
 from asched.journal.errors import JournalAbsentError, JournalSchemaError, JournalUrlError
 from asched.journal.memory import MemoryStore
-from asched.journal.sql import Database, SqlStore
+from asched.journal.sql import SqlStore
 from asched.journal.sqlite import SqliteDatabase
 from asched.journal.store import JournalStore
 
@@ -67,7 +68,7 @@ async def _open(url: str, *, read_only: bool) -> JournalStore:
     return SqlStore(await SqliteDatabase.open(sqlite_path(url), read_only=read_only))
 
 
-async def _open_postgres(url: str, *, read_only: bool) -> Database:
+async def _open_postgres(url: str, *, read_only: bool) -> SqlDatabase:
     try:
         from asched.journal.postgres import PostgresDatabase
     except ModuleNotFoundError as error:

@@ -7,18 +7,18 @@ writes of other programs are also serialized (see ``migrations/``).
 from __future__ import annotations
 
 import ssl
-from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
 from typing import Any, Final
 
 import anyio
 import asyncpg
-from sqlalchemy import URL, Select, event, text
-from sqlalchemy.exc import DBAPIError, SQLAlchemyError
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
+from sqlalchemy import URL, text
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from asched.journal import schema
 from asched.journal.chain import Batch, JournalRow, SealedBatch
+from asched.journal.database import READERS, SqlDatabase, driver_of, pooled_engine
 from asched.journal.errors import (
     JournalBusyError,
     JournalCorruptError,
@@ -26,7 +26,6 @@ from asched.journal.errors import (
     JournalFullError,
     JournalIOError,
     JournalOpenError,
-    JournalSchemaError,
     JournalUnreachableError,
     trigger_error,
 )
@@ -39,7 +38,6 @@ _WRITE_TIMEOUT_S: Final = 20.0
 """After this time without a response the append is retried. A stop may wait for it and for a new
 connection, which must be less than the stop timeouts of systemd and Kubernetes."""
 _CLOSE_TIMEOUT_S: Final = 2.0
-_READERS: Final = 4
 
 # The first number is "asch" in ASCII; the second distinguishes schemas of one database.
 _LOCK: Final = text("SELECT pg_advisory_xact_lock(1634952040, hashtext(current_schema()))")
@@ -77,15 +75,11 @@ _WRONG_URL: Final = (asyncpg.ClientConfigurationError, ssl.SSLCertVerificationEr
 """Errors that a retry cannot resolve."""
 
 
-class PostgresDatabase:
+class PostgresDatabase(SqlDatabase):
     """The tables in the first schema of the search path. Made by :meth:`open`."""
 
-    def __init__(self, url: URL, *, read_only: bool) -> None:
-        self.name = url.render_as_string(hide_password=True)
-        self.read_only = read_only
-        self._readers = _engine(url, _READERS, _READ_TIMEOUT_S, default_transaction_read_only="on")
-        self._writer = None if read_only else _engine(url, 1, _WRITE_TIMEOUT_S)
-        self._write_lock = anyio.Lock()
+    # OSError: no server, or (as TimeoutError) none that responds.
+    driver_errors = (asyncpg.PostgresError, asyncpg.InterfaceError, OSError)
 
     @classmethod
     async def open(cls, url: URL, *, read_only: bool) -> PostgresDatabase:
@@ -94,54 +88,28 @@ class PostgresDatabase:
         Raises :class:`JournalOpenError` (:class:`JournalUnreachableError` if a retry may succeed)
         and :class:`JournalSchemaError` (newer, or read-only and older).
         """
-        database = cls(url.set(drivername=_DRIVER), read_only=read_only)
-        try:
-            await database.prepare()
-        except BaseException:
-            with anyio.CancelScope(shield=True):
-                await database.close()
-            raise
-        return database
+        url = url.set(drivername=_DRIVER)
+        readers = _engine(url, READERS, _READ_TIMEOUT_S, default_transaction_read_only="on")
+        writer = None if read_only else _engine(url, 1, _WRITE_TIMEOUT_S)
+        return await cls(url.render_as_string(hide_password=True), readers, writer).prepared()
 
     async def prepare(self) -> None:
-        """Connect, and upgrade the tables; read-only, check their revision."""
         try:
-            if self.read_only:
-                async with self.read() as connection:
-                    await connection.run_sync(schema.check)
-            else:
-                async with self.write() as connection:
-                    await connection.run_sync(schema.upgrade)
-        except JournalSchemaError as error:
-            raise type(error)(f"{self.name}: {error}") from None
+            await super().prepare()
         except JournalIOError as error:
-            permanent = isinstance(_driver_error(error), _WRONG_URL)
+            permanent = isinstance(self.driver_error(error), _WRONG_URL)
             kind = JournalOpenError if permanent else JournalUnreachableError
             raise kind(str(error)) from error
 
-    @asynccontextmanager
-    async def read(self) -> AsyncIterator[AsyncConnection]:
-        """A read-only connection; its transaction ends with the block."""
-        with self._translated():
-            async with self._readers.connect() as connection:
-                yield connection
-
-    async def fetch(self, query: Select[Any]) -> Sequence[tuple[Any, ...]]:
-        """All rows of the query, fetched by the driver."""
-        compiled = query.compile(dialect=self._readers.dialect)
-        values = [compiled.params[name] for name in compiled.positiontup or ()]
-        async with self.read() as connection:
-            driver = await _driver(connection)
-            return [tuple(row) for row in await driver.fetch(str(compiled), *values)]
+    async def fetch_all(
+        self, driver: Any, statement: str, values: Sequence[Any]
+    ) -> Sequence[tuple[Any, ...]]:
+        return [tuple(row) for row in await driver.fetch(statement, *values)]
 
     @asynccontextmanager
     async def write(self) -> AsyncIterator[AsyncConnection]:
-        """The writing connection in a transaction that holds the journal's lock, committed at the
-        end of the block.
-
-        The block is shielded from cancellation, so the result of a commit is always known.
-        """
-        async with self._exclusively() as connection, connection.begin():
+        """As the base, in a transaction that holds the journal's lock."""
+        async with super().write() as connection:
             await connection.execute(_LOCK)
             yield connection
 
@@ -161,17 +129,24 @@ class PostgresDatabase:
                 yield
             finally:
                 with anyio.CancelScope(shield=True):
-                    await _end_archiving(connection)
+                    await self._end_archiving(connection)
+
+    async def _end_archiving(self, connection: AsyncConnection) -> None:
+        """Release the lock. If that fails, end the session, which releases it, too."""
+        try:
+            await connection.execute(_END_ARCHIVING)
+        except (SQLAlchemyError, *self.driver_errors):
+            await connection.invalidate()
 
     async def end_stuck_writers(self) -> None:
         """End sessions that hold the journal's lock for longer than a running process would."""
-        async with self._exclusively() as connection, connection.begin():
+        async with self.exclusively() as connection, connection.begin():
             await connection.execute(_END_STUCK)
 
     async def append(self, sealed: SealedBatch) -> None:
         """Insert a batch in a transaction of its own with the driver's COPY, durable on return."""
-        async with self._exclusively() as connection:
-            driver = await _driver(connection)
+        async with self.exclusively() as connection:
+            driver = await driver_of(connection)
             try:
                 async with driver.transaction():
                     await driver.execute(_INSERT_BATCH, *sealed.batch)
@@ -185,34 +160,44 @@ class PostgresDatabase:
                 raise
 
     @asynccontextmanager
-    async def _exclusively(self) -> AsyncIterator[AsyncConnection]:
+    async def exclusively(self) -> AsyncIterator[AsyncConnection]:
         if self._writer is None:
-            raise JournalError(f"{self.name} is open for reading only")
+            raise self.read_only_error()
         async with self._write_lock:
-            with anyio.CancelScope(shield=True), self._translated():
+            with anyio.CancelScope(shield=True), self.translated():
                 async with self._writer.connect() as connection:
                     try:
                         yield connection
                     except Exception as error:
                         # The URL may now lead to another server, after a failover.
-                        if isinstance(_driver_error(error), asyncpg.ReadOnlySQLTransactionError):
+                        cause = self.driver_error(error)
+                        if isinstance(cause, asyncpg.ReadOnlySQLTransactionError):
                             await connection.invalidate()
                         raise
 
-    @contextmanager
-    def _translated(self) -> Iterator[None]:
-        """Convert the driver's errors to journal errors that name the database."""
-        try:
-            yield
-        except (SQLAlchemyError, asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:
-            # OSError: no server, or (as TimeoutError) none that responds.
-            raise _translate(error, self.name) from error
-
-    async def close(self) -> None:
-        """Idempotent."""
-        await self._readers.dispose()
-        if self._writer is not None:
-            await self._writer.dispose()
+    def translate(self, error: BaseException) -> JournalError:
+        cause, name = self.driver_error(error), self.name
+        reason = " ".join(str(cause).split()) or type(cause).__name__
+        if isinstance(cause, asyncpg.RaiseError):
+            return trigger_error(reason, name) or JournalIOError(f"{name}: {reason}")
+        match cause:
+            case asyncpg.DiskFullError() | asyncpg.OutOfMemoryError():
+                return JournalFullError(
+                    f"cannot write {name}: the server is out of space: {reason}"
+                )
+            case (
+                asyncpg.InvalidAuthorizationSpecificationError()
+                | asyncpg.InvalidCatalogNameError()
+                | asyncpg.InsufficientPrivilegeError()
+            ):
+                return JournalOpenError(f"cannot open {name}: {reason}")
+            case asyncpg.DataCorruptedError() | asyncpg.IndexCorruptedError():
+                return JournalCorruptError(f"{name} is damaged: {reason}")
+            case asyncpg.LockNotAvailableError() | asyncpg.DeadlockDetectedError():
+                return JournalBusyError(f"{name} is locked by another process: {reason}")
+            case _:
+                # Includes a read-only server: a former primary, or a standby before its promotion.
+                return JournalIOError(f"{name}: {reason}")
 
 
 class _Connection(asyncpg.Connection):  # type: ignore[misc]  # the driver has no types
@@ -226,29 +211,14 @@ class _Connection(asyncpg.Connection):  # type: ignore[misc]  # the driver has n
 
 
 def _engine(url: URL, connections: int, timeout_s: float, **settings: str) -> AsyncEngine:
-    engine = create_async_engine(
-        url,
-        pool_size=connections,
-        max_overflow=0,
-        connect_args={
-            "connection_class": _Connection,
-            "timeout": _CONNECT_TIMEOUT_S,
-            "command_timeout": timeout_s,
-            "server_settings": {"application_name": "asched", **settings},
-            **tls_arguments(url),
-        },
-    )
-
-    @event.listens_for(engine.sync_engine, "connect")
-    def set_up(connection: Any, _: object) -> None:
-        cursor = connection.cursor()
-        try:
-            cursor.execute(_DURABLE)
-        finally:
-            cursor.close()
-        connection.commit()
-
-    return engine
+    connect_args = {
+        "connection_class": _Connection,
+        "timeout": _CONNECT_TIMEOUT_S,
+        "command_timeout": timeout_s,
+        "server_settings": {"application_name": "asched", **settings},
+        **tls_arguments(url),
+    }
+    return pooled_engine(url, connections, connect_args, (_DURABLE,))
 
 
 def tls_arguments(url: URL) -> dict[str, ssl.SSLContext]:
@@ -261,49 +231,3 @@ def tls_arguments(url: URL) -> dict[str, ssl.SSLContext]:
     host = url.host or str(url.query.get("host", ""))
     local = not host or host.startswith("/") or host in ("localhost", "127.0.0.1", "::1")
     return {} if local or "ssl" in url.query else {"ssl": ssl.create_default_context()}
-
-
-async def _end_archiving(connection: AsyncConnection) -> None:
-    """Release the lock. If that fails, end the session, which releases it, too."""
-    try:
-        await connection.execute(_END_ARCHIVING)
-    except (SQLAlchemyError, asyncpg.PostgresError, asyncpg.InterfaceError, OSError):
-        await connection.invalidate()
-
-
-async def _driver(connection: AsyncConnection) -> Any:
-    pooled = await connection.get_raw_connection()
-    return pooled.driver_connection
-
-
-def _translate(error: BaseException, name: str) -> JournalError:
-    cause = _driver_error(error)
-    reason = " ".join(str(cause).split()) or type(cause).__name__
-    if isinstance(cause, asyncpg.RaiseError):
-        return trigger_error(reason, name) or JournalIOError(f"{name}: {reason}")
-    match cause:
-        case asyncpg.DiskFullError() | asyncpg.OutOfMemoryError():
-            return JournalFullError(f"cannot write {name}: the server is out of space: {reason}")
-        case (
-            asyncpg.InvalidAuthorizationSpecificationError()
-            | asyncpg.InvalidCatalogNameError()
-            | asyncpg.InsufficientPrivilegeError()
-        ):
-            return JournalOpenError(f"cannot open {name}: {reason}")
-        case asyncpg.DataCorruptedError() | asyncpg.IndexCorruptedError():
-            return JournalCorruptError(f"{name} is damaged: {reason}")
-        case asyncpg.LockNotAvailableError() | asyncpg.DeadlockDetectedError():
-            return JournalBusyError(f"{name} is locked by another process: {reason}")
-        case _:
-            # Includes a read-only server: a former primary, or a standby before its promotion.
-            return JournalIOError(f"{name}: {reason}")
-
-
-def _driver_error(error: BaseException) -> BaseException:
-    """The driver's error inside SQLAlchemy's."""
-    inner: BaseException | None = error
-    while inner is not None:
-        if isinstance(inner, asyncpg.PostgresError | asyncpg.InterfaceError | OSError):
-            return inner
-        inner = (inner.orig if isinstance(inner, DBAPIError) else None) or inner.__cause__
-    return error

@@ -1,11 +1,11 @@
-"""The journal on a SQL database; :class:`Database` is the port for each kind of database."""
+"""The journal on a SQL database."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager
 from itertools import starmap
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import anyio
 from sqlalchemy import Row, Select, delete, func, insert, or_, select
@@ -24,6 +24,7 @@ from asched.journal.chain import (
     verify,
 )
 from asched.journal.codec import CODEC, EncodedRecord
+from asched.journal.database import SqlDatabase
 from asched.journal.errors import (
     ArchivedError,
     ConflictError,
@@ -55,47 +56,10 @@ _BatchColumns = tuple[int, int, int, int, int, str, str]
 _RowColumns = tuple[int, int, str, int, str, str]
 
 
-class Database(Protocol):
-    """An open SQL database with tables of the newest revision."""
-
-    def read(self) -> AbstractAsyncContextManager[AsyncConnection]: ...
-
-    def write(self) -> AbstractAsyncContextManager[AsyncConnection]:
-        """A connection in a transaction that commits at the end, shielded from cancellation."""
-        ...
-
-    async def fetch(self, query: Select[Any]) -> Sequence[tuple[Any, ...]]:
-        """All rows of a query as the driver returns them.
-
-        For many rows, SQLAlchemy's named columns would double the cost.
-        """
-        ...
-
-    def archiving(self) -> AbstractAsyncContextManager[None]:
-        """Exclude other archive runs of this journal, on any machine.
-
-        Raises :class:`JournalBusyError` immediately if there is one.
-        """
-        ...
-
-    async def end_stuck_writers(self) -> None:
-        """Release locks of suspended writers, which would block a claim."""
-        ...
-
-    async def append(self, sealed: SealedBatch) -> None:
-        """Insert a batch atomically, durable on return, shielded from cancellation.
-
-        Raises :class:`FencedError` or :class:`ConflictError` if the database rejects it.
-        """
-        ...
-
-    async def close(self) -> None: ...
-
-
 class SqlStore:
-    """A :class:`~asched.journal.store.JournalStore` on a :class:`Database`."""
+    """A :class:`~asched.journal.store.JournalStore` in a SQL database."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: SqlDatabase) -> None:
         self._database = database
         self._epoch = 0
         self._head: Head | None = None
@@ -164,13 +128,15 @@ class SqlStore:
         row = await self._one(newest)
         return GENESIS if row is None else Head(*row)
 
-    async def _one(self, query: Select[Any]) -> Row[Any] | None:
+    async def _one(self, query: Select[Any]) -> Sequence[Any] | None:
         async with self._database.read() as connection:
-            return (await connection.execute(query)).one_or_none()
+            row: Sequence[Any] | None = (await connection.execute(query)).one_or_none()
+            return row
 
     async def _all(self, query: Select[Any]) -> Sequence[Row[Any]]:
         async with self._database.read() as connection:
-            return (await connection.execute(query)).all()
+            rows: Sequence[Row[Any]] = (await connection.execute(query)).all()
+            return rows
 
     async def read(
         self, after_seq: int = 0, up_to: int | None = None, *, subject: str | None = None

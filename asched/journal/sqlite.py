@@ -10,21 +10,20 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, cast
 from urllib.parse import quote
 
-import aiosqlite
 import anyio
-from sqlalchemy import URL, Select, event, insert
+from sqlalchemy import URL, insert
 from sqlalchemy.dialects import sqlite as sqlite_dialect
-from sqlalchemy.exc import DBAPIError
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from asched.journal import schema
 from asched.journal.chain import SealedBatch
+from asched.journal.database import READERS, SqlDatabase, driver_of, pooled_engine
 from asched.journal.errors import (
     JournalBusyError,
     JournalCorruptError,
@@ -32,7 +31,6 @@ from asched.journal.errors import (
     JournalFullError,
     JournalIOError,
     JournalOpenError,
-    JournalSchemaError,
     trigger_error,
 )
 from asched.journal.lock import FileLock, held_exclusively
@@ -40,7 +38,6 @@ from asched.journal.schema import JOURNAL_BATCH, JOURNAL_RECORD
 
 _DRIVER = "sqlite+aiosqlite"
 _BUSY_TIMEOUT_S = 10.0
-_READERS = 4
 
 # Foreign keys are declared but not enforced: the sequence trigger already checks each row, and
 # another check would cost a tenth of an append.
@@ -63,18 +60,18 @@ _INSERT_BATCH = str(insert(JOURNAL_BATCH).compile(dialect=_DIALECT))
 _INSERT_RECORD = str(insert(JOURNAL_RECORD).compile(dialect=_DIALECT))
 
 
-class SqliteDatabase:
+class SqliteDatabase(SqlDatabase):
     """An open SQLite file. Made by :meth:`open`."""
+
+    driver_errors = (sqlite3.Error,)
 
     def __init__(
         self, path: Path, readers: AsyncEngine, writer: AsyncEngine | None, lock: FileLock | None
     ) -> None:
+        super().__init__(str(path), readers, writer)
         self.path = path
-        self._readers = readers
-        self._writer = writer
         self._file_lock = lock
         self._connection: AsyncConnection | None = None
-        self._write_lock = anyio.Lock()
 
     @classmethod
     async def open(cls, path: Path, *, read_only: bool) -> SqliteDatabase:
@@ -86,62 +83,26 @@ class SqliteDatabase:
         _check_path(path, read_only=read_only)
         lock = None if read_only else FileLock(path.with_name(f"{path.name}-lock"))
         writer = None if read_only else _engine(URL.create(_DRIVER, database=str(path)), _WRITER, 1)
-        database = cls(path, _engine(_read_only_url(path), _READER, _READERS), writer, lock)
-        try:
-            await database.prepare()
-        except BaseException:
-            with anyio.CancelScope(shield=True):
-                await database.close()
-            raise
-        return database
+        readers = _engine(_read_only_url(path), _READER, READERS)
+        return await cls(path, readers, writer, lock).prepared()
 
-    async def prepare(self) -> None:
-        """Connect the writer and upgrade the tables; read-only, check their revision."""
-        try:
-            if self._writer is None:
-                async with self.read() as connection:
-                    await connection.run_sync(schema.check)
-                return
-            await self._connect_writer(self._writer)
-            async with self.write() as connection:
-                # Python's driver opens no transaction for DDL.
-                await connection.exec_driver_sql("BEGIN IMMEDIATE")
-                await connection.run_sync(schema.upgrade)
-        except JournalSchemaError as error:
-            raise type(error)(f"{self.path}: {error}") from None
-
-    async def _connect_writer(self, writer: AsyncEngine) -> None:
+    async def upgrade(self) -> None:
         assert self._file_lock is not None
+        assert self._writer is not None
         async with self._file_lock.held(_BUSY_TIMEOUT_S):
             _create_private(self.path)
-            with self._translated():
-                self._connection = await writer.connect()
+            with self.translated():
+                self._connection = await self._writer.connect()
+        async with self.write() as connection:
+            # Python's driver opens no transaction for DDL.
+            await connection.exec_driver_sql("BEGIN IMMEDIATE")
+            await connection.run_sync(schema.upgrade)
 
-    @asynccontextmanager
-    async def read(self) -> AsyncIterator[AsyncConnection]:
-        """A read-only connection; its transaction ends with the block."""
-        with self._translated():
-            async with self._readers.connect() as connection:
-                yield connection
-
-    async def fetch(self, query: Select[Any]) -> Sequence[tuple[Any, ...]]:
-        """All rows of the query, fetched by the driver in one switch to its thread."""
-        compiled = query.compile(dialect=_DIALECT)
-        values = [compiled.params[name] for name in compiled.positiontup or ()]
-        async with self.read() as connection:
-            driver = await _driver(connection)
-            return cast(
-                "list[tuple[Any, ...]]", await driver.execute_fetchall(str(compiled), values)
-            )
-
-    @asynccontextmanager
-    async def write(self) -> AsyncIterator[AsyncConnection]:
-        """The writing connection in a transaction, committed at the end of the block.
-
-        The block is shielded from cancellation, so the result of a commit is always known.
-        """
-        async with self._exclusively() as connection, connection.begin():
-            yield connection
+    async def fetch_all(
+        self, driver: Any, statement: str, values: Sequence[Any]
+    ) -> Sequence[tuple[Any, ...]]:
+        # One switch to the driver's thread.
+        return cast("list[tuple[Any, ...]]", await driver.execute_fetchall(statement, values))
 
     @asynccontextmanager
     async def archiving(self) -> AsyncIterator[None]:
@@ -159,8 +120,8 @@ class SqliteDatabase:
         Makes three calls to the driver, each a switch to its thread and back; SQLAlchemy would make
         eleven. The driver begins the transaction at the first INSERT.
         """
-        async with self._exclusively() as connection:
-            driver = await _driver(connection)
+        async with self.exclusively() as connection:
+            driver = await driver_of(connection)
             try:
                 await driver.execute(_INSERT_BATCH, sealed.batch)
                 # The driver binds a plain tuple over 1 us faster than a named one.
@@ -171,20 +132,33 @@ class SqliteDatabase:
                 raise
 
     @asynccontextmanager
-    async def _exclusively(self) -> AsyncIterator[AsyncConnection]:
+    async def exclusively(self) -> AsyncIterator[AsyncConnection]:
         if self._file_lock is None or self._connection is None:
-            raise JournalError(f"{self.path} is open for reading only")
+            raise self.read_only_error()
         async with self._write_lock, self._file_lock.held(_BUSY_TIMEOUT_S):
-            with anyio.CancelScope(shield=True), self._translated():
+            with anyio.CancelScope(shield=True), self.translated():
                 yield self._connection
 
-    @contextmanager
-    def _translated(self) -> Iterator[None]:
-        """Convert SQLite's errors to journal errors that name the file."""
-        try:
-            yield
-        except (DBAPIError, sqlite3.Error) as error:
-            raise _translate(error, self.path) from error
+    def translate(self, error: BaseException) -> JournalError:
+        cause, path = self.driver_error(error), self.path
+        of_trigger = trigger_error(str(cause), self.name)
+        if of_trigger is not None:
+            return of_trigger
+        match getattr(cause, "sqlite_errorname", "").split("_")[1:2]:
+            case ["FULL"]:
+                return JournalFullError(f"cannot write {path}: the disk is full")
+            case ["CANTOPEN" | "READONLY" | "PERM" | "AUTH"]:
+                return JournalOpenError(
+                    f"cannot open {path}: {cause}; check permissions of the file and its directory"
+                )
+            case ["NOTADB"]:
+                return JournalCorruptError(f"{path} is not an asched journal: {cause}")
+            case ["CORRUPT"]:
+                return JournalCorruptError(f"{path} is damaged: {cause}")
+            case ["BUSY" | "LOCKED"]:
+                return JournalBusyError(f"{path} is locked by another process")
+            case _:
+                return JournalIOError(f"{path}: {cause}")
 
     async def close(self) -> None:
         """Idempotent."""
@@ -208,29 +182,9 @@ def _read_only_url(path: Path) -> URL:
 
 
 def _engine(url: URL, pragmas: Sequence[str], connections: int) -> AsyncEngine:
-    engine = create_async_engine(
-        url,
-        pool_size=connections,
-        max_overflow=0,
-        # "BEGIN IMMEDIATE" takes the write lock at the start, when it is still possible to wait.
-        connect_args={"timeout": _BUSY_TIMEOUT_S, "isolation_level": "IMMEDIATE"},
-    )
-
-    @event.listens_for(engine.sync_engine, "connect")
-    def set_up(connection: Any, _: object) -> None:
-        cursor = connection.cursor()
-        try:
-            for pragma in pragmas:
-                cursor.execute(pragma)
-        finally:
-            cursor.close()
-
-    return engine
-
-
-async def _driver(connection: AsyncConnection) -> aiosqlite.Connection:
-    pooled = await connection.get_raw_connection()
-    return cast(aiosqlite.Connection, pooled.driver_connection)
+    # "BEGIN IMMEDIATE" takes the write lock at the start, when it is still possible to wait.
+    connect_args = {"timeout": _BUSY_TIMEOUT_S, "isolation_level": "IMMEDIATE"}
+    return pooled_engine(url, connections, connect_args, pragmas)
 
 
 def _check_path(path: Path, *, read_only: bool) -> None:
@@ -260,36 +214,3 @@ def _create_private(path: Path) -> None:
         pass
     except OSError as error:
         raise JournalOpenError(f"cannot open {path}: {error.strerror}") from None
-
-
-def _translate(error: BaseException, path: Path) -> JournalError:
-    cause = _sqlite_error(error)
-    if cause is None:
-        return JournalIOError(f"{path}: {error}")
-    of_trigger = trigger_error(str(cause), str(path))
-    if of_trigger is not None:
-        return of_trigger
-    match getattr(cause, "sqlite_errorname", "").split("_")[1:2]:
-        case ["FULL"]:
-            return JournalFullError(f"cannot write {path}: the disk is full")
-        case ["CANTOPEN" | "READONLY" | "PERM" | "AUTH"]:
-            return JournalOpenError(
-                f"cannot open {path}: {cause}; check permissions of the file and its directory"
-            )
-        case ["NOTADB"]:
-            return JournalCorruptError(f"{path} is not an asched journal: {cause}")
-        case ["CORRUPT"]:
-            return JournalCorruptError(f"{path} is damaged: {cause}")
-        case ["BUSY" | "LOCKED"]:
-            return JournalBusyError(f"{path} is locked by another process")
-        case _:
-            return JournalIOError(f"{path}: {cause}")
-
-
-def _sqlite_error(error: BaseException | None) -> sqlite3.Error | None:
-    """The driver's error inside SQLAlchemy's."""
-    while error is not None:
-        if isinstance(error, sqlite3.Error):
-            return error
-        error = (error.orig if isinstance(error, DBAPIError) else None) or error.__cause__
-    return None
