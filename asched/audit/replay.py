@@ -16,7 +16,7 @@ import msgspec
 from asched.audit.lookup import fold_before
 from asched.config.registry import PluginRegistry
 from asched.core.scheduler import SchedulerCore
-from asched.cycle.inspect import ShadowDecider
+from asched.cycle.shadow import ShadowDecider
 from asched.framework.runtime.profile import PluginOrigin, ProfileError
 from asched.journal.store import JournalStore
 from asched.state.fold import Fold, FoldError

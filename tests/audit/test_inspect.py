@@ -133,10 +133,9 @@ def answered(found: Inspection) -> dict[str, Any]:
     if found.pre_filter is not None:
         ended = found.pre_filter.status
         names = found.pre_filter.node_names
+        rejections = pre_filter_rejections(found.pre_filter)
         answer["preFilter"] = {
-            "plugins": {
-                name: status(s) for name, s in pre_filter_rejections(found.pre_filter).items()
-            },
+            "plugins": {name: status(s) for name, s in rejections.items()},
             "skipped": list(found.pre_filter.skipped),
             "nodeNames": None if names is None else list(names),
             "restrictedBy": list(found.pre_filter.restricted_by),

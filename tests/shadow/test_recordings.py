@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from asched.cli.main import app
 from asched.config.registry import PluginRegistry
-from asched.cycle.inspect import ShadowDecider
+from asched.cycle.shadow import ShadowDecider
 from asched.daemon.shadow.explainer import Window
 from asched.daemon.shadow.follower import UncomparedPod
 from asched.daemon.shadow.report import Report

@@ -31,7 +31,8 @@ from typing import NamedTuple
 import msgspec
 
 from asched.cycle.attempt import feasible_nodes_to_find
-from asched.cycle.inspect import ShadowDecider, inspect
+from asched.cycle.inspect import inspect
+from asched.cycle.shadow import ShadowDecider
 from asched.daemon.shadow.steps import (
     SCHEDULER_STEPS,
     ShadowHypothesis,

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from asched.config.file import Configuration
 from asched.config.resolve import without_ignored_resources
 from asched.core.inputs import Change, Deleted, Listed
-from asched.cycle.inspect import ShadowDecider
+from asched.cycle.shadow import ShadowDecider
 from asched.daemon.shadow.explainer import Explainer, Window
 from asched.daemon.shadow.report import Difference, Report, ReportWriter
 from asched.daemon.shadow.steps import folded_step
