@@ -10,26 +10,8 @@ from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple, TypeVar
 
-from asched.audit.entries import (
-    AssignmentEntry,
-    AttemptFailureEntry,
-    BindingEntry,
-    BindingFailureEntry,
-    ChangeEntry,
-    DeletionEntry,
-    Entry,
-    EvictionEntry,
-    EvictionFailureEntry,
-    ExtenderCallEntry,
-    ExtenderReplyEntry,
-    ObservedEntry,
-    PermitEntry,
-    PodTimeline,
-    PreemptionEntry,
-    QueueMoveEntry,
-    RejectionEntry,
-    TimelineEntry,
-)
+from asched.audit import entries
+from asched.audit.entries import Entry, PodTimeline, TimelineEntry
 from asched.journal.checkpoints import RestoredFold
 from asched.journal.codec import subject_of
 from asched.journal.store import JournalStore
@@ -114,7 +96,7 @@ class PodTimelines:
         elif isinstance(record, r.ObjectDeleted):
             followed = self._followed.get(record.key) if record.kind == "Pod" else None
             if followed is not None and followed.timeline.uid == record.uid:
-                followed.timeline.entries.append(DeletionEntry(self._seq, self._at))
+                followed.timeline.entries.append(entries.DeletionEntry(self._seq, self._at))
         elif isinstance(record, _AboutPod):
             self._add_entries(record)
         self._fold.apply(record)
@@ -142,13 +124,13 @@ class PodTimelines:
         followed = self._followed.get(key)
         if followed is not None and followed.timeline.uid == uid:
             before = self._fold.state.pods[key].info.pod
-            self._add(key, uid, ChangeEntry(self._seq, self._at, changes(before, pod)))
+            self._add(key, uid, entries.ChangeEntry(self._seq, self._at, changes(before, pod)))
             return
         if followed is not None:
             # The deletion of the previous pod was not observed.
-            followed.timeline.entries.append(DeletionEntry(self._seq, self._at))
+            followed.timeline.entries.append(entries.DeletionEntry(self._seq, self._at))
         self._follow(pod, "")
-        observed = ObservedEntry(
+        observed = entries.ObservedEntry(
             self._seq,
             self._at,
             scheduler_name=pod.spec.scheduler_name,
@@ -168,7 +150,7 @@ class PodTimelines:
         if isinstance(record, r.Rejected):
             for victim in record.victims:
                 node = record.nominated_node or ""
-                preemption = PreemptionEntry(self._seq, self._at, record.key, node)
+                preemption = entries.PreemptionEntry(self._seq, self._at, record.key, node)
                 self._add(victim.key, victim.uid, preemption)
         timeline = self._timelines.get((record.key, record.uid))
         if timeline is None:
@@ -177,50 +159,45 @@ class PodTimelines:
         if entry is not None:
             timeline.entries.append(entry)
         if isinstance(record, r.PodUpdated) and self._confirms(record, record.node_name):
-            timeline.entries.append(BindingEntry(self._seq, self._at, record.node_name))
+            timeline.entries.append(entries.BindingEntry(self._seq, self._at, record.node_name))
 
     def _entry(self, record: _AboutPod) -> Entry | None:
         seq, at = self._seq, self._at
+        if isinstance(record, _ExtenderReply):
+            name, verb = self._extender(record.extender), record.verb_answered.value
+            failure = record.message if isinstance(record, r.ExtenderCallFailed) else ""
+            return entries.ExtenderReplyEntry(seq, at, record.attempt, verb, name, failure)
         match record:
             case r.PodUpdated():
-                return ChangeEntry(seq, at, self._changes(record))
+                return entries.ChangeEntry(seq, at, self._changes(record))
             case r.Bound():
                 confirms = self._confirms(record, record.node)
-                return BindingEntry(seq, at, record.node) if confirms else None
+                return entries.BindingEntry(seq, at, record.node) if confirms else None
             case r.ExtenderCallRequested():
                 names = tuple(self._extender(index) for index in record.extenders)
-                return ExtenderCallEntry(seq, at, record.attempt, record.verb.value, names)
-            case (
-                r.ExtenderFiltered()
-                | r.ExtenderPrioritized()
-                | r.ExtenderPreemptionProcessed()
-                | r.ExtenderCallFailed()
-            ):
-                name, verb = self._extender(record.extender), record.verb_answered.value
-                failure = record.message if isinstance(record, r.ExtenderCallFailed) else ""
-                return ExtenderReplyEntry(seq, at, record.attempt, verb, name, failure)
+                return entries.ExtenderCallEntry(seq, at, record.attempt, record.verb.value, names)
             case r.Assigned():
                 waits = tuple(wait.plugin for wait in record.permit_waits)
-                return _copied(AssignmentEntry, seq, at, record, permit_waits=waits)
+                return _copied(entries.AssignmentEntry, seq, at, record, permit_waits=waits)
             case r.Rejected():
                 node, victims = record.nominated_node or "", tuple(v.key for v in record.victims)
                 return _copied(
-                    RejectionEntry, seq, at, record, nominated_node=node, victims=victims
+                    entries.RejectionEntry, seq, at, record, nominated_node=node, victims=victims
                 )
             case r.AttemptFailed():
-                return _copied(AttemptFailureEntry, seq, at, record)
+                return _copied(entries.AttemptFailureEntry, seq, at, record)
             case r.PermitAllowed():
-                return PermitEntry(seq, at, record.plugin, True)
+                return entries.PermitEntry(seq, at, record.plugin, True)
             case r.PermitRejected():
-                return PermitEntry(seq, at, record.plugin, False, record.message)
+                return entries.PermitEntry(seq, at, record.plugin, False, record.message)
             case r.BindFailed():
-                return _copied(BindingFailureEntry, seq, at, record, code=record.code.title)
+                return _copied(entries.BindingFailureEntry, seq, at, record, code=record.code.title)
             case EvictionDecided():
-                return PreemptionEntry(seq, at, record.preemptor.key, record.node)
+                return entries.PreemptionEntry(seq, at, record.preemptor.key, record.node)
             case r.EvictionSucceeded():
-                return EvictionEntry(seq, at)
+                return entries.EvictionEntry(seq, at)
             case r.EvictionFailed():
-                return EvictionFailureEntry(seq, at, record.message)
+                return entries.EvictionFailureEntry(seq, at, record.message)
 
     def _extender(self, index: int) -> str:
         evaluators = self._fold.state.evaluators
@@ -270,7 +247,7 @@ class PodTimelines:
         # The entry of the decision implies that the pod leaves the queue.
         if queue:
             cause = self._cause(key, record)
-            move = QueueMoveEntry(self._seq, self._at, queue, followed.queue, cause)
+            move = entries.QueueMoveEntry(self._seq, self._at, queue, followed.queue, cause)
             followed.timeline.entries.append(move)
 
     def _cause(self, key: str, record: r.AnyRecord) -> str:
@@ -306,6 +283,8 @@ class PodTimelines:
 
 def _own_cause(record: r.AnyRecord, queue: str) -> str:
     """The cause if the record is about the pod itself."""
+    if isinstance(record, _ExtenderReply):
+        return "all called extenders have replied"
     match record:
         case r.Rejected(unschedulable_plugins=plugins) if plugins and queue in (
             "active",
@@ -322,13 +301,6 @@ def _own_cause(record: r.AnyRecord, queue: str) -> str:
             return "its binding failed"
         case r.PodUpdated():
             return "it changed"
-        case (
-            r.ExtenderFiltered()
-            | r.ExtenderPrioritized()
-            | r.ExtenderPreemptionProcessed()
-            | r.ExtenderCallFailed()
-        ):
-            return "all called extenders have replied"
         case _:
             return "it was observed"
 

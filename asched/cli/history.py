@@ -7,25 +7,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from asched.audit.entries import (
-    AssignmentEntry,
-    AttemptFailureEntry,
-    BindingEntry,
-    BindingFailureEntry,
-    ChangeEntry,
-    DeletionEntry,
-    Entry,
-    EvictionEntry,
-    EvictionFailureEntry,
-    ExtenderCallEntry,
-    ExtenderReplyEntry,
-    ObservedEntry,
-    PermitEntry,
-    PodTimeline,
-    PreemptionEntry,
-    QueueMoveEntry,
-    RejectionEntry,
-)
+from asched.audit import entries
+from asched.audit.entries import Entry, PodTimeline
 from asched.cli.errors import BadInput
 from asched.cli.options import (
     DEFAULT_JOURNAL,
@@ -134,7 +117,11 @@ def _print_overview(found: list[PodTimeline]) -> None:
     """A line for each of many pods: the last problem and the present state."""
     rows = []
     for timeline in found:
-        problems = [e for e in timeline.entries if isinstance(e, RejectionEntry | PreemptionEntry)]
+        problems = [
+            e
+            for e in timeline.entries
+            if isinstance(e, entries.RejectionEntry | entries.PreemptionEntry)
+        ]
         last = problems[-1]
         rows.append(
             (
@@ -170,47 +157,47 @@ def _print_timeline(timeline: PodTimeline) -> None:
 def describe(entry: Entry) -> tuple[str, str]:
     """The event of an entry and its details, as text."""
     match entry:
-        case ObservedEntry():
+        case entries.ObservedEntry():
             where = f", bound to {entry.node}" if entry.node else ""
             gates = f", gated by {', '.join(entry.gates)}" if entry.gates else ""
             text = f"for {entry.scheduler_name}, priority {entry.priority}{where}{gates}"
             return "observed", text
-        case ChangeEntry():
+        case entries.ChangeEntry():
             return "changed", "; ".join(entry.changes) or "no field that scheduling reads"
-        case QueueMoveEntry():
+        case entries.QueueMoveEntry():
             before = f"from {entry.before} " if entry.before else ""
             return "queued", f"{before}to {entry.queue}: {entry.cause}"
-        case AssignmentEntry():
+        case entries.AssignmentEntry():
             return "assigned", _assignment(entry)
-        case RejectionEntry():
+        case entries.RejectionEntry():
             return "rejected", _rejection(entry)
-        case AttemptFailureEntry():
+        case entries.AttemptFailureEntry():
             return "failed", f"attempt {entry.attempt}: {entry.message}"
-        case ExtenderCallEntry():
+        case entries.ExtenderCallEntry():
             names = ", ".join(entry.extenders)
             return "extender called", f"attempt {entry.attempt}: {entry.verb} of {names}"
-        case ExtenderReplyEntry():
+        case entries.ExtenderReplyEntry():
             result = f"failed: {entry.failure}" if entry.failure else "succeeded"
             text = f"attempt {entry.attempt}: {entry.verb} of {entry.extender} {result}"
             return "extender replied", text
-        case PermitEntry():
+        case entries.PermitEntry():
             result = "allowed" if entry.allowed else f"rejected: {entry.message}"
             return "permit", f"{entry.plugin} {result}"
-        case BindingEntry():
+        case entries.BindingEntry():
             return "bound", f"the API server confirmed the binding to {entry.node}"
-        case BindingFailureEntry():
+        case entries.BindingFailureEntry():
             return "binding failed", f"to {entry.node}: {entry.plugin}: {entry.message}"
-        case PreemptionEntry():
+        case entries.PreemptionEntry():
             return "preempted", f"by {entry.by} on {entry.node}"
-        case EvictionEntry():
+        case entries.EvictionEntry():
             return "evicted", "the API server accepted the deletion"
-        case EvictionFailureEntry():
+        case entries.EvictionFailureEntry():
             return "eviction failed", entry.message
-        case DeletionEntry():
+        case entries.DeletionEntry():
             return "deleted", "deleted or finished"
 
 
-def _assignment(entry: AssignmentEntry) -> str:
+def _assignment(entry: entries.AssignmentEntry) -> str:
     text = f"attempt {entry.attempt}: to {entry.node}, "
     if entry.feasible_nodes == 1:
         text += "the only feasible node"
@@ -223,7 +210,7 @@ def _assignment(entry: AssignmentEntry) -> str:
     return text
 
 
-def _rejection(entry: RejectionEntry) -> str:
+def _rejection(entry: entries.RejectionEntry) -> str:
     text = f"attempt {entry.attempt}: {entry.message}"
     if entry.nominated_node:
         text += f"; nominated to {entry.nominated_node}"
