@@ -7,15 +7,7 @@ from typing import Any
 import msgspec
 
 from asched.kube.client import MERGE_PATCH, ApiClient
-from asched.kube.errors import ApiError, NoResponseError
-from asched.kube.pod_writer import (
-    IDEMPOTENT,
-    OutcomeUnknown,
-    PatchOutcome,
-    PodGone,
-    WriteRejected,
-    WriteSucceeded,
-)
+from asched.kube.write_outcomes import ObjectGone, PatchOutcome, patch
 from asched.model.resources import GroupResource
 
 
@@ -90,24 +82,12 @@ class GroupWriter:
         """
         body = _encode({"metadata": {"uid": group.uid}, "status": _status_form(group, status)})
         outcome = await self._patch(f"{group.path}/status", body)
-        if isinstance(outcome, PodGone) and group.resource is not GroupResource.POD_GROUPS:
+        if isinstance(outcome, ObjectGone) and group.resource is not GroupResource.POD_GROUPS:
             return await self._patch(group.path, body)
         return outcome
 
     async def _patch(self, path: str, body: bytes) -> PatchOutcome:
-        try:
-            await self._client.request(
-                "PATCH", path, body=body, content_type=MERGE_PATCH, options=IDEMPOTENT
-            )
-        except ApiError as error:
-            if error.status == 404 or error.concerns_uid:
-                return PodGone("the PodGroup is gone")
-            if error.status >= 500:
-                return OutcomeUnknown(error.message)
-            return WriteRejected(error.message, error.status)
-        except NoResponseError as error:
-            return OutcomeUnknown(str(error)) if error.sent else WriteRejected(str(error))
-        return WriteSucceeded()
+        return await patch(self._client, path, body, MERGE_PATCH, gone="the PodGroup is gone")
 
 
 def _status_form(group: GroupRef, status: GroupStatus) -> Any:

@@ -1,7 +1,6 @@
 """Writes to pods: bind, set conditions, nominate, evict.
 
-Failures that the API server is expected to return are values. A request with an unknown result is
-not treated as failed: the pod is read back first.
+A binding with an unknown result is not treated as failed: the pod is read back first.
 """
 
 from __future__ import annotations
@@ -16,6 +15,20 @@ import msgspec
 from asched.kube.client import STRATEGIC_MERGE_PATCH, ApiClient, RequestOptions
 from asched.kube.errors import ApiError, NoResponseError
 from asched.kube.transport import always
+from asched.kube.write_outcomes import (
+    IDEMPOTENT,
+    BindOutcome,
+    BoundElsewhere,
+    ObjectGone,
+    OutcomeUnknown,
+    PatchOutcome,
+    WriteOutcome,
+    WriteRejected,
+    WriteSucceeded,
+    is_gone,
+    outcome_of,
+    patch,
+)
 from asched.model.pod import DEFAULT_SCHEDULER_NAME, POD_SCHEDULED
 
 Reason = Literal["Unschedulable", "SchedulerError"]
@@ -42,44 +55,6 @@ class PodTarget(msgspec.Struct, frozen=True, gc=False):
     @property
     def path(self) -> str:
         return f"/api/v1/namespaces/{self.namespace}/pods/{self.name}"
-
-
-class WriteSucceeded(msgspec.Struct, frozen=True, gc=False):
-    """The object is in the requested state."""
-
-
-class BoundElsewhere(msgspec.Struct, frozen=True, gc=False):
-    """The pod is already bound to another node."""
-
-    node: str
-
-    @property
-    def message(self) -> str:
-        return f"already bound to node {self.node}"
-
-
-class PodGone(msgspec.Struct, frozen=True, gc=False):
-    """The pod no longer exists, or another one has its name."""
-
-    message: str = "the pod is gone"
-
-
-class WriteRejected(msgspec.Struct, frozen=True, gc=False):
-    """Not carried out; ``status`` is the HTTP status, 0 if the server was not reached."""
-
-    message: str
-    status: int = 0
-
-
-class OutcomeUnknown(msgspec.Struct, frozen=True, gc=False):
-    """Whether the write was carried out is unknown until the watch shows it."""
-
-    message: str
-
-
-BindOutcome = WriteSucceeded | BoundElsewhere | PodGone | WriteRejected | OutcomeUnknown
-PatchOutcome = WriteSucceeded | PodGone | WriteRejected | OutcomeUnknown
-EvictOutcome = WriteSucceeded | WriteRejected | OutcomeUnknown
 
 
 class _Name(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -157,9 +132,6 @@ class _PodState(msgspec.Struct, frozen=True):
     spec: _PodSpec = _PodSpec()
 
 
-IDEMPOTENT = RequestOptions(idempotent=True)
-"""For writes that can be repeated without further effect."""
-
 _encode = msgspec.json.Encoder().encode
 _pod_state_decoder = msgspec.json.Decoder(_PodState)
 
@@ -194,7 +166,7 @@ class PodWriter:
             )
         except ApiError as error:
             if error.status == 404:
-                return PodGone()
+                return ObjectGone()
             if error.status != 409 and error.status < 500:
                 return WriteRejected(error.message, error.status)
             found = await self._read_back(pod, node, error.message, error.status)
@@ -215,12 +187,12 @@ class PodWriter:
             found = _pod_state_decoder.decode(body)
         except ApiError as error:
             if error.status == 404:
-                return PodGone()
+                return ObjectGone()
             return OutcomeUnknown(f"{message}; then, reading the pod: {error.message}")
         except (NoResponseError, msgspec.DecodeError) as error:
             return OutcomeUnknown(f"{message}; then, reading the pod: {error}")
         if pod.uid and found.metadata.uid != pod.uid:
-            return PodGone()
+            return ObjectGone()
         if found.spec.node_name == node:
             return WriteSucceeded()
         if found.spec.node_name:
@@ -251,7 +223,7 @@ class PodWriter:
 
     async def evict(
         self, victim: PodTarget, *, now: datetime, scheduler_name: str = DEFAULT_SCHEDULER_NAME
-    ) -> EvictOutcome:
+    ) -> WriteOutcome:
         """Set DisruptionTarget on the victim, then delete it with its own grace period.
 
         The order is kube-scheduler's: a Job's pod failure policy reads the condition. If it cannot
@@ -265,42 +237,25 @@ class PodWriter:
             rfc3339(now),
         )
         marked = await self._patch(victim, _StatusPatch((condition,)))
-        if isinstance(marked, PodGone):
+        if isinstance(marked, ObjectGone):
             return WriteSucceeded()
         if not isinstance(marked, WriteSucceeded):
             return marked
         body = _encode(_DeleteOptions(_Uid(victim.uid)))
         try:
             await self._client.request("DELETE", victim.path, body=body, options=IDEMPOTENT)
-        except ApiError as error:
-            if error.status == 404 or error.concerns_uid:
-                return WriteSucceeded()
-            return _failed(error)
-        except NoResponseError as error:
-            return _no_response(error)
+        except (ApiError, NoResponseError) as error:
+            return WriteSucceeded() if is_gone(error) else outcome_of(error)
         return WriteSucceeded()
 
     async def _patch(self, pod: PodTarget, status: _StatusPatch) -> PatchOutcome:
         body = _encode(_Patch(_Uid(pod.uid), status))
-        return await self._send_patch(f"{pod.path}/status", body)
+        return await patch(self._client, f"{pod.path}/status", body, STRATEGIC_MERGE_PATCH)
 
     async def annotate(self, pod: PodTarget, annotations: Mapping[str, str]) -> PatchOutcome:
         """Set these annotations and keep the others."""
         body = _encode(_AnnotationPatch(_Annotated(pod.uid, annotations)))
-        return await self._send_patch(pod.path, body)
-
-    async def _send_patch(self, path: str, body: bytes) -> PatchOutcome:
-        try:
-            await self._client.request(
-                "PATCH", path, body=body, content_type=STRATEGIC_MERGE_PATCH, options=IDEMPOTENT
-            )
-        except ApiError as error:
-            if error.status == 404 or error.concerns_uid:
-                return PodGone()
-            return _failed(error)
-        except NoResponseError as error:
-            return _no_response(error)
-        return WriteSucceeded()
+        return await patch(self._client, pod.path, body, STRATEGIC_MERGE_PATCH)
 
 
 def _nomination(node: str | None) -> str | msgspec.UnsetType | None:
@@ -311,16 +266,6 @@ def _nomination(node: str | None) -> str | msgspec.UnsetType | None:
 def _unless_pending(found: BindOutcome) -> BindOutcome:
     """A Binding without a definite response may still take effect on an unbound pod."""
     return OutcomeUnknown(found.message) if isinstance(found, WriteRejected) else found
-
-
-def _failed(error: ApiError) -> WriteRejected | OutcomeUnknown:
-    if error.status >= 500:
-        return OutcomeUnknown(error.message)
-    return WriteRejected(error.message, error.status)
-
-
-def _no_response(error: NoResponseError) -> WriteRejected | OutcomeUnknown:
-    return OutcomeUnknown(str(error)) if error.sent else WriteRejected(str(error))
 
 
 def rfc3339(moment: datetime) -> str:

@@ -16,11 +16,15 @@ import msgspec
 from asched.framework.binding import ClaimRef
 from asched.kube.client import MERGE_PATCH, ApiClient
 from asched.kube.errors import ApiError, NoResponseError
-from asched.kube.pod_writer import IDEMPOTENT, OutcomeUnknown, WriteRejected, WriteSucceeded
+from asched.kube.write_outcomes import (
+    IDEMPOTENT,
+    WriteOutcome,
+    WriteRejected,
+    WriteSucceeded,
+    outcome_of,
+)
 from asched.model.resources import DecodeError, Resource, decode
 from asched.model.storage import PersistentVolume, PersistentVolumeClaim
-
-VolumeOutcome = WriteSucceeded | WriteRejected | OutcomeUnknown
 
 BOUND_BY_CONTROLLER = "pv.kubernetes.io/bound-by-controller"
 SELECTED_NODE = "volume.kubernetes.io/selected-node"
@@ -55,7 +59,7 @@ class _Present(msgspec.Struct, frozen=True):
 _decode_present = msgspec.json.Decoder(_Present).decode
 _encode = msgspec.json.Encoder().encode
 
-_Plan = Callable[[_Present], "dict[str, Any] | VolumeOutcome"]
+_Plan = Callable[[_Present], "dict[str, Any] | WriteOutcome"]
 """The patch of the present object, or the outcome if it needs none."""
 
 
@@ -65,10 +69,10 @@ class VolumeWriter:
     def __init__(self, client: ApiClient) -> None:
         self._client = client
 
-    async def claim_volume(self, volume: str, claim: ClaimRef) -> VolumeOutcome:
+    async def claim_volume(self, volume: str, claim: ClaimRef) -> WriteOutcome:
         """Set the volume's claimRef, so that the volume controller binds the two."""
 
-        def plan(present: _Present) -> dict[str, Any] | VolumeOutcome:
+        def plan(present: _Present) -> dict[str, Any] | WriteOutcome:
             held = present.spec.claim_ref
             if held is not None and _is_other(held, claim):
                 by = f"{held.namespace}/{held.name}"
@@ -92,10 +96,10 @@ class VolumeWriter:
 
         return await self._change(_volume_path(volume), plan)
 
-    async def select_node(self, claim: ClaimRef, node_name: str) -> VolumeOutcome:
+    async def select_node(self, claim: ClaimRef, node_name: str) -> WriteOutcome:
         """Set the node for which the claim's volume is to be provisioned."""
 
-        def plan(present: _Present) -> dict[str, Any] | VolumeOutcome:
+        def plan(present: _Present) -> dict[str, Any] | WriteOutcome:
             if present.metadata.uid != claim.uid:
                 return WriteRejected(f'claim "{claim.key}" was replaced by another one', 409)
             selected = (present.metadata.annotations or {}).get(SELECTED_NODE)
@@ -135,21 +139,19 @@ class VolumeWriter:
                 return None
             raise
 
-    async def _change(self, path: str, plan: _Plan) -> VolumeOutcome:
+    async def _change(self, path: str, plan: _Plan) -> WriteOutcome:
         try:
             for _ in range(_TRIES):
                 outcome = await self._change_once(path, plan)
                 if outcome is not None:
                     return outcome
-        except ApiError as error:
-            return OutcomeUnknown(error.message) if error.status >= 500 else _refused(error)
-        except NoResponseError as error:
-            return OutcomeUnknown(str(error)) if error.sent else WriteRejected(str(error))
+        except (ApiError, NoResponseError) as error:
+            return outcome_of(error)
         except (msgspec.DecodeError, DecodeError) as error:
             return WriteRejected(str(error))
         return WriteRejected("the object was modified concurrently", 409)
 
-    async def _change_once(self, path: str, plan: _Plan) -> VolumeOutcome | None:
+    async def _change_once(self, path: str, plan: _Plan) -> WriteOutcome | None:
         """None if the object was modified between reading and patching."""
         present = _decode_present(await self._client.request("GET", path))
         patch = plan(present)
@@ -175,10 +177,6 @@ def _is_other(held: _Reference, claim: ClaimRef) -> bool:
         "",
         claim.uid,
     )
-
-
-def _refused(error: ApiError) -> WriteRejected:
-    return WriteRejected(error.message, error.status)
 
 
 def _volume_path(name: str) -> str:

@@ -13,16 +13,15 @@ from asched.apiserver.auth import SCHEDULER
 from asched.apiserver.cluster import EmbeddedCluster
 from asched.apiserver.http import ApiServer
 from asched.kube.client import ApiClient
-from asched.kube.pod_writer import (
+from asched.kube.pod_writer import PodTarget, PodWriter
+from asched.kube.timing import RetryPolicy
+from asched.kube.write_outcomes import (
     BoundElsewhere,
+    ObjectGone,
     OutcomeUnknown,
-    PodGone,
-    PodTarget,
-    PodWriter,
     WriteRejected,
     WriteSucceeded,
 )
-from asched.kube.timing import RetryPolicy
 from tests.kube.harness import (
     Answer,
     ManualClock,
@@ -100,9 +99,11 @@ async def test_pod_bound_elsewhere_names_node() -> None:
 
 async def test_missing_or_replaced_pod_is_gone() -> None:
     async with world() as w:
-        assert isinstance(await w.writer.bind(PodTarget("default", "none", "u"), "n"), PodGone)
+        assert isinstance(await w.writer.bind(PodTarget("default", "none", "u"), "n"), ObjectGone)
         w.pod()
-        assert isinstance(await w.writer.bind(PodTarget("default", "p", "old-uid"), "n"), PodGone)
+        assert isinstance(
+            await w.writer.bind(PodTarget("default", "p", "old-uid"), "n"), ObjectGone
+        )
         assert "nodeName" not in w.stored()["spec"]
 
 
@@ -224,9 +225,13 @@ async def test_nomination_is_kept_set_and_cleared() -> None:
 
 async def test_patch_of_missing_or_replaced_pod() -> None:
     async with world() as w:
-        assert isinstance(await w.writer.nominate(PodTarget("default", "none", "u"), "n"), PodGone)
+        assert isinstance(
+            await w.writer.nominate(PodTarget("default", "none", "u"), "n"), ObjectGone
+        )
         w.pod()
-        assert isinstance(await w.writer.nominate(PodTarget("default", "p", "old"), "n"), PodGone)
+        assert isinstance(
+            await w.writer.nominate(PodTarget("default", "p", "old"), "n"), ObjectGone
+        )
         assert "nominatedNodeName" not in w.stored()["status"]
 
 

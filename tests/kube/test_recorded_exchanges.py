@@ -10,15 +10,9 @@ import anyio
 import pytest
 
 from asched.kube.events import EventRecorder
-from asched.kube.pod_writer import (
-    BoundElsewhere,
-    PodGone,
-    PodTarget,
-    PodWriter,
-    WriteRejected,
-    WriteSucceeded,
-)
+from asched.kube.pod_writer import PodTarget, PodWriter
 from asched.kube.reflector import Reflector
+from asched.kube.write_outcomes import BoundElsewhere, ObjectGone, WriteRejected, WriteSucceeded
 from asched.model.resources import Resource
 from tests.kube.harness import (
     BEGIN,
@@ -203,7 +197,7 @@ async def bind(
         ("bind-ok", "n0", WriteSucceeded()),
         ("bind-again-same-node", "n0", WriteSucceeded()),
         ("bind-again-other-node", "n1", BoundElsewhere("n0")),
-        ("bind-missing-pod", "n0", PodGone()),
+        ("bind-missing-pod", "n0", ObjectGone()),
         ("forbidden", "n0", None),
     ],
 )
@@ -218,7 +212,7 @@ async def test_bindings(name: str, node: str, outcome: object, exchanges: Exchan
 
 async def test_binding_with_other_uid(exchanges: Exchanges) -> None:
     found, _ = await bind(exchanges, "bind-wrong-uid", "n0", uid="00000000")
-    assert isinstance(found, PodGone)
+    assert isinstance(found, ObjectGone)
 
 
 async def test_binding_equals_kube_schedulers_plus_uid(exchanges: Exchanges) -> None:

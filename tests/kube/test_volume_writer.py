@@ -11,8 +11,8 @@ from asched.apiserver.cluster import EmbeddedCluster
 from asched.apiserver.faults import Fault, Faults
 from asched.apiserver.http import ApiServer
 from asched.framework.binding import ClaimRef
-from asched.kube.pod_writer import OutcomeUnknown, WriteRejected, WriteSucceeded
 from asched.kube.volume_writer import BOUND_BY_CONTROLLER, SELECTED_NODE, VolumeWriter
+from asched.kube.write_outcomes import OutcomeUnknown, WriteRejected, WriteSucceeded
 from tests.kube.harness import ManualClock, client_for
 
 Object = dict[str, Any]

@@ -25,8 +25,9 @@ from asched.framework.status import SUCCESS, Code, Status
 from asched.framework.volumes import mounts_claims
 from asched.kube.client import ApiClient
 from asched.kube.extenders import HttpExtender
-from asched.kube.pod_writer import BoundElsewhere, PodWriter, WriteSucceeded
+from asched.kube.pod_writer import PodWriter
 from asched.kube.volume_writer import VolumeWriter
+from asched.kube.write_outcomes import BoundElsewhere, WriteSucceeded
 from asched.model.node import Node
 from asched.model.quantity import NS_PER_S
 from asched.state.cluster import ClusterState, PlacementState, PodEntry

@@ -11,7 +11,8 @@ from asched.daemon.effects.group_status import PodGroupStatusHandler
 from asched.daemon.effects.per_pod_queue import EffectContext
 from asched.framework.cluster import Eviction
 from asched.kube.events import EventRecorder
-from asched.kube.pod_writer import PodTarget, PodWriter, WriteSucceeded
+from asched.kube.pod_writer import PodTarget, PodWriter
+from asched.kube.write_outcomes import WriteSucceeded
 from asched.model.pod import DEFAULT_SCHEDULER_NAME
 from asched.state.records import EvictionFailed, EvictionSucceeded
 

@@ -17,7 +17,8 @@ from asched.kube.group_writer import (
     GroupWriter,
     PodGroupConditionPatch,
 )
-from asched.kube.pod_writer import OutcomeUnknown, PatchOutcome, WriteRejected, rfc3339
+from asched.kube.pod_writer import rfc3339
+from asched.kube.write_outcomes import OutcomeUnknown, PatchOutcome, WriteRejected
 from asched.model.pod import Pod
 from asched.state.session_records import (
     PodGroupStatusDecided,

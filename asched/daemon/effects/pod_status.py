@@ -12,14 +12,8 @@ import structlog
 from asched.daemon.effects.per_pod_queue import EffectContext
 from asched.framework.pod_info import PodInfo
 from asched.kube.events import EventRecorder
-from asched.kube.pod_writer import (
-    OutcomeUnknown,
-    PodTarget,
-    PodWriter,
-    Reason,
-    WriteRejected,
-    WriteSucceeded,
-)
+from asched.kube.pod_writer import PodTarget, PodWriter, Reason
+from asched.kube.write_outcomes import OutcomeUnknown, WriteRejected, WriteSucceeded
 from asched.model.pod import POD_SCHEDULED
 from asched.state.cluster import PlacementState
 

@@ -14,18 +14,18 @@ from asched.framework.pod_info import PodInfo
 from asched.framework.status import SUCCESS, Status
 from asched.kube.errors import ApiError, NoResponseError
 from asched.kube.extenders import ExtenderError, HttpExtender
-from asched.kube.pod_writer import (
+from asched.kube.pod_writer import PodTarget, PodWriter
+from asched.kube.timing import Backoff, Clock
+from asched.kube.volume_writer import VolumeWriter
+from asched.kube.write_outcomes import (
     BindOutcome,
     BoundElsewhere,
+    ObjectGone,
     OutcomeUnknown,
-    PodGone,
-    PodTarget,
-    PodWriter,
+    WriteOutcome,
     WriteRejected,
     WriteSucceeded,
 )
-from asched.kube.timing import Backoff, Clock
-from asched.kube.volume_writer import VolumeOutcome, VolumeWriter
 from asched.model.resources import DecodeError
 from asched.model.storage import PersistentVolume, PersistentVolumeClaim
 
@@ -146,7 +146,7 @@ class BindReconciler:
                 outcome = self._note(read)
                 if isinstance(outcome, WriteSucceeded):
                     return SUCCESS
-                if isinstance(outcome, BoundElsewhere | PodGone):
+                if isinstance(outcome, BoundElsewhere | ObjectGone):
                     return Status.error(outcome.message)
                 if isinstance(outcome, WriteRejected) and left_s <= 0:
                     self._unresolved_until_s = None  # not bound, and no request is left
@@ -165,7 +165,7 @@ class BindReconciler:
 
     def _note(self, outcome: BindOutcome) -> BindOutcome:
         """Keep the result. A definite one resolves the binding: a later request changes nothing."""
-        if isinstance(outcome, WriteSucceeded | BoundElsewhere | PodGone):
+        if isinstance(outcome, WriteSucceeded | BoundElsewhere | ObjectGone):
             self._unresolved_until_s = None
         self.bind_result = outcome
         return outcome
@@ -229,5 +229,5 @@ class BindReconciler:
             raise Unavailable(str(error)) from None
 
 
-def _status(outcome: VolumeOutcome) -> Status:
+def _status(outcome: WriteOutcome) -> Status:
     return SUCCESS if isinstance(outcome, WriteSucceeded) else Status.error(outcome.message)
