@@ -158,8 +158,8 @@ _BUSY_TIMEOUT_S = 30.0
 def back_up(source: Path, target: Path) -> None:
     """Copy the journal in ``source`` to the new file ``target``, durable on return.
 
-    A writer is not blocked. Raises :class:`JournalOpenError` if ``source`` is no file or ``target``
-    exists, and :class:`JournalIOError` if the copy fails.
+    A writer is not blocked. Raises :class:`JournalOpenError` if ``source`` is not a file or
+    ``target`` exists, and :class:`JournalIOError` if the copy fails.
     """
     if not source.is_file():
         raise JournalOpenError(f"cannot open {source}: there is no such file")

@@ -112,7 +112,7 @@ def journal_file(url: str) -> Path | None:
 def sqlite_path(url: str) -> Path:
     """The file that ``url`` names.
 
-    Raises :class:`JournalUrlError` if it names no file.
+    Raises :class:`JournalUrlError` if it does not name a file.
     """
     if "://" not in url:
         if not url or url == ":memory:":

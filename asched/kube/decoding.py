@@ -217,7 +217,7 @@ class ObjectDecoder:
         return Upserted(self.resource, decoded)
 
     def skip_line(self, reason: str) -> None:
-        """Count and log a watch line that is no event."""
+        """Count and log a watch line that is not an event."""
         self.counts.skipped += 1
         log.warning("watch line skipped", resource=self.resource.plural, error=reason)
 

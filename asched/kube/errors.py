@@ -81,7 +81,7 @@ class ApiError(Exception):
 
     @classmethod
     def from_response(cls, status: int, body: bytes, retry_after: str | None) -> ApiError:
-        """Decode a failure. A body that is no Status, as from a proxy, becomes the message."""
+        """Decode a failure. A body that is not a Status, as from a proxy, becomes the message."""
         try:
             decoded = _status_decoder.decode(body)
         except (msgspec.DecodeError, UnicodeDecodeError):

@@ -28,7 +28,7 @@ BODY_LIMIT_BYTES = 256 * 1024 * 1024
 
 
 class MalformedHttpError(ValueError):
-    """The bytes are no HTTP/1.1 response, one of ambiguous length, or too large."""
+    """The bytes are not an HTTP/1.1 response, or one of ambiguous length or excessive size."""
 
 
 class ResponseParser:

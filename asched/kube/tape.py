@@ -54,7 +54,7 @@ class Tape:
         """All changes in order of arrival.
 
         Objects that cannot be decoded and resources that are not watched are logged and skipped.
-        Raises TapeError if the file is no tape.
+        Raises TapeError if the file is not a tape.
         """
         by_plural = {resource.plural: resource for resource in Resource}
         decoder = msgspec.json.Decoder(_Line)
