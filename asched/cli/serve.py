@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 import anyio
 import structlog
@@ -19,22 +19,21 @@ from asched.config.file import Configuration, load
 from asched.config.registry import PluginRegistry
 from asched.daemon.daemon import running_daemon
 from asched.daemon.engine.commits import journal_when_reachable
-from asched.daemon.engine.runtime import Runtime
 from asched.daemon.ha.leadership import Leadership, LeadershipLostError, election_of, taking_part
-from asched.daemon.ha.replica import ReplicaParts, running_replica
+from asched.daemon.ha.replica import running_replica
 from asched.daemon.interpreter import freeze_gc, set_switch_interval, tune_gc
 from asched.daemon.plugin_host.guarded_loop import guarded_loop
 from asched.daemon.plugin_host.watchdog import OverrunMetrics, Watchdog, limits_of, watched
 from asched.daemon.reload.reconfigurer import ConfigApplied
 from asched.daemon.reload.reloader import ConfigFile, ConfigReloader, ReloadRequests
 from asched.daemon.shadow.daemon import JournalKindError, require_kind
+from asched.daemon.startup import DaemonContext
 from asched.daemon.telemetry.health import Check, Health, HealthAddressError
 from asched.daemon.telemetry.logs import configure_logs
 from asched.daemon.telemetry.metrics import Metrics
 from asched.daemon.telemetry.systemd import ServiceManager
 from asched.daemon.telemetry.tracing import TracingUnavailableError, traced
 from asched.journal.opening import is_shared, journal_file, redacted
-from asched.journal.store import JournalStore
 from asched.kube.client import ApiClient
 from asched.kube.connection import connect
 
@@ -132,26 +131,21 @@ def open_cluster_client(
 # -- the scheduling daemon ------------------------------------------------------------------------
 
 
-class _Environment(NamedTuple):
-    """What a scheduler runs in."""
-
-    configuration: Configuration
-    registry: PluginRegistry
-    client: ApiClient
-    store: JournalStore
-    metrics: Metrics
-    journal_url: str
-
-
-class RunningScheduler(NamedTuple):
+class RunningScheduler(Protocol):
     """A running daemon or replica."""
 
-    checks: Callable[[], list[Check]]
-    is_stuck: Callable[[], bool]
-    apply_config: Callable[[Configuration], Awaitable[ConfigApplied]]
-    synced: anyio.Event
-    """Set once all resources are listed."""
-    leadership: Leadership | None = None
+    @property
+    def synced(self) -> anyio.Event:
+        """Set once all resources are listed."""
+
+    @property
+    def leadership(self) -> Leadership | None: ...
+
+    def checks(self) -> list[Check]: ...
+
+    def is_stuck(self) -> bool: ...
+
+    def apply_config(self, new: Configuration, /) -> Awaitable[ConfigApplied]: ...
 
 
 def run_daemon(options: ClusterOptions) -> None:
@@ -183,9 +177,9 @@ async def _serve_scheduler(
         await require_kind(store, shadow=False)
         tune_gc()
         set_switch_interval()
-        environment = _Environment(configuration, registry, client, store, metrics, url)
+        context = DaemonContext(configuration, registry, client, store, metrics)
         async with (
-            _open_scheduler(environment, options) as scheduler,
+            _open_scheduler(context, options, url) as scheduler,
             anyio.create_task_group() as tasks,
         ):
             control.manager.attach(scheduler.is_stuck)
@@ -196,7 +190,7 @@ async def _serve_scheduler(
                 journal=redacted(url),
                 health=health.address,
             )
-            reloader = _reloader(environment, scheduler, watchdog, file, control)
+            reloader = _reloader(context, scheduler, watchdog, file, control)
             tasks.start_soon(reloader.run, control.reloads)
             control.started.set()
             await control.stop.wait()
@@ -205,45 +199,24 @@ async def _serve_scheduler(
 
 @asynccontextmanager
 async def _open_scheduler(
-    environment: _Environment, options: ClusterOptions
+    context: DaemonContext, options: ClusterOptions, journal_url: str
 ) -> AsyncIterator[RunningScheduler]:
     """A daemon, or a replica if leader election is configured."""
-    configuration, registry, client, store, metrics, url = environment
-    election = election_of(configuration)
+    election, metrics = election_of(context.configuration), context.metrics
     if election is None:
-        async with running_daemon(configuration, registry, client, store, metrics) as daemon:
-            yield RunningScheduler(
-                daemon.checks, daemon.is_stuck, daemon.apply_config, daemon.engine.synced
-            )
+        async with running_daemon(context) as daemon:
+            yield daemon
         return
-    runtime = Runtime.of_this_process()
     async with (
-        open_cluster_client(configuration, options, metrics, limited=False) as lease_client,
-        taking_part(election, lease_client, metrics, runtime.instance) as leadership,
-        running_replica(
-            ReplicaParts(
-                configuration=configuration,
-                registry=registry,
-                client=client,
-                journal=store,
-                leadership=leadership,
-                metrics=metrics,
-                runtime=runtime,
-            ),
-            shared=is_shared(url),
-        ) as replica,
+        open_cluster_client(context.configuration, options, metrics, limited=False) as lease_client,
+        taking_part(election, lease_client, metrics, context.runtime.instance) as leadership,
+        running_replica(context, leadership, shared=is_shared(journal_url)) as replica,
     ):
-        yield RunningScheduler(
-            replica.checks,
-            replica.is_stuck,
-            replica.apply_config,
-            replica.synced,
-            leadership,
-        )
+        yield replica
 
 
 def _reloader(
-    environment: _Environment,
+    context: DaemonContext,
     scheduler: RunningScheduler,
     watchdog: Watchdog,
     file: ConfigFile | None,
@@ -254,8 +227,8 @@ def _reloader(
         watchdog.set_limits(limits_of(new.settings))
         return applied
 
-    read = partial(load, registry=environment.registry)
-    reloads, clock = environment.metrics.reloads, environment.client.clock
+    read = partial(load, registry=context.registry)
+    reloads, clock = context.metrics.reloads, context.client.clock
     return ConfigReloader(file, read, apply, reloads, control.manager, clock)
 
 

@@ -14,7 +14,6 @@ from anyio.abc import TaskGroup
 from asched import __version__
 from asched.batch.registry import SessionRegistry
 from asched.config.file import Configuration
-from asched.config.registry import PluginRegistry
 from asched.config.settings import PluginLimits
 from asched.daemon.effects.dispatcher import EffectDispatcher, EffectServices
 from asched.daemon.effects.external_calls import ExtenderPool
@@ -22,7 +21,6 @@ from asched.daemon.engine.checkpoints import Checkpoints
 from asched.daemon.engine.commits import Commits
 from asched.daemon.engine.engine import Engine, EngineLimits, EngineOptions
 from asched.daemon.engine.inbox import Inbox
-from asched.daemon.engine.runtime import Runtime
 from asched.daemon.ha.follower import BufferedWatch, StartState
 from asched.daemon.ha.leadership import Leadership, LeadershipController
 from asched.daemon.plugin_host.external_plugins import ExternalPlugins
@@ -34,15 +32,19 @@ from asched.daemon.reload.reconfigurer import (
 )
 from asched.daemon.reload.session_files import SessionFiles
 from asched.daemon.reload.watched import watched_resources
-from asched.daemon.startup import TRANSIENT, cluster_watch, recover, watch_when_reachable
+from asched.daemon.startup import (
+    TRANSIENT,
+    DaemonContext,
+    cluster_watch,
+    recover,
+    watch_when_reachable,
+)
 from asched.daemon.telemetry.batch_metrics import TimedRegistry
 from asched.daemon.telemetry.collectors import Backlog
 from asched.daemon.telemetry.health import Check, failed_checks
-from asched.daemon.telemetry.metrics import Metrics
 from asched.daemon.telemetry.scheduler_metrics import CountedBackoff
 from asched.daemon.telemetry.stopwatch import CycleStopwatch
 from asched.journal.errors import JournalError
-from asched.journal.store import JournalStore
 from asched.kube.client import ApiClient
 from asched.kube.events import EventRecorder, EventRecorderSettings
 from asched.kube.extenders import HttpExtender
@@ -77,6 +79,13 @@ class Daemon(NamedTuple):
     inbox: Inbox
     apply_config: Callable[[Configuration], Awaitable[ConfigApplied]]
     """Replaces the configuration: :meth:`Reconfigurer.apply_config`."""
+    leadership: Leadership | None
+    """None without leader election."""
+
+    @property
+    def synced(self) -> anyio.Event:
+        """Set once everything was listed."""
+        return self.engine.synced
 
     def checks(self) -> list[Check]:
         """Conditions of readiness."""
@@ -93,12 +102,7 @@ class Daemon(NamedTuple):
 
 @asynccontextmanager
 async def running_daemon(
-    configuration: Configuration,
-    registry: PluginRegistry,
-    client: ApiClient,
-    journal: JournalStore,
-    metrics: Metrics | None = None,
-    runtime: Runtime | None = None,
+    context: DaemonContext,
     *,
     leadership: Leadership | None = None,
     start: StartState | None = None,
@@ -110,28 +114,22 @@ async def running_daemon(
     completed and Events are flushed. Raises a :class:`~asched.journal.errors.JournalError` if the
     journal cannot be read or written.
     """
-    metrics, runtime = metrics or Metrics(), runtime or Runtime.of_this_process()
+    settings = context.configuration.settings
     standby = leadership is not None and start is None
     if start is None:
-        start = await recover(journal, registry, runtime, wait=leadership is not None)
-    plugins = ExternalPlugins(
-        start.fold.state, registry.load, PluginLimits(configuration.settings.plugins)
-    )
+        start = await recover(context, wait=leadership is not None)
+    state, load = start.fold.state, context.registry.load
+    plugins = ExternalPlugins(state, load, PluginLimits(settings.plugins))
     async with aclosing(plugins), anyio.create_task_group() as tasks:
         parts = _Parts(
-            configuration=configuration,
-            registry=registry,
-            client=client,
-            journal=journal,
-            metrics=metrics,
+            context=context,
             tasks=tasks,
-            runtime=runtime,
-            extenders=ExtenderPool(tasks, client.clock),
+            extenders=ExtenderPool(tasks, context.client.clock),
             checkpoints=Checkpoints(
-                journal,
-                start.fold.state,
-                runtime,
-                every=configuration.settings.journal.checkpoint_every,
+                context.journal,
+                state,
+                context.runtime,
+                every=settings.journal.checkpoint_every,
                 last_seq=start.checkpoint_seq,
             ),
             plugins=plugins,
@@ -146,13 +144,8 @@ async def running_daemon(
 class _Parts(NamedTuple):
     """What a daemon is made of."""
 
-    configuration: Configuration
-    registry: PluginRegistry
-    client: ApiClient
-    journal: JournalStore
-    metrics: Metrics
+    context: DaemonContext
     tasks: TaskGroup
-    runtime: Runtime
     extenders: ExtenderPool
     checkpoints: Checkpoints
     plugins: ExternalPlugins
@@ -163,11 +156,11 @@ class _Parts(NamedTuple):
 @asynccontextmanager
 async def _scheduling(parts: _Parts, start: StartState) -> AsyncIterator[Daemon]:
     """A daemon that runs until the end of the block, and has stopped completely after it."""
-    first = await parts.extenders.replacement(parts.configuration.scheduler.extenders)
+    first = await parts.extenders.replacement(parts.context.configuration.scheduler.extenders)
     first.use()
     parts.tasks.start_soon(parts.checkpoints.run)
     daemon = _assemble(parts, start, first.extenders)
-    _record_start(parts.configuration, daemon, None if parts.standby else start.epoch)
+    _record_start(parts.context.configuration, daemon, None if parts.standby else start.epoch)
     # The next leader has a shared journal, with its state, already.
     shared = start.buffered is not None
     controller = None
@@ -176,10 +169,10 @@ async def _scheduling(parts: _Parts, start: StartState) -> AsyncIterator[Daemon]
             parts.leadership, daemon.engine, daemon.inbox, start.epoch, shared=shared
         )
     async with anyio.create_task_group() as running:
-        running.start_soon(_watch, parts.client, daemon, start.buffered)
+        running.start_soon(_watch, parts.context.client, daemon, start.buffered)
         running.start_soon(_run_engine, daemon.engine, running.cancel_scope, controller)
         if controller is not None and parts.standby:
-            running.start_soon(controller.acquire, parts.client, daemon.watch)
+            running.start_soon(controller.acquire, parts.context.client, daemon.watch)
         try:
             yield daemon
         finally:
@@ -224,10 +217,11 @@ async def _write_last_checkpoint(checkpoints: Checkpoints) -> None:
 
 
 def _assemble(parts: _Parts, start: StartState, extenders: Sequence[HttpExtender]) -> Daemon:
-    configuration, client, state = parts.configuration, parts.client, start.fold.state
-    monotonic_ns = parts.runtime.clock.monotonic_ns
+    context, state = parts.context, start.fold.state
+    configuration, client, metrics = context.configuration, context.client, context.metrics
+    monotonic_ns = context.runtime.clock.monotonic_ns
     inbox = Inbox(monotonic_ns=monotonic_ns)
-    stopwatch = CycleStopwatch(monotonic_ns, parts.metrics.cycle_sinks)
+    stopwatch = CycleStopwatch(monotonic_ns, metrics.cycle_sinks)
     events, sessions = _event_recorder(parts), SessionRegistry.discover()
     effects = _effects(parts, state, inbox, events, extenders, stopwatch)
     engine = _engine(parts, start, effects, inbox, sessions, stopwatch)
@@ -242,9 +236,9 @@ def _assemble(parts: _Parts, start: StartState, extenders: Sequence[HttpExtender
     if start.buffered is not None:
         watch = start.buffered.watch
     else:
-        watch = cluster_watch(configuration, client, inbox, parts.registry.load)
-    parts.metrics.watch(state, lambda: watch.reflectors)
-    parts.metrics.watch_work(
+        watch = cluster_watch(configuration, client, inbox, context.registry.load)
+    metrics.watch(state, lambda: watch.reflectors)
+    metrics.watch_work(
         lambda: Backlog(len(inbox), inbox.oldest_age_s), lambda: effects.in_flight, events
     )
     targets = ReloadTargets(
@@ -255,10 +249,18 @@ def _assemble(parts: _Parts, start: StartState, extenders: Sequence[HttpExtender
         files=files,
         watch=watch,
         cluster=state,
-        load=parts.registry.load,
+        load=context.registry.load,
     )
     reconfigurer = Reconfigurer(configuration, targets)
-    return Daemon(engine, state, events, watch, inbox, reconfigurer.apply_config)
+    return Daemon(
+        engine=engine,
+        cluster=state,
+        events=events,
+        watch=watch,
+        inbox=inbox,
+        apply_config=reconfigurer.apply_config,
+        leadership=parts.leadership,
+    )
 
 
 def _engine(
@@ -269,18 +271,19 @@ def _engine(
     sessions: SessionRegistry,
     stopwatch: CycleStopwatch,
 ) -> Engine:
-    configuration, leadership, clock = parts.configuration, parts.leadership, parts.runtime.clock
+    context, leadership = parts.context, parts.leadership
+    configuration, clock, metrics = context.configuration, context.runtime.clock, context.metrics
     # A leader with a journal of its own resigns if it cannot write. With a shared journal the next
     # leader could write it no better.
     timeout_s = leadership.journal_timeout_s if leadership and parts.standby else _no_timeout
-    load = parts.registry.load
+    load = context.registry.load
     return Engine(
         start.fold,
-        Commits(parts.journal, clock, parts.metrics, next_seq=start.next_seq, timeout_s=timeout_s),
+        Commits(context.journal, clock, metrics, next_seq=start.next_seq, timeout_s=timeout_s),
         effects,
         inbox,
         clock,
-        metrics=parts.metrics,
+        metrics=metrics,
         options=EngineOptions(
             unsynced=frozenset(
                 watched_resources(configuration.profiles, configuration.sessions, load)
@@ -289,7 +292,7 @@ def _engine(
                 slice_s=configuration.settings.engine.turn_time_slice.total_seconds()
             ),
             committed=parts.checkpoints.committed,
-            sessions=TimedRegistry(sessions, parts.metrics.sessions),
+            sessions=TimedRegistry(sessions, metrics.sessions),
             stopwatch=stopwatch,
             standby=parts.standby,
             may_decide=(lambda: True) if leadership is None else leadership.leads,
@@ -305,7 +308,8 @@ def _effects(
     extenders: Sequence[HttpExtender],
     stopwatch: CycleStopwatch,
 ) -> EffectDispatcher:
-    client, leadership, metrics = parts.client, parts.leadership, parts.metrics
+    client, metrics = parts.context.client, parts.context.metrics
+    leadership = parts.leadership
     services = EffectServices(
         client=client.guarded_by(leadership) if leadership is not None else client,
         events=events,
@@ -320,7 +324,7 @@ def _effects(
 
 
 def _event_recorder(parts: _Parts) -> EventRecorder | None:
-    configuration = parts.configuration
+    context, configuration = parts.context, parts.context.configuration
     settings = configuration.settings.events
     if not settings.enabled:
         return None
@@ -329,7 +333,7 @@ def _event_recorder(parts: _Parts) -> EventRecorder | None:
         *(session.scheduler_name for session in configuration.sessions),
     )
     limit = EventRecorderSettings(queue_limit=settings.queue_limit)
-    events = EventRecorder(parts.client, names[0], parts.runtime.instance, limit)
+    events = EventRecorder(context.client, names[0], context.runtime.instance, limit)
     parts.tasks.start_soon(events.run)
     return events
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import structlog
 
 from asched.config.file import Configuration
@@ -10,6 +11,7 @@ from asched.core.inputs import ChangeSink
 from asched.daemon.engine.runtime import Runtime
 from asched.daemon.ha.follower import StartState
 from asched.daemon.reload.watched import annotations_of, watched_resources
+from asched.daemon.telemetry.metrics import Metrics
 from asched.framework.runtime.profile import PluginLoader
 from asched.journal.checkpoints import nearest
 from asched.journal.errors import JournalBusyError, JournalFullError, JournalIOError
@@ -31,17 +33,27 @@ _PROGRESS_RECORDS = 100_000
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 
-async def recover(
-    journal: JournalStore, registry: PluginRegistry, runtime: Runtime, *, wait: bool
-) -> StartState:
+class DaemonContext(msgspec.Struct, frozen=True):
+    """What a daemon or a replica runs with."""
+
+    configuration: Configuration
+    registry: PluginRegistry
+    client: ApiClient
+    journal: JournalStore
+    metrics: Metrics = msgspec.field(default_factory=Metrics)
+    runtime: Runtime = msgspec.field(default_factory=Runtime.of_this_process)
+
+
+async def recover(context: DaemonContext, *, wait: bool) -> StartState:
     """Claim the journal and fold it, from the latest checkpoint on.
 
     ``wait``: retry while the journal cannot be written, for a replica that resigned for that reason
     and returns as a standby. Raises a :class:`~asched.journal.errors.JournalError`.
     """
+    journal = context.journal
     # The claim comes first: after it no other process can append.
-    epoch = await _claim(journal, runtime, wait=wait)
-    fold, checkpoint_seq = await nearest(journal, registry.load)
+    epoch = await _claim(journal, context.runtime, wait=wait)
+    fold, checkpoint_seq = await nearest(journal, context.registry.load)
     next_seq = await fold_journal(fold, journal, checkpoint_seq)
     return StartState(fold, next_seq, checkpoint_seq, epoch)
 

@@ -17,6 +17,7 @@ from asched.config.file import parse
 from asched.config.registry import PluginRegistry
 from asched.daemon.daemon import Daemon, running_daemon
 from asched.daemon.engine.runtime import Runtime
+from asched.daemon.startup import DaemonContext
 from asched.daemon.telemetry.metrics import Metrics
 from asched.framework.session_plugins import Action, Session
 from asched.framework.sessions import EvictionReason
@@ -234,7 +235,9 @@ async def test_session_uses_the_recorded_time(
             open_journal(str(w.journal)) as store,
             connect(w.kubeconfig) as client,
             running_daemon(
-                configuration, PluginRegistry.discover(), client, store, runtime=runtime
+                DaemonContext(
+                    configuration, PluginRegistry.discover(), client, store, runtime=runtime
+                )
             ) as daemon,
         ):
             with anyio.fail_after(TIMEOUT_S):

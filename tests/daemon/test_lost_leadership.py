@@ -15,6 +15,7 @@ from asched.daemon.daemon import Daemon, running_daemon
 from asched.daemon.ha.election import LeaseTiming
 from asched.daemon.ha.leadership import LeadershipLostError, candidate
 from asched.daemon.ha.lease import LeaderElector, LeaseName
+from asched.daemon.startup import DaemonContext
 from asched.framework.binding import BindingClient, Permission
 from asched.framework.interface import PreBindPlugin
 from asched.framework.pod_info import PodInfo
@@ -57,7 +58,8 @@ async def leader(w: World) -> AsyncIterator[Daemon]:
         connect(w.kubeconfig) as lease_client,
         candidate(LeaderElector(lease_client, LEASE, "self", timing)) as leadership,
         running_daemon(
-            parse(CONFIG, "test", registry), registry, client, store, leadership=leadership
+            DaemonContext(parse(CONFIG, "test", registry), registry, client, store),
+            leadership=leadership,
         ) as daemon,
     ):
         yield daemon

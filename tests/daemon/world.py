@@ -17,6 +17,7 @@ from asched.apiserver.storage import DELETED, StoreChange
 from asched.config.file import parse
 from asched.config.registry import PluginRegistry
 from asched.daemon.daemon import Daemon, running_daemon
+from asched.daemon.startup import DaemonContext
 from asched.daemon.telemetry.metrics import Metrics
 from asched.framework.interface import Plugin
 from asched.journal import open_journal
@@ -215,7 +216,9 @@ class World:
         configuration = parse(config, "test", registry, empty_is_defaults=True)
         async with (
             connect(self.kubeconfig, observer=metrics.requests if metrics else None) as client,
-            running_daemon(configuration, registry, client, store, metrics) as daemon,
+            running_daemon(
+                DaemonContext(configuration, registry, client, store, metrics or Metrics())
+            ) as daemon,
         ):
             yield daemon
 

@@ -17,9 +17,9 @@ from asched.daemon.engine.runtime import Runtime
 from asched.daemon.ha.election import LeaseTiming
 from asched.daemon.ha.leadership import LeadershipLostError, candidate
 from asched.daemon.ha.lease import LeaderElector, LeaseName
-from asched.daemon.ha.replica import ReplicaParts, running_replica
+from asched.daemon.ha.replica import running_replica
 from asched.daemon.reload.reconfigurer import ConfigApplied
-from asched.daemon.telemetry.metrics import Metrics
+from asched.daemon.startup import DaemonContext
 from asched.journal.errors import FencedError, JournalBusyError
 from asched.kube.client import ApiClient, RenewingCredentials
 from asched.kube.timing import RetryPolicy
@@ -109,10 +109,9 @@ class Process:
         client = self._client(self.name)
         store = FaultyStore(self.name, around.disk, self.ports, around.trace, self._stored)
         runtime = Runtime(self.clock, self._run_in_thread, self.name)
+        context = DaemonContext(configuration, around.registry, client, store, runtime=runtime)
         if around.election is Election.NONE:
-            async with running_daemon(
-                configuration, around.registry, client, store, runtime=runtime
-            ) as daemon:
+            async with running_daemon(context) as daemon:
                 self._daemon = lambda: daemon
                 await self._serve(daemon.apply_config)
             return
@@ -121,16 +120,7 @@ class Process:
         async with (
             candidate(elector) as leadership,
             running_replica(
-                ReplicaParts(
-                    configuration,
-                    around.registry,
-                    client,
-                    store,
-                    leadership,
-                    Metrics(),
-                    runtime,
-                ),
-                shared=around.election is Election.SHARED,
+                context, leadership, shared=around.election is Election.SHARED
             ) as replica,
         ):
             self._daemon = lambda: replica.daemon

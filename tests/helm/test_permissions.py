@@ -14,6 +14,7 @@ from asched.apiserver.http import ApiServer
 from asched.config.file import parse
 from asched.config.registry import PluginRegistry
 from asched.daemon.daemon import running_daemon
+from asched.daemon.startup import DaemonContext
 from asched.journal import open_journal
 from asched.kube.connection import connect
 from asched.kube.permissions import GANGS, REQUIRED, SESSIONS
@@ -159,10 +160,14 @@ async def test_daemon_needs_exactly_this_role(tmp_path: Path) -> None:
             connect(server.kubeconfig(tmp_path / "as-user.yaml", user=user)) as client,
             open_journal(str(w.journal)) as store,
             running_daemon(
-                parse(configuration, "test", PluginRegistry.discover()),
-                PluginRegistry.discover(), client, store,
+                DaemonContext(
+                    parse(configuration, "test", PluginRegistry.discover()),
+                    PluginRegistry.discover(),
+                    client,
+                    store,
+                )
             ) as daemon,
-        ):  # fmt: skip
+        ):
             with anyio.fail_after(60):
                 await daemon.engine.synced.wait()
             await _scenario(w, asked)

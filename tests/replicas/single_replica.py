@@ -8,12 +8,11 @@ from typing import NamedTuple
 
 from asched.config.file import parse
 from asched.config.registry import PluginRegistry
-from asched.daemon.engine.runtime import Runtime
 from asched.daemon.ha.election import LeaseTiming
 from asched.daemon.ha.leadership import Leadership, candidate
 from asched.daemon.ha.lease import LeaderElector, LeaseName
-from asched.daemon.ha.replica import Replica, ReplicaParts, running_replica
-from asched.daemon.telemetry.metrics import Metrics
+from asched.daemon.ha.replica import Replica, running_replica
+from asched.daemon.startup import DaemonContext
 from asched.journal.store import JournalStore
 from asched.kube.connection import connect
 from tests.daemon.world import World
@@ -36,13 +35,13 @@ async def running(w: World, store: JournalStore, *, shared: bool) -> AsyncIterat
         connect(w.kubeconfig) as lease_client,
         candidate(LeaderElector(lease_client, LEASE, "it", LeaseTiming())) as leadership,
         running_replica(
-            ReplicaParts(
-                parse("", "test", registry, empty_is_defaults=True), registry, client, store,
-                leadership, Metrics(), Runtime.of_this_process(),
+            DaemonContext(
+                parse("", "test", registry, empty_is_defaults=True), registry, client, store
             ),
+            leadership,
             shared=shared,
         ) as replica,
-    ):  # fmt: skip
+    ):
         yield Running(replica, leadership)
 
 

@@ -15,6 +15,7 @@ from asched.daemon.daemon import Daemon, running_daemon
 from asched.daemon.ha.election import LeaseTiming
 from asched.daemon.ha.leadership import candidate
 from asched.daemon.ha.lease import LeaderElector, LeaseName
+from asched.daemon.startup import DaemonContext
 from asched.journal.errors import JournalFullError
 from asched.journal.memory import MemoryStore
 from asched.journal.store import AppendResult, JournalStore
@@ -67,10 +68,12 @@ async def replica(w: World, name: str, store: JournalStore) -> AsyncIterator[Dae
         connect(w.kubeconfig) as lease_client,
         candidate(LeaderElector(lease_client, LEASE, name, SHORT)) as leadership,
         running_daemon(
-            parse("", "test", registry, empty_is_defaults=True), registry, client, store,
+            DaemonContext(
+                parse("", "test", registry, empty_is_defaults=True), registry, client, store
+            ),
             leadership=leadership,
         ) as daemon,
-    ):  # fmt: skip
+    ):
         yield daemon
 
 

@@ -16,6 +16,7 @@ from asched.daemon.effects import reconciler
 from asched.daemon.ha.election import LeaseTiming
 from asched.daemon.ha.leadership import candidate
 from asched.daemon.ha.lease import LeaderElector, LeaseName
+from asched.daemon.startup import DaemonContext
 from asched.framework.cycle_state import CycleState
 from asched.framework.interface import PermitResult, Plugin, WaitingPodReviewer
 from asched.framework.pod_info import PodInfo
@@ -61,7 +62,8 @@ async def replica(w: World, config: str = CONFIG, *plugins: type[Plugin]) -> Asy
         connect(w.kubeconfig) as lease_client,
         candidate(LeaderElector(lease_client, LEASE, "it", LeaseTiming())) as leadership,
         running_daemon(
-            parse(config, "test", registry), registry, client, store, leadership=leadership
+            DaemonContext(parse(config, "test", registry), registry, client, store),
+            leadership=leadership,
         ) as daemon,
     ):
         yield daemon

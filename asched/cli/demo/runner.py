@@ -36,6 +36,7 @@ from asched.cli.options import log_warnings, read_configuration
 from asched.config.file import Configuration
 from asched.config.registry import PluginRegistry
 from asched.daemon.daemon import Daemon, running_daemon
+from asched.daemon.startup import DaemonContext
 from asched.journal.opening import open_journal
 from asched.journal.store import JournalStore
 from asched.kube.connection import connect
@@ -145,7 +146,9 @@ class _Demo(NamedTuple):
         ):
             loader = Loader(admin, self.workload, self.options.over, time.monotonic)
             await loader.prepare()
-            async with running_daemon(configuration, registry, client, store) as daemon:
+            async with running_daemon(
+                DaemonContext(configuration, registry, client, store)
+            ) as daemon:
                 await daemon.engine.synced.wait()
                 counts = JournalCounts(self.workload.feasible)
                 with open_view() as view:

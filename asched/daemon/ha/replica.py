@@ -10,16 +10,14 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import NamedTuple
 
 import anyio
+import msgspec
 import structlog
 
 from asched.config.file import Configuration
-from asched.config.registry import PluginRegistry
 from asched.core.inputs import sync_problem
 from asched.daemon.daemon import Daemon, running_daemon
-from asched.daemon.engine.runtime import Runtime
 from asched.daemon.ha.follower import (
     BufferedChanges,
     BufferedWatch,
@@ -36,12 +34,9 @@ from asched.daemon.reload.reconfigurer import (
     restart_settings,
 )
 from asched.daemon.reload.watched import annotations_of, watched_resources
-from asched.daemon.startup import cluster_watch, watch_when_reachable
+from asched.daemon.startup import DaemonContext, cluster_watch, watch_when_reachable
 from asched.daemon.telemetry.health import Check
-from asched.daemon.telemetry.metrics import Metrics
 from asched.journal.errors import JournalBusyError, JournalIOError
-from asched.journal.store import JournalStore
-from asched.kube.client import ApiClient
 from asched.kube.errors import KubeConfigError
 from asched.kube.extenders import open_extenders
 from asched.kube.timing import Backoff, RetryPolicy
@@ -50,18 +45,6 @@ from asched.model.resources import WatchedResource
 _TAKEOVER_RETRY = RetryPolicy(initial_s=0.1, max_s=2.0)
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
-
-
-class ReplicaParts(NamedTuple):
-    """What a replica is made of."""
-
-    configuration: Configuration
-    registry: PluginRegistry
-    client: ApiClient
-    journal: JournalStore
-    leadership: Leadership
-    metrics: Metrics
-    runtime: Runtime
 
 
 class Replica:
@@ -74,7 +57,7 @@ class Replica:
         """None while it follows the leader's journal."""
         self.standby: Standby | None = None
         """None if it has its own journal, or was not started yet."""
-        self._leadership = leadership
+        self.leadership = leadership
         self._config_lock = anyio.Lock()
 
     def checks(self) -> list[Check]:
@@ -82,7 +65,7 @@ class Replica:
         return [
             *(Check(name, partial(self._problem, name)) for name in _CHECKS),
             # Its name shows the role. A standby is ready, too.
-            Check("leading" if self._leadership.leads() else "standby", lambda: ""),
+            Check("leading" if self.leadership.leads() else "standby", lambda: ""),
         ]
 
     def _problem(self, name: str) -> str:
@@ -124,16 +107,19 @@ _CHECKS = ("caches", "journal", "engine-turn")
 class Standby:
     """A replica that shares its journal with the leader, until it leads."""
 
-    def __init__(self, parts: ReplicaParts, follower: JournalFollower) -> None:
-        self.configuration = parts.configuration
+    def __init__(
+        self, context: DaemonContext, leadership: Leadership, follower: JournalFollower
+    ) -> None:
+        self.configuration = context.configuration
         """The one to decide by."""
-        self._parts = parts
+        self._context = context
+        self._leadership = leadership
         self._follower = follower
         self._claim_error = ""
         """Why this process, which leads, cannot claim the journal yet."""
         self._changes = BufferedChanges()
-        load = parts.registry.load
-        self._watch = cluster_watch(parts.configuration, parts.client, self._changes, load)
+        load = context.registry.load
+        self._watch = cluster_watch(context.configuration, context.client, self._changes, load)
 
     @property
     def resources(self) -> frozenset[WatchedResource]:
@@ -154,8 +140,8 @@ class Standby:
         Raises ReconfigurationError if a leader would (:meth:`Reconfigurer.apply_config`), because
         that would end the process at the takeover, or if other resources must be watched.
         """
-        load = self._parts.registry.load
-        needs_restart = restart_settings(self._parts.configuration, new)
+        load = self._context.registry.load
+        needs_restart = restart_settings(self._context.configuration, new)
         check_valid(new)
         check_buildable(profiles_record(new), self._follower.fold.state, load)
         if not self._watches_all(new):
@@ -170,7 +156,7 @@ class Standby:
         return ConfigApplied(changed, needs_restart)
 
     def _watches_all(self, new: Configuration) -> bool:
-        load, profiles = self._parts.registry.load, new.profiles
+        load, profiles = self._context.registry.load, new.profiles
         return (
             frozenset(watched_resources(profiles, new.sessions, load)) == self.resources
             and annotations_of(profiles, load) == self._watch.annotations
@@ -179,7 +165,7 @@ class Standby:
 
     async def watch(self) -> None:
         """Run the watches until cancelled, also after the takeover."""
-        await watch_when_reachable(self._parts.client, self._watch)
+        await watch_when_reachable(self._context.client, self._watch)
 
     async def until_leading(self, synced: anyio.Event) -> StartState:
         """Follow the journal, and claim it once this process leads. Sets ``synced`` when everything
@@ -187,13 +173,13 @@ class Standby:
 
         Raises :class:`~asched.journal.errors.JournalError` if the journal is unusable.
         """
-        parts, follower = self._parts, self._follower
+        context, follower = self._context, self._follower
         await follower.catch_up()
         async with anyio.create_task_group() as following:
             following.start_soon(follower.run)
             await self._changes.wait_for_sync(self.resources)
             synced.set()
-            await parts.leadership.acquire(parts.client, self._watch, lambda: not follower.error)
+            await self._leadership.acquire(context.client, self._watch, lambda: not follower.error)
             following.cancel_scope.cancel()
         # The claim comes last: only the records since the last poll remain to be folded after it.
         before = follower.seq
@@ -210,12 +196,12 @@ class Standby:
     async def _claim(self) -> int:
         """Claim the journal and fold it to its end; the epoch. Retried while this process leads:
         the writing connection was idle since the start and may be broken."""
-        parts, clock = self._parts, self._parts.runtime.clock
-        backoff = Backoff(_TAKEOVER_RETRY, parts.client.random)
+        context, clock = self._context, self._context.runtime.clock
+        backoff = Backoff(_TAKEOVER_RETRY, context.client.random)
         while True:
             try:
-                epoch = await parts.journal.claim(
-                    parts.runtime.instance, claimed_at_ns=clock.time_ns()
+                epoch = await context.journal.claim(
+                    context.runtime.instance, claimed_at_ns=clock.time_ns()
                 )
                 await self._follower.catch_up()
             except (JournalBusyError, JournalIOError) as error:
@@ -227,49 +213,34 @@ class Standby:
 
 
 @asynccontextmanager
-async def running_replica(parts: ReplicaParts, *, shared: bool) -> AsyncIterator[Replica]:
+async def running_replica(
+    context: DaemonContext, leadership: Leadership, *, shared: bool
+) -> AsyncIterator[Replica]:
     """Take part as one of several schedulers until the block ends. ``shared``: whether they share
     the journal.
 
     The end of the block completes effects in flight and releases leadership. Raises as
     :func:`~asched.daemon.daemon.running_daemon`.
     """
-    replica = Replica(parts.leadership)
+    replica = Replica(leadership)
     if not shared:
-        async with _daemon(parts, parts.configuration, None) as daemon:
+        async with running_daemon(context, leadership=leadership) as daemon:
             replica.daemon = daemon
             replica.synced = daemon.engine.synced
             yield replica
         return
     async with anyio.create_task_group() as tasks:
-        lifecycle = ReplicaLifecycle(parts, replica)
+        lifecycle = ReplicaLifecycle(context, replica)
         tasks.start_soon(lifecycle.run)
         yield replica
         lifecycle.stop()
 
 
-@asynccontextmanager
-async def _daemon(
-    parts: ReplicaParts, configuration: Configuration, start: StartState | None
-) -> AsyncIterator[Daemon]:
-    async with running_daemon(
-        configuration,
-        parts.registry,
-        parts.client,
-        parts.journal,
-        parts.metrics,
-        parts.runtime,
-        leadership=parts.leadership,
-        start=start,
-    ) as daemon:
-        yield daemon
-
-
 class ReplicaLifecycle:
     """Runs a replica that shares its journal: first as a standby, then as the leader."""
 
-    def __init__(self, parts: ReplicaParts, replica: Replica) -> None:
-        self._parts = parts
+    def __init__(self, context: DaemonContext, replica: Replica) -> None:
+        self._context = context
         self._replica = replica
         self._stop = anyio.Event()
         self._following = anyio.CancelScope()
@@ -287,27 +258,29 @@ class ReplicaLifecycle:
         except Exception:
             # Nothing was sent yet, so another process may lead at once.
             if self._replica.daemon is None:
-                await self._parts.leadership.release()
+                await self._replica.leadership.release()
             raise
 
     async def _run(self) -> None:
-        parts = self._parts
+        context, replica = self._context, self._replica
         start: StartState | None = None
         async with anyio.create_task_group() as tasks:
             with self._following:
                 follower = await JournalFollower.open(
-                    parts.journal, parts.registry.load, parts.client.clock
+                    context.journal, context.registry.load, context.client.clock
                 )
-                standby = self._replica.standby = Standby(parts, follower)
+                standby = replica.standby = Standby(context, replica.leadership, follower)
                 tasks.start_soon(standby.watch)
-                start = await standby.until_leading(self._replica.synced)
+                start = await standby.until_leading(replica.synced)
             if start is not None:
                 await self._lead(start, standby)
             tasks.cancel_scope.cancel()
 
     async def _lead(self, start: StartState, standby: Standby) -> None:
         configuration = standby.configuration
-        async with _daemon(self._parts, configuration, start) as daemon:
+        context = msgspec.structs.replace(self._context, configuration=configuration)
+        leadership = self._replica.leadership
+        async with running_daemon(context, leadership=leadership, start=start) as daemon:
             with self._starting:
                 await self._replica.lead(daemon, standby, configuration)
             await self._stop.wait()
