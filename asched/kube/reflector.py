@@ -8,6 +8,7 @@ server does. A request with progress is followed by the next one immediately.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
 
 import anyio
 import anyio.lowlevel
@@ -65,32 +66,30 @@ class ReflectorCounts(msgspec.Struct):
     failures: int = 0
 
 
+@dataclass(slots=True)
 class _ProblemLog:
     """Logs a problem of one kind of request once per interval, and when it ends."""
 
-    def __init__(
-        self, request: str, resource: WatchedResource, clock: Clock, every_s: float
-    ) -> None:
-        """``request``: ``list`` or ``watch``."""
-        self._request = request
-        self._resource = resource
-        self._clock = clock
-        self._every_s = every_s
-        self._kind = ""
-        self._logged_at_s = 0.0
+    request: str
+    """``list`` or ``watch``."""
+    resource: WatchedResource
+    clock: Clock
+    every_s: float
+    _kind: str = ""
+    _logged_at_s: float = 0.0
 
     def problem(self, kind: str, text: str) -> None:
-        now_s = self._clock.monotonic_s()
-        if kind == self._kind and now_s - self._logged_at_s < self._every_s:
+        now_s = self.clock.monotonic_s()
+        if kind == self._kind and now_s - self._logged_at_s < self.every_s:
             return
         self._kind, self._logged_at_s = kind, now_s
         # In most clusters optional API groups are not installed or not readable.
-        write = log.info if self._resource in OPTIONAL else log.warning
-        write(kind, resource=self._resource.label, request=self._request, error=text)
+        write = log.info if self.resource in OPTIONAL else log.warning
+        write(kind, resource=self.resource.label, request=self.request, error=text)
 
     def resolved(self) -> None:
         if self._kind:
-            log.info(f"{self._request} restored", resource=self._resource.label, after=self._kind)
+            log.info(f"{self.request} restored", resource=self.resource.label, after=self._kind)
             self._kind = ""
 
 
@@ -120,10 +119,9 @@ class Reflector:
         self._settings = settings or ReflectorSettings()
         self._backoff = Backoff(self._settings.retry, client.random)
         self._slow_backoff = Backoff(self._settings.slow_retry, client.random)
-        self._list_problems, self._watch_problems = (
-            _ProblemLog(request, resource, client.clock, self._settings.log_every_s)
-            for request in ("list", "watch")
-        )
+        every_s = self._settings.log_every_s
+        self._list_problems = _ProblemLog("list", resource, client.clock, every_s)
+        self._watch_problems = _ProblemLog("watch", resource, client.clock, every_s)
         self.resource_version = ""
         """Version of the last delivered change; empty if a list is due."""
         self._relist_requested = False
@@ -181,13 +179,11 @@ class Reflector:
             self.counts.failures += 1
             return await self._after_failure(error, problems)
         except NoResponseError as error:
-            self.counts.failures += 1
             problems.problem("no response from the API server", str(error))
-            return self._backoff.next_s()
         except MalformedResponseError as error:
-            self.counts.failures += 1
             problems.problem("malformed response from the API server", str(error))
-            return self._backoff.next_s()
+        self.counts.failures += 1
+        return self._backoff.next_s()
 
     # -- list ---------------------------------------------------------------------------------
 
@@ -220,9 +216,7 @@ class Reflector:
                 break
             params["continue"] = page.continue_token
         if not page.resource_version:
-            raise MalformedResponseError(
-                f"list of {self.resource.plural} without a resourceVersion"
-            )
+            raise MalformedResponseError("list without a resourceVersion")
         listed = Listed(self.resource, tuple(objects), frozenset(unreadable), relist_count)
         self._sink.put_changes((listed,))
         self.synced = True
@@ -256,8 +250,7 @@ class Reflector:
             await self._read_watch(params, timeout_s + self._settings.watch_grace_s)
         except (NoResponseError, MalformedResponseError) as error:
             broken = error
-        # Bookmarks do not count as progress: a server that sends one and hangs up must not cause a
-        # busy loop.
+        # Bookmarks are not progress: a server that sends one and hangs up must not cause a loop.
         progress = (
             self.decoder.counts.events > events_before and self.resource_version != version_before
         )
@@ -364,10 +357,7 @@ class Reflector:
 
 def _last_version(events: list[WatchEvent]) -> str:
     """The resourceVersion of the last event that has one, else empty."""
-    for event in reversed(events):
-        if version := resource_version(event.object):
-            return version
-    return ""
+    return next(filter(None, (resource_version(e.object) for e in reversed(events))), "")
 
 
 class ClusterWatch:
@@ -396,15 +386,14 @@ class ClusterWatch:
         self.reflectors = [self._reflector(resource) for resource in resources]
 
     def _reflector(self, resource: WatchedResource) -> Reflector:
-        unfinished_only = resource is Resource.PODS and not self.finished_pods
-        selector = UNFINISHED_PODS if unfinished_only else ""
+        pods = resource is Resource.PODS
         return Reflector(
             self._client,
             resource,
             self._sink,
             self._settings,
-            field_selector=selector,
-            annotations=self.annotations if resource is Resource.PODS else (),
+            field_selector=UNFINISHED_PODS if pods and not self.finished_pods else "",
+            annotations=self.annotations if pods else (),
         )
 
     async def run(self) -> None:
@@ -444,20 +433,18 @@ class ClusterWatch:
         """
         await self._started.wait()
         assert self._tasks is not None
+        pod_reflectors = [r for r in self.reflectors if r.resource is Resource.PODS]
         if finished_pods and not self.finished_pods:
             self.finished_pods = True
-            for reflector in self.reflectors:
-                if reflector.resource is Resource.PODS:
-                    reflector.relist("")
+            for reflector in pod_reflectors:
+                reflector.relist("")
         if not self.annotations.issuperset(annotations):
             self.annotations |= frozenset(annotations)
-            for reflector in self.reflectors:
-                if reflector.resource is Resource.PODS:
-                    reflector.decoder.keep_annotations(self.annotations)
-                    reflector.relist(reflector.field_selector)
+            for reflector in pod_reflectors:
+                reflector.decoder.keep_annotations(self.annotations)
+                reflector.relist(reflector.field_selector)
         known = {reflector.resource for reflector in self.reflectors}
         for resource in resources:
             if resource not in known:
-                reflector = self._reflector(resource)
-                self.reflectors.append(reflector)
-                await self._tasks.start(reflector.run)
+                self.reflectors.append(self._reflector(resource))
+                await self._tasks.start(self.reflectors[-1].run)
