@@ -8,6 +8,7 @@ from asched.apiserver.http import ApiServer
 from asched.kube.permissions import OPTIONAL, REQUIRED
 from asched.kube.pod_writer import PodTarget, PodWriter
 from asched.kube.reflector import ClusterWatch
+from asched.kube.write_outcomes import WriteSucceeded
 from asched.model.resources import Resource
 from tests.kube.harness import BEGIN, ManualClock, View, client_for, running
 
@@ -46,5 +47,5 @@ async def test_scheduler_user_can_watch_and_write() -> None:
             await writer.bind(pod, "n"),
             await writer.evict(pod, now=BEGIN),
         ):
-            assert type(outcome).__name__ == "Done"
+            assert outcome == WriteSucceeded()
     assert view.listed == list(Resource)
