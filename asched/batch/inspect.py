@@ -8,7 +8,7 @@ from typing import NamedTuple
 import msgspec
 
 from asched.batch.decide import Reservations
-from asched.batch.plugins.proportion import Proportion
+from asched.batch.plugins.shares import Proportion
 from asched.batch.registry import SessionRegistry
 from asched.batch.session import UNSCHEDULABLE, SessionRun
 from asched.batch.session_volumes import SessionVolumes

@@ -30,7 +30,7 @@ from asched.cli.output import (
     print_table,
     write_page,
 )
-from asched.daemon.terminal import escape_control
+from asched.daemon.process import escape_control
 
 if TYPE_CHECKING:
     from asched.audit.whatif.candidate import PluginChange

@@ -84,9 +84,7 @@ def verify(
     bad batch or record if the verification fails.
     """
     kept = None if head is None else _parsed_head(head)
-    verified = query_journal(
-        journal, lambda store: _verify(store, kept, archive), must_exist=True
-    )
+    verified = query_journal(journal, lambda store: _verify(store, kept, archive), must_exist=True)
     if verified.archived_seq and archive is None:
         typer.echo(
             f"not verified: records 1 to {verified.archived_seq} in the archive: --archive DIR"

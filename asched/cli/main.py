@@ -30,7 +30,7 @@ from asched.cli import (
     simulate,
 )
 from asched.cli.errors import EXIT_BAD_INPUT, EXIT_FAILURE, EXIT_INTERRUPTED, CommandError
-from asched.daemon.terminal import EscapingStream
+from asched.daemon.process import EscapingStream
 
 DEBUG_ENV = "ASCHED_DEBUG"
 

@@ -101,7 +101,7 @@ def query_journal(
     import anyio
 
     from asched.audit.lookup import AuditError
-    from asched.daemon.interpreter import infrequent_gc
+    from asched.daemon.process import infrequent_gc
     from asched.journal.opening import open_journal
     from asched.state.fold import FoldError
 

@@ -14,7 +14,7 @@ import msgspec
 import typer
 
 from asched.cli.errors import BadInput
-from asched.daemon.terminal import escape_control
+from asched.daemon.process import escape_control
 from asched.model.quantity import format_duration
 
 PIPE_WIDTH: Final = 160

@@ -21,9 +21,9 @@ from asched.daemon.daemon import running_daemon
 from asched.daemon.engine.commits import journal_when_reachable
 from asched.daemon.ha.leadership import Leadership, LeadershipLostError, election_of, taking_part
 from asched.daemon.ha.replica import running_replica
-from asched.daemon.interpreter import freeze_gc, set_switch_interval, tune_gc
 from asched.daemon.plugin_host.guarded_loop import guarded_loop
 from asched.daemon.plugin_host.watchdog import OverrunMetrics, Watchdog, limits_of, watched
+from asched.daemon.process import freeze_gc, set_switch_interval, tune_gc
 from asched.daemon.reload.reconfigurer import ConfigApplied
 from asched.daemon.reload.reloader import ConfigFile, ConfigReloader, ReloadRequests
 from asched.daemon.shadow.daemon import JournalKindError, require_kind

@@ -103,7 +103,7 @@ def _run(
     scheduler_name: str,
 ) -> WorkloadRun:
     """The whole simulation. Raises CommandError."""
-    from asched.daemon.interpreter import infrequent_gc
+    from asched.daemon.process import infrequent_gc
     from asched.simulator.loop import (
         Latencies,
         Simulation,

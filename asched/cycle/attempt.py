@@ -12,11 +12,10 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from asched.cycle.feasible_nodes import FeasibleNodes, PodFilterResult
+from asched.cycle.node_selection import BestNodes, highest
 from asched.cycle.shape_cache import ShapeCache
 from asched.cycle.shape_filters import NominatedFilterCache, ShapeFilters
 from asched.cycle.shape_scores import INFEASIBLE, ShapeScores
-from asched.cycle.tie_breaker import BestNodes
-from asched.cycle.top_scores import highest
 from asched.framework.cycle_state import CycleState
 from asched.framework.nodes import BoolColumn, Int64Column, Nodes
 from asched.framework.pod_info import PodInfo

@@ -9,9 +9,9 @@ import msgspec
 
 from asched.cycle.attempt import Attempt
 from asched.cycle.feasible_nodes import NO_NODES, fit_message
+from asched.cycle.node_selection import BestNodes
 from asched.cycle.post_filter import run_post_filter
 from asched.cycle.shape_cache import ShapeCache
-from asched.cycle.tie_breaker import BestNodes
 from asched.framework.pod_info import PodInfo
 from asched.framework.runtime.extenders import AttemptPausedError
 from asched.framework.runtime.plugin_calls import PluginFailure

@@ -12,8 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from asched.cycle.tie_breaker import BestNodes
-from asched.cycle.top_scores import ScoreGroupCache, TopScores
+from asched.cycle.node_selection import BestNodes, ScoreGroupCache, TopScores
 from asched.framework.cycle_state import CycleState
 from asched.framework.interface import Scope, ScoreAllPlugin, ScorePlugin
 from asched.framework.nodes import MAX_NODE_SCORE, BoolColumn, Int64Column, Nodes, RowArray

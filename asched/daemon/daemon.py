@@ -40,8 +40,8 @@ from asched.daemon.startup import (
     watch_when_reachable,
 )
 from asched.daemon.telemetry.batch_metrics import TimedRegistry
-from asched.daemon.telemetry.collectors import Backlog
 from asched.daemon.telemetry.health import Check, failed_checks
+from asched.daemon.telemetry.metrics import Backlog
 from asched.daemon.telemetry.scheduler_metrics import CountedBackoff
 from asched.daemon.telemetry.stopwatch import CycleStopwatch
 from asched.journal.errors import JournalError

@@ -22,7 +22,7 @@ from asched.journal.store import JournalStore
 from asched.state.checkpoint import CheckpointError, checkpoint_of, restore
 from asched.state.cluster import ClusterState
 from asched.state.fold import Fold
-from asched.state.missing_plugins import missing_plugin
+from asched.state.plugins import missing_plugin
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 

@@ -26,11 +26,11 @@ from asched.state.node_table import NodeTable
 from asched.state.nominator import Nominator
 from asched.state.objects import ObjectStore, ObjectT
 from asched.state.pending_evaluations import PendingEvaluations
+from asched.state.plugins import ReservePluginCalls
 from asched.state.pod_groups import PodGroups
 from asched.state.pod_index import PodIndex, VolumeIndex
 from asched.state.queue import SchedulingQueue
 from asched.state.records import Assigned
-from asched.state.reserve_plugin_calls import ReservePluginCalls
 from asched.state.sessions import Sessions
 from asched.state.templates import Templates
 from asched.state.waiting_pods import WaitingPods, WaitingPodState

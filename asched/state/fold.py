@@ -26,8 +26,8 @@ from asched.state import session_records as sr
 from asched.state.circuits import circuit_as_plugin
 from asched.state.cluster import ClusterState, PlacementState, PodEntry, ProfileHandle
 from asched.state.cluster_events import EVENT_RESOURCES, QueuedClusterEvent, node_changes
-from asched.state.missing_plugins import incomplete_profile
 from asched.state.pending_evaluations import PendingEvaluation
+from asched.state.plugins import incomplete_profile
 from asched.state.pod_fold import FoldError, PodFold
 from asched.state.sessions import binding_spec
 from asched.state.waiting_pods import WaitingPodState

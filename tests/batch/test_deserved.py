@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asched.batch.plugins.proportion import (
+from asched.batch.plugins.shares import (
     Claim,
     capability_of,
     deserved_as_kube_batch,

@@ -7,9 +7,8 @@ from typing import TypeVar
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asched.batch.plugins.drf import Drf
-from asched.batch.plugins.priority import is_protected
-from asched.batch.plugins.proportion import Proportion
+from asched.batch.plugins.jobs import is_protected
+from asched.batch.plugins.shares import Drf, Proportion
 from asched.batch.session import SessionRun
 from asched.framework.session_objects import Job, Task, TaskStatus
 from asched.framework.session_plugins import SessionPlugin

@@ -100,12 +100,12 @@ def test_compatibility_mode_skips_unknown_plugins() -> None:
         (PLUGIN_GROUP, "asched.batch.session:run_session", "is not a class derived from"),
         (
             PLUGIN_GROUP,
-            "asched.batch.plugins.gang:GangSessionPlugin",
+            "asched.batch.plugins.jobs:GangSessionPlugin",
             "the name attribute of .* differs",
         ),
         (
             ACTION_GROUP,
-            "asched.batch.plugins.gang:GangSessionPlugin",
+            "asched.batch.plugins.jobs:GangSessionPlugin",
             "is not a class derived from Action",
         ),
     ],

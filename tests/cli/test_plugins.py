@@ -243,7 +243,7 @@ def test_list_and_show_include_session_plugins_and_actions(tmp_path: Path) -> No
     gang = found["session plugin", "gang"]
     assert (gang["distribution"], gang["source"]) == (
         "asched",
-        "asched.batch.plugins.gang:GangSessionPlugin",
+        "asched.batch.plugins.jobs:GangSessionPlugin",
     )
     assert {"job_ready", "job_valid", "preemptable", "on_close"} <= {*gang["callbacks"]}
     # The default configuration of kube-batch.

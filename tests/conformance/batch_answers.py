@@ -7,8 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, TypeVar
 
 from asched.batch.nodes import FloatColumn
-from asched.batch.plugins.drf import Drf
-from asched.batch.plugins.proportion import Proportion
+from asched.batch.plugins.shares import Drf, Proportion
 from asched.batch.registry import SessionRegistry
 from asched.batch.session import SessionClosing, SessionRun
 from asched.batch.session_volumes import VolumeClaims

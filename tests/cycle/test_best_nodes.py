@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from asched.cycle.attempt import Attempt
+from asched.cycle.node_selection import highest
 from asched.cycle.shape_cache import ShapeCache
-from asched.cycle.top_scores import highest
 from asched.framework.interface import Plugin
 from asched.framework.pod_info import PodInfo
 from asched.framework.runtime.profile import Profile, ProfileSpec

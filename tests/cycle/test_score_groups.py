@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asched.cycle.top_scores import ScoreGroups, TopScores, highest
+from asched.cycle.node_selection import ScoreGroups, TopScores, highest
 from asched.framework.caching import ChangeLog
 from asched.framework.nodes import Int64Column
 

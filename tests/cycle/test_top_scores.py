@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asched.cycle.top_scores import TopScores
+from asched.cycle.node_selection import TopScores
 
 ROWS = 12
 totals = st.integers(-1, 3)

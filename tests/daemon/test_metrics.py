@@ -19,10 +19,9 @@ from asched.config.file import parse
 from asched.config.settings import HealthSettings
 from asched.core.inputs import Deleted, Upserted
 from asched.daemon.engine.inbox import Inbox
-from asched.daemon.telemetry.collectors import ProcessMetrics
 from asched.daemon.telemetry.health import Health
 from asched.daemon.telemetry.instruments import exponential_buckets
-from asched.daemon.telemetry.metrics import Metrics
+from asched.daemon.telemetry.metrics import Metrics, ProcessMetrics
 from asched.framework.cycle_state import CycleState
 from asched.framework.interface import FilterPlugin, PermitPlugin, PermitResult
 from asched.framework.nodes import NodeInfo
@@ -315,7 +314,7 @@ def test_process_metrics_need_no_proc_stat(monkeypatch: pytest.MonkeyPatch, tmp_
     assert cpu_s is not None
     assert cpu_s > 0
     assert value("asched_tasks") is None  # there is no event loop here
-    monkeypatch.setattr("asched.daemon.telemetry.collectors._PROC", tmp_path / "none")
+    monkeypatch.setattr("asched.daemon.telemetry.metrics._PROC", tmp_path / "none")
     assert value("process_cpu_seconds_total") is not None
     assert value("process_resident_memory_bytes") is None
 

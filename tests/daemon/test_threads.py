@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from asched.daemon.interpreter import set_switch_interval
+from asched.daemon.process import set_switch_interval
 
 
 def test_switch_interval_is_shorter_than_default() -> None:

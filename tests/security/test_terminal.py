@@ -20,8 +20,8 @@ from asched.audit.whatif.report import TEMPLATES
 from asched.cli.main import app
 from asched.cli.output import print_json, print_table
 from asched.config.settings import LogFormat, LogSettings
+from asched.daemon.process import EscapingStream, escape_control, unescaped
 from asched.daemon.telemetry.logs import configure_logs
-from asched.daemon.terminal import EscapingStream, escape_control, unescaped
 from tests.daemon.world import world
 from tests.extenders.service import names_of, serving
 

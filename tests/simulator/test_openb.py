@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from asched.daemon.interpreter import infrequent_gc
+from asched.daemon.process import infrequent_gc
 from asched.model.node import Node
 from asched.model.quantity import NS_PER_S
 from asched.simulator.loop import SchedulerSettings, simulate

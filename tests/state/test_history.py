@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from asched.cycle.decide import Decider
-from asched.cycle.tie_breaker import BestNodes, select_node
+from asched.cycle.node_selection import BestNodes, select_node
 from asched.framework.cycle_state import CycleState
 from asched.framework.events import (
     ActionType,

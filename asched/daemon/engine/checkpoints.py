@@ -20,7 +20,7 @@ from asched.journal.errors import JournalError
 from asched.journal.store import JournalStore
 from asched.state.checkpoint import StateAndTemplates, compress, encode, encode_now, take_snapshots
 from asched.state.cluster import ClusterState
-from asched.state.missing_plugins import missing_plugin
+from asched.state.plugins import missing_plugin
 
 _STEP_DELAY_S = 0.001
 """As long as a step, so that encoding takes half of an otherwise idle event loop."""

@@ -9,7 +9,7 @@ from typing import Any
 import structlog
 
 from asched.config.settings import LogFormat, LogSettings
-from asched.daemon.terminal import escape_control, unescaped
+from asched.daemon.process import escape_control, unescaped
 
 _LEVELS = {
     "debug": logging.DEBUG,

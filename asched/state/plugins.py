@@ -1,23 +1,29 @@
-"""Calls of Reserve plugins from the fold.
+"""Plugins in the state: calls that maintain Reserve plugins, and stand-ins for missing plugins.
 
-A plugin that raises here has wrong records of its own. The fold continues, because the same record
-is folded again at every start. The errors are kept for the daemon to report.
+A Reserve plugin that raises in such a call may have wrong records of its own. The fold continues,
+because the same record is folded again at every start; the errors are kept for the daemon to
+report.
+
+A journal outlives the plugins that wrote it, and folding it must not need them, because their
+decisions are recorded. Only the configuration that makes the next decision has to be complete.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, NamedTuple
 
-from asched.framework.interface import ReservePlugin
-from asched.framework.pod_info import PodInfo
+from asched.framework.binding import BindingClient
+from asched.framework.interface import BindPlugin, ExtensionPoint, QueueSortPlugin, ReservePlugin
+from asched.framework.pod_info import PodInfo, QueuedPod
 from asched.framework.runtime.observation import (
     CURRENT_CALL,
     FAILURES,
     failure_reason,
     to_printable,
 )
-from asched.framework.runtime.profile import Profile
+from asched.framework.runtime.profile import AttachableHandle, PluginWeight, Profile, ProfileSpec
+from asched.framework.status import Status
 from asched.state.records import Assigned
 
 _MAX_ERRORS = 100
@@ -86,3 +92,52 @@ class ReservePluginCalls:
 def _plugins(profile: Profile | None) -> tuple[ReservePlugin, ...]:
     """Empty if the pod's profile was removed."""
     return profile.reserve if profile is not None else ()
+
+
+class ArrivalOrder(QueueSortPlugin):
+    """Orders pods by time of arrival."""
+
+    name: ClassVar[str] = "ArrivalOrder"
+    api_version: ClassVar[int] = 1
+
+    def less(self, first: QueuedPod, second: QueuedPod) -> bool:
+        return first.timestamp_ns < second.timestamp_ns
+
+    def sort_key(self, pod: QueuedPod) -> Any:
+        return pod.timestamp_ns
+
+
+class NoBinder(BindPlugin):
+    """Fails every binding: an incomplete profile makes no decisions."""
+
+    name: ClassVar[str] = "NoBinder"
+    api_version: ClassVar[int] = 1
+
+    async def bind(self, client: BindingClient, pod: PodInfo, node_name: str) -> Status:
+        return Status.error("the pod's profile is not complete")
+
+
+_SUBSTITUTES = {plugin.name: plugin for plugin in (ArrivalOrder, NoBinder)}
+
+
+def incomplete_profile(spec: ProfileSpec, handle: AttachableHandle, reason: str) -> Profile:
+    """A substitute for a profile that cannot be built for that reason."""
+    bare = ProfileSpec(
+        spec.scheduler_name,
+        {
+            ExtensionPoint.QUEUE_SORT.field: (PluginWeight(ArrivalOrder.name),),
+            ExtensionPoint.BIND.field: (PluginWeight(NoBinder.name),),
+        },
+    )
+    profile = Profile(bare, _SUBSTITUTES.__getitem__, handle)
+    profile.spec, profile.missing = spec, reason
+    return profile
+
+
+def missing_plugin(profiles: Mapping[str, Profile]) -> str:
+    """What the first incomplete profile lacks; empty if all are complete.
+
+    Under an incomplete profile no plugin gates pods and no hint requeues them, so queues differ
+    from those with the plugin. Such a state may be inspected, but not stored as a checkpoint.
+    """
+    return next((profile.missing for profile in profiles.values() if profile.missing), "")

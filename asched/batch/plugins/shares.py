@@ -1,7 +1,8 @@
-"""proportion: divides the cluster among queues by weight.
+"""proportion and drf: fair shares of queues, and of jobs.
 
-A queue's *deserved* amounts are its part of the cluster; its *share* is the largest ratio of
-allocated to deserved over all resources.
+``proportion`` divides the cluster among queues by weight: a queue's *deserved* amounts are its
+part, and its *share* is the largest ratio of allocated to deserved over all resources. ``drf``
+orders jobs by their dominant share (Dominant Resource Fairness, Ghodsi et al. 2011).
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ from asched.framework.session_objects import ALLOCATED_STATUSES, Job, Queue, Tas
 from asched.framework.session_plugins import (
     AllocatablePlugin,
     EventHandlerPlugin,
+    JobOrderPlugin,
     OverusedPlugin,
+    PreemptablePlugin,
     QueueOrderPlugin,
     ReclaimablePlugin,
     Session,
@@ -300,3 +303,81 @@ class _KeepsItsShare(_QueueTest):
 
     def take(self, candidate: Task) -> None:
         self._account_of(candidate)[1].sub(candidate.request)
+
+
+SHARE_DELTA = 0.000001
+"""Shares with a smaller difference are equal."""
+
+
+class Holding(NamedTuple):
+    """A job's allocated resources and its dominant share of the cluster."""
+
+    allocated: ResourceVector
+    share: float
+
+
+class Drf(JobOrderPlugin, PreemptablePlugin, EventHandlerPlugin):
+    """The job with the smaller dominant share goes first. It may evict as long as its share does
+    not exceed that of the victim's job afterwards."""
+
+    name: ClassVar[str] = "drf"
+
+    def on_open(self, session: Session) -> None:
+        super().on_open(session)
+        self._total = session.total
+        self._holdings: dict[str, Holding] = {}
+        for job in session.jobs.values():
+            allocated = ResourceVector()
+            for status in ALLOCATED_STATUSES:
+                for task in job.by_status.get(status, {}).values():
+                    allocated.add(task.request)
+            self._holdings[job.id] = Holding(allocated, self.share_of(allocated))
+
+    def share_of(self, allocated: ResourceVector) -> float:
+        """The largest share of any resource of the cluster."""
+        total = self._total
+        return max(share(allocated.get(name), total.get(name)) for name in total.names())
+
+    def holding(self, job_id: str) -> Holding:
+        """The present resources of a job in the session; read-only."""
+        return self._holdings[job_id]
+
+    def job_order(self, job: Job) -> float:
+        return self._holdings[job.id].share
+
+    def on_allocate(self, task: Task) -> None:
+        allocated = self._holdings[task.job].allocated.add(task.request)
+        self._holdings[task.job] = Holding(allocated, self.share_of(allocated))
+
+    def on_deallocate(self, task: Task) -> None:
+        allocated = self._holdings[task.job].allocated.sub(task.request)
+        self._holdings[task.job] = Holding(allocated, self.share_of(allocated))
+
+    def preemptable(self, preemptor: Task) -> VictimFilter:
+        return _RicherJob(self, preemptor)
+
+    def may_lose_to_preemptor(self, job: Job, preemptor: Task) -> bool:
+        after = self.holding(preemptor.job).allocated.copy().add(preemptor.request)
+        return self.share_of(after) <= self._holdings[job.id].share + SHARE_DELTA
+
+
+class _RicherJob:
+    def __init__(self, drf: Drf, preemptor: Task) -> None:
+        self._drf = drf
+        after = drf.holding(preemptor.job).allocated.copy().add(preemptor.request)
+        self._share = drf.share_of(after)
+        self._left: dict[str, ResourceVector] = {}
+
+    def _left_of(self, candidate: Task) -> ResourceVector:
+        left = self._left.get(candidate.job)
+        if left is None:
+            left = self._left[candidate.job] = self._drf.holding(candidate.job).allocated.copy()
+        return left
+
+    def allows(self, candidate: Task) -> bool:
+        left = self._left_of(candidate).copy().sub(candidate.request)
+        theirs = self._drf.share_of(left)
+        return self._share < theirs or abs(self._share - theirs) <= SHARE_DELTA
+
+    def take(self, candidate: Task) -> None:
+        self._left_of(candidate).sub(candidate.request)

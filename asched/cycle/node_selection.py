@@ -1,4 +1,4 @@
-"""The nodes with the highest total score, kept up to date while totals change one at a time.
+"""Selection of a node with the highest total score, and the reproducible tie-break.
 
 A placement changes the total of one node, usually one of the best. Two structures avoid a scan of
 all nodes:
@@ -7,24 +7,102 @@ all nodes:
 - :class:`ScoreGroups`: for one plugin that scores classes of nodes (such as topology domains) on
   top of the shared totals. Nodes of the same class and total form one group. There are few groups,
   so sums are computed per group, and a placement moves one node to another group.
+
+kube-scheduler breaks ties at random. Here the result is a function of the seed, the pod, the
+attempt and the names of the nodes, so a replay selects the same node, whatever rows they occupy.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from asched.cycle.tie_breaker import BestNodes
 from asched.framework.caching import ChangeLog, LruCache
 from asched.framework.cycle_state import CycleState
-from asched.framework.nodes import BoolColumn, Int64Column, RowArray
+from asched.framework.nodes import BoolColumn, Int64Column, RowArray, TieBreakColumn
 from asched.framework.pod_info import PodInfo
 from asched.framework.runtime.plugin_calls import call, normalized, scores_by_class
 from asched.framework.runtime.profile import WeightedScorer
-from asched.framework.scoring import NodeClasses
+from asched.framework.scoring import NodeClasses, stable_random
+
+
+@dataclass(slots=True)
+class BestNodes:
+    """The nodes with the highest score."""
+
+    score: int
+    mask: BoolColumn
+    """By row: whether the node is one of them."""
+    count: int
+
+    @property
+    def rows(self) -> RowArray:
+        """Ascending."""
+        return np.flatnonzero(self.mask)
+
+
+class TieBreakKeys(Protocol):
+    """A pseudorandom key of each node, derived from its name."""
+
+    @property
+    def tie_break_keys(self) -> TieBreakColumn:
+        """By row."""
+
+    @property
+    def by_tie_break_key(self) -> RowArray:
+        """Rows of nodes, sorted by key."""
+
+
+_MAX_NODES_PER_BEST = 16
+"""Rejection sampling is used only if at least one node in 16 is among the best."""
+_MAX_SAMPLES = 64
+
+
+def select_node(best: BestNodes, nodes: TieBreakKeys, seed: int, uid: str, attempt: int) -> int:
+    """The row of one of the best nodes, each with the same probability."""
+    if best.count == 1:
+        return int(best.mask.argmax())
+    number = stable_random(seed, f"{uid}/{attempt}", 2**64)
+    row = _sample(best, nodes.by_tie_break_key, number)
+    return _lowest_key(best.rows, nodes.tie_break_keys, number) if row is None else row
+
+
+def _sample(best: BestNodes, order: RowArray, number: int) -> int | None:
+    """Draw from all nodes until one of the best comes up; None if they are too few for that."""
+    nodes, is_best = len(order), best.mask.item
+    if best.count * _MAX_NODES_PER_BEST < nodes:
+        return None
+    for _ in range(_MAX_SAMPLES):
+        row: int = order.item(number * nodes >> 64)
+        if is_best(row):
+            return row
+        number = _mix(number + _GOLDEN)
+    return None
+
+
+# SplitMix64 (Steele, Lea, Flood 2014): each output bit depends on every input bit.
+_GOLDEN = 0x9E3779B97F4A7C15
+_FIRST, _SECOND = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
+_BITS = 2**64 - 1
+
+
+def _mix(number: int) -> int:
+    number &= _BITS
+    number = (number ^ (number >> 30)) * _FIRST & _BITS
+    number = (number ^ (number >> 27)) * _SECOND & _BITS
+    return number ^ (number >> 31)
+
+
+def _lowest_key(rows: RowArray, keys: TieBreakColumn, number: int) -> int:
+    """The row with the lowest key after mixing ``number`` into each."""
+    mixed = keys[rows] ^ np.uint64(number)
+    mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(_FIRST)
+    mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(_SECOND)
+    return int(rows[np.argmin(mixed ^ (mixed >> np.uint64(31)))])
 
 
 def highest(totals: Int64Column) -> BestNodes:

@@ -1,0 +1,91 @@
+"""Process-wide settings: garbage collection, thread switching, safe output to terminals.
+
+asched keeps a large heap (pods, nodes, columns) that contains almost no cycles. With Python's
+default thresholds the collector traverses that heap every few thousand allocations and finds
+nothing. That costs a daemon a tenth of its time, and a command that folds a whole journal a
+quarter.
+
+Names, labels and messages come from pod authors, API servers and plugins. Control characters in
+them could clear the screen, hide a line or change the title, so they are escaped.
+"""
+
+from __future__ import annotations
+
+import gc
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Final, TextIO
+
+SWITCH_INTERVAL_S: Final = 0.0005
+_DAEMON_THRESHOLDS: Final = (20_000, 20, 50)
+_COMMAND_THRESHOLDS: Final = (100_000, 50, 100)
+
+
+def tune_gc() -> None:
+    """Make collections rare. For the start of a daemon."""
+    gc.set_threshold(*_DAEMON_THRESHOLDS)
+
+
+def freeze_gc() -> None:
+    """Exclude all present objects from later collections. For a daemon with filled caches."""
+    gc.collect()
+    gc.freeze()
+
+
+@contextmanager
+def infrequent_gc() -> Iterator[None]:
+    """Make collections very rare within the block. For commands that read a whole journal."""
+    before = gc.get_threshold()
+    gc.set_threshold(*_COMMAND_THRESHOLDS)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
+
+
+def set_switch_interval() -> None:
+    """Let a computing thread yield the interpreter after half a millisecond instead of 5 ms.
+
+    The event loop releases the interpreter at each system call. With a thread that computes, such
+    as one that encodes a checkpoint, every request to the API server would wait for a whole
+    interval.
+    """
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
+
+
+_CONTROL: Final = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f"  # C0 except tab and newline, DEL, C1
+    "\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff]"  # direction, other line ends
+)
+
+
+def escape_control(text: str) -> str:
+    r"""``text`` with control characters written as in JSON (``\u001b``), which keeps JSON valid."""
+    return _CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
+class EscapingStream:
+    """A text stream that escapes control characters; otherwise the wrapped stream."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self.rich_proxied_file = stream
+        """rich writes its own control characters here; it prints escaped text only."""
+
+    def write(self, text: str) -> int:
+        self.rich_proxied_file.write(escape_control(text))
+        return len(text)
+
+    def writelines(self, lines: list[str]) -> None:
+        for line in lines:
+            self.write(line)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.rich_proxied_file, name)
+
+
+def unescaped(stream: TextIO) -> TextIO:
+    """The wrapped stream, for writers that escape foreign text themselves."""
+    below: TextIO = getattr(stream, "rich_proxied_file", stream)
+    return below
