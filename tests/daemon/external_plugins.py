@@ -127,5 +127,5 @@ class UnreadableScores(ScoreAllPlugin):
 
 
 class _Unreadable(np.ndarray):
-    def tolist(self) -> list[int]:
+    def tolist(self) -> list[int]:  # type: ignore[override]
         raise ValueError("unreadable")
