@@ -76,6 +76,11 @@ class Correction(Enum):
         " In kube-batch a queue with a large request for one resource keeps its share of all of"
         " them, and no other queue can reclaim from it."
     )
+    SMALLER_SHARE_RECLAIMS = (
+        "A queue reclaims from another only while it precedes the other in queue order. In"
+        " kube-batch a queue with a larger share evicts tasks, and the next session gives their"
+        " resources back to the other queue, without end."
+    )
     PREEMPT_UPWARDS = (
         "Within a job only a task of higher priority evicts, after all queues had their turn."
         " kube-batch evicts tasks for others of the same job without comparing priorities, and"

@@ -270,6 +270,29 @@ def test_deserved_by_resource() -> None:
     assert len(ours.evictions) == 2
 
 
+def test_smaller_share_reclaims() -> None:
+    def world(waiting: int) -> World:
+        world = World()
+        world.node("n", cpu=2, memory="8Gi")
+        world.queue("larger", weight=2)
+        world.queue("large", weight=1)
+        # Less memory than it deserves, and all cpu: 1.5 times its part if the other waits for some.
+        world.job("cpu", "larger", pods=2, on=["n"] * 2)
+        world.job("memory", "larger", pods=2, cpu=0, on=["n"])
+        # Its share is 1 without one of its pods.
+        world.job("greedy", "large", pods=5, cpu=0, on=["n"] * 5)
+        if waiting:
+            world.job("waits", "large", pods=waiting)
+        return world
+
+    theirs, ours = hold_both(lambda: world(waiting=2), "reclaim")
+    assert "ns/greedy-4" in evicted(theirs)
+    assert ours.evictions == ()
+    # Equal shares: the older queue precedes.
+    _, ours = hold_both(lambda: world(waiting=0), "reclaim")
+    assert evicted(ours) == ["ns/greedy-4"]
+
+
 def test_preempt_upwards() -> None:
     def world() -> World:
         world = World()

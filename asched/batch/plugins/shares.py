@@ -148,8 +148,12 @@ class QueueAccount:
         """The largest ratio of allocated to deserved over all resources."""
 
     def update_share(self) -> None:
-        deserved, allocated = self.deserved, self.allocated
-        self.share = max(share(allocated.get(n), deserved.get(n)) for n in deserved.names())
+        self.share = self.share_of(self.allocated)
+
+    def share_of(self, amounts: ResourceVector) -> float:
+        """The queue's share if these amounts were allocated to it."""
+        deserved = self.deserved
+        return max(share(amounts.get(n), deserved.get(n)) for n in deserved.names())
 
 
 class Proportion(
@@ -246,7 +250,8 @@ class Proportion(
     def reclaimable(self, reclaimer: Task) -> VictimFilter:
         if self._tolerance is TOLERANT:
             return _MoreThanDeserved(self, self.session)
-        return _KeepsItsShare(self, self.session)
+        queue = self.session.queues[self.session.jobs[reclaimer.job].queue]
+        return _KeepsItsShare(self, self.session, queue)
 
     def may_lose_to_reclaimer(self, job: Job, reclaimer: Task) -> bool:
         account = self._accounts[job.queue]
@@ -291,15 +296,27 @@ class _MoreThanDeserved(_QueueTest):
 
 class _KeepsItsShare(_QueueTest):
     """Without the victim the queue still has what it deserves of some resource that the victim
-    uses: its share does not fall below 1."""
+    uses, and the reclaimer's queue precedes it. Otherwise the next session would return the
+    resources to the victim's queue."""
+
+    def __init__(self, proportion: Proportion, session: Session, reclaimer: Queue) -> None:
+        super().__init__(proportion, session)
+        self._queues = session.queues
+        share = proportion.accounts[reclaimer.name].share
+        self._reclaimer_order = (share, reclaimer.created_s, reclaimer.name)
 
     def allows(self, candidate: Task) -> bool:
         account, left = self._account_of(candidate)
         deserved = account.deserved
-        return any(
+        has_its_part = any(
             number > 0 and left.get(name) - number >= deserved.get(name)
             for name, number in candidate.request.amounts().items()
         )
+        if not has_its_part:
+            return False
+        queue = self._queues[self._jobs[candidate.job].queue]
+        share = account.share_of(left.copy().sub(candidate.request))
+        return self._reclaimer_order < (share, queue.created_s, queue.name)
 
     def take(self, candidate: Task) -> None:
         self._account_of(candidate)[1].sub(candidate.request)
