@@ -205,7 +205,8 @@ class _Connection(asyncpg.Connection):  # type: ignore[misc]  # the driver has n
 
     __slots__ = ()
 
-    async def close(self, *, timeout: float | None = None) -> None:  # noqa: ASYNC109  # as the pool calls it
+    # The pool passes ``timeout``.
+    async def close(self, *, timeout: float | None = None) -> None:  # noqa: ASYNC109
         with suppress(TimeoutError):
             await super().close(timeout=_CLOSE_TIMEOUT_S if timeout is None else timeout)
 
