@@ -65,7 +65,7 @@ def apiserver(options: ApiServerOptions) -> None:
     """Serve a simulated cluster: a Kubernetes API in memory.
 
     Works with kubectl and schedulers. Ctrl-C or SIGTERM stops the server and discards the cluster.
-    A pod with the annotation asched.dev/run-seconds succeeds after so many seconds.
+    A pod with the annotation asched.dev/run-seconds succeeds after that many seconds.
     """
     if (options.tls_certificate is None) != (options.tls_key is None):
         raise BadInput("--tls-certificate and --tls-key go together")

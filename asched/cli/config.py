@@ -105,7 +105,7 @@ def convert(
     """Convert a legacy scheduler policy to a configuration file.
 
     Reports parts of the policy without an equivalent on stderr and in comments of the result. Exits
-    with 2 after one line for each mistake if the policy is not readable.
+    with 2 if the policy is invalid, and prints one line for each mistake.
     """
     from asched.config.file import ConfigFileError
     from asched.config.policy_conversion import convert_policy

@@ -57,8 +57,8 @@ def explain(options: ExplainOptions) -> None:
 
     Restores the state before the decision from the journal and runs all filters and scores on every
     node. For a job (--job), or a pod placed by batch sessions, shows why the job was not admitted.
-    Exits with 1 if the recomputed decision differs from the recorded one, which another version of
-    asched or of a plugin made.
+    Exits with 1 if the recomputed decision differs from the recorded one, for example because
+    another version of asched or of a plugin made it.
     """
     from asched.audit.explain_job import JobExplanation
 

@@ -44,7 +44,7 @@ def checkpoint(
     journal: JournalOption = DEFAULT_JOURNAL,
     every: Annotated[
         int | None,
-        typer.Option(help="Also after every so many records since the last one.", min=1),
+        typer.Option(help="Also write one whenever this many records follow the last one.", min=1),
     ] = None,
     archive: ArchiveOption = None,
 ) -> None:

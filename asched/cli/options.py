@@ -42,7 +42,7 @@ JournalOption = Annotated[
 
 TIMES: Final = "2026-01-31T12:00:00Z, or a duration before now such as 2h30m"
 SinceOption = Annotated[str | None, typer.Option(metavar="TIME", help=f"Start: {TIMES}.")]
-UntilOption = Annotated[str | None, typer.Option(metavar="TIME", help="End, likewise.")]
+UntilOption = Annotated[str | None, typer.Option(metavar="TIME", help=f"End: {TIMES}.")]
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 

@@ -148,7 +148,7 @@ def _findings(name: str, registry: PluginRegistry) -> Iterator[Finding]:
 @app.command()
 def new(
     name: Annotated[
-        str, typer.Argument(metavar="NAME", help="Of the distribution, such as rack-affinity.")
+        str, typer.Argument(metavar="NAME", help="Name of the distribution, such as rack-affinity.")
     ],
     directory: Annotated[
         Path, typer.Option(metavar="DIR", help="Where to create the folder NAME.")

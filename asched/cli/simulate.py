@@ -42,7 +42,7 @@ class SimulateOptions:
     )
     openb_pods: Path | None = typer.Option(None, help="Pods of the openb trace (CSV).")
     config: Path | None = typer.Option(
-        None, help="The configuration, as for asched run. Default: defaults."
+        None, help="The configuration, as for asched run. Default: the default settings."
     )
     until: str | None = typer.Option(
         None, metavar="DURATION", help="Virtual time to simulate, such as 2h."

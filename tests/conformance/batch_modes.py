@@ -20,8 +20,8 @@ HEADINGS = (
     "same binds and evictions",
     "pods bound",
     "pods evicted",
-    "pods that wait for room",
-    "pods holding room for nothing",
+    "pods waiting for evictions",
+    "pods of gangs that cannot start",
 )
 
 

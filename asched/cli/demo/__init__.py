@@ -44,7 +44,7 @@ def demo(options: DemoOptions) -> None:
     """Run a simulated cluster with a workload and a live view.
 
     The API server is a separate process; all parts communicate over HTTP. The workload includes a
-    few unschedulable pods, each for another reason. All pods use the first profile of the
+    few unschedulable pods, each for a different reason. All pods use the first profile of the
     configuration. Exits with 0 only if every schedulable pod was bound.
     """
     from asched.cli.demo.runner import run_demo
