@@ -194,8 +194,8 @@ class EffectDispatcher:
             log.info("effects of earlier decisions resumed", effects=len(self._queue))
 
     def abandon_previous_term(self) -> None:
-        """After the start of a standby: report what an earlier term of this replica left open as
-        failed. Another leader may have used the capacity since."""
+        """After the start of a standby: do not execute what an earlier term of this replica left
+        unresolved, but report its outcome. Another leader may have used the capacity since."""
         self._bind.abandon_previous_term()
         self._evict.abandon_previous_term()
         self._groups.abandon_previous_term()
