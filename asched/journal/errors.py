@@ -87,6 +87,10 @@ def archived_seq_message(seq: int, archived_seq: int) -> str:
     return f"cannot save a checkpoint at record {seq}: records 1 to {archived_seq} are archived"
 
 
+def longer_head_message(stored: int, batches: int) -> str:
+    return f"a head of {stored} batches is signed already, more than {batches}"
+
+
 def archived_message(archived_seq: int) -> str:
     """Message of :class:`ArchivedError`."""
     return (

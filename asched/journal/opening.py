@@ -16,6 +16,7 @@ from asched.journal.memory import MemoryStore
 from asched.journal.sql import SqlStore
 from asched.journal.sqlite import SqliteDatabase
 from asched.journal.store import JournalStore
+from asched.proof.keys import NO_KEYS, JournalKeys
 
 MEMORY_URL = "memory://"
 
@@ -28,7 +29,11 @@ _POSTGRES = ("postgresql+asyncpg:", "postgresql:")
 
 @asynccontextmanager
 async def open_journal(
-    url: str, *, read_only: bool = False, must_exist: bool = False
+    url: str,
+    *,
+    read_only: bool = False,
+    must_exist: bool = False,
+    keys: JournalKeys = NO_KEYS,
 ) -> AsyncIterator[JournalStore]:
     """Open the journal at ``url`` and close it at the end of the block.
 
@@ -36,12 +41,13 @@ async def open_journal(
     absolute path), ``postgresql+asyncpg://USER@HOST/NAME`` or ``memory://``. Unless ``read_only``,
     an older schema is upgraded and a missing journal created. ``must_exist`` makes a missing
     journal an error, so that a mistyped URL creates no file and no tables in another database.
+    ``keys`` sign what is stored.
 
     Raises a :class:`~asched.journal.errors.JournalError` with one line for the user.
     """
     if must_exist and not read_only:
         await _check_exists(url)
-    store = await _open(url, read_only=read_only)
+    store = await _open(url, keys, read_only=read_only)
     try:
         yield store
     finally:
@@ -51,21 +57,21 @@ async def open_journal(
 
 async def _check_exists(url: str) -> None:
     try:
-        await (await _open(url, read_only=True)).close()
+        await (await _open(url, NO_KEYS, read_only=True)).close()
     except JournalAbsentError:
         raise
     except JournalSchemaError:
         pass  # opening it for writing upgrades an older schema and rejects a newer one
 
 
-async def _open(url: str, *, read_only: bool) -> JournalStore:
+async def _open(url: str, keys: JournalKeys, *, read_only: bool) -> JournalStore:
     if url == MEMORY_URL:
         if read_only:
             raise JournalUrlError("memory:// is always empty: there is nothing to read")
-        return MemoryStore()
+        return MemoryStore(keys=keys)
     if url.startswith(_POSTGRES):
-        return SqlStore(await _open_postgres(url, read_only=read_only))
-    return SqlStore(await SqliteDatabase.open(sqlite_path(url), read_only=read_only))
+        return SqlStore(await _open_postgres(url, read_only=read_only), keys)
+    return SqlStore(await SqliteDatabase.open(sqlite_path(url), read_only=read_only), keys)
 
 
 async def _open_postgres(url: str, *, read_only: bool) -> SqlDatabase:

@@ -29,7 +29,7 @@ from sqlalchemy import (
 from asched.journal.errors import JournalAbsentError, JournalSchemaError
 
 VERSION_TABLE: Final = "journal_schema"
-NEWEST: Final = "0001"
+NEWEST: Final = "0002"
 """The last revision in ``migrations/``."""
 
 METADATA = MetaData()
@@ -93,6 +93,21 @@ JOURNAL_SEGMENT = Table(
     Column("file", Text, nullable=False),
     Column("file_sha256", Text, nullable=False),
     Column("archived_at_ns", BigInteger, nullable=False),
+)
+
+JOURNAL_STATEMENT = Table(
+    "journal_statement",
+    METADATA,
+    Column("number", _Key, primary_key=True, autoincrement=False),
+    Column("body", Text, nullable=False),
+    Column("signatures", Text, nullable=False),
+)
+
+JOURNAL_SIGNED_HEAD = Table(
+    "journal_signed_head",
+    METADATA,
+    Column("size", _Key, primary_key=True, autoincrement=False),
+    Column("line", Text, nullable=False),
 )
 
 
