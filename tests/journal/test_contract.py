@@ -35,8 +35,8 @@ async def test_empty_journal(store: JournalStore) -> None:
 async def test_read_returns_records_in_order(
     store: JournalStore,
 ) -> None:
-    assert await store.append(turn(1), written_at_ns=100) == (1, 3)
-    assert await store.append(mixed(), written_at_ns=90) == (4, 7)
+    assert (await store.append(turn(1), written_at_ns=100))[:2] == (1, 3)
+    assert (await store.append(mixed(), written_at_ns=90))[:2] == (4, 7)
     stored = [s async for s in store.read()]
     expected = [(100, r) for r in turn(1)] + [(90, r) for r in mixed()]
     assert stored == [StoredRecord(seq, *rest) for seq, rest in enumerate(expected, 1)]
@@ -135,7 +135,7 @@ async def test_batch_out_of_sequence_is_rejected(
     with pytest.raises(ConflictError):
         await store.append(records, written_at_ns=written_at_ns, first_seq=first_seq)
     assert await everything(store) == turn(1)
-    assert await store.append(turn(2), written_at_ns=2, first_seq=4) == (4, 6)
+    assert (await store.append(turn(2), written_at_ns=2, first_seq=4))[:2] == (4, 6)
 
 
 async def test_only_newest_writer_appends(open_store: OpenStore) -> None:
