@@ -71,16 +71,18 @@ def _known_errors() -> tuple[ErrorTypes, ErrorTypes, ErrorTypes]:
     from asched.framework.runtime.profile import ProfileError
     from asched.journal import errors as journal
     from asched.kube.errors import CredentialPluginError, KubeConfigError
+    from asched.proof.errors import KeyFileError, ProofError
 
     return (
         (CredentialPluginError, journal.JournalUnreachableError),
         (
             KubeConfigError,
+            KeyFileError,
             journal.JournalOpenError,
             journal.JournalSchemaError,
             journal.JournalUrlError,
         ),
-        (journal.JournalError, ProfileError),
+        (journal.JournalError, ProfileError, ProofError),
     )
 
 

@@ -36,6 +36,7 @@ from asched.daemon.telemetry.tracing import TracingUnavailableError, traced
 from asched.journal.opening import is_shared, journal_file, redacted
 from asched.kube.client import ApiClient
 from asched.kube.connection import connect
+from asched.proof.keys import NO_KEYS, JournalKeys, SigningKey, expanded
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
@@ -110,6 +111,15 @@ def load_and_log_configuration(file: Path | None, registry: PluginRegistry) -> C
     return configuration
 
 
+def signing_keys(configuration: Configuration) -> JournalKeys:
+    """The key that signs the journal; none without one, with a warning. Raises KeyFileError."""
+    path = configuration.settings.journal.signing_key
+    if not path:
+        log.warning("journal is not signed: journal.signingKey is not set")
+        return NO_KEYS
+    return JournalKeys(SigningKey.load(expanded(path)))
+
+
 def open_cluster_client(
     configuration: Configuration, options: ClusterOptions, metrics: Metrics, *, limited: bool = True
 ) -> AbstractAsyncContextManager[ApiClient]:
@@ -164,12 +174,12 @@ async def _serve_scheduler(
     control: ServiceControl,
 ) -> None:
     metrics, url = Metrics(), options.journal or configuration.settings.journal.url
-    health = Health(metrics.registry)
+    health, keys = Health(metrics.registry), signing_keys(configuration)
     async with (
         watched(configuration.settings) as watchdog,
         health.serving(configuration.settings.health),
         open_cluster_client(configuration, options, metrics) as client,
-        journal_when_reachable(url, client.clock, client.random) as store,
+        journal_when_reachable(url, client.clock, client.random, keys) as store,
         traced(configuration.settings.tracing.sampling_ratio, metrics.cycle_sinks),
     ):
         metrics.watch_journal_file(journal_file(url))

@@ -11,8 +11,10 @@ from asched.core.inputs import ChangeSink
 from asched.daemon.engine.runtime import Runtime
 from asched.daemon.ha.follower import StartState
 from asched.daemon.reload.watched import annotations_of, watched_resources
+from asched.daemon.signing.start import check_unchanged, file_anchors, take_over
 from asched.daemon.telemetry.metrics import Metrics
 from asched.framework.runtime.profile import PluginLoader
+from asched.journal.chain_reader import ChainReader
 from asched.journal.checkpoints import nearest
 from asched.journal.errors import JournalBusyError, JournalFullError, JournalIOError
 from asched.journal.store import JournalStore
@@ -50,12 +52,16 @@ async def recover(context: DaemonContext, *, wait: bool) -> StartState:
     ``wait``: retry while the journal cannot be written, for a replica that resigned for that reason
     and returns as a standby. Raises a :class:`~asched.journal.errors.JournalError`.
     """
-    journal = context.journal
+    journal, runtime = context.journal, context.runtime
     # The claim comes first: after it no other process can append.
-    epoch = await _claim(journal, context.runtime, wait=wait)
+    epoch = await _claim(journal, runtime, wait=wait)
+    anchors = file_anchors(context.configuration.settings.journal, runtime)
+    checked = await take_over(journal, anchors, runtime.clock.time_ns())
     fold, checkpoint_seq = await nearest(journal, context.registry.load)
-    next_seq = await fold_journal(fold, journal, checkpoint_seq)
-    return StartState(fold, next_seq, checkpoint_seq, epoch)
+    reader = await ChainReader.after_checkpoint(journal, checkpoint_seq)
+    next_seq = await fold_journal(fold, reader, checkpoint_seq)
+    check_unchanged(checked, reader.position)
+    return StartState(fold, next_seq, checkpoint_seq, epoch, reader.position)
 
 
 async def _claim(journal: JournalStore, runtime: Runtime, *, wait: bool) -> int:
@@ -70,10 +76,10 @@ async def _claim(journal: JournalStore, runtime: Runtime, *, wait: bool) -> int:
         await runtime.clock.sleep(_CLAIM_RETRY_S)
 
 
-async def fold_journal(fold: Fold, journal: JournalStore, after_seq: int = 0) -> int:
+async def fold_journal(fold: Fold, reader: ChainReader, after_seq: int = 0) -> int:
     """Fold all records after ``after_seq``. Returns the number of the next record."""
     last_seq = after_seq
-    async for stored in journal.read(after_seq):
+    async for stored in reader.read():
         fold.apply(stored.record)
         last_seq = stored.seq
         if last_seq % _PROGRESS_RECORDS == 0:

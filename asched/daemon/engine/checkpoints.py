@@ -7,7 +7,7 @@ would only save time.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import NamedTuple
 
@@ -47,13 +47,15 @@ class Checkpoints:
         *,
         every: int,
         last_seq: int,
+        sign: Callable[[], Awaitable[None]],
     ) -> None:
         """``every``: records between two checkpoints, 0 for none. ``last_seq``: record of the
-        latest checkpoint."""
+        latest checkpoint. ``sign``: signs the head of the journal."""
         self._journal = journal
         self._cluster = cluster
         self._runtime = runtime
         self._every = every
+        self._sign = sign
         self._last_seq = last_seq
         self._seq = last_seq
         self._due: _Due | None = None
@@ -109,6 +111,8 @@ class Checkpoints:
 
     async def _save(self, seq: int, blob: bytes) -> None:
         try:
+            # A start compares the journal with the signed head from a checkpoint before it on.
+            await self._sign()
             await self._journal.save_checkpoint(seq, blob)
             await prune_checkpoints(self._journal)
         except JournalError as error:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from functools import partial
 from random import Random
 
 import structlog
@@ -17,9 +18,10 @@ from asched.journal.errors import (
     JournalUnreachableError,
 )
 from asched.journal.opening import open_journal, redacted
-from asched.journal.store import JournalStore
+from asched.journal.store import AppendResult, JournalStore
 from asched.kube.timing import Backoff, Clock, RetryPolicy
 from asched.model.quantity import NS_PER_S
+from asched.proof.keys import NO_KEYS, JournalKeys
 from asched.state.records import AnyRecord
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
@@ -37,9 +39,11 @@ class Commits:
         next_seq: int,
         retry_s: float = 1.0,
         timeout_s: Callable[[], float] = lambda: math.inf,
+        appended: Callable[[AppendResult], None] = lambda _: None,
     ) -> None:
         """``next_seq``: number of the next record. ``retry_s``: delay between attempts.
-        ``timeout_s``: how long one append is attempted in all, evaluated after each failure."""
+        ``timeout_s``: how long one append is attempted in all, evaluated after each failure.
+        ``appended``: called with each stored batch."""
         self.error = ""
         """Why the journal cannot be written; empty while it can."""
         self.failures = 0
@@ -50,6 +54,7 @@ class Commits:
         self._next_seq = next_seq
         self._retry_s = retry_s
         self._timeout_s = timeout_s
+        self._appended = appended
 
     def unwritable(self) -> str:
         """:attr:`error` as the text of a failed check."""
@@ -79,6 +84,7 @@ class Commits:
             self.error = ""
             log.info("journal writable again")
         self._next_seq = appended.last_seq + 1
+        self._appended(appended)
         self._metrics.engine.appended(len(batch), appended.last_seq, self._since_s(began_ns))
         return appended.last_seq
 
@@ -100,28 +106,33 @@ _LOG_INTERVAL_S = 60.0
 
 @asynccontextmanager
 async def journal_when_reachable(
-    url: str, clock: Clock, random: Random
+    url: str, clock: Clock, random: Random, keys: JournalKeys = NO_KEYS
 ) -> AsyncIterator[JournalStore]:
-    """Open the journal at ``url``, and close it at the end of the block.
+    """Open the journal at ``url`` with ``keys``, and close it at the end of the block.
 
     Waits for a database that does not answer or cannot be written during a failover: after a power
     failure everything starts at once. Raises any other
     :class:`~asched.journal.errors.JournalError`.
     """
     async with AsyncExitStack() as stack:
-        yield await _opened(stack, url, clock, Backoff(_RETRY, random))
+        journal = partial(open_journal, url, keys=keys)
+        yield await _opened(stack, journal, redacted(url), clock, Backoff(_RETRY, random))
 
 
-async def _opened(stack: AsyncExitStack, url: str, clock: Clock, backoff: Backoff) -> JournalStore:
+async def _opened(
+    stack: AsyncExitStack,
+    journal: Callable[[], AbstractAsyncContextManager[JournalStore]],
+    name: str,
+    clock: Clock,
+    backoff: Backoff,
+) -> JournalStore:
     logged_at_s = -_LOG_INTERVAL_S
     while True:
         try:
-            return await stack.enter_async_context(open_journal(url))
+            return await stack.enter_async_context(journal())
         except JournalUnreachableError as error:
             now_s = clock.monotonic_s()
             if now_s - logged_at_s >= _LOG_INTERVAL_S:
                 logged_at_s = now_s
-                log.warning(
-                    "journal not reachable, retrying", journal=redacted(url), error=str(error)
-                )
+                log.warning("journal not reachable, retrying", journal=name, error=str(error))
         await clock.sleep(backoff.next_s())

@@ -116,6 +116,11 @@ class Election:
         return "" if self._seen is None else self._seen.record.holder_identity or ""
 
     @property
+    def stored_metadata(self) -> bytes:
+        """Metadata of the last seen lease, as JSON; empty if none was seen."""
+        return b"" if self._seen is None else self._seen.metadata
+
+    @property
     def leads_until_s(self) -> float:
         """Nothing may be decided or sent from then on, unless the lease is renewed before. Minus
         infinity while not leading."""

@@ -10,12 +10,14 @@ import structlog
 
 from asched.core.inputs import Batch, Change, ChangeSink, Deleted, Listed
 from asched.framework.runtime.profile import PluginLoader
+from asched.journal.chain_reader import ChainReader
 from asched.journal.checkpoints import nearest
 from asched.journal.errors import JournalBusyError, JournalIOError
 from asched.journal.store import JournalStore
 from asched.kube.reflector import ClusterWatch
 from asched.kube.timing import Clock
 from asched.model.resources import AnyObject, WatchedResource
+from asched.proof.statements import Position
 from asched.state.fold import Fold
 
 POLL_INTERVAL_S = 0.5
@@ -27,28 +29,32 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 class JournalFollower:
     """Folds the records that another process appends."""
 
-    def __init__(
-        self, journal: JournalStore, fold: Fold, checkpoint_seq: int, clock: Clock
-    ) -> None:
-        """``fold`` holds the records up to ``checkpoint_seq``, 0 for none."""
+    def __init__(self, reader: ChainReader, fold: Fold, checkpoint_seq: int, clock: Clock) -> None:
+        """``fold`` holds the records up to ``checkpoint_seq``, 0 for none, and ``reader`` reads
+        those after it."""
         self.fold = fold
         self.checkpoint_seq = checkpoint_seq
         self.seq = checkpoint_seq
         """The last folded record."""
         self.error = ""
         """Why the journal cannot be read now; empty if it can."""
-        self._journal = journal
+        self._reader = reader
         self._clock = clock
+
+    @property
+    def position(self) -> Position:
+        """The end of what it read."""
+        return self._reader.position
 
     @classmethod
     async def open(cls, journal: JournalStore, load: PluginLoader, clock: Clock) -> JournalFollower:
         """Start with the newest checkpoint. Raises :class:`~asched.journal.errors.JournalError`."""
         fold, seq = await nearest(journal, load)
-        return cls(journal, fold, seq, clock)
+        return cls(await ChainReader.after_checkpoint(journal, seq), fold, seq, clock)
 
     async def catch_up(self) -> None:
         """Fold all records written so far. Raises :class:`~asched.journal.errors.JournalError`."""
-        async for stored in self._journal.read(self.seq):
+        async for stored in self._reader.read():
             self.fold.apply(stored.record)
             self.seq = stored.seq
 
@@ -149,5 +155,7 @@ class StartState(NamedTuple):
     """Position of the checkpoint that the fold started from; 0 for none."""
     epoch: int
     """Of the claim."""
+    position: Position
+    """The end of the journal."""
     buffered: BufferedWatch | None = None
     """A standby's watch, which already runs."""

@@ -19,6 +19,7 @@ from asched.daemon.engine.engine import Engine
 from asched.daemon.engine.inbox import Inbox
 from asched.daemon.ha.election import LeaseTiming
 from asched.daemon.ha.lease import LeaderElector, LeaseName
+from asched.daemon.signing.anchors import LeaseAnchor, annotation_for
 from asched.daemon.telemetry.metrics import Metrics
 from asched.kube.client import NO_RETRY, ApiClient, RequestOptions
 from asched.kube.errors import ApiError, NoResponseError
@@ -43,7 +44,7 @@ class Leadership:
     """Whether this process leads. Created by :func:`candidate`; it leads at most once."""
 
     def __init__(self, elector: LeaderElector, tasks: TaskGroup) -> None:
-        self.on_loss: Callable[[], Awaitable[None]] = _ignore_loss
+        self.on_loss: Callable[[], Awaitable[None]] = _do_nothing
         """Called when leadership was lost, before the process ends; cancelled after
         :data:`LAST_TURN_TIMEOUT_S`."""
         self.acquired = anyio.Event()
@@ -83,6 +84,10 @@ class Leadership:
         await self._tasks.start(self._keep)
         await _catch_up(client, watch)
         self.acquired.set()
+
+    def anchor(self, instance: str, *, shared: bool) -> LeaseAnchor:
+        """The anchor in the lease for the journal of the process ``instance``."""
+        return LeaseAnchor(self._elector, annotation_for(instance, shared=shared))
 
     async def release(self) -> None:
         """Stop leading and free the lease. Nothing may be in flight any longer."""
@@ -143,7 +148,7 @@ async def _catch_up(client: ApiClient, watch: ClusterWatch) -> None:
     await client.clock.sleep(SETTLE_S)
 
 
-async def _ignore_loss() -> None:
+async def _do_nothing() -> None:
     pass
 
 
@@ -186,6 +191,10 @@ class LeadershipController:
         self._inbox = inbox
         self._epoch = epoch
         self._shared = shared
+        self.after_acquire: Callable[[], Awaitable[None]] = _do_nothing
+        """Called before the first decision of a leader; an error ends the process."""
+        self.before_release: Callable[[], Awaitable[None]] = _do_nothing
+        """Called after the last record, before another process may lead."""
         leadership.on_loss = self._lose
 
     async def acquire(self, client: ApiClient, watch: ClusterWatch) -> None:
@@ -194,6 +203,7 @@ class LeadershipController:
         no candidate while its journal cannot be written."""
         await self._engine.synced.wait()
         await self._leadership.acquire(client, watch, lambda: not self._engine.journal_error)
+        await self.after_acquire()
         self._inbox.put_outcome(LeadershipGained(self._epoch))
 
     async def release(self) -> None:
@@ -211,6 +221,7 @@ class LeadershipController:
             self._inbox.put_outcome(LeadershipLost(self._epoch))
             with anyio.move_on_after(LAST_TURN_TIMEOUT_S):
                 await self._engine.turn()
+        await self.before_release()
         if self._engine.has_unresolved_bindings and not self._shared:
             self._let_expire("bindings with unknown outcome")
             return

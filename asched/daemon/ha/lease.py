@@ -53,9 +53,14 @@ class LeaseName(NamedTuple):
         return f"{self.collection}/{self.name}"
 
 
-class _LeaseMetadata(msgspec.Struct, frozen=True):
+class _LeaseMetadata(msgspec.Struct, frozen=True, omit_defaults=True):
     name: str
     namespace: str
+    annotations: dict[str, str] = {}
+
+
+class _Annotated(msgspec.Struct, frozen=True):
+    annotations: dict[str, str] | None = None
 
 
 class _Versioned(msgspec.Struct, frozen=True, rename="camel"):
@@ -71,6 +76,8 @@ class _Lease(msgspec.Struct, frozen=True, rename="camel"):
 
 _encode = msgspec.json.encode
 _lease_decoder = msgspec.json.Decoder(_Lease)
+_annotated_decoder = msgspec.json.Decoder(_Annotated)
+_metadata_decoder = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _version_decoder = msgspec.json.Decoder(_Versioned)
 
 
@@ -89,6 +96,8 @@ class LeaderElector:
         self.lease = lease
         self.timing = timing
         self.election = Election(identity, timing, client.clock.utc)
+        self.annotations: dict[str, str] = {}
+        """Annotations that the next write of the lease sets."""
         self.slow_renewals = 0
         """Renewals that had to read the lease first."""
         self._client = client
@@ -103,6 +112,11 @@ class LeaderElector:
     def lease_left_s(self) -> float:
         """Seconds until another candidate may lead; 0 or less while not leading."""
         return self.election.lease_ends_s - self._clock.monotonic_s()
+
+    def stored_annotations(self) -> dict[str, str]:
+        """The annotations of the lease as it was last read or written."""
+        metadata = self.election.stored_metadata
+        return _annotated_decoder.decode(metadata).annotations or {} if metadata else {}
 
     # -- acquiring ------------------------------------------------------------------------------
 
@@ -217,12 +231,15 @@ class LeaderElector:
                     body = await send("GET", self.lease.path)
                 case CreateLease(record):
                     metadata = msgspec.Raw(
-                        _encode(_LeaseMetadata(self.lease.name, self.lease.namespace))
+                        _encode(
+                            _LeaseMetadata(self.lease.name, self.lease.namespace, self.annotations)
+                        )
                     )
                     lease = _encode(_Lease(metadata, record))
                     body = await send("POST", self.lease.collection, body=lease)
                 case ReplaceLease(record, stored):
-                    lease = _encode(_Lease(msgspec.Raw(stored.metadata), record))
+                    metadata = msgspec.Raw(_with_annotations(stored.metadata, self.annotations))
+                    lease = _encode(_Lease(metadata, record))
                     body = await send("PUT", self.lease.path, body=lease)
             answer = _stored(body)
         except ApiError as error:
@@ -247,6 +264,15 @@ class LeaderElector:
         if error != self._last_error:
             self._last_error = error
             log.warning("lease request failed", lease=str(self.lease), error=error)
+
+
+def _with_annotations(metadata: bytes, annotations: dict[str, str]) -> bytes:
+    """All of ``metadata``, with these annotations added or replaced."""
+    if not annotations:
+        return metadata
+    fields = _metadata_decoder.decode(metadata)
+    before = _annotated_decoder.decode(metadata).annotations or {}
+    return _encode({**fields, "annotations": {**before, **annotations}})
 
 
 def _stored(body: bytes) -> StoredLease:

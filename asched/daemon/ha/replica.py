@@ -34,6 +34,7 @@ from asched.daemon.reload.reconfigurer import (
     restart_settings,
 )
 from asched.daemon.reload.watched import annotations_of, watched_resources
+from asched.daemon.signing.start import check_against, check_unchanged, file_anchors, take_over
 from asched.daemon.startup import DaemonContext, cluster_watch, watch_when_reachable
 from asched.daemon.telemetry.health import Check
 from asched.journal.errors import JournalBusyError, JournalIOError
@@ -184,14 +185,28 @@ class Standby:
         # The claim comes last: only the records since the last poll remain to be folded after it.
         before = follower.seq
         epoch = await self._claim()
+        await self._check_journal()
         log.info("journal claimed", epoch=epoch, records=follower.seq - before)
         return StartState(
             fold=follower.fold,
             next_seq=follower.seq + 1,
             checkpoint_seq=follower.checkpoint_seq,
             epoch=epoch,
+            position=follower.position,
             buffered=BufferedWatch(self._watch, self._changes),
         )
+
+    async def _check_journal(self) -> None:
+        """Compare what was folded with the signatures and anchors of the journal.
+
+        Raises :class:`~asched.journal.errors.JournalError`.
+        """
+        context = self._context
+        runtime = context.runtime
+        anchors = file_anchors(context.configuration.settings.journal, runtime)
+        anchors.append(self._leadership.anchor(runtime.instance, shared=True))
+        checked = await take_over(context.journal, anchors, runtime.clock.time_ns())
+        check_unchanged(checked, self._follower.position)
 
     async def _claim(self) -> int:
         """Claim the journal and fold it to its end; the epoch. Retried while this process leads:
@@ -266,6 +281,7 @@ class ReplicaLifecycle:
         start: StartState | None = None
         async with anyio.create_task_group() as tasks:
             with self._following:
+                await check_against(context.journal, [])
                 follower = await JournalFollower.open(
                     context.journal, context.registry.load, context.client.clock
                 )
