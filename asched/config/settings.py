@@ -109,8 +109,8 @@ class JournalSettings(Section, frozen=True):
     checkpoint_every: Annotated[int, msgspec.Meta(ge=0)] = 10_000
     """Records between two checkpoints, for quick starts and time travel; 0 disables them."""
     signing_key: str = ""
-    """Path of an Ed25519 key that signs the journal (``asched journal keygen``); it may begin with a
-    variable such as ``$CREDENTIALS_DIRECTORY``. Empty leaves the journal unsigned."""
+    """Path of an Ed25519 key that signs the journal (``asched journal keygen``), which may contain
+    a variable such as ``$CREDENTIALS_DIRECTORY``. Empty leaves the journal unsigned."""
     anchor_file: str = ""
     """Path of a file on other storage, to which signed heads are appended; empty for none."""
     anchor_interval: timedelta = timedelta(minutes=1)

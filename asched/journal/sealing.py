@@ -77,6 +77,17 @@ def log_of(rows: Sequence[StatementRow]) -> StatementLog:
         raise JournalCorruptError(str(error)) from None
 
 
+def trusted_log(rows: Sequence[StatementRow], keys: JournalKeys) -> StatementLog:
+    """As :func:`log_of`; if keys are trusted, one of them must have signed."""
+    log = log_of(rows)
+    if keys.all_trusted:
+        try:
+            log.check_trusted(keys.all_trusted)
+        except ProofError as error:
+            raise JournalCorruptError(str(error)) from None
+    return log
+
+
 def signers_for(log: StatementLog, keys: JournalKeys) -> list[SigningKey]:
     """The keys to sign the next statement with.
 

@@ -172,9 +172,44 @@ async def introduce_key(journal: JournalStore, key: SigningKey, now_ns: int) -> 
     await journal.change_key(KeyChange(key.public_key.text, "", now_ns), (key,))
 
 
-async def rotate_key(journal: JournalStore, old: SigningKey, new: SigningKey, now_ns: int) -> None:
-    """Let ``new`` sign the journal from its present head on."""
+async def sign_existing(journal: JournalStore, key: SigningKey, now_ns: int) -> TreeHead:
+    """Let ``key`` sign an unsigned journal, which the caller verified, from its head on.
+
+    Raises :class:`JournalError` if it is signed.
+    """
+    log = log_of(await journal.statements())
+    if log.key is not None:
+        raise JournalError(f"the journal is signed by key {log.key.id} already")
+    position = await _end_of(journal, log)
+    await introduce_key(journal, key, now_ns)
+    return (await sign_head(journal, key, position, now_ns, final=True)).head
+
+
+async def replace_key(
+    journal: JournalStore, old: SigningKey, new: SigningKey, now_ns: int
+) -> TreeHead:
+    """Let ``new`` sign the journal from its head on, after comparing it with its signatures.
+
+    Raises :class:`JournalError`.
+    """
+    if old.public_key == new.public_key:
+        raise JournalError(f"key {new.id} signs the journal already")
+    checked = await check_history(journal)
+    if checked is None:
+        raise JournalError("the journal is not signed: sign it with `asched journal sign`")
+    position = Position.of(checked.head.seq, checked.head.hash, checked.tree)
     await journal.change_key(KeyChange(new.public_key.text, old.id, now_ns), (old, new))
+    return (await sign_head(journal, new, position, now_ns, final=True)).head
+
+
+async def _end_of(journal: JournalStore, log: StatementLog) -> Position:
+    positions = [statement.position for statement in log.statements]
+    reader = ChainReader.from_beginning(journal)
+    if positions:
+        reader = ChainReader.after(journal, max(positions, key=lambda at: at.batch))
+    async for _ in reader.ranges():
+        pass
+    return reader.position
 
 
 async def sign_head(

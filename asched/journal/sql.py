@@ -49,8 +49,8 @@ from asched.journal.sealing import (
     add_statement,
     checkpoint_digest,
     checkpoint_fault,
-    log_of,
     segment_digest,
+    trusted_log,
 )
 from asched.journal.store import AppendResult, Checkpoint, CheckpointMark, StoredRecord
 from asched.proof.heads import SignedHead
@@ -277,7 +277,7 @@ class SqlStore(SqlProofs):
             await self._check_not_fenced(connection)
 
     async def load_checkpoint(self, at_or_before_seq: int | None = None) -> Checkpoint | None:
-        statements = log_of(await self.statements())
+        statements = trusted_log(await self.statements(), self.keys)
         checkpoint = JOURNAL_CHECKPOINT.c
         newest = select(JOURNAL_CHECKPOINT).order_by(checkpoint.seq.desc()).limit(1)
         while True:

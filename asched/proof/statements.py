@@ -151,6 +151,10 @@ class StatementLog:
         ]
         return keys[-1] if keys else None
 
+    def rows_with_keys(self) -> tuple[StatementRow, ...]:
+        """All statements up to the last change of the key."""
+        return tuple(self._rows[: self._key_changes[-1].number]) if self._key_changes else ()
+
     def check(self, statement: Statement) -> Statement:
         """Verify the signature of a statement. Raises :class:`ProofError`.
 

@@ -12,6 +12,7 @@ from functools import partial
 from typing import NamedTuple
 
 import anyio
+import anyio.lowlevel
 import structlog
 
 from asched.daemon.engine.runtime import Runtime
@@ -47,7 +48,7 @@ class Checkpoints:
         *,
         every: int,
         last_seq: int,
-        sign: Callable[[], Awaitable[None]],
+        sign: Callable[[], Awaitable[None]] = anyio.lowlevel.checkpoint,
     ) -> None:
         """``every``: records between two checkpoints, 0 for none. ``last_seq``: record of the
         latest checkpoint. ``sign``: signs the head of the journal."""
