@@ -25,9 +25,9 @@ from asched.framework.caching import ChangeLog, LruCache
 from asched.framework.cycle_state import CycleState
 from asched.framework.nodes import BoolColumn, Int64Column, RowArray, TieBreakColumn
 from asched.framework.pod_info import PodInfo
-from asched.framework.runtime.plugin_calls import call, normalized, scores_by_class
+from asched.framework.runtime.plugin_calls import call, derives, normalized
 from asched.framework.runtime.profile import WeightedScorer
-from asched.framework.scoring import NodeClasses, stable_random
+from asched.framework.scoring import NodeClasses, ScoresByClass, stable_random
 
 
 @dataclass(slots=True)
@@ -306,7 +306,7 @@ class ScoreGroupCache:
         None if the plugin does not score by class, or grouping does not pay. Raises PluginFailure.
         """
         plugin, weight = scorer
-        if not scores_by_class(plugin):
+        if not derives(plugin, ScoresByClass):
             return None
         classes = call(plugin, "Score", plugin.node_classes, state)
         if classes is None:

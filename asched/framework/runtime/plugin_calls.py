@@ -18,7 +18,6 @@ from asched.framework.interface import (
     Plugin,
     PostFilterResult,
     PreEnqueuePlugin,
-    PreFilterExtensions,
     PreFilterResult,
     ReserveResult,
     ScoreAllPlugin,
@@ -42,12 +41,12 @@ from asched.framework.runtime.observation import (
     failure_reason,
     to_printable,
 )
-from asched.framework.scoring import ScoresByClass
 from asched.framework.status import SUCCESS, Code, Status
 from asched.model.quantity import MAX_INT64, MIN_INT64
 
 Args = ParamSpec("Args")
 R = TypeVar("R")
+P = TypeVar("P", bound=Plugin)
 
 
 class PluginFailure(Exception):  # noqa: N818  control flow: it fails one attempt of one pod
@@ -81,40 +80,14 @@ def error_answer(plugin: str, point: str, message: str) -> PluginFailure:
     return PluginFailure(plugin, point, message, FailureReason.ERROR)
 
 
-# Called several times for each pod, and isinstance() is slow for abstract classes: cached by type.
-
-
 @cache
 def _derives(plugin: type[Plugin], base: type[Plugin]) -> bool:
     return issubclass(plugin, base)
 
 
-def filters_one(plugin: Plugin) -> TypeGuard[FilterPlugin]:
-    return _derives(type(plugin), FilterPlugin)
-
-
-def filters_all(plugin: Plugin) -> TypeGuard[FilterAllPlugin]:
-    return _derives(type(plugin), FilterAllPlugin)
-
-
-def scores_all(plugin: Plugin) -> TypeGuard[ScoreAllPlugin]:
-    return _derives(type(plugin), ScoreAllPlugin)
-
-
-def scores_one(plugin: Plugin) -> TypeGuard[ScorePlugin]:
-    return _derives(type(plugin), ScorePlugin)
-
-
-def has_prefilter_extensions(plugin: Plugin) -> TypeGuard[PreFilterExtensions]:
-    return _derives(type(plugin), PreFilterExtensions)
-
-
-def normalizes(plugin: Plugin) -> TypeGuard[NormalizeScore]:
-    return _derives(type(plugin), NormalizeScore)
-
-
-def scores_by_class(plugin: Plugin) -> TypeGuard[ScoresByClass]:
-    return _derives(type(plugin), ScoresByClass)
+def derives(plugin: Plugin, base: type[P]) -> TypeGuard[P]:
+    """``isinstance(plugin, base)``, cached by type: isinstance() is slow for abstract classes."""
+    return _derives(type(plugin), base)
 
 
 # -- calls ----------------------------------------------------------------------------------------
@@ -254,7 +227,7 @@ def filter_nodes(
     plugin: FilterPlugin | FilterAllPlugin, state: CycleState, pod: PodInfo, nodes: Nodes
 ) -> FilterResult:
     """One filter's result for every row, with either form of the plugin."""
-    if filters_all(plugin):
+    if derives(plugin, FilterAllPlugin):
         result = checked_call(FILTER_ALL, plugin, plugin.filter_all, state, pod, nodes)
         rejects = _check_filter_result(plugin, result, nodes.size)
         return result if rejects else FilterResult(result.codes, ())
@@ -343,7 +316,7 @@ def filter_node(
     plugin: FilterPlugin | FilterAllPlugin, state: CycleState, pod: PodInfo, nodes: Nodes, row: int
 ) -> Status | None:
     """One filter's status for one row, None for a pass; with the form for one node if it exists."""
-    if filters_one(plugin):
+    if derives(plugin, FilterPlugin):
         status = checked_call(FILTER, plugin, plugin.filter, state, pod, nodes.info(row))
         return None if status.is_success else status
     return filter_nodes(plugin, state, pod, nodes.take(np.array([row], np.intp))).status(0)
@@ -356,7 +329,7 @@ def score_node(
     plugin: ScorePlugin | ScoreAllPlugin, state: CycleState, pod: PodInfo, nodes: Nodes, row: int
 ) -> int:
     """One plugin's raw score of one row; with the form for one node if it exists."""
-    if not scores_one(plugin):
+    if not derives(plugin, ScorePlugin):
         return int(score_nodes(plugin, state, pod, nodes.take(np.array([row], np.intp)))[0])
     return _score(plugin, call(plugin, "Score", plugin.score, state, pod, nodes.info(row)))
 
@@ -377,7 +350,7 @@ def score_nodes(
     plugin: ScorePlugin | ScoreAllPlugin, state: CycleState, pod: PodInfo, nodes: Nodes
 ) -> Int64Column:
     """One plugin's raw score of every row, with either form of the plugin."""
-    if scores_all(plugin):
+    if derives(plugin, ScoreAllPlugin):
         scores = checked_call(SCORE_ALL, plugin, plugin.score_all, state, pod, nodes)
         return _checked_scores(plugin, "Score", scores, nodes.size)
     rows, infos = _alive(nodes)
@@ -400,7 +373,7 @@ def _scores(plugin: Plugin, answers: Sequence[object]) -> Sequence[int] | Int64C
 
 def normalized(plugin: Plugin, state: CycleState, pod: PodInfo, scores: Int64Column) -> Int64Column:
     """Scores after the plugin's normalization, if it has one, checked to be in range."""
-    if normalizes(plugin):
+    if derives(plugin, NormalizeScore):
         raw = scores
         scores = checked_call(NORMALIZE_SCORE, plugin, plugin.normalize, state, pod, raw)
         scores = _checked_scores(plugin, "NormalizeScore", scores, len(raw))

@@ -12,7 +12,6 @@ import difflib
 import re
 from collections.abc import Iterable, Mapping
 from datetime import timedelta
-from enum import Enum
 from typing import Any, NamedTuple, TypeVar
 
 import msgspec
@@ -122,7 +121,7 @@ class StrictDecoder:
             case types.ListType() | types.VarTupleType() | types.SetType() | types.FrozenSetType():
                 return self._items(value, kind.item_type, path)
             case types.EnumType():
-                return self._choice(value, [_value_of(member) for member in kind.cls], path)
+                return self._choice(value, [member.value for member in kind.cls], path)
             case types.LiteralType():
                 return self._choice(value, list(kind.values), path)
             case types.TimeDeltaType():
@@ -238,10 +237,6 @@ def _described(value: object) -> str:
             return f"the string {quote(value)}"
         case _:
             return quote(value)
-
-
-def _value_of(member: Enum) -> Any:
-    return member.value
 
 
 def _expected(name: object, fields: Iterable[str]) -> str:
