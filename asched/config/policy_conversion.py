@@ -13,13 +13,12 @@ from typing import Any, Final, NamedTuple
 import msgspec
 import yaml
 
-from asched.config.file import ConfigFileError, parse, read_text
+from asched.config.file import ConfigFileError, parse, parse_yaml, read_text
 from asched.config.kube_scheduler import API_VERSION, KIND, decode_with_problems
 from asched.config.policy import KIND as POLICY_KIND
 from asched.config.policy import Policy, PredicatePolicy, PriorityPolicy, decode_policy
 from asched.config.registry import PluginRegistry
 from asched.config.resolve import default_plugins
-from asched.config.yaml import Document, YamlError, parse_documents
 from asched.framework.interface import ExtensionPoint
 from asched.framework.runtime.strict import Path, Problem, nearest, quote
 
@@ -152,59 +151,34 @@ def convert_policy(path: FilePath, registry: PluginRegistry) -> ConvertedPolicy:
 
 def convert_policy_text(text: str, name: str, registry: PluginRegistry) -> ConvertedPolicy:
     """As :func:`convert_policy`, from text; ``name`` is the file in messages."""
-    document = _only_document(text, name)
+    documents = parse_yaml(text, name)
+    if len(documents) != 1:
+        raise ConfigFileError(
+            [f"{name}: expected one document of kind {POLICY_KIND}, got {len(documents)}"]
+        )
+    (document,) = documents
+
+    def lines(problems: Iterable[Problem]) -> list[str]:
+        return [f"{name}:{line}: {problem}" for line, problem in document.located(problems)]
+
     policy, problems = decode_policy(document.value)
     if policy is None:
-        raise ConfigFileError(_lines(name, document, [*document.problems, *problems]))
-    conversion, unknown = convert(policy, registry)
-    problems = [*document.problems, *problems, *unknown]
-    if problems:
-        raise ConfigFileError(_lines(name, document, problems))
-    notices = _lines(name, document, conversion.notices)
-    body = yaml.safe_dump(conversion.document, sort_keys=False, allow_unicode=True, width=100)
+        raise ConfigFileError(lines([*document.problems, *problems]))
+    converter = _Converter(policy, registry)
+    converted = converter.document()
+    # Extenders have the same paths in both documents.
+    _, found = decode_with_problems(converted)
+    problems += [*converter.problems, *(p for p in found if p.path[:1] == ("extenders",))]
+    if document.problems or problems:
+        raise ConfigFileError(lines([*document.problems, *problems]))
+    notices = lines(converter.notices)
+    body = yaml.safe_dump(converted, sort_keys=False, allow_unicode=True, width=100)
     # A valid policy may hold values that current plugins reject.
     parse(body, f"{name}: converted", registry)
     comments = "".join(
         f"# {' '.join(line.split())}\n" for line in (f"Converted from {name}", *notices)
     )
     return ConvertedPolicy(comments + body, tuple(notices))
-
-
-def _only_document(text: str, name: str) -> Document:
-    try:
-        documents = parse_documents(text)
-    except YamlError as error:
-        place = f"{name}:{error.line}" if error.line else name
-        raise ConfigFileError([f"{place}: not valid YAML: {error}"]) from None
-    if len(documents) != 1:
-        raise ConfigFileError(
-            [f"{name}: expected one document of kind {POLICY_KIND}, got {len(documents)}"]
-        )
-    return documents[0]
-
-
-def _lines(name: str, document: Document, problems: Iterable[Problem]) -> list[str]:
-    """The problems as lines, in the order of the file."""
-    placed = sorted((document.line(p.path), index, p) for index, p in enumerate(problems))
-    return [f"{name}:{line}: {problem}" for line, _, problem in placed]
-
-
-class Conversion(NamedTuple):
-    """A configuration as plain values, and notices about inexact counterparts."""
-
-    document: dict[str, Any]
-    notices: list[Problem]
-
-
-def convert(policy: Policy, registry: PluginRegistry) -> tuple[Conversion, list[Problem]]:
-    """Convert the policy. With problems (unknown names, invalid extenders) the result is not
-    usable."""
-    converter = _Converter(policy, registry)
-    document = converter.document()
-    # Extenders have the same paths in both documents.
-    _, found = decode_with_problems(document)
-    problems = [problem for problem in found if problem.path[:1] == ("extenders",)]
-    return Conversion(document, converter.notices), [*converter.problems, *problems]
 
 
 class _Converter:

@@ -44,15 +44,15 @@ class PluginRegistry:
         *,
         distribution: str = "",
         version: str = "",
-        candidates: Mapping[str, tuple[_Candidate, ...]] | None = None,
-        base: PluginRegistry | None = None,
+        installed: Iterable[_Candidate] = (),
     ) -> None:
-        """A registry of these classes, attributed to ``distribution``, and of those in ``base``.
+        """A registry of these classes, attributed to ``distribution``, and of ``installed`` ones.
 
         Raises :class:`RegistryError` if a class is no valid plugin of its name.
         """
-        self._candidates = candidates or {}
-        self._base = base
+        self._candidates: dict[str, list[_Candidate]] = {}
+        for candidate in sorted(installed, key=lambda candidate: candidate.label):
+            self._candidates.setdefault(candidate.entry_point.name, []).append(candidate)
         self._loaded: dict[str, type[Plugin]] = {}
         self._origins: dict[str, PluginOrigin] = {}
         for name, plugin in (classes or {}).items():
@@ -66,34 +66,28 @@ class PluginRegistry:
     @classmethod
     def discover(cls, search_path: Sequence[str] | None = None) -> PluginRegistry:
         """All plugins of the installed distributions (or of those on ``search_path``)."""
-        found: dict[str, list[_Candidate]] = {}
-        for candidate in _installed(search_path):
-            found.setdefault(candidate.entry_point.name, []).append(candidate)
-        return cls(
-            candidates={
-                name: tuple(sorted(candidates, key=lambda candidate: candidate.label))
-                for name, candidates in found.items()
-            }
-        )
+        return cls(installed=_installed(search_path))
 
     def including(self, *plugins: type[Plugin]) -> PluginRegistry:
         """A registry in which these classes replace others of their names.
 
         Raises :class:`RegistryError` if a class is no valid plugin.
         """
-        classes = {getattr(plugin, "name", plugin.__qualname__): plugin for plugin in plugins}
-        return PluginRegistry(classes, base=self)
+        copy = PluginRegistry()
+        copy._candidates = self._candidates
+        copy._loaded, copy._origins = self._loaded.copy(), self._origins.copy()
+        for plugin in plugins:
+            name = getattr(plugin, "name", plugin.__qualname__)
+            copy._register(name, plugin, PluginOrigin(name, "", ""))
+        return copy
 
     @property
     def names(self) -> tuple[str, ...]:
         """All names, sorted, whether or not their plugins can be loaded."""
-        inherited = self._base.names if self._base is not None else ()
-        return tuple(sorted({*self._candidates, *self._loaded, *inherited}))
+        return tuple(sorted({*self._candidates, *self._loaded}))
 
     def __contains__(self, name: object) -> bool:
-        if name in self._loaded or name in self._candidates:
-            return True
-        return self._base is not None and name in self._base
+        return name in self._loaded or name in self._candidates
 
     def load(self, name: str) -> type[Plugin]:
         """The plugin's class, imported on first use.
@@ -103,8 +97,6 @@ class PluginRegistry:
         """
         if name in self._loaded:
             return self._loaded[name]
-        if self._base is not None:
-            return self._base.load(name)
         candidates = self._candidates.get(name, ())
         if not candidates:
             raise RegistryError(f'unknown plugin "{name}"; {self._suggestion(name)}')
@@ -121,8 +113,6 @@ class PluginRegistry:
     def origin(self, name: str) -> PluginOrigin:
         """The distribution and version of a plugin, which is loaded if necessary."""
         self.load(name)
-        if name not in self._origins and self._base is not None:
-            return self._base.origin(name)
         return self._origins[name]
 
     def providers(self, name: str) -> tuple[str, ...]:
@@ -130,8 +120,6 @@ class PluginRegistry:
         if name in self._origins:
             origin = self._origins[name]
             return (f"{origin.distribution} {origin.version}".strip(),)
-        if self._base is not None:
-            return self._base.providers(name)
         return tuple(candidate.label for candidate in self._candidates.get(name, ()))
 
     def _register(self, name: str, plugin: object, origin: PluginOrigin) -> None:
