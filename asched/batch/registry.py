@@ -8,7 +8,7 @@ from functools import cache
 from typing import Generic, TypeVar
 
 from asched.framework.runtime.profile import PluginOrigin
-from asched.framework.runtime.strict import nearest
+from asched.framework.runtime.strict import suggestion
 from asched.framework.session_plugins import ACTION_GROUP, PLUGIN_GROUP, Action, SessionPlugin
 
 T = TypeVar("T", bound=SessionPlugin | Action)
@@ -118,8 +118,7 @@ class _Catalog(Generic[T]):
             return self._loaded[name]
         offers = self._offers.get(name, [])
         if not offers:
-            guess = nearest(name, self.names)
-            hint = f"did you mean {guess}?" if guess else f"expected one of {', '.join(self.names)}"
+            hint = suggestion(name, self.names)
             raise SessionRegistryError(f'unknown {self._kind} "{name}"; {hint}')
         if len(offers) > 1:
             claims = " and ".join(sorted(offer.value for offer in offers))

@@ -12,7 +12,7 @@ numbers and booleans are accepted as text, and booleans are YAML 1.1's (``yes``,
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -22,7 +22,7 @@ import yaml
 from asched.batch.registry import SessionRegistry
 from asched.config.settings import BatchSettings
 from asched.config.yaml import read_limited
-from asched.framework.runtime.strict import nearest
+from asched.framework.runtime.strict import suggestion
 from asched.framework.sessions import Callback, Compatibility, PluginOption, SessionSpec, Tier
 
 DEFAULT_CONF: Final = """\
@@ -209,7 +209,7 @@ def load_conf(settings: BatchSettings, registry: SessionRegistry) -> LoadedConf:
     except UnknownActionError as error:
         known = registry.action_names
         raise ConfError(
-            f'{settings.conf}: unknown action "{error.name}"; {_hint(error.name, known)}'
+            f'{settings.conf}: unknown action "{error.name}"; {suggestion(error.name, known)}'
         ) from None
     warnings = _unknown_plugins(settings, conf, registry)
     spec = SessionSpec(
@@ -235,10 +235,5 @@ def _unknown_plugins(
     unknown = [name for name in conf.plugin_names if name not in known]
     if unknown and settings.compatibility is not Compatibility.KUBE_BATCH:
         name = unknown[0]
-        raise ConfError(f'{settings.conf}: unknown plugin "{name}"; {_hint(name, known)}')
+        raise ConfError(f'{settings.conf}: unknown plugin "{name}"; {suggestion(name, known)}')
     return tuple(f'{settings.conf}: unknown plugin "{name}" is skipped' for name in unknown)
-
-
-def _hint(name: str, known: Sequence[str]) -> str:
-    guess = nearest(name, known)
-    return f"did you mean {guess}?" if guess else f"expected one of {', '.join(known)}"

@@ -15,7 +15,7 @@ import msgspec
 
 from asched.framework.interface import ExtensionPoint
 from asched.framework.runtime.extenders import ExtenderSpec, redacted_url
-from asched.framework.runtime.strict import ConfigurationError, Path, Problem, StrictDecoder, quote
+from asched.framework.runtime.strict import Path, Problem, StrictDecoder, quote
 
 API_VERSION: Final = "kubescheduler.config.k8s.io/v1"
 KIND: Final = "KubeSchedulerConfiguration"
@@ -201,21 +201,10 @@ class KubeSchedulerConfiguration(Section, frozen=True):
         return profiles
 
 
-def decode_configuration(document: object) -> KubeSchedulerConfiguration:
-    """Decode a parsed document (from YAML or JSON), with defaults.
-
-    Raises :class:`ConfigurationError` with all problems.
-    """
-    config, problems = decode_with_problems(document)
-    if config is None or problems:
-        raise ConfigurationError(problems)
-    return config
-
-
 def decode_with_problems(
     document: object,
 ) -> tuple[KubeSchedulerConfiguration | None, list[Problem]]:
-    """As :func:`decode_configuration`, with problems as a value.
+    """Decode a parsed document (from YAML or JSON), with defaults, and list all problems.
 
     With problems, the configuration is only used to find further ones.
     """

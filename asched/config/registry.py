@@ -16,7 +16,7 @@ import msgspec
 
 from asched.framework.interface import API_VERSION, ENTRY_POINT_GROUP, Plugin
 from asched.framework.runtime.profile import PluginOrigin, ProfileError
-from asched.framework.runtime.strict import nearest
+from asched.framework.runtime.strict import suggestion
 
 
 class RegistryError(ProfileError):
@@ -127,12 +127,9 @@ class PluginRegistry:
         self._origins[name] = origin
 
     def _suggestion(self, name: str) -> str:
-        guess = nearest(name, self.names)
-        if guess:
-            return f"did you mean {guess}?"
         if not self.names:
             return f"no installed distribution offers plugins in the group {ENTRY_POINT_GROUP}"
-        return f"expected one of {', '.join(self.names)}"
+        return suggestion(name, self.names)
 
 
 def _installed(search_path: Sequence[str] | None) -> Iterable[_Candidate]:

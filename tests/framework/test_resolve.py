@@ -16,13 +16,13 @@ from asched.config.kube_scheduler import (
     Plugins,
     PluginSet,
     ProfileConfig,
-    decode_configuration,
 )
 from asched.config.registry import PluginRegistry
 from asched.config.resolve import DEFAULT_PLUGINS, find_ineffective, resolve
 from asched.framework.interface import ExtensionPoint
 from asched.framework.runtime.profile import PluginOrigin, ProfileSpec
 from asched.framework.runtime.strict import ConfigurationError
+from tests.framework.decoding import decode_configuration
 from tests.framework.sample_plugins import SAMPLES
 
 REGISTRY = PluginRegistry.of(*SAMPLES)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, NamedTuple, TypeVar
 
@@ -65,6 +65,12 @@ def nearest(word: str, choices: Iterable[str]) -> str | None:
     by_fold = {choice.casefold(): choice for choice in choices}
     matches = difflib.get_close_matches(word.casefold(), by_fold, n=1, cutoff=0.7)
     return by_fold[matches[0]] if matches else None
+
+
+def suggestion(word: str, choices: Sequence[str]) -> str:
+    """Which of the choices was probably meant, or all of them."""
+    guess = nearest(word, choices)
+    return f"did you mean {guess}?" if guess else f"expected one of {', '.join(choices)}"
 
 
 class _UnusableError(Exception):
@@ -241,10 +247,7 @@ def _described(value: object) -> str:
 
 def _expected(name: object, fields: Iterable[str]) -> str:
     names = sorted(fields)
-    guess = nearest(str(name), names)
-    if guess:
-        return f"did you mean {guess}?"
-    return f"expected one of {', '.join(names)}" if names else "no fields are expected here"
+    return suggestion(str(name), names) if names else "no fields are expected here"
 
 
 def _split_path(text: str) -> Path:
