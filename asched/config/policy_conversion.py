@@ -219,8 +219,6 @@ class _Converter:
     def _notice(self, path: Path, message: str) -> None:
         self.notices.append(Problem(path, message))
 
-    # -- predicates ---------------------------------------------------------------------------
-
     def _predicates(self) -> None:
         given = self._policy.predicates
         places: dict[str, Path] = {}
@@ -273,8 +271,6 @@ class _Converter:
             terms = {"nodeSelectorTerms": [{"matchExpressions": expressions}]}
             required = {"requiredDuringSchedulingIgnoredDuringExecution": terms}
             self._arguments["NodeAffinity"] = {"addedAffinity": required}
-
-    # -- priorities ---------------------------------------------------------------------------
 
     def _priorities(self) -> None:
         given = self._policy.priorities
@@ -373,8 +369,6 @@ class _Converter:
                 own = priority.argument.requested_to_capacity_ratio_arguments
                 found = own or found
         return found
-
-    # -- both ---------------------------------------------------------------------------------
 
     def _unknown(self, name: str, kind: str, known: Iterable[str], path: Path) -> str:
         guess = nearest(name, (*known, *_OTHER_NAMES))

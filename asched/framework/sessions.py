@@ -60,9 +60,6 @@ class SessionSpec(msgspec.Struct, frozen=True, omit_defaults=True):
     """From the start of one session to the start of the next."""
 
 
-# -- outcome --------------------------------------------------------------------------------------
-
-
 class EvictionReason(StrEnum):
     """The action that evicts a pod."""
 

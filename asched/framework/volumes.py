@@ -299,8 +299,6 @@ def _with_zones(selector: NodeSelector | None, key: str, zones: tuple[str, ...])
     )
 
 
-# -- CSINodes -------------------------------------------------------------------------------------
-
 NO_LIMIT = MAX_INT64
 
 

@@ -281,8 +281,6 @@ class SimulatedCluster:
         self._record(record)
         return True
 
-    # -- result ---------------------------------------------------------------------------------
-
     def pods(self) -> tuple[PodRun, ...]:
         """All pods in order of creation."""
         pods = [*self._by_uid.values()]

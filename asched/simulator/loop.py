@@ -160,8 +160,6 @@ class Simulation:
             self._simulated.nodes(),
         )
 
-    # -- the clock ------------------------------------------------------------------------------
-
     def _begin(self) -> None:
         self._core.begin_turn(self.now_ns)
         self._core.record_turn()
@@ -228,8 +226,6 @@ class Simulation:
         """The cluster changed: pending pods may get another result."""
         self._rejected.clear()
         self._closings = 0
-
-    # -- a turn -----------------------------------------------------------------------------------
 
     def _turn(self, now_ns: int) -> None:
         if now_ns > self.now_ns:

@@ -23,24 +23,6 @@ class SimulatedPod:
     A pod that its controller recreates under another uid remains the same simulated pod.
     """
 
-    __slots__ = (
-        "attempts",
-        "created",
-        "created_ns",
-        "end_reason",
-        "ended_ns",
-        "evict_reason",
-        "evicted_by",
-        "evicted_ns",
-        "message",
-        "nominated",
-        "placements",
-        "pod",
-        "recreations",
-        "rejections",
-        "remaining_ns",
-    )
-
     def __init__(self, created: PodCreated, created_ns: int) -> None:
         self.created = created
         self.created_ns = created_ns

@@ -171,18 +171,6 @@ class PodRun(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
         """Time of the first binding, if any."""
         return next((p.bound_ns for p in self.placements if p.bound_ns is not None), None)
 
-    def pending_ns(self, until_ns: int) -> int:
-        """Total time until ``until_ns`` in which the pod was not bound."""
-        total, since_ns = 0, self.created_ns
-        for placement in self.placements:
-            if placement.bound_ns is None:
-                continue
-            total += placement.bound_ns - since_ns
-            if placement.ended_ns is None:
-                return total
-            since_ns = placement.ended_ns
-        return total + (until_ns if self.ended_ns is None else self.ended_ns) - since_ns
-
 
 class NodeSpan(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """A period in which a node did not change."""

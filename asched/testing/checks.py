@@ -135,8 +135,6 @@ class _Checks:
     def _has(self, *bases: type[Plugin]) -> bool:
         return all(issubclass(self._plugin, base) for base in bases)
 
-    # -- static checks --------------------------------------------------------------------------
-
     def _documentation(self) -> _Result:
         wanted: list[type] = [self._plugin]
         if self._plugin.arguments is not None:
@@ -182,8 +180,6 @@ class _Checks:
                 CheckOutcome.FAILED, f"it cannot be built: {type(error).__name__}: {error}"
             )
         return _PASSED
-
-    # -- checks on random clusters ----------------------------------------------------------------
 
     def _run(self, plugin: type[Plugin], seed: int) -> _Run:
         cluster = random_cluster(seed)
@@ -359,8 +355,6 @@ def _wrong_signatures(plugin: type[Plugin]) -> Iterator[str]:
         except TypeError:
             yield f"{name} must take {', '.join(parameters[1:]) or 'nothing'}"
 
-
-# -- random clusters ------------------------------------------------------------------------------
 
 _ZONES: Final = ("a", "b", "c")
 _DISKS: Final = ("ssd", "hdd")

@@ -170,8 +170,6 @@ class _SinglePluginAttempt:
         return sorted(named, key=lambda pair: pair[1])
 
 
-# -- the binding cycle ----------------------------------------------------------------------------
-
 MAX_CHECKS: Final = 10
 """Calls of its check by ``wait_until``, without any time between them."""
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -53,10 +54,7 @@ def diff(
     and :class:`~asched.journal.errors.JournalError`.
     """
 
-    async def run() -> Comparison:
-        return await diff_async(journal, setup, changes=changes, since=since, until=until)
-
-    return anyio.run(run)
+    return anyio.run(partial(diff_async, journal, setup, changes=changes, since=since, until=until))
 
 
 async def diff_async(

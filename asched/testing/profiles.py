@@ -46,8 +46,7 @@ class ProfileSetup(NamedTuple):
     @property
     def scheduler_name(self) -> str:
         """The scheduler name of the first profile."""
-        names = [*(p.scheduler_name for p in self.profiles)]
-        return [*names, *(session.scheduler_name for session in self.sessions)][0]
+        return (self.profiles or self.sessions)[0].scheduler_name
 
     @property
     def scheduler_names(self) -> frozenset[str]:

@@ -118,9 +118,6 @@ def rejection_status(message: str, *, unresolvable: bool, by: str = EXTENDER) ->
     return make(*reasons).by(by)
 
 
-# -- preemption -----------------------------------------------------------------------------------
-
-
 class PreemptionCandidate(msgspec.Struct, frozen=True, gc=False):
     """A node on which the pod fits after the victims are evicted."""
 

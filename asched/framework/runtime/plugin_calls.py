@@ -90,9 +90,6 @@ def derives(plugin: Plugin, base: type[P]) -> TypeGuard[P]:
     return _derives(type(plugin), base)
 
 
-# -- calls ----------------------------------------------------------------------------------------
-
-
 class CallSite(NamedTuple, Generic[R]):
     """An extension point as failures name it, and the type that its method returns."""
 
@@ -220,9 +217,6 @@ def check_status(plugin: str, point: str, status: Status) -> Status:
     return status
 
 
-# -- Filter ---------------------------------------------------------------------------------------
-
-
 def filter_nodes(
     plugin: FilterPlugin | FilterAllPlugin, state: CycleState, pod: PodInfo, nodes: Nodes
 ) -> FilterResult:
@@ -320,9 +314,6 @@ def filter_node(
         status = checked_call(FILTER, plugin, plugin.filter, state, pod, nodes.info(row))
         return None if status.is_success else status
     return filter_nodes(plugin, state, pod, nodes.take(np.array([row], np.intp))).status(0)
-
-
-# -- Score ----------------------------------------------------------------------------------------
 
 
 def score_node(

@@ -40,9 +40,6 @@ class ProfileError(ValueError):
     """A profile cannot be built; the message names the plugin or argument and the reason."""
 
 
-# -- specification --------------------------------------------------------------------------------
-
-
 class BreakerSpec(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """A circuit breaker: skip a plugin for ``open_s`` after so many failures in ``window_s``."""
 
@@ -144,8 +141,6 @@ def evaluate_in_process(specs: Iterable[ProfileSpec]) -> tuple[ProfileSpec, ...]
         for spec in specs
     )
 
-
-# -- instances ------------------------------------------------------------------------------------
 
 _ANY = ClusterEvent(EventResource.ANY, ActionType.ALL)
 _REJECTING = (
