@@ -7,6 +7,7 @@ kube-scheduler 1.22. Later features (scheduling gates, resource claims ...) keep
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from itertools import chain
 from pathlib import Path as FilePath
 from typing import Any, Final, NamedTuple
 
@@ -54,20 +55,16 @@ _OTHER_NAMES: Final = {
 }
 
 _MANDATORY: Final = ("CheckNodeUnschedulable", "PodToleratesNodeTaints")
-_DEFAULT_PREDICATES: Final = (
-    "CheckNodeUnschedulable",
-    "GeneralPredicates",
-    "NoDiskConflict",
-    "PodToleratesNodeTaints",
-    "MaxEBSVolumeCount",
-    "MaxGCEPDVolumeCount",
-    "MaxCSIVolumeCountPred",
-    "MaxAzureDiskVolumeCount",
-    "CheckVolumeBinding",
-    "NoVolumeZoneConflict",
-    "EvenPodsSpread",
-    "MatchInterPodAffinity",
+_NOT_DEFAULT: Final = (
+    "HostName",
+    "PodFitsHostPorts",
+    "MatchNodeSelector",
+    "PodFitsResources",
+    _LABELS,
+    "CheckServiceAffinity",
+    "MaxCinderVolumeCount",
 )
+"""Predicates that a policy without predicates does not mean."""
 
 _RATIO: Final = "RequestedToCapacityRatio"
 _SPREADING: Final = ("EvenPodsSpreadPriority", "SelectorSpreadPriority")
@@ -112,16 +109,6 @@ _NO_COUNTERPART: Final[Mapping[str, str]] = {
     ),
     "EqualPriority": "omitted: it had no effect",
 }
-
-_ALWAYS: Final = (
-    "SchedulingGates",
-    "PrioritySort",
-    "DynamicResources",
-    "DefaultPreemption",
-    "DefaultBinder",
-    "NodeDeclaredFeatures",
-)
-"""Plugins without a predicate or priority."""
 
 _FILTERING: Final = (
     ExtensionPoint.PRE_FILTER,
@@ -223,7 +210,7 @@ class _Converter:
         given = self._policy.predicates
         places: dict[str, Path] = {}
         if given is None:
-            places = dict.fromkeys(_DEFAULT_PREDICATES, ("predicates",))
+            places = {name: ("predicates",) for name in _PREDICATES if name not in _NOT_DEFAULT}
         for index, predicate in enumerate(given or ()):
             path: Path = ("predicates", index)
             name = self._predicate_name(predicate, path)
@@ -389,7 +376,8 @@ class _Converter:
                 self._points.setdefault(point, {}).setdefault(plugin, own)
 
     def _plugins(self) -> dict[str, Any]:
-        always = [ref for ref in default_plugins(self._registry) if ref.name in _ALWAYS]
+        converted = {*chain(*_PREDICATES.values()), *_PRIORITIES.values()}
+        always = [ref for ref in default_plugins(self._registry) if ref.name not in converted]
         multi_point = [_reference(ref.name, ref.weight) for ref in always]
         plugins: dict[str, Any] = {
             "multiPoint": {"enabled": multi_point, "disabled": [{"name": "*"}]}

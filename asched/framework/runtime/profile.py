@@ -143,7 +143,7 @@ def evaluate_in_process(specs: Iterable[ProfileSpec]) -> tuple[ProfileSpec, ...]
 
 
 _ANY = ClusterEvent(EventResource.ANY, ActionType.ALL)
-_REJECTING = (
+REJECTING = (
     PreEnqueuePlugin,
     PreFilterPlugin,
     FilterPlugin,
@@ -345,7 +345,7 @@ class Profile:
         return (
             RegisteredEvent(name, ClusterEvent(resource, ActionType.ALL), None)
             for name, plugin in self._in_process()
-            if isinstance(plugin, _REJECTING) and not isinstance(plugin, EnqueueExtensions)
+            if isinstance(plugin, REJECTING) and not isinstance(plugin, EnqueueExtensions)
             for resource in _DEFAULT_RESOURCES
         )
 
