@@ -66,14 +66,11 @@ class UnknownActionError(ConfError):
 
 
 class SessionConf(msgspec.Struct, frozen=True):
-    """A parsed configuration."""
-
     actions: tuple[str, ...]
     tiers: tuple[Tier, ...] = ()
 
     @property
     def plugin_names(self) -> tuple[str, ...]:
-        """The distinct plugins, in order of first mention."""
         return tuple(dict.fromkeys(option.name for tier in self.tiers for option in tier))
 
 

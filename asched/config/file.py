@@ -110,7 +110,6 @@ class _Reader:
         self._registry = registry
         self._errors: list[str] = []
         self._errors_in: dict[int, list[str]] = {}
-        """By document."""
         self._optional = OptionalPlugins()
         self._warnings: list[str] = []
         self._numbers: dict[str, int] = {}
@@ -157,7 +156,6 @@ class _Reader:
         )
 
     def _apply_settings(self, profiles: tuple[ProfileSpec, ...]) -> None:
-        """Apply the settings of plugins to the profiles."""
         settings = self._settings.plugins
         found = apply_plugin_settings(profiles, self._registry, settings)
         self._profiles = found.profiles
@@ -175,7 +173,6 @@ class _Reader:
         ]
 
     def _read_sessions(self) -> None:
-        """Load the kube-batch files that the settings name."""
         if not self._settings.batch:
             return
         registry, found = SessionRegistry.discover(), []

@@ -77,7 +77,6 @@ class ProfileConfig(Section, frozen=True):
 
     scheduler_name: str | None = None
     percentage_of_nodes_to_score: Percentage | None = None
-    """Overrides the configuration's value."""
     plugins: Plugins = Plugins()
     plugin_config: tuple[PluginConfig, ...] = ()
 
@@ -94,8 +93,6 @@ class ZeroMeansDefault(Section, frozen=True):
 
 
 class ClientConnection(ZeroMeansDefault, frozen=True):
-    """The connection to the API server."""
-
     kubeconfig: str = ""
     accept_content_types: str = ""
     content_type: str = "application/vnd.kubernetes.protobuf"
@@ -173,8 +170,6 @@ def in_call_order(extenders: Iterable[Extender]) -> tuple[Extender, ...]:
 
 
 class KubeSchedulerConfiguration(Section, frozen=True):
-    """The complete document."""
-
     api_version: str = API_VERSION
     kind: str = KIND
     parallelism: int = 16

@@ -120,8 +120,6 @@ _SCORING: Final = (ExtensionPoint.PRE_SCORE, ExtensionPoint.SCORE)
 
 
 class ConvertedPolicy(NamedTuple):
-    """The result of a conversion."""
-
     text: str
     """A configuration file in YAML, with the notices as comments."""
     notices: tuple[str, ...]

@@ -125,7 +125,6 @@ class OptionalPlugins:
     def __init__(self, names: Iterable[str] = ()) -> None:
         self.names = frozenset(names)
         self.missing: dict[str, str] = {}
-        """Omitted plugins, with the reason."""
 
 
 def resolve_with_problems(
@@ -150,8 +149,6 @@ def resolve_with_problems(
 
 
 class _ProfileResolver:
-    """Resolves one profile and collects its problems."""
-
     def __init__(
         self,
         profile: ProfileConfig,

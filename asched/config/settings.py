@@ -51,8 +51,6 @@ class BreakerSettings(Section, frozen=True):
 
 
 class PluginSettings(Section, frozen=True):
-    """Settings of a plugin, for all profiles."""
-
     name: str
     optional: bool = False
     """Schedule without the plugin if it is missing or broken at the start, while its worker does
@@ -225,8 +223,6 @@ class AschedLeaderElection(LeaderElection, frozen=True):
 
 
 class AschedConfiguration(Section, frozen=True):
-    """The complete document."""
-
     api_version: str = API_VERSION
     kind: str = KIND
     kubeconfig: str = ""
@@ -244,7 +240,6 @@ class AschedConfiguration(Section, frozen=True):
     """With batch sessions and without a KubeSchedulerConfiguration, no other pods are scheduled."""
 
     plugins: tuple[PluginSettings, ...] = ()
-    """Settings of single plugins."""
 
     def __post_init__(self) -> None:
         _require_distinct("plugins:", [plugin.name for plugin in self.plugins])

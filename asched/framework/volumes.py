@@ -47,7 +47,6 @@ class PodClaim(NamedTuple):
 
 
 def claim_of(pod: Pod, volume: Volume) -> PodClaim | None:
-    """The claim of one of the pod's volumes, if it has one."""
     if volume.persistent_volume_claim is not None:
         return PodClaim(volume.persistent_volume_claim.claim_name, False)
     if volume.ephemeral is not None:
@@ -72,7 +71,6 @@ def mounts_claims(pod: Pod) -> bool:
 
 
 def mounts_claim(pod: Pod, claim: PersistentVolumeClaim) -> bool:
-    """Whether the pod uses this claim."""
     return pod.namespace == claim.namespace and any(
         mounted.name == claim.name for mounted in claims_of(pod)
     )

@@ -201,7 +201,6 @@ class _Expansion:
             yield self._set(node, joins_ns)
 
     def _template(self, group: ScenarioPodGroup, path: Path) -> Pod:
-        """The first pod of the group."""
         unknown = [key for key in group.template if key not in ("metadata", "spec")]
         for key in unknown:
             message = "unknown field; expected one of metadata, spec"

@@ -75,7 +75,6 @@ class SchedulerSettings(msgspec.Struct, frozen=True):
     seed: int = 0
     latencies: Latencies = Latencies()
     sessions: tuple[SessionSpec, ...] = ()
-    """Batch sessions."""
 
 
 def scheduler_from_config(configuration: Configuration, latencies: Latencies) -> SchedulerSettings:
@@ -151,7 +150,6 @@ class Simulation:
             yield self._take_turn()
 
     def result(self) -> WorkloadRun:
-        """Result of the run up to now."""
         end_ns = self._trace.end_ns
         return WorkloadRun(
             self._trace.begin_ns,

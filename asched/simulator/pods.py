@@ -27,7 +27,6 @@ class SimulatedPod:
         self.created = created
         self.created_ns = created_ns
         self.pod = created.pod
-        """Current object."""
         self.remaining_ns = created.run_ns
         """Remaining running time; None for unlimited."""
         self.placements: list[PodPlacement] = []
@@ -36,7 +35,6 @@ class SimulatedPod:
         self.recreations = 0
         self.message = ""
         self.nominated = ""
-        """The nominated node."""
         self.evicted_ns: int | None = None
         """When its eviction was decided; None unless it is being evicted."""
         self.evict_reason = EndReason.DELETED
@@ -50,12 +48,10 @@ class SimulatedPod:
 
     @property
     def uid(self) -> str:
-        """The current uid."""
         return self.pod.metadata.uid
 
     @property
     def placement(self) -> PodPlacement | None:
-        """The current placement."""
         last = self.placements[-1] if self.placements else None
         return last if last is not None and last.ended_ns is None else None
 
@@ -87,7 +83,6 @@ class SimulatedPod:
         )
 
     def release(self, at_ns: int, reason: EndReason) -> None:
-        """End the current placement, if any."""
         placement = self.placement
         if placement is None:
             return
@@ -107,7 +102,6 @@ class SimulatedPod:
         self.pod = msgspec.structs.replace(self.pod, metadata=metadata)
 
     def recreate(self, at_ns: int) -> None:
-        """Become pending again under a new uid."""
         self.recreations += 1
         self.evicted_ns, self.evicted_by = None, ""
         replace, pod = msgspec.structs.replace, self.pod

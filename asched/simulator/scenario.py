@@ -68,11 +68,9 @@ class Arrival(Section, frozen=True):
     after: timedelta = _ZERO
     """Arrival of the first pod, or start of the Poisson process."""
     every: timedelta | None = None
-    """Constant interval."""
     poisson: timedelta | None = None
     """Mean of the exponentially distributed interval."""
     together: PodCount = 1
-    """Pods per arrival."""
 
     def __post_init__(self) -> None:
         _check_positive("after", self.after, zero=True)
@@ -106,7 +104,6 @@ class Lifetime(Section, frozen=True):
 
     fixed: timedelta | None = None
     exponential: timedelta | None = None
-    """Mean."""
     uniform: Uniform | None = None
     lognormal: LogNormal | None = None
 
@@ -145,11 +142,9 @@ class ScenarioEvent(Section, frozen=True):
     cordon: str | None = None
     uncordon: str | None = None
     delete_pods: str | None = None
-    """Pod group to delete."""
 
     @property
     def what(self) -> tuple[str, str]:
-        """The name and value of the given field."""
         for field, name in zip(self.__struct_fields__, self.__struct_encode_fields__, strict=True):
             value = getattr(self, field)
             if field != "at" and value is not None:
@@ -165,8 +160,6 @@ class ScenarioEvent(Section, frozen=True):
 
 
 class Scenario(Section, frozen=True):
-    """The document."""
-
     api_version: str
     kind: str
     nodes: tuple[NodeGroup, ...]

@@ -109,7 +109,6 @@ class EndReason(StrEnum):
     FINISHED = "finished"
     """Its running time was over."""
     DELETED = "deleted"
-    """Its owner deleted it."""
     PREEMPTED = "preempted"
     DRAINED = "drained"
     NODE_GONE = "node-gone"
@@ -129,7 +128,6 @@ class PodPlacement(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """When its resources were released; None if still in use."""
     end: EndReason | None = None
     by: str = ""
-    """Key of the preemptor."""
     evicted_ns: int | None = None
     """When its eviction was decided; the grace period follows."""
 
@@ -138,10 +136,8 @@ class PodRun(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """The result of one pod, including the pods that its controller recreated."""
 
     pod: Pod
-    """As created."""
     created_ns: int
     attempts: int = 0
-    """Scheduling attempts."""
     rejections: int = 0
     """Attempts that found no node."""
     placements: tuple[PodPlacement, ...] = ()

@@ -63,8 +63,6 @@ class CheckOutcome(StrEnum):
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """The result of one check of one plugin."""
-
     plugin: str
     check: str
     outcome: CheckOutcome
@@ -170,7 +168,6 @@ class _Checks:
         return _Run(seed, cluster, schedule(self._setup(plugin), cluster.objects, cluster.pending))
 
     def _valid_results(self) -> str:
-        """Whether all its results are valid."""
         for run in self._runs:
             for record in run.placements.records:
                 if isinstance(record, AttemptFailed):
@@ -244,7 +241,6 @@ class _Checks:
         return ""
 
     def _no_mutation(self) -> str:
-        """Whether it leaves all objects unmodified."""
         for run in self._runs:
             cluster, untouched = run.cluster, random_cluster(run.seed)
             changed = [

@@ -175,8 +175,6 @@ MAX_CHECKS: Final = 10
 
 
 class RecordedRequest(NamedTuple):
-    """A request of the plugin."""
-
     permission: Permission
     target: str
     """The key of the pod or claim, or the name of the volume."""
@@ -199,7 +197,6 @@ class FakeBindingClient:
     ) -> None:
         """``cluster`` holds the readable volumes and claims. The default response is Success."""
         self.requests: list[RecordedRequest] = []
-        """The requests of the plugin, in order."""
         self._plugin = plugin
         self._objects = {(type(item), item.key): item for item in cluster}
         self._responses = responses or {}

@@ -36,8 +36,6 @@ Setup = ProfileSetup | type[Plugin] | Path | str
 
 
 class PlacementResult(msgspec.Struct, frozen=True):
-    """The result for one pod."""
-
     pod: str
     """``namespace/name``."""
     node: str = ""
@@ -45,7 +43,6 @@ class PlacementResult(msgspec.Struct, frozen=True):
     message: str = ""
     """Why it is pending: the message of its ``PodScheduled`` condition."""
     attempts: int = 0
-    """Number of scheduling attempts."""
     evicted_for: str = ""
     """The pod that preempted it."""
 

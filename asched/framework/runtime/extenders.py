@@ -151,7 +151,6 @@ class AttemptPausedError(ExtenderInterruption):
     def __init__(self, extender: int, candidates: Sequence[PreemptionCandidate]) -> None:
         super().__init__(f"extender {extender} has not answered yet")
         self.extender = extender
-        """Its index among the extenders."""
         self.candidates = tuple(candidates)
 
 
@@ -161,4 +160,3 @@ class ExtenderFailureError(ExtenderInterruption):
     def __init__(self, message: str, plugin: str = EXTENDER) -> None:
         super().__init__(message)
         self.plugin = plugin
-        """The plugin name under which the failure is reported."""

@@ -172,8 +172,6 @@ class WeightedScorer(NamedTuple):
 
 
 class RegisteredEvent(NamedTuple):
-    """An event that a plugin registered."""
-
     plugin: str
     event: ClusterEvent
     hint: QueueingHintFn | None
@@ -191,15 +189,12 @@ class ClusterScopePlugins(NamedTuple):
     score: tuple[WeightedScorer, ...]
 
     def all(self) -> tuple[Plugin, ...]:
-        """Each plugin once, in calling order."""
         filters = (plugin for _, plugin in self.filter)
         scorers = (scorer.plugin for scorer in self.score)
         return tuple(dict.fromkeys((*self.pre_filter, *filters, *self.pre_score, *scorers)))
 
 
 class BindingPlugins(NamedTuple):
-    """The plugins of the binding cycle."""
-
     pre_bind: tuple[PreBindPlugin, ...]
     bind: tuple[BindPlugin, ...]
     post_bind: tuple[PostBindPlugin, ...]
