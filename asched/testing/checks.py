@@ -63,6 +63,8 @@ class CheckOutcome(StrEnum):
 
 
 class Finding(msgspec.Struct, frozen=True):
+    """The result of one check of one plugin."""
+
     plugin: str
     check: str
     outcome: CheckOutcome

@@ -175,6 +175,8 @@ MAX_CHECKS: Final = 10
 
 
 class RecordedRequest(NamedTuple):
+    """A request of the plugin."""
+
     permission: Permission
     target: str
     """The key of the pod or claim, or the name of the volume."""

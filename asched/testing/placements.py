@@ -36,6 +36,8 @@ Setup = ProfileSetup | type[Plugin] | Path | str
 
 
 class PlacementResult(msgspec.Struct, frozen=True):
+    """The result for one pod."""
+
     pod: str
     """``namespace/name``."""
     node: str = ""
