@@ -199,10 +199,9 @@ def load_conf(settings: BatchSettings, registry: SessionRegistry) -> LoadedConf:
         if settings.conf:
             text = read_limited(Path(settings.conf)).decode("utf-8-sig")
         conf = parse_conf(text, registry.action_names)
-    except (OSError, UnicodeDecodeError) as error:
-        fault, conf = f"cannot be read: {error}", _default(registry)
-    except ConfSyntaxError as error:
-        fault, conf = str(error), _default(registry)
+    except (OSError, UnicodeDecodeError, ConfSyntaxError) as error:
+        fault = str(error) if isinstance(error, ConfSyntaxError) else f"cannot be read: {error}"
+        conf = parse_conf(DEFAULT_CONF, registry.action_names)
     except UnknownActionError as error:
         known = registry.action_names
         raise ConfError(
@@ -219,10 +218,6 @@ def load_conf(settings: BatchSettings, registry: SessionRegistry) -> LoadedConf:
     )
     where = f"{settings.conf}: {fault}; kube-batch's default configuration is used"
     return LoadedConf(spec, where if fault else "", warnings)
-
-
-def _default(registry: SessionRegistry) -> SessionConf:
-    return parse_conf(DEFAULT_CONF, registry.action_names)
 
 
 def _unknown_plugins(

@@ -117,7 +117,7 @@ class LeaderElection(ZeroMeansDefault, frozen=True):
     resource_namespace: str = "kube-system"
 
 
-class ExtenderTLS(Section, frozen=True):
+class ExtenderTLS(Section, frozen=True, omit_defaults=True):
     insecure: bool = False
     server_name: str = ""
     cert_file: str = ""
@@ -128,7 +128,7 @@ class ExtenderTLS(Section, frozen=True):
     ca_data: bytes = b""
 
 
-class ManagedResource(Section, frozen=True):
+class ManagedResource(Section, frozen=True, omit_defaults=True):
     name: str
     ignored_by_scheduler: bool = False
 

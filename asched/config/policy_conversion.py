@@ -336,8 +336,13 @@ class _Converter:
             return
         cpu_and_memory = [{"name": "cpu", "weight": 1}, {"name": "memory", "weight": 1}]
         strategy: dict[str, Any] = {"type": _STRATEGIES[priority], "resources": cpu_and_memory}
-        ratio = self._ratio_arguments() if priority == _RATIO else None
-        if ratio is not None:
+        ratios = [
+            p.argument.requested_to_capacity_ratio_arguments
+            for p in self._policy.priorities or ()
+            if p.argument is not None
+        ]
+        ratio = next((r for r in reversed(ratios) if r is not None), None)
+        if priority == _RATIO and ratio is not None:
             shape = msgspec.to_builtins(ratio.shape)
             strategy["requestedToCapacityRatio"] = {"shape": shape}
             if ratio.resources:
@@ -346,14 +351,6 @@ class _Converter:
                     for resource in ratio.resources
                 ]
         self._arguments[_FIT] = {"scoringStrategy": strategy}
-
-    def _ratio_arguments(self) -> Any:
-        found = None
-        for priority in self._policy.priorities or ():
-            if priority.argument is not None:
-                own = priority.argument.requested_to_capacity_ratio_arguments
-                found = own or found
-        return found
 
     def _unknown(self, name: str, kind: str, known: Iterable[str], path: Path) -> str:
         guess = nearest(name, (*known, *_OTHER_NAMES))
