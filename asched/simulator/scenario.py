@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, Final
 
@@ -194,26 +195,23 @@ def read_scenario(value: Any) -> Scenario:
     """
     decoder = StrictDecoder()
     scenario = decoder.decode(value, Scenario)
-    problems = decoder.problems + ([] if scenario is None else _inconsistencies(scenario))
+    problems = decoder.problems + ([] if scenario is None else [*_inconsistencies(scenario)])
     if problems or scenario is None:
         raise ScenarioError(problems)
     return scenario
 
 
-def _inconsistencies(scenario: Scenario) -> list[Problem]:
-    problems = []
+def _inconsistencies(scenario: Scenario) -> Iterator[Problem]:
     node_groups, pod_groups = set[str](), set[tuple[str, str]]()
     for index, group in enumerate(scenario.nodes):
         if group.name in node_groups:
-            problems.append(
-                Problem(("nodes", index, "name"), f"{quote(group.name)} is given twice")
-            )
+            yield Problem(("nodes", index, "name"), f"{quote(group.name)} is given twice")
         node_groups.add(group.name)
     for index, pods in enumerate(scenario.pods):
         where = (pods.namespace, pods.name)
         if where in pod_groups:
             message = f"{quote(pods.name)} is given twice in namespace {pods.namespace}"
-            problems.append(Problem(("pods", index, "name"), message))
+            yield Problem(("pods", index, "name"), message)
         pod_groups.add(where)
     nodes = {group.name: group.count for group in scenario.nodes}
     groups = {group.name for group in scenario.pods}
@@ -221,12 +219,10 @@ def _inconsistencies(scenario: Scenario) -> list[Problem]:
         field, name = event.what
         if field == "deletePods":
             if name not in groups:
-                message = f"unknown pod group {quote(name)}"
-                problems.append(Problem(("events", index, field), message))
+                yield Problem(("events", index, field), f"unknown pod group {quote(name)}")
         elif not _is_node(name, nodes):
             message = f"unknown node {quote(name)}; expected GROUP-NUMBER, numbered from 0"
-            problems.append(Problem(("events", index, field), message))
-    return problems
+            yield Problem(("events", index, field), message)
 
 
 def _is_node(name: str, counts: dict[str, int]) -> bool:

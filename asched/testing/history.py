@@ -33,7 +33,6 @@ from asched.testing.profiles import ProfileSetup, installed_plugins, profile_set
 __all__ = ["BASELINE", "Comparison", "diff", "diff_async"]
 
 BASELINE: Final = "recorded configuration"
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def diff(
@@ -101,4 +100,4 @@ def _read(
 
 def _ns(at: datetime) -> int:
     at = at if at.tzinfo is not None else at.replace(tzinfo=UTC)
-    return round((at - _EPOCH).total_seconds()) * NS_PER_S
+    return round(at.timestamp()) * NS_PER_S

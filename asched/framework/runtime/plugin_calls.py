@@ -233,7 +233,8 @@ def _filter_each(
 ) -> FilterResult:
     """The result of a filter for single nodes. The loop runs thousands of times for a pod."""
     rows, infos = _alive(nodes)
-    answers = _call_each(plugin, "Filter", plugin.filter, (state, pod), infos)
+    method = plugin.filter
+    answers = call(plugin, "Filter", lambda: [method(state, pod, info) for info in infos])
     statuses: list[Status] = []
     numbers: dict[Status, int] = {}
     codes_of_alive: list[int] = []
@@ -261,22 +262,6 @@ def _alive(nodes: Nodes) -> tuple[RowArray | slice, Sequence[NodeInfo]]:
         return slice(None), infos
     rows = np.flatnonzero(alive)
     return rows, [infos[row] for row in rows.tolist()]
-
-
-def _call_each(
-    plugin: Plugin,
-    point: str,
-    method: Callable[[CycleState, PodInfo, NodeInfo], R],
-    subject: tuple[CycleState, PodInfo],
-    infos: Sequence[NodeInfo],
-) -> list[R]:
-    """The answers of a method for each of the nodes. Raises as :func:`call`."""
-    state, pod = subject
-
-    def call_all() -> list[R]:
-        return [method(state, pod, info) for info in infos]
-
-    return call(plugin, point, call_all)
 
 
 def _check_filter_result(plugin: Plugin, result: FilterResult, size: int) -> bool:
@@ -346,7 +331,7 @@ def score_nodes(
         return _checked_scores(plugin, "Score", scores, nodes.size)
     rows, infos = _alive(nodes)
     method = cast("ScorePlugin", plugin).score
-    answers = _call_each(plugin, "Score", method, (state, pod), infos)
+    answers = call(plugin, "Score", lambda: [method(state, pod, info) for info in infos])
     found = np.zeros(nodes.size, np.int64)
     found[rows] = _scores(plugin, answers)
     return found

@@ -249,7 +249,7 @@ class Profile:
             self._at(ExtensionPoint.POST_BIND, PostBindPlugin),
         )
         if not self.binding.bind:
-            raise ProfileError(f"profile {self.scheduler_name}: at least one bind plugin is needed")
+            raise self._error("at least one bind plugin is needed")
         self.events = (*self._registered_events(), *self._default_events())
         self.skipped: frozenset[str] = frozenset()
         """The plugins that :meth:`without` left out."""
