@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib.metadata
 import inspect
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from typing import NamedTuple
 
 import msgspec
@@ -35,6 +36,11 @@ class _Candidate(NamedTuple):
         return f"{self.distribution} {self.version}"
 
 
+class _Loaded(NamedTuple):
+    plugin: type[Plugin]
+    origin: PluginOrigin
+
+
 class PluginRegistry:
     """Plugins by name. :meth:`load` is the ``PluginLoader`` of a ``Profile``."""
 
@@ -45,16 +51,16 @@ class PluginRegistry:
         distribution: str = "",
         version: str = "",
         installed: Iterable[_Candidate] = (),
+        loaded: Mapping[str, _Loaded] | None = None,
     ) -> None:
-        """A registry of these classes, attributed to ``distribution``, and of ``installed`` ones.
+        """A registry of these classes, attributed to ``distribution``, and of others.
 
         Raises :class:`RegistryError` if a class is no valid plugin of its name.
         """
         self._candidates: dict[str, list[_Candidate]] = {}
         for candidate in sorted(installed, key=lambda candidate: candidate.label):
             self._candidates.setdefault(candidate.entry_point.name, []).append(candidate)
-        self._loaded: dict[str, type[Plugin]] = {}
-        self._origins: dict[str, PluginOrigin] = {}
+        self._loaded = dict(loaded or {})
         for name, plugin in (classes or {}).items():
             self._register(name, plugin, PluginOrigin(name, distribution, version))
 
@@ -73,13 +79,9 @@ class PluginRegistry:
 
         Raises :class:`RegistryError` if a class is no valid plugin.
         """
-        copy = PluginRegistry()
-        copy._candidates = self._candidates
-        copy._loaded, copy._origins = self._loaded.copy(), self._origins.copy()
-        for plugin in plugins:
-            name = getattr(plugin, "name", plugin.__qualname__)
-            copy._register(name, plugin, PluginOrigin(name, "", ""))
-        return copy
+        classes = {getattr(plugin, "name", plugin.__qualname__): plugin for plugin in plugins}
+        installed = chain.from_iterable(self._candidates.values())
+        return PluginRegistry(classes, installed=installed, loaded=self._loaded)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -96,7 +98,7 @@ class PluginRegistry:
         point that cannot be imported, and a class that violates the plugin contract.
         """
         if name in self._loaded:
-            return self._loaded[name]
+            return self._loaded[name].plugin
         candidates = self._candidates.get(name, ())
         if not candidates:
             raise RegistryError(f'unknown plugin "{name}"; {self._suggestion(name)}')
@@ -108,23 +110,23 @@ class PluginRegistry:
         (found,) = candidates
         origin = PluginOrigin(name, found.distribution, found.version)
         self._register(name, _import(found), origin)
-        return self._loaded[name]
+        return self._loaded[name].plugin
 
     def origin(self, name: str) -> PluginOrigin:
         """The distribution and version of a plugin, which is loaded if necessary."""
         self.load(name)
-        return self._origins[name]
+        return self._loaded[name].origin
 
     def providers(self, name: str) -> tuple[str, ...]:
         """``distribution version`` of each provider of the name, without loading it."""
-        if name in self._origins:
-            origin = self._origins[name]
+        if name in self._loaded:
+            origin = self._loaded[name].origin
             return (f"{origin.distribution} {origin.version}".strip(),)
         return tuple(candidate.label for candidate in self._candidates.get(name, ()))
 
     def _register(self, name: str, plugin: object, origin: PluginOrigin) -> None:
-        self._loaded[name] = _checked(name, plugin, f"{origin.distribution} {origin.version}")
-        self._origins[name] = origin
+        checked = _checked(name, plugin, f"{origin.distribution} {origin.version}")
+        self._loaded[name] = _Loaded(checked, origin)
 
     def _suggestion(self, name: str) -> str:
         if not self.names:
