@@ -65,11 +65,6 @@ class PluginRegistry:
             self._register(name, plugin, PluginOrigin(name, distribution, version))
 
     @classmethod
-    def of(cls, *plugins: type[Plugin]) -> PluginRegistry:
-        """A registry of these classes under their own names."""
-        return cls({plugin.name: plugin for plugin in plugins})
-
-    @classmethod
     def discover(cls, search_path: Sequence[str] | None = None) -> PluginRegistry:
         """All plugins of the installed distributions (or of those on ``search_path``)."""
         return cls(installed=_installed(search_path))

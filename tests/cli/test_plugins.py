@@ -312,7 +312,7 @@ def test_new_overwrites_nothing(tmp_path: Path) -> None:
 
 
 def test_new_writes_renamed_template(tmp_path: Path) -> None:
-    names = Names.of("asched-rack", PluginRegistry.of())
+    names = Names.of("asched-rack", PluginRegistry().including())
     assert names == ("asched-rack", "asched_rack", "Rack")
     files = write_distribution(names, tmp_path / "deep" / "asched-rack")
     folder = tmp_path / "deep" / "asched-rack"

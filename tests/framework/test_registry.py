@@ -147,7 +147,7 @@ def test_inherited_api_version_is_rejected(site: Site) -> None:
 )
 def test_unknown_plugin_error_suggests_similar_name(name: str, hint: str) -> None:
     with pytest.raises(RegistryError) as caught:
-        PluginRegistry.of(*SAMPLES).load(name)
+        PluginRegistry().including(*SAMPLES).load(name)
     assert str(caught.value).startswith(f'unknown plugin "{name}"; {hint}')
 
 
