@@ -66,6 +66,23 @@ class PodShape:
     are interned: compare them with ``is``.
     """
 
+    __slots__ = (
+        "__weakref__",
+        "affinity",
+        "annotations",
+        "images",
+        "init_images",
+        "names_pods",
+        "node_selector",
+        "ports",
+        "requests",
+        "scoring_asks",
+        "scoring_cpu_milli",
+        "scoring_memory_bytes",
+        "tolerations",
+        "volume_images",
+    )
+
     def __init__(self, pod: Pod) -> None:
         spec = pod.spec
         self.requests: Amounts = pod_requests(pod)

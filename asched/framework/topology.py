@@ -67,6 +67,19 @@ class Domains:
 class DomainCounts:
     """Sums of :class:`RowCounts` by domain, updated incrementally."""
 
+    __slots__ = (
+        "_by_row",
+        "_cursor",
+        "_source",
+        "_stale",
+        "changes",
+        "domains",
+        "has_match",
+        "match_version",
+        "sums",
+        "total",
+    )
+
     _AT_ONCE = 32
     """With more changes than this, a new sum is cheaper."""
     _LARGE_SHARE = 8
