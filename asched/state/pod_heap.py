@@ -7,11 +7,14 @@ import operator
 from collections.abc import Callable, Mapping
 from copy import copy
 from functools import cmp_to_key
-from typing import Any
+from typing import Any, TypeVar
 
 from asched.framework.pod_info import QueuedPod
 from asched.framework.runtime.observation import CURRENT_CALL, FAILURES, failure_reason
 from asched.framework.runtime.profile import Profile
+from asched.state.stored_form import STEP, Steps
+
+_T = TypeVar("_T")
 
 _SLACK = 64
 
@@ -64,12 +67,24 @@ class PodHeap:
         return None
 
     def in_order(self) -> list[QueuedPod]:
-        return [pod for _, pod in self.keys_in_order()]
+        return [self._pods[key] for _, _, key in sorted(filter(self._is_live, self._entries))]
 
-    def keys_in_order(self) -> list[tuple[Any, QueuedPod]]:
-        """The pods in order, with their sort keys."""
-        live = sorted(filter(self._is_live, self._entries))
-        return [(sort_key, self._pods[key]) for sort_key, _, key in live]
+    def take_in_order(self, convert: Callable[[Any, QueuedPod], _T]) -> Steps[tuple[_T, ...]]:
+        """Remove the pods in order. Returns the conversions of each sort key and pod."""
+        taken: list[_T] = []
+        while (first := self.head()) is not None:
+            taken.append(convert(*first))
+            self.pop(first[1].info.key)
+            if len(taken) % STEP == 0:
+                yield
+        return tuple(taken)
+
+    def copy(self) -> PodHeap:
+        """A heap with the same pods that can be changed on its own."""
+        copied = PodHeap()
+        copied._entries, copied._pushed = [*self._entries], self._pushed
+        copied._pods, copied._numbers = {**self._pods}, {**self._numbers}
+        return copied
 
     def clear(self) -> None:
         self._entries.clear()

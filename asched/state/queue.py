@@ -21,8 +21,10 @@ kept for it, so that it misses none. All times come from records; the queue read
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from copy import copy
 from itertools import islice
+from typing import Any
 
 from asched.framework.pod_info import PodInfo, QueuedPod
 from asched.framework.runtime.plugin_calls import gate_status
@@ -42,12 +44,15 @@ from asched.state.queue_contents import (
     RECONFIGURED,
     TIMEOUT,
     UNSCHEDULABLE,
+    QueuedPodSnapshot,
     QueueSnapshot,
     RunningAttempt,
+    pod_form,
     restored,
-    snapshot_of,
+    stored_fields,
 )
 from asched.state.records import QueueSettings
+from asched.state.stored_form import STEP, Steps
 
 
 class SchedulingQueue:
@@ -328,29 +333,54 @@ class SchedulingQueue:
 
     # -- checkpoints --------------------------------------------------------------------------
 
-    def snapshot(self) -> QueueSnapshot:
-        pods = {id(pod): pod for pod in (*self, *(pod for pod, _ in self._attempts.values()))}
-        positions = {ident: position for position, ident in enumerate(pods)}
+    def snapshot(self) -> Steps[QueueSnapshot]:
+        """The steps that convert the contents at this moment."""
+        copied = copy(self)
+        vars(copied).update(
+            _active=self._active.copy(),
+            _backoff=self._backoff.copy(),
+            _unschedulable={**self._unschedulable},
+            _gated={**self._gated},
+            _waiting_for={plugin: {**pods} for plugin, pods in self._waiting_for.items()},
+            _attempts={**self._attempts},
+            _events=self._events.copy(),
+        )
+        pods = [*dict.fromkeys((*self, *(pod for pod, _ in self._attempts.values())))]
+        return copied._form(pods, [*map(stored_fields, pods)])
+
+    def _form(
+        self, pods: Sequence[QueuedPod], fields: Iterable[Sequence[Any]]
+    ) -> Steps[QueueSnapshot]:
+        """Removes the pods from the heaps. ``fields`` are those of ``pods``."""
+        forms: list[QueuedPodSnapshot] = []
+        for of_pod in fields:
+            forms.append(pod_form(of_pod))
+            if len(forms) % STEP == 0:
+                yield
+        positions = {pod: position for position, pod in enumerate(pods)}
 
         def at(pods: Iterable[QueuedPod]) -> tuple[int, ...]:
-            return tuple([positions[id(pod)] for pod in pods])
+            return tuple([positions[pod] for pod in pods])
 
+        active, backoff = at(self.active.values()), at(self.backoff.values())
+        yield
+        active_order = yield from self._active.take_in_order(
+            lambda key, pod: (positions[pod], to_stored_key(key))
+        )
+        backoff_order = yield from self._backoff.take_in_order(lambda _, pod: positions[pod])
         return QueueSnapshot(
-            pods=tuple([snapshot_of(pod) for pod in pods.values()]),
-            active=at(self.active.values()),
-            active_order=tuple(
-                (positions[id(pod)], to_stored_key(key))
-                for key, pod in self._active.keys_in_order()
-            ),
-            backoff=at(self.backoff.values()),
-            backoff_order=at(self._backoff.in_order()),
+            pods=tuple(forms),
+            active=active,
+            active_order=active_order,
+            backoff=backoff,
+            backoff_order=backoff_order,
             unschedulable=at(self._unschedulable.values()),
             gated=at(self._gated.values()),
             waiting_for=tuple(
                 (name, at(pods.values())) for name, pods in self._waiting_for.items()
             ),
             attempts=tuple(
-                (positions[id(pod)], events_from) for pod, events_from in self._attempts.values()
+                (positions[pod], events_from) for pod, events_from in self._attempts.values()
             ),
             events=tuple(self._events),
             events_start=self._events_start,
