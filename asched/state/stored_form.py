@@ -35,6 +35,13 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True, gc=False, tag=True
     """Base of all records; the tag ``type`` is the class name."""
 
 
+class PodRecord(Record):
+    """Base of the records about one pod."""
+
+    key: str
+    uid: str
+
+
 @dataclass_transform(frozen_default=True)
 class StoredForm(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """Base of all parts of a checkpoint. Fields are stored by position: any change needs a new
