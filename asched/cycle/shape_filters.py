@@ -200,7 +200,7 @@ class ShapeFilters:
         if rows is None or outgrown or len(rows) * PATCH_SHARE > max(table.size, 64):
             self._filter_all(pod)
             return
-        objects_too = table.objects_changed_since(self._objects_cursor)
+        objects_too = table.objects_cursor != self._objects_cursor
         self._extend()
         if len(rows) <= FEW_ROWS:
             for row in rows:

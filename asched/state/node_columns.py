@@ -33,8 +33,8 @@ class NodeColumns:
         self.tie_break_keys = self._zeros(np.uint64)
         self.pod_count = self._zeros(np.int64)
         self.allowed_pods = self._zeros(np.int64)
-        self.scoring_cpu = self._zeros(np.int64)
-        self.scoring_memory = self._zeros(np.int64)
+        self.scoring_cpu_milli = self._zeros(np.int64)
+        self.scoring_memory_bytes = self._zeros(np.int64)
         self.taint_ids = self._zeros(np.int32)
         self.stamps = self._zeros(np.int64)
         self.allocatable: dict[str, Int64Column] = {}
@@ -82,7 +82,7 @@ class NodeColumns:
         columns = self._amounts
         if not columns:
             columns += [*self.allocatable.values(), *self.requested.values(), self.pod_count]
-            columns += [self.allowed_pods, self.scoring_cpu, self.scoring_memory]
+            columns += [self.allowed_pods, self.scoring_cpu_milli, self.scoring_memory_bytes]
         return tuple([column.item(row) for column in columns])
 
     def _grow(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from copy import copy
 from functools import cmp_to_key
 from typing import Any, TypeVar
@@ -27,34 +27,30 @@ class PodHeap:
     again, and the order depends on the contents alone.
     """
 
-    __slots__ = ("_entries", "_numbers", "_pods", "_pushed")
+    __slots__ = ("_entries", "_numbers", "_pushed", "pods")
 
     def __init__(self) -> None:
         self._entries: list[tuple[Any, int, str]] = []
-        self._pods: dict[str, QueuedPod] = {}
+        self.pods: dict[str, QueuedPod] = {}
+        """By key, in no particular order. Read-only."""
         self._numbers: dict[str, int] = {}
         self._pushed = 0
-
-    @property
-    def pods(self) -> Mapping[str, QueuedPod]:
-        """The pods by key, in no particular order."""
-        return self._pods
 
     def push(self, pod: QueuedPod, sort_key: Any) -> None:
         """Add a pod, or move it. ``sort_key`` must never change."""
         key = pod.info.key
         self._pushed += 1
-        self._pods[key] = pod
+        self.pods[key] = pod
         self._numbers[key] = self._pushed
         heapq.heappush(self._entries, (sort_key, self._pushed, key))
-        if len(self._entries) > 2 * len(self._pods) + _SLACK:
+        if len(self._entries) > 2 * len(self.pods) + _SLACK:
             self._entries = [entry for entry in self._entries if self._is_live(entry)]
             heapq.heapify(self._entries)
 
     def pop(self, key: str) -> QueuedPod | None:
         """Remove the pod of that key; None if there is none."""
         self._numbers.pop(key, None)
-        return self._pods.pop(key, None)
+        return self.pods.pop(key, None)
 
     def head(self) -> tuple[Any, QueuedPod] | None:
         """The first pod and its sort key, without removing it."""
@@ -62,12 +58,12 @@ class PodHeap:
         while entries:
             sort_key, number, key = entries[0]
             if numbers.get(key) == number:
-                return sort_key, self._pods[key]
+                return sort_key, self.pods[key]
             heapq.heappop(entries)
         return None
 
     def in_order(self) -> list[QueuedPod]:
-        return [self._pods[key] for _, _, key in sorted(filter(self._is_live, self._entries))]
+        return [self.pods[key] for _, _, key in sorted(filter(self._is_live, self._entries))]
 
     def take_in_order(self, convert: Callable[[Any, QueuedPod], _T]) -> Steps[tuple[_T, ...]]:
         """Remove the pods in order. Returns the conversions of each sort key and pod."""
@@ -83,12 +79,12 @@ class PodHeap:
         """A heap with the same pods that can be changed on its own."""
         copied = PodHeap()
         copied._entries, copied._pushed = [*self._entries], self._pushed
-        copied._pods, copied._numbers = {**self._pods}, {**self._numbers}
+        copied.pods, copied._numbers = {**self.pods}, {**self._numbers}
         return copied
 
     def clear(self) -> None:
         self._entries.clear()
-        self._pods.clear()
+        self.pods.clear()
         self._numbers.clear()
 
     def _is_live(self, entry: tuple[Any, int, str]) -> bool:
