@@ -105,8 +105,6 @@ def highest(totals: Int64Column) -> BestNodes:
 class TopScores:
     """A column of totals and its best rows."""
 
-    __slots__ = ("_best", "changes", "totals")
-
     def __init__(self, totals: Int64Column) -> None:
         self.totals = totals
         """By row. Change it only with :meth:`set` and :meth:`set_many`."""
@@ -280,8 +278,6 @@ class ScoreGroups:
 
 class ScoreGroupCache:
     """Groups by the classification that a plugin returned. Clearing it changes no decision."""
-
-    __slots__ = ("_known",)
 
     def __init__(self) -> None:
         self._known: LruCache[NodeClasses, ScoreGroups] = LruCache(_MAX_CLASSIFICATIONS)

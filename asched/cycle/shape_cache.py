@@ -27,16 +27,6 @@ _MAX_TEMPLATES = 256
 class ApplicablePlugins:
     """The cluster-scope plugins that apply to a pod, by extension point, in the profile's order."""
 
-    __slots__ = (
-        "filter",
-        "inapplicable",
-        "inapplicable_scores",
-        "none_applies",
-        "pre_filter",
-        "pre_score",
-        "score",
-    )
-
     def __init__(self, profile: Profile, inapplicable: frozenset[str]) -> None:
         scope = profile.cluster_scope
         self.inapplicable = inapplicable
@@ -52,8 +42,6 @@ class ApplicablePlugins:
 
 class _TemplateClass:
     """Templates with the same inapplicable plugins."""
-
-    __slots__ = ("inapplicable", "plugins")
 
     def __init__(self, inapplicable: frozenset[str]) -> None:
         self.inapplicable = inapplicable
@@ -75,8 +63,6 @@ class _PodTemplate:
 
 class ApplicabilityCache:
     """Which of one profile's cluster-scope plugins apply to a pod."""
-
-    __slots__ = ("_classes", "_per_pod", "_per_template", "_profile", "_templates")
 
     def __init__(self, profile: Profile) -> None:
         self._profile = profile

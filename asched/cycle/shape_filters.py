@@ -49,8 +49,6 @@ class WatchedNodes:
     Not a subclass of :class:`Nodes`: inherited methods would bypass ``__getattr__``.
     """
 
-    __slots__ = ("_nodes", "read")
-
     def __init__(self, nodes: Nodes) -> None:
         self._nodes = nodes
         self.read = False
@@ -62,8 +60,6 @@ class WatchedNodes:
 
 class ShapePreFilter:
     """The answers of shared PreFilters for one shape. Raises :class:`PluginFailure`."""
-
-    __slots__ = ("failed", "nodes", "passes", "rejected", "results", "state")
 
     def __init__(self, profile: Profile, pod: PodInfo, table: NodeTable) -> None:
         self.nodes = WatchedNodes(table)
@@ -101,8 +97,6 @@ class NominatedFilterCache:
     Preemptors often come in series of identical pods, and each adds one nomination: only nodes that
     changed are filtered again. A cache: clearing it changes no decision.
     """
-
-    __slots__ = ("_known", "found")
 
     def __init__(self) -> None:
         self._clear()

@@ -65,8 +65,6 @@ class UtilizationEntry:
 class UtilizationCache:
     """Entries by the table's number for a node's utilization. Clearing it changes no decision."""
 
-    __slots__ = ("_known", "_table")
-
     def __init__(self, table: NodeTable) -> None:
         self._table = table
         self._known: dict[int, UtilizationEntry] = {}

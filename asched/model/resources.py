@@ -113,6 +113,24 @@ class ResourceType(NamedTuple):
         return f"{root}/{self.api_version}/{self.plural}"
 
 
+def _builtin(
+    object_type: ObjectType, api_version: str, plural: str, *, namespaced: bool = True
+) -> ResourceType:
+    kind = object_type.__name__
+    return ResourceType(kind, api_version, plural, object_type, namespaced=namespaced)
+
+
+def _queues(object_type: ObjectType, api_version: str) -> ResourceType:
+    return ResourceType("Queue", api_version, "queues", object_type, CustomQueue, namespaced=False)
+
+
+def _pod_groups(object_type: ObjectType, api_version: str) -> ResourceType:
+    return ResourceType("PodGroup", api_version, "podgroups", object_type, CustomPodGroup)
+
+
+_STORAGE = "storage.k8s.io/v1"
+
+
 class WatchedResource(Enum):
     """Base of the enumerations of watched resources."""
 
@@ -146,44 +164,24 @@ class Resource(WatchedResource):
     They are listed in this order, so that the objects that pods refer to come before pods.
     """
 
-    NAMESPACES = ResourceType("Namespace", "v1", "namespaces", Namespace, namespaced=False)
-    NODES = ResourceType("Node", "v1", "nodes", Node, namespaced=False)
-    PRIORITY_CLASSES = ResourceType(
-        "PriorityClass", "scheduling.k8s.io/v1", "priorityclasses", PriorityClass, namespaced=False
+    NAMESPACES = _builtin(Namespace, "v1", "namespaces", namespaced=False)
+    NODES = _builtin(Node, "v1", "nodes", namespaced=False)
+    PRIORITY_CLASSES = _builtin(
+        PriorityClass, "scheduling.k8s.io/v1", "priorityclasses", namespaced=False
     )
-    STORAGE_CLASSES = ResourceType(
-        "StorageClass", "storage.k8s.io/v1", "storageclasses", StorageClass, namespaced=False
-    )
-    CSI_NODES = ResourceType("CSINode", "storage.k8s.io/v1", "csinodes", CSINode, namespaced=False)
-    CSI_DRIVERS = ResourceType(
-        "CSIDriver", "storage.k8s.io/v1", "csidrivers", CSIDriver, namespaced=False
-    )
-    CSI_STORAGE_CAPACITIES = ResourceType(
-        "CSIStorageCapacity", "storage.k8s.io/v1", "csistoragecapacities", CSIStorageCapacity
-    )
-    VOLUME_ATTACHMENTS = ResourceType(
-        "VolumeAttachment",
-        "storage.k8s.io/v1",
-        "volumeattachments",
-        VolumeAttachment,
-        namespaced=False,
-    )
-    PERSISTENT_VOLUMES = ResourceType(
-        "PersistentVolume", "v1", "persistentvolumes", PersistentVolume, namespaced=False
-    )
-    PERSISTENT_VOLUME_CLAIMS = ResourceType(
-        "PersistentVolumeClaim", "v1", "persistentvolumeclaims", PersistentVolumeClaim
-    )
-    SERVICES = ResourceType("Service", "v1", "services", Service)
-    REPLICATION_CONTROLLERS = ResourceType(
-        "ReplicationController", "v1", "replicationcontrollers", ReplicationController
-    )
-    REPLICA_SETS = ResourceType("ReplicaSet", "apps/v1", "replicasets", ReplicaSet)
-    STATEFUL_SETS = ResourceType("StatefulSet", "apps/v1", "statefulsets", StatefulSet)
-    POD_DISRUPTION_BUDGETS = ResourceType(
-        "PodDisruptionBudget", "policy/v1", "poddisruptionbudgets", PodDisruptionBudget
-    )
-    PODS = ResourceType("Pod", "v1", "pods", Pod)
+    STORAGE_CLASSES = _builtin(StorageClass, _STORAGE, "storageclasses", namespaced=False)
+    CSI_NODES = _builtin(CSINode, _STORAGE, "csinodes", namespaced=False)
+    CSI_DRIVERS = _builtin(CSIDriver, _STORAGE, "csidrivers", namespaced=False)
+    CSI_STORAGE_CAPACITIES = _builtin(CSIStorageCapacity, _STORAGE, "csistoragecapacities")
+    VOLUME_ATTACHMENTS = _builtin(VolumeAttachment, _STORAGE, "volumeattachments", namespaced=False)
+    PERSISTENT_VOLUMES = _builtin(PersistentVolume, "v1", "persistentvolumes", namespaced=False)
+    PERSISTENT_VOLUME_CLAIMS = _builtin(PersistentVolumeClaim, "v1", "persistentvolumeclaims")
+    SERVICES = _builtin(Service, "v1", "services")
+    REPLICATION_CONTROLLERS = _builtin(ReplicationController, "v1", "replicationcontrollers")
+    REPLICA_SETS = _builtin(ReplicaSet, "apps/v1", "replicasets")
+    STATEFUL_SETS = _builtin(StatefulSet, "apps/v1", "statefulsets")
+    POD_DISRUPTION_BUDGETS = _builtin(PodDisruptionBudget, "policy/v1", "poddisruptionbudgets")
+    PODS = _builtin(Pod, "v1", "pods")
 
 
 class GroupResource(WatchedResource):
@@ -194,40 +192,14 @@ class GroupResource(WatchedResource):
     def label(self) -> str:
         return f"{self.plural}.{self.value.group}"
 
-    POD_GROUPS = ResourceType("PodGroup", "scheduling.k8s.io/v1alpha2", "podgroups", PodGroup)
-    WORKLOADS = ResourceType("Workload", "scheduling.k8s.io/v1alpha2", "workloads", Workload)
-    INCUBATOR_QUEUES = ResourceType(
-        "Queue",
-        "scheduling.incubator.k8s.io/v1alpha1",
-        "queues",
-        IncubatorQueue,
-        CustomQueue,
-        namespaced=False,
-    )
-    INCUBATOR_POD_GROUPS = ResourceType(
-        "PodGroup",
-        "scheduling.incubator.k8s.io/v1alpha1",
-        "podgroups",
-        IncubatorPodGroup,
-        CustomPodGroup,
-    )
-    SIGS_QUEUES = ResourceType(
-        "Queue", "scheduling.sigs.dev/v1alpha2", "queues", SigsQueue, CustomQueue, namespaced=False
-    )
-    SIGS_POD_GROUPS = ResourceType(
-        "PodGroup", "scheduling.sigs.dev/v1alpha2", "podgroups", SigsPodGroup, CustomPodGroup
-    )
-    VOLCANO_QUEUES = ResourceType(
-        "Queue",
-        "scheduling.volcano.sh/v1beta1",
-        "queues",
-        VolcanoQueue,
-        CustomQueue,
-        namespaced=False,
-    )
-    VOLCANO_POD_GROUPS = ResourceType(
-        "PodGroup", "scheduling.volcano.sh/v1beta1", "podgroups", VolcanoPodGroup, CustomPodGroup
-    )
+    POD_GROUPS = _builtin(PodGroup, "scheduling.k8s.io/v1alpha2", "podgroups")
+    WORKLOADS = _builtin(Workload, "scheduling.k8s.io/v1alpha2", "workloads")
+    INCUBATOR_QUEUES = _queues(IncubatorQueue, "scheduling.incubator.k8s.io/v1alpha1")
+    INCUBATOR_POD_GROUPS = _pod_groups(IncubatorPodGroup, "scheduling.incubator.k8s.io/v1alpha1")
+    SIGS_QUEUES = _queues(SigsQueue, "scheduling.sigs.dev/v1alpha2")
+    SIGS_POD_GROUPS = _pod_groups(SigsPodGroup, "scheduling.sigs.dev/v1alpha2")
+    VOLCANO_QUEUES = _queues(VolcanoQueue, "scheduling.volcano.sh/v1beta1")
+    VOLCANO_POD_GROUPS = _pod_groups(VolcanoPodGroup, "scheduling.volcano.sh/v1beta1")
 
 
 class CustomWatched(WatchedResource):

@@ -36,8 +36,6 @@ def pending_status(queued: QueuedPod | None) -> MemberStatus:
 class PodGroupMembers:
     """The members of one group (:class:`asched.framework.pod_groups.GroupMembers`)."""
 
-    __slots__ = ("_counts", "gang_pending", "statuses")
-
     def __init__(self) -> None:
         self.statuses: dict[str, MemberStatus] = {}
         self._counts: Counter[MemberStatus] = Counter()

@@ -27,8 +27,6 @@ class PodHeap:
     again, and the order depends on the contents alone.
     """
 
-    __slots__ = ("_entries", "_numbers", "_pushed", "pods")
-
     def __init__(self) -> None:
         self._entries: list[tuple[Any, int, str]] = []
         self.pods: dict[str, QueuedPod] = {}

@@ -38,8 +38,6 @@ _MAX_LABEL_SETS = 1024
 class _Matches:
     """Matching pods by row, for one query."""
 
-    __slots__ = ("_known", "_query", "by_row", "cursor")
-
     def __init__(self, query: PodQuery) -> None:
         self._query = query
         self._known: dict[int, bool] = {}
@@ -71,8 +69,6 @@ class _Matches:
 class _Held:
     """The pods on nodes with one term, by row and in total."""
 
-    __slots__ = ("by_row", "kind", "term", "total")
-
     def __init__(self, kind: TermKind, term: WeightedTerm, size: int) -> None:
         self.kind = kind
         self.term = term
@@ -82,8 +78,6 @@ class _Held:
 
 class _Holders:
     """The terms of one kind of the pods on nodes."""
-
-    __slots__ = ("_answer", "_held", "_kind", "_size", "version")
 
     def __init__(self, kind: TermKind) -> None:
         self.version = 0

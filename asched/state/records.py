@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from datetime import datetime
 from enum import StrEnum
-from typing import Any, ClassVar
+from typing import Any, ClassVar, get_args
 
 import msgspec
 
@@ -412,14 +412,4 @@ Decision = (
 )
 AnyRecord = Observation | Decision | ShadowCompared
 
-DECISIONS = (
-    Assigned,
-    Rejected,
-    AttemptFailed,
-    ExtenderCallRequested,
-    PermitAllowed,
-    PermitRejected,
-    SessionExecuted,
-    EvictionDecided,
-    PodGroupStatusDecided,
-)
+DECISIONS: tuple[type[Record], ...] = get_args(Decision)

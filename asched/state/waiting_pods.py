@@ -72,8 +72,6 @@ class WaitingPodHandle:
 class _Answers:
     """Answers in order, with an index by pod."""
 
-    __slots__ = ("_by_pod", "in_order")
-
     def __init__(self) -> None:
         self.in_order: dict[PermitAnswer, None] = {}
         self._by_pod: dict[str, list[PermitAnswer]] = {}
