@@ -13,67 +13,38 @@ from typing import Any, NamedTuple, cast
 
 import msgspec
 
+from asched.model import groups, storage, workloads
 from asched.model.custom import CustomObject, CustomResource
-from asched.model.groups import (
-    CustomPodGroup,
-    CustomQueue,
-    IncubatorPodGroup,
-    IncubatorQueue,
-    PodGroup,
-    SigsPodGroup,
-    SigsQueue,
-    VolcanoPodGroup,
-    VolcanoQueue,
-    Workload,
-)
 from asched.model.meta import Object
 from asched.model.node import Node
 from asched.model.pod import Pod, Volume
 from asched.model.quantity import QuantityError, milli_value, value
-from asched.model.storage import (
-    CSIDriver,
-    CSINode,
-    CSIStorageCapacity,
-    PersistentVolume,
-    PersistentVolumeClaim,
-    StorageClass,
-    VolumeAttachment,
-)
-from asched.model.workloads import (
-    Namespace,
-    PodDisruptionBudget,
-    PriorityClass,
-    ReplicaSet,
-    ReplicationController,
-    Service,
-    StatefulSet,
-)
 
 AnyObject = (
     Pod
     | Node
-    | Namespace
-    | Service
-    | ReplicationController
-    | ReplicaSet
-    | StatefulSet
-    | PodDisruptionBudget
-    | PriorityClass
-    | PersistentVolume
-    | PersistentVolumeClaim
-    | StorageClass
-    | CSINode
-    | CSIDriver
-    | CSIStorageCapacity
-    | VolumeAttachment
-    | PodGroup
-    | Workload
-    | IncubatorPodGroup
-    | IncubatorQueue
-    | SigsPodGroup
-    | SigsQueue
-    | VolcanoPodGroup
-    | VolcanoQueue
+    | workloads.Namespace
+    | workloads.Service
+    | workloads.ReplicationController
+    | workloads.ReplicaSet
+    | workloads.StatefulSet
+    | workloads.PodDisruptionBudget
+    | workloads.PriorityClass
+    | storage.PersistentVolume
+    | storage.PersistentVolumeClaim
+    | storage.StorageClass
+    | storage.CSINode
+    | storage.CSIDriver
+    | storage.CSIStorageCapacity
+    | storage.VolumeAttachment
+    | groups.PodGroup
+    | groups.Workload
+    | groups.IncubatorPodGroup
+    | groups.IncubatorQueue
+    | groups.SigsPodGroup
+    | groups.SigsQueue
+    | groups.VolcanoPodGroup
+    | groups.VolcanoQueue
     | CustomObject
 )
 """Every kind of object in the cluster state, with the tag ``kind``.
@@ -121,11 +92,13 @@ def _builtin(
 
 
 def _queues(object_type: ObjectType, api_version: str) -> ResourceType:
-    return ResourceType("Queue", api_version, "queues", object_type, CustomQueue, namespaced=False)
+    return ResourceType(
+        "Queue", api_version, "queues", object_type, groups.CustomQueue, namespaced=False
+    )
 
 
 def _pod_groups(object_type: ObjectType, api_version: str) -> ResourceType:
-    return ResourceType("PodGroup", api_version, "podgroups", object_type, CustomPodGroup)
+    return ResourceType("PodGroup", api_version, "podgroups", object_type, groups.CustomPodGroup)
 
 
 _STORAGE = "storage.k8s.io/v1"
@@ -164,23 +137,33 @@ class Resource(WatchedResource):
     They are listed in this order, so that the objects that pods refer to come before pods.
     """
 
-    NAMESPACES = _builtin(Namespace, "v1", "namespaces", namespaced=False)
+    NAMESPACES = _builtin(workloads.Namespace, "v1", "namespaces", namespaced=False)
     NODES = _builtin(Node, "v1", "nodes", namespaced=False)
     PRIORITY_CLASSES = _builtin(
-        PriorityClass, "scheduling.k8s.io/v1", "priorityclasses", namespaced=False
+        workloads.PriorityClass, "scheduling.k8s.io/v1", "priorityclasses", namespaced=False
     )
-    STORAGE_CLASSES = _builtin(StorageClass, _STORAGE, "storageclasses", namespaced=False)
-    CSI_NODES = _builtin(CSINode, _STORAGE, "csinodes", namespaced=False)
-    CSI_DRIVERS = _builtin(CSIDriver, _STORAGE, "csidrivers", namespaced=False)
-    CSI_STORAGE_CAPACITIES = _builtin(CSIStorageCapacity, _STORAGE, "csistoragecapacities")
-    VOLUME_ATTACHMENTS = _builtin(VolumeAttachment, _STORAGE, "volumeattachments", namespaced=False)
-    PERSISTENT_VOLUMES = _builtin(PersistentVolume, "v1", "persistentvolumes", namespaced=False)
-    PERSISTENT_VOLUME_CLAIMS = _builtin(PersistentVolumeClaim, "v1", "persistentvolumeclaims")
-    SERVICES = _builtin(Service, "v1", "services")
-    REPLICATION_CONTROLLERS = _builtin(ReplicationController, "v1", "replicationcontrollers")
-    REPLICA_SETS = _builtin(ReplicaSet, "apps/v1", "replicasets")
-    STATEFUL_SETS = _builtin(StatefulSet, "apps/v1", "statefulsets")
-    POD_DISRUPTION_BUDGETS = _builtin(PodDisruptionBudget, "policy/v1", "poddisruptionbudgets")
+    STORAGE_CLASSES = _builtin(storage.StorageClass, _STORAGE, "storageclasses", namespaced=False)
+    CSI_NODES = _builtin(storage.CSINode, _STORAGE, "csinodes", namespaced=False)
+    CSI_DRIVERS = _builtin(storage.CSIDriver, _STORAGE, "csidrivers", namespaced=False)
+    CSI_STORAGE_CAPACITIES = _builtin(storage.CSIStorageCapacity, _STORAGE, "csistoragecapacities")
+    VOLUME_ATTACHMENTS = _builtin(
+        storage.VolumeAttachment, _STORAGE, "volumeattachments", namespaced=False
+    )
+    PERSISTENT_VOLUMES = _builtin(
+        storage.PersistentVolume, "v1", "persistentvolumes", namespaced=False
+    )
+    PERSISTENT_VOLUME_CLAIMS = _builtin(
+        storage.PersistentVolumeClaim, "v1", "persistentvolumeclaims"
+    )
+    SERVICES = _builtin(workloads.Service, "v1", "services")
+    REPLICATION_CONTROLLERS = _builtin(
+        workloads.ReplicationController, "v1", "replicationcontrollers"
+    )
+    REPLICA_SETS = _builtin(workloads.ReplicaSet, "apps/v1", "replicasets")
+    STATEFUL_SETS = _builtin(workloads.StatefulSet, "apps/v1", "statefulsets")
+    POD_DISRUPTION_BUDGETS = _builtin(
+        workloads.PodDisruptionBudget, "policy/v1", "poddisruptionbudgets"
+    )
     PODS = _builtin(Pod, "v1", "pods")
 
 
@@ -192,14 +175,16 @@ class GroupResource(WatchedResource):
     def label(self) -> str:
         return f"{self.plural}.{self.value.group}"
 
-    POD_GROUPS = _builtin(PodGroup, "scheduling.k8s.io/v1alpha2", "podgroups")
-    WORKLOADS = _builtin(Workload, "scheduling.k8s.io/v1alpha2", "workloads")
-    INCUBATOR_QUEUES = _queues(IncubatorQueue, "scheduling.incubator.k8s.io/v1alpha1")
-    INCUBATOR_POD_GROUPS = _pod_groups(IncubatorPodGroup, "scheduling.incubator.k8s.io/v1alpha1")
-    SIGS_QUEUES = _queues(SigsQueue, "scheduling.sigs.dev/v1alpha2")
-    SIGS_POD_GROUPS = _pod_groups(SigsPodGroup, "scheduling.sigs.dev/v1alpha2")
-    VOLCANO_QUEUES = _queues(VolcanoQueue, "scheduling.volcano.sh/v1beta1")
-    VOLCANO_POD_GROUPS = _pod_groups(VolcanoPodGroup, "scheduling.volcano.sh/v1beta1")
+    POD_GROUPS = _builtin(groups.PodGroup, "scheduling.k8s.io/v1alpha2", "podgroups")
+    WORKLOADS = _builtin(groups.Workload, "scheduling.k8s.io/v1alpha2", "workloads")
+    INCUBATOR_QUEUES = _queues(groups.IncubatorQueue, "scheduling.incubator.k8s.io/v1alpha1")
+    INCUBATOR_POD_GROUPS = _pod_groups(
+        groups.IncubatorPodGroup, "scheduling.incubator.k8s.io/v1alpha1"
+    )
+    SIGS_QUEUES = _queues(groups.SigsQueue, "scheduling.sigs.dev/v1alpha2")
+    SIGS_POD_GROUPS = _pod_groups(groups.SigsPodGroup, "scheduling.sigs.dev/v1alpha2")
+    VOLCANO_QUEUES = _queues(groups.VolcanoQueue, "scheduling.volcano.sh/v1beta1")
+    VOLCANO_POD_GROUPS = _pod_groups(groups.VolcanoPodGroup, "scheduling.volcano.sh/v1beta1")
 
 
 class CustomWatched(WatchedResource):
@@ -337,18 +322,18 @@ def _without_irrelevant_volumes(pod: Pod) -> Pod:
 
 
 def _check_other(decoded: Object) -> None:
-    if isinstance(decoded, PersistentVolume):
+    if isinstance(decoded, storage.PersistentVolume):
         _check_quantities(decoded.key, "spec.capacity", decoded.spec.capacity)
-    elif isinstance(decoded, PersistentVolumeClaim):
+    elif isinstance(decoded, storage.PersistentVolumeClaim):
         requests = decoded.spec.resources.requests
         _check_quantities(decoded.key, "spec.resources.requests", requests)
-    elif isinstance(decoded, CSIStorageCapacity):
+    elif isinstance(decoded, storage.CSIStorageCapacity):
         sizes = {"capacity": decoded.capacity, "maximumVolumeSize": decoded.maximum_volume_size}
         given = {field: size for field, size in sizes.items() if size is not None}
         _check_quantities(decoded.key, "CSIStorageCapacity", given)
-    elif isinstance(decoded, CustomPodGroup):
+    elif isinstance(decoded, groups.CustomPodGroup):
         _check_quantities(decoded.key, "spec.minResources", decoded.spec.min_resources)
-    elif isinstance(decoded, CustomQueue):
+    elif isinstance(decoded, groups.CustomQueue):
         _check_quantities(decoded.key, "spec.capability", decoded.spec.capability)
 
 

@@ -18,20 +18,12 @@ from asched.framework.runtime.observation import (
     failure_reason,
 )
 from asched.framework.runtime.profile import Profile, RegisteredEvent
+from asched.model import storage
 from asched.model.custom import CustomObject
 from asched.model.groups import CUSTOM_POD_GROUPS, CustomPodGroup, PodGroup
 from asched.model.meta import Object
 from asched.model.node import Node
 from asched.model.pod import Pod
-from asched.model.storage import (
-    CSIDriver,
-    CSINode,
-    CSIStorageCapacity,
-    PersistentVolume,
-    PersistentVolumeClaim,
-    StorageClass,
-    VolumeAttachment,
-)
 from asched.model.workloads import Namespace, PodDisruptionBudget, Service
 from asched.state.pod_groups import PodGroups
 
@@ -254,13 +246,13 @@ EVENT_RESOURCES: dict[type[Object], EventResource] = {
     Node: EventResource.NODE,
     Namespace: EventResource.NAMESPACE,
     Service: EventResource.SERVICE,
-    PersistentVolume: EventResource.PERSISTENT_VOLUME,
-    PersistentVolumeClaim: EventResource.PERSISTENT_VOLUME_CLAIM,
-    StorageClass: EventResource.STORAGE_CLASS,
-    CSINode: EventResource.CSI_NODE,
-    CSIDriver: EventResource.CSI_DRIVER,
-    CSIStorageCapacity: EventResource.CSI_STORAGE_CAPACITY,
-    VolumeAttachment: EventResource.VOLUME_ATTACHMENT,
+    storage.PersistentVolume: EventResource.PERSISTENT_VOLUME,
+    storage.PersistentVolumeClaim: EventResource.PERSISTENT_VOLUME_CLAIM,
+    storage.StorageClass: EventResource.STORAGE_CLASS,
+    storage.CSINode: EventResource.CSI_NODE,
+    storage.CSIDriver: EventResource.CSI_DRIVER,
+    storage.CSIStorageCapacity: EventResource.CSI_STORAGE_CAPACITY,
+    storage.VolumeAttachment: EventResource.VOLUME_ATTACHMENT,
     PodDisruptionBudget: EventResource.POD_DISRUPTION_BUDGET,
     PodGroup: EventResource.POD_GROUP,
     CustomObject: EventResource.CUSTOM,
