@@ -99,7 +99,10 @@ class Attempt:
             self._filter(found)
         if all_reasons or not nominated or not self._nominated_node_passes(nominated, found):
             self._filter_with_nominated_pods(found)
-        self._raise_errors(found)
+        error = self._error(found)
+        if error is not None:
+            check_status(error.plugin, "Filter", error)
+            raise error_answer(error.plugin, "Filter", error.message or error.code.title)
         self._select(found, nominated, limit_nodes)
         return found
 
@@ -203,12 +206,6 @@ class Attempt:
         if not found.has_errors:
             return None
         return found.findings.first_error(found.considered(self._table))
-
-    def _raise_errors(self, found: FeasibleNodes) -> None:
-        status = self._error(found)
-        if status is not None:
-            check_status(status.plugin, "Filter", status)
-            raise error_answer(status.plugin, "Filter", status.message or status.code.title)
 
     def _select(self, found: FeasibleNodes, nominated: str, limit_nodes: bool) -> None:
         feasible = found.feasible

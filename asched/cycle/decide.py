@@ -87,23 +87,17 @@ class Decider:
         profile = cluster.profiles[queued.info.pod.spec.scheduler_name]
         observer = self._observer
         if observer is not None and observer.begin(queued.info, queued.attempts + 1):
-            decision = self._decide_observed(observer, profile, queued)
+            OBSERVATION.calls = observer
+            try:
+                decision = self._decide(profile, queued)
+            finally:
+                OBSERVATION.calls = None
+            observer.end(decision)
         else:
             decision = self._decide(profile, queued)
         return (decision, *self._permit_answers()) if cluster.waiting else (decision,)
 
     # -- one pod ------------------------------------------------------------------------------
-
-    def _decide_observed(
-        self, observer: AttemptObserver, profile: Profile, queued: QueuedPod
-    ) -> r.Decision:
-        OBSERVATION.calls = observer
-        try:
-            decision = self._decide(profile, queued)
-        finally:
-            OBSERVATION.calls = None
-        observer.end(decision)
-        return decision
 
     def _decide(self, profile: Profile, queued: QueuedPod) -> r.Decision:
         info, number = queued.info, queued.attempts + 1

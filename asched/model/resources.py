@@ -262,10 +262,7 @@ def _decode_as(object_type: type[Object], raw: bytes | msgspec.Raw) -> Object:
     try:
         return _decoder(object_type).decode(raw)
     except msgspec.DecodeError:
-        return _decode_without_nulls(object_type, raw)
-
-
-def _decode_without_nulls(object_type: type[Object], raw: bytes | msgspec.Raw) -> Object:
+        pass
     try:
         return msgspec.convert(_without_nulls(msgspec.json.decode(raw)), object_type)
     except (msgspec.DecodeError, msgspec.ValidationError, RecursionError) as error:

@@ -300,7 +300,10 @@ class VolumeIndex:
         for volume in pod.pod.spec.volumes:
             claim = volume.persistent_volume_claim
             if claim is not None:
-                self._count_claim(f"{pod.namespace}/{claim.claim_name}", sign)
+                key = f"{pod.namespace}/{claim.claim_name}"
+                self._claims[key] += sign
+                if not self._claims[key]:
+                    del self._claims[key]
             if is_attachable(volume):
                 self._attachable[row] += sign
             has_disk = has_disk or is_disk(volume)
@@ -311,11 +314,6 @@ class VolumeIndex:
             del here[pod.uid]
             if not here:
                 del self._disks[row]
-
-    def _count_claim(self, key: str, sign: int) -> None:
-        self._claims[key] += sign
-        if not self._claims[key]:
-            del self._claims[key]
 
 
 def _all_pods(table: NodeTable) -> Iterable[Change]:

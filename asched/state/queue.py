@@ -427,7 +427,8 @@ class SchedulingQueue:
         if profile is None:
             return  # the profile was removed
         was_gated = bool(pod.gating_plugin)
-        gating = pod.gating_plugin = _gating_plugin(profile, pod.info)
+        gates = (p.name for p in profile.pre_enqueue if gate_status(p, pod.info) is not None)
+        gating = pod.gating_plugin = next(gates, "")
         if gating:
             self._active.pop(pod.info.key)
             self._wait(self.gated, pod, (gating,))
@@ -491,11 +492,3 @@ class SchedulingQueue:
         while self._events_start < oldest:
             self.events.popleft()
             self._events_start += 1
-
-
-def _gating_plugin(profile: Profile, info: PodInfo) -> str:
-    """The first PreEnqueue plugin that gates the pod, or empty."""
-    for plugin in profile.pre_enqueue:
-        if gate_status(plugin, info) is not None:
-            return plugin.name
-    return ""
