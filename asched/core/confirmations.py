@@ -1,7 +1,7 @@
 """Reports of the API server that wait for the watch to confirm them.
 
-The answer to a request and the watch event report the same change. The watch event carries more, so
-an answer that arrives first waits for it, and one record is enough.
+The watch event of the same change carries more than the answer to the request, so an answer that
+arrives first waits for it, and one record is enough.
 """
 
 from __future__ import annotations

@@ -1,9 +1,4 @@
-"""The scheduler as a state machine without I/O.
-
-The daemon, shadow mode, the simulator, replay and the engine benchmark drive the same core; they
-differ only in where inputs come from and what becomes of the records. The design follows
-``distributed.worker_state_machine`` of Dask: one state, events in, instructions out.
-"""
+"""The scheduler as a state machine without I/O, as ``distributed.worker_state_machine`` of Dask."""
 
 from __future__ import annotations
 

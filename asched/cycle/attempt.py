@@ -1,8 +1,4 @@
-"""One scheduling cycle for one pod: filter, score and find the best nodes.
-
-Nothing is changed here. :mod:`asched.cycle.decide` turns the result into a decision, after
-PostFilter, Reserve and Permit.
-"""
+"""One scheduling cycle for one pod: filter, score and find the best nodes, without effects."""
 
 from __future__ import annotations
 

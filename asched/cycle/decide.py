@@ -1,8 +1,4 @@
-"""The decisions for single pods: a pure function of the state.
-
-The state includes the current time, the seed and the queue, so the same records lead to the same
-decisions. The caller folds each decision before it requests the next one.
-"""
+"""The decisions for single pods: a pure function of the state, which includes time and seed."""
 
 from __future__ import annotations
 

@@ -1,9 +1,7 @@
 """The extenders' part of an attempt: apply their answers, or request the missing one.
 
-Nothing is called here. The answers are in the state (:mod:`asched.state.pending_evaluations`). If
-one is missing, the decision is :class:`~asched.state.records.ExtenderCallRequested`, and the
-attempt runs again when it has arrived. Plugins then run again on the current state, and an answer
-counts for those of its nodes that are still feasible.
+The answers are in the state (:mod:`asched.state.pending_evaluations`). Plugins run again on the
+current state, and an answer counts for those of its nodes that are still feasible.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""The complete result of an attempt, without effects.
+"""The complete result of an attempt, without effects, computed by the same code.
 
 :class:`~asched.cycle.attempt.Attempt` skips what does not affect the decision. :func:`inspect` runs
-each filter separately for every node, and computes scores even for a single feasible node. It only
-reads the state, and runs the same code as the attempt.
+each filter separately for every node, and computes scores even for a single feasible node.
 """
 
 from __future__ import annotations

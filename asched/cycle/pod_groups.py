@@ -1,15 +1,13 @@
 """PodGroups of pods that are scheduled one by one: the preemption check of gangs, and PodGroup
 conditions.
 
-kube-scheduler 1.36 schedules the pods of a PodGroup together: each sees the earlier ones on their
-nodes, and their victims gone. If the group fails, so does the preemption for one of its pods
-(``submitPodGroupAlgorithmResult``). Its workload-aware preemption first checks whether the group
-would fit without any pod of lower priority. Here pods are scheduled one by one, so each member that
-is about to evict runs that check: :func:`gang_stays_incomplete`.
+kube-scheduler 1.36 schedules the pods of a PodGroup together: if the group fails, so does the
+preemption for one of its pods (``submitPodGroupAlgorithmResult``). Its workload-aware preemption
+first checks whether the group would fit without any pod of lower priority. Here each member that is
+about to evict runs that check: :func:`gang_stays_incomplete`.
 
-kube-scheduler 1.36 sets one condition, PodGroupScheduled: True once enough pods have a node, False
-with the reason Unschedulable after a failed attempt. It posts Events about the pods only.
-:func:`decide_group_conditions` does the same.
+It sets one condition, PodGroupScheduled: True once enough pods have a node, False with the reason
+Unschedulable after a failed attempt. :func:`decide_group_conditions` does the same.
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
 """Caches per profile: shared results per pod shape, and the plugins that apply to a pod.
 
-Clearing either cache changes no decision.
-
-Most plugins that look beyond a node's own row apply to few pods (those with volumes, claims or
-groups), and ``applies_to`` decides that from the pod's specification. Pods of one template share
-the specification as one object, so the answer is kept by its identity.
+Clearing either cache changes no decision. Most plugins that look beyond a node's own row apply to
+few pods. Pods of one template share the specification as one object, so the answer of
+``applies_to`` is kept by its identity.
 """
 
 from __future__ import annotations

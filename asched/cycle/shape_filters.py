@@ -1,9 +1,7 @@
 """Shared filter results of one pod shape for all nodes, updated incrementally.
 
-Most pods are copies of one another. The answers of *node-scope* plugins depend only on the pod's
-shape and on the node's own row. They are computed once for all rows, and again only for rows that
-changed: usually the node of the previous placement, and then only by plugins that look at the pods
-of a node.
+The answers of *node-scope* plugins depend only on the pod's shape and on the node's own row. They
+are computed again only for rows that changed: usually the node of the previous placement.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Shared scores of one pod shape for all nodes, and their weighted sums.
 
-Scores are updated only when they are requested. Until then, :class:`ShapeScores` collects what
-changed, and recomputes only the affected part.
+They are updated only when they are requested, and only the part that changed since.
 """
 
 from __future__ import annotations

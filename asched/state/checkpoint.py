@@ -1,11 +1,8 @@
 """Checkpoints: a state as bytes, so that a fold can continue from there and not from the start.
 
-A restored state equals the original in everything that a later decision may depend on: rows of the
-node table with their pods in order, orders in queues, attempts in flight. Caches and indexes are
-computed again when they are used, and Reserve plugins are called again as after a change of
-profiles.
-
-A checkpoint is not history: one that this code cannot read is ignored and nothing is lost.
+A restored state equals the original in everything that a later decision may depend on. Caches and
+indexes are computed again when they are used, and Reserve plugins are called again as after a
+change of profiles. A checkpoint that this code cannot read is ignored, and nothing is lost.
 
 Pods are stored once. Other parts refer to a pod by number: ``2k`` is entry ``k`` of
 :attr:`CheckpointContent.full_pods`, ``2k + 1`` is entry ``k`` of

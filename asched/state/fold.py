@@ -1,8 +1,4 @@
-"""``fold(state, record)``: the only code that changes the state.
-
-The live daemon, a restart, time travel and every replay apply the same records here, one by one,
-and get the same state. The fold reads no clock and nothing else that is not in the records.
-"""
+"""``fold(state, record)``: the only code that changes the state. It reads only the records."""
 
 from __future__ import annotations
 

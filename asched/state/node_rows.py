@@ -1,10 +1,4 @@
-"""Subsets of the node table's rows with hypothetical pods, and single rows for plugins.
-
-:class:`NodeRows` gathers columns when they are first used. Hypothetical pods change these copies,
-never the table. :class:`NodeSweep` serves plugins that are written for one node: they are called
-thousands of times for a pod, so they read lists that are created from the columns once per table
-change.
-"""
+"""Subsets of the node table's rows with hypothetical pods, and single rows for plugins."""
 
 from __future__ import annotations
 
@@ -55,7 +49,11 @@ def _gathered(name: str) -> Any:
 
 
 class NodeRows(HypotheticalNodes):
-    """Some rows of a :class:`NodeTableView`, in the order given."""
+    """Some rows of a :class:`NodeTableView`, in the order given.
+
+    Columns are gathered when they are first used. Hypothetical pods change these copies, never the
+    table.
+    """
 
     alive: BoolColumn = _gathered("alive")
     unschedulable: BoolColumn = _gathered("unschedulable")
@@ -256,7 +254,8 @@ class _Lists(dict[str, list[int]]):
 
 
 class NodeSweep:
-    """Every row of a table as a :class:`NodeInfo`."""
+    """Every row of a table as a :class:`NodeInfo`, for plugins that are called for each node: they
+    read lists that are created from the columns once per table change."""
 
     def __init__(self, table: NodeTableView, objects: Sequence[Node | None]) -> None:
         """``objects`` are the nodes by row; the table updates the list."""

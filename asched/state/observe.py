@@ -1,6 +1,5 @@
 """Converts watch events to records, without changes that no decision depends on.
 
-A watch shows far more than scheduling reads: heartbeats, progress of containers, our own writes.
 These functions compare an object with the state and return the smallest record of what changed.
 They change nothing.
 """

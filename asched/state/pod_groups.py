@@ -1,8 +1,7 @@
 """The members of pod groups and their status.
 
 A status follows from the rest of the state (:func:`asched.state.pod_fold.member_status`). It is
-stored and counted here, so that a decision about a member need not look at all members of a large
-group.
+stored here, so that a decision about a member need not look at all members of a large group.
 """
 
 from __future__ import annotations

@@ -75,9 +75,10 @@ class PodHeap:
 
     def copy(self) -> PodHeap:
         """A heap with the same pods that can be changed on its own."""
-        copied = PodHeap()
-        copied._entries, copied._pushed = [*self._entries], self._pushed
-        copied.pods, copied._numbers = {**self.pods}, {**self._numbers}
+        copied = copy(self)
+        vars(copied).update(
+            pods={**self.pods}, _entries=[*self._entries], _numbers={**self._numbers}
+        )
         return copied
 
     def clear(self) -> None:

@@ -1,8 +1,7 @@
 """Indexes of the pods on nodes: matches of queries, holders of affinity terms, mounted volumes.
 
 Each index is computed from all pods when it is first used, and then updated from the table's pod
-log, so an update costs as much as what changed. Indexes are caches, not state: dropping one
-changes no answer.
+log. Indexes are caches, not state: dropping one changes no answer.
 """
 
 from __future__ import annotations

@@ -330,9 +330,9 @@ class SchedulingQueue:
             events=self.events.copy(),
         )
         pods = [*dict.fromkeys((*self, *(pod for pod, _ in self._attempts.values())))]
-        return copied._form(pods, [*map(stored_fields, pods)])
+        return copied.to_form(pods, [*map(stored_fields, pods)])
 
-    def _form(
+    def to_form(
         self, pods: Sequence[QueuedPod], fields: Iterable[Sequence[Any]]
     ) -> Steps[QueueSnapshot]:
         """Removes the pods from the heaps. ``fields`` are those of ``pods``."""

@@ -1,9 +1,9 @@
 """Base classes of everything that is stored, and the encoding of large snapshots in small steps.
 
 Each store of the state has a ``snapshot()``: a :class:`StoredForm` of its contents at that moment,
-or the steps that create it. It shares only immutable values with the store. Taking it is cheap;
-encoding it takes long. An encoding thread would block the event loop for as long as it holds the
-interpreter lock, so the caller runs the encoding on the loop, one step at a time.
+or the steps that create it. It shares only immutable values with the store. An encoding thread
+would block the event loop for as long as it holds the interpreter lock, so the caller runs the
+encoding on the loop, one step at a time.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """The common part of pods of one controller, stored once.
 
-Most pods are copies: of ten thousand pods of a Deployment the journal has one in full, and the
-others as a reference to its template with a name. So the journal stays small, the copies share
-their specification in memory, and their shape is known without a comparison.
+Of ten thousand pods of a Deployment the journal has one in full, and the others as a reference to
+its template with a name. The copies share their specification in memory and their shape.
 
 A record with a full pod says under which number its template is stored; later records refer to
 that number. So the meaning of a number follows from the journal and not from how this code

@@ -1,7 +1,7 @@
 """Assumed pods that wait on Permit, and the calls of plugins that allow or reject them.
 
-A plugin may allow or reject a waiting pod at any time, for example while it filters for another
-pod. The call is kept as part of the state until the decision that follows from it is folded.
+A plugin may make such a call at any time. It is part of the state until the decision that follows
+from it is folded.
 """
 
 from __future__ import annotations
