@@ -42,7 +42,8 @@ class PodHeap:
         self._numbers[key] = self._pushed
         heapq.heappush(self._entries, (sort_key, self._pushed, key))
         if len(self._entries) > 2 * len(self.pods) + _SLACK:
-            self._entries = [entry for entry in self._entries if self._is_live(entry)]
+            numbers = self._numbers
+            self._entries = [e for e in self._entries if numbers.get(e[2]) == e[1]]
             heapq.heapify(self._entries)
 
     def pop(self, key: str) -> QueuedPod | None:
@@ -59,9 +60,6 @@ class PodHeap:
                 return sort_key, self.pods[key]
             heapq.heappop(entries)
         return None
-
-    def in_order(self) -> list[QueuedPod]:
-        return [self.pods[key] for _, _, key in sorted(filter(self._is_live, self._entries))]
 
     def take_in_order(self, convert: Callable[[Any, QueuedPod], _T]) -> Steps[tuple[_T, ...]]:
         """Remove the pods in order. Returns the conversions of each sort key and pod."""
@@ -85,9 +83,6 @@ class PodHeap:
         self._entries.clear()
         self.pods.clear()
         self._numbers.clear()
-
-    def _is_live(self, entry: tuple[Any, int, str]) -> bool:
-        return self._numbers.get(entry[2]) == entry[1]
 
 
 SortKey = tuple[Any, ...]

@@ -134,10 +134,6 @@ class SchedulingQueue:
         first = self._active.head()
         return None if first is None else first[1]
 
-    def in_order(self) -> list[QueuedPod]:
-        """The active pods in scheduling order."""
-        return self._active.in_order()
-
     def next_timer_ns(self) -> int | None:
         """When the next backoff ends, or the next rejected pod times out."""
         times = [
