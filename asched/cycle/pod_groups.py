@@ -13,6 +13,7 @@ Unschedulable after a failed attempt. :func:`decide_group_conditions` does the s
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -81,17 +82,14 @@ def gang_stays_incomplete(
     return GANG_INCOMPLETE.format(key.key, with_node + placed, required)
 
 
-class _MemberClass:
+class _MemberClass(NamedTuple):
     """Members of the same shape, which filters do not distinguish."""
 
-    def __init__(
-        self, dry_runner: FilterDryRunner, usable: BoolColumn, members: Sequence[PodInfo]
-    ) -> None:
-        self.dry_runner = dry_runner
-        self.usable = usable
-        """By row: whether a member may fit, now or after evictions."""
-        self.left = [*reversed(members)]
-        """Members to place; the next one is the last."""
+    dry_runner: FilterDryRunner
+    usable: BoolColumn
+    """By row: whether a member may fit, now or after evictions."""
+    left: list[PodInfo]
+    """Members to place; the next one is the last."""
 
 
 def _member_classes(
@@ -126,7 +124,7 @@ def _member_classes(
         rejected = found.rejected
         if rejected is None or rejected.code is Code.UNSCHEDULABLE:
             dry_runner = FilterDryRunner(profile, cluster, cluster.nominator, found.state, first)
-            yield _MemberClass(dry_runner, _usable(cluster, found), members)
+            yield _MemberClass(dry_runner, _usable(cluster, found), members[::-1])
 
 
 def _usable(cluster: ClusterState, found: FeasibleNodes) -> BoolColumn:

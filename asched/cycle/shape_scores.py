@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -43,22 +44,20 @@ INFEASIBLE = -1
 _MAX_UTILIZATIONS = 4096
 
 
+@dataclass(slots=True)
 class UtilizationEntry:
     """Answers of plugins that depend only on amounts, for equally utilized nodes. Filled in
     lazily."""
 
-    __slots__ = ("filtered", "rejection", "scored", "scores", "total")
-
-    def __init__(self) -> None:
-        self.filtered = False
-        """Whether the row filters ran; only then :attr:`rejection` is valid."""
-        self.rejection: tuple[int, Status] | None = None
-        """Rank and status of the first row filter that rejects."""
-        self.scored = False
-        """Whether the row scorers ran."""
-        self.scores: tuple[int, ...] = ()
-        self.total: int | None = None
-        """Weighted sum of :attr:`scores`, if none is normalized and all are in range."""
+    filtered: bool = False
+    """Whether the row filters ran; only then :attr:`rejection` is valid."""
+    rejection: tuple[int, Status] | None = None
+    """Rank and status of the first row filter that rejects."""
+    scored: bool = False
+    """Whether the row scorers ran."""
+    scores: tuple[int, ...] = ()
+    total: int | None = None
+    """Weighted sum of :attr:`scores`, if none is normalized and all are in range."""
 
 
 class UtilizationCache:

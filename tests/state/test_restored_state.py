@@ -164,7 +164,7 @@ def test_restored_queue_keeps_sort_keys(
     scheduling.see(a_plain_pod("red-3", labels={"team": "red"}))
     again = restore(checkpoint_of(scheduling.state), loader(sort)).state
     order = [pod.info.name for pod in active_in_order(scheduling.state.queue)]
-    assert [pod.info.name for pod in again.queue.in_order()] == order
+    assert [pod.info.name for pod in active_in_order(again.queue)] == order
     assert checkpoint_of(again) == checkpoint_of(scheduling.state)
 
 
