@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import msgspec
 
 from asched.cycle.attempt import Attempt
-from asched.cycle.extenders import ExtenderRound
+from asched.cycle.extenders import ExtenderRound, NoExtenders, extender_round
 from asched.cycle.feasible_nodes import NO_NODES, FeasibleNodes, fit_message
 from asched.cycle.node_selection import BestNodes, select_node
 from asched.cycle.pod_groups import decide_group_conditions
@@ -130,7 +130,7 @@ class Decider:
         if OBSERVATION.calls is not None:
             OBSERVATION.calls.enter("Filter")
         attempt = Attempt(cluster, profile, info, self._cache)
-        extenders = ExtenderRound(cluster, profile, info, number)
+        extenders = extender_round(cluster, profile, info, number)
         found = self._find_feasible_nodes(attempt, extenders, info)
         if not isinstance(found, FeasibleNodes):
             return found
@@ -161,7 +161,7 @@ class Decider:
         return self._reserve_and_permit(profile, info, found, decision)
 
     def _find_feasible_nodes(
-        self, attempt: Attempt, extenders: ExtenderRound, info: PodInfo
+        self, attempt: Attempt, extenders: ExtenderRound | NoExtenders, info: PodInfo
     ) -> FeasibleNodes | r.ExtenderCallRequested:
         """The nodes that pass plugins and extenders: the nominated node, or else all."""
         # A pending extender call may cover other nodes than a limited search would find now.
@@ -219,7 +219,7 @@ class Decider:
         info: PodInfo,
         number: int,
         found: FeasibleNodes,
-        extenders: ExtenderRound,
+        extenders: ExtenderRound | NoExtenders,
     ) -> r.Decision:
         """No node is feasible: run PostFilter."""
         if OBSERVATION.calls is not None:

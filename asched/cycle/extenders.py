@@ -36,8 +36,7 @@ _NO_ANSWERS = PendingEvaluation("", 0)
 
 
 class ExtenderRound:
-    """The extenders that are interested in one attempt's pod, and their answers so far. Includes
-    plugins that run outside decisions."""
+    """The extenders that are interested in one attempt's pod, and their answers so far."""
 
     def __init__(self, cluster: ClusterState, profile: Profile, pod: PodInfo, attempt: int) -> None:
         self._cluster = cluster
@@ -159,6 +158,33 @@ class ExtenderRound:
             (paused.extender,),
             candidates=paused.candidates,
         )
+
+
+class NoExtenders:
+    """The :class:`ExtenderRound` of an attempt without extenders."""
+
+    started = False
+
+    def filter(self, found: FeasibleNodes) -> None: ...
+
+    def prioritize(self, found: FeasibleNodes) -> None: ...
+
+    def offer_preemption_review(self, found: FeasibleNodes) -> None: ...
+
+    def request_preemption_review(self, paused: AttemptPausedError) -> ExtenderCallRequested:
+        raise RuntimeError("attempt paused for an extender, but none is configured") from paused
+
+
+_NO_EXTENDERS = NoExtenders()
+
+
+def extender_round(
+    cluster: ClusterState, profile: Profile, pod: PodInfo, attempt: int
+) -> ExtenderRound | NoExtenders:
+    """The extenders' part of the attempt; it includes plugins that run outside decisions."""
+    if cluster.evaluators:
+        return ExtenderRound(cluster, profile, pod, attempt)
+    return _NO_EXTENDERS
 
 
 def _set_feasible(found: FeasibleNodes, feasible: BoolColumn) -> None:

@@ -105,6 +105,8 @@ def highest(totals: Int64Column) -> BestNodes:
 class TopScores:
     """A column of totals and its best rows."""
 
+    __slots__ = ("_best", "changes", "totals")
+
     def __init__(self, totals: Int64Column) -> None:
         self.totals = totals
         """By row. Change it only with :meth:`set` and :meth:`set_many`."""
