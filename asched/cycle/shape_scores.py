@@ -1,13 +1,13 @@
 """Shared scores of one pod shape for all nodes, and their weighted sums.
 
-Scores are updated only when they are requested. Until then, :class:`ShapeScores` collects what
-changed, and recomputes only the affected part.
+They are updated only when they are requested, and only the part that changed since.
 """
 
 from __future__ import annotations
 
 import operator
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -44,28 +44,24 @@ INFEASIBLE = -1
 _MAX_UTILIZATIONS = 4096
 
 
+@dataclass(slots=True)
 class UtilizationEntry:
     """Answers of plugins that depend only on amounts, for equally utilized nodes. Filled in
     lazily."""
 
-    __slots__ = ("filtered", "rejection", "scored", "scores", "total")
-
-    def __init__(self) -> None:
-        self.filtered = False
-        """Whether the row filters ran; only then :attr:`rejection` is valid."""
-        self.rejection: tuple[int, Status] | None = None
-        """Rank and status of the first row filter that rejects."""
-        self.scored = False
-        """Whether the row scorers ran."""
-        self.scores: tuple[int, ...] = ()
-        self.total: int | None = None
-        """Weighted sum of :attr:`scores`, if none is normalized and all are in range."""
+    filtered: bool = False
+    """Whether the row filters ran; only then :attr:`rejection` is valid."""
+    rejection: tuple[int, Status] | None = None
+    """Rank and status of the first row filter that rejects."""
+    scored: bool = False
+    """Whether the row scorers ran."""
+    scores: tuple[int, ...] = ()
+    total: int | None = None
+    """Weighted sum of :attr:`scores`, if none is normalized and all are in range."""
 
 
 class UtilizationCache:
     """Entries by the table's number for a node's utilization. Clearing it changes no decision."""
-
-    __slots__ = ("_known", "_table")
 
     def __init__(self, table: NodeTable) -> None:
         self._table = table

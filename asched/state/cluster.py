@@ -192,7 +192,7 @@ class ProfileHandle:
         return self._state.nominator.node_of(pod.key)
 
     def nominated_pods(self, node_name: str) -> Sequence[PodInfo]:
-        return [*self._state.nominator.pods_on(node_name)]
+        return [*self._state.nominator.by_node.get(node_name, {}).values()]
 
     @property
     def evictions(self) -> Mapping[str, Eviction]:

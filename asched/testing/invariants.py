@@ -13,6 +13,7 @@ from asched.model.resources import KINDS
 from asched.state.cluster import ClusterState, PlacementState, PodEntry
 from asched.state.node_table import NodeTable
 from asched.state.pod_fold import member_status
+from asched.state.stored_form import run
 
 _DEFAULT_PREEMPTION = "DefaultPreemption"
 
@@ -91,7 +92,7 @@ def _check_queue(state: ClusterState) -> None:
     for pod in queue.unschedulable.values():
         for plugin in pod.unschedulable_plugins | pod.pending_plugins:
             expected.setdefault(plugin, set()).add(pod.info.key)
-    stored = queue.snapshot()
+    stored = run(queue.snapshot())
     indexed = {
         plugin: {stored.pods[position].info.key for position in positions}
         for plugin, positions in stored.waiting_for

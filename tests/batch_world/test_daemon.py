@@ -87,7 +87,7 @@ async def test_pods_of_other_schedulers_are_ignored(tmp_path: Path) -> None:
         async with w.daemon(BATCH) as daemon:
             await w.until(lambda: bool(w.node_of("alone")))
             assert not daemon.cluster.profiles
-            assert not daemon.cluster.queue.in_order()
+            assert not daemon.cluster.queue.active
         assert not w.node_of("stranger")
 
 
