@@ -101,7 +101,6 @@ def query_journal(
     import anyio
 
     from asched.audit.lookup import AuditError
-    from asched.daemon.process import infrequent_gc
     from asched.journal.opening import open_journal
     from asched.state.fold import FoldError
 
@@ -111,8 +110,7 @@ def query_journal(
 
     log_warnings()
     try:
-        with infrequent_gc():
-            return anyio.run(run)
+        return anyio.run(run)
     except FoldError as error:
         raise CommandError(f"the journal contradicts itself: {error}") from None
     except Exception as error:  # noqa: BLE001  raised again

@@ -103,7 +103,6 @@ def _run(
     scheduler_name: str,
 ) -> WorkloadRun:
     """The whole simulation. Raises CommandError."""
-    from asched.daemon.process import infrequent_gc
     from asched.simulator.loop import (
         Latencies,
         Simulation,
@@ -118,8 +117,7 @@ def _run(
     trace = _trace(options, scheduler_name)
     simulation = Simulation(trace, scheduler_from_config(configuration, latencies), registry.load)
     try:
-        with infrequent_gc():
-            return anyio.run(_simulate, simulation, trace, options.journal)
+        return anyio.run(_simulate, simulation, trace, options.journal)
     except SimulationStuckError as error:
         raise CommandError(str(error)) from None
     except Exception as error:  # noqa: BLE001  raised again
