@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar, get_type_hints
 import typer
 
 from asched.cli.errors import BadInput, CommandError, InvalidFile, as_command_error
-from asched.model.quantity import parse_duration
 
 if TYPE_CHECKING:
     from asched.audit.history import Period
@@ -179,6 +178,8 @@ def period(since: str | None, until: str | None) -> Period:
 
 
 def _before(text: str, now: datetime) -> datetime:
+    from asched.model.quantity import parse_duration
+
     try:
         return now - parse_duration(text)
     except (ValueError, OverflowError):

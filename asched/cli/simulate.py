@@ -21,7 +21,6 @@ from asched.cli.output import (
     progress_bar,
     write_page,
 )
-from asched.model.quantity import parse_duration
 
 if TYPE_CHECKING:
     from asched.config.file import Configuration
@@ -167,6 +166,8 @@ def _trace(options: SimulateOptions, scheduler_name: str) -> WorkloadTrace:
 
 
 def _duration_ns(option: str, text: str) -> int:
+    from asched.model.quantity import parse_duration
+
     try:
         duration = parse_duration(text)
     except ValueError as error:
