@@ -88,7 +88,7 @@ def diff(options: DiffOptions) -> None:
     if options.html is not None:
         write_page(options.html, comparison_page(comparison, f"What if: {candidate.name}"))
     if options.output is TableOrData.JSON:
-        print_json(comparison.report)
+        print_json(comparison.report())
     else:
         _print(comparison)
 
@@ -186,23 +186,24 @@ def _status() -> Iterator[Callable[[str], None]]:
 def _print(found: Comparison) -> None:
     from asched.audit.whatif.comparison import figure_rows
 
-    report = found.report
-    nodes = len({span.node.name for span in found.baseline.run.nodes})
+    run = found.baseline.run
+    report = found.report()
+    nodes = len({span.node.name for span in run.nodes})
     print(f"{report.begin:%Y-%m-%d %H:%M:%S} to {report.end:%Y-%m-%d %H:%M:%S} UTC, {nodes} nodes")
-    for note in report.notes:
+    for note in found.notes:
         print(f"note: {note}")
     runs = [found.baseline, found.candidate, *([found.recorded] if found.recorded else [])]
     rows = [
         (row.label, *row.values[:2], row.change, *row.values[2:])
         for row in figure_rows([one.figures for one in runs])
     ]
-    first, second = report.baseline.name, report.candidate.name
-    columns = ("", first, second, "CHANGE", *(["AS RECORDED"] if found.recorded else []))
+    columns = ("", *found.names, "CHANGE", *(["AS RECORDED"] if found.recorded else []))
     print_table(columns, rows)
-    elsewhere = [(pod.pod, pod.baseline, pod.candidate) for pod in report.placed_elsewhere]
+    first, second = found.names
+    elsewhere = [(pod.pod, pod.baseline, pod.candidate) for pod in found.placed_elsewhere]
     _print_pods("placed differently", ("POD", first, second), elsewhere)
-    _print_placed_once(first, report.placed_in_baseline_only)
-    _print_placed_once(second, report.placed_in_candidate_only)
+    _print_placed_once(first, found.placed_in_baseline_only)
+    _print_placed_once(second, found.placed_in_candidate_only)
 
 
 def _print_placed_once(name: str, pods: Sequence[PlacedOnce]) -> None:

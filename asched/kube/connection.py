@@ -222,8 +222,9 @@ class KubeConfig:
         if name not in contexts:
             known = ", ".join(sorted(contexts)) or "none"
             raise KubeConfigError(f"{self._where}: no context {name!r}; available: {known}")
-        context = contexts[name].get("context")
-        user = context.get("user") if isinstance(context, dict) else None
+        found = contexts[name].get("context")
+        context = found if isinstance(found, dict) else {}
+        user = context.get("user")
         if user not in users:
             raise KubeConfigError(f"{self._where}: context {name!r} has no known user: {user!r}")
         section = users[user].get("user") or {}

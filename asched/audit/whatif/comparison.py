@@ -19,7 +19,7 @@ from asched.audit.whatif.measures import (
 )
 from asched.audit.whatif.occupancy import Steps, workload_of
 from asched.model.quantity import NS_PER_S
-from asched.simulator.trace import WorkloadRun
+from asched.simulator.trace import PodRun, WorkloadRun
 
 MAX_POINTS: Final = 240
 """Points of a series in the JSON form."""
@@ -101,12 +101,38 @@ class NamedRun(NamedTuple):
 
 
 class Comparison(NamedTuple):
-    """The measured runs, and the report with the pods that differ."""
+    """The measured runs, and the pods that differ."""
 
     baseline: MeasuredRun
     candidate: MeasuredRun
     recorded: MeasuredRun | None
-    report: DiffReport
+    names: tuple[str, str]
+    placed_elsewhere: tuple[PlacedElsewhere, ...]
+    placed_in_baseline_only: tuple[PlacedOnce, ...]
+    placed_in_candidate_only: tuple[PlacedOnce, ...]
+    notes: tuple[str, ...]
+
+    @property
+    def equal(self) -> bool:
+        """Whether both runs placed every pod on the same node."""
+        return not (
+            self.placed_elsewhere or self.placed_in_baseline_only or self.placed_in_candidate_only
+        )
+
+    def report(self) -> DiffReport:
+        run = self.baseline.run
+        recorded = self.recorded
+        return DiffReport(
+            begin=time_of(run.begin_ns),
+            end=time_of(run.end_ns),
+            baseline=RunReport.of(self.names[0], self.baseline),
+            candidate=RunReport.of(self.names[1], self.candidate),
+            recorded=None if recorded is None else RunReport.of("as recorded", recorded),
+            placed_elsewhere=self.placed_elsewhere,
+            placed_in_baseline_only=self.placed_in_baseline_only,
+            placed_in_candidate_only=self.placed_in_candidate_only,
+            notes=self.notes,
+        )
 
 
 def compare(
@@ -120,32 +146,31 @@ def compare(
     before = {pod.uid: pod for pod in to_place(baseline.run)}
     after = {pod.uid: pod for pod in to_place(candidate.run)}
     elsewhere: list[PlacedElsewhere] = []
-    # By whether the baseline placed the pod.
     only: dict[bool, list[PlacedOnce]] = {True: [], False: []}
     for uid, one in before.items():
         other = after.get(uid)
         if other is None:
             continue
-        node, other_node = node_of(one), node_of(other)
-        if node and other_node and node != other_node:
-            elsewhere.append(PlacedElsewhere(one.key, uid, node, other_node))
-        elif bool(node) != bool(other_node):
-            message = other.message if node else one.message
-            only[bool(node)].append(PlacedOnce(one.key, uid, node or other_node, message))
-    first, second = measured(baseline.run, workload), measured(candidate.run, workload)
-    third = None if recorded is None else measured(recorded, workload)
-    report = DiffReport(
-        begin=time_of(baseline.run.begin_ns),
-        end=time_of(baseline.run.end_ns),
-        baseline=RunReport.of(baseline.name, first),
-        candidate=RunReport.of(candidate.name, second),
-        recorded=None if third is None else RunReport.of("as recorded", third),
+        first, second = node_of(one), node_of(other)
+        if first and second and first != second:
+            elsewhere.append(PlacedElsewhere(one.key, uid, first, second))
+        elif bool(first) != bool(second):
+            placed, not_placed = (one, other) if first else (other, one)
+            only[bool(first)].append(_once(placed, not_placed))
+    return Comparison(
+        baseline=measured(baseline.run, workload),
+        candidate=measured(candidate.run, workload),
+        recorded=None if recorded is None else measured(recorded, workload),
+        names=(baseline.name, candidate.name),
         placed_elsewhere=tuple(elsewhere),
         placed_in_baseline_only=tuple(only[True]),
         placed_in_candidate_only=tuple(only[False]),
         notes=tuple(notes),
     )
-    return Comparison(first, second, third, report)
+
+
+def _once(placed: PodRun, not_placed: PodRun) -> PlacedOnce:
+    return PlacedOnce(placed.key, placed.uid, node_of(placed), not_placed.message)
 
 
 NONE: Final = "–"

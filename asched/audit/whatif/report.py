@@ -18,7 +18,7 @@ from asched.audit.whatif.charts import (
     share_chart,
     wait_chart,
 )
-from asched.audit.whatif.comparison import Comparison, DiffReport, figure_rows
+from asched.audit.whatif.comparison import Comparison, figure_rows
 from asched.audit.whatif.measures import MeasuredRun
 from asched.simulator.trace import WorkloadRun
 
@@ -54,14 +54,13 @@ class _DifferenceTable(NamedTuple):
 
 def comparison_page(comparison: Comparison, title: str) -> str:
     """The page of a comparison; ``title`` is plain text."""
-    report = comparison.report
     runs = [
-        _LabelledRun(Role.BASELINE, report.baseline.name, comparison.baseline),
-        _LabelledRun(Role.CANDIDATE, report.candidate.name, comparison.candidate),
+        _LabelledRun(Role.BASELINE, comparison.names[0], comparison.baseline),
+        _LabelledRun(Role.CANDIDATE, comparison.names[1], comparison.candidate),
     ]
-    if report.recorded is not None and comparison.recorded is not None:
-        runs.append(_LabelledRun(Role.RECORDED, report.recorded.name, comparison.recorded))
-    return _page(title, runs, report.notes, _differences(report))
+    if comparison.recorded is not None:
+        runs.append(_LabelledRun(Role.RECORDED, "as recorded", comparison.recorded))
+    return _page(title, runs, comparison.notes, _differences(comparison))
 
 
 def run_page(name: str, run: MeasuredRun, title: str, notes: Iterable[str] = ()) -> str:
@@ -130,13 +129,13 @@ def _resource_charts(runs: Sequence[_LabelledRun]) -> list[Chart]:
     return charts
 
 
-def _differences(report: DiffReport) -> list[_DifferenceTable]:
-    first, second = report.baseline.name, report.candidate.name
-    elsewhere = [(p.pod, p.baseline, p.candidate) for p in report.placed_elsewhere]
+def _differences(comparison: Comparison) -> list[_DifferenceTable]:
+    first, second = comparison.names
+    elsewhere = [(p.pod, p.baseline, p.candidate) for p in comparison.placed_elsewhere]
     sections = [_difference("Pods placed differently", ("pod", first, second), elsewhere)]
     for name, other, only in (
-        (first, second, report.placed_in_baseline_only),
-        (second, first, report.placed_in_candidate_only),
+        (first, second, comparison.placed_in_baseline_only),
+        (second, first, comparison.placed_in_candidate_only),
     ):
         rows = [(p.pod, p.node, p.message) for p in only]
         columns = ("pod", "node", f"message of {other}")

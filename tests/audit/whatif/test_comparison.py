@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from asched.audit.whatif.comparison import (
-    DiffReport,
     NamedRun,
     PlacedElsewhere,
     PlacedOnce,
@@ -16,11 +15,6 @@ from tests.audit.recording import pod
 from tests.audit.whatif.runs import placement, pod_run, run_of, span
 
 NODES = (span("n"), span("m"))
-
-
-def same_placements(report: DiffReport) -> bool:
-    only = report.placed_in_baseline_only, report.placed_in_candidate_only
-    return not (report.placed_elsewhere or any(only))
 
 
 def one_run(p: str, q: str, r: str) -> WorkloadRun:
@@ -37,14 +31,15 @@ def test_comparison_lists_differing_pods() -> None:
     found = compare(
         NamedRun("old", one_run("n", "n", "")), NamedRun("new", one_run("m", "", "m")), notes=("!",)
     )
-    report = found.report
-    assert report.placed_elsewhere == (PlacedElsewhere("default/p", "uid-p", "n", "m"),)
-    assert report.placed_in_baseline_only == (
+    assert not found.equal
+    assert found.placed_elsewhere == (PlacedElsewhere("default/p", "uid-p", "n", "m"),)
+    assert found.placed_in_baseline_only == (
         PlacedOnce("default/q", "uid-q", "n", "no room for q"),
     )
-    assert report.placed_in_candidate_only == (
+    assert found.placed_in_candidate_only == (
         PlacedOnce("default/r", "uid-r", "m", "no room for r"),
     )
+    report = found.report()
     assert (report.baseline.name, report.candidate.name, report.recorded) == ("old", "new", None)
     assert report.notes == ("!",)
     assert report.baseline.pending.seconds == [0.0, 20.0]
@@ -54,7 +49,7 @@ def test_comparison_lists_differing_pods() -> None:
 def test_comparison_of_equal_runs() -> None:
     run = one_run("n", "", "m")
     found = compare(NamedRun("a", run), NamedRun("b", run), recorded=run)
-    assert same_placements(found.report)
+    assert found.equal
     assert all(row.change == "" for row in figure_rows([found.baseline.figures] * 2))
 
 

@@ -47,7 +47,6 @@ from tests.audit.whatif.histories import (
     simulated,
     store_by_turns,
 )
-from tests.audit.whatif.test_comparison import same_placements
 
 
 def created(events: tuple[TraceEvent, ...]) -> dict[str, PodCreated]:
@@ -475,6 +474,6 @@ async def test_same_configuration_gives_the_same_run(recording: Recording) -> No
     again = simulated(found)
     assert placements(again) == placements(found.recorded)
     compared = compare(NamedRun("recorded", found.recorded), NamedRun("again", again))
-    assert same_placements(compared.report)
+    assert compared.equal
     assert compared.baseline.figures.time_to_bind == compared.candidate.figures.time_to_bind
     assert compared.baseline.figures.resources == compared.candidate.figures.resources
