@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import importlib.metadata
 import inspect
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
+from functools import cache
 from itertools import chain
 from typing import NamedTuple
 
@@ -65,9 +66,9 @@ class PluginRegistry:
             self._register(name, plugin, PluginOrigin(name, distribution, version))
 
     @classmethod
-    def discover(cls, search_path: Sequence[str] | None = None) -> PluginRegistry:
-        """All plugins of the installed distributions (or of those on ``search_path``)."""
-        return cls(installed=_installed(search_path))
+    def discover(cls) -> PluginRegistry:
+        """All plugins of the installed distributions."""
+        return cls(installed=dict.fromkeys(_installed()))
 
     def including(self, *plugins: type[Plugin]) -> PluginRegistry:
         """A registry in which these classes replace others of their names.
@@ -129,22 +130,14 @@ class PluginRegistry:
         return suggestion(name, self.names)
 
 
-def _installed(search_path: Sequence[str] | None) -> Iterable[_Candidate]:
+def _installed() -> Iterable[_Candidate]:
     """Entry points of the group; the first one of duplicate distributions counts."""
-    seen: set[str] = set()
-    if search_path is None:
-        distributions = importlib.metadata.distributions()
-    else:
-        distributions = importlib.metadata.distributions(path=list(search_path))
-    for distribution in distributions:
+    metadata_of = cache(lambda distribution: distribution.metadata)
+    for entry_point in importlib.metadata.entry_points(group=ENTRY_POINT_GROUP):
+        metadata = metadata_of(entry_point.dist)
         # The name is None if the metadata is partly removed on disk.
-        name: str | None = distribution.metadata["Name"]
-        if not name or name.casefold() in seen:
-            continue
-        seen.add(name.casefold())
-        entry_points = distribution.entry_points.select(group=ENTRY_POINT_GROUP)
-        for entry_point in dict.fromkeys(entry_points):
-            yield _Candidate(entry_point, name, distribution.version)
+        if metadata["Name"]:
+            yield _Candidate(entry_point, metadata["Name"], metadata["Version"])
 
 
 def _import(candidate: _Candidate) -> object:

@@ -11,7 +11,7 @@ import anyio.lowlevel
 import pytest
 
 from asched.apiserver.faults import Fault, FaultKind
-from asched.audit.lookup import state_before
+from asched.audit.lookup import fold_before
 from asched.batch.registry import SessionRegistry
 from asched.config.file import parse
 from asched.config.registry import PluginRegistry
@@ -309,7 +309,7 @@ async def test_replay_starts_at_any_record(tmp_path: Path) -> None:
             await check_replay(w, first)
         async with open_journal(str(w.journal), read_only=True) as store:
             for seq in range(2, count, 7):
-                state = await state_before(store, PluginRegistry.discover().load, seq)
+                state = (await fold_before(store, PluginRegistry.discover().load, seq)).state
                 check(state)
                 again = restore(checkpoint_of(state), PluginRegistry.discover().load).state
                 check(again)
