@@ -173,23 +173,19 @@ def _conditions(
             for c in outcome.conditions
         )
     # A scheduling.k8s.io PodGroup has one condition: whether the gang is scheduled.
-    kept = tuple(
+    before = tuple(
         DecidedGroupCondition(c.type, c.status, c.reason, c.message)
         for c in group.status.conditions
-        if c.type != POD_GROUP_SCHEDULED
     )
     unschedulable = [c for c in outcome.conditions if c.transition_id == transition_id]
     if unschedulable:
         scheduled = DecidedGroupCondition(
             POD_GROUP_SCHEDULED, "False", "Unschedulable", unschedulable[0].message, transition_id
         )
-        return (*kept, scheduled)
-    if outcome.phase is PodGroupPhase.RUNNING:
+    elif outcome.phase is PodGroupPhase.RUNNING:
         scheduled = DecidedGroupCondition(
             POD_GROUP_SCHEDULED, "True", "Scheduled", transition_id=transition_id
         )
-        return (*kept, scheduled)
-    return tuple(
-        DecidedGroupCondition(c.type, c.status, c.reason, c.message)
-        for c in group.status.conditions
-    )
+    else:
+        return before
+    return (*(c for c in before if c.type != POD_GROUP_SCHEDULED), scheduled)

@@ -12,7 +12,7 @@ import numpy as np
 
 from asched.batch.built_in_plugins import MEMORY_PRESSURE, NodeOrderWeights, refused_pressures
 from asched.batch.nodes import FloatColumn, SessionNodes, condition, is_usable, where
-from asched.batch.session_cluster import SessionHandle
+from asched.framework.cluster import Handle
 from asched.framework.cycle_state import CycleState
 from asched.framework.interface import FilterAllPlugin
 from asched.framework.node_matching import term_matches
@@ -34,13 +34,8 @@ MAX_PRIORITY = 10
 HARD_AFFINITY_WEIGHT = 1
 
 
-def has_terms(info: PodInfo) -> bool:
-    affinity = info.shape.affinity
-    return affinity is not None and bool(affinity.pod_affinity or affinity.pod_anti_affinity)
-
-
 def _terms(info: PodInfo, kind: TermKind) -> Sequence[WeightedTerm]:
-    return terms_of(info.shape, info.namespace)[kind] if has_terms(info) else ()
+    return terms_of(info.shape, info.namespace)[kind] if info.shape.names_pods else ()
 
 
 def _matches(term: AffinityTerm, info: PodInfo) -> bool:
@@ -96,7 +91,7 @@ class LegacyAffinityPredicate:
             for term, _ in _terms(task.info, TermKind.REQUIRED_ANTI_AFFINITY):
                 if _matches(term, pod):
                     passed &= ~same_domain(self._nodes, term.topology_key, task.row)
-        if not has_terms(pod):
+        if not pod.shape.names_pods:
             return passed
         placed = [*self._placed()]
         anti_affinity = _terms(pod, TermKind.REQUIRED_ANTI_AFFINITY)
@@ -136,18 +131,18 @@ class LegacyAffinityPriority:
         self._session_nodes = session_nodes
         tasks = (task for job in jobs for task in job.tasks.values())
         placed = (task for on_node in session_nodes.tasks for task in on_node.values())
-        self._any_has_terms = any(has_terms(task.info) for task in (*tasks, *placed))
+        self._any_has_terms = any(task.info.shape.names_pods for task in (*tasks, *placed))
 
     def scores(self, pod: PodInfo, rows: RowArray) -> Int64Column:
         """0 to 10 for each of ``rows``, which are the feasible nodes."""
-        own_terms = has_terms(pod)
+        own_terms = pod.shape.names_pods
         if not own_terms and not self._any_has_terms:
             return np.zeros(len(rows), np.int64)
         counts = np.zeros(self._nodes.size, np.int64)
         unbound_row = self._row_of_unbound()
         for row in rows.tolist():
             for task in self._session_nodes.tasks[row].values():
-                if own_terms or has_terms(task.info):
+                if own_terms or task.info.shape.names_pods:
                     seen_at = row if task.info.pod.node_name else unbound_row
                     if seen_at >= 0:
                         self._count(counts, pod, task.info, seen_at)
@@ -193,7 +188,7 @@ class LegacyPredicates:
 
     def __init__(
         self,
-        handle: SessionHandle,
+        handle: Handle,
         nodes: Nodes,
         session_nodes: SessionNodes,
         jobs: Iterable[Job],

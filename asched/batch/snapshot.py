@@ -13,16 +13,18 @@ from asched.batch.nodes import (
     SCALAR_UNIT,
     FloatColumn,
     MissingNode,
-    RequestMemo,
+    Requests,
     SessionNodes,
     condition,
+    effective_requests,
     is_counted,
+    requests_as_kube_batch,
     scalar_amount,
     where,
 )
 from asched.framework.nodes import Int64Column
 from asched.framework.pod_groups import AnyPodGroup, PodGroupKey, group_of, key_of, min_count
-from asched.framework.pod_info import PodInfo
+from asched.framework.pod_info import PodInfo, PodShape
 from asched.framework.resource_vector import CPU, EXACT, MEMORY, TOLERANT, ResourceVector
 from asched.framework.session_objects import Job, Queue, Task, TaskStatus
 from asched.framework.sessions import SessionSpec
@@ -56,15 +58,6 @@ class Snapshot(NamedTuple):
     ignored_nodes: dict[str, MissingNode]
 
 
-class SnapshotPod(NamedTuple):
-    """A pod with its node and status."""
-
-    info: PodInfo
-    node: str
-    """The node on which it is bound or assumed; empty for none."""
-    status: TaskStatus
-
-
 class Cache:
     """Groups the cluster's objects into jobs, queues and nodes, as kube-batch's cache does."""
 
@@ -72,8 +65,9 @@ class Cache:
         self._cluster = cluster
         self._spec = spec
         self._corrections = corrections_of(spec.compatibility)
-        self._requests = RequestMemo(count_all=Correction.COUNT_ALL_REQUESTS in self._corrections)
-        self._exact = Correction.EXACT_FIT in self._corrections
+        self._requests: dict[PodShape, Requests] = {}
+        exact = Correction.EXACT_FIT in self._corrections
+        self._tolerance = EXACT if exact else TOLERANT
         self._count_foreign = Correction.COUNT_FOREIGN_PODS in self._corrections
         self._jobs: dict[str, Job] = {}
         self._shadow_classes: dict[str, str] = {}
@@ -82,13 +76,12 @@ class Cache:
         self._with_foreign_pods: set[str] = set()
         """Jobs with pods of other schedulers."""
 
-    def snapshot(self, shrunk: frozenset[str]) -> Snapshot:
+    def snapshot(self, shrunk: frozenset[str] = frozenset()) -> Snapshot:
         """``shrunk``: nodes with a last update below the requests of their pods, which kube-batch
         ignores."""
-        seen = [*self._seen()]
-        tasks = [(pod, self._task(pod)) for pod in seen]
-        for pod, task in tasks:
-            self._assign(pod, task)
+        tasks = [*self._tasks()]
+        for task in tasks:
+            self._assign(task)
         self._attach_groups()
         self._attach_budgets()
         self._set_priorities()
@@ -111,7 +104,7 @@ class Cache:
 
     # -- pods ---------------------------------------------------------------------------------
 
-    def _seen(self) -> Iterator[SnapshotPod]:
+    def _tasks(self) -> Iterator[Task]:
         """The pods that count. kube-batch ignores Pending pods of other schedulers."""
         ours, now_ns = self._spec.scheduler_name, self._cluster.now_ns
         own = self._cluster.sessions.get(ours)
@@ -131,12 +124,12 @@ class Cache:
                 node = refused.backoff_node(entry.info.key, entry.info.uid, now_ns)
                 if self._cluster.nodes.row_of(node) is not None:
                     # kube-batch counts the pod as Binding during the backoff.
-                    yield SnapshotPod(entry.info, node, TaskStatus.BINDING)
+                    yield self._task(entry.info, node, TaskStatus.BINDING)
                     continue
-            yield SnapshotPod(entry.info, entry.node, status)
+            yield self._task(entry.info, entry.node, status)
         for info in self._cluster.sessions.finished.values():
             done = TaskStatus.SUCCEEDED if info.pod.status.phase == SUCCEEDED else TaskStatus.FAILED
-            yield SnapshotPod(info, info.pod.node_name, done)
+            yield self._task(info, info.pod.node_name, done)
 
     @staticmethod
     def _is_irrelevant(pod: Pod, status: TaskStatus, *, foreign: bool) -> bool:
@@ -145,25 +138,29 @@ class Cache:
             return foreign or bool(pod.spec.scheduling_gates)
         return foreign and status is not TaskStatus.RELEASING and group_of(pod) is None
 
-    def _task(self, seen: SnapshotPod) -> Task:
-        info = seen.info
-        requests = self._requests.of(info)
-        tolerance = EXACT if self._exact else TOLERANT
+    def _task(self, info: PodInfo, node: str, status: TaskStatus) -> Task:
+        """``node``: where it is bound or assumed; empty for none."""
+        requests = self._requests.get(info.shape)
+        if requests is None:
+            count_all = Correction.COUNT_ALL_REQUESTS in self._corrections
+            requests = self._requests[info.shape] = (
+                effective_requests(info.shape) if count_all else requests_as_kube_batch(info.pod)
+            )
         task = Task(
             info,
             request=requests.running,
             init_request=requests.starting,
-            status=seen.status,
+            status=status,
             priority=info.priority,
             created_s=_created_s(info.pod),
-            best_effort=requests.starting.is_empty(tolerance),
+            best_effort=requests.starting.is_empty(self._tolerance),
         )
-        task.node = seen.node
+        task.node = node
         return task
 
-    def _assign(self, seen: SnapshotPod, task: Task) -> None:
+    def _assign(self, task: Task) -> None:
         """Adds the task to its job, if it has one."""
-        pod = seen.info.pod
+        pod = task.info.pod
         group = group_of(pod)
         if group is not None:
             job = self._job(job_id_of(group))
@@ -177,10 +174,7 @@ class Cache:
         job.add(task)
 
     def _job(self, job_id: str) -> Job:
-        job = self._jobs.get(job_id)
-        if job is None:
-            job = self._jobs[job_id] = Job(job_id)
-        return job
+        return self._jobs.setdefault(job_id, Job(job_id))
 
     # -- jobs ---------------------------------------------------------------------------------
 
@@ -257,9 +251,7 @@ class Cache:
 
     # -- nodes --------------------------------------------------------------------------------
 
-    def _nodes_of_table(
-        self, tasks: Iterable[tuple[SnapshotPod, Task]]
-    ) -> tuple[SessionNodes, dict[str, MissingNode]]:
+    def _nodes_of_table(self, tasks: Iterable[Task]) -> tuple[SessionNodes, dict[str, MissingNode]]:
         """Nodes with the amounts of the node table, which counts every pod on a node."""
         table = self._cluster.nodes
         unready = where(table, lambda node: condition(node, READY) not in ("", "True"))
@@ -277,15 +269,15 @@ class Cache:
             requested = _amounts(name, table.requested(name))
             nodes.idle[name] -= requested
             nodes.used[name] += requested
-        for seen, task in tasks:
-            row = table.row_of(seen.node) if seen.node else None
-            if row is not None and not seen.info.pod.terminal:
+        for task in tasks:
+            row = table.row_of(task.node) if task.node else None
+            if row is not None and not task.info.pod.terminal:
                 task.row = row
                 nodes.add_counted(row, task)
         return nodes, absent
 
     def _nodes_of_tasks(
-        self, tasks: Iterable[tuple[SnapshotPod, Task]], shrunk: frozenset[str]
+        self, tasks: Iterable[Task], shrunk: frozenset[str]
     ) -> tuple[SessionNodes, dict[str, MissingNode]]:
         """Nodes as in kube-batch, which adds pods one by one and rejects those that do not fit."""
         table = self._cluster.nodes
@@ -301,12 +293,12 @@ class Cache:
                     column = columns.setdefault(name, np.zeros(table.size))
                     column[row] = scalar_amount(name, quantity)
         nodes = SessionNodes([*table.names], present, columns, TOLERANT)
-        for seen, task in tasks:
-            if not seen.node or seen.info.pod.terminal:
+        for task in tasks:
+            if not task.node or task.info.pod.terminal:
                 continue
-            found = table.row_of(seen.node)
+            found = table.row_of(task.node)
             if found is None:
-                ignored[seen.node] = MissingNode.UNINITIALIZED
+                ignored[task.node] = MissingNode.UNINITIALIZED
             elif present[found]:
                 task.row = found
                 if task.request.less_equal(nodes.at(nodes.idle, found)):

@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import ClassVar
 
 import numpy as np
@@ -29,39 +29,25 @@ class Allocate(Action):
 
     def execute(self, session: Session) -> None:
         assert isinstance(session, OpenSession)
-        Allocation(session).run()
-
-
-class Allocation:
-    """One run of the action."""
-
-    def __init__(self, session: OpenSession) -> None:
         self._session = session
         self._trace = session.trace
         self._idle_first = session.corrects(Correction.IDLE_BEFORE_WAITING)
         self._explains = session.corrects(Correction.NODES_IN_MESSAGES)
         self._rolls_back = session.corrects(Correction.ROLL_BACK_GANGS)
         self._tolerance = EXACT if session.corrects(Correction.EXACT_FIT) else TOLERANT
-        once = session.corrects(Correction.ORDERED_QUEUES)
-        by_queue: dict[str, list[Job]] = {}
-        entries: list[Queue] = []
-        for job in session.jobs.values():
-            # kube-batch adds a queue once for each of its jobs.
-            if not once or job.queue not in by_queue:
-                entries.append(session.queues[job.queue])
-            by_queue.setdefault(job.queue, []).append(job)
-        self._queues = session.priority_queue(session.queue_order, entries)
-        self._jobs = {
-            name: session.priority_queue(session.job_order, jobs) for name, jobs in by_queue.items()
-        }
         self._tasks: dict[str, SessionQueue[Task]] = {}
-
-    def run(self) -> None:
-        session = self._session
-        while self._queues:
-            queue = self._queues.pop()
+        names: Iterable[str] = [job.queue for job in session.jobs.values()]
+        if session.corrects(Correction.ORDERED_QUEUES):
+            # kube-batch adds a queue once for each of its jobs.
+            names = dict.fromkeys(names)
+        queues = session.priority_queue(
+            session.queue_order, [session.queues[name] for name in names]
+        )
+        by_queue = session.jobs_by_queue(session.jobs.values())
+        while queues:
+            queue = queues.pop()
             self._trace.line("queue", queue.name)
-            jobs = self._jobs[queue.name]
+            jobs = by_queue[queue.name]
             if session.overused(queue):
                 self._trace.line("overused", queue.name)
                 if self._explains:
@@ -73,7 +59,7 @@ class Allocation:
             self._trace.line("job", job.id)
             if self._allocate(queue, job):
                 jobs.push(job)
-            self._queues.push(queue)
+            queues.push(queue)
 
     def _explain_overuse(self, queue: Queue, jobs: SessionQueue[Job]) -> None:
         """Sets the message of the jobs that remain in the queue."""

@@ -57,7 +57,7 @@ class NodeOrder(NodeOrderPlugin):
         weights = NodeOrderWeights.of(self.arguments)
         self._scores: BuiltInScores | LegacyScores
         if session.corrects(Correction.REAL_PLACES):
-            self._scores = BuiltInScores(session.handle, session.table, weights)
+            self._scores = BuiltInScores(session.handle, weights)
         else:
             jobs = session.jobs.values()
             self._scores = LegacyScores(session.nodes, session.session_nodes, jobs, weights)
