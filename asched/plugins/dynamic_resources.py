@@ -26,12 +26,11 @@ from asched.framework.interface import (
 from asched.framework.nodes import FilterResult, Int64Column, Nodes
 from asched.framework.pod_info import PodInfo
 from asched.framework.status import Status
+from asched.plugins.results import SKIP
 
 NOTHING_TO_DEALLOCATE = PostFilterResult(Status.unschedulable("no new claims to deallocate"))
 NO_STATE = PostFilterResult(Status.error("not found"))
 """The answer of kube-scheduler's plugin if its PreFilter did not run."""
-
-_SKIP = PreFilterResult(Status.skip())
 
 _PRE_FILTER_RAN: StateKey[bool] = StateKey("DynamicResources/prefilter")
 
@@ -39,8 +38,6 @@ _PRE_FILTER_RAN: StateKey[bool] = StateKey("DynamicResources/prefilter")
 class DynamicResources(
     PreFilterPlugin, FilterAllPlugin, PostFilterPlugin, ScoreAllPlugin, EnqueueExtensions
 ):
-    """Rejects pods with ResourceClaims, which are not supported."""
-
     name: ClassVar[str] = "DynamicResources"
     api_version: ClassVar[int] = 1
     applies_per_template: ClassVar[bool] = True
@@ -52,7 +49,7 @@ class DynamicResources(
         state.write(_PRE_FILTER_RAN, True)
         claims = pod.pod.spec.resource_claims
         if not claims:
-            return _SKIP
+            return SKIP
         names = ", ".join(claim.name for claim in claims)
         return PreFilterResult(
             Status.unresolvable(f"ResourceClaims are not supported yet: the pod asks for {names}")

@@ -9,12 +9,7 @@ import numpy as np
 
 from asched.framework.cluster import Handle
 from asched.framework.cycle_state import CycleState, StateKey
-from asched.framework.events import (
-    ActionType,
-    ClusterEventWithHint,
-    EventResource,
-    QueueingHint,
-)
+from asched.framework.events import ActionType, ClusterEventWithHint, EventResource, QueueingHint
 from asched.framework.interface import (
     Arguments,
     EnqueueExtensions,
@@ -43,13 +38,12 @@ from asched.model.selectors import (
     check_term,
     matchable,
 )
+from asched.plugins.results import PROCEED, SKIP, queue_if
 
 MISMATCH = Status.unresolvable("node(s) didn't match Pod's node affinity/selector")
 ENFORCED_MISMATCH = Status.unresolvable("node(s) didn't match scheduler-enforced node affinity")
 CONFLICT = Status.unresolvable("pod affinity terms conflict")
 
-_SKIP = PreFilterResult(Status.skip())
-_PROCEED = PreFilterResult(SUCCESS)
 _CONFLICTING = PreFilterResult(CONFLICT)
 
 
@@ -115,20 +109,17 @@ class NodeAffinityPlugin(
 
     def __init__(self, args: NodeAffinityArgs, handle: Handle) -> None:
         super().__init__(args, handle)
-        added = args.added_affinity
-        self._added_required: NodeSelector | None = added.required if added is not None else None
-        self._added_preferred: tuple[PreferredSchedulingTerm, ...] = (
-            added.preferred if added is not None else ()
-        )
+        added = args.added_affinity or NodeAffinityTerms()
+        self._added_required, self._added_preferred = added.required, added.preferred
 
     def pre_filter(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> PreFilterResult:
         required = _required_terms(pod.shape.affinity)
         if required is None and self._added_required is None and pod.shape.node_selector is None:
-            return _SKIP
+            return SKIP
         state.write(_REQUIRED, _requirement(pod.shape.node_selector, required))
         names = _named_nodes(required)
         if names is None:
-            return _PROCEED
+            return PROCEED
         return PreFilterResult(SUCCESS, names) if names else _CONFLICTING
 
     def filter_all(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> FilterResult:
@@ -176,10 +167,8 @@ class NodeAffinityPlugin(
         if not isinstance(new, Node):
             return QueueingHint.SKIP
         requirement = _requirement(pod.spec.node_selector, _required_terms(pod.spec.affinity))
-        if not self._selects(requirement, new):
-            return QueueingHint.SKIP
         matched_before = isinstance(old, Node) and self._selects(requirement, old)
-        return QueueingHint.SKIP if matched_before else QueueingHint.QUEUE
+        return queue_if(self._selects(requirement, new) and not matched_before)
 
     def _selects(self, requirement: Requirement, node: Node) -> bool:
         added = self._added_required

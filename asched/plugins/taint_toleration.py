@@ -25,6 +25,7 @@ from asched.framework.status import SUCCESS, Status
 from asched.model.meta import Object
 from asched.model.node import NO_EXECUTE, NO_SCHEDULE, PREFER_NO_SCHEDULE, Node, Taint
 from asched.model.pod import Pod, Toleration
+from asched.plugins.results import own_pod_updated, queue_if
 
 UNTOLERATED = Status.unresolvable("node(s) had untolerated taint(s)")
 
@@ -72,11 +73,9 @@ class TaintToleration(
             table = TaintSetTable(np.int16, lambda taints: _repels(taints, tolerations))
             state.write(_HARD, table)
         codes = table.column(nodes.taints)
-        return (
-            FilterResult.passing(nodes.size)
-            if codes is None
-            else FilterResult(codes, (UNTOLERATED,))
-        )
+        if codes is None:
+            return FilterResult.passing(nodes.size)
+        return FilterResult(codes, (UNTOLERATED,))
 
     def pre_score(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> Status:
         # The tolerations that apply to PreferNoSchedule.
@@ -104,8 +103,9 @@ class TaintToleration(
                 ActionType.ADD | ActionType.UPDATE_NODE_TAINT,
                 taints_now_tolerated,
             ),
+            # Tolerations can only be added.
             ClusterEventWithHint.on(
-                EventResource.TARGET_POD, ActionType.UPDATE_POD_TOLERATION, own_tolerations_changed
+                EventResource.TARGET_POD, ActionType.UPDATE_POD_TOLERATION, own_pod_updated
             ),
         )
 
@@ -133,9 +133,4 @@ def taints_now_tolerated(pod: Pod, old: Object | None, new: Object | None) -> Qu
     tolerations = pod.spec.tolerations
     passed_before = isinstance(old, Node) and not _repels(old.spec.taints, tolerations)
     passes_now = isinstance(new, Node) and not _repels(new.spec.taints, tolerations)
-    return QueueingHint.QUEUE if passes_now and not passed_before else QueueingHint.SKIP
-
-
-def own_tolerations_changed(pod: Pod, old: Object | None, new: Object | None) -> QueueingHint:
-    """Queue for any change of the pod's tolerations, because they can only be added."""
-    return QueueingHint.QUEUE if new is not None and new.uid == pod.uid else QueueingHint.SKIP
+    return queue_if(passes_now and not passed_before)

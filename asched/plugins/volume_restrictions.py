@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import ClassVar
 
+import msgspec
 import numpy as np
 
 from asched.framework.cycle_state import CycleState, StateKey
@@ -23,6 +24,7 @@ from asched.framework.volumes import claim_not_found, claims_of, is_disk, own_cl
 from asched.model.meta import Object
 from asched.model.pod import Pod, Volume
 from asched.model.storage import PersistentVolumeClaim
+from asched.plugins.results import PROCEED, SKIP, queue_if
 
 DISK_TAKEN = Status.unschedulable("node(s) had no available disk")
 CLAIM_IN_USE = Status.unschedulable(
@@ -31,22 +33,13 @@ CLAIM_IN_USE = Status.unschedulable(
 )
 READ_WRITE_ONCE_POD = "ReadWriteOncePod"
 
-_PROCEED = PreFilterResult(SUCCESS)
-_SKIP = PreFilterResult(Status.skip())
 
-
-class SinglePodClaims:
+class SinglePodClaims(msgspec.Struct):
     """The pod's ReadWriteOncePod claims, and how many uses of them other assigned pods have."""
 
-    __slots__ = ("names", "namespace", "users")
-
-    def __init__(self, namespace: str, names: frozenset[str], users: int) -> None:
-        self.namespace = namespace
-        self.names = names
-        self.users = users
-
-    def clone(self) -> SinglePodClaims:
-        return SinglePodClaims(self.namespace, self.names, self.users)
+    namespace: str
+    names: frozenset[str]
+    users: int
 
     def update(self, pod: PodInfo, sign: int) -> None:
         """Add a pod (1) or remove it (-1)."""
@@ -87,7 +80,7 @@ class VolumeRestrictions(PreFilterPlugin, PreFilterExtensions, FilterAllPlugin, 
             else:
                 has_disk = has_disk or is_disk(volume)
         if not names and not has_disk:
-            return _SKIP
+            return SKIP
         known = self.handle.cluster.objects(PersistentVolumeClaim)
         single = set()
         for name in sorted(names):
@@ -100,9 +93,9 @@ class VolumeRestrictions(PreFilterPlugin, PreFilterExtensions, FilterAllPlugin, 
         # As in kube-scheduler: claims in use here, but uses in AddPod and RemovePod.
         users = sum(mounted.pods_with_claim(f"{pod.namespace}/{name}") > 0 for name in single)
         if not has_disk and not users:
-            return _SKIP
+            return SKIP
         state.write(_CLAIMS, SinglePodClaims(pod.namespace, frozenset(single), users))
-        return _PROCEED
+        return PROCEED
 
     def add_pod(self, state: CycleState, pod: PodInfo, added: PodInfo, node: NodeInfo) -> Status:
         state.read(_CLAIMS).update(added, 1)
@@ -154,8 +147,7 @@ def pod_freed_volume(pod: Pod, old: Object | None, new: Object | None) -> Queuei
     if old.namespace != pod.namespace:
         return QueueingHint.SKIP
     freed = {claim.name for claim in claims_of(old) if not claim.ephemeral}
-    needed = any(claim.name in freed for claim in claims_of(pod) if not claim.ephemeral)
-    return QueueingHint.QUEUE if needed else QueueingHint.SKIP
+    return queue_if(any(claim.name in freed for claim in claims_of(pod) if not claim.ephemeral))
 
 
 def _any_conflict(disks: Sequence[Volume], pods: Iterable[PodInfo]) -> bool:

@@ -47,6 +47,7 @@ from asched.plugins.default_preemption.dry_run import (
     DryRunCache,
     less_important,
 )
+from asched.plugins.results import queue_if
 
 NEVER = "not eligible due to preemptionPolicy=Never."
 VICTIMS_TERMINATING = "not eligible due to a terminating pod on the nominated node."
@@ -281,8 +282,7 @@ class DefaultPreemption(PostFilterPlugin, PreEnqueuePlugin, EnqueueExtensions):
         kube-scheduler returns Skip and relies on the hints of the plugins that rejected the pod, of
         which only some queue it at this time.
         """
-        done = not self.handle.is_preempting(pod.uid)
-        return QueueingHint.QUEUE if done else QueueingHint.SKIP
+        return queue_if(not self.handle.is_preempting(pod.uid))
 
 
 def _is_terminating_by_preemption(pod: PodInfo) -> bool:

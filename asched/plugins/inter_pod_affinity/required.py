@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from asched.framework.caching import RowCounts
 from asched.framework.nodes import BoolColumn, Int64Column, NodeInfo, Nodes
 from asched.framework.pod_info import PodInfo
 from asched.framework.pod_queries import PodQuery, TermKind, terms_of
@@ -18,10 +19,14 @@ ViolationBits = NDArray[np.int16]
 
 
 class ExistingTermCounts(NamedTuple):
-    """Existing pods with a required anti-affinity term that selects the incoming pod."""
+    """Existing pods with a term that selects the incoming pod."""
 
     topology_key: str
     counts: DomainCounts
+    """Must be updated before use."""
+    weight: int
+    by_row: RowCounts
+    """The source of the counts."""
 
 
 class IncomingTermCounts(NamedTuple):
@@ -87,7 +92,9 @@ class RequiredAffinity:
     separately.
     """
 
-    __slots__ = ("_adjustments", "_cache", "_counts", "_namespace_labels", "_pod", "_terms")
+    __slots__ = (
+        "_adjustments", "_cache", "_counts", "_existing", "_namespace_labels", "_pod", "_terms",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -103,6 +110,7 @@ class RequiredAffinity:
         self._pod = pod
         self._namespace_labels = namespace_labels
         self._terms = terms
+        self._existing = existing
         self._counts: dict[Violation, Sequence[ExistingTermCounts | IncomingTermCounts]] = {
             Violation.AFFINITY: terms.affinity,
             Violation.ANTI_AFFINITY: terms.anti_affinity,
@@ -113,13 +121,9 @@ class RequiredAffinity:
     # -- AddPod and RemovePod -----------------------------------------------------------------
 
     def clone(self) -> RequiredAffinity:
-        existing = [
-            ExistingTermCounts(term.topology_key, term.counts)
-            for term in self._counts[Violation.EXISTING_ANTI_AFFINITY]
-        ]
         adjustments = {place: dict(by_value) for place, by_value in self._adjustments.items()}
         return RequiredAffinity(
-            self._pod, self._namespace_labels, self._terms, existing, adjustments=adjustments
+            self._pod, self._namespace_labels, self._terms, self._existing, adjustments=adjustments
         )
 
     def update(self, other: PodInfo, node: NodeInfo, sign: int) -> None:

@@ -54,6 +54,7 @@ from asched.plugins.node_resources.scoring import (
     usage_on,
     with_defaults,
 )
+from asched.plugins.results import PROCEED, queue_if
 
 TOO_MANY_PODS = "Too many pods"
 
@@ -134,7 +135,6 @@ class RequestedResource(NamedTuple):
 
 _REQUESTED: StateKey[tuple[RequestedResource, ...]] = StateKey("NodeResourcesFit/filter")
 _SCORED: StateKey[tuple[ScoredResource, ...]] = StateKey("NodeResourcesFit/score")
-_PROCEED = PreFilterResult(SUCCESS)
 
 
 class NodeResourcesFit(
@@ -170,7 +170,7 @@ class NodeResourcesFit(
 
     def pre_filter(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> PreFilterResult:
         state.write(_REQUESTED, self._requested(pod.shape))
-        return _PROCEED
+        return PROCEED
 
     def filter_all(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> FilterResult:
         requested = state.get(_REQUESTED)
@@ -228,7 +228,7 @@ class NodeResourcesFit(
         weights = np.zeros(1, np.int64)
         for name, weight, asked in state.read(_SCORED):
             capacity = nodes.capacity(name)
-            requested = usage(name, nodes, assume_defaults=True) + asked
+            requested = usage(name, nodes) + asked
             score = self._scorer.of_all(requested, capacity)
             total += score if weight == 1 else score * weight
             counts = capacity > 0
@@ -245,7 +245,7 @@ class NodeResourcesFit(
         total = weights = 0
         for name, weight, asked in state.read(_SCORED):
             capacity = node.allocatable(name)
-            requested = wrapped(usage_on(name, node, assume_defaults=True) + asked)
+            requested = wrapped(usage_on(name, node) + asked)
             score = self._scorer.of_node(requested, capacity)
             total += score * weight
             if capacity > 0 and (score > 0 or not self._ignores_zero_scores):
@@ -278,17 +278,14 @@ class NodeResourcesFit(
         if not isinstance(old, Pod):
             return QueueingHint.SKIP
         if not isinstance(new, Pod):
-            return QueueingHint.QUEUE if old.spec.node_name else QueueingHint.SKIP
+            return queue_if(bool(old.spec.node_name))
         if new.uid == pod.uid:
             return QueueingHint.QUEUE
         if not new.spec.node_name:
             return QueueingHint.SKIP
         before, after = shape_of(old).requests, shape_of(new).requests
-        freed = any(
-            before.get(r.resource, 0) > after.get(r.resource, 0)
-            for r in self._requested(shape_of(pod))
-        )
-        return QueueingHint.QUEUE if freed else QueueingHint.SKIP
+        relevant = [r.resource for r in self._requested(shape_of(pod))]
+        return queue_if(any(before.get(name, 0) > after.get(name, 0) for name in relevant))
 
     def _node_may_fit(self, pod: Pod, old: Object | None, new: Object | None) -> QueueingHint:
         """Queue if the pod fits the empty node, and the node is new or a relevant resource grew."""
@@ -300,7 +297,7 @@ class NodeResourcesFit(
         grew = not isinstance(old, Node) or any(
             _allocatable(new, r.resource) > _allocatable(old, r.resource) for r in requested
         )
-        return QueueingHint.QUEUE if grew else QueueingHint.SKIP
+        return queue_if(grew)
 
 
 def _allocatable(node: Node, resource: str) -> int:

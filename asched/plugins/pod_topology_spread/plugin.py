@@ -46,6 +46,7 @@ from asched.plugins.pod_topology_spread.constraints import (
     adjusted,
 )
 from asched.plugins.pod_topology_spread.scores import SpreadScores
+from asched.plugins.results import PROCEED, SKIP, queue_if
 
 CONSTRAINT_UNMET = Status.unschedulable("node(s) didn't match pod topology spread constraints")
 LABEL_MISSING = Status.unresolvable(
@@ -57,8 +58,6 @@ SOFT = "ScheduleAnyway"
 _HONOR = "Honor"
 
 _STATUSES = (LABEL_MISSING, CONSTRAINT_UNMET)
-_SKIP = PreFilterResult(Status.skip())
-_PROCEED = PreFilterResult(SUCCESS)
 _SYSTEM_DEFAULTS = (
     TopologySpreadConstraint(max_skew=3, topology_key=HOSTNAME_LABEL, when_unsatisfiable=SOFT),
     TopologySpreadConstraint(max_skew=5, topology_key=ZONE_LABEL, when_unsatisfiable=SOFT),
@@ -253,10 +252,10 @@ class PodTopologySpread(
     def pre_filter(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> PreFilterResult:
         constraints = self._constraint_set(pod, HARD)
         if constraints is None:
-            return _SKIP
+            return SKIP
         constraints.refresh(self.handle.cluster)
         state.write(_HARD_STATE, SpreadState(pod, constraints))
-        return _PROCEED
+        return PROCEED
 
     def filter_all(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> FilterResult:
         return state.read(_HARD_STATE).filter(nodes)
@@ -315,22 +314,18 @@ class PodTopologySpread(
     def _constraint_set(self, pod: PodInfo, when: str) -> ConstraintSet | None:
         """The constraints of this kind with cached counts; None if the pod has none."""
         own = pod.pod.spec.topology_spread_constraints
-        source: object
-        if own:
-            source = self._encoded(own)
-        else:
-            source = self._default_selectors(pod.pod, pod.label_set, when)
-            if not source:
-                return None
+        source: object = (
+            self._encoded(own) if own else self._default_selectors(pod.pod, pod.label_set, when)
+        )
+        if not source:
+            return None
 
         def compute() -> ConstraintSet | None:
             constraints = self._constraints(pod.pod, when)
+            if not constraints:
+                return None
             require_all_keys = bool(own) or not self._system_defaults
-            return (
-                ConstraintSet(constraints, pod.shape, require_all_keys=require_all_keys)
-                if constraints
-                else None
-            )
+            return ConstraintSet(constraints, pod.shape, require_all_keys=require_all_keys)
 
         return self._constraint_sets.get((pod.shape, pod.namespace, when, source), compute)
 
@@ -401,12 +396,11 @@ class PodTopologySpread(
         constraints = self._constraints(pod, HARD)
         matched = [{c.query.matches(label_set_of(other)) for other in seen} for c in constraints]
         if len(seen) == 1:
-            return QueueingHint.QUEUE if {True} in matched else QueueingHint.SKIP
+            return queue_if({True} in matched)
         before, after = seen
         tolerates_more = after.uid == pod.uid and before.spec.tolerations != after.spec.tolerations
-        if tolerates_more and any(c.honors_taints for c in constraints):
-            return QueueingHint.QUEUE
-        return QueueingHint.QUEUE if {True, False} in matched else QueueingHint.SKIP
+        eligible_change = tolerates_more and any(c.honors_taints for c in constraints)
+        return queue_if(eligible_change or {True, False} in matched)
 
     def _node_changed(self, pod: Pod, old: Object | None, new: Object | None) -> QueueingHint:
         """Queue if a node with all topology keys is added or deleted, or changes its domains or
@@ -421,8 +415,7 @@ class PodTopologySpread(
             return QueueingHint.QUEUE
         if not complete_after or not isinstance(old, Node) or not isinstance(new, Node):
             return QueueingHint.SKIP
-        moved = before != after or old.spec.taints != new.spec.taints
-        return QueueingHint.QUEUE if moved else QueueingHint.SKIP
+        return queue_if(before != after or old.spec.taints != new.spec.taints)
 
 
 def _is_relevant(other: Pod, pod: Pod) -> bool:
