@@ -12,12 +12,7 @@ from asched.batch.registry import SessionRegistry, SessionRegistryError
 from asched.batch.session import run_session
 from asched.batch.session_volumes import SessionVolumes
 from asched.framework.cluster import PodRef
-from asched.framework.pod_groups import (
-    POD_GROUP_SCHEDULED,
-    AnyPodGroup,
-    PodGroupKey,
-    find_group,
-)
+from asched.framework.pod_groups import POD_GROUP_SCHEDULED, AnyPodGroup, PodGroupKey, find_group
 from asched.framework.sessions import (
     ActionCounts,
     PodGroupOutcome,

@@ -284,16 +284,6 @@ def nonzero_request(pod: Pod) -> tuple[float, float]:
     return cpu, memory
 
 
-class _RowScores:
-    """The node-local scores of one shape, valid up to the change log position ``seen``."""
-
-    __slots__ = ("column", "seen")
-
-    def __init__(self, column: Int64Column, seen: int) -> None:
-        self.column = column
-        self.seen = seen
-
-
 class LegacyScores:
     """The prioritizers of one session, with scores from 0 to 10."""
 
@@ -309,7 +299,8 @@ class LegacyScores:
         self._weights = weights
         self._affinity = LegacyAffinityPriority(nodes, session_nodes, jobs)
         self._requests: dict[PodShape, tuple[float, float]] = {}
-        self._of_shape: dict[PodShape, _RowScores] = {}
+        self._of_shape: dict[PodShape, tuple[Int64Column, int]] = {}
+        """The node-local scores, and the length of the change log up to which they are valid."""
         self._cpu: FloatColumn = np.zeros(nodes.size)
         self._memory: FloatColumn = np.zeros(nodes.size)
         for row in range(nodes.size):
@@ -335,13 +326,13 @@ class LegacyScores:
         self._seen = len(changes)
         known = self._of_shape.get(pod.shape)
         if known is None:
-            every = np.arange(self._nodes.size, dtype=np.intp)
-            known = self._of_shape[pod.shape] = _RowScores(self._sum(pod, every), len(changes))
-        elif known.seen < len(changes):
-            rows = np.array([*dict.fromkeys(changes[known.seen :])], np.intp)
-            known.column[rows] = self._sum(pod, rows)
-            known.seen = len(changes)
-        return known.column
+            column = self._sum(pod, np.arange(self._nodes.size, dtype=np.intp))
+        else:
+            column, seen = known
+            rows = np.array([*dict.fromkeys(changes[seen:])], np.intp)
+            column[rows] = self._sum(pod, rows)
+        self._of_shape[pod.shape] = column, len(changes)
+        return column
 
     def _sum(self, pod: PodInfo, rows: RowArray) -> Int64Column:
         total = np.zeros(len(rows), np.int64)
@@ -368,30 +359,26 @@ class LegacyScores:
             known = self._requests[info.shape] = nonzero_request(info.pod)
         return known
 
-    def _with(self, pod: PodInfo, rows: RowArray) -> tuple[FloatColumn, FloatColumn]:
-        """(cpu, memory) requested on the rows, with the pod included."""
+    def _usage(self, pod: PodInfo, rows: RowArray) -> Iterator[tuple[FloatColumn, FloatColumn]]:
+        """(requested with the pod, capacity) on the rows: of cpu, then of memory."""
         cpu, memory = self._request(pod)
-        return self._cpu[rows] + cpu, self._memory[rows] + memory
-
-    def _capacity(self, rows: RowArray) -> tuple[FloatColumn, FloatColumn]:
         allocatable = self._session_nodes.allocatable
-        return allocatable[CPU][rows], allocatable[MEMORY][rows]
+        yield self._cpu[rows] + cpu, allocatable[CPU][rows]
+        yield self._memory[rows] + memory, allocatable[MEMORY][rows]
 
     def _least_requested(self, pod: PodInfo, rows: RowArray) -> Int64Column:
-        pairs = zip(self._with(pod, rows), self._capacity(rows), strict=True)
-        cpu, memory = (_part(capacity - used, used, capacity) for used, capacity in pairs)
+        usage = self._usage(pod, rows)
+        cpu, memory = (_part(capacity - used, used, capacity) for used, capacity in usage)
         return (cpu + memory) // 2
 
     def _most_requested(self, pod: PodInfo, rows: RowArray) -> Int64Column:
-        pairs = zip(self._with(pod, rows), self._capacity(rows), strict=True)
-        cpu, memory = (_part(used, used, capacity) for used, capacity in pairs)
+        cpu, memory = (_part(used, used, capacity) for used, capacity in self._usage(pod, rows))
         return (cpu + memory) // 2
 
     def _balanced(self, pod: PodInfo, rows: RowArray) -> Int64Column:
-        pairs = zip(self._with(pod, rows), self._capacity(rows), strict=True)
         cpu, memory = (
             np.where(capacity == 0, 1.0, used / np.where(capacity == 0, 1.0, capacity))
-            for used, capacity in pairs
+            for used, capacity in self._usage(pod, rows)
         )
         score = ((1 - np.abs(cpu - memory)) * MAX_PRIORITY).astype(np.int64)
         balanced: Int64Column = np.where((cpu >= 1) | (memory >= 1), 0, score)

@@ -85,8 +85,6 @@ class SessionNodes:
             raise ValueError(f"no node is named {name}")
         return row
 
-    # -- tasks --------------------------------------------------------------------------------
-
     def add_counted(self, row: int, task: Task) -> None:
         """Adds a task to the initial state; ``idle`` and ``used`` include its request already."""
         self._register(row, task)
@@ -131,8 +129,6 @@ class SessionNodes:
             if status is TaskStatus.RELEASING:
                 self._some_releasing = True
                 self._column(self.releasing, name)[row] += amount
-
-    # -- queries ------------------------------------------------------------------------------
 
     def at(self, columns: Mapping[str, FloatColumn], row: int) -> ResourceVector:
         """One row of :attr:`idle`, :attr:`used` or :attr:`releasing`."""

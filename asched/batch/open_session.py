@@ -106,8 +106,7 @@ class OpenSession:
         return self.tiers.reclaimable(reclaimer, candidates)
 
     def statement(self) -> BatchStatement:
-        names = self.session_nodes.names
-        return BatchStatement(self.changes, names, self.trace, self._bind_if_ready)
+        return BatchStatement(self.changes, self.trace, self._bind_if_ready)
 
     def stable_random(self, text: str, below: int) -> int:
         return self.handle.stable_random(f"{self._name}/{text}", below)
@@ -182,14 +181,12 @@ class OpenSession:
     def allocate_at_once(self, task: Task, row: int) -> None:
         """Allocates without a statement, and binds the job's allocated tasks if it is ready.
         Raises :class:`asched.batch.statement.PlacementError`."""
-        self.trace.line("allocate", task.key, self.session_nodes.names[row])
-        self.changes.place(task, row, TaskStatus.ALLOCATED)
+        self.changes.place(task, row, TaskStatus.ALLOCATED, "allocate")
         self._bind_if_ready(task.job)
 
     def pipeline_at_once(self, task: Task, row: int) -> None:
         """Raises :class:`asched.batch.statement.PlacementError`."""
-        self.trace.line("pipeline", task.key, self.session_nodes.names[row])
-        self.changes.place(task, row, TaskStatus.PIPELINED)
+        self.changes.place(task, row, TaskStatus.PIPELINED, "pipeline")
 
     def evict_at_once(self, task: Task, reason: EvictionReason, preemptor: Task) -> None:
         self.changes.release(task)

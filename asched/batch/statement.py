@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from asched.batch.nodes import FloatColumn, SessionNodes
@@ -56,11 +56,11 @@ class SessionChanges:
         self.counts: Counter[str] = Counter()
         """Operations of the current action."""
 
-    # -- placing ------------------------------------------------------------------------------
-
-    def place(self, task: Task, row: int, status: TaskStatus) -> None:
-        """``status`` is Allocated or Pipelined. Raises :class:`PlacementError`."""
+    def place(self, task: Task, row: int, status: TaskStatus, verb: str) -> None:
+        """``status`` is Allocated or Pipelined; ``verb`` is for the trace. Raises
+        :class:`PlacementError`."""
         name = self._nodes.names[row]
+        self._trace.line(verb, task.key, name)
         if status is TaskStatus.ALLOCATED:
             problem = self._volumes.reserve(task, name)
             if problem:
@@ -91,8 +91,6 @@ class SessionChanges:
             task.node, task.row = "", -1
         self.counts["discarded"] += 1
 
-    # -- evicting -----------------------------------------------------------------------------
-
     def release(self, task: Task) -> None:
         """Marks the task as releasing, without sending an eviction."""
         self._jobs[task.job].move(task, TaskStatus.RELEASING)
@@ -111,8 +109,6 @@ class SessionChanges:
     def _renew(self, task: Task) -> None:
         self._nodes.remove(task.row, task)
         self._nodes.add(task.row, task)
-
-    # -- sending ------------------------------------------------------------------------------
 
     def send_eviction(self, task: Task, reason: EvictionReason, preemptor: Task) -> None:
         self.evictions.append(
@@ -159,15 +155,10 @@ class BatchStatement:
     """A :class:`asched.framework.session_plugins.Statement`."""
 
     def __init__(
-        self,
-        changes: SessionChanges,
-        names: Sequence[str],
-        trace: SessionTrace,
-        bind_if_ready: Callable[[str], None],
+        self, changes: SessionChanges, trace: SessionTrace, bind_if_ready: Callable[[str], None]
     ) -> None:
-        """``names``: node names by row. ``bind_if_ready`` takes a job id."""
+        """``bind_if_ready`` takes a job id."""
         self._changes = changes
-        self._names = names
         self._trace = trace
         self._bind_if_ready = bind_if_ready
         self._operations: list[Task | _Evicted] = []
@@ -182,14 +173,12 @@ class BatchStatement:
 
     def allocate(self, task: Task, row: int) -> None:
         """Raises :class:`PlacementError`."""
-        self._trace.line("allocate", task.key, self._names[row])
-        self._changes.place(task, row, TaskStatus.ALLOCATED)
+        self._changes.place(task, row, TaskStatus.ALLOCATED, "allocate")
         self._operations.append(task)
 
     def pipeline(self, task: Task, row: int) -> None:
         """Raises :class:`PlacementError`."""
-        self._trace.line("stmt-pipeline", task.key, self._names[row])
-        self._changes.place(task, row, TaskStatus.PIPELINED)
+        self._changes.place(task, row, TaskStatus.PIPELINED, "stmt-pipeline")
         self._operations.append(task)
 
     def evict(self, task: Task, reason: EvictionReason, preemptor: Task) -> None:

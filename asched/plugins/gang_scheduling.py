@@ -129,8 +129,6 @@ class GangScheduling(
         created_s = created.timestamp() if created is not None else 0.0
         return Gang(group, min_count(found), cluster.group_members(group), created_s)
 
-    # -- PreEnqueue ---------------------------------------------------------------------------
-
     def pre_enqueue(self, pod: PodInfo) -> Status:
         group = group_of(pod.pod)
         if group is None:
@@ -163,8 +161,6 @@ class GangScheduling(
         return queue_if(
             group is not None and not only_status_changed(old, new) and self._has_min_count(group)
         )
-
-    # -- the scheduling cycle of a member -----------------------------------------------------
 
     def pre_filter(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> PreFilterResult:
         """Reject a pod if its gang cannot be completed now, so that it reserves nothing."""

@@ -170,9 +170,10 @@ class Proportion(
         self._tolerance: Tolerance = EXACT if Correction.EXACT_FIT in corrections else TOLERANT
         self._limits = Correction.HONOUR_CAPABILITY in corrections
         self._reclaims_within_deserved = Correction.RECLAIM_FOR_GANGS in corrections
-        self._accounts: dict[str, QueueAccount] = {}
+        self.accounts: dict[str, QueueAccount] = {}
+        """By queue with jobs."""
         for job in session.jobs.values():
-            account = self._accounts.setdefault(job.queue, QueueAccount())
+            account = self.accounts.setdefault(job.queue, QueueAccount())
             for task in job.tasks.values():
                 if task.status in ALLOCATED_STATUSES:
                     account.allocated.add(task.request)
@@ -181,36 +182,31 @@ class Proportion(
                     account.request.add(task.request)
         claims = [
             Claim(name, session.queues[name].weight, account.request, self._capability(name))
-            for name, account in self._accounts.items()
+            for name, account in self.accounts.items()
         ]
         by_resource = Correction.DESERVED_BY_RESOURCE in corrections
         divide = deserved_by_resource if by_resource else deserved_as_kube_batch
         for name, deserved in divide(session.total, claims).items():
-            account = self._accounts[name]
+            account = self.accounts[name]
             account.deserved = deserved
             account.update_share()
 
     def _capability(self, queue: str) -> ResourceVector | None:
         return self.session.queues[queue].capability if self._limits else None
 
-    @property
-    def accounts(self) -> dict[str, QueueAccount]:
-        """By queue with jobs; read-only."""
-        return self._accounts
-
     def queue_order(self, queue: Queue) -> float:
-        account = self._accounts.get(queue.name)
+        account = self.accounts.get(queue.name)
         return account.share if account is not None else 0.0
 
     def overused(self, queue: Queue) -> bool:
         """False for a queue without jobs."""
-        account = self._accounts.get(queue.name)
+        account = self.accounts.get(queue.name)
         return account is not None and account.deserved.less_equal(
             account.allocated, self._tolerance
         )
 
     def why_overused(self, queue: Queue) -> str:
-        account = self._accounts[queue.name]
+        account = self.accounts[queue.name]
         parts = [
             f"{account.allocated.get(name):.0f} of {deserved:.0f} {name}"
             for name, deserved in account.deserved.amounts().items()
@@ -219,18 +215,14 @@ class Proportion(
         return f"queue {queue.name} has its deserved share: {', '.join(parts) or 'nothing'}."
 
     def allocatable(self, queue: Queue, task: Task, *, reclaiming: bool) -> bool:
-        account = self._accounts[queue.name]
-        if reclaiming and self._reclaims_within_deserved:
-            within = account.deserved
-            for name, number in task.request.amounts().items():
-                if number and account.allocated.get(name) + number > within.get(name):
-                    return False
-        capability = self._capability(queue.name)
-        if capability is None:
-            return True
+        account, capability = self.accounts[queue.name], self._capability(queue.name)
+        within_deserved = reclaiming and self._reclaims_within_deserved
         for name, number in task.request.amounts().items():
+            after = account.allocated.get(name) + number
             limit = capability_of(capability, name)
-            if limit is not None and number and account.allocated.get(name) + number > limit:
+            if number and limit is not None and after > limit:
+                return False
+            if number and within_deserved and after > account.deserved.get(name):
                 return False
         return True
 
@@ -245,7 +237,7 @@ class Proportion(
         account.update_share()
 
     def _account_of(self, task: Task) -> QueueAccount:
-        return self._accounts[self.session.jobs[task.job].queue]
+        return self.accounts[self.session.jobs[task.job].queue]
 
     def reclaimable(self, reclaimer: Task) -> VictimFilter:
         if self._tolerance is TOLERANT:
@@ -254,7 +246,7 @@ class Proportion(
         return _KeepsItsShare(self, self.session, queue)
 
     def may_lose_to_reclaimer(self, job: Job, reclaimer: Task) -> bool:
-        account = self._accounts[job.queue]
+        account = self.accounts[job.queue]
         return any(
             number > account.deserved.get(name)
             for name, number in account.allocated.amounts().items()

@@ -110,8 +110,6 @@ class DefaultPreemption(PostFilterPlugin, PreEnqueuePlugin, EnqueueExtensions):
         self._budgets = Budgets(())
         self._budgets_version = -1
 
-    # -- the decision -------------------------------------------------------------------------
-
     def post_filter(
         self, state: CycleState, pod: PodInfo, statuses: NodeToStatus
     ) -> PostFilterResult:
@@ -226,8 +224,6 @@ class DefaultPreemption(PostFilterPlugin, PreEnqueuePlugin, EnqueueExtensions):
             tuple(PodRef(p.key, p.uid) for p in lower),
         )
 
-    # -- the dry run --------------------------------------------------------------------------
-
     def dry_run(
         self, state: CycleState, pod: PodInfo, rows: RowArray, limit: int | None = None
     ) -> CandidateSearch:
@@ -259,8 +255,6 @@ class DefaultPreemption(PostFilterPlugin, PreEnqueuePlugin, EnqueueExtensions):
         filters = tuple([rank for rank, _ in (*dry_runner.node_filters, *dry_runner.pod_filters)])
         pod = dry_runner.pod
         return self._caches.get((pod.shape, pod.priority, filters), DryRunCache)
-
-    # -- while victims terminate-----------------------------------------------------------------
 
     def pre_enqueue(self, pod: PodInfo) -> Status:
         return IN_PROGRESS if self.handle.is_preempting(pod.uid) else SUCCESS

@@ -21,13 +21,7 @@ from asched.framework.interface import (
     PreScorePlugin,
     Scope,
 )
-from asched.framework.nodes import (
-    MAX_NODE_SCORE,
-    FilterResult,
-    Int64Column,
-    NodeInfo,
-    Nodes,
-)
+from asched.framework.nodes import MAX_NODE_SCORE, FilterResult, Int64Column, NodeInfo, Nodes
 from asched.framework.pod_info import LabelSet, PodInfo, PodShape, label_set_of, shape_of
 from asched.framework.pod_queries import (
     AffinityTerm,
@@ -155,8 +149,6 @@ class InterPodAffinity(
         self._terms: LruCache[tuple[PodShape, str], AffinityTerms] = LruCache(_MAX_SHAPES)
         self._states: LruCache[tuple[PodShape, int], AffinityState] = LruCache(_MAX_LABEL_SETS)
 
-    # -- filter -------------------------------------------------------------------------------
-
     def applies_to(self, pod: PodInfo) -> bool:
         return pod.shape.names_pods or self.handle.cluster.has_term_holders
 
@@ -186,8 +178,6 @@ class InterPodAffinity(
     ) -> Status:
         state.read(_REQUIRED).update(removed, node, -1)
         return SUCCESS
-
-    # -- score --------------------------------------------------------------------------------
 
     def pre_score(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> Status:
         affinity = self._affinity_state(pod.shape, pod.label_set)
@@ -219,8 +209,6 @@ class InterPodAffinity(
         if not span:
             return np.zeros(len(scores), np.int64)
         return of_each_value(lambda some: _scale(some, lowest, span), scores, lowest, lowest + span)
-
-    # -- counts -------------------------------------------------------------------------------
 
     def _affinity_state(self, shape: PodShape, labels: LabelSet) -> AffinityState:
         """The up-to-date counts for a pod."""
@@ -335,8 +323,6 @@ class InterPodAffinity(
             self._namespaces_version = version
             self._terms.clear()
             self._states.clear()
-
-    # -- queueing hints -----------------------------------------------------------------------
 
     def events_to_register(self) -> Sequence[ClusterEventWithHint]:
         return (

@@ -118,8 +118,6 @@ class RequiredAffinity:
         }
         self._adjustments: Adjustments = {} if adjustments is None else adjustments
 
-    # -- AddPod and RemovePod -----------------------------------------------------------------
-
     def clone(self) -> RequiredAffinity:
         adjustments = {place: dict(by_value) for place, by_value in self._adjustments.items()}
         return RequiredAffinity(
@@ -146,8 +144,6 @@ class RequiredAffinity:
         if domain is not None:
             by_value = self._adjustments.setdefault((violation, topology_key), {})
             by_value[domain] = by_value.get(domain, 0) + sign
-
-    # -- filter -------------------------------------------------------------------------------
 
     def violations(self, nodes: Nodes) -> ViolationBits | None:
         """By row, the bits of each :class:`Violation` that rejects the node; None if no node is

@@ -37,14 +37,7 @@ from asched.framework.status import SUCCESS, Status
 from asched.model.meta import Object
 from asched.model.node import Node
 from asched.model.pod import Pod
-from asched.model.requests import (
-    CPU,
-    EPHEMERAL_STORAGE,
-    MEMORY,
-    PODS,
-    amount,
-    is_extended_resource,
-)
+from asched.model.requests import CPU, EPHEMERAL_STORAGE, MEMORY, PODS, amount, is_extended_resource
 from asched.model.selectors import is_qualified_name
 from asched.plugins.node_resources.scoring import (
     ResourceWeight,
@@ -166,8 +159,6 @@ class NodeResourcesFit(
         self._scorer = _scorer(strategy)
         self._ignores_zero_scores = strategy.type == "RequestedToCapacityRatio"
 
-    # -- filter -------------------------------------------------------------------------------
-
     def pre_filter(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> PreFilterResult:
         state.write(_REQUESTED, self._requested(pod.shape))
         return PROCEED
@@ -216,8 +207,6 @@ class NodeResourcesFit(
             name in self._ignored or name.partition("/")[0] in self._ignored_groups
         )
 
-    # -- score --------------------------------------------------------------------------------
-
     def pre_score(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> Status:
         state.write(_SCORED, scored_resources(self._resources, pod.shape, assume_defaults=True))
         return SUCCESS
@@ -254,8 +243,6 @@ class NodeResourcesFit(
         if self._ignores_zero_scores:
             return math.floor(total / weights + 0.5)
         return quotient(total, weights)
-
-    # -- queueing hints -----------------------------------------------------------------------
 
     def events_to_register(self) -> Sequence[ClusterEventWithHint]:
         return (

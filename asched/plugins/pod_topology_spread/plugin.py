@@ -240,8 +240,6 @@ class PodTopologySpread(
         self._latest: tuple[tuple[TopologySpreadConstraint, ...], bytes] = ((), b"")
         self._scores: LruCache[ConstraintSet, SpreadScores] = LruCache(_MAX_CONSTRAINT_SETS)
 
-    # -- filter -------------------------------------------------------------------------------
-
     def applies_to(self, pod: PodInfo) -> bool:
         if pod.pod.spec.topology_spread_constraints:
             return True
@@ -273,8 +271,6 @@ class PodTopologySpread(
         if row is not None:
             state.read(_HARD_STATE).update(other, row, sign)
         return SUCCESS
-
-    # -- score --------------------------------------------------------------------------------
 
     def pre_score(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> Status:
         constraints = self._constraint_set(pod, SOFT)
@@ -308,8 +304,6 @@ class PodTopologySpread(
         if excluded is not None:
             scaled[excluded] = 0
         return scaled
-
-    # -- constraints --------------------------------------------------------------------------
 
     def _constraint_set(self, pod: PodInfo, when: str) -> ConstraintSet | None:
         """The constraints of this kind with cached counts; None if the pod has none."""
@@ -364,8 +358,6 @@ class PodTopologySpread(
             for constraint in own or self._defaults
             if constraint.when_unsatisfiable == when
         )
-
-    # -- queueing hints -----------------------------------------------------------------------
 
     def events_to_register(self) -> Sequence[ClusterEventWithHint]:
         return (

@@ -151,8 +151,6 @@ class VolumeBinding(
         self._pool = VolumePool(handle.cluster, self._assumed)
         self._csi_nodes = CsiNodes(handle.cluster)
 
-    # -- filter -------------------------------------------------------------------------------
-
     def applies_to(self, pod: PodInfo) -> bool:
         return mounts_claims(pod.pod)
 
@@ -204,8 +202,6 @@ class VolumeBinding(
     def score_all(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> Int64Column:
         return np.zeros(nodes.size, np.int64)
 
-    # -- reserve ------------------------------------------------------------------------------
-
     def reserve(self, state: CycleState, pod: PodInfo, node_name: str) -> ReserveResult:
         claims = state.get(_CLAIMS)
         if claims is None or not claims.unbound:
@@ -227,8 +223,6 @@ class VolumeBinding(
     def on_bound(self, pod: PodInfo, node_name: str, reservation: dict[str, Any] | None) -> None:
         # The claims and volumes in the informer cache include it now.
         self._assumed.remove(pod.uid)
-
-    # -- bind ---------------------------------------------------------------------------------
 
     @property
     def time_limit_s(self) -> float:
@@ -314,8 +308,6 @@ class VolumeBinding(
             if not labels_allow(volume, labels):
                 return _failed(f'pv "{volume.name}" node affinity doesn\'t match the node')
         return SUCCESS if claim.fully_bound else None
-
-    # -- queueing hints -----------------------------------------------------------------------
 
     def events_to_register(self) -> Sequence[ClusterEventWithHint]:
         kinds, added, changed = EventResource, ActionType.ADD, ActionType.ADD | ActionType.UPDATE
