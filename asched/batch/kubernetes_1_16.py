@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import numpy as np
 
 from asched.batch.built_in_plugins import MEMORY_PRESSURE, NodeOrderWeights, refused_pressures
-from asched.batch.nodes import FloatColumn, SessionNodes, condition, is_usable, where
-from asched.framework.cluster import Handle
+from asched.batch.nodes import FloatColumn, condition, is_usable, where
+from asched.batch.open_session import OpenSession
 from asched.framework.cycle_state import CycleState
 from asched.framework.interface import FilterAllPlugin
 from asched.framework.node_matching import term_matches
@@ -20,7 +20,7 @@ from asched.framework.nodes import BoolColumn, Int64Column, Nodes, RowArray
 from asched.framework.pod_info import PodInfo, PodShape
 from asched.framework.pod_queries import AffinityTerm, TermKind, WeightedTerm, terms_of
 from asched.framework.resource_vector import CPU, MEMORY
-from asched.framework.session_objects import ALLOCATED_STATUSES, Job, Task
+from asched.framework.session_objects import ALLOCATED_STATUSES, Task
 from asched.model.pod import Pod
 from asched.model.quantity import milli_value, value
 from asched.model.requests import DEFAULT_MEMORY_BYTES, DEFAULT_MILLI_CPU
@@ -59,14 +59,14 @@ def same_domain(nodes: Nodes, key: str, row: int) -> BoolColumn:
 class LegacyAffinityPredicate:
     """The predicate ``MatchInterPodAffinity``."""
 
-    def __init__(self, nodes: Nodes, session_nodes: SessionNodes, jobs: Iterable[Job]) -> None:
-        self._nodes = nodes
-        self._jobs = [*jobs]
+    def __init__(self, session: OpenSession) -> None:
+        self._nodes = session.nodes
+        self._jobs = [*session.jobs.values()]
         every = [task for job in self._jobs for task in job.tasks.values()]
         self._with_anti_affinity = [
             task for task in every if _terms(task.info, TermKind.REQUIRED_ANTI_AFFINITY)
         ]
-        present = session_nodes.present
+        present = session.session_nodes.present
         # Constant: a session never changes tasks on other nodes.
         self._fails = any(
             task.status in ALLOCATED_STATUSES and (task.row < 0 or not present[task.row])
@@ -126,11 +126,11 @@ class LegacyAffinityPredicate:
 class LegacyAffinityPriority:
     """The priority ``InterPodAffinityPriority``."""
 
-    def __init__(self, nodes: Nodes, session_nodes: SessionNodes, jobs: Iterable[Job]) -> None:
-        self._nodes = nodes
-        self._session_nodes = session_nodes
-        tasks = (task for job in jobs for task in job.tasks.values())
-        placed = (task for on_node in session_nodes.tasks for task in on_node.values())
+    def __init__(self, session: OpenSession) -> None:
+        self._nodes = session.nodes
+        self._session_nodes = session.session_nodes
+        tasks = (task for job in session.jobs.values() for task in job.tasks.values())
+        placed = (task for on_node in self._session_nodes.tasks for task in on_node.values())
         self._any_has_terms = any(task.info.shape.names_pods for task in (*tasks, *placed))
 
     def scores(self, pod: PodInfo, rows: RowArray) -> Int64Column:
@@ -186,20 +186,13 @@ class LegacyAffinityPriority:
 class LegacyPredicates:
     """The predicates of one session."""
 
-    def __init__(
-        self,
-        handle: Handle,
-        nodes: Nodes,
-        session_nodes: SessionNodes,
-        jobs: Iterable[Job],
-        arguments: Mapping[str, str],
-    ) -> None:
-        self._nodes = nodes
-        self._session_nodes = session_nodes
-        self._affinity = LegacyAffinityPredicate(nodes, session_nodes, jobs)
+    def __init__(self, session: OpenSession, arguments: Mapping[str, str]) -> None:
+        nodes = self._nodes = session.nodes
+        self._session_nodes = session.session_nodes
+        self._affinity = LegacyAffinityPredicate(session)
         self._node_plugins: tuple[FilterAllPlugin, ...] = (
-            NodeAffinityPlugin(NodeAffinityArgs(), handle),
-            TaintToleration(None, handle),
+            NodeAffinityPlugin(NodeAffinityArgs(), session.handle),
+            TaintToleration(None, session.handle),
         )
         self._of_shape: dict[PodShape, list[tuple[str, BoolColumn]]] = {}
         refused = refused_pressures(arguments)
@@ -287,25 +280,19 @@ def nonzero_request(pod: Pod) -> tuple[float, float]:
 class LegacyScores:
     """The prioritizers of one session, with scores from 0 to 10."""
 
-    def __init__(
-        self,
-        nodes: Nodes,
-        session_nodes: SessionNodes,
-        jobs: Iterable[Job],
-        weights: NodeOrderWeights,
-    ) -> None:
-        self._nodes = nodes
-        self._session_nodes = session_nodes
+    def __init__(self, session: OpenSession, weights: NodeOrderWeights) -> None:
+        self._nodes = session.nodes
+        self._session_nodes = session.session_nodes
         self._weights = weights
-        self._affinity = LegacyAffinityPriority(nodes, session_nodes, jobs)
+        self._affinity = LegacyAffinityPriority(session)
         self._requests: dict[PodShape, tuple[float, float]] = {}
         self._of_shape: dict[PodShape, tuple[Int64Column, int]] = {}
         """The node-local scores, and the length of the change log up to which they are valid."""
-        self._cpu: FloatColumn = np.zeros(nodes.size)
-        self._memory: FloatColumn = np.zeros(nodes.size)
-        for row in range(nodes.size):
+        self._cpu: FloatColumn = np.zeros(self._nodes.size)
+        self._memory: FloatColumn = np.zeros(self._nodes.size)
+        for row in range(self._nodes.size):
             self._sum_requests(row)
-        self._seen = len(session_nodes.changes)
+        self._seen = len(self._session_nodes.changes)
 
     def scores(self, task: Task, rows: RowArray) -> Int64Column:
         """The weighted sum for each of the rows, which are the feasible nodes."""
@@ -324,11 +311,10 @@ class LegacyScores:
         for row in dict.fromkeys(changes[self._seen :]):
             self._sum_requests(row)
         self._seen = len(changes)
-        known = self._of_shape.get(pod.shape)
-        if known is None:
+        column, seen = self._of_shape.get(pod.shape, (None, 0))
+        if column is None:
             column = self._sum(pod, np.arange(self._nodes.size, dtype=np.intp))
-        else:
-            column, seen = known
+        elif seen < len(changes):
             rows = np.array([*dict.fromkeys(changes[seen:])], np.intp)
             column[rows] = self._sum(pod, rows)
         self._of_shape[pod.shape] = column, len(changes)

@@ -7,7 +7,6 @@ Rows are those of the cluster's node table. Amounts are in the units of
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from enum import Enum
 from typing import NamedTuple
 
 import numpy as np
@@ -26,16 +25,6 @@ FloatColumn = NDArray[np.float64]
 
 MANY = 1 << 16
 """Number of tasks that counts as unlimited on one node."""
-
-
-class MissingNode(Enum):
-    """Why a node is not in the session. The values are kube-batch's."""
-
-    UNINITIALIZED = "UnInitialized"
-    """Only pods refer to it."""
-    OUT_OF_SYNC = "OutOfSync"
-    """Its last update made it smaller than the requests of its pods."""
-    NOT_READY = "NotReady"
 
 
 class SessionNodes:

@@ -12,7 +12,6 @@ from asched.batch.nodes import (
     READY,
     SCALAR_UNIT,
     FloatColumn,
-    MissingNode,
     Requests,
     SessionNodes,
     condition,
@@ -55,7 +54,8 @@ class Snapshot(NamedTuple):
     """The real PodGroups of :attr:`jobs`, by job."""
     ignored_jobs: dict[str, str]
     """The reason by job."""
-    ignored_nodes: dict[str, MissingNode]
+    ignored_nodes: dict[str, str]
+    """kube-batch's reason by node; empty outside compatibility mode."""
 
 
 class Cache:
@@ -73,6 +73,7 @@ class Cache:
         self._shadow_classes: dict[str, str] = {}
         self._with_spec: set[str] = set()
         self._groups: dict[str, PodGroup | CustomPodGroup] = {}
+        self._ignored_nodes: dict[str, str] = {}
         self._with_foreign_pods: set[str] = set()
         """Jobs with pods of other schedulers."""
 
@@ -86,9 +87,9 @@ class Cache:
         self._attach_budgets()
         self._set_priorities()
         if self._count_foreign:
-            nodes, ignored_nodes = self._nodes_of_table(tasks)
+            nodes = self._nodes_of_table(tasks)
         else:
-            nodes, ignored_nodes = self._nodes_of_tasks(tasks, shrunk)
+            nodes = self._nodes_of_tasks(tasks, shrunk)
         if Correction.LEAVE_OTHERS_ALONE in self._corrections:
             self._leave_to_others()
         queues = self._queues()
@@ -100,7 +101,7 @@ class Cache:
                 ignored_jobs[job.id] = QUEUE_NOT_FOUND
         jobs = {job.id: job for job in self._jobs.values() if job.id not in ignored_jobs}
         groups = {job: group for job, group in self._groups.items() if job in jobs}
-        return Snapshot(jobs, queues, nodes, groups, ignored_jobs, ignored_nodes)
+        return Snapshot(jobs, queues, nodes, groups, ignored_jobs, self._ignored_nodes)
 
     # -- pods ---------------------------------------------------------------------------------
 
@@ -251,13 +252,10 @@ class Cache:
 
     # -- nodes --------------------------------------------------------------------------------
 
-    def _nodes_of_table(self, tasks: Iterable[Task]) -> tuple[SessionNodes, dict[str, MissingNode]]:
+    def _nodes_of_table(self, tasks: Iterable[Task]) -> SessionNodes:
         """Nodes with the amounts of the node table, which counts every pod on a node."""
         table = self._cluster.nodes
         unready = where(table, lambda node: condition(node, READY) not in ("", "True"))
-        absent = {
-            table.names[row]: MissingNode.NOT_READY for row in np.flatnonzero(unready).tolist()
-        }
         resources = [name for name in table.resources if name != PODS]
         nodes = SessionNodes(
             [*table.names],
@@ -274,19 +272,16 @@ class Cache:
             if row is not None and not task.info.pod.terminal:
                 task.row = row
                 nodes.add_counted(row, task)
-        return nodes, absent
+        return nodes
 
-    def _nodes_of_tasks(
-        self, tasks: Iterable[Task], shrunk: frozenset[str]
-    ) -> tuple[SessionNodes, dict[str, MissingNode]]:
+    def _nodes_of_tasks(self, tasks: Iterable[Task], shrunk: frozenset[str]) -> SessionNodes:
         """Nodes as in kube-batch, which adds pods one by one and rejects those that do not fit."""
         table = self._cluster.nodes
         present = table.alive.copy()
-        ignored: dict[str, MissingNode] = {}
         columns = {CPU: np.zeros(table.size), MEMORY: np.zeros(table.size)}
         for row in np.flatnonzero(present).tolist():
             if table.names[row] in shrunk:
-                ignored[table.names[row]] = MissingNode.OUT_OF_SYNC
+                self._ignored_nodes[table.names[row]] = "OutOfSync"
                 present[row] = False
             for name, quantity in table.node(row).status.allocatable.items():
                 if is_counted(name):
@@ -298,12 +293,12 @@ class Cache:
                 continue
             found = table.row_of(task.node)
             if found is None:
-                ignored[task.node] = MissingNode.UNINITIALIZED
+                self._ignored_nodes[task.node] = "UnInitialized"  # only pods refer to it
             elif present[found]:
                 task.row = found
                 if task.request.less_equal(nodes.at(nodes.idle, found)):
                     nodes.add_initial(found, task)
-        return nodes, ignored
+        return nodes
 
 
 def job_id_of(group: PodGroupKey) -> str:

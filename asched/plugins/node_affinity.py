@@ -22,13 +22,13 @@ from asched.framework.interface import (
     ScoreAllPlugin,
 )
 from asched.framework.node_matching import labels_match, selector_matches, term_matches
-from asched.framework.nodes import FilterResult, Int64Column, Nodes
-from asched.framework.pod_info import PodInfo
+from asched.framework.nodes import BoolColumn, FilterResult, Int64Column, Nodes
+from asched.framework.pod_info import PodInfo, PodShape
 from asched.framework.scoring import normalize_to_highest
 from asched.framework.status import SUCCESS, Status
 from asched.model.meta import Object
 from asched.model.node import Node
-from asched.model.pod import Affinity, Pod
+from asched.model.pod import Affinity, Pod, PodSpec
 from asched.model.pod import NodeAffinity as NodeAffinityTerms
 from asched.model.selectors import (
     NODE_NAME_FIELD,
@@ -85,6 +85,12 @@ class Requirement(NamedTuple):
             self.selector is None or self.selector.matches(labels, node.name)
         )
 
+    def rows(self, nodes: Nodes) -> BoolColumn:
+        matched = labels_match(self.labels, nodes)
+        if self.selector is not None:
+            matched = matched & selector_matches(self.selector, nodes)
+        return matched
+
 
 _REQUIRED: StateKey[Requirement] = StateKey("NodeAffinity/filter")
 _PREFERRED: StateKey[tuple[PreferredSchedulingTerm, ...]] = StateKey("NodeAffinity/score")
@@ -116,21 +122,15 @@ class NodeAffinityPlugin(
         required = _required_terms(pod.shape.affinity)
         if required is None and self._added_required is None and pod.shape.node_selector is None:
             return SKIP
-        state.write(_REQUIRED, _requirement(pod.shape.node_selector, required))
+        state.write(_REQUIRED, required_nodes(pod.shape))
         names = _named_nodes(required)
         if names is None:
             return PROCEED
         return PreFilterResult(SUCCESS, names) if names else _CONFLICTING
 
     def filter_all(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> FilterResult:
-        requirement = state.get(_REQUIRED)
-        if requirement is None:
-            shape = pod.shape
-            requirement = _requirement(shape.node_selector, _required_terms(shape.affinity))
-        matched = labels_match(requirement.labels, nodes)
-        if requirement.selector is not None:
-            matched = matched & selector_matches(requirement.selector, nodes)
-        codes = (~matched).astype(np.int16)
+        requirement = state.get(_REQUIRED) or required_nodes(pod.shape)
+        codes = (~requirement.rows(nodes)).astype(np.int16)
         if self._added_required is None:
             return FilterResult(codes, (MISMATCH,))
         codes[~selector_matches(self._added_required, nodes)] = 2
@@ -166,7 +166,7 @@ class NodeAffinityPlugin(
         """Queue if the node matches now and did not match before."""
         if not isinstance(new, Node):
             return QueueingHint.SKIP
-        requirement = _requirement(pod.spec.node_selector, _required_terms(pod.spec.affinity))
+        requirement = required_nodes(pod.spec)
         matched_before = isinstance(old, Node) and self._selects(requirement, old)
         return queue_if(self._selects(requirement, new) and not matched_before)
 
@@ -183,8 +183,9 @@ def _required_terms(affinity: Affinity | None) -> NodeSelector | None:
     return affinity.node_affinity.required
 
 
-def _requirement(labels: dict[str, str] | None, required: NodeSelector | None) -> Requirement:
-    return Requirement(labels or {}, None if required is None else matchable(required))
+def required_nodes(pod: PodShape | PodSpec) -> Requirement:
+    required = _required_terms(pod.affinity)
+    return Requirement(pod.node_selector or {}, None if required is None else matchable(required))
 
 
 def _scoring_terms(terms: Sequence[PreferredSchedulingTerm]) -> Iterator[PreferredSchedulingTerm]:

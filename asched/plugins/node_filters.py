@@ -21,8 +21,9 @@ from asched.framework.pod_info import ANY_IP, HostPort, PodInfo, shape_of
 from asched.framework.status import Status
 from asched.model.meta import Object
 from asched.model.node import NO_SCHEDULE, UNSCHEDULABLE_TAINT, Node, Taint
-from asched.model.pod import Pod, Toleration
+from asched.model.pod import Pod
 from asched.plugins.results import PROCEED, SKIP, queue_if
+from asched.plugins.taint_toleration import is_tolerated
 
 OTHER_NODE = Status.unresolvable("node(s) didn't match the requested node name")
 UNSCHEDULABLE = Status.unresolvable("node(s) were unschedulable")
@@ -66,7 +67,7 @@ class NodeUnschedulable(FilterAllPlugin, EnqueueExtensions):
 
     def filter_all(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> FilterResult:
         cordoned = nodes.unschedulable
-        if not cordoned.any() or _tolerates_cordon(pod.shape.tolerations):
+        if not cordoned.any() or is_tolerated(_CORDON, pod.shape.tolerations):
             return FilterResult.passing(nodes.size)
         return FilterResult.reject(cordoned, UNSCHEDULABLE)
 
@@ -83,10 +84,6 @@ class NodeUnschedulable(FilterAllPlugin, EnqueueExtensions):
         )
 
 
-def _tolerates_cordon(tolerations: Sequence[Toleration]) -> bool:
-    return any(toleration.tolerates(_CORDON) for toleration in tolerations)
-
-
 def became_schedulable(pod: Pod, old: Object | None, new: Object | None) -> QueueingHint:
     """Queue if the node is schedulable and was new or cordoned before."""
     before = isinstance(old, Node) and not old.spec.unschedulable
@@ -96,8 +93,9 @@ def became_schedulable(pod: Pod, old: Object | None, new: Object | None) -> Queu
 
 def now_tolerates_cordon(pod: Pod, old: Object | None, new: Object | None) -> QueueingHint:
     """Queue if the pod itself tolerates the taint now."""
-    own = isinstance(new, Pod) and new.uid == pod.uid and _tolerates_cordon(new.spec.tolerations)
-    return queue_if(own)
+    if not isinstance(new, Pod) or new.uid != pod.uid:
+        return QueueingHint.SKIP
+    return queue_if(is_tolerated(_CORDON, new.spec.tolerations))
 
 
 class NodePorts(PreFilterPlugin, FilterAllPlugin, EnqueueExtensions):

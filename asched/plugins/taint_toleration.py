@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import ClassVar, Generic, TypeVar
 
 import numpy as np
@@ -70,7 +70,7 @@ class TaintToleration(
         table = state.get(_HARD)
         if table is None:
             tolerations = pod.shape.tolerations
-            table = TaintSetTable(np.int16, lambda taints: _repels(taints, tolerations))
+            table = TaintSetTable(np.int16, lambda taints: repels(taints, tolerations))
             state.write(_HARD, table)
         codes = table.column(nodes.taints)
         if codes is None:
@@ -110,20 +110,21 @@ class TaintToleration(
         )
 
 
-def _tolerated(taint: Taint, tolerations: Sequence[Toleration]) -> bool:
+def is_tolerated(taint: Taint, tolerations: Sequence[Toleration]) -> bool:
     return any(toleration.tolerates(taint) for toleration in tolerations)
 
 
-def _repels(taints: Sequence[Taint], tolerations: Sequence[Toleration]) -> bool:
+def repels(taints: Iterable[Taint], tolerations: Sequence[Toleration]) -> bool:
+    """Whether a taint keeps the pod off the node; ``PreferNoSchedule`` is ignored."""
     return any(
-        taint.effect in (NO_SCHEDULE, NO_EXECUTE) and not _tolerated(taint, tolerations)
+        taint.effect in (NO_SCHEDULE, NO_EXECUTE) and not is_tolerated(taint, tolerations)
         for taint in taints
     )
 
 
 def _count_untolerated(taints: Sequence[Taint], tolerations: Sequence[Toleration]) -> int:
     return sum(
-        taint.effect == PREFER_NO_SCHEDULE and not _tolerated(taint, tolerations)
+        taint.effect == PREFER_NO_SCHEDULE and not is_tolerated(taint, tolerations)
         for taint in taints
     )
 
@@ -131,6 +132,6 @@ def _count_untolerated(taints: Sequence[Taint], tolerations: Sequence[Toleration
 def taints_now_tolerated(pod: Pod, old: Object | None, new: Object | None) -> QueueingHint:
     """Queue if the node has no untolerated taint now and was new or had one before."""
     tolerations = pod.spec.tolerations
-    passed_before = isinstance(old, Node) and not _repels(old.spec.taints, tolerations)
-    passes_now = isinstance(new, Node) and not _repels(new.spec.taints, tolerations)
+    passed_before = isinstance(old, Node) and not repels(old.spec.taints, tolerations)
+    passes_now = isinstance(new, Node) and not repels(new.spec.taints, tolerations)
     return queue_if(passes_now and not passed_before)

@@ -139,7 +139,7 @@ class BatchLaboratory:
                 for name, after in view.nodes().items()
             },
             "ignoredJobs": dict(snapshot.ignored_jobs),
-            "ignoredNodes": {node: why.value for node, why in snapshot.ignored_nodes.items()},
+            "ignoredNodes": dict(snapshot.ignored_nodes),
             **_traces(trace.actions),
             "bindErrors": dict(run.session.changes.refused_binds),
             "summary": _summary(run, outcome, closing),
