@@ -7,6 +7,7 @@ messages and statuses of pods and PodGroups. A session that changes nothing is o
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from functools import cache
 
 from asched.batch.registry import SessionRegistry, SessionRegistryError
 from asched.batch.session import run_session
@@ -32,17 +33,14 @@ from asched.state.session_records import (
 )
 from asched.state.sessions import SessionProfile, same_status, status_matches
 
-RegistrySource = Callable[[], SessionRegistry]
-
 
 class SessionDecider:
     """Runs due sessions, one per call."""
 
-    def __init__(self, cluster: ClusterState, registry: RegistrySource) -> None:
+    def __init__(self, cluster: ClusterState, registry: Callable[[], SessionRegistry]) -> None:
         """``registry`` is called for the first session."""
         self._cluster = cluster
-        self._source = registry
-        self._registry: SessionRegistry | None = None
+        self._registry = cache(registry)
         self.last: SessionOutcome | None = None
         """The outcome of the last session, for metrics."""
 
@@ -58,11 +56,10 @@ class SessionDecider:
 
     def _run(self, profile: SessionProfile) -> tuple[Decision, ...]:
         spec, number = profile.spec, profile.number + 1
-        if self._registry is None:
-            self._registry = self._source()
+        registry = self._registry()
         volumes = SessionVolumes(self._cluster, spec.scheduler_name)
         try:
-            outcome = run_session(self._cluster, spec, self._registry, number, volumes)
+            outcome = run_session(self._cluster, spec, registry, number, volumes)
             reservations = volumes.reservations
         except AssertionError:
             raise  # an invariant of the scheduler itself is broken

@@ -83,7 +83,6 @@ class SessionNodes:
                 self._column(self.releasing, name)[row] += number
 
     def add_initial(self, row: int, task: Task) -> None:
-        """Adds a task to the initial state."""
         self._register(row, task)
         self._charge(row, task.request, task.status, 1.0)
 
@@ -126,11 +125,9 @@ class SessionNodes:
     def fit_now_or_later(
         self, request: ResourceVector, *, exact: bool
     ) -> tuple[BoolColumn, BoolColumn]:
-        """(Rows where the request fits now, rows where it fits after the releases).
-
-        ``exact`` reserves idle amounts for pipelined tasks, and adds idle to releasing amounts for
-        the second result. kube-batch compares with either alone.
-        """
+        """(Rows where the request fits now, rows where it fits after the releases). ``exact``
+        reserves idle amounts for pipelined tasks, and adds idle to releasing amounts for the second
+        result. kube-batch compares with either alone."""
         if not exact:
             return self.fit(request, self.idle), self.fit(request, self.releasing)
         if not self._some_releasing:

@@ -69,8 +69,6 @@ class OpenSession:
     def releasing(self, row: int) -> ResourceVector:
         return self.session_nodes.at(self.session_nodes.releasing, row)
 
-    # -- combined results of the plugins ------------------------------------------------------
-
     def job_order(self, job: Job) -> tuple[Any, ...]:
         return self.tiers.job_order(job)
 
@@ -110,8 +108,6 @@ class OpenSession:
 
     def stable_random(self, text: str, below: int) -> int:
         return self.handle.stable_random(f"{self._name}/{text}", below)
-
-    # -- for actions --------------------------------------------------------------------------
 
     def priority_queue(self, key: Any, items: Iterable[T]) -> SessionQueue[T]:
         """``items`` by ``key``, which is one of the orders above."""

@@ -60,11 +60,9 @@ class SessionRegistry:
         return self._actions.names
 
     def plugin_origin(self, name: str) -> PluginOrigin:
-        """The distribution of the session plugin."""
         return self._plugins.origin(name)
 
     def action_origin(self, name: str) -> PluginOrigin:
-        """The distribution of the action."""
         return self._actions.origin(name)
 
     def plugin(self, name: str) -> type[SessionPlugin]:
@@ -77,8 +75,6 @@ class SessionRegistry:
 
 
 class _Catalog(Generic[T]):
-    """The plugins or the actions."""
-
     def __init__(
         self,
         kind: str,

@@ -59,8 +59,6 @@ def run_session(
 
 
 class SessionRun:
-    """A session in progress."""
-
     def __init__(
         self,
         cluster: ClusterState,

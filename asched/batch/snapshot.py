@@ -103,8 +103,6 @@ class Cache:
         groups = {job: group for job, group in self._groups.items() if job in jobs}
         return Snapshot(jobs, queues, nodes, groups, ignored_jobs, self._ignored_nodes)
 
-    # -- pods ---------------------------------------------------------------------------------
-
     def _tasks(self) -> Iterator[Task]:
         """The pods that count. kube-batch ignores Pending pods of other schedulers."""
         ours, now_ns = self._spec.scheduler_name, self._cluster.now_ns
@@ -177,8 +175,6 @@ class Cache:
     def _job(self, job_id: str) -> Job:
         return self._jobs.setdefault(job_id, Job(job_id))
 
-    # -- jobs ---------------------------------------------------------------------------------
-
     def _make_shadow(self, job: Job, pod: Pod) -> None:
         """Derives a shadow PodGroup from the first pod of a job without a PodGroup."""
         self._with_spec.add(job.id)
@@ -249,8 +245,6 @@ class Cache:
             for queue in self._cluster.objects(kind).values():
                 found.setdefault(queue.name, _queue(queue))
         return found
-
-    # -- nodes --------------------------------------------------------------------------------
 
     def _nodes_of_table(self, tasks: Iterable[Task]) -> SessionNodes:
         """Nodes with the amounts of the node table, which counts every pod on a node."""

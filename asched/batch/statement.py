@@ -22,11 +22,9 @@ class PlacementError(Exception):
 
 
 class SessionChanges:
-    """Changes tasks, and collects the bindings and evictions to send.
-
-    Each change updates the job's status counts, the node's amounts, the cluster that plugins see,
-    and the event handler plugins.
-    """
+    """Changes tasks, and collects the bindings and evictions to send. Each change updates the
+    job's status counts, the node's amounts, the cluster that plugins see, and the event handler
+    plugins."""
 
     def __init__(
         self,

@@ -1,8 +1,5 @@
 """DynamicResources: rejects pods with ResourceClaims, because allocating them is not implemented.
-
-For other pods the plugin behaves as in kube-scheduler: it scores 0, and adds a reason in
-PostFilter.
-"""
+For other pods it behaves as in kube-scheduler: it scores 0, and adds a reason in PostFilter."""
 
 from __future__ import annotations
 
@@ -38,6 +35,8 @@ _PRE_FILTER_RAN: StateKey[bool] = StateKey("DynamicResources/prefilter")
 class DynamicResources(
     PreFilterPlugin, FilterAllPlugin, PostFilterPlugin, ScoreAllPlugin, EnqueueExtensions
 ):
+    """Rejects pods with ResourceClaims, which are not supported."""
+
     name: ClassVar[str] = "DynamicResources"
     api_version: ClassVar[int] = 1
     applies_per_template: ClassVar[bool] = True

@@ -100,20 +100,18 @@ class NodeDeclaredFeatures(PreFilterPlugin, FilterAllPlugin, EnqueueExtensions):
                 self._declared[feature][row] = True
 
     def events_to_register(self) -> Sequence[ClusterEventWithHint]:
+        on, changed = (
+            ClusterEventWithHint.on,
+            ActionType.ADD | ActionType.UPDATE_NODE_DECLARED_FEATURE,
+        )
+        hint = added_or_changed(Node, lambda node: node.status.declared_features)
         return (
-            ClusterEventWithHint.on(
-                EventResource.NODE,
-                ActionType.ADD | ActionType.UPDATE_NODE_DECLARED_FEATURE,
-                added_or_changed(Node, lambda node: node.status.declared_features),
-            ),
-            ClusterEventWithHint.on(
-                EventResource.TARGET_POD, ActionType.UPDATE, required_features_changed
-            ),
+            on(EventResource.NODE, changed, hint),
+            on(EventResource.TARGET_POD, ActionType.UPDATE, required_features_changed),
         )
 
 
 def required_features_changed(pod: Pod, old: Object | None, new: Object | None) -> QueueingHint:
-    """Queue if the pod's required features change."""
     if not isinstance(old, Pod) or not isinstance(new, Pod):
         return QueueingHint.SKIP
     return queue_if(required_features(old) != required_features(new))

@@ -53,7 +53,6 @@ class NodeName(FilterAllPlugin, EnqueueExtensions):
 
 
 def named_node_added(pod: Pod, old: Object | None, new: Object | None) -> QueueingHint:
-    """Queue if the new node is the one in ``spec.nodeName``."""
     return queue_if(new is not None and new.name == pod.spec.node_name)
 
 
@@ -72,15 +71,11 @@ class NodeUnschedulable(FilterAllPlugin, EnqueueExtensions):
         return FilterResult.reject(cordoned, UNSCHEDULABLE)
 
     def events_to_register(self) -> Sequence[ClusterEventWithHint]:
+        on = ClusterEventWithHint.on
+        changed = ActionType.ADD | ActionType.UPDATE_NODE_TAINT
         return (
-            ClusterEventWithHint.on(
-                EventResource.NODE,
-                ActionType.ADD | ActionType.UPDATE_NODE_TAINT,
-                became_schedulable,
-            ),
-            ClusterEventWithHint.on(
-                EventResource.TARGET_POD, ActionType.UPDATE_POD_TOLERATION, now_tolerates_cordon
-            ),
+            on(EventResource.NODE, changed, became_schedulable),
+            on(EventResource.TARGET_POD, ActionType.UPDATE_POD_TOLERATION, now_tolerates_cordon),
         )
 
 
@@ -92,7 +87,6 @@ def became_schedulable(pod: Pod, old: Object | None, new: Object | None) -> Queu
 
 
 def now_tolerates_cordon(pod: Pod, old: Object | None, new: Object | None) -> QueueingHint:
-    """Queue if the pod itself tolerates the taint now."""
     if not isinstance(new, Pod) or new.uid != pod.uid:
         return QueueingHint.SKIP
     return queue_if(is_tolerated(_CORDON, new.spec.tolerations))

@@ -196,18 +196,13 @@ class NodeVolumeLimits(PreFilterPlugin, FilterAllPlugin, EnqueueExtensions):
         return Attachment(storage_class.provisioner, handle)
 
     def events_to_register(self) -> Sequence[ClusterEventWithHint]:
+        on = ClusterEventWithHint.on
         return (
-            ClusterEventWithHint.on(EventResource.CSI_NODE, ActionType.ADD),
-            ClusterEventWithHint.on(EventResource.CSI_NODE, ActionType.UPDATE, limit_raised),
-            ClusterEventWithHint.on(
-                EventResource.ASSIGNED_POD, ActionType.DELETE, pod_freed_attachments
-            ),
-            ClusterEventWithHint.on(
-                EventResource.PERSISTENT_VOLUME_CLAIM, ActionType.ADD, own_claim_changed
-            ),
-            ClusterEventWithHint.on(
-                EventResource.VOLUME_ATTACHMENT, ActionType.DELETE, volume_detached
-            ),
+            on(EventResource.CSI_NODE, ActionType.ADD),
+            on(EventResource.CSI_NODE, ActionType.UPDATE, limit_raised),
+            on(EventResource.ASSIGNED_POD, ActionType.DELETE, pod_freed_attachments),
+            on(EventResource.PERSISTENT_VOLUME_CLAIM, ActionType.ADD, own_claim_changed),
+            on(EventResource.VOLUME_ATTACHMENT, ActionType.DELETE, volume_detached),
         )
 
 
@@ -257,7 +252,6 @@ class _AttachedVolumes:
 
 
 def limit_raised(pod: Pod, old: Object | None, new: Object | None) -> QueueingHint:
-    """Queue if the node's limit for a driver grows."""
     if not isinstance(old, CSINode) or not isinstance(new, CSINode):
         return QueueingHint.SKIP
     before, after = volume_limits(old), volume_limits(new)

@@ -22,7 +22,6 @@ def queue_if(helps: bool) -> QueueingHint:
 
 
 def own_pod_updated(pod: Pod, old: Object | None, new: Object | None) -> QueueingHint:
-    """Queue for an update of the pod itself."""
     return queue_if(new is not None and new.uid == pod.uid)
 
 

@@ -97,16 +97,12 @@ class TaintToleration(
         return normalize_to_highest(scores, reverse=True)
 
     def events_to_register(self) -> Sequence[ClusterEventWithHint]:
+        on = ClusterEventWithHint.on
+        changed = ActionType.ADD | ActionType.UPDATE_NODE_TAINT
         return (
-            ClusterEventWithHint.on(
-                EventResource.NODE,
-                ActionType.ADD | ActionType.UPDATE_NODE_TAINT,
-                taints_now_tolerated,
-            ),
+            on(EventResource.NODE, changed, taints_now_tolerated),
             # Tolerations can only be added.
-            ClusterEventWithHint.on(
-                EventResource.TARGET_POD, ActionType.UPDATE_POD_TOLERATION, own_pod_updated
-            ),
+            on(EventResource.TARGET_POD, ActionType.UPDATE_POD_TOLERATION, own_pod_updated),
         )
 
 

@@ -127,14 +127,11 @@ class VolumeRestrictions(PreFilterPlugin, PreFilterExtensions, FilterAllPlugin, 
         return conflict
 
     def events_to_register(self) -> Sequence[ClusterEventWithHint]:
+        on = ClusterEventWithHint.on
         return (
-            ClusterEventWithHint.on(
-                EventResource.ASSIGNED_POD, ActionType.DELETE, pod_freed_volume
-            ),
-            ClusterEventWithHint.on(EventResource.NODE, ActionType.ADD),
-            ClusterEventWithHint.on(
-                EventResource.PERSISTENT_VOLUME_CLAIM, ActionType.ADD, own_claim_changed
-            ),
+            on(EventResource.ASSIGNED_POD, ActionType.DELETE, pod_freed_volume),
+            on(EventResource.NODE, ActionType.ADD),
+            on(EventResource.PERSISTENT_VOLUME_CLAIM, ActionType.ADD, own_claim_changed),
         )
 
 
@@ -161,20 +158,18 @@ def _any_conflict(disks: Sequence[Volume], pods: Iterable[PodInfo]) -> bool:
 
 def _conflict(wanted: Volume, held: Volume) -> bool:
     """Whether two pods on the same node cannot use these volumes (``isVolumeConflict``)."""
-    if wanted.gce_persistent_disk is not None and held.gce_persistent_disk is not None:
-        disk, other = wanted.gce_persistent_disk, held.gce_persistent_disk
-        if disk.pd_name == other.pd_name and not (disk.read_only and other.read_only):
-            return True
-    if wanted.aws_elastic_block_store is not None and held.aws_elastic_block_store is not None:
-        ebs, other_ebs = wanted.aws_elastic_block_store, held.aws_elastic_block_store
-        if ebs.volume_id == other_ebs.volume_id:
-            return True
-    if wanted.iscsi is not None and held.iscsi is not None:
-        target, other_target = wanted.iscsi, held.iscsi
-        if target.iqn == other_target.iqn and not (target.read_only and other_target.read_only):
-            return True
-    if wanted.rbd is not None and held.rbd is not None:
-        image, other_image = wanted.rbd, held.rbd
+    disk, other = wanted.gce_persistent_disk, held.gce_persistent_disk
+    if disk is not None and other is not None:
+        return disk.pd_name == other.pd_name and not (disk.read_only and other.read_only)
+    ebs, other_ebs = wanted.aws_elastic_block_store, held.aws_elastic_block_store
+    if ebs is not None and other_ebs is not None:
+        return ebs.volume_id == other_ebs.volume_id
+    target, other_target = wanted.iscsi, held.iscsi
+    if target is not None and other_target is not None:
+        shared = target.read_only and other_target.read_only
+        return target.iqn == other_target.iqn and not shared
+    image, other_image = wanted.rbd, held.rbd
+    if image is not None and other_image is not None:
         same = (image.pool, image.image) == (other_image.pool, other_image.image)
         shared = not set(image.monitors).isdisjoint(other_image.monitors)
         return same and shared and not (image.read_only and other_image.read_only)

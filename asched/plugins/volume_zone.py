@@ -118,17 +118,15 @@ class VolumeZone(PreFilterPlugin, FilterAllPlugin, EnqueueExtensions):
 
     def events_to_register(self) -> Sequence[ClusterEventWithHint]:
         added, changed = ActionType.ADD, ActionType.ADD | ActionType.UPDATE
+        on, topologies = (
+            ClusterEventWithHint.on,
+            added_or_changed(PersistentVolume, volume_topologies),
+        )
         return (
-            ClusterEventWithHint.on(EventResource.STORAGE_CLASS, added, late_binding_class_added),
-            ClusterEventWithHint.on(EventResource.NODE, added | ActionType.UPDATE_NODE_LABEL),
-            ClusterEventWithHint.on(
-                EventResource.PERSISTENT_VOLUME_CLAIM, changed, own_claim_changed
-            ),
-            ClusterEventWithHint.on(
-                EventResource.PERSISTENT_VOLUME,
-                changed,
-                added_or_changed(PersistentVolume, volume_topologies),
-            ),
+            on(EventResource.STORAGE_CLASS, added, late_binding_class_added),
+            on(EventResource.NODE, added | ActionType.UPDATE_NODE_LABEL),
+            on(EventResource.PERSISTENT_VOLUME_CLAIM, changed, own_claim_changed),
+            on(EventResource.PERSISTENT_VOLUME, changed, topologies),
         )
 
 

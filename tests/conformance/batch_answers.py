@@ -203,7 +203,7 @@ class _View:
                 "pendingTaskOrder": [task.key for task in pending],
             }
             if self._drf is not None:
-                found[job.id]["drfShareBefore"] = self._drf.holding(job.id).share
+                found[job.id]["drfShareBefore"] = self._drf.holdings[job.id].share
         return found
 
     def _valid(self, job: Job) -> Answer:
@@ -239,7 +239,7 @@ class _View:
                 },
             }
             if self._drf is not None:
-                holding = self._drf.holding(job.id)
+                holding = self._drf.holdings[job.id]
                 found[job.id]["drfShareAfter"] = holding.share
                 found[job.id]["drfAllocatedAfter"] = _amounts(holding.allocated)
         return found

@@ -164,9 +164,6 @@ class Allocate(Action):
         self._session.fit_deltas[job.id] = {names[row]: ResourceVector.of(left)}
 
 
-PlaceTask = Callable[[Task, int], None]
-
-
 class Backfill(Action):
     """Ignores queues, orders and scores, because such tasks take no resources from others."""
 
@@ -174,28 +171,31 @@ class Backfill(Action):
 
     def execute(self, session: Session) -> None:
         assert isinstance(session, OpenSession)
+        self._session = session
         for job in session.jobs.values():
             tasks = [task for task in job.with_status(TaskStatus.PENDING) if task.best_effort]
             if not tasks:
                 continue
             if session.corrects(Correction.ROLL_BACK_GANGS):
-                self._place_together(session, job, tasks)
+                self._place_together(job, tasks)
             else:
                 for task in tasks:
-                    self._place(session, task, session.allocate_at_once)
+                    self._place(task, session.allocate_at_once)
 
-    def _place_together(self, session: OpenSession, job: Job, tasks: list[Task]) -> None:
+    def _place_together(self, job: Job, tasks: list[Task]) -> None:
         """Keeps the placements only if the gang is complete: it may lack other tasks, too."""
+        session = self._session
         statement = session.statement()
         for task in tasks:
-            self._place(session, task, statement.allocate)
+            self._place(task, statement.allocate)
         if session.job_ready(job) or session.job_pipelined(job):
             statement.commit()
         else:
             statement.discard()
 
-    def _place(self, session: OpenSession, task: Task, allocate: PlaceTask) -> None:
-        trace, names = session.trace, session.session_nodes.names
+    def _place(self, task: Task, allocate: Callable[[Task, int], None]) -> None:
+        session, trace = self._session, self._session.trace
+        names = session.session_nodes.names
         session.begin_task(task)
         rows = np.flatnonzero(session.feasible(task))
         if trace.wanted:

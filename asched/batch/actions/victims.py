@@ -86,9 +86,7 @@ class VictimSelector:
         self, task: Task, row: int, criteria: VictimCriteria, *, with_room: bool
     ) -> tuple[list[Task], TracedVictimSearch]:
         """(The victims in order of eviction, or none if all of them do not suffice; the trace).
-
-        ``with_room`` counts the node's idle and releasing amounts, too.
-        """
+        ``with_room`` counts the node's idle and releasing amounts, too."""
         candidates = self._candidates(row, criteria)
         permitted = criteria.permitted(task, candidates)
         traced = TracedVictimSearch(keys(candidates), keys(permitted))
@@ -132,16 +130,14 @@ class VictimSelector:
         return found
 
     def _enough(self, task: Task, gained: ResourceVector, victims: Iterable[Task]) -> list[Task]:
+        tolerance = self._session.session_nodes.tolerance
         chosen: list[Task] = []
         for victim in victims:
-            if chosen and self._covers(task, gained):
+            if chosen and task.init_request.less_equal(gained, tolerance):
                 break
             chosen.append(victim)
             gained.add(victim.request)
-        return chosen if self._covers(task, gained) else []
-
-    def _covers(self, task: Task, room: ResourceVector) -> bool:
-        return task.init_request.less_equal(room, self._session.session_nodes.tolerance)
+        return chosen if task.init_request.less_equal(gained, tolerance) else []
 
     def _candidates(self, row: int, criteria: VictimCriteria) -> list[Task]:
         """The node's running tasks that match, least important first."""

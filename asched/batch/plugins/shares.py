@@ -8,6 +8,7 @@ orders jobs by their dominant share (Dominant Resource Fairness, Ghodsi et al. 2
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import ClassVar, NamedTuple
 
 from asched.batch.corrections import Correction, corrections_of
@@ -135,17 +136,15 @@ def _divided(amount: float, demands: Mapping[str, tuple[int, float]]) -> dict[st
     return parts
 
 
+@dataclass(slots=True)
 class QueueAccount:
     """The requested, deserved and allocated amounts of a queue with jobs."""
 
-    __slots__ = ("allocated", "deserved", "request", "share")
-
-    def __init__(self) -> None:
-        self.allocated = ResourceVector()
-        self.request = ResourceVector()
-        self.deserved = ResourceVector()
-        self.share = 0.0
-        """The largest ratio of allocated to deserved over all resources."""
+    allocated: ResourceVector = field(default_factory=ResourceVector)
+    request: ResourceVector = field(default_factory=ResourceVector)
+    deserved: ResourceVector = field(default_factory=ResourceVector)
+    share: float = 0.0
+    """The largest ratio of allocated to deserved over all resources."""
 
     def update_share(self) -> None:
         self.share = self.share_of(self.allocated)
@@ -334,53 +333,50 @@ class Drf(JobOrderPlugin, PreemptablePlugin, EventHandlerPlugin):
     def on_open(self, session: Session) -> None:
         super().on_open(session)
         self._total = session.total
-        self._holdings: dict[str, Holding] = {}
+        self.holdings: dict[str, Holding] = {}
+        """By job."""
         for job in session.jobs.values():
             allocated = ResourceVector()
             for status in ALLOCATED_STATUSES:
                 for task in job.by_status.get(status, {}).values():
                     allocated.add(task.request)
-            self._holdings[job.id] = Holding(allocated, self.share_of(allocated))
+            self.holdings[job.id] = Holding(allocated, self.share_of(allocated))
 
     def share_of(self, allocated: ResourceVector) -> float:
         """The largest share of any resource of the cluster."""
         total = self._total
         return max(share(allocated.get(name), total.get(name)) for name in total.names())
 
-    def holding(self, job_id: str) -> Holding:
-        """The present resources of a job in the session; read-only."""
-        return self._holdings[job_id]
-
     def job_order(self, job: Job) -> float:
-        return self._holdings[job.id].share
+        return self.holdings[job.id].share
 
     def on_allocate(self, task: Task) -> None:
-        allocated = self._holdings[task.job].allocated.add(task.request)
-        self._holdings[task.job] = Holding(allocated, self.share_of(allocated))
+        allocated = self.holdings[task.job].allocated.add(task.request)
+        self.holdings[task.job] = Holding(allocated, self.share_of(allocated))
 
     def on_deallocate(self, task: Task) -> None:
-        allocated = self._holdings[task.job].allocated.sub(task.request)
-        self._holdings[task.job] = Holding(allocated, self.share_of(allocated))
+        allocated = self.holdings[task.job].allocated.sub(task.request)
+        self.holdings[task.job] = Holding(allocated, self.share_of(allocated))
 
     def preemptable(self, preemptor: Task) -> VictimFilter:
         return _RicherJob(self, preemptor)
 
     def may_lose_to_preemptor(self, job: Job, preemptor: Task) -> bool:
-        after = self.holding(preemptor.job).allocated.copy().add(preemptor.request)
-        return self.share_of(after) <= self._holdings[job.id].share + SHARE_DELTA
+        after = self.holdings[preemptor.job].allocated.copy().add(preemptor.request)
+        return self.share_of(after) <= self.holdings[job.id].share + SHARE_DELTA
 
 
 class _RicherJob:
     def __init__(self, drf: Drf, preemptor: Task) -> None:
         self._drf = drf
-        after = drf.holding(preemptor.job).allocated.copy().add(preemptor.request)
+        after = drf.holdings[preemptor.job].allocated.copy().add(preemptor.request)
         self._share = drf.share_of(after)
         self._left: dict[str, ResourceVector] = {}
 
     def _left_of(self, candidate: Task) -> ResourceVector:
         left = self._left.get(candidate.job)
         if left is None:
-            left = self._left[candidate.job] = self._drf.holding(candidate.job).allocated.copy()
+            left = self._left[candidate.job] = self._drf.holdings[candidate.job].allocated.copy()
         return left
 
     def allows(self, candidate: Task) -> bool:

@@ -56,8 +56,6 @@ NOT_HELPFUL = "Preemption is not helpful for scheduling"
 IN_PROGRESS = Status.unresolvable("waiting for the preemption for this pod to be finished")
 
 _PREFIX = "preemption: "
-_DISRUPTED = "DisruptionTarget"
-_BY_SCHEDULER = "PreemptionByScheduler"
 _MAX_CACHES = 64
 
 
@@ -146,10 +144,8 @@ class DefaultPreemption(PostFilterPlugin, PreEnqueuePlugin, EnqueueExtensions):
         return PostFilterResult(Status.unschedulable(_PREFIX + text), "")
 
     def _review(self, state: CycleState, candidates: Sequence[Candidate]) -> Sequence[Candidate]:
-        """The candidates that extenders leave (``callExtenders``).
-
-        Raises :class:`ExtenderFailureError`, and AttemptPausedError if an answer is missing.
-        """
+        """The candidates that extenders leave (``callExtenders``). Raises
+        :class:`ExtenderFailureError`, and AttemptPausedError if an answer is missing."""
         review = state.get(CANDIDATE_REVIEW)
         if review is None:
             return candidates
@@ -170,10 +166,8 @@ class DefaultPreemption(PostFilterPlugin, PreEnqueuePlugin, EnqueueExtensions):
         return found
 
     def ineligible(self, pod: PodInfo, statuses: NodeToStatus) -> str:
-        """Why the pod may not preempt (``PodEligibleToPreemptOthers``); empty if it may.
-
-        A pod that has preempted waits for its victims, unless its nominated node is unresolvable.
-        """
+        """Why the pod may not preempt (``PodEligibleToPreemptOthers``); empty if it may. A pod that
+        has preempted waits for its victims, unless its nominated node is unresolvable."""
         if pod.pod.spec.preemption_policy == "Never":
             return NEVER
         nodes, nominated = self.handle.cluster.nodes, self.handle.nominated_node(pod)
@@ -260,22 +254,16 @@ class DefaultPreemption(PostFilterPlugin, PreEnqueuePlugin, EnqueueExtensions):
         return IN_PROGRESS if self.handle.is_preempting(pod.uid) else SUCCESS
 
     def events_to_register(self) -> Sequence[ClusterEventWithHint]:
-        event = ClusterEvent(EventResource.ASSIGNED_POD, ActionType.DELETE)
-        return (
-            ClusterEventWithHint(
-                event, self._evictions_done, only_for=self._preemptors_without_evictions
-            ),
-        )
+        def keys() -> Collection[str]:
+            return self.handle.preemptors_without_evictions
 
-    def _preemptors_without_evictions(self) -> Collection[str]:
-        return self.handle.preemptors_without_evictions
+        event = ClusterEvent(EventResource.ASSIGNED_POD, ActionType.DELETE)
+        return (ClusterEventWithHint(event, self._evictions_done, only_for=keys),)
 
     def _evictions_done(self, pod: Pod, old: Object | None, new: Object | None) -> QueueingHint:
-        """Queue a pod that PreEnqueue held once its evictions are done.
-
-        kube-scheduler returns Skip and relies on the hints of the plugins that rejected the pod, of
-        which only some queue it at this time.
-        """
+        """Queue a pod that PreEnqueue held once its evictions are done. kube-scheduler returns Skip
+        and relies on the hints of the plugins that rejected the pod, of which only some queue it at
+        this time."""
         return queue_if(not self.handle.is_preempting(pod.uid))
 
 
@@ -284,6 +272,6 @@ def _is_terminating_by_preemption(pod: PodInfo) -> bool:
     if not pod.pod.terminating:
         return False
     for condition in pod.pod.status.conditions:
-        if condition.type == _DISRUPTED:
-            return condition.status == "True" and condition.reason == _BY_SCHEDULER
+        if condition.type == "DisruptionTarget":
+            return condition.status == "True" and condition.reason == "PreemptionByScheduler"
     return False

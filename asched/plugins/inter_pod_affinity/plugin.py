@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 import numpy as np
@@ -91,25 +92,21 @@ class InterPodAffinityArgs(Arguments, frozen=True):
             )
 
 
+@dataclass(slots=True)
 class AffinityState:
-    """The counts for pods of one shape, namespace and labels.
+    """The counts for pods of one shape, namespace and labels. Valid while the set of affinity terms
+    of existing pods is the same."""
 
-    Valid while the set of affinity terms of existing pods is the same.
-    """
-
-    __slots__ = ("existing", "scores", "terms", "terms_version", "tracked", "version", "violations")
-
-    def __init__(self) -> None:
-        self.terms_version = -1
-        self.version = (-1, -1)
-        """The versions of nodes and pods for which the counts are up to date."""
-        self.terms = _NO_TERMS
-        self.existing: Sequence[ExistingTermCounts] = ()
-        self.violations = ViolationCache()
-        self.scores: PreferredAffinityScores | None = None
-        """None if no term counts."""
-        self.tracked: Sequence[ExistingTermCounts | IncomingTermCounts] = ()
-        """All counts that the pod depends on."""
+    terms_version: int = -1
+    version: tuple[int, int] = (-1, -1)
+    """The versions of nodes and pods for which the counts are up to date."""
+    terms: AffinityTerms = _NO_TERMS
+    existing: Sequence[ExistingTermCounts] = ()
+    violations: ViolationCache = field(default_factory=ViolationCache)
+    scores: PreferredAffinityScores | None = None
+    """None if no term counts."""
+    tracked: Sequence[ExistingTermCounts | IncomingTermCounts] = ()
+    """All counts that the pod depends on."""
 
 
 _REQUIRED: StateKey[RequiredAffinity] = StateKey("InterPodAffinity/filter")
@@ -325,26 +322,18 @@ class InterPodAffinity(
             self._states.clear()
 
     def events_to_register(self) -> Sequence[ClusterEventWithHint]:
+        pod_changes = ActionType.ADD | ActionType.UPDATE_POD_LABEL | ActionType.DELETE
+        node_changes = ActionType.ADD | ActionType.UPDATE_NODE_LABEL
         return (
-            ClusterEventWithHint.on(
-                EventResource.POD,
-                ActionType.ADD | ActionType.UPDATE_POD_LABEL | ActionType.DELETE,
-                self._pod_changed,
-            ),
-            ClusterEventWithHint.on(
-                EventResource.NODE,
-                ActionType.ADD | ActionType.UPDATE_NODE_LABEL,
-                self._node_changed,
-            ),
+            ClusterEventWithHint.on(EventResource.POD, pod_changes, self._pod_changed),
+            ClusterEventWithHint.on(EventResource.NODE, node_changes, self._node_changed),
         )
 
     def _pod_changed(self, pod: Pod, old: Object | None, new: Object | None) -> QueueingHint:
         """Queue if an assigned pod starts to match the required affinity, stops to match an
         anti-affinity term, or is deleted and had an anti-affinity term that selects the pod.
-
         kube-scheduler requires *all* anti-affinity terms to match, and ignores the terms of a
-        deleted pod, so pods wait for the next flush.
-        """
+        deleted pod, so pods wait for the next flush."""
         before = old if isinstance(old, Pod) else None
         after = new if isinstance(new, Pod) else None
         if any(other is not None and not other.node_name for other in (before, after)):

@@ -63,10 +63,8 @@ Adjustments = dict[tuple[Violation, str], dict[str, int]]
 
 
 class ViolationCache:
-    """The last result of :meth:`RequiredAffinity.violations` for all nodes.
-
-    Valid until a domain gets its first matching pod or loses its last one.
-    """
+    """The last result of :meth:`RequiredAffinity.violations` for all nodes. Valid until a domain
+    gets its first matching pod or loses its last one."""
 
     __slots__ = ("_bits", "_version")
 
@@ -86,11 +84,8 @@ class ViolationCache:
 
 
 class RequiredAffinity:
-    """The matching pods in the domains of each node, for one attempt.
-
-    The counts are shared and not changed here: :meth:`update` keeps hypothetical changes
-    separately.
-    """
+    """The matching pods in the domains of each node, for one attempt. The counts are shared and not
+    changed here: :meth:`update` keeps hypothetical changes separately."""
 
     __slots__ = (
         "_adjustments", "_cache", "_counts", "_existing", "_namespace_labels", "_pod", "_terms",

@@ -245,17 +245,11 @@ class NodeResourcesFit(
         return quotient(total, weights)
 
     def events_to_register(self) -> Sequence[ClusterEventWithHint]:
+        freed = ActionType.DELETE | ActionType.UPDATE_POD_SCALE_DOWN
+        grown = ActionType.ADD | ActionType.UPDATE_NODE_ALLOCATABLE
         return (
-            ClusterEventWithHint.on(
-                EventResource.POD,
-                ActionType.DELETE | ActionType.UPDATE_POD_SCALE_DOWN,
-                self._pod_freed_resources,
-            ),
-            ClusterEventWithHint.on(
-                EventResource.NODE,
-                ActionType.ADD | ActionType.UPDATE_NODE_ALLOCATABLE,
-                self._node_may_fit,
-            ),
+            ClusterEventWithHint.on(EventResource.POD, freed, self._pod_freed_resources),
+            ClusterEventWithHint.on(EventResource.NODE, grown, self._node_may_fit),
         )
 
     def _pod_freed_resources(
@@ -293,10 +287,8 @@ def _allocatable(node: Node, resource: str) -> int:
 
 
 class _Failures:
-    """Collects the reasons of each row, one reason at a time.
-
-    The reason ``None`` marks a row as unresolvable.
-    """
+    """Collects the reasons of each row, one reason at a time. The reason ``None`` marks a row as
+    unresolvable."""
 
     __slots__ = ("_codes", "_combinations")
 

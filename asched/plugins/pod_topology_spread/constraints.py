@@ -83,11 +83,9 @@ class ConstraintCounts:
         return self._counts
 
     def max_count(self, adjustments: Mapping[int, int], *, self_match: bool) -> int:
-        """How many matching pods a domain may have at most before the pod is added.
-
-        The skew (pods in the domain minus pods in the domain with the fewest) must not exceed
-        ``maxSkew``. With fewer domains than ``minDomains``, the minimum is 0.
-        """
+        """How many matching pods a domain may have at most before the pod is added. The skew (pods
+        in the domain minus pods in the domain with the fewest) must not exceed ``maxSkew``. With
+        fewer domains than ``minDomains``, the minimum is 0."""
         live = self.domains.live
         minimum = 0
         if live and live >= self.constraint.min_domains:
@@ -121,7 +119,6 @@ class ConstraintSet:
         self._results: LruCache[tuple[bytes, ...], FilterResult] = LruCache(_MOST_PATTERNS)
 
     def refresh(self, cluster: Cluster) -> None:
-        """Update from the cluster."""
         if cluster.nodes.version != self._version:
             self._rebuild(cluster.nodes)
             self._version = cluster.nodes.version

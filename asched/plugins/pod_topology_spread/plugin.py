@@ -158,10 +158,8 @@ class SpreadState:
         return SpreadState(self._pod, self.constraints, adjustments)
 
     def update(self, other: PodInfo, row: int, sign: int) -> None:
-        """Add another pod to the row (1), or remove it (-1).
-
-        As in kube-scheduler, a terminating pod changes the counts, although it was never counted.
-        """
+        """Add another pod to the row (1), or remove it (-1). As in kube-scheduler, a terminating
+        pod changes the counts, although it was never counted."""
         for counts, adjustments in zip(self.constraints.counts, self._adjustments, strict=True):
             domains = counts.domains
             if domains.counted[row] and counts.constraint.query.matches(other.label_set):
@@ -360,23 +358,12 @@ class PodTopologySpread(
         )
 
     def events_to_register(self) -> Sequence[ClusterEventWithHint]:
+        both = ActionType.ADD | ActionType.DELETE
+        pod_changes = both | ActionType.UPDATE_POD_LABEL | ActionType.UPDATE_POD_TOLERATION
+        node_changes = both | ActionType.UPDATE_NODE_LABEL | ActionType.UPDATE_NODE_TAINT
         return (
-            ClusterEventWithHint.on(
-                EventResource.POD,
-                ActionType.ADD
-                | ActionType.UPDATE_POD_LABEL
-                | ActionType.UPDATE_POD_TOLERATION
-                | ActionType.DELETE,
-                self._pod_changed,
-            ),
-            ClusterEventWithHint.on(
-                EventResource.NODE,
-                ActionType.ADD
-                | ActionType.DELETE
-                | ActionType.UPDATE_NODE_LABEL
-                | ActionType.UPDATE_NODE_TAINT,
-                self._node_changed,
-            ),
+            ClusterEventWithHint.on(EventResource.POD, pod_changes, self._pod_changed),
+            ClusterEventWithHint.on(EventResource.NODE, node_changes, self._node_changed),
         )
 
     def _pod_changed(self, pod: Pod, old: Object | None, new: Object | None) -> QueueingHint:

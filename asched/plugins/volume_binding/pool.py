@@ -52,10 +52,8 @@ def single_label(selector: NodeSelector) -> tuple[str, str] | None:
 
 
 class _Group(NamedTuple):
-    """Volumes that each require one value of the same node label (local volumes: the host name).
-
-    An empty key is for volumes without node affinity.
-    """
+    """Volumes that each require one value of the same node label (local volumes: the host name). An
+    empty key is for volumes without node affinity."""
 
     key: str
     members: RowArray
