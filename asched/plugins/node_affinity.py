@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 import numpy as np
 
@@ -21,24 +21,30 @@ from asched.framework.interface import (
     Scope,
     ScoreAllPlugin,
 )
-from asched.framework.node_matching import labels_match, selector_matches, term_matches
-from asched.framework.nodes import BoolColumn, FilterResult, Int64Column, Nodes
-from asched.framework.pod_info import PodInfo, PodShape
+from asched.framework.node_matching import selector_matches, term_matches
+from asched.framework.nodes import FilterResult, Int64Column, Nodes
+from asched.framework.pod_info import PodInfo
 from asched.framework.scoring import normalize_to_highest
 from asched.framework.status import SUCCESS, Status
 from asched.model.meta import Object
 from asched.model.node import Node
-from asched.model.pod import Affinity, Pod, PodSpec
 from asched.model.pod import NodeAffinity as NodeAffinityTerms
+from asched.model.pod import Pod
 from asched.model.selectors import (
     NODE_NAME_FIELD,
     NodeSelector,
     NodeSelectorTerm,
     PreferredSchedulingTerm,
     check_term,
-    matchable,
 )
-from asched.plugins.results import PROCEED, SKIP, queue_if
+from asched.plugins.common import (
+    PROCEED,
+    SKIP,
+    Requirement,
+    queue_if,
+    required_nodes,
+    required_terms,
+)
 
 MISMATCH = Status.unresolvable("node(s) didn't match Pod's node affinity/selector")
 ENFORCED_MISMATCH = Status.unresolvable("node(s) didn't match scheduler-enforced node affinity")
@@ -73,25 +79,6 @@ class NodeAffinityArgs(Arguments, frozen=True):
                     raise ValueError(f"addedAffinity.{where}[{index}].{error}") from None
 
 
-class Requirement(NamedTuple):
-    """A pod's node selector and required node affinity."""
-
-    labels: dict[str, str]
-    selector: NodeSelector | None
-
-    def matches(self, node: Node) -> bool:
-        labels = node.metadata.labels
-        return all(labels.get(key) == text for key, text in self.labels.items()) and (
-            self.selector is None or self.selector.matches(labels, node.name)
-        )
-
-    def rows(self, nodes: Nodes) -> BoolColumn:
-        matched = labels_match(self.labels, nodes)
-        if self.selector is not None:
-            matched = matched & selector_matches(self.selector, nodes)
-        return matched
-
-
 _REQUIRED: StateKey[Requirement] = StateKey("NodeAffinity/filter")
 _PREFERRED: StateKey[tuple[PreferredSchedulingTerm, ...]] = StateKey("NodeAffinity/score")
 
@@ -119,7 +106,7 @@ class NodeAffinityPlugin(
         self._added_required, self._added_preferred = added.required, added.preferred
 
     def pre_filter(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> PreFilterResult:
-        required = _required_terms(pod.shape.affinity)
+        required = required_terms(pod.shape.affinity)
         if required is None and self._added_required is None and pod.shape.node_selector is None:
             return SKIP
         state.write(_REQUIRED, required_nodes(pod.shape))
@@ -175,17 +162,6 @@ class NodeAffinityPlugin(
         return requirement.matches(node) and (
             added is None or added.matches(node.metadata.labels, node.name)
         )
-
-
-def _required_terms(affinity: Affinity | None) -> NodeSelector | None:
-    if affinity is None or affinity.node_affinity is None:
-        return None
-    return affinity.node_affinity.required
-
-
-def required_nodes(pod: PodShape | PodSpec) -> Requirement:
-    required = _required_terms(pod.affinity)
-    return Requirement(pod.node_selector or {}, None if required is None else matchable(required))
 
 
 def _scoring_terms(terms: Sequence[PreferredSchedulingTerm]) -> Iterator[PreferredSchedulingTerm]:

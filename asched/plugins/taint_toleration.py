@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import ClassVar, Generic, TypeVar
 
 import numpy as np
@@ -23,9 +23,9 @@ from asched.framework.pod_info import PodInfo
 from asched.framework.scoring import normalize_to_highest
 from asched.framework.status import SUCCESS, Status
 from asched.model.meta import Object
-from asched.model.node import NO_EXECUTE, NO_SCHEDULE, PREFER_NO_SCHEDULE, Node, Taint
+from asched.model.node import PREFER_NO_SCHEDULE, Node, Taint
 from asched.model.pod import Pod, Toleration
-from asched.plugins.results import own_pod_updated, queue_if
+from asched.plugins.common import is_tolerated, own_pod_updated, queue_if, repels
 
 UNTOLERATED = Status.unresolvable("node(s) had untolerated taint(s)")
 
@@ -104,18 +104,6 @@ class TaintToleration(
             # Tolerations can only be added.
             on(EventResource.TARGET_POD, ActionType.UPDATE_POD_TOLERATION, own_pod_updated),
         )
-
-
-def is_tolerated(taint: Taint, tolerations: Sequence[Toleration]) -> bool:
-    return any(toleration.tolerates(taint) for toleration in tolerations)
-
-
-def repels(taints: Iterable[Taint], tolerations: Sequence[Toleration]) -> bool:
-    """Whether a taint keeps the pod off the node; ``PreferNoSchedule`` is ignored."""
-    return any(
-        taint.effect in (NO_SCHEDULE, NO_EXECUTE) and not is_tolerated(taint, tolerations)
-        for taint in taints
-    )
 
 
 def _count_untolerated(taints: Sequence[Taint], tolerations: Sequence[Toleration]) -> int:

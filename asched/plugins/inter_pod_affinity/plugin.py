@@ -41,6 +41,7 @@ from asched.model.node import Node
 from asched.model.pod import Pod
 from asched.model.selectors import LabelSelector
 from asched.model.workloads import Namespace
+from asched.plugins.common import PROCEED, SKIP, queue_if
 from asched.plugins.inter_pod_affinity.preferred import PreferredAffinityScores, TermWeight
 from asched.plugins.inter_pod_affinity.required import (
     AffinityTerms,
@@ -49,7 +50,6 @@ from asched.plugins.inter_pod_affinity.required import (
     RequiredAffinity,
     ViolationCache,
 )
-from asched.plugins.results import PROCEED, SKIP, queue_if
 
 AFFINITY_UNMET = Status.unresolvable("node(s) didn't match pod affinity rules")
 ANTI_AFFINITY_UNMET = Status.unschedulable("node(s) didn't match pod anti-affinity rules")

@@ -20,8 +20,7 @@ from asched.framework.topology import DomainCounts, Domains
 from asched.model.node import HOSTNAME_LABEL
 from asched.model.pod import Toleration
 from asched.model.selectors import LabelSelector
-from asched.plugins.node_affinity import required_nodes
-from asched.plugins.taint_toleration import repels
+from asched.plugins.common import repels, required_nodes
 
 _MOST_LABEL_SETS = 64
 _MOST_PATTERNS = 16

@@ -39,6 +39,7 @@ from asched.model.meta import Object
 from asched.model.node import HOSTNAME_LABEL, ZONE_LABEL, Node
 from asched.model.pod import Pod, TopologySpreadConstraint
 from asched.model.selectors import is_qualified_name
+from asched.plugins.common import PROCEED, SKIP, queue_if
 from asched.plugins.pod_topology_spread.constraints import (
     Constraint,
     ConstraintCounts,
@@ -46,7 +47,6 @@ from asched.plugins.pod_topology_spread.constraints import (
     adjusted,
 )
 from asched.plugins.pod_topology_spread.scores import SpreadScores
-from asched.plugins.results import PROCEED, SKIP, queue_if
 
 CONSTRAINT_UNMET = Status.unschedulable("node(s) didn't match pod topology spread constraints")
 LABEL_MISSING = Status.unresolvable(
