@@ -268,21 +268,6 @@ class ConnectionPool:
     async def exchange(
         self,
         endpoint: Endpoint,
-        request: bytes,
-        timeout_s: float,
-        may_send: Callable[[], bool] = always,
-    ) -> HttpResponse:
-        """Send a complete request and return the response.
-
-        ``timeout_s`` includes the wait for a free connection. After such a wait ``may_send`` is
-        called again, because a lease may have run out. Raises NoResponseError.
-        """
-        (response,) = await self.exchange_pipelined(endpoint, request, 1, timeout_s, may_send)
-        return response
-
-    async def exchange_pipelined(
-        self,
-        endpoint: Endpoint,
         requests: bytes,
         expected: int,
         timeout_s: float,
@@ -291,7 +276,9 @@ class ConnectionPool:
         """Send ``expected`` complete requests at once and return their responses in order
         (pipelining, RFC 9112, 9.3.2).
 
-        Raises NoResponseError as :meth:`exchange`, also if only some have a response.
+        ``timeout_s`` includes the wait for a free connection. After such a wait ``may_send`` is
+        called again, because a lease may have run out. Raises NoResponseError, also if only some
+        requests have a response.
         """
         connection = self._take(endpoint)
         if connection is None:

@@ -29,12 +29,21 @@ from asched.kube.decoding import (
     resource_version,
 )
 from asched.kube.errors import ApiError, NoResponseError
-from asched.kube.permissions import OPTIONAL
 from asched.kube.timing import Backoff, Clock, RetryPolicy
-from asched.model.resources import AnyObject, CustomWatched, Resource, WatchedResource
+from asched.model.resources import (
+    AnyObject,
+    CustomWatched,
+    GroupResource,
+    Resource,
+    WatchedResource,
+)
 
 UNFINISHED_PODS = "status.phase!=Succeeded,status.phase!=Failed"
 """kube-scheduler's field selector for pods: a pod that finishes is seen as deleted."""
+OPTIONAL: frozenset[WatchedResource] = frozenset({Resource.PRIORITY_CLASSES, *GroupResource})
+"""Resources that ``system:kube-scheduler`` does not allow to read. If reading one is forbidden, the
+scheduler continues as if it had no objects. The API server copies a priority class's value into
+each pod. Only some configurations use pod groups and queues (see ``docs/batch.md``)."""
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
