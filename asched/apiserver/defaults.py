@@ -16,20 +16,9 @@ Object = dict[str, Any]
 NODE_TOLERATION_SECONDS = 300
 """DefaultTolerationSeconds admission: how long a pod stays on an unreachable node."""
 
-_EMPTY_NODE_INFO = dict.fromkeys(
-    [
-        "machineID",
-        "systemUUID",
-        "bootID",
-        "kernelVersion",
-        "osImage",
-        "containerRuntimeVersion",
-        "kubeletVersion",
-        "kubeProxyVersion",
-        "operatingSystem",
-        "architecture",
-    ],
-    "",
+_NODE_INFO_FIELDS = (
+    "machineID systemUUID bootID kernelVersion osImage containerRuntimeVersion kubeletVersion "
+    "kubeProxyVersion operatingSystem architecture"
 )
 _DEFAULT_MODE = 420  # 0644
 _MODE_VOLUMES = ("secret", "configMap", "downwardAPI", "projected")
@@ -245,7 +234,8 @@ def _default_node(node: Object) -> None:
     if status.get("capacity") and not status.get("allocatable"):
         status["allocatable"] = dict(status["capacity"])
     status.setdefault("daemonEndpoints", {"kubeletEndpoint": {"Port": 0}})
-    status["nodeInfo"] = {**_EMPTY_NODE_INFO, **(status.get("nodeInfo") or {})}
+    empty = dict.fromkeys(_NODE_INFO_FIELDS.split(), "")
+    status["nodeInfo"] = {**empty, **(status.get("nodeInfo") or {})}
 
 
 def _default_namespace(namespace: Object) -> None:

@@ -63,22 +63,9 @@ Deployment: ObjectMeta metadata 1, DeploymentSpec spec 2
 JobSpec: int32 parallelism 1, int32 completions 2, PodTemplateSpec template 6
 Job: ObjectMeta metadata 1, JobSpec spec 2
 """
-_KINDS = frozenset(
-    [
-        "Namespace",
-        "ServiceAccount",
-        "ConfigMap",
-        "Secret",
-        "ResourceQuota",
-        "Service",
-        "PriorityClass",
-        "Deployment",
-        "Job",
-        "PodDisruptionBudget",
-        "Binding",
-        "Eviction",
-        "DeleteOptions",
-    ]
+_KINDS = (
+    "Namespace ServiceAccount ConfigMap Secret ResourceQuota Service PriorityClass Deployment Job "
+    "PodDisruptionBudget Binding Eviction DeleteOptions"
 )
 _FIELD = re.compile(r"(?:(repeated) |(map)(?::(\w+))? )?(?:(\w+) )?(\w+) (\d+)")
 
@@ -155,7 +142,7 @@ def decode(body: bytes) -> Object:
     try:
         envelope: Any = _message("Unknown", body[len(_MAGIC) :])
         kind, version = envelope.typeMeta.kind, envelope.typeMeta.apiVersion
-        if kind not in _KINDS:
+        if kind not in _KINDS.split():
             raise unsupported_media_type(_ACCEPTED)
         content = _json(_message(kind, envelope.raw)) or {}
     except (DecodeError, UnicodeDecodeError) as error:

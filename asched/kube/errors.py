@@ -24,22 +24,14 @@ class NoResponseError(Exception):
 
 
 class StatusCause(msgspec.Struct, frozen=True):
-    reason: str = ""
-    message: str = ""
     field: str = ""
 
 
 class StatusDetails(msgspec.Struct, frozen=True, rename="camel"):
-    name: str = ""
-    group: str = ""
-    kind: str = ""
-    uid: str = ""
+    """The fields of the details that are read."""
+
     causes: tuple[StatusCause, ...] = ()
     retry_after_seconds: int = 0
-
-
-class _StatusMeta(msgspec.Struct, frozen=True):
-    continue_token: str = msgspec.field(default="", name="continue")
 
 
 class ApiStatus(msgspec.Struct, frozen=True):
@@ -49,7 +41,6 @@ class ApiStatus(msgspec.Struct, frozen=True):
     message: str | None = None
     code: int | None = None
     details: StatusDetails | None = None
-    metadata: _StatusMeta | None = None
 
 
 _status_decoder = msgspec.json.Decoder(ApiStatus)
