@@ -88,19 +88,15 @@ class Auth:
     """Authenticates and authorizes requests; without tokens every client is administrator."""
 
     def __init__(self, tokens: dict[str, User] | None = None) -> None:
-        self._tokens = dict(tokens or {})
-
-    @property
-    def enabled(self) -> bool:
-        return bool(self._tokens)
+        self.tokens = tokens or {}
 
     def authenticate(self, authorization: str) -> User:
         """The user of an Authorization header. Raises StatusError 401 for an unknown token."""
-        if not self._tokens:
+        if not self.tokens:
             return ADMIN
         if not authorization:
             return ANONYMOUS
-        user = self._tokens.get(_token_in(authorization))
+        user = self.tokens.get(_token_in(authorization))
         if user is None:
             raise unauthorized()
         return user

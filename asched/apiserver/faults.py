@@ -76,10 +76,6 @@ class Faults:
         """Delay the next ``count`` matching requests by ``delay_s``."""
         self.add(Fault(FaultKind.DELAY, count, verb, resource, delay_s=delay_s))
 
-    def close_watches_after(self, events: int | None) -> None:
-        """End every watch stream after ``events`` events; None disables this."""
-        self.watch_closes_after_events = events
-
     def malform_watch_lines(self, count: int = 1) -> None:
         """Send an invalid JSON line before each of the next ``count`` watch events."""
         self._malformed_lines += count
@@ -131,7 +127,7 @@ class Faults:
                 elif name == "malformed":
                     faults.malform_watch_lines(count)
                 elif name == "watch-close":
-                    faults.close_watches_after(int(amount))
+                    faults.watch_closes_after_events = int(amount)
                 else:
                     faults.respond(int(name), count=count, resource=resource)
             except ValueError as error:

@@ -257,9 +257,8 @@ def _patched_object(value: Any) -> Object:
 def _apply(api: ObjectApi, request: Request) -> Response:
     info = request.info
     config = _decode_object(request)
-    manager = apply.FieldManager(info.query.get("fieldManager", ""), info.flag("force"))
     warnings = _check_fields(info, config)
-    stored, created = apply.server_side_apply(api, info, config, manager)
+    stored, created = apply.server_side_apply(api, info, config)
     return _respond(api, request, stored, created=created, warnings=warnings)
 
 

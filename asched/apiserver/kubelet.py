@@ -87,9 +87,7 @@ def simulated_node(
 DEFAULT_CAPACITY = {"cpu": "16", "memory": "64Gi", "ephemeral-storage": "200Gi", "pods": "110"}
 
 
-def simulated_nodes(
-    count: int, *, prefix: str = "node-", ready_since: str | None = None
-) -> Iterator[Object]:
+def simulated_nodes(count: int, *, ready_since: str | None = None) -> Iterator[Object]:
     """``count`` identical nodes in three zones."""
     width = max(4, len(str(max(0, count - 1))))
     for index in range(count):
@@ -98,7 +96,7 @@ def simulated_nodes(
             "topology.kubernetes.io/region": REGION,
         }
         yield simulated_node(
-            f"{prefix}{index:0{width}d}",
+            f"node-{index:0{width}d}",
             capacity=DEFAULT_CAPACITY,
             labels=labels,
             index=index,

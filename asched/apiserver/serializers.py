@@ -22,7 +22,8 @@ class Serializer(Protocol):
 
     def many(self, page: ServedListPage) -> bytes: ...
 
-    def event(self, event: ServedWatchEvent) -> bytes: ...
+    def event(self, event: ServedWatchEvent) -> bytes:
+        return watch_line(event.type, self.one(event.stored))
 
 
 def _list_meta(page: ServedListPage) -> Object:
@@ -34,7 +35,7 @@ def _list_meta(page: ServedListPage) -> Object:
     return meta
 
 
-class ObjectSerializer:
+class ObjectSerializer(Serializer):
     """Whole objects, from the bytes that were encoded at the write."""
 
     def __init__(self, resource: ServedResource, view: View | None) -> None:
@@ -74,7 +75,7 @@ def _partial_metadata(stored: StoredObject) -> Object:
     }
 
 
-class PartialMetadataSerializer:
+class PartialMetadataSerializer(Serializer):
     """PartialObjectMetadata, as metadata informers request it."""
 
     def one(self, stored: StoredObject) -> bytes:
@@ -90,11 +91,8 @@ class PartialMetadataSerializer:
             }
         )
 
-    def event(self, event: ServedWatchEvent) -> bytes:
-        return watch_line(event.type, encode(_partial_metadata(event.stored)))
 
-
-class TableSerializer:
+class TableSerializer(Serializer):
     """Objects as rows of a meta.k8s.io/v1 Table.
 
     :param include_object: ``None``, ``Metadata`` or ``Object``: what each row contains of its
@@ -116,8 +114,10 @@ class TableSerializer:
             row["object"] = _partial_metadata(stored)
         return row
 
-    def _table(self, metadata: Object, items: list[StoredObject], *, definitions: bool) -> bytes:
-        columns = [column.definition() for column in self._columns] if definitions else None
+    def _table(self, metadata: Object, items: list[StoredObject]) -> bytes:
+        # Only the first event of a watch has the column definitions.
+        first, self._definitions_sent = not self._definitions_sent, True
+        columns = [column.definition() for column in self._columns] if first else None
         return encode(
             {
                 "kind": "Table",
@@ -129,17 +129,10 @@ class TableSerializer:
         )
 
     def one(self, stored: StoredObject) -> bytes:
-        return self._table({"resourceVersion": str(stored.rv)}, [stored], definitions=True)
+        return self._table({"resourceVersion": str(stored.rv)}, [stored])
 
     def many(self, page: ServedListPage) -> bytes:
-        return self._table(_list_meta(page), page.items, definitions=True)
-
-    def event(self, event: ServedWatchEvent) -> bytes:
-        # Only the first event of a watch has the column definitions.
-        first, self._definitions_sent = not self._definitions_sent, True
-        metadata = {"resourceVersion": str(event.stored.rv)}
-        table = self._table(metadata, [event.stored], definitions=first)
-        return watch_line(event.type, table)
+        return self._table(_list_meta(page), page.items)
 
 
 def _custom(api: ObjectApi, resource: ServedResource) -> tuple[Column, ...]:

@@ -117,8 +117,8 @@ class RevisionCounter:
 
     __slots__ = ("current",)
 
-    def __init__(self, current: int = 1) -> None:
-        self.current = current
+    def __init__(self) -> None:
+        self.current = 1
 
     def increment(self) -> int:
         self.current += 1
@@ -204,10 +204,6 @@ class Storage:
         """Call ``listener`` with every later change. Returns a function that unsubscribes."""
         self._listeners.append(listener)
         return lambda: self._listeners.remove(listener)
-
-    @property
-    def listener_count(self) -> int:
-        return len(self._listeners)
 
     def write(self, key: str, obj: Object) -> StoredObject:
         """Store ``obj`` and set the next revision in its metadata, which the caller must own."""

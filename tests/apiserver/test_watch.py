@@ -154,10 +154,11 @@ def test_expired_history_affects_every_resource(cluster: EmbeddedCluster) -> Non
 
 
 def test_closed_watch_unsubscribes(cluster: EmbeddedCluster) -> None:
-    storage = cluster.api.storage(cluster.resource("nodes"))
-    with cluster.watch("nodes"):
-        assert storage.listener_count == 1
-    assert storage.listener_count == 0
+    with cluster.watch("nodes") as watcher:
+        cluster.create("nodes", node("a"))
+        assert len(watcher.drain()) == 1
+    cluster.create("nodes", node("b"))
+    assert watcher.drain() == []
 
 
 async def test_waiting_for_events(cluster: EmbeddedCluster) -> None:
