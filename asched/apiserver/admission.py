@@ -34,10 +34,7 @@ GATED_MESSAGE = "Scheduling is blocked due to non-empty scheduling gates"
 
 
 def check_namespace(api: ObjectApi, resource: ServedResource, namespace: str, name: str) -> None:
-    """NamespaceLifecycle: objects are created only in existing, active namespaces.
-
-    Raises StatusError 404 or 403.
-    """
+    """NamespaceLifecycle: a new object's namespace is active. Raises StatusError 403 or 404."""
     if not resource.namespaced:
         return
     found = api.find("namespaces", "", namespace)

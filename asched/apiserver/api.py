@@ -258,10 +258,7 @@ class ObjectApi:
     def delete(
         self, resource: ServedResource, namespace: str, name: str, options: DeleteOptions
     ) -> tuple[StoredObject, bool]:
-        """Delete an object, gracefully where its resource does so.
-
-        Returns its last state and whether it was removed. Raises StatusError 404 or 409.
-        """
+        """The last state and whether the object was removed. Raises StatusError 404 or 409."""
         old = self.get(resource, namespace, name)
         metadata = old.obj["metadata"]
         problem = ""

@@ -27,10 +27,7 @@ _NOT_OWNED_METADATA = frozenset({"name", "namespace", "managedFields", "resource
 def server_side_apply(
     api: ObjectApi, info: RequestInfo, applied: Object
 ) -> tuple[StoredObject, bool]:
-    """Apply a configuration. Returns the object and whether it was created.
-
-    Raises StatusError 400 without a manager, 409 for a conflict, and as create and update.
-    """
+    """The object and whether it was created. Raises StatusError 400 without a manager, 409."""
     manager = info.query.get("fieldManager", "")
     if not manager:
         raise bad_request(

@@ -133,10 +133,7 @@ class Auth:
 
 
 def _token_in(authorization: str) -> str:
-    """The token of a bearer header, or the password of a basic one.
-
-    Over plain HTTP client-go sends credentials of the URL, but no bearer token.
-    """
+    """The token of a bearer header, or a basic one's password: client-go over plain HTTP."""
     scheme, _, value = authorization.partition(" ")
     if scheme.lower() == "bearer":
         return value.strip()

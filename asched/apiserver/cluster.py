@@ -69,10 +69,7 @@ class EmbeddedCluster:
         return self.api.registry.named(name)
 
     def create(self, resource: str, obj: Object, *, namespace: str = "") -> Object:
-        """Create an object; ``namespace`` defaults to that of the object.
-
-        Raises StatusError (see :meth:`ObjectApi.create`).
-        """
+        """``namespace`` defaults to that of the object. Raises as :meth:`ObjectApi.create`."""
         found = self.resource(resource)
         if found.namespaced and not namespace:
             namespace = (obj.get("metadata") or {}).get("namespace") or "default"
@@ -117,10 +114,7 @@ class EmbeddedCluster:
     def delete(
         self, resource: str, name: str, *, namespace: str = "", grace_period_s: int | None = None
     ) -> Object:
-        """Delete an object, a bound pod gracefully. Returns its last state.
-
-        Raises StatusError 404 or 409.
-        """
+        """Returns the last state; a bound pod ends gracefully. Raises StatusError 404 or 409."""
         options = DeleteOptions(grace_period_s=grace_period_s)
         return self.api.delete(self.resource(resource), namespace, name, options)[0].obj
 

@@ -159,10 +159,7 @@ def _affinity_terms(affinity: Object) -> list[Object]:
 
 
 def _merge_label_keys(holder: Object, keys: Any, operator: str, labels: Object) -> None:
-    """Add the pod's values of ``keys`` to the label selector (KEP-3633, KEP-3243).
-
-    A holder without a selector selects nothing and is not changed.
-    """
+    """Add the pod's values of ``keys`` to a label selector, if any (KEP-3633, KEP-3243)."""
     selector = holder.get("labelSelector")
     if not keys or selector is None:
         return
@@ -347,10 +344,7 @@ _DEFAULT_VALUES: dict[str, Object] = {
 
 
 def complete_status(storage_key: str, obj: Object) -> None:
-    """Set the fields of conditions that the typed API always returns (no ``omitempty``).
-
-    Absent times become null, an absent type or status becomes empty.
-    """
+    """Set the fields of conditions that the typed API always returns (no ``omitempty``)."""
     times = _CONDITION_TIMES.get(storage_key)
     status = obj.get("status")
     if times is None or not isinstance(status, dict):

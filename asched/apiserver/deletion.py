@@ -103,11 +103,7 @@ def _delete_pod(
 
 
 def _delete_namespace(api: ObjectApi, resource: ServedResource, old: StoredObject) -> StoredObject:
-    """Terminate a namespace and delete its contents.
-
-    The namespace controller takes some seconds for this. Here it is one step, so nothing can be
-    created in between.
-    """
+    """Delete a namespace and its contents in one step, instead of by a controller in seconds."""
     storage = api.storage(resource)
     name = old.obj["metadata"]["name"]
     marked = storage.write(old.key, _terminating(old.obj, api.now_text(), 0))

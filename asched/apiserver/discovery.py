@@ -210,10 +210,7 @@ class Discovery:
         return encode({"paths": list(dict.fromkeys(found))})
 
     def openapi_v3(self, path: str) -> bytes:
-        """The index at ``/openapi/v3`` or the document of one group version below it.
-
-        Raises StatusError 404 for an unknown group version.
-        """
+        """The index at ``/openapi/v3`` or a document below it. Raises StatusError 404."""
         wanted = path.removeprefix("/openapi/v3").strip("/")
         if not wanted:
             return encode({"paths": self._index()})

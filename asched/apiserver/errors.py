@@ -208,10 +208,7 @@ def unsupported_media_type(accepted: tuple[str, ...]) -> StatusError:
 
 
 def json_error(raw: bytes) -> str:
-    """The message of Go's JSON scanner at the first invalid byte.
-
-    The position comes from Python's parser; the wording covers the common contexts.
-    """
+    """The message of Go's JSON scanner at the byte where Python's parser stops."""
     text = raw.decode("latin-1")
     try:
         json.loads(text)

@@ -126,10 +126,7 @@ class KubeletTimings:
 
 
 class Kubelets:
-    """The kubelets of all nodes of a cluster, on the cluster's clock.
-
-    Run :meth:`run` as a task, or call :meth:`step` after the clock moves.
-    """
+    """The kubelets of all nodes: a task (:meth:`run`), or :meth:`step` after the clock moves."""
 
     def __init__(self, cluster: EmbeddedCluster, timings: KubeletTimings | None = None) -> None:
         self._cluster = cluster

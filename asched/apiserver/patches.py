@@ -47,10 +47,7 @@ _PATCH_ERRORS = (
 
 
 def json_patch(document: Any, operations: Any) -> Any:
-    """Apply a JSON patch (RFC 6902).
-
-    Raises StatusError 400 if the patch is not a list of operations, 422 if one does not apply.
-    """
+    """Apply RFC 6902. Raises StatusError 400 if not a list of operations, 422 if one fails."""
     if not isinstance(operations, list) or not all(isinstance(op, dict) for op in operations):
         raise bad_request(
             "error decoding patch: json: cannot unmarshal into Go value of type jsonpatch.Patch"
@@ -123,10 +120,7 @@ def merge_key_of(parent: str, field: str) -> str:
 
 
 def strategic_merge(target: Any, patch: dict[str, Any], parent: str = "") -> Any:
-    """Apply a strategic merge patch to ``target``, the value of the field ``parent``.
-
-    Raises StatusError 400 for an unknown directive.
-    """
+    """Merge into the value of the field ``parent``. Raises StatusError 400: unknown directive."""
     directive = patch.get("$patch")
     if directive == "replace":
         return {key: value for key, value in patch.items() if key != "$patch"}

@@ -133,10 +133,7 @@ def _json(value: Any) -> Any:
 
 
 def decode(body: bytes) -> Object:
-    """The object in a protobuf request body.
-
-    Raises StatusError 400 for an invalid message, 415 for an unknown kind.
-    """
+    """The object in a request. Raises StatusError 400 for an invalid message, 415 for its kind."""
     if not body.startswith(_MAGIC):
         raise bad_request("provided data does not appear to be a protobuf message, expected prefix")
     try:

@@ -43,10 +43,7 @@ class RequestInfo:
 
     @property
     def selected_name(self) -> str:
-        """The object name in the field selector of a list or watch, for authorization.
-
-        Permission for that object suffices (``RequestInfoFactory.NewRequestInfo``).
-        """
+        """The name in the field selector; permission for that object suffices for a list."""
         for term in self.query.get("fieldSelector", "").split(","):
             field_name, _, value = term.partition("=")
             if field_name == "metadata.name":

@@ -198,10 +198,7 @@ class ResourceRegistry:
         return self._by_path.get((group, version, plural))
 
     def named(self, name: str) -> ServedResource:
-        """The resource ``pods`` or, with its group, ``leases.coordination.k8s.io``.
-
-        Raises KeyError for an unknown name.
-        """
+        """``pods`` or, with its group, ``leases.coordination.k8s.io``. Raises KeyError."""
         return self._by_name[name]
 
     def has_group_version(self, group: str, version: str) -> bool:
@@ -245,10 +242,7 @@ def _resources_of(definition: Object) -> list[ServedResource]:
 
 
 def serve_definition(api: ObjectApi, definition: Object) -> None:
-    """Serve the resource of a new CustomResourceDefinition and set its conditions.
-
-    The conditions are a later revision, as the controllers of kube-apiserver write them.
-    """
+    """Serve the new resource; its conditions are a later revision, as in kube-apiserver."""
     for resource in _resources_of(definition):
         api.registry.add(resource)
     definitions = api.registry.named("customresourcedefinitions")

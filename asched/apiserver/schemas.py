@@ -171,10 +171,7 @@ _GO_NAMES: dict[Any, str] = {str: "string", int: "int64", bool: "bool"}
 
 
 def check_types(resource: ServedResource, obj: Object) -> None:
-    """Reject values of a wrong JSON type; drop nulls, which mean "not set" to the typed API.
-
-    Raises StatusError 400 naming the field.
-    """
+    """Drop nulls, which mean "not set". Raises StatusError 400 naming a field of a wrong type."""
     # Custom resources keep their nulls.
     check = _TypeCheck(resource.kind, resource.version, drop_nulls=not resource.custom)
     check(obj.get("metadata"), _METADATA, "metadata")

@@ -302,10 +302,7 @@ class ServedWatchEvent(NamedTuple):
 
 
 class Watcher:
-    """A subscription to one storage that buffers events until they are consumed.
-
-    Use it as a context manager: leaving the block ends the subscription.
-    """
+    """Buffers the events of one storage; leaving its ``with`` block ends the subscription."""
 
     def __init__(
         self, storage: Storage, *, namespace: str = "", predicate: Predicate | None = None
@@ -353,10 +350,7 @@ class Watcher:
         return events
 
     async def next_batch(self, timeout_s: float | None = None) -> list[ServedWatchEvent]:
-        """The buffered events; waits up to ``timeout_s`` for one.
-
-        Empty after the timeout or once the watcher is closed.
-        """
+        """The buffered events; waits for one. Empty after ``timeout_s`` or once it is closed."""
         if not self._buffer and not self.closed:
             try:
                 async with asyncio.timeout(timeout_s):

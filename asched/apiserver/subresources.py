@@ -22,11 +22,7 @@ Object = dict[str, Any]
 def bind(
     api: ObjectApi, pods: ServedResource, namespace: str, name: str, binding: Object
 ) -> StoredObject:
-    """Assign a pod to a node. As in kube-apiserver, the node need not exist.
-
-    Raises StatusError 404 for an unknown pod; 409 for one that is bound, gated, terminating or has
-    another uid; 500 without a node name.
-    """
+    """Assign a pod to a node, which need not exist. Raises StatusError 404, 409 or 500."""
     node_name = (binding.get("target") or {}).get("name") or ""
     if not node_name:
         raise internal("target.name: Required value")

@@ -212,10 +212,7 @@ class ApiClient:
     async def stream(
         self, path: str, params: Mapping[str, str], *, timeout_s: float
     ) -> AsyncIterator[StreamingResponse]:
-        """Open a watch, without retries. ``timeout_s`` bounds its whole life.
-
-        Raises ApiError and NoResponseError.
-        """
+        """Open a watch of at most ``timeout_s``, once. Raises ApiError and NoResponseError."""
         request = ApiRequest("GET", path, params, JSON, None, timeout_s)
         credentials = await self._credentials.valid()
         response = await self._open(credentials, request)

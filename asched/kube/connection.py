@@ -308,8 +308,7 @@ class _CredentialsBuilder:
 
 
 def _split_userinfo(server: str) -> tuple[str, str]:
-    """The URL without user and password, and these as an Authorization header, as client-go's HTTP
-    client sends them."""
+    """The URL without user and password, and these as an Authorization header (client-go)."""
     parts = urlsplit(server)
     userinfo, at, host = parts.netloc.rpartition("@")
     if not at:

@@ -14,8 +14,7 @@ class CredentialPluginError(KubeConfigError):
 
 
 class NoResponseError(Exception):
-    """No response arrived: refused, dropped, timed out, TLS. Unless ``sent`` is False, the request
-    may have been carried out."""
+    """No response: refused, dropped, timed out, TLS. If ``sent``, it may have been carried out."""
 
     def __init__(self, message: str, *, sent: bool) -> None:
         super().__init__(message)
@@ -49,10 +48,7 @@ _ETCD_TIMEOUT = "etcdserver: request timed out"
 
 
 class ApiError(Exception):
-    """The API server returned a failure.
-
-    ``reason`` is machine-readable (``NotFound``, ``Conflict`` ...), empty if the server gave none.
-    """
+    """A failure response. ``reason`` is machine-readable (``NotFound`` ...), maybe empty."""
 
     def __init__(
         self,

@@ -130,10 +130,7 @@ class _Occurrence:
 
 
 class EventRecorder:
-    """Records events and sends them in the background.
-
-    :meth:`run` sends them; :meth:`stop` sends the rest and ends it.
-    """
+    """Records events; :meth:`run` sends them, :meth:`stop` sends the rest and ends it."""
 
     def __init__(
         self,
@@ -341,10 +338,7 @@ class EventRecorder:
         return taken
 
     async def _create_pipelined(self, occurrences: Sequence[_Occurrence]) -> Sequence[_Occurrence]:
-        """Create new Events in one pipelined write, which saves half the cost of a request.
-
-        Returns those to be sent one by one.
-        """
+        """Create new Events in one write, at half the cost. Returns those to be sent one by one."""
         new: list[_Occurrence] = []
         left: list[_Occurrence] = []
         for occurrence in occurrences:

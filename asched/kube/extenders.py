@@ -124,8 +124,7 @@ class ExtenderError(Exception):
 
 
 class ExtenderNodes:
-    """The nodes of a call. Their JSON is cached, because several calls are about the same nodes and
-    encoding thousands of them takes longer than the rest of a call."""
+    """The nodes of several calls. Their JSON is cached: encoding costs more than the rest."""
 
     def __init__(self, objects: Sequence[Node]) -> None:
         self.objects = objects
@@ -228,11 +227,7 @@ class HttpExtender:
     async def preempt(
         self, pod: Pod, candidates: Sequence[VictimPods]
     ) -> tuple[PreemptionCandidate, ...]:
-        """The candidates that the extender returns.
-
-        The response identifies victims by UID; keys are those of the request. Raises
-        :class:`ExtenderError`.
-        """
+        """The candidates returned; victims are matched by UID. Raises :class:`ExtenderError`."""
         compact = self.config.node_cache_capable
         victims = {about.candidate.node: _victims(about, compact=compact) for about in candidates}
         request = {
@@ -255,10 +250,7 @@ class HttpExtender:
         return tuple(found)
 
     async def bind(self, pod: Pod, node_name: str) -> None:
-        """Have the extender bind the pod.
-
-        After an :class:`ExtenderError` the pod may be bound, or be bound later.
-        """
+        """After an :class:`ExtenderError` the pod may be bound, or be bound later."""
         meta = pod.metadata
         request = {
             "PodName": meta.name,
@@ -338,10 +330,7 @@ class HttpExtender:
 
 @asynccontextmanager
 async def open_extenders(configured: Sequence[Extender]) -> AsyncIterator[tuple[HttpExtender, ...]]:
-    """Clients for the extenders, in call order.
-
-    Raises :class:`~asched.kube.errors.KubeConfigError` if a certificate is unusable.
-    """
+    """Clients in call order. Raises KubeConfigError if a certificate is unusable."""
     if not configured:
         yield ()
         return
@@ -361,10 +350,7 @@ async def open_extenders(configured: Sequence[Extender]) -> AsyncIterator[tuple[
 
 
 def with_defaults(value: object) -> Any:
-    """A model object as plain values, including fields that have the API's default.
-
-    The journal omits them, and an extender in Go would read a missing ``schedulerName`` as empty.
-    """
+    """As plain values with the API's defaults, which a Go extender would read as empty."""
     if isinstance(value, ApiStruct):
         plain = {}
         for field in _fields_of(type(value)):

@@ -176,10 +176,7 @@ class _Connection(asyncio.Protocol):
         return self._transport is not None and not self._transport.is_closing()
 
     async def send(self, requests: bytes, expected: int, timeout_s: float) -> list[HttpResponse]:
-        """Send and return the ``expected`` responses.
-
-        Raises NoResponseError; the connection is unusable then.
-        """
+        """Returns the responses. Raises NoResponseError; the connection is unusable then."""
         transport = self._transport
         assert self._waiter is None, "one pipeline at a time"
         if transport is None or transport.is_closing():
@@ -240,10 +237,7 @@ class _Connection(asyncio.Protocol):
 
 
 class ConnectionPool:
-    """At most ``limit`` connections to the endpoint of the latest request.
-
-    Must be created in the event loop that uses it.
-    """
+    """At most ``limit`` connections to the latest request's endpoint, in one event loop."""
 
     def __init__(self, limit: int, keepalive_s: float) -> None:
         """A connection idle for longer than ``keepalive_s`` is not reused. It is closed when

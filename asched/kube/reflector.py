@@ -162,10 +162,7 @@ class Reflector:
                     await anyio.lowlevel.checkpoint()
 
     def restart_watch(self) -> None:
-        """Cancel the current request or delay and continue from the last resourceVersion.
-
-        This delivers changes that a hanging connection holds back.
-        """
+        """Continue from the last resourceVersion on a new connection, if one hangs."""
         self.responded = anyio.Event()
         self._step_scope.cancel()
 
@@ -418,10 +415,7 @@ class ClusterWatch:
             self._started.set()
 
     async def restart(self, within_s: float) -> Sequence[WatchedResource]:
-        """Restart all watches from their last resourceVersion, so that none lags behind.
-
-        Returns the resources without a response within ``within_s`` seconds.
-        """
+        """Restart all watches. Returns the resources without a response after ``within_s``."""
         for reflector in self.reflectors:
             reflector.restart_watch()
         with anyio.move_on_after(within_s):
@@ -436,10 +430,7 @@ class ClusterWatch:
         finished_pods: bool = False,
         annotations: Collection[str] = (),
     ) -> None:
-        """Watch these resources, finished pods and annotations in addition.
-
-        Returns after the first attempt to list each new resource.
-        """
+        """Watch these, too. Returns after the first attempt to list each new resource."""
         await self._started.wait()
         assert self._tasks is not None
         pod_reflectors = [r for r in self.reflectors if r.resource is Resource.PODS]

@@ -51,11 +51,7 @@ class Tape:
         self.decoders = {resource: ObjectDecoder(resource) for resource in Resource}
 
     def __iter__(self) -> Iterator[TapeChange]:
-        """All changes in order of arrival.
-
-        Objects that cannot be decoded and resources that are not watched are logged and skipped.
-        Raises TapeError if the file is not a tape.
-        """
+        """All changes in order of arrival. Unknown resources are skipped. Raises TapeError."""
         by_plural = {resource.plural: resource for resource in Resource}
         decoder = msgspec.json.Decoder(_Line)
         unknown: set[str] = set()

@@ -68,10 +68,7 @@ class StreamingResponse(Protocol):
     def status(self) -> int: ...
 
     async def read(self) -> bytes:
-        """The next bytes of the body, at least one; empty at its end.
-
-        Raises NoResponseError if the connection breaks.
-        """
+        """The next bytes, empty at the end. Raises NoResponseError if the connection breaks."""
         ...
 
     async def read_all(self) -> HttpResponse:
@@ -87,10 +84,7 @@ class Transport(Protocol):
     """Carries single requests, without retries or authentication of its own."""
 
     async def exchange(self, credentials: Credentials, request: ApiRequest) -> HttpResponse:
-        """Send a short request and return the response, whatever its status.
-
-        Raises NoResponseError, also if none arrived within the request's ``timeout_s``.
-        """
+        """Returns the response, whatever its status. Raises NoResponseError, also if it is late."""
         ...
 
     async def exchange_pipelined(
@@ -104,10 +98,7 @@ class Transport(Protocol):
         return [await self.exchange(credentials, request) for request in requests]
 
     async def open(self, credentials: Credentials, request: ApiRequest) -> StreamingResponse:
-        """Send a request with a streaming response, all of it within ``timeout_s``.
-
-        Raises NoResponseError.
-        """
+        """As :meth:`exchange`, with a streaming response, all of it within ``timeout_s``."""
         ...
 
 

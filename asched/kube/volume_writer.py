@@ -116,10 +116,7 @@ class VolumeWriter:
         return await self._change(_claim_path(claim), plan)
 
     async def read_volume(self, name: str) -> PersistentVolume | None:
-        """The present volume, None if there is none.
-
-        Raises ApiError, NoResponseError and DecodeError.
-        """
+        """None if there is none. Raises ApiError, NoResponseError and DecodeError."""
         body = await self._read(_volume_path(name))
         found = None if body is None else decode(Resource.PERSISTENT_VOLUMES, body)
         return found if isinstance(found, PersistentVolume) else None
