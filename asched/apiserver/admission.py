@@ -6,7 +6,7 @@ DefaultTolerationSeconds, RuntimeClass and, at binding, PodTopologyLabels.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from asched.apiserver.defaults import (
     add_default_tolerations,
@@ -16,6 +16,7 @@ from asched.apiserver.defaults import (
 )
 from asched.apiserver.errors import (
     Cause,
+    Object,
     StatusError,
     forbidden,
     forbidden_value,
@@ -27,7 +28,6 @@ from asched.apiserver.resources import ServedResource
 if TYPE_CHECKING:
     from asched.apiserver.api import ObjectApi
 
-Object = dict[str, Any]
 
 TOPOLOGY_LABELS = ("topology.kubernetes.io/zone", "topology.kubernetes.io/region")
 GATED_MESSAGE = "Scheduling is blocked due to non-empty scheduling gates"

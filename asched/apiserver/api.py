@@ -18,6 +18,7 @@ from asched.apiserver.admission import admit_new, check_namespace, check_update
 from asched.apiserver.defaults import apply_defaults, complete_status, drop_empty
 from asched.apiserver.errors import (
     MODIFIED,
+    Object,
     already_exists,
     bad_request,
     conflict,
@@ -37,7 +38,6 @@ from asched.apiserver.resources import (
 from asched.apiserver.schemas import check_types
 from asched.apiserver.selectors import Predicate
 from asched.apiserver.storage import (
-    Object,
     RevisionCounter,
     Storage,
     StoredObject,

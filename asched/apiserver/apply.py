@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from asched.apiserver.errors import StatusError, bad_request
+from asched.apiserver.errors import Object, StatusError, bad_request
 from asched.apiserver.patches import merge_key_of, strategic_merge
 from asched.apiserver.requests import RequestInfo
 from asched.apiserver.storage import StoredObject, encode
@@ -17,7 +17,6 @@ from asched.apiserver.storage import StoredObject, encode
 if TYPE_CHECKING:
     from asched.apiserver.api import ObjectApi
 
-Object = dict[str, Any]
 FieldSet = dict[str, Any]
 
 _NOT_OWNED = frozenset({"apiVersion", "kind"})

@@ -14,17 +14,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any
 
 from asched.apiserver import subresources
 from asched.apiserver.api import HISTORY_LIMIT, DeleteOptions, ObjectApi
+from asched.apiserver.errors import Object
 from asched.apiserver.listing import ListOptions
 from asched.apiserver.patches import merge_patch
 from asched.apiserver.resources import ServedResource
 from asched.apiserver.selectors import both, field_selector, label_selector
 from asched.apiserver.storage import StoreChange, StoredObject, Watcher, deep_copy
 
-Object = dict[str, Any]
 Objects = list[Object]
 StoredObjects = list[StoredObject]
 
@@ -132,10 +131,7 @@ class EmbeddedCluster:
         fields: str = "",
         from_revision: int | None = None,
     ) -> Watcher:
-        """Watch the changes after ``from_revision``, or all existing objects and later changes.
-
-        Iterate over the returned context manager. Raises StatusError 410.
-        """
+        """The changes after ``from_revision``, or all objects and later changes. Raises 410."""
         found = self.resource(resource)
         predicate = both(label_selector(labels), field_selector(found, fields))
         watcher = self.api.watcher(found, namespace, predicate)

@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from asched.apiserver.errors import Object
 from asched.model.quantity import QuantityError, milli_value, value
-
-Object = dict[str, Any]
 
 NODE_TOLERATION_SECONDS = 300
 """DefaultTolerationSeconds admission: how long a pod stays on an unreachable node."""

@@ -7,15 +7,15 @@ strategy's ``CheckGracefulDelete``.
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from asched.apiserver.errors import Object
 from asched.apiserver.resources import ServedResource, remove_definition
 from asched.apiserver.storage import StoredObject
 
 if TYPE_CHECKING:
     from asched.apiserver.api import ObjectApi
 
-Object = dict[str, Any]
 
 DEFAULT_GRACE_S = 30
 

@@ -14,12 +14,10 @@ import base64
 import hashlib
 from typing import Any
 
-from asched.apiserver.errors import unknown_path
+from asched.apiserver.errors import Object, unknown_path
 from asched.apiserver.requests import PathNotServedError
 from asched.apiserver.resources import ResourceRegistry, ServedResource
 from asched.apiserver.storage import encode
-
-Object = dict[str, Any]
 
 _VERBS = ["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"]
 _STATUS_VERBS = ["get", "patch", "update"]

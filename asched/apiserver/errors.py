@@ -9,6 +9,8 @@ from __future__ import annotations
 import json
 from typing import Any, NamedTuple
 
+Object = dict[str, Any]
+"""A JSON object."""
 MODIFIED = (
     "the object has been modified; please apply your changes to the latest version and try again"
 )
@@ -22,7 +24,7 @@ class Cause(NamedTuple):
     message: str
     field: str
 
-    def as_object(self) -> dict[str, Any]:
+    def as_object(self) -> Object:
         return {"reason": self.reason, "message": self.message, "field": self.field}
 
 
@@ -55,8 +57,8 @@ class StatusError(Exception):
         reason: str,
         message: str,
         *,
-        details: dict[str, Any] | None = None,
-        metadata: dict[str, Any] | None = None,
+        details: Object | None = None,
+        metadata: Object | None = None,
         retry_after_s: int | None = None,
     ) -> None:
         super().__init__(message)
@@ -67,9 +69,9 @@ class StatusError(Exception):
         self.metadata = metadata or {}
         self.retry_after_s = retry_after_s
 
-    def status(self) -> dict[str, Any]:
+    def status(self) -> Object:
         """The meta/v1 ``Status`` object."""
-        status: dict[str, Any] = {
+        status: Object = {
             "kind": "Status",
             "apiVersion": "v1",
             "metadata": self.metadata,
@@ -89,7 +91,7 @@ def qualified(resource: str, group: str) -> str:
     return f"{resource}.{group}" if group else resource
 
 
-def _details(name: str, group: str, kind: str) -> dict[str, Any]:
+def _details(name: str, group: str, kind: str) -> Object:
     details = {"name": name, "group": group, "kind": kind}
     return {key: value for key, value in details.items() if value}
 
@@ -116,7 +118,7 @@ def conflict(resource: str, group: str, name: str, why: str) -> StatusError:
 
 
 def uid_conflict(
-    resource: str, key: str, metadata: dict[str, Any], uid: str, group: str = ""
+    resource: str, key: str, metadata: Object, uid: str, group: str = ""
 ) -> StatusError:
     """The storage error for a uid other than that of the object."""
     return conflict(
@@ -167,7 +169,7 @@ def unauthorized() -> StatusError:
     return StatusError(401, "Unauthorized", "Unauthorized")
 
 
-def expired(message: str, metadata: dict[str, Any] | None = None) -> StatusError:
+def expired(message: str, metadata: Object | None = None) -> StatusError:
     return StatusError(410, "Expired", message, metadata=metadata)
 
 

@@ -11,6 +11,7 @@ import yaml
 from asched.apiserver import apply, protobuf, subresources
 from asched.apiserver.api import DeleteOptions, ObjectApi, UpdateFunc
 from asched.apiserver.errors import (
+    Object,
     StatusError,
     bad_request,
     json_error,
@@ -30,7 +31,7 @@ from asched.apiserver.serializers import (
     Serializer,
     TableSerializer,
 )
-from asched.apiserver.storage import Object, StoredObject, encode
+from asched.apiserver.storage import StoredObject, encode
 
 _decode = msgspec.json.Decoder().decode
 

@@ -11,14 +11,11 @@ import heapq
 import itertools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from asched.apiserver.api import DeleteOptions
 from asched.apiserver.cluster import EmbeddedCluster
-from asched.apiserver.errors import StatusError
+from asched.apiserver.errors import Object, StatusError
 from asched.apiserver.storage import ADDED, DELETED, StoreChange
-
-Object = dict[str, Any]
 
 ZONES = ("zone-a", "zone-b", "zone-c")
 REGION = "region-1"

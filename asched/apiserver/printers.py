@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from asched.apiserver.errors import Object
 from asched.apiserver.printer_columns import (
     AGE,
     NAME,
@@ -17,7 +18,6 @@ from asched.apiserver.printer_columns import (
     UNSET,
     Cell,
     Column,
-    Object,
     age,
     at,
     at_or,

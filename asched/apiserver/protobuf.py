@@ -15,9 +15,7 @@ from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message import DecodeError, Message
 from google.protobuf.message_factory import GetMessageClass
 
-from asched.apiserver.errors import bad_request, unsupported_media_type
-
-Object = dict[str, Any]
+from asched.apiserver.errors import Object, bad_request, unsupported_media_type
 
 CONTENT_TYPE = "application/vnd.kubernetes.protobuf"
 _ACCEPTED = ("application/json", "application/yaml")

@@ -10,13 +10,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from asched.apiserver.errors import qualified
+from asched.apiserver.errors import Object, qualified
 
 if TYPE_CHECKING:
     from asched.apiserver.api import ObjectApi
 
-
-Object = dict[str, Any]
 
 _TO_CORE_EVENT = {
     "regarding": "involvedObject",

@@ -9,11 +9,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from asched.apiserver.errors import StatusError, undecodable
+from asched.apiserver.errors import Object, StatusError, undecodable
 from asched.apiserver.resources import ServedResource
-
-Object = dict[str, Any]
-
 
 # A schema is a type or several, [element] for a list, {str: value} for a map with any keys, or
 # field names with schemas for an object, which may have other fields, too.

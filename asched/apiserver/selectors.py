@@ -6,10 +6,9 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from asched.apiserver.errors import StatusError, bad_request
+from asched.apiserver.errors import Object, StatusError, bad_request
 from asched.apiserver.resources import ServedResource
 
-Object = dict[str, Any]
 Predicate = Callable[[Object], bool]
 
 _SET_TERM = re.compile(r"^(?P<key>[^\s!=]+)\s+(?P<op>in|notin)\s*\((?P<values>[^)]*)\)$")

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
+from asched.apiserver.errors import Object
 from asched.apiserver.listing import ServedListPage
 from asched.apiserver.printers import Column, custom_columns, table_columns
 from asched.apiserver.resources import ServedResource
@@ -11,8 +12,6 @@ from asched.apiserver.storage import ServedWatchEvent, StoredObject, View, encod
 
 if TYPE_CHECKING:
     from asched.apiserver.api import ObjectApi
-
-Object = dict[str, Any]
 
 
 class Serializer(Protocol):

@@ -12,15 +12,14 @@ import asyncio
 import bisect
 import itertools
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
-from asched.apiserver.errors import too_old
+from asched.apiserver.errors import Object, too_old
 from asched.apiserver.resources import ServedResource
 from asched.apiserver.selectors import Predicate
 
-Object = dict[str, Any]
 View = Callable[[Object], Object]
 
 ADDED, MODIFIED, DELETED = "ADDED", "MODIFIED", "DELETED"

@@ -6,17 +6,15 @@ recorded exchanges.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from asched.apiserver.admission import TOPOLOGY_LABELS, check_disruption_budgets
-from asched.apiserver.errors import conflict, internal, uid_conflict
+from asched.apiserver.errors import Object, conflict, internal, uid_conflict
 from asched.apiserver.resources import ServedResource
 from asched.apiserver.storage import StoredObject
 
 if TYPE_CHECKING:
     from asched.apiserver.api import DeleteOptions, ObjectApi
-
-Object = dict[str, Any]
 
 
 def bind(

@@ -350,7 +350,7 @@ async def open_extenders(configured: Sequence[Extender]) -> AsyncIterator[tuple[
 
 
 def with_defaults(value: object) -> Any:
-    """As plain values with the API's defaults, which a Go extender would read as empty."""
+    """Plain values with the API's defaults: a Go extender reads a missing field as empty."""
     if isinstance(value, ApiStruct):
         plain = {}
         for field in _fields_of(type(value)):

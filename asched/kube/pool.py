@@ -56,10 +56,7 @@ class ResponseParser:
         """Bytes since the last body data or complete head."""
 
     def feed(self, data: bytes, expected: int = 1) -> list[HttpResponse] | None:
-        """The ``expected`` responses once ``data`` completes the last of them, else None.
-
-        Raises MalformedHttpError, also for bytes that follow the last response.
-        """
+        """The ``expected`` responses, or None if incomplete. Raises MalformedHttpError."""
         body_bytes, complete = self._body_bytes, len(self._responses)
         try:
             # llhttp continues with the next response and skips empty lines before it. If the last
