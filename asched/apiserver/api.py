@@ -47,9 +47,6 @@ from asched.apiserver.storage import (
 from asched.apiserver.subresources import resized
 from asched.apiserver.validation import check_object
 
-HISTORY_LIMIT = 100_000
-"""Changes per resource that watches can resume from."""
-
 _NAME_ALPHABET = "bcdfghjklmnpqrstvwxz2456789"
 _GENERATED_LENGTH = 5
 _MAX_GENERATED_PREFIX = 58
@@ -91,35 +88,28 @@ class ObjectApi:
         *,
         clock: Callable[[], float] = time.time,
         seed: int | None = None,
-        history_limit: int = HISTORY_LIMIT,
     ) -> None:
         self.clock = clock
         self.registry = ResourceRegistry()
         self.revisions = RevisionCounter()
-        self._history_limit = history_limit
         self._random = random.Random(seed)
-        self._storages: dict[str, Storage] = {}
+        self.storages: dict[str, Storage] = {}
+        """The storages in use by key."""
         self._second, self._second_text = -1, ""
-
-    # --- reading -------------------------------------------------------------------------------
 
     def storage(self, resource: ServedResource) -> Storage:
         key = resource.storage_key
-        found = self._storages.get(key)
+        found = self.storages.get(key)
         if found is None:
-            found = self._storages[key] = Storage(resource, self.revisions, self._history_limit)
+            found = self.storages[key] = Storage(resource, self.revisions)
         return found
 
-    def storages(self) -> list[Storage]:
-        """The storages in use."""
-        return list(self._storages.values())
-
     def find(self, storage_key: str, namespace: str, name: str) -> StoredObject | None:
-        storage = self._storages.get(storage_key)
+        storage = self.storages.get(storage_key)
         return None if storage is None else storage.get(namespace, name)
 
     def all_of(self, storage_key: str) -> list[StoredObject]:
-        storage = self._storages.get(storage_key)
+        storage = self.storages.get(storage_key)
         return [] if storage is None else storage.ordered()
 
     def get(self, resource: ServedResource, namespace: str, name: str) -> StoredObject:
@@ -138,8 +128,6 @@ class ObjectApi:
     ) -> Watcher:
         """A watch that starts with one of its ``begin`` methods."""
         return Watcher(self.storage(resource), namespace=namespace, predicate=predicate)
-
-    # --- writing -------------------------------------------------------------------------------
 
     def now_text(self, offset_s: int = 0) -> str:
         """The clock's time plus ``offset_s`` in the format of the API."""
@@ -293,7 +281,7 @@ class ObjectApi:
 
     def expire_history(self) -> None:
         """Drop all watch history, as an etcd compaction does: older watches and pages get 410."""
-        for storage in self._storages.values():
+        for storage in self.storages.values():
             storage.expire()
 
 

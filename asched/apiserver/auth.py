@@ -6,7 +6,7 @@ import base64
 import binascii
 from dataclasses import dataclass
 
-from asched.apiserver.errors import StatusError, qualified, unauthorized
+from asched.apiserver.errors import StatusError, details_of, qualified, unauthorized
 from asched.apiserver.requests import RequestInfo
 
 ADMIN_USER = "kubernetes-admin"
@@ -119,8 +119,7 @@ class Auth:
             f'{qualified(resource.plural, group)}{shown_name} is forbidden: User "{user.name}" '
             f'cannot {request.verb} resource "{full}" in API group "{group}" {where}'
         )
-        details = {"name": request.name, "group": group, "kind": resource.plural}
-        details = {key: value for key, value in details.items() if value}
+        details = details_of(request.name, group, resource.plural)
         raise StatusError(403, "Forbidden", message, details=details)
 
     @staticmethod

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable
 
 from asched.apiserver import subresources
-from asched.apiserver.api import HISTORY_LIMIT, DeleteOptions, ObjectApi
+from asched.apiserver.api import DeleteOptions, ObjectApi
 from asched.apiserver.errors import Object
 from asched.apiserver.listing import ListOptions
 from asched.apiserver.patches import merge_patch
@@ -42,7 +42,6 @@ class EmbeddedCluster:
 
     :param clock: seconds since the epoch.
     :param seed: seed of uids and generated names.
-    :param history_limit: changes per resource that watches can resume from.
     """
 
     def __init__(
@@ -50,9 +49,8 @@ class EmbeddedCluster:
         *,
         clock: Callable[[], float] = time.time,
         seed: int | None = None,
-        history_limit: int = HISTORY_LIMIT,
     ) -> None:
-        self.api = ObjectApi(clock=clock, seed=seed, history_limit=history_limit)
+        self.api = ObjectApi(clock=clock, seed=seed)
         for name in SYSTEM_NAMESPACES:
             self.create("namespaces", {"metadata": {"name": name}})
         for name, value in SYSTEM_PRIORITY_CLASSES.items():

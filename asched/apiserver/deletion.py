@@ -107,7 +107,7 @@ def _delete_namespace(api: ObjectApi, resource: ServedResource, old: StoredObjec
     storage = api.storage(resource)
     name = old.obj["metadata"]["name"]
     marked = storage.write(old.key, _terminating(old.obj, api.now_text(), 0))
-    for contents in api.storages():
+    for contents in tuple(api.storages.values()):
         if contents.resource.namespaced:
             for stored in contents.ordered(name):
                 contents.remove(stored.key)

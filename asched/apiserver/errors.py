@@ -24,9 +24,6 @@ class Cause(NamedTuple):
     message: str
     field: str
 
-    def as_object(self) -> Object:
-        return {"reason": self.reason, "message": self.message, "field": self.field}
-
 
 def required(field: str, detail: str = "") -> Cause:
     message = f"Required value: {detail}" if detail else "Required value"
@@ -91,14 +88,14 @@ def qualified(resource: str, group: str) -> str:
     return f"{resource}.{group}" if group else resource
 
 
-def _details(name: str, group: str, kind: str) -> Object:
+def details_of(name: str, group: str, kind: str) -> Object:
     details = {"name": name, "group": group, "kind": kind}
     return {key: value for key, value in details.items() if value}
 
 
 def not_found(resource: str, group: str, name: str) -> StatusError:
     message = f'{qualified(resource, group)} "{name}" not found'
-    return StatusError(404, "NotFound", message, details=_details(name, group, resource))
+    return StatusError(404, "NotFound", message, details=details_of(name, group, resource))
 
 
 def unknown_path() -> StatusError:
@@ -109,12 +106,12 @@ def unknown_path() -> StatusError:
 
 def already_exists(resource: str, group: str, name: str) -> StatusError:
     message = f'{qualified(resource, group)} "{name}" already exists'
-    return StatusError(409, "AlreadyExists", message, details=_details(name, group, resource))
+    return StatusError(409, "AlreadyExists", message, details=details_of(name, group, resource))
 
 
 def conflict(resource: str, group: str, name: str, why: str) -> StatusError:
     message = f'Operation cannot be fulfilled on {qualified(resource, group)} "{name}": {why}'
-    return StatusError(409, "Conflict", message, details=_details(name, group, resource))
+    return StatusError(409, "Conflict", message, details=details_of(name, group, resource))
 
 
 def uid_conflict(
@@ -133,15 +130,15 @@ def uid_conflict(
 
 def forbidden(resource: str, group: str, name: str, why: str) -> StatusError:
     message = f'{qualified(resource, group)} "{name}" is forbidden: {why}'
-    return StatusError(403, "Forbidden", message, details=_details(name, group, resource))
+    return StatusError(403, "Forbidden", message, details=details_of(name, group, resource))
 
 
 def invalid(kind: str, group: str, name: str, causes: list[Cause]) -> StatusError:
     """422 with one cause per field."""
     listed = [f"{cause.field}: {cause.message}" for cause in causes]
     text = listed[0] if len(listed) == 1 else f"[{', '.join(listed)}]"
-    details = _details(name, group, kind)
-    details["causes"] = [cause.as_object() for cause in causes]
+    details = details_of(name, group, kind)
+    details["causes"] = [cause._asdict() for cause in causes]
     message = f'{qualified(kind, group)} "{name}" is invalid: {text}'
     return StatusError(422, "Invalid", message, details=details)
 

@@ -114,15 +114,11 @@ class ApiServer:
         self.faults = faults or Faults()
         self.auth = Auth(tokens)
         self.requests_served = 0
-        self._url = ""
+        self.url = ""
+        """``http://127.0.0.1:PORT``, or https; empty unless the server runs."""
         self._tls: TlsFiles | None = None
         self._discovery = Discovery(cluster.api.registry)
         self._streams = WatchStreams(cluster.api, self.faults, bookmark_interval_s)
-
-    @property
-    def url(self) -> str:
-        """``http://127.0.0.1:PORT``, or https; empty unless the server runs."""
-        return self._url
 
     @asynccontextmanager
     async def run(
@@ -151,10 +147,10 @@ class ApiServer:
             await site.start()
             bound_host, bound_port = runner.addresses[0][:2]
             scheme = "http" if tls is None else "https"
-            self._url, self._tls = f"{scheme}://{bound_host}:{bound_port}", tls
+            self.url, self._tls = f"{scheme}://{bound_host}:{bound_port}", tls
             yield self
         finally:
-            self._url, self._tls = "", None
+            self.url, self._tls = "", None
             self._streams.end_all()
             await runner.cleanup()
 
@@ -164,7 +160,7 @@ class ApiServer:
         The token is in the server's URL: Go clients send no bearer token over plain HTTP.
         """
         token = next((text for text, known in self.auth.tokens.items() if known == user), "")
-        url = self._url
+        url = self.url
         if token:
             # The server reads the password only. User names may contain colons, logins may not.
             url = url.replace("://", f"://token:{quote(token, safe='')}@")
@@ -199,8 +195,6 @@ class ApiServer:
             # Input that the type check does not cover. The connection stays open.
             logger.exception("request failed: %s %s", request.method, request.path)
             return _error_response(StatusError(500, "InternalError", _PANIC, details={}))
-
-    # --- resources -----------------------------------------------------------------------------
 
     async def _resources(self, request: web.BaseRequest, user: User) -> web.StreamResponse:
         info = parse_request(self.cluster.api.registry, request.method, request.path, request.query)
@@ -240,8 +234,6 @@ class ApiServer:
             reason, message = _INJECTED_STATUS.get(fault.code, ("", "injected fault"))
             raise StatusError(fault.code, reason, message, details={})
         return None
-
-    # --- everything else -----------------------------------------------------------------------
 
     def _document(self, request: web.BaseRequest, user: User) -> web.Response:
         path = request.path.rstrip("/") or "/"

@@ -10,7 +10,9 @@ import asyncio
 import heapq
 import itertools
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from ipaddress import IPv4Address
 
 from asched.apiserver.api import DeleteOptions
 from asched.apiserver.cluster import EmbeddedCluster
@@ -27,11 +29,6 @@ _READY = {
     "reason": "KubeletReady",
     "message": "kubelet is posting ready status",
 }
-
-
-def dotted(address: int) -> str:
-    """An IPv4 address from its number."""
-    return ".".join(str(address >> shift & 255) for shift in (24, 16, 8, 0))
 
 
 def simulated_node(
@@ -54,6 +51,7 @@ def simulated_node(
         "kubernetes.io/arch": "amd64",
         **(labels or {}),
     }
+    address = IPv4Address(_SUBNET + (255 << 16) + index + 1)
     return {
         "apiVersion": "v1",
         "kind": "Node",
@@ -66,7 +64,10 @@ def simulated_node(
                 {**_READY, "lastHeartbeatTime": ready_since, "lastTransitionTime": ready_since}
             ],
             "addresses": [
-                {"type": "InternalIP", "address": dotted(_SUBNET + (255 << 16) + index + 1)},
+                {
+                    "type": "InternalIP",
+                    "address": str(address),
+                },
                 {"type": "Hostname", "address": name},
             ],
             "nodeInfo": {
@@ -192,8 +193,6 @@ class Kubelets:
         if self._timers[0] is timer:
             self._wake.set()
 
-    # --- changes in the cluster ----------------------------------------------------------------
-
     def _on_pod(self, change: StoreChange) -> None:
         if change.type != DELETED:
             before = change.old.obj if change.old is not None else None
@@ -226,27 +225,18 @@ class Kubelets:
                 grace_s = metadata.get("deletionGracePeriodSeconds") or 0
                 self._add_timer(min(grace_s, self._timings.terminate_s), self._remove, key, uid)
         elif before is None or not before["spec"].get("nodeName"):
-            self._start_timers(pod, key, uid)
-
-    def _start_timers(self, pod: Object, key: str, uid: str) -> None:
-        phase = pod["status"].get("phase")
-        if phase == "Pending":
-            self._add_timer(self._timings.start_s, self._start, key, uid)
-        elif phase == "Running":
-            self._schedule_finish(pod, key, uid)
+            phase = pod["status"].get("phase")
+            if phase == "Pending":
+                self._add_timer(self._timings.start_s, self._start, key, uid)
+            elif phase == "Running":
+                self._schedule_finish(pod, key, uid)
 
     def _schedule_finish(self, pod: Object, key: str, uid: str) -> None:
         text = (pod["metadata"].get("annotations") or {}).get(RUN_SECONDS)
-        if text is None:
-            return
-        try:
-            run_s = float(text)
-        except ValueError:
-            # An invalid annotation is ignored.
-            return
-        self._add_timer(run_s, self._finish, key, uid)
-
-    # --- timers --------------------------------------------------------------------------------
+        # An invalid annotation is ignored.
+        with suppress(ValueError):
+            if text is not None:
+                self._add_timer(float(text), self._finish, key, uid)
 
     def _current(self, key: str, uid: str) -> Object | None:
         namespace, _, name = key.partition("/")
@@ -272,7 +262,7 @@ class Kubelets:
         if pod["status"].get("phase") != "Pending":
             return
         now = self._api.now_text()
-        address = dotted(_POD_NETWORK + 1 + next(self._addresses) % _POD_NETWORK_SIZE)
+        address = str(IPv4Address(_POD_NETWORK + 1 + next(self._addresses) % _POD_NETWORK_SIZE))
         running = {"running": {"startedAt": now}}
         status = {
             "phase": "Running",

@@ -127,8 +127,9 @@ class RevisionCounter:
 class WatchHistory:
     """The latest changes of one storage."""
 
-    def __init__(self, limit: int) -> None:
-        self.limit = limit
+    def __init__(self) -> None:
+        self.limit = 100_000
+        """The number of changes that are kept at least."""
         self.oldest_rv = 0
         """The oldest revision that a watch may start from."""
         self._changes: list[StoreChange] = []
@@ -172,11 +173,9 @@ class _Snapshot(NamedTuple):
 class Storage:
     """All objects of one resource, in key order as in etcd."""
 
-    def __init__(
-        self, resource: ServedResource, revisions: RevisionCounter, history_limit: int
-    ) -> None:
+    def __init__(self, resource: ServedResource, revisions: RevisionCounter) -> None:
         self.resource = resource
-        self.history = WatchHistory(history_limit)
+        self.history = WatchHistory()
         self.last_rv = revisions.current
         """Revision of the latest write to this storage, which is what its watch cache shows."""
         self._revisions = revisions

@@ -124,3 +124,8 @@ def _seconds(retry_after: str | None) -> float | None:
     except ValueError:
         return None
     return seconds if 0 <= seconds < float("inf") else None
+
+
+def one_line(error: Exception) -> str:
+    """The message of an error without line breaks, or its type if it has none."""
+    return " ".join(str(error).split()) or type(error).__name__

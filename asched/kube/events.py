@@ -168,8 +168,6 @@ class EventRecorder:
         """Number of queued events."""
         return len(self._queue)
 
-    # -- recording ----------------------------------------------------------------------------
-
     def scheduled(self, pod: PodTarget, node: str) -> None:
         """Record that a pod was bound. This happens once per pod, so no series is kept."""
         note = f"Successfully assigned {pod.namespace}/{pod.name} to {node}"
@@ -279,8 +277,6 @@ class EventRecorder:
         self._warned_at_s = now_s
         log.warning("events dropped: queue is full", dropped=self._drops_not_logged)
         self._drops_not_logged = 0
-
-    # -- sending ------------------------------------------------------------------------------
 
     async def run(self) -> None:
         """Send recorded events until stopped or cancelled."""

@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 
 from httptools import HttpParserCallbackError, HttpParserError, HttpResponseParser
 
-from asched.kube.errors import NoResponseError
+from asched.kube.errors import NoResponseError, one_line
 from asched.kube.transport import HttpResponse, always
 
 HEAD_LIMIT_BYTES = 64 * 1024
@@ -89,8 +89,6 @@ class ResponseParser:
         response = HttpResponse(self._status, body, self._retry_after, reusable)
         self._begin()
         return response
-
-    # -- callbacks of llhttp ------------------------------------------------------------------
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if self._status:
@@ -200,8 +198,6 @@ class _Connection(asyncio.Protocol):
         self.abort()
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_exception(NoResponseError(why, sent=True))
-
-    # -- callbacks of the event loop ----------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # uvloop's transports have the methods of this class but do not inherit from it.
@@ -403,4 +399,4 @@ def describe(error: Exception) -> str:
     """A connection error in one line."""
     if isinstance(error, TimeoutError):
         return f"timed out ({type(error).__name__})"
-    return " ".join(str(error).split()) or type(error).__name__
+    return one_line(error)

@@ -191,8 +191,6 @@ class Reflector:
         self.counts.failures += 1
         return self._backoff.next_s()
 
-    # -- list ---------------------------------------------------------------------------------
-
     async def _list(self) -> None:
         """Fetch all pages and deliver them as one list."""
         self.counts.lists += 1
@@ -235,8 +233,6 @@ class Reflector:
 
     def _selector(self) -> dict[str, str]:
         return {"fieldSelector": self.field_selector} if self.field_selector else {}
-
-    # -- watch --------------------------------------------------------------------------------
 
     async def _watch(self) -> float:
         """Watch until the stream ends. Raises the error that ended it if there was no progress."""
@@ -318,8 +314,6 @@ class Reflector:
             await self._sink.wait_for_capacity()
         if ended is not None:
             raise ended
-
-    # -- failures -----------------------------------------------------------------------------
 
     async def _after_failure(self, error: ApiError, problems: _ProblemLog) -> float:
         """Choose the next step after a failure. Returns the delay in seconds."""

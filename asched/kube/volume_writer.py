@@ -125,8 +125,9 @@ class VolumeWriter:
         """The present claim, None if it is gone. Raises as :meth:`read_volume`."""
         body = await self._read(_claim_path(claim))
         found = None if body is None else decode(Resource.PERSISTENT_VOLUME_CLAIMS, body)
-        same = isinstance(found, PersistentVolumeClaim) and found.uid == claim.uid
-        return found if same and isinstance(found, PersistentVolumeClaim) else None
+        if isinstance(found, PersistentVolumeClaim) and found.uid == claim.uid:
+            return found
+        return None
 
     async def _read(self, path: str) -> bytes | None:
         try:
