@@ -51,15 +51,8 @@ _NAME_ALPHABET = "bcdfghjklmnpqrstvwxz2456789"
 _GENERATED_LENGTH = 5
 _MAX_GENERATED_PREFIX = 58
 _SYSTEM_METADATA = (
-    "uid",
-    "creationTimestamp",
-    "deletionTimestamp",
-    "deletionGracePeriodSeconds",
-    "generation",
-    "resourceVersion",
-    "namespace",
-    "name",
-    "generateName",
+    "uid creationTimestamp deletionTimestamp deletionGracePeriodSeconds generation resourceVersion "
+    "namespace name generateName"
 )
 
 UpdateFunc = Callable[[Object], Object]
@@ -154,7 +147,7 @@ class ObjectApi:
         if given is not None and not isinstance(given, dict):
             raise bad_request("the object's metadata is not an object")
         metadata = dict(given or {})
-        drop_empty(metadata, ("labels", "annotations", "finalizers", "ownerReferences"))
+        drop_empty(metadata, "labels", "annotations", "finalizers", "ownerReferences")
         named = metadata.get("namespace")
         if resource.namespaced:
             if named and namespace and named != namespace:
@@ -308,11 +301,11 @@ def _check_preconditions(
 def _merge_update(resource: ServedResource, old: Object, new: Object, subresource: str) -> Object:
     """``new`` without changes that this request may not make; increments the generation."""
     metadata, old_metadata = dict(new["metadata"]), old["metadata"]
-    _keep_fields(metadata, old_metadata, _SYSTEM_METADATA)
+    _keep_fields(metadata, old_metadata, *_SYSTEM_METADATA.split())
     if subresource == "status":
         status = {} if new.get("status") is None else {"status": new["status"]}
         new = {**old, "metadata": old_metadata if resource.custom else metadata}
-        _keep_fields(new, status, ("status",))
+        _keep_fields(new, status, "status")
         complete_status(resource.storage_key, new)
         return new
     if subresource == "resize":
@@ -320,7 +313,7 @@ def _merge_update(resource: ServedResource, old: Object, new: Object, subresourc
         metadata = dict(old_metadata)
     new = {**new, "metadata": metadata}
     if resource.status:
-        _keep_fields(new, old, ("status",))
+        _keep_fields(new, old, "status")
     if _body(new) != _body(old):
         # A patched object may share parts with the stored one: default a copy.
         new = deep_copy(new)
@@ -330,7 +323,7 @@ def _merge_update(resource: ServedResource, old: Object, new: Object, subresourc
     return new
 
 
-def _keep_fields(new: Object, old: Object, fields: tuple[str, ...]) -> None:
+def _keep_fields(new: Object, old: Object, *fields: str) -> None:
     """Give ``new`` the ``fields`` of ``old``, also where they are absent."""
     for field in fields:
         if field in old:

@@ -151,7 +151,9 @@ def _list_without(
 ) -> list[Any]:
     result = []
     for item in items:
-        key = next((k for k in before if k.startswith("k:") and _is_keyed(item, k)), None)
+        fields = item if isinstance(item, dict) else ()
+        keys = {_key_text(name, item) for name in fields}
+        key = next((k for k in before if k in keys), None)
         if key is None:
             result.append(item)
         elif key in now:
@@ -160,12 +162,6 @@ def _list_without(
         elif any(key in other for other in others):
             result.append(item)
     return result
-
-
-def _is_keyed(item: Any, key: str) -> bool:
-    if not isinstance(item, dict):
-        return False
-    return any(_key_text(name, item) == key for name in item)
 
 
 def _check_conflicts(current: Object, applied: Object, others: list[Object]) -> None:

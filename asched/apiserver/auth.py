@@ -9,10 +9,6 @@ from dataclasses import dataclass
 from asched.apiserver.errors import StatusError, details_of, qualified, unauthorized
 from asched.apiserver.requests import RequestInfo
 
-ADMIN_USER = "kubernetes-admin"
-SCHEDULER_USER = "system:kube-scheduler"
-ANONYMOUS_USER = "system:anonymous"
-
 _READ = frozenset({"get", "list", "watch"})
 _PUBLIC_PATHS = frozenset({"/healthz", "/livez", "/readyz", "/version"})
 
@@ -79,9 +75,9 @@ class User:
     rules: tuple[AuthRule, ...] | None
 
 
-ADMIN = User(ADMIN_USER, None)
-SCHEDULER = User(SCHEDULER_USER, KUBE_SCHEDULER_RULES)
-ANONYMOUS = User(ANONYMOUS_USER, ())
+ADMIN = User("kubernetes-admin", None)
+SCHEDULER = User("system:kube-scheduler", KUBE_SCHEDULER_RULES)
+ANONYMOUS = User("system:anonymous", ())
 
 
 class Auth:

@@ -115,16 +115,11 @@ def default_pod_spec(spec: Object) -> None:
 
 
 _OMITTED_WHEN_EMPTY = (
-    "initContainers",
-    "nodeSelector",
-    "schedulingGates",
-    "tolerations",
-    "topologySpreadConstraints",
-    "volumes",
+    "initContainers nodeSelector schedulingGates tolerations topologySpreadConstraints volumes"
 )
 
 
-def drop_empty(holder: Object, fields: tuple[str, ...]) -> None:
+def drop_empty(holder: Object, *fields: str) -> None:
     """Remove empty fields that the typed API omits (``omitempty``)."""
     for field in fields:
         if field in holder and not holder[field]:
@@ -134,7 +129,7 @@ def drop_empty(holder: Object, fields: tuple[str, ...]) -> None:
 def _default_pod(pod: Object) -> None:
     spec = pod.setdefault("spec", {})
     default_pod_spec(spec)
-    drop_empty(spec, _OMITTED_WHEN_EMPTY)
+    drop_empty(spec, *_OMITTED_WHEN_EMPTY.split())
     spec.setdefault("enableServiceLinks", True)
     labels = pod["metadata"].get("labels") or {}
     for constraint in spec.get("topologySpreadConstraints") or ():
@@ -225,7 +220,7 @@ def _positive(quantities: Any) -> dict[str, int]:
 
 
 def _default_node(node: Object) -> None:
-    drop_empty(node.setdefault("spec", {}), ("taints", "unschedulable"))
+    drop_empty(node.setdefault("spec", {}), "taints", "unschedulable")
     status = node.setdefault("status", {})
     if status.get("capacity") and not status.get("allocatable"):
         status["allocatable"] = dict(status["capacity"])

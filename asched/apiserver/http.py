@@ -155,10 +155,8 @@ class ApiServer:
             await runner.cleanup()
 
     def kubeconfig(self, path: Path, *, user: User = ADMIN) -> Path:
-        """Write a kubeconfig file for ``user``, readable by its owner only. Returns ``path``.
-
-        The token is in the server's URL: Go clients send no bearer token over plain HTTP.
-        """
+        """Write a kubeconfig file for ``user``, readable by its owner only. Returns ``path``. The
+        token is in the server's URL: Go clients send no bearer token over plain HTTP."""
         token = next((text for text, known in self.auth.tokens.items() if known == user), "")
         url = self.url
         if token:

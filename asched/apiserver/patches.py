@@ -83,29 +83,18 @@ _ORDER = "$setElementOrder/"
 _RETAIN = "$retainKeys"
 
 # Field names determine the merge key in k8s.io/api, except for those in _KEY_BY_PARENT.
-_MERGE_KEYS = {
-    "conditions": "type",
-    "containers": "name",
-    "initContainers": "name",
-    "ephemeralContainers": "name",
-    "env": "name",
-    "volumes": "name",
-    "volumeMounts": "mountPath",
-    "volumeDevices": "devicePath",
-    "ports": "containerPort",
-    "imagePullSecrets": "name",
-    "hostAliases": "ip",
-    "schedulingGates": "name",
-    "topologySpreadConstraints": "topologyKey",
-    "resourceClaims": "name",
-    "addresses": "type",
-    "ownerReferences": "uid",
-    "secrets": "name",
-    "podIPs": "ip",
-    "hostIPs": "ip",
-    "resourceClaimStatuses": "name",
-    "drivers": "name",
+_FIELDS_BY_MERGE_KEY = {
+    "name": "containers initContainers ephemeralContainers env volumes imagePullSecrets "
+    "schedulingGates resourceClaims resourceClaimStatuses secrets drivers",
+    "type": "conditions addresses",
+    "ip": "hostAliases podIPs hostIPs",
+    "mountPath": "volumeMounts",
+    "devicePath": "volumeDevices",
+    "containerPort": "ports",
+    "topologyKey": "topologySpreadConstraints",
+    "uid": "ownerReferences",
 }
+_MERGE_KEYS = {field: key for key, names in _FIELDS_BY_MERGE_KEY.items() for field in names.split()}
 _KEY_BY_PARENT = {
     # ServicePort merges by port, ContainerPort by containerPort.
     ("spec", "ports"): "port",

@@ -22,7 +22,6 @@ from asched.apiserver.printer_columns import (
     at,
     at_or,
     count,
-    custom_columns,
     human_duration,
     joined,
     label_text,
@@ -33,8 +32,6 @@ from asched.apiserver.printer_columns import (
     value_at,
 )
 from asched.apiserver.resources import BUILT_IN
-
-__all__ = ["Column", "custom_columns", "table_columns"]
 
 
 def _statuses(pod: Object) -> list[Object]:

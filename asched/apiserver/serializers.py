@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Protocol
 
 from asched.apiserver.errors import Object
 from asched.apiserver.listing import ServedListPage
-from asched.apiserver.printers import Column, custom_columns, table_columns
+from asched.apiserver.printer_columns import Column, custom_columns
+from asched.apiserver.printers import table_columns
 from asched.apiserver.resources import ServedResource
 from asched.apiserver.storage import ServedWatchEvent, StoredObject, View, encode, watch_line
 

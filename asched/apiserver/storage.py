@@ -195,9 +195,6 @@ class Storage:
     def __len__(self) -> int:
         return len(self._objects)
 
-    def __iter__(self) -> Iterator[StoredObject]:
-        return iter(self._objects.values())
-
     def listen(self, listener: Callable[[StoreChange], None]) -> Callable[[], None]:
         """Call ``listener`` with every later change. Returns a function that unsubscribes."""
         self._listeners.append(listener)

@@ -127,19 +127,18 @@ class PodWriter:
                 return ObjectGone()
             if error.status != 409 and error.status < 500:
                 return WriteRejected(error.message, error.status)
-            found = await self._read_back(pod, node, error.message, error.status)
+            found = await self.read_bind_result(pod, node, error.message, error.status)
             return _unless_pending(found) if error.may_take_effect else found
         except NoResponseError as error:
             if not error.sent:
                 return WriteRejected(str(error))
-            return _unless_pending(await self._read_back(pod, node, str(error), 0))
+            return _unless_pending(await self.read_bind_result(pod, node, str(error)))
         return WriteSucceeded()
 
-    async def read_bind_result(self, pod: PodTarget, node: str, message: str) -> BindOutcome:
-        """Read whether another component bound the pod; WriteRejected with ``message`` if not."""
-        return await self._read_back(pod, node, message, 0)
-
-    async def _read_back(self, pod: PodTarget, node: str, message: str, status: int) -> BindOutcome:
+    async def read_bind_result(
+        self, pod: PodTarget, node: str, message: str, status: int = 0
+    ) -> BindOutcome:
+        """Read whether the pod is bound; WriteRejected with ``message`` and ``status`` if not."""
         try:
             body = await self._client.request("GET", pod.path)
             found = _pod_state_decoder.decode(body)

@@ -342,10 +342,8 @@ class Reflector:
         return self._backoff.next_s(error.retry_after_s)
 
     async def _treat_as_empty(self) -> float:
-        """Deliver an empty list for a resource that is not served, unless it was listed before.
-
-        A resource that seems to vanish, as behind a broken proxy, keeps its known objects.
-        """
+        """Deliver an empty list for a resource that is not served, unless it was listed before. A
+        resource that seems to vanish, as behind a broken proxy, keeps its known objects."""
         self.resource_version = ""
         self.responded.set()
         if not self.synced:
@@ -397,11 +395,8 @@ class ClusterWatch:
         )
 
     async def run(self) -> None:
-        """Watch until cancelled.
-
-        Resources are listed one after the other, so those that pods refer to are known before the
-        pods. One that cannot be listed does not delay the next.
-        """
+        """Watch until cancelled. Resources are listed one after the other, so those that pods refer
+        to are known before the pods. One that cannot be listed does not delay the next."""
         async with anyio.create_task_group() as tasks:
             for reflector in self.reflectors:
                 await tasks.start(reflector.run)
