@@ -187,11 +187,8 @@ def _check_priority_class_update(new: Object, old: Object) -> None:
 
 
 def _check_pod_update(new: Object, old: Object) -> None:
-    """Most of a pod's spec is immutable.
-
-    A gated pod may narrow its node selector and affinity (KEP-3838); whether they get narrower is
-    not checked. kube-apiserver appends a diff of its internal structs to the message.
-    """
+    """Most of a pod's spec is immutable. A gated pod may change its node selector and affinity
+    (KEP-3838); whether they get narrower is not checked."""
     new_spec, old_spec = new.get("spec") or {}, old.get("spec") or {}
     if new_spec == old_spec:
         return

@@ -210,11 +210,8 @@ class ObjectApi:
         unconditional: bool = True,
         dry_run: bool = False,
     ) -> StoredObject:
-        """Replace an object by the result of ``change``; an unchanged object is not written.
-
-        ``change`` gets the object in the form of ``resource``. ``unconditional=False`` requires a
-        resourceVersion for resources that demand one. Raises StatusError 404, 409 or 422.
-        """
+        """Replace an object by ``change`` of it, if that differs. ``unconditional=False`` requires
+        a resourceVersion where the resource demands one. Raises StatusError 404, 409 or 422."""
         storage = self.storage(resource)
         old = self.get(resource, namespace, name)
         changed = change(old.obj if resource.view is None else resource.view(old.obj))

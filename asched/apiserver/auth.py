@@ -6,7 +6,7 @@ import base64
 import binascii
 from dataclasses import dataclass
 
-from asched.apiserver.errors import StatusError, details_of, qualified, unauthorized
+from asched.apiserver.errors import StatusError, details_of, qualified
 from asched.apiserver.requests import RequestInfo
 
 _READ = frozenset({"get", "list", "watch"})
@@ -94,7 +94,7 @@ class Auth:
             return ANONYMOUS
         user = self.tokens.get(_token_in(authorization))
         if user is None:
-            raise unauthorized()
+            raise StatusError(401, "Unauthorized", "Unauthorized")
         return user
 
     @staticmethod

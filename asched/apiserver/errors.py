@@ -152,18 +152,9 @@ def undecodable(kind: str, version: str, problem: str) -> StatusError:
     return bad_request(f'{kind} in version "{version}" cannot be handled as a {kind}: {problem}')
 
 
-def internal(message: str) -> StatusError:
-    """A failure that kube-apiserver reports as 500 without a reason."""
-    return StatusError(500, "", message)
-
-
 def method_not_allowed() -> StatusError:
     message = "the server does not allow this method on the requested resource"
     return StatusError(405, "MethodNotAllowed", message, details={})
-
-
-def unauthorized() -> StatusError:
-    return StatusError(401, "Unauthorized", "Unauthorized")
 
 
 def expired(message: str, metadata: Object | None = None) -> StatusError:

@@ -61,9 +61,7 @@ class Faults:
         retry_after_s: int = 1,
     ) -> None:
         """Respond to the next ``count`` matching requests with ``code``, such as 429 or 500."""
-        fault = Fault(FaultKind.STATUS, count, verb, resource)
-        fault.code, fault.retry_after_s = code, retry_after_s
-        self.add(fault)
+        self.add(Fault(FaultKind.STATUS, count, verb, resource, code, retry_after_s))
 
     def drop(
         self, *, count: int = 1, verb: str = "", resource: str = "", after_effect: bool = False

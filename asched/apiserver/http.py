@@ -124,11 +124,8 @@ class ApiServer:
     async def run(
         self, host: str = HOST, port: int = 0, tls: TlsFiles | None = None
     ) -> AsyncIterator[ApiServer]:
-        """Listen until the end of the block; port 0 selects a free port.
-
-        Raises OSError if the address is unavailable, ValueError if it is not a loopback address
-        or the TLS files do not match.
-        """
+        """Listen until the end of the block; port 0 selects a free port. Raises OSError for an
+        unavailable address, ValueError for one that is not loopback or for invalid TLS files."""
         if host not in LOOPBACK:
             raise ValueError(
                 f"{host!r} is not a loopback address: use one of {', '.join(LOOPBACK)}"

@@ -72,11 +72,8 @@ def _verb(method: str, name: str, subresource: str, watching: bool) -> str:
 def parse_request(
     registry: ResourceRegistry, method: str, path: str, query: Mapping[str, str]
 ) -> RequestInfo:
-    """Parse ``/api/v1/...`` or ``/apis/GROUP/VERSION/...``.
-
-    Raises PathNotServedError for an unknown group version, StatusError 404 for an unknown
-    resource in a known one, StatusError 405 for an unknown method.
-    """
+    """Parse ``/api/v1/...`` or ``/apis/GROUP/VERSION/...``. Raises StatusError 404 or 405,
+    PathNotServedError for an unknown group version."""
     first, *parts = path.strip("/").split("/")
     group = "" if first == "api" else next(iter(parts), "")
     version, *rest = parts[0 if first == "api" else 1 :] or [""]

@@ -93,11 +93,8 @@ class PartialMetadataSerializer(Serializer):
 
 
 class TableSerializer(Serializer):
-    """Objects as rows of a meta.k8s.io/v1 Table.
-
-    :param include_object: ``None``, ``Metadata`` or ``Object``: what each row contains of its
-        object.
-    """
+    """Objects as rows of a meta.k8s.io/v1 Table. ``include_object``: ``None``, ``Metadata`` or
+    ``Object``, what each row contains of its object."""
 
     def __init__(self, resource: ServedResource, api: ObjectApi, include_object: str) -> None:
         self._api = api

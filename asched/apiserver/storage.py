@@ -245,11 +245,8 @@ class Storage:
         return list(self.range(namespace).objects)
 
     def range(self, namespace: str = "", start: str = "", rv: int | None = None) -> ObjectRange:
-        """The objects of a namespace, or of all, from the key ``start`` on, in key order.
-
-        ``rv`` selects an earlier revision. Raises StatusError 410 if the history no longer
-        reaches back to it.
-        """
+        """The objects of a namespace, or of all, from the key ``start`` on, in key order, now or at
+        the revision ``rv``. Raises StatusError 410 if the history no longer reaches back to it."""
         undo = [] if rv is None else self.history.since(rv)
         keys, objects = self._sorted_keys(), self._objects
         if undo:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from asched.apiserver.admission import TOPOLOGY_LABELS, check_disruption_budgets
-from asched.apiserver.errors import Object, conflict, internal, uid_conflict
+from asched.apiserver.errors import Object, StatusError, conflict, uid_conflict
 from asched.apiserver.resources import ServedResource
 from asched.apiserver.storage import StoredObject
 
@@ -23,7 +23,7 @@ def bind(
     """Assign a pod to a node, which need not exist. Raises StatusError 404, 409 or 500."""
     node_name = (binding.get("target") or {}).get("name") or ""
     if not node_name:
-        raise internal("target.name: Required value")
+        raise StatusError(500, "", "target.name: Required value")
     old = api.get(pods, namespace, name)
     pod = old.obj
     metadata = binding.get("metadata") or {}

@@ -196,11 +196,8 @@ class ApiClient:
         raise AssertionError("the last attempt returns or raises")
 
     async def request_pipelined(self, requests: Sequence[ApiRequest]) -> list[bytes | ApiError]:
-        """Send idempotent requests at once, without retries.
-
-        Returns for each request the body of its response, or the failure. Raises NoResponseError
-        if a response is missing: any of the requests may have been carried out.
-        """
+        """Send idempotent requests at once, without retries. Returns a body or failure for each.
+        Raises NoResponseError if one is missing: any may have been carried out."""
         credentials = await self._credentials.valid()
         if self._budget is not None:
             for _ in requests:

@@ -238,10 +238,7 @@ class ServiceAccount:
 
 class _CredentialsBuilder:
     """Converts configurations into credentials, with one TLS context per set of certificates.
-
-    Connections are pooled by their context. A new one for each renewed token would cost a
-    handshake per connection.
-    """
+    Connections are pooled by context: a new one for each token would cost handshakes."""
 
     def __init__(self, where: str) -> None:
         """``where`` names the source in errors."""

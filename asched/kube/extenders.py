@@ -39,11 +39,8 @@ class ExtenderTlsContext(NamedTuple):
 
 
 def tls_settings(extender: Extender) -> ExtenderTlsContext | None:
-    """None if the system's certificate authorities are used.
-
-    Only ``insecure`` disables verification; in kube-scheduler ``enableHTTPS`` without a certificate
-    authority does so, too. Data takes precedence over files. Raises :class:`KubeConfigError`.
-    """
+    """None for the system's certificate authorities. Data takes precedence over files. Unlike in
+    kube-scheduler only ``insecure`` disables verification. Raises KubeConfigError."""
     tls = extender.tls_config or ExtenderTLS()
     has_ca = bool(tls.ca_file or tls.ca_data)
     if tls == ExtenderTLS():

@@ -32,11 +32,8 @@ class MalformedHttpError(ValueError):
 
 
 class ResponseParser:
-    """Parses the responses of one connection with llhttp (RFC 9112).
-
-    Adds limits for the memory that a response may take. A response with an uncertain end is an
-    error, after which the connection is unusable.
-    """
+    """Parses the responses of one connection with llhttp (RFC 9112), with limits for their memory.
+    A response with an uncertain end is an error; then the connection is unusable."""
 
     def __init__(self) -> None:
         self._parser = HttpResponseParser(self)

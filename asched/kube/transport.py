@@ -136,11 +136,8 @@ class CheckedTransport(Transport):
 
 
 def guard_writes(guard: LeaseWriteGuard) -> Callable[[ApiRequest], ApiRequest]:
-    """A check that allows writes only while the guard does.
-
-    A write is abandoned when the lease would end, however slow its response is. The check raises
-    NoResponseError with nothing sent if the guard refuses.
-    """
+    """A check that allows writes only while the guard leads, each at most until the lease ends. For
+    others it raises NoResponseError with nothing sent."""
 
     def check(request: ApiRequest) -> ApiRequest:
         if request.method == "GET":
