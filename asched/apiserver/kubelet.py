@@ -52,6 +52,7 @@ def simulated_node(
         **(labels or {}),
     }
     address = IPv4Address(_SUBNET + (255 << 16) + index + 1)
+    ready = {**_READY, "lastHeartbeatTime": ready_since, "lastTransitionTime": ready_since}
     return {
         "apiVersion": "v1",
         "kind": "Node",
@@ -60,9 +61,7 @@ def simulated_node(
         "status": {
             "capacity": dict(capacity),
             "allocatable": dict(capacity),
-            "conditions": [
-                {**_READY, "lastHeartbeatTime": ready_since, "lastTransitionTime": ready_since}
-            ],
+            "conditions": [ready],
             "addresses": [
                 {
                     "type": "InternalIP",
@@ -334,18 +333,13 @@ def _conditions(pod: Object, now: str, *, ready: bool) -> list[Object]:
         for condition in pod["status"].get("conditions") or ()
         if condition.get("type") not in _POD_CONDITIONS
     ]
-    made = []
+    made: list[Object] = []
     for kind in _POD_CONDITIONS:
-        holds = ready or kind == "Initialized"
-        condition = {
-            "type": kind,
-            "status": "True" if holds else "False",
-            "lastProbeTime": None,
-            "lastTransitionTime": now,
-        }
+        status = "True" if ready or kind == "Initialized" else "False"
+        times = {"lastProbeTime": None, "lastTransitionTime": now}
+        made.append({"type": kind, "status": status, **times})
         if not ready and kind != "PodReadyToStartContainers":
-            condition["reason"] = "PodCompleted"
-        made.append(condition)
+            made[-1]["reason"] = "PodCompleted"
     return [*made, *kept]
 
 

@@ -46,7 +46,7 @@ class ObjectSerializer(Serializer):
         self._skipped = 0 if resource.custom else len(prefix)
 
     def one(self, stored: StoredObject) -> bytes:
-        return stored.encoded_as(self._view)
+        return stored.encoded(self._view)
 
     def many(self, page: ServedListPage) -> bytes:
         head = encode(
@@ -58,9 +58,9 @@ class ObjectSerializer(Serializer):
         )
         view, skipped = self._view, self._skipped
         if skipped:
-            items = b",".join([b"{" + item.encoded_as(view)[skipped:] for item in page.items])
+            items = b",".join([b"{" + item.encoded(view)[skipped:] for item in page.items])
         else:
-            items = b",".join([item.encoded_as(view) for item in page.items])
+            items = b",".join([item.encoded(view) for item in page.items])
         return b'%b,"items":[%b]}\n' % (head[:-1], items)
 
     def event(self, event: ServedWatchEvent) -> bytes:

@@ -38,31 +38,20 @@ def deep_copy(obj: Object) -> Object:
 class StoredObject:
     """One object at one revision, with its encoded forms."""
 
-    __slots__ = ("_encoded", "_views", "key", "obj", "rv")
+    __slots__ = ("_encoded", "key", "obj", "rv")
 
     def __init__(self, key: str, obj: Object, rv: int) -> None:
         self.key = key
         self.obj = obj
         self.rv = rv
-        self._encoded: bytes | None = None
-        self._views: dict[View, bytes] | None = None
+        self._encoded: dict[View | None, bytes] = {}
 
-    @property
-    def encoded(self) -> bytes:
-        """The whole object as JSON, encoded at most once."""
-        if self._encoded is None:
-            self._encoded = encode(self.obj)
-        return self._encoded
-
-    def encoded_as(self, view: View | None) -> bytes:
-        """The object in another API version, encoded at most once per view."""
-        if view is None:
-            return self.encoded
-        if self._views is None:
-            self._views = {}
-        found = self._views.get(view)
+    def encoded(self, view: View | None = None) -> bytes:
+        """The object as JSON, in another API version with a ``view``. Encoded at most once each."""
+        found = self._encoded.get(view)
         if found is None:
-            found = self._views[view] = encode(view(self.obj))
+            obj = self.obj if view is None else view(self.obj)
+            found = self._encoded[view] = encode(obj)
         return found
 
     def at_revision(self, rv: int) -> StoredObject:
@@ -86,7 +75,7 @@ class StoreChange:
     def line(self) -> bytes:
         """The watch line that all unfiltered watchers share."""
         if self._line is None:
-            self._line = watch_line(self.type, self.new.encoded)
+            self._line = watch_line(self.type, self.new.encoded())
         return self._line
 
     def filtered(self, predicate: Predicate) -> tuple[str, StoredObject] | None:
@@ -290,7 +279,7 @@ class ServedWatchEvent(NamedTuple):
     def line(self, view: View | None = None) -> bytes:
         if self.change is not None and view is None:
             return self.change.line()
-        return watch_line(self.type, self.stored.encoded_as(view))
+        return watch_line(self.type, self.stored.encoded(view))
 
 
 class Watcher:

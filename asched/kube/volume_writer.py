@@ -79,17 +79,14 @@ class VolumeWriter:
                 return WriteRejected(f'volume "{volume}" is already claimed by {by}', 409)
             if held is not None and held.uid:
                 return WriteSucceeded()
-            patch: dict[str, Any] = {
-                "spec": {
-                    "claimRef": {
-                        "kind": "PersistentVolumeClaim",
-                        "apiVersion": "v1",
-                        "namespace": claim.namespace,
-                        "name": claim.name,
-                        "uid": claim.uid,
-                    }
-                }
+            reference = {
+                "kind": "PersistentVolumeClaim",
+                "apiVersion": "v1",
+                "namespace": claim.namespace,
+                "name": claim.name,
+                "uid": claim.uid,
             }
+            patch: dict[str, Any] = {"spec": {"claimRef": reference}}
             if held is None:
                 patch["metadata"] = {"annotations": {BOUND_BY_CONTROLLER: "yes"}}
             return patch

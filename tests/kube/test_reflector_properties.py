@@ -69,7 +69,7 @@ class History:
         self.writes = 0
 
     def expected(self) -> dict[str, Any]:
-        pods = (decode(Resource.PODS, stored.encoded) for stored in self.cluster.stored("pods"))
+        pods = (decode(Resource.PODS, stored.encoded()) for stored in self.cluster.stored("pods"))
         alive = {pod.key: pod for pod in pods}
         finished = {
             f"default/{pod['metadata']['name']}"
