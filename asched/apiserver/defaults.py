@@ -57,9 +57,7 @@ def _default_container(container: Object, host_network: bool) -> None:
     resources = container.setdefault("resources", {})
     limits = resources.get("limits")
     if limits:
-        requests = dict(limits)
-        requests.update(resources.get("requests") or {})
-        resources["requests"] = requests
+        resources["requests"] = {**limits, **(resources.get("requests") or {})}
     for port in container.get("ports") or ():
         port.setdefault("protocol", "TCP")
         if host_network and not port.get("hostPort"):
@@ -70,11 +68,9 @@ def _default_container(container: Object, host_network: bool) -> None:
     for probe_name in ("livenessProbe", "readinessProbe", "startupProbe"):
         probe = container.get(probe_name)
         if isinstance(probe, dict):
-            for key, number in _PROBE_DEFAULTS.items():
-                probe.setdefault(key, number)
+            _set_missing(probe, _PROBE_DEFAULTS)
             if "httpGet" in probe:
-                probe["httpGet"].setdefault("path", "/")
-                probe["httpGet"].setdefault("scheme", "HTTP")
+                _set_missing(probe["httpGet"], {"path": "/", "scheme": "HTTP"})
 
 
 _PROBE_DEFAULTS = {

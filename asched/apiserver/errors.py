@@ -24,6 +24,9 @@ class Cause(NamedTuple):
     message: str
     field: str
 
+    def as_object(self) -> Object:
+        return {"reason": self.reason, "message": self.message, "field": self.field}
+
 
 def required(field: str, detail: str = "") -> Cause:
     message = f"Required value: {detail}" if detail else "Required value"
@@ -138,7 +141,7 @@ def invalid(kind: str, group: str, name: str, causes: list[Cause]) -> StatusErro
     listed = [f"{cause.field}: {cause.message}" for cause in causes]
     text = listed[0] if len(listed) == 1 else f"[{', '.join(listed)}]"
     details = details_of(name, group, kind)
-    details["causes"] = [cause._asdict() for cause in causes]
+    details["causes"] = [cause.as_object() for cause in causes]
     message = f'{qualified(kind, group)} "{name}" is invalid: {text}'
     return StatusError(422, "Invalid", message, details=details)
 
