@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from random import Random
 
@@ -25,7 +25,7 @@ from asched.kube.transport import (
     Credentials,
     HttpResponse,
     StreamingResponse,
-    exchange_sequentially,
+    Transport,
 )
 from asched.model.pod import PodCondition
 from asched.plugins.node_resources.fit import NodeResourcesFit
@@ -61,7 +61,7 @@ class _Patch(msgspec.Struct):
     status: _Status
 
 
-class Api:
+class Api(Transport):
     """Records the patches of pods, and answers while it is open."""
 
     def __init__(self) -> None:
@@ -93,11 +93,6 @@ class Api:
         if code == 200 and node is not msgspec.UNSET:
             self.nominated = node or ""
         return HttpResponse(code, b"{}", None, reusable=True)
-
-    async def exchange_pipelined(
-        self, credentials: Credentials, requests: Sequence[ApiRequest]
-    ) -> list[HttpResponse]:
-        return await exchange_sequentially(self, credentials, requests)
 
     async def open(self, credentials: Credentials, request: ApiRequest) -> StreamingResponse:
         raise NotImplementedError("no watches")
