@@ -15,29 +15,24 @@ from asched import __version__
 from asched.batch.registry import SessionRegistry
 from asched.config.file import Configuration
 from asched.config.settings import PluginLimits
-from asched.daemon.effects.dispatcher import EffectDispatcher, EffectServices
+from asched.daemon.effects.dispatcher import EffectDispatcher
 from asched.daemon.effects.external_calls import ExtenderPool
-from asched.daemon.engine.checkpoints import Checkpoints
-from asched.daemon.engine.commits import Commits
+from asched.daemon.effects.per_pod_queue import EffectServices
 from asched.daemon.engine.engine import Engine, EngineLimits, EngineOptions
 from asched.daemon.engine.inbox import Inbox
+from asched.daemon.engine.journaling import Checkpoints, JournalAppender
 from asched.daemon.ha.follower import BufferedWatch, StartState
 from asched.daemon.ha.leadership import Leadership, LeadershipController
 from asched.daemon.plugin_host.external_plugins import ExternalPlugins
-from asched.daemon.reload.reconfigurer import (
-    ConfigApplied,
-    Reconfigurer,
-    ReloadTargets,
-    profiles_record,
-)
-from asched.daemon.reload.session_files import SessionFiles
-from asched.daemon.reload.watched import watched_resources
+from asched.daemon.reload.reconfigurer import Reconfigurer, ReloadTargets, profiles_record
+from asched.daemon.reload.reloader import ConfigApplied, SessionFiles
 from asched.daemon.startup import (
     TRANSIENT,
     DaemonContext,
     cluster_watch,
     recover,
     watch_when_reachable,
+    watched_resources,
 )
 from asched.daemon.telemetry.batch_metrics import TimedRegistry
 from asched.daemon.telemetry.health import Check, failed_checks
@@ -279,7 +274,9 @@ def _engine(
     load = context.registry.load
     return Engine(
         start.fold,
-        Commits(context.journal, clock, metrics, next_seq=start.next_seq, timeout_s=timeout_s),
+        JournalAppender(
+            context.journal, clock, metrics, next_seq=start.next_seq, timeout_s=timeout_s
+        ),
         effects,
         inbox,
         clock,

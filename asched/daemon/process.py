@@ -1,4 +1,4 @@
-"""Process-wide settings: garbage collection, thread switching, safe output to terminals.
+"""What a process provides: clock, threads, garbage collection, safe output to terminals.
 
 asched keeps a large heap (pods, nodes, columns) that contains almost no cycles. With Python's
 default thresholds the collector traverses that heap every few thousand allocations and finds
@@ -12,11 +12,43 @@ them could clear the screen, hide a line or change the title, so they are escape
 from __future__ import annotations
 
 import gc
+import os
 import re
+import socket
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Final, TextIO
+from typing import Any, Final, NamedTuple, Protocol, TextIO, TypeVar
+
+import anyio
+
+from asched.kube.timing import Clock, SystemClock
+
+T = TypeVar("T")
+
+
+class RunInThread(Protocol):
+    """Runs a long computation without blocking the event loop."""
+
+    async def __call__(self, compute: Callable[[], T], /) -> T: ...
+
+
+class Runtime(NamedTuple):
+    """Clock, threads and name of a process.
+
+    A simulation provides its own, and an :class:`~asched.kube.client.ApiClient` with the same
+    clock. Apart from the event loop, nothing in a daemon uses another clock.
+    """
+
+    clock: Clock
+    run_in_thread: RunInThread
+    instance: str
+    """Identifies this process among replicas, in the journal and in Events."""
+
+    @classmethod
+    def of_this_process(cls) -> Runtime:
+        return cls(SystemClock(), anyio.to_thread.run_sync, f"{socket.gethostname()}_{os.getpid()}")
+
 
 SWITCH_INTERVAL_S: Final = 0.0005
 _DAEMON_THRESHOLDS: Final = (20_000, 20, 50)

@@ -14,7 +14,7 @@ import msgspec
 from asched.cycle.attempt import Attempt
 from asched.cycle.feasible_nodes import FeasibleNodes
 from asched.cycle.shape_cache import ShapeCache
-from asched.daemon.reload.watched import annotations_of
+from asched.daemon.startup import annotations_of
 from asched.framework.binding import (
     BindingContext,
     ClaimRef,

@@ -20,8 +20,8 @@ from asched.config.settings import HealthSettings
 from asched.core.inputs import Deleted, Upserted
 from asched.daemon.engine.inbox import Inbox
 from asched.daemon.telemetry.health import Health
-from asched.daemon.telemetry.instruments import exponential_buckets
 from asched.daemon.telemetry.metrics import Metrics, ProcessMetrics
+from asched.daemon.telemetry.scheduler_metrics import exponential_buckets
 from asched.framework.cycle_state import CycleState
 from asched.framework.interface import FilterPlugin, PermitPlugin, PermitResult
 from asched.framework.nodes import NodeInfo

@@ -13,10 +13,11 @@ from asched.audit.replay import replay
 from asched.config.registry import PluginRegistry
 from asched.config.settings import PluginLimits
 from asched.core.inputs import Listed, Upserted
-from asched.daemon.effects.dispatcher import EffectDispatcher, EffectServices
-from asched.daemon.engine.commits import Commits
+from asched.daemon.effects.dispatcher import EffectDispatcher
+from asched.daemon.effects.per_pod_queue import EffectServices
 from asched.daemon.engine.engine import Engine, EngineLimits, EngineOptions
 from asched.daemon.engine.inbox import Inbox, Reconfiguration
+from asched.daemon.engine.journaling import JournalAppender
 from asched.daemon.plugin_host.external_plugins import ExternalPlugins
 from asched.daemon.telemetry.metrics import Metrics
 from asched.framework.cycle_state import CycleState
@@ -148,8 +149,8 @@ async def running_engine(
             standby=standby,
             may_decide=may_decide,
         )
-        commits = Commits(journal, engine_clock, metrics, next_seq=1)
-        engine = Engine(Fold(state, load), commits, effects, inbox, engine_clock, metrics, options)
+        appender = JournalAppender(journal, engine_clock, metrics, next_seq=1)
+        engine = Engine(Fold(state, load), appender, effects, inbox, engine_clock, metrics, options)
         started = EngineStarted("test", seed=1)
         engine.record_start(started, ProfilesLoaded((profile_of(*plugins),)))
         yield EngineFixture(engine, effects, inbox, api, journal, plugins, state)
@@ -222,7 +223,7 @@ async def test_new_configuration_does_not_accept_earlier_list() -> None:
         assert applied == [False]
         assert s.engine.leading
         assert pending.key in s.state.queue
-        caches, *_ = s.engine.checks(slow_turn_s=1e9)
+        caches, *_ = s.engine.checks()
         assert caches.problem() == "not listed yet: pods"
         s.inbox.put_changes((Listed(Resource.PODS, pods, relist_count=1),))
         for _ in range(50):

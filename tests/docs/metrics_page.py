@@ -15,7 +15,7 @@ from prometheus_client.registry import Collector
 
 from asched.daemon.ha.leadership import LeaderMetrics
 from asched.daemon.ha.lease import LeaseName
-from asched.daemon.plugin_host.watchdog import OverrunMetrics, Watchdog
+from asched.daemon.plugin_host.guarded_loop import OverrunMetrics, Watchdog
 from asched.daemon.telemetry.metrics import Backlog, EventMetrics, JournalFileMetrics, Metrics
 from asched.kube.events import EventCounts
 from asched.kube.reflector import Reflector

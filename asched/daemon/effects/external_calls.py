@@ -16,7 +16,7 @@ import structlog
 from anyio.abc import TaskGroup, TaskStatus
 
 from asched.config.kube_scheduler import Extender
-from asched.daemon.plugin_host.external_plugins import ExternalPlugins
+from asched.daemon.effects.per_pod_queue import EffectContext
 from asched.framework.cluster import PodRef
 from asched.framework.pod_info import PodInfo
 from asched.framework.runtime.extenders import ExtenderVerb, PreemptionCandidate
@@ -30,7 +30,6 @@ from asched.kube.extenders import (
     open_extenders,
 )
 from asched.kube.timing import Clock
-from asched.state.cluster import ClusterState
 from asched.state.pending_evaluations import pack_mask
 from asched.state.records import (
     ExtenderAnswer,
@@ -62,19 +61,12 @@ class ExternalCallHandler:
     A call that is lost with a stopping daemon is requested again by the next start.
     """
 
-    def __init__(
-        self,
-        cluster: ClusterState,
-        extenders: Sequence[HttpExtender],
-        tasks: TaskGroup,
-        report: Callable[[ExtenderAnswer], None],
-        plugins: ExternalPlugins,
-    ) -> None:
-        self._cluster = cluster
-        self._extenders = extenders
-        self._tasks = tasks
-        self._report = report
-        self._plugins = plugins
+    def __init__(self, context: EffectContext) -> None:
+        self._cluster = context.cluster
+        self._report = context.report
+        self._extenders = context.services.extenders
+        self._tasks = context.services.tasks
+        self._plugins = context.services.plugins
         self._errors: dict[int, str] = {}
         """Latest error of each failing extender or plugin, so that it is logged once."""
         self._nodes = ExtenderNodes([])

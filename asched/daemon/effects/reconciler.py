@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import structlog
 
-from asched.daemon.engine.runtime import StoppableSleep
+from asched.daemon.effects.per_pod_queue import StoppableSleep
 from asched.framework.binding import ClaimRef, Unavailable
 from asched.framework.pod_info import PodInfo
 from asched.framework.status import SUCCESS, Status

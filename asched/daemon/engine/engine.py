@@ -8,7 +8,6 @@ instead of one a pod, and watches are never delayed for longer than a slice.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from functools import partial
 
 import anyio
 import msgspec
@@ -17,9 +16,8 @@ import structlog
 from asched.batch.registry import SessionRegistry
 from asched.core.scheduler import Budget, SchedulerCore
 from asched.daemon.effects.dispatcher import EffectDispatcher
-from asched.daemon.engine.checkpoints import Committed
-from asched.daemon.engine.commits import Commits
 from asched.daemon.engine.inbox import Inbox, Reconfiguration
+from asched.daemon.engine.journaling import JournalAppender
 from asched.daemon.engine.turn_loop import TurnLoop
 from asched.daemon.telemetry.engine_observer import EngineObserver
 from asched.daemon.telemetry.health import Check
@@ -84,7 +82,7 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):
     unsynced: frozenset[WatchedResource] = frozenset(Resource)
     """Resources that must be listed before the first decision."""
     limits: EngineLimits = EngineLimits()
-    committed: Committed = lambda seq: None
+    committed: Callable[[int], None] = lambda seq: None
     """Called with the number of the last record of each stored batch."""
     sessions: SessionRegistry | None = None
     """Actions and plugins of batch sessions; by default all installed ones."""
@@ -103,7 +101,7 @@ class Engine(TurnLoop):
     def __init__(
         self,
         fold: Fold,
-        commits: Commits,
+        appender: JournalAppender,
         effects: EffectDispatcher,
         inbox: Inbox,
         clock: Clock,
@@ -127,7 +125,7 @@ class Engine(TurnLoop):
             listener=self,
             standby=self._options.standby,
         )
-        super().__init__(core, commits, inbox, clock)
+        super().__init__(core, appender, inbox, clock)
         self._min_turn_s = self._limits.min_turn_s
         # A standby must not continue decisions of an earlier term: another leader may have used
         # the capacity since.
@@ -157,7 +155,7 @@ class Engine(TurnLoop):
         if core.has_records:
             batch = core.take_records()
             self._appending = True
-            last_seq = await self._commits.append(batch, core.now_ns)
+            last_seq = await self._appender.append(batch, core.now_ns)
             self._appending = False
             self._options.committed(last_seq)
             for decision in decisions:
@@ -191,7 +189,7 @@ class Engine(TurnLoop):
     @property
     def journal_error(self) -> str:
         """Why the journal cannot be written; empty while it can."""
-        return self._commits.error
+        return self._appender.error
 
     @property
     def sending(self) -> bool:
@@ -219,18 +217,17 @@ class Engine(TurnLoop):
         append was interrupted."""
         return not self._core.has_records and not self._appending
 
-    def checks(self, slow_turn_s: float = SLOW_TURN_S) -> list[Check]:
-        """Conditions of readiness; a turn over ``slow_turn_s`` is one that fails."""
-        return [*super().checks(), Check("engine-turn", partial(self._slow_turn, slow_turn_s))]
+    def checks(self) -> list[Check]:
+        return [*super().checks(), Check("engine-turn", self._slow_turn)]
 
-    def is_stuck(self, slow_turn_s: float = SLOW_TURN_S) -> bool:
-        """Whether the current turn takes longer than ``slow_turn_s`` for an unknown reason. A turn
-        that waits for the journal does not count: a restart would wait again."""
-        return self._turn_s() > slow_turn_s and not self.journal_error
+    def is_stuck(self) -> bool:
+        """Whether the current turn takes longer than :data:`SLOW_TURN_S` for an unknown reason. A
+        turn that waits for the journal does not count: a restart would wait again."""
+        return self._turn_s() > SLOW_TURN_S and not self.journal_error
 
-    def _slow_turn(self, slow_turn_s: float) -> str:
+    def _slow_turn(self) -> str:
         turn_s = self._turn_s()
-        return "" if turn_s <= slow_turn_s else f"the engine's turn has taken {turn_s:.0f} s so far"
+        return "" if turn_s <= SLOW_TURN_S else f"the engine's turn has taken {turn_s:.0f} s so far"
 
     def _turn_s(self) -> float:
         """Age of the current turn; 0 between turns."""

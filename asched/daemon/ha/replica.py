@@ -26,15 +26,19 @@ from asched.daemon.ha.follower import (
 )
 from asched.daemon.ha.leadership import Leadership
 from asched.daemon.reload.reconfigurer import (
-    ConfigApplied,
-    ReconfigurationError,
     check_buildable,
     check_valid,
     profiles_record,
     restart_settings,
 )
-from asched.daemon.reload.watched import annotations_of, watched_resources
-from asched.daemon.startup import DaemonContext, cluster_watch, watch_when_reachable
+from asched.daemon.reload.reloader import ConfigApplied, ReconfigurationError
+from asched.daemon.startup import (
+    DaemonContext,
+    annotations_of,
+    cluster_watch,
+    watch_when_reachable,
+    watched_resources,
+)
 from asched.daemon.telemetry.health import Check
 from asched.journal.errors import JournalBusyError, JournalIOError
 from asched.kube.errors import KubeConfigError

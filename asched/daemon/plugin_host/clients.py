@@ -15,8 +15,8 @@ import numpy as np
 from anyio.abc import Process
 from anyio.streams.buffered import BufferedByteReceiveStream
 
-from asched.daemon.plugin_host import messages as m
-from asched.daemon.plugin_host.evaluator import AttemptKey, FilterRejection, PluginEvaluator
+from asched.daemon.plugin_host import evaluation as m
+from asched.daemon.plugin_host.evaluation import AttemptKey, FilterRejection, PluginEvaluator
 from asched.framework.interface import Plugin
 from asched.framework.nodes import Int64Column, RowArray
 from asched.framework.pod_info import PodInfo

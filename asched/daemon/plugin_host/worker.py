@@ -17,8 +17,8 @@ from typing import BinaryIO, NoReturn, TypeVar
 
 import numpy as np
 
-from asched.daemon.plugin_host import messages as m
-from asched.daemon.plugin_host.evaluator import AttemptKey, PluginEvaluator
+from asched.daemon.plugin_host import evaluation as m
+from asched.daemon.plugin_host.evaluation import AttemptKey, PluginEvaluator
 from asched.framework.cycle_state import CycleState
 from asched.framework.interface import Plugin
 from asched.framework.pod_groups import PodGroupKey

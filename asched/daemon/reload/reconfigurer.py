@@ -16,8 +16,8 @@ from asched.daemon.effects.dispatcher import EffectDispatcher
 from asched.daemon.effects.external_calls import ExtenderPool, ExtenderReplacement
 from asched.daemon.engine.engine import Engine
 from asched.daemon.engine.inbox import Inbox, Reconfiguration
-from asched.daemon.reload.session_files import SessionFiles
-from asched.daemon.reload.watched import annotations_of, watched_resources
+from asched.daemon.reload.reloader import ConfigApplied, ReconfigurationError, SessionFiles
+from asched.daemon.startup import annotations_of, watched_resources
 from asched.framework.runtime.profile import PluginLoader, Profile, ProfileError
 from asched.kube.errors import KubeConfigError
 from asched.kube.reflector import ClusterWatch
@@ -43,19 +43,6 @@ RELOADABLE: Final = frozenset(
 )
 """Settings that may change while the daemon runs."""
 IGNORED_SETTINGS: Final = frozenset({"parallelism", "enableProfiling", "enableContentionProfiling"})
-
-
-class ReconfigurationError(Exception):
-    """The configuration cannot be used; the text is one line."""
-
-
-class ConfigApplied(NamedTuple):
-    """The result of a valid configuration."""
-
-    changed: bool
-    """False if no reloadable setting differs from the configuration before."""
-    restart_settings: tuple[str, ...]
-    """Names of changed settings that need a restart."""
 
 
 class ReloadTargets(NamedTuple):

@@ -1,9 +1,11 @@
-"""Runs shadow mode, on a live cluster or on a recording. There is nothing that writes to a
-cluster."""
+"""Runs shadow mode, on a live cluster or on a recording: compare, fold, commit.
+
+It has no writer and only a read-only client, so it cannot change the cluster.
+"""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager
 from typing import NamedTuple
 
@@ -13,19 +15,22 @@ import structlog
 from asched import __version__
 from asched.config.file import Configuration
 from asched.config.registry import PluginRegistry
-from asched.daemon.engine.commits import Commits
+from asched.core.scheduler import SchedulerCore
 from asched.daemon.engine.inbox import Inbox
-from asched.daemon.engine.runtime import Runtime
-from asched.daemon.reload.watched import annotations_of, custom_resources_of
-from asched.daemon.shadow.engine import Listener, ShadowEngine
+from asched.daemon.engine.journaling import JournalAppender
+from asched.daemon.engine.turn_loop import TurnLoop
+from asched.daemon.process import Runtime
 from asched.daemon.shadow.explainer import Window
 from asched.daemon.shadow.follower import ShadowFollower, shadow_profiles, start_notes
 from asched.daemon.shadow.report import Difference, Report
+from asched.daemon.startup import annotations_of, custom_resources_of
+from asched.daemon.telemetry.health import failed_checks
 from asched.daemon.telemetry.metrics import Metrics
 from asched.journal.store import JournalStore
 from asched.kube.client import ApiClient
 from asched.kube.reflector import ClusterWatch
 from asched.kube.tape import Tape
+from asched.kube.timing import Clock
 from asched.model.quantity import NS_PER_S
 from asched.model.resources import WatchedResource, in_order_of_listing
 from asched.state.cluster import ClusterState
@@ -41,6 +46,78 @@ STOP_TIMEOUT_S = 20.0
 """Limit for explaining open disagreements and committing them at a stop."""
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
+SLICE_S = 0.05
+"""Time for comparing before a turn commits."""
+
+Listener = Callable[[ShadowCompared | Difference], None]
+"""Called with each comparison when it is durable, and with each difference once it is explained."""
+
+
+class ShadowEngine(TurnLoop):
+    """The loop of shadow mode. One per process."""
+
+    def __init__(
+        self,
+        follower: ShadowFollower,
+        appender: JournalAppender,
+        inbox: Inbox,
+        clock: Clock,
+        listener: Listener,
+    ) -> None:
+        super().__init__(SchedulerCore(follower), appender, inbox, clock)
+        self._follower = follower
+        self._listener = listener
+
+    async def run(self) -> None:
+        """Turn after turn until :meth:`stop`; then explain the remaining differences.
+
+        Raises a :class:`~asched.journal.errors.JournalError` if the journal is unusable.
+        """
+        await super().run()
+        self._core.begin_turn(self._time.now_ns())
+        for record in self._follower.explained_at_the_end():
+            self._core.apply(record)
+        await self._commit()
+
+    def failed_checks(self) -> list[str]:
+        """The failed checks, a line each."""
+        return failed_checks(self.checks())
+
+    async def turn(self) -> None:
+        """Compare and fold what arrived, then commit."""
+        core, follower = self._core, self._follower
+        core.begin_turn(self._time.now_ns())
+        ends_ns = self._clock.monotonic_ns() + round(SLICE_S * NS_PER_S)
+        while (change := self._inbox.next_change()) is not None:
+            for record in follower.observe(change, core.record_turn):
+                core.apply(record)
+            if self._clock.monotonic_ns() >= ends_ns:
+                break
+        due_ns = follower.due_ns()
+        if due_ns is not None and due_ns <= core.now_ns:
+            core.record_turn()
+        for explained in follower.explained():
+            core.apply(explained)
+        await self._commit()
+        if not follower.unsynced and not self.synced.is_set():
+            self._mark_synced()
+
+    async def _commit(self) -> None:
+        if not self._core.has_records:
+            return
+        batch = self._core.take_records()
+        await self._appender.append(batch, self._core.now_ns)
+        for record in batch:
+            if isinstance(record, ShadowCompared):
+                self._listener(record)
+        for difference in self._follower.take_differences():
+            self._listener(difference)
+
+    def _unsynced(self) -> Iterable[WatchedResource]:
+        return self._follower.unsynced
+
+    def _next_due_ns(self) -> int | None:
+        return self._follower.due_ns()
 
 
 class JournalKindError(Exception):
@@ -100,8 +177,8 @@ async def running_shadow(
     for note in start_notes(configuration):
         follower.note(note)
         log.warning("setting ignored", note=note)
-    commits = Commits(journal, runtime.clock, metrics, next_seq=next_seq)
-    engine = ShadowEngine(follower, commits, inbox, runtime.clock, listener or log_finding)
+    appender = JournalAppender(journal, runtime.clock, metrics, next_seq=next_seq)
+    engine = ShadowEngine(follower, appender, inbox, runtime.clock, listener or log_finding)
     engine.record_start(
         _started(configuration), LeadershipGained(epoch), shadow_profiles(configuration)
     )
@@ -164,8 +241,7 @@ def log_finding(finding: ShadowCompared | Difference) -> None:
         )
 
 
-# -- on a recording
-# ---------------------------------------------------------------------------------
+# -- on a recording -------------------------------------------------------------------------------
 
 
 def records_of(

@@ -1,34 +1,106 @@
-"""Periodic checkpoints of the state.
-
-A turn of the engine only takes a snapshot (some milliseconds for ten thousand pods). Encoding and
-writing happen between later turns, in small steps. A failed checkpoint is logged and dropped: it
-would only save time.
-"""
+"""Appends to the journal, and checkpoints of the state."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple
 
 import anyio
 import structlog
 
-from asched.daemon.engine.runtime import Runtime
+from asched.daemon.process import Runtime
+from asched.daemon.telemetry.metrics import Metrics
 from asched.journal.checkpoints import prune_checkpoints
-from asched.journal.errors import JournalError
+from asched.journal.errors import (
+    JournalBusyError,
+    JournalError,
+    JournalFullError,
+    JournalIOError,
+)
 from asched.journal.store import JournalStore
+from asched.kube.timing import Clock
+from asched.model.quantity import NS_PER_S
 from asched.state.checkpoint import StateAndTemplates, compress, encode, encode_now, take_snapshots
 from asched.state.cluster import ClusterState
 from asched.state.plugins import missing_plugin
-
-_STEP_DELAY_S = 0.001
-"""As long as a step, so that encoding takes half of an otherwise idle event loop."""
+from asched.state.records import AnyRecord
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
-Committed = Callable[[int], None]
-"""Called with the number of the last record whenever the journal holds all folded records."""
+
+_RETRY_S = 1.0
+
+
+class JournalAppender:
+    """Appends to the journal, with retries while it is unavailable. The only writer of a daemon."""
+
+    def __init__(
+        self,
+        journal: JournalStore,
+        clock: Clock,
+        metrics: Metrics,
+        *,
+        next_seq: int,
+        timeout_s: Callable[[], float] = lambda: math.inf,
+    ) -> None:
+        """``next_seq``: number of the next record. ``timeout_s``: how long one append is attempted
+        in all, evaluated after each failure."""
+        self.error = ""
+        """Why the journal cannot be written; empty while it can."""
+        self._journal = journal
+        self._clock = clock
+        self._metrics = metrics
+        self._next_seq = next_seq
+        self._timeout_s = timeout_s
+
+    def unwritable(self) -> str:
+        """:attr:`error` as the text of a failed check."""
+        return f"the journal cannot be written: {self.error}" if self.error else ""
+
+    async def append(self, batch: Sequence[AnyRecord], now_ns: int) -> int:
+        """Append the batch and return the number of its last record; the batch is durable then.
+
+        A full or unreachable disk delays the append, which is idempotent. Raises a
+        :class:`~asched.journal.errors.JournalError` if the journal is unusable, and the last error
+        after the timeout.
+        """
+        began_ns = self._clock.monotonic_ns()
+        while True:
+            try:
+                appended = await self._journal.append(
+                    batch, written_at_ns=now_ns, first_seq=self._next_seq
+                )
+            except (JournalFullError, JournalBusyError, JournalIOError) as error:
+                self._report_error(str(error))
+                if self._since_s(began_ns) > self._timeout_s():
+                    raise
+                await self._clock.sleep(_RETRY_S)
+                continue
+            break
+        if self.error:
+            self.error = ""
+            log.info("journal writable again")
+        self._next_seq = appended.last_seq + 1
+        self._metrics.engine.appended(len(batch), appended.last_seq, self._since_s(began_ns))
+        return appended.last_seq
+
+    def _since_s(self, began_ns: int) -> float:
+        return (self._clock.monotonic_ns() - began_ns) / NS_PER_S
+
+    def _report_error(self, error: str) -> None:
+        """Log each new reason once."""
+        self._metrics.engine.append_failed()
+        if error != self.error:
+            self.error = error
+            log.error("journal not writable, no decisions until it is", error=error)
+
+
+# -- checkpoints ---------------------------------------------------------------------------------
+
+_STEP_DELAY_S = 0.001
+"""As long as a step, so that encoding takes half of an otherwise idle event loop."""
 
 
 class _Due(NamedTuple):
@@ -37,7 +109,12 @@ class _Due(NamedTuple):
 
 
 class Checkpoints:
-    """Writes checkpoints to the journal while the engine runs."""
+    """Writes checkpoints to the journal while the engine runs.
+
+    A turn of the engine only takes a snapshot (some milliseconds for ten thousand pods). Encoding
+    and writing happen between later turns, in small steps. A failed checkpoint is logged and
+    dropped: it would only save time.
+    """
 
     def __init__(
         self,
