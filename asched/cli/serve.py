@@ -21,7 +21,6 @@ from asched.daemon.daemon import running_daemon
 from asched.daemon.ha.leadership import Leadership, LeadershipLostError, election_of, taking_part
 from asched.daemon.ha.replica import running_replica
 from asched.daemon.plugin_host.guarded_loop import (
-    OverrunMetrics,
     Watchdog,
     guarded_loop,
     limits_of,
@@ -175,7 +174,7 @@ async def _serve_scheduler(
         traced(configuration.settings.tracing.sampling_ratio, metrics.cycle_sinks),
     ):
         metrics.watch_journal_file(journal_file(url))
-        metrics.show(OverrunMetrics(watchdog))
+        metrics.show(watchdog.metrics)
         await require_kind(store, shadow=False)
         tune_gc()
         set_switch_interval()

@@ -36,7 +36,6 @@ from asched.daemon.startup import (
 )
 from asched.daemon.telemetry.batch_metrics import TimedRegistry
 from asched.daemon.telemetry.health import Check, failed_checks
-from asched.daemon.telemetry.metrics import Backlog
 from asched.daemon.telemetry.scheduler_metrics import CountedBackoff
 from asched.daemon.telemetry.stopwatch import CycleStopwatch
 from asched.journal.errors import JournalError
@@ -233,9 +232,7 @@ def _assemble(parts: _Parts, start: StartState, extenders: Sequence[HttpExtender
     else:
         watch = cluster_watch(configuration, client, inbox, context.registry.load)
     metrics.watch(state, lambda: watch.reflectors)
-    metrics.watch_work(
-        lambda: Backlog(len(inbox), inbox.oldest_age_s), lambda: effects.in_flight, events
-    )
+    metrics.watch_work(inbox, lambda: effects.in_flight, events)
     targets = ReloadTargets(
         engine=engine,
         effects=effects,

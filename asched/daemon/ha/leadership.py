@@ -6,12 +6,12 @@ import math
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
+from functools import partial
 
 import anyio
 import structlog
 from anyio.abc import TaskGroup, TaskStatus
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
-from prometheus_client.registry import Collector
+from prometheus_client.core import Metric
 
 from asched.config.file import Configuration
 from asched.config.kube_scheduler import LeaderElection
@@ -19,7 +19,7 @@ from asched.daemon.engine.engine import Engine
 from asched.daemon.engine.inbox import Inbox
 from asched.daemon.ha.election import LeaseTiming
 from asched.daemon.ha.lease import LeaderElector, LeaseName
-from asched.daemon.telemetry.metrics import Metrics
+from asched.daemon.telemetry.metrics import Metrics, counter, gauge
 from asched.kube.client import NO_RETRY, ApiClient, RequestOptions
 from asched.kube.errors import ApiError, NoResponseError
 from asched.kube.reflector import ClusterWatch
@@ -147,30 +147,23 @@ async def _ignore_loss() -> None:
     pass
 
 
-class LeaderMetrics(Collector):
+def leader_metrics(elector: LeaderElector) -> Iterator[Metric]:
     """client-go's metrics of a leader election."""
-
-    def __init__(self, elector: LeaderElector) -> None:
-        self._elector = elector
-
-    def collect(self) -> Iterator[Metric]:
-        name = self._elector.lease.name
-        status = GaugeMetricFamily(
-            "leader_election_master_status",
-            "Gauge of if the reporting system is master of the relevant lease, 0 indicates backup,"
-            " 1 indicates master. 'name' is the string used to identify the lease.",
-            labels=["name"],
-        )
-        status.add_metric([name], float(self._elector.leads()))
-        yield status
-        slow = CounterMetricFamily(
-            "leader_election_slowpath",
-            "Total number of slow path exercised in renewing leader leases. 'name' is the string"
-            " used to identify the lease.",
-            labels=["name"],
-        )
-        slow.add_metric([name], self._elector.slow_renewals)
-        yield slow
+    name = [elector.lease.name]
+    yield gauge(
+        "leader_election_master_status",
+        "Gauge of if the reporting system is master of the relevant lease, 0 indicates backup,"
+        " 1 indicates master. 'name' is the string used to identify the lease.",
+        ["name"],
+        [(name, elector.leads())],
+    )
+    yield counter(
+        "leader_election_slowpath",
+        "Total number of slow path exercised in renewing leader leases. 'name' is the string"
+        " used to identify the lease.",
+        ["name"],
+        [(name, elector.slow_renewals)],
+    )
 
 
 class LeadershipController:
@@ -260,6 +253,6 @@ async def taking_part(
             election.retry_period.total_seconds(),
         ),
     )
-    metrics.show(LeaderMetrics(elector))
+    metrics.show(partial(leader_metrics, elector))
     async with candidate(elector) as leadership:
         yield leadership

@@ -17,10 +17,10 @@ from contextvars import Context, ContextVar
 from typing import Any, Self
 
 import structlog
-from prometheus_client.core import CounterMetricFamily, Metric
-from prometheus_client.registry import Collector
+from prometheus_client.core import Metric
 
 from asched.config.settings import AschedConfiguration, PluginLimits
+from asched.daemon.telemetry.metrics import counter
 from asched.framework.runtime.observation import (
     CURRENT_CALL,
     FAILURES,
@@ -202,6 +202,15 @@ class Watchdog:
         recently = self._problem and time.monotonic() - self._last_overrun_s < _REPORTED_FOR_S
         return self._problem if recently else ""
 
+    def metrics(self) -> Iterator[Metric]:
+        """Counts the overruns."""
+        yield counter(
+            "asched_plugin_overruns",
+            "Calls in which a plugin blocked the event loop for longer than its limit.",
+            ["plugin", "extension_point"],
+            [*self.overruns.items()],
+        )
+
     def _run(self) -> None:
         while not self._stopped.wait(self._interval_s):
             self._look()
@@ -235,23 +244,6 @@ class Watchdog:
             blocked_s = round(self._last_overrun_s - self._since_s, 1)
             log.warning("blocking plugin returned", plugin=plugin, point=point, blocked_s=blocked_s)
         self._call, self._reported = None, False
-
-
-class OverrunMetrics(Collector):
-    """Counts the overruns that a watchdog found."""
-
-    def __init__(self, watchdog: Watchdog) -> None:
-        self._watchdog = watchdog
-
-    def collect(self) -> Iterator[Metric]:
-        counter = CounterMetricFamily(
-            "asched_plugin_overruns",
-            "Calls in which a plugin blocked the event loop for longer than its limit.",
-            labels=["plugin", "extension_point"],
-        )
-        for labels, count in [*self._watchdog.overruns.items()]:
-            counter.add_metric(labels, count)
-        yield counter
 
 
 @asynccontextmanager
