@@ -35,7 +35,7 @@ from asched.daemon.startup import (
     watched_resources,
 )
 from asched.daemon.telemetry.batch_metrics import TimedRegistry
-from asched.daemon.telemetry.health import Check, failed_checks
+from asched.daemon.telemetry.health import Check
 from asched.daemon.telemetry.scheduler_metrics import CountedBackoff
 from asched.daemon.telemetry.stopwatch import CycleStopwatch
 from asched.journal.errors import JournalError
@@ -84,10 +84,6 @@ class Daemon(NamedTuple):
     def checks(self) -> list[Check]:
         """Conditions of readiness."""
         return self.engine.checks()
-
-    def failed_checks(self) -> list[str]:
-        """Why it does not schedule now, a line each; empty if it does."""
-        return failed_checks(self.checks())
 
     def is_stuck(self) -> bool:
         """Whether the engine's turn does not end: a restart may help."""

@@ -222,8 +222,6 @@ class ExtenderPool:
 
     def __init__(self, tasks: TaskGroup, clock: Clock) -> None:
         """All are closed when ``tasks`` is cancelled."""
-        self.open = 0
-        """Number of configurations with open extenders."""
         self._tasks = tasks
         self._clock = clock
         self._replaced = anyio.Event()
@@ -252,11 +250,7 @@ class ExtenderPool:
         task_status: TaskStatus[Sequence[HttpExtender]],
     ) -> None:
         async with open_extenders(configured) as extenders:
-            self.open += 1
-            try:
-                task_status.started(extenders)
-                await replaced.wait()
-                while any(extender.busy for extender in extenders):
-                    await self._clock.sleep(_BUSY_POLL_S)
-            finally:
-                self.open -= 1
+            task_status.started(extenders)
+            await replaced.wait()
+            while any(extender.busy for extender in extenders):
+                await self._clock.sleep(_BUSY_POLL_S)

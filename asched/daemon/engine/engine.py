@@ -111,7 +111,7 @@ class Engine(TurnLoop):
         self.stats = EngineStats()
         self._options = options or EngineOptions()
         self._limits = self._options.limits
-        self._effects = effects
+        self.effects = effects
         self._metrics = metrics
         self._watch = EngineObserver(
             fold.state, clock.monotonic_ns, metrics.cycles, metrics.scheduling
@@ -159,19 +159,15 @@ class Engine(TurnLoop):
             self._appending = False
             self._options.committed(last_seq)
             for decision in decisions:
-                self._effects.dispatch(decision)
+                self.effects.dispatch(decision)
             self._after_commit(batch, last_seq)
         self.stats.bound += self._bound
         self._bound = 0
         self._turn_began_ns = None
 
     def stop(self) -> None:
-        self._effects.stop()
+        self.effects.stop()
         super().stop()
-
-    def depose(self) -> None:
-        """Start no further effects and cancel plugins' binding calls: leadership was lost."""
-        self._effects.depose()
 
     def limit_turns(self, slice_s: float) -> None:
         """Change the time slice of a turn."""
@@ -192,23 +188,13 @@ class Engine(TurnLoop):
         return self._appender.error
 
     @property
-    def sending(self) -> bool:
-        """Whether effects are in flight."""
-        return bool(self._effects.in_flight)
-
-    @property
-    def has_unresolved_bindings(self) -> bool:
-        """Whether the stop abandoned a binding that may still reach the API server."""
-        return self._effects.has_unresolved_bindings
-
-    @property
     def leading(self) -> bool:
         """Whether it decides, apart from lease and caches."""
         return not self._core.standby
 
     @property
     def drained(self) -> bool:
-        waiting = self._effects.in_flight or self._inbox.outcomes or self._core.has_unconfirmed
+        waiting = self.effects.in_flight or self._inbox.outcomes or self._core.has_unconfirmed
         return self._stopping and not waiting
 
     @property
@@ -279,12 +265,10 @@ class Engine(TurnLoop):
         return ready and self._options.may_decide()
 
     def _may_decide(self) -> bool:
-        return self._decides() and self._effects.load < self._limits.max_effects_in_flight
+        return self._decides() and self.effects.load < self._limits.max_effects_in_flight
 
     def _budget(self) -> Budget:
-        return Budget(
-            self._limits.max_effects_in_flight - self._effects.load, self._slice_ends_ns()
-        )
+        return Budget(self._limits.max_effects_in_flight - self.effects.load, self._slice_ends_ns())
 
     def _slice_ends_ns(self) -> int:
         return self._clock.monotonic_ns() + round(self._limits.slice_s * NS_PER_S)
@@ -330,9 +314,9 @@ class Engine(TurnLoop):
         for record in batch:
             match record:
                 case BindFailed():
-                    self._effects.binding_failed(record)
+                    self.effects.binding_failed(record)
                 case ObjectDeleted(kind="Pod"):
-                    self._effects.on_pod_deleted(record.key, record.uid)
+                    self.effects.on_pod_deleted(record.key, record.uid)
                 case LeadershipLost():
                     self.resigned.set()
         self._report_plugin_faults()

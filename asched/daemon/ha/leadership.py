@@ -43,7 +43,7 @@ class Leadership:
     """Whether this process leads. Created by :func:`candidate`; it leads at most once."""
 
     def __init__(self, elector: LeaderElector, tasks: TaskGroup) -> None:
-        self.on_loss: Callable[[], Awaitable[None]] = _ignore_loss
+        self.on_loss: Callable[[], Awaitable[None]] | None = None
         """Called when leadership was lost, before the process ends; cancelled after
         :data:`LAST_TURN_TIMEOUT_S`."""
         self.acquired = anyio.Event()
@@ -51,11 +51,6 @@ class Leadership:
         self._elector = elector
         self._tasks = tasks
         self._keeping: anyio.CancelScope | None = None
-
-    @property
-    def lease(self) -> str:
-        """Namespace and name of the lease."""
-        return str(self._elector.lease)
 
     def leads(self) -> bool:
         """Whether decisions and requests may start now."""
@@ -103,15 +98,16 @@ class Leadership:
             await self._lost()
 
     async def _lost(self) -> None:
-        holder = self._elector.election.holder
-        log.error("leadership lost", lease=self.lease, holder=holder)
-        with anyio.move_on_after(LAST_TURN_TIMEOUT_S):
-            await self.on_loss()
+        holder, lease = self._elector.election.holder, str(self._elector.lease)
+        log.error("leadership lost", lease=lease, holder=holder)
+        if self.on_loss is not None:
+            with anyio.move_on_after(LAST_TURN_TIMEOUT_S):
+                await self.on_loss()
         if holder == self._elector.election.identity:
             why = "it could not be renewed in time"
         else:
             why = f"{holder} holds it" if holder else "it is free"
-        raise LeadershipLostError(f"leadership lost: lease {self.lease}: {why}")
+        raise LeadershipLostError(f"leadership lost: lease {lease}: {why}")
 
 
 @asynccontextmanager
@@ -141,10 +137,6 @@ async def _catch_up(client: ApiClient, watch: ClusterWatch) -> None:
         names = ", ".join(resource.label for resource in behind)
         log.warning("leading with stale watches", resources=names)
     await client.clock.sleep(SETTLE_S)
-
-
-async def _ignore_loss() -> None:
-    pass
 
 
 def leader_metrics(elector: LeaderElector) -> Iterator[Metric]:
@@ -204,7 +196,7 @@ class LeadershipController:
             self._inbox.put_outcome(LeadershipLost(self._epoch))
             with anyio.move_on_after(LAST_TURN_TIMEOUT_S):
                 await self._engine.turn()
-        if self._engine.has_unresolved_bindings and not self._shared:
+        if self._engine.effects.has_unresolved_bindings and not self._shared:
             self._let_expire("bindings with unknown outcome")
             return
         await self._leadership.release()
@@ -212,8 +204,8 @@ class LeadershipController:
     async def abandon(self) -> None:
         """Give up leadership because the journal is unusable and the process ends. Cancels effects;
         the lease is freed if none is in flight."""
-        self._engine.depose()
-        if self._engine.sending:
+        self._engine.effects.depose()
+        if self._engine.effects.in_flight:
             self._let_expire("effects in flight")
         else:
             await self._leadership.release()
@@ -223,7 +215,7 @@ class LeadershipController:
         self._leadership.let_expire()
 
     async def _lose(self) -> None:
-        self._engine.depose()
+        self._engine.effects.depose()
         if self._engine.leading:
             self._inbox.put_outcome(LeadershipLost(self._epoch))
             await self._engine.resigned.wait()

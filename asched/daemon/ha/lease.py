@@ -53,11 +53,6 @@ class LeaseName(NamedTuple):
         return f"{self.collection}/{self.name}"
 
 
-class _LeaseMetadata(msgspec.Struct, frozen=True):
-    name: str
-    namespace: str
-
-
 class _Versioned(msgspec.Struct, frozen=True, rename="camel"):
     resource_version: str = ""
 
@@ -216,10 +211,8 @@ class LeaderElector:
                 case ReadLease():
                     body = await send("GET", self.lease.path)
                 case CreateLease(record):
-                    metadata = msgspec.Raw(
-                        _encode(_LeaseMetadata(self.lease.name, self.lease.namespace))
-                    )
-                    lease = _encode(_Lease(metadata, record))
+                    metadata = _encode({"name": self.lease.name, "namespace": self.lease.namespace})
+                    lease = _encode(_Lease(msgspec.Raw(metadata), record))
                     body = await send("POST", self.lease.collection, body=lease)
                 case ReplaceLease(record, stored):
                     lease = _encode(_Lease(msgspec.Raw(stored.metadata), record))

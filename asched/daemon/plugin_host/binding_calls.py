@@ -20,7 +20,7 @@ from asched.config.settings import PluginLimits
 from asched.daemon.effects.reconciler import AbandonedError, BindReconciler
 from asched.daemon.plugin_host.guarded_loop import PluginTasks
 from asched.daemon.telemetry.stopwatch import BindingStopwatch
-from asched.framework.binding import BindingClient, ClaimRef, NotPermitted, Permission
+from asched.framework.binding import BindingClient, ClaimRef, NotPermitted, Permission, Unavailable
 from asched.framework.interface import PRE_BIND_TIME_LIMIT_S, BindPlugin, Plugin, PreBindPlugin
 from asched.framework.pod_info import PodInfo
 from asched.framework.runtime.observation import (
@@ -29,7 +29,11 @@ from asched.framework.runtime.observation import (
     failure_reason,
     to_printable,
 )
-from asched.framework.status import Code, Status
+from asched.framework.status import SUCCESS, Code, Status
+from asched.kube.errors import ApiError, NoResponseError
+from asched.kube.pod_writer import PodTarget
+from asched.kube.write_outcomes import PatchOutcome, WriteSucceeded
+from asched.model.resources import DecodeError
 from asched.model.storage import PersistentVolume, PersistentVolumeClaim
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
@@ -161,30 +165,49 @@ class BindingPluginClient:
         with self._scope.paused():
             return await self._binder.bind(pod, node_name)
 
+    # A volume write with an unknown outcome is an error: the pod is scheduled again, and finds the
+    # volume bound to its claim if the write succeeded.
+
     async def claim_volume(self, volume: str, claim: ClaimRef) -> Status:
         self._require(Permission.CLAIM_VOLUME)
-        return await self._binder.claim_volume(volume, claim)
+        return _written(await self._binder.io.volumes.claim_volume(volume, claim))
 
     async def select_node(self, claim: ClaimRef, node_name: str) -> Status:
         self._require(Permission.SELECT_NODE)
-        return await self._binder.select_node(claim, node_name)
+        return _written(await self._binder.io.volumes.select_node(claim, node_name))
 
     async def read_volume(self, name: str) -> PersistentVolume | None:
         self._require(Permission.READ_VOLUME)
-        return await self._binder.read_volume(name)
+        with _unavailable():
+            return await self._binder.io.volumes.read_volume(name)
 
     async def read_claim(self, claim: ClaimRef) -> PersistentVolumeClaim | None:
         self._require(Permission.READ_CLAIM)
-        return await self._binder.read_claim(claim)
+        with _unavailable():
+            return await self._binder.io.volumes.read_claim(claim)
 
     async def annotate(self, pod: PodInfo, annotations: Mapping[str, str]) -> Status:
         self._require(Permission.ANNOTATE)
-        return await self._binder.annotate(pod, annotations)
+        target = PodTarget(pod.namespace, pod.name, pod.uid)
+        return _written(await self._binder.io.writer.annotate(target, annotations))
 
     async def wait_until(
         self, check: Callable[[], Awaitable[Status | None]], timeout_s: float
     ) -> Status | None:
         return await self._binder.wait_until(check, timeout_s)
+
+
+def _written(outcome: PatchOutcome) -> Status:
+    return SUCCESS if isinstance(outcome, WriteSucceeded) else Status.error(outcome.message)
+
+
+@contextmanager
+def _unavailable() -> Iterator[None]:
+    """Errors of a read as :class:`Unavailable`."""
+    try:
+        yield
+    except (ApiError, NoResponseError, DecodeError) as error:
+        raise Unavailable(str(error)) from None
 
 
 class StrayCancellationError(Exception):

@@ -7,7 +7,7 @@ import sys
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager
 from itertools import islice
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import anyio
 import anyio.lowlevel
@@ -188,16 +188,6 @@ Evaluation = list[FilterRejection] | Int64Column
 """Rejections, or a score for each row."""
 
 
-class PluginClient(Protocol):
-    """Evaluates one plugin of one profile."""
-
-    async def evaluate(self, call: PendingCall) -> Evaluation | None:
-        """None once the result is no longer needed. Raises :class:`EvaluationError` and
-        :class:`~asched.framework.runtime.plugin_calls.PluginFailure`."""
-
-    async def close(self) -> None: ...
-
-
 class InProcessClient:
     """A plugin that is impure but quick."""
 
@@ -206,6 +196,8 @@ class InProcessClient:
         self._cluster = cluster
 
     async def evaluate(self, call: PendingCall) -> Evaluation | None:
+        """None once the result is no longer needed. Raises :class:`EvaluationError` and
+        :class:`~asched.framework.runtime.plugin_calls.PluginFailure`."""
         await anyio.lowlevel.checkpoint()
         rows = call.rows()
         if rows is None:
@@ -241,6 +233,7 @@ class WorkerClient:
         self._restart_at_s = 0.0
 
     async def evaluate(self, call: PendingCall) -> Evaluation | None:
+        """As :meth:`InProcessClient.evaluate`."""
         async with self._locked():
             if call.rows() is None:
                 return None
@@ -327,3 +320,7 @@ class WorkerClient:
 
     async def close(self) -> None:
         await self._process.kill()
+
+
+PluginClient = InProcessClient | WorkerClient
+"""Evaluates one plugin of one profile."""

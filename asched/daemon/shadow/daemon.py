@@ -24,7 +24,6 @@ from asched.daemon.shadow.explainer import Window
 from asched.daemon.shadow.follower import ShadowFollower, shadow_profiles, start_notes
 from asched.daemon.shadow.report import Difference, Report
 from asched.daemon.startup import annotations_of, custom_resources_of
-from asched.daemon.telemetry.health import failed_checks
 from asched.daemon.telemetry.metrics import Metrics
 from asched.journal.store import JournalStore
 from asched.kube.client import ApiClient
@@ -75,13 +74,9 @@ class ShadowEngine(TurnLoop):
         """
         await super().run()
         self._core.begin_turn(self._time.now_ns())
-        for record in self._follower.explained_at_the_end():
+        for record in self._follower.explained(final=True):
             self._core.apply(record)
         await self._commit()
-
-    def failed_checks(self) -> list[str]:
-        """The failed checks, a line each."""
-        return failed_checks(self.checks())
 
     async def turn(self) -> None:
         """Compare and fold what arrived, then commit."""
@@ -174,8 +169,8 @@ async def running_shadow(
     resources = in_order_of_listing((), custom_resources_of(profiles, load))
     epoch = await journal.claim(runtime.instance, claimed_at_ns=runtime.clock.time_ns())
     follower, next_seq = await _restored(journal, registry, window, resources)
-    for note in start_notes(configuration):
-        follower.note(note)
+    follower.notes += start_notes(configuration)
+    for note in follower.notes:
         log.warning("setting ignored", note=note)
     appender = JournalAppender(journal, runtime.clock, metrics, next_seq=next_seq)
     engine = ShadowEngine(follower, appender, inbox, runtime.clock, listener or log_finding)
@@ -264,7 +259,7 @@ def records_of(
             yield applied(record)
         for explained in follower.explained():
             yield applied(explained)
-    for explained in follower.explained_at_the_end():
+    for explained in follower.explained(final=True):
         yield applied(explained)
 
 
@@ -273,8 +268,7 @@ def compare_recording(
 ) -> Report:
     """Compare every decision on the tape. Raises TapeError."""
     follower = ShadowFollower(registry.load, window)
-    for note in start_notes(configuration):
-        follower.note(note)
+    follower.notes += start_notes(configuration)
     for _ in records_of(tape, follower, configuration):
         pass
     return follower.report()

@@ -153,7 +153,8 @@ class ShadowFollower:
         self.unsynced = set(unsynced)
         """Resources that were not listed yet."""
         self._position = 0
-        self._notes: list[str] = []
+        self.notes: list[str] = []
+        """Notes in the report."""
         self._is_binding: dict[int, bool] = {}
         """Open disagreements by number: whether the other scheduler bound the pod."""
         self._differences: list[Difference] = []
@@ -214,13 +215,10 @@ class ShadowFollower:
         if record is not None:
             yield record
 
-    def explained(self) -> Iterator[ShadowExplained]:
-        """Explanations of disagreements past their window, by the state's clock."""
-        yield from self._explainer.advance(self.state.now_ns)
-
-    def explained_at_the_end(self) -> Iterator[ShadowExplained]:
-        """Explanations of all open disagreements, because no change will follow."""
-        yield from self._explainer.drain()
+    def explained(self, *, final: bool = False) -> Iterator[ShadowExplained]:
+        """Explanations of disagreements past their window, by the state's clock; of all open ones
+        if ``final``, because no change will follow."""
+        return self._explainer.drain() if final else self._explainer.advance(self.state.now_ns)
 
     # -- results --------------------------------------------------------------------------------
 
@@ -228,14 +226,10 @@ class ShadowFollower:
         """When :meth:`explained` yields something if nothing else happens."""
         return self._explainer.due_ns()
 
-    def note(self, text: str) -> None:
-        """Add a note to the report."""
-        self._notes.append(text)
-
     def report(self) -> Report:
         return self._writer.report(
             {why.value: number for why, number in sorted(self._comparer.uncompared.items())},
-            self._notes,
+            self.notes,
         )
 
 

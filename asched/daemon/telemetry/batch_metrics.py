@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
@@ -30,57 +31,52 @@ _SESSION_BUCKETS_S = tuple(0.001 * 2**n for n in range(15))
 _OPEN, _CLOSE = "OnSessionOpen", "OnSessionClose"
 
 
-class _KubeBatchMetrics:
+class SessionMetrics:
+    """All metrics of batch sessions."""
+
     def __init__(self, registry: CollectorRegistry) -> None:
-        self.action_us = Histogram(
+        self._action_us = Histogram(
             "volcano_action_scheduling_latency_microseconds",
             "Action scheduling latency in microseconds",
             ["action"],
             buckets=_BUCKETS,
             registry=registry,
         )
-        self.plugin_us = Histogram(
+        self._plugin_us = Histogram(
             "volcano_plugin_scheduling_latency_microseconds",
             "Plugin scheduling latency in microseconds",
             ["plugin", "OnSession"],
             buckets=_BUCKETS,
             registry=registry,
         )
-        self.e2e_ms = Histogram(
+        self._e2e_ms = Histogram(
             "volcano_e2e_scheduling_latency_milliseconds",
             "E2e scheduling latency in milliseconds (scheduling algorithm + binding)",
             buckets=_BUCKETS,
             registry=registry,
         )
-        self.attempts = Counter(
+        self._attempts = Counter(
             "volcano_schedule_attempts",
             "Number of attempts to schedule pods, by the result. 'unschedulable' means a pod could"
             " not be scheduled, while 'error' means an internal scheduler problem.",
             ["result"],
             registry=registry,
         )
-        self.victims = Gauge(
+        self._victims = Gauge(
             "volcano_pod_preemption_victims",
             "Number of selected preemption victims",
             registry=registry,
         )
-        self.preemptions = Counter(
+        self._preemptions = Counter(
             "volcano_total_preemption_attempts",
             "Total preemption attempts in the cluster till now",
             registry=registry,
         )
-        self.unscheduled_jobs = Gauge(
+        self._unscheduled_jobs = Gauge(
             "volcano_unschedule_job_count",
             "Number of jobs could not be scheduled",
             registry=registry,
         )
-
-
-class SessionMetrics:
-    """All metrics of batch sessions."""
-
-    def __init__(self, registry: CollectorRegistry) -> None:
-        self._kube_batch = _KubeBatchMetrics(registry)
         self._sessions = Counter(
             "asched_sessions",
             "Sessions by scheduler and result: ok, error.",
@@ -120,7 +116,7 @@ class SessionMetrics:
         profile = session.scheduler_name
         self._sessions.labels(profile, "error" if session.error else "ok").inc()
         self._duration.labels(profile).observe(duration_s)
-        self._kube_batch.e2e_ms.observe(duration_s * 1e3)
+        self._e2e_ms.observe(duration_s * 1e3)
         if session.error or outcome is None:
             return
         for counts in outcome.actions:
@@ -131,22 +127,18 @@ class SessionMetrics:
                 self._plugin_calls.labels(plugin.plugin, callback).inc(count)
             for callback, count in plugin.rejections.items():
                 self._plugin_rejections.labels(plugin.plugin, callback).inc(count)
-        self._kube_batch.attempts.labels("scheduled").inc(len(outcome.binds))
-        self._kube_batch.attempts.labels("unschedulable").inc(len(outcome.unschedulable))
+        self._attempts.labels("scheduled").inc(len(outcome.binds))
+        self._attempts.labels("unschedulable").inc(len(outcome.unschedulable))
         if outcome.evictions:
-            self._kube_batch.victims.set(len(outcome.evictions))
-            self._kube_batch.preemptions.inc(
-                len({eviction.preemptor_uid for eviction in outcome.evictions})
-            )
-        self._kube_batch.unscheduled_jobs.set(
-            sum(bool(group.conditions) for group in outcome.groups)
-        )
+            self._victims.set(len(outcome.evictions))
+            self._preemptions.inc(len({eviction.preemptor_uid for eviction in outcome.evictions}))
+        self._unscheduled_jobs.set(sum(bool(group.conditions) for group in outcome.groups))
 
     def action_ran(self, action: str, duration_s: float) -> None:
-        self._kube_batch.action_us.labels(action).observe(duration_s * 1e6)
+        self._action_us.labels(action).observe(duration_s * 1e6)
 
     def plugin_ran(self, plugin: str, when: str, duration_s: float) -> None:
-        self._kube_batch.plugin_us.labels(plugin, when).observe(duration_s * 1e6)
+        self._plugin_us.labels(plugin, when).observe(duration_s * 1e6)
 
 
 class TimedRegistry(SessionRegistry):
@@ -155,9 +147,8 @@ class TimedRegistry(SessionRegistry):
     def __init__(self, registry: SessionRegistry, metrics: SessionMetrics) -> None:
         super().__init__({}, {})
         self._inner = registry
-        self._metrics = metrics
-        self._timed_actions: dict[str, type[Action]] = {}
-        self._timed_plugins: dict[str, type[SessionPlugin]] = {}
+        self._action = functools.cache(lambda name: _timed_action(registry.action(name), metrics))
+        self._plugin = functools.cache(lambda name: _timed_plugin(registry.plugin(name), metrics))
 
     @property
     def plugin_names(self) -> tuple[str, ...]:
@@ -168,19 +159,15 @@ class TimedRegistry(SessionRegistry):
         return self._inner.action_names
 
     def action(self, name: str) -> type[Action]:
-        if name not in self._timed_actions:
-            self._timed_actions[name] = _timed_action(self._inner.action(name), self._metrics)
-        return self._timed_actions[name]
+        return self._action(name)
 
     def plugin(self, name: str) -> type[SessionPlugin]:
-        if name not in self._timed_plugins:
-            self._timed_plugins[name] = _timed_plugin(self._inner.plugin(name), self._metrics)
-        return self._timed_plugins[name]
+        return self._plugin(name)
 
 
 def _timed_action(action: type[Action], metrics: SessionMetrics) -> type[Action]:
     def execute(self: Action, session: Session) -> None:
-        with _Timed(functools.partial(metrics.action_ran, action.name)):
+        with _timed(functools.partial(metrics.action_ran, action.name)):
             action.execute(self, session)
 
     return type(action.__name__, (action,), {"execute": execute})
@@ -188,7 +175,7 @@ def _timed_action(action: type[Action], metrics: SessionMetrics) -> type[Action]
 
 def _timed_plugin(plugin: type[SessionPlugin], metrics: SessionMetrics) -> type[SessionPlugin]:
     def on_open(self: SessionPlugin, session: Session) -> None:
-        with _Timed(functools.partial(metrics.plugin_ran, plugin.name, _OPEN)):
+        with _timed(functools.partial(metrics.plugin_ran, plugin.name, _OPEN)):
             plugin.on_open(self, session)
 
     members: dict[str, object] = {"on_open": on_open}
@@ -196,21 +183,18 @@ def _timed_plugin(plugin: type[SessionPlugin], metrics: SessionMetrics) -> type[
         on_close = plugin.on_close
 
         def timed_on_close(self: ClosingPlugin, closing: ClosingSession) -> None:
-            with _Timed(functools.partial(metrics.plugin_ran, plugin.name, _CLOSE)):
+            with _timed(functools.partial(metrics.plugin_ran, plugin.name, _CLOSE)):
                 on_close(self, closing)
 
         members["on_close"] = timed_on_close
     return type(plugin.__name__, (plugin,), members)
 
 
-class _Timed:
+@contextmanager
+def _timed(done: Callable[[float], None]) -> Iterator[None]:
     """Calls ``done`` with the duration of the block in seconds."""
-
-    def __init__(self, done: Callable[[float], None]) -> None:
-        self._done = done
-
-    def __enter__(self) -> None:
-        self._began_ns = time.perf_counter_ns()
-
-    def __exit__(self, *exception: object) -> None:
-        self._done((time.perf_counter_ns() - self._began_ns) / NS_PER_S)
+    began_ns = time.perf_counter_ns()
+    try:
+        yield
+    finally:
+        done((time.perf_counter_ns() - began_ns) / NS_PER_S)

@@ -34,7 +34,7 @@ class EngineObserver:
         self._now_ns = now_ns
         self._cycles = cycles
         self._scheduling = scheduling
-        self._hints = HintStopwatch(now_ns, cycles)
+        self._hints = HintStopwatch(now_ns, cycles.hint)
         self._turns = 0
         self._sampled = False
 

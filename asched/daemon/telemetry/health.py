@@ -40,11 +40,6 @@ PING = Check("ping", lambda: "")
 """Fails by timeout if the event loop hangs."""
 
 
-def failed_checks(checks: Sequence[Check]) -> list[str]:
-    """What is wrong now, a line for each failed check."""
-    return [problem for check in checks if (problem := check.problem())]
-
-
 class HealthAddressError(Exception):
     """The health endpoint's address is not available; the text is one line."""
 

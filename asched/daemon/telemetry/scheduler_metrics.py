@@ -155,7 +155,14 @@ class SchedulingMetrics:
             "Number of attempts to successfully schedule a pod.",
             5,
         )
-        self._preemption = _PreemptionMetrics(registry)
+        self._preemption_attempts = Counter(
+            "scheduler_preemption_attempts",
+            "Total preemption attempts in the cluster till now",
+            registry=registry,
+        )
+        self._preemption_victims = _count_histogram(
+            registry, "scheduler_preemption_victims", "Number of selected preemption victims", 7
+        )
         self._permit_wait = Histogram(
             "scheduler_permit_wait_duration_seconds",
             "Duration of waiting on permit.",
@@ -181,25 +188,13 @@ class SchedulingMetrics:
 
     def preempted(self, victims: int) -> None:
         """A preemption attempt selected ``victims`` pods; 0 if it failed."""
-        self._preemption.attempts.inc()
+        self._preemption_attempts.inc()
         if victims:
-            self._preemption.victims.observe(victims)
+            self._preemption_victims.observe(victims)
 
     def permit_ended(self, result: str, waited_s: float) -> None:
         """``result``: the title of a status code, Success if the pod was allowed."""
         self._permit_wait.labels(result).observe(max(0.0, waited_s))
-
-
-class _PreemptionMetrics:
-    def __init__(self, registry: CollectorRegistry) -> None:
-        self.attempts = Counter(
-            "scheduler_preemption_attempts",
-            "Total preemption attempts in the cluster till now",
-            registry=registry,
-        )
-        self.victims = _count_histogram(
-            registry, "scheduler_preemption_victims", "Number of selected preemption victims", 7
-        )
 
 
 def _count_histogram(registry: CollectorRegistry, name: str, text: str, buckets: int) -> Histogram:
@@ -215,10 +210,8 @@ _PLUGIN_BUCKETS_S = exponential_buckets(0.00001, 1.5, 20)
 
 
 class CycleMetrics(Collector):
-    """Durations in sampled cycles and turns.
-
-    A :class:`~asched.daemon.telemetry.stopwatch.CycleSink` and ``HintSink``.
-    """
+    """Durations in sampled cycles and turns: a
+    :class:`~asched.daemon.telemetry.stopwatch.CycleSink`."""
 
     numbered = False
 
