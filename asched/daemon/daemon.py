@@ -18,7 +18,7 @@ from asched.config.settings import PluginLimits
 from asched.daemon.effects.dispatcher import EffectDispatcher
 from asched.daemon.effects.external_calls import ExtenderPool
 from asched.daemon.effects.per_pod_queue import EffectServices
-from asched.daemon.engine.engine import Engine, EngineLimits, EngineOptions
+from asched.daemon.engine.engine import Engine, EngineOptions
 from asched.daemon.engine.inbox import Inbox
 from asched.daemon.engine.journaling import Checkpoints, JournalAppender
 from asched.daemon.ha.follower import BufferedWatch, StartState
@@ -53,12 +53,10 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 EVENT_FLUSH_S = 3.0
 """How long a stopping daemon continues to send Events."""
 DRAIN_S = 20.0
-"""How long a stopping daemon waits for effects in flight. Together with Events and the last
-checkpoint this is less than the 30 s of a pod's default grace period. The next start resumes the
-rest."""
+"""How long a stopping daemon waits for effects in flight; the next start resumes the rest. With
+Events and the last checkpoint it is less than a pod's default grace period of 30 s."""
 LAST_CHECKPOINT_S = 5.0
-"""How long a stopping daemon waits for its last checkpoint; without it the next start folds
-more."""
+"""How long a stopping daemon waits for its last checkpoint, which shortens the next start."""
 _EFFECT_RETRY = RetryPolicy(attempts=1, initial_s=0.2, max_s=10.0)
 
 
@@ -263,7 +261,7 @@ def _engine(
     configuration, clock, metrics = context.configuration, context.runtime.clock, context.metrics
     # A leader with a journal of its own resigns if it cannot write. With a shared journal the next
     # leader could write it no better.
-    timeout_s = leadership.journal_timeout_s if leadership and parts.standby else _no_timeout
+    timeout_s = leadership.journal_timeout_s if leadership and parts.standby else None
     load = context.registry.load
     return Engine(
         start.fold,
@@ -278,9 +276,7 @@ def _engine(
             unsynced=frozenset(
                 watched_resources(configuration.profiles, configuration.sessions, load)
             ),
-            limits=EngineLimits(
-                slice_s=configuration.settings.engine.turn_time_slice.total_seconds()
-            ),
+            slice_s=configuration.settings.engine.turn_time_slice.total_seconds(),
             committed=parts.checkpoints.committed,
             sessions=TimedRegistry(sessions, metrics.sessions),
             stopwatch=stopwatch,
@@ -339,7 +335,3 @@ def _record_start(configuration: Configuration, daemon: Daemon, epoch: int | Non
         profiles_record(configuration),
         *loaded,
     )
-
-
-def _no_timeout() -> float:
-    return math.inf

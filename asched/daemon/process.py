@@ -1,9 +1,8 @@
 """What a process provides: clock, threads, garbage collection, safe output to terminals.
 
 asched keeps a large heap (pods, nodes, columns) that contains almost no cycles. With Python's
-default thresholds the collector traverses that heap every few thousand allocations and finds
-nothing. That costs a daemon a tenth of its time, and a command that folds a whole journal a
-quarter.
+default thresholds the collector traverses it in vain every few thousand allocations. That costs a
+daemon a tenth of its time, and a command that folds a whole journal a quarter.
 
 Names, labels and messages come from pod authors, API servers and plugins. Control characters in
 them could clear the screen, hide a line or change the title, so they are escaped.
@@ -80,9 +79,8 @@ def infrequent_gc() -> Iterator[None]:
 def set_switch_interval() -> None:
     """Let a computing thread yield the interpreter after half a millisecond instead of 5 ms.
 
-    The event loop releases the interpreter at each system call. With a thread that computes, such
-    as one that encodes a checkpoint, every request to the API server would wait for a whole
-    interval.
+    The event loop releases the interpreter at each system call. While a thread encodes a
+    checkpoint, every request to the API server would wait for a whole interval.
     """
     sys.setswitchinterval(SWITCH_INTERVAL_S)
 

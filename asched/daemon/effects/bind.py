@@ -69,9 +69,7 @@ class BindHandler:
 
     def start(self, entry: PodEntry, *, possibly_sent: bool = False) -> None:
         """Start the binding cycle if the pod is assumed and does not wait on Permit.
-
-        ``possibly_sent``: a previous process may have sent the binding.
-        """
+        ``possibly_sent``: a previous process may have sent the binding."""
         if (
             entry.placement_state is not PlacementState.ASSUMED
             or entry.info.key in self._cluster.waiting
@@ -122,8 +120,7 @@ class BindHandler:
             calls.cancel(CancelReason.POD_GONE)
 
     def cancel(self, reason: CancelReason) -> None:
-        """Cancel plugin calls, later ones included. After a loss of leadership no binding
-        starts."""
+        """Cancel present and later plugin calls. Without leadership no binding starts."""
         if self._cancelled is not CancelReason.LEADERSHIP_LOST:  # this process does not lead again
             self._cancelled = reason
         for calls in self._calls.values():
@@ -135,8 +132,6 @@ class BindHandler:
             return False
         self._expected_failures.remove(failure.uid)
         return True
-
-    # -- one binding --------------------------------------------------------------------------
 
     async def _run(self, binding: _StartedBinding) -> None:
         info, node = binding.info, binding.node

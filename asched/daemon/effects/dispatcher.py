@@ -171,8 +171,7 @@ class EffectDispatcher:
         self._queue.close()
 
     def depose(self) -> None:
-        """Leadership was lost: start no binding and cancel plugin calls; only PostBind still
-        runs."""
+        """Leadership was lost: start no binding, cancel plugin calls except PostBind."""
         self._cancel(CancelReason.LEADERSHIP_LOST)
 
     def _cancel(self, reason: CancelReason) -> None:

@@ -56,10 +56,8 @@ class _Call(NamedTuple):
 
 
 class ExternalCallHandler:
-    """Makes the calls that attempts request; the results are reported as records.
-
-    A call that is lost with a stopping daemon is requested again by the next start.
-    """
+    """Makes the calls that attempts request; the results are reported as records. A call that is
+    lost with a stopping daemon is requested again by the next start."""
 
     def __init__(self, context: EffectContext) -> None:
         self._cluster = context.cluster
@@ -151,10 +149,8 @@ class ExternalCallHandler:
     def _with_keys(
         self, extender: HttpExtender, candidate: PreemptionCandidate
     ) -> PreemptionCandidate:
-        """The candidate with the keys of victims that the extender added by UID.
-
-        Raises :class:`ExtenderError` for an unknown node or pod.
-        """
+        """The candidate with the keys of victims that the extender added by UID. Raises
+        :class:`ExtenderError` for an unknown node or pod."""
         row = self._cluster.nodes.row_of(candidate.node)
         if row is None:
             raise ExtenderError(f'nodeinfo not found for node name "{candidate.node}"')
@@ -228,10 +224,8 @@ class ExtenderPool:
         """Set when the extenders in use are replaced."""
 
     async def replacement(self, configured: Sequence[Extender]) -> ExtenderReplacement:
-        """Open extenders.
-
-        Raises :class:`~asched.kube.errors.KubeConfigError` for unusable certificates.
-        """
+        """Open extenders. Raises :class:`~asched.kube.errors.KubeConfigError` for unusable
+        certificates."""
         replaced = anyio.Event()
         extenders: Sequence[HttpExtender] = await self._tasks.start(
             self._hold, tuple(configured), replaced

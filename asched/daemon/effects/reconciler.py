@@ -83,10 +83,8 @@ class BindReconciler:
         return self._unresolved_until_s is not None
 
     async def bind(self, pod: PodInfo, node_name: str) -> Status:
-        """Bind the pod unless the node is known to be deleted.
-
-        Raises :class:`AbandonedError` if the daemon stops first.
-        """
+        """Bind the pod unless the node is known to be deleted. Raises :class:`AbandonedError` if
+        the daemon stops first."""
         ref = PodTarget(pod.namespace, pod.name, pod.uid)
         node_exists = partial(self.io.node_exists, node_name)
         while node_exists():
@@ -178,10 +176,8 @@ class BindReconciler:
     async def wait_until(
         self, check: Callable[[], Awaitable[Status | None]], timeout_s: float
     ) -> Status | None:
-        """Poll ``check`` until it returns a status; None after ``timeout_s``.
-
-        Raises :class:`AbandonedError` if the daemon stops first.
-        """
+        """Poll ``check`` until it returns a status; None after ``timeout_s``. Raises
+        :class:`AbandonedError` if the daemon stops first."""
         deadline_s = self.io.clock.monotonic_s() + timeout_s
         while True:
             status = await check()

@@ -39,8 +39,7 @@ class _LatestStatus(NamedTuple):
     reason: Reason
     nominated_node: str
     since: datetime | None
-    """When the pod became unschedulable; None if the pod's condition was false before we
-    started."""
+    """When the pod became unschedulable; None if its condition was false before the start."""
     written: bool = False
 
 

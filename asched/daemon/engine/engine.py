@@ -50,18 +50,9 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 SLOW_TURN_S = 30.0
 """Duration of a turn after which the daemon is not ready."""
-
-
-class EngineLimits(msgspec.Struct, frozen=True):
-    """Bounds of a turn."""
-
-    slice_s: float = 0.05
-    """Time for observing, and again for deciding, before the turn commits."""
-    max_effects_in_flight: int = 2_000
-    """No decisions while effects for this many pods are in flight."""
-    min_turn_s: float = 0.005
-    """Minimum time between the starts of two turns, because each costs a commit. What arrives after
-    an idle period is handled immediately."""
+MIN_TURN_S = 0.005
+"""Minimum time between the starts of two turns, because each costs a commit. What arrives after an
+idle period is handled immediately."""
 
 
 class EngineStats(msgspec.Struct):
@@ -81,7 +72,10 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     unsynced: frozenset[WatchedResource] = frozenset(Resource)
     """Resources that must be listed before the first decision."""
-    limits: EngineLimits = EngineLimits()
+    slice_s: float = 0.05
+    """Time for observing, and again for deciding, before the turn commits."""
+    max_effects_in_flight: int = 2_000
+    """No decisions while effects for this many pods are in flight."""
     committed: Callable[[int], None] = lambda seq: None
     """Called with the number of the last record of each stored batch."""
     sessions: SessionRegistry | None = None
@@ -89,8 +83,7 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):
     standby: bool = False
     """Observe and record, and decide nothing until the outcome ``LeadershipGained``."""
     may_decide: Callable[[], bool] = lambda: True
-    """Asked before each round of decisions: a leader with an expired lease must not
-    decide."""
+    """Called before each round of decisions: a leader with an expired lease must not decide."""
     stopwatch: CycleStopwatch | None = None
     """Times some of the attempts."""
 
@@ -110,7 +103,7 @@ class Engine(TurnLoop):
     ) -> None:
         self.stats = EngineStats()
         self._options = options or EngineOptions()
-        self._limits = self._options.limits
+        self._slice_s = self._options.slice_s
         self.effects = effects
         self._metrics = metrics
         self._watch = EngineObserver(
@@ -126,7 +119,7 @@ class Engine(TurnLoop):
             standby=self._options.standby,
         )
         super().__init__(core, appender, inbox, clock)
-        self._min_turn_s = self._limits.min_turn_s
+        self._min_turn_s = MIN_TURN_S
         # A standby must not continue decisions of an earlier term: another leader may have used
         # the capacity since.
         self._recover = effects.abandon_previous_term if core.standby else effects.resume
@@ -138,8 +131,6 @@ class Engine(TurnLoop):
         self._plugin_faults_reported = 0
         self.resigned = anyio.Event()
         """Set once the journal holds the loss of leadership."""
-
-    # -- the loop -----------------------------------------------------------------------------
 
     async def turn(self) -> None:
         """Observe, decide, commit, start effects."""
@@ -171,7 +162,7 @@ class Engine(TurnLoop):
 
     def limit_turns(self, slice_s: float) -> None:
         """Change the time slice of a turn."""
-        self._limits = msgspec.structs.replace(self._limits, slice_s=slice_s)
+        self._slice_s = slice_s
 
     def record_start(self, *records: AnyRecord) -> None:
         """As :class:`TurnLoop`. Raises ProfileError for a missing plugin."""
@@ -179,8 +170,6 @@ class Engine(TurnLoop):
         for profile in self._core.state.profiles.values():
             if profile.missing:
                 raise ProfileError(profile.missing)
-
-    # -- status -------------------------------------------------------------------------------
 
     @property
     def journal_error(self) -> str:
@@ -221,8 +210,6 @@ class Engine(TurnLoop):
             return 0.0
         return (self._clock.monotonic_ns() - self._turn_began_ns) / NS_PER_S
 
-    # -- observing ----------------------------------------------------------------------------
-
     def _observe_changes(self) -> None:
         core, ends_ns = self._core, self._slice_ends_ns()
         while self._clock.monotonic_ns() < ends_ns:
@@ -257,21 +244,21 @@ class Engine(TurnLoop):
         self._core.await_lists(change.unsynced)
         change.applied()
 
-    # -- deciding -----------------------------------------------------------------------------
-
     def _decides(self) -> bool:
         core = self._core
         ready = not core.unsynced and not self._stopping and not core.standby
         return ready and self._options.may_decide()
 
     def _may_decide(self) -> bool:
-        return self._decides() and self.effects.load < self._limits.max_effects_in_flight
+        return self._decides() and self.effects.load < self._options.max_effects_in_flight
 
     def _budget(self) -> Budget:
-        return Budget(self._limits.max_effects_in_flight - self.effects.load, self._slice_ends_ns())
+        return Budget(
+            self._options.max_effects_in_flight - self.effects.load, self._slice_ends_ns()
+        )
 
     def _slice_ends_ns(self) -> int:
-        return self._clock.monotonic_ns() + round(self._limits.slice_s * NS_PER_S)
+        return self._clock.monotonic_ns() + round(self._slice_s * NS_PER_S)
 
     def deciding(self, decision: Decision) -> None:
         """As :class:`~asched.core.scheduler.DecisionListener`."""
@@ -306,8 +293,6 @@ class Engine(TurnLoop):
         profile = self._core.state.pods[decision.key].info.pod.spec.scheduler_name
         self._metrics.scheduling.attempt_ended(result, profile, duration_s)
 
-    # -- after a commit -----------------------------------------------------------------------
-
     def _after_commit(self, batch: list[AnyRecord], last_seq: int) -> None:
         self.stats.records += len(batch)
         self.stats.turns += 1
@@ -337,8 +322,6 @@ class Engine(TurnLoop):
                 pod=last.pod,
                 error=last.error,
             )
-
-    # -- waiting ------------------------------------------------------------------------------
 
     def _unsynced(self) -> Iterable[WatchedResource]:
         return self._core.unsynced

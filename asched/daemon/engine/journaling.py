@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple
@@ -43,10 +42,10 @@ class JournalAppender:
         metrics: Metrics,
         *,
         next_seq: int,
-        timeout_s: Callable[[], float] = lambda: math.inf,
+        timeout_s: Callable[[], float] | None = None,
     ) -> None:
         """``next_seq``: number of the next record. ``timeout_s``: how long one append is attempted
-        in all, evaluated after each failure."""
+        in all, evaluated after each failure; None for no limit."""
         self.error = ""
         """Why the journal cannot be written; empty while it can."""
         self._journal = journal
@@ -74,7 +73,7 @@ class JournalAppender:
                 )
             except (JournalFullError, JournalBusyError, JournalIOError) as error:
                 self._report_error(str(error))
-                if self._since_s(began_ns) > self._timeout_s():
+                if self._timeout_s is not None and self._since_s(began_ns) > self._timeout_s():
                     raise
                 await self._clock.sleep(_RETRY_S)
                 continue
@@ -167,8 +166,7 @@ class Checkpoints:
                 await self._save(due.seq, await self._runtime.run_in_thread(encoded))
 
     def _snapshot(self) -> _Due | None:
-        """The state. None if a plugin is missing: with it the same records lead to another
-        state."""
+        """None if a plugin is missing: with it the same records lead to another state."""
         reason = missing_plugin(self._cluster.profiles)
         if reason:
             log.warning("checkpoint skipped", record=self._seq, reason=reason)

@@ -94,8 +94,6 @@ class TurnLoop(ABC):
         )
         self.synced.set()
 
-    # -- waiting ------------------------------------------------------------------------------
-
     async def _wait(self) -> None:
         """Return when there is something to do. Other tasks run first in any case."""
         await anyio.lowlevel.checkpoint()
@@ -118,11 +116,10 @@ class TurnLoop(ABC):
 
 
 class SteadyTime:
-    """A wall clock that never runs backwards.
+    """A wall clock that never runs backwards, so that records stay in order.
 
     After the system clock is set back, time continues at the pace of the monotonic clock until the
-    system clock has caught up. So records stay in order, and a backoff does not take an hour
-    longer.
+    system clock has caught up.
     """
 
     def __init__(self, clock: Clock, not_before_ns: int) -> None:

@@ -1,5 +1,4 @@
-"""What a standby does that shares its journal with the leader: follow the journal, buffer
-changes."""
+"""For a standby that shares its journal with the leader: follow the journal, buffer changes."""
 
 from __future__ import annotations
 

@@ -99,8 +99,6 @@ class LeaderElector:
         """Seconds until another candidate may lead; 0 or less while not leading."""
         return self.election.lease_ends_s - self._clock.monotonic_s()
 
-    # -- acquiring ------------------------------------------------------------------------------
-
     async def acquire(self, fit: Callable[[], bool] = lambda: True) -> None:
         """Wait until the lease is acquired. No attempt is made while ``fit`` returns False."""
         logged_holder = None
@@ -155,8 +153,6 @@ class LeaderElector:
                 self._log_error(f"cannot be watched: {error}")
             await self._clock.sleep(backoff.next_s())
 
-    # -- renewing -------------------------------------------------------------------------------
-
     async def keep(self) -> None:
         """Renew the lease periodically. Returns when it no longer leads."""
         async with anyio.create_task_group() as tasks:
@@ -181,8 +177,6 @@ class LeaderElector:
         if free:
             log.info("leadership released", lease=str(self.lease))
         return free
-
-    # -- requests -------------------------------------------------------------------------------
 
     @property
     def _timeout_s(self) -> float:

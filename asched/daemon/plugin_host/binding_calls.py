@@ -106,10 +106,8 @@ class LimitedCall:
 
 
 class UnlimitedCall:
-    """A call that is never cancelled: for a Bind plugin that awaits only the client.
-
-    DefaultBinder binds almost every pod, so this adds no work.
-    """
+    """A call that is never cancelled: for a Bind plugin that awaits only the client. DefaultBinder
+    binds almost every pod, so this adds no work."""
 
     __slots__ = ("cancel_reason",)
 
@@ -132,10 +130,8 @@ CallScope = LimitedCall | UnlimitedCall
 
 
 class BindingPluginClient:
-    """The framework's ``BindingClient`` for one plugin call.
-
-    Methods raise :class:`NotPermitted` unless the plugin's ``needs`` include their permission.
-    """
+    """The framework's ``BindingClient`` for one plugin call. Methods raise :class:`NotPermitted`
+    unless the plugin's ``needs`` include their permission."""
 
     __slots__ = ("_binder", "_plugin", "_point", "_scope")
 

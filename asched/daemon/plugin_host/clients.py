@@ -213,10 +213,8 @@ class InProcessClient:
 
 
 class WorkerClient:
-    """A plugin in a worker process, which starts with the first call.
-
-    A lost process is restarted: once immediately, then with exponential backoff.
-    """
+    """A plugin in a worker process, which starts with the first call. A lost process is restarted:
+    once immediately, then with exponential backoff."""
 
     def __init__(
         self, plugin: m.StartPlugin, cluster: ClusterState, limit_s: Callable[[], float | None]

@@ -33,9 +33,7 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 class PluginTasks:
     """The tasks of one asynchronous plugin call: the task that it runs in and those that it starts.
-
-    The plugin runs in the block of this context manager.
-    """
+    The plugin runs in the block of this context manager."""
 
     __slots__ = ("_outer", "_own", "_started", "call")
 
@@ -167,8 +165,7 @@ class Watchdog:
     """Reports plugins that block the event loop in which the ``with`` block runs.
 
     A synchronous plugin that does not return cannot be interrupted. A thread can name it, though:
-    it looks regularly at the plugin call that the loop executes. Plugins that may take long belong
-    in a worker.
+    it looks regularly at the plugin call that the loop executes.
     """
 
     def __init__(self, limit_s: Callable[[str], float], interval_s: float = 0.1) -> None:

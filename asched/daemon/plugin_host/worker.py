@@ -49,9 +49,7 @@ def _not_mirrored(what: str) -> Callable[..., NoReturn]:
 
 class MirroredCluster(ClusterState):
     """The part of the cluster state that a worker has: nodes, the pods on them and their volumes.
-
-    Everything else raises :class:`NotMirroredError`.
-    """
+    Everything else raises :class:`NotMirroredError`."""
 
     def objects(self, kind: type[ObjectT]) -> NoReturn:
         raise NotMirroredError(kind.__name__)

@@ -106,11 +106,8 @@ class Reconfigurer:
         self._targets = targets
 
     async def apply_config(self, new: Configuration) -> ConfigApplied:
-        """Decide by another configuration from now on.
-
-        Returns when its records are folded. Raises :class:`ReconfigurationError`; nothing has
-        changed then.
-        """
+        """Decide by another configuration from now on. Returns when its records are folded. Raises
+        :class:`ReconfigurationError`; nothing has changed then."""
         needs_restart = restart_settings(self._start, new)
         check_valid(new)
         records: list[ProfilesLoaded | SessionsLoaded] = []

@@ -68,10 +68,8 @@ class ShadowEngine(TurnLoop):
         self._listener = listener
 
     async def run(self) -> None:
-        """Turn after turn until :meth:`stop`; then explain the remaining differences.
-
-        Raises a :class:`~asched.journal.errors.JournalError` if the journal is unusable.
-        """
+        """Turn after turn until :meth:`stop`; then explain the remaining differences. Raises a
+        :class:`~asched.journal.errors.JournalError` if the journal is unusable."""
         await super().run()
         self._core.begin_turn(self._time.now_ns())
         for record in self._follower.explained(final=True):
@@ -159,10 +157,8 @@ async def running_shadow(
     listener: Listener | None = None,
     window: Window | None = None,
 ) -> AsyncIterator[Shadow]:
-    """Watch a cluster that another scheduler owns, and compare until the block ends.
-
-    Raises :class:`JournalKindError` and :class:`~asched.journal.errors.JournalError`.
-    """
+    """Watch a cluster that another scheduler owns, and compare until the block ends. Raises
+    :class:`JournalKindError` and :class:`~asched.journal.errors.JournalError`."""
     await require_kind(journal, shadow=True)
     metrics, runtime, inbox = metrics or Metrics(), Runtime.of_this_process(), Inbox()
     load, profiles = registry.load, configuration.profiles

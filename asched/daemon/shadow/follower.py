@@ -56,10 +56,8 @@ class PendingComparison(NamedTuple):
 
 
 class Comparer:
-    """Finds decisions of the other scheduler in changes, and compares them on one state.
-
-    It keeps only what the list at the start of each watch restores.
-    """
+    """Finds decisions of the other scheduler in changes, and compares them on one state. It keeps
+    only what the list at the start of each watch restores."""
 
     def __init__(self, state: ClusterState) -> None:
         self.uncompared: Counter[UncomparedPod] = Counter()
@@ -132,10 +130,8 @@ def _message(pod: Pod, reason: str) -> str:
 
 
 class ShadowFollower:
-    """The state, a delayed state for explanations, and the results of comparisons.
-
-    Each record must be passed to :meth:`apply` before the next one is requested.
-    """
+    """The state, a delayed state for explanations, and the results of comparisons. Each record must
+    be passed to :meth:`apply` before the next one is requested."""
 
     def __init__(
         self,
@@ -158,8 +154,6 @@ class ShadowFollower:
         self._is_binding: dict[int, bool] = {}
         """Open disagreements by number: whether the other scheduler bound the pod."""
         self._differences: list[Difference] = []
-
-    # -- records --------------------------------------------------------------------------------
 
     def restore(self, record: AnyRecord) -> None:
         """Fold a record of an earlier run; its disagreements are not explained again."""
@@ -219,8 +213,6 @@ class ShadowFollower:
         """Explanations of disagreements past their window, by the state's clock; of all open ones
         if ``final``, because no change will follow."""
         return self._explainer.drain() if final else self._explainer.advance(self.state.now_ns)
-
-    # -- results --------------------------------------------------------------------------------
 
     def due_ns(self) -> int | None:
         """When :meth:`explained` yields something if nothing else happens."""

@@ -62,10 +62,8 @@ class Health:
 
     @asynccontextmanager
     async def serving(self, settings: HealthSettings) -> AsyncIterator[None]:
-        """Serve during the block, if the settings have an address.
-
-        Raises :class:`HealthAddressError`.
-        """
+        """Serve during the block, if the settings have an address. Raises
+        :class:`HealthAddressError`."""
         if not settings.address:
             yield
             return
@@ -154,8 +152,7 @@ class ServiceManager:
 
     def __init__(self, address: str = "", watchdog_s: float | None = None) -> None:
         """``address``: path of the socket, or ``@`` and its abstract name; empty for no manager.
-        ``watchdog_s``: the process is killed if it sends no ping for this long; None without a
-        watchdog."""
+        ``watchdog_s``: limit between two pings, or the process is killed; None for no watchdog."""
         self._address = "\0" + address[1:] if address.startswith("@") else address
         self._watchdog_s = watchdog_s
         self._is_stuck: Callable[[], bool] = lambda: False
@@ -191,9 +188,8 @@ class ServiceManager:
         self._ready.set()
 
     def reloading(self, monotonic_us: int) -> None:
-        """A configuration reload begins; :meth:`reloaded` ends it. ``monotonic_us``: time of
-        ``CLOCK_MONOTONIC``, which ``Type=notify-reload`` compares with its signal. Not sent before
-        :meth:`ready`."""
+        """A configuration reload begins. ``monotonic_us``: time of ``CLOCK_MONOTONIC``, which
+        ``Type=notify-reload`` compares with its signal. Not sent before :meth:`ready`."""
         if self._ready.is_set():
             self._notify("RELOADING=1", f"MONOTONIC_USEC={monotonic_us}", "STATUS=reloading")
 

@@ -1,4 +1,4 @@
-"""Prometheus metrics of a daemon: the registry, and collectors that read the state when scraped.
+"""Prometheus metrics of a daemon: the registry, and functions that read the state when scraped.
 
 Where kube-scheduler has a metric, its name, labels and buckets are used.
 """

@@ -10,6 +10,7 @@ from bisect import bisect_left
 from collections import Counter as Counts
 from collections.abc import Callable, Iterator, Sequence
 from enum import StrEnum
+from functools import partial
 from itertools import accumulate
 from random import Random
 
@@ -37,17 +38,14 @@ class FastHistogram(Collector):
         *,
         labels: Sequence[str],
         buckets_s: Sequence[float],
-        registry: CollectorRegistry | None = None,
+        registry: CollectorRegistry,
     ) -> None:
-        self._name = name
-        self._text = text
-        self._labels = labels
+        self._new_family = partial(HistogramMetricFamily, name, text, labels=labels)
         self._bounds_ns = [bound * NS_PER_S for bound in buckets_s]
         self._shown_bounds = [*map(floatToGoString, buckets_s), "+Inf"]
         self._counts: dict[tuple[str, ...], list[int]] = {}
         self._sums_ns: dict[tuple[str, ...], int] = {}
-        if registry is not None:
-            registry.register(self)
+        registry.register(self)
 
     def observe(self, labels: tuple[str, ...], duration_ns: int) -> None:
         """``labels``: values in the order of the names."""
@@ -59,7 +57,7 @@ class FastHistogram(Collector):
         self._sums_ns[labels] += duration_ns
 
     def collect(self) -> Iterator[Metric]:
-        family = HistogramMetricFamily(self._name, self._text, labels=self._labels)
+        family = self._new_family()
         for labels, counts in sorted(self._counts.items()):
             buckets = [*zip(self._shown_bounds, accumulate(counts), strict=True)]
             family.add_metric(labels, buckets, self._sums_ns[labels] / NS_PER_S)
@@ -70,27 +68,19 @@ class FastCounter(Collector):
     """Counts by labels."""
 
     def __init__(
-        self,
-        name: str,
-        text: str,
-        *,
-        labels: Sequence[str],
-        registry: CollectorRegistry | None = None,
+        self, name: str, text: str, *, labels: Sequence[str], registry: CollectorRegistry
     ) -> None:
         """``name``: without the suffix ``_total``."""
-        self._name = name
-        self._text = text
-        self._labels = labels
-        self._counts: dict[tuple[str, ...], int] = {}
-        if registry is not None:
-            registry.register(self)
+        self._new_family = partial(CounterMetricFamily, name, text, labels=labels)
+        self._counts: Counts[tuple[str, ...]] = Counts()
+        registry.register(self)
 
     def inc(self, labels: tuple[str, ...]) -> None:
         """``labels``: values in the order of the names."""
-        self._counts[labels] = self._counts.get(labels, 0) + 1
+        self._counts[labels] += 1
 
     def collect(self) -> Iterator[Metric]:
-        family = CounterMetricFamily(self._name, self._text, labels=self._labels)
+        family = self._new_family()
         for labels, count in sorted(self._counts.items()):
             family.add_metric(labels, count)
         yield family

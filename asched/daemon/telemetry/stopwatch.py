@@ -172,10 +172,8 @@ class _CycleTimer:
 
 
 class CycleStopwatch:
-    """An :class:`~asched.cycle.decide.AttemptObserver`: times one attempt at a time.
-
-    Sinks receive a cycle once its decision is durable.
-    """
+    """An :class:`~asched.cycle.decide.AttemptObserver`: times one attempt at a time. Sinks receive
+    a cycle once its decision is durable."""
 
     def __init__(self, now_ns: MonotonicNs, sinks: Sequence[CycleSink]) -> None:
         self._now_ns = now_ns
