@@ -229,7 +229,6 @@ def _assemble(parts: _Parts, start: StartState, extenders: Sequence[HttpExtender
     metrics.watch_work(inbox, lambda: effects.in_flight, events)
     targets = ReloadTargets(
         engine=engine,
-        effects=effects,
         inbox=inbox,
         extenders=parts.extenders,
         files=files,

@@ -12,7 +12,6 @@ import msgspec
 from asched.config.file import Configuration
 from asched.config.kube_scheduler import Section, in_call_order
 from asched.config.resolve import without_ignored_resources
-from asched.daemon.effects.dispatcher import EffectDispatcher
 from asched.daemon.effects.external_calls import ExtenderPool, ExtenderReplacement
 from asched.daemon.engine.engine import Engine
 from asched.daemon.engine.inbox import Inbox, Reconfiguration
@@ -49,7 +48,6 @@ class ReloadTargets(NamedTuple):
     """The parts of a daemon that a configuration changes."""
 
     engine: Engine
-    effects: EffectDispatcher
     inbox: Inbox
     extenders: ExtenderPool
     files: SessionFiles
@@ -169,9 +167,9 @@ class Reconfigurer:
     ) -> None:
         targets = self._targets
         if replacement is not None:
-            targets.effects.use_extenders(replacement.extenders)
+            targets.engine.effects.use_extenders(replacement.extenders)
             replacement.use()
-        targets.effects.limits.configure(new.settings.plugins)
+        targets.engine.effects.limits.configure(new.settings.plugins)
         targets.files.configure(new.settings.batch, new.sessions)
         targets.engine.limit_turns(new.settings.engine.turn_time_slice.total_seconds())
         done.set()
