@@ -296,7 +296,7 @@ def _effects(
     client, metrics = parts.context.client, parts.context.metrics
     leadership = parts.leadership
     services = EffectServices(
-        client=client.guarded_by(leadership) if leadership is not None else client,
+        client=client.guarded_by(leadership.elector) if leadership is not None else client,
         events=events,
         tasks=parts.tasks,
         backoff=lambda: CountedBackoff(_EFFECT_RETRY, client.random, metrics.engine.effect_retried),

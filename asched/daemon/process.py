@@ -1,8 +1,8 @@
 """What a process provides: clock, threads, garbage collection, safe output to terminals.
 
 asched keeps a large heap (pods, nodes, columns) that contains almost no cycles. With Python's
-default thresholds the collector traverses it in vain every few thousand allocations. That costs a
-daemon a tenth of its time, and a command that folds a whole journal a quarter.
+default thresholds the collector traverses it every few thousand allocations. That costs a daemon a
+tenth of its time, and a command that folds a whole journal a quarter.
 
 Names, labels and messages come from pod authors, API servers and plugins. Control characters in
 them could clear the screen, hide a line or change the title, so they are escaped.

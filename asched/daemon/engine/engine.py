@@ -63,7 +63,6 @@ class EngineStats(msgspec.Struct):
     records: int = 0
     assigned: int = 0
     bound: int = 0
-    rejected: int = 0
     failed: int = 0
 
 
@@ -284,7 +283,6 @@ class Engine(TurnLoop):
                 self._metrics.sessions.executed(decision, self._core.last_session, duration_s)
                 return
             case Rejected() | PermitRejected():
-                self.stats.rejected += 1
                 result = AttemptResult.UNSCHEDULABLE
             case AttemptFailed():
                 self.stats.failed += 1

@@ -48,22 +48,18 @@ class Leadership:
         :data:`LAST_TURN_TIMEOUT_S`."""
         self.acquired = anyio.Event()
         """Set once this process leads."""
-        self._elector = elector
+        self.elector = elector
         self._tasks = tasks
         self._keeping: anyio.CancelScope | None = None
 
     def leads(self) -> bool:
         """Whether decisions and requests may start now."""
-        return self._elector.leads()
+        return self.elector.leads()
 
     def journal_timeout_s(self) -> float:
         """How long this process's own journal may fail before it gives up leadership, because the
         journals of other replicas may work. Unlimited for a standby."""
-        return self._elector.timing.lease_duration_s if self.leads() else math.inf
-
-    def lease_left_s(self) -> float:
-        """Seconds until another process may lead."""
-        return self._elector.lease_left_s()
+        return self.elector.timing.lease_duration_s if self.leads() else math.inf
 
     async def acquire(
         self, client: ApiClient, watch: ClusterWatch, fit: Callable[[], bool]
@@ -74,7 +70,7 @@ class Leadership:
         written. Afterwards the lease is renewed; if that fails, LeadershipLostError ends the block
         of :func:`candidate`.
         """
-        await self._elector.acquire(fit)
+        await self.elector.acquire(fit)
         await self._tasks.start(self._keep)
         await _catch_up(client, watch)
         self.acquired.set()
@@ -83,7 +79,7 @@ class Leadership:
         """Stop leading and free the lease. Nothing may be in flight any longer."""
         if self._keeping is not None:
             self.let_expire()
-            await self._elector.release()
+            await self.elector.release()
 
     def let_expire(self) -> None:
         """Stop renewing the lease, without freeing it."""
@@ -94,16 +90,16 @@ class Leadership:
     async def _keep(self, *, task_status: TaskStatus[None]) -> None:
         with anyio.CancelScope() as self._keeping:
             task_status.started()
-            await self._elector.keep()
+            await self.elector.keep()
             await self._lost()
 
     async def _lost(self) -> None:
-        holder, lease = self._elector.election.holder, str(self._elector.lease)
+        holder, lease = self.elector.election.holder, str(self.elector.lease)
         log.error("leadership lost", lease=lease, holder=holder)
         if self.on_loss is not None:
             with anyio.move_on_after(LAST_TURN_TIMEOUT_S):
                 await self.on_loss()
-        if holder == self._elector.election.identity:
+        if holder == self.elector.election.identity:
             why = "it could not be renewed in time"
         else:
             why = f"{holder} holds it" if holder else "it is free"

@@ -40,6 +40,7 @@ from asched.daemon.startup import (
     watched_resources,
 )
 from asched.daemon.telemetry.health import Check
+from asched.journal.checkpoints import nearest
 from asched.journal.errors import JournalBusyError, JournalIOError
 from asched.kube.errors import KubeConfigError
 from asched.kube.extenders import open_extenders
@@ -270,9 +271,8 @@ class ReplicaLifecycle:
         start: StartState | None = None
         async with anyio.create_task_group() as tasks:
             with self._following:
-                follower = await JournalFollower.open(
-                    context.journal, context.registry.load, context.client.clock
-                )
+                fold, seq = await nearest(context.journal, context.registry.load)
+                follower = JournalFollower(context.journal, fold, seq, context.client.clock)
                 standby = replica.standby = Standby(context, replica.leadership, follower)
                 tasks.start_soon(standby.watch)
                 start = await standby.until_leading(replica.synced)

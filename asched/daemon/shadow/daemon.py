@@ -164,7 +164,10 @@ async def running_shadow(
     load, profiles = registry.load, configuration.profiles
     resources = in_order_of_listing((), custom_resources_of(profiles, load))
     epoch = await journal.claim(runtime.instance, claimed_at_ns=runtime.clock.time_ns())
-    follower, next_seq = await _restored(journal, registry, window, resources)
+    follower, next_seq = ShadowFollower(load, window, resources), 1
+    async for stored in journal.read():  # records of earlier runs
+        follower.restore(stored.record)
+        next_seq = stored.seq + 1
     follower.notes += start_notes(configuration)
     for note in follower.notes:
         log.warning("setting ignored", note=note)
@@ -185,20 +188,6 @@ async def running_shadow(
         finally:
             engine.stop()
             tasks.cancel_scope.deadline = anyio.current_time() + STOP_TIMEOUT_S
-
-
-async def _restored(
-    journal: JournalStore,
-    registry: PluginRegistry,
-    window: Window | None,
-    resources: tuple[WatchedResource, ...],
-) -> tuple[ShadowFollower, int]:
-    """A follower with the records of earlier runs, and the next sequence number."""
-    follower, next_seq = ShadowFollower(registry.load, window, resources), 1
-    async for stored in journal.read():
-        follower.restore(stored.record)
-        next_seq = stored.seq + 1
-    return follower, next_seq
 
 
 def _started(configuration: Configuration) -> EngineStarted:

@@ -109,6 +109,7 @@ class SchedulingMetrics:
     """Attempts to schedule pods."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
+        histogram = partial(FastHistogram, registry=registry)
         labels = ("result", "profile")
         self._attempts = FastCounter(
             "scheduler_schedule_attempts",
@@ -117,27 +118,24 @@ class SchedulingMetrics:
             labels=labels,
             registry=registry,
         )
-        self._attempt_duration = FastHistogram(
+        self._attempt_duration = histogram(
             "scheduler_scheduling_attempt_duration_seconds",
             "Scheduling attempt latency in seconds (scheduling algorithm + binding)",
             labels=labels,
             buckets_s=_ATTEMPT_BUCKETS_S,
-            registry=registry,
         )
-        self._algorithm_duration = FastHistogram(
+        self._algorithm_duration = histogram(
             "scheduler_scheduling_algorithm_duration_seconds",
             "Scheduling algorithm latency in seconds",
             labels=(),
             buckets_s=_ATTEMPT_BUCKETS_S,
-            registry=registry,
         )
-        self._sli_duration = FastHistogram(
+        self._sli_duration = histogram(
             "scheduler_pod_scheduling_sli_duration_seconds",
             "E2e latency for a pod being scheduled, from the time the pod enters the scheduling"
             " queue and might involve multiple scheduling attempts.",
             labels=("attempts",),
             buckets_s=_SLI_BUCKETS_S,
-            registry=registry,
         )
         self._attempts_needed = _count_histogram(
             registry,
@@ -206,34 +204,31 @@ class CycleMetrics(Collector):
     numbered = False
 
     def __init__(self, registry: CollectorRegistry, share: float = SHARE) -> None:
+        histogram = partial(FastHistogram, registry=registry)
         self.share = share
-        self._points = FastHistogram(
+        self._points = histogram(
             "scheduler_framework_extension_point_duration_seconds",
             "Latency for running all plugins of a specific extension point.",
             labels=("extension_point", "status", "profile"),
             buckets_s=_POINT_BUCKETS_S,
-            registry=registry,
         )
-        self._plugins = FastHistogram(
+        self._plugins = histogram(
             "scheduler_plugin_execution_duration_seconds",
             "Duration for running a plugin at a specific extension point.",
             labels=("plugin", "extension_point", "status"),
             buckets_s=_PLUGIN_BUCKETS_S,
-            registry=registry,
         )
-        self._hints = FastHistogram(
+        self._hints = histogram(
             "scheduler_queueing_hint_execution_duration_seconds",
             "Latency for running a queueing hint function of a plugin.",
             labels=("plugin", "event", "hint"),
             buckets_s=_PLUGIN_BUCKETS_S,
-            registry=registry,
         )
-        self._events = FastHistogram(
+        self._events = histogram(
             "scheduler_event_handling_duration_seconds",
             "Event handling latency in seconds.",
             labels=("event",),
             buckets_s=_POINT_BUCKETS_S,
-            registry=registry,
         )
         self._evaluations: Counts[tuple[str, str, str]] = Counts()
         registry.register(self)
@@ -275,38 +270,35 @@ class EngineMetrics:
     """Turns, the journal and effects."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self._turn_duration = Histogram(
+        histogram = partial(Histogram, registry=registry)
+        counter = partial(Counter, registry=registry)
+        self._turn_duration = histogram(
             "asched_turn_duration_seconds",
             "Duration of engine turns that produced records, including the journal append.",
             buckets=_APPEND_BUCKETS_S,
-            registry=registry,
         )
-        self._append_duration = Histogram(
+        self._append_duration = histogram(
             "asched_journal_append_duration_seconds",
             "Time until a batch of records was durable.",
             buckets=_APPEND_BUCKETS_S,
-            registry=registry,
         )
-        self._batch_records = Histogram(
+        self._batch_records = histogram(
             "asched_journal_batch_records",
             "Records in a batch.",
             buckets=_BATCH_BUCKETS,
-            registry=registry,
         )
-        self._append_failures = Counter(
+        self._append_failures = counter(
             "asched_journal_append_failures",
             "Journal appends that were retried.",
-            registry=registry,
         )
         self._records = Gauge(
             "asched_journal_records",
             "Sequence number of the last durable record.",
             registry=registry,
         )
-        self._retries = Counter(
+        self._retries = counter(
             "asched_effect_retries",
             "Retries of effects on the cluster (a binding, a status).",
-            registry=registry,
         )
 
     def turned(self, duration_s: float) -> None:
