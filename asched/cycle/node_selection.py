@@ -27,7 +27,7 @@ from asched.framework.nodes import BoolColumn, Int64Column, RowArray, TieBreakCo
 from asched.framework.pod_info import PodInfo
 from asched.framework.runtime.plugin_calls import call, derives, normalized
 from asched.framework.runtime.profile import WeightedScorer
-from asched.framework.scoring import NodeClasses, stable_random
+from asched.framework.scoring import NodeClasses, ScoresByClass, stable_random
 from asched.state.node_table_view import NodeTableView
 
 

@@ -15,7 +15,8 @@ import pytest
 from asched.config.kube_scheduler import Extender
 from asched.config.settings import PluginLimits
 from asched.core.inputs import Outcome
-from asched.daemon.effects.dispatcher import EffectDispatcher, EffectServices
+from asched.daemon.effects.dispatcher import EffectDispatcher
+from asched.daemon.effects.per_pod_queue import EffectServices
 from asched.daemon.engine.inbox import Inbox, Reconfiguration
 from asched.daemon.plugin_host.external_plugins import ExternalPlugins
 from asched.daemon.telemetry.metrics import Metrics

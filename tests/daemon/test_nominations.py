@@ -12,7 +12,8 @@ import msgspec
 import pytest
 
 from asched.config.settings import PluginLimits
-from asched.daemon.effects.dispatcher import EffectDispatcher, EffectServices
+from asched.daemon.effects.dispatcher import EffectDispatcher
+from asched.daemon.effects.per_pod_queue import EffectServices
 from asched.daemon.engine.inbox import Inbox
 from asched.daemon.plugin_host.external_plugins import ExternalPlugins
 from asched.daemon.telemetry.metrics import Metrics
