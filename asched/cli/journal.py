@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -22,6 +22,7 @@ from asched.cli.options import (
     journal_keys,
     query_journal,
     takes_options,
+    time_ns,
 )
 from asched.cli.output import (
     OutputOption,
@@ -30,7 +31,6 @@ from asched.cli.output import (
     print_table,
     progress_bar,
 )
-from asched.model.quantity import NS_PER_S
 
 if TYPE_CHECKING:
     from asched.journal.chain import Head, Segment
@@ -252,7 +252,7 @@ def archive(
     from asched.journal.checkpoints import checkpoint_before
     from asched.journal.signatures import check_history
 
-    before_ns = int(before.replace(tzinfo=UTC).timestamp()) * NS_PER_S
+    before_ns = time_ns(before.isoformat())
 
     async def move(store: JournalStore) -> list[Segment]:
         end = await store.head()
@@ -315,9 +315,11 @@ def export(
 
 
 def _utc(at_ns: int | None) -> str:
+    from asched.audit.timeline import time_of
+
     if at_ns is None:
         return "-"
-    return f"{datetime.fromtimestamp(at_ns / NS_PER_S, UTC):%Y-%m-%d %H:%M:%S}"
+    return f"{time_of(at_ns):%Y-%m-%d %H:%M:%S}"
 
 
 def _print_statistics(found: JournalStatistics) -> None:

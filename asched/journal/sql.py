@@ -32,7 +32,6 @@ from asched.journal.errors import (
     JournalCorruptError,
     JournalError,
     archived_message,
-    archived_seq_message,
     conflict_message,
     fenced_message,
     unknown_seq_message,
@@ -261,7 +260,10 @@ class SqlStore(SqlProofs):
             # Checked here, because an archive run may move the batch until this transaction.
             archived = (await connection.execute(_ARCHIVED)).one_or_none()
             if archived is not None and seq <= archived.last_seq:
-                raise ArchivedError(archived_seq_message(seq, archived.last_seq))
+                raise ArchivedError(
+                    f"cannot save a checkpoint at record {seq}: records 1 to {archived.last_seq}"
+                    " are archived"
+                )
             row = (await connection.execute(holding)).one_or_none()
             if row is None:
                 raise JournalError(unknown_seq_message(seq))
@@ -351,8 +353,8 @@ class SqlStore(SqlProofs):
         self,
         batches: AsyncIterator[SealedBatch],
         writers: Sequence[Writer],
-        statements: Sequence[StatementRow],
-        signed: SignedHead | None,
+        statements: Sequence[StatementRow] = (),
+        signed: SignedHead | None = None,
     ) -> Head:
         """Store another journal's batches, with their hashes, in this empty one.
 

@@ -13,6 +13,9 @@ from asched.journal.codec import CODEC
 from asched.journal.errors import JournalBusyError, JournalFullError, JournalIOError
 from asched.journal.memory import MemoryJournal, MemoryStore
 from asched.journal.store import AppendResult, Checkpoint, CheckpointMark, StoredRecord
+from asched.proof.heads import SignedHead
+from asched.proof.keys import NO_KEYS, SigningKey
+from asched.proof.statements import CheckpointDigest, KeyChange, StatementRow
 from asched.state.records import AnyRecord
 from tests.fault_simulation.mixes import JournalFaults
 from tests.fault_simulation.ports import Ports
@@ -42,6 +45,7 @@ class FaultyStore:
     def __init__(
         self, name: str, disk: Disk, ports: Ports, trace: Trace, stored: BatchListener
     ) -> None:
+        self.keys = NO_KEYS
         self._name = name
         self._disk = disk
         self._store = MemoryStore(disk.journal)
@@ -159,3 +163,21 @@ class FaultyStore:
 
     async def load_checkpoint(self, at_or_before_seq: int | None = None) -> Checkpoint | None:
         return await self._store.load_checkpoint(at_or_before_seq)
+
+    async def checkpoint_digests(self) -> Sequence[CheckpointDigest]:
+        return await self._store.checkpoint_digests()
+
+    async def statements(self) -> Sequence[StatementRow]:
+        return await self._store.statements()
+
+    async def statements_tip(self) -> StatementRow | None:
+        return await self._store.statements_tip()
+
+    async def change_key(self, change: KeyChange, signers: Sequence[SigningKey]) -> None:
+        await self._store.change_key(change, signers)
+
+    async def signed_head(self) -> SignedHead | None:
+        return await self._store.signed_head()
+
+    async def save_signed_head(self, signed: SignedHead) -> None:
+        await self._store.save_signed_head(signed)

@@ -1,5 +1,4 @@
-"""What a standby does that shares its journal with the leader: follow the journal, buffer
-changes."""
+"""For a standby that shares its journal with the leader: follow the journal, buffer changes."""
 
 from __future__ import annotations
 
@@ -9,11 +8,8 @@ import anyio
 import structlog
 
 from asched.core.inputs import Batch, Change, ChangeSink, Deleted, Listed
-from asched.framework.runtime.profile import PluginLoader
 from asched.journal.chain_reader import ChainReader
-from asched.journal.checkpoints import nearest
 from asched.journal.errors import JournalBusyError, JournalIOError
-from asched.journal.store import JournalStore
 from asched.kube.reflector import ClusterWatch
 from asched.kube.timing import Clock
 from asched.model.resources import AnyObject, WatchedResource
@@ -45,12 +41,6 @@ class JournalFollower:
     def position(self) -> Position:
         """The end of what it read."""
         return self._reader.position
-
-    @classmethod
-    async def open(cls, journal: JournalStore, load: PluginLoader, clock: Clock) -> JournalFollower:
-        """Start with the newest checkpoint. Raises :class:`~asched.journal.errors.JournalError`."""
-        fold, seq = await nearest(journal, load)
-        return cls(await ChainReader.after_checkpoint(journal, seq), fold, seq, clock)
 
     async def catch_up(self) -> None:
         """Fold all records written so far. Raises :class:`~asched.journal.errors.JournalError`."""

@@ -53,12 +53,6 @@ class LeaseName(NamedTuple):
         return f"{self.collection}/{self.name}"
 
 
-class _LeaseMetadata(msgspec.Struct, frozen=True, omit_defaults=True):
-    name: str
-    namespace: str
-    annotations: dict[str, str] = {}
-
-
 class _Annotated(msgspec.Struct, frozen=True):
     annotations: dict[str, str] | None = None
 
@@ -118,8 +112,6 @@ class LeaderElector:
         metadata = self.election.stored_metadata
         return _annotated_decoder.decode(metadata).annotations or {} if metadata else {}
 
-    # -- acquiring ------------------------------------------------------------------------------
-
     async def acquire(self, fit: Callable[[], bool] = lambda: True) -> None:
         """Wait until the lease is acquired. No attempt is made while ``fit`` returns False."""
         logged_holder = None
@@ -174,8 +166,6 @@ class LeaderElector:
                 self._log_error(f"cannot be watched: {error}")
             await self._clock.sleep(backoff.next_s())
 
-    # -- renewing -------------------------------------------------------------------------------
-
     async def keep(self) -> None:
         """Renew the lease periodically. Returns when it no longer leads."""
         async with anyio.create_task_group() as tasks:
@@ -200,8 +190,6 @@ class LeaderElector:
         if free:
             log.info("leadership released", lease=str(self.lease))
         return free
-
-    # -- requests -------------------------------------------------------------------------------
 
     @property
     def _timeout_s(self) -> float:
@@ -230,11 +218,8 @@ class LeaderElector:
                 case ReadLease():
                     body = await send("GET", self.lease.path)
                 case CreateLease(record):
-                    metadata = msgspec.Raw(
-                        _encode(
-                            _LeaseMetadata(self.lease.name, self.lease.namespace, self.annotations)
-                        )
-                    )
+                    created = _encode({"name": self.lease.name, "namespace": self.lease.namespace})
+                    metadata = msgspec.Raw(_with_annotations(created, self.annotations))
                     lease = _encode(_Lease(metadata, record))
                     body = await send("POST", self.lease.collection, body=lease)
                 case ReplaceLease(record, stored):

@@ -6,8 +6,8 @@ import re
 from functools import partial
 from typing import Final
 
-from asched.daemon.engine.runtime import RunInThread
 from asched.daemon.ha.lease import LeaderElector
+from asched.daemon.process import RunInThread
 from asched.proof.anchors import ANNOTATION, AnchorFile, heads_of
 from asched.proof.heads import SignedHead
 

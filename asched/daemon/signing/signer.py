@@ -6,14 +6,14 @@ database between an append and the signature is therefore not signed.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Final
 
 import anyio
 import structlog
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
-from prometheus_client.registry import Collector
+from prometheus_client.core import Metric
 
+from asched.daemon.telemetry.metrics import counter, gauge
 from asched.journal.chain import GENESIS, Head
 from asched.journal.errors import FencedError, JournalError
 from asched.journal.sealing import batch_leaf
@@ -39,6 +39,7 @@ class _PublishedAnchor:
         self.anchor = anchor
         self.every_s = every_s
         self.last_s = float("-inf")
+        self.kind = anchor.name.partition(" ")[0]
         self.failures = 0
         self.error = ""
 
@@ -154,49 +155,38 @@ async def _publish_to(published: _PublishedAnchor, signed: SignedHead, at_s: flo
 
 _PART_DIGITS: Final = 12
 """48 bits, which a metric's value represents exactly."""
-_PARTS: Final = 4
 
 
-class HeadMetrics(Collector):
+def head_metrics(signer: HeadSigner) -> Iterator[Metric]:
     """The head of the journal as numbers, so that the metrics' storage is an anchor, too."""
-
-    def __init__(self, signer: HeadSigner) -> None:
-        self._signer = signer
-
-    def collect(self) -> Iterator[Metric]:
-        signer, head = self._signer, self._signer.head
-        yield GaugeMetricFamily(
-            "asched_journal_head_record", "Last record of the journal.", value=head.seq
-        )
-        parts = GaugeMetricFamily(
-            "asched_journal_head_hash",
-            "Hash of the journal's head: its first 48 hexadecimal digits, 12 in each part"
-            " (printf %012x), for asched journal verify --head.",
-            labels=["part"],
-        )
-        for part in range(_PARTS):
-            digits = head.hash[part * _PART_DIGITS : (part + 1) * _PART_DIGITS]
-            parts.add_metric([str(part + 1)], float(int(digits, 16)))
-        yield parts
-        yield GaugeMetricFamily(
-            "asched_journal_signing",
-            "1 if the journal is signed, 0 without a key.",
-            value=float(signer.signs),
-        )
-        yield GaugeMetricFamily(
-            "asched_journal_signed_record",
-            "The records up to this one are signed; 0 without a key.",
-            value=signer.signed_seq,
-        )
-        yield _failures(signer.anchors)
-
-
-def _failures(anchors: Sequence[_PublishedAnchor]) -> Metric:
-    failures = CounterMetricFamily(
+    head = signer.head
+    yield gauge("asched_journal_head_record", "Last record of the journal.", [], [([], head.seq)])
+    digits = (head.hash[begin : begin + _PART_DIGITS] for begin in range(0, 48, _PART_DIGITS))
+    yield gauge(
+        "asched_journal_head_hash",
+        "Hash of the journal's head: its first 48 hexadecimal digits, 12 in each part"
+        " (printf %012x), for asched journal verify --head.",
+        ["part"],
+        [([str(part)], int(text, 16)) for part, text in enumerate(digits, 1)],
+    )
+    yield gauge(
+        "asched_journal_signing",
+        "1 if the journal is signed, 0 without a key.",
+        [],
+        [([], signer.signs)],
+    )
+    yield gauge(
+        "asched_journal_signed_record",
+        "The records up to this one are signed; 0 without a key.",
+        [],
+        [([], signer.signed_seq)],
+    )
+    yield counter(
         "asched_journal_anchor_failures",
         "Number of signed heads that could not be published to an anchor.",
-        labels=["anchor"],
+        ["anchor"],
+        [
+            ([published.anchor.name.partition(" ")[0]], published.failures)
+            for published in signer.anchors
+        ],
     )
-    for published in anchors:
-        failures.add_metric([published.anchor.name.partition(" ")[0]], published.failures)
-    return failures

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import structlog
 
 from asched.config.settings import JournalSettings
-from asched.daemon.engine.runtime import Runtime
+from asched.daemon.process import Runtime
 from asched.daemon.signing.anchors import FileAnchor
 from asched.journal.chain import GENESIS
 from asched.journal.errors import JournalError
