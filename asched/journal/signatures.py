@@ -72,12 +72,20 @@ async def signed_state(journal: JournalStore, anchored: Sequence[AnchoredHead] =
     if stored is not None:
         signed = _head_of(log, stored, "the signed head")
         roots.add_head(signed, f"the head that was signed at {_time(signed.signed_at_ns)}")
-    elif log.keys and (await journal.head()).batch > log.statements[-1].position.batch:
+    elif log.keys and not await _has_only_its_key(journal, log):
         raise JournalCorruptError("the journal has a key, but its signed head was deleted")
     for source, anchor in anchored:
         head = _head_of(log, anchor, source)
         roots.add_head(head, f"the head of {_time(head.signed_at_ns)} in {source}")
     return SignedState(log, signed, roots)
+
+
+async def _has_only_its_key(journal: JournalStore, log: StatementLog) -> bool:
+    """Whether its process was interrupted after it introduced the key, before the first head."""
+    last = log.statements[-1]
+    return isinstance(last.about, KeyChange) and (
+        last.position.batch == (await journal.head()).batch
+    )
 
 
 def _head_of(log: StatementLog, signed: SignedHead, source: str) -> TreeHead:

@@ -174,8 +174,14 @@ async def test_altered_or_missing_file_is_reported(archived: Path) -> None:
             "UPDATE journal_segment SET hash = '' WHERE segment = 1",
             r"segment 1 .* differs from statement 3",
         ),
-        ("UPDATE journal_segment SET last_seq = 5 WHERE segment = 1", r"segment 1 .* differs from statement 3"),
-        ("UPDATE journal_segment SET first_seq = 2 WHERE segment = 1", r"segment 1 .* differs from"),
+        (
+            "UPDATE journal_segment SET last_seq = 5 WHERE segment = 1",
+            r"segment 1 .* differs from statement 3",
+        ),
+        (
+            "UPDATE journal_segment SET first_seq = 2 WHERE segment = 1",
+            r"segment 1 .* differs from",
+        ),
         (
             "UPDATE journal_segment SET previous_hash = 'x' WHERE segment = 2",
             r"segment 2 .* differs from statement 4",

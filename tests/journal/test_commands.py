@@ -50,7 +50,9 @@ def path(tmp_path: Path) -> Path:
 def test_verify_prints_and_compares_head(path: Path) -> None:
     code, out, err = run("verify", "--journal", path)
     assert (code, err) == (0, "")
-    assert out.startswith("verified 16 records in 5 batches of 1 writers, 1 checkpoints\nnot signed: ")
+    assert out.startswith(
+        "verified 16 records in 5 batches of 1 writers, 1 checkpoints\nnot signed: "
+    )
     head = out.split()[-1]
     assert run("verify", "--journal", path, "--head", head) == (0, out, "")
     other = f"16:{'0' * 64}"

@@ -14,7 +14,7 @@ import structlog
 from prometheus_client.core import Metric
 
 from asched.daemon.telemetry.metrics import counter, gauge
-from asched.journal.chain import GENESIS, Head
+from asched.journal.chain import Head
 from asched.journal.errors import FencedError, JournalError
 from asched.journal.sealing import batch_leaf
 from asched.journal.signatures import sign_head
@@ -59,7 +59,7 @@ class HeadSigner:
         self._tree: Frontier = position.tree
         self._hashes: list[str] = []
         """Of the batches after the tree."""
-        self._finished_at = GENESIS
+        self._finished_at: Head | None = None
         self._error = ""
         self._woken = anyio.Event()
         self._lock = anyio.Lock()
@@ -90,7 +90,8 @@ class HeadSigner:
 
     async def sign(self) -> None:
         """Sign the present head. A failure is logged, and retried by :meth:`run`."""
-        await self._sign(final=False)
+        if self.head != self._finished_at:
+            await self._sign(final=False)
 
     async def finish(self, *, all_committed: bool) -> None:
         """Sign the last head of a process that appends nothing after it.
