@@ -9,7 +9,8 @@ from typing import Any, cast
 
 import anyio
 import structlog
-from sqlalchemy import Row, Select, delete, func, insert, or_, select
+from sqlalchemy import LargeBinary, Row, Select, delete, func, insert, or_, select
+from sqlalchemy import cast as sql_cast
 
 from asched.journal.chain import (
     GENESIS,
@@ -281,7 +282,8 @@ class SqlStore(SqlProofs):
     async def load_checkpoint(self, at_or_before_seq: int | None = None) -> Checkpoint | None:
         statements = trusted_log(await self.statements(), self.keys)
         checkpoint = JOURNAL_CHECKPOINT.c
-        newest = select(JOURNAL_CHECKPOINT).order_by(checkpoint.seq.desc()).limit(1)
+        columns = (checkpoint.seq, checkpoint.batch, checkpoint.batch_hash, _BLOB)
+        newest = select(*columns).order_by(checkpoint.seq.desc()).limit(1)
         while True:
             query = newest
             if at_or_before_seq is not None:
@@ -299,7 +301,7 @@ class SqlStore(SqlProofs):
     async def checkpoint_digests(self) -> Sequence[CheckpointDigest]:
         found = []
         for mark in await self.checkpoint_marks():
-            blob = select(JOURNAL_CHECKPOINT.c.blob).where(JOURNAL_CHECKPOINT.c.seq == mark.seq)
+            blob = select(_BLOB).where(JOURNAL_CHECKPOINT.c.seq == mark.seq)
             row = await self._one(blob)
             if row is not None:
                 found.append(checkpoint_digest(mark.seq, row[0]))
@@ -381,6 +383,9 @@ class SqlStore(SqlProofs):
     async def close(self) -> None:
         await self._database.close()
 
+
+_BLOB = sql_cast(JOURNAL_CHECKPOINT.c.blob, LargeBinary)
+"""The bytes of a checkpoint. SQLite stores whatever it is given, such as text."""
 
 _ARCHIVED = (
     select(JOURNAL_SEGMENT.c.last_seq, JOURNAL_SEGMENT.c.last_batch, JOURNAL_SEGMENT.c.hash)

@@ -211,7 +211,7 @@ async def test_renamed_pod_is_detected(recorded: Recorded, forge: str) -> None:
         return
     forging.delete_proofs(recorded.journal)
     assert await recorded.fault("--trusted-key", public) == "asched: the journal is not signed\n"
-    assert "has a signed head at record" in await recorded.refusal()
+    assert f"is signed by key {KEY.id}, the journal is not" in await recorded.refusal()
     if forge == "own key":
         other = recorded.folder / "other.pem"
         code, _ = await recorded.run("sign", "--journal", recorded.journal, "--signing-key", other)
@@ -369,15 +369,13 @@ async def test_records_after_a_stop_are_detected(recorded: Recorded) -> None:
 async def test_change_between_check_and_fold_is_detected(
     recorded: Recorded, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from asched.daemon import startup
-
-    load = startup.nearest
+    load = nearest
 
     async def forge_then_load(*arguments: object) -> object:
         forging.rename(recorded.journal, "second-0", "other-0")
         forging.delete_proofs(recorded.journal, ["journal_checkpoint"])
         return await load(*arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(startup, "nearest", forge_then_load)
+    monkeypatch.setattr("asched.daemon.startup.nearest", forge_then_load)
     with pytest.raises(JournalError, match="was changed by another program"):
         await recorded.start()
