@@ -85,6 +85,7 @@ async def _leaves(
     tree, leaves = before.copy(), list[bytes]()
     holding: SealedBatch | None = None
     state.roots.forget_before(before.size)
+    state.roots.check(tree, head.seq)
     async for batches in all_batch_ranges(journal, archive):
         head = verify_range(batches, head)
         for batch in batches.batches:
