@@ -55,7 +55,7 @@ from asched.journal.sealing import (
 from asched.journal.store import AppendResult, Checkpoint, CheckpointMark, StoredRecord
 from asched.proof.heads import SignedHead
 from asched.proof.keys import NO_KEYS, JournalKeys
-from asched.proof.statements import CheckpointDigest, StatementRow
+from asched.proof.statements import CheckpointDigest, StatementLog, StatementRow
 from asched.state.records import AnyRecord
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
@@ -280,7 +280,7 @@ class SqlStore(SqlProofs):
             await self._check_not_fenced(connection)
 
     async def load_checkpoint(self, at_or_before_seq: int | None = None) -> Checkpoint | None:
-        statements = trusted_log(await self.statements(), self.keys)
+        statements: StatementLog | None = None
         checkpoint = JOURNAL_CHECKPOINT.c
         columns = (checkpoint.seq, checkpoint.batch, checkpoint.batch_hash, _BLOB)
         newest = select(*columns).order_by(checkpoint.seq.desc()).limit(1)
@@ -291,6 +291,8 @@ class SqlStore(SqlProofs):
             row = await self._one(query)
             if row is None:
                 return None
+            if statements is None:
+                statements = trusted_log(await self.statements(), self.keys)
             seq, batch, batch_hash, blob = row
             reason = checkpoint_fault(statements, CheckpointMark(seq, batch, batch_hash), blob)
             if not reason:
