@@ -233,7 +233,7 @@ async def _write_last_checkpoint(checkpoints: Checkpoints) -> None:
 def _signer(context: DaemonContext, start: StartState, leadership: Leadership | None) -> HeadSigner:
     settings, runtime = context.configuration.settings.journal, context.runtime
     signer = HeadSigner(context.journal, start.position, runtime.clock)
-    for anchor in file_anchors(settings, runtime):
+    for anchor in file_anchors(settings):
         signer.publish_to(anchor, settings.anchor_interval.total_seconds())
     if start.buffered is not None and leadership is not None:
         # It leads, and compared its journal with the lease before.

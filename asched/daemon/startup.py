@@ -79,7 +79,7 @@ async def recover(context: DaemonContext, *, wait: bool) -> StartState:
     journal, runtime = context.journal, context.runtime
     # The claim comes first: after it no other process can append.
     epoch = await _claim(journal, runtime, wait=wait)
-    anchors = file_anchors(context.configuration.settings.journal, runtime)
+    anchors = file_anchors(context.configuration.settings.journal)
     checked = await take_over(journal, anchors, runtime.clock.time_ns())
     fold, checkpoint_seq = await nearest(journal, context.registry.load)
     reader = await ChainReader.after_checkpoint(journal, checkpoint_seq)

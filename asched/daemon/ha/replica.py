@@ -209,7 +209,7 @@ class Standby:
         """
         context = self._context
         runtime = context.runtime
-        anchors = file_anchors(context.configuration.settings.journal, runtime)
+        anchors = file_anchors(context.configuration.settings.journal)
         anchors.append(self._leadership.anchor(runtime.instance, shared=True))
         checked = await take_over(context.journal, anchors, runtime.clock.time_ns())
         check_unchanged(checked, self._follower.position)

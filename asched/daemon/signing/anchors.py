@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from functools import partial
 from typing import Final
 
+from anyio import to_thread
+
 from asched.daemon.ha.lease import LeaderElector
-from asched.daemon.process import RunInThread
 from asched.proof.anchors import ANNOTATION, AnchorFile, heads_of
 from asched.proof.heads import SignedHead
 
@@ -16,21 +16,20 @@ _NAME_LIMIT: Final = 63
 
 
 class FileAnchor:
-    """An :class:`~asched.proof.anchors.Anchor` in a file, which may be on a slow disk."""
+    """An :class:`~asched.proof.anchors.Anchor` in a file, which may be on storage that hangs."""
 
-    def __init__(self, file: AnchorFile, run_in_thread: RunInThread) -> None:
+    def __init__(self, file: AnchorFile) -> None:
         self._file = file
-        self._run_in_thread = run_in_thread
 
     @property
     def name(self) -> str:
         return self._file.name
 
     async def newest(self) -> SignedHead | None:
-        return await self._run_in_thread(self._file.last)
+        return await to_thread.run_sync(self._file.last, abandon_on_cancel=True)
 
     async def publish(self, head: SignedHead) -> None:
-        await self._run_in_thread(partial(self._file.append, head))
+        await to_thread.run_sync(self._file.append, head, abandon_on_cancel=True)
 
 
 class LeaseAnchor:

@@ -27,7 +27,8 @@ from asched.proof.statements import Position
 
 SIGN_INTERVAL_S: Final = 1.0
 """Minimum time between two signatures. After a crash, this much of the journal is not signed."""
-FINISH_TIMEOUT_S: Final = 3.0
+FINISH_TIMEOUT_S: Final = 1.0
+"""For the last head of a stopping process, in the database and in the anchors."""
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
@@ -63,6 +64,7 @@ class HeadSigner:
         self._error = ""
         self._woken = anyio.Event()
         self._lock = anyio.Lock()
+        self._publishing = anyio.Lock()
 
     @property
     def signs(self) -> bool:
@@ -107,9 +109,16 @@ class HeadSigner:
             log.warning("last head not signed: timeout", limit_s=FINISH_TIMEOUT_S)
 
     async def _sign(self, *, final: bool) -> None:
+        signed = await self._signed_head(final=final)
+        if signed is not None and self.anchors:
+            async with self._publishing:
+                await self._publish(signed, now=final)
+
+    async def _signed_head(self, *, final: bool) -> SignedHead | None:
+        """The present head, signed and stored; None without a key, or if it cannot be stored."""
         key = self._journal.keys.signing
         if key is None:
-            return
+            return None
         async with self._lock:
             hashes, self._hashes = self._hashes, []
             for batch_hash in hashes:
@@ -119,13 +128,13 @@ class HeadSigner:
             try:
                 signed = await sign_head(self._journal, key, position, now_ns, final=final)
             except FencedError:
-                return  # the next append reports it
+                return None  # the next append reports it
             except JournalError as error:
                 self._report(str(error))
-                return
+                return None
             self._error = ""
             self.signed_seq = signed.head.seq
-            await self._publish(signed, now=final)
+            return signed
 
     def _report(self, error: str) -> None:
         """Log each new reason once."""
@@ -135,6 +144,8 @@ class HeadSigner:
             log.warning("head of the journal not signed, retrying", error=error)
 
     async def _publish(self, signed: SignedHead, *, now: bool) -> None:
+        if signed.head.seq < self.signed_seq:
+            return  # a later head is published next
         at_s = self._clock.monotonic_s()
         for published in self.anchors:
             if now or at_s - published.last_s >= published.every_s:

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 import structlog
 
 from asched.config.settings import JournalSettings
-from asched.daemon.process import Runtime
 from asched.daemon.signing.anchors import FileAnchor
 from asched.journal.chain import GENESIS
 from asched.journal.errors import JournalError
@@ -27,11 +26,11 @@ from asched.proof.statements import Position
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 
-def file_anchors(settings: JournalSettings, runtime: Runtime) -> list[Anchor]:
+def file_anchors(settings: JournalSettings) -> list[Anchor]:
     """The anchor file of the configuration, if there is one."""
     if not settings.anchor_file:
         return []
-    return [FileAnchor(AnchorFile(expanded(settings.anchor_file)), runtime.run_in_thread)]
+    return [FileAnchor(AnchorFile(expanded(settings.anchor_file)))]
 
 
 async def check_against(journal: JournalStore, anchors: Sequence[Anchor]) -> CheckedHistory | None:
