@@ -113,12 +113,9 @@ def load_and_log_configuration(file: Path | None, registry: PluginRegistry) -> C
 
 
 def signing_keys(configuration: Configuration) -> JournalKeys:
-    """The key that signs the journal; none without one, with a warning. Raises KeyFileError."""
+    """The key that signs the journal, if there is one. Raises KeyFileError."""
     path = configuration.settings.journal.signing_key
-    if not path:
-        log.warning("journal is not signed: journal.signingKey is not set")
-        return NO_KEYS
-    return JournalKeys(SigningKey.load(expanded(path)))
+    return JournalKeys(SigningKey.load(expanded(path))) if path else NO_KEYS
 
 
 def open_cluster_client(
@@ -201,6 +198,8 @@ async def _serve_scheduler(
                 journal=redacted(url),
                 health=health.address,
             )
+            if keys.signing is None:
+                log.warning("journal is not signed: journal.signingKey is not set")
             reloader = _reloader(context, scheduler, watchdog, file, control)
             tasks.start_soon(reloader.run, control.reloads)
             control.started.set()

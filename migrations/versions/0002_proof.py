@@ -39,8 +39,9 @@ def upgrade() -> None:
 def create_sqlite_triggers() -> None:
     for verb in ("UPDATE", "DELETE"):
         op.execute(
-            f"CREATE TRIGGER journal_statement_no_{verb.lower()} BEFORE {verb} ON journal_statement"
-            f" BEGIN SELECT RAISE(ABORT, 'append-only: {verb} on journal_statement is refused'); END"
+            f"CREATE TRIGGER journal_statement_no_{verb.lower()} BEFORE {verb}"
+            " ON journal_statement BEGIN SELECT"
+            f" RAISE(ABORT, 'append-only: {verb} on journal_statement is refused'); END"
         )
     op.execute(
         "CREATE TRIGGER journal_statement_next BEFORE INSERT ON journal_statement"
