@@ -54,8 +54,7 @@ async def _last_decision(journal: JournalStore, subject: str) -> int:
 async def prove_record(journal: JournalStore, seq: int, archive: Path | None) -> InclusionProof:
     """A proof of one record. Raises :class:`~asched.journal.errors.JournalError`."""
     state = await signed_state(journal)
-    head = await journal.signed_head()
-    if state.signed is None or head is None:
+    if state.signed is None or state.stored is None:
         raise JournalError("the journal is not signed (journal.signingKey), so nothing is proven")
     if not 1 <= seq <= state.signed.seq:
         raise JournalError(f"record {seq} is not signed: the signed head is at {state.signed.seq}")
@@ -67,7 +66,7 @@ async def prove_record(journal: JournalStore, seq: int, archive: Path | None) ->
         before, files = await _archived_tree(journal, state), None
     leaves, holding = await _leaves(journal, state, before, files, seq)
     key_changes = state.log.rows_with_keys() if len(state.log.keys) > 1 else ()
-    return InclusionProof(head, (_record_proof(holding, leaves, before, seq),), key_changes)
+    return InclusionProof(state.stored, (_record_proof(holding, leaves, before, seq),), key_changes)
 
 
 async def _archived_tree(journal: JournalStore, state: SignedState) -> Frontier:

@@ -49,8 +49,10 @@ class SignedState(NamedTuple):
     """The verified statements and signatures of a journal."""
 
     log: StatementLog
-    signed: TreeHead | None
+    stored: SignedHead | None
     """None without a key."""
+    signed: TreeHead | None
+    """That of :attr:`stored`."""
     roots: ExpectedRoots
 
 
@@ -59,33 +61,34 @@ async def signed_state(journal: JournalStore, anchored: Sequence[AnchoredHead] =
 
     Raises :class:`JournalCorruptError` naming what is wrong.
     """
+    # Statements only grow, so all that the others refer to are among those that are read last.
+    segments, stored = await journal.segments(), await journal.signed_head()
+    head = await journal.head()
     log = log_of(await journal.statements())
     _checked(log.check_all)
     if journal.keys.all_trusted and (log.keys or journal.keys.signing is None):
         _checked(log.check_trusted, journal.keys.all_trusted)
-    check_segments(log, await journal.segments())
+    check_segments(log, segments)
     roots = ExpectedRoots()
     for statement in log.statements:
         _checked(roots.add_position, statement.position, f"statement {statement.number}")
-    stored = await journal.signed_head()
     signed = None
     if stored is not None:
         signed = _head_of(log, stored, "the signed head")
         roots.add_head(signed, f"the head that was signed at {_time(signed.signed_at_ns)}")
-    elif log.keys and not await _has_only_its_key(journal, log):
+    elif log.keys and not _has_only_its_key(log, head):
         raise JournalCorruptError("the journal has a key, but its signed head was deleted")
     for source, anchor in anchored:
-        head = _head_of(log, anchor, source)
-        roots.add_head(head, f"the head of {_time(head.signed_at_ns)} in {source}")
-    return SignedState(log, signed, roots)
+        anchored_head = _head_of(log, anchor, source)
+        at = _time(anchored_head.signed_at_ns)
+        roots.add_head(anchored_head, f"the head of {at} in {source}")
+    return SignedState(log, stored, signed, roots)
 
 
-async def _has_only_its_key(journal: JournalStore, log: StatementLog) -> bool:
+def _has_only_its_key(log: StatementLog, head: Head) -> bool:
     """Whether its process was interrupted after it introduced the key, before the first head."""
     last = log.statements[-1]
-    return isinstance(last.about, KeyChange) and (
-        last.position.batch == (await journal.head()).batch
-    )
+    return isinstance(last.about, KeyChange) and last.position.batch == head.batch
 
 
 def _head_of(log: StatementLog, signed: SignedHead, source: str) -> TreeHead:

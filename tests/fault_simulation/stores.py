@@ -14,12 +14,15 @@ from asched.journal.errors import JournalBusyError, JournalFullError, JournalIOE
 from asched.journal.memory import MemoryJournal, MemoryStore
 from asched.journal.store import AppendResult, Checkpoint, CheckpointMark, StoredRecord
 from asched.proof.heads import SignedHead
-from asched.proof.keys import NO_KEYS, SigningKey
+from asched.proof.keys import JournalKeys, SigningKey
 from asched.proof.statements import CheckpointDigest, KeyChange, StatementRow
 from asched.state.records import AnyRecord
 from tests.fault_simulation.mixes import JournalFaults
 from tests.fault_simulation.ports import Ports
 from tests.fault_simulation.trace import Trace
+
+KEYS = JournalKeys(SigningKey.generate())
+"""Every simulated journal is signed."""
 
 
 class Disk:
@@ -45,10 +48,10 @@ class FaultyStore:
     def __init__(
         self, name: str, disk: Disk, ports: Ports, trace: Trace, stored: BatchListener
     ) -> None:
-        self.keys = NO_KEYS
+        self.keys = KEYS
         self._name = name
         self._disk = disk
-        self._store = MemoryStore(disk.journal)
+        self._store = MemoryStore(disk.journal, KEYS)
         self._ports = ports
         self._trace = trace
         self._stored = stored
@@ -180,4 +183,7 @@ class FaultyStore:
         return await self._store.signed_head()
 
     async def save_signed_head(self, signed: SignedHead) -> None:
+        await self._ports.wait()
+        if self._disk.failing or self._draw(self._disk.faults.checkpoint):
+            raise JournalFullError("injected: disk full")
         await self._store.save_signed_head(signed)
