@@ -80,7 +80,7 @@ async def recover(context: DaemonContext, *, wait: bool) -> StartState:
     # The claim comes first: after it no other process can append.
     epoch = await _claim(journal, runtime, wait=wait)
     anchors = file_anchors(context.configuration.settings.journal)
-    checked = await take_over(journal, anchors, runtime.clock.time_ns())
+    checked = await take_over(journal, anchors, runtime.clock)
     fold, checkpoint_seq = await nearest(journal, context.registry.load)
     reader = await ChainReader.after_checkpoint(journal, checkpoint_seq)
     next_seq = await fold_journal(fold, reader, checkpoint_seq)

@@ -179,7 +179,9 @@ async def _check_may_be_unsigned(journal: JournalStore, anchored: Sequence[Ancho
 
 
 async def introduce_key(journal: JournalStore, key: SigningKey, now_ns: int) -> None:
-    """Let ``key`` sign an unsigned journal from its present head on."""
+    """Let ``key`` sign an unsigned journal from its present head on. Idempotent."""
+    if log_of(await journal.statements()).key == key.public_key:
+        return
     await journal.change_key(KeyChange(key.public_key.text, "", now_ns), (key,))
 
 

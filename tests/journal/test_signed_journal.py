@@ -174,6 +174,14 @@ async def test_statement_is_appended_only(database_url: str) -> None:
     await engine.dispose()
 
 
+async def test_key_is_introduced_once(database_url: str) -> None:
+    """After an unknown outcome the attempt is repeated."""
+    async with open_journal(database_url, keys=KEYS) as store:
+        for _ in range(2):
+            await introduce_key(store, KEY, 1)
+        assert len(await store.statements()) == 1
+
+
 async def test_shorter_head_is_not_stored(database_url: str) -> None:
     async with open_journal(database_url, keys=KEYS) as store:
         await introduce_key(store, KEY, 1)

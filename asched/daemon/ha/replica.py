@@ -211,7 +211,7 @@ class Standby:
         runtime = context.runtime
         anchors = file_anchors(context.configuration.settings.journal)
         anchors.append(self._leadership.anchor(runtime.instance, shared=True))
-        checked = await take_over(context.journal, anchors, runtime.clock.time_ns())
+        checked = await take_over(context.journal, anchors, runtime.clock)
         check_unchanged(checked, self._follower.position)
 
     async def _claim(self) -> int:
