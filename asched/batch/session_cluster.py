@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import TypeVar
 
-from asched.framework.caching import RowCounts
+from asched.framework.caching import ChangeLog, RowCounts
 from asched.framework.cluster import Cluster, Eviction, WaitingPod
 from asched.framework.cycle_state import CycleState
 from asched.framework.nodes import Int64Column, RowArray
 from asched.framework.pod_groups import GroupMembers, PodGroupKey
 from asched.framework.pod_info import PodInfo
-from asched.framework.pod_queries import PodQuery, TermHolders, TermKind
+from asched.framework.pod_queries import PodQuery, TermHolders, TermKind, TermMove
 from asched.framework.runtime.dry_run import FilterDryRunner
 from asched.framework.scoring import stable_random
 from asched.model.meta import Object
@@ -95,8 +95,11 @@ class SessionCluster:
     def row_counts(self, query: PodQuery) -> RowCounts:
         return self._index.row_counts(query)
 
-    def term_holders(self, kind: TermKind) -> Sequence[TermHolders]:
+    def term_holders(self, kind: TermKind) -> Collection[TermHolders]:
         return self._index.term_holders(kind)
+
+    def term_moves(self, kind: TermKind) -> ChangeLog[TermMove]:
+        return self._index.term_moves(kind)
 
     @property
     def pods_version(self) -> int:
@@ -105,10 +108,6 @@ class SessionCluster:
     @property
     def lowest_priority(self) -> int | None:
         return self._index.lowest_priority
-
-    @property
-    def terms_version(self) -> int:
-        return self._index.terms_version
 
     @property
     def has_term_holders(self) -> bool:

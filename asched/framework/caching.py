@@ -80,28 +80,34 @@ class RowCounts:
 
 
 class LruCache(Generic[K, V]):
-    """A cache that drops the least recently used entry beyond ``most`` entries."""
+    """A cache that drops the least recently used entries if the sum of their sizes exceeds
+    ``most``."""
 
-    __slots__ = ("_entries", "_most")
+    __slots__ = ("_entries", "_most", "_size")
 
     def __init__(self, most: int) -> None:
-        self._entries: OrderedDict[K, V] = OrderedDict()
+        self._entries: OrderedDict[K, tuple[V, int]] = OrderedDict()
         self._most = most
+        self._size = 0
 
-    def get(self, key: K, compute: Callable[[], V]) -> V:
-        """The cached value, or the result of ``compute``, which is cached."""
+    def get(self, key: K, compute: Callable[[], V], size: int = 1) -> V:
+        """The cached value, or the result of ``compute``, which is cached with ``size``."""
         try:
-            value = self._entries[key]
+            value, _ = self._entries[key]
         except KeyError:
-            value = self._entries[key] = compute()
-            if len(self._entries) > self._most:
-                self._entries.popitem(last=False)
+            value = compute()
+            self._entries[key] = (value, size)
+            self._size += size
+            while self._size > self._most and len(self._entries) > 1:
+                _, (_, dropped) = self._entries.popitem(last=False)
+                self._size -= dropped
             return value
         self._entries.move_to_end(key)
         return value
 
     def clear(self) -> None:
         self._entries.clear()
+        self._size = 0
 
 
 class RowCache(Generic[V]):

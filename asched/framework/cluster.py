@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
-from asched.framework.caching import RowCounts
+from asched.framework.caching import ChangeLog, RowCounts
 from asched.framework.cycle_state import CycleState
 from asched.framework.nodes import HypotheticalNodes, Int64Column, Nodes, RowArray
 from asched.framework.pod_groups import GroupMembers, PodGroupKey
 from asched.framework.pod_info import PodInfo
-from asched.framework.pod_queries import PodQuery, TermHolders, TermKind
+from asched.framework.pod_queries import PodQuery, TermHolders, TermKind, TermMove
 from asched.model.meta import Object
 
 if TYPE_CHECKING:
@@ -68,13 +68,12 @@ class Cluster(Protocol):
         """:meth:`count_pods` with a log of recent changes. Each call updates and returns the same
         object while the query stays cached."""
 
-    def term_holders(self, kind: TermKind) -> Sequence[TermHolders]:
-        """Each distinct affinity term of that kind on pods on nodes, with pod counts by row. The
-        same object until :attr:`terms_version` changes; counts are updated in place."""
+    def term_holders(self, kind: TermKind) -> Collection[TermHolders]:
+        """Each distinct affinity term of that kind on pods on nodes, with pod counts by row, except
+        terms with a topology key that no node ever had. Valid until the next change."""
 
-    @property
-    def terms_version(self) -> int:
-        """Changes when the set of terms of any kind changes, not when only their counts do."""
+    def term_moves(self, kind: TermKind) -> ChangeLog[TermMove]:
+        """The log of changes of :meth:`term_holders`."""
 
     @property
     def has_term_holders(self) -> bool:

@@ -6,14 +6,15 @@ query is nearly free.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
+import numpy as np
 
-from asched.framework.caching import LruCache, RowCounts
+from asched.framework.caching import LruCache
 from asched.framework.nodes import Int64Column
 from asched.framework.pod_info import LabelSet, PodShape
 from asched.model.meta import OwnerReference
@@ -39,6 +40,11 @@ class Selector:
 
     def matches(self, labels: Mapping[str, str]) -> bool:
         return self._selector is not None and self._selector.matches(labels)
+
+    @property
+    def label_selector(self) -> LabelSelector | None:
+        """None selects nothing."""
+        return self._selector
 
     @property
     def selects_nothing(self) -> bool:
@@ -112,24 +118,36 @@ class WeightedTerm(NamedTuple):
     """1 for a required term."""
 
 
-class TermHolders(NamedTuple):
+class TermHolders:
     """An affinity term, and the number of pods with that term on each node."""
 
-    term: AffinityTerm
-    weight: int
-    counts: RowCounts
+    __slots__ = ("_size", "kind", "rows", "term", "weight")
+
+    def __init__(self, kind: TermKind, weighted: WeightedTerm, size: Callable[[], int]) -> None:
+        """``size`` returns the number of rows."""
+        self.kind = kind
+        self.term = weighted.term
+        self.weight = weighted.weight
+        self.rows: dict[int, int] = {}
+        """Number of pods by row, of rows with any; read-only."""
+        self._size = size
 
     @property
     def holders(self) -> Int64Column:
-        """Number of pods by row; read-only."""
-        return self.counts.column
+        """Number of pods by row."""
+        column = np.zeros(self._size(), np.int64)
+        column[[*self.rows]] = [*self.rows.values()]
+        return column
 
+
+TermMove = tuple[TermHolders, int, int]
+"""A term, a row, and the difference of the number of pods with the term on it."""
 
 PodTerms = Mapping[TermKind, Sequence[WeightedTerm]]
 """The affinity terms of a pod. Every kind has an entry."""
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=1024)
 def terms_of(shape: PodShape, namespace: str) -> PodTerms:
     """The terms of pods of a shape in a namespace; the same object for equal arguments."""
     return {kind: _terms(shape.affinity, namespace, kind) for kind in TermKind}

@@ -7,13 +7,13 @@ from enum import Enum
 
 import msgspec
 
-from asched.framework.caching import RowCounts
+from asched.framework.caching import ChangeLog, RowCounts
 from asched.framework.cluster import Eviction, WaitingPod
 from asched.framework.cycle_state import CycleState
 from asched.framework.nodes import Int64Column, RowArray
 from asched.framework.pod_groups import GroupMembers, PodGroupKey
 from asched.framework.pod_info import PodInfo
-from asched.framework.pod_queries import PodQuery, TermHolders, TermKind
+from asched.framework.pod_queries import PodQuery, TermHolders, TermKind, TermMove
 from asched.framework.runtime.dry_run import FilterDryRunner
 from asched.framework.runtime.extenders import ExtenderSpec, ExternalEvaluator
 from asched.framework.runtime.profile import Profile
@@ -131,8 +131,11 @@ class ClusterState:
     def row_counts(self, query: PodQuery) -> RowCounts:
         return self._pod_index.row_counts(query)
 
-    def term_holders(self, kind: TermKind) -> Sequence[TermHolders]:
+    def term_holders(self, kind: TermKind) -> Collection[TermHolders]:
         return self._pod_index.term_holders(kind)
+
+    def term_moves(self, kind: TermKind) -> ChangeLog[TermMove]:
+        return self._pod_index.term_moves(kind)
 
     @property
     def pods_version(self) -> int:
@@ -141,10 +144,6 @@ class ClusterState:
     @property
     def lowest_priority(self) -> int | None:
         return self._pod_index.lowest_priority
-
-    @property
-    def terms_version(self) -> int:
-        return self._pod_index.terms_version
 
     @property
     def has_term_holders(self) -> bool:

@@ -7,7 +7,7 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from asched.framework.caching import LruCache, RowCounts
+from asched.framework.caching import LruCache
 from asched.framework.cluster import Handle
 from asched.framework.cycle_state import CycleState, StateKey
 from asched.framework.events import ActionType, ClusterEventWithHint, EventResource, QueueingHint
@@ -46,10 +46,13 @@ from asched.model.node import Node
 from asched.model.pod import Pod
 from asched.model.selectors import LabelSelector
 from asched.model.workloads import Namespace
+from asched.plugins.inter_pod_affinity.existing import ExistingTerms
 from asched.plugins.inter_pod_affinity.preferred import PreferredAffinityScores, TermWeight
 from asched.plugins.inter_pod_affinity.required import (
+    AffinityQueries,
     AffinityTerms,
     ExistingTermCounts,
+    IncomingTerm,
     IncomingTermCounts,
     RequiredAffinity,
     ViolationCache,
@@ -74,12 +77,14 @@ _STATUSES = (
 _SKIP = PreFilterResult(Status.skip())
 _PROCEED = PreFilterResult(SUCCESS)
 _EVERYTHING = Selector(LabelSelector())
+_NO_QUERIES = AffinityQueries()
 
-_NO_TERMS = AffinityTerms()
-
-_MAX_SHAPES = 256
-_MAX_LABEL_SETS = 1024
-_MAX_COUNTS = 256
+_MAX_SHAPES = 1024
+_CACHE_BYTES = 1 << 26
+_ROW_BYTES = 25
+"""Size of the columns of a :class:`DomainCounts`, for each row."""
+_STATE_BYTES = 1 << 16
+"""An estimate for the objects of one entry: it limits the number of entries in small clusters."""
 _MAX_HARD_WEIGHT = 100
 
 
@@ -103,29 +108,31 @@ class TrackedCounts(NamedTuple):
 
     counts: DomainCounts
     topology_key: str
-    query: PodQuery | None
-    holders: RowCounts | None
-    """The counts by row, for the holders of an existing term."""
+    source: PodQuery | TermKind
+    """Pods that match a query, or existing pods with terms of a kind that select the pod."""
 
 
 class AffinityState:
-    """The counts for pods of one shape, namespace and labels.
+    """The counts for pods of one shape, namespace and labels."""
 
-    Valid while the set of affinity terms of existing pods is the same.
-    """
+    __slots__ = ("existing", "scores", "terms", "terms_of_pods", "tracked", "version", "violations")
 
-    __slots__ = ("existing", "scores", "terms", "terms_version", "tracked", "version", "violations")
-
-    def __init__(self) -> None:
-        self.terms_version = -1
+    def __init__(self, terms: AffinityTerms, labels: LabelSet) -> None:
         self.version = (-1, -1)
         """The versions of nodes and pods for which the counts are up to date."""
-        self.terms = _NO_TERMS
+        self.terms = terms
+        self.terms_of_pods = {kind: ExistingTerms(kind, labels) for kind in TermKind}
         self.existing: Sequence[ExistingTermCounts] = ()
         self.violations = ViolationCache()
         self.scores: PreferredAffinityScores | None = None
         """None if no term counts."""
-        self.tracked: Sequence[TrackedCounts] = ()
+        self.tracked: Sequence[TrackedCounts] | None = None
+        """None before the first update."""
+
+    @property
+    def existing_keys(self) -> set[tuple[TermKind, str]]:
+        """The kinds and topology keys of the terms of existing pods."""
+        return {(kind, key) for kind, terms in self.terms_of_pods.items() for key in terms.by_key}
 
 
 _REQUIRED: StateKey[RequiredAffinity] = StateKey("InterPodAffinity/filter")
@@ -156,14 +163,15 @@ class InterPodAffinity(
             TermKind.PREFERRED_AFFINITY: 1,
             TermKind.PREFERRED_ANTI_AFFINITY: -1,
         }
-        self._factors = [(kind, factor) for kind, factor in factors.items() if factor]
+        self._factors = {kind: factor for kind, factor in factors.items() if factor}
+        self._existing_kinds = {TermKind.REQUIRED_ANTI_AFFINITY, *self._factors}
         self._needs_own_preferences = args.ignore_preferred_terms_of_existing_pods
         self._domains = DomainIndex()
-        self._counts: LruCache[tuple[object, str], DomainCounts] = LruCache(_MAX_COUNTS)
+        self._counts: LruCache[tuple[PodQuery, str], DomainCounts] = LruCache(_CACHE_BYTES)
         # The caches below depend on namespace labels.
         self._namespaces_version = -1
-        self._terms: LruCache[tuple[PodShape, str], AffinityTerms] = LruCache(_MAX_SHAPES)
-        self._states: LruCache[tuple[PodShape, int], AffinityState] = LruCache(_MAX_LABEL_SETS)
+        self._queries: LruCache[tuple[PodShape, str], AffinityQueries] = LruCache(_MAX_SHAPES)
+        self._states: LruCache[tuple[PodShape, int], AffinityState] = LruCache(_CACHE_BYTES)
 
     # -- filter -------------------------------------------------------------------------------
 
@@ -236,88 +244,99 @@ class InterPodAffinity(
         """The up-to-date counts for a pod."""
         cluster = self.handle.cluster
         self._check_namespaces()
-        found = self._states.get((shape, labels.number), AffinityState)
+        queries = self._queries_of(shape, labels.namespace)
         nodes = cluster.nodes
+        found = self._states.get(
+            (shape, labels.number),
+            lambda: AffinityState(self._terms_of(queries), labels),
+            (1 + len(queries.all)) * (_STATE_BYTES + _ROW_BYTES * nodes.size),
+        )
         version = (nodes.version, cluster.pods_version)
         if found.version == version:
             return found
         found.version = version
-        terms_version = cluster.terms_version
-        if found.terms_version != terms_version:
-            self._rebuild(found, shape, labels)
-            found.terms_version = terms_version
-        domains_of = self._domains.of
-        for counts, key, query, holders in found.tracked:
-            if query is not None:
-                holders = cluster.row_counts(query)
-            if holders is not None:
-                counts.follow(domains_of(nodes, key), holders)
+        self._update_existing(found, self._namespace_labels(labels.namespace))
+        for counts, key, source in found.tracked or ():
+            if isinstance(source, PodQuery):
+                by_row = cluster.row_counts(source)
+            else:
+                by_row = found.terms_of_pods[source].by_key[key]
+            counts.follow(self._domains.of(nodes, key), by_row)
         return found
 
-    def _rebuild(self, found: AffinityState, shape: PodShape, labels: LabelSet) -> None:
-        terms = found.terms = self._terms_of(shape, labels.namespace)
-        anti_affinity = self._existing_terms(TermKind.REQUIRED_ANTI_AFFINITY, labels)
-        found.existing = [ExistingTermCounts(t.topology_key, t.counts) for t, _ in anti_affinity]
-        weights = [TermWeight(term.counts, term.weight) for term in terms.preferred]
+    def _update_existing(self, found: AffinityState, namespace_labels: Mapping[str, str]) -> None:
+        """Update the sums of terms of existing pods, and what refers to them."""
+        before = found.existing_keys
+        for terms in found.terms_of_pods.values():
+            if terms.kind in self._existing_kinds:
+                terms.update(self.handle.cluster, namespace_labels)
+        if found.tracked is not None and found.existing_keys == before:
+            return
+        own = found.terms
         tracked = [
-            TrackedCounts(term.counts, term.topology_key, term.query, None)
-            for term in (*terms.affinity, *terms.anti_affinity, *terms.preferred)
+            TrackedCounts(term.counts, term.topology_key, term.query)
+            for term in (*own.affinity, *own.anti_affinity, *own.preferred)
         ]
-        tracked += [term for term, _ in anti_affinity]
-        for kind, factor in self._factors:
-            for term, weight in self._existing_terms(kind, labels):
-                weights.append(TermWeight(term.counts, weight * factor))
-                tracked.append(term)
+        weights = [TermWeight(term.counts, term.weight) for term in own.preferred]
+        existing = []
+        nodes = self.handle.cluster.nodes
+        for kind, terms in found.terms_of_pods.items():
+            for key, by_row in terms.by_key.items():
+                counts = DomainCounts(self._domains.of(nodes, key), by_row)
+                tracked.append(TrackedCounts(counts, key, kind))
+                if kind is TermKind.REQUIRED_ANTI_AFFINITY:
+                    existing.append(ExistingTermCounts(key, counts))
+                else:
+                    weights.append(TermWeight(counts, self._factors[kind]))
+        found.tracked, found.existing = tracked, existing
         found.scores = PreferredAffinityScores(weights) if weights else None
-        found.tracked = tracked
         found.violations = ViolationCache()
 
-    def _existing_terms(self, kind: TermKind, labels: LabelSet) -> list[tuple[TrackedCounts, int]]:
-        """Terms of existing pods that select a pod with these labels, with their weights."""
-        namespace_labels = self._namespace_labels(labels.namespace)
-        found = []
-        for term_holder in self.handle.cluster.term_holders(kind):
-            if term_holder.term.matches(labels, namespace_labels):
-                key = term_holder.term.topology_key
-                counts = self._counts_of(
-                    (kind, term_holder.term, term_holder.weight), key, term_holder.counts
-                )
-                found.append(
-                    (TrackedCounts(counts, key, None, term_holder.counts), term_holder.weight)
-                )
-        return found
+    def _counts_of(self, query: PodQuery, key: str) -> DomainCounts:
+        """The shared counts of a query by topology key."""
+        cluster = self.handle.cluster
+        domains, by_row = self._domains.of(cluster.nodes, key), cluster.row_counts(query)
+        return self._counts.get(
+            (query, key),
+            lambda: DomainCounts(domains, by_row),
+            _STATE_BYTES + _ROW_BYTES * cluster.nodes.size,
+        )
 
-    def _counts_of(self, source: object, key: str, counts: RowCounts) -> DomainCounts:
-        """The shared counts of a source by topology key."""
-        domains = self._domains.of(self.handle.cluster.nodes, key)
-        return self._counts.get((source, key), lambda: DomainCounts(domains, counts))
+    def _terms_of(self, queries: AffinityQueries) -> AffinityTerms:
+        return AffinityTerms(
+            *(
+                tuple(
+                    IncomingTermCounts(query, key, self._counts_of(query, key), weight)
+                    for query, key, weight in part
+                )
+                for part in queries
+            )
+        )
 
-    def _terms_of(self, shape: PodShape, namespace: str) -> AffinityTerms:
+    def _queries_of(self, shape: PodShape, namespace: str) -> AffinityQueries:
         self._check_namespaces()
         if shape.affinity is None:
-            return _NO_TERMS
-        return self._terms.get(
+            return _NO_QUERIES
+        return self._queries.get(
             (shape, namespace), lambda: self._resolve(terms_of(shape, namespace))
         )
 
-    def _resolve(self, terms: PodTerms) -> AffinityTerms:
+    def _resolve(self, terms: PodTerms) -> AffinityQueries:
         required = [weighted.term for weighted in terms[TermKind.REQUIRED_AFFINITY]]
         keys = dict.fromkeys(term.topology_key for term in required)
-        return AffinityTerms(
-            tuple(self._term_counts(required, key, 1) for key in keys),
+        return AffinityQueries(
+            tuple(self._query(required, key, 1) for key in keys),
             self._each(terms[TermKind.REQUIRED_ANTI_AFFINITY], -1),
             self._each(terms[TermKind.PREFERRED_AFFINITY], 1)
             + self._each(terms[TermKind.PREFERRED_ANTI_AFFINITY], -1),
         )
 
-    def _each(self, terms: Sequence[WeightedTerm], sign: int) -> tuple[IncomingTermCounts, ...]:
+    def _each(self, terms: Sequence[WeightedTerm], sign: int) -> tuple[IncomingTerm, ...]:
         return tuple(
-            self._term_counts([term], term.topology_key, sign * weight) for term, weight in terms
+            self._query([term], term.topology_key, sign * weight) for term, weight in terms
         )
 
-    def _term_counts(
-        self, terms: Sequence[AffinityTerm], key: str, weight: int
-    ) -> IncomingTermCounts:
+    def _query(self, terms: Sequence[AffinityTerm], key: str, weight: int) -> IncomingTerm:
         """The pods that match every term, in namespaces that all terms list or select."""
         namespaces: frozenset[str] | None = None
         for term in terms:
@@ -325,8 +344,7 @@ class InterPodAffinity(
             if of_term is not None:
                 namespaces = of_term if namespaces is None else namespaces & of_term
         query = PodQuery(tuple(term.selector for term in terms), namespaces)
-        counts = self.handle.cluster.row_counts(query)
-        return IncomingTermCounts(query, key, self._counts_of(query, key, counts), weight)
+        return IncomingTerm(query, key, weight)
 
     def _namespaces_of(self, term: AffinityTerm) -> frozenset[str] | None:
         """The listed and the selected namespaces; None for all, also unknown ones."""
@@ -346,7 +364,7 @@ class InterPodAffinity(
         version = self.handle.cluster.objects_version(Namespace)
         if version != self._namespaces_version:
             self._namespaces_version = version
-            self._terms.clear()
+            self._queries.clear()
             self._states.clear()
 
     # -- queueing hints -----------------------------------------------------------------------
@@ -376,7 +394,7 @@ class InterPodAffinity(
         after = new if isinstance(new, Pod) else None
         if any(other is not None and not other.node_name for other in (before, after)):
             return QueueingHint.SKIP
-        terms = self._terms_of(shape_of(pod), pod.namespace)
+        terms = self._queries_of(shape_of(pod), pod.namespace)
         for term in terms.affinity[:1]:
             if _matches(term.query, after) and not _matches(term.query, before):
                 return QueueingHint.QUEUE
@@ -398,7 +416,7 @@ class InterPodAffinity(
         relevant topology key."""
         if not isinstance(new, Node):
             return QueueingHint.SKIP
-        terms = self._terms_of(shape_of(pod), pod.namespace)
+        terms = self._queries_of(shape_of(pod), pod.namespace)
         if not isinstance(old, Node):
             suits = all(term.topology_key in new.labels for term in terms.affinity)
             return QueueingHint.QUEUE if suits else QueueingHint.SKIP

@@ -24,6 +24,29 @@ class ExistingTermCounts(NamedTuple):
     counts: DomainCounts
 
 
+class IncomingTerm(NamedTuple):
+    """Which existing pods a term of the incoming pod selects."""
+
+    query: PodQuery
+    topology_key: str
+    weight: int
+    """Negative for anti-affinity."""
+
+
+class AffinityQueries(NamedTuple):
+    """The terms of an incoming pod, with the namespaces that they select now."""
+
+    affinity: tuple[IncomingTerm, ...] = ()
+    """For each topology key of the required affinity: pods that match *all* its terms."""
+    anti_affinity: tuple[IncomingTerm, ...] = ()
+    """For each required anti-affinity term."""
+    preferred: tuple[IncomingTerm, ...] = ()
+
+    @property
+    def all(self) -> tuple[IncomingTerm, ...]:
+        return (*self.affinity, *self.anti_affinity, *self.preferred)
+
+
 class IncomingTermCounts(NamedTuple):
     """Existing pods that a term of the incoming pod selects."""
 
@@ -36,12 +59,10 @@ class IncomingTermCounts(NamedTuple):
 
 
 class AffinityTerms(NamedTuple):
-    """The terms of an incoming pod, with the namespaces that they select now."""
+    """The counts of :class:`AffinityQueries`."""
 
     affinity: tuple[IncomingTermCounts, ...] = ()
-    """For each topology key of the required affinity: pods that match *all* its terms."""
     anti_affinity: tuple[IncomingTermCounts, ...] = ()
-    """For each required anti-affinity term."""
     preferred: tuple[IncomingTermCounts, ...] = ()
 
 
