@@ -83,24 +83,26 @@ class LruCache(Generic[K, V]):
     """A cache that drops the least recently used entries if the sum of their sizes exceeds
     ``most``."""
 
-    __slots__ = ("_entries", "_most", "_size")
+    __slots__ = ("_entries", "_most", "_size", "_size_of")
 
-    def __init__(self, most: int) -> None:
-        self._entries: OrderedDict[K, tuple[V, int]] = OrderedDict()
+    def __init__(self, most: int, size_of: Callable[[V], int] | None = None) -> None:
+        """``size_of`` returns the constant size of a value; by default it is 1."""
+        self._entries: OrderedDict[K, V] = OrderedDict()
         self._most = most
         self._size = 0
+        self._size_of = size_of
 
-    def get(self, key: K, compute: Callable[[], V], size: int = 1) -> V:
-        """The cached value, or the result of ``compute``, which is cached with ``size``."""
+    def get(self, key: K, compute: Callable[[], V]) -> V:
+        """The cached value, or the result of ``compute``, which is cached."""
         try:
-            value, _ = self._entries[key]
+            value = self._entries[key]
         except KeyError:
             value = compute()
-            self._entries[key] = (value, size)
-            self._size += size
+            self._entries[key] = value
+            self._size += self._size_of(value) if self._size_of is not None else 1
             while self._size > self._most and len(self._entries) > 1:
-                _, (_, dropped) = self._entries.popitem(last=False)
-                self._size -= dropped
+                _, dropped = self._entries.popitem(last=False)
+                self._size -= self._size_of(dropped) if self._size_of is not None else 1
             return value
         self._entries.move_to_end(key)
         return value

@@ -6,16 +6,14 @@ query is nearly free.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from enum import Enum
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
-import numpy as np
 
 from asched.framework.caching import LruCache
-from asched.framework.nodes import Int64Column
 from asched.framework.pod_info import LabelSet, PodShape
 from asched.model.meta import OwnerReference
 from asched.model.pod import Affinity, PodAffinityTerm
@@ -97,10 +95,12 @@ class AffinityTerm(NamedTuple):
 
     def matches(self, labels: LabelSet, namespace_labels: Mapping[str, str]) -> bool:
         """Whether the term selects a pod with these labels in a namespace with those labels."""
-        in_scope = labels.namespace in self.namespaces or self.namespace_selector.matches(
-            namespace_labels
-        )
+        in_scope = self.reaches(labels.namespace, namespace_labels)
         return in_scope and self.selector.matches(labels.labels)
+
+    def reaches(self, namespace: str, namespace_labels: Mapping[str, str]) -> bool:
+        """Whether the term looks at pods of a namespace with these labels."""
+        return namespace in self.namespaces or self.namespace_selector.matches(namespace_labels)
 
 
 class TermKind(Enum):
@@ -117,31 +117,6 @@ class WeightedTerm(NamedTuple):
     weight: int
     """1 for a required term."""
 
-
-class TermHolders:
-    """An affinity term, and the number of pods with that term on each node."""
-
-    __slots__ = ("_size", "kind", "rows", "term", "weight")
-
-    def __init__(self, kind: TermKind, weighted: WeightedTerm, size: Callable[[], int]) -> None:
-        """``size`` returns the number of rows."""
-        self.kind = kind
-        self.term = weighted.term
-        self.weight = weighted.weight
-        self.rows: dict[int, int] = {}
-        """Number of pods by row, of rows with any; read-only."""
-        self._size = size
-
-    @property
-    def holders(self) -> Int64Column:
-        """Number of pods by row."""
-        column = np.zeros(self._size(), np.int64)
-        column[[*self.rows]] = [*self.rows.values()]
-        return column
-
-
-TermMove = tuple[TermHolders, int, int]
-"""A term, a row, and the difference of the number of pods with the term on it."""
 
 PodTerms = Mapping[TermKind, Sequence[WeightedTerm]]
 """The affinity terms of a pod. Every kind has an entry."""

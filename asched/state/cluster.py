@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from copy import copy
 from enum import Enum
 
 import msgspec
 
-from asched.framework.caching import ChangeLog, RowCounts
+from asched.framework.caching import RowCounts
 from asched.framework.cluster import Eviction, WaitingPod
 from asched.framework.cycle_state import CycleState
 from asched.framework.nodes import Int64Column, RowArray
 from asched.framework.pod_groups import GroupMembers, PodGroupKey
 from asched.framework.pod_info import PodInfo
-from asched.framework.pod_queries import PodQuery, TermHolders, TermKind, TermMove
+from asched.framework.pod_queries import PodQuery, TermKind
 from asched.framework.runtime.dry_run import FilterDryRunner
 from asched.framework.runtime.extenders import ExtenderSpec, ExternalEvaluator
 from asched.framework.runtime.profile import Profile
 from asched.framework.scoring import stable_random
+from asched.framework.term_table import TermTable
 from asched.model.meta import Object
 from asched.state.circuits import Circuits
 from asched.state.evictions import Evictions
@@ -89,6 +91,12 @@ class ClusterState:
         self.next_start_row = 0
         """Where the next search for feasible nodes starts, if a share of them is enough."""
 
+    def fork(self) -> ClusterState:
+        """The same state with a node table of its own, for hypothetical pods on nodes."""
+        copied, nodes = copy(self), self.nodes.fork()
+        vars(copied).update(nodes=nodes, _pod_index=PodIndex(nodes))
+        return copied
+
     @property
     def waiting(self) -> Mapping[str, WaitingPodState]:
         """Assumed pods that wait on Permit, by key."""
@@ -131,11 +139,8 @@ class ClusterState:
     def row_counts(self, query: PodQuery) -> RowCounts:
         return self._pod_index.row_counts(query)
 
-    def term_holders(self, kind: TermKind) -> Collection[TermHolders]:
-        return self._pod_index.term_holders(kind)
-
-    def term_moves(self, kind: TermKind) -> ChangeLog[TermMove]:
-        return self._pod_index.term_moves(kind)
+    def affinity_terms(self, kind: TermKind) -> TermTable:
+        return self._pod_index.affinity_terms(kind)
 
     @property
     def pods_version(self) -> int:
@@ -146,8 +151,8 @@ class ClusterState:
         return self._pod_index.lowest_priority
 
     @property
-    def has_term_holders(self) -> bool:
-        return self._pod_index.has_term_holders
+    def has_affinity_terms(self) -> bool:
+        return self._pod_index.has_affinity_terms
 
     def group_members(self, group: PodGroupKey) -> GroupMembers:
         return self.groups.members(group)
@@ -191,7 +196,7 @@ class ProfileHandle:
         return self._state.nominator.node_of(pod.key)
 
     def nominated_pods(self, node_name: str) -> Sequence[PodInfo]:
-        return [*self._state.nominator.pods_on(node_name)]
+        return [*self._state.nominator.by_node.get(node_name, {}).values()]
 
     @property
     def evictions(self) -> Mapping[str, Eviction]:

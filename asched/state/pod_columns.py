@@ -59,9 +59,9 @@ class _ValueColumn:
     def is_in(self, values: Sequence[str], size: int) -> BoolColumn:
         self._column = _grown(self._column, size, _ABSENT)
         wanted = [self._numbers[value] for value in values if value in self._numbers]
-        if len(wanted) == 1:
-            return self._column[:size] == wanted[0]
-        return np.isin(self._column[:size], wanted)
+        column = self._column[:size]
+        found: BoolColumn = column == wanted[0] if len(wanted) == 1 else np.isin(column, wanted)
+        return found
 
     def integers(self, size: int) -> tuple[Int64Column, BoolColumn]:
         """The values as 64-bit integers, and where a value is one."""

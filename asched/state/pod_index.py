@@ -1,29 +1,26 @@
 """Indexes of the pods on nodes: matches of queries, holders of affinity terms, mounted volumes.
 
 Each index is computed from all pods when it is first used, and then updated from the table's pod
-log, so an update costs as much as what changed. Indexes are caches, not state: dropping one
-changes no answer.
+log. Indexes are caches, not state: dropping one changes no answer.
 """
 
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 
-from asched.framework.caching import ChangeLog, RowCounts
+from asched.framework.caching import RowCounts
 from asched.framework.nodes import Int64Column
 from asched.framework.pod_info import PodInfo
 from asched.framework.pod_queries import (
     PodQuery,
     PodTerms,
-    TermHolders,
     TermKind,
-    TermMove,
-    WeightedTerm,
     terms_of,
 )
+from asched.framework.term_table import TermTable
 from asched.framework.volumes import is_attachable, is_disk
 from asched.state.node_table import NodeTable
 from asched.state.pod_columns import PodColumns
@@ -33,8 +30,6 @@ Change = tuple[int, PodInfo, int]
 
 _MAX_COUNTED = 1 << 23
 """Rows of all cached queries together: 64 MiB."""
-_MAX_SHAPES = 1024
-_MAX_MOVES = 4096
 _AT_ONCE = 1024
 """With more changes than this, counting from columns is cheaper."""
 _MAX_LABEL_SETS = 1024
@@ -43,8 +38,6 @@ _MAX_LABEL_SETS = 1024
 
 class _Matches:
     """Matching pods by row, for one query."""
-
-    __slots__ = ("_known", "_query", "by_row", "cursor")
 
     def __init__(self, query: PodQuery) -> None:
         self._query = query
@@ -88,16 +81,8 @@ class PodIndex:
         self._counts: OrderedDict[PodQuery, _Matches] = OrderedDict()
         self._columns = PodColumns()
         self._columns_cursor = -1
-        # By kind and topology key.
-        self._holders: dict[TermKind, dict[str, dict[WeightedTerm, TermHolders]]] = {
-            kind: {} for kind in TermKind
-        }
-        self._moves: dict[TermKind, ChangeLog[TermMove]] = {
-            kind: ChangeLog(_MAX_MOVES) for kind in TermKind
-        }
-        # By the id of the terms, which similar pods share. Stored with them, so ids stay unique.
-        self._held_by: dict[int, tuple[PodTerms, tuple[TermHolders, ...]]] = {}
-        self._holders_cursor = -1
+        self._terms = {kind: TermTable() for kind in TermKind}
+        self._terms_cursor = -1
         self._priorities: Counter[int] = Counter()
         self._priorities_cursor = -1
 
@@ -136,28 +121,16 @@ class PodIndex:
         self._columns_cursor = self._table.pods_cursor
         return self._columns
 
-    def term_holders(self, kind: TermKind) -> Collection[TermHolders]:
-        """Every distinct term of that kind of the pods on nodes, except those with a topology key
-        that no node ever had."""
-        self._update_holders()
-        known = self._table.label_index.columns
-        return [
-            holders
-            for key, by_term in self._holders[kind].items()
-            if key in known
-            for holders in by_term.values()
-        ]
-
-    def term_moves(self, kind: TermKind) -> ChangeLog[TermMove]:
-        """The log of changes of :meth:`term_holders`."""
-        self._update_holders()
-        return self._moves[kind]
+    def affinity_terms(self, kind: TermKind) -> TermTable:
+        """The terms of that kind of the pods on nodes."""
+        self._update_terms()
+        return self._terms[kind]
 
     @property
-    def has_term_holders(self) -> bool:
+    def has_affinity_terms(self) -> bool:
         """Whether any pod on a node has a term."""
-        self._update_holders()
-        return any(self._holders.values())
+        self._update_terms()
+        return any(self._terms.values())
 
     @property
     def lowest_priority(self) -> int | None:
@@ -174,22 +147,20 @@ class PodIndex:
         self._priorities_cursor = self._table.pods_cursor
         return min(self._priorities, default=None)
 
-    def _update_holders(self) -> None:
+    def _update_terms(self) -> None:
         table = self._table
-        if self._holders_cursor == table.pods_cursor:
+        if self._terms_cursor == table.pods_cursor:
             return
-        changes = table.pods_changed_since(self._holders_cursor)
+        changes = table.pods_changed_since(self._terms_cursor)
         if changes is None:
-            for kind, moves in self._moves.items():
-                self._holders[kind].clear()
-                moves.forget()
-            self._held_by.clear()
-            self._move_holders(_all_pods(table))
+            for of_kind in self._terms.values():
+                of_kind.clear()
+            self._move_terms(_all_pods(table))
         else:
-            self._move_holders(change for change in changes if change[1].shape.names_pods)
-        self._holders_cursor = table.pods_cursor
+            self._move_terms(change for change in changes if change[1].shape.names_pods)
+        self._terms_cursor = table.pods_cursor
 
-    def _move_holders(self, changes: Iterable[Change]) -> None:
+    def _move_terms(self, changes: Iterable[Change]) -> None:
         # An updated pod is removed and added, mostly with the same terms.
         net: dict[tuple[int, int], int] = {}
         by_id: dict[int, PodTerms] = {}
@@ -199,40 +170,10 @@ class PodIndex:
                 by_id[id(terms)] = terms
                 net[row, id(terms)] = net.get((row, id(terms)), 0) + sign
         for (row, number), difference in net.items():
-            if not difference:
-                continue
-            known = self._held_by.get(number)
-            for held in known[1] if known is not None else self._held_for(by_id[number]):
-                self._move(held, row, difference)
-
-    def _move(self, held: TermHolders, row: int, difference: int) -> None:
-        remaining = held.rows.get(row, 0) + difference
-        if remaining:
-            held.rows[row] = remaining
-        else:
-            del held.rows[row]
-        if not held.rows:
-            by_key, key = self._holders[held.kind], held.term.topology_key
-            del by_key[key][WeightedTerm(held.term, held.weight)]
-            if not by_key[key]:
-                del by_key[key]
-            self._held_by.clear()
-        self._moves[held.kind].append((held, row, difference))
-
-    def _held_for(self, terms: PodTerms) -> tuple[TermHolders, ...]:
-        held = tuple(self._holders_of(kind, term) for kind in terms for term in terms[kind])
-        if len(self._held_by) >= _MAX_SHAPES:
-            self._held_by.clear()
-        self._held_by[id(terms)] = (terms, held)
-        return held
-
-    def _holders_of(self, kind: TermKind, term: WeightedTerm) -> TermHolders:
-        """The pods with the term; without any for a new term."""
-        by_term = self._holders[kind].setdefault(term.term.topology_key, {})
-        known = by_term.get(term)
-        if known is None:
-            known = by_term[term] = TermHolders(kind, term, lambda: self._table.size)
-        return known
+            if difference:
+                for kind, weighted_terms in by_id[number].items():
+                    for weighted in weighted_terms:
+                        self._terms[kind].move(weighted, row, difference)
 
 
 class VolumeIndex:
@@ -280,7 +221,10 @@ class VolumeIndex:
         for volume in pod.pod.spec.volumes:
             claim = volume.persistent_volume_claim
             if claim is not None:
-                self._count_claim(f"{pod.namespace}/{claim.claim_name}", sign)
+                key = f"{pod.namespace}/{claim.claim_name}"
+                self._claims[key] += sign
+                if not self._claims[key]:
+                    del self._claims[key]
             if is_attachable(volume):
                 self._attachable[row] += sign
             has_disk = has_disk or is_disk(volume)
@@ -291,11 +235,6 @@ class VolumeIndex:
             del here[pod.uid]
             if not here:
                 del self._disks[row]
-
-    def _count_claim(self, key: str, sign: int) -> None:
-        self._claims[key] += sign
-        if not self._claims[key]:
-            del self._claims[key]
 
 
 def _all_pods(table: NodeTable) -> Iterable[Change]:

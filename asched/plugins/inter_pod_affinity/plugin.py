@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import ClassVar, NamedTuple
 
 import numpy as np
@@ -21,13 +22,7 @@ from asched.framework.interface import (
     PreScorePlugin,
     Scope,
 )
-from asched.framework.nodes import (
-    MAX_NODE_SCORE,
-    FilterResult,
-    Int64Column,
-    NodeInfo,
-    Nodes,
-)
+from asched.framework.nodes import MAX_NODE_SCORE, FilterResult, Int64Column, NodeInfo, Nodes
 from asched.framework.pod_info import LabelSet, PodInfo, PodShape, label_set_of, shape_of
 from asched.framework.pod_queries import (
     AffinityTerm,
@@ -46,7 +41,8 @@ from asched.model.node import Node
 from asched.model.pod import Pod
 from asched.model.selectors import LabelSelector
 from asched.model.workloads import Namespace
-from asched.plugins.inter_pod_affinity.existing import ExistingTerms
+from asched.plugins.common import PROCEED, SKIP, queue_if
+from asched.plugins.inter_pod_affinity.existing import ExistingTerms, SelectedTerms
 from asched.plugins.inter_pod_affinity.preferred import PreferredAffinityScores, TermWeight
 from asched.plugins.inter_pod_affinity.required import (
     AffinityQueries,
@@ -74,12 +70,11 @@ _STATUSES = (
     ANTI_AFFINITY_UNMET,
     AFFINITY_UNMET,
 )
-_SKIP = PreFilterResult(Status.skip())
-_PROCEED = PreFilterResult(SUCCESS)
 _EVERYTHING = Selector(LabelSelector())
 _NO_QUERIES = AffinityQueries()
 
 _MAX_SHAPES = 1024
+_MAX_SUMS = 64
 _CACHE_BYTES = 1 << 26
 _ROW_BYTES = 25
 """Size of the columns of a :class:`DomainCounts`, for each row."""
@@ -103,36 +98,37 @@ class InterPodAffinityArgs(Arguments, frozen=True):
             )
 
 
-class TrackedCounts(NamedTuple):
-    """Counts that a pod depends on, and their source."""
-
-    counts: DomainCounts
-    topology_key: str
-    source: PodQuery | TermKind
-    """Pods that match a query, or existing pods with terms of a kind that select the pod."""
-
-
 class AffinityState:
     """The counts for pods of one shape, namespace and labels."""
 
-    __slots__ = ("existing", "scores", "terms", "terms_of_pods", "tracked", "version", "violations")
+    __slots__ = (
+        "existing",
+        "scores",
+        "selected",
+        "size_bytes",
+        "sums_version",
+        "terms",
+        "version",
+        "violations",
+    )
 
-    def __init__(self, terms: AffinityTerms, labels: LabelSet) -> None:
+    def __init__(self, terms: AffinityTerms, size_bytes: int) -> None:
+        self.size_bytes = size_bytes
         self.version = (-1, -1)
         """The versions of nodes and pods for which the counts are up to date."""
         self.terms = terms
-        self.terms_of_pods = {kind: ExistingTerms(kind, labels) for kind in TermKind}
+        self.selected = {kind: SelectedTerms() for kind in TermKind}
+        self.sums_version: tuple[object, ...] | None = None
+        """Changes with the terms of existing pods that count."""
         self.existing: Sequence[ExistingTermCounts] = ()
         self.violations = ViolationCache()
         self.scores: PreferredAffinityScores | None = None
         """None if no term counts."""
-        self.tracked: Sequence[TrackedCounts] | None = None
-        """None before the first update."""
 
-    @property
-    def existing_keys(self) -> set[tuple[TermKind, str]]:
-        """The kinds and topology keys of the terms of existing pods."""
-        return {(kind, key) for kind, terms in self.terms_of_pods.items() for key in terms.by_key}
+
+class _CachedCounts(NamedTuple):
+    counts: DomainCounts
+    size_bytes: int
 
 
 _REQUIRED: StateKey[RequiredAffinity] = StateKey("InterPodAffinity/filter")
@@ -164,30 +160,33 @@ class InterPodAffinity(
             TermKind.PREFERRED_ANTI_AFFINITY: -1,
         }
         self._factors = {kind: factor for kind, factor in factors.items() if factor}
-        self._existing_kinds = {TermKind.REQUIRED_ANTI_AFFINITY, *self._factors}
+        self._existing_kinds = (TermKind.REQUIRED_ANTI_AFFINITY, *self._factors)
         self._needs_own_preferences = args.ignore_preferred_terms_of_existing_pods
         self._domains = DomainIndex()
-        self._counts: LruCache[tuple[PodQuery, str], DomainCounts] = LruCache(_CACHE_BYTES)
+        self._counts: LruCache[tuple[PodQuery, str], _CachedCounts] = LruCache(
+            _CACHE_BYTES, lambda cached: cached.size_bytes
+        )
+        self._sums: LruCache[tuple[TermKind, int, bytes], ExistingTerms] = LruCache(_MAX_SUMS)
         # The caches below depend on namespace labels.
         self._namespaces_version = -1
         self._queries: LruCache[tuple[PodShape, str], AffinityQueries] = LruCache(_MAX_SHAPES)
-        self._states: LruCache[tuple[PodShape, int], AffinityState] = LruCache(_CACHE_BYTES)
-
-    # -- filter -------------------------------------------------------------------------------
+        self._states: LruCache[tuple[PodShape, int], AffinityState] = LruCache(
+            _CACHE_BYTES, lambda state: state.size_bytes
+        )
 
     def applies_to(self, pod: PodInfo) -> bool:
-        return pod.shape.names_pods or self.handle.cluster.has_term_holders
+        return pod.shape.names_pods or self.handle.cluster.has_affinity_terms
 
     def pre_filter(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> PreFilterResult:
         affinity = self._affinity_state(pod.shape, pod.label_set)
         terms = affinity.terms
         existing = [term for term in affinity.existing if term.counts.total]
         if not existing and not terms.affinity and not terms.anti_affinity:
-            return _SKIP
+            return SKIP
         namespace_labels = self._namespace_labels(pod.namespace)
         cache = affinity.violations
         state.write(_REQUIRED, RequiredAffinity(pod, namespace_labels, terms, existing, cache))
-        return _PROCEED
+        return PROCEED
 
     def filter_all(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> FilterResult:
         violations = state.read(_REQUIRED).violations(nodes)
@@ -204,8 +203,6 @@ class InterPodAffinity(
     ) -> Status:
         state.read(_REQUIRED).update(removed, node, -1)
         return SUCCESS
-
-    # -- score --------------------------------------------------------------------------------
 
     def pre_score(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> Status:
         affinity = self._affinity_state(pod.shape, pod.label_set)
@@ -238,57 +235,63 @@ class InterPodAffinity(
             return np.zeros(len(scores), np.int64)
         return of_each_value(lambda some: _scale(some, lowest, span), scores, lowest, lowest + span)
 
-    # -- counts -------------------------------------------------------------------------------
-
     def _affinity_state(self, shape: PodShape, labels: LabelSet) -> AffinityState:
         """The up-to-date counts for a pod."""
         cluster = self.handle.cluster
         self._check_namespaces()
-        queries = self._queries_of(shape, labels.namespace)
-        nodes = cluster.nodes
         found = self._states.get(
-            (shape, labels.number),
-            lambda: AffinityState(self._terms_of(queries), labels),
-            (1 + len(queries.all)) * (_STATE_BYTES + _ROW_BYTES * nodes.size),
+            (shape, labels.number), lambda: self._new_state(shape, labels.namespace)
         )
+        nodes = cluster.nodes
         version = (nodes.version, cluster.pods_version)
         if found.version == version:
             return found
         found.version = version
-        self._update_existing(found, self._namespace_labels(labels.namespace))
-        for counts, key, source in found.tracked or ():
-            if isinstance(source, PodQuery):
-                by_row = cluster.row_counts(source)
-            else:
-                by_row = found.terms_of_pods[source].by_key[key]
-            counts.follow(self._domains.of(nodes, key), by_row)
+        for counts, key, query in found.terms.tracked:
+            counts.follow(self._domains.of(nodes, key), cluster.row_counts(query))
+        self._update_existing(found, labels)
         return found
 
-    def _update_existing(self, found: AffinityState, namespace_labels: Mapping[str, str]) -> None:
+    def _new_state(self, shape: PodShape, namespace: str) -> AffinityState:
+        queries = self._queries_of(shape, namespace)
+        return AffinityState(self._terms_of(queries), self._size_bytes(1 + len(queries.all)))
+
+    def _size_bytes(self, columns: int) -> int:
+        return columns * (_STATE_BYTES + _ROW_BYTES * self.handle.cluster.nodes.size)
+
+    def _update_existing(self, found: AffinityState, labels: LabelSet) -> None:
         """Update the sums of terms of existing pods, and what refers to them."""
-        before = found.existing_keys
-        for terms in found.terms_of_pods.values():
-            if terms.kind in self._existing_kinds:
-                terms.update(self.handle.cluster, namespace_labels)
-        if found.tracked is not None and found.existing_keys == before:
-            return
-        own = found.terms
-        tracked = [
-            TrackedCounts(term.counts, term.topology_key, term.query)
-            for term in (*own.affinity, *own.anti_affinity, *own.preferred)
-        ]
-        weights = [TermWeight(term.counts, term.weight) for term in own.preferred]
+        cluster = self.handle.cluster
+        version: tuple[object, ...] = ()
+        for kind in self._existing_kinds:
+            table = cluster.affinity_terms(kind)
+            if not table.size:
+                continue
+            of_kind = found.selected[kind]
+            selected = of_kind.update(table, labels, self._namespace_labels(labels.namespace))
+            if selected is not None:
+                key = (kind, table.generation, np.flatnonzero(selected).tobytes())
+                of_kind.sums = self._sums.get(key, partial(ExistingTerms, selected))
+            sums = of_kind.sums
+            if sums is not None:
+                sums.update(table, cluster.nodes, self._domains)
+                version += (sums, sums.version)
+        if version != found.sums_version:
+            found.sums_version = version
+            self._refer(found)
+
+    def _refer(self, found: AffinityState) -> None:
+        """Take other sums of existing terms."""
+        weights = [TermWeight(term.counts, term.weight) for term in found.terms.preferred]
         existing = []
-        nodes = self.handle.cluster.nodes
-        for kind, terms in found.terms_of_pods.items():
-            for key, by_row in terms.by_key.items():
-                counts = DomainCounts(self._domains.of(nodes, key), by_row)
-                tracked.append(TrackedCounts(counts, key, kind))
+        for kind in self._existing_kinds:
+            sums = found.selected[kind].sums
+            for key, counts in sums.counts.items() if sums is not None else ():
                 if kind is TermKind.REQUIRED_ANTI_AFFINITY:
                     existing.append(ExistingTermCounts(key, counts))
                 else:
                     weights.append(TermWeight(counts, self._factors[kind]))
-        found.tracked, found.existing = tracked, existing
+        found.existing = existing
         found.scores = PreferredAffinityScores(weights) if weights else None
         found.violations = ViolationCache()
 
@@ -296,11 +299,10 @@ class InterPodAffinity(
         """The shared counts of a query by topology key."""
         cluster = self.handle.cluster
         domains, by_row = self._domains.of(cluster.nodes, key), cluster.row_counts(query)
-        return self._counts.get(
-            (query, key),
-            lambda: DomainCounts(domains, by_row),
-            _STATE_BYTES + _ROW_BYTES * cluster.nodes.size,
+        cached = self._counts.get(
+            (query, key), lambda: _CachedCounts(DomainCounts(domains, by_row), self._size_bytes(1))
         )
+        return cached.counts
 
     def _terms_of(self, queries: AffinityQueries) -> AffinityTerms:
         return AffinityTerms(
@@ -367,29 +369,19 @@ class InterPodAffinity(
             self._queries.clear()
             self._states.clear()
 
-    # -- queueing hints -----------------------------------------------------------------------
-
     def events_to_register(self) -> Sequence[ClusterEventWithHint]:
+        pod_changes = ActionType.ADD | ActionType.UPDATE_POD_LABEL | ActionType.DELETE
+        node_changes = ActionType.ADD | ActionType.UPDATE_NODE_LABEL
         return (
-            ClusterEventWithHint.on(
-                EventResource.POD,
-                ActionType.ADD | ActionType.UPDATE_POD_LABEL | ActionType.DELETE,
-                self._pod_changed,
-            ),
-            ClusterEventWithHint.on(
-                EventResource.NODE,
-                ActionType.ADD | ActionType.UPDATE_NODE_LABEL,
-                self._node_changed,
-            ),
+            ClusterEventWithHint.on(EventResource.POD, pod_changes, self._pod_changed),
+            ClusterEventWithHint.on(EventResource.NODE, node_changes, self._node_changed),
         )
 
     def _pod_changed(self, pod: Pod, old: Object | None, new: Object | None) -> QueueingHint:
         """Queue if an assigned pod starts to match the required affinity, stops to match an
         anti-affinity term, or is deleted and had an anti-affinity term that selects the pod.
-
         kube-scheduler requires *all* anti-affinity terms to match, and ignores the terms of a
-        deleted pod, so pods wait for the next flush.
-        """
+        deleted pod, so pods wait for the next flush."""
         before = old if isinstance(old, Pod) else None
         after = new if isinstance(new, Pod) else None
         if any(other is not None and not other.node_name for other in (before, after)):
@@ -401,9 +393,7 @@ class InterPodAffinity(
         for term in terms.anti_affinity:
             if _matches(term.query, before) and not _matches(term.query, after):
                 return QueueingHint.QUEUE
-        if before is not None and after is None and self._is_repelled_by(pod, before):
-            return QueueingHint.QUEUE
-        return QueueingHint.SKIP
+        return queue_if(before is not None and after is None and self._is_repelled_by(pod, before))
 
     def _is_repelled_by(self, pod: Pod, other: Pod) -> bool:
         """Whether the other pod's required anti-affinity selects this one."""
@@ -419,12 +409,11 @@ class InterPodAffinity(
         terms = self._queries_of(shape_of(pod), pod.namespace)
         if not isinstance(old, Node):
             suits = all(term.topology_key in new.labels for term in terms.affinity)
-            return QueueingHint.QUEUE if suits else QueueingHint.SKIP
+            return queue_if(suits)
         existing = self._affinity_state(shape_of(pod), label_set_of(pod)).existing
         keys = [term.topology_key for term in (*terms.affinity, *terms.anti_affinity)]
         keys += [term.topology_key for term in existing]
-        moved = any(old.labels.get(key) != new.labels.get(key) for key in keys)
-        return QueueingHint.QUEUE if moved else QueueingHint.SKIP
+        return queue_if(any(old.labels.get(key) != new.labels.get(key) for key in keys))
 
 
 def _scale(scores: Int64Column, lowest: int, span: int) -> Int64Column:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import IntEnum
 from typing import NamedTuple
 
@@ -22,6 +22,7 @@ class ExistingTermCounts(NamedTuple):
 
     topology_key: str
     counts: DomainCounts
+    """Must be updated before use."""
 
 
 class IncomingTerm(NamedTuple):
@@ -65,6 +66,13 @@ class AffinityTerms(NamedTuple):
     anti_affinity: tuple[IncomingTermCounts, ...] = ()
     preferred: tuple[IncomingTermCounts, ...] = ()
 
+    @property
+    def tracked(self) -> Iterator[tuple[DomainCounts, str, PodQuery]]:
+        """All counts, with their topology key and query."""
+        for part in self:
+            for term in part:
+                yield term.counts, term.topology_key, term.query
+
 
 class Violation(IntEnum):
     """Why a node is rejected, in the order in which it is reported."""
@@ -79,10 +87,8 @@ Adjustments = dict[tuple[Violation, str], dict[str, int]]
 
 
 class ViolationCache:
-    """The last result of :meth:`RequiredAffinity.violations` for all nodes.
-
-    Valid until a domain gets its first matching pod or loses its last one.
-    """
+    """The last result of :meth:`RequiredAffinity.violations` for all nodes. Valid until a domain
+    gets its first matching pod or loses its last one."""
 
     __slots__ = ("_bits", "_version")
 
@@ -102,13 +108,12 @@ class ViolationCache:
 
 
 class RequiredAffinity:
-    """The matching pods in the domains of each node, for one attempt.
+    """The matching pods in the domains of each node, for one attempt. The counts are shared and not
+    changed here: :meth:`update` keeps hypothetical changes separately."""
 
-    The counts are shared and not changed here: :meth:`update` keeps hypothetical changes
-    separately.
-    """
-
-    __slots__ = ("_adjustments", "_cache", "_counts", "_namespace_labels", "_pod", "_terms")
+    __slots__ = (
+        "_adjustments", "_cache", "_counts", "_existing", "_namespace_labels", "_pod", "_terms",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -124,6 +129,7 @@ class RequiredAffinity:
         self._pod = pod
         self._namespace_labels = namespace_labels
         self._terms = terms
+        self._existing = existing
         self._counts: dict[Violation, Sequence[ExistingTermCounts | IncomingTermCounts]] = {
             Violation.AFFINITY: terms.affinity,
             Violation.ANTI_AFFINITY: terms.anti_affinity,
@@ -131,16 +137,10 @@ class RequiredAffinity:
         }
         self._adjustments: Adjustments = {} if adjustments is None else adjustments
 
-    # -- AddPod and RemovePod -----------------------------------------------------------------
-
     def clone(self) -> RequiredAffinity:
-        existing = [
-            ExistingTermCounts(term.topology_key, term.counts)
-            for term in self._counts[Violation.EXISTING_ANTI_AFFINITY]
-        ]
         adjustments = {place: dict(by_value) for place, by_value in self._adjustments.items()}
         return RequiredAffinity(
-            self._pod, self._namespace_labels, self._terms, existing, adjustments=adjustments
+            self._pod, self._namespace_labels, self._terms, self._existing, adjustments=adjustments
         )
 
     def update(self, other: PodInfo, node: NodeInfo, sign: int) -> None:
@@ -163,8 +163,6 @@ class RequiredAffinity:
         if domain is not None:
             by_value = self._adjustments.setdefault((violation, topology_key), {})
             by_value[domain] = by_value.get(domain, 0) + sign
-
-    # -- filter -------------------------------------------------------------------------------
 
     def violations(self, nodes: Nodes) -> ViolationBits | None:
         """By row, the bits of each :class:`Violation` that rejects the node; None if no node is
