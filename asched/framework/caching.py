@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
+from itertools import count
 from typing import Generic, TypeVar
 
 import numpy as np
@@ -16,6 +17,8 @@ from asched.framework.nodes import BoolColumn, Int64Column, RowArray
 T = TypeVar("T")
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
+
+_numbers = count(1)
 
 
 class ChangeLog(Generic[T]):
@@ -54,9 +57,11 @@ class ChangeLog(Generic[T]):
 class RowCounts:
     """The number of pods of some kind by row, with a log of changes. Only its owner changes it."""
 
-    __slots__ = ("column", "moves")
+    __slots__ = ("column", "moves", "number")
 
     def __init__(self, column: Int64Column | None = None) -> None:
+        self.number = next(_numbers)
+        """Unique within the process."""
         self.column: Int64Column = np.zeros(0, np.int64) if column is None else column
         """By row; read-only, and valid until the next change."""
         self.moves: ChangeLog[tuple[int, int]] = ChangeLog()

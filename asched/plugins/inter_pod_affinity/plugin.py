@@ -53,6 +53,7 @@ from asched.plugins.inter_pod_affinity.required import (
     RequiredAffinity,
     ViolationCache,
 )
+from asched.plugins.inter_pod_affinity.selected_pods import SelectedPods, WeightedQuery
 
 AFFINITY_UNMET = Status.unresolvable("node(s) didn't match pod affinity rules")
 ANTI_AFFINITY_UNMET = Status.unschedulable("node(s) didn't match pod anti-affinity rules")
@@ -247,14 +248,14 @@ class InterPodAffinity(
         if found.version == version:
             return found
         found.version = version
-        for counts, key, query in found.terms.tracked:
-            counts.follow(self._domains.of(nodes, key), cluster.row_counts(query))
+        for selected, key, counts, _ in found.terms.all:
+            counts.follow(self._domains.of(nodes, key), selected.by_row(cluster))
         self._update_existing(found, labels)
         return found
 
     def _new_state(self, shape: PodShape, namespace: str) -> AffinityState:
-        queries = self._queries_of(shape, namespace)
-        return AffinityState(self._terms_of(queries), self._size_bytes(1 + len(queries.all)))
+        terms = self._terms_of(self._queries_of(shape, namespace))
+        return AffinityState(terms, self._size_bytes(1 + len(terms.all)))
 
     def _size_bytes(self, columns: int) -> int:
         return columns * (_STATE_BYTES + _ROW_BYTES * self.handle.cluster.nodes.size)
@@ -295,25 +296,40 @@ class InterPodAffinity(
         found.scores = PreferredAffinityScores(weights) if weights else None
         found.violations = ViolationCache()
 
-    def _counts_of(self, query: PodQuery, key: str) -> DomainCounts:
-        """The shared counts of a query by topology key."""
-        cluster = self.handle.cluster
-        domains, by_row = self._domains.of(cluster.nodes, key), cluster.row_counts(query)
-        cached = self._counts.get(
-            (query, key), lambda: _CachedCounts(DomainCounts(domains, by_row), self._size_bytes(1))
-        )
-        return cached.counts
-
     def _terms_of(self, queries: AffinityQueries) -> AffinityTerms:
         return AffinityTerms(
-            *(
-                tuple(
-                    IncomingTermCounts(query, key, self._counts_of(query, key), weight)
-                    for query, key, weight in part
-                )
-                for part in queries
-            )
+            tuple(
+                self._counts_of([(term.query, 1)], term.topology_key) for term in queries.affinity
+            ),
+            self._by_key(queries.anti_affinity),
+            self._by_key([term for term in queries.preferred if term.weight > 0])
+            + self._by_key([term for term in queries.preferred if term.weight < 0]),
         )
+
+    def _by_key(self, terms: Sequence[IncomingTerm]) -> tuple[IncomingTermCounts, ...]:
+        """The counts of terms whose weights have the same sign."""
+        by_key: dict[str, list[WeightedQuery]] = {}
+        for query, key, weight in terms:
+            by_key.setdefault(key, []).append((query, weight))
+        return tuple(self._counts_of(queries, key) for key, queries in by_key.items())
+
+    def _counts_of(self, queries: Sequence[WeightedQuery], key: str) -> IncomingTermCounts:
+        """The counts of queries. Those of a single query are shared."""
+        cluster = self.handle.cluster
+        domains = self._domains.of(cluster.nodes, key)
+        if len(queries) > 1:
+            sign = 1 if queries[0][1] > 0 else -1
+            selected = SelectedPods([(query, abs(weight)) for query, weight in queries])
+            counts = DomainCounts(domains, selected.by_row(cluster))
+            return IncomingTermCounts(selected, key, counts, sign)
+        ((query, weight),) = queries
+        cached = self._counts.get(
+            (query, key),
+            lambda: _CachedCounts(
+                DomainCounts(domains, cluster.row_counts(query)), self._size_bytes(1)
+            ),
+        )
+        return IncomingTermCounts(SelectedPods([(query, 1)]), key, cached.counts, weight)
 
     def _queries_of(self, shape: PodShape, namespace: str) -> AffinityQueries:
         self._check_namespaces()

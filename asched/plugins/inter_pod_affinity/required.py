@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import IntEnum
 from typing import NamedTuple
 
@@ -13,6 +13,7 @@ from asched.framework.nodes import BoolColumn, Int64Column, NodeInfo, Nodes
 from asched.framework.pod_info import PodInfo
 from asched.framework.pod_queries import PodQuery, TermKind, terms_of
 from asched.framework.topology import DomainCounts
+from asched.plugins.inter_pod_affinity.selected_pods import SelectedPods
 
 ViolationBits = NDArray[np.int16]
 
@@ -49,29 +50,27 @@ class AffinityQueries(NamedTuple):
 
 
 class IncomingTermCounts(NamedTuple):
-    """Existing pods that a term of the incoming pod selects."""
+    """Existing pods that terms of the incoming pod with the same topology key select."""
 
-    query: PodQuery
+    selected: SelectedPods
     topology_key: str
     counts: DomainCounts
     """Must be updated before use."""
     weight: int
-    """Negative for anti-affinity."""
+    """The factor of the counts in the score."""
 
 
 class AffinityTerms(NamedTuple):
-    """The counts of :class:`AffinityQueries`."""
+    """The counts of :class:`AffinityQueries`, one for each topology key."""
 
     affinity: tuple[IncomingTermCounts, ...] = ()
     anti_affinity: tuple[IncomingTermCounts, ...] = ()
     preferred: tuple[IncomingTermCounts, ...] = ()
+    """Affinity and anti-affinity are separate."""
 
     @property
-    def tracked(self) -> Iterator[tuple[DomainCounts, str, PodQuery]]:
-        """All counts, with their topology key and query."""
-        for part in self:
-            for term in part:
-                yield term.counts, term.topology_key, term.query
+    def all(self) -> tuple[IncomingTermCounts, ...]:
+        return (*self.affinity, *self.anti_affinity, *self.preferred)
 
 
 class Violation(IntEnum):
@@ -155,8 +154,9 @@ class RequiredAffinity:
             (Violation.ANTI_AFFINITY, self._terms.anti_affinity),
         ):
             for term in terms:
-                if term.query.matches(other.label_set):
-                    self._adjust(violation, term.topology_key, node, sign)
+                for query, weight in term.selected.queries:
+                    if query.matches(other.label_set):
+                        self._adjust(violation, term.topology_key, node, sign * weight)
 
     def _adjust(self, violation: Violation, topology_key: str, node: NodeInfo, sign: int) -> None:
         domain = node.labels.get(topology_key)
@@ -245,4 +245,8 @@ class RequiredAffinity:
             adjusted = self._adjustments.get((Violation.AFFINITY, term.topology_key), {})
             if term.counts.total + sum(adjusted.values()):
                 return False
-        return all(term.query.matches(self._pod.label_set) for term in self._terms.affinity)
+        return all(
+            query.matches(self._pod.label_set)
+            for term in self._terms.affinity
+            for query, _ in term.selected.queries
+        )
