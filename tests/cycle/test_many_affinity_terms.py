@@ -89,7 +89,8 @@ def _observe(fold: Fold, item: object) -> None:
 
 
 def _decide(fold: Fold) -> list[r.AnyRecord]:
-    decider, made = Decider(fold.state), []
+    decider = Decider(fold.state)
+    made: list[r.AnyRecord] = []
     for decision in iter(decider.next, ()):
         for record in decision:
             fold.apply(record)
