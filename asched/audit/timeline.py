@@ -106,8 +106,6 @@ class PodTimelines:
         for key in [*self._queued]:
             self._update_queue(key, record)
 
-    # -- entries ------------------------------------------------------------------------------
-
     @property
     def _at(self) -> datetime:
         return time_of(self._fold.state.now_ns)
@@ -227,8 +225,6 @@ class PodTimelines:
             *_conditions(old, record.conditions),
         ]
         return _differences(fields)
-
-    # -- queues -------------------------------------------------------------------------------
 
     def _update_queue(self, key: str, record: r.AnyRecord) -> None:
         followed = self._followed[key]

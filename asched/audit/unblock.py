@@ -132,9 +132,6 @@ def _ungated(state: HypotheticalState) -> tuple[NodeUnblocking, ...]:
     return (NodeUnblocking("", ("SchedulingGates",), (change,)),)
 
 
-# -- the node -------------------------------------------------------------------------------------
-
-
 def _missing(state: HypotheticalState, name: str) -> dict[str, int]:
     """The resources that the node is short of, with the missing amounts."""
     table, shape = state.state.nodes, state.pod_entry.info.shape
@@ -280,9 +277,6 @@ def _topology_labels(
                 yield key, value
 
 
-# -- other constraints ----------------------------------------------------------------------------
-
-
 def _with_spec(pod: Pod, **fields: object) -> Pod:
     return msgspec.structs.replace(pod, spec=msgspec.structs.replace(pod.spec, **fields))
 
@@ -330,9 +324,6 @@ def _has_anti_affinity(entry: PodEntry) -> bool:
     affinity = entry.info.shape.affinity
     anti = affinity.pod_anti_affinity if affinity is not None else None
     return bool(entry.node) and anti is not None and bool(anti.required)
-
-
-# -- evictions ------------------------------------------------------------------------------------
 
 
 def _evictions(state: HypotheticalState, node: str) -> UnblockingChange | None:

@@ -180,9 +180,6 @@ def _status() -> Iterator[Callable[[str], None]]:
         yield lambda activity: status.update(escape(escape_control(activity)))
 
 
-# -- the table ------------------------------------------------------------------------------------
-
-
 def _print(found: Comparison) -> None:
     from asched.audit.whatif.comparison import figure_rows
 

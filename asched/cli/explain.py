@@ -108,9 +108,6 @@ def _explanation(options: ExplainOptions) -> Explanation | JobExplanation:
     return query_journal(options.journal, query)
 
 
-# -- jobs -----------------------------------------------------------------------------------------
-
-
 def _print_job(found: JobExplanation) -> None:
     print(f"job {found.job} of {found.scheduler_name}")
     if found.reproduced is None:
@@ -150,9 +147,6 @@ def _counts(pods: dict[str, int]) -> str:
 
 def _comparison_result(reproduced: bool | None) -> str:
     return "identical" if reproduced else "DIFFERENT"
-
-
-# -- pods -----------------------------------------------------------------------------------------
 
 
 def _print(found: Explanation, limit: int | None, *, one_node: bool) -> None:

@@ -86,9 +86,6 @@ def _parameter(field: dataclasses.Field[Any], annotation: Any) -> inspect.Parame
     )
 
 
-# -- journals -------------------------------------------------------------------------------------
-
-
 def query_journal(
     url: str,
     query: Callable[[JournalStore], Awaitable[T]],
@@ -124,9 +121,6 @@ def log_warnings() -> None:
     configure_logs(LogSettings(level=LogLevel.WARNING))
 
 
-# -- configurations -------------------------------------------------------------------------------
-
-
 def read_configuration(file: Path | None, registry: PluginRegistry) -> Configuration:
     """The configuration in ``file``, or the defaults for None.
 
@@ -138,9 +132,6 @@ def read_configuration(file: Path | None, registry: PluginRegistry) -> Configura
         return load(file, registry)
     except ConfigFileError as error:
         raise InvalidFile(error.lines) from None
-
-
-# -- times ----------------------------------------------------------------------------------------
 
 
 def time_ns(text: str, now: datetime | None = None) -> int:

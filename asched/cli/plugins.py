@@ -183,9 +183,6 @@ def new(
     typer.echo("\nREADME.md explains each step.")
 
 
-# -- names and configurations ---------------------------------------------------------------------
-
-
 class _Specs(NamedTuple):
     """The parts of a configuration that name plugins; None without a configuration."""
 
@@ -231,9 +228,6 @@ def _names_of(distribution: str, registry: PluginRegistry) -> list[str]:
 def _normalize(distribution: str) -> str:
     """The name in the form in which PEP 503 compares names."""
     return re.sub(r"[-_.]+", "-", distribution).lower()
-
-
-# -- tables ---------------------------------------------------------------------------------------
 
 
 def _show(description: D, output: TableOrData, print_as_table: Callable[[D], None]) -> None:

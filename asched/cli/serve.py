@@ -129,9 +129,6 @@ def open_cluster_client(
     )
 
 
-# -- the scheduling daemon ------------------------------------------------------------------------
-
-
 class RunningScheduler(Protocol):
     """A running daemon or replica."""
 

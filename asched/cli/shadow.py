@@ -93,9 +93,6 @@ def _journal_url(configuration: Configuration) -> str:
     return DEFAULT_SHADOW_JOURNAL if url == JournalSettings().url else url
 
 
-# -- the report -----------------------------------------------------------------------------------
-
-
 def print_report(report: Report, output: TableOrData) -> None:
     """Print the whole report, as a table or as JSON (see ``docs/shadow.md``)."""
     if output is TableOrData.JSON:

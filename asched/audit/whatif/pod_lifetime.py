@@ -100,8 +100,6 @@ class PodLifetime:
             if key not in (ZONE_LABEL, REGION_LABEL) or key in self.pod.labels
         }
 
-    # -- events ---------------------------------------------------------------------------------
-
     def assign(self, uid: str, node: str, at_ns: int) -> None:
         self._current[uid] = len(self.placements)
         self.placements.append(PodPlacement(node, at_ns))
@@ -155,8 +153,6 @@ class PodLifetime:
         """Its controller created a replacement."""
         self.uid = uid
         self.ended_ns = self.end = self.deleted_ns = None
-
-    # -- results --------------------------------------------------------------------------------
 
     @property
     def run_ns(self) -> int | None:

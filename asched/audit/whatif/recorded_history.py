@@ -213,8 +213,6 @@ class TraceExtractor:
             self._appeared(entry.info.pod, entry.node, self._begin_ns)
         self._update_evictions(self._begin_ns)
 
-    # -- records --------------------------------------------------------------------------------
-
     def apply(self, record: r.AnyRecord) -> None:
         """Folds the next record. Raises FoldError, ProfileError."""
         if isinstance(record, r.ProfilesLoaded) and self._reconfigures(record):
@@ -291,8 +289,6 @@ class TraceExtractor:
         span = self._open.pop(node, None)
         if span is not None and span.from_ns < at_ns:
             self._closed.append(msgspec.structs.replace(span, to_ns=at_ns))
-
-    # -- pods -----------------------------------------------------------------------------------
 
     def _compare(self, before: PodSnapshot | None, after: PodSnapshot | None, now_ns: int) -> None:
         if before is not None and (after is None or after.pod.uid != before.pod.uid):
@@ -384,8 +380,6 @@ class TraceExtractor:
         pod.finish(now_ns, reason)
         self._events.append(_Deletion(pod, now_ns))
 
-    # -- evictions ------------------------------------------------------------------------------
-
     def _update_evictions(self, now_ns: int) -> None:
         for uid, eviction in self._state.evictions.items():
             pod = self._by_uid.get(uid)
@@ -408,8 +402,6 @@ class TraceExtractor:
             if displaced.evicted or displaced.end is EndReason.NODE_GONE or lost_node:
                 return displaced
         return None
-
-    # -- results --------------------------------------------------------------------------------
 
     def trace(self, end_ns: int) -> WorkloadTrace:
         events: list[TraceEvent] = []

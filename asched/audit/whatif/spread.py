@@ -194,9 +194,6 @@ def _kind_key(pod: PodInfo) -> bytes:
     )
 
 
-# -- the run as records ---------------------------------------------------------------------------
-
-
 def _queries(pods: Iterable[PodRun]) -> list[PodQuery]:
     """Select the pods that any constraint counts."""
     return [

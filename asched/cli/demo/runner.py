@@ -246,9 +246,6 @@ async def _stay(result: DemoResult, kubeconfigs: Kubeconfigs) -> None:
             return
 
 
-# -- the API server's process ---------------------------------------------------------------------
-
-
 class Kubeconfigs(NamedTuple):
     """Kubeconfigs for the cluster, by user."""
 
@@ -302,9 +299,6 @@ async def _stop(process: Process) -> None:
         process.kill()
         await process.wait()
     await process.aclose()
-
-
-# -- counts ---------------------------------------------------------------------------------------
 
 
 class JournalCounts:
@@ -380,8 +374,6 @@ class JournalCounts:
         self.last_bound_ns = self._now_ns
         second = self._now_ns // NS_PER_S
         self._bound_per_s[second] = self._bound_per_s.get(second, 0) + 1
-
-    # -- figures ------------------------------------------------------------------------------
 
     @property
     def elapsed_s(self) -> float:

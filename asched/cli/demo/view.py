@@ -112,9 +112,6 @@ def pending_reasons(state: ClusterState) -> tuple[Reason, ...]:
     return tuple(Reason(n, text) for text, n in sorted(counts.items(), key=lambda c: (-c[1], c[0])))
 
 
-# -- while it runs --------------------------------------------------------------------------------
-
-
 class LineView:
     """A line each second, for files and pipes."""
 
