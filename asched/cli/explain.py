@@ -13,6 +13,7 @@ from asched.cli.errors import EXIT_FAILURE, BadInput
 from asched.cli.options import (
     DEFAULT_JOURNAL,
     JournalOption,
+    installed_plugins,
     query_journal,
     takes_options,
     time_ns,
@@ -83,12 +84,11 @@ def _explanation(options: ExplainOptions) -> Explanation | JobExplanation:
     from asched.audit.explain import explain as explain_pod
     from asched.audit.explain_job import explain_job
     from asched.audit.lookup import PodName
-    from asched.config.registry import PluginRegistry
 
     at_ns = None if options.at is None else time_ns(options.at)
 
     async def query(store: JournalStore) -> Explanation | JobExplanation:
-        load, session = PluginRegistry.discover().load, options.attempt
+        load, session = installed_plugins().load, options.attempt
         name = PodName.parse(options.job or options.pod or "")
         if options.job is None:
             try:

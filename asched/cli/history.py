@@ -15,6 +15,7 @@ from asched.cli.options import (
     JournalOption,
     SinceOption,
     UntilOption,
+    installed_plugins,
     period,
     query_journal,
     takes_options,
@@ -77,12 +78,11 @@ def history(options: HistoryOptions) -> None:
 def _timelines(options: HistoryOptions) -> list[PodTimeline] | NodeTimeline:
     from asched.audit import history
     from asched.audit.lookup import AuditError, PodName
-    from asched.config.registry import PluginRegistry
 
     within = period(options.since, options.until)
 
     async def query(store: JournalStore) -> list[PodTimeline] | NodeTimeline:
-        load = PluginRegistry.discover().load
+        load = installed_plugins().load
         if options.owner is not None:
             owner = history.Owner.parse(options.owner)
             return await history.timelines_of_owner(store, owner, load, within)

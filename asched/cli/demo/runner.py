@@ -32,7 +32,7 @@ from asched.cli.demo.view import (
 )
 from asched.cli.demo.workload import DemoWorkload, Loader, LoadProgress, build, most_pods
 from asched.cli.errors import BadInput, CommandError, as_command_error
-from asched.cli.options import log_warnings, read_configuration
+from asched.cli.options import installed_plugins, log_warnings, read_configuration
 from asched.config.file import Configuration
 from asched.config.registry import PluginRegistry
 from asched.daemon.daemon import Daemon, running_daemon
@@ -79,7 +79,7 @@ def run_demo(options: DemoOptions) -> bool:
         raise BadInput(f"{journal} exists; the demo writes a new journal")
     if journal is not None and not journal.parent.is_dir():
         raise BadInput(f"cannot write a journal in {journal.parent}: not a folder")
-    registry = PluginRegistry.discover()
+    registry = installed_plugins()
     configuration = _configuration(options.config, registry)
     folder = Path(tempfile.mkdtemp(prefix="asched-demo-"))
     files = _Files(folder, (journal or folder / "journal.db").absolute())
