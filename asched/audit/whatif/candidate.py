@@ -98,7 +98,10 @@ def with_changes(
     if requested and not specs:
         raise AuditError("--plugins: there is no profile to change")
     for change in requested:
-        plugin = _loaded(change.name, registry)
+        try:
+            plugin = registry.load(change.name)
+        except ProfileError as error:
+            raise AuditError(f"--plugins: {error}") from None
         enabled = any(change.name in spec.plugin_names for spec in specs)
         if change.action is PluginChangeAction.DISABLE and not enabled:
             raise AuditError(f"--plugins: -{change.name}: no profile enables it")
@@ -110,35 +113,27 @@ def with_changes(
     return specs
 
 
-def _loaded(name: str, registry: PluginRegistry) -> type[Plugin]:
-    try:
-        return registry.load(name)
-    except ProfileError as error:
-        raise AuditError(f"--plugins: {error}") from None
-
-
 def _changed(
     spec: ProfileSpec, change: PluginChange, plugin: type[Plugin], registry: PluginRegistry
 ) -> ProfileSpec:
+    points = dict(spec.points)
     match change.action:
         case PluginChangeAction.DISABLE:
-            points = _without(spec.points, change.name)
+            for point, entries in spec.points.items():
+                points[point] = tuple(entry for entry in entries if entry.name != change.name)
         case PluginChangeAction.ENABLE:
-            points = _with(spec.points, plugin)
+            points |= _enabled(spec.points, plugin)
         case PluginChangeAction.WEIGH:
-            points = _with_weight(spec.points, change)
+            field = ExtensionPoint.SCORE.field
+            weights = {entry.name: entry for entry in spec.points.get(field, ())}
+            weights[change.name] = PluginWeight(change.name, change.weight)
+            points[field] = tuple(weights.values())
     return _consistent(msgspec.structs.replace(spec, points=points), plugin, registry)
 
 
-def _without(points: Points, name: str) -> dict[str, tuple[PluginWeight, ...]]:
-    return {
-        point: tuple(entry for entry in entries if entry.name != name)
-        for point, entries in points.items()
-    }
-
-
-def _with(points: Points, plugin: type[Plugin]) -> dict[str, tuple[PluginWeight, ...]]:
-    changed = dict(points)
+def _enabled(points: Points, plugin: type[Plugin]) -> Points:
+    """The points that the plugin serves, with the plugin."""
+    changed = {}
     for point in ExtensionPoint:
         entries = points.get(point.field, ())
         if not point.served_by(plugin) or any(entry.name == plugin.name for entry in entries):
@@ -146,13 +141,6 @@ def _with(points: Points, plugin: type[Plugin]) -> dict[str, tuple[PluginWeight,
         before = () if point is ExtensionPoint.QUEUE_SORT else entries
         changed[point.field] = (*before, PluginWeight(plugin.name))
     return changed
-
-
-def _with_weight(points: Points, change: PluginChange) -> dict[str, tuple[PluginWeight, ...]]:
-    field = ExtensionPoint.SCORE.field
-    entries = {entry.name: entry for entry in points.get(field, ())}
-    entries[change.name] = PluginWeight(change.name, change.weight)
-    return {**points, field: tuple(entries.values())}
 
 
 def _consistent(spec: ProfileSpec, plugin: type[Plugin], registry: PluginRegistry) -> ProfileSpec:

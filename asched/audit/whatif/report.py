@@ -14,8 +14,7 @@ from asched.audit.whatif.charts import (
     ChartLine,
     Role,
     Sample,
-    count_chart,
-    share_chart,
+    time_chart,
     wait_chart,
 )
 from asched.audit.whatif.comparison import Comparison, figure_rows
@@ -89,7 +88,7 @@ def _page(
         notes=[*notes],
         figure_columns=columns,
         figure_rows=rows,
-        waiting_charts=[_wait_chart(runs), _pending_chart(runs)],
+        waiting_charts=_waiting_charts(runs),
         resource_charts=_resource_charts(runs),
         differences=differences,
         frame=FRAME,
@@ -102,14 +101,13 @@ def _period(run: WorkloadRun) -> str:
     return f"{begin:%Y-%m-%d %H:%M:%S} to {end:%Y-%m-%d %H:%M:%S} UTC, {nodes:,} nodes"
 
 
-def _wait_chart(runs: Sequence[_LabelledRun]) -> Chart:
+def _waiting_charts(runs: Sequence[_LabelledRun]) -> list[Chart]:
     samples = [Sample(one.role, one.name, one.run.to_bind_ns, one.run.figures.pods) for one in runs]
-    return wait_chart("Pods bound, by time since creation", samples)
-
-
-def _pending_chart(runs: Sequence[_LabelledRun]) -> Chart:
     lines = [ChartLine(one.role, one.name, one.run.pending) for one in runs]
-    return count_chart("Pods without a node", lines)
+    return [
+        wait_chart("Pods bound, by time since creation", samples),
+        time_chart("Pods without a node", lines, shares=False),
+    ]
 
 
 def _resource_charts(runs: Sequence[_LabelledRun]) -> list[Chart]:
@@ -125,7 +123,7 @@ def _resource_charts(runs: Sequence[_LabelledRun]) -> list[Chart]:
                 if resource in steps
             ]
             if lines:
-                charts.append(share_chart(f"{resource} {measure}", lines))
+                charts.append(time_chart(f"{resource} {measure}", lines, shares=True))
     return charts
 
 
