@@ -73,7 +73,12 @@ def explain(options: ExplainOptions) -> None:
     elif isinstance(found, JobExplanation):
         _print_job(found)
     else:
-        _print(found, None if options.every else _LIMIT, one_node=options.node is not None)
+        _print_head(found)
+        if options.node is not None:
+            _print_node(found.nodes[0])
+        else:
+            _print_nodes(found, None if options.every else _LIMIT)
+        _print_unblocking(found)
     if found.reproduced is False:
         typer.echo("asched: the recomputed decision differs from the recorded one", err=True)
         raise typer.Exit(EXIT_FAILURE)
@@ -93,12 +98,7 @@ def _explanation(options: ExplainOptions) -> Explanation | JobExplanation:
         if options.job is None:
             try:
                 return await explain_pod(
-                    store,
-                    name,
-                    load,
-                    attempt=options.attempt,
-                    at_ns=at_ns,
-                    unblock=options.unblock,
+                    store, name, load, attempt=session, at_ns=at_ns, unblock=options.unblock
                 )
             except InSessionsError as placed:
                 # The session that placed the pod, not a later one that left it alone.
@@ -149,15 +149,6 @@ def _comparison_result(reproduced: bool | None) -> str:
     return "identical" if reproduced else "DIFFERENT"
 
 
-def _print(found: Explanation, limit: int | None, *, one_node: bool) -> None:
-    _print_head(found)
-    if one_node:
-        _print_node(found.nodes[0])
-    else:
-        _print_nodes(found, limit)
-    _print_unblocking(found)
-
-
 def _node(found: Explanation, name: str) -> NodeExplanation:
     from asched.framework.runtime.strict import nearest
 
@@ -192,7 +183,7 @@ def _print_head(found: Explanation) -> None:
     if found.nodes:
         print(f"  {found.feasible} of {found.nodes_total} nodes feasible")
     if found.reasons:
-        rows = [(str(reason.nodes), reason.plugin, reason.reason) for reason in found.reasons]
+        rows = [(reason.nodes, reason.plugin, reason.reason) for reason in found.reasons]
         print_table(("NODES", "PLUGIN", "REJECTED BECAUSE"), rows)
 
 
@@ -203,10 +194,8 @@ def _decision(found: Explanation) -> str:
     if decision.feasible == 1:
         return f"assigned to {decision.node}, the only feasible node"
     ties = f", selected from {decision.ties} nodes with that score" if decision.ties > 1 else ""
-    return (
-        f"assigned to {decision.node}, score {decision.score} of {decision.feasible} feasible nodes"
-        f"{ties}"
-    )
+    nodes = f"{decision.feasible} feasible nodes"
+    return f"assigned to {decision.node}, score {decision.score} of {nodes}{ties}"
 
 
 def _rejection(rejection: NodeRejection) -> str:
@@ -222,23 +211,21 @@ def _print_nodes(found: Explanation, limit: int | None) -> None:
             ("RANK", "NODE", "TOTAL", *plugins),
             [
                 (
-                    str(node.rank),
+                    node.rank,
                     node.name + (" <-" if node.name == found.decision.node else ""),
-                    str(node.total),
-                    *(str(score.weighted) for score in node.scores),
+                    node.total,
+                    *(score.weighted for score in node.scores),
                 )
                 for node in _first(feasible, limit, found.decision.node)
             ],
         )
         _print_omitted(len(feasible), limit)
     if rejected:
-        print_table(
-            ("NODE", "REJECTED BY"),
-            [
-                (node.name, "; ".join(map(_rejection, node.rejected_by)))
-                for node in _first(rejected, limit, "")
-            ],
-        )
+        rows = [
+            (node.name, "; ".join(map(_rejection, node.rejected_by)))
+            for node in _first(rejected, limit, "")
+        ]
+        print_table(("NODE", "REJECTED BY"), rows)
         _print_omitted(len(rejected), limit)
 
 
@@ -281,9 +268,6 @@ def _print_node(node: NodeExplanation) -> None:
         return
     print_table(
         ("PLUGIN", "RAW", "NORMALIZED", "WEIGHT", "WEIGHTED"),
-        [
-            (s.plugin, str(s.raw), str(s.normalized), str(s.weight), str(s.weighted))
-            for s in node.scores
-        ],
+        [(s.plugin, s.raw, s.normalized, s.weight, s.weighted) for s in node.scores],
         title=f"{node.name}: total {node.total}, rank {node.rank}",
     )

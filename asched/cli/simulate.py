@@ -102,10 +102,8 @@ def _run(
 ) -> WorkloadRun:
     from asched.simulator.loop import Latencies, Simulation, scheduler_from_config
 
-    latencies = Latencies(
-        _duration_ns("--decision-time", options.decision_time),
-        _duration_ns("--bind-time", options.bind_time),
-    )
+    decision_ns = _duration_ns("--decision-time", options.decision_time)
+    latencies = Latencies(decision_ns, _duration_ns("--bind-time", options.bind_time))
     trace = _trace(options, scheduler_name)
     simulation = Simulation(trace, scheduler_from_config(configuration, latencies), registry.load)
     return anyio.run(_simulate, simulation, trace, options.journal)
@@ -141,10 +139,8 @@ def _trace(options: SimulateOptions, scheduler_name: str) -> WorkloadTrace:
     elif scenario is None and nodes is not None and pods is not None:
         trace = openb_trace(nodes, pods, scheduler_name)
     else:
-        raise BadInput(
-            "expected a SCENARIO, or --openb-nodes and --openb-pods together; see asched"
-            " simulate --help"
-        )
+        expected = "a SCENARIO, or --openb-nodes and --openb-pods together"
+        raise BadInput(f"expected {expected}; see asched simulate --help")
     if options.until is None:
         return trace
     end_ns = trace.begin_ns + _duration_ns("--until", options.until)

@@ -165,12 +165,6 @@ def _notes(extractor: TraceExtractor, state: ClusterState) -> Iterator[str]:
         yield "recorded in shadow mode: the recorded decisions are another scheduler's"
 
 
-class _Creation(NamedTuple):
-    """Replaced at the end, when the running time is known."""
-
-    pod: PodLifetime
-
-
 class _Deletion(NamedTuple):
     pod: PodLifetime
     at_ns: int
@@ -194,7 +188,8 @@ class TraceExtractor:
         """The pods of the trace, in order of creation."""
         self._by_uid: dict[str, PodLifetime] = {}
         """By every uid of the pod and its replacements."""
-        self._events: list[TraceEvent | _Creation | _Deletion] = []
+        self._events: list[TraceEvent | PodLifetime | _Deletion] = []
+        """A pod is replaced by its creation at the end, when its running time is known."""
         self._displaced: dict[str, deque[PodLifetime]] = {}
         """Evicted pods by the uid of their controller, which will replace them."""
         self._open: dict[str, NodeSpan] = {}
@@ -337,7 +332,7 @@ class TraceExtractor:
     def _add(self, pod: PodLifetime) -> None:
         self._pods[pod] = None
         self._by_uid[pod.uid] = pod
-        self._events.append(_Creation(pod))
+        self._events.append(pod)
 
     def _moved(
         self, pod: PodLifetime, before: PodSnapshot, after: PodSnapshot, now_ns: int
@@ -407,9 +402,9 @@ class TraceExtractor:
         events: list[TraceEvent] = []
         for event in self._events:
             match event:
-                case _Creation(pod):
-                    if self._counts(pod):
-                        events.append(pod.creation())
+                case PodLifetime():
+                    if self._counts(event):
+                        events.append(event.creation())
                 case _Deletion(pod, at_ns):
                     # After several ends the last one counts: the others had replacements.
                     deletion = pod.deletion(at_ns) if at_ns == pod.ended_ns else None
