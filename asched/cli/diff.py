@@ -35,7 +35,7 @@ from asched.daemon.process import escape_control
 
 if TYPE_CHECKING:
     from asched.audit.whatif.candidate import Candidate
-    from asched.audit.whatif.comparison import Comparison, PlacedOnce
+    from asched.audit.whatif.comparison import Comparison
     from asched.journal.store import JournalStore
 
 _LIMIT: Final = 20
@@ -129,29 +129,24 @@ def _status() -> Iterator[Callable[[str], None]]:
 def _print(found: Comparison) -> None:
     from asched.audit.whatif.comparison import figure_rows
 
-    run = found.baseline.run
     report = found.report()
-    nodes = len({span.node.name for span in run.nodes})
+    nodes = len({span.node.name for span in found.baseline.run.nodes})
     print(f"{report.begin:%Y-%m-%d %H:%M:%S} to {report.end:%Y-%m-%d %H:%M:%S} UTC, {nodes} nodes")
     for note in found.notes:
         print(f"note: {note}")
-    runs = [found.baseline, found.candidate, *([found.recorded] if found.recorded else [])]
+    recorded = [found.recorded] if found.recorded else []
+    runs = [found.baseline, found.candidate, *recorded]
     rows = [
         (row.label, *row.values[:2], row.change, *row.values[2:])
-        for row in figure_rows([one.figures for one in runs])
+        for row in figure_rows([run.figures for run in runs])
     ]
-    columns = ("", *found.names, "CHANGE", *(["AS RECORDED"] if found.recorded else []))
-    print_table(columns, rows)
-    first, second = found.names
+    print_table(("", *found.names, "CHANGE", *(["AS RECORDED"] if recorded else [])), rows)
     elsewhere = [(pod.pod, pod.baseline, pod.candidate) for pod in found.placed_elsewhere]
-    _print_pods("placed differently", ("POD", first, second), elsewhere)
-    _print_placed_once(first, found.placed_in_baseline_only)
-    _print_placed_once(second, found.placed_in_candidate_only)
-
-
-def _print_placed_once(name: str, pods: Sequence[PlacedOnce]) -> None:
-    rows = [(pod.pod, pod.node, pod.message) for pod in pods]
-    _print_pods(f"placed only by: {name}", ("POD", "NODE", "MESSAGE OF THE OTHER"), rows)
+    _print_pods("placed differently", ("POD", *found.names), elsewhere)
+    only = (found.placed_in_baseline_only, found.placed_in_candidate_only)
+    for name, pods in zip(found.names, only, strict=True):
+        placed = [(pod.pod, pod.node, pod.message) for pod in pods]
+        _print_pods(f"placed only by: {name}", ("POD", "NODE", "MESSAGE OF THE OTHER"), placed)
 
 
 def _print_pods(what: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

@@ -59,7 +59,9 @@ async def _serve(
     reports: list[Report],
     control: ServiceControl,
 ) -> None:
-    metrics, url = Metrics(), options.journal or _journal_url(configuration)
+    configured = configuration.settings.journal.url
+    default = DEFAULT_SHADOW_JOURNAL if configured == JournalSettings().url else configured
+    metrics, url = Metrics(), options.journal or default
     health = Health(metrics.registry)
     async with (
         health.serving(configuration.settings.health),
@@ -87,11 +89,6 @@ async def _serve(
 async def _report_ready(synced: anyio.Event, manager: ServiceManager) -> None:
     await synced.wait()
     manager.ready("comparing")
-
-
-def _journal_url(configuration: Configuration) -> str:
-    url = configuration.settings.journal.url
-    return DEFAULT_SHADOW_JOURNAL if url == JournalSettings().url else url
 
 
 def _print(report: Report) -> None:

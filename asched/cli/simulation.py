@@ -100,7 +100,6 @@ def print_summary(measures: MeasuredRun) -> None:
 
 
 def _outcomes(run: WorkloadRun) -> Iterator[tuple[str, str]]:
-    """Numbers of pods by their end."""
     pods = to_place(run)
     ends = Counter(pod.end for pod in pods)
     yield "finished", f"{ends[EndReason.FINISHED]:,}"

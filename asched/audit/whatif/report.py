@@ -42,13 +42,8 @@ class _DifferenceTable(NamedTuple):
     """A section with the pods that differ between the runs."""
 
     title: str
-    total: int
     columns: Sequence[str]
     rows: Sequence[Sequence[str]]
-
-    @property
-    def omitted(self) -> int:
-        return self.total - len(self.rows)
 
 
 def comparison_page(comparison: Comparison, title: str) -> str:
@@ -92,6 +87,7 @@ def _page(
         resource_charts=_resource_charts(runs),
         differences=differences,
         frame=FRAME,
+        max_pods=MAX_PODS,
     )
 
 
@@ -130,18 +126,12 @@ def _resource_charts(runs: Sequence[_LabelledRun]) -> list[Chart]:
 def _differences(comparison: Comparison) -> list[_DifferenceTable]:
     first, second = comparison.names
     elsewhere = [(p.pod, p.baseline, p.candidate) for p in comparison.placed_elsewhere]
-    sections = [_difference("Pods placed differently", ("pod", first, second), elsewhere)]
+    sections = [_DifferenceTable("Pods placed differently", ("pod", first, second), elsewhere)]
     for name, other, only in (
         (first, second, comparison.placed_in_baseline_only),
         (second, first, comparison.placed_in_candidate_only),
     ):
         rows = [(p.pod, p.node, p.message) for p in only]
         columns = ("pod", "node", f"message of {other}")
-        sections.append(_difference(f"Pods placed only in one run: {name}", columns, rows))
+        sections.append(_DifferenceTable(f"Pods placed only in one run: {name}", columns, rows))
     return sections
-
-
-def _difference(
-    title: str, columns: Sequence[str], rows: Sequence[tuple[str, str, str]]
-) -> _DifferenceTable:
-    return _DifferenceTable(title, len(rows), columns, rows[:MAX_PODS])

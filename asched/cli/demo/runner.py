@@ -105,7 +105,6 @@ async def _demo(
 
 
 def _configuration(config: Path | None, registry: PluginRegistry) -> Configuration:
-    """Raises BadInput with a line for each mistake."""
     configuration = read_configuration(config, registry)
     for line in (*configuration.warnings, *configuration.faults):
         typer.echo(line, err=True)
