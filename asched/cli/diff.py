@@ -34,7 +34,7 @@ from asched.cli.output import (
 from asched.daemon.process import escape_control
 
 if TYPE_CHECKING:
-    from asched.audit.whatif.candidate import Candidate
+    from asched.audit.whatif.candidate import CandidateConfig
     from asched.audit.whatif.comparison import Comparison
     from asched.journal.store import JournalStore
 
@@ -86,8 +86,8 @@ def diff(options: DiffOptions) -> None:
         _print(comparison)
 
 
-def _candidate(options: DiffOptions) -> Candidate:
-    from asched.audit.whatif.candidate import BASELINE, Candidate, parse_changes
+def _candidate(options: DiffOptions) -> CandidateConfig:
+    from asched.audit.whatif.candidate import BASELINE, CandidateConfig, parse_changes
     from asched.simulator.loop import Latencies, scheduler_from_config
 
     config, plugins = options.config, options.plugins
@@ -99,12 +99,12 @@ def _candidate(options: DiffOptions) -> Candidate:
     if plugins:
         name = f"{name} with {plugins}"
     if config is None:
-        return Candidate(name, registry, changes=changes)
+        return CandidateConfig(name, registry, changes=changes)
     configuration = read_configuration(config, registry)
     for line in configuration.warnings:
         typer.echo(line, err=True)
     extenders = f"{name} configures extenders; a simulation does not call them"
-    return Candidate(
+    return CandidateConfig(
         name,
         registry,
         scheduler_from_config(configuration, Latencies()),

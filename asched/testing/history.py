@@ -16,7 +16,7 @@ import anyio
 from asched.audit.history import Period
 from asched.audit.whatif.candidate import (
     BASELINE,
-    Candidate,
+    CandidateConfig,
     PluginChange,
     PluginChangeAction,
     compare_candidate,
@@ -70,16 +70,16 @@ async def diff_async(
         return await compare_candidate(store, candidate, period)
 
 
-def _candidate(setup: Setup | None) -> Candidate:
+def _candidate(setup: Setup | None) -> CandidateConfig:
     if setup is None:
-        return Candidate(BASELINE, installed_plugins())
+        return CandidateConfig(BASELINE, installed_plugins())
     if inspect.isclass(setup):
         change = PluginChange(PluginChangeAction.ENABLE, setup.name)
         registry = installed_plugins().including(setup)
-        return Candidate(f"{BASELINE} with {setup.name}", registry, changes=(change,))
+        return CandidateConfig(f"{BASELINE} with {setup.name}", registry, changes=(change,))
     found = setup if isinstance(setup, ProfileSetup) else profile_setup(setup)
     name = setup.name if isinstance(setup, Path) else "candidate"
-    return Candidate(name, found.registry, found.scheduler())
+    return CandidateConfig(name, found.registry, found.scheduler())
 
 
 def _ns(at: datetime) -> int:

@@ -176,7 +176,7 @@ def _check(spec: ProfileSpec) -> None:
         raise AuditError(f"--plugins: profile {spec.scheduler_name} would have no Bind plugin")
 
 
-class Candidate(NamedTuple):
+class CandidateConfig(NamedTuple):
     """What to compare with the recorded configuration."""
 
     name: str
@@ -190,7 +190,7 @@ class Candidate(NamedTuple):
 
 async def compare_candidate(
     journal: JournalStore,
-    candidate: Candidate,
+    candidate: CandidateConfig,
     period: Period = ALWAYS,
     progress: Callable[[str], None] = lambda activity: None,
 ) -> Comparison:
@@ -216,7 +216,7 @@ async def compare_candidate(
     )
 
 
-def _scheduler(history: RecordedHistory, candidate: Candidate) -> SchedulerSettings:
+def _scheduler(history: RecordedHistory, candidate: CandidateConfig) -> SchedulerSettings:
     """The candidate with its changes and the recorded seed and latencies."""
     recorded = history.scheduler
     scheduler = msgspec.structs.replace(
