@@ -40,14 +40,10 @@ def keygen(
     to: Annotated[Path, typer.Option(metavar="FILE", help="The private key, a new file.")],
 ) -> None:
     """Create a key that signs a journal: FILE, and FILE.pub for those who verify it."""
-    from asched.proof.errors import KeyFileError
     from asched.proof.keys import SigningKey
 
     key = SigningKey.generate()
-    try:
-        public = key.save(to)
-    except KeyFileError as error:
-        raise BadInput(str(error)) from None
+    public = key.save(to)
     typer.echo(f"{to}: the private key, for journal.signingKey")
     typer.echo(f"{public}: the public key")
     typer.echo(f"key {key.id}")
