@@ -80,7 +80,7 @@ class KeyChange(_Subject, frozen=True, tag="key"):
 Subject = CheckpointDigest | SegmentDigest | KeyChange
 
 
-class Statement(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
+class JournalStatement(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
     number: int
     previous_hash: str
     position: Position
@@ -102,7 +102,7 @@ class StatementRow(NamedTuple):
 
 
 _encode = msgspec.json.Encoder().encode
-_decode = msgspec.json.Decoder(Statement).decode
+_decode = msgspec.json.Decoder(JournalStatement).decode
 
 
 def next_statement(
@@ -110,7 +110,7 @@ def next_statement(
 ) -> StatementRow:
     """The statement that follows ``before``, signed with ``keys``."""
     number, previous_hash = (1, FIRST_HASH) if before is None else (before.number + 1, before.hash)
-    body = _encode(Statement(number, previous_hash, position, about))
+    body = _encode(JournalStatement(number, previous_hash, position, about))
     signatures = " ".join(f"{key.id}:{key.sign(_PREFIX + body)}" for key in keys)
     return StatementRow(number, body.decode(), signatures)
 
@@ -155,7 +155,7 @@ class StatementLog:
         """All statements up to the last change of the key."""
         return tuple(self._rows[: self._key_changes[-1].number]) if self._key_changes else ()
 
-    def check(self, statement: Statement) -> Statement:
+    def check(self, statement: JournalStatement) -> JournalStatement:
         """Verify the signature of a statement. Raises :class:`ProofError`.
 
         Statements before the first key have none.
@@ -170,11 +170,11 @@ class StatementLog:
         for statement in self.statements:
             self.check(statement)
 
-    def checkpoint(self, seq: int) -> Statement | None:
+    def checkpoint(self, seq: int) -> JournalStatement | None:
         """The newest statement about the checkpoint at a record."""
         return self._newest(CheckpointDigest, "seq", seq)
 
-    def segment(self, number: int) -> Statement | None:
+    def segment(self, number: int) -> JournalStatement | None:
         """The newest statement about a segment of the archive."""
         return self._newest(SegmentDigest, "segment", number)
 
@@ -190,7 +190,7 @@ class StatementLog:
             wanted = " or ".join(key.id for key in trusted)
             raise ProofError(f"the journal is signed by key {found}, not by key {wanted}")
 
-    def _newest(self, kind: type[Subject], field: str, value: int) -> Statement | None:
+    def _newest(self, kind: type[Subject], field: str, value: int) -> JournalStatement | None:
         for statement in reversed(self.statements):
             if isinstance(statement.about, kind) and getattr(statement.about, field) == value:
                 return statement
@@ -217,7 +217,7 @@ class StatementLog:
         return keys
 
 
-def _chained(rows: Sequence[StatementRow]) -> list[Statement]:
+def _chained(rows: Sequence[StatementRow]) -> list[JournalStatement]:
     before, found = FIRST_HASH, []
     for number, row in enumerate(rows, 1):
         try:

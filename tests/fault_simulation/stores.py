@@ -7,6 +7,7 @@ from random import Random
 from typing import Protocol
 
 import anyio
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from asched.journal.chain import BatchRange, Head, SealedBatch, Segment, Writer
 from asched.journal.codec import CODEC
@@ -21,7 +22,7 @@ from tests.fault_simulation.mixes import JournalFaults
 from tests.fault_simulation.ports import Ports
 from tests.fault_simulation.trace import Trace
 
-KEYS = JournalKeys(SigningKey.generate())
+KEYS = JournalKeys(SigningKey(Ed25519PrivateKey.from_private_bytes(bytes(32))))
 """Every simulated journal is signed."""
 
 
