@@ -92,7 +92,7 @@ class VerifyOptions:
     )
     archive: ArchiveOption = None
     skip_archive: bool = typer.Option(
-        False, help="Verify only what follows the archive, if its files are not at hand."
+        False, help="Verify only what follows the archive, without its files."
     )
     trusted_key: TrustedKeyOption = None
     anchors: list[Path] | None = typer.Option(

@@ -86,6 +86,7 @@ class ChainReader:
         self._journal = journal
         self._roots = roots or ExpectedRoots()
         self._rest: list[StoredRecord] = []
+        """Records of the batch at the start that are to be read, too."""
 
     @classmethod
     def from_beginning(
@@ -114,10 +115,14 @@ class ChainReader:
         if statement is None:
             raise JournalCorruptError(f"no statement is about the checkpoint at record {seq}")
         reader = cls.after(journal, checked(log, statement).position)
-        last = await reader.check_start()
-        if last is not None:
-            reader._rest = [stored for stored in _decoded(last) if stored.seq > seq]
+        await reader._start_within_batch(seq)
         return reader
+
+    async def _start_within_batch(self, seq: int) -> None:
+        """Check the batch at the start, and read its records after ``seq``, too."""
+        last = await self.check_start()
+        if last is not None:
+            self._rest = [stored for stored in _decoded(last) if stored.seq > seq]
 
     @property
     def position(self) -> Position:

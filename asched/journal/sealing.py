@@ -35,10 +35,10 @@ from asched.proof.keys import JournalKeys, SigningKey
 from asched.proof.merkle import Frontier, leaf_hash
 from asched.proof.statements import (
     CheckpointDigest,
+    JournalStatement,
     KeyChange,
     Position,
     SegmentDigest,
-    Statement,
     StatementLog,
     StatementRow,
     Subject,
@@ -54,7 +54,7 @@ def checkpoint_digest(seq: int, blob: bytes) -> CheckpointDigest:
 
 
 def segment_digest(segment: Segment) -> SegmentDigest:
-    """Covers all columns, of which one is the SHA-256 of the file."""
+    """Covers all columns, including the SHA-256 of the file."""
     return SegmentDigest(segment.segment, sha256(msgspec.json.encode(segment)).hexdigest())
 
 
@@ -91,7 +91,7 @@ def trusted_log(rows: Sequence[StatementRow], keys: JournalKeys) -> StatementLog
 def signers_for(log: StatementLog, keys: JournalKeys) -> list[SigningKey]:
     """The keys to sign the next statement with.
 
-    Raises :class:`JournalError` if the journal is signed and its key is not at hand.
+    Raises :class:`JournalError` if the journal is signed and its key is not given.
     """
     if log.key is None:
         return []
@@ -108,7 +108,7 @@ def signers_for(log: StatementLog, keys: JournalKeys) -> list[SigningKey]:
     return [keys.signing]
 
 
-def checked(log: StatementLog, statement: Statement) -> Statement:
+def checked(log: StatementLog, statement: JournalStatement) -> JournalStatement:
     """The statement. Raises :class:`JournalCorruptError` if its signature is wrong."""
     try:
         return log.check(statement)

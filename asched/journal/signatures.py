@@ -61,7 +61,7 @@ async def signed_state(journal: JournalStore, anchored: Sequence[AnchoredHead] =
 
     Raises :class:`JournalCorruptError` naming what is wrong.
     """
-    # Statements only grow, so all that the others refer to are among those that are read last.
+    # Statements only grow, so they are read last: the others refer to no later ones.
     segments, stored = await journal.segments(), await journal.signed_head()
     head = await journal.head()
     log = log_of(await journal.statements())

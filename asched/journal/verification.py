@@ -21,7 +21,7 @@ Progress = Callable[[int], None]
 
 
 HEAD_DIGITS = 48
-"""Hexadecimal digits of a trusted head: 192 bits, of which no other history is found."""
+"""Hexadecimal digits of a trusted head: 192 bits, for which no other history is found."""
 
 
 class TrustedHead(NamedTuple):
@@ -74,7 +74,7 @@ class VerificationResult(NamedTuple):
 
 
 class NotVerifiedError(JournalError):
-    """A part of the journal is not at hand."""
+    """A part of the journal is in the archive, which was not given."""
 
 
 class _ExpectedHeads:
@@ -159,11 +159,7 @@ async def verify_journal(
         if progress is not None:
             progress(end.head.seq)
     writers = await _verify_writers(store, end.epoch, state.signed)
-    unchained = await store.find_unchained(end.head)
-    if unchained is not None:
-        raise JournalCorruptError(
-            f"{unchained} was inserted: it belongs to no batch of the journal"
-        )
+    await _check_all_chained(store, end.head)
     heads.check_complete(end.head)
     state.roots.check_complete(end.head)
     await _verify_checkpoints(store)
@@ -245,6 +241,14 @@ async def _verify_final(store: JournalStore, state: SignedState, head: Head) -> 
         now = await signed_state(store)
         if now.signed is None or now.signed.final:
             check_final(state.signed, head)
+
+
+async def _check_all_chained(store: JournalStore, head: Head) -> None:
+    unchained = await store.find_unchained(head)
+    if unchained is not None:
+        raise JournalCorruptError(
+            f"{unchained} was inserted: it belongs to no batch of the journal"
+        )
 
 
 async def _verify_writers(store: JournalStore, epoch: int, signed: TreeHead | None) -> int:

@@ -102,7 +102,7 @@ class SigningKey:
 
     def save(self, path: Path) -> Path:
         """Write the key to the new file ``path``, for its owner only, and the public half to
-        ``path`` with ``.pub``, whose path is returned. Raises KeyFileError."""
+        ``path`` with ``.pub``. Returns the path of the latter. Raises KeyFileError."""
         public = path.with_name(f"{path.name}.pub")
         pem = self._key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
         _create(path, pem, 0o600)

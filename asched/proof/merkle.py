@@ -33,7 +33,7 @@ def root_of(leaves: Sequence[bytes]) -> bytes:
 
 
 class Frontier:
-    """A growing tree, of which only the roots of its perfect subtrees are kept: log n hashes."""
+    """A growing tree. Only the roots of its perfect subtrees are kept: log n hashes."""
 
     def __init__(self, size: int = 0, peaks: Iterable[bytes] = ()) -> None:
         """``peaks``: the roots of the perfect subtrees of the first ``size`` leaves, largest first.
@@ -78,7 +78,7 @@ def inclusion_path(
 ) -> tuple[bytes, ...]:
     """The hashes that lead from the leaf with that number (from 0) to the root.
 
-    The tree has the leaves of ``before``, of which only the frontier is known, and ``leaves``.
+    The tree has the leaves of ``before``, a frontier, and ``leaves``.
     Raises IndexError for a leaf that is not one of ``leaves``.
     """
     before = before or Frontier()
@@ -111,7 +111,7 @@ def _by_level(frontier: Frontier) -> dict[int, dict[int, bytes]]:
 
 
 def _level_above(level: dict[int, bytes], size: int) -> dict[int, bytes]:
-    """The parents whose children are both known, and the last node if it has no sibling."""
+    """The parents of known pairs, and the last node if it has no sibling."""
     above = {
         position // 2: node_hash(level[position - 1], right)
         for position, right in level.items()
