@@ -137,7 +137,7 @@ async def explain(
     evaluated on the state at that time. ``unblock`` computes :attr:`Explanation.unblocking`.
 
     Raises :class:`AuditError`, :class:`InSessionsError` for a pod that batch sessions serve,
-    :class:`~asched.journal.errors.JournalError`, ProfileError and FoldError.
+    :class:`~asched.journal.errors.JournalError`, ProfileError.
     """
     key = await find_pod(journal, pod)
     end = (await journal.head()).seq if at_ns is None else await last_seq_at(journal, at_ns)

@@ -14,6 +14,7 @@ from asched.audit.timeline import PodFilter, PodTimelines, collect_timelines, ti
 from asched.framework.runtime.profile import PluginLoader
 from asched.journal.checkpoints import RestoredFold, nearest
 from asched.journal.codec import object_subject
+from asched.journal.folding import folding
 from asched.journal.statistics import last_seq_at
 from asched.journal.store import JournalStore, StoredRecord
 from asched.model.meta import Object
@@ -100,7 +101,7 @@ async def timelines(
     """The timelines of all pods that had that name, oldest first.
 
     Raises :class:`AuditError` for an unknown or ambiguous name,
-    :class:`~asched.journal.errors.JournalError`, ProfileError and FoldError.
+    :class:`~asched.journal.errors.JournalError`, ProfileError.
     """
     key = await find_pod(journal, pod)
     own: list[StoredRecord] = []
@@ -310,7 +311,7 @@ async def node_timeline(
 ) -> NodeTimeline | None:
     """The node's timeline in the period; None if the journal has no such node.
 
-    Raises :class:`~asched.journal.errors.JournalError`, ProfileError and FoldError.
+    Raises :class:`~asched.journal.errors.JournalError`, ProfileError.
     """
     start = await fold_for(journal, load, period)
     builder = _NodeTimelineBuilder(name, start.fold.state)
@@ -319,7 +320,8 @@ async def node_timeline(
             max(stored.record.now_ns, period.since_ns)
         ):
             break
-        builder.apply(stored.seq, stored.record)
+        with folding(stored):
+            builder.apply(stored.seq, stored.record)
     if not builder.known:
         return None
     timeline, since = builder.timeline, time_of(period.since_ns)

@@ -14,6 +14,7 @@ from asched.audit import entries
 from asched.audit.entries import Entry, PodTimeline, TimelineEntry
 from asched.journal.checkpoints import RestoredFold
 from asched.journal.codec import subject_of
+from asched.journal.folding import folding
 from asched.journal.store import JournalStore
 from asched.model.node import Node
 from asched.model.pod import Pod, PodCondition
@@ -87,7 +88,7 @@ class PodTimelines:
                     self._queued[key] = None
 
     def apply(self, seq: int, record: r.AnyRecord) -> None:
-        """Folds the next record. Raises FoldError, ProfileError."""
+        """Folds the next record. Raises ProfileError."""
         self._seq = seq
         if isinstance(record, r.ObjectObserved) and isinstance(record.object, Pod):
             self._add_observation(record.object)
@@ -384,12 +385,13 @@ async def collect_timelines(
 ) -> PodTimelines:
     """The timelines of all selected pods from ``start`` to a time, a record, or the journal's end.
 
-    Raises :class:`~asched.journal.errors.JournalError`, ProfileError and FoldError.
+    Raises :class:`~asched.journal.errors.JournalError`, ProfileError.
     """
     found = PodTimelines(selects, start.fold)
     async for stored in journal.read(start.seq, last_seq):
         record = stored.record
         if isinstance(record, r.TurnStarted) and until_ns is not None and record.now_ns > until_ns:
             break
-        found.apply(stored.seq, record)
+        with folding(stored):
+            found.apply(stored.seq, record)
     return found

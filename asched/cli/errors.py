@@ -76,9 +76,11 @@ def _known_errors() -> tuple[ErrorTypes, ErrorTypes, ErrorTypes]:
         (CredentialPluginError, journal.JournalUnreachableError),
         (
             KubeConfigError,
+            journal.JournalCorruptError,
             journal.JournalOpenError,
             journal.JournalSchemaError,
             journal.JournalUrlError,
+            journal.RecordError,
         ),
         (journal.JournalError, ProfileError),
     )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from asched.cli.errors import BadInput, as_command_error
+from asched.cli.errors import BadInput, CommandError, as_command_error
 from asched.cli.options import DEFAULT_JOURNAL, JournalOption, command_group, query_journal
 from asched.cli.output import (
     OutputOption,
@@ -99,10 +99,15 @@ def verify(
 async def _verify(
     store: JournalStore, kept: TrustedHead | None, archive: Path | None
 ) -> VerificationResult:
+    from asched.journal.errors import JournalCorruptError
     from asched.journal.verification import verify_journal
 
     with progress_bar("verifying", (await store.head()).seq) as progress:
-        return await verify_journal(store, trusted=kept, archive=archive, progress=progress)
+        try:
+            return await verify_journal(store, trusted=kept, archive=archive, progress=progress)
+        except JournalCorruptError as error:
+            # The answer to the question, and no wrong input as for the other commands.
+            raise CommandError(str(error)) from None
 
 
 def _parsed_head(text: str) -> TrustedHead:

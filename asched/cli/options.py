@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar, get_type_hints
 
 import typer
 
-from asched.cli.errors import BadInput, CommandError, InvalidFile, as_command_error
+from asched.cli.errors import BadInput, InvalidFile, as_command_error
 from asched.model.quantity import parse_duration
 
 if TYPE_CHECKING:
@@ -103,7 +103,6 @@ def query_journal(
     from asched.audit.lookup import AuditError
     from asched.daemon.process import infrequent_gc
     from asched.journal.opening import open_journal
-    from asched.state.fold import FoldError
 
     async def run() -> T:
         async with open_journal(url, read_only=read_only, must_exist=must_exist) as journal:
@@ -113,8 +112,6 @@ def query_journal(
     try:
         with infrequent_gc():
             return anyio.run(run)
-    except FoldError as error:
-        raise CommandError(f"the journal contradicts itself: {error}") from None
     except Exception as error:  # noqa: BLE001  raised again
         raise as_command_error(error, bad_input=(AuditError,)) from None
 

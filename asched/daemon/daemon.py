@@ -21,6 +21,7 @@ from asched.daemon.engine.checkpoints import Checkpoints
 from asched.daemon.engine.commits import Commits
 from asched.daemon.engine.engine import Engine, EngineLimits, EngineOptions
 from asched.daemon.engine.inbox import Inbox
+from asched.daemon.engine.journal_watch import watch_journal
 from asched.daemon.ha.follower import BufferedWatch, StartState
 from asched.daemon.ha.leadership import Leadership, LeadershipController
 from asched.daemon.plugin_host.external_plugins import ExternalPlugins
@@ -171,6 +172,10 @@ async def _scheduling(parts: _Parts, start: StartState) -> AsyncIterator[Daemon]
     async with anyio.create_task_group() as running:
         running.start_soon(_watch, parts.context.client, daemon, start.buffered)
         running.start_soon(_run_engine, daemon.engine, running.cancel_scope, controller)
+        context = parts.context
+        running.start_soon(
+            watch_journal, context.journal, context.runtime.clock, daemon.engine.fail
+        )
         if controller is not None and parts.standby:
             running.start_soon(controller.acquire, parts.context.client, daemon.watch)
         try:

@@ -15,6 +15,7 @@ from asched.daemon.telemetry.metrics import Metrics
 from asched.framework.runtime.profile import PluginLoader
 from asched.journal.checkpoints import nearest
 from asched.journal.errors import JournalBusyError, JournalFullError, JournalIOError
+from asched.journal.folding import apply_stored
 from asched.journal.store import JournalStore
 from asched.kube.client import NO_RETRY, ApiClient, RequestOptions
 from asched.kube.errors import ApiError, NoResponseError
@@ -74,7 +75,7 @@ async def fold_journal(fold: Fold, journal: JournalStore, after_seq: int = 0) ->
     """Fold all records after ``after_seq``. Returns the number of the next record."""
     last_seq = after_seq
     async for stored in journal.read(after_seq):
-        fold.apply(stored.record)
+        apply_stored(fold, stored)
         last_seq = stored.seq
         if last_seq % _PROGRESS_RECORDS == 0:
             log.info("folding journal", records=last_seq)

@@ -19,6 +19,7 @@ from asched.audit.whatif.occupancy import percentile
 from asched.audit.whatif.pod_lifetime import PodLifetime, PodSnapshot, as_created, with_node
 from asched.framework.runtime.profile import PluginLoader, evaluate_in_process
 from asched.journal.codec import subject_of
+from asched.journal.folding import apply_stored
 from asched.journal.statistics import last_seq_at
 from asched.journal.store import JournalStore
 from asched.model.custom import CustomObject
@@ -70,7 +71,7 @@ async def recorded_history(
     period. Calls ``progress`` with the number of a record from time to time.
 
     Raises :class:`AuditError` for a period without records,
-    :class:`~asched.journal.errors.JournalError`, ProfileError and FoldError.
+    :class:`~asched.journal.errors.JournalError`, ProfileError.
     """
     first_seq = await _first_seq(journal, period)
     fold = await fold_before(journal, load, first_seq)
@@ -86,13 +87,13 @@ async def recorded_history(
             if extractor is None and record.now_ns >= period.since_ns:
                 # Without earlier records there is no state at the start of the period.
                 begin_ns = period.since_ns if fold.state.now_ns else record.now_ns
-                fold.apply(record)
+                apply_stored(fold, stored)
                 extractor = TraceExtractor(fold, begin_ns, shadow=await _in_shadow_mode(journal))
                 continue
         if extractor is None:
-            fold.apply(record)
+            apply_stored(fold, stored)
         else:
-            extractor.apply(record)
+            apply_stored(extractor, stored)
         if stored.seq % PROGRESS_EVERY == 0:
             progress(stored.seq)
     if extractor is None:
@@ -225,7 +226,7 @@ class TraceExtractor:
     # -- records --------------------------------------------------------------------------------
 
     def apply(self, record: r.AnyRecord) -> None:
-        """Folds the next record. Raises FoldError, ProfileError."""
+        """Folds the next record. Raises ProfileError."""
         if isinstance(record, r.ProfilesLoaded) and self._reconfigures(record):
             self.reconfigured += 1
         kind, _, key = subject_of(record).partition("/")

@@ -116,7 +116,7 @@ async def _opened(stack: AsyncExitStack, url: str, clock: Clock, backoff: Backof
     logged_at_s = -_LOG_INTERVAL_S
     while True:
         try:
-            return await stack.enter_async_context(open_journal(url))
+            return await stack.enter_async_context(open_journal(url, daemon=True))
         except JournalUnreachableError as error:
             now_s = clock.monotonic_s()
             if now_s - logged_at_s >= _LOG_INTERVAL_S:

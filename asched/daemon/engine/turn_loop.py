@@ -15,6 +15,7 @@ from asched.daemon.engine.commits import Commits
 from asched.daemon.engine.inbox import Inbox
 from asched.daemon.engine.runtime import SteadyTime
 from asched.daemon.telemetry.health import Check
+from asched.journal.errors import JournalError
 from asched.kube.timing import Clock
 from asched.model.quantity import NS_PER_S
 from asched.model.resources import WatchedResource
@@ -37,6 +38,7 @@ class TurnLoop(ABC):
         self._min_turn_s = 0.0
         """Minimum time between the starts of two turns."""
         self._stopping = False
+        self._failure: JournalError | None = None
 
     async def run(self) -> None:
         """Turn after turn, until :meth:`stop` and the end of all effects in flight.
@@ -48,6 +50,8 @@ class TurnLoop(ABC):
             began_ns = self._clock.monotonic_ns()
             await self.turn()
             await self._wait()
+            if self._failure is not None:
+                raise self._failure
             early_s = self._min_turn_s - (self._clock.monotonic_ns() - began_ns) / NS_PER_S
             if early_s > 0 and not self._stopping:
                 await anyio.sleep(early_s)
@@ -59,6 +63,11 @@ class TurnLoop(ABC):
     def stop(self) -> None:
         """Stop deciding; end when nothing is in flight."""
         self._stopping = True
+        self._inbox.wake()
+
+    def fail(self, error: JournalError) -> None:
+        """End :meth:`run` with this error: nothing can be committed any longer."""
+        self._failure = error
         self._inbox.wake()
 
     @property
@@ -98,7 +107,7 @@ class TurnLoop(ABC):
     async def _wait(self) -> None:
         """Return when there is something to do. Other tasks run first in any case."""
         await anyio.lowlevel.checkpoint()
-        if len(self._inbox) or self.drained or self._has_work():
+        if self._failure is not None or len(self._inbox) or self.drained or self._has_work():
             return
         due_ns = None if self._stopping else self._next_due_ns()
         if due_ns is None:

@@ -12,6 +12,7 @@ from asched.core.inputs import Batch, Change, ChangeSink, Deleted, Listed
 from asched.framework.runtime.profile import PluginLoader
 from asched.journal.checkpoints import nearest
 from asched.journal.errors import JournalBusyError, JournalIOError
+from asched.journal.folding import apply_stored
 from asched.journal.store import JournalStore
 from asched.kube.reflector import ClusterWatch
 from asched.kube.timing import Clock
@@ -49,7 +50,7 @@ class JournalFollower:
     async def catch_up(self) -> None:
         """Fold all records written so far. Raises :class:`~asched.journal.errors.JournalError`."""
         async for stored in self._journal.read(self.seq):
-            self.fold.apply(stored.record)
+            apply_stored(self.fold, stored)
             self.seq = stored.seq
 
     async def run(self) -> None:

@@ -15,6 +15,7 @@ from asched.config.file import Configuration
 from asched.config.registry import PluginRegistry
 from asched.daemon.engine.commits import Commits
 from asched.daemon.engine.inbox import Inbox
+from asched.daemon.engine.journal_watch import watch_journal
 from asched.daemon.engine.runtime import Runtime
 from asched.daemon.reload.watched import annotations_of, custom_resources_of
 from asched.daemon.shadow.engine import Listener, ShadowEngine
@@ -22,6 +23,7 @@ from asched.daemon.shadow.explainer import Window
 from asched.daemon.shadow.follower import ShadowFollower, shadow_profiles, start_notes
 from asched.daemon.shadow.report import Difference, Report
 from asched.daemon.telemetry.metrics import Metrics
+from asched.journal.folding import folding
 from asched.journal.store import JournalStore
 from asched.kube.client import ApiClient
 from asched.kube.reflector import ClusterWatch
@@ -112,6 +114,7 @@ async def running_shadow(
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(watch.run)
         tasks.start_soon(_run, engine, tasks.cancel_scope)
+        tasks.start_soon(watch_journal, journal, runtime.clock, engine.fail)
         try:
             yield Shadow(engine, follower.state, watch, follower)
         finally:
@@ -128,7 +131,8 @@ async def _restored(
     """A follower with the records of earlier runs, and the next sequence number."""
     follower, next_seq = ShadowFollower(registry.load, window, resources), 1
     async for stored in journal.read():
-        follower.restore(stored.record)
+        with folding(stored):
+            follower.restore(stored.record)
         next_seq = stored.seq + 1
     return follower, next_seq
 
