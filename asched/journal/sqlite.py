@@ -36,6 +36,7 @@ from asched.journal.errors import (
 )
 from asched.journal.lock import DaemonLock, FileLock, held_exclusively
 from asched.journal.opened_files import OpenedFiles, wal_path
+from asched.journal.read_only import check_still_immutable, must_be_immutable
 from asched.journal.schema import JOURNAL_BATCH, JOURNAL_RECORD
 
 _DRIVER = "sqlite+aiosqlite"
@@ -68,12 +69,19 @@ class SqliteDatabase(SqlDatabase):
     driver_errors = (sqlite3.Error,)
 
     def __init__(
-        self, path: Path, readers: AsyncEngine, writer: AsyncEngine | None, locks: _Locks
+        self,
+        path: Path,
+        readers: AsyncEngine,
+        writer: AsyncEngine | None,
+        locks: _Locks,
+        *,
+        immutable: bool = False,
     ) -> None:
         super().__init__(str(path), readers, writer)
         self.path = path
         self._file_lock, self._daemon_lock = locks
         self._files = OpenedFiles(path)
+        self._immutable = immutable
         self._connection: AsyncConnection | None = None
 
     @classmethod
@@ -85,10 +93,13 @@ class SqliteDatabase(SqlDatabase):
         (not a database), :class:`JournalBusyError`, :class:`JournalHeldError`.
         """
         _check_path(path, read_only=read_only)
-        writer = None if read_only else _engine(URL.create(_DRIVER, database=str(path)), _WRITER, 1)
+        if read_only:
+            immutable = must_be_immutable(path)
+            readers = _engine(_read_only_url(path, immutable=immutable), _READER, READERS)
+            return await cls(path, readers, None, _Locks(), immutable=immutable).prepared()
+        writer = _engine(URL.create(_DRIVER, database=str(path)), _WRITER, 1)
         readers = _engine(_read_only_url(path), _READER, READERS)
-        locks = _Locks() if read_only else _Locks.of(path, daemon=daemon)
-        return await cls(path, readers, writer, locks).prepared()
+        return await cls(path, readers, writer, _Locks.of(path, daemon=daemon)).prepared()
 
     async def upgrade(self) -> None:
         assert self._file_lock is not None
@@ -102,6 +113,13 @@ class SqliteDatabase(SqlDatabase):
             # Python's driver opens no transaction for DDL.
             await connection.exec_driver_sql("BEGIN IMMEDIATE")
             await connection.run_sync(schema.upgrade)
+
+    @asynccontextmanager
+    async def read(self) -> AsyncIterator[AsyncConnection]:
+        async with super().read() as connection:
+            yield connection
+        if self._immutable:
+            check_still_immutable(self.path)
 
     async def fetch_all(
         self, driver: Any, statement: str, values: Sequence[Any]
@@ -222,10 +240,9 @@ class _Locks(NamedTuple):
             raise
 
 
-def _read_only_url(path: Path) -> URL:
-    return URL.create(
-        _DRIVER, database=f"file:{quote(str(path))}", query={"mode": "ro", "uri": "true"}
-    )
+def _read_only_url(path: Path, *, immutable: bool = False) -> URL:
+    query = {"mode": "ro", "uri": "true"} | ({"immutable": "1"} if immutable else {})
+    return URL.create(_DRIVER, database=f"file:{quote(str(path))}", query=query)
 
 
 def _engine(url: URL, pragmas: Sequence[str], connections: int) -> AsyncEngine:
