@@ -15,7 +15,7 @@ from asched.audit.lookup import (
     attempts_of,
     choose_attempt,
     find_pod,
-    state_before,
+    fold_before,
 )
 from asched.audit.timeline import time_of
 from asched.audit.unblock import NodeUnblocking, unblocking_changes
@@ -146,11 +146,11 @@ async def explain(
         until = "" if at_ns is None else " until then"
         if attempt is not None:
             raise AuditError(f"no attempt {attempt}: pod {key} has no attempts{until}")
-        state = await state_before(journal, load, end + 1)
+        state = (await fold_before(journal, load, end + 1)).state
         found = _without_attempts(state, key, until)
     else:
         chosen = choose_attempt(newest, attempt)
-        state = await state_before(journal, load, chosen.seq)
+        state = (await fold_before(journal, load, chosen.seq)).state
         numbers = tuple(dict.fromkeys(made.record.attempt for made in newest))
         found = _recomputed(state, chosen, numbers)
     if not unblock or found.outcome not in _PENDING_OUTCOMES:

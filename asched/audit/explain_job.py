@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from asched.audit.lookup import AuditError, PodName, state_before
+from asched.audit.lookup import AuditError, PodName, fold_before
 from asched.audit.timeline import time_of
 from asched.batch.decide import decisions_of
 from asched.batch.inspect import (
@@ -87,7 +87,7 @@ async def explain_job(
     """
     registry = registry or SessionRegistry.discover()
     end = (await journal.head()).seq if at_ns is None else await last_seq_at(journal, at_ns)
-    now = await state_before(journal, load, end + 1)
+    now = (await fold_before(journal, load, end + 1)).state
     if not now.sessions:
         raise AuditError("no batch sessions are configured")
     profile, job = _find(now, name)
@@ -138,7 +138,7 @@ async def _last_session(
             last = stored.seq, stored.record
     if last is None:
         return None
-    return _RecordedSession(*last, await state_before(journal, load, last[0]))
+    return _RecordedSession(*last, (await fold_before(journal, load, last[0])).state)
 
 
 async def _repeated(

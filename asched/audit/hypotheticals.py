@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-import msgspec
-
+from asched.audit.whatif.pod_lifetime import with_node
 from asched.cycle.attempt import Attempt
 from asched.cycle.shape_cache import ShapeCache
 from asched.framework.runtime.plugin_calls import PluginFailure, gate_status
@@ -83,7 +82,7 @@ class HypotheticalState:
         """Replaces the pending or placed pod of that key within the block."""
         entry = self.state.pods[pod.key]
         before = _on_its_node(entry)
-        self._fold.apply(ObjectObserved(_at(pod, entry.node)))
+        self._fold.apply(ObjectObserved(with_node(pod, entry.node)))
         try:
             yield
         finally:
@@ -134,10 +133,4 @@ class RemovedPods:
 
 def _on_its_node(entry: PodEntry) -> Pod:
     """The pod as the API would show it once its assignment is bound."""
-    return _at(entry.info.pod, entry.node)
-
-
-def _at(pod: Pod, node: str) -> Pod:
-    if pod.spec.node_name == node:
-        return pod
-    return msgspec.structs.replace(pod, spec=msgspec.structs.replace(pod.spec, node_name=node))
+    return with_node(entry.info.pod, entry.node)

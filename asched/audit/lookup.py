@@ -11,7 +11,6 @@ from asched.journal.checkpoints import nearest as nearest_checkpoint
 from asched.journal.codec import object_subject
 from asched.journal.folding import apply_stored
 from asched.journal.store import JournalStore
-from asched.state.cluster import ClusterState
 from asched.state.fold import Fold
 from asched.state.records import Assigned, AttemptFailed, ObjectObserved, PodObserved, Rejected
 
@@ -108,14 +107,6 @@ class Attempts(NamedTuple):
 
     def for_newest(self) -> list[RecordedAttempt]:
         return [attempt for attempt in self.made if attempt.record.uid == self.newest_uid]
-
-
-async def state_before(journal: JournalStore, load: PluginLoader, seq: int) -> ClusterState:
-    """The state from which the decision at ``seq`` was made: that after all earlier records.
-
-    Raises as :func:`fold_before`.
-    """
-    return (await fold_before(journal, load, seq)).state
 
 
 async def fold_before(journal: JournalStore, load: PluginLoader, seq: int) -> Fold:

@@ -13,7 +13,6 @@ from typing import NamedTuple
 import numpy as np
 
 from asched.batch.nodes import is_usable, where
-from asched.batch.session_cluster import SessionHandle
 from asched.framework.cycle_state import CycleState
 from asched.framework.interface import FilterAllPlugin
 from asched.framework.nodes import BoolColumn, Int64Column, RowArray
@@ -38,6 +37,7 @@ from asched.plugins.taint_toleration import TaintToleration
 from asched.plugins.volume_binding.plugin import VolumeBinding, VolumeBindingArgs
 from asched.plugins.volume_restrictions import VolumeRestrictions
 from asched.plugins.volume_zone import VolumeZone
+from asched.state.cluster import ProfileHandle
 from asched.state.node_table import NodeTable
 
 TOO_MANY_PODS = "Too many pods"
@@ -71,7 +71,7 @@ _PodDependentPlugin = (
 class BuiltInPredicates:
     """The predicates of one session."""
 
-    def __init__(self, handle: SessionHandle, arguments: Mapping[str, str]) -> None:
+    def __init__(self, handle: ProfileHandle, arguments: Mapping[str, str]) -> None:
         self._cluster = handle.cluster
         self._node_plugins: tuple[FilterAllPlugin, ...] = (
             NodeUnschedulable(None, handle),
@@ -185,9 +185,8 @@ class NodeOrderWeights(NamedTuple):
 class BuiltInScores:
     """The scores of one session."""
 
-    def __init__(self, handle: SessionHandle, table: NodeTable, weights: NodeOrderWeights) -> None:
-        self._table = table
-        self._cluster = handle.cluster
+    def __init__(self, handle: ProfileHandle, weights: NodeOrderWeights) -> None:
+        self._table = handle.cluster.nodes
         self._weights = weights
         most = NodeResourcesFitArgs(scoring_strategy=ScoringStrategy(type="MostAllocated"))
         balanced = NodeResourcesBalancedAllocationArgs()
@@ -230,10 +229,8 @@ class BuiltInScores:
         return self._node_affinity.normalize(CycleState(), pod, known.preferences[rows])
 
     def _pod_affinity_scores(self, pod: PodInfo, rows: RowArray) -> Int64Column | None:
-        affinity = pod.shape.affinity
-        own_terms = affinity is not None and (affinity.pod_affinity or affinity.pod_anti_affinity)
         state = CycleState()
-        if not (own_terms or self._cluster.has_term_holders) or (
+        if not self._pod_affinity.applies_to(pod) or (
             not self._pod_affinity.pre_score(state, pod, self._table).is_success
         ):
             return None

@@ -7,17 +7,13 @@ messages and statuses of pods and PodGroups. A session that changes nothing is o
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from functools import cache
 
 from asched.batch.registry import SessionRegistry, SessionRegistryError
 from asched.batch.session import run_session
 from asched.batch.session_volumes import SessionVolumes
 from asched.framework.cluster import PodRef
-from asched.framework.pod_groups import (
-    POD_GROUP_SCHEDULED,
-    AnyPodGroup,
-    PodGroupKey,
-    find_group,
-)
+from asched.framework.pod_groups import POD_GROUP_SCHEDULED, AnyPodGroup, PodGroupKey, find_group
 from asched.framework.sessions import (
     ActionCounts,
     PodGroupOutcome,
@@ -37,17 +33,14 @@ from asched.state.session_records import (
 )
 from asched.state.sessions import SessionProfile, same_status, status_matches
 
-RegistrySource = Callable[[], SessionRegistry]
-
 
 class SessionDecider:
     """Runs due sessions, one per call."""
 
-    def __init__(self, cluster: ClusterState, registry: RegistrySource) -> None:
+    def __init__(self, cluster: ClusterState, registry: Callable[[], SessionRegistry]) -> None:
         """``registry`` is called for the first session."""
         self._cluster = cluster
-        self._source = registry
-        self._registry: SessionRegistry | None = None
+        self._registry = cache(registry)
         self.last: SessionOutcome | None = None
         """The outcome of the last session, for metrics."""
 
@@ -63,11 +56,10 @@ class SessionDecider:
 
     def _run(self, profile: SessionProfile) -> tuple[Decision, ...]:
         spec, number = profile.spec, profile.number + 1
-        if self._registry is None:
-            self._registry = self._source()
+        registry = self._registry()
         volumes = SessionVolumes(self._cluster, spec.scheduler_name)
         try:
-            outcome = run_session(self._cluster, spec, self._registry, number, volumes)
+            outcome = run_session(self._cluster, spec, registry, number, volumes)
             reservations = volumes.reservations
         except AssertionError:
             raise  # an invariant of the scheduler itself is broken
@@ -173,23 +165,19 @@ def _conditions(
             for c in outcome.conditions
         )
     # A scheduling.k8s.io PodGroup has one condition: whether the gang is scheduled.
-    kept = tuple(
+    before = tuple(
         DecidedGroupCondition(c.type, c.status, c.reason, c.message)
         for c in group.status.conditions
-        if c.type != POD_GROUP_SCHEDULED
     )
     unschedulable = [c for c in outcome.conditions if c.transition_id == transition_id]
     if unschedulable:
         scheduled = DecidedGroupCondition(
             POD_GROUP_SCHEDULED, "False", "Unschedulable", unschedulable[0].message, transition_id
         )
-        return (*kept, scheduled)
-    if outcome.phase is PodGroupPhase.RUNNING:
+    elif outcome.phase is PodGroupPhase.RUNNING:
         scheduled = DecidedGroupCondition(
             POD_GROUP_SCHEDULED, "True", "Scheduled", transition_id=transition_id
         )
-        return (*kept, scheduled)
-    return tuple(
-        DecidedGroupCondition(c.type, c.status, c.reason, c.message)
-        for c in group.status.conditions
-    )
+    else:
+        return before
+    return (*(c for c in before if c.type != POD_GROUP_SCHEDULED), scheduled)

@@ -80,7 +80,7 @@ def inspect_job(
     cluster: ClusterState, spec: SessionSpec, registry: SessionRegistry, number: int, job_id: str
 ) -> JobInspection:
     """Runs the session and reports on that job. Raises KeyError for an unknown job."""
-    snapshot = Cache(cluster, spec).snapshot(frozenset())
+    snapshot = Cache(cluster, spec).snapshot()
     job = snapshot.jobs.get(job_id)
     if job is None and job_id not in snapshot.ignored_jobs:
         raise KeyError(job_id)
@@ -118,7 +118,7 @@ def inspect_job(
 
 def jobs_of(cluster: ClusterState, spec: SessionSpec) -> dict[str, tuple[str, ...]]:
     """The jobs of a session, ignored ones included, with the keys of their pods."""
-    snapshot = Cache(cluster, spec).snapshot(frozenset())
+    snapshot = Cache(cluster, spec).snapshot()
     known = {
         job.id: tuple(sorted(task.key for task in job.tasks.values()))
         for job in snapshot.jobs.values()

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import numpy as np
 
 from asched.batch.built_in_plugins import MEMORY_PRESSURE, NodeOrderWeights, refused_pressures
-from asched.batch.nodes import FloatColumn, SessionNodes, condition, is_usable, where
-from asched.batch.session_cluster import SessionHandle
+from asched.batch.nodes import FloatColumn, condition, is_usable, where
+from asched.batch.open_session import OpenSession
 from asched.framework.cycle_state import CycleState
 from asched.framework.interface import FilterAllPlugin
 from asched.framework.node_matching import term_matches
@@ -20,7 +20,7 @@ from asched.framework.nodes import BoolColumn, Int64Column, Nodes, RowArray
 from asched.framework.pod_info import PodInfo, PodShape
 from asched.framework.pod_queries import AffinityTerm, TermKind, WeightedTerm, terms_of
 from asched.framework.resource_vector import CPU, MEMORY
-from asched.framework.session_objects import ALLOCATED_STATUSES, Job, Task
+from asched.framework.session_objects import ALLOCATED_STATUSES, Task
 from asched.model.pod import Pod
 from asched.model.quantity import milli_value, value
 from asched.model.requests import DEFAULT_MEMORY_BYTES, DEFAULT_MILLI_CPU
@@ -34,13 +34,8 @@ MAX_PRIORITY = 10
 HARD_AFFINITY_WEIGHT = 1
 
 
-def has_terms(info: PodInfo) -> bool:
-    affinity = info.shape.affinity
-    return affinity is not None and bool(affinity.pod_affinity or affinity.pod_anti_affinity)
-
-
 def _terms(info: PodInfo, kind: TermKind) -> Sequence[WeightedTerm]:
-    return terms_of(info.shape, info.namespace)[kind] if has_terms(info) else ()
+    return terms_of(info.shape, info.namespace)[kind] if info.shape.names_pods else ()
 
 
 def _matches(term: AffinityTerm, info: PodInfo) -> bool:
@@ -64,14 +59,14 @@ def same_domain(nodes: Nodes, key: str, row: int) -> BoolColumn:
 class LegacyAffinityPredicate:
     """The predicate ``MatchInterPodAffinity``."""
 
-    def __init__(self, nodes: Nodes, session_nodes: SessionNodes, jobs: Iterable[Job]) -> None:
-        self._nodes = nodes
-        self._jobs = [*jobs]
+    def __init__(self, session: OpenSession) -> None:
+        self._nodes = session.nodes
+        self._jobs = [*session.jobs.values()]
         every = [task for job in self._jobs for task in job.tasks.values()]
         self._with_anti_affinity = [
             task for task in every if _terms(task.info, TermKind.REQUIRED_ANTI_AFFINITY)
         ]
-        present = session_nodes.present
+        present = session.session_nodes.present
         # Constant: a session never changes tasks on other nodes.
         self._fails = any(
             task.status in ALLOCATED_STATUSES and (task.row < 0 or not present[task.row])
@@ -96,7 +91,7 @@ class LegacyAffinityPredicate:
             for term, _ in _terms(task.info, TermKind.REQUIRED_ANTI_AFFINITY):
                 if _matches(term, pod):
                     passed &= ~same_domain(self._nodes, term.topology_key, task.row)
-        if not has_terms(pod):
+        if not pod.shape.names_pods:
             return passed
         placed = [*self._placed()]
         anti_affinity = _terms(pod, TermKind.REQUIRED_ANTI_AFFINITY)
@@ -131,23 +126,23 @@ class LegacyAffinityPredicate:
 class LegacyAffinityPriority:
     """The priority ``InterPodAffinityPriority``."""
 
-    def __init__(self, nodes: Nodes, session_nodes: SessionNodes, jobs: Iterable[Job]) -> None:
-        self._nodes = nodes
-        self._session_nodes = session_nodes
-        tasks = (task for job in jobs for task in job.tasks.values())
-        placed = (task for on_node in session_nodes.tasks for task in on_node.values())
-        self._any_has_terms = any(has_terms(task.info) for task in (*tasks, *placed))
+    def __init__(self, session: OpenSession) -> None:
+        self._nodes = session.nodes
+        self._session_nodes = session.session_nodes
+        tasks = (task for job in session.jobs.values() for task in job.tasks.values())
+        placed = (task for on_node in self._session_nodes.tasks for task in on_node.values())
+        self._any_has_terms = any(task.info.shape.names_pods for task in (*tasks, *placed))
 
     def scores(self, pod: PodInfo, rows: RowArray) -> Int64Column:
         """0 to 10 for each of ``rows``, which are the feasible nodes."""
-        own_terms = has_terms(pod)
+        own_terms = pod.shape.names_pods
         if not own_terms and not self._any_has_terms:
             return np.zeros(len(rows), np.int64)
         counts = np.zeros(self._nodes.size, np.int64)
         unbound_row = self._row_of_unbound()
         for row in rows.tolist():
             for task in self._session_nodes.tasks[row].values():
-                if own_terms or has_terms(task.info):
+                if own_terms or task.info.shape.names_pods:
                     seen_at = row if task.info.pod.node_name else unbound_row
                     if seen_at >= 0:
                         self._count(counts, pod, task.info, seen_at)
@@ -191,20 +186,13 @@ class LegacyAffinityPriority:
 class LegacyPredicates:
     """The predicates of one session."""
 
-    def __init__(
-        self,
-        handle: SessionHandle,
-        nodes: Nodes,
-        session_nodes: SessionNodes,
-        jobs: Iterable[Job],
-        arguments: Mapping[str, str],
-    ) -> None:
-        self._nodes = nodes
-        self._session_nodes = session_nodes
-        self._affinity = LegacyAffinityPredicate(nodes, session_nodes, jobs)
+    def __init__(self, session: OpenSession, arguments: Mapping[str, str]) -> None:
+        nodes = self._nodes = session.nodes
+        self._session_nodes = session.session_nodes
+        self._affinity = LegacyAffinityPredicate(session)
         self._node_plugins: tuple[FilterAllPlugin, ...] = (
-            NodeAffinityPlugin(NodeAffinityArgs(), handle),
-            TaintToleration(None, handle),
+            NodeAffinityPlugin(NodeAffinityArgs(), session.handle),
+            TaintToleration(None, session.handle),
         )
         self._of_shape: dict[PodShape, list[tuple[str, BoolColumn]]] = {}
         refused = refused_pressures(arguments)
@@ -289,37 +277,22 @@ def nonzero_request(pod: Pod) -> tuple[float, float]:
     return cpu, memory
 
 
-class _RowScores:
-    """The node-local scores of one shape, valid up to the change log position ``seen``."""
-
-    __slots__ = ("column", "seen")
-
-    def __init__(self, column: Int64Column, seen: int) -> None:
-        self.column = column
-        self.seen = seen
-
-
 class LegacyScores:
     """The prioritizers of one session, with scores from 0 to 10."""
 
-    def __init__(
-        self,
-        nodes: Nodes,
-        session_nodes: SessionNodes,
-        jobs: Iterable[Job],
-        weights: NodeOrderWeights,
-    ) -> None:
-        self._nodes = nodes
-        self._session_nodes = session_nodes
+    def __init__(self, session: OpenSession, weights: NodeOrderWeights) -> None:
+        self._nodes = session.nodes
+        self._session_nodes = session.session_nodes
         self._weights = weights
-        self._affinity = LegacyAffinityPriority(nodes, session_nodes, jobs)
+        self._affinity = LegacyAffinityPriority(session)
         self._requests: dict[PodShape, tuple[float, float]] = {}
-        self._of_shape: dict[PodShape, _RowScores] = {}
-        self._cpu: FloatColumn = np.zeros(nodes.size)
-        self._memory: FloatColumn = np.zeros(nodes.size)
-        for row in range(nodes.size):
+        self._of_shape: dict[PodShape, tuple[Int64Column, int]] = {}
+        """The node-local scores, and the length of the change log up to which they are valid."""
+        self._cpu: FloatColumn = np.zeros(self._nodes.size)
+        self._memory: FloatColumn = np.zeros(self._nodes.size)
+        for row in range(self._nodes.size):
             self._sum_requests(row)
-        self._seen = len(session_nodes.changes)
+        self._seen = len(self._session_nodes.changes)
 
     def scores(self, task: Task, rows: RowArray) -> Int64Column:
         """The weighted sum for each of the rows, which are the feasible nodes."""
@@ -338,15 +311,14 @@ class LegacyScores:
         for row in dict.fromkeys(changes[self._seen :]):
             self._sum_requests(row)
         self._seen = len(changes)
-        known = self._of_shape.get(pod.shape)
-        if known is None:
-            every = np.arange(self._nodes.size, dtype=np.intp)
-            known = self._of_shape[pod.shape] = _RowScores(self._sum(pod, every), len(changes))
-        elif known.seen < len(changes):
-            rows = np.array([*dict.fromkeys(changes[known.seen :])], np.intp)
-            known.column[rows] = self._sum(pod, rows)
-            known.seen = len(changes)
-        return known.column
+        column, seen = self._of_shape.get(pod.shape, (None, 0))
+        if column is None:
+            column = self._sum(pod, np.arange(self._nodes.size, dtype=np.intp))
+        elif seen < len(changes):
+            rows = np.array([*dict.fromkeys(changes[seen:])], np.intp)
+            column[rows] = self._sum(pod, rows)
+        self._of_shape[pod.shape] = column, len(changes)
+        return column
 
     def _sum(self, pod: PodInfo, rows: RowArray) -> Int64Column:
         total = np.zeros(len(rows), np.int64)
@@ -373,30 +345,26 @@ class LegacyScores:
             known = self._requests[info.shape] = nonzero_request(info.pod)
         return known
 
-    def _with(self, pod: PodInfo, rows: RowArray) -> tuple[FloatColumn, FloatColumn]:
-        """(cpu, memory) requested on the rows, with the pod included."""
+    def _usage(self, pod: PodInfo, rows: RowArray) -> Iterator[tuple[FloatColumn, FloatColumn]]:
+        """(requested with the pod, capacity) on the rows: of cpu, then of memory."""
         cpu, memory = self._request(pod)
-        return self._cpu[rows] + cpu, self._memory[rows] + memory
-
-    def _capacity(self, rows: RowArray) -> tuple[FloatColumn, FloatColumn]:
         allocatable = self._session_nodes.allocatable
-        return allocatable[CPU][rows], allocatable[MEMORY][rows]
+        yield self._cpu[rows] + cpu, allocatable[CPU][rows]
+        yield self._memory[rows] + memory, allocatable[MEMORY][rows]
 
     def _least_requested(self, pod: PodInfo, rows: RowArray) -> Int64Column:
-        pairs = zip(self._with(pod, rows), self._capacity(rows), strict=True)
-        cpu, memory = (_part(capacity - used, used, capacity) for used, capacity in pairs)
+        usage = self._usage(pod, rows)
+        cpu, memory = (_part(capacity - used, used, capacity) for used, capacity in usage)
         return (cpu + memory) // 2
 
     def _most_requested(self, pod: PodInfo, rows: RowArray) -> Int64Column:
-        pairs = zip(self._with(pod, rows), self._capacity(rows), strict=True)
-        cpu, memory = (_part(used, used, capacity) for used, capacity in pairs)
+        cpu, memory = (_part(used, used, capacity) for used, capacity in self._usage(pod, rows))
         return (cpu + memory) // 2
 
     def _balanced(self, pod: PodInfo, rows: RowArray) -> Int64Column:
-        pairs = zip(self._with(pod, rows), self._capacity(rows), strict=True)
         cpu, memory = (
             np.where(capacity == 0, 1.0, used / np.where(capacity == 0, 1.0, capacity))
-            for used, capacity in pairs
+            for used, capacity in self._usage(pod, rows)
         )
         score = ((1 - np.abs(cpu - memory)) * MAX_PRIORITY).astype(np.int64)
         balanced: Int64Column = np.where((cpu >= 1) | (memory >= 1), 0, score)

@@ -7,14 +7,13 @@ Rows are those of the cluster's node table. Amounts are in the units of
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from enum import Enum
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from asched.framework.nodes import BoolColumn, Nodes, RowArray
-from asched.framework.pod_info import PodInfo, PodShape
+from asched.framework.pod_info import PodShape
 from asched.framework.resource_vector import CPU, MEMORY, ResourceVector, Tolerance
 from asched.framework.session_objects import Task, TaskStatus
 from asched.model.node import Node
@@ -26,16 +25,6 @@ FloatColumn = NDArray[np.float64]
 
 MANY = 1 << 16
 """Number of tasks that counts as unlimited on one node."""
-
-
-class MissingNode(Enum):
-    """Why a node is not in the session. The values are kube-batch's."""
-
-    UNINITIALIZED = "UnInitialized"
-    """Only pods refer to it."""
-    OUT_OF_SYNC = "OutOfSync"
-    """Its last update made it smaller than the requests of its pods."""
-    NOT_READY = "NotReady"
 
 
 class SessionNodes:
@@ -57,8 +46,8 @@ class SessionNodes:
         self.allocatable: dict[str, FloatColumn] = {CPU: self._zeros(), MEMORY: self._zeros()}
         self.allocatable.update(allocatable)
         self.idle = {name: column.copy() for name, column in self.allocatable.items()}
-        self.used: dict[str, FloatColumn] = {name: self._zeros() for name in self.idle}
-        self.releasing: dict[str, FloatColumn] = {name: self._zeros() for name in self.idle}
+        self.used = {name: self._zeros() for name in self.idle}
+        self.releasing = {name: self._zeros() for name in self.idle}
         self.tasks: list[dict[str, Task]] = [{} for _ in range(self.size)]
         """By row: the tasks by uid, in order of arrival."""
         self.counts = np.zeros(self.size, np.int64)
@@ -85,8 +74,6 @@ class SessionNodes:
             raise ValueError(f"no node is named {name}")
         return row
 
-    # -- tasks --------------------------------------------------------------------------------
-
     def add_counted(self, row: int, task: Task) -> None:
         """Adds a task to the initial state; ``idle`` and ``used`` include its request already."""
         self._register(row, task)
@@ -96,7 +83,6 @@ class SessionNodes:
                 self._column(self.releasing, name)[row] += number
 
     def add_initial(self, row: int, task: Task) -> None:
-        """Adds a task to the initial state."""
         self._register(row, task)
         self._charge(row, task.request, task.status, 1.0)
 
@@ -132,24 +118,16 @@ class SessionNodes:
                 self._some_releasing = True
                 self._column(self.releasing, name)[row] += amount
 
-    # -- queries ------------------------------------------------------------------------------
-
     def at(self, columns: Mapping[str, FloatColumn], row: int) -> ResourceVector:
         """One row of :attr:`idle`, :attr:`used` or :attr:`releasing`."""
         return ResourceVector.of({name: float(c[row]) for name, c in columns.items()})
 
-    def fit(self, request: ResourceVector, columns: Mapping[str, FloatColumn]) -> BoolColumn:
-        """The rows where ``request`` is less than or equal to the columns."""
-        return self._covers(self._demands(request), columns, slice(None))
-
     def fit_now_or_later(
         self, request: ResourceVector, *, exact: bool
     ) -> tuple[BoolColumn, BoolColumn]:
-        """(Rows where the request fits now, rows where it fits after the releases).
-
-        ``exact`` reserves idle amounts for pipelined tasks, and adds idle to releasing amounts for
-        the second result. kube-batch compares with either alone.
-        """
+        """(Rows where the request fits now, rows where it fits after the releases). ``exact``
+        reserves idle amounts for pipelined tasks, and adds idle to releasing amounts for the second
+        result. kube-batch compares with either alone."""
         if not exact:
             return self.fit(request, self.idle), self.fit(request, self.releasing)
         if not self._some_releasing:
@@ -175,9 +153,6 @@ class SessionNodes:
             each = fitting if each is None else np.minimum(each, fitting)
         return len(rows) * MANY if each is None else int(each.sum())
 
-    def fits(self, request: ResourceVector, columns: Mapping[str, FloatColumn], row: int) -> bool:
-        return bool(self._covers(self._demands(request), columns, slice(row, row + 1))[0])
-
     def _demands(self, request: ResourceVector) -> Iterable[tuple[str, float, float]]:
         """Resource, amount and tolerance of the resources to compare."""
         tolerance = self.tolerance
@@ -188,21 +163,23 @@ class SessionNodes:
             if number > 0 if not threshold else (native or number > threshold):
                 yield name, number, threshold
 
-    def _covers(
+    def fit(
         self,
-        demands: Iterable[tuple[str, float, float]],
+        request: ResourceVector,
         columns: Mapping[str, FloatColumn],
-        rows: slice,
+        rows: slice = slice(None),
     ) -> BoolColumn:
+        """On which of the rows ``request`` is less than or equal to the columns."""
+        present = self.present[rows]
         fit: BoolColumn | None = None
-        for name, number, threshold in demands:
+        for name, number, threshold in self._demands(request):
             column = columns.get(name)
             if column is None:
-                return np.zeros(len(self.present[rows]), np.bool_)
+                return np.zeros(len(present), np.bool_)
             bound = number - threshold
             enough = column[rows] > bound if threshold else column[rows] >= bound
             fit = enough if fit is None else fit & enough
-        return self.present[rows].copy() if fit is None else fit & self.present[rows]
+        return present.copy() if fit is None else fit & present
 
     def total(self) -> ResourceVector:
         """The allocatable amounts of all nodes in the session."""
@@ -299,23 +276,3 @@ def _raise_to(vector: ResourceVector, floor: ResourceVector) -> None:
         if vector.scalars is None:
             vector.scalars = {}
         vector.scalars[name] = max(vector.scalars.get(name, 0.0), number)
-
-
-class RequestMemo:
-    """Caches pod requests by shape."""
-
-    def __init__(self, *, count_all: bool) -> None:
-        """``count_all``: effective requests instead of kube-batch's."""
-        self._count_all = count_all
-        self._known: dict[PodShape, Requests] = {}
-
-    def of(self, info: PodInfo) -> Requests:
-        known = self._known.get(info.shape)
-        if known is None:
-            known = (
-                effective_requests(info.shape)
-                if self._count_all
-                else requests_as_kube_batch(info.pod)
-            )
-            self._known[info.shape] = known
-        return known

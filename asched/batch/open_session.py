@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
 
 from asched.batch.corrections import Correction, corrections_of
-from asched.batch.nodes import FloatColumn
 from asched.batch.priority_queue import SessionQueue, priority_queue
-from asched.batch.session_cluster import SessionHandle
 from asched.batch.snapshot import Snapshot
 from asched.batch.statement import BatchStatement, SessionChanges
 from asched.batch.tiers import Tiers
 from asched.batch.trace import SessionTrace
-from asched.framework.cluster import Cluster
-from asched.framework.nodes import BoolColumn, Int64Column, Nodes, RowArray
+from asched.framework.nodes import BoolColumn, Int64Column, RowArray
 from asched.framework.resource_vector import ResourceVector
 from asched.framework.session_objects import Job, Queue, Task, TaskStatus
-from asched.framework.sessions import Compatibility, EvictionReason, SessionSpec
-from asched.state.node_table import NodeTable
+from asched.framework.sessions import EvictionReason, SessionSpec
+from asched.state.cluster import ProfileHandle
 
 T = TypeVar("T")
 
@@ -33,61 +30,35 @@ class OpenSession:
         self,
         spec: SessionSpec,
         number: int,
-        handle: SessionHandle,
-        table: NodeTable,
+        handle: ProfileHandle,
         snapshot: Snapshot,
         changes: SessionChanges,
+        tiers: Tiers,
         trace: SessionTrace,
     ) -> None:
-        """``table`` includes the session's placements, except in compatibility mode."""
-        self._compatibility = spec.compatibility
-        self.corrections = corrections_of(spec.compatibility)
+        """The cluster of ``handle`` includes the session's placements, except in compatibility
+        mode."""
+        self.compatibility = spec.compatibility
+        self._corrections = corrections_of(spec.compatibility)
         self._name = f"{spec.scheduler_name}/{number}"
         self.handle = handle
-        self.table = table
+        self.cluster = handle.cluster
+        self.nodes = handle.cluster.nodes
         self.session_nodes = snapshot.nodes
-        self._jobs = snapshot.jobs
-        self._queues = snapshot.queues
+        self.jobs = snapshot.jobs
+        self.queues = snapshot.queues
+        self.total = snapshot.nodes.total()
         self.changes = changes
+        self.tiers = tiers
         self.trace = trace
-        self._total = snapshot.nodes.total()
         self._ranks = self._shuffled_ranks()
-        self.tiers = Tiers([], self.corrections)
         self.fit_deltas: dict[str, dict[str, ResourceVector]] = {}
         """By job: by node, the missing resources for the task that allocate tried last."""
         self.fit_errors: dict[str, str] = {}
         """By job: why the last task did not fit."""
 
     def corrects(self, correction: Correction) -> bool:
-        return correction in self.corrections
-
-    @property
-    def compatibility(self) -> Compatibility:
-        return self._compatibility
-
-    @property
-    def cluster(self) -> Cluster:
-        return self.handle.cluster
-
-    @property
-    def nodes(self) -> Nodes:
-        return self.table
-
-    @property
-    def jobs(self) -> Mapping[str, Job]:
-        return self._jobs
-
-    @property
-    def queues(self) -> Mapping[str, Queue]:
-        return self._queues
-
-    @property
-    def total(self) -> ResourceVector:
-        return self._total
-
-    def drop_job(self, job_id: str) -> None:
-        """Removes the job from the session."""
-        del self._jobs[job_id]
+        return correction in self._corrections
 
     def tasks_on(self, row: int) -> Sequence[Task]:
         return [*self.session_nodes.tasks[row].values()]
@@ -97,8 +68,6 @@ class OpenSession:
 
     def releasing(self, row: int) -> ResourceVector:
         return self.session_nodes.at(self.session_nodes.releasing, row)
-
-    # -- combined results of the plugins ------------------------------------------------------
 
     def job_order(self, job: Job) -> tuple[Any, ...]:
         return self.tiers.job_order(job)
@@ -135,21 +104,27 @@ class OpenSession:
         return self.tiers.reclaimable(reclaimer, candidates)
 
     def statement(self) -> BatchStatement:
-        names = self.session_nodes.names
-        return BatchStatement(self.changes, names, self.trace, self._bind_if_ready)
+        return BatchStatement(self.changes, self.trace, self._bind_if_ready)
 
     def stable_random(self, text: str, below: int) -> int:
         return self.handle.stable_random(f"{self._name}/{text}", below)
-
-    # -- for actions --------------------------------------------------------------------------
 
     def priority_queue(self, key: Any, items: Iterable[T]) -> SessionQueue[T]:
         """``items`` by ``key``, which is one of the orders above."""
         return priority_queue(key, items, live=not self.corrects(Correction.ORDERED_QUEUES))
 
-    def fit(self, task: Task, columns: Mapping[str, FloatColumn]) -> BoolColumn:
-        """The rows that hold what the task needs to start; ``columns`` are the session nodes'."""
-        return self.session_nodes.fit(task.init_request, columns)
+    def jobs_by_queue(self, jobs: Iterable[Job]) -> dict[str, SessionQueue[Job]]:
+        by_queue: dict[str, list[Job]] = {}
+        for job in jobs:
+            by_queue.setdefault(job.queue, []).append(job)
+        return {name: self.priority_queue(self.job_order, jobs) for name, jobs in by_queue.items()}
+
+    def pending_tasks(self, jobs: Iterable[Job]) -> dict[str, SessionQueue[Task]]:
+        """By job."""
+        return {
+            job.id: self.priority_queue(self.task_order, job.with_status(TaskStatus.PENDING))
+            for job in jobs
+        }
 
     def fit_error(self, task: Task) -> str:
         """``0/5 nodes are available: 3 Insufficient cpu, 2 node(s) had untolerated taint(s).``
@@ -175,21 +150,21 @@ class OpenSession:
 
     def _shuffled_ranks(self) -> Int64Column:
         """A pseudo-random rank for each row, which depends on node names and not on rows."""
-        ranks = np.empty(self.table.size, np.int64)
-        every = self.shuffled(np.arange(self.table.size, dtype=np.intp), "ranks")
+        ranks = np.empty(self.nodes.size, np.int64)
+        every = self.shuffled(np.arange(self.nodes.size, dtype=np.intp), "ranks")
         ranks[every] = np.arange(len(every))
         return ranks
 
     def shuffled(self, rows: RowArray, words: str) -> RowArray:
         """The rows in a pseudo-random order, which depends on node names and not on rows."""
         salt = np.uint64(self.stable_random(words, 1 << 64))
-        order = np.argsort(self.table.tie_break_keys[rows] ^ salt, kind="stable")
+        order = np.argsort(self.nodes.tie_break_keys[rows] ^ salt, kind="stable")
         shuffled: RowArray = rows[order]
         return shuffled
 
     def by_node(self, rows: RowArray, scores: Int64Column) -> dict[str, int]:
         """Scores by node name, for a trace."""
-        names = self.table.names
+        names = self.nodes.names
         return {
             names[row]: score for row, score in zip(rows.tolist(), scores.tolist(), strict=True)
         }
@@ -202,14 +177,12 @@ class OpenSession:
     def allocate_at_once(self, task: Task, row: int) -> None:
         """Allocates without a statement, and binds the job's allocated tasks if it is ready.
         Raises :class:`asched.batch.statement.PlacementError`."""
-        self.trace.line("allocate", task.key, self.session_nodes.names[row])
-        self.changes.place(task, row, TaskStatus.ALLOCATED)
+        self.changes.place(task, row, TaskStatus.ALLOCATED, "allocate")
         self._bind_if_ready(task.job)
 
     def pipeline_at_once(self, task: Task, row: int) -> None:
         """Raises :class:`asched.batch.statement.PlacementError`."""
-        self.trace.line("pipeline", task.key, self.session_nodes.names[row])
-        self.changes.place(task, row, TaskStatus.PIPELINED)
+        self.changes.place(task, row, TaskStatus.PIPELINED, "pipeline")
 
     def evict_at_once(self, task: Task, reason: EvictionReason, preemptor: Task) -> None:
         self.changes.release(task)
@@ -217,6 +190,6 @@ class OpenSession:
         self.trace.line("evict", task.key)
 
     def _bind_if_ready(self, job_id: str) -> None:
-        job = self._jobs[job_id]
+        job = self.jobs[job_id]
         if self.job_ready(job):
             self.changes.send_binds(job)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Iterable
 from itertools import count
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar
 
 T = TypeVar("T")
 
@@ -63,16 +63,6 @@ class BinaryHeap(Generic[T]):
             parent = child
 
 
-class SessionQueue(Protocol[T]):
-    """A priority queue; elements may be pushed again."""
-
-    def __len__(self) -> int: ...
-
-    def push(self, item: T) -> None: ...
-
-    def pop(self) -> T: ...
-
-
 class OrderedSessionQueue(Generic[T]):
     """Evaluates each key once, at push."""
 
@@ -91,6 +81,9 @@ class OrderedSessionQueue(Generic[T]):
 
     def pop(self) -> T:
         return heapq.heappop(self._items)[2]
+
+
+SessionQueue: TypeAlias = BinaryHeap[T] | OrderedSessionQueue[T]
 
 
 def priority_queue(key: Callable[[T], Any], items: Iterable[T], *, live: bool) -> SessionQueue[T]:

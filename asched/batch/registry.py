@@ -8,7 +8,7 @@ from functools import cache
 from typing import Generic, TypeVar
 
 from asched.framework.runtime.profile import PluginOrigin
-from asched.framework.runtime.strict import nearest
+from asched.framework.runtime.strict import suggestion
 from asched.framework.session_plugins import ACTION_GROUP, PLUGIN_GROUP, Action, SessionPlugin
 
 T = TypeVar("T", bound=SessionPlugin | Action)
@@ -37,28 +37,19 @@ class SessionRegistry:
         actions: Mapping[str, type[Action]],
         entry_points: Iterable[importlib.metadata.EntryPoint] = (),
     ) -> None:
-        offers = [*entry_points]
-        self._plugins = _Catalog(
-            "session plugin",
-            SessionPlugin,
-            plugins,
-            [offer for offer in offers if offer.group == PLUGIN_GROUP],
-        )
-        self._actions = _Catalog(
-            "action", Action, actions, [offer for offer in offers if offer.group == ACTION_GROUP]
-        )
+        groups: dict[str, list[importlib.metadata.EntryPoint]] = {
+            PLUGIN_GROUP: [],
+            ACTION_GROUP: [],
+        }
+        for entry_point in dict.fromkeys(entry_points):
+            groups[entry_point.group].append(entry_point)
+        self._plugins = _Catalog("session plugin", SessionPlugin, plugins, groups[PLUGIN_GROUP])
+        self._actions = _Catalog("action", Action, actions, groups[ACTION_GROUP])
 
     @classmethod
     def discover(cls) -> SessionRegistry:
         """The plugins and actions of all installed distributions."""
-        return cls.of_entry_points(_installed())
-
-    @classmethod
-    def of_entry_points(
-        cls, entry_points: Iterable[importlib.metadata.EntryPoint]
-    ) -> SessionRegistry:
-        """The plugins and actions of these entry points."""
-        return cls({}, {}, entry_points)
+        return cls({}, {}, _installed())
 
     @property
     def plugin_names(self) -> tuple[str, ...]:
@@ -69,11 +60,9 @@ class SessionRegistry:
         return self._actions.names
 
     def plugin_origin(self, name: str) -> PluginOrigin:
-        """The distribution of the session plugin."""
         return self._plugins.origin(name)
 
     def action_origin(self, name: str) -> PluginOrigin:
-        """The distribution of the action."""
         return self._actions.origin(name)
 
     def plugin(self, name: str) -> type[SessionPlugin]:
@@ -86,8 +75,6 @@ class SessionRegistry:
 
 
 class _Catalog(Generic[T]):
-    """The plugins or the actions."""
-
     def __init__(
         self,
         kind: str,
@@ -99,7 +86,7 @@ class _Catalog(Generic[T]):
         self._base = base
         self._loaded = dict(loaded)
         self._offers: dict[str, list[importlib.metadata.EntryPoint]] = {}
-        for entry_point in dict.fromkeys(entry_points):
+        for entry_point in entry_points:
             self._offers.setdefault(entry_point.name, []).append(entry_point)
 
     @property
@@ -118,8 +105,7 @@ class _Catalog(Generic[T]):
             return self._loaded[name]
         offers = self._offers.get(name, [])
         if not offers:
-            guess = nearest(name, self.names)
-            hint = f"did you mean {guess}?" if guess else f"expected one of {', '.join(self.names)}"
+            hint = suggestion(name, self.names)
             raise SessionRegistryError(f'unknown {self._kind} "{name}"; {hint}')
         if len(offers) > 1:
             claims = " and ".join(sorted(offer.value for offer in offers))

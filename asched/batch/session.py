@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from asched.batch.corrections import Correction, corrections_of
 from asched.batch.open_session import OpenSession
 from asched.batch.registry import SessionRegistry
-from asched.batch.session_cluster import SessionCluster, SessionHandle
 from asched.batch.session_volumes import VolumeClaims
 from asched.batch.snapshot import Cache, Snapshot
 from asched.batch.statement import SessionChanges
@@ -34,7 +33,7 @@ from asched.framework.sessions import (
     session_id,
 )
 from asched.model.groups import CustomPodGroup, PodGroup
-from asched.state.cluster import ClusterState
+from asched.state.cluster import ClusterState, ProfileHandle
 
 UNSCHEDULABLE = "Unschedulable"
 FAILED_SCHEDULING = "FailedScheduling"
@@ -60,8 +59,6 @@ def run_session(
 
 
 class SessionRun:
-    """A session in progress."""
-
     def __init__(
         self,
         cluster: ClusterState,
@@ -75,27 +72,26 @@ class SessionRun:
     ) -> None:
         self._spec = spec
         self._number = number
-        self._snapshot = snapshot = snapshot or Cache(cluster, spec).snapshot(frozenset())
+        self._snapshot = snapshot = snapshot or Cache(cluster, spec).snapshot()
         self._trace = trace = trace or SessionTrace()
         self._actions = [registry.action(name)() for name in spec.actions]
         self._tallies: list[ActionCounts] = []
         corrections = corrections_of(spec.compatibility)
-        corrected = SessionCluster(cluster) if Correction.REAL_PLACES in corrections else None
-        seen = cluster if corrected is None else corrected
+        # Plugins see the session's placements in a copy.
+        corrected = cluster.fork() if Correction.REAL_PLACES in corrections else None
+        table = None if corrected is None else corrected.nodes
         changes = SessionChanges(
-            snapshot.jobs, snapshot.nodes, corrected, volumes or VolumeClaims(), trace
+            snapshot.jobs, snapshot.nodes, table, volumes or VolumeClaims(), trace
         )
-        handle = SessionHandle(cluster, seen, spec.scheduler_name)
         self.session = OpenSession(
             spec,
             number,
-            handle=handle,
-            table=seen.nodes,
+            handle=ProfileHandle(corrected or cluster, spec.scheduler_name),
             snapshot=snapshot,
             changes=changes,
+            tiers=Tiers(_tier_plugins(spec, registry), corrections),
             trace=trace,
         )
-        self.session.tiers = Tiers(_tier_plugins(spec, registry), corrections)
         self._invalid: dict[str, tuple[Job, ValidateResult]] = {}
         if self.session.corrects(Correction.DROP_INVALID_JOBS):
             self._drop_invalid_jobs()
@@ -108,7 +104,7 @@ class SessionRun:
             invalid = self.session.tiers.job_valid(job)
             if invalid is not None:
                 self._invalid[job.id] = (job, invalid)
-                self.session.drop_job(job.id)
+                del self.session.jobs[job.id]
 
     def run_actions(self) -> None:
         for action in self._actions:

@@ -9,11 +9,7 @@ import msgspec
 import numpy as np
 
 from asched.framework.cycle_state import CycleState
-from asched.framework.interface import (
-    FilterAllPlugin,
-    PreFilterPlugin,
-    ReservePlugin,
-)
+from asched.framework.interface import FilterAllPlugin, PreFilterPlugin, ReservePlugin
 from asched.framework.pod_info import PodInfo
 from asched.framework.session_objects import Task
 from asched.framework.volumes import mounts_claims

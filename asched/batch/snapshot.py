@@ -12,17 +12,18 @@ from asched.batch.nodes import (
     READY,
     SCALAR_UNIT,
     FloatColumn,
-    MissingNode,
-    RequestMemo,
+    Requests,
     SessionNodes,
     condition,
+    effective_requests,
     is_counted,
+    requests_as_kube_batch,
     scalar_amount,
     where,
 )
 from asched.framework.nodes import Int64Column
 from asched.framework.pod_groups import AnyPodGroup, PodGroupKey, group_of, key_of, min_count
-from asched.framework.pod_info import PodInfo
+from asched.framework.pod_info import PodInfo, PodShape
 from asched.framework.resource_vector import CPU, EXACT, MEMORY, TOLERANT, ResourceVector
 from asched.framework.session_objects import Job, Queue, Task, TaskStatus
 from asched.framework.sessions import SessionSpec
@@ -53,16 +54,8 @@ class Snapshot(NamedTuple):
     """The real PodGroups of :attr:`jobs`, by job."""
     ignored_jobs: dict[str, str]
     """The reason by job."""
-    ignored_nodes: dict[str, MissingNode]
-
-
-class SnapshotPod(NamedTuple):
-    """A pod with its node and status."""
-
-    info: PodInfo
-    node: str
-    """The node on which it is bound or assumed; empty for none."""
-    status: TaskStatus
+    ignored_nodes: dict[str, str]
+    """kube-batch's reason by node; empty outside compatibility mode."""
 
 
 class Cache:
@@ -72,30 +65,31 @@ class Cache:
         self._cluster = cluster
         self._spec = spec
         self._corrections = corrections_of(spec.compatibility)
-        self._requests = RequestMemo(count_all=Correction.COUNT_ALL_REQUESTS in self._corrections)
-        self._exact = Correction.EXACT_FIT in self._corrections
+        self._requests: dict[PodShape, Requests] = {}
+        exact = Correction.EXACT_FIT in self._corrections
+        self._tolerance = EXACT if exact else TOLERANT
         self._count_foreign = Correction.COUNT_FOREIGN_PODS in self._corrections
         self._jobs: dict[str, Job] = {}
         self._shadow_classes: dict[str, str] = {}
         self._with_spec: set[str] = set()
         self._groups: dict[str, PodGroup | CustomPodGroup] = {}
+        self._ignored_nodes: dict[str, str] = {}
         self._with_foreign_pods: set[str] = set()
         """Jobs with pods of other schedulers."""
 
-    def snapshot(self, shrunk: frozenset[str]) -> Snapshot:
+    def snapshot(self, shrunk: frozenset[str] = frozenset()) -> Snapshot:
         """``shrunk``: nodes with a last update below the requests of their pods, which kube-batch
         ignores."""
-        seen = [*self._seen()]
-        tasks = [(pod, self._task(pod)) for pod in seen]
-        for pod, task in tasks:
-            self._assign(pod, task)
+        tasks = [*self._tasks()]
+        for task in tasks:
+            self._assign(task)
         self._attach_groups()
         self._attach_budgets()
         self._set_priorities()
         if self._count_foreign:
-            nodes, ignored_nodes = self._nodes_of_table(tasks)
+            nodes = self._nodes_of_table(tasks)
         else:
-            nodes, ignored_nodes = self._nodes_of_tasks(tasks, shrunk)
+            nodes = self._nodes_of_tasks(tasks, shrunk)
         if Correction.LEAVE_OTHERS_ALONE in self._corrections:
             self._leave_to_others()
         queues = self._queues()
@@ -107,11 +101,9 @@ class Cache:
                 ignored_jobs[job.id] = QUEUE_NOT_FOUND
         jobs = {job.id: job for job in self._jobs.values() if job.id not in ignored_jobs}
         groups = {job: group for job, group in self._groups.items() if job in jobs}
-        return Snapshot(jobs, queues, nodes, groups, ignored_jobs, ignored_nodes)
+        return Snapshot(jobs, queues, nodes, groups, ignored_jobs, self._ignored_nodes)
 
-    # -- pods ---------------------------------------------------------------------------------
-
-    def _seen(self) -> Iterator[SnapshotPod]:
+    def _tasks(self) -> Iterator[Task]:
         """The pods that count. kube-batch ignores Pending pods of other schedulers."""
         ours, now_ns = self._spec.scheduler_name, self._cluster.now_ns
         own = self._cluster.sessions.get(ours)
@@ -131,12 +123,12 @@ class Cache:
                 node = refused.backoff_node(entry.info.key, entry.info.uid, now_ns)
                 if self._cluster.nodes.row_of(node) is not None:
                     # kube-batch counts the pod as Binding during the backoff.
-                    yield SnapshotPod(entry.info, node, TaskStatus.BINDING)
+                    yield self._task(entry.info, node, TaskStatus.BINDING)
                     continue
-            yield SnapshotPod(entry.info, entry.node, status)
+            yield self._task(entry.info, entry.node, status)
         for info in self._cluster.sessions.finished.values():
             done = TaskStatus.SUCCEEDED if info.pod.status.phase == SUCCEEDED else TaskStatus.FAILED
-            yield SnapshotPod(info, info.pod.node_name, done)
+            yield self._task(info, info.pod.node_name, done)
 
     @staticmethod
     def _is_irrelevant(pod: Pod, status: TaskStatus, *, foreign: bool) -> bool:
@@ -145,25 +137,29 @@ class Cache:
             return foreign or bool(pod.spec.scheduling_gates)
         return foreign and status is not TaskStatus.RELEASING and group_of(pod) is None
 
-    def _task(self, seen: SnapshotPod) -> Task:
-        info = seen.info
-        requests = self._requests.of(info)
-        tolerance = EXACT if self._exact else TOLERANT
+    def _task(self, info: PodInfo, node: str, status: TaskStatus) -> Task:
+        """``node``: where it is bound or assumed; empty for none."""
+        requests = self._requests.get(info.shape)
+        if requests is None:
+            count_all = Correction.COUNT_ALL_REQUESTS in self._corrections
+            requests = self._requests[info.shape] = (
+                effective_requests(info.shape) if count_all else requests_as_kube_batch(info.pod)
+            )
         task = Task(
             info,
             request=requests.running,
             init_request=requests.starting,
-            status=seen.status,
+            status=status,
             priority=info.priority,
             created_s=_created_s(info.pod),
-            best_effort=requests.starting.is_empty(tolerance),
+            best_effort=requests.starting.is_empty(self._tolerance),
         )
-        task.node = seen.node
+        task.node = node
         return task
 
-    def _assign(self, seen: SnapshotPod, task: Task) -> None:
+    def _assign(self, task: Task) -> None:
         """Adds the task to its job, if it has one."""
-        pod = seen.info.pod
+        pod = task.info.pod
         group = group_of(pod)
         if group is not None:
             job = self._job(job_id_of(group))
@@ -177,12 +173,7 @@ class Cache:
         job.add(task)
 
     def _job(self, job_id: str) -> Job:
-        job = self._jobs.get(job_id)
-        if job is None:
-            job = self._jobs[job_id] = Job(job_id)
-        return job
-
-    # -- jobs ---------------------------------------------------------------------------------
+        return self._jobs.setdefault(job_id, Job(job_id))
 
     def _make_shadow(self, job: Job, pod: Pod) -> None:
         """Derives a shadow PodGroup from the first pod of a job without a PodGroup."""
@@ -255,17 +246,10 @@ class Cache:
                 found.setdefault(queue.name, _queue(queue))
         return found
 
-    # -- nodes --------------------------------------------------------------------------------
-
-    def _nodes_of_table(
-        self, tasks: Iterable[tuple[SnapshotPod, Task]]
-    ) -> tuple[SessionNodes, dict[str, MissingNode]]:
+    def _nodes_of_table(self, tasks: Iterable[Task]) -> SessionNodes:
         """Nodes with the amounts of the node table, which counts every pod on a node."""
         table = self._cluster.nodes
         unready = where(table, lambda node: condition(node, READY) not in ("", "True"))
-        absent = {
-            table.names[row]: MissingNode.NOT_READY for row in np.flatnonzero(unready).tolist()
-        }
         resources = [name for name in table.resources if name != PODS]
         nodes = SessionNodes(
             [*table.names],
@@ -277,41 +261,38 @@ class Cache:
             requested = _amounts(name, table.requested(name))
             nodes.idle[name] -= requested
             nodes.used[name] += requested
-        for seen, task in tasks:
-            row = table.row_of(seen.node) if seen.node else None
-            if row is not None and not seen.info.pod.terminal:
+        for task in tasks:
+            row = table.row_of(task.node) if task.node else None
+            if row is not None and not task.info.pod.terminal:
                 task.row = row
                 nodes.add_counted(row, task)
-        return nodes, absent
+        return nodes
 
-    def _nodes_of_tasks(
-        self, tasks: Iterable[tuple[SnapshotPod, Task]], shrunk: frozenset[str]
-    ) -> tuple[SessionNodes, dict[str, MissingNode]]:
+    def _nodes_of_tasks(self, tasks: Iterable[Task], shrunk: frozenset[str]) -> SessionNodes:
         """Nodes as in kube-batch, which adds pods one by one and rejects those that do not fit."""
         table = self._cluster.nodes
         present = table.alive.copy()
-        ignored: dict[str, MissingNode] = {}
         columns = {CPU: np.zeros(table.size), MEMORY: np.zeros(table.size)}
         for row in np.flatnonzero(present).tolist():
             if table.names[row] in shrunk:
-                ignored[table.names[row]] = MissingNode.OUT_OF_SYNC
+                self._ignored_nodes[table.names[row]] = "OutOfSync"
                 present[row] = False
             for name, quantity in table.node(row).status.allocatable.items():
                 if is_counted(name):
                     column = columns.setdefault(name, np.zeros(table.size))
                     column[row] = scalar_amount(name, quantity)
         nodes = SessionNodes([*table.names], present, columns, TOLERANT)
-        for seen, task in tasks:
-            if not seen.node or seen.info.pod.terminal:
+        for task in tasks:
+            if not task.node or task.info.pod.terminal:
                 continue
-            found = table.row_of(seen.node)
+            found = table.row_of(task.node)
             if found is None:
-                ignored[seen.node] = MissingNode.UNINITIALIZED
+                self._ignored_nodes[task.node] = "UnInitialized"  # only pods refer to it
             elif present[found]:
                 task.row = found
                 if task.request.less_equal(nodes.at(nodes.idle, found)):
                     nodes.add_initial(found, task)
-        return nodes, ignored
+        return nodes
 
 
 def job_id_of(group: PodGroupKey) -> str:

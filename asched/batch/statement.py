@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from asched.batch.nodes import FloatColumn, SessionNodes
-from asched.batch.session_cluster import SessionCluster
 from asched.batch.session_volumes import VolumeClaims
 from asched.batch.trace import SessionTrace
 from asched.framework.session_objects import Job, Task, TaskStatus
 from asched.framework.session_plugins import EventHandlerPlugin
 from asched.framework.sessions import EvictionReason, SessionBind, SessionEviction
+from asched.state.node_table import NodeTable
 
 REFUSED = "Selected node NotReady"
 
@@ -22,30 +22,30 @@ class PlacementError(Exception):
 
 
 class SessionChanges:
-    """Changes tasks, and collects the bindings and evictions to send.
-
-    Each change updates the job's status counts, the node's amounts, the cluster that plugins see,
-    and the event handler plugins.
-    """
+    """Changes tasks, and collects the bindings and evictions to send. Each change updates the
+    job's status counts, the node's amounts, the cluster that plugins see, and the event handler
+    plugins."""
 
     def __init__(
         self,
         jobs: Mapping[str, Job],
         nodes: SessionNodes,
-        cluster: SessionCluster | None,
+        table: NodeTable | None,
         volumes: VolumeClaims,
         trace: SessionTrace,
     ) -> None:
-        """``cluster`` is None in compatibility mode: there plugins do not see the session's
-        placements, and an undone placement leaves the node's name on the task. Such a task may be
-        bound later to a node without room, and kube-batch's cache then refuses the binding."""
+        """``table``: where plugins see the session's placements; None in compatibility mode. There
+        an undone placement leaves the node's name on the task. Such a task may be bound later to a
+        node without room, and kube-batch's cache then refuses the binding."""
         self._jobs = jobs
         self._nodes = nodes
-        self._cluster = cluster
+        self._table = table
         self._volumes = volumes
         self._trace = trace
-        self._cache_idle = _copied(nodes.idle) if cluster is None else None
+        self._cache_idle: dict[str, FloatColumn] | None = None
         """What kube-batch's cache considers idle: only sent bindings use resources."""
+        if table is None:
+            self._cache_idle = {name: column.copy() for name, column in nodes.idle.items()}
         self.handlers: list[EventHandlerPlugin] = []
         self.binds: list[SessionBind] = []
         self.evictions: list[SessionEviction] = []
@@ -54,11 +54,11 @@ class SessionChanges:
         self.counts: Counter[str] = Counter()
         """Operations of the current action."""
 
-    # -- placing ------------------------------------------------------------------------------
-
-    def place(self, task: Task, row: int, status: TaskStatus) -> None:
-        """``status`` is Allocated or Pipelined. Raises :class:`PlacementError`."""
+    def place(self, task: Task, row: int, status: TaskStatus, verb: str) -> None:
+        """``status`` is Allocated or Pipelined; ``verb`` is for the trace. Raises
+        :class:`PlacementError`."""
         name = self._nodes.names[row]
+        self._trace.line(verb, task.key, name)
         if status is TaskStatus.ALLOCATED:
             problem = self._volumes.reserve(task, name)
             if problem:
@@ -71,8 +71,8 @@ class SessionChanges:
             )
         task.node, task.row = name, row
         self._nodes.add(row, task)
-        if self._cluster is not None:
-            self._cluster.add_pod(row, task.info)
+        if self._table is not None:
+            self._table.add_pod(name, task.info)
         for handler in self.handlers:
             handler.on_allocate(task)
         self.counts[status.value] += 1
@@ -81,15 +81,13 @@ class SessionChanges:
         """Makes the task pending again."""
         self._jobs[task.job].move(task, TaskStatus.PENDING)
         self._nodes.remove(task.row, task)
-        if self._cluster is not None:
-            self._cluster.remove_pod(task.row, task.info)
+        if self._table is not None:
+            self._table.remove_pod(task.node, task.info)
         for handler in self.handlers:
             handler.on_deallocate(task)
-        if self._cluster is not None:
+        if self._table is not None:
             task.node, task.row = "", -1
         self.counts["discarded"] += 1
-
-    # -- evicting -----------------------------------------------------------------------------
 
     def release(self, task: Task) -> None:
         """Marks the task as releasing, without sending an eviction."""
@@ -109,8 +107,6 @@ class SessionChanges:
     def _renew(self, task: Task) -> None:
         self._nodes.remove(task.row, task)
         self._nodes.add(task.row, task)
-
-    # -- sending ------------------------------------------------------------------------------
 
     def send_eviction(self, task: Task, reason: EvictionReason, preemptor: Task) -> None:
         self.evictions.append(
@@ -138,21 +134,13 @@ class SessionChanges:
         if idle is None:
             return True
         row = self._nodes.row_of(task.node)
-        if not self._nodes.fits(task.request, idle, row):
+        if not self._nodes.fit(task.request, idle, slice(row, row + 1))[0]:
             self.refused_binds[task.key] = REFUSED
             return False
         for name, number in task.request.amounts().items():
             if name in idle:
                 idle[name][row] -= number
         return True
-
-
-def _copied(columns: Mapping[str, FloatColumn]) -> dict[str, FloatColumn]:
-    return {name: column.copy() for name, column in columns.items()}
-
-
-class _Placed(NamedTuple):
-    task: Task
 
 
 class _Evicted(NamedTuple):
@@ -165,18 +153,14 @@ class BatchStatement:
     """A :class:`asched.framework.session_plugins.Statement`."""
 
     def __init__(
-        self,
-        changes: SessionChanges,
-        names: Sequence[str],
-        trace: SessionTrace,
-        bind_if_ready: Callable[[str], None],
+        self, changes: SessionChanges, trace: SessionTrace, bind_if_ready: Callable[[str], None]
     ) -> None:
-        """``names``: node names by row. ``bind_if_ready`` takes a job id."""
+        """``bind_if_ready`` takes a job id."""
         self._changes = changes
-        self._names = names
         self._trace = trace
         self._bind_if_ready = bind_if_ready
-        self._operations: list[_Placed | _Evicted] = []
+        self._operations: list[Task | _Evicted] = []
+        """Placed tasks and evictions."""
 
     def __len__(self) -> int:
         return len(self._operations)
@@ -187,15 +171,13 @@ class BatchStatement:
 
     def allocate(self, task: Task, row: int) -> None:
         """Raises :class:`PlacementError`."""
-        self._trace.line("allocate", task.key, self._names[row])
-        self._changes.place(task, row, TaskStatus.ALLOCATED)
-        self._operations.append(_Placed(task))
+        self._changes.place(task, row, TaskStatus.ALLOCATED, "allocate")
+        self._operations.append(task)
 
     def pipeline(self, task: Task, row: int) -> None:
         """Raises :class:`PlacementError`."""
-        self._trace.line("stmt-pipeline", task.key, self._names[row])
-        self._changes.place(task, row, TaskStatus.PIPELINED)
-        self._operations.append(_Placed(task))
+        self._changes.place(task, row, TaskStatus.PIPELINED, "stmt-pipeline")
+        self._operations.append(task)
 
     def evict(self, task: Task, reason: EvictionReason, preemptor: Task) -> None:
         self._changes.release(task)
@@ -208,8 +190,8 @@ class BatchStatement:
         for operation in self._operations:
             if isinstance(operation, _Evicted):
                 self._changes.send_eviction(*operation)
-            elif operation.task.status is TaskStatus.ALLOCATED:
-                allocated[operation.task.job] = None
+            elif operation.status is TaskStatus.ALLOCATED:
+                allocated[operation.job] = None
         self._operations.clear()
         for job in allocated:
             self._bind_if_ready(job)
@@ -220,5 +202,5 @@ class BatchStatement:
             if isinstance(operation, _Evicted):
                 self._changes.unrelease(operation.task)
             else:
-                self._changes.unplace(operation.task)
+                self._changes.unplace(operation)
         self._operations.clear()

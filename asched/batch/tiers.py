@@ -71,8 +71,6 @@ class Tiers:
         self._preemptable = [_enabled(t, PreemptablePlugin, Callback.PREEMPTABLE) for t in tiers]
         self._reclaimable = [_enabled(t, ReclaimablePlugin, Callback.RECLAIMABLE) for t in tiers]
 
-    # -- order --------------------------------------------------------------------------------
-
     def job_order(self, job: Job) -> tuple[Any, ...]:
         own = [plugin.job_order(job) for plugin in self._job_orders]
         return (*own, job.created_s, job.id)
@@ -84,8 +82,6 @@ class Tiers:
     def task_order(self, task: Task) -> tuple[Any, ...]:
         own = [plugin.task_order(task) for plugin in self._task_orders]
         return (*own, task.created_s, task.uid)
-
-    # -- jobs and queues ----------------------------------------------------------------------
 
     def job_ready(self, job: Job) -> bool:
         return all(plugin.job_ready(job) for plugin in self._ready)
@@ -122,8 +118,6 @@ class Tiers:
                 return False
         return True
 
-    # -- nodes --------------------------------------------------------------------------------
-
     def predicate(self, task: Task, present: BoolColumn) -> BoolColumn:
         """``present``: the rows of the session's nodes."""
         passed = present
@@ -146,8 +140,6 @@ class Tiers:
             scores = plugin.node_order(task, rows)
             total = scores if total is None else total + scores
         return np.zeros(len(rows), np.int64) if total is None else total
-
-    # -- victims ------------------------------------------------------------------------------
 
     def preemptable(self, preemptor: Task, candidates: Sequence[Task]) -> list[Task]:
         """The candidates that a task of the same queue may evict."""

@@ -59,8 +59,6 @@ class SessionTrace:
 
 
 class ActionTrace(NamedTuple):
-    """The trace of one action."""
-
     action: str
     lines: list[str]
     decisions: dict[str, TracedDecision]

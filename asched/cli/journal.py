@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import time
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from asched.cli.errors import BadInput, CommandError, as_command_error
-from asched.cli.options import DEFAULT_JOURNAL, JournalOption, command_group, query_journal
+from asched.cli.options import (
+    DEFAULT_JOURNAL,
+    JournalOption,
+    command_group,
+    query_journal,
+    time_ns,
+)
 from asched.cli.output import (
     OutputOption,
     TableOrData,
@@ -18,7 +24,6 @@ from asched.cli.output import (
     print_table,
     progress_bar,
 )
-from asched.model.quantity import NS_PER_S
 
 if TYPE_CHECKING:
     from asched.journal.chain import Head, Segment
@@ -185,7 +190,7 @@ def archive(
     from asched.journal import archive as archiving
     from asched.journal.checkpoints import checkpoint_before
 
-    before_ns = int(before.replace(tzinfo=UTC).timestamp()) * NS_PER_S
+    before_ns = time_ns(before.isoformat())
 
     async def move(store: JournalStore) -> list[Segment]:
         end = await store.head()
@@ -246,9 +251,11 @@ def export(
 
 
 def _utc(at_ns: int | None) -> str:
+    from asched.audit.timeline import time_of
+
     if at_ns is None:
         return "-"
-    return f"{datetime.fromtimestamp(at_ns / NS_PER_S, UTC):%Y-%m-%d %H:%M:%S}"
+    return f"{time_of(at_ns):%Y-%m-%d %H:%M:%S}"
 
 
 def _print_statistics(found: JournalStatistics) -> None:

@@ -30,7 +30,7 @@ from asched.cli import (
     simulate,
 )
 from asched.cli.errors import EXIT_BAD_INPUT, EXIT_FAILURE, EXIT_INTERRUPTED, CommandError
-from asched.daemon.process import EscapingStream
+from asched.daemon.process import EscapingStream, infrequent_gc
 
 DEBUG_ENV = "ASCHED_DEBUG"
 
@@ -175,4 +175,5 @@ def root(
 
 def main() -> None:
     """Run the command line and exit; :mod:`asched.cli.errors` lists the exit codes."""
-    app(prog_name="asched")
+    with infrequent_gc():
+        app(prog_name="asched")

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar, get_type_hints
 import typer
 
 from asched.cli.errors import BadInput, InvalidFile, as_command_error
-from asched.model.quantity import parse_duration
 
 if TYPE_CHECKING:
     from asched.audit.history import Period
@@ -101,7 +100,6 @@ def query_journal(
     import anyio
 
     from asched.audit.lookup import AuditError
-    from asched.daemon.process import infrequent_gc
     from asched.journal.opening import open_journal
 
     async def run() -> T:
@@ -110,8 +108,7 @@ def query_journal(
 
     log_warnings()
     try:
-        with infrequent_gc():
-            return anyio.run(run)
+        return anyio.run(run)
     except Exception as error:  # noqa: BLE001  raised again
         raise as_command_error(error, bad_input=(AuditError,)) from None
 
@@ -178,6 +175,8 @@ def period(since: str | None, until: str | None) -> Period:
 
 
 def _before(text: str, now: datetime) -> datetime:
+    from asched.model.quantity import parse_duration
+
     try:
         return now - parse_duration(text)
     except (ValueError, OverflowError):

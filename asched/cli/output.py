@@ -15,7 +15,6 @@ import typer
 
 from asched.cli.errors import BadInput
 from asched.daemon.process import escape_control
-from asched.model.quantity import format_duration
 
 PIPE_WIDTH: Final = 160
 """Columns of a table that goes into a file or pipe."""
@@ -56,6 +55,8 @@ def to_plain(value: Any) -> Any:
 def _with_durations(value: Any) -> Any:
     match value:
         case timedelta():
+            from asched.model.quantity import format_duration
+
             return format_duration(value)
         case dict():
             return {key: _with_durations(item) for key, item in value.items()}

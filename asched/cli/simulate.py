@@ -21,7 +21,6 @@ from asched.cli.output import (
     progress_bar,
     write_page,
 )
-from asched.model.quantity import parse_duration
 
 if TYPE_CHECKING:
     from asched.config.file import Configuration
@@ -103,7 +102,6 @@ def _run(
     scheduler_name: str,
 ) -> WorkloadRun:
     """The whole simulation. Raises CommandError."""
-    from asched.daemon.process import infrequent_gc
     from asched.simulator.loop import (
         Latencies,
         Simulation,
@@ -118,8 +116,7 @@ def _run(
     trace = _trace(options, scheduler_name)
     simulation = Simulation(trace, scheduler_from_config(configuration, latencies), registry.load)
     try:
-        with infrequent_gc():
-            return anyio.run(_simulate, simulation, trace, options.journal)
+        return anyio.run(_simulate, simulation, trace, options.journal)
     except SimulationStuckError as error:
         raise CommandError(str(error)) from None
     except Exception as error:  # noqa: BLE001  raised again
@@ -169,6 +166,8 @@ def _trace(options: SimulateOptions, scheduler_name: str) -> WorkloadTrace:
 
 
 def _duration_ns(option: str, text: str) -> int:
+    from asched.model.quantity import parse_duration
+
     try:
         duration = parse_duration(text)
     except ValueError as error:

@@ -12,7 +12,7 @@ numbers and booleans are accepted as text, and booleans are YAML 1.1's (``yes``,
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -22,7 +22,7 @@ import yaml
 from asched.batch.registry import SessionRegistry
 from asched.config.settings import BatchSettings
 from asched.config.yaml import read_limited
-from asched.framework.runtime.strict import nearest
+from asched.framework.runtime.strict import suggestion
 from asched.framework.sessions import Callback, Compatibility, PluginOption, SessionSpec, Tier
 
 DEFAULT_CONF: Final = """\
@@ -66,14 +66,11 @@ class UnknownActionError(ConfError):
 
 
 class SessionConf(msgspec.Struct, frozen=True):
-    """A parsed configuration."""
-
     actions: tuple[str, ...]
     tiers: tuple[Tier, ...] = ()
 
     @property
     def plugin_names(self) -> tuple[str, ...]:
-        """The distinct plugins, in order of first mention."""
         return tuple(dict.fromkeys(option.name for tier in self.tiers for option in tier))
 
 
@@ -202,14 +199,13 @@ def load_conf(settings: BatchSettings, registry: SessionRegistry) -> LoadedConf:
         if settings.conf:
             text = read_limited(Path(settings.conf)).decode("utf-8-sig")
         conf = parse_conf(text, registry.action_names)
-    except (OSError, UnicodeDecodeError) as error:
-        fault, conf = f"cannot be read: {error}", _default(registry)
-    except ConfSyntaxError as error:
-        fault, conf = str(error), _default(registry)
+    except (OSError, UnicodeDecodeError, ConfSyntaxError) as error:
+        fault = str(error) if isinstance(error, ConfSyntaxError) else f"cannot be read: {error}"
+        conf = parse_conf(DEFAULT_CONF, registry.action_names)
     except UnknownActionError as error:
         known = registry.action_names
         raise ConfError(
-            f'{settings.conf}: unknown action "{error.name}"; {_hint(error.name, known)}'
+            f'{settings.conf}: unknown action "{error.name}"; {suggestion(error.name, known)}'
         ) from None
     warnings = _unknown_plugins(settings, conf, registry)
     spec = SessionSpec(
@@ -224,10 +220,6 @@ def load_conf(settings: BatchSettings, registry: SessionRegistry) -> LoadedConf:
     return LoadedConf(spec, where if fault else "", warnings)
 
 
-def _default(registry: SessionRegistry) -> SessionConf:
-    return parse_conf(DEFAULT_CONF, registry.action_names)
-
-
 def _unknown_plugins(
     settings: BatchSettings, conf: SessionConf, registry: SessionRegistry
 ) -> tuple[str, ...]:
@@ -235,10 +227,5 @@ def _unknown_plugins(
     unknown = [name for name in conf.plugin_names if name not in known]
     if unknown and settings.compatibility is not Compatibility.KUBE_BATCH:
         name = unknown[0]
-        raise ConfError(f'{settings.conf}: unknown plugin "{name}"; {_hint(name, known)}')
+        raise ConfError(f'{settings.conf}: unknown plugin "{name}"; {suggestion(name, known)}')
     return tuple(f'{settings.conf}: unknown plugin "{name}" is skipped' for name in unknown)
-
-
-def _hint(name: str, known: Sequence[str]) -> str:
-    guess = nearest(name, known)
-    return f"did you mean {guess}?" if guess else f"expected one of {', '.join(known)}"

@@ -78,15 +78,20 @@ def read_text(path: FilePath) -> str:
         ) from None
 
 
+def parse_yaml(text: str, name: str) -> list[Document]:
+    """The documents of a file. Raises :class:`ConfigFileError`."""
+    try:
+        return parse_documents(text)
+    except YamlError as error:
+        place = f"{name}:{error.line}" if error.line else name
+        raise ConfigFileError([f"{place}: not valid YAML: {error}"]) from None
+
+
 def parse(
     text: str, name: str, registry: PluginRegistry, *, empty_is_defaults: bool = False
 ) -> Configuration:
     """As :func:`load`, from text; ``name`` is the file in messages."""
-    try:
-        documents = parse_documents(text)
-    except YamlError as error:
-        place = f"{name}:{error.line}" if error.line else name
-        raise ConfigFileError([f"{place}: not valid YAML: {error}"]) from None
+    documents = parse_yaml(text, name)
     if not documents and not empty_is_defaults:
         raise ConfigFileError([f"{name}: no document; expected kind {' or '.join(_API_VERSIONS)}"])
     reader = _Reader(name, registry)
@@ -105,7 +110,6 @@ class _Reader:
         self._registry = registry
         self._errors: list[str] = []
         self._errors_in: dict[int, list[str]] = {}
-        """By document."""
         self._optional = OptionalPlugins()
         self._warnings: list[str] = []
         self._numbers: dict[str, int] = {}
@@ -152,7 +156,6 @@ class _Reader:
         )
 
     def _apply_settings(self, profiles: tuple[ProfileSpec, ...]) -> None:
-        """Apply the settings of plugins to the profiles."""
         settings = self._settings.plugins
         found = apply_plugin_settings(profiles, self._registry, settings)
         self._profiles = found.profiles
@@ -170,7 +173,6 @@ class _Reader:
         ]
 
     def _read_sessions(self) -> None:
-        """Load the kube-batch files that the settings name."""
         if not self._settings.batch:
             return
         registry, found = SessionRegistry.discover(), []
@@ -210,9 +212,8 @@ class _Reader:
         return problems + found
 
     def _lines(self, number: int, document: Document, problems: Iterable[Problem]) -> list[str]:
-        """The problems as lines, in the order of the file."""
-        placed = sorted((document.line(p.path), index, p) for index, p in enumerate(problems))
-        return [f"{self._name}:{line}: document {number}: {problem}" for line, _, problem in placed]
+        located = document.located(problems)
+        return [f"{self._name}:{line}: document {number}: {problem}" for line, problem in located]
 
 
 def _is_asched(value: object) -> bool:

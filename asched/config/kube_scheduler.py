@@ -15,7 +15,7 @@ import msgspec
 
 from asched.framework.interface import ExtensionPoint
 from asched.framework.runtime.extenders import ExtenderSpec, redacted_url
-from asched.framework.runtime.strict import ConfigurationError, Path, Problem, StrictDecoder, quote
+from asched.framework.runtime.strict import Path, Problem, StrictDecoder, quote
 
 API_VERSION: Final = "kubescheduler.config.k8s.io/v1"
 KIND: Final = "KubeSchedulerConfiguration"
@@ -77,7 +77,6 @@ class ProfileConfig(Section, frozen=True):
 
     scheduler_name: str | None = None
     percentage_of_nodes_to_score: Percentage | None = None
-    """Overrides the configuration's value."""
     plugins: Plugins = Plugins()
     plugin_config: tuple[PluginConfig, ...] = ()
 
@@ -94,8 +93,6 @@ class ZeroMeansDefault(Section, frozen=True):
 
 
 class ClientConnection(ZeroMeansDefault, frozen=True):
-    """The connection to the API server."""
-
     kubeconfig: str = ""
     accept_content_types: str = ""
     content_type: str = "application/vnd.kubernetes.protobuf"
@@ -120,7 +117,7 @@ class LeaderElection(ZeroMeansDefault, frozen=True):
     resource_namespace: str = "kube-system"
 
 
-class ExtenderTLS(Section, frozen=True):
+class ExtenderTLS(Section, frozen=True, omit_defaults=True):
     insecure: bool = False
     server_name: str = ""
     cert_file: str = ""
@@ -131,7 +128,7 @@ class ExtenderTLS(Section, frozen=True):
     ca_data: bytes = b""
 
 
-class ManagedResource(Section, frozen=True):
+class ManagedResource(Section, frozen=True, omit_defaults=True):
     name: str
     ignored_by_scheduler: bool = False
 
@@ -173,8 +170,6 @@ def in_call_order(extenders: Iterable[Extender]) -> tuple[Extender, ...]:
 
 
 class KubeSchedulerConfiguration(Section, frozen=True):
-    """The complete document."""
-
     api_version: str = API_VERSION
     kind: str = KIND
     parallelism: int = 16
@@ -201,21 +196,10 @@ class KubeSchedulerConfiguration(Section, frozen=True):
         return profiles
 
 
-def decode_configuration(document: object) -> KubeSchedulerConfiguration:
-    """Decode a parsed document (from YAML or JSON), with defaults.
-
-    Raises :class:`ConfigurationError` with all problems.
-    """
-    config, problems = decode_with_problems(document)
-    if config is None or problems:
-        raise ConfigurationError(problems)
-    return config
-
-
 def decode_with_problems(
     document: object,
 ) -> tuple[KubeSchedulerConfiguration | None, list[Problem]]:
-    """As :func:`decode_configuration`, with problems as a value.
+    """Decode a parsed document (from YAML or JSON), with defaults, and list all problems.
 
     With problems, the configuration is only used to find further ones.
     """

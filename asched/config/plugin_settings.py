@@ -28,8 +28,6 @@ from asched.state.cluster import ClusterState, ProfileHandle
 
 
 class ConfiguredProfiles(NamedTuple):
-    """Profiles with plugin settings applied."""
-
     profiles: tuple[ProfileSpec, ...]
     warnings: tuple[str, ...]
     errors: tuple[str, ...]

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
-from asched.config.kube_scheduler import Extender, ExtenderTLS, ManagedResource, Section
+from asched.config.kube_scheduler import ExtenderTLS, ManagedResource, Section
 from asched.framework.runtime.strict import Path, Problem, StrictDecoder, quote
 from asched.model.quantity import format_duration
 
@@ -83,7 +83,7 @@ class PriorityPolicy(Section, frozen=True):
     argument: PriorityArgument | None = None
 
 
-class LegacyExtender(Section, frozen=True):
+class LegacyExtender(Section, frozen=True, omit_defaults=True):
     """An extender in a policy; the timeout is in nanoseconds."""
 
     url_prefix: str
@@ -101,27 +101,11 @@ class LegacyExtender(Section, frozen=True):
 
     def converted(self) -> dict[str, Any]:
         """The fields that differ from the defaults, as in a KubeSchedulerConfiguration."""
-        names = {field.name: field.encode_name for field in msgspec.structs.fields(Extender)}
-        plain: dict[str, Any] = {}
-        for field in msgspec.structs.fields(self):
-            value = getattr(self, field.name)
-            if value == field.default:
-                continue
-            match value:
-                case ExtenderTLS():
-                    value = _explicit(value)
-                case tuple():
-                    value = [_explicit(item) for item in value]
-                case int() if field.name == "http_timeout":
-                    value = format_duration(timedelta(microseconds=value // 1000))
-            plain[names[field.name]] = value
-        return plain
-
-
-def _explicit(section: Section) -> dict[str, Any]:
-    plain: dict[str, Any] = msgspec.to_builtins(section)
-    defaults = {f.encode_name: f.default for f in msgspec.structs.fields(section)}
-    return {name: value for name, value in plain.items() if value != defaults[name] and value}
+        plain: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(self))
+        if self.http_timeout:
+            timeout = timedelta(microseconds=self.http_timeout // 1000)
+            plain["httpTimeout"] = format_duration(timeout)
+        return {"enableHTTPS" if k == "enableHttps" else k: v for k, v in plain.items()}
 
 
 class Policy(Section, frozen=True):

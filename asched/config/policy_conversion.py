@@ -7,19 +7,19 @@ kube-scheduler 1.22. Later features (scheduling gates, resource claims ...) keep
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from itertools import chain
 from pathlib import Path as FilePath
 from typing import Any, Final, NamedTuple
 
 import msgspec
 import yaml
 
-from asched.config.file import ConfigFileError, parse, read_text
+from asched.config.file import ConfigFileError, parse, parse_yaml, read_text
 from asched.config.kube_scheduler import API_VERSION, KIND, decode_with_problems
 from asched.config.policy import KIND as POLICY_KIND
 from asched.config.policy import Policy, PredicatePolicy, PriorityPolicy, decode_policy
 from asched.config.registry import PluginRegistry
 from asched.config.resolve import default_plugins
-from asched.config.yaml import Document, YamlError, parse_documents
 from asched.framework.interface import ExtensionPoint
 from asched.framework.runtime.strict import Path, Problem, nearest, quote
 
@@ -55,20 +55,16 @@ _OTHER_NAMES: Final = {
 }
 
 _MANDATORY: Final = ("CheckNodeUnschedulable", "PodToleratesNodeTaints")
-_DEFAULT_PREDICATES: Final = (
-    "CheckNodeUnschedulable",
-    "GeneralPredicates",
-    "NoDiskConflict",
-    "PodToleratesNodeTaints",
-    "MaxEBSVolumeCount",
-    "MaxGCEPDVolumeCount",
-    "MaxCSIVolumeCountPred",
-    "MaxAzureDiskVolumeCount",
-    "CheckVolumeBinding",
-    "NoVolumeZoneConflict",
-    "EvenPodsSpread",
-    "MatchInterPodAffinity",
+_NOT_DEFAULT: Final = (
+    "HostName",
+    "PodFitsHostPorts",
+    "MatchNodeSelector",
+    "PodFitsResources",
+    _LABELS,
+    "CheckServiceAffinity",
+    "MaxCinderVolumeCount",
 )
+"""Predicates that a policy without predicates does not mean."""
 
 _RATIO: Final = "RequestedToCapacityRatio"
 _SPREADING: Final = ("EvenPodsSpreadPriority", "SelectorSpreadPriority")
@@ -114,16 +110,6 @@ _NO_COUNTERPART: Final[Mapping[str, str]] = {
     "EqualPriority": "omitted: it had no effect",
 }
 
-_ALWAYS: Final = (
-    "SchedulingGates",
-    "PrioritySort",
-    "DynamicResources",
-    "DefaultPreemption",
-    "DefaultBinder",
-    "NodeDeclaredFeatures",
-)
-"""Plugins without a predicate or priority."""
-
 _FILTERING: Final = (
     ExtensionPoint.PRE_FILTER,
     ExtensionPoint.FILTER,
@@ -134,8 +120,6 @@ _SCORING: Final = (ExtensionPoint.PRE_SCORE, ExtensionPoint.SCORE)
 
 
 class ConvertedPolicy(NamedTuple):
-    """The result of a conversion."""
-
     text: str
     """A configuration file in YAML, with the notices as comments."""
     notices: tuple[str, ...]
@@ -152,59 +136,34 @@ def convert_policy(path: FilePath, registry: PluginRegistry) -> ConvertedPolicy:
 
 def convert_policy_text(text: str, name: str, registry: PluginRegistry) -> ConvertedPolicy:
     """As :func:`convert_policy`, from text; ``name`` is the file in messages."""
-    document = _only_document(text, name)
+    documents = parse_yaml(text, name)
+    if len(documents) != 1:
+        raise ConfigFileError(
+            [f"{name}: expected one document of kind {POLICY_KIND}, got {len(documents)}"]
+        )
+    (document,) = documents
+
+    def lines(problems: Iterable[Problem]) -> list[str]:
+        return [f"{name}:{line}: {problem}" for line, problem in document.located(problems)]
+
     policy, problems = decode_policy(document.value)
     if policy is None:
-        raise ConfigFileError(_lines(name, document, [*document.problems, *problems]))
-    conversion, unknown = convert(policy, registry)
-    problems = [*document.problems, *problems, *unknown]
-    if problems:
-        raise ConfigFileError(_lines(name, document, problems))
-    notices = _lines(name, document, conversion.notices)
-    body = yaml.safe_dump(conversion.document, sort_keys=False, allow_unicode=True, width=100)
+        raise ConfigFileError(lines([*document.problems, *problems]))
+    converter = _Converter(policy, registry)
+    converted = converter.document()
+    # Extenders have the same paths in both documents.
+    _, found = decode_with_problems(converted)
+    problems += [*converter.problems, *(p for p in found if p.path[:1] == ("extenders",))]
+    if document.problems or problems:
+        raise ConfigFileError(lines([*document.problems, *problems]))
+    notices = lines(converter.notices)
+    body = yaml.safe_dump(converted, sort_keys=False, allow_unicode=True, width=100)
     # A valid policy may hold values that current plugins reject.
     parse(body, f"{name}: converted", registry)
     comments = "".join(
         f"# {' '.join(line.split())}\n" for line in (f"Converted from {name}", *notices)
     )
     return ConvertedPolicy(comments + body, tuple(notices))
-
-
-def _only_document(text: str, name: str) -> Document:
-    try:
-        documents = parse_documents(text)
-    except YamlError as error:
-        place = f"{name}:{error.line}" if error.line else name
-        raise ConfigFileError([f"{place}: not valid YAML: {error}"]) from None
-    if len(documents) != 1:
-        raise ConfigFileError(
-            [f"{name}: expected one document of kind {POLICY_KIND}, got {len(documents)}"]
-        )
-    return documents[0]
-
-
-def _lines(name: str, document: Document, problems: Iterable[Problem]) -> list[str]:
-    """The problems as lines, in the order of the file."""
-    placed = sorted((document.line(p.path), index, p) for index, p in enumerate(problems))
-    return [f"{name}:{line}: {problem}" for line, _, problem in placed]
-
-
-class Conversion(NamedTuple):
-    """A configuration as plain values, and notices about inexact counterparts."""
-
-    document: dict[str, Any]
-    notices: list[Problem]
-
-
-def convert(policy: Policy, registry: PluginRegistry) -> tuple[Conversion, list[Problem]]:
-    """Convert the policy. With problems (unknown names, invalid extenders) the result is not
-    usable."""
-    converter = _Converter(policy, registry)
-    document = converter.document()
-    # Extenders have the same paths in both documents.
-    _, found = decode_with_problems(document)
-    problems = [problem for problem in found if problem.path[:1] == ("extenders",)]
-    return Conversion(document, converter.notices), [*converter.problems, *problems]
 
 
 class _Converter:
@@ -245,13 +204,11 @@ class _Converter:
     def _notice(self, path: Path, message: str) -> None:
         self.notices.append(Problem(path, message))
 
-    # -- predicates ---------------------------------------------------------------------------
-
     def _predicates(self) -> None:
         given = self._policy.predicates
         places: dict[str, Path] = {}
         if given is None:
-            places = dict.fromkeys(_DEFAULT_PREDICATES, ("predicates",))
+            places = {name: ("predicates",) for name in _PREDICATES if name not in _NOT_DEFAULT}
         for index, predicate in enumerate(given or ()):
             path: Path = ("predicates", index)
             name = self._predicate_name(predicate, path)
@@ -299,8 +256,6 @@ class _Converter:
             terms = {"nodeSelectorTerms": [{"matchExpressions": expressions}]}
             required = {"requiredDuringSchedulingIgnoredDuringExecution": terms}
             self._arguments["NodeAffinity"] = {"addedAffinity": required}
-
-    # -- priorities ---------------------------------------------------------------------------
 
     def _priorities(self) -> None:
         given = self._policy.priorities
@@ -381,8 +336,13 @@ class _Converter:
             return
         cpu_and_memory = [{"name": "cpu", "weight": 1}, {"name": "memory", "weight": 1}]
         strategy: dict[str, Any] = {"type": _STRATEGIES[priority], "resources": cpu_and_memory}
-        ratio = self._ratio_arguments() if priority == _RATIO else None
-        if ratio is not None:
+        ratios = [
+            p.argument.requested_to_capacity_ratio_arguments
+            for p in self._policy.priorities or ()
+            if p.argument is not None
+        ]
+        ratio = next((r for r in reversed(ratios) if r is not None), None)
+        if priority == _RATIO and ratio is not None:
             shape = msgspec.to_builtins(ratio.shape)
             strategy["requestedToCapacityRatio"] = {"shape": shape}
             if ratio.resources:
@@ -391,16 +351,6 @@ class _Converter:
                     for resource in ratio.resources
                 ]
         self._arguments[_FIT] = {"scoringStrategy": strategy}
-
-    def _ratio_arguments(self) -> Any:
-        found = None
-        for priority in self._policy.priorities or ():
-            if priority.argument is not None:
-                own = priority.argument.requested_to_capacity_ratio_arguments
-                found = own or found
-        return found
-
-    # -- both ---------------------------------------------------------------------------------
 
     def _unknown(self, name: str, kind: str, known: Iterable[str], path: Path) -> str:
         guess = nearest(name, (*known, *_OTHER_NAMES))
@@ -421,7 +371,8 @@ class _Converter:
                 self._points.setdefault(point, {}).setdefault(plugin, own)
 
     def _plugins(self) -> dict[str, Any]:
-        always = [ref for ref in default_plugins(self._registry) if ref.name in _ALWAYS]
+        converted = {*chain(*_PREDICATES.values()), *_PRIORITIES.values()}
+        always = [ref for ref in default_plugins(self._registry) if ref.name not in converted]
         multi_point = [_reference(ref.name, ref.weight) for ref in always]
         plugins: dict[str, Any] = {
             "multiPoint": {"enabled": multi_point, "disabled": [{"name": "*"}]}

@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import importlib.metadata
 import inspect
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
+from functools import cache
+from itertools import chain
 from typing import NamedTuple
 
 import msgspec
 
 from asched.framework.interface import API_VERSION, ENTRY_POINT_GROUP, Plugin
 from asched.framework.runtime.profile import PluginOrigin, ProfileError
-from asched.framework.runtime.strict import nearest
+from asched.framework.runtime.strict import suggestion
 
 
 class RegistryError(ProfileError):
@@ -35,6 +37,11 @@ class _Candidate(NamedTuple):
         return f"{self.distribution} {self.version}"
 
 
+class _Loaded(NamedTuple):
+    plugin: type[Plugin]
+    origin: PluginOrigin
+
+
 class PluginRegistry:
     """Plugins by name. :meth:`load` is the ``PluginLoader`` of a ``Profile``."""
 
@@ -44,37 +51,24 @@ class PluginRegistry:
         *,
         distribution: str = "",
         version: str = "",
-        candidates: Mapping[str, tuple[_Candidate, ...]] | None = None,
-        base: PluginRegistry | None = None,
+        installed: Iterable[_Candidate] = (),
+        loaded: Mapping[str, _Loaded] | None = None,
     ) -> None:
-        """A registry of these classes, attributed to ``distribution``, and of those in ``base``.
+        """A registry of these classes, attributed to ``distribution``, and of others.
 
         Raises :class:`RegistryError` if a class is no valid plugin of its name.
         """
-        self._candidates = candidates or {}
-        self._base = base
-        self._loaded: dict[str, type[Plugin]] = {}
-        self._origins: dict[str, PluginOrigin] = {}
+        self._candidates: dict[str, list[_Candidate]] = {}
+        for candidate in sorted(installed, key=lambda candidate: candidate.label):
+            self._candidates.setdefault(candidate.entry_point.name, []).append(candidate)
+        self._loaded = dict(loaded or {})
         for name, plugin in (classes or {}).items():
             self._register(name, plugin, PluginOrigin(name, distribution, version))
 
     @classmethod
-    def of(cls, *plugins: type[Plugin]) -> PluginRegistry:
-        """A registry of these classes under their own names."""
-        return cls({plugin.name: plugin for plugin in plugins})
-
-    @classmethod
-    def discover(cls, search_path: Sequence[str] | None = None) -> PluginRegistry:
-        """All plugins of the installed distributions (or of those on ``search_path``)."""
-        found: dict[str, list[_Candidate]] = {}
-        for candidate in _installed(search_path):
-            found.setdefault(candidate.entry_point.name, []).append(candidate)
-        return cls(
-            candidates={
-                name: tuple(sorted(candidates, key=lambda candidate: candidate.label))
-                for name, candidates in found.items()
-            }
-        )
+    def discover(cls) -> PluginRegistry:
+        """All plugins of the installed distributions."""
+        return cls(installed=dict.fromkeys(_installed()))
 
     def including(self, *plugins: type[Plugin]) -> PluginRegistry:
         """A registry in which these classes replace others of their names.
@@ -82,18 +76,16 @@ class PluginRegistry:
         Raises :class:`RegistryError` if a class is no valid plugin.
         """
         classes = {getattr(plugin, "name", plugin.__qualname__): plugin for plugin in plugins}
-        return PluginRegistry(classes, base=self)
+        installed = chain.from_iterable(self._candidates.values())
+        return PluginRegistry(classes, installed=installed, loaded=self._loaded)
 
     @property
     def names(self) -> tuple[str, ...]:
         """All names, sorted, whether or not their plugins can be loaded."""
-        inherited = self._base.names if self._base is not None else ()
-        return tuple(sorted({*self._candidates, *self._loaded, *inherited}))
+        return tuple(sorted({*self._candidates, *self._loaded}))
 
     def __contains__(self, name: object) -> bool:
-        if name in self._loaded or name in self._candidates:
-            return True
-        return self._base is not None and name in self._base
+        return name in self._loaded or name in self._candidates
 
     def load(self, name: str) -> type[Plugin]:
         """The plugin's class, imported on first use.
@@ -102,9 +94,7 @@ class PluginRegistry:
         point that cannot be imported, and a class that violates the plugin contract.
         """
         if name in self._loaded:
-            return self._loaded[name]
-        if self._base is not None:
-            return self._base.load(name)
+            return self._loaded[name].plugin
         candidates = self._candidates.get(name, ())
         if not candidates:
             raise RegistryError(f'unknown plugin "{name}"; {self._suggestion(name)}')
@@ -116,53 +106,38 @@ class PluginRegistry:
         (found,) = candidates
         origin = PluginOrigin(name, found.distribution, found.version)
         self._register(name, _import(found), origin)
-        return self._loaded[name]
+        return self._loaded[name].plugin
 
     def origin(self, name: str) -> PluginOrigin:
         """The distribution and version of a plugin, which is loaded if necessary."""
         self.load(name)
-        if name not in self._origins and self._base is not None:
-            return self._base.origin(name)
-        return self._origins[name]
+        return self._loaded[name].origin
 
     def providers(self, name: str) -> tuple[str, ...]:
         """``distribution version`` of each provider of the name, without loading it."""
-        if name in self._origins:
-            origin = self._origins[name]
+        if name in self._loaded:
+            origin = self._loaded[name].origin
             return (f"{origin.distribution} {origin.version}".strip(),)
-        if self._base is not None:
-            return self._base.providers(name)
         return tuple(candidate.label for candidate in self._candidates.get(name, ()))
 
     def _register(self, name: str, plugin: object, origin: PluginOrigin) -> None:
-        self._loaded[name] = _checked(name, plugin, f"{origin.distribution} {origin.version}")
-        self._origins[name] = origin
+        checked = _checked(name, plugin, f"{origin.distribution} {origin.version}")
+        self._loaded[name] = _Loaded(checked, origin)
 
     def _suggestion(self, name: str) -> str:
-        guess = nearest(name, self.names)
-        if guess:
-            return f"did you mean {guess}?"
         if not self.names:
             return f"no installed distribution offers plugins in the group {ENTRY_POINT_GROUP}"
-        return f"expected one of {', '.join(self.names)}"
+        return suggestion(name, self.names)
 
 
-def _installed(search_path: Sequence[str] | None) -> Iterable[_Candidate]:
+def _installed() -> Iterable[_Candidate]:
     """Entry points of the group; the first one of duplicate distributions counts."""
-    seen: set[str] = set()
-    if search_path is None:
-        distributions = importlib.metadata.distributions()
-    else:
-        distributions = importlib.metadata.distributions(path=list(search_path))
-    for distribution in distributions:
+    metadata_of = cache(lambda distribution: distribution.metadata)
+    for entry_point in importlib.metadata.entry_points(group=ENTRY_POINT_GROUP):
+        metadata = metadata_of(entry_point.dist)
         # The name is None if the metadata is partly removed on disk.
-        name: str | None = distribution.metadata["Name"]
-        if not name or name.casefold() in seen:
-            continue
-        seen.add(name.casefold())
-        entry_points = distribution.entry_points.select(group=ENTRY_POINT_GROUP)
-        for entry_point in dict.fromkeys(entry_points):
-            yield _Candidate(entry_point, name, distribution.version)
+        if metadata["Name"]:
+            yield _Candidate(entry_point, metadata["Name"], metadata["Version"])
 
 
 def _import(candidate: _Candidate) -> object:

@@ -17,6 +17,7 @@ from asched.config.kube_scheduler import (
     Extender,
     KubeSchedulerConfiguration,
     PluginRef,
+    Plugins,
     PluginSet,
     ProfileConfig,
 )
@@ -124,7 +125,6 @@ class OptionalPlugins:
     def __init__(self, names: Iterable[str] = ()) -> None:
         self.names = frozenset(names)
         self.missing: dict[str, str] = {}
-        """Omitted plugins, with the reason."""
 
 
 def resolve_with_problems(
@@ -149,8 +149,6 @@ def resolve_with_problems(
 
 
 class _ProfileResolver:
-    """Resolves one profile and collects its problems."""
-
     def __init__(
         self,
         profile: ProfileConfig,
@@ -389,11 +387,11 @@ def find_ineffective(config: KubeSchedulerConfiguration, registry: PluginRegistr
     specs, _ = resolve_with_problems(config, registry)
     for index, (profile, spec) in enumerate(zip(config.effective_profiles, specs, strict=True)):
         path: Path = ("profiles", index)
-        for field in (*(point.field for point in ExtensionPoint), "multiPoint"):
-            point_set: PluginSet = _by_field(profile, field)
+        for field in msgspec.structs.fields(Plugins):
+            point_set: PluginSet = getattr(profile.plugins, field.name)
             found += [
                 Problem(
-                    (*path, "plugins", field, "disabled", position, "name"),
+                    (*path, "plugins", field.encode_name, "disabled", position, "name"),
                     f"no effect: unknown plugin {quote(ref.name)}",
                 )
                 for position, ref in enumerate(point_set.disabled)
@@ -408,10 +406,3 @@ def find_ineffective(config: KubeSchedulerConfiguration, registry: PluginRegistr
             if entry.name not in spec.plugin_names
         ]
     return found
-
-
-def _by_field(profile: ProfileConfig, field: str) -> PluginSet:
-    for point in ExtensionPoint:
-        if point.field == field:
-            return profile.plugins.at(point)
-    return profile.plugins.multi_point

@@ -5,7 +5,7 @@ All settings have defaults, so the document is optional and holds only what diff
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import timedelta
 from enum import Enum
 from typing import Annotated, Final
@@ -16,6 +16,18 @@ from asched.config.kube_scheduler import LeaderElection, Section, leader_electio
 from asched.framework.binding import ExecutionMode
 from asched.framework.runtime.profile import BreakerSpec
 from asched.framework.sessions import Compatibility
+
+
+def _require_positive(**durations: timedelta | None) -> None:
+    for name, duration in durations.items():
+        if duration is not None and duration <= timedelta():
+            raise ValueError(f"{name} must be greater than 0")
+
+
+def _require_distinct(label: str, names: Sequence[str]) -> None:
+    for name in names:
+        if names.count(name) > 1:
+            raise ValueError(f'{label} "{name}" is repeated')
 
 
 class BreakerSettings(Section, frozen=True):
@@ -39,8 +51,6 @@ class BreakerSettings(Section, frozen=True):
 
 
 class PluginSettings(Section, frozen=True):
-    """Settings of a plugin, for all profiles."""
-
     name: str
     optional: bool = False
     """Schedule without the plugin if it is missing or broken at the start, while its worker does
@@ -55,8 +65,7 @@ class PluginSettings(Section, frozen=True):
     def __post_init__(self) -> None:
         if not self.name:
             raise ValueError("name must not be empty")
-        if self.time_limit is not None and self.time_limit <= timedelta():
-            raise ValueError("timeLimit must be greater than 0")
+        _require_positive(timeLimit=self.time_limit)
 
 
 class PluginLimits:
@@ -154,12 +163,11 @@ class EngineSettings(Section, frozen=True):
     """After this time an unschedulable pod is retried without an event."""
 
     def __post_init__(self) -> None:
-        if self.turn_time_slice <= timedelta():
-            raise ValueError("turnTimeSlice must be greater than 0")
-        if self.plugin_time_limit <= timedelta():
-            raise ValueError("pluginTimeLimit must be greater than 0")
-        if self.unschedulable_flush_interval <= timedelta():
-            raise ValueError("unschedulableFlushInterval must be greater than 0")
+        _require_positive(
+            turnTimeSlice=self.turn_time_slice,
+            pluginTimeLimit=self.plugin_time_limit,
+            unschedulableFlushInterval=self.unschedulable_flush_interval,
+        )
 
 
 class LogSettings(Section, frozen=True):
@@ -198,8 +206,7 @@ class BatchSettings(Section, frozen=True):
     def __post_init__(self) -> None:
         if not self.scheduler_name:
             raise ValueError("schedulerName must not be empty")
-        if self.period <= timedelta():
-            raise ValueError("period must be greater than 0")
+        _require_positive(period=self.period)
 
 
 class AschedLeaderElection(LeaderElection, frozen=True):
@@ -216,8 +223,6 @@ class AschedLeaderElection(LeaderElection, frozen=True):
 
 
 class AschedConfiguration(Section, frozen=True):
-    """The complete document."""
-
     api_version: str = API_VERSION
     kind: str = KIND
     kubeconfig: str = ""
@@ -235,14 +240,7 @@ class AschedConfiguration(Section, frozen=True):
     """With batch sessions and without a KubeSchedulerConfiguration, no other pods are scheduled."""
 
     plugins: tuple[PluginSettings, ...] = ()
-    """Settings of single plugins."""
 
     def __post_init__(self) -> None:
-        plugins = [plugin.name for plugin in self.plugins]
-        for name in plugins:
-            if plugins.count(name) > 1:
-                raise ValueError(f'plugins: "{name}" is repeated')
-        names = [batch.scheduler_name for batch in self.batch]
-        for name in names:
-            if names.count(name) > 1:
-                raise ValueError(f'batch: schedulerName "{name}" is repeated')
+        _require_distinct("plugins:", [plugin.name for plugin in self.plugins])
+        _require_distinct("batch: schedulerName", [batch.scheduler_name for batch in self.batch])

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import errno
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from operator import itemgetter
 from pathlib import Path as FilePath
 from typing import Any, Final
 
@@ -43,6 +44,11 @@ class Document(msgspec.Struct):
         while path not in self.lines and path:
             path = path[:-1]
         return self.lines.get(path, 1)
+
+    def located(self, problems: Iterable[Problem]) -> list[tuple[int, Problem]]:
+        """The problems with their lines, in the order of the file."""
+        lines = [(self.line(problem.path), problem) for problem in problems]
+        return sorted(lines, key=itemgetter(0))
 
 
 def parse_documents(text: str) -> list[Document]:

@@ -1,7 +1,7 @@
 """Reports of the API server that wait for the watch to confirm them.
 
-The answer to a request and the watch event report the same change. The watch event carries more, so
-an answer that arrives first waits for it, and one record is enough.
+The watch event of the same change carries more than the answer to the request, so an answer that
+arrives first waits for it, and one record is enough.
 """
 
 from __future__ import annotations
@@ -10,16 +10,8 @@ import msgspec
 
 from asched.framework.cluster import PodRef
 from asched.model.pod import FAILED, SUCCEEDED, Pod
+from asched.state import records as r
 from asched.state.cluster import ClusterState
-from asched.state.records import (
-    AnyRecord,
-    Bound,
-    EvictionSucceeded,
-    ObjectDeleted,
-    ObjectObserved,
-    PodObserved,
-    PodUpdated,
-)
 
 
 class PendingEvictions:
@@ -31,10 +23,10 @@ class PendingEvictions:
 
     def __init__(self, cluster: ClusterState) -> None:
         self._cluster = cluster
-        self.accepted: dict[str, EvictionSucceeded] = {}
+        self.accepted: dict[str, r.EvictionSucceeded] = {}
         """By the victim's UID."""
 
-    def hold(self, evicted: EvictionSucceeded) -> bool:
+    def hold(self, evicted: r.EvictionSucceeded) -> bool:
         """Keep the report if the watch does not show the deletion yet; False if it does."""
         entry = self._cluster.entry(evicted.key, evicted.uid)
         if entry is None or entry.info.pod.terminating:
@@ -42,13 +34,13 @@ class PendingEvictions:
         self.accepted[evicted.uid] = evicted
         return True
 
-    def with_unplaced_flag(self, evicted: EvictionSucceeded) -> EvictionSucceeded:
+    def with_unplaced_flag(self, evicted: r.EvictionSucceeded) -> r.EvictionSucceeded:
         """The report, with a note if the victim no longer occupies a node."""
         entry = self._cluster.entry(evicted.key, evicted.uid)
         unplaced = entry is not None and not entry.node
         return msgspec.structs.replace(evicted, unplaced=True) if unplaced else evicted
 
-    def due_before(self, record: AnyRecord) -> EvictionSucceeded | None:
+    def due_before(self, record: r.AnyRecord) -> r.EvictionSucceeded | None:
         """The report to record right before ``record``, which shows the victim deleted.
 
         Either a kept report, or a new one for a victim that lost its node before its deletion was
@@ -64,21 +56,21 @@ class PendingEvictions:
         if report is not None:
             return self.with_unplaced_flag(report)
         if victim.uid in evictions:
-            report = self.with_unplaced_flag(EvictionSucceeded(victim.key, victim.uid))
+            report = self.with_unplaced_flag(r.EvictionSucceeded(victim.key, victim.uid))
             return report if report.unplaced else None
         return None
 
-    def _deleted_by(self, record: AnyRecord) -> PodRef | None:
+    def _deleted_by(self, record: r.AnyRecord) -> PodRef | None:
         """The pod that ``record`` shows deleted or terminating."""
         match record:
-            case ObjectDeleted():
+            case r.ObjectDeleted():
                 return PodRef(record.key, record.uid)
-            case PodUpdated() if record.deletion_timestamp or record.phase in (SUCCEEDED, FAILED):
+            case r.PodUpdated() if record.deletion_timestamp or record.phase in (SUCCEEDED, FAILED):
                 return PodRef(record.key, record.uid)
-            case ObjectObserved(object=Pod() as pod):
+            case r.ObjectObserved(object=Pod() as pod):
                 ended = PodRef(pod.key, pod.uid) if pod.terminating or pod.terminal else None
                 return self._replaced(pod.key, pod.uid) or ended
-            case PodObserved():
+            case r.PodObserved():
                 return self._replaced(record.key, record.uid)
         return None
 
@@ -95,21 +87,21 @@ class UnconfirmedBindings:
 
     def __init__(self, cluster: ClusterState) -> None:
         self._cluster = cluster
-        self._bound: list[Bound] = []
+        self._bound: list[r.Bound] = []
 
     def __bool__(self) -> bool:
         return bool(self._bound)
 
-    def add(self, bound: Bound) -> None:
+    def add(self, bound: r.Bound) -> None:
         """Keep the report unless the watch has shown the binding."""
         if not self._is_confirmed(bound):
             self._bound.append(bound)
 
-    def take(self) -> list[Bound]:
+    def take(self) -> list[r.Bound]:
         """Remove all reports; return those that the watch has not confirmed meanwhile."""
         reports, self._bound = self._bound, []
         return [report for report in reports if not self._is_confirmed(report)]
 
-    def _is_confirmed(self, bound: Bound) -> bool:
+    def _is_confirmed(self, bound: r.Bound) -> bool:
         entry = self._cluster.entry(bound.key, bound.uid)
         return entry is not None and entry.info.pod.node_name == entry.node == bound.node

@@ -8,20 +8,8 @@ from typing import Protocol
 import msgspec
 
 from asched.model.resources import AnyObject, WatchedResource
-from asched.state.records import (
-    BindFailed,
-    Bound,
-    EvictionFailed,
-    EvictionSucceeded,
-    ExtenderAnswer,
-    LeadershipGained,
-    LeadershipLost,
-)
-from asched.state.session_records import (
-    PodGroupStatusWriteFailed,
-    PodGroupStatusWritten,
-    SessionsLoaded,
-)
+from asched.state import records as r
+from asched.state import session_records as sr
 
 
 class Listed(msgspec.Struct, frozen=True, gc=False):
@@ -60,16 +48,16 @@ Change = Listed | Upserted | Deleted
 Batch = tuple[Change, ...]
 
 Outcome = (
-    Bound
-    | BindFailed
-    | EvictionSucceeded
-    | EvictionFailed
-    | ExtenderAnswer
-    | PodGroupStatusWritten
-    | PodGroupStatusWriteFailed
-    | SessionsLoaded
-    | LeadershipGained
-    | LeadershipLost
+    r.Bound
+    | r.BindFailed
+    | r.EvictionSucceeded
+    | r.EvictionFailed
+    | r.ExtenderAnswer
+    | sr.PodGroupStatusWritten
+    | sr.PodGroupStatusWriteFailed
+    | sr.SessionsLoaded
+    | r.LeadershipGained
+    | r.LeadershipLost
 )
 """Result of an effect, or a change of the daemon's own situation; recorded unchanged."""
 

@@ -1,9 +1,4 @@
-"""The scheduler as a state machine without I/O.
-
-The daemon, shadow mode, the simulator, replay and the engine benchmark drive the same core; they
-differ only in where inputs come from and what becomes of the records. The design follows
-``distributed.worker_state_machine`` of Dask: one state, events in, instructions out.
-"""
+"""The scheduler as a state machine without I/O, as ``distributed.worker_state_machine`` of Dask."""
 
 from __future__ import annotations
 
@@ -17,17 +12,9 @@ from asched.core.inputs import Change, Deleted, Listed, Outcome
 from asched.cycle.decide import AttemptObserver, Decider
 from asched.framework.sessions import SessionOutcome
 from asched.model.resources import WatchedResource
+from asched.state import records as r
 from asched.state.cluster import ClusterState
 from asched.state.observe import ObservedChange, observe_deletion, observe_list, observe_object
-from asched.state.records import (
-    AnyRecord,
-    Bound,
-    Decision,
-    EvictionSucceeded,
-    LeadershipGained,
-    LeadershipLost,
-    TurnStarted,
-)
 
 
 class RecordFold(Protocol):
@@ -36,16 +23,16 @@ class RecordFold(Protocol):
     @property
     def state(self) -> ClusterState: ...
 
-    def apply(self, record: AnyRecord) -> object: ...
+    def apply(self, record: r.AnyRecord) -> object: ...
 
 
 class DecisionListener(Protocol):
     """Receives decisions for metrics. Must not change the state."""
 
-    def deciding(self, decision: Decision) -> None:
+    def deciding(self, decision: r.Decision) -> None:
         """The decision is about to be folded."""
 
-    def decided(self, decisions: tuple[Decision, ...], duration_ns: int) -> None:
+    def decided(self, decisions: tuple[r.Decision, ...], duration_ns: int) -> None:
         """The decisions of one round were folded; deciding and folding took ``duration_ns``."""
 
 
@@ -98,7 +85,7 @@ class SchedulerCore:
         self._victims = fold.state.evictions.by_victim
         self._unconfirmed_bindings = UnconfirmedBindings(fold.state)
         self._listing: _Listing | None = None
-        self._records: list[AnyRecord] = []
+        self._records: list[r.AnyRecord] = []
         self._turn_recorded = False
 
     # -- a turn -------------------------------------------------------------------------------
@@ -118,9 +105,9 @@ class SchedulerCore:
         """Record the clock of the turn, once. Records depend on it, so it precedes the first."""
         if not self._turn_recorded:
             self._turn_recorded = True
-            self.apply(TurnStarted(self.now_ns))
+            self.apply(r.TurnStarted(self.now_ns))
 
-    def apply(self, record: AnyRecord) -> None:
+    def apply(self, record: r.AnyRecord) -> None:
         """Fold a record and add it to the records of the turn."""
         if not self._turn_recorded:
             self.record_turn()
@@ -134,7 +121,7 @@ class SchedulerCore:
         self.idle = False
         self._records.append(record)
 
-    def replay(self, record: AnyRecord) -> None:
+    def replay(self, record: r.AnyRecord) -> None:
         """Fold a record that the journal holds."""
         self._fold.apply(record)
         self.idle = False
@@ -143,7 +130,7 @@ class SchedulerCore:
     def has_records(self) -> bool:
         return bool(self._records)
 
-    def take_records(self) -> list[AnyRecord]:
+    def take_records(self) -> list[r.AnyRecord]:
         """Remove and return the records since the last call, in order."""
         records, self._records = self._records, []
         return records
@@ -163,7 +150,7 @@ class SchedulerCore:
             self._listing = _Listing(change.resource, change.relist_count, changes)
             return
         if isinstance(change, Deleted):
-            record: AnyRecord | None = observe_deletion(self.state, change.object)
+            record: r.AnyRecord | None = observe_deletion(self.state, change.object)
         else:
             record = observe_object(self.state, change.object)
         if record is not None:
@@ -194,16 +181,16 @@ class SchedulerCore:
     def handle_outcome(self, outcome: Outcome) -> None:
         """Fold the outcome of an effect. Bindings and evictions wait for the watch to confirm
         them."""
-        if isinstance(outcome, Bound):
+        if isinstance(outcome, r.Bound):
             self._unconfirmed_bindings.add(outcome)
             return
-        if isinstance(outcome, EvictionSucceeded):
+        if isinstance(outcome, r.EvictionSucceeded):
             if self._pending_evictions.hold(outcome):
                 return
             outcome = self._pending_evictions.with_unplaced_flag(outcome)
-        elif isinstance(outcome, LeadershipGained | LeadershipLost):
+        elif isinstance(outcome, r.LeadershipGained | r.LeadershipLost):
             self.record_unconfirmed()
-            self.standby = isinstance(outcome, LeadershipLost)
+            self.standby = isinstance(outcome, r.LeadershipLost)
         self.apply(outcome)
 
     @property
@@ -218,7 +205,7 @@ class SchedulerCore:
 
     # -- decisions ----------------------------------------------------------------------------
 
-    def propose(self) -> tuple[Decision, ...]:
+    def propose(self) -> tuple[r.Decision, ...]:
         """The next decisions, empty if there is nothing to decide now. Fold all of them before the
         next call. A batch session that is due precedes pods: it is short, and a backlog of pods
         would delay it."""
@@ -226,10 +213,10 @@ class SchedulerCore:
             return decisions
         return self._pod_decider.next()
 
-    def decide(self, budget: Budget) -> list[Decision]:
+    def decide(self, budget: Budget) -> list[r.Decision]:
         """Decide and fold until nothing is left to decide or the budget is used up. Decides nothing
         on standby, or while resources are unsynced."""
-        made: list[Decision] = []
+        made: list[r.Decision] = []
         if self.unsynced or self.standby or budget.decisions <= 0:
             return made
         if not self._may_have_decisions():

@@ -1,8 +1,4 @@
-"""One scheduling cycle for one pod: filter, score and find the best nodes.
-
-Nothing is changed here. :mod:`asched.cycle.decide` turns the result into a decision, after
-PostFilter, Reserve and Permit.
-"""
+"""One scheduling cycle for one pod: filter, score and find the best nodes, without effects."""
 
 from __future__ import annotations
 
@@ -99,7 +95,10 @@ class Attempt:
             self._filter(found)
         if all_reasons or not nominated or not self._nominated_node_passes(nominated, found):
             self._filter_with_nominated_pods(found)
-        self._raise_errors(found)
+        error = self._error(found)
+        if error is not None:
+            check_status(error.plugin, "Filter", error)
+            raise error_answer(error.plugin, "Filter", error.message or error.code.title)
         self._select(found, nominated, limit_nodes)
         return found
 
@@ -203,12 +202,6 @@ class Attempt:
         if not found.has_errors:
             return None
         return found.findings.first_error(found.considered(self._table))
-
-    def _raise_errors(self, found: FeasibleNodes) -> None:
-        status = self._error(found)
-        if status is not None:
-            check_status(status.plugin, "Filter", status)
-            raise error_answer(status.plugin, "Filter", status.message or status.code.title)
 
     def _select(self, found: FeasibleNodes, nominated: str, limit_nodes: bool) -> None:
         feasible = found.feasible

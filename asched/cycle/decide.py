@@ -1,8 +1,4 @@
-"""The decisions for single pods: a pure function of the state.
-
-The state includes the current time, the seed and the queue, so the same records lead to the same
-decisions. The caller folds each decision before it requests the next one.
-"""
+"""The decisions for single pods: a pure function of the state, which includes time and seed."""
 
 from __future__ import annotations
 
@@ -37,19 +33,9 @@ from asched.framework.runtime.plugin_calls import (
 from asched.framework.runtime.profile import Profile
 from asched.framework.status import Code, Status
 from asched.model.quantity import NS_PER_S, format_duration
+from asched.state import records as r
 from asched.state.circuits import Circuit
 from asched.state.cluster import ClusterState
-from asched.state.records import (
-    Assigned,
-    AttemptFailed,
-    Decision,
-    ExtenderCallRequested,
-    PermitAllowed,
-    PermitRejected,
-    PermitWait,
-    Rejected,
-    Reservation,
-)
 
 _encode = msgspec.json.Encoder().encode
 
@@ -63,7 +49,7 @@ class AttemptObserver(CallObserver, Protocol):
     def begin(self, pod: PodInfo, attempt: int) -> bool:
         """Called when an attempt begins. Returns whether to observe it."""
 
-    def end(self, decision: Decision) -> None:
+    def end(self, decision: r.Decision) -> None:
         """Called with the decision of an observed attempt."""
 
 
@@ -75,7 +61,7 @@ class Decider:
         self._cache = ShapeCache(cluster.nodes)
         self._observer = observer
 
-    def next(self) -> tuple[Decision, ...]:
+    def next(self) -> tuple[r.Decision, ...]:
         """The next decisions; empty if there is nothing to decide now.
 
         There are several if Permit plugins answered about several waiting pods, or if the status of
@@ -85,7 +71,7 @@ class Decider:
         conditions = decide_group_conditions(self._cluster, decisions)
         return (*decisions, *conditions) if conditions else decisions
 
-    def _next(self) -> tuple[Decision, ...]:
+    def _next(self) -> tuple[r.Decision, ...]:
         cluster = self._cluster
         if cluster.waiting:
             decisions = self._permit_answers() or self._review_permits() or self._expired_permits()
@@ -97,36 +83,32 @@ class Decider:
         profile = cluster.profiles[queued.info.pod.spec.scheduler_name]
         observer = self._observer
         if observer is not None and observer.begin(queued.info, queued.attempts + 1):
-            decision = self._decide_observed(observer, profile, queued)
+            OBSERVATION.calls = observer
+            try:
+                decision = self._decide(profile, queued)
+            finally:
+                OBSERVATION.calls = None
+            observer.end(decision)
         else:
             decision = self._decide(profile, queued)
         return (decision, *self._permit_answers()) if cluster.waiting else (decision,)
 
     # -- one pod ------------------------------------------------------------------------------
 
-    def _decide_observed(
-        self, observer: AttemptObserver, profile: Profile, queued: QueuedPod
-    ) -> Decision:
-        OBSERVATION.calls = observer
-        try:
-            decision = self._decide(profile, queued)
-        finally:
-            OBSERVATION.calls = None
-        observer.end(decision)
-        return decision
-
-    def _decide(self, profile: Profile, queued: QueuedPod) -> Decision:
+    def _decide(self, profile: Profile, queued: QueuedPod) -> r.Decision:
         info, number = queued.info, queued.attempts + 1
         if profile.missing:
             message = f"profile is unusable: {profile.missing}"
-            return AttemptFailed(info.key, info.uid, number, "", message)
+            return r.AttemptFailed(info.key, info.uid, number, "", message)
         circuits = self._cluster.circuits
         if circuits:
             if plugin := circuits.blocking(profile):
                 message = open_circuit_message(
                     circuits.circuit(profile.scheduler_name, plugin), plugin
                 )
-                return Rejected(info.key, info.uid, number, message, (plugin,), open_circuit=plugin)
+                return r.Rejected(
+                    info.key, info.uid, number, message, (plugin,), open_circuit=plugin
+                )
             profile = circuits.in_force(profile)
         try:
             decision = self._attempt(profile, info, number)
@@ -134,17 +116,17 @@ class Decider:
             _encode(decision)
             return decision
         except (PluginFailure, ExtenderFailureError) as failure:
-            return AttemptFailed(info.key, info.uid, number, failure.plugin, str(failure))
+            return r.AttemptFailed(info.key, info.uid, number, failure.plugin, str(failure))
         except AssertionError:
             raise  # the state is inconsistent
         except Exception as error:  # noqa: BLE001  an invalid answer
             why = f"a plugin's answer is invalid: {type(error).__name__}: {to_printable(error)}"
-            return AttemptFailed(info.key, info.uid, number, "", why)
+            return r.AttemptFailed(info.key, info.uid, number, "", why)
 
-    def _attempt(self, profile: Profile, info: PodInfo, number: int) -> Decision:
+    def _attempt(self, profile: Profile, info: PodInfo, number: int) -> r.Decision:
         cluster = self._cluster
         if not cluster.nodes.cluster_size:
-            return Rejected(info.key, info.uid, number, NO_NODES)
+            return r.Rejected(info.key, info.uid, number, NO_NODES)
         if OBSERVATION.calls is not None:
             OBSERVATION.calls.enter("Filter")
         attempt = Attempt(cluster, profile, info, self._cache)
@@ -157,14 +139,14 @@ class Decider:
         if OBSERVATION.calls is not None:
             OBSERVATION.calls.enter("Score")
         extender_scores = extenders.prioritize(found) if found.count > 1 else None
-        if isinstance(extender_scores, ExtenderCallRequested):
+        if isinstance(extender_scores, r.ExtenderCallRequested):
             return extender_scores
         if found.count == 1:
             best = BestNodes(0, found.feasible, 1)
         else:
             best = attempt.best(found, extender_scores)
         row = select_node(best, cluster.nodes, cluster.seed, info.uid, number)
-        decision = Assigned(
+        decision = r.Assigned(
             info.key,
             info.uid,
             cluster.nodes.names[row],
@@ -180,7 +162,7 @@ class Decider:
 
     def _find_feasible_nodes(
         self, attempt: Attempt, extenders: ExtenderRound | NoExtenders, info: PodInfo
-    ) -> FeasibleNodes | ExtenderCallRequested:
+    ) -> FeasibleNodes | r.ExtenderCallRequested:
         """The nodes that pass plugins and extenders: the nominated node, or else all."""
         # A pending extender call may cover other nodes than a limited search would find now.
         limit = not extenders.started
@@ -193,9 +175,9 @@ class Decider:
         return found if request is None else request
 
     def _reserve_and_permit(
-        self, profile: Profile, info: PodInfo, found: FeasibleNodes, decision: Assigned
-    ) -> Decision:
-        reservations: list[Reservation] = []
+        self, profile: Profile, info: PodInfo, found: FeasibleNodes, decision: r.Assigned
+    ) -> r.Decision:
+        reservations: list[r.Reservation] = []
         for plugin in profile.reserve:
             if plugin.name in (found.skipped or found.state.inapplicable):
                 continue
@@ -206,9 +188,9 @@ class Decider:
                 return _rejected_by(decision, result.status.by(plugin.name), "Reserve")
             if result.reservation is not None:
                 reservations.append(
-                    Reservation(plugin.name, _as_recorded(plugin, result.reservation))
+                    r.Reservation(plugin.name, _as_recorded(plugin, result.reservation))
                 )
-        waits: list[PermitWait] = []
+        waits: list[r.PermitWait] = []
         activate: dict[str, None] = {}
         for permit in profile.permit:
             answer = checked_call(PERMIT, permit, permit.permit, found.state, info, decision.node)
@@ -219,7 +201,7 @@ class Decider:
             status = answer.status.by(permit.name)
             if status.code is Code.WAIT:
                 timeout_ns = round(_permit_timeout_s(permit, answer) * NS_PER_S)
-                waits.append(PermitWait(permit.name, self._cluster.now_ns + timeout_ns))
+                waits.append(r.PermitWait(permit.name, self._cluster.now_ns + timeout_ns))
             elif not status.is_success:
                 return _rejected_by(decision, status, "Permit")
         if not waits and not reservations and not activate:
@@ -238,7 +220,7 @@ class Decider:
         number: int,
         found: FeasibleNodes,
         extenders: ExtenderRound | NoExtenders,
-    ) -> Decision:
+    ) -> r.Decision:
         """No node is feasible: run PostFilter."""
         if OBSERVATION.calls is not None:
             OBSERVATION.calls.enter("PostFilter")
@@ -256,7 +238,7 @@ class Decider:
             check_status(status.plugin, "Filter" if rejected is None else "PreFilter", status)
         plugins, pending = rejecting_plugins(statuses)
         gang = (GANG_INFEASIBLE_REASON,) if gang_infeasible else ()
-        return Rejected(
+        return r.Rejected(
             info.key,
             info.uid,
             number,
@@ -272,22 +254,22 @@ class Decider:
 
     # -- pods that wait on Permit -------------------------------------------------------------
 
-    def _expired_permits(self) -> tuple[Decision, ...]:
+    def _expired_permits(self) -> tuple[r.Decision, ...]:
         """Reject waiting pods after their Permit timeout."""
         cluster = self._cluster
         next_ns = cluster.waiting_pods.next_deadline_ns()
         if next_ns is None or next_ns > cluster.now_ns:
             return ()
-        decisions: list[Decision] = []
+        decisions: list[r.Decision] = []
         for key, waiting in cluster.waiting.items():
             until_ns, plugin = min((at, name) for name, at in waiting.pending_until_ns.items())
             if until_ns <= cluster.now_ns:
                 waited = _go_duration(until_ns - waiting.since_ns)
                 message = f"rejected due to timeout after waiting {waited} at plugin {plugin}"
-                decisions.append(PermitRejected(key, waiting.info.uid, plugin, message))
+                decisions.append(r.PermitRejected(key, waiting.info.uid, plugin, message))
         return tuple(decisions)
 
-    def _review_permits(self) -> tuple[Decision, ...]:
+    def _review_permits(self) -> tuple[r.Decision, ...]:
         """Let Permit plugins review the pods that wait for them."""
         for profile in self._cluster.profiles.values():
             for plugin in profile.permit_reviewers:
@@ -299,7 +281,7 @@ class Decider:
                             waiting.reject(plugin.name, str(failure))
         return self._permit_answers()
 
-    def _permit_answers(self) -> tuple[Decision, ...]:
+    def _permit_answers(self) -> tuple[r.Decision, ...]:
         """Decisions from the answers that plugins gave about waiting pods."""
         waiting_pods = self._cluster.waiting_pods
         answers = waiting_pods.answers
@@ -307,7 +289,7 @@ class Decider:
             return ()
         waiting = waiting_pods.waiting
         pending = {a.key: {*waiting[a.key].pending_until_ns} for a in answers}
-        decisions: list[Decision] = []
+        decisions: list[r.Decision] = []
         for answer in answers:
             plugins = pending.get(answer.key)
             if plugins is None:
@@ -317,10 +299,10 @@ class Decider:
                 # As in kube-scheduler, any plugin may reject; only one that is waited for may
                 # allow.
                 del pending[answer.key]
-                decisions.append(PermitRejected(answer.key, uid, answer.plugin, answer.message))
+                decisions.append(r.PermitRejected(answer.key, uid, answer.plugin, answer.message))
             elif answer.plugin in plugins:
                 plugins.remove(answer.plugin)
-                decisions.append(PermitAllowed(answer.key, uid, answer.plugin))
+                decisions.append(r.PermitAllowed(answer.key, uid, answer.plugin))
                 if not plugins:
                     # As in kube-scheduler, answers about an allowed pod are ignored.
                     del pending[answer.key]
@@ -347,14 +329,14 @@ def _go_duration(duration_ns: int) -> str:
     return format_duration(timedelta(microseconds=rest_ns // 1000))
 
 
-def _rejected_by(assigned: Assigned, status: Status, point: str) -> Decision:
+def _rejected_by(assigned: r.Assigned, status: Status, point: str) -> r.Decision:
     """The decision if Reserve or Permit rejects the pod. Raises :class:`PluginFailure` for an
     error."""
     check_status(status.plugin, point, status)
     if not status.is_rejection:
         raise error_answer(status.plugin, point, status.message or status.code.title)
     pending = (status.plugin,) if status.code is Code.PENDING else ()
-    return Rejected(
+    return r.Rejected(
         assigned.key,
         assigned.uid,
         assigned.attempt,

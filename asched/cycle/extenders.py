@@ -1,9 +1,7 @@
 """The extenders' part of an attempt: apply their answers, or request the missing one.
 
-Nothing is called here. The answers are in the state (:mod:`asched.state.pending_evaluations`). If
-one is missing, the decision is :class:`~asched.state.records.ExtenderCallRequested`, and the
-attempt runs again when it has arrived. Plugins then run again on the current state, and an answer
-counts for those of its nodes that are still feasible.
+The answers are in the state (:mod:`asched.state.pending_evaluations`). Plugins run again on the
+current state, and an answer counts for those of its nodes that are still feasible.
 """
 
 from __future__ import annotations
@@ -34,6 +32,8 @@ from asched.state.pending_evaluations import (
 )
 from asched.state.records import ExtenderCallRequested
 
+_NO_ANSWERS = PendingEvaluation("", 0)
+
 
 class ExtenderRound:
     """The extenders that are interested in one attempt's pod, and their answers so far."""
@@ -47,9 +47,7 @@ class ExtenderRound:
         known = cluster.pending_evaluations.get(pod.key)
         self.started = known is not None and known.is_of(pod.uid, attempt)
         """Whether this attempt has requested a call before."""
-        self._answers = (
-            known if known is not None and self.started else PendingEvaluation(pod.uid, attempt)
-        )
+        self._answers = known if known is not None and self.started else _NO_ANSWERS
         self._extenders = [
             (index, spec)
             for index, spec in enumerate(cluster.evaluators)

@@ -35,23 +35,6 @@ class PodFilterResult(NamedTuple):
 class FeasibleNodes:
     """The feasible nodes and the reasons of the others. Valid until the state changes."""
 
-    __slots__ = (
-        "_counted",
-        "_feasible",
-        "_findings",
-        "_rows",
-        "_state",
-        "count",
-        "evaluated",
-        "node_names",
-        "nominated_used",
-        "own",
-        "rejected",
-        "restricted_by",
-        "shared",
-        "skipped",
-    )
-
     def __init__(self, shared: ShapeFilters, skipped: frozenset[str]) -> None:
         self.shared = shared
         """The part that pods of the same shape share."""

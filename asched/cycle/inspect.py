@@ -1,8 +1,7 @@
-"""The complete result of an attempt, without effects.
+"""The complete result of an attempt, without effects, computed by the same code.
 
 :class:`~asched.cycle.attempt.Attempt` skips what does not affect the decision. :func:`inspect` runs
-each filter separately for every node, and computes scores even for a single feasible node. It only
-reads the state, and runs the same code as the attempt.
+each filter separately for every node, and computes scores even for a single feasible node.
 """
 
 from __future__ import annotations
@@ -122,21 +121,16 @@ def inspect(cluster: ClusterState, profile: Profile, pod: PodInfo) -> Inspection
         rejection = Status.unschedulable(why).by(plugin_name)
         return Inspection(AttemptOutcome.UNSCHEDULABLE, names, message=why, open_circuit=rejection)
     profile = circuits.in_force(profile)
-    found = _inspect_attempt(cluster, profile, pod, names)
+    try:
+        if names:
+            found = _Inspector(cluster, profile, pod, names).inspection()
+        else:
+            found = Inspection(AttemptOutcome.UNSCHEDULABLE, message=NO_NODES)
+    except (PluginFailure, ExtenderFailureError) as failure:
+        found = Inspection(AttemptOutcome.ERROR, names, message=str(failure))
     if not profile.skipped:
         return found
     return msgspec.structs.replace(found, left_out=tuple(sorted(profile.skipped)))
-
-
-def _inspect_attempt(
-    cluster: ClusterState, profile: Profile, pod: PodInfo, names: tuple[str, ...]
-) -> Inspection:
-    if not names:
-        return Inspection(AttemptOutcome.UNSCHEDULABLE, message=NO_NODES)
-    try:
-        return _Inspector(cluster, profile, pod, names).inspection()
-    except (PluginFailure, ExtenderFailureError) as failure:
-        return Inspection(AttemptOutcome.ERROR, names, message=str(failure))
 
 
 class _Inspector:

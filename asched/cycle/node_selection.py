@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,9 +25,10 @@ from asched.framework.caching import ChangeLog, LruCache
 from asched.framework.cycle_state import CycleState
 from asched.framework.nodes import BoolColumn, Int64Column, RowArray, TieBreakColumn
 from asched.framework.pod_info import PodInfo
-from asched.framework.runtime.plugin_calls import call, normalized, scores_by_class
+from asched.framework.runtime.plugin_calls import call, derives, normalized
 from asched.framework.runtime.profile import WeightedScorer
-from asched.framework.scoring import NodeClasses, stable_random
+from asched.framework.scoring import NodeClasses, ScoresByClass, stable_random
+from asched.state.node_table_view import NodeTableView
 
 
 @dataclass(slots=True)
@@ -45,24 +46,12 @@ class BestNodes:
         return np.flatnonzero(self.mask)
 
 
-class TieBreakKeys(Protocol):
-    """A pseudorandom key of each node, derived from its name."""
-
-    @property
-    def tie_break_keys(self) -> TieBreakColumn:
-        """By row."""
-
-    @property
-    def by_tie_break_key(self) -> RowArray:
-        """Rows of nodes, sorted by key."""
-
-
 _MAX_NODES_PER_BEST = 16
 """Rejection sampling is used only if at least one node in 16 is among the best."""
 _MAX_SAMPLES = 64
 
 
-def select_node(best: BestNodes, nodes: TieBreakKeys, seed: int, uid: str, attempt: int) -> int:
+def select_node(best: BestNodes, nodes: NodeTableView, seed: int, uid: str, attempt: int) -> int:
     """The row of one of the best nodes, each with the same probability."""
     if best.count == 1:
         return int(best.mask.argmax())
@@ -292,8 +281,6 @@ class ScoreGroups:
 class ScoreGroupCache:
     """Groups by the classification that a plugin returned. Clearing it changes no decision."""
 
-    __slots__ = ("_known",)
-
     def __init__(self) -> None:
         self._known: LruCache[NodeClasses, ScoreGroups] = LruCache(_MAX_CLASSIFICATIONS)
 
@@ -306,7 +293,7 @@ class ScoreGroupCache:
         None if the plugin does not score by class, or grouping does not pay. Raises PluginFailure.
         """
         plugin, weight = scorer
-        if not scores_by_class(plugin):
+        if not derives(plugin, ScoresByClass):
             return None
         classes = call(plugin, "Score", plugin.node_classes, state)
         if classes is None:

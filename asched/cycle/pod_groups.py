@@ -1,20 +1,19 @@
 """PodGroups of pods that are scheduled one by one: the preemption check of gangs, and PodGroup
 conditions.
 
-kube-scheduler 1.36 schedules the pods of a PodGroup together: each sees the earlier ones on their
-nodes, and their victims gone. If the group fails, so does the preemption for one of its pods
-(``submitPodGroupAlgorithmResult``). Its workload-aware preemption first checks whether the group
-would fit without any pod of lower priority. Here pods are scheduled one by one, so each member that
-is about to evict runs that check: :func:`gang_stays_incomplete`.
+kube-scheduler 1.36 schedules the pods of a PodGroup together: if the group fails, so does the
+preemption for one of its pods (``submitPodGroupAlgorithmResult``). Its workload-aware preemption
+first checks whether the group would fit without any pod of lower priority. Here each member that is
+about to evict runs that check: :func:`gang_stays_incomplete`.
 
-kube-scheduler 1.36 sets one condition, PodGroupScheduled: True once enough pods have a node, False
-with the reason Unschedulable after a failed attempt. It posts Events about the pods only.
-:func:`decide_group_conditions` does the same.
+It sets one condition, PodGroupScheduled: True once enough pods have a node, False with the reason
+Unschedulable after a failed attempt. :func:`decide_group_conditions` does the same.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -83,17 +82,14 @@ def gang_stays_incomplete(
     return GANG_INCOMPLETE.format(key.key, with_node + placed, required)
 
 
-class _MemberClass:
+class _MemberClass(NamedTuple):
     """Members of the same shape, which filters do not distinguish."""
 
-    def __init__(
-        self, dry_runner: FilterDryRunner, usable: BoolColumn, members: Sequence[PodInfo]
-    ) -> None:
-        self.dry_runner = dry_runner
-        self.usable = usable
-        """By row: whether a member may fit, now or after evictions."""
-        self.left = [*reversed(members)]
-        """Members to place; the next one is the last."""
+    dry_runner: FilterDryRunner
+    usable: BoolColumn
+    """By row: whether a member may fit, now or after evictions."""
+    left: list[PodInfo]
+    """Members to place; the next one is the last."""
 
 
 def _member_classes(
@@ -128,7 +124,7 @@ def _member_classes(
         rejected = found.rejected
         if rejected is None or rejected.code is Code.UNSCHEDULABLE:
             dry_runner = FilterDryRunner(profile, cluster, cluster.nominator, found.state, first)
-            yield _MemberClass(dry_runner, _usable(cluster, found), members)
+            yield _MemberClass(dry_runner, _usable(cluster, found), members[::-1])
 
 
 def _usable(cluster: ClusterState, found: FeasibleNodes) -> BoolColumn:

@@ -137,13 +137,11 @@ class RejectedNodeStatuses:
             return alive & (found.rejected.code in codes)
         # Nodes that PreFilter excluded count as unresolvable.
         unresolvable = Code.UNSCHEDULABLE_AND_UNRESOLVABLE in codes
-        if not unresolvable and not self._may_have(codes):
+        counted = found.counted(self._table)
+        if not unresolvable and not any(status.code in codes for status, _ in counted):
             return np.zeros(self._table.size, np.bool_)
         findings = found.findings
         matching = np.array([status.code in codes for status in findings.statuses], np.bool_)
         rejected = alive & ~findings.passing & matching[findings.code]
         considered = found.considered(self._table)
         return np.where(considered, rejected, alive) if unresolvable else rejected & considered
-
-    def _may_have(self, codes: set[Code]) -> bool:
-        return any(status.code in codes for status, _ in self._found.counted(self._table))

@@ -1,15 +1,15 @@
 """Caches per profile: shared results per pod shape, and the plugins that apply to a pod.
 
-Clearing either cache changes no decision.
-
-Most plugins that look beyond a node's own row apply to few pods (those with volumes, claims or
-groups), and ``applies_to`` decides that from the pod's specification. Pods of one template share
-the specification as one object, so the answer is kept by its identity.
+Clearing either cache changes no decision. Most plugins that look beyond a node's own row apply to
+few pods. Pods of one template share the specification as one object, so the answer of
+``applies_to`` is kept by its identity.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from asched.cycle.shape_filters import ShapeFilters
 from asched.framework.interface import Plugin
@@ -27,16 +27,6 @@ _MAX_TEMPLATES = 256
 class ApplicablePlugins:
     """The cluster-scope plugins that apply to a pod, by extension point, in the profile's order."""
 
-    __slots__ = (
-        "filter",
-        "inapplicable",
-        "inapplicable_scores",
-        "none_applies",
-        "pre_filter",
-        "pre_score",
-        "score",
-    )
-
     def __init__(self, profile: Profile, inapplicable: frozenset[str]) -> None:
         scope = profile.cluster_scope
         self.inapplicable = inapplicable
@@ -50,33 +40,26 @@ class ApplicablePlugins:
         self.score = [w for w in scope.score if w.plugin.name not in inapplicable]
 
 
+@dataclass
 class _TemplateClass:
     """Templates with the same inapplicable plugins."""
 
-    __slots__ = ("inapplicable", "plugins")
-
-    def __init__(self, inapplicable: frozenset[str]) -> None:
-        self.inapplicable = inapplicable
-        """Of the plugins that depend on the template alone."""
-        self.plugins: dict[int, ApplicablePlugins] = {}
-        """By a bit mask of the other plugins: those that do not apply."""
+    inapplicable: frozenset[str]
+    """Of the plugins that depend on the template alone."""
+    plugins: dict[int, ApplicablePlugins] = field(default_factory=dict)
+    """By a bit mask of the other plugins: those that do not apply."""
 
 
-class _PodTemplate:
-    __slots__ = ("annotations", "namespace", "spec", "template_class")
-
-    def __init__(self, pod: PodInfo, template_class: _TemplateClass) -> None:
-        # A reference, so that the id is not reused.
-        self.spec: PodSpec = pod.pod.spec
-        self.annotations: Annotations = pod.pod.metadata.annotations
-        self.namespace = pod.namespace
-        self.template_class = template_class
+class _PodTemplate(NamedTuple):
+    spec: PodSpec
+    """A reference, so that the id is not reused."""
+    annotations: Annotations
+    namespace: str
+    template_class: _TemplateClass
 
 
 class ApplicabilityCache:
     """Which of one profile's cluster-scope plugins apply to a pod."""
-
-    __slots__ = ("_classes", "_per_pod", "_per_template", "_profile", "_templates")
 
     def __init__(self, profile: Profile) -> None:
         self._profile = profile
@@ -114,7 +97,9 @@ class ApplicabilityCache:
         template_class = self._classes.get(names)
         if template_class is None:
             template_class = self._classes[names] = _TemplateClass(names)
-        self._templates[id(spec)] = _PodTemplate(pod, template_class)
+        self._templates[id(spec)] = _PodTemplate(
+            spec, meta.annotations, meta.namespace, template_class
+        )
         if len(self._templates) > _MAX_TEMPLATES:
             self._templates.popitem(last=False)
         return template_class

@@ -1,9 +1,7 @@
 """Shared filter results of one pod shape for all nodes, updated incrementally.
 
-Most pods are copies of one another. The answers of *node-scope* plugins depend only on the pod's
-shape and on the node's own row. They are computed once for all rows, and again only for rows that
-changed: usually the node of the previous placement, and then only by plugins that look at the pods
-of a node.
+The answers of *node-scope* plugins depend only on the pod's shape and on the node's own row. They
+are computed again only for rows that changed: usually the node of the previous placement.
 """
 
 from __future__ import annotations
@@ -49,8 +47,6 @@ class WatchedNodes:
     Not a subclass of :class:`Nodes`: inherited methods would bypass ``__getattr__``.
     """
 
-    __slots__ = ("_nodes", "read")
-
     def __init__(self, nodes: Nodes) -> None:
         self._nodes = nodes
         self.read = False
@@ -62,8 +58,6 @@ class WatchedNodes:
 
 class ShapePreFilter:
     """The answers of shared PreFilters for one shape. Raises :class:`PluginFailure`."""
-
-    __slots__ = ("failed", "nodes", "passes", "rejected", "results", "state")
 
     def __init__(self, profile: Profile, pod: PodInfo, table: NodeTable) -> None:
         self.nodes = WatchedNodes(table)
@@ -101,8 +95,6 @@ class NominatedFilterCache:
     Preemptors often come in series of identical pods, and each adds one nomination: only nodes that
     changed are filtered again. A cache: clearing it changes no decision.
     """
-
-    __slots__ = ("_known", "found")
 
     def __init__(self) -> None:
         self._clear()
@@ -200,7 +192,7 @@ class ShapeFilters:
         if rows is None or outgrown or len(rows) * PATCH_SHARE > max(table.size, 64):
             self._filter_all(pod)
             return
-        objects_too = table.objects_changed_since(self._objects_cursor)
+        objects_too = table.objects_cursor != self._objects_cursor
         self._extend()
         if len(rows) <= FEW_ROWS:
             for row in rows:

@@ -1,20 +1,20 @@
 """Shared scores of one pod shape for all nodes, and their weighted sums.
 
-Scores are updated only when they are requested. Until then, :class:`ShapeScores` collects what
-changed, and recomputes only the affected part.
+They are updated only when they are requested, and only the part that changed since.
 """
 
 from __future__ import annotations
 
 import operator
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
 from asched.cycle.node_selection import BestNodes, ScoreGroupCache, TopScores
 from asched.framework.cycle_state import CycleState
-from asched.framework.interface import Scope, ScoreAllPlugin, ScorePlugin
+from asched.framework.interface import NormalizeScore, Scope, ScoreAllPlugin, ScorePlugin
 from asched.framework.nodes import MAX_NODE_SCORE, BoolColumn, Int64Column, Nodes, RowArray
 from asched.framework.pod_info import PodInfo
 from asched.framework.runtime.plugin_calls import (
@@ -24,9 +24,9 @@ from asched.framework.runtime.plugin_calls import (
     check_score,
     check_status,
     checked_call,
+    derives,
     error_answer,
     normalized,
-    normalizes,
     score_node,
     score_nodes,
     within_range,
@@ -44,28 +44,24 @@ INFEASIBLE = -1
 _MAX_UTILIZATIONS = 4096
 
 
+@dataclass(slots=True)
 class UtilizationEntry:
     """Answers of plugins that depend only on amounts, for equally utilized nodes. Filled in
     lazily."""
 
-    __slots__ = ("filtered", "rejection", "scored", "scores", "total")
-
-    def __init__(self) -> None:
-        self.filtered = False
-        """Whether the row filters ran; only then :attr:`rejection` is valid."""
-        self.rejection: tuple[int, Status] | None = None
-        """Rank and status of the first row filter that rejects."""
-        self.scored = False
-        """Whether the row scorers ran."""
-        self.scores: tuple[int, ...] = ()
-        self.total: int | None = None
-        """Weighted sum of :attr:`scores`, if none is normalized and all are in range."""
+    filtered: bool = False
+    """Whether the row filters ran; only then :attr:`rejection` is valid."""
+    rejection: tuple[int, Status] | None = None
+    """Rank and status of the first row filter that rejects."""
+    scored: bool = False
+    """Whether the row scorers ran."""
+    scores: tuple[int, ...] = ()
+    total: int | None = None
+    """Weighted sum of :attr:`scores`, if none is normalized and all are in range."""
 
 
 class UtilizationCache:
     """Entries by the table's number for a node's utilization. Clearing it changes no decision."""
-
-    __slots__ = ("_known", "_table")
 
     def __init__(self, table: NodeTable) -> None:
         self._table = table
@@ -108,9 +104,9 @@ class _Scorers(NamedTuple):
             all=tuple(scorers),
             objects=tuple(w for w in scorers if w.plugin.scope is Scope.NODE_OBJECT),
             rows=rows,
-            absolute=tuple(w for w in scorers if not normalizes(w.plugin)),
+            absolute=tuple(w for w in scorers if not derives(w.plugin, NormalizeScore)),
             by_amounts=all(w.plugin.scope is Scope.RESOURCES for w in rows),
-            rows_normalize=any(normalizes(w.plugin) for w in rows),
+            rows_normalize=any(derives(w.plugin, NormalizeScore) for w in rows),
         )
 
 
@@ -243,7 +239,7 @@ class ShapeScores:
             scores = score_nodes(plugin, self._state, pod, nodes)
             _check_scores(plugin, scores, self._feasible[rows])
             raw = self.raw[plugin.name]
-            if normalizes(plugin) and not np.array_equal(raw[rows], scores):
+            if derives(plugin, NormalizeScore) and not np.array_equal(raw[rows], scores):
                 self._totals = None
             raw[rows] = scores
         if self._totals is not None:
@@ -306,7 +302,7 @@ class ShapeScores:
         feasible = self._feasible.item(row)
         for (plugin, _), score in zip(scorers, scores, strict=True):
             raw = self.raw[plugin.name]
-            if not normalizes(plugin):
+            if not derives(plugin, NormalizeScore):
                 if feasible:
                     check_score(plugin, score)
             elif raw[row] != score:
@@ -352,7 +348,7 @@ class ShapeScores:
             part = np.zeros(self._table.size, np.int64)
             self._steady = True
             for plugin, weight in self._scorers.all:
-                if not normalizes(plugin):
+                if not derives(plugin, NormalizeScore):
                     continue
                 # A copy, which the plugin may change.
                 raw = self.raw[plugin.name][feasible].copy()
@@ -385,5 +381,5 @@ def _check_scores(
 ) -> None:
     """Raise :class:`PluginFailure` for an out-of-range score of a feasible node without
     NormalizeScore."""
-    if not normalizes(plugin) and not within_range(scores):
+    if not derives(plugin, NormalizeScore) and not within_range(scores):
         check_range(plugin, scores[feasible])

@@ -36,7 +36,7 @@ def freeze_gc() -> None:
 
 @contextmanager
 def infrequent_gc() -> Iterator[None]:
-    """Make collections very rare within the block. For commands that read a whole journal."""
+    """Make collections very rare within the block. For commands: imports, folds of journals."""
     before = gc.get_threshold()
     gc.set_threshold(*_COMMAND_THRESHOLDS)
     try:

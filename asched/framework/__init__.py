@@ -4,239 +4,130 @@ Plugins import only these two packages. Every name in ``__all__`` is part of :da
 which only grows. ``docs/plugins/index.md`` is the guide.
 """
 
-from __future__ import annotations
+from types import ModuleType as _ModuleType
 
-from asched.framework.binding import (
-    BindingClient,
-    BindingContext,
-    ClaimRef,
-    ExecutionMode,
-    NotPermitted,
-    Permission,
-    Unavailable,
-)
-from asched.framework.caching import LruCache, RowCache
-from asched.framework.cluster import Cluster, Eviction, Handle, MountedVolumes, PodRef, WaitingPod
-from asched.framework.cycle_state import Cloneable, CycleState, StateKey
-from asched.framework.events import (
-    ActionType,
-    ClusterEvent,
-    ClusterEventWithHint,
-    CustomHint,
-    EventResource,
-    QueueingHint,
-    QueueingHintFn,
-    custom_event,
-)
-from asched.framework.interface import (
-    API_VERSION,
-    Arguments,
-    BindPlugin,
-    EnqueueExtensions,
-    ExtensionPoint,
-    FilterAllPlugin,
-    FilterPlugin,
-    NodeToStatus,
-    NormalizeScore,
-    PermitPlugin,
-    PermitResult,
-    Plugin,
-    PostBindPlugin,
-    PostFilterPlugin,
-    PostFilterResult,
-    PreBindPlugin,
-    PreEnqueuePlugin,
-    PreFilterExtensions,
-    PreFilterPlugin,
-    PreFilterResult,
-    PreScorePlugin,
-    QueueSortPlugin,
-    ReservePlugin,
-    ReserveResult,
-    Scope,
-    ScoreAllPlugin,
-    ScorePlugin,
-    WaitingPodReviewer,
-)
-from asched.framework.nodes import (
-    MAX_NODE_SCORE,
-    MIN_NODE_SCORE,
-    BoolColumn,
-    FilterResult,
-    HypotheticalNodes,
-    Int32Column,
-    Int64Column,
-    LabelColumn,
-    NodeInfo,
-    Nodes,
-    RowArray,
-    TaintColumn,
-)
-from asched.framework.pod_groups import (
-    AnyPodGroup,
-    GroupMembers,
-    MemberStatus,
-    PodGroupKey,
-    find_group,
-    group_of,
-    min_count,
-)
-from asched.framework.pod_info import HostPort, LabelSet, PodInfo, PodShape, QueuedPod
-from asched.framework.pod_queries import (
-    AffinityTerm,
-    PodQuery,
-    Selector,
-    TermHolders,
-    TermKind,
-    WorkloadSelectors,
-)
-from asched.framework.runtime.dry_run import FilterDryRun, FilterDryRunner
-from asched.framework.scoring import normalize_to_highest, truncated_quotient
-from asched.framework.session_objects import Job, Queue, Task, TaskStatus
-from asched.framework.session_plugins import (
-    Action,
-    AllocatablePlugin,
-    ClosingPlugin,
-    ClosingSession,
-    EventHandlerPlugin,
-    JobOrderPlugin,
-    JobPipelinedPlugin,
-    JobReadyPlugin,
-    JobValidPlugin,
-    NodeOrderPlugin,
-    OverusedPlugin,
-    PredicatePlugin,
-    PreemptablePlugin,
-    QueueOrderPlugin,
-    ReclaimablePlugin,
-    Session,
-    SessionPlugin,
-    Statement,
-    TaskOrderPlugin,
-    ValidateResult,
-    VictimFilter,
-)
-from asched.framework.status import REJECTIONS, SUCCESS, Code, Status
-from asched.framework.volumes import PodClaim, claims_of
+from asched.framework.binding import BindingClient as BindingClient
+from asched.framework.binding import BindingContext as BindingContext
+from asched.framework.binding import ClaimRef as ClaimRef
+from asched.framework.binding import ExecutionMode as ExecutionMode
+from asched.framework.binding import NotPermitted as NotPermitted
+from asched.framework.binding import Permission as Permission
+from asched.framework.binding import Unavailable as Unavailable
+from asched.framework.caching import LruCache as LruCache
+from asched.framework.caching import RowCache as RowCache
+from asched.framework.cluster import Cluster as Cluster
+from asched.framework.cluster import Eviction as Eviction
+from asched.framework.cluster import Handle as Handle
+from asched.framework.cluster import MountedVolumes as MountedVolumes
+from asched.framework.cluster import PodRef as PodRef
+from asched.framework.cluster import WaitingPod as WaitingPod
+from asched.framework.cycle_state import Cloneable as Cloneable
+from asched.framework.cycle_state import CycleState as CycleState
+from asched.framework.cycle_state import StateKey as StateKey
+from asched.framework.events import ActionType as ActionType
+from asched.framework.events import ClusterEvent as ClusterEvent
+from asched.framework.events import ClusterEventWithHint as ClusterEventWithHint
+from asched.framework.events import CustomHint as CustomHint
+from asched.framework.events import EventResource as EventResource
+from asched.framework.events import QueueingHint as QueueingHint
+from asched.framework.events import QueueingHintFn as QueueingHintFn
+from asched.framework.events import custom_event as custom_event
+from asched.framework.interface import API_VERSION as API_VERSION
+from asched.framework.interface import Arguments as Arguments
+from asched.framework.interface import BindPlugin as BindPlugin
+from asched.framework.interface import EnqueueExtensions as EnqueueExtensions
+from asched.framework.interface import ExtensionPoint as ExtensionPoint
+from asched.framework.interface import FilterAllPlugin as FilterAllPlugin
+from asched.framework.interface import FilterPlugin as FilterPlugin
+from asched.framework.interface import NodeToStatus as NodeToStatus
+from asched.framework.interface import NormalizeScore as NormalizeScore
+from asched.framework.interface import PermitPlugin as PermitPlugin
+from asched.framework.interface import PermitResult as PermitResult
+from asched.framework.interface import Plugin as Plugin
+from asched.framework.interface import PostBindPlugin as PostBindPlugin
+from asched.framework.interface import PostFilterPlugin as PostFilterPlugin
+from asched.framework.interface import PostFilterResult as PostFilterResult
+from asched.framework.interface import PreBindPlugin as PreBindPlugin
+from asched.framework.interface import PreEnqueuePlugin as PreEnqueuePlugin
+from asched.framework.interface import PreFilterExtensions as PreFilterExtensions
+from asched.framework.interface import PreFilterPlugin as PreFilterPlugin
+from asched.framework.interface import PreFilterResult as PreFilterResult
+from asched.framework.interface import PreScorePlugin as PreScorePlugin
+from asched.framework.interface import QueueSortPlugin as QueueSortPlugin
+from asched.framework.interface import ReservePlugin as ReservePlugin
+from asched.framework.interface import ReserveResult as ReserveResult
+from asched.framework.interface import Scope as Scope
+from asched.framework.interface import ScoreAllPlugin as ScoreAllPlugin
+from asched.framework.interface import ScorePlugin as ScorePlugin
+from asched.framework.interface import WaitingPodReviewer as WaitingPodReviewer
+from asched.framework.nodes import MAX_NODE_SCORE as MAX_NODE_SCORE
+from asched.framework.nodes import MIN_NODE_SCORE as MIN_NODE_SCORE
+from asched.framework.nodes import BoolColumn as BoolColumn
+from asched.framework.nodes import FilterResult as FilterResult
+from asched.framework.nodes import HypotheticalNodes as HypotheticalNodes
+from asched.framework.nodes import Int32Column as Int32Column
+from asched.framework.nodes import Int64Column as Int64Column
+from asched.framework.nodes import LabelColumn as LabelColumn
+from asched.framework.nodes import NodeInfo as NodeInfo
+from asched.framework.nodes import Nodes as Nodes
+from asched.framework.nodes import RowArray as RowArray
+from asched.framework.nodes import TaintColumn as TaintColumn
+from asched.framework.pod_groups import AnyPodGroup as AnyPodGroup
+from asched.framework.pod_groups import GroupMembers as GroupMembers
+from asched.framework.pod_groups import MemberStatus as MemberStatus
+from asched.framework.pod_groups import PodGroupKey as PodGroupKey
+from asched.framework.pod_groups import find_group as find_group
+from asched.framework.pod_groups import group_of as group_of
+from asched.framework.pod_groups import min_count as min_count
+from asched.framework.pod_info import HostPort as HostPort
+from asched.framework.pod_info import LabelSet as LabelSet
+from asched.framework.pod_info import PodInfo as PodInfo
+from asched.framework.pod_info import PodShape as PodShape
+from asched.framework.pod_info import QueuedPod as QueuedPod
+from asched.framework.pod_queries import AffinityTerm as AffinityTerm
+from asched.framework.pod_queries import PodQuery as PodQuery
+from asched.framework.pod_queries import Selector as Selector
+from asched.framework.pod_queries import TermHolders as TermHolders
+from asched.framework.pod_queries import TermKind as TermKind
+from asched.framework.pod_queries import WorkloadSelectors as WorkloadSelectors
+from asched.framework.runtime.dry_run import FilterDryRun as FilterDryRun
+from asched.framework.runtime.dry_run import FilterDryRunner as FilterDryRunner
+from asched.framework.scoring import normalize_to_highest as normalize_to_highest
+from asched.framework.scoring import truncated_quotient as truncated_quotient
+from asched.framework.session_objects import Job as Job
+from asched.framework.session_objects import Queue as Queue
+from asched.framework.session_objects import Task as Task
+from asched.framework.session_objects import TaskStatus as TaskStatus
+from asched.framework.session_plugins import Action as Action
+from asched.framework.session_plugins import AllocatablePlugin as AllocatablePlugin
+from asched.framework.session_plugins import ClosingPlugin as ClosingPlugin
+from asched.framework.session_plugins import ClosingSession as ClosingSession
+from asched.framework.session_plugins import EventHandlerPlugin as EventHandlerPlugin
+from asched.framework.session_plugins import JobOrderPlugin as JobOrderPlugin
+from asched.framework.session_plugins import JobPipelinedPlugin as JobPipelinedPlugin
+from asched.framework.session_plugins import JobReadyPlugin as JobReadyPlugin
+from asched.framework.session_plugins import JobValidPlugin as JobValidPlugin
+from asched.framework.session_plugins import NodeOrderPlugin as NodeOrderPlugin
+from asched.framework.session_plugins import OverusedPlugin as OverusedPlugin
+from asched.framework.session_plugins import PredicatePlugin as PredicatePlugin
+from asched.framework.session_plugins import PreemptablePlugin as PreemptablePlugin
+from asched.framework.session_plugins import QueueOrderPlugin as QueueOrderPlugin
+from asched.framework.session_plugins import ReclaimablePlugin as ReclaimablePlugin
+from asched.framework.session_plugins import Session as Session
+from asched.framework.session_plugins import SessionPlugin as SessionPlugin
+from asched.framework.session_plugins import Statement as Statement
+from asched.framework.session_plugins import TaskOrderPlugin as TaskOrderPlugin
+from asched.framework.session_plugins import ValidateResult as ValidateResult
+from asched.framework.session_plugins import VictimFilter as VictimFilter
+from asched.framework.status import REJECTIONS as REJECTIONS
+from asched.framework.status import SUCCESS as SUCCESS
+from asched.framework.status import Code as Code
+from asched.framework.status import Status as Status
+from asched.framework.volumes import PodClaim as PodClaim
+from asched.framework.volumes import claims_of as claims_of
 
 __all__ = [
-    "API_VERSION",
-    "Action",
-    "ActionType",
-    "AffinityTerm",
-    "AllocatablePlugin",
-    "AnyPodGroup",
-    "Arguments",
-    "BindPlugin",
-    "BindingClient",
-    "BindingContext",
-    "BoolColumn",
-    "ClaimRef",
-    "Cloneable",
-    "ClosingSession",
-    "ClosingPlugin",
-    "Cluster",
-    "ClusterEvent",
-    "ClusterEventWithHint",
-    "Code",
-    "CustomHint",
-    "CycleState",
-    "EnqueueExtensions",
-    "EventHandlerPlugin",
-    "EventResource",
-    "Eviction",
-    "ExtensionPoint",
-    "FilterAllPlugin",
-    "FilterPlugin",
-    "FilterDryRunner",
-    "GroupMembers",
-    "Handle",
-    "HostPort",
-    "Int32Column",
-    "Int64Column",
-    "ValidateResult",
-    "ExecutionMode",
-    "Job",
-    "JobOrderPlugin",
-    "JobPipelinedPlugin",
-    "JobReadyPlugin",
-    "JobValidPlugin",
-    "LabelColumn",
-    "LabelSet",
-    "MAX_NODE_SCORE",
-    "MIN_NODE_SCORE",
-    "LruCache",
-    "MountedVolumes",
-    "NodeInfo",
-    "NodeOrderPlugin",
-    "NodeToStatus",
-    "Nodes",
-    "NormalizeScore",
-    "NotPermitted",
-    "OverusedPlugin",
-    "Permission",
-    "PermitPlugin",
-    "PermitResult",
-    "WaitingPodReviewer",
-    "Plugin",
-    "PodClaim",
-    "PodGroupKey",
-    "PodInfo",
-    "PodQuery",
-    "PodShape",
-    "PostBindPlugin",
-    "PostFilterPlugin",
-    "PostFilterResult",
-    "PreBindPlugin",
-    "PreEnqueuePlugin",
-    "PreFilterExtensions",
-    "PreFilterPlugin",
-    "PreFilterResult",
-    "PreScorePlugin",
-    "PredicatePlugin",
-    "PreemptablePlugin",
-    "Queue",
-    "QueueOrderPlugin",
-    "QueueSortPlugin",
-    "QueuedPod",
-    "QueueingHint",
-    "QueueingHintFn",
-    "REJECTIONS",
-    "ReclaimablePlugin",
-    "ReservePlugin",
-    "ReserveResult",
-    "RowArray",
-    "RowCache",
-    "SUCCESS",
-    "Scope",
-    "ScoreAllPlugin",
-    "ScorePlugin",
-    "Selector",
-    "Session",
-    "SessionPlugin",
-    "MemberStatus",
-    "StateKey",
-    "Statement",
-    "Status",
-    "HypotheticalNodes",
-    "TaintColumn",
-    "Task",
-    "TaskOrderPlugin",
-    "TaskStatus",
-    "TermHolders",
-    "TermKind",
-    "FilterDryRun",
-    "Unavailable",
-    "FilterResult",
-    "PodRef",
-    "VictimFilter",
-    "WaitingPod",
-    "WorkloadSelectors",
-    "claims_of",
-    "custom_event",
-    "find_group",
-    "group_of",
-    "min_count",
-    "normalize_to_highest",
-    "truncated_quotient",
+    name
+    for name, value in globals().items()
+    if not (name.startswith("_") or isinstance(value, _ModuleType))
 ]

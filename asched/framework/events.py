@@ -35,21 +35,8 @@ class ActionType(IntFlag):
     UPDATE_POD_GENERATED_RESOURCE_CLAIM = 4096
     UPDATE_OTHER = 8192
     """An update that no other UPDATE value describes."""
-    UPDATE = (
-        UPDATE_NODE_ALLOCATABLE
-        | UPDATE_NODE_LABEL
-        | UPDATE_NODE_TAINT
-        | UPDATE_NODE_CONDITION
-        | UPDATE_NODE_ANNOTATION
-        | UPDATE_NODE_DECLARED_FEATURE
-        | UPDATE_POD_LABEL
-        | UPDATE_POD_SCALE_DOWN
-        | UPDATE_POD_TOLERATION
-        | UPDATE_POD_SCHEDULING_GATES_ELIMINATED
-        | UPDATE_POD_GENERATED_RESOURCE_CLAIM
-        | UPDATE_OTHER
-    )
-    ALL = ADD | DELETE | UPDATE
+    ALL = 2 * UPDATE_OTHER - 1
+    UPDATE = ALL - ADD - DELETE
 
 
 class EventResource(Enum):
@@ -110,7 +97,7 @@ def _action_title(action: ActionType) -> str:
     name = action.name
     if name is None or "|" in name:
         return "Update" if action & ActionType.UPDATE else "All"
-    return "".join(word.capitalize() for word in name.split("_"))
+    return name.title().replace("_", "")
 
 
 class QueueingHint(Enum):

@@ -25,7 +25,6 @@ def labels_match(wanted: Mapping[str, str], nodes: Nodes) -> BoolColumn:
 
 
 def selector_matches(selector: NodeSelector, nodes: Nodes) -> BoolColumn:
-    """Where any term of the selector matches."""
     terms = selector.node_selector_terms
     if not terms:
         return np.zeros(nodes.size, np.bool_)

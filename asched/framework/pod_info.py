@@ -39,7 +39,6 @@ _numbers = count(1)
 
 
 def label_set_of(pod: Pod) -> LabelSet:
-    """The interned label set of a pod."""
     labels = pod.metadata.labels
     key = (pod.metadata.namespace, frozenset(labels.items()))
     known = _label_sets.get(key)
@@ -108,7 +107,6 @@ class PodShape:
 
 
 def volume_images(pod: Pod) -> tuple[str, ...]:
-    """The images that a pod mounts as volumes."""
     return tuple(v.image.reference for v in pod.spec.volumes if v.image is not None)
 
 

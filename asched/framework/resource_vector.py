@@ -13,10 +13,6 @@ from typing import NamedTuple
 CPU = "cpu"
 MEMORY = "memory"
 
-MILLI_CPU_THRESHOLD = 10.0
-MEMORY_THRESHOLD_BYTES = 10.0 * 1024 * 1024
-SCALAR_THRESHOLD = 10.0
-
 
 class Tolerance(NamedTuple):
     """Amounts that differ by less than this are equal."""
@@ -31,7 +27,7 @@ class Tolerance(NamedTuple):
         return self.memory_bytes if resource == MEMORY else self.scalar
 
 
-TOLERANT = Tolerance(MILLI_CPU_THRESHOLD, MEMORY_THRESHOLD_BYTES, SCALAR_THRESHOLD)
+TOLERANT = Tolerance(milli_cpu=10.0, memory_bytes=10.0 * 1024 * 1024, scalar=10.0)
 """kube-batch's thresholds."""
 EXACT = Tolerance(0.0, 0.0, 0.0)
 
@@ -129,7 +125,7 @@ class ResourceVector:
         if not (self.milli_cpu < other.milli_cpu and self.memory_bytes < other.memory_bytes):
             return False
         if self.scalars is None:
-            return all(number > SCALAR_THRESHOLD for number in (other.scalars or {}).values())
+            return all(number > TOLERANT.scalar for number in (other.scalars or {}).values())
         if other.scalars is None:
             return False
         theirs = other.scalars

@@ -118,9 +118,6 @@ class ClosingSession(Protocol):
         """kube-batch's message about why the job's tasks do not fit on nodes."""
 
 
-# -- plugins --------------------------------------------------------------------------------------
-
-
 class SessionPlugin(ABC):
     """Base of all session plugins."""
 
@@ -282,9 +279,6 @@ class ReclaimablePlugin(SessionPlugin):
     def may_lose_to_reclaimer(self, job: Job, reclaimer: Task) -> bool:
         """See :meth:`PreemptablePlugin.may_lose_to_preemptor`."""
         return True
-
-
-# -- actions --------------------------------------------------------------------------------------
 
 
 class Action(ABC):

@@ -12,8 +12,6 @@ import msgspec
 
 
 class Compatibility(StrEnum):
-    """The behavior of a session."""
-
     NONE = "none"
     """kube-batch with corrections (``docs/batch-corrections.md``)."""
     KUBE_BATCH = "kube-batch"
@@ -35,11 +33,8 @@ class Callback(StrEnum):
 
 
 class PluginOption(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A plugin in a tier."""
-
     name: str
     disabled: tuple[Callback, ...] = ()
-    """The disabled callbacks."""
     arguments: dict[str, str] = {}
 
 
@@ -60,19 +55,12 @@ class SessionSpec(msgspec.Struct, frozen=True, omit_defaults=True):
     """From the start of one session to the start of the next."""
 
 
-# -- outcome --------------------------------------------------------------------------------------
-
-
 class EvictionReason(StrEnum):
-    """The action that evicts a pod."""
-
     PREEMPT = "preempt"
     RECLAIM = "reclaim"
 
 
 class SessionBind(msgspec.Struct, frozen=True, gc=False):
-    """A binding."""
-
     pod: str
     """``namespace/name``."""
     uid: str
@@ -80,8 +68,6 @@ class SessionBind(msgspec.Struct, frozen=True, gc=False):
 
 
 class SessionEviction(msgspec.Struct, frozen=True, gc=False):
-    """A victim and its preemptor."""
-
     pod: str
     uid: str
     node: str
@@ -149,8 +135,6 @@ class SessionEvent(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
 
 
 class ActionCounts(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
-    """Counts of one action in a session."""
-
     action: str
     tasks: int = 0
     """Tasks that it tried to schedule."""
@@ -171,15 +155,11 @@ class PluginCounts(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
 
 
 class IgnoredJob(msgspec.Struct, frozen=True, gc=False):
-    """A job that was not part of the session."""
-
     job: str
     reason: str
 
 
 class SessionOutcome(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The outcome of a session."""
-
     number: int
     binds: tuple[SessionBind, ...] = ()
     """In order of decision."""

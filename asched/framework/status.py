@@ -27,18 +27,8 @@ class Code(IntEnum):
     @property
     def title(self) -> str:
         """The name that Kubernetes prints, such as ``UnschedulableAndUnresolvable``."""
-        return _TITLES[self]
+        return self.name.title().replace("_", "")
 
-
-_TITLES = {
-    Code.SUCCESS: "Success",
-    Code.ERROR: "Error",
-    Code.UNSCHEDULABLE: "Unschedulable",
-    Code.UNSCHEDULABLE_AND_UNRESOLVABLE: "UnschedulableAndUnresolvable",
-    Code.WAIT: "Wait",
-    Code.SKIP: "Skip",
-    Code.PENDING: "Pending",
-}
 
 REJECTIONS = frozenset({Code.UNSCHEDULABLE, Code.UNSCHEDULABLE_AND_UNRESOLVABLE, Code.PENDING})
 """The codes of a rejection."""

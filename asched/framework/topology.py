@@ -46,7 +46,6 @@ class Domains:
         self.live = int(live.sum())
         """Number of domains with counted rows."""
         self.number = self.live + int(others.sum())
-        """Number of domains."""
         rank = np.full(highest + 2, self.number, np.intp)
         rank[live] = np.arange(self.live)
         rank[others] = np.arange(self.live, self.number)
@@ -95,7 +94,6 @@ class DomainCounts:
         self._sum(domains, counts)
 
     def follow(self, domains: Domains, counts: RowCounts) -> None:
-        """Update the sums."""
         if domains is not self.domains or counts is not self._source:
             self._sum(domains, counts)
             return

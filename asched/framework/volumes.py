@@ -47,7 +47,6 @@ class PodClaim(NamedTuple):
 
 
 def claim_of(pod: Pod, volume: Volume) -> PodClaim | None:
-    """The claim of one of the pod's volumes, if it has one."""
     if volume.persistent_volume_claim is not None:
         return PodClaim(volume.persistent_volume_claim.claim_name, False)
     if volume.ephemeral is not None:
@@ -65,14 +64,10 @@ def claims_of(pod: Pod) -> Iterator[PodClaim]:
 
 def mounts_claims(pod: Pod) -> bool:
     """Whether the pod uses any claim, including those of generic ephemeral volumes."""
-    return any(
-        volume.persistent_volume_claim is not None or volume.ephemeral is not None
-        for volume in pod.spec.volumes
-    )
+    return any(claim_of(pod, volume) is not None for volume in pod.spec.volumes)
 
 
 def mounts_claim(pod: Pod, claim: PersistentVolumeClaim) -> bool:
-    """Whether the pod uses this claim."""
     return pod.namespace == claim.namespace and any(
         mounted.name == claim.name for mounted in claims_of(pod)
     )
@@ -199,7 +194,10 @@ def _in_tree(source: Volume | PersistentVolumeSpec, gce_zone: str) -> InTreeVolu
         handle = f"projects/UNSPECIFIED/zones/{gce_zone}/disks/{disk}"
         return InTreeVolume(GCE_PD, handle)
     if source.aws_elastic_block_store is not None:
-        return InTreeVolume(AWS_EBS, _ebs_handle(source.aws_elastic_block_store.volume_id))
+        # ``aws://zone/vol-1`` and ``vol-1`` are the same volume.
+        volume_id = source.aws_elastic_block_store.volume_id
+        handle = volume_id.rsplit("/", 1)[-1] if volume_id.startswith("aws://") else volume_id
+        return InTreeVolume(AWS_EBS, handle)
     if source.azure_disk is not None:
         return InTreeVolume(AZURE_DISK, source.azure_disk.data_disk_uri)
     if source.cinder is not None:
@@ -207,11 +205,6 @@ def _in_tree(source: Volume | PersistentVolumeSpec, gce_zone: str) -> InTreeVolu
     if source.portworx_volume is not None:
         return InTreeVolume(PORTWORX, source.portworx_volume.volume_id)
     return None
-
-
-def _ebs_handle(volume_id: str) -> str:
-    """``aws://zone/vol-1`` and ``vol-1`` are the same volume."""
-    return volume_id.rsplit("/", 1)[-1] if volume_id.startswith("aws://") else volume_id
 
 
 def migrated_plugins(node: CSINode) -> frozenset[str]:
@@ -248,13 +241,14 @@ def _zone_label(volume: PersistentVolume) -> str:
     (``getTopologyLabel``)."""
     affinity = volume.spec.node_affinity
     selector = affinity.required if affinity is not None else None
-    for label in (ZONE_LABEL, REGION_LABEL):
-        if label in volume.labels or (selector is not None and _uses_key(selector, label)):
-            return ZONE_LABEL
-    for label in (BETA_ZONE_LABEL, BETA_REGION_LABEL):
-        if label in volume.labels or (selector is not None and _uses_key(selector, label)):
-            return BETA_ZONE_LABEL
-    return ZONE_LABEL
+
+    def occurs(label: str) -> bool:
+        return label in volume.labels or (selector is not None and _uses_key(selector, label))
+
+    if occurs(ZONE_LABEL) or occurs(REGION_LABEL):
+        return ZONE_LABEL
+    beta = occurs(BETA_ZONE_LABEL) or occurs(BETA_REGION_LABEL)
+    return BETA_ZONE_LABEL if beta else ZONE_LABEL
 
 
 def _zones_of_labels(volume: PersistentVolume) -> tuple[str, ...]:
@@ -298,8 +292,6 @@ def _with_zones(selector: NodeSelector | None, key: str, zones: tuple[str, ...])
         )
     )
 
-
-# -- CSINodes -------------------------------------------------------------------------------------
 
 NO_LIMIT = MAX_INT64
 

@@ -11,12 +11,7 @@ import structlog
 
 from asched.framework.runtime.profile import PluginLoader
 from asched.journal.archive import archived_records
-from asched.journal.errors import (
-    ArchivedError,
-    IncompleteStateError,
-    archived_message,
-    incomplete_message,
-)
+from asched.journal.errors import ArchivedError, IncompleteStateError, archived_message
 from asched.journal.folding import apply_stored
 from asched.journal.statistics import last_seq_at
 from asched.journal.store import JournalStore
@@ -117,7 +112,10 @@ async def _write_up_to(
     if seq > last:
         reason = missing_plugin(fold.state.profiles)
         if reason:
-            raise IncompleteStateError(incomplete_message(seq, reason))
+            raise IncompleteStateError(
+                f"cannot save a checkpoint at record {seq}: a plugin of one of its profiles is"
+                f" missing; install it, or run this command where it is installed: {reason}"
+            )
         await journal.save_checkpoint(seq, checkpoint_of(fold.state))
         saved.append(seq)
     return saved

@@ -104,24 +104,12 @@ def unknown_seq_message(seq: int) -> str:
     return f"cannot save a checkpoint at record {seq}: the journal has no such record"
 
 
-def archived_seq_message(seq: int, archived_seq: int) -> str:
-    return f"cannot save a checkpoint at record {seq}: records 1 to {archived_seq} are archived"
-
-
 def archived_message(archived_seq: int) -> str:
     """Message of :class:`ArchivedError`."""
     return (
         f"records 1 to {archived_seq} are archived: restore them with"
         " `asched journal restore --archive DIR --to FILE.db` and use that file; if only the"
         " checkpoints are of another release, recreate them with `asched checkpoint --archive DIR`"
-    )
-
-
-def incomplete_message(seq: int, reason: str) -> str:
-    """Message of :class:`IncompleteStateError`; ``reason`` names the missing plugin."""
-    return (
-        f"cannot save a checkpoint at record {seq}: a plugin of one of its profiles is missing;"
-        f" install it, or run this command where it is installed: {reason}"
     )
 
 

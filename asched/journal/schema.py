@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from importlib import resources
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from sqlalchemy import (
     BigInteger,
     Column,
     Connection,
-    ForeignKey,
+    ForeignKeyConstraint,
     Index,
     Integer,
     LargeBinary,
@@ -22,9 +22,11 @@ from sqlalchemy import (
     SmallInteger,
     Table,
     Text,
+    UniqueConstraint,
     inspect,
     text,
 )
+from sqlalchemy.schema import SchemaItem
 
 from asched.journal.errors import JournalAbsentError, JournalSchemaError
 
@@ -34,65 +36,63 @@ NEWEST: Final = "0001"
 
 METADATA = MetaData()
 
-# "INTEGER PRIMARY KEY" is SQLite's row number; BIGINT would need a separate index.
 
-_Key = BigInteger().with_variant(Integer(), "sqlite")
+def _table(name: str, key: str, columns: dict[str, type[Any]], *parts: SchemaItem) -> Table:
+    """A table with a numeric primary key, and other columns that are not nullable."""
+    # "INTEGER PRIMARY KEY" is SQLite's row number; BIGINT would need a separate index.
+    number = BigInteger().with_variant(Integer(), "sqlite")
+    primary = Column(key, number, primary_key=True, autoincrement=False)
+    others = [Column(column, kind, nullable=False) for column, kind in columns.items()]
+    return Table(name, METADATA, primary, *others, *parts)
 
-JOURNAL_WRITER = Table(
-    "journal_writer",
-    METADATA,
-    Column("epoch", _Key, primary_key=True, autoincrement=False),
-    Column("writer", Text, nullable=False),
-    Column("claimed_at_ns", BigInteger, nullable=False),
-    Column("hash", Text, nullable=False),
+
+JOURNAL_WRITER = _table(
+    "journal_writer", "epoch", {"writer": Text, "claimed_at_ns": BigInteger, "hash": Text}
 )
 
-JOURNAL_BATCH = Table(
+JOURNAL_BATCH = _table(
     "journal_batch",
-    METADATA,
-    Column("batch", _Key, primary_key=True, autoincrement=False),
-    Column("first_seq", BigInteger, nullable=False, unique=True),
-    Column("last_seq", BigInteger, nullable=False),
-    Column("epoch", BigInteger, ForeignKey("journal_writer.epoch"), nullable=False),
-    Column("written_at_ns", BigInteger, nullable=False),
-    Column("previous_hash", Text, nullable=False),
-    Column("hash", Text, nullable=False),
+    "batch",
+    {
+        "first_seq": BigInteger,
+        "last_seq": BigInteger,
+        "epoch": BigInteger,
+        "written_at_ns": BigInteger,
+        "previous_hash": Text,
+        "hash": Text,
+    },
+    UniqueConstraint("first_seq"),
+    ForeignKeyConstraint(["epoch"], ["journal_writer.epoch"]),
 )
 
-JOURNAL_RECORD = Table(
+JOURNAL_RECORD = _table(
     "journal_record",
-    METADATA,
-    Column("seq", _Key, primary_key=True, autoincrement=False),
-    Column("batch", BigInteger, nullable=False),
-    Column("kind", Text, nullable=False),
-    Column("version", SmallInteger, nullable=False),
-    Column("subject", Text, nullable=False),
-    Column("payload", Text, nullable=False),
+    "seq",
+    {"batch": BigInteger, "kind": Text, "version": SmallInteger, "subject": Text, "payload": Text},
     Index("journal_record_subject", "subject", "seq"),
 )
 
-JOURNAL_CHECKPOINT = Table(
+JOURNAL_CHECKPOINT = _table(
     "journal_checkpoint",
-    METADATA,
-    Column("seq", _Key, primary_key=True, autoincrement=False),
-    Column("batch", BigInteger, ForeignKey("journal_batch.batch"), nullable=False),
-    Column("batch_hash", Text, nullable=False),
-    Column("blob", LargeBinary, nullable=False),
+    "seq",
+    {"batch": BigInteger, "batch_hash": Text, "blob": LargeBinary},
+    ForeignKeyConstraint(["batch"], ["journal_batch.batch"]),
 )
 
-JOURNAL_SEGMENT = Table(
+JOURNAL_SEGMENT = _table(
     "journal_segment",
-    METADATA,
-    Column("segment", _Key, primary_key=True, autoincrement=False),
-    Column("first_batch", BigInteger, nullable=False),
-    Column("last_batch", BigInteger, nullable=False),
-    Column("first_seq", BigInteger, nullable=False),
-    Column("last_seq", BigInteger, nullable=False),
-    Column("previous_hash", Text, nullable=False),
-    Column("hash", Text, nullable=False),
-    Column("file", Text, nullable=False),
-    Column("file_sha256", Text, nullable=False),
-    Column("archived_at_ns", BigInteger, nullable=False),
+    "segment",
+    {
+        "first_batch": BigInteger,
+        "last_batch": BigInteger,
+        "first_seq": BigInteger,
+        "last_seq": BigInteger,
+        "previous_hash": Text,
+        "hash": Text,
+        "file": Text,
+        "file_sha256": Text,
+        "archived_at_ns": BigInteger,
+    },
 )
 
 

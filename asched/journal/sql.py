@@ -33,7 +33,6 @@ from asched.journal.errors import (
     JournalCorruptError,
     JournalError,
     archived_message,
-    archived_seq_message,
     conflict_message,
     fenced_message,
     unknown_seq_message,
@@ -257,7 +256,10 @@ class SqlStore:
             # Checked here, because an archive run may move the batch until this transaction.
             archived = (await connection.execute(_ARCHIVED)).one_or_none()
             if archived is not None and seq <= archived.last_seq:
-                raise ArchivedError(archived_seq_message(seq, archived.last_seq))
+                raise ArchivedError(
+                    f"cannot save a checkpoint at record {seq}: records 1 to {archived.last_seq}"
+                    " are archived"
+                )
             batch = (await connection.execute(holding)).one_or_none()
             if batch is None:
                 raise JournalError(unknown_seq_message(seq))

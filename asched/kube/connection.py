@@ -1,8 +1,7 @@
 """Opening a connection to a cluster: its credentials, and a client that uses them.
 
-kubernetes-asyncio reads kubeconfigs and service accounts, with all ways to authenticate that it
-supports: tokens, client certificates, exec plugins, OIDC and other auth providers. It is imported
-when credentials are first loaded, because the import takes 0.3 s.
+Service accounts and kubeconfigs with a token are read here. kubernetes-asyncio reads all others:
+client certificates, exec plugins, OIDC and other auth providers. Its import takes 0.3 s and 35 MB.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import Any, Final, NamedTuple
 from urllib.parse import unquote, urlsplit, urlunsplit
 
 import aiohttp
@@ -31,9 +30,6 @@ from asched.kube.pool import ConnectionPool
 from asched.kube.timing import Clock, RequestBudget, RetryPolicy, SystemClock
 from asched.kube.transport import Credentials, ObservedTransport, RequestObserver, Transport
 
-if TYPE_CHECKING:
-    from kubernetes_asyncio.client import Configuration
-
 USER_AGENT = f"asched/{__version__}"
 MAX_CONNECTIONS = 128
 """Limit for kept-alive connections, and a separate one for watches."""
@@ -46,6 +42,9 @@ EXPIRY_MARGIN = timedelta(seconds=30)
 LOAD_TIMEOUT_S = 60.0
 """Limit for exec plugins and token requests to identity providers."""
 SERVICE_ACCOUNT_DIR = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+
+_PLAIN_USER: Final = {"token", "tokenFile"}
+_PLAIN_CLUSTER: Final = {"server", "certificate-authority", "insecure-skip-tls-verify"}
 
 
 @asynccontextmanager
@@ -130,6 +129,19 @@ def find_credentials(kubeconfig: Path | None, context: str | None) -> Credential
     return KubeConfig([home], context)
 
 
+class _Access(NamedTuple):
+    """What a kubeconfig or a service account contains; certificates and key are files."""
+
+    server: str
+    authorization: str = ""
+    authority: str | None = None
+    certificate: str | None = None
+    key: str | None = None
+    verify: bool = True
+    tls_server_name: str | None = None
+    proxy: str | None = None
+
+
 class KubeConfig:
     """The merged content of kubeconfig files. ``context`` None means the current-context."""
 
@@ -140,17 +152,27 @@ class KubeConfig:
         self._builder = _CredentialsBuilder(self._where)
 
     async def load(self, now: datetime) -> Credentials:
-        user = self._user([self._parsed(file) for file in self._files])
+        contents = [self._parsed(file) for file in self._files]
+        cluster, user = self._sections(contents)
+        renew_at = now + TOKEN_FILE_REREAD if "tokenFile" in user else None
+        access = _plain_access(cluster, user)
+        if access is None:
+            access, expiry = await self._read_by_library()
+            renew_at = renew_at or expiry
+        return self._builder.build(access, renew_at)
+
+    async def _read_by_library(self) -> tuple[_Access, datetime | None]:
+        """The access, and when it must be renewed."""
         from kubernetes_asyncio.client import Configuration
         from kubernetes_asyncio.config import ConfigException, load_kube_config
 
-        configuration = Configuration(host="")
+        read = Configuration(host="")
         try:
             with anyio.fail_after(LOAD_TIMEOUT_S):
                 loader = await load_kube_config(
                     config_file=self._where,
                     context=self._context,
-                    client_configuration=configuration,
+                    client_configuration=read,
                     persist_config=False,
                 )
         except TimeoutError:
@@ -163,11 +185,18 @@ class KubeConfig:
             raise kind(f"{self._where}: {_one_line(error)}") from None
         except (OSError, ValueError, TypeError, LookupError, AttributeError) as error:
             raise KubeConfigError(f"{self._where}: {_one_line(error)}") from None
+        access = _Access(
+            server=str(read.host or ""),
+            authorization=str(read.api_key.get("BearerToken") or ""),
+            authority=read.ssl_ca_cert,
+            certificate=read.cert_file,
+            key=read.key_file,
+            verify=read.verify_ssl,
+            tls_server_name=read.tls_server_name or None,
+            proxy=read.proxy or None,
+        )
         expiry = getattr(loader, "exec_plugin_expiry", None)
-        renew_at = expiry - EXPIRY_MARGIN if isinstance(expiry, datetime) else None
-        if "tokenFile" in user:
-            renew_at = now + TOKEN_FILE_REREAD
-        return self._builder.build(configuration, renew_at)
+        return access, expiry - EXPIRY_MARGIN if isinstance(expiry, datetime) else None
 
     def _parsed(self, file: Path) -> dict[str, Any]:
         try:
@@ -180,8 +209,11 @@ class KubeConfig:
             raise KubeConfigError(f"{file}: not a kubeconfig")
         return content
 
-    def _user(self, contents: list[dict[str, Any]]) -> dict[str, Any]:
-        """The user section of the context; the library accepts a context without one."""
+    def _sections(self, contents: list[dict[str, Any]]) -> tuple[object, dict[str, Any]]:
+        """The cluster of the context, which may be invalid, and its user.
+
+        The library accepts a context without a user.
+        """
         contexts, users = _by_name(contents, "contexts"), _by_name(contents, "users")
         current = [c["current-context"] for c in contents if "current-context" in c]
         name = self._context or (current[-1] if current else None)
@@ -190,14 +222,16 @@ class KubeConfig:
         if name not in contexts:
             known = ", ".join(sorted(contexts)) or "none"
             raise KubeConfigError(f"{self._where}: no context {name!r}; available: {known}")
-        context = contexts[name].get("context")
-        user = context.get("user") if isinstance(context, dict) else None
+        found = contexts[name].get("context")
+        context = found if isinstance(found, dict) else {}
+        user = context.get("user")
         if user not in users:
             raise KubeConfigError(f"{self._where}: context {name!r} has no known user: {user!r}")
         section = users[user].get("user") or {}
         if not isinstance(section, dict):
             raise KubeConfigError(f"{self._where}: user {user!r} is not a mapping")
-        return section
+        cluster = _by_name(contents, "clusters").get(str(context.get("cluster")), {})
+        return cluster.get("cluster"), section
 
 
 def _by_name(contents: list[dict[str, Any]], section: str) -> dict[str, dict[str, Any]]:
@@ -211,6 +245,31 @@ def _by_name(contents: list[dict[str, Any]], section: str) -> dict[str, dict[str
     return entries
 
 
+def _plain_access(cluster: object, user: dict[str, Any]) -> _Access | None:
+    """The access if it needs at most a token; None leaves all else, and errors, to the library."""
+    if not (isinstance(cluster, dict) and cluster.keys() <= _PLAIN_CLUSTER):
+        return None
+    if len(user) > 1 or not user.keys() <= _PLAIN_USER:
+        return None
+    server, insecure = cluster.get("server"), cluster.get("insecure-skip-tls-verify", False)
+    files = [cluster.get("certificate-authority"), user.get("tokenFile")]
+    if not (
+        isinstance(server, str)
+        and isinstance(insecure, bool)
+        and isinstance(user.get("token", ""), str)
+        # The library finds the file that a relative path refers to.
+        and all(name is None or (os.path.isabs(name) and os.path.isfile(name)) for name in files)
+    ):
+        return None
+    authority, token_file = files
+    try:
+        token = Path(token_file).read_text() if token_file else user.get("token")
+    except (OSError, UnicodeDecodeError):
+        return None
+    authorization = f"Bearer {token}" if token else ""
+    return _Access(server, authorization, authority=authority, verify=not insecure)
+
+
 class ServiceAccount:
     """The service account that is mounted into the pod."""
 
@@ -220,24 +279,32 @@ class ServiceAccount:
         self._builder = _CredentialsBuilder(self._where)
 
     async def load(self, now: datetime) -> Credentials:
-        from kubernetes_asyncio.client import Configuration
-        from kubernetes_asyncio.config import ConfigException, load_incluster_config
+        host, port = (os.environ.get(f"KUBERNETES_SERVICE_{part}") for part in ("HOST", "PORT"))
+        if not host or not port:
+            raise KubeConfigError(f"{self._where}: service host/port is not set")
+        if ":" in host:
+            host = f"[{host}]"
+        authorization = f"Bearer {self._read('token')}"
+        self._read("ca.crt")
+        authority = str(self._mounted_at / "ca.crt")
+        access = _Access(f"https://{host}:{port}", authorization, authority=authority)
+        return self._builder.build(access, now + TOKEN_FILE_REREAD)
 
-        configuration = Configuration(host="")
+    def _read(self, name: str) -> str:
+        file = self._mounted_at / name
         try:
-            load_incluster_config(  # type: ignore[no-untyped-call]
-                configuration,
-                try_refresh_token=False,
-                token_filename=str(self._mounted_at / "token"),
-                cert_filename=str(self._mounted_at / "ca.crt"),
-            )
-        except (ConfigException, OSError, UnicodeDecodeError) as error:
+            text = file.read_text()
+        except FileNotFoundError:
+            raise KubeConfigError(f"{self._where}: {name} file does not exist: {file}") from None
+        except (OSError, UnicodeDecodeError) as error:
             raise KubeConfigError(f"{self._where}: {_one_line(error)}") from None
-        return self._builder.build(configuration, now + TOKEN_FILE_REREAD)
+        if not text:
+            raise KubeConfigError(f"{self._where}: {name} file is empty: {file}")
+        return text
 
 
 class _CredentialsBuilder:
-    """Converts configurations into credentials, with one TLS context per set of certificates.
+    """Converts what was read into credentials, with one TLS context per set of certificates.
 
     Connections are pooled by their context. A new one for each renewed token would cost a
     handshake per connection.
@@ -249,37 +316,37 @@ class _CredentialsBuilder:
         self._cache_key: tuple[object, ...] | None = None
         self._context: ssl.SSLContext | None = None
 
-    def build(self, configuration: Configuration, renew_at: datetime | None) -> Credentials:
+    def build(self, access: _Access, renew_at: datetime | None) -> Credentials:
         """Raises KubeConfigError."""
-        server = str(configuration.host or "").rstrip("/")
+        server = access.server.rstrip("/")
         if not server.startswith(("http://", "https://")):
             raise KubeConfigError(
                 f"{self._where}: the server must be an http or https URL, not {server!r}"
             )
         # A token that was read from a file ends with a newline.
-        authorization = str(configuration.api_key.get("BearerToken") or "").strip()
+        authorization = access.authorization.strip()
         if not authorization.isprintable():
             raise KubeConfigError(f"{self._where}: the token holds control characters")
         server, url_authorization = _split_userinfo(server)
         return Credentials(
             server=server,
             authorization=authorization or url_authorization,
-            tls=self._tls_context(configuration) if server.startswith("https://") else None,
-            tls_server_name=configuration.tls_server_name or None,
-            proxy=configuration.proxy or None,
+            tls=self._tls_context(access) if server.startswith("https://") else None,
+            tls_server_name=access.tls_server_name,
+            proxy=access.proxy,
             renew_at=renew_at.astimezone(UTC) if renew_at else None,
         )
 
-    def _tls_context(self, configuration: Configuration) -> ssl.SSLContext:
-        files = (configuration.ssl_ca_cert, configuration.cert_file, configuration.key_file)
-        cache_key = (configuration.verify_ssl, *(self._read(file) for file in files))
+    def _tls_context(self, access: _Access) -> ssl.SSLContext:
+        files = (access.authority, access.certificate, access.key)
+        cache_key = (access.verify, *(self._read(file) for file in files))
         if self._context is None or cache_key != self._cache_key:
-            self._context = self._create_context(configuration)
+            self._context = self._create_context(access)
             self._cache_key = cache_key
         return self._context
 
-    def _create_context(self, configuration: Configuration) -> ssl.SSLContext:
-        authority, certificate = configuration.ssl_ca_cert, configuration.cert_file
+    def _create_context(self, access: _Access) -> ssl.SSLContext:
+        authority, certificate = access.authority, access.certificate
         try:
             context = ssl.create_default_context(cafile=authority or None)
         except (OSError, ssl.SSLError) as error:
@@ -288,12 +355,12 @@ class _CredentialsBuilder:
             ) from None
         # Go does not enforce RFC 5280 strictly, and certificates of old tools violate it.
         context.verify_flags &= ~ssl.VERIFY_X509_STRICT
-        if not configuration.verify_ssl:
+        if not access.verify:
             context.check_hostname = False
             context.verify_mode = ssl.CERT_NONE
         if certificate:
             try:
-                context.load_cert_chain(certificate, configuration.key_file or None)
+                context.load_cert_chain(certificate, access.key)
             except (OSError, ssl.SSLError) as error:
                 raise KubeConfigError(
                     f"{self._where}: client certificate {certificate}: {_one_line(error)}"

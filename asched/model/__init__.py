@@ -1,224 +1,105 @@
 """Kubernetes objects as immutable structs, decoded from the API's JSON.
 
-Every name in ``__all__`` is part of the public plugin API (:mod:`asched.framework`).
+Every name that is imported here is part of the public plugin API (:mod:`asched.framework`).
 """
 
-from __future__ import annotations
+from types import ModuleType as _Module
 
-from asched.model.custom import (
-    CustomDefinition,
-    CustomObject,
-    CustomResource,
-)
-from asched.model.groups import (
-    CUSTOM_POD_GROUPS,
-    CUSTOM_QUEUES,
-    CustomPodGroup,
-    CustomPodGroupSpec,
-    CustomQueue,
-    CustomQueueSpec,
-    IncubatorPodGroup,
-    IncubatorQueue,
-    PodGroup,
-    PodGroupSpec,
-    SigsPodGroup,
-    SigsQueue,
-    VolcanoPodGroup,
-    VolcanoQueue,
-    Workload,
-    WorkloadSpec,
-)
-from asched.model.meta import (
-    Annotations,
-    Object,
-    ObjectMeta,
-    OwnerReference,
-)
-from asched.model.node import (
-    HOSTNAME_LABEL,
-    NO_EXECUTE,
-    NO_SCHEDULE,
-    PREFER_NO_SCHEDULE,
-    REGION_LABEL,
-    UNSCHEDULABLE_TAINT,
-    ZONE_LABEL,
-    ContainerImage,
-    Node,
-    NodeCondition,
-    NodeSpec,
-    NodeStatus,
-    Taint,
-)
-from asched.model.pod import (
-    DEFAULT_SCHEDULER_NAME,
-    Affinity,
-    Container,
-    ContainerPort,
-    ContainerStatus,
-    NodeAffinity,
-    Pod,
-    PodAffinity,
-    PodAffinityTerm,
-    PodCondition,
-    PodResourceClaim,
-    PodSchedulingGroup,
-    PodSpec,
-    PodStatus,
-    ResourceRequirements,
-    SchedulingGate,
-    Toleration,
-    TopologySpreadConstraint,
-    Volume,
-    WeightedPodAffinityTerm,
-)
-from asched.model.quantity import (
-    QuantityError,
-    QuantityText,
-    milli_value,
-    value,
-)
-from asched.model.requests import (
-    CPU,
-    EPHEMERAL_STORAGE,
-    HUGEPAGES_PREFIX,
-    MEMORY,
-    PODS,
-    Amounts,
-    amount,
-    amounts,
-    is_extended_resource,
-    pod_requests,
-)
-from asched.model.resources import (
-    AnyObject,
-    DecodeError,
-    Resource,
-    decode,
-)
-from asched.model.selectors import (
-    LabelSelector,
-    LabelSelectorRequirement,
-    NodeSelector,
-    NodeSelectorRequirement,
-    NodeSelectorTerm,
-    PreferredSchedulingTerm,
-)
-from asched.model.storage import (
-    CSIDriver,
-    CSINode,
-    CSIStorageCapacity,
-    PersistentVolume,
-    PersistentVolumeClaim,
-    PersistentVolumeClaimSpec,
-    PersistentVolumeSpec,
-    StorageClass,
-    VolumeAttachment,
-)
-from asched.model.workloads import (
-    Namespace,
-    PodDisruptionBudget,
-    PriorityClass,
-    ReplicaSet,
-    ReplicationController,
-    Service,
-    StatefulSet,
-)
+from asched.model.custom import CustomDefinition as CustomDefinition
+from asched.model.custom import CustomObject as CustomObject
+from asched.model.custom import CustomResource as CustomResource
+from asched.model.groups import CUSTOM_POD_GROUPS as CUSTOM_POD_GROUPS
+from asched.model.groups import CUSTOM_QUEUES as CUSTOM_QUEUES
+from asched.model.groups import CustomPodGroup as CustomPodGroup
+from asched.model.groups import CustomPodGroupSpec as CustomPodGroupSpec
+from asched.model.groups import CustomQueue as CustomQueue
+from asched.model.groups import CustomQueueSpec as CustomQueueSpec
+from asched.model.groups import IncubatorPodGroup as IncubatorPodGroup
+from asched.model.groups import IncubatorQueue as IncubatorQueue
+from asched.model.groups import PodGroup as PodGroup
+from asched.model.groups import PodGroupSpec as PodGroupSpec
+from asched.model.groups import SigsPodGroup as SigsPodGroup
+from asched.model.groups import SigsQueue as SigsQueue
+from asched.model.groups import VolcanoPodGroup as VolcanoPodGroup
+from asched.model.groups import VolcanoQueue as VolcanoQueue
+from asched.model.groups import Workload as Workload
+from asched.model.groups import WorkloadSpec as WorkloadSpec
+from asched.model.meta import Annotations as Annotations
+from asched.model.meta import Object as Object
+from asched.model.meta import ObjectMeta as ObjectMeta
+from asched.model.meta import OwnerReference as OwnerReference
+from asched.model.node import HOSTNAME_LABEL as HOSTNAME_LABEL
+from asched.model.node import NO_EXECUTE as NO_EXECUTE
+from asched.model.node import NO_SCHEDULE as NO_SCHEDULE
+from asched.model.node import PREFER_NO_SCHEDULE as PREFER_NO_SCHEDULE
+from asched.model.node import REGION_LABEL as REGION_LABEL
+from asched.model.node import UNSCHEDULABLE_TAINT as UNSCHEDULABLE_TAINT
+from asched.model.node import ZONE_LABEL as ZONE_LABEL
+from asched.model.node import ContainerImage as ContainerImage
+from asched.model.node import Node as Node
+from asched.model.node import NodeCondition as NodeCondition
+from asched.model.node import NodeSpec as NodeSpec
+from asched.model.node import NodeStatus as NodeStatus
+from asched.model.node import Taint as Taint
+from asched.model.pod import DEFAULT_SCHEDULER_NAME as DEFAULT_SCHEDULER_NAME
+from asched.model.pod import Affinity as Affinity
+from asched.model.pod import Container as Container
+from asched.model.pod import ContainerPort as ContainerPort
+from asched.model.pod import ContainerStatus as ContainerStatus
+from asched.model.pod import NodeAffinity as NodeAffinity
+from asched.model.pod import Pod as Pod
+from asched.model.pod import PodAffinity as PodAffinity
+from asched.model.pod import PodAffinityTerm as PodAffinityTerm
+from asched.model.pod import PodCondition as PodCondition
+from asched.model.pod import PodResourceClaim as PodResourceClaim
+from asched.model.pod import PodSchedulingGroup as PodSchedulingGroup
+from asched.model.pod import PodSpec as PodSpec
+from asched.model.pod import PodStatus as PodStatus
+from asched.model.pod import ResourceRequirements as ResourceRequirements
+from asched.model.pod import SchedulingGate as SchedulingGate
+from asched.model.pod import Toleration as Toleration
+from asched.model.pod import TopologySpreadConstraint as TopologySpreadConstraint
+from asched.model.pod import Volume as Volume
+from asched.model.pod import WeightedPodAffinityTerm as WeightedPodAffinityTerm
+from asched.model.quantity import QuantityError as QuantityError
+from asched.model.quantity import QuantityText as QuantityText
+from asched.model.quantity import milli_value as milli_value
+from asched.model.quantity import value as value
+from asched.model.requests import CPU as CPU
+from asched.model.requests import EPHEMERAL_STORAGE as EPHEMERAL_STORAGE
+from asched.model.requests import HUGEPAGES_PREFIX as HUGEPAGES_PREFIX
+from asched.model.requests import MEMORY as MEMORY
+from asched.model.requests import PODS as PODS
+from asched.model.requests import Amounts as Amounts
+from asched.model.requests import amount as amount
+from asched.model.requests import amounts as amounts
+from asched.model.requests import is_extended_resource as is_extended_resource
+from asched.model.requests import pod_requests as pod_requests
+from asched.model.resources import AnyObject as AnyObject
+from asched.model.resources import DecodeError as DecodeError
+from asched.model.resources import Resource as Resource
+from asched.model.resources import decode as decode
+from asched.model.selectors import LabelSelector as LabelSelector
+from asched.model.selectors import LabelSelectorRequirement as LabelSelectorRequirement
+from asched.model.selectors import NodeSelector as NodeSelector
+from asched.model.selectors import NodeSelectorRequirement as NodeSelectorRequirement
+from asched.model.selectors import NodeSelectorTerm as NodeSelectorTerm
+from asched.model.selectors import PreferredSchedulingTerm as PreferredSchedulingTerm
+from asched.model.storage import CSIDriver as CSIDriver
+from asched.model.storage import CSINode as CSINode
+from asched.model.storage import CSIStorageCapacity as CSIStorageCapacity
+from asched.model.storage import PersistentVolume as PersistentVolume
+from asched.model.storage import PersistentVolumeClaim as PersistentVolumeClaim
+from asched.model.storage import PersistentVolumeClaimSpec as PersistentVolumeClaimSpec
+from asched.model.storage import PersistentVolumeSpec as PersistentVolumeSpec
+from asched.model.storage import StorageClass as StorageClass
+from asched.model.storage import VolumeAttachment as VolumeAttachment
+from asched.model.workloads import Namespace as Namespace
+from asched.model.workloads import PodDisruptionBudget as PodDisruptionBudget
+from asched.model.workloads import PriorityClass as PriorityClass
+from asched.model.workloads import ReplicaSet as ReplicaSet
+from asched.model.workloads import ReplicationController as ReplicationController
+from asched.model.workloads import Service as Service
+from asched.model.workloads import StatefulSet as StatefulSet
 
-__all__ = [
-    "Affinity",
-    "Amounts",
-    "Annotations",
-    "AnyObject",
-    "CPU",
-    "CSIDriver",
-    "CSINode",
-    "CSIStorageCapacity",
-    "CUSTOM_POD_GROUPS",
-    "CUSTOM_QUEUES",
-    "Container",
-    "ContainerImage",
-    "ContainerPort",
-    "ContainerStatus",
-    "CustomDefinition",
-    "CustomObject",
-    "CustomPodGroup",
-    "CustomPodGroupSpec",
-    "CustomQueue",
-    "CustomQueueSpec",
-    "CustomResource",
-    "DEFAULT_SCHEDULER_NAME",
-    "DecodeError",
-    "EPHEMERAL_STORAGE",
-    "HOSTNAME_LABEL",
-    "HUGEPAGES_PREFIX",
-    "IncubatorPodGroup",
-    "IncubatorQueue",
-    "LabelSelector",
-    "LabelSelectorRequirement",
-    "MEMORY",
-    "NO_EXECUTE",
-    "NO_SCHEDULE",
-    "Namespace",
-    "Node",
-    "NodeAffinity",
-    "NodeCondition",
-    "NodeSelector",
-    "NodeSelectorRequirement",
-    "NodeSelectorTerm",
-    "NodeSpec",
-    "NodeStatus",
-    "Object",
-    "ObjectMeta",
-    "OwnerReference",
-    "PODS",
-    "PREFER_NO_SCHEDULE",
-    "PersistentVolume",
-    "PersistentVolumeClaim",
-    "PersistentVolumeClaimSpec",
-    "PersistentVolumeSpec",
-    "Pod",
-    "PodAffinity",
-    "PodAffinityTerm",
-    "PodCondition",
-    "PodDisruptionBudget",
-    "PodGroup",
-    "PodGroupSpec",
-    "PodResourceClaim",
-    "PodSchedulingGroup",
-    "PodSpec",
-    "PodStatus",
-    "PreferredSchedulingTerm",
-    "PriorityClass",
-    "QuantityError",
-    "QuantityText",
-    "REGION_LABEL",
-    "ReplicaSet",
-    "ReplicationController",
-    "Resource",
-    "ResourceRequirements",
-    "SchedulingGate",
-    "Service",
-    "SigsPodGroup",
-    "SigsQueue",
-    "StatefulSet",
-    "StorageClass",
-    "Taint",
-    "Toleration",
-    "TopologySpreadConstraint",
-    "UNSCHEDULABLE_TAINT",
-    "VolcanoPodGroup",
-    "VolcanoQueue",
-    "Volume",
-    "VolumeAttachment",
-    "WeightedPodAffinityTerm",
-    "Workload",
-    "WorkloadSpec",
-    "ZONE_LABEL",
-    "amount",
-    "amounts",
-    "decode",
-    "is_extended_resource",
-    "milli_value",
-    "pod_requests",
-    "value",
-]
+__all__ = [name for name, value in vars().items() if name[0] != "_" and type(value) is not _Module]

@@ -1,8 +1,6 @@
 """Custom resources that plugins read.
 
-A plugin declares the fields that it reads in a subclass of :class:`CustomResource`; other fields
-are dropped. Objects are recorded as :class:`CustomObject`, so that a journal can be folded without
-the plugin.
+Objects are recorded as :class:`CustomObject`, so that a journal can be folded without the plugin.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """PodGroups, Queues of batch schedulers, and Workloads.
 
-``PodGroup`` is a kind in four API groups, each with its own struct here. The struct's name
-identifies it in the journal. :class:`PodGroup` is that of ``scheduling.k8s.io``. The other three
-are custom resources of kube-batch and Volcano, with equal fields and meaning.
+``PodGroup`` is a kind in four API groups. The name of the struct identifies it in the journal.
+:class:`PodGroup` is that of ``scheduling.k8s.io``. The other three are custom resources of
+kube-batch and Volcano, with equal fields and meaning.
 """
 
 from __future__ import annotations

@@ -13,67 +13,38 @@ from typing import Any, NamedTuple, cast
 
 import msgspec
 
+from asched.model import groups, storage, workloads
 from asched.model.custom import CustomObject, CustomResource
-from asched.model.groups import (
-    CustomPodGroup,
-    CustomQueue,
-    IncubatorPodGroup,
-    IncubatorQueue,
-    PodGroup,
-    SigsPodGroup,
-    SigsQueue,
-    VolcanoPodGroup,
-    VolcanoQueue,
-    Workload,
-)
 from asched.model.meta import Object
 from asched.model.node import Node
 from asched.model.pod import Pod, Volume
 from asched.model.quantity import QuantityError, milli_value, value
-from asched.model.storage import (
-    CSIDriver,
-    CSINode,
-    CSIStorageCapacity,
-    PersistentVolume,
-    PersistentVolumeClaim,
-    StorageClass,
-    VolumeAttachment,
-)
-from asched.model.workloads import (
-    Namespace,
-    PodDisruptionBudget,
-    PriorityClass,
-    ReplicaSet,
-    ReplicationController,
-    Service,
-    StatefulSet,
-)
 
 AnyObject = (
     Pod
     | Node
-    | Namespace
-    | Service
-    | ReplicationController
-    | ReplicaSet
-    | StatefulSet
-    | PodDisruptionBudget
-    | PriorityClass
-    | PersistentVolume
-    | PersistentVolumeClaim
-    | StorageClass
-    | CSINode
-    | CSIDriver
-    | CSIStorageCapacity
-    | VolumeAttachment
-    | PodGroup
-    | Workload
-    | IncubatorPodGroup
-    | IncubatorQueue
-    | SigsPodGroup
-    | SigsQueue
-    | VolcanoPodGroup
-    | VolcanoQueue
+    | workloads.Namespace
+    | workloads.Service
+    | workloads.ReplicationController
+    | workloads.ReplicaSet
+    | workloads.StatefulSet
+    | workloads.PodDisruptionBudget
+    | workloads.PriorityClass
+    | storage.PersistentVolume
+    | storage.PersistentVolumeClaim
+    | storage.StorageClass
+    | storage.CSINode
+    | storage.CSIDriver
+    | storage.CSIStorageCapacity
+    | storage.VolumeAttachment
+    | groups.PodGroup
+    | groups.Workload
+    | groups.IncubatorPodGroup
+    | groups.IncubatorQueue
+    | groups.SigsPodGroup
+    | groups.SigsQueue
+    | groups.VolcanoPodGroup
+    | groups.VolcanoQueue
     | CustomObject
 )
 """Every kind of object in the cluster state, with the tag ``kind``.
@@ -113,6 +84,26 @@ class ResourceType(NamedTuple):
         return f"{root}/{self.api_version}/{self.plural}"
 
 
+def _builtin(
+    object_type: ObjectType, api_version: str, plural: str, *, namespaced: bool = True
+) -> ResourceType:
+    kind = object_type.__name__
+    return ResourceType(kind, api_version, plural, object_type, namespaced=namespaced)
+
+
+def _queues(object_type: ObjectType, api_version: str) -> ResourceType:
+    return ResourceType(
+        "Queue", api_version, "queues", object_type, groups.CustomQueue, namespaced=False
+    )
+
+
+def _pod_groups(object_type: ObjectType, api_version: str) -> ResourceType:
+    return ResourceType("PodGroup", api_version, "podgroups", object_type, groups.CustomPodGroup)
+
+
+_STORAGE = "storage.k8s.io/v1"
+
+
 class WatchedResource(Enum):
     """Base of the enumerations of watched resources."""
 
@@ -146,44 +137,34 @@ class Resource(WatchedResource):
     They are listed in this order, so that the objects that pods refer to come before pods.
     """
 
-    NAMESPACES = ResourceType("Namespace", "v1", "namespaces", Namespace, namespaced=False)
-    NODES = ResourceType("Node", "v1", "nodes", Node, namespaced=False)
-    PRIORITY_CLASSES = ResourceType(
-        "PriorityClass", "scheduling.k8s.io/v1", "priorityclasses", PriorityClass, namespaced=False
+    NAMESPACES = _builtin(workloads.Namespace, "v1", "namespaces", namespaced=False)
+    NODES = _builtin(Node, "v1", "nodes", namespaced=False)
+    PRIORITY_CLASSES = _builtin(
+        workloads.PriorityClass, "scheduling.k8s.io/v1", "priorityclasses", namespaced=False
     )
-    STORAGE_CLASSES = ResourceType(
-        "StorageClass", "storage.k8s.io/v1", "storageclasses", StorageClass, namespaced=False
+    STORAGE_CLASSES = _builtin(storage.StorageClass, _STORAGE, "storageclasses", namespaced=False)
+    CSI_NODES = _builtin(storage.CSINode, _STORAGE, "csinodes", namespaced=False)
+    CSI_DRIVERS = _builtin(storage.CSIDriver, _STORAGE, "csidrivers", namespaced=False)
+    CSI_STORAGE_CAPACITIES = _builtin(storage.CSIStorageCapacity, _STORAGE, "csistoragecapacities")
+    VOLUME_ATTACHMENTS = _builtin(
+        storage.VolumeAttachment, _STORAGE, "volumeattachments", namespaced=False
     )
-    CSI_NODES = ResourceType("CSINode", "storage.k8s.io/v1", "csinodes", CSINode, namespaced=False)
-    CSI_DRIVERS = ResourceType(
-        "CSIDriver", "storage.k8s.io/v1", "csidrivers", CSIDriver, namespaced=False
+    PERSISTENT_VOLUMES = _builtin(
+        storage.PersistentVolume, "v1", "persistentvolumes", namespaced=False
     )
-    CSI_STORAGE_CAPACITIES = ResourceType(
-        "CSIStorageCapacity", "storage.k8s.io/v1", "csistoragecapacities", CSIStorageCapacity
+    PERSISTENT_VOLUME_CLAIMS = _builtin(
+        storage.PersistentVolumeClaim, "v1", "persistentvolumeclaims"
     )
-    VOLUME_ATTACHMENTS = ResourceType(
-        "VolumeAttachment",
-        "storage.k8s.io/v1",
-        "volumeattachments",
-        VolumeAttachment,
-        namespaced=False,
+    SERVICES = _builtin(workloads.Service, "v1", "services")
+    REPLICATION_CONTROLLERS = _builtin(
+        workloads.ReplicationController, "v1", "replicationcontrollers"
     )
-    PERSISTENT_VOLUMES = ResourceType(
-        "PersistentVolume", "v1", "persistentvolumes", PersistentVolume, namespaced=False
+    REPLICA_SETS = _builtin(workloads.ReplicaSet, "apps/v1", "replicasets")
+    STATEFUL_SETS = _builtin(workloads.StatefulSet, "apps/v1", "statefulsets")
+    POD_DISRUPTION_BUDGETS = _builtin(
+        workloads.PodDisruptionBudget, "policy/v1", "poddisruptionbudgets"
     )
-    PERSISTENT_VOLUME_CLAIMS = ResourceType(
-        "PersistentVolumeClaim", "v1", "persistentvolumeclaims", PersistentVolumeClaim
-    )
-    SERVICES = ResourceType("Service", "v1", "services", Service)
-    REPLICATION_CONTROLLERS = ResourceType(
-        "ReplicationController", "v1", "replicationcontrollers", ReplicationController
-    )
-    REPLICA_SETS = ResourceType("ReplicaSet", "apps/v1", "replicasets", ReplicaSet)
-    STATEFUL_SETS = ResourceType("StatefulSet", "apps/v1", "statefulsets", StatefulSet)
-    POD_DISRUPTION_BUDGETS = ResourceType(
-        "PodDisruptionBudget", "policy/v1", "poddisruptionbudgets", PodDisruptionBudget
-    )
-    PODS = ResourceType("Pod", "v1", "pods", Pod)
+    PODS = _builtin(Pod, "v1", "pods")
 
 
 class GroupResource(WatchedResource):
@@ -194,40 +175,16 @@ class GroupResource(WatchedResource):
     def label(self) -> str:
         return f"{self.plural}.{self.value.group}"
 
-    POD_GROUPS = ResourceType("PodGroup", "scheduling.k8s.io/v1alpha2", "podgroups", PodGroup)
-    WORKLOADS = ResourceType("Workload", "scheduling.k8s.io/v1alpha2", "workloads", Workload)
-    INCUBATOR_QUEUES = ResourceType(
-        "Queue",
-        "scheduling.incubator.k8s.io/v1alpha1",
-        "queues",
-        IncubatorQueue,
-        CustomQueue,
-        namespaced=False,
+    POD_GROUPS = _builtin(groups.PodGroup, "scheduling.k8s.io/v1alpha2", "podgroups")
+    WORKLOADS = _builtin(groups.Workload, "scheduling.k8s.io/v1alpha2", "workloads")
+    INCUBATOR_QUEUES = _queues(groups.IncubatorQueue, "scheduling.incubator.k8s.io/v1alpha1")
+    INCUBATOR_POD_GROUPS = _pod_groups(
+        groups.IncubatorPodGroup, "scheduling.incubator.k8s.io/v1alpha1"
     )
-    INCUBATOR_POD_GROUPS = ResourceType(
-        "PodGroup",
-        "scheduling.incubator.k8s.io/v1alpha1",
-        "podgroups",
-        IncubatorPodGroup,
-        CustomPodGroup,
-    )
-    SIGS_QUEUES = ResourceType(
-        "Queue", "scheduling.sigs.dev/v1alpha2", "queues", SigsQueue, CustomQueue, namespaced=False
-    )
-    SIGS_POD_GROUPS = ResourceType(
-        "PodGroup", "scheduling.sigs.dev/v1alpha2", "podgroups", SigsPodGroup, CustomPodGroup
-    )
-    VOLCANO_QUEUES = ResourceType(
-        "Queue",
-        "scheduling.volcano.sh/v1beta1",
-        "queues",
-        VolcanoQueue,
-        CustomQueue,
-        namespaced=False,
-    )
-    VOLCANO_POD_GROUPS = ResourceType(
-        "PodGroup", "scheduling.volcano.sh/v1beta1", "podgroups", VolcanoPodGroup, CustomPodGroup
-    )
+    SIGS_QUEUES = _queues(groups.SigsQueue, "scheduling.sigs.dev/v1alpha2")
+    SIGS_POD_GROUPS = _pod_groups(groups.SigsPodGroup, "scheduling.sigs.dev/v1alpha2")
+    VOLCANO_QUEUES = _queues(groups.VolcanoQueue, "scheduling.volcano.sh/v1beta1")
+    VOLCANO_POD_GROUPS = _pod_groups(groups.VolcanoPodGroup, "scheduling.volcano.sh/v1beta1")
 
 
 class CustomWatched(WatchedResource):
@@ -305,10 +262,7 @@ def _decode_as(object_type: type[Object], raw: bytes | msgspec.Raw) -> Object:
     try:
         return _decoder(object_type).decode(raw)
     except msgspec.DecodeError:
-        return _decode_without_nulls(object_type, raw)
-
-
-def _decode_without_nulls(object_type: type[Object], raw: bytes | msgspec.Raw) -> Object:
+        pass
     try:
         return msgspec.convert(_without_nulls(msgspec.json.decode(raw)), object_type)
     except (msgspec.DecodeError, msgspec.ValidationError, RecursionError) as error:
@@ -365,18 +319,18 @@ def _without_irrelevant_volumes(pod: Pod) -> Pod:
 
 
 def _check_other(decoded: Object) -> None:
-    if isinstance(decoded, PersistentVolume):
+    if isinstance(decoded, storage.PersistentVolume):
         _check_quantities(decoded.key, "spec.capacity", decoded.spec.capacity)
-    elif isinstance(decoded, PersistentVolumeClaim):
+    elif isinstance(decoded, storage.PersistentVolumeClaim):
         requests = decoded.spec.resources.requests
         _check_quantities(decoded.key, "spec.resources.requests", requests)
-    elif isinstance(decoded, CSIStorageCapacity):
+    elif isinstance(decoded, storage.CSIStorageCapacity):
         sizes = {"capacity": decoded.capacity, "maximumVolumeSize": decoded.maximum_volume_size}
         given = {field: size for field, size in sizes.items() if size is not None}
         _check_quantities(decoded.key, "CSIStorageCapacity", given)
-    elif isinstance(decoded, CustomPodGroup):
+    elif isinstance(decoded, groups.CustomPodGroup):
         _check_quantities(decoded.key, "spec.minResources", decoded.spec.min_resources)
-    elif isinstance(decoded, CustomQueue):
+    elif isinstance(decoded, groups.CustomQueue):
         _check_quantities(decoded.key, "spec.capability", decoded.spec.capability)
 
 

@@ -1,8 +1,5 @@
 """DynamicResources: rejects pods with ResourceClaims, because allocating them is not implemented.
-
-For other pods the plugin behaves as in kube-scheduler: it scores 0, and adds a reason in
-PostFilter.
-"""
+For other pods it behaves as in kube-scheduler: it scores 0, and adds a reason in PostFilter."""
 
 from __future__ import annotations
 
@@ -26,12 +23,11 @@ from asched.framework.interface import (
 from asched.framework.nodes import FilterResult, Int64Column, Nodes
 from asched.framework.pod_info import PodInfo
 from asched.framework.status import Status
+from asched.plugins.common import SKIP
 
 NOTHING_TO_DEALLOCATE = PostFilterResult(Status.unschedulable("no new claims to deallocate"))
 NO_STATE = PostFilterResult(Status.error("not found"))
 """The answer of kube-scheduler's plugin if its PreFilter did not run."""
-
-_SKIP = PreFilterResult(Status.skip())
 
 _PRE_FILTER_RAN: StateKey[bool] = StateKey("DynamicResources/prefilter")
 
@@ -52,7 +48,7 @@ class DynamicResources(
         state.write(_PRE_FILTER_RAN, True)
         claims = pod.pod.spec.resource_claims
         if not claims:
-            return _SKIP
+            return SKIP
         names = ", ".join(claim.name for claim in claims)
         return PreFilterResult(
             Status.unresolvable(f"ResourceClaims are not supported yet: the pod asks for {names}")

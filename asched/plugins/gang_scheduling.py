@@ -49,6 +49,7 @@ from asched.framework.status import SUCCESS, Code, Status
 from asched.model.meta import Object
 from asched.model.pod import Pod
 from asched.model.quantity import NS_PER_S
+from asched.plugins.common import SKIP, queue_if
 
 NO_GROUP = "waiting for pod's pod group to appear"
 TOO_FEW = "waiting for minCount pods from a gang to appear"
@@ -128,8 +129,6 @@ class GangScheduling(
         created_s = created.timestamp() if created is not None else 0.0
         return Gang(group, min_count(found), cluster.group_members(group), created_s)
 
-    # -- PreEnqueue ---------------------------------------------------------------------------
-
     def pre_enqueue(self, pod: PodInfo) -> Status:
         group = group_of(pod.pod)
         if group is None:
@@ -159,11 +158,9 @@ class GangScheduling(
 
     def _reaches_min_count(self, pod: Pod, old: Object | None, new: Object | None) -> QueueingHint:
         group = group_of(pod)
-        relevant = group is not None and not only_status_changed(old, new)
-        queue = relevant and group is not None and self._has_min_count(group)
-        return QueueingHint.QUEUE if queue else QueueingHint.SKIP
-
-    # -- the scheduling cycle of a member -----------------------------------------------------
+        return queue_if(
+            group is not None and not only_status_changed(old, new) and self._has_min_count(group)
+        )
 
     def pre_filter(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> PreFilterResult:
         """Reject a pod if its gang cannot be completed now, so that it reserves nothing."""
@@ -172,10 +169,10 @@ class GangScheduling(
         if gang is None:
             if group is not None and find_group(self.handle.cluster, group) is None:
                 return PreFilterResult(Status.unresolvable(NO_GROUP))
-            return PreFilterResult(Status.skip())
+            return SKIP
         schedulable = siblings(gang.members, pod.key, SCHEDULABLE) + 1
         if schedulable >= gang.min_count:
-            return PreFilterResult(Status.skip())
+            return SKIP
         return PreFilterResult(
             Status.unresolvable(
                 f"gang {gang.group.key} cannot be completed: only {schedulable} of its"
@@ -204,8 +201,9 @@ class GangScheduling(
             if gang is None:
                 if find_group(cluster, group) is None:
                     self._reject(group, NO_GROUP)
-                else:
-                    self._allow(group)  # no longer a gang
+                    continue
+                for waiting in self._waiting(group):
+                    waiting.allow(self.name)  # no longer a gang
             elif gang.members.count(MemberStatus.ASSIGNED, MemberStatus.WAITING) >= gang.min_count:
                 self._allow_if_complete(gang)
             elif self._cannot_complete(gang):
@@ -228,10 +226,6 @@ class GangScheduling(
         if gang.members.count(MemberStatus.ASSIGNED) + len(waiting) >= gang.min_count:
             for pod in waiting:
                 pod.allow(self.name)
-
-    def _allow(self, group: PodGroupKey) -> None:
-        for waiting in self._waiting(group):
-            waiting.allow(self.name)
 
     def _reject(self, group: PodGroupKey, message: str) -> None:
         for waiting in self._waiting(group):
@@ -286,13 +280,8 @@ class GangScheduling(
         if not len(rows):
             return False
         for dry_run in self.handle.dry_run(state, pod).dry_runs(rows):
-            dry_run.remove(
-                [
-                    (at, info)
-                    for at, row in enumerate(dry_run.rows.tolist())
-                    for info in reserved[row]
-                ]
-            )
+            rows_of_run = enumerate(dry_run.rows.tolist())
+            dry_run.remove([(at, info) for at, row in rows_of_run for info in reserved[row]])
             if dry_run.diagnose().passing.any():
                 return True
         return False

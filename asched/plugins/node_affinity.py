@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 import numpy as np
 
 from asched.framework.cluster import Handle
 from asched.framework.cycle_state import CycleState, StateKey
-from asched.framework.events import (
-    ActionType,
-    ClusterEventWithHint,
-    EventResource,
-    QueueingHint,
-)
+from asched.framework.events import ActionType, ClusterEventWithHint, EventResource, QueueingHint
 from asched.framework.interface import (
     Arguments,
     EnqueueExtensions,
@@ -26,30 +21,35 @@ from asched.framework.interface import (
     Scope,
     ScoreAllPlugin,
 )
-from asched.framework.node_matching import labels_match, selector_matches, term_matches
+from asched.framework.node_matching import selector_matches, term_matches
 from asched.framework.nodes import FilterResult, Int64Column, Nodes
 from asched.framework.pod_info import PodInfo
 from asched.framework.scoring import normalize_to_highest
 from asched.framework.status import SUCCESS, Status
 from asched.model.meta import Object
 from asched.model.node import Node
-from asched.model.pod import Affinity, Pod
 from asched.model.pod import NodeAffinity as NodeAffinityTerms
+from asched.model.pod import Pod
 from asched.model.selectors import (
     NODE_NAME_FIELD,
     NodeSelector,
     NodeSelectorTerm,
     PreferredSchedulingTerm,
     check_term,
-    matchable,
+)
+from asched.plugins.common import (
+    PROCEED,
+    SKIP,
+    Requirement,
+    queue_if,
+    required_nodes,
+    required_terms,
 )
 
 MISMATCH = Status.unresolvable("node(s) didn't match Pod's node affinity/selector")
 ENFORCED_MISMATCH = Status.unresolvable("node(s) didn't match scheduler-enforced node affinity")
 CONFLICT = Status.unresolvable("pod affinity terms conflict")
 
-_SKIP = PreFilterResult(Status.skip())
-_PROCEED = PreFilterResult(SUCCESS)
 _CONFLICTING = PreFilterResult(CONFLICT)
 
 
@@ -79,19 +79,6 @@ class NodeAffinityArgs(Arguments, frozen=True):
                     raise ValueError(f"addedAffinity.{where}[{index}].{error}") from None
 
 
-class Requirement(NamedTuple):
-    """A pod's node selector and required node affinity."""
-
-    labels: dict[str, str]
-    selector: NodeSelector | None
-
-    def matches(self, node: Node) -> bool:
-        labels = node.metadata.labels
-        return all(labels.get(key) == text for key, text in self.labels.items()) and (
-            self.selector is None or self.selector.matches(labels, node.name)
-        )
-
-
 _REQUIRED: StateKey[Requirement] = StateKey("NodeAffinity/filter")
 _PREFERRED: StateKey[tuple[PreferredSchedulingTerm, ...]] = StateKey("NodeAffinity/score")
 
@@ -115,31 +102,22 @@ class NodeAffinityPlugin(
 
     def __init__(self, args: NodeAffinityArgs, handle: Handle) -> None:
         super().__init__(args, handle)
-        added = args.added_affinity
-        self._added_required: NodeSelector | None = added.required if added is not None else None
-        self._added_preferred: tuple[PreferredSchedulingTerm, ...] = (
-            added.preferred if added is not None else ()
-        )
+        added = args.added_affinity or NodeAffinityTerms()
+        self._added_required, self._added_preferred = added.required, added.preferred
 
     def pre_filter(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> PreFilterResult:
-        required = _required_terms(pod.shape.affinity)
+        required = required_terms(pod.shape.affinity)
         if required is None and self._added_required is None and pod.shape.node_selector is None:
-            return _SKIP
-        state.write(_REQUIRED, _requirement(pod.shape.node_selector, required))
+            return SKIP
+        state.write(_REQUIRED, required_nodes(pod.shape))
         names = _named_nodes(required)
         if names is None:
-            return _PROCEED
+            return PROCEED
         return PreFilterResult(SUCCESS, names) if names else _CONFLICTING
 
     def filter_all(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> FilterResult:
-        requirement = state.get(_REQUIRED)
-        if requirement is None:
-            shape = pod.shape
-            requirement = _requirement(shape.node_selector, _required_terms(shape.affinity))
-        matched = labels_match(requirement.labels, nodes)
-        if requirement.selector is not None:
-            matched = matched & selector_matches(requirement.selector, nodes)
-        codes = (~matched).astype(np.int16)
+        requirement = state.get(_REQUIRED) or required_nodes(pod.shape)
+        codes = (~requirement.rows(nodes)).astype(np.int16)
         if self._added_required is None:
             return FilterResult(codes, (MISMATCH,))
         codes[~selector_matches(self._added_required, nodes)] = 2
@@ -175,27 +153,15 @@ class NodeAffinityPlugin(
         """Queue if the node matches now and did not match before."""
         if not isinstance(new, Node):
             return QueueingHint.SKIP
-        requirement = _requirement(pod.spec.node_selector, _required_terms(pod.spec.affinity))
-        if not self._selects(requirement, new):
-            return QueueingHint.SKIP
+        requirement = required_nodes(pod.spec)
         matched_before = isinstance(old, Node) and self._selects(requirement, old)
-        return QueueingHint.SKIP if matched_before else QueueingHint.QUEUE
+        return queue_if(self._selects(requirement, new) and not matched_before)
 
     def _selects(self, requirement: Requirement, node: Node) -> bool:
         added = self._added_required
         return requirement.matches(node) and (
             added is None or added.matches(node.metadata.labels, node.name)
         )
-
-
-def _required_terms(affinity: Affinity | None) -> NodeSelector | None:
-    if affinity is None or affinity.node_affinity is None:
-        return None
-    return affinity.node_affinity.required
-
-
-def _requirement(labels: dict[str, str] | None, required: NodeSelector | None) -> Requirement:
-    return Requirement(labels or {}, None if required is None else matchable(required))
 
 
 def _scoring_terms(terms: Sequence[PreferredSchedulingTerm]) -> Iterator[PreferredSchedulingTerm]:

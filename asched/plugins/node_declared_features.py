@@ -18,22 +18,18 @@ from asched.framework.interface import (
 )
 from asched.framework.nodes import BoolColumn, FilterResult, Nodes
 from asched.framework.pod_info import PodInfo
-from asched.framework.status import SUCCESS, Status
+from asched.framework.status import Status
 from asched.model.meta import Object
 from asched.model.node import Node
 from asched.model.pod import Pod
+from asched.plugins.common import PROCEED, SKIP, added_or_changed, queue_if
 
 MISSING_FEATURE = Status.unresolvable("node(s) didn't match Pod's required features")
 
 RESTART_ALL_CONTAINERS = "RestartAllContainersOnContainerExits"
 USER_NAMESPACES_HOST_NETWORK = "UserNamespacesHostNetworkSupport"
 
-_SKIP = PreFilterResult(Status.skip())
-_PROCEED = PreFilterResult(SUCCESS)
-
 _REQUIRED: StateKey[frozenset[str]] = StateKey("NodeDeclaredFeatures/prefilter")
-
-_NONE: frozenset[str] = frozenset()
 
 
 def required_features(pod: Pod) -> frozenset[str]:
@@ -43,14 +39,13 @@ def required_features(pod: Pod) -> frozenset[str]:
     not affect scheduling.
     """
     spec = pod.spec
-    found = _NONE
-    for containers in (spec.containers, spec.init_containers):
-        for container in containers:
-            if any(r.action == "RestartAllContainers" for r in container.restart_policy_rules):
-                found = found | {RESTART_ALL_CONTAINERS}
+    found: set[str] = set()
+    for container in (*spec.containers, *spec.init_containers):
+        if any(rule.action == "RestartAllContainers" for rule in container.restart_policy_rules):
+            found.add(RESTART_ALL_CONTAINERS)
     if spec.host_network and spec.host_users is False:
-        found = found | {USER_NAMESPACES_HOST_NETWORK}
-    return found
+        found.add(USER_NAMESPACES_HOST_NETWORK)
+    return frozenset(found)
 
 
 class NodeDeclaredFeatures(PreFilterPlugin, FilterAllPlugin, EnqueueExtensions):
@@ -74,9 +69,9 @@ class NodeDeclaredFeatures(PreFilterPlugin, FilterAllPlugin, EnqueueExtensions):
     def pre_filter(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> PreFilterResult:
         required = required_features(pod.pod)
         if not required:
-            return _SKIP
+            return SKIP
         state.write(_REQUIRED, required)
-        return _PROCEED
+        return PROCEED
 
     def filter_all(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> FilterResult:
         self._update()
@@ -105,29 +100,18 @@ class NodeDeclaredFeatures(PreFilterPlugin, FilterAllPlugin, EnqueueExtensions):
                 self._declared[feature][row] = True
 
     def events_to_register(self) -> Sequence[ClusterEventWithHint]:
+        on, changed = (
+            ClusterEventWithHint.on,
+            ActionType.ADD | ActionType.UPDATE_NODE_DECLARED_FEATURE,
+        )
+        hint = added_or_changed(Node, lambda node: node.status.declared_features)
         return (
-            ClusterEventWithHint.on(
-                EventResource.NODE,
-                ActionType.ADD | ActionType.UPDATE_NODE_DECLARED_FEATURE,
-                declared_features_changed,
-            ),
-            ClusterEventWithHint.on(
-                EventResource.TARGET_POD, ActionType.UPDATE, required_features_changed
-            ),
+            on(EventResource.NODE, changed, hint),
+            on(EventResource.TARGET_POD, ActionType.UPDATE, required_features_changed),
         )
 
 
-def declared_features_changed(pod: Pod, old: Object | None, new: Object | None) -> QueueingHint:
-    """Queue if a node is added, or its features change."""
-    if not isinstance(new, Node):
-        return QueueingHint.SKIP
-    same = isinstance(old, Node) and old.status.declared_features == new.status.declared_features
-    return QueueingHint.SKIP if same else QueueingHint.QUEUE
-
-
 def required_features_changed(pod: Pod, old: Object | None, new: Object | None) -> QueueingHint:
-    """Queue if the pod's required features change."""
     if not isinstance(old, Pod) or not isinstance(new, Pod):
         return QueueingHint.SKIP
-    same = required_features(old) == required_features(new)
-    return QueueingHint.SKIP if same else QueueingHint.QUEUE
+    return queue_if(required_features(old) != required_features(new))

@@ -18,17 +18,16 @@ from asched.framework.interface import (
 )
 from asched.framework.nodes import FilterResult, Nodes
 from asched.framework.pod_info import ANY_IP, HostPort, PodInfo, shape_of
-from asched.framework.status import SUCCESS, Status
+from asched.framework.status import Status
 from asched.model.meta import Object
 from asched.model.node import NO_SCHEDULE, UNSCHEDULABLE_TAINT, Node, Taint
-from asched.model.pod import Pod, Toleration
+from asched.model.pod import Pod
+from asched.plugins.common import PROCEED, SKIP, is_tolerated, queue_if
 
 OTHER_NODE = Status.unresolvable("node(s) didn't match the requested node name")
 UNSCHEDULABLE = Status.unresolvable("node(s) were unschedulable")
 _CORDON = Taint(key=UNSCHEDULABLE_TAINT, effect=NO_SCHEDULE)
 PORT_TAKEN = Status.unschedulable("node(s) didn't have free ports for the requested pod ports")
-_PROCEED = PreFilterResult(SUCCESS)
-_SKIP = PreFilterResult(Status.skip())
 
 
 class NodeName(FilterAllPlugin, EnqueueExtensions):
@@ -53,9 +52,7 @@ class NodeName(FilterAllPlugin, EnqueueExtensions):
 
 
 def named_node_added(pod: Pod, old: Object | None, new: Object | None) -> QueueingHint:
-    """Queue if the new node is the one in ``spec.nodeName``."""
-    named = new is not None and new.name == pod.spec.node_name
-    return QueueingHint.QUEUE if named else QueueingHint.SKIP
+    return queue_if(new is not None and new.name == pod.spec.node_name)
 
 
 class NodeUnschedulable(FilterAllPlugin, EnqueueExtensions):
@@ -68,38 +65,30 @@ class NodeUnschedulable(FilterAllPlugin, EnqueueExtensions):
 
     def filter_all(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> FilterResult:
         cordoned = nodes.unschedulable
-        if not cordoned.any() or _tolerates_cordon(pod.shape.tolerations):
+        if not cordoned.any() or is_tolerated(_CORDON, pod.shape.tolerations):
             return FilterResult.passing(nodes.size)
         return FilterResult.reject(cordoned, UNSCHEDULABLE)
 
     def events_to_register(self) -> Sequence[ClusterEventWithHint]:
+        on = ClusterEventWithHint.on
+        changed = ActionType.ADD | ActionType.UPDATE_NODE_TAINT
         return (
-            ClusterEventWithHint.on(
-                EventResource.NODE,
-                ActionType.ADD | ActionType.UPDATE_NODE_TAINT,
-                became_schedulable,
-            ),
-            ClusterEventWithHint.on(
-                EventResource.TARGET_POD, ActionType.UPDATE_POD_TOLERATION, now_tolerates_cordon
-            ),
+            on(EventResource.NODE, changed, became_schedulable),
+            on(EventResource.TARGET_POD, ActionType.UPDATE_POD_TOLERATION, now_tolerates_cordon),
         )
-
-
-def _tolerates_cordon(tolerations: Sequence[Toleration]) -> bool:
-    return any(toleration.tolerates(_CORDON) for toleration in tolerations)
 
 
 def became_schedulable(pod: Pod, old: Object | None, new: Object | None) -> QueueingHint:
     """Queue if the node is schedulable and was new or cordoned before."""
     before = isinstance(old, Node) and not old.spec.unschedulable
     now = isinstance(new, Node) and not new.spec.unschedulable
-    return QueueingHint.QUEUE if now and not before else QueueingHint.SKIP
+    return queue_if(now and not before)
 
 
 def now_tolerates_cordon(pod: Pod, old: Object | None, new: Object | None) -> QueueingHint:
-    """Queue if the pod itself tolerates the taint now."""
-    own = isinstance(new, Pod) and new.uid == pod.uid and _tolerates_cordon(new.spec.tolerations)
-    return QueueingHint.QUEUE if own else QueueingHint.SKIP
+    if not isinstance(new, Pod) or new.uid != pod.uid:
+        return QueueingHint.SKIP
+    return queue_if(is_tolerated(_CORDON, new.spec.tolerations))
 
 
 class NodePorts(PreFilterPlugin, FilterAllPlugin, EnqueueExtensions):
@@ -110,7 +99,7 @@ class NodePorts(PreFilterPlugin, FilterAllPlugin, EnqueueExtensions):
     scope: ClassVar[Scope] = Scope.NODE
 
     def pre_filter(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> PreFilterResult:
-        return _PROCEED if pod.shape.ports else _SKIP
+        return PROCEED if pod.shape.ports else SKIP
 
     def filter_all(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> FilterResult:
         if not pod.shape.ports:
@@ -129,8 +118,7 @@ def pod_freed_port(pod: Pod, old: Object | None, new: Object | None) -> Queueing
     if not isinstance(old, Pod) or not old.spec.node_name:
         return QueueingHint.SKIP
     freed, wanted = shape_of(old).ports, shape_of(pod).ports
-    conflict = any(_conflict(one, other) for one in freed for other in wanted)
-    return QueueingHint.QUEUE if conflict else QueueingHint.SKIP
+    return queue_if(any(_conflict(one, other) for one in freed for other in wanted))
 
 
 def _conflict(one: HostPort, other: HostPort) -> bool:

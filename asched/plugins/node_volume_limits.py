@@ -19,7 +19,7 @@ from asched.framework.interface import (
 )
 from asched.framework.nodes import BoolColumn, FilterResult, Int64Column, Nodes
 from asched.framework.pod_info import PodInfo
-from asched.framework.status import SUCCESS, Status
+from asched.framework.status import Status
 from asched.framework.volumes import (
     MIGRATED,
     NO_LIMIT,
@@ -45,11 +45,9 @@ from asched.model.storage import (
     StorageClass,
     VolumeAttachment,
 )
+from asched.plugins.common import PROCEED, SKIP, queue_if
 
 TOO_MANY = Status.unschedulable("node(s) exceed max volume count")
-
-_PROCEED = PreFilterResult(SUCCESS)
-_SKIP = PreFilterResult(Status.skip())
 
 
 class Attachment(NamedTuple):
@@ -92,7 +90,7 @@ class NodeVolumeLimits(PreFilterPlugin, FilterAllPlugin, EnqueueExtensions):
         return any(map(is_attachable, pod.pod.spec.volumes))
 
     def pre_filter(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> PreFilterResult:
-        return _PROCEED if self.applies_to(pod) else _SKIP
+        return PROCEED if self.applies_to(pod) else SKIP
 
     def filter_all(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> FilterResult:
         try:
@@ -107,11 +105,8 @@ class NodeVolumeLimits(PreFilterPlugin, FilterAllPlugin, EnqueueExtensions):
         return FilterResult(codes, (TOO_MANY,))
 
     def _may_exceed(self, new: set[Attachment], nodes: Nodes) -> BoolColumn | None:
-        """Rows on which a limit may be exceeded; None for none.
-
-        Compares the limit with an upper bound: mounted plus attached
-        volumes, for any driver and including duplicates.
-        """
+        """Rows on which a limit may be exceeded; None for none. Compares the limit with an upper
+        bound: mounted plus attached volumes, for any driver and including duplicates."""
         cluster = self.handle.cluster
         found: BoolColumn | None = None
         upper_bound: Int64Column | None = None
@@ -201,18 +196,13 @@ class NodeVolumeLimits(PreFilterPlugin, FilterAllPlugin, EnqueueExtensions):
         return Attachment(storage_class.provisioner, handle)
 
     def events_to_register(self) -> Sequence[ClusterEventWithHint]:
+        on = ClusterEventWithHint.on
         return (
-            ClusterEventWithHint.on(EventResource.CSI_NODE, ActionType.ADD),
-            ClusterEventWithHint.on(EventResource.CSI_NODE, ActionType.UPDATE, limit_raised),
-            ClusterEventWithHint.on(
-                EventResource.ASSIGNED_POD, ActionType.DELETE, pod_freed_attachments
-            ),
-            ClusterEventWithHint.on(
-                EventResource.PERSISTENT_VOLUME_CLAIM, ActionType.ADD, own_claim_changed
-            ),
-            ClusterEventWithHint.on(
-                EventResource.VOLUME_ATTACHMENT, ActionType.DELETE, volume_detached
-            ),
+            on(EventResource.CSI_NODE, ActionType.ADD),
+            on(EventResource.CSI_NODE, ActionType.UPDATE, limit_raised),
+            on(EventResource.ASSIGNED_POD, ActionType.DELETE, pod_freed_attachments),
+            on(EventResource.PERSISTENT_VOLUME_CLAIM, ActionType.ADD, own_claim_changed),
+            on(EventResource.VOLUME_ATTACHMENT, ActionType.DELETE, volume_detached),
         )
 
 
@@ -262,22 +252,17 @@ class _AttachedVolumes:
 
 
 def limit_raised(pod: Pod, old: Object | None, new: Object | None) -> QueueingHint:
-    """Queue if the node's limit for a driver grows."""
     if not isinstance(old, CSINode) or not isinstance(new, CSINode):
         return QueueingHint.SKIP
-    before = volume_limits(old)
-    raised = any(limit > before.get(driver, 0) for driver, limit in volume_limits(new).items())
-    return QueueingHint.QUEUE if raised else QueueingHint.SKIP
+    before, after = volume_limits(old), volume_limits(new)
+    return queue_if(any(limit > before.get(driver, 0) for driver, limit in after.items()))
 
 
 def pod_freed_attachments(pod: Pod, old: Object | None, new: Object | None) -> QueueingHint:
     """Queue if the deleted pod was assigned and had attachable volumes."""
-    freed = (
-        isinstance(old, Pod)
-        and (old.node_name or old.status.nominated_node_name)
-        and any(map(is_attachable, old.spec.volumes))
-    )
-    return QueueingHint.QUEUE if freed else QueueingHint.SKIP
+    if not isinstance(old, Pod) or not (old.node_name or old.status.nominated_node_name):
+        return QueueingHint.SKIP
+    return queue_if(any(map(is_attachable, old.spec.volumes)))
 
 
 def volume_detached(pod: Pod, old: Object | None, new: Object | None) -> QueueingHint:

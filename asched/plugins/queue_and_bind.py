@@ -7,7 +7,7 @@ from math import inf
 from typing import ClassVar
 
 from asched.framework.binding import BindingClient
-from asched.framework.events import ActionType, ClusterEventWithHint, EventResource, QueueingHint
+from asched.framework.events import ActionType, ClusterEventWithHint, EventResource
 from asched.framework.interface import (
     BindPlugin,
     EnqueueExtensions,
@@ -16,8 +16,7 @@ from asched.framework.interface import (
 )
 from asched.framework.pod_info import PodInfo, QueuedPod
 from asched.framework.status import SUCCESS, Status
-from asched.model.meta import Object
-from asched.model.pod import Pod
+from asched.plugins.common import own_pod_updated
 
 
 class SchedulingGates(PreEnqueuePlugin, EnqueueExtensions):
@@ -35,14 +34,7 @@ class SchedulingGates(PreEnqueuePlugin, EnqueueExtensions):
 
     def events_to_register(self) -> Sequence[ClusterEventWithHint]:
         eliminated = ActionType.UPDATE_POD_SCHEDULING_GATES_ELIMINATED
-        return (
-            ClusterEventWithHint.on(EventResource.TARGET_POD, eliminated, own_gates_eliminated),
-        )
-
-
-def own_gates_eliminated(pod: Pod, old: Object | None, new: Object | None) -> QueueingHint:
-    """Queue for an update of the pod itself."""
-    return QueueingHint.QUEUE if new is not None and new.uid == pod.uid else QueueingHint.SKIP
+        return (ClusterEventWithHint.on(EventResource.TARGET_POD, eliminated, own_pod_updated),)
 
 
 class PrioritySort(QueueSortPlugin):

@@ -23,8 +23,9 @@ from asched.framework.pod_info import PodInfo
 from asched.framework.scoring import normalize_to_highest
 from asched.framework.status import SUCCESS, Status
 from asched.model.meta import Object
-from asched.model.node import NO_EXECUTE, NO_SCHEDULE, PREFER_NO_SCHEDULE, Node, Taint
+from asched.model.node import PREFER_NO_SCHEDULE, Node, Taint
 from asched.model.pod import Pod, Toleration
+from asched.plugins.common import is_tolerated, own_pod_updated, queue_if, repels
 
 UNTOLERATED = Status.unresolvable("node(s) had untolerated taint(s)")
 
@@ -69,14 +70,12 @@ class TaintToleration(
         table = state.get(_HARD)
         if table is None:
             tolerations = pod.shape.tolerations
-            table = TaintSetTable(np.int16, lambda taints: _repels(taints, tolerations))
+            table = TaintSetTable(np.int16, lambda taints: repels(taints, tolerations))
             state.write(_HARD, table)
         codes = table.column(nodes.taints)
-        return (
-            FilterResult.passing(nodes.size)
-            if codes is None
-            else FilterResult(codes, (UNTOLERATED,))
-        )
+        if codes is None:
+            return FilterResult.passing(nodes.size)
+        return FilterResult(codes, (UNTOLERATED,))
 
     def pre_score(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> Status:
         # The tolerations that apply to PreferNoSchedule.
@@ -98,32 +97,18 @@ class TaintToleration(
         return normalize_to_highest(scores, reverse=True)
 
     def events_to_register(self) -> Sequence[ClusterEventWithHint]:
+        on = ClusterEventWithHint.on
+        changed = ActionType.ADD | ActionType.UPDATE_NODE_TAINT
         return (
-            ClusterEventWithHint.on(
-                EventResource.NODE,
-                ActionType.ADD | ActionType.UPDATE_NODE_TAINT,
-                taints_now_tolerated,
-            ),
-            ClusterEventWithHint.on(
-                EventResource.TARGET_POD, ActionType.UPDATE_POD_TOLERATION, own_tolerations_changed
-            ),
+            on(EventResource.NODE, changed, taints_now_tolerated),
+            # Tolerations can only be added.
+            on(EventResource.TARGET_POD, ActionType.UPDATE_POD_TOLERATION, own_pod_updated),
         )
-
-
-def _tolerated(taint: Taint, tolerations: Sequence[Toleration]) -> bool:
-    return any(toleration.tolerates(taint) for toleration in tolerations)
-
-
-def _repels(taints: Sequence[Taint], tolerations: Sequence[Toleration]) -> bool:
-    return any(
-        taint.effect in (NO_SCHEDULE, NO_EXECUTE) and not _tolerated(taint, tolerations)
-        for taint in taints
-    )
 
 
 def _count_untolerated(taints: Sequence[Taint], tolerations: Sequence[Toleration]) -> int:
     return sum(
-        taint.effect == PREFER_NO_SCHEDULE and not _tolerated(taint, tolerations)
+        taint.effect == PREFER_NO_SCHEDULE and not is_tolerated(taint, tolerations)
         for taint in taints
     )
 
@@ -131,11 +116,6 @@ def _count_untolerated(taints: Sequence[Taint], tolerations: Sequence[Toleration
 def taints_now_tolerated(pod: Pod, old: Object | None, new: Object | None) -> QueueingHint:
     """Queue if the node has no untolerated taint now and was new or had one before."""
     tolerations = pod.spec.tolerations
-    passed_before = isinstance(old, Node) and not _repels(old.spec.taints, tolerations)
-    passes_now = isinstance(new, Node) and not _repels(new.spec.taints, tolerations)
-    return QueueingHint.QUEUE if passes_now and not passed_before else QueueingHint.SKIP
-
-
-def own_tolerations_changed(pod: Pod, old: Object | None, new: Object | None) -> QueueingHint:
-    """Queue for any change of the pod's tolerations, because they can only be added."""
-    return QueueingHint.QUEUE if new is not None and new.uid == pod.uid else QueueingHint.SKIP
+    passed_before = isinstance(old, Node) and not repels(old.spec.taints, tolerations)
+    passes_now = isinstance(new, Node) and not repels(new.spec.taints, tolerations)
+    return queue_if(passes_now and not passed_before)

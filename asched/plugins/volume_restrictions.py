@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import ClassVar
 
+import msgspec
 import numpy as np
 
 from asched.framework.cycle_state import CycleState, StateKey
@@ -23,6 +24,7 @@ from asched.framework.volumes import claim_not_found, claims_of, is_disk, own_cl
 from asched.model.meta import Object
 from asched.model.pod import Pod, Volume
 from asched.model.storage import PersistentVolumeClaim
+from asched.plugins.common import PROCEED, SKIP, queue_if
 
 DISK_TAKEN = Status.unschedulable("node(s) had no available disk")
 CLAIM_IN_USE = Status.unschedulable(
@@ -31,22 +33,13 @@ CLAIM_IN_USE = Status.unschedulable(
 )
 READ_WRITE_ONCE_POD = "ReadWriteOncePod"
 
-_PROCEED = PreFilterResult(SUCCESS)
-_SKIP = PreFilterResult(Status.skip())
 
-
-class SinglePodClaims:
+class SinglePodClaims(msgspec.Struct):
     """The pod's ReadWriteOncePod claims, and how many uses of them other assigned pods have."""
 
-    __slots__ = ("names", "namespace", "users")
-
-    def __init__(self, namespace: str, names: frozenset[str], users: int) -> None:
-        self.namespace = namespace
-        self.names = names
-        self.users = users
-
-    def clone(self) -> SinglePodClaims:
-        return SinglePodClaims(self.namespace, self.names, self.users)
+    namespace: str
+    names: frozenset[str]
+    users: int
 
     def update(self, pod: PodInfo, sign: int) -> None:
         """Add a pod (1) or remove it (-1)."""
@@ -87,7 +80,7 @@ class VolumeRestrictions(PreFilterPlugin, PreFilterExtensions, FilterAllPlugin, 
             else:
                 has_disk = has_disk or is_disk(volume)
         if not names and not has_disk:
-            return _SKIP
+            return SKIP
         known = self.handle.cluster.objects(PersistentVolumeClaim)
         single = set()
         for name in sorted(names):
@@ -100,9 +93,9 @@ class VolumeRestrictions(PreFilterPlugin, PreFilterExtensions, FilterAllPlugin, 
         # As in kube-scheduler: claims in use here, but uses in AddPod and RemovePod.
         users = sum(mounted.pods_with_claim(f"{pod.namespace}/{name}") > 0 for name in single)
         if not has_disk and not users:
-            return _SKIP
+            return SKIP
         state.write(_CLAIMS, SinglePodClaims(pod.namespace, frozenset(single), users))
-        return _PROCEED
+        return PROCEED
 
     def add_pod(self, state: CycleState, pod: PodInfo, added: PodInfo, node: NodeInfo) -> Status:
         state.read(_CLAIMS).update(added, 1)
@@ -134,14 +127,11 @@ class VolumeRestrictions(PreFilterPlugin, PreFilterExtensions, FilterAllPlugin, 
         return conflict
 
     def events_to_register(self) -> Sequence[ClusterEventWithHint]:
+        on = ClusterEventWithHint.on
         return (
-            ClusterEventWithHint.on(
-                EventResource.ASSIGNED_POD, ActionType.DELETE, pod_freed_volume
-            ),
-            ClusterEventWithHint.on(EventResource.NODE, ActionType.ADD),
-            ClusterEventWithHint.on(
-                EventResource.PERSISTENT_VOLUME_CLAIM, ActionType.ADD, own_claim_changed
-            ),
+            on(EventResource.ASSIGNED_POD, ActionType.DELETE, pod_freed_volume),
+            on(EventResource.NODE, ActionType.ADD),
+            on(EventResource.PERSISTENT_VOLUME_CLAIM, ActionType.ADD, own_claim_changed),
         )
 
 
@@ -154,8 +144,7 @@ def pod_freed_volume(pod: Pod, old: Object | None, new: Object | None) -> Queuei
     if old.namespace != pod.namespace:
         return QueueingHint.SKIP
     freed = {claim.name for claim in claims_of(old) if not claim.ephemeral}
-    needed = any(claim.name in freed for claim in claims_of(pod) if not claim.ephemeral)
-    return QueueingHint.QUEUE if needed else QueueingHint.SKIP
+    return queue_if(any(claim.name in freed for claim in claims_of(pod) if not claim.ephemeral))
 
 
 def _any_conflict(disks: Sequence[Volume], pods: Iterable[PodInfo]) -> bool:
@@ -169,20 +158,18 @@ def _any_conflict(disks: Sequence[Volume], pods: Iterable[PodInfo]) -> bool:
 
 def _conflict(wanted: Volume, held: Volume) -> bool:
     """Whether two pods on the same node cannot use these volumes (``isVolumeConflict``)."""
-    if wanted.gce_persistent_disk is not None and held.gce_persistent_disk is not None:
-        disk, other = wanted.gce_persistent_disk, held.gce_persistent_disk
-        if disk.pd_name == other.pd_name and not (disk.read_only and other.read_only):
-            return True
-    if wanted.aws_elastic_block_store is not None and held.aws_elastic_block_store is not None:
-        ebs, other_ebs = wanted.aws_elastic_block_store, held.aws_elastic_block_store
-        if ebs.volume_id == other_ebs.volume_id:
-            return True
-    if wanted.iscsi is not None and held.iscsi is not None:
-        target, other_target = wanted.iscsi, held.iscsi
-        if target.iqn == other_target.iqn and not (target.read_only and other_target.read_only):
-            return True
-    if wanted.rbd is not None and held.rbd is not None:
-        image, other_image = wanted.rbd, held.rbd
+    disk, other = wanted.gce_persistent_disk, held.gce_persistent_disk
+    if disk is not None and other is not None:
+        return disk.pd_name == other.pd_name and not (disk.read_only and other.read_only)
+    ebs, other_ebs = wanted.aws_elastic_block_store, held.aws_elastic_block_store
+    if ebs is not None and other_ebs is not None:
+        return ebs.volume_id == other_ebs.volume_id
+    target, other_target = wanted.iscsi, held.iscsi
+    if target is not None and other_target is not None:
+        shared = target.read_only and other_target.read_only
+        return target.iqn == other_target.iqn and not shared
+    image, other_image = wanted.rbd, held.rbd
+    if image is not None and other_image is not None:
         same = (image.pool, image.image) == (other_image.pool, other_image.image)
         shared = not set(image.monitors).isdisjoint(other_image.monitors)
         return same and shared and not (image.read_only and other_image.read_only)

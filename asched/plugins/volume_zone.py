@@ -17,7 +17,7 @@ from asched.framework.interface import (
 )
 from asched.framework.nodes import FilterResult, Nodes
 from asched.framework.pod_info import PodInfo
-from asched.framework.status import SUCCESS, Status
+from asched.framework.status import Status
 from asched.framework.volumes import (
     BETA_REGION_LABEL,
     BETA_ZONE_LABEL,
@@ -31,14 +31,12 @@ from asched.model.meta import Object
 from asched.model.node import REGION_LABEL, ZONE_LABEL
 from asched.model.pod import Pod
 from asched.model.storage import PersistentVolume, PersistentVolumeClaim, StorageClass
+from asched.plugins.common import PROCEED, SKIP, added_or_changed, queue_if
 
 WRONG_ZONE = Status.unresolvable("node(s) had no available volume zone")
 
 TOPOLOGY_LABELS = (BETA_ZONE_LABEL, BETA_REGION_LABEL, ZONE_LABEL, REGION_LABEL)
 _GENERAL = {BETA_ZONE_LABEL: ZONE_LABEL, BETA_REGION_LABEL: REGION_LABEL}
-
-_SKIP = PreFilterResult(Status.skip())
-_PROCEED = PreFilterResult(SUCCESS)
 
 
 class VolumeTopology(NamedTuple):
@@ -78,9 +76,9 @@ class VolumeZone(PreFilterPlugin, FilterAllPlugin, EnqueueExtensions):
         except _Rejection as rejection:
             return PreFilterResult(rejection.status)
         if not topologies:
-            return _SKIP
+            return SKIP
         state.write(_TOPOLOGIES, tuple(topologies))
-        return _PROCEED
+        return PROCEED
 
     def _topologies(self, namespace: str, name: str) -> Iterator[VolumeTopology]:
         """The topology of the claim's volume; empty if the claim is bound later."""
@@ -120,50 +118,38 @@ class VolumeZone(PreFilterPlugin, FilterAllPlugin, EnqueueExtensions):
 
     def events_to_register(self) -> Sequence[ClusterEventWithHint]:
         added, changed = ActionType.ADD, ActionType.ADD | ActionType.UPDATE
+        on, topologies = (
+            ClusterEventWithHint.on,
+            added_or_changed(PersistentVolume, volume_topologies),
+        )
         return (
-            ClusterEventWithHint.on(EventResource.STORAGE_CLASS, added, late_binding_class_added),
-            ClusterEventWithHint.on(EventResource.NODE, added | ActionType.UPDATE_NODE_LABEL),
-            ClusterEventWithHint.on(
-                EventResource.PERSISTENT_VOLUME_CLAIM, changed, own_claim_changed
-            ),
-            ClusterEventWithHint.on(
-                EventResource.PERSISTENT_VOLUME, changed, volume_topology_changed
-            ),
+            on(EventResource.STORAGE_CLASS, added, late_binding_class_added),
+            on(EventResource.NODE, added | ActionType.UPDATE_NODE_LABEL),
+            on(EventResource.PERSISTENT_VOLUME_CLAIM, changed, own_claim_changed),
+            on(EventResource.PERSISTENT_VOLUME, changed, topologies),
         )
 
 
-def volume_topologies(volume: PersistentVolume) -> Iterator[VolumeTopology]:
+def volume_topologies(volume: PersistentVolume) -> Sequence[VolumeTopology]:
     """The requirements of a volume's labels. A list with an empty zone is ignored
     (``volumehelpers.LabelZonesToSet``)."""
+    found = []
     for label in TOPOLOGY_LABELS:
-        text = volume.labels.get(label)
-        if text is None:
-            continue
+        text = volume.labels.get(label, "")
         values = tuple(part.strip() for part in text.split(ZONE_DELIMITER))
         if all(values):
-            yield VolumeTopology(label, values)
+            found.append(VolumeTopology(label, values))
+    return found
 
 
 def late_binding_class_added(pod: Pod, old: Object | None, new: Object | None) -> QueueingHint:
     """Queue for a new class with ``WaitForFirstConsumer``: its claims need no volume yet."""
     late = isinstance(new, StorageClass) and new.volume_binding_mode == WAIT_FOR_FIRST_CONSUMER
-    return QueueingHint.QUEUE if late else QueueingHint.SKIP
+    return queue_if(late)
 
 
 def own_claim_changed(pod: Pod, old: Object | None, new: Object | None) -> QueueingHint:
     """Queue if a claim of the pod is added or updated."""
-    own = (
-        isinstance(new, PersistentVolumeClaim)
-        and new.namespace == pod.namespace
-        and any(claim.name == new.name for claim in claims_of(pod) if not claim.ephemeral)
-    )
-    return QueueingHint.QUEUE if own else QueueingHint.SKIP
-
-
-def volume_topology_changed(pod: Pod, old: Object | None, new: Object | None) -> QueueingHint:
-    """Queue if a volume is added, or its topology labels change."""
-    if not isinstance(new, PersistentVolume):
+    if not isinstance(new, PersistentVolumeClaim) or new.namespace != pod.namespace:
         return QueueingHint.SKIP
-    if isinstance(old, PersistentVolume) and [*volume_topologies(old)] == [*volume_topologies(new)]:
-        return QueueingHint.SKIP
-    return QueueingHint.QUEUE
+    return queue_if(any(c.name == new.name for c in claims_of(pod) if not c.ephemeral))

@@ -85,7 +85,6 @@ class SimulatedCluster:
         self._events = events
         self._record = record
         self._pods: dict[str, SimulatedPod] = {}
-        """Existing pods by key."""
         self._by_uid: dict[str, SimulatedPod] = {}
         """All pods by the uid of their creation."""
         self._waiting: dict[str, deque[PodCreated]] = {}
@@ -216,7 +215,6 @@ class SimulatedCluster:
             self._evict(pod, at_ns, EndReason.PREEMPTED, by)
 
     def write_group(self, decision: PodGroupStatusDecided, at_ns: int) -> None:
-        """Set the decided status of a PodGroup."""
         kind, key = KINDS[decision.kind], decision.group
         self._record(PodGroupStatusWritten(decision.kind, key, decision.uid))
         group = self._state.objects(kind).get(key)
@@ -281,10 +279,7 @@ class SimulatedCluster:
         self._record(record)
         return True
 
-    # -- result ---------------------------------------------------------------------------------
-
     def pods(self) -> tuple[PodRun, ...]:
-        """All pods in order of creation."""
         pods = [*self._by_uid.values()]
         pods += [SimulatedPod(c, c.at_ns) for waiting in self._waiting.values() for c in waiting]
         return tuple(sorted((pod.as_run() for pod in pods), key=lambda run: run.created_ns))

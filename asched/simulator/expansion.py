@@ -101,8 +101,6 @@ class _Expansion:
         end_ns = None if duration is None else self._begin_ns + _ns(duration)
         return WorkloadTrace(tuple(events), self._begin_ns, end_ns)
 
-    # -- admission ------------------------------------------------------------------------------
-
     def _admitted(
         self, resource: WatchedResource, raw: dict[str, Any], path: Path, *, keep: bool = False
     ) -> Object:
@@ -179,8 +177,6 @@ class _Expansion:
     def _set(self, item: Object, at_ns: int | None = None) -> TraceEvent:
         return ObjectSet(self._begin_ns if at_ns is None else at_ns, cast("AnyObject", item))
 
-    # -- nodes --------------------------------------------------------------------------------
-
     def _node_events(self, group: NodeGroup, path: Path) -> Iterator[TraceEvent]:
         joins_ns = self._begin_ns + _ns(group.joins)
         for index in range(group.count):
@@ -204,10 +200,7 @@ class _Expansion:
             self._nodes[name] = node
             yield self._set(node, joins_ns)
 
-    # -- pods ---------------------------------------------------------------------------------
-
     def _template(self, group: ScenarioPodGroup, path: Path) -> Pod:
-        """The first pod of the group."""
         unknown = [key for key in group.template if key not in ("metadata", "spec")]
         for key in unknown:
             message = "unknown field; expected one of metadata, spec"
@@ -240,8 +233,6 @@ class _Expansion:
             pod = msgspec.structs.replace(template, metadata=metadata)
             run_ns = None if group.lifetime is None else _draw(group.lifetime, random)
             yield PodCreated(at_ns, pod, run_ns, group.restarts)
-
-    # -- events -------------------------------------------------------------------------------
 
     def _expand_event(self, event: ScenarioEvent) -> Iterator[TraceEvent]:
         at_ns, (what, name) = self._begin_ns + _ns(event.at), event.what

@@ -75,7 +75,6 @@ class SchedulerSettings(msgspec.Struct, frozen=True):
     seed: int = 0
     latencies: Latencies = Latencies()
     sessions: tuple[SessionSpec, ...] = ()
-    """Batch sessions."""
 
 
 def scheduler_from_config(configuration: Configuration, latencies: Latencies) -> SchedulerSettings:
@@ -118,7 +117,8 @@ class Simulation:
         self._next_event = 0
         self._scheduler = scheduler
         self._core = SchedulerCore(Fold(ClusterState(), load))
-        self._state = self._core.state
+        self.cluster: ClusterState = self._core.state
+        """State of the scheduler. Read-only."""
         self._events = EventQueue()
         self._rejected: set[str] = set()
         """Keys of the pods rejected since the last change of the cluster."""
@@ -127,13 +127,8 @@ class Simulation:
         self._free_ns = trace.begin_ns
         """When the scheduler is free for the next decision."""
         self._attempts_now: Counter[str] = Counter()
-        self._simulated = SimulatedCluster(self._state, self._events, self._observe)
+        self._simulated = SimulatedCluster(self.cluster, self._events, self._observe)
         self._begin()
-
-    @property
-    def cluster(self) -> ClusterState:
-        """State of the scheduler. Read-only."""
-        return self._state
 
     @property
     def events_applied(self) -> int:
@@ -151,7 +146,6 @@ class Simulation:
             yield self._take_turn()
 
     def result(self) -> WorkloadRun:
-        """Result of the run up to now."""
         end_ns = self._trace.end_ns
         return WorkloadRun(
             self._trace.begin_ns,
@@ -160,8 +154,6 @@ class Simulation:
             self._simulated.nodes(),
         )
 
-    # -- the clock ------------------------------------------------------------------------------
-
     def _begin(self) -> None:
         self._core.begin_turn(self.now_ns)
         self._core.record_turn()
@@ -169,7 +161,7 @@ class Simulation:
         self._core.apply(ProfilesLoaded(self._scheduler.profiles, self._scheduler.queue))
         if self._scheduler.sessions:
             self._core.apply(SessionsLoaded(self._scheduler.sessions))
-        for profile in self._state.profiles.values():
+        for profile in self.cluster.profiles.values():
             if profile.missing:
                 raise ProfileError(profile.missing)
 
@@ -177,10 +169,10 @@ class Simulation:
         """Time of the next turn; None at the end of the simulation."""
         end_ns = self._trace.end_ns
         due = [ns for ns in (self._events.next_ns, self._next_event_ns()) if ns is not None]
-        if self._state.queue.head() is not None:
+        if self.cluster.queue.head() is not None:
             due.append(self._free_ns)
         due += [max(ns, self._free_ns) for ns in self._decisions_due()]
-        timer_ns = self._state.queue.next_timer_ns()
+        timer_ns = self.cluster.queue.next_timer_ns()
         if timer_ns is not None and not self._all_rejected_since_change():
             due.append(timer_ns)
         if not due:
@@ -197,14 +189,14 @@ class Simulation:
 
         A session without a change is skipped, as in :meth:`_all_rejected_since_change`.
         """
-        permit_ns = self._state.waiting_pods.next_deadline_ns()
+        permit_ns = self.cluster.waiting_pods.next_deadline_ns()
         if permit_ns is not None:
             yield permit_ns
-        for profile in self._state.sessions:
+        for profile in self.cluster.sessions:
             session_ns = profile.due_ns()
             if session_ns is not None and profile.changed:
                 yield session_ns
-        circuit_ns = self._state.circuits.next_timer_ns()
+        circuit_ns = self.cluster.circuits.next_timer_ns()
         if circuit_ns is not None and not self._all_rejected_since_change():
             yield circuit_ns
 
@@ -215,7 +207,7 @@ class Simulation:
         rejection by an open circuit breaker does not count, unless a pod that was rejected before
         opens it again each time.
         """
-        queue = self._state.queue
+        queue = self.cluster.queue
         waiting = len(queue.active) + len(queue.backoff) + len(queue.unschedulable)
         return len(self._rejected) >= waiting or self._closings > waiting
 
@@ -229,13 +221,11 @@ class Simulation:
         self._rejected.clear()
         self._closings = 0
 
-    # -- a turn -----------------------------------------------------------------------------------
-
     def _turn(self, now_ns: int) -> None:
         if now_ns > self.now_ns:
             self._attempts_now.clear()
         self.now_ns = now_ns
-        circuit_ns = self._state.circuits.next_timer_ns()
+        circuit_ns = self.cluster.circuits.next_timer_ns()
         if circuit_ns is not None and circuit_ns <= now_ns:
             self._closings += 1
         self._core.begin_turn(now_ns)
@@ -351,7 +341,7 @@ class Simulation:
     def _bind_if_due(self, pod: SimulatedPod, decided_ns: int) -> None:
         self._reconsider_rejected()
         placement = pod.placement
-        if placement is not None and pod.key not in self._state.waiting:
+        if placement is not None and pod.key not in self.cluster.waiting:
             bind = partial(self._simulated.bind, pod.key, pod.uid, placement.node)
             self._events.schedule(decided_ns + self._scheduler.latencies.bind_ns, bind)
 

@@ -23,29 +23,10 @@ class SimulatedPod:
     A pod that its controller recreates under another uid remains the same simulated pod.
     """
 
-    __slots__ = (
-        "attempts",
-        "created",
-        "created_ns",
-        "end_reason",
-        "ended_ns",
-        "evict_reason",
-        "evicted_by",
-        "evicted_ns",
-        "message",
-        "nominated",
-        "placements",
-        "pod",
-        "recreations",
-        "rejections",
-        "remaining_ns",
-    )
-
     def __init__(self, created: PodCreated, created_ns: int) -> None:
         self.created = created
         self.created_ns = created_ns
         self.pod = created.pod
-        """Current object."""
         self.remaining_ns = created.run_ns
         """Remaining running time; None for unlimited."""
         self.placements: list[PodPlacement] = []
@@ -54,7 +35,6 @@ class SimulatedPod:
         self.recreations = 0
         self.message = ""
         self.nominated = ""
-        """The nominated node."""
         self.evicted_ns: int | None = None
         """When its eviction was decided; None unless it is being evicted."""
         self.evict_reason = EndReason.DELETED
@@ -68,12 +48,10 @@ class SimulatedPod:
 
     @property
     def uid(self) -> str:
-        """The current uid."""
         return self.pod.metadata.uid
 
     @property
     def placement(self) -> PodPlacement | None:
-        """The current placement."""
         last = self.placements[-1] if self.placements else None
         return last if last is not None and last.ended_ns is None else None
 
@@ -105,7 +83,6 @@ class SimulatedPod:
         )
 
     def release(self, at_ns: int, reason: EndReason) -> None:
-        """End the current placement, if any."""
         placement = self.placement
         if placement is None:
             return
@@ -125,7 +102,6 @@ class SimulatedPod:
         self.pod = msgspec.structs.replace(self.pod, metadata=metadata)
 
     def recreate(self, at_ns: int) -> None:
-        """Become pending again under a new uid."""
         self.recreations += 1
         self.evicted_ns, self.evicted_by = None, ""
         replace, pod = msgspec.structs.replace, self.pod

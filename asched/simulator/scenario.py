@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, Final
 
@@ -68,11 +69,9 @@ class Arrival(Section, frozen=True):
     after: timedelta = _ZERO
     """Arrival of the first pod, or start of the Poisson process."""
     every: timedelta | None = None
-    """Constant interval."""
     poisson: timedelta | None = None
     """Mean of the exponentially distributed interval."""
     together: PodCount = 1
-    """Pods per arrival."""
 
     def __post_init__(self) -> None:
         _check_positive("after", self.after, zero=True)
@@ -106,7 +105,6 @@ class Lifetime(Section, frozen=True):
 
     fixed: timedelta | None = None
     exponential: timedelta | None = None
-    """Mean."""
     uniform: Uniform | None = None
     lognormal: LogNormal | None = None
 
@@ -145,11 +143,9 @@ class ScenarioEvent(Section, frozen=True):
     cordon: str | None = None
     uncordon: str | None = None
     delete_pods: str | None = None
-    """Pod group to delete."""
 
     @property
     def what(self) -> tuple[str, str]:
-        """The name and value of the given field."""
         for field, name in zip(self.__struct_fields__, self.__struct_encode_fields__, strict=True):
             value = getattr(self, field)
             if field != "at" and value is not None:
@@ -165,8 +161,6 @@ class ScenarioEvent(Section, frozen=True):
 
 
 class Scenario(Section, frozen=True):
-    """The document."""
-
     api_version: str
     kind: str
     nodes: tuple[NodeGroup, ...]
@@ -201,26 +195,23 @@ def read_scenario(value: Any) -> Scenario:
     """
     decoder = StrictDecoder()
     scenario = decoder.decode(value, Scenario)
-    problems = decoder.problems + ([] if scenario is None else _inconsistencies(scenario))
+    problems = decoder.problems + ([] if scenario is None else [*_inconsistencies(scenario)])
     if problems or scenario is None:
         raise ScenarioError(problems)
     return scenario
 
 
-def _inconsistencies(scenario: Scenario) -> list[Problem]:
-    problems = []
+def _inconsistencies(scenario: Scenario) -> Iterator[Problem]:
     node_groups, pod_groups = set[str](), set[tuple[str, str]]()
     for index, group in enumerate(scenario.nodes):
         if group.name in node_groups:
-            problems.append(
-                Problem(("nodes", index, "name"), f"{quote(group.name)} is given twice")
-            )
+            yield Problem(("nodes", index, "name"), f"{quote(group.name)} is given twice")
         node_groups.add(group.name)
     for index, pods in enumerate(scenario.pods):
         where = (pods.namespace, pods.name)
         if where in pod_groups:
             message = f"{quote(pods.name)} is given twice in namespace {pods.namespace}"
-            problems.append(Problem(("pods", index, "name"), message))
+            yield Problem(("pods", index, "name"), message)
         pod_groups.add(where)
     nodes = {group.name: group.count for group in scenario.nodes}
     groups = {group.name for group in scenario.pods}
@@ -228,12 +219,10 @@ def _inconsistencies(scenario: Scenario) -> list[Problem]:
         field, name = event.what
         if field == "deletePods":
             if name not in groups:
-                message = f"unknown pod group {quote(name)}"
-                problems.append(Problem(("events", index, field), message))
+                yield Problem(("events", index, field), f"unknown pod group {quote(name)}")
         elif not _is_node(name, nodes):
             message = f"unknown node {quote(name)}; expected GROUP-NUMBER, numbered from 0"
-            problems.append(Problem(("events", index, field), message))
-    return problems
+            yield Problem(("events", index, field), message)
 
 
 def _is_node(name: str, counts: dict[str, int]) -> bool:

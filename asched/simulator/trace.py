@@ -109,7 +109,6 @@ class EndReason(StrEnum):
     FINISHED = "finished"
     """Its running time was over."""
     DELETED = "deleted"
-    """Its owner deleted it."""
     PREEMPTED = "preempted"
     DRAINED = "drained"
     NODE_GONE = "node-gone"
@@ -129,7 +128,6 @@ class PodPlacement(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """When its resources were released; None if still in use."""
     end: EndReason | None = None
     by: str = ""
-    """Key of the preemptor."""
     evicted_ns: int | None = None
     """When its eviction was decided; the grace period follows."""
 
@@ -138,10 +136,8 @@ class PodRun(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """The result of one pod, including the pods that its controller recreated."""
 
     pod: Pod
-    """As created."""
     created_ns: int
     attempts: int = 0
-    """Scheduling attempts."""
     rejections: int = 0
     """Attempts that found no node."""
     placements: tuple[PodPlacement, ...] = ()
@@ -170,18 +166,6 @@ class PodRun(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     def bound_ns(self) -> int | None:
         """Time of the first binding, if any."""
         return next((p.bound_ns for p in self.placements if p.bound_ns is not None), None)
-
-    def pending_ns(self, until_ns: int) -> int:
-        """Total time until ``until_ns`` in which the pod was not bound."""
-        total, since_ns = 0, self.created_ns
-        for placement in self.placements:
-            if placement.bound_ns is None:
-                continue
-            total += placement.bound_ns - since_ns
-            if placement.ended_ns is None:
-                return total
-            since_ns = placement.ended_ns
-        return total + (until_ns if self.ended_ns is None else self.ended_ns) - since_ns
 
 
 class NodeSpan(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):

@@ -1,11 +1,8 @@
 """Checkpoints: a state as bytes, so that a fold can continue from there and not from the start.
 
-A restored state equals the original in everything that a later decision may depend on: rows of the
-node table with their pods in order, orders in queues, attempts in flight. Caches and indexes are
-computed again when they are used, and Reserve plugins are called again as after a change of
-profiles.
-
-A checkpoint is not history: one that this code cannot read is ignored and nothing is lost.
+A restored state equals the original in everything that a later decision may depend on. Caches and
+indexes are computed again when they are used, and Reserve plugins are called again as after a
+change of profiles. A checkpoint that this code cannot read is ignored, and nothing is lost.
 
 Pods are stored once. Other parts refer to a pod by number: ``2k`` is entry ``k`` of
 :attr:`CheckpointContent.full_pods`, ``2k + 1`` is entry ``k`` of
@@ -15,7 +12,9 @@ Pods are stored once. Other parts refer to a pod by number: ``2k`` is entry ``k`
 from __future__ import annotations
 
 import zlib
-from typing import Any, Final, NamedTuple
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any, Final
 
 import msgspec
 import numpy as np
@@ -75,14 +74,6 @@ class StateSnapshot(StoredForm):
     circuits: tuple[CircuitSnapshot, ...]
 
 
-class StateAndTemplates(NamedTuple):
-    """A state at one moment. Shares only immutable values with the state, so it can be encoded
-    later."""
-
-    templates: TemplatesSnapshot
-    state: StateSnapshot
-
-
 class CheckpointContent(StoredForm):
     """The content of a checkpoint. Pods come first: the rest refers to them."""
 
@@ -92,59 +83,66 @@ class CheckpointContent(StoredForm):
     state: msgspec.Raw
 
 
-def take_snapshots(state: ClusterState) -> StateAndTemplates:
-    """Takes less than a microsecond a pod. Creates few objects that the garbage collector
-    tracks."""
+def encode(state: ClusterState) -> Steps[list[bytes]]:
+    """The content of a checkpoint, for :func:`compress`.
+
+    Takes a snapshot at once, in less than a microsecond a pod. The steps encode the snapshot: it
+    shares only immutable values with the state.
+    """
     profiles = tuple(profile.spec for profile in state.profiles.values())
-    return StateAndTemplates(
-        state.templates.snapshot(),
-        StateSnapshot(
-            now_ns=state.now_ns,
-            seed=state.seed,
-            epoch=state.epoch,
-            next_start_row=state.next_start_row,
-            profiles=ProfilesLoaded(profiles, state.queue.settings, state.extenders),
-            objects=state.object_store.snapshot(),
-            nodes=state.nodes.snapshot(),
-            pods=tuple(map(msgspec.structs.replace, state.pods.values())),
-            nominator=state.nominator.snapshot(),
-            waiting_pods=state.waiting_pods.snapshot(),
-            evictions=state.evictions.snapshot(),
-            pending_evaluations=state.pending_evaluations.snapshot(),
-            queue=state.queue.snapshot(),
-            sessions=state.sessions.snapshot(),
-            circuits=state.circuits.snapshot(),
-        ),
+    without_pods = partial(
+        StateSnapshot,
+        now_ns=state.now_ns,
+        seed=state.seed,
+        epoch=state.epoch,
+        next_start_row=state.next_start_row,
+        profiles=ProfilesLoaded(profiles, state.queue.settings, state.extenders),
+        objects=state.object_store.snapshot(),
+        nodes=state.nodes.snapshot(),
+        nominator=state.nominator.snapshot(),
+        waiting_pods=state.waiting_pods.snapshot(),
+        evictions=state.evictions.snapshot(),
+        pending_evaluations=state.pending_evaluations.snapshot(),
+        sessions=state.sessions.snapshot(),
+        circuits=state.circuits.snapshot(),
     )
+    entries = tuple(map(msgspec.structs.replace, state.pods.values()))
+    return _encode(state.templates.snapshot(), entries, state.queue.snapshot(), without_pods)
 
 
-def encode(snapshots: StateAndTemplates) -> Steps[bytes]:
-    """The content of a checkpoint, for :func:`compress`."""
-    templates, state = snapshots
+def _encode(
+    templates: TemplatesSnapshot,
+    entries: tuple[PodEntry, ...],
+    queue: Steps[QueueSnapshot],
+    without_pods: Callable[..., StateSnapshot],
+) -> Steps[list[bytes]]:
     pods = _PodNumbers(templates)
-    for count, entry in enumerate(state.pods):
+    for count, entry in enumerate(entries):
         pods.add(entry.info.pod, entry.template)
         if count % STEP == 0:
             yield
+    state = without_pods(pods=entries, queue=(yield from queue))
     encoder = msgspec.msgpack.Encoder(enc_hook=pods.encode_value)
-    encoded = yield from encode_in_steps(state, encoder.encode)
-    form = CheckpointContent(templates, tuple(pods.full), tuple(pods.copies), encoded)
-    return bytes((yield from encode_in_steps(form, msgspec.msgpack.encode)))
+    encoded_state = yield from encode_in_steps(state, encoder.encode)
+    # Freeing these many objects takes longer than any other step.
+    del state, entries, without_pods
+    yield
+    # The encoded state is not copied into the content: that would be one long step.
+    form = CheckpointContent(templates, tuple(pods.full), tuple(pods.copies), msgspec.Raw())
+    content = yield from encode_in_steps(form, encoder.encode)
+    del form
+    yield
+    return content + encoded_state
 
 
-def compress(content: bytes) -> bytes:
-    """The checkpoint. Releases the interpreter lock."""
-    return _MAGIC + b"%d\n" % FORMAT + zlib.compress(content, _COMPRESSION_LEVEL)
-
-
-def encode_now(snapshots: StateAndTemplates) -> bytes:
-    """The checkpoint, without steps."""
-    return compress(run(encode(snapshots)))
+def compress(content: Iterable[bytes]) -> bytes:
+    """The checkpoint. Releases the interpreter lock while it compresses."""
+    return _MAGIC + b"%d\n" % FORMAT + zlib.compress(b"".join(content), _COMPRESSION_LEVEL)
 
 
 def checkpoint_of(state: ClusterState) -> bytes:
     """The state as bytes for :func:`restore`."""
-    return encode_now(take_snapshots(state))
+    return compress(run(encode(state)))
 
 
 def restore(blob: bytes, load: PluginLoader) -> Fold:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 
 from asched.framework.runtime.profile import BreakerSpec, Profile
 from asched.model.quantity import NS_PER_S
@@ -24,21 +25,19 @@ class CircuitSnapshot(StoredForm):
     rejected: tuple[str, ...]
 
 
+@dataclass(slots=True)
 class Circuit:
     """The circuit breaker of one plugin in one profile."""
 
-    __slots__ = ("failed_at_ns", "on_trial", "open_until_ns", "rejected", "spec")
-
-    def __init__(self, spec: BreakerSpec) -> None:
-        self.spec = spec
-        self.failed_at_ns: deque[int] = deque()
-        """The failures within the window."""
-        self.open_until_ns = 0
-        """0 while it is closed."""
-        self.on_trial = False
-        """It was open and no pod was placed since."""
-        self.rejected: dict[str, None] = {}
-        """Keys of the pods that were rejected because it is open."""
+    spec: BreakerSpec
+    failed_at_ns: deque[int] = field(default_factory=deque)
+    """The failures within the window."""
+    open_until_ns: int = 0
+    """0 while it is closed."""
+    on_trial: bool = False
+    """It was open and no pod was placed since."""
+    rejected: dict[str, None] = field(default_factory=dict)
+    """Keys of the pods that were rejected because it is open."""
 
     @property
     def is_open(self) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from copy import copy
 from enum import Enum
 
 import msgspec
@@ -88,6 +89,12 @@ class ClusterState:
         self.profiles: Mapping[str, Profile] = {}
         self.next_start_row = 0
         """Where the next search for feasible nodes starts, if a share of them is enough."""
+
+    def fork(self) -> ClusterState:
+        """The same state with a node table of its own, for hypothetical pods on nodes."""
+        copied, nodes = copy(self), self.nodes.fork()
+        vars(copied).update(nodes=nodes, _pod_index=PodIndex(nodes))
+        return copied
 
     @property
     def waiting(self) -> Mapping[str, WaitingPodState]:
@@ -192,7 +199,7 @@ class ProfileHandle:
         return self._state.nominator.node_of(pod.key)
 
     def nominated_pods(self, node_name: str) -> Sequence[PodInfo]:
-        return [*self._state.nominator.pods_on(node_name)]
+        return [*self._state.nominator.by_node.get(node_name, {}).values()]
 
     @property
     def evictions(self) -> Mapping[str, Eviction]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from enum import IntEnum
 from typing import NamedTuple
 
@@ -18,20 +18,12 @@ from asched.framework.runtime.observation import (
     failure_reason,
 )
 from asched.framework.runtime.profile import Profile, RegisteredEvent
+from asched.model import storage
 from asched.model.custom import CustomObject
 from asched.model.groups import CUSTOM_POD_GROUPS, CustomPodGroup, PodGroup
 from asched.model.meta import Object
 from asched.model.node import Node
 from asched.model.pod import Pod
-from asched.model.storage import (
-    CSIDriver,
-    CSINode,
-    CSIStorageCapacity,
-    PersistentVolume,
-    PersistentVolumeClaim,
-    StorageClass,
-    VolumeAttachment,
-)
 from asched.model.workloads import Namespace, PodDisruptionBudget, Service
 from asched.state.pod_groups import PodGroups
 
@@ -106,17 +98,12 @@ class QueueingHints:
             return known
         found: dict[str, tuple[RegisteredHint, ...]] = {}
         for name, profile in self._profiles.items():
-            for registered in self._registered(profile):
+            for registered in (*profile.events, *_ALWAYS_REGISTERED):
                 if registered.event.covers(event):
                     entry = RegisteredHint(name, registered)
                     found[registered.plugin] = (*found.get(registered.plugin, ()), entry)
         self._by_event[event] = found
         return found
-
-    @staticmethod
-    def _registered(profile: Profile) -> Iterator[RegisteredEvent]:
-        yield from profile.events
-        yield from _ALWAYS_REGISTERED
 
     def candidates(
         self,
@@ -254,13 +241,13 @@ EVENT_RESOURCES: dict[type[Object], EventResource] = {
     Node: EventResource.NODE,
     Namespace: EventResource.NAMESPACE,
     Service: EventResource.SERVICE,
-    PersistentVolume: EventResource.PERSISTENT_VOLUME,
-    PersistentVolumeClaim: EventResource.PERSISTENT_VOLUME_CLAIM,
-    StorageClass: EventResource.STORAGE_CLASS,
-    CSINode: EventResource.CSI_NODE,
-    CSIDriver: EventResource.CSI_DRIVER,
-    CSIStorageCapacity: EventResource.CSI_STORAGE_CAPACITY,
-    VolumeAttachment: EventResource.VOLUME_ATTACHMENT,
+    storage.PersistentVolume: EventResource.PERSISTENT_VOLUME,
+    storage.PersistentVolumeClaim: EventResource.PERSISTENT_VOLUME_CLAIM,
+    storage.StorageClass: EventResource.STORAGE_CLASS,
+    storage.CSINode: EventResource.CSI_NODE,
+    storage.CSIDriver: EventResource.CSI_DRIVER,
+    storage.CSIStorageCapacity: EventResource.CSI_STORAGE_CAPACITY,
+    storage.VolumeAttachment: EventResource.VOLUME_ATTACHMENT,
     PodDisruptionBudget: EventResource.POD_DISRUPTION_BUDGET,
     PodGroup: EventResource.POD_GROUP,
     CustomObject: EventResource.CUSTOM,
@@ -290,15 +277,11 @@ def pod_changes(old: PodInfo, new: PodInfo, resource: EventResource) -> list[Clu
     actions = []
     if old.pod.metadata.labels != new.pod.metadata.labels:
         actions.append(ActionType.UPDATE_POD_LABEL)
-    if old.shape is not new.shape and _scaled_down(old, new):
+    before, after = old.shape.requests, new.shape.requests
+    if old.shape is not new.shape and any(n > after.get(name, 0) for name, n in before.items()):
         actions.append(ActionType.UPDATE_POD_SCALE_DOWN)
     if old.pod.spec.tolerations != new.pod.spec.tolerations:
         actions.append(ActionType.UPDATE_POD_TOLERATION)
     if old.pod.spec.scheduling_gates and not new.pod.spec.scheduling_gates:
         actions.append(ActionType.UPDATE_POD_SCHEDULING_GATES_ELIMINATED)
     return [ClusterEvent(resource, action) for action in actions or [ActionType.UPDATE_OTHER]]
-
-
-def _scaled_down(old: PodInfo, new: PodInfo) -> bool:
-    after = new.shape.requests
-    return any(number > after.get(name, 0) for name, number in old.shape.requests.items())

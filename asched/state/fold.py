@@ -1,8 +1,4 @@
-"""``fold(state, record)``: the only code that changes the state.
-
-The live daemon, a restart, time travel and every replay apply the same records here, one by one,
-and get the same state. The fold reads no clock and nothing else that is not in the records.
-"""
+"""``fold(state, record)``: the only code that changes the state. It reads only the records."""
 
 from __future__ import annotations
 
@@ -25,7 +21,7 @@ from asched.state import records as r
 from asched.state import session_records as sr
 from asched.state.circuits import circuit_as_plugin
 from asched.state.cluster import ClusterState, PlacementState, PodEntry, ProfileHandle
-from asched.state.cluster_events import EVENT_RESOURCES, QueuedClusterEvent, node_changes
+from asched.state.cluster_events import EVENT_RESOURCES, node_changes
 from asched.state.pending_evaluations import PendingEvaluation
 from asched.state.plugins import incomplete_profile
 from asched.state.pod_fold import FoldError, PodFold
@@ -204,11 +200,6 @@ class Fold:
             self.state.nodes.remove_node(old.name)
         self._emit_change(kind, old, None)
 
-    def _emit(self, event: ClusterEvent, old: Object | None, new: Object | None) -> None:
-        queue = self.state.queue
-        if queue.uses_events:
-            queue.move_on_event(QueuedClusterEvent(event, old, new), self.state.now_ns)
-
     def _emit_change(self, kind: type[Object], old: Object | None, new: Object | None) -> None:
         resource = EVENT_RESOURCES.get(kind)
         if resource is None:
@@ -216,14 +207,14 @@ class Fold:
         if resource is EventResource.POD_GROUP:
             self._sort_group_again(old, new)
         if old is None:
-            self._emit(ClusterEvent(resource, ActionType.ADD), None, new)
+            self._pods.emit(ClusterEvent(resource, ActionType.ADD), None, new)
         elif new is None:
-            self._emit(ClusterEvent(resource, ActionType.DELETE), old, None)
+            self._pods.emit(ClusterEvent(resource, ActionType.DELETE), old, None)
         elif isinstance(old, Node) and isinstance(new, Node):
             for event in node_changes(old, new):
-                self._emit(event, old, new)
+                self._pods.emit(event, old, new)
         else:
-            self._emit(ClusterEvent(resource, ActionType.UPDATE_OTHER), old, new)
+            self._pods.emit(ClusterEvent(resource, ActionType.UPDATE_OTHER), old, new)
 
     def _sort_group_again(self, old: Object | None, new: Object | None) -> None:
         """PreEnqueue and QueueSort may depend on the PodGroup of a pod."""
@@ -326,17 +317,14 @@ class Fold:
         """The pod of a decision, which ends its attempt."""
         self.state.pending_evaluations.pop(record.key, None)
         if not isinstance(record, r.AttemptFailed) and record.session:
-            return self._decided_by_session(record)
+            # The pod of a session is in no queue.
+            entry = self.state.entry(record.key, record.uid)
+            if entry is None or not self.state.sessions.is_pending(entry.info.pod):
+                raise FoldError(
+                    f"a session decided pod {record.key} ({record.uid}), which does not wait for it"
+                )
+            return entry
         return self._dequeue(record.key, record.uid)
-
-    def _decided_by_session(self, record: r.Assigned | r.Rejected) -> PodEntry:
-        """The pod of a session's decision; such a pod is in no queue."""
-        entry = self.state.entry(record.key, record.uid)
-        if entry is None or not self.state.sessions.is_pending(entry.info.pod):
-            raise FoldError(
-                f"a session decided pod {record.key} ({record.uid}), which does not wait for it"
-            )
-        return entry
 
     def _dequeue(self, key: str, uid: str) -> PodEntry:
         """Take the pod from the queue, wherever it waits.

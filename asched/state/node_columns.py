@@ -33,8 +33,8 @@ class NodeColumns:
         self.tie_break_keys = self._zeros(np.uint64)
         self.pod_count = self._zeros(np.int64)
         self.allowed_pods = self._zeros(np.int64)
-        self.scoring_cpu = self._zeros(np.int64)
-        self.scoring_memory = self._zeros(np.int64)
+        self.scoring_cpu_milli = self._zeros(np.int64)
+        self.scoring_memory_bytes = self._zeros(np.int64)
         self.taint_ids = self._zeros(np.int32)
         self.stamps = self._zeros(np.int64)
         self.allocatable: dict[str, Int64Column] = {}
@@ -82,7 +82,7 @@ class NodeColumns:
         columns = self._amounts
         if not columns:
             columns += [*self.allocatable.values(), *self.requested.values(), self.pod_count]
-            columns += [self.allowed_pods, self.scoring_cpu, self.scoring_memory]
+            columns += [self.allowed_pods, self.scoring_cpu_milli, self.scoring_memory_bytes]
         return tuple([column.item(row) for column in columns])
 
     def _grow(self) -> None:
@@ -123,8 +123,6 @@ class UtilizationIds:
     Numbers of equal amounts differ only after so many others that the first was forgotten.
     """
 
-    __slots__ = ("_last", "_numbers", "by_row")
-
     def __init__(self, size: int = 0) -> None:
         self.by_row: list[int | None] = [None] * size
         """None for a row that changed."""
@@ -149,8 +147,6 @@ class ImageIndex:
     Nodes may report different sizes of one image. As in kube-scheduler's cache one report is used
     for all of them: here that of the lowest row.
     """
-
-    __slots__ = ("_columns", "_names", "sizes")
 
     def __init__(self) -> None:
         self.sizes: dict[str, dict[int, int]] = {}
@@ -201,8 +197,6 @@ class ImageIndex:
 class LabelIndex:
     """The value of each label on every row."""
 
-    __slots__ = ("columns", "vocabulary")
-
     def __init__(self) -> None:
         self.columns: dict[str, Int32Column] = {}
         """By label: numbers of the vocabulary, -1 if the label is absent."""
@@ -230,8 +224,6 @@ class LabelIndex:
 class TaintNumbers:
     """A number for each distinct list of taints; 0 for no taints."""
 
-    __slots__ = ("_numbers", "sets")
-
     def __init__(self) -> None:
         self.sets: list[tuple[Taint, ...]] = [()]
         """By number."""
@@ -256,8 +248,6 @@ def ports_collide(wanted: HostPort, taken: HostPort) -> bool:
 
 class PortIndex:
     """For each (protocol, port), the rows where it is in use and on which addresses."""
-
-    __slots__ = ("taken",)
 
     def __init__(self) -> None:
         self.taken: dict[tuple[str, int], dict[int, Counter[str]]] = {}

@@ -1,17 +1,11 @@
-"""Subsets of the node table's rows with hypothetical pods, and single rows for plugins.
-
-:class:`NodeRows` gathers columns when they are first used. Hypothetical pods change these copies,
-never the table. :class:`NodeSweep` serves plugins that are written for one node: they are called
-thousands of times for a pod, so they read lists that are created from the columns once per table
-change.
-"""
+"""Subsets of the node table's rows with hypothetical pods, and single rows for plugins."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from functools import partial
-from typing import TYPE_CHECKING, TypeAlias
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,137 +43,111 @@ _SAFE = 1 << 62
 """Sums below this, changed by less than this, stay within 64 bits."""
 
 
+def _gathered(name: str) -> Any:
+    """A cached property: the rows of this column of the table."""
+    return cached_property(lambda nodes: nodes.align(getattr(nodes.table, name)))
+
+
 class NodeRows(HypotheticalNodes):
-    """Some rows of a :class:`NodeTableView`, in the order given."""
+    """Some rows of a :class:`NodeTableView`, in the order given.
+
+    Columns are gathered when they are first used. Hypothetical pods change these copies, never the
+    table.
+    """
+
+    alive: BoolColumn = _gathered("alive")
+    unschedulable: BoolColumn = _gathered("unschedulable")
+    pod_count: Int64Column = _gathered("pod_count")
+    allowed_pods: Int64Column = _gathered("allowed_pods")
+    scoring_cpu_milli: Int64Column = _gathered("scoring_cpu_milli")
+    scoring_memory_bytes: Int64Column = _gathered("scoring_memory_bytes")
 
     def __init__(
         self, table: NodeTableView, rows: RowArray | Callable[[], RowArray], size: int | None = None
     ) -> None:
         """``rows`` may be a function, called when needed, if ``size`` is given."""
-        self._table = table
+        self.table = table
         self._given = rows
-        self.size = len(self._rows) if size is None else size
-        self._names: list[str] | None = None
+        self.size = len(self.rows) if size is None else size
         self._allocatable: dict[str, Int64Column] = {}
         self._requested: dict[str, Int64Column] = {}
-        self._scoring_cpu: Int64Column | None = None
-        self._scoring_memory: Int64Column | None = None
-        self._pod_count: Int64Column | None = None
         # The pods of rows that differ from the table's.
         self._pods: dict[int, dict[str, PodInfo]] = {}
 
-    @property
-    def _rows(self) -> RowArray:
-        given = self._given
-        if not isinstance(given, np.ndarray):
-            given = self._given = given()
-        return given
-
-    @property
+    @cached_property
     def rows(self) -> RowArray:
         """The rows of the table."""
-        return self._rows
+        given = self._given
+        return given if isinstance(given, np.ndarray) else given()
 
-    @property
+    @cached_property
     def names(self) -> Sequence[str]:  # type: ignore[override]
-        if self._names is None:
-            every = self._table.names
-            self._names = [every[row] for row in self._rows.tolist()]
-        return self._names
-
-    @property
-    def alive(self) -> BoolColumn:
-        return self._table.alive[self._rows]
+        every = self.table.names
+        return [every[row] for row in self.rows.tolist()]
 
     @property
     def cluster_size(self) -> int:
-        return self._table.cluster_size
+        return self.table.cluster_size
 
     @property
     def version(self) -> int:
-        return self._table.version
+        return self.table.version
 
     def align(self, column: NDArray[S]) -> NDArray[S]:
-        return column[self._rows]
+        return column[self.rows]
 
     def row_of(self, name: str) -> int | None:
-        row = self._table.row_of(name)
+        row = self.table.row_of(name)
         if row is None:
             return None
-        found = np.flatnonzero(self._rows == row)
+        found = np.flatnonzero(self.rows == row)
         return int(found[0]) if len(found) else None
 
     def allocatable(self, resource: str) -> Int64Column:
         column = self._allocatable.get(resource)
         if column is None:
-            column = self._table.allocatable(resource)[self._rows]
+            column = self.table.allocatable(resource)[self.rows]
             self._allocatable[resource] = column
         return column
 
     def requested(self, resource: str) -> Int64Column:
         column = self._requested.get(resource)
         if column is None:
-            column = self._table.requested(resource)[self._rows]
+            column = self.table.requested(resource)[self.rows]
             self._requested[resource] = column
         return column
 
-    @property
-    def scoring_cpu_milli(self) -> Int64Column:
-        if self._scoring_cpu is None:
-            self._scoring_cpu = self._table.scoring_cpu_milli[self._rows]
-        return self._scoring_cpu
-
-    @property
-    def scoring_memory_bytes(self) -> Int64Column:
-        if self._scoring_memory is None:
-            self._scoring_memory = self._table.scoring_memory_bytes[self._rows]
-        return self._scoring_memory
-
-    @property
-    def pod_count(self) -> Int64Column:
-        if self._pod_count is None:
-            self._pod_count = self._table.pod_count[self._rows]
-        return self._pod_count
-
-    @property
-    def allowed_pods(self) -> Int64Column:
-        return self._table.allowed_pods[self._rows]
-
-    @property
-    def unschedulable(self) -> BoolColumn:
-        return self._table.unschedulable[self._rows]
-
     def label(self, key: str) -> LabelColumn:
-        return self._table.label(key).take(self._rows)
+        return self.table.label(key).take(self.rows)
 
     @property
     def taints(self) -> TaintColumn:
-        column = self._table.taints
-        return TaintColumn(column.ids[self._rows], column.sets)
+        column = self.table.taints
+        return TaintColumn(column.ids[self.rows], column.sets)
 
     def port_conflicts(self, ports: Sequence[HostPort]) -> BoolColumn:
-        taken = self._table.port_conflicts(ports)[self._rows]
+        taken = self.table.port_conflicts(ports)[self.rows]
         for index, pods in self._pods.items():
             held = [port for pod in pods.values() for port in pod.shape.ports]
             taken[index] = any(ports_collide(w, t) for w in ports for t in held)
         return taken
 
     def image_size_bytes(self, image: str) -> tuple[Int64Column, int]:
-        column, holders = self._table.image_size_bytes(image)
-        return column[self._rows], holders
+        column, holders = self.table.image_size_bytes(image)
+        return column[self.rows], holders
 
     def node(self, row: int) -> Node:
-        return self._table.node(int(self._rows[row]))
+        return self.table.node(int(self.rows[row]))
 
     def pods(self, row: int) -> Iterable[PodInfo]:
         pods = self._pods.get(row)
-        return self._table.pods(int(self._rows[row])) if pods is None else pods.values()
+        return self.table.pods(int(self.rows[row])) if pods is None else pods.values()
 
     def infos(self) -> Sequence[NodeInfo]:
         if self._pods:
             return super().infos()
-        infos = self._table.infos()
-        return [infos[row] for row in self._rows.tolist()]
+        infos = self.table.infos()
+        return [infos[row] for row in self.rows.tolist()]
 
     @property
     def modified_rows(self) -> Collection[int]:
@@ -188,7 +156,7 @@ class NodeRows(HypotheticalNodes):
     def take(self, rows: RowArray) -> NodeRows:
         if self._pods:
             raise ValueError("rows with hypothetical pods cannot be taken again")
-        return NodeRows(self._table, self._rows[rows])
+        return NodeRows(self.table, self.rows[rows])
 
     # -- hypothetical pods --------------------------------------------------------------------
 
@@ -286,7 +254,8 @@ class _Lists(dict[str, list[int]]):
 
 
 class NodeSweep:
-    """Every row of a table as a :class:`NodeInfo`."""
+    """Every row of a table as a :class:`NodeInfo`, for plugins that are called for each node: they
+    read lists that are created from the columns once per table change."""
 
     def __init__(self, table: NodeTableView, objects: Sequence[Node | None]) -> None:
         """``objects`` are the nodes by row; the table updates the list."""

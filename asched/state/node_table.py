@@ -74,7 +74,7 @@ class NodeTable(NodeTableView):
             _pods_on_unknown_nodes={
                 name: dict(pods) for name, pods in self._pods_on_unknown_nodes.items()
             },
-            _columns=self._columns.fork(),
+            columns=self.columns.fork(),
             # The resources of the two may come to differ, so their numbers must differ as well.
             _utilization_ids=UtilizationIds(self.size),
             _capacities={},
@@ -88,7 +88,7 @@ class NodeTable(NodeTableView):
 
     def set_node(self, node: Node) -> None:
         """A node was added or updated."""
-        name, columns = node.metadata.name, self._columns
+        name, columns = node.metadata.name, self.columns
         row = self._rows.get(name)
         if row is None:
             row = self._new_row(name)
@@ -97,7 +97,7 @@ class NodeTable(NodeTableView):
             old = self._objects[row]
         self._objects[row] = node
         if old is None or (old.labels, old.spec.taints) != (node.labels, node.spec.taints):
-            self._version += 1
+            self.version += 1
         columns.unschedulable[row] = node.spec.unschedulable
         self._set_allocatable(row, node, old)
         old_labels = {} if old is None else old.metadata.labels
@@ -108,7 +108,7 @@ class NodeTable(NodeTableView):
             row, images
         ):
             self._layout_changed()
-        self._objects_changed += 1
+        self.objects_cursor += 1
         self._row_changed(row)
         if old is None:
             if self.image_index:
@@ -118,7 +118,7 @@ class NodeTable(NodeTableView):
 
     def remove_node(self, name: str) -> None:
         """A node was deleted. Its pods are kept and count again if it is added again."""
-        row, columns = self._rows.pop(name, None), self._columns
+        row, columns = self._rows.pop(name, None), self.columns
         if row is None:
             return
         remaining = dict(self._pods[row])
@@ -139,33 +139,33 @@ class NodeTable(NodeTableView):
         columns.set_alive(row, False)
         self.names[row] = ""
         heapq.heappush(self._free, row)
-        self._version += 1
+        self.version += 1
         self._layout_changed()
         self._row_changed(row)
 
     def _row_changed(self, row: int) -> None:
         self._utilization_ids.by_row[row] = None
-        self._columns.stamps[row] += 1
+        self.columns.stamps[row] += 1
         self._row_log.append(row)
 
     def _layout_changed(self) -> None:
         self.layout += 1
-        self._columns.stamps += 1
+        self.columns.stamps += 1
 
     def _new_row(self, name: str) -> int:
         row = heapq.heappop(self._free) if self._free else self._append_row()
         self.names[row] = name
         self._rows[name] = row
         digest = blake2b(name.encode(), digest_size=8).digest()
-        self._columns.tie_break_keys[row] = int.from_bytes(digest, "big")
-        self._columns.set_alive(row, True)
+        self.columns.tie_break_keys[row] = int.from_bytes(digest, "big")
+        self.columns.set_alive(row, True)
         return row
 
     def _append_row(self) -> int:
         row = self.size
-        if row == self._columns.capacity:
+        if row == self.columns.capacity:
             self.label_index.grow(row)
-        self._columns.append_row()
+        self.columns.append_row()
         self.size += 1
         self.names.append("")
         self._objects.append(None)
@@ -174,7 +174,7 @@ class NodeTable(NodeTableView):
         return row
 
     def _set_allocatable(self, row: int, node: Node, old: Node | None) -> None:
-        allocatable, columns = node.status.allocatable, self._columns
+        allocatable, columns = node.status.allocatable, self.columns
         if old is not None:
             if old.status.allocatable == allocatable:
                 return
@@ -248,7 +248,7 @@ class NodeTable(NodeTableView):
 
     def _count(self, row: int, pod: PodInfo, sign: int) -> None:
         """Update the columns for a pod that was added (1) or removed (-1)."""
-        shape, pods, columns = pod.shape, self._pods[row], self._columns
+        shape, pods, columns = pod.shape, self._pods[row], self.columns
         columns.pod_count[row] += sign
         requested = columns.requested
         for name, number in shape.requests.items():
@@ -257,10 +257,10 @@ class NodeTable(NodeTableView):
                 column = columns.resource(requested, name)
             if not shift(column, row, sign * number):
                 column[row] = requests_of(pods.values(), name)
-        if not shift(columns.scoring_cpu, row, sign * shape.scoring_cpu_milli):
-            columns.scoring_cpu[row] = scoring_cpu_of(pods.values())
-        if not shift(columns.scoring_memory, row, sign * shape.scoring_memory_bytes):
-            columns.scoring_memory[row] = scoring_memory_of(pods.values())
+        if not shift(columns.scoring_cpu_milli, row, sign * shape.scoring_cpu_milli):
+            columns.scoring_cpu_milli[row] = scoring_cpu_of(pods.values())
+        if not shift(columns.scoring_memory_bytes, row, sign * shape.scoring_memory_bytes):
+            columns.scoring_memory_bytes[row] = scoring_memory_of(pods.values())
         self._row_changed(row)
         self._pod_log.append((row, pod, sign))
 
@@ -281,13 +281,13 @@ class NodeTable(NodeTableView):
                 UnknownNodeSnapshot(name, tuple(pods_there.values()))
                 for name, pods_there in self._pods_on_unknown_nodes.items()
             ),
-            allocatable=tuple(self._columns.allocatable),
-            requested=tuple(self._columns.requested),
+            allocatable=tuple(self.columns.allocatable),
+            requested=tuple(self.columns.requested),
         )
 
     def restore(self, snapshot: NodeTableSnapshot, nodes: Mapping[str, Node]) -> None:
         """Fill an empty table: every node in its row, with its pods in their order."""
-        columns = self._columns
+        columns = self.columns
         for name in snapshot.allocatable:
             columns.resource(columns.allocatable, name)
         for name in snapshot.requested:

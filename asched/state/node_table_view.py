@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TypeVar
+from operator import attrgetter
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,8 +37,24 @@ S = TypeVar("S", bound=np.generic)
 LOG_LENGTH = 1 << 16
 
 
+def _column(name: str) -> Any:
+    """A property: the rows in use of this column of :class:`NodeColumns`."""
+    column = attrgetter(name)
+    return property(lambda table: table.columns.view(name, column(table.columns)))
+
+
 class NodeTableView(Nodes):
     """The columns of all nodes, and logs of what changed."""
+
+    version = 0
+    alive: BoolColumn = _column("alive")
+    unschedulable: BoolColumn = _column("unschedulable")
+    tie_break_keys: TieBreakColumn = _column("tie_break_keys")
+    """By row: a hash of the node name, which breaks ties between equally good nodes."""
+    pod_count: Int64Column = _column("pod_count")
+    allowed_pods: Int64Column = _column("allowed_pods")
+    scoring_cpu_milli: Int64Column = _column("scoring_cpu_milli")
+    scoring_memory_bytes: Int64Column = _column("scoring_memory_bytes")
 
     def __init__(self) -> None:
         self.size = 0
@@ -54,38 +71,25 @@ class NodeTableView(Nodes):
         self._pods: list[dict[str, PodInfo]] = []
         # Counted as soon as the node is added.
         self._pods_on_unknown_nodes: dict[str, dict[str, PodInfo]] = {}
-        self._columns = NodeColumns()
+        self.columns = NodeColumns()
         self._utilization_ids = UtilizationIds()
         self._taint_numbers = TaintNumbers()
         # By resource: the allocatable amount if it is the same on all rows, else None.
         self._capacities: dict[str, Int64Column | None] = {}
         self._row_log: ChangeLog[int] = ChangeLog(LOG_LENGTH)
         self._pod_log: ChangeLog[tuple[int, PodInfo, int]] = ChangeLog(LOG_LENGTH)
-        self._objects_changed = 0
-        self._version = 0
+        self.objects_cursor = 0
+        """How many times a node object was added or updated."""
         self._sweep: NodeSweep | None = None
-
-    @property
-    def alive(self) -> BoolColumn:
-        return self._columns.view("alive", self._columns.alive)
-
-    @property
-    def tie_break_keys(self) -> TieBreakColumn:
-        """By row: a hash of the node name, which breaks ties between equally good nodes."""
-        return self._columns.view("tie_break_keys", self._columns.tie_break_keys)
 
     @property
     def by_tie_break_key(self) -> RowArray:
         """The rows of nodes sorted by tie-break key."""
-        return self._columns.by_tie_break_key()
+        return self.columns.by_tie_break_key()
 
     @property
     def cluster_size(self) -> int:
         return len(self._rows)
-
-    @property
-    def version(self) -> int:
-        return self._version
 
     def align(self, column: NDArray[S]) -> NDArray[S]:
         return column
@@ -94,7 +98,7 @@ class NodeTableView(Nodes):
         return self._rows.get(name)
 
     def allocatable(self, resource: str) -> Int64Column:
-        return self._amounts("allocatable", self._columns.allocatable, resource)
+        return self._amounts("allocatable", self.columns.allocatable, resource)
 
     def capacity(self, resource: str) -> Int64Column:
         try:
@@ -104,54 +108,34 @@ class NodeTableView(Nodes):
         return self.allocatable(resource) if same is None else same
 
     def requested(self, resource: str) -> Int64Column:
-        return self._amounts("requested", self._columns.requested, resource)
+        return self._amounts("requested", self.columns.requested, resource)
 
     def allocatable_on(self, row: int, resource: str) -> int:
-        column = self._columns.allocatable.get(resource)
+        column = self.columns.allocatable.get(resource)
         return 0 if column is None else column.item(row)
 
     def requested_on(self, row: int, resource: str) -> int:
-        column = self._columns.requested.get(resource)
+        column = self.columns.requested.get(resource)
         return 0 if column is None else column.item(row)
 
     def utilization_id(self, row: int) -> int:
         """A number that is the same for rows with the same amounts in all columns."""
         number = self._utilization_ids.by_row[row]
         if number is None:
-            number = self._utilization_ids.set_row(row, self._columns.amounts_on(row))
+            number = self._utilization_ids.set_row(row, self.columns.amounts_on(row))
         return number
-
-    @property
-    def scoring_cpu_milli(self) -> Int64Column:
-        return self._columns.view("scoring_cpu_milli", self._columns.scoring_cpu)
-
-    @property
-    def scoring_memory_bytes(self) -> Int64Column:
-        return self._columns.view("scoring_memory_bytes", self._columns.scoring_memory)
-
-    @property
-    def pod_count(self) -> Int64Column:
-        return self._columns.view("pod_count", self._columns.pod_count)
-
-    @property
-    def allowed_pods(self) -> Int64Column:
-        return self._columns.view("allowed_pods", self._columns.allowed_pods)
-
-    @property
-    def unschedulable(self) -> BoolColumn:
-        return self._columns.view("unschedulable", self._columns.unschedulable)
 
     def label(self, key: str) -> LabelColumn:
         labels = self.label_index
         ids = labels.columns.get(key)
         if ids is None:
             return LabelColumn(np.full(self.size, -1, np.int32), labels.vocabulary)
-        return LabelColumn(self._columns.view(("label", key), ids), labels.vocabulary)
+        return LabelColumn(self.columns.view(("label", key), ids), labels.vocabulary)
 
     @property
     def taints(self) -> TaintColumn:
         return TaintColumn(
-            self._columns.view("taints", self._columns.taint_ids), self._taint_numbers.sets
+            self.columns.view("taints", self.columns.taint_ids), self._taint_numbers.sets
         )
 
     def port_conflicts(self, ports: Sequence[HostPort]) -> BoolColumn:
@@ -200,20 +184,20 @@ class NodeTableView(Nodes):
     @property
     def resources(self) -> Iterable[str]:
         """Every resource that a node ever had or a pod on a node ever requested."""
-        return dict.fromkeys((*self._columns.allocatable, *self._columns.requested))
+        return dict.fromkeys((*self.columns.allocatable, *self.columns.requested))
 
     # -- what changed -------------------------------------------------------------------------
 
     @property
     def stamps(self) -> Int64Column:
         """By row: a number that grows with every change of the row."""
-        return self._columns.stamps[: self.size]
+        return self.columns.stamps[: self.size]
 
     def touch(self, name: str) -> None:
         """Something about a node changed that is not in the table."""
         row = self._rows.get(name)
         if row is not None:
-            self._columns.stamps[row] += 1
+            self.columns.stamps[row] += 1
 
     @property
     def cursor(self) -> int:
@@ -224,15 +208,6 @@ class NodeTableView(Nodes):
         """Rows changed since ``cursor``, sorted and unique; None if the log does not reach back."""
         recent = self._row_log.since(cursor)
         return recent if recent is None or len(recent) <= 1 else sorted(set(recent))
-
-    @property
-    def objects_cursor(self) -> int:
-        """How many times a node object was added or updated."""
-        return self._objects_changed
-
-    def objects_changed_since(self, cursor: int) -> bool:
-        """Whether any node object was added or updated since ``cursor``."""
-        return self._objects_changed != cursor
 
     @property
     def pods_cursor(self) -> int:
@@ -247,7 +222,7 @@ class NodeTableView(Nodes):
         column = columns.get(resource)
         if column is None:
             return np.zeros(self.size, np.int64)
-        return self._columns.view((kind, resource), column)
+        return self.columns.view((kind, resource), column)
 
 
 def _one_for_all(column: Int64Column) -> Int64Column | None:

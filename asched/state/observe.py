@@ -1,6 +1,5 @@
 """Converts watch events to records, without changes that no decision depends on.
 
-A watch shows far more than scheduling reads: heartbeats, progress of containers, our own writes.
 These functions compare an object with the state and return the smallest record of what changed.
 They change nothing.
 """
@@ -92,7 +91,11 @@ def _observe_pod(state: ClusterState, pod: Pod) -> ObservedChange | None:
             return None
         if state.sessions.has_finished(key, uid):
             return None
-        return _new_pod(state, _reduced_pod(pod))
+        pod = _reduced_pod(pod)
+        template = state.templates.find(pod)
+        if template:
+            return state.templates.record_of(template, pod)
+        return ObjectObserved(pod, state.templates.new_number(pod))
     if terminal and not finished_of_job:
         return ObjectDeleted("Pod", key, uid)
     old, pod = entry.info.pod, _reduced_pod(pod)
@@ -103,6 +106,7 @@ def _observe_pod(state: ClusterState, pod: Pod) -> ObservedChange | None:
         return None
     if not _same_template(old, pod):
         return ObjectObserved(pod, state.templates.new_number(pod))
+    annotations = pod.metadata.declared_annotations
     return PodUpdated(
         key=pod.key,
         uid=pod.metadata.uid,
@@ -113,21 +117,8 @@ def _observe_pod(state: ClusterState, pod: Pod) -> ObservedChange | None:
         deletion_timestamp=pod.metadata.deletion_timestamp,
         start_time=pod.status.start_time,
         labels=None if pod.metadata.labels == old.metadata.labels else pod.metadata.labels,
-        annotations=_changed_annotations(old, pod),
+        annotations=None if annotations == old.metadata.declared_annotations else annotations,
     )
-
-
-def _changed_annotations(old: Pod, new: Pod) -> dict[str, str] | None:
-    annotations = new.metadata.declared_annotations
-    return None if annotations == old.metadata.declared_annotations else annotations
-
-
-def _new_pod(state: ClusterState, pod: Pod) -> ObjectObserved | PodObserved:
-    templates = state.templates
-    template = templates.find(pod)
-    if not template:
-        return ObjectObserved(pod, templates.new_number(pod))
-    return templates.record_of(template, pod)
 
 
 def _observe_binding(state: ClusterState, entry: PodEntry, pod: Pod) -> Bound | None:
@@ -189,30 +180,22 @@ def _same_template(old: Pod, new: Pod) -> bool:
 
 def _reduced_pod(pod: Pod) -> Pod:
     """The pod without unused conditions and without statuses that repeat its template."""
-    status = pod.status
+    status, replace = pod.status, msgspec.structs.replace
     reports = bool(status.container_statuses or status.init_container_statuses)
     if not status.conditions and not reports:
         return pod
     conditions: tuple[PodCondition, ...] = tuple(
-        [_without_message(condition) for condition in status.conditions if _is_used(condition)]
+        [replace(condition, message="") for condition in status.conditions if _is_used(condition)]
     )
     redundant = reports and _statuses_repeat_template(pod)
     if redundant and any(c.type == "PodResizePending" for c in conditions):
         redundant = False
     if conditions == status.conditions and not (redundant and status.container_statuses):
         return pod
-    reduced = msgspec.structs.replace(status, conditions=conditions)
+    reduced = replace(status, conditions=conditions)
     if redundant:
-        reduced = msgspec.structs.replace(
-            reduced, container_statuses=(), init_container_statuses=()
-        )
-    return msgspec.structs.replace(pod, status=reduced)
-
-
-def _without_message(condition: PodCondition) -> PodCondition:
-    if not condition.message:
-        return condition
-    return PodCondition(type=condition.type, status=condition.status, reason=condition.reason)
+        reduced = replace(reduced, container_statuses=(), init_container_statuses=())
+    return replace(pod, status=reduced)
 
 
 def _is_used(condition: PodCondition) -> bool:

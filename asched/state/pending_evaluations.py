@@ -1,8 +1,7 @@
 """Requests to external evaluators (HTTP extenders and external plugins), and their answers.
 
-An attempt that needs an answer is paused: its pod is in flight until every evaluator in the request
-has answered or failed. Then the pod goes to the front of the active queue. The answers are dropped
-when the attempt ends.
+The pod of such an attempt is in flight until every evaluator in the request has answered or failed.
+Then it goes to the front of the active queue. The answers are dropped when the attempt ends.
 """
 
 from __future__ import annotations

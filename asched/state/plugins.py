@@ -1,11 +1,8 @@
 """Plugins in the state: calls that maintain Reserve plugins, and stand-ins for missing plugins.
 
-A Reserve plugin that raises in such a call may have wrong records of its own. The fold continues,
-because the same record is folded again at every start; the errors are kept for the daemon to
-report.
-
-A journal outlives the plugins that wrote it, and folding it must not need them, because their
-decisions are recorded. Only the configuration that makes the next decision has to be complete.
+The fold continues after an exception of a Reserve plugin, because the same record is folded again
+at every start; the errors are kept for the daemon to report. It needs no plugins that wrote the
+journal: their decisions are recorded.
 """
 
 from __future__ import annotations

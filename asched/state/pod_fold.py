@@ -125,7 +125,7 @@ class PodFold:
         self.update_group(entry)
         if pod.node_name:
             self.place(entry, pod.node_name, PlacementState.BOUND)
-            self._emit(_ASSIGNED_ADD, None, pod)
+            self.emit(_ASSIGNED_ADD, None, pod)
             return
         if self.is_ours(entry):
             # As in kube-scheduler, nominations by other schedulers are ignored.
@@ -133,7 +133,7 @@ class PodFold:
             state.queue.add(info, state.now_ns)
         state.evictions.mark_needed(pod.uid)
         self.update_sessions(entry)
-        self._emit(_UNSCHEDULED_ADD, None, pod)
+        self.emit(_UNSCHEDULED_ADD, None, pod)
 
     def _update(self, entry: PodEntry, info: PodInfo) -> None:
         if info.pod.terminal:
@@ -142,7 +142,9 @@ class PodFold:
             return
         if info.pod.terminating:
             self._state.evictions.end(info.uid)
-        self._leave_old_group(entry, info)
+        group = group_of(entry.info.pod)
+        if group is not None and group_of(info.pod) != group:
+            self._state.groups.remove(group, info.key)
         if info.pod.node_name:
             self._update_bound(entry, info)
         elif entry.placement_state is PlacementState.PENDING:
@@ -173,7 +175,7 @@ class PodFold:
             self.place(entry, node_name, PlacementState.BOUND)
             self._end_scheduling(entry)
             self.update_group(entry)
-            self._emit(_ASSIGNED_ADD, None, info.pod)
+            self.emit(_ASSIGNED_ADD, None, info.pod)
             return
         self._state.nodes.replace_pod(node_name, info)
         if entry.placement_state is PlacementState.ASSUMED:
@@ -181,7 +183,7 @@ class PodFold:
             return
         if self._state.queue.uses_events:
             for event in pod_changes(old, info, EventResource.ASSIGNED_POD):
-                self._emit(event, old.pod, info.pod)
+                self.emit(event, old.pod, info.pod)
 
     def _update_pending(self, entry: PodEntry, info: PodInfo) -> None:
         state, old = self._state, entry.info
@@ -200,7 +202,7 @@ class PodFold:
         else:
             state.queue.add(info, state.now_ns)
         for event in pod_changes(old, info, EventResource.UNSCHEDULED_POD):
-            self._emit(event, old.pod, info.pod)
+            self.emit(event, old.pod, info.pod)
         self.on_nomination_ended(info, ended_on)
 
     def _update_in_queue(self, old: PodInfo, new: PodInfo) -> None:
@@ -219,7 +221,7 @@ class PodFold:
         if entry.node:
             self.release_node(entry)
         else:
-            self._emit(_UNSCHEDULED_DELETE, pod, None)
+            self.emit(_UNSCHEDULED_DELETE, pod, None)
         self._end_scheduling(entry)
         state.sessions.on_pod_changed(pod, pending=False)
         state.sessions.reset_backoff(pod)
@@ -240,7 +242,7 @@ class PodFold:
         self.update_sessions(entry)
         self.update_group(entry)
         if self._state.queue.uses_events:
-            self._emit(_ASSIGNED_ADD, None, _as_if_on(entry.node, entry.info.pod))
+            self.emit(_ASSIGNED_ADD, None, _as_if_on(entry.node, entry.info.pod))
 
     def release_node(self, entry: PodEntry, held_since_ns: int | None = None) -> None:
         """Release the node of a placed pod. ``held_since_ns``: see :class:`QueuedClusterEvent`."""
@@ -331,11 +333,6 @@ class PodFold:
             status = member_status(self._state, entry)
             self._state.groups.set_status(group, entry.info.key, status)
 
-    def _leave_old_group(self, entry: PodEntry, new: PodInfo) -> None:
-        group = group_of(entry.info.pod)
-        if group is not None and group_of(new.pod) != group:
-            self._state.groups.remove(group, entry.info.key)
-
     # -- profiles -----------------------------------------------------------------------------
 
     def is_ours(self, entry: PodEntry) -> bool:
@@ -369,7 +366,7 @@ class PodFold:
             return self._state.binding_profile(name)
         return self._state.profiles.get(name)
 
-    def _emit(self, event: ClusterEvent, old: Object | None, new: Object | None) -> None:
+    def emit(self, event: ClusterEvent, old: Object | None, new: Object | None) -> None:
         queue = self._state.queue
         if queue.uses_events:
             queue.move_on_event(QueuedClusterEvent(event, old, new), self._state.now_ns)

@@ -1,14 +1,13 @@
 """The members of pod groups and their status.
 
 A status follows from the rest of the state (:func:`asched.state.pod_fold.member_status`). It is
-stored and counted here, so that a decision about a member need not look at all members of a large
-group.
+stored here, so that a decision about a member need not look at all members of a large group.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, KeysView, Mapping
+from collections.abc import Iterator, KeysView
 
 from asched.framework.pod_groups import (
     GANG_INFEASIBLE_REASON,
@@ -36,30 +35,24 @@ def pending_status(queued: QueuedPod | None) -> MemberStatus:
 class PodGroupMembers:
     """The members of one group (:class:`asched.framework.pod_groups.GroupMembers`)."""
 
-    __slots__ = ("_counts", "_statuses", "gang_pending")
-
     def __init__(self) -> None:
-        self._statuses: dict[str, MemberStatus] = {}
+        self.statuses: dict[str, MemberStatus] = {}
         self._counts: Counter[MemberStatus] = Counter()
         self.gang_pending: set[str] = set()
         """Keys of the members with that status; some may be active again."""
-
-    @property
-    def statuses(self) -> Mapping[str, MemberStatus]:
-        return self._statuses
 
     def count(self, *statuses: MemberStatus) -> int:
         return sum(self._counts[status] for status in statuses)
 
     def set_status(self, key: str, status: MemberStatus) -> None:
         self.remove(key)
-        self._statuses[key] = status
+        self.statuses[key] = status
         self._counts[status] += 1
         if status is MemberStatus.GANG_PENDING:
             self.gang_pending.add(key)
 
     def remove(self, key: str) -> None:
-        status = self._statuses.pop(key, None)
+        status = self.statuses.pop(key, None)
         if status is not None:
             self._counts[status] -= 1
             self.gang_pending.discard(key)

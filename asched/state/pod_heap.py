@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import heapq
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from copy import copy
 from functools import cmp_to_key
-from typing import Any
+from typing import Any, TypeVar
 
 from asched.framework.pod_info import QueuedPod
 from asched.framework.runtime.observation import CURRENT_CALL, FAILURES, failure_reason
 from asched.framework.runtime.profile import Profile
+from asched.state.stored_form import STEP, Steps
+
+_T = TypeVar("_T")
 
 _SLACK = 64
 
@@ -24,34 +27,29 @@ class PodHeap:
     again, and the order depends on the contents alone.
     """
 
-    __slots__ = ("_entries", "_numbers", "_pods", "_pushed")
-
     def __init__(self) -> None:
         self._entries: list[tuple[Any, int, str]] = []
-        self._pods: dict[str, QueuedPod] = {}
+        self.pods: dict[str, QueuedPod] = {}
+        """By key, in no particular order. Read-only."""
         self._numbers: dict[str, int] = {}
         self._pushed = 0
-
-    @property
-    def pods(self) -> Mapping[str, QueuedPod]:
-        """The pods by key, in no particular order."""
-        return self._pods
 
     def push(self, pod: QueuedPod, sort_key: Any) -> None:
         """Add a pod, or move it. ``sort_key`` must never change."""
         key = pod.info.key
         self._pushed += 1
-        self._pods[key] = pod
+        self.pods[key] = pod
         self._numbers[key] = self._pushed
         heapq.heappush(self._entries, (sort_key, self._pushed, key))
-        if len(self._entries) > 2 * len(self._pods) + _SLACK:
-            self._entries = [entry for entry in self._entries if self._is_live(entry)]
+        if len(self._entries) > 2 * len(self.pods) + _SLACK:
+            numbers = self._numbers
+            self._entries = [e for e in self._entries if numbers.get(e[2]) == e[1]]
             heapq.heapify(self._entries)
 
     def pop(self, key: str) -> QueuedPod | None:
         """Remove the pod of that key; None if there is none."""
         self._numbers.pop(key, None)
-        return self._pods.pop(key, None)
+        return self.pods.pop(key, None)
 
     def head(self) -> tuple[Any, QueuedPod] | None:
         """The first pod and its sort key, without removing it."""
@@ -59,25 +57,32 @@ class PodHeap:
         while entries:
             sort_key, number, key = entries[0]
             if numbers.get(key) == number:
-                return sort_key, self._pods[key]
+                return sort_key, self.pods[key]
             heapq.heappop(entries)
         return None
 
-    def in_order(self) -> list[QueuedPod]:
-        return [pod for _, pod in self.keys_in_order()]
+    def take_in_order(self, convert: Callable[[Any, QueuedPod], _T]) -> Steps[tuple[_T, ...]]:
+        """Remove the pods in order. Returns the conversions of each sort key and pod."""
+        taken: list[_T] = []
+        while (first := self.head()) is not None:
+            taken.append(convert(*first))
+            self.pop(first[1].info.key)
+            if len(taken) % STEP == 0:
+                yield
+        return tuple(taken)
 
-    def keys_in_order(self) -> list[tuple[Any, QueuedPod]]:
-        """The pods in order, with their sort keys."""
-        live = sorted(filter(self._is_live, self._entries))
-        return [(sort_key, self._pods[key]) for sort_key, _, key in live]
+    def copy(self) -> PodHeap:
+        """A heap with the same pods that can be changed on its own."""
+        copied = copy(self)
+        vars(copied).update(
+            pods={**self.pods}, _entries=[*self._entries], _numbers={**self._numbers}
+        )
+        return copied
 
     def clear(self) -> None:
         self._entries.clear()
-        self._pods.clear()
+        self.pods.clear()
         self._numbers.clear()
-
-    def _is_live(self, entry: tuple[Any, int, str]) -> bool:
-        return self._numbers.get(entry[2]) == entry[1]
 
 
 SortKey = tuple[Any, ...]

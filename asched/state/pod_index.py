@@ -1,8 +1,7 @@
 """Indexes of the pods on nodes: matches of queries, holders of affinity terms, mounted volumes.
 
 Each index is computed from all pods when it is first used, and then updated from the table's pod
-log, so an update costs as much as what changed. Indexes are caches, not state: dropping one
-changes no answer.
+log. Indexes are caches, not state: dropping one changes no answer.
 """
 
 from __future__ import annotations
@@ -38,8 +37,6 @@ _MAX_LABEL_SETS = 1024
 class _Matches:
     """Matching pods by row, for one query."""
 
-    __slots__ = ("_known", "_query", "by_row", "cursor")
-
     def __init__(self, query: PodQuery) -> None:
         self._query = query
         self._known: dict[int, bool] = {}
@@ -71,8 +68,6 @@ class _Matches:
 class _Held:
     """The pods on nodes with one term, by row and in total."""
 
-    __slots__ = ("by_row", "kind", "term", "total")
-
     def __init__(self, kind: TermKind, term: WeightedTerm, size: int) -> None:
         self.kind = kind
         self.term = term
@@ -82,8 +77,6 @@ class _Held:
 
 class _Holders:
     """The terms of one kind of the pods on nodes."""
-
-    __slots__ = ("_answer", "_held", "_kind", "_size", "version")
 
     def __init__(self, kind: TermKind) -> None:
         self.version = 0
@@ -306,7 +299,10 @@ class VolumeIndex:
         for volume in pod.pod.spec.volumes:
             claim = volume.persistent_volume_claim
             if claim is not None:
-                self._count_claim(f"{pod.namespace}/{claim.claim_name}", sign)
+                key = f"{pod.namespace}/{claim.claim_name}"
+                self._claims[key] += sign
+                if not self._claims[key]:
+                    del self._claims[key]
             if is_attachable(volume):
                 self._attachable[row] += sign
             has_disk = has_disk or is_disk(volume)
@@ -317,11 +313,6 @@ class VolumeIndex:
             del here[pod.uid]
             if not here:
                 del self._disks[row]
-
-    def _count_claim(self, key: str, sign: int) -> None:
-        self._claims[key] += sign
-        if not self._claims[key]:
-            del self._claims[key]
 
 
 def _all_pods(table: NodeTable) -> Iterable[Change]:

@@ -21,8 +21,10 @@ kept for it, so that it misses none. All times come from records; the queue read
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from copy import copy
 from itertools import islice
+from typing import Any
 
 from asched.framework.pod_info import PodInfo, QueuedPod
 from asched.framework.runtime.plugin_calls import gate_status
@@ -42,12 +44,15 @@ from asched.state.queue_contents import (
     RECONFIGURED,
     TIMEOUT,
     UNSCHEDULABLE,
+    QueuedPodSnapshot,
     QueueSnapshot,
     RunningAttempt,
+    pod_form,
     restored,
-    snapshot_of,
+    stored_fields,
 )
 from asched.state.records import QueueSettings
+from asched.state.stored_form import STEP, Steps
 
 
 class SchedulingQueue:
@@ -56,16 +61,17 @@ class SchedulingQueue:
     def __init__(self, groups: PodGroups | None = None) -> None:
         self._hints = QueueingHints(PodGroups() if groups is None else groups)
         self._profiles: Mapping[str, Profile] = {}
-        self._settings = QueueSettings()
+        self.settings = QueueSettings()
         self._active = PodHeap()
         self._backoff = PodHeap()
-        self._unschedulable: dict[str, QueuedPod] = {}
-        self._gated: dict[str, QueuedPod] = {}
+        self.unschedulable: dict[str, QueuedPod] = {}
+        self.gated: dict[str, QueuedPod] = {}
         # Rejected and gated pods by the plugin that they wait for: an event looks only at these.
         self._waiting_for: dict[str, dict[str, QueuedPod]] = {}
         # By pod key. The pod is in flight, or active again if its attempt continues.
         self._attempts: dict[str, RunningAttempt] = {}
-        self._events: deque[QueuedClusterEvent] = deque()
+        self.events: deque[QueuedClusterEvent] = deque()
+        """Kept for pods in flight, oldest first."""
         self._events_start = 0
         self.incoming: Counter[tuple[str, str]] = Counter()
         """How many pods entered, by queue and event. For metrics only; not part of checkpoints."""
@@ -78,8 +84,8 @@ class SchedulingQueue:
         return (
             len(self._active.pods)
             + len(self._backoff.pods)
-            + len(self._unschedulable)
-            + len(self._gated)
+            + len(self.unschedulable)
+            + len(self.gated)
         )
 
     def __contains__(self, key: str) -> bool:
@@ -89,8 +95,8 @@ class SchedulingQueue:
         """The waiting pods."""
         yield from self._active.pods.values()
         yield from self._backoff.pods.values()
-        yield from self._unschedulable.values()
-        yield from self._gated.values()
+        yield from self.unschedulable.values()
+        yield from self.gated.values()
 
     @property
     def active(self) -> Mapping[str, QueuedPod]:
@@ -101,14 +107,6 @@ class SchedulingQueue:
         return self._backoff.pods
 
     @property
-    def unschedulable(self) -> Mapping[str, QueuedPod]:
-        return self._unschedulable
-
-    @property
-    def gated(self) -> Mapping[str, QueuedPod]:
-        return self._gated
-
-    @property
     def in_flight(self) -> Iterable[str]:
         """Keys of the pods that wait for the end of their binding or for an external call."""
         return (key for key in self._attempts if key not in self._active.pods)
@@ -117,22 +115,13 @@ class SchedulingQueue:
     def in_flight_pods(self) -> Iterator[QueuedPod]:
         return (self._attempts[key][0] for key in self.in_flight)
 
-    @property
-    def events(self) -> Iterable[QueuedClusterEvent]:
-        """The events kept for pods in flight, oldest first."""
-        return self._events
-
-    @property
-    def settings(self) -> QueueSettings:
-        return self._settings
-
     def find_queued(self, key: str) -> QueuedPod | None:
         """A waiting pod."""
         return (
             self._active.pods.get(key)
-            or self._unschedulable.get(key)
+            or self.unschedulable.get(key)
             or self._backoff.pods.get(key)
-            or self._gated.get(key)
+            or self.gated.get(key)
         )
 
     def find_queued_or_in_flight(self, key: str) -> QueuedPod | None:
@@ -145,15 +134,11 @@ class SchedulingQueue:
         first = self._active.head()
         return None if first is None else first[1]
 
-    def in_order(self) -> list[QueuedPod]:
-        """The active pods in scheduling order."""
-        return self._active.in_order()
-
     def next_timer_ns(self) -> int | None:
         """When the next backoff ends, or the next rejected pod times out."""
         times = [
             pod.timestamp_ns + self._unschedulable_timeout_ns
-            for pod in islice(self._unschedulable.values(), 1)
+            for pod in islice(self.unschedulable.values(), 1)
         ]
         first = self._backoff.head()
         if first is not None:
@@ -167,11 +152,11 @@ class SchedulingQueue:
     ) -> None:
         """Replace the profiles and sort all waiting pods under them."""
         waiting = [*self]
-        self._profiles, self._settings = profiles, settings
+        self._profiles, self.settings = profiles, settings
         self._active.clear()
         self._backoff.clear()
-        self._unschedulable.clear()
-        self._gated.clear()
+        self.unschedulable.clear()
+        self.gated.clear()
         self._waiting_for.clear()
         self._hints.configure(profiles)
         for pod in waiting:
@@ -188,7 +173,7 @@ class SchedulingQueue:
         attempt = self._attempts.get(info.key)
         if attempt is not None:
             attempt[0].info = info
-            self._events.extend(events)
+            self.events.extend(events)
             return
         pod = self.find_queued(info.key)
         if pod is None:
@@ -197,10 +182,10 @@ class SchedulingQueue:
         if info.key in self._active.pods:
             # A QueueSort may read what changed.
             self._activate_or_gate(pod, now_ns)
-        elif info.key in self._gated:
+        elif info.key in self.gated:
             cause = next((queued_event.event.label for queued_event in events), "")
             self._requeue(pod, now_ns, cause)
-        elif info.key in self._unschedulable:
+        elif info.key in self.unschedulable:
             self._requeue_by_events(pod, events, now_ns)
 
     def remove(self, key: str) -> None:
@@ -254,9 +239,9 @@ class SchedulingQueue:
         pod.unschedulable_count += 1
         pod.consecutive_errors = 0
         pod.timestamp_ns = pod.rejected_at_ns = now_ns
-        missed = [*islice(self._events, events_from - self._events_start, None)]
+        missed = [*islice(self.events, events_from - self._events_start, None)]
         self._end_attempt(key)
-        self._wait(self._unschedulable, pod, pod.unschedulable_plugins | pod.pending_plugins)
+        self._wait(self.unschedulable, pod, pod.unschedulable_plugins | pod.pending_plugins)
         self.incoming[UNSCHEDULABLE, ATTEMPT_FAILURE] += 1
         self._requeue_by_events(pod, missed, now_ns)
 
@@ -300,7 +285,7 @@ class SchedulingQueue:
     def move_on_event(self, queued_event: QueuedClusterEvent, now_ns: int) -> None:
         """Requeue the pods that the event may help (``MoveAllToActiveOrBackoffQueue``)."""
         if self._attempts:
-            self._events.append(queued_event)
+            self.events.append(queued_event)
         if not self._waiting_for:
             return
         candidates: dict[str, QueuedPod] = {}
@@ -318,7 +303,7 @@ class SchedulingQueue:
             self._backoff.pop(first[1].info.key)
             self._activate_or_gate(first[1], now_ns, BACKOFF_COMPLETE)
         overdue: list[QueuedPod] = []
-        for pod in self._unschedulable.values():
+        for pod in self.unschedulable.values():
             # In order of rejection: the first that is not overdue ends the search.
             if pod.timestamp_ns + self._unschedulable_timeout_ns > now_ns:
                 break
@@ -328,31 +313,56 @@ class SchedulingQueue:
 
     # -- checkpoints --------------------------------------------------------------------------
 
-    def snapshot(self) -> QueueSnapshot:
-        pods = {id(pod): pod for pod in (*self, *(pod for pod, _ in self._attempts.values()))}
-        positions = {ident: position for position, ident in enumerate(pods)}
+    def snapshot(self) -> Steps[QueueSnapshot]:
+        """The steps that convert the contents at this moment."""
+        copied = copy(self)
+        vars(copied).update(
+            _active=self._active.copy(),
+            _backoff=self._backoff.copy(),
+            unschedulable={**self.unschedulable},
+            gated={**self.gated},
+            _waiting_for={plugin: {**pods} for plugin, pods in self._waiting_for.items()},
+            _attempts={**self._attempts},
+            events=self.events.copy(),
+        )
+        pods = [*dict.fromkeys((*self, *(pod for pod, _ in self._attempts.values())))]
+        return copied.to_form(pods, [*map(stored_fields, pods)])
+
+    def to_form(
+        self, pods: Sequence[QueuedPod], fields: Iterable[Sequence[Any]]
+    ) -> Steps[QueueSnapshot]:
+        """Removes the pods from the heaps. ``fields`` are those of ``pods``."""
+        forms: list[QueuedPodSnapshot] = []
+        for of_pod in fields:
+            forms.append(pod_form(of_pod))
+            if len(forms) % STEP == 0:
+                yield
+        positions = {pod: position for position, pod in enumerate(pods)}
 
         def at(pods: Iterable[QueuedPod]) -> tuple[int, ...]:
-            return tuple([positions[id(pod)] for pod in pods])
+            return tuple([positions[pod] for pod in pods])
 
+        active, backoff = at(self.active.values()), at(self.backoff.values())
+        yield
+        active_order = yield from self._active.take_in_order(
+            lambda key, pod: (positions[pod], to_stored_key(key))
+        )
+        backoff_order = yield from self._backoff.take_in_order(lambda _, pod: positions[pod])
         return QueueSnapshot(
-            pods=tuple([snapshot_of(pod) for pod in pods.values()]),
-            active=at(self.active.values()),
-            active_order=tuple(
-                (positions[id(pod)], to_stored_key(key))
-                for key, pod in self._active.keys_in_order()
-            ),
-            backoff=at(self.backoff.values()),
-            backoff_order=at(self._backoff.in_order()),
-            unschedulable=at(self._unschedulable.values()),
-            gated=at(self._gated.values()),
+            pods=tuple(forms),
+            active=active,
+            active_order=active_order,
+            backoff=backoff,
+            backoff_order=backoff_order,
+            unschedulable=at(self.unschedulable.values()),
+            gated=at(self.gated.values()),
             waiting_for=tuple(
                 (name, at(pods.values())) for name, pods in self._waiting_for.items()
             ),
             attempts=tuple(
-                (positions[id(pod)], events_from) for pod, events_from in self._attempts.values()
+                (positions[pod], events_from) for pod, events_from in self._attempts.values()
             ),
-            events=tuple(self._events),
+            events=tuple(self.events),
             events_start=self._events_start,
             replay_mismatches=self.replay_mismatches,
         )
@@ -373,14 +383,14 @@ class SchedulingQueue:
             self._active.push(pod, from_stored_key(stored) or sort_key(profile, pod))
         for position in (*snapshot.backoff, *snapshot.backoff_order):
             self._backoff.push(pods[position], self.backoff_ends_ns(pods[position]))
-        self._unschedulable = by_key(snapshot.unschedulable)
-        self._gated = by_key(snapshot.gated)
+        self.unschedulable = by_key(snapshot.unschedulable)
+        self.gated = by_key(snapshot.gated)
         self._waiting_for = {plugin: by_key(waiting) for plugin, waiting in snapshot.waiting_for}
         self._attempts = {
             pods[position].info.key: (pods[position], events_from)
             for position, events_from in snapshot.attempts
         }
-        self._events.extend(snapshot.events)
+        self.events.extend(snapshot.events)
         self._events_start = snapshot.events_start
         self.replay_mismatches = snapshot.replay_mismatches
 
@@ -388,11 +398,11 @@ class SchedulingQueue:
 
     @property
     def _unschedulable_timeout_ns(self) -> int:
-        return round(self._settings.unschedulable_timeout_s * NS_PER_S)
+        return round(self.settings.unschedulable_timeout_s * NS_PER_S)
 
     @property
     def _events_end(self) -> int:
-        return self._events_start + len(self._events)
+        return self._events_start + len(self.events)
 
     def backoff_ends_ns(self, pod: QueuedPod) -> int:
         """When a rejected pod may be retried: after 1 s, doubling up to 10 s with its failures."""
@@ -404,8 +414,8 @@ class SchedulingQueue:
     def backoff_ns(self, failures: int) -> int:
         """The backoff after that many failures in a row, at least one."""
         # 2**62 s is far beyond any maximum; the bound keeps the number small.
-        delay_s = self._settings.initial_backoff_s * (1 << min(failures - 1, 62))
-        return round(min(delay_s, self._settings.max_backoff_s) * NS_PER_S)
+        delay_s = self.settings.initial_backoff_s * (1 << min(failures - 1, 62))
+        return round(min(delay_s, self.settings.max_backoff_s) * NS_PER_S)
 
     def _activate_or_gate(self, pod: QueuedPod, now_ns: int, cause: str = "") -> None:
         """``cause`` is the queue event; empty if the pod was in this queue before."""
@@ -413,10 +423,11 @@ class SchedulingQueue:
         if profile is None:
             return  # the profile was removed
         was_gated = bool(pod.gating_plugin)
-        gating = pod.gating_plugin = _gating_plugin(profile, pod.info)
+        gates = (p.name for p in profile.pre_enqueue if gate_status(p, pod.info) is not None)
+        gating = pod.gating_plugin = next(gates, "")
         if gating:
             self._active.pop(pod.info.key)
-            self._wait(self._gated, pod, (gating,))
+            self._wait(self.gated, pod, (gating,))
         else:
             if pod.entered_at_ns is None:
                 pod.entered_at_ns = now_ns
@@ -458,7 +469,7 @@ class SchedulingQueue:
             self._active.pop(key)
         if key in self._backoff.pods:
             self._backoff.pop(key)
-        pod = self._unschedulable.pop(key, None) or self._gated.pop(key, None)
+        pod = self.unschedulable.pop(key, None) or self.gated.pop(key, None)
         if pod is None:
             return
         plugins = (*pod.unschedulable_plugins, *pod.pending_plugins, pod.gating_plugin)
@@ -475,13 +486,5 @@ class SchedulingQueue:
         # Dictionaries keep order: the first attempt is the one with the oldest events.
         oldest = next((first for _, first in self._attempts.values()), self._events_end)
         while self._events_start < oldest:
-            self._events.popleft()
+            self.events.popleft()
             self._events_start += 1
-
-
-def _gating_plugin(profile: Profile, info: PodInfo) -> str:
-    """The first PreEnqueue plugin that gates the pod, or empty."""
-    for plugin in profile.pre_enqueue:
-        if gate_status(plugin, info) is not None:
-            return plugin.name
-    return ""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from datetime import datetime
 from enum import StrEnum
-from typing import Any
+from typing import Any, ClassVar, get_args
 
 import msgspec
 
@@ -30,6 +30,7 @@ from asched.state.session_records import (
     SessionExecuted,
     SessionsLoaded,
 )
+from asched.state.stored_form import PodRecord
 from asched.state.stored_form import Record as Record
 
 # -- observations -----------------------------------------------------------------------------
@@ -84,11 +85,9 @@ class ObjectDeleted(Record):
     uid: str = ""
 
 
-class PodObserved(Record):
+class PodObserved(PodRecord):
     """A pod was added that is a copy of a stored template."""
 
-    key: str
-    uid: str
     template: int
     """See :class:`asched.state.templates.Templates`."""
     creation_timestamp: datetime | None = None
@@ -106,14 +105,12 @@ class PodObserved(Record):
     """Annotations that plugins read; None if equal to the template."""
 
 
-class PodUpdated(Record):
+class PodUpdated(PodRecord):
     """A pod was updated, but not its template. Far smaller than :class:`ObjectObserved`.
 
     Every field is the complete current value.
     """
 
-    key: str
-    uid: str
     labels: dict[str, str] | None = None
     """None if unchanged."""
     node_name: str = ""
@@ -133,11 +130,9 @@ class TurnStarted(Record):
     """Nanoseconds since the epoch; never decreases."""
 
 
-class Bound(Record):
+class Bound(PodRecord):
     """The API server confirmed our binding, in its response or in a watch event."""
 
-    key: str
-    uid: str
     node: str
     observed: bool = False
     """A watch event shows the binding without other changes of the pod; see
@@ -146,30 +141,24 @@ class Bound(Record):
     """The API server added the node's topology labels to the pod."""
 
 
-class BindFailed(Record):
+class BindFailed(PodRecord):
     """The binding cycle ended without a binding; the pod's node is released."""
 
-    key: str
-    uid: str
     node: str
     code: Code
     plugin: str = ""
     message: str = ""
 
 
-class EvictionSucceeded(Record):
+class EvictionSucceeded(PodRecord):
     """The API server accepted the deletion of a victim, or the victim did not exist."""
 
-    key: str
-    uid: str
     unplaced: bool = False
     """The victim is on no node by now: its binding failed, or it was rejected at Permit. No other
     record will show a released node, so this one activates the preemptor."""
 
 
-class EvictionFailed(Record):
-    key: str
-    uid: str
+class EvictionFailed(PodRecord):
     message: str = ""
 
 
@@ -183,61 +172,44 @@ class ExtenderFailedNodes(msgspec.Struct, frozen=True, omit_defaults=True, gc=Fa
     """Preemption would not help on these nodes."""
 
 
-class ExtenderFiltered(Record):
+class ExtenderFiltered(PodRecord):
     """Response of an extender to a filter request.
 
     An extender is an HTTP extender or an external plugin.
     """
 
-    key: str
-    uid: str
     attempt: int
     extender: int
     passed: bytes
     """A bit for each node of the request, in order."""
     failed_nodes: tuple[ExtenderFailedNodes, ...] = ()
-
-    @property
-    def verb_answered(self) -> ExtenderVerb:
-        return ExtenderVerb.FILTER
+    verb_answered: ClassVar[ExtenderVerb] = ExtenderVerb.FILTER
 
 
-class ExtenderPrioritized(Record):
+class ExtenderPrioritized(PodRecord):
     """Response of an extender to a prioritize request."""
 
-    key: str
-    uid: str
     attempt: int
     extender: int
     scores: tuple[int, ...]
     """In the order of the nodes; 0 for a node that is missing in the response. 0 to 10 for an
     extender, 0 to 100 for a plugin."""
-
-    @property
-    def verb_answered(self) -> ExtenderVerb:
-        return ExtenderVerb.PRIORITIZE
+    verb_answered: ClassVar[ExtenderVerb] = ExtenderVerb.PRIORITIZE
 
 
-class ExtenderPreemptionProcessed(Record):
+class ExtenderPreemptionProcessed(PodRecord):
     """Response of an extender to a preemption request: the remaining candidates and their
     victims."""
 
-    key: str
-    uid: str
     attempt: int
     extender: int
     candidates: tuple[PreemptionCandidate, ...] = ()
-
-    @property
-    def verb_answered(self) -> ExtenderVerb:
-        return ExtenderVerb.PREEMPT
+    verb_answered: ClassVar[ExtenderVerb] = ExtenderVerb.PREEMPT
 
 
-class ExtenderCallFailed(Record):
+class ExtenderCallFailed(PodRecord):
     """A call of an extender failed, or its response was invalid."""
 
-    key: str
-    uid: str
     attempt: int
     extender: int
     verb: ExtenderVerb
@@ -279,11 +251,9 @@ class LeadershipLost(Record):
     epoch: int
 
 
-class ShadowExplained(Record):
+class ShadowExplained(PodRecord):
     """The probable cause of the disagreement in :class:`ShadowCompared` ``number``."""
 
-    key: str
-    uid: str
     number: int
     cause: DisagreementCause
     detail: str = ""
@@ -306,11 +276,9 @@ class Reservation(msgspec.Struct, frozen=True, gc=False):
     value: dict[str, Any]
 
 
-class Assigned(Record):
+class Assigned(PodRecord):
     """The pod is assumed on this node; its binding follows, after Permit."""
 
-    key: str
-    uid: str
     node: str
     attempt: int
     feasible_nodes: int
@@ -328,11 +296,9 @@ class Assigned(Record):
     """The number of the deciding batch session (equal to ``attempt``); 0 for none."""
 
 
-class Rejected(Record):
+class Rejected(PodRecord):
     """The pod is unschedulable and waits until something changes."""
 
-    key: str
-    uid: str
     attempt: int
     message: str
     """The text of the pod's ``PodScheduled=False`` condition."""
@@ -354,21 +320,17 @@ class Rejected(Record):
     """The number of the deciding batch session (equal to ``attempt``); 0 for none."""
 
 
-class AttemptFailed(Record):
+class AttemptFailed(PodRecord):
     """The attempt ended in an error: a plugin raised or returned Error. The pod backs off."""
 
-    key: str
-    uid: str
     attempt: int
     plugin: str
     message: str
 
 
-class ExtenderCallRequested(Record):
+class ExtenderCallRequested(PodRecord):
     """The attempt is paused until these evaluators answer; the pod is in flight."""
 
-    key: str
-    uid: str
     attempt: int
     verb: ExtenderVerb
     extenders: tuple[int, ...]
@@ -382,14 +344,12 @@ class ExtenderCallRequested(Record):
     """Number of nodes evaluated when percentageOfNodesToScore limits the search; 0 if all were."""
 
 
-class ShadowCompared(Record):
+class ShadowCompared(PodRecord):
     """Shadow mode: a decision of another scheduler, and ours on the state before this record.
 
     The state does not depend on it.
     """
 
-    key: str
-    uid: str
     number: int
     """Counted from the start of the daemon."""
     node: str = ""
@@ -407,19 +367,15 @@ class ShadowCompared(Record):
     """The other scheduler's node is among our best, or the messages are equal."""
 
 
-class PermitAllowed(Record):
+class PermitAllowed(PodRecord):
     """A Permit plugin allowed a waiting pod; after the last one the binding follows."""
 
-    key: str
-    uid: str
     plugin: str
 
 
-class PermitRejected(Record):
+class PermitRejected(PodRecord):
     """A plugin rejected a pod that waits on Permit, or the wait timed out."""
 
-    key: str
-    uid: str
     plugin: str
     message: str
 
@@ -456,14 +412,4 @@ Decision = (
 )
 AnyRecord = Observation | Decision | ShadowCompared
 
-DECISIONS = (
-    Assigned,
-    Rejected,
-    AttemptFailed,
-    ExtenderCallRequested,
-    PermitAllowed,
-    PermitRejected,
-    SessionExecuted,
-    EvictionDecided,
-    PodGroupStatusDecided,
-)
+DECISIONS: tuple[type[Record], ...] = get_args(Decision)

@@ -12,7 +12,7 @@ from asched.framework.sessions import (
     PodGroupPhase,
     SessionSpec,
 )
-from asched.state.stored_form import Record
+from asched.state.stored_form import PodRecord, Record
 
 # -- observations -----------------------------------------------------------------------------
 
@@ -57,11 +57,9 @@ class SessionExecuted(Record):
     """Why it failed: a plugin or action is missing or raised."""
 
 
-class EvictionDecided(Record):
+class EvictionDecided(PodRecord):
     """A session evicts a pod in favour of another one."""
 
-    key: str
-    uid: str
     node: str
     session: int
     reason: EvictionReason

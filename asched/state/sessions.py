@@ -1,8 +1,7 @@
 """State of batch sessions: when the next one is due, and the pods that wait for it.
 
-The pods of a scheduler name that sessions serve are not in the :class:`SchedulingQueue`; they wait
-for the next session together. A session runs every period, but only if it could decide anything: an
-idle cluster adds nothing to the journal.
+These pods are not in the :class:`SchedulingQueue`. A session runs every period, but only if it
+could decide anything: an idle cluster adds nothing to the journal.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
 """Base classes of everything that is stored, and the encoding of large snapshots in small steps.
 
 Each store of the state has a ``snapshot()``: a :class:`StoredForm` of its contents at that moment,
-which shares only immutable values with the store. Taking it is cheap; encoding it takes long. An
-encoding thread would block the event loop for as long as it holds the interpreter lock, so the
-caller runs the encoding on the loop, one step at a time.
+or the steps that create it. It shares only immutable values with the store. An encoding thread
+would block the event loop for as long as it holds the interpreter lock, so the caller runs the
+encoding on the loop, one step at a time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator
 from typing import TypeVar, dataclass_transform
 
 import msgspec
@@ -35,6 +35,13 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True, gc=False, tag=True
     """Base of all records; the tag ``type`` is the class name."""
 
 
+class PodRecord(Record):
+    """Base of the records about one pod."""
+
+    key: str
+    uid: str
+
+
 @dataclass_transform(frozen_default=True)
 class StoredForm(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """Base of all parts of a checkpoint. Fields are stored by position: any change needs a new
@@ -51,26 +58,22 @@ def run(steps: Steps[_T]) -> _T:
             return result
 
 
-def encode_in_steps(snapshot: StoredForm, encode: Encode) -> Steps[msgspec.Raw]:
-    """The same MessagePack bytes as ``encode(snapshot)``."""
-    fields: list[object] = []
+def encode_in_steps(snapshot: StoredForm, encode: Encode) -> Steps[list[bytes]]:
+    """The same MessagePack bytes as ``encode(snapshot)``, in parts."""
+    parts = [_array_header(len(snapshot.__struct_fields__))]
     for name in snapshot.__struct_fields__:
         field = getattr(snapshot, name)
         if isinstance(field, StoredForm):
-            field = yield from encode_in_steps(field, encode)
+            parts += yield from encode_in_steps(field, encode)
         elif isinstance(field, tuple) and len(field) > STEP:
-            field = yield from _encode_items(field, encode)
-        fields.append(field)
-    return msgspec.Raw(encode(fields))
-
-
-def _encode_items(items: Sequence[object], encode: Encode) -> Steps[msgspec.Raw]:
-    parts = [_array_header(len(items))]
-    for begin in range(0, len(items), STEP):
-        chunk = items[begin : begin + STEP]
-        parts.append(encode(chunk)[len(_array_header(len(chunk))) :])
-        yield
-    return msgspec.Raw(b"".join(parts))
+            parts.append(_array_header(len(field)))
+            for begin in range(0, len(field), STEP):
+                chunk = field[begin : begin + STEP]
+                parts.append(encode(chunk)[len(_array_header(len(chunk))) :])
+                yield
+        else:
+            parts.append(encode(field))
+    return parts
 
 
 def _array_header(length: int) -> bytes:

@@ -1,8 +1,7 @@
 """The common part of pods of one controller, stored once.
 
-Most pods are copies: of ten thousand pods of a Deployment the journal has one in full, and the
-others as a reference to its template with a name. So the journal stays small, the copies share
-their specification in memory, and their shape is known without a comparison.
+Of ten thousand pods of a Deployment the journal has one in full, and the others as a reference to
+its template with a name. The copies share their specification in memory and their shape.
 
 A record with a full pod says under which number its template is stored; later records refer to
 that number. So the meaning of a number follows from the journal and not from how this code
@@ -11,9 +10,11 @@ compares pods. A template is removed with its last pod.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import msgspec
 
-from asched.framework.pod_info import PodInfo, PodShape, label_set_of
+from asched.framework.pod_info import LabelSet, PodInfo, PodShape
 from asched.model.meta import ObjectMeta
 from asched.model.pod import Pod, PodStatus
 from asched.state.records import PodObserved
@@ -35,15 +36,13 @@ class TemplatesSnapshot(StoredForm):
     last: int
 
 
+@dataclass(slots=True)
 class _Template:
-    __slots__ = ("key", "labels", "pod", "shape", "users")
-
-    def __init__(self, key: bytes, pod: Pod, shape: PodShape, users: int = 1) -> None:
-        self.key = key
-        self.pod = pod
-        self.shape = shape
-        self.labels = label_set_of(pod)
-        self.users = users
+    key: bytes
+    pod: Pod
+    shape: PodShape
+    labels: LabelSet
+    users: int = 1
 
 
 class Templates:
@@ -73,7 +72,7 @@ class Templates:
         if not number:
             return
         key = _key(info.pod)
-        self._by_number[number] = _Template(key, _unplaced(info.pod), info.shape)
+        self._by_number[number] = _Template(key, _unplaced(info.pod), info.shape, info.label_set)
         self._numbers[key] = number
         self._last = max(self._last, number)
 
@@ -117,8 +116,10 @@ class Templates:
     def restore(self, snapshot: TemplatesSnapshot) -> None:
         for kept in snapshot.templates:
             key = _key(kept.pod)
-            shape = PodInfo(kept.pod).shape
-            self._by_number[kept.number] = _Template(key, kept.pod, shape, kept.users)
+            info = PodInfo(kept.pod)
+            self._by_number[kept.number] = _Template(
+                key, kept.pod, info.shape, info.label_set, kept.users
+            )
             if kept.current:
                 self._numbers[key] = kept.number
         self._last = snapshot.last

@@ -1,13 +1,13 @@
 """Assumed pods that wait on Permit, and the calls of plugins that allow or reject them.
 
-A plugin may allow or reject a waiting pod at any time, for example while it filters for another
-pod. The call is kept as part of the state until the decision that follows from it is folded.
+A plugin may make such a call at any time. It is part of the state until the decision that follows
+from it is folded.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -72,8 +72,6 @@ class WaitingPodHandle:
 class _Answers:
     """Answers in order, with an index by pod."""
 
-    __slots__ = ("_by_pod", "in_order")
-
     def __init__(self) -> None:
         self.in_order: dict[PermitAnswer, None] = {}
         self._by_pod: dict[str, list[PermitAnswer]] = {}
@@ -97,16 +95,12 @@ class WaitingPods:
     """The waiting pods by key, oldest first. Only the fold changes them; plugins add answers."""
 
     def __init__(self) -> None:
-        self._waiting: dict[str, WaitingPodState] = {}
+        self.waiting: dict[str, WaitingPodState] = {}
         self._answers = _Answers()
         # The number keeps heapq from comparing pods. Entries of pods that left stay until they
         # reach the top.
         self._deadlines: list[tuple[int, int, str, WaitingPodState]] = []
         self._pushed = 0
-
-    @property
-    def waiting(self) -> Mapping[str, WaitingPodState]:
-        return self._waiting
 
     @property
     def answers(self) -> Sequence[PermitAnswer]:
@@ -118,7 +112,7 @@ class WaitingPods:
         while self._deadlines:
             until_ns, _, plugin, pod = self._deadlines[0]
             if (
-                self._waiting.get(pod.info.key) is pod
+                self.waiting.get(pod.info.key) is pod
                 and pod.pending_until_ns.get(plugin) == until_ns
             ):
                 return until_ns
@@ -127,10 +121,10 @@ class WaitingPods:
 
     def handles(self) -> list[WaitingPodHandle]:
         """The waiting pods for plugins."""
-        return [WaitingPodHandle(pod, self) for pod in self._waiting.values()]
+        return [WaitingPodHandle(pod, self) for pod in self.waiting.values()]
 
     def add(self, pod: WaitingPodState) -> None:
-        self._waiting[pod.info.key] = pod
+        self.waiting[pod.info.key] = pod
         for plugin, until_ns in pod.pending_until_ns.items():
             self._pushed += 1
             heapq.heappush(self._deadlines, (until_ns, self._pushed, plugin, pod))
@@ -141,7 +135,7 @@ class WaitingPods:
         As in kube-scheduler any plugin may reject, but only a plugin that the pod waits for may
         allow.
         """
-        pod = self._waiting.get(answer.key)
+        pod = self.waiting.get(answer.key)
         if pod is None:
             return
         if answer.message is not None or answer.plugin in pod.pending_until_ns:
@@ -165,7 +159,7 @@ class WaitingPods:
     def allow(self, key: str, plugin: str) -> bool:
         """A plugin allows the pod; it stops waiting after the last plugin. False if the pod does
         not wait for that plugin."""
-        pod = self._waiting.get(key)
+        pod = self.waiting.get(key)
         if pod is None or pod.pending_until_ns.pop(plugin, None) is None:
             return False
         self._answers.drop(PermitAnswer(key, plugin, None))
@@ -175,7 +169,7 @@ class WaitingPods:
 
     def remove(self, key: str) -> bool:
         """The pod no longer waits, for whatever reason. False if it did not wait."""
-        if self._waiting.pop(key, None) is None:
+        if self.waiting.pop(key, None) is None:
             return False
         self._answers.drop_pod(key)
         return True
@@ -183,7 +177,7 @@ class WaitingPods:
     def snapshot(self) -> WaitingPodsSnapshot:
         waiting = [
             msgspec.structs.replace(pod, pending_until_ns={**pod.pending_until_ns})
-            for pod in self._waiting.values()
+            for pod in self.waiting.values()
         ]
         return WaitingPodsSnapshot(tuple(waiting), tuple(self._answers.in_order))
 

@@ -20,7 +20,6 @@ from asched.cycle.attempt import Attempt
 from asched.cycle.shape_cache import ShapeCache
 from asched.framework.interface import (
     EnqueueExtensions,
-    ExtensionPoint,
     FilterAllPlugin,
     FilterPlugin,
     Plugin,
@@ -37,7 +36,7 @@ from asched.framework.runtime.plugin_calls import (
     score_node,
     score_nodes,
 )
-from asched.framework.runtime.profile import Profile, parse_arguments
+from asched.framework.runtime.profile import REJECTING, Profile, parse_arguments
 from asched.framework.runtime.strict import ConfigurationError
 from asched.framework.status import Status
 from asched.model.node import Node
@@ -54,13 +53,6 @@ CLUSTERS: Final = 6
 """Number of random clusters for each check."""
 _ASYNCHRONOUS: Final = ("pre_bind", "bind", "post_bind")
 _FIT: Final = "NodeResourcesFit"
-_REJECTING: Final = (
-    ExtensionPoint.PRE_ENQUEUE,
-    ExtensionPoint.PRE_FILTER,
-    ExtensionPoint.FILTER,
-    ExtensionPoint.RESERVE,
-    ExtensionPoint.PERMIT,
-)
 
 
 class CheckOutcome(StrEnum):
@@ -79,12 +71,8 @@ class Finding(msgspec.Struct, frozen=True):
     message: str = ""
 
 
-class _Result(NamedTuple):
-    outcome: CheckOutcome
-    message: str = ""
-
-
-_PASSED: Final = _Result(CheckOutcome.PASSED)
+class _Note(str):
+    """The message of a check with outcome NOTE."""
 
 
 class _Run(NamedTuple):
@@ -98,27 +86,34 @@ class _Run(NamedTuple):
 def check_plugin(plugin: type[Plugin], *, args: Arguments | None = None) -> tuple[Finding, ...]:
     """The results of all checks that apply to the plugin. ``args`` defaults to its own defaults."""
     return tuple(
-        Finding(plugin.name, name, *result) for name, result in _Checks(plugin, args).results()
+        Finding(plugin.name, name, _outcome(message), message)
+        for name, message in _Checks(plugin, args).results()
     )
 
 
+def _outcome(message: str) -> CheckOutcome:
+    if isinstance(message, _Note):
+        return CheckOutcome.NOTE
+    return CheckOutcome.FAILED if message else CheckOutcome.PASSED
+
+
 class _Checks:
-    """The checks of one plugin."""
+    """The checks of one plugin. A check returns what is wrong, or an empty string."""
 
     def __init__(self, plugin: type[Plugin], args: Arguments | None) -> None:
         self._plugin = plugin
         self._args = args
         self._runs: list[_Run] = []
 
-    def results(self) -> Iterator[tuple[str, _Result]]:
+    def results(self) -> Iterator[tuple[str, str]]:
         yield "documentation", self._documentation()
-        signatures = self._signatures()
+        signatures = "; ".join(_wrong_signatures(self._plugin))
         yield "signatures", signatures
-        if _can_reject(self._plugin):
+        if issubclass(self._plugin, REJECTING):
             yield "events", self._events()
         arguments = self._arguments()
         yield "arguments", arguments
-        if signatures is not _PASSED or arguments is not _PASSED:
+        if signatures or arguments:
             return
         self._runs = [self._run(self._plugin, seed) for seed in range(CLUSTERS)]
         yield "results", self._valid_results()
@@ -135,33 +130,22 @@ class _Checks:
     def _has(self, *bases: type[Plugin]) -> bool:
         return all(issubclass(self._plugin, base) for base in bases)
 
-    # -- static checks --------------------------------------------------------------------------
-
-    def _documentation(self) -> _Result:
+    def _documentation(self) -> str:
         wanted: list[type] = [self._plugin]
         if self._plugin.arguments is not None:
             wanted.append(self._plugin.arguments)
-        bare = [
-            cls.__qualname__ for cls in wanted if not (cls.__dict__.get("__doc__") or "").strip()
-        ]
-        if bare:
-            return _Result(CheckOutcome.FAILED, f"no docstring: {', '.join(bare)}")
-        return _PASSED
+        bare = [cls.__qualname__ for cls in wanted if not (vars(cls).get("__doc__") or "").strip()]
+        return f"no docstring: {', '.join(bare)}" if bare else ""
 
-    def _signatures(self) -> _Result:
-        wrong = [*_wrong_signatures(self._plugin)]
-        return _Result(CheckOutcome.FAILED, "; ".join(wrong)) if wrong else _PASSED
-
-    def _events(self) -> _Result:
+    def _events(self) -> str:
         if issubclass(self._plugin, EnqueueExtensions):
-            return _PASSED
-        return _Result(
-            CheckOutcome.NOTE,
+            return ""
+        return _Note(
             "it can reject pods and registers no events: rejected pods are retried only when the"
             " queue is flushed (unschedulableFlushInterval)",
         )
 
-    def _arguments(self) -> _Result:
+    def _arguments(self) -> str:
         arguments = self._plugin.arguments
         required = [
             field.encode_name
@@ -170,45 +154,39 @@ class _Checks:
         ]
         if self._args is None and required:
             what = f"it requires arguments ({', '.join(required)}), so it was not run"
-            return _Result(CheckOutcome.NOTE, what)
+            return _Note(what)
         try:
             if self._args is None:
                 parse_arguments(self._plugin, None)
             self._folded(random_cluster(0))
         except (ValueError, ConfigurationError) as error:
-            return _Result(CheckOutcome.FAILED, str(error))
+            return str(error)
         except Exception as error:  # noqa: BLE001  whatever a plugin's constructor raises
-            return _Result(
-                CheckOutcome.FAILED, f"it cannot be built: {type(error).__name__}: {error}"
-            )
-        return _PASSED
-
-    # -- checks on random clusters ----------------------------------------------------------------
+            return f"it cannot be built: {type(error).__name__}: {error}"
+        return ""
 
     def _run(self, plugin: type[Plugin], seed: int) -> _Run:
         cluster = random_cluster(seed)
         return _Run(seed, cluster, schedule(self._setup(plugin), cluster.objects, cluster.pending))
 
-    def _valid_results(self) -> _Result:
-        """Whether all its results are valid."""
+    def _valid_results(self) -> str:
         for run in self._runs:
             for record in run.placements.records:
                 if isinstance(record, AttemptFailed):
-                    return _Result(CheckOutcome.FAILED, record.message)
-        return _PASSED
+                    return record.message
+        return ""
 
-    def _purity(self) -> _Result:
+    def _purity(self) -> str:
         for run in self._runs:
             divergence = run.placements.divergence()
             if divergence is not None:
-                what = f"repeated decisions differ: {divergence.recorded} became"
-                return _Result(
-                    CheckOutcome.FAILED,
-                    f"{what} {divergence.decided}; declare pure = False if this is intended",
+                return (
+                    f"repeated decisions differ: {divergence.recorded} became"
+                    f" {divergence.decided}; declare pure = False if this is intended"
                 )
-        return _PASSED
+        return ""
 
-    def _scope(self) -> _Result:
+    def _scope(self) -> str:
         """Whether results shared between pods equal results computed for each pod."""
         unshared = type(
             self._plugin.__name__,
@@ -219,14 +197,13 @@ class _Checks:
             shared, own = run.placements, self._run(unshared, run.seed).placements
             for key in shared:
                 if shared[key] != own[key]:
-                    return _Result(
-                        CheckOutcome.FAILED,
+                    return (
                         f"it reads more than Scope.{self._plugin.scope.name} allows:"
-                        f" {shared[key]}, but {own[key]} if computed for each pod",
+                        f" {shared[key]}, but {own[key]} if computed for each pod"
                     )
         return self._reads_nodes_early()
 
-    def _reads_nodes_early(self) -> _Result:
+    def _reads_nodes_early(self) -> str:
         """Whether its PreFilter or PreScore reads nodes, which its scope excludes."""
         for seed in range(CLUSTERS):
             cluster = random_cluster(seed)
@@ -243,15 +220,14 @@ class _Checks:
                 except PluginFailure:
                     continue  # reported by the check "results"
                 if looks:
-                    return _Result(
-                        CheckOutcome.NOTE,
+                    return _Note(
                         "its PreFilter or PreScore reads nodes, which a plugin of"
                         f" Scope.{self._plugin.scope.name} should not: results shared between equal"
                         " pods are recomputed after each change to any node",
                     )
-        return _PASSED
+        return ""
 
-    def _on_every_pod(self, differ: Callable[[Plugin, Attempt, PodInfo, Nodes], str]) -> _Result:
+    def _on_every_pod(self, differ: Callable[[Plugin, Attempt, PodInfo, Nodes], str]) -> str:
         for seed in range(CLUSTERS):
             cluster = random_cluster(seed)
             state, built, plugin = self._folded(cluster)
@@ -263,11 +239,10 @@ class _Checks:
                 except PluginFailure as failure:
                     difference = str(failure)
                 if difference:
-                    return _Result(CheckOutcome.FAILED, f"pod {pod.key}: {difference}")
-        return _PASSED
+                    return f"pod {pod.key}: {difference}"
+        return ""
 
-    def _no_mutation(self) -> _Result:
-        """Whether it leaves all objects unmodified."""
+    def _no_mutation(self) -> str:
         for run in self._runs:
             cluster, untouched = run.cluster, random_cluster(run.seed)
             changed = [
@@ -281,8 +256,8 @@ class _Checks:
                 if PodInfo(pod).shape.requests != pod_requests(pod)
             ]
             if changed:
-                return _Result(CheckOutcome.FAILED, f"it modified {changed[0]}")
-        return _PASSED
+                return f"it modified {changed[0]}"
+        return ""
 
     def _folded(self, cluster: RandomCluster) -> tuple[ClusterState, Profile, Plugin]:
         state, built = fold_cluster(self._setup(self._plugin), cluster.objects)
@@ -293,10 +268,6 @@ class _Checks:
         args = {} if self._args is None else {plugin.name: self._args}
         others = [] if plugin.name == _FIT else [_FIT]
         return profile(plugin, *others, args=args, alone=True)
-
-
-def _can_reject(plugin: type[Plugin]) -> bool:
-    return any(point.served_by(plugin) for point in _REJECTING)
 
 
 def _filters_differ(plugin: Plugin, attempt: Attempt, pod: PodInfo, nodes: Nodes) -> str:
@@ -359,8 +330,6 @@ def _wrong_signatures(plugin: type[Plugin]) -> Iterator[str]:
         except TypeError:
             yield f"{name} must take {', '.join(parameters[1:]) or 'nothing'}"
 
-
-# -- random clusters ------------------------------------------------------------------------------
 
 _ZONES: Final = ("a", "b", "c")
 _DISKS: Final = ("ssd", "hdd")

@@ -170,8 +170,6 @@ class _SinglePluginAttempt:
         return sorted(named, key=lambda pair: pair[1])
 
 
-# -- the binding cycle ----------------------------------------------------------------------------
-
 MAX_CHECKS: Final = 10
 """Calls of its check by ``wait_until``, without any time between them."""
 
@@ -201,7 +199,6 @@ class FakeBindingClient:
     ) -> None:
         """``cluster`` holds the readable volumes and claims. The default response is Success."""
         self.requests: list[RecordedRequest] = []
-        """The requests of the plugin, in order."""
         self._plugin = plugin
         self._objects = {(type(item), item.key): item for item in cluster}
         self._responses = responses or {}

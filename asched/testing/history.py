@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -32,7 +33,6 @@ from asched.testing.profiles import ProfileSetup, installed_plugins, profile_set
 __all__ = ["BASELINE", "Comparison", "diff", "diff_async"]
 
 BASELINE: Final = "recorded configuration"
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def diff(
@@ -53,10 +53,7 @@ def diff(
     and :class:`~asched.journal.errors.JournalError`.
     """
 
-    async def run() -> Comparison:
-        return await diff_async(journal, setup, changes=changes, since=since, until=until)
-
-    return anyio.run(run)
+    return anyio.run(partial(diff_async, journal, setup, changes=changes, since=since, until=until))
 
 
 async def diff_async(
@@ -103,4 +100,4 @@ def _read(
 
 def _ns(at: datetime) -> int:
     at = at if at.tzinfo is not None else at.replace(tzinfo=UTC)
-    return round((at - _EPOCH).total_seconds()) * NS_PER_S
+    return round(at.timestamp()) * NS_PER_S

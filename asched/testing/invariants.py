@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TypeVar
 
 import numpy as np
@@ -13,6 +13,7 @@ from asched.model.resources import KINDS
 from asched.state.cluster import ClusterState, PlacementState, PodEntry
 from asched.state.node_table import NodeTable
 from asched.state.pod_fold import member_status
+from asched.state.stored_form import run
 
 _DEFAULT_PREEMPTION = "DefaultPreemption"
 
@@ -41,14 +42,8 @@ def _demand(holds: bool, what: str) -> None:
 
 def _places(state: ClusterState, key: str) -> list[str]:
     queue = state.queue
-    places = {
-        "active": key in queue.active,
-        "backoff": key in queue.backoff,
-        "unschedulable": key in queue.unschedulable,
-        "gated": key in queue.gated,
-        "in flight": key in queue.in_flight,
-    }
-    return [place for place, there in places.items() if there]
+    parts = ("active", "backoff", "unschedulable", "gated", "in_flight")
+    return [part.replace("_", " ") for part in parts if key in getattr(queue, part)]
 
 
 def _check_entry(state: ClusterState, key: str, entry: PodEntry) -> None:
@@ -97,7 +92,7 @@ def _check_queue(state: ClusterState) -> None:
     for pod in queue.unschedulable.values():
         for plugin in pod.unschedulable_plugins | pod.pending_plugins:
             expected.setdefault(plugin, set()).add(pod.info.key)
-    stored = queue.snapshot()
+    stored = run(queue.snapshot())
     indexed = {
         plugin: {stored.pods[position].info.key for position in positions}
         for plugin, positions in stored.waiting_for
@@ -276,18 +271,19 @@ def _by_name(
     }
 
 
+_COLUMNS = (
+    "pod_count",
+    "allowed_pods",
+    "scoring_cpu_milli",
+    "scoring_memory_bytes",
+    "unschedulable",
+)
 _Column = np.ndarray[tuple[int, ...], np.dtype[np.generic]]
 
 
-def _columns(table: NodeTable, fresh: NodeTable) -> list[tuple[str, _Column, _Column]]:
-    columns: list[tuple[str, _Column, _Column]] = [
-        ("pod count", table.pod_count, fresh.pod_count),
-        ("allowed pods", table.allowed_pods, fresh.allowed_pods),
-        ("scoring cpu", table.scoring_cpu_milli, fresh.scoring_cpu_milli),
-        ("scoring memory", table.scoring_memory_bytes, fresh.scoring_memory_bytes),
-        ("unschedulable", table.unschedulable, fresh.unschedulable),
-    ]
+def _columns(table: NodeTable, fresh: NodeTable) -> Iterator[tuple[str, _Column, _Column]]:
+    for name in _COLUMNS:
+        yield name.replace("_", " "), getattr(table, name), getattr(fresh, name)
     for name in table.resources:
-        columns.append((f"allocatable {name}", table.allocatable(name), fresh.allocatable(name)))
-        columns.append((f"requested {name}", table.requested(name), fresh.requested(name)))
-    return columns
+        yield f"allocatable {name}", table.allocatable(name), fresh.allocatable(name)
+        yield f"requested {name}", table.requested(name), fresh.requested(name)

@@ -45,7 +45,6 @@ class PlacementResult(msgspec.Struct, frozen=True):
     message: str = ""
     """Why it is pending: the message of its ``PodScheduled`` condition."""
     attempts: int = 0
-    """Number of scheduling attempts."""
     evicted_for: str = ""
     """The pod that preempted it."""
 

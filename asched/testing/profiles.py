@@ -46,12 +46,10 @@ class ProfileSetup(NamedTuple):
     @property
     def scheduler_name(self) -> str:
         """The scheduler name of the first profile."""
-        names = [*(p.scheduler_name for p in self.profiles)]
-        return [*names, *(session.scheduler_name for session in self.sessions)][0]
+        return (self.profiles or self.sessions)[0].scheduler_name
 
     @property
     def scheduler_names(self) -> frozenset[str]:
-        """All scheduler names."""
         return frozenset(
             [p.scheduler_name for p in self.profiles] + [s.scheduler_name for s in self.sessions]
         )
@@ -63,13 +61,11 @@ class ProfileSetup(NamedTuple):
         return all(self.registry.load(name).pure for name in names)
 
     def scheduler(self, seed: int = 0) -> SchedulerSettings:
-        """The scheduler for a simulation."""
         return SchedulerSettings(self.profiles, self.queue, seed, sessions=self.sessions)
 
 
 @cache
 def installed_plugins() -> PluginRegistry:
-    """All installed plugins."""
     return PluginRegistry.discover()
 
 

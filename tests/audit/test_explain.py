@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from asched.audit.explain import Explanation, explain
-from asched.audit.lookup import AuditError, PodName, attempts_of, state_before
+from asched.audit.lookup import AuditError, PodName, attempts_of, fold_before
 from asched.config.registry import PluginRegistry
 from asched.journal.archive import archive
 from asched.journal.checkpoints import checkpoint_before
@@ -239,16 +239,16 @@ async def test_unexplainable_pod_is_an_error(
 async def test_state_before_a_record_excludes_it() -> None:
     recording = woken_pod()
     journal = await recording.journal()
-    before = await state_before(journal, REGISTRY.load, 1)
+    before = (await fold_before(journal, REGISTRY.load, 1)).state
     assert (before.now_ns, before.profiles, len(before.pods)) == (0, {}, 0)
     last_seq = len(recording.records)
     [rejected, assigned] = (await attempts_of(journal, "default/web", last_seq)).made
-    then = await state_before(journal, REGISTRY.load, rejected.seq)
+    then = (await fold_before(journal, REGISTRY.load, rejected.seq)).state
     assert "default/web" in then.queue.active
     assert then.nodes.cluster_size == 2
-    later = await state_before(journal, REGISTRY.load, assigned.seq)
+    later = (await fold_before(journal, REGISTRY.load, assigned.seq)).state
     assert later.nodes.cluster_size == 3
-    last = await state_before(journal, REGISTRY.load, last_seq + 1)
+    last = (await fold_before(journal, REGISTRY.load, last_seq + 1)).state
     assert not last.pods
 
 

@@ -127,7 +127,7 @@ async def test_contradicting_observation_diverges() -> None:
 
 
 def permit_registry() -> PluginRegistry:
-    return PluginRegistry.of(*ESSENTIAL, Doorman)
+    return PluginRegistry().including(*ESSENTIAL, Doorman)
 
 
 async def test_decisions_of_one_call_are_compared_together() -> None:
@@ -170,7 +170,7 @@ async def test_plugins_of_other_versions_are_named() -> None:
 async def test_missing_plugin_is_named() -> None:
     records = woken_pod().records
     with pytest.raises(ProfileError, match=r"record 2 cannot be replayed: unknown plugin"):
-        await replayed(records, PluginRegistry.of())
+        await replayed(records, PluginRegistry().including())
 
 
 async def test_journal_of_a_restarted_daemon(tmp_path: Path) -> None:

@@ -105,7 +105,7 @@ def test_drf_shares_match_allocations(plan: Plan, actions: tuple[str, ...], seed
     victims = {e.uid for e in outcome.evictions}
     for job in run.session.jobs.values():
         lost = bool(victims & job.tasks.keys())
-        share, was = drf.holding(job.id).share, drf_before.holding(job.id).share
+        share, was = drf.holdings[job.id].share, drf_before.holdings[job.id].share
         assert lost or share >= was
         placed = [t for t in job.tasks.values() if t.status in _PLACED]
         assert share <= was or placed

@@ -111,7 +111,7 @@ def test_compatibility_mode_skips_unknown_plugins() -> None:
     ],
 )
 def test_invalid_plugin_is_rejected(group: str, value: str, complaint: str) -> None:
-    registry = SessionRegistry.of_entry_points([EntryPoint("mine", value, group)])
+    registry = SessionRegistry({}, {}, [EntryPoint("mine", value, group)])
     ask = registry.plugin if group == PLUGIN_GROUP else registry.action
     with pytest.raises(SessionRegistryError, match=complaint):
         ask("mine")
@@ -122,6 +122,6 @@ def test_ambiguous_name_is_rejected() -> None:
         EntryPoint("gang", f"asched.batch.plugins.{module}", PLUGIN_GROUP)
         for module in ("gang:Gang", "drf:Drf")
     ]
-    registry = SessionRegistry.of_entry_points(twice)
+    registry = SessionRegistry({}, {}, twice)
     with pytest.raises(SessionRegistryError, match="uninstall all but one"):
         registry.plugin("gang")

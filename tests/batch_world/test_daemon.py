@@ -11,7 +11,7 @@ import anyio.lowlevel
 import pytest
 
 from asched.apiserver.faults import Fault, FaultKind
-from asched.audit.lookup import state_before
+from asched.audit.lookup import fold_before
 from asched.batch.registry import SessionRegistry
 from asched.config.file import parse
 from asched.config.registry import PluginRegistry
@@ -87,7 +87,7 @@ async def test_pods_of_other_schedulers_are_ignored(tmp_path: Path) -> None:
         async with w.daemon(BATCH) as daemon:
             await w.until(lambda: bool(w.node_of("alone")))
             assert not daemon.cluster.profiles
-            assert not daemon.cluster.queue.in_order()
+            assert not daemon.cluster.queue.active
         assert not w.node_of("stranger")
 
 
@@ -309,7 +309,7 @@ async def test_replay_starts_at_any_record(tmp_path: Path) -> None:
             await check_replay(w, first)
         async with open_journal(str(w.journal), read_only=True) as store:
             for seq in range(2, count, 7):
-                state = await state_before(store, PluginRegistry.discover().load, seq)
+                state = (await fold_before(store, PluginRegistry.discover().load, seq)).state
                 check(state)
                 again = restore(checkpoint_of(state), PluginRegistry.discover().load).state
                 check(again)

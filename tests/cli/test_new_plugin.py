@@ -89,7 +89,7 @@ def test_new_plugin_runs_in_demo(environment: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["a1", "abcdefghij-abcdefghi-abcdefghi"])
 def test_generated_code_passes_ruff_for_any_name(tmp_path: Path, name: str) -> None:
     folder = tmp_path / name
-    write_distribution(Names.of(name, PluginRegistry.of()), folder)
+    write_distribution(Names.of(name, PluginRegistry().including()), folder)
     for words in (["check", "."], ["format", "--check", "."]):
         done = subprocess.run(
             [sys.executable, "-m", "ruff", *words, "--no-cache"],

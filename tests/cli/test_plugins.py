@@ -268,7 +268,7 @@ def test_list_reports_broken_session_plugin_next_to_the_others() -> None:
         EntryPoint("Gone", "asched_test_gone:Gone", PLUGIN_GROUP),
         EntryPoint("allocate", "asched.batch.actions.allocate:Allocate", ACTION_GROUP),
     ]
-    registry = SessionRegistry.of_entry_points(offers)
+    registry = SessionRegistry({}, {}, offers)
     found, (broken,) = describe_all(registry, None)
     assert [(each.name, each.enabled) for each in found] == [("allocate", None)]
     assert broken.startswith('session plugin "Gone": importing asched_test_gone:Gone failed: ')
@@ -312,7 +312,7 @@ def test_new_overwrites_nothing(tmp_path: Path) -> None:
 
 
 def test_new_writes_renamed_template(tmp_path: Path) -> None:
-    names = Names.of("asched-rack", PluginRegistry.of())
+    names = Names.of("asched-rack", PluginRegistry().including())
     assert names == ("asched-rack", "asched_rack", "Rack")
     files = write_distribution(names, tmp_path / "deep" / "asched-rack")
     folder = tmp_path / "deep" / "asched-rack"

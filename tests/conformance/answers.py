@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from asched.config.kube_scheduler import KubeSchedulerConfiguration, decode_configuration
+from asched.config.kube_scheduler import KubeSchedulerConfiguration
 from asched.config.registry import PluginRegistry
 from asched.config.resolve import resolve
 from asched.cycle.attempt import Attempt
@@ -23,6 +23,7 @@ from asched.state.cluster import ClusterState
 from asched.state.fold import Fold
 from asched.state.records import ObjectDeleted, ObjectObserved, ProfilesLoaded
 from tests.conformance.documents import Case, Document
+from tests.framework.decoding import decode_configuration
 
 Answer = dict[str, Any]
 

@@ -139,7 +139,7 @@ class BatchLaboratory:
                 for name, after in view.nodes().items()
             },
             "ignoredJobs": dict(snapshot.ignored_jobs),
-            "ignoredNodes": {node: why.value for node, why in snapshot.ignored_nodes.items()},
+            "ignoredNodes": dict(snapshot.ignored_nodes),
             **_traces(trace.actions),
             "bindErrors": dict(run.session.changes.refused_binds),
             "summary": _summary(run, outcome, closing),
@@ -203,7 +203,7 @@ class _View:
                 "pendingTaskOrder": [task.key for task in pending],
             }
             if self._drf is not None:
-                found[job.id]["drfShareBefore"] = self._drf.holding(job.id).share
+                found[job.id]["drfShareBefore"] = self._drf.holdings[job.id].share
         return found
 
     def _valid(self, job: Job) -> Answer:
@@ -239,7 +239,7 @@ class _View:
                 },
             }
             if self._drf is not None:
-                holding = self._drf.holding(job.id)
+                holding = self._drf.holdings[job.id]
                 found[job.id]["drfShareAfter"] = holding.share
                 found[job.id]["drfAllocatedAfter"] = _amounts(holding.allocated)
         return found

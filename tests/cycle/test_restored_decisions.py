@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from asched.batch.registry import SessionRegistry
 from asched.config.batch import DEFAULT_CONF, parse_conf
-from asched.config.kube_scheduler import API_VERSION, KIND, decode_configuration
+from asched.config.kube_scheduler import API_VERSION, KIND
 from asched.config.resolve import resolve
 from asched.core.scheduler import SchedulerCore
 from asched.framework.runtime.profile import ProfileSpec
@@ -24,6 +24,7 @@ from asched.state.session_records import SessionsLoaded
 from asched.testing.invariants import check
 from tests.cycle.default_profile import installed
 from tests.cycle.drawn_clusters import BATCH, DrawnCluster
+from tests.framework.decoding import decode_configuration
 from tests.state.description import describe
 
 _encode = msgspec.json.Encoder().encode

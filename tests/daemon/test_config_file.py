@@ -16,7 +16,7 @@ from asched.config.settings import AschedConfiguration, HealthSettings, LogLevel
 from asched.config.yaml import YamlError, parse_documents
 from tests.framework.sample_plugins import SAMPLES
 
-REGISTRY = PluginRegistry.of(*SAMPLES)
+REGISTRY = PluginRegistry().including(*SAMPLES)
 KUBE = "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\n"
 OWN = "apiVersion: asched.dev/v1\nkind: AschedConfiguration\n"
 

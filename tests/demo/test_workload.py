@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from asched.cli.demo import MIN_NODES
-from asched.cli.demo.runner import percentile
+from asched.cli.demo.runner import JournalCounts
 from asched.cli.demo.workload import GPU, DemoWorkload, Pool, build, most_pods, pools
-from asched.model.quantity import milli_value, value
+from asched.model.quantity import NS_PER_S, milli_value, value
 
 SIZES = st.integers(MIN_NODES, 400).flatmap(
     lambda nodes: st.tuples(st.just(nodes), st.integers(1, min(4000, most_pods(nodes))))
@@ -89,8 +89,10 @@ def test_pools_have_requested_size_and_all_types() -> None:
 
 
 @pytest.mark.parametrize(
-    ("values", "percent", "answer"),
-    [([], 50, 0), ([7], 99, 7), ([1, 2, 3, 4], 50, 2), (list(range(1, 101)), 99, 99)],
+    ("latencies_s", "percent", "answer"),
+    [([], 50, 0), ([7], 99, 7), ([1, 2, 3, 4], 50, 2), ([*range(1, 101)], 99, 99)],
 )
-def test_percentile_uses_nearest_rank(values: list[int], percent: float, answer: int) -> None:
-    assert percentile(values, percent) == answer
+def test_percentile_uses_nearest_rank(latencies_s: list[int], percent: float, answer: int) -> None:
+    counts = JournalCounts(set())
+    counts.latencies_ns = [latency_s * NS_PER_S for latency_s in latencies_s]
+    assert counts.latency_s(percent) == answer

@@ -27,7 +27,7 @@ def example(module: str, name: str) -> type[Plugin]:
     loaded = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(loaded)
     found: type[Plugin] = getattr(loaded, name)
-    return PluginRegistry.of(found).load(name)
+    return PluginRegistry().including(found).load(name)
 
 
 def profile_of(name: str, **arguments: Any) -> str:

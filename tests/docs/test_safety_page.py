@@ -27,7 +27,7 @@ def the_plugin() -> type[Plugin]:
     found = names["Licences"]
     assert isinstance(found, type)
     assert issubclass(found, Plugin)
-    return PluginRegistry.of(found).load("Licences")
+    return PluginRegistry().including(found).load("Licences")
 
 
 def test_settings_make_the_policy_of_the_plugin() -> None:

@@ -12,9 +12,9 @@ from asched.config.kube_scheduler import (
     KubeSchedulerConfiguration,
     LeaderElection,
     ManagedResource,
-    decode_configuration,
 )
 from asched.framework.runtime.strict import ConfigurationError
+from tests.framework.decoding import decode_configuration
 
 HEAD = {"apiVersion": "kubescheduler.config.k8s.io/v1", "kind": "KubeSchedulerConfiguration"}
 

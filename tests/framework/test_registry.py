@@ -26,6 +26,12 @@ GOOD = """
 """
 
 
+def discover_in(site: Path) -> PluginRegistry:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "path", [str(site)])
+        return PluginRegistry.discover()
+
+
 class Site:
     """A directory of installed distributions."""
 
@@ -47,7 +53,7 @@ class Site:
         (info / "entry_points.txt").write_text("[asched.plugins]\n" + "\n".join(lines) + "\n")
 
     def registry(self) -> PluginRegistry:
-        return PluginRegistry.discover([str(self.path)])
+        return discover_in(self.path)
 
 
 @pytest.fixture
@@ -147,13 +153,13 @@ def test_inherited_api_version_is_rejected(site: Site) -> None:
 )
 def test_unknown_plugin_error_suggests_similar_name(name: str, hint: str) -> None:
     with pytest.raises(RegistryError) as caught:
-        PluginRegistry.of(*SAMPLES).load(name)
+        PluginRegistry().including(*SAMPLES).load(name)
     assert str(caught.value).startswith(f'unknown plugin "{name}"; {hint}')
 
 
 def test_empty_registry_error_names_searched_path(tmp_path: Path) -> None:
     with pytest.raises(RegistryError, match=r"no installed distribution .* asched\.plugins"):
-        PluginRegistry.discover([str(tmp_path)]).load("Rack")
+        discover_in(tmp_path).load("Rack")
 
 
 def test_explicit_registry_validates_classes() -> None:

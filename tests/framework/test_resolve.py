@@ -16,16 +16,16 @@ from asched.config.kube_scheduler import (
     Plugins,
     PluginSet,
     ProfileConfig,
-    decode_configuration,
 )
 from asched.config.registry import PluginRegistry
 from asched.config.resolve import DEFAULT_PLUGINS, find_ineffective, resolve
 from asched.framework.interface import ExtensionPoint
 from asched.framework.runtime.profile import PluginOrigin, ProfileSpec
 from asched.framework.runtime.strict import ConfigurationError
+from tests.framework.decoding import decode_configuration
 from tests.framework.sample_plugins import SAMPLES
 
-REGISTRY = PluginRegistry.of(*SAMPLES)
+REGISTRY = PluginRegistry().including(*SAMPLES)
 HEAD = {"apiVersion": "kubescheduler.config.k8s.io/v1", "kind": "KubeSchedulerConfiguration"}
 DEFAULT_FILTER = ["NodeName", "TaintToleration", "NodeResourcesFit"]
 DEFAULT_SCORE = [("TaintToleration", 3), ("NodeResourcesFit", 1), ("ImageLocality", 1)]
@@ -154,7 +154,9 @@ def test_score_plugins_are_merged(plugins: dict[str, Any], expected: list[tuple[
 
 
 def test_default_plugin_missing_from_registry_is_omitted() -> None:
-    small = PluginRegistry.of(*(plugin for plugin in SAMPLES if plugin.name != "TaintToleration"))
+    small = PluginRegistry().including(
+        *(plugin for plugin in SAMPLES if plugin.name != "TaintToleration")
+    )
     (spec,) = resolve(KubeSchedulerConfiguration(), small)
     assert score(spec) == DEFAULT_SCORE[1:]
     assert "VolumeBinding" in {ref.name for ref in DEFAULT_PLUGINS}

@@ -257,7 +257,7 @@ class Doorkeeper(PreEnqueuePlugin):
         return Status.unresolvable("closed") if "closed" in pod.labels else SUCCESS
 
 
-WITHOUT = PluginRegistry.of(*ESSENTIAL, *DEFAULT)
+WITHOUT = PluginRegistry().including(*ESSENTIAL, *DEFAULT)
 WITH = WITHOUT.including(Doorkeeper)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import os
 import ssl
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -63,6 +64,19 @@ async def test_connect_sends_token(tmp_path: Path) -> None:
             assert client.server == server.url
     assert server.asked[0].headers["Authorization"] == "Bearer secret"
     assert server.asked[0].path == "/readyz"
+
+
+def test_token_needs_no_client_library(tmp_path: Path) -> None:
+    path = kubeconfig(tmp_path, "https://api", {"token": "t"})
+    code = f"""
+import sys, asyncio, datetime, pathlib
+from asched.kube.connection import KubeConfig
+loading = KubeConfig([pathlib.Path({str(path)!r})]).load(datetime.datetime.now(datetime.UTC))
+print(asyncio.run(loading).authorization, "kubernetes_asyncio" in sys.modules)
+"""
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == "Bearer t False\n"
 
 
 async def test_user_in_url_is_sent_as_basic_authorization(tmp_path: Path) -> None:

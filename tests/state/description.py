@@ -9,6 +9,12 @@ import numpy as np
 from asched.framework.pod_info import QueuedPod
 from asched.state.cluster import ClusterState
 from asched.state.queue import SchedulingQueue
+from asched.state.stored_form import run
+
+
+def active_in_order(queue: SchedulingQueue) -> list[QueuedPod]:
+    """The active pods in scheduling order."""
+    return [*run(queue._active.copy().take_in_order(lambda _, pod: pod))]
 
 
 def describe(state: ClusterState) -> dict[str, Any]:
@@ -58,7 +64,7 @@ def describe(state: ClusterState) -> dict[str, Any]:
 
 def _describe_queue(queue: SchedulingQueue) -> dict[str, Any]:
     return {
-        "active": [_describe_queued(pod) for pod in queue.in_order()],
+        "active": [_describe_queued(pod) for pod in active_in_order(queue)],
         "backoff": {
             key: (queue.backoff_ends_ns(pod), _describe_queued(pod))
             for key, pod in sorted(queue.backoff.items())

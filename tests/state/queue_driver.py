@@ -13,6 +13,7 @@ from asched.plugins.queue_and_bind import SchedulingGates
 from asched.state import records as r
 from asched.state.queue import SchedulingQueue
 from asched.testing.invariants import check
+from tests.state.description import active_in_order
 from tests.state.objects import a_node
 from tests.state.profiles import NodeWatcher, RoomWatcher, a_fold
 
@@ -82,4 +83,4 @@ class Queue:
         self.apply(r.BindFailed(assigned.key, assigned.uid, assigned.node, code, plugin, "no"))
 
     def names(self) -> list[str]:
-        return [pod.info.name for pod in self.queue.in_order()]
+        return [pod.info.name for pod in active_in_order(self.queue)]

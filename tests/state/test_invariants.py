@@ -48,7 +48,7 @@ def _bound_in_queue(state: ClusterState) -> None:
 
 
 def _wrong_amount(state: ClusterState) -> None:
-    state.nodes._columns.requested["cpu"][0] += 1
+    state.nodes.columns.requested["cpu"][0] += 1
 
 
 def _wrong_label(state: ClusterState) -> None:
@@ -60,7 +60,7 @@ def _extra_label(state: ClusterState) -> None:
 
 
 def _wrong_taint(state: ClusterState) -> None:
-    state.nodes._columns.taint_ids[0] = 0
+    state.nodes.columns.taint_ids[0] = 0
 
 
 def _extra_port(state: ClusterState) -> None:

@@ -105,7 +105,7 @@ def test_every_field_has_contents() -> None:
     table = full_table()
     empty = {
         name
-        for name, value in (vars(table) | vars(table._columns)).items()
+        for name, value in (vars(table) | vars(table.columns)).items()
         if value is None or (isinstance(value, list | dict) and not value)
     }
     assert not empty
@@ -119,9 +119,9 @@ def test_field_not_copied_by_fork_is_detected(name: str) -> None:
     assert shared_fields(table, twin) == {*SHARED_ON_PURPOSE, name}
 
 
-@pytest.mark.parametrize("name", own_fields(full_table()._columns))
+@pytest.mark.parametrize("name", own_fields(full_table().columns))
 def test_column_not_copied_by_fork_is_detected(name: str) -> None:
-    columns = full_table()._columns
+    columns = full_table().columns
     twin = columns.fork()
     assert shared_fields(columns, twin) == set()
     setattr(twin, name, getattr(columns, name))
@@ -138,7 +138,7 @@ def test_shallow_copy_of_a_field_is_detected(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["allocatable", "requested", "_views"])
 def test_shallow_copy_of_columns_is_detected(name: str) -> None:
-    columns = full_table()._columns
+    columns = full_table().columns
     twin = columns.fork()
     setattr(twin, name, copy.copy(getattr(columns, name)))
     assert shared_fields(columns, twin) == {name}

@@ -28,6 +28,7 @@ from asched.model.quantity import NS_PER_S
 from asched.plugins.queue_and_bind import SchedulingGates
 from asched.state import records as r
 from asched.state.fold import FoldError
+from tests.state.description import active_in_order
 from tests.state.objects import a_node, a_pod, bound, labelled
 from tests.state.profiles import NodeWatcher, RoomWatcher, a_fold, profile_of
 from tests.state.queue_driver import Queue
@@ -358,13 +359,13 @@ def test_profiles_have_separate_pods_and_plugins() -> None:
     for pod in (a_pod("p"), a_pod("q", scheduler="batch"), a_pod("r", scheduler="else")):
         fold.apply(r.ObjectObserved(pod))
     queue = fold.state.queue
-    assert [pod.info.name for pod in queue.in_order()] == ["p", "q"]
+    assert [pod.info.name for pod in active_in_order(queue)] == ["p", "q"]
     for key, uid in (("default/p", "pod-p"), ("default/q", "pod-q")):
         fold.apply(r.Rejected(key, uid, 1, "no", ("NodeWatcher",)))
     fold.apply(r.TurnStarted(20 * NS_PER_S))
     fold.apply(r.ObjectObserved(a_node("n0")))
     # The batch profile has no NodeWatcher, so no hint returns QUEUE for its pod.
-    assert [pod.info.name for pod in queue.in_order()] == ["p"]
+    assert [pod.info.name for pod in active_in_order(queue)] == ["p"]
 
 
 def test_new_profiles_sort_all_waiting_pods() -> None:

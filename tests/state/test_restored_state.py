@@ -28,6 +28,7 @@ from asched.state.fold import Fold
 from asched.state.session_records import SessionsLoaded
 from tests.cycle.scheduling import Scheduling, nodes_of
 from tests.cycle.unrelated_events import a_node, a_pod, gone, made
+from tests.state.description import active_in_order
 from tests.state.objects import a_node as a_plain_node
 from tests.state.objects import a_pod as a_plain_pod
 from tests.state.profiles import loader
@@ -162,8 +163,8 @@ def test_restored_queue_keeps_sort_keys(
     scheduling.see(a_plain_pod("placed", labels={"team": "red"}, on="n"))
     scheduling.see(a_plain_pod("red-3", labels={"team": "red"}))
     again = restore(checkpoint_of(scheduling.state), loader(sort)).state
-    order = [pod.info.name for pod in scheduling.state.queue.in_order()]
-    assert [pod.info.name for pod in again.queue.in_order()] == order
+    order = [pod.info.name for pod in active_in_order(scheduling.state.queue)]
+    assert [pod.info.name for pod in active_in_order(again.queue)] == order
     assert checkpoint_of(again) == checkpoint_of(scheduling.state)
 
 

@@ -135,16 +135,11 @@ class ChartPath(NamedTuple):
     """The ``d`` attribute of the SVG path."""
 
 
-class LegendKey(NamedTuple):
-    role: Role
-    name: str
-
-
 class Chart(NamedTuple):
     """A chart in SVG coordinates."""
 
     caption: str
-    legend: Sequence[LegendKey]
+    legend: Sequence[ChartLine | Sample]
     x_marks: Sequence[AxisMark]
     y_marks: Sequence[AxisMark]
     paths: Sequence[ChartPath]
@@ -204,7 +199,7 @@ def _time_chart(
     scale = _Scale(0.0, span_s, bound)
     return Chart(
         caption,
-        [LegendKey(line.role, line.name) for line in lines],
+        lines,
         scale.x_marks(time_marks(span_s)),
         scale.y_marks(marks),
         [_step_path(scale, line) for line in lines],
@@ -237,7 +232,7 @@ def wait_chart(caption: str, samples: Sequence[Sample]) -> Chart:
     ]
     return Chart(
         caption,
-        [LegendKey(sample.role, sample.name) for sample in samples],
+        samples,
         scale.x_marks(x_marks),
         scale.y_marks([Mark(part / 4, f"{part / 4:.0%}") for part in range(5)]),
         [_distribution_path(scale, sample) for sample in samples if sample.ordered_ns],

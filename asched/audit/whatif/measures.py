@@ -9,7 +9,7 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
-from asched.audit.whatif.occupancy import RecordedWorkload, Steps, mean, occupancy, percentile
+from asched.audit.whatif.occupancy import RecordedWorkload, Steps, occupancy, percentile
 from asched.audit.whatif.spread import SpreadViolations, spread_violations
 from asched.model.quantity import NS_PER_S
 from asched.simulator.trace import EndReason, PodRun, WorkloadRun
@@ -33,14 +33,15 @@ class Times(msgspec.Struct, frozen=True, rename="camel"):
         def seconds(ns: float | None) -> float | None:
             return None if ns is None else ns / NS_PER_S
 
+        total_ns = sum(ordered_ns)
         return cls(
             count=len(ordered_ns),
             p50_seconds=seconds(percentile(ordered_ns, 50)),
             p90_seconds=seconds(percentile(ordered_ns, 90)),
             p99_seconds=seconds(percentile(ordered_ns, 99)),
-            mean_seconds=seconds(mean(ordered_ns)),
+            mean_seconds=seconds(total_ns / len(ordered_ns)) if ordered_ns else None,
             max_seconds=seconds(percentile(ordered_ns, 100)),
-            total_seconds=sum(ordered_ns) / NS_PER_S,
+            total_seconds=total_ns / NS_PER_S,
         )
 
 

@@ -99,12 +99,6 @@ def percentile(ordered: Sequence[int], percent: float) -> int | None:
     return ordered[max(1, rank) - 1]
 
 
-def mean(values: Iterable[int]) -> float | None:
-    """The arithmetic mean, or None without values."""
-    known = [*values]
-    return sum(known) / len(known) if known else None
-
-
 MAX_KINDS: Final = 100
 """Number of pod kinds in a workload: the most frequent ones."""
 

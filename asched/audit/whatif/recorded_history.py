@@ -7,8 +7,8 @@ does not depend on the types of records that move pods.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
-from typing import Final, NamedTuple, cast
+from collections.abc import Iterator
+from typing import NamedTuple, cast
 
 import msgspec
 
@@ -42,9 +42,6 @@ from asched.state import records as r
 from asched.state.cluster import ClusterState, PlacementState
 from asched.state.fold import Fold
 
-PROGRESS_EVERY: Final = 500
-"""Records between two reports of progress."""
-
 
 class RecordedHistory(NamedTuple):
     """A period of a journal."""
@@ -60,15 +57,11 @@ class RecordedHistory(NamedTuple):
 
 
 async def recorded_history(
-    journal: JournalStore,
-    load: PluginLoader,
-    period: Period = ALWAYS,
-    progress: Callable[[int], None] = lambda seq: None,
+    journal: JournalStore, load: PluginLoader, period: Period = ALWAYS
 ) -> RecordedHistory:
     """The trace and the recorded run of a period.
 
-    Reads the journal once, as a stream. Memory use grows with the pods and other changes of the
-    period. Calls ``progress`` with the number of a record from time to time.
+    Reads the journal once, as a stream. Memory use grows with the pods and changes of the period.
 
     Raises :class:`AuditError` for a period without records,
     :class:`~asched.journal.errors.JournalError`, ProfileError.
@@ -94,8 +87,6 @@ async def recorded_history(
             apply_stored(fold, stored)
         else:
             apply_stored(extractor, stored)
-        if stored.seq % PROGRESS_EVERY == 0:
-            progress(stored.seq)
     if extractor is None:
         raise AuditError(await _no_records(journal))
     if not (fold.state.profiles or fold.state.sessions):

@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import ClassVar
 
 import numpy as np
@@ -29,39 +29,25 @@ class Allocate(Action):
 
     def execute(self, session: Session) -> None:
         assert isinstance(session, OpenSession)
-        Allocation(session).run()
-
-
-class Allocation:
-    """One run of the action."""
-
-    def __init__(self, session: OpenSession) -> None:
         self._session = session
         self._trace = session.trace
         self._idle_first = session.corrects(Correction.IDLE_BEFORE_WAITING)
         self._explains = session.corrects(Correction.NODES_IN_MESSAGES)
         self._rolls_back = session.corrects(Correction.ROLL_BACK_GANGS)
         self._tolerance = EXACT if session.corrects(Correction.EXACT_FIT) else TOLERANT
-        once = session.corrects(Correction.ORDERED_QUEUES)
-        by_queue: dict[str, list[Job]] = {}
-        entries: list[Queue] = []
-        for job in session.jobs.values():
-            # kube-batch adds a queue once for each of its jobs.
-            if not once or job.queue not in by_queue:
-                entries.append(session.queues[job.queue])
-            by_queue.setdefault(job.queue, []).append(job)
-        self._queues = session.priority_queue(session.queue_order, entries)
-        self._jobs = {
-            name: session.priority_queue(session.job_order, jobs) for name, jobs in by_queue.items()
-        }
         self._tasks: dict[str, SessionQueue[Task]] = {}
-
-    def run(self) -> None:
-        session = self._session
-        while self._queues:
-            queue = self._queues.pop()
+        names: Iterable[str] = [job.queue for job in session.jobs.values()]
+        if session.corrects(Correction.ORDERED_QUEUES):
+            # kube-batch adds a queue once for each of its jobs.
+            names = dict.fromkeys(names)
+        queues = session.priority_queue(
+            session.queue_order, [session.queues[name] for name in names]
+        )
+        by_queue = session.jobs_by_queue(session.jobs.values())
+        while queues:
+            queue = queues.pop()
             self._trace.line("queue", queue.name)
-            jobs = self._jobs[queue.name]
+            jobs = by_queue[queue.name]
             if session.overused(queue):
                 self._trace.line("overused", queue.name)
                 if self._explains:
@@ -73,7 +59,7 @@ class Allocation:
             self._trace.line("job", job.id)
             if self._allocate(queue, job):
                 jobs.push(job)
-            self._queues.push(queue)
+            queues.push(queue)
 
     def _explain_overuse(self, queue: Queue, jobs: SessionQueue[Job]) -> None:
         """Sets the message of the jobs that remain in the queue."""
@@ -178,9 +164,6 @@ class Allocation:
         self._session.fit_deltas[job.id] = {names[row]: ResourceVector.of(left)}
 
 
-PlaceTask = Callable[[Task, int], None]
-
-
 class Backfill(Action):
     """Ignores queues, orders and scores, because such tasks take no resources from others."""
 
@@ -188,28 +171,31 @@ class Backfill(Action):
 
     def execute(self, session: Session) -> None:
         assert isinstance(session, OpenSession)
+        self._session = session
         for job in session.jobs.values():
             tasks = [task for task in job.with_status(TaskStatus.PENDING) if task.best_effort]
             if not tasks:
                 continue
             if session.corrects(Correction.ROLL_BACK_GANGS):
-                self._place_together(session, job, tasks)
+                self._place_together(job, tasks)
             else:
                 for task in tasks:
-                    self._place(session, task, session.allocate_at_once)
+                    self._place(task, session.allocate_at_once)
 
-    def _place_together(self, session: OpenSession, job: Job, tasks: list[Task]) -> None:
+    def _place_together(self, job: Job, tasks: list[Task]) -> None:
         """Keeps the placements only if the gang is complete: it may lack other tasks, too."""
+        session = self._session
         statement = session.statement()
         for task in tasks:
-            self._place(session, task, statement.allocate)
+            self._place(task, statement.allocate)
         if session.job_ready(job) or session.job_pipelined(job):
             statement.commit()
         else:
             statement.discard()
 
-    def _place(self, session: OpenSession, task: Task, allocate: PlaceTask) -> None:
-        trace, names = session.trace, session.session_nodes.names
+    def _place(self, task: Task, allocate: Callable[[Task, int], None]) -> None:
+        session, trace = self._session, self._session.trace
+        names = session.session_nodes.names
         session.begin_task(task)
         rows = np.flatnonzero(session.feasible(task))
         if trace.wanted:

@@ -15,17 +15,19 @@ from asched.framework.nodes import Int64Column, RowArray
 from asched.framework.pod_info import PodInfo
 from asched.framework.resource_vector import ResourceVector
 from asched.framework.session_objects import Job, Task, TaskStatus
+from asched.framework.sessions import EvictionReason
 
 
 class VictimCriteria(NamedTuple):
     """The tasks that an action may evict for a task."""
 
+    reason: EvictionReason
     of_job: Callable[[Job], bool]
-    of_task: Callable[[Task], bool]
     may_lose: Callable[[Job, Task], bool]
     """False if ``permitted`` excludes every task of the job."""
     permitted: Callable[[Task, Sequence[Task]], list[Task]]
     """The candidates that the plugins permit to evict for the task."""
+    of_task: Callable[[Task], bool] = lambda _: True
 
 
 class VictimSelector:
@@ -45,7 +47,18 @@ class VictimSelector:
             if rows:
                 self._rows_of[job.id] = np.array(sorted(rows), np.intp)
 
-    def best_first(
+    def place(
+        self, task: Task, criteria: VictimCriteria, statement: BatchStatement, *, with_room: bool
+    ) -> bool:
+        """Returns whether the task was placed, with or without evictions. Without ``with_room`` it
+        only replaces others."""
+        rows = np.flatnonzero(self._session.feasible(task))
+        scores = self._session.scores(task, rows)
+        if with_room and self._use_room(task, rows, scores, statement):
+            return True
+        return self._evict_on_best(task, rows, scores, criteria, statement, with_room=with_room)
+
+    def _best_first(
         self, task: Task, rows: RowArray, scores: Int64Column, criteria: VictimCriteria
     ) -> Iterator[int]:
         """The rows to search, by descending score and then by descending name."""
@@ -73,37 +86,40 @@ class VictimSelector:
         self, task: Task, row: int, criteria: VictimCriteria, *, with_room: bool
     ) -> tuple[list[Task], TracedVictimSearch]:
         """(The victims in order of eviction, or none if all of them do not suffice; the trace).
-
-        ``with_room`` counts the node's idle and releasing amounts, too.
-        """
+        ``with_room`` counts the node's idle and releasing amounts, too."""
         candidates = self._candidates(row, criteria)
         permitted = criteria.permitted(task, candidates)
         traced = TracedVictimSearch(keys(candidates), keys(permitted))
-        room = self._room(row) if with_room else ResourceVector()
+        session = self._session
+        room = session.idle(row).add(session.releasing(row)) if with_room else ResourceVector()
         return self._enough(task, room, permitted), traced
 
-    def evict_on_best(
+    def _evict_on_best(
         self,
         task: Task,
         rows: RowArray,
         scores: Int64Column,
         criteria: VictimCriteria,
-        evict: Callable[[int, list[Task]], None],
+        statement: BatchStatement,
         *,
         with_room: bool,
     ) -> bool:
-        """Calls ``evict`` with the victims on the best node that has any. Returns whether there was
-        one."""
+        """Evicts the victims on the best node that has any. Returns whether there was one."""
         session, names = self._session, self._session.session_nodes.names
         searches: dict[str, TracedVictimSearch] = {}
         found = False
-        order: Iterable[int] = self.best_first(task, rows, scores, criteria)
+        order: Iterable[int] = self._best_first(task, rows, scores, criteria)
         if session.trace.wanted:
             order = [*order]
         for row in order:
             victims, searches[names[row]] = self.search(task, row, criteria, with_room=with_room)
             if victims:
-                evict(row, victims)
+                for victim in victims:
+                    statement.evict(victim, criteria.reason, task)
+                try:
+                    statement.pipeline(task, row)
+                except PlacementError as problem:
+                    session.trace.line("pipeline-error", task.key, f"{names[row]}: {problem}")
                 found = True
                 break
         if session.trace.wanted:
@@ -114,20 +130,14 @@ class VictimSelector:
         return found
 
     def _enough(self, task: Task, gained: ResourceVector, victims: Iterable[Task]) -> list[Task]:
+        tolerance = self._session.session_nodes.tolerance
         chosen: list[Task] = []
         for victim in victims:
-            if chosen and self._covers(task, gained):
+            if chosen and task.init_request.less_equal(gained, tolerance):
                 break
             chosen.append(victim)
             gained.add(victim.request)
-        return chosen if self._covers(task, gained) else []
-
-    def _room(self, row: int) -> ResourceVector:
-        """The node's resources without evictions."""
-        return self._session.idle(row).add(self._session.releasing(row))
-
-    def _covers(self, task: Task, room: ResourceVector) -> bool:
-        return task.init_request.less_equal(room, self._session.session_nodes.tolerance)
+        return chosen if task.init_request.less_equal(gained, tolerance) else []
 
     def _candidates(self, row: int, criteria: VictimCriteria) -> list[Task]:
         """The node's running tasks that match, least important first."""
@@ -144,7 +154,7 @@ class VictimSelector:
             running.sort(key=self._session.task_order, reverse=True)
         return running
 
-    def use_room(
+    def _use_room(
         self, task: Task, rows: RowArray, scores: Int64Column, statement: BatchStatement
     ) -> bool:
         """Places the task without evictions, if possible."""
@@ -176,9 +186,5 @@ class VictimSelector:
 
 
 def _depends_on_pods(pod: PodInfo) -> bool:
-    affinity = pod.shape.affinity
-    return bool(
-        (affinity is not None and (affinity.pod_affinity or affinity.pod_anti_affinity))
-        or pod.shape.ports
-        or pod.pod.spec.topology_spread_constraints
-    )
+    constraints = pod.pod.spec.topology_spread_constraints
+    return pod.shape.names_pods or bool(pod.shape.ports or constraints)

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from typing import ClassVar, NamedTuple
 
 from asched.batch.corrections import Correction, corrections_of
@@ -38,19 +39,17 @@ class Priority(JobOrderPlugin, TaskOrderPlugin, PreemptablePlugin):
         return -task.priority
 
     def preemptable(self, preemptor: Task) -> VictimFilter:
-        return _LessImportant(self.session, preemptor)
+        jobs = self.session.jobs
+        priority = jobs[preemptor.job].priority
+        return _EachByItself(lambda candidate: jobs[candidate.job].priority < priority)
 
     def may_lose_to_preemptor(self, job: Job, preemptor: Task) -> bool:
         return job.priority < self.session.jobs[preemptor.job].priority
 
 
-class _LessImportant:
-    def __init__(self, session: Session, preemptor: Task) -> None:
-        self._jobs = session.jobs
-        self._priority = session.jobs[preemptor.job].priority
-
-    def allows(self, candidate: Task) -> bool:
-        return self._jobs[candidate.job].priority < self._priority
+class _EachByItself:
+    def __init__(self, allows: Callable[[Task], bool]) -> None:
+        self.allows = allows
 
     def take(self, candidate: Task) -> None:
         """Earlier victims do not matter."""
@@ -70,18 +69,10 @@ class Conformance(PreemptablePlugin, ReclaimablePlugin):
     name: ClassVar[str] = "conformance"
 
     def preemptable(self, preemptor: Task) -> VictimFilter:
-        return _Unprotected()
+        return _EachByItself(lambda candidate: not is_protected(candidate))
 
     def reclaimable(self, reclaimer: Task) -> VictimFilter:
-        return _Unprotected()
-
-
-class _Unprotected:
-    def allows(self, candidate: Task) -> bool:
-        return not is_protected(candidate)
-
-    def take(self, candidate: Task) -> None:
-        """Earlier victims do not matter."""
+        return self.preemptable(reclaimer)
 
 
 UNSCHEDULABLE = "Unschedulable"
@@ -130,7 +121,7 @@ class GangSessionPlugin(
         return _Spare(self.session)
 
     def reclaimable(self, reclaimer: Task) -> VictimFilter:
-        return _Spare(self.session)
+        return self.preemptable(reclaimer)
 
     def may_lose_to_preemptor(self, job: Job, preemptor: Task) -> bool:
         return _has_spare(job, 0)

@@ -28,13 +28,7 @@ class PredicatesSessionPlugin(PredicatePlugin):
         if session.corrects(Correction.REAL_PLACES):
             self._predicates = BuiltInPredicates(session.handle, self.arguments)
         else:
-            self._predicates = LegacyPredicates(
-                session.handle,
-                session.nodes,
-                session.session_nodes,
-                session.jobs.values(),
-                self.arguments,
-            )
+            self._predicates = LegacyPredicates(session, self.arguments)
 
     def predicate(self, task: Task) -> BoolColumn:
         return self._predicates.feasible(task)
@@ -57,10 +51,9 @@ class NodeOrder(NodeOrderPlugin):
         weights = NodeOrderWeights.of(self.arguments)
         self._scores: BuiltInScores | LegacyScores
         if session.corrects(Correction.REAL_PLACES):
-            self._scores = BuiltInScores(session.handle, session.table, weights)
+            self._scores = BuiltInScores(session.handle, weights)
         else:
-            jobs = session.jobs.values()
-            self._scores = LegacyScores(session.nodes, session.session_nodes, jobs, weights)
+            self._scores = LegacyScores(session, weights)
 
     def node_order(self, task: Task, rows: RowArray) -> Int64Column:
         return self._scores.scores(task, rows)

@@ -8,6 +8,7 @@ orders jobs by their dominant share (Dominant Resource Fairness, Ghodsi et al. 2
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import ClassVar, NamedTuple
 
 from asched.batch.corrections import Correction, corrections_of
@@ -135,17 +136,15 @@ def _divided(amount: float, demands: Mapping[str, tuple[int, float]]) -> dict[st
     return parts
 
 
+@dataclass(slots=True)
 class QueueAccount:
     """The requested, deserved and allocated amounts of a queue with jobs."""
 
-    __slots__ = ("allocated", "deserved", "request", "share")
-
-    def __init__(self) -> None:
-        self.allocated = ResourceVector()
-        self.request = ResourceVector()
-        self.deserved = ResourceVector()
-        self.share = 0.0
-        """The largest ratio of allocated to deserved over all resources."""
+    allocated: ResourceVector = field(default_factory=ResourceVector)
+    request: ResourceVector = field(default_factory=ResourceVector)
+    deserved: ResourceVector = field(default_factory=ResourceVector)
+    share: float = 0.0
+    """The largest ratio of allocated to deserved over all resources."""
 
     def update_share(self) -> None:
         self.share = self.share_of(self.allocated)
@@ -170,9 +169,10 @@ class Proportion(
         self._tolerance: Tolerance = EXACT if Correction.EXACT_FIT in corrections else TOLERANT
         self._limits = Correction.HONOUR_CAPABILITY in corrections
         self._reclaims_within_deserved = Correction.RECLAIM_FOR_GANGS in corrections
-        self._accounts: dict[str, QueueAccount] = {}
+        self.accounts: dict[str, QueueAccount] = {}
+        """By queue with jobs."""
         for job in session.jobs.values():
-            account = self._accounts.setdefault(job.queue, QueueAccount())
+            account = self.accounts.setdefault(job.queue, QueueAccount())
             for task in job.tasks.values():
                 if task.status in ALLOCATED_STATUSES:
                     account.allocated.add(task.request)
@@ -181,36 +181,31 @@ class Proportion(
                     account.request.add(task.request)
         claims = [
             Claim(name, session.queues[name].weight, account.request, self._capability(name))
-            for name, account in self._accounts.items()
+            for name, account in self.accounts.items()
         ]
         by_resource = Correction.DESERVED_BY_RESOURCE in corrections
         divide = deserved_by_resource if by_resource else deserved_as_kube_batch
         for name, deserved in divide(session.total, claims).items():
-            account = self._accounts[name]
+            account = self.accounts[name]
             account.deserved = deserved
             account.update_share()
 
     def _capability(self, queue: str) -> ResourceVector | None:
         return self.session.queues[queue].capability if self._limits else None
 
-    @property
-    def accounts(self) -> dict[str, QueueAccount]:
-        """By queue with jobs; read-only."""
-        return self._accounts
-
     def queue_order(self, queue: Queue) -> float:
-        account = self._accounts.get(queue.name)
+        account = self.accounts.get(queue.name)
         return account.share if account is not None else 0.0
 
     def overused(self, queue: Queue) -> bool:
         """False for a queue without jobs."""
-        account = self._accounts.get(queue.name)
+        account = self.accounts.get(queue.name)
         return account is not None and account.deserved.less_equal(
             account.allocated, self._tolerance
         )
 
     def why_overused(self, queue: Queue) -> str:
-        account = self._accounts[queue.name]
+        account = self.accounts[queue.name]
         parts = [
             f"{account.allocated.get(name):.0f} of {deserved:.0f} {name}"
             for name, deserved in account.deserved.amounts().items()
@@ -219,18 +214,14 @@ class Proportion(
         return f"queue {queue.name} has its deserved share: {', '.join(parts) or 'nothing'}."
 
     def allocatable(self, queue: Queue, task: Task, *, reclaiming: bool) -> bool:
-        account = self._accounts[queue.name]
-        if reclaiming and self._reclaims_within_deserved:
-            within = account.deserved
-            for name, number in task.request.amounts().items():
-                if number and account.allocated.get(name) + number > within.get(name):
-                    return False
-        capability = self._capability(queue.name)
-        if capability is None:
-            return True
+        account, capability = self.accounts[queue.name], self._capability(queue.name)
+        within_deserved = reclaiming and self._reclaims_within_deserved
         for name, number in task.request.amounts().items():
+            after = account.allocated.get(name) + number
             limit = capability_of(capability, name)
-            if limit is not None and number and account.allocated.get(name) + number > limit:
+            if number and limit is not None and after > limit:
+                return False
+            if number and within_deserved and after > account.deserved.get(name):
                 return False
         return True
 
@@ -245,7 +236,7 @@ class Proportion(
         account.update_share()
 
     def _account_of(self, task: Task) -> QueueAccount:
-        return self._accounts[self.session.jobs[task.job].queue]
+        return self.accounts[self.session.jobs[task.job].queue]
 
     def reclaimable(self, reclaimer: Task) -> VictimFilter:
         if self._tolerance is TOLERANT:
@@ -254,7 +245,7 @@ class Proportion(
         return _KeepsItsShare(self, self.session, queue)
 
     def may_lose_to_reclaimer(self, job: Job, reclaimer: Task) -> bool:
-        account = self._accounts[job.queue]
+        account = self.accounts[job.queue]
         return any(
             number > account.deserved.get(name)
             for name, number in account.allocated.amounts().items()
@@ -342,53 +333,50 @@ class Drf(JobOrderPlugin, PreemptablePlugin, EventHandlerPlugin):
     def on_open(self, session: Session) -> None:
         super().on_open(session)
         self._total = session.total
-        self._holdings: dict[str, Holding] = {}
+        self.holdings: dict[str, Holding] = {}
+        """By job."""
         for job in session.jobs.values():
             allocated = ResourceVector()
             for status in ALLOCATED_STATUSES:
                 for task in job.by_status.get(status, {}).values():
                     allocated.add(task.request)
-            self._holdings[job.id] = Holding(allocated, self.share_of(allocated))
+            self.holdings[job.id] = Holding(allocated, self.share_of(allocated))
 
     def share_of(self, allocated: ResourceVector) -> float:
         """The largest share of any resource of the cluster."""
         total = self._total
         return max(share(allocated.get(name), total.get(name)) for name in total.names())
 
-    def holding(self, job_id: str) -> Holding:
-        """The present resources of a job in the session; read-only."""
-        return self._holdings[job_id]
-
     def job_order(self, job: Job) -> float:
-        return self._holdings[job.id].share
+        return self.holdings[job.id].share
 
     def on_allocate(self, task: Task) -> None:
-        allocated = self._holdings[task.job].allocated.add(task.request)
-        self._holdings[task.job] = Holding(allocated, self.share_of(allocated))
+        allocated = self.holdings[task.job].allocated.add(task.request)
+        self.holdings[task.job] = Holding(allocated, self.share_of(allocated))
 
     def on_deallocate(self, task: Task) -> None:
-        allocated = self._holdings[task.job].allocated.sub(task.request)
-        self._holdings[task.job] = Holding(allocated, self.share_of(allocated))
+        allocated = self.holdings[task.job].allocated.sub(task.request)
+        self.holdings[task.job] = Holding(allocated, self.share_of(allocated))
 
     def preemptable(self, preemptor: Task) -> VictimFilter:
         return _RicherJob(self, preemptor)
 
     def may_lose_to_preemptor(self, job: Job, preemptor: Task) -> bool:
-        after = self.holding(preemptor.job).allocated.copy().add(preemptor.request)
-        return self.share_of(after) <= self._holdings[job.id].share + SHARE_DELTA
+        after = self.holdings[preemptor.job].allocated.copy().add(preemptor.request)
+        return self.share_of(after) <= self.holdings[job.id].share + SHARE_DELTA
 
 
 class _RicherJob:
     def __init__(self, drf: Drf, preemptor: Task) -> None:
         self._drf = drf
-        after = drf.holding(preemptor.job).allocated.copy().add(preemptor.request)
+        after = drf.holdings[preemptor.job].allocated.copy().add(preemptor.request)
         self._share = drf.share_of(after)
         self._left: dict[str, ResourceVector] = {}
 
     def _left_of(self, candidate: Task) -> ResourceVector:
         left = self._left.get(candidate.job)
         if left is None:
-            left = self._left[candidate.job] = self._drf.holding(candidate.job).allocated.copy()
+            left = self._left[candidate.job] = self._drf.holdings[candidate.job].allocated.copy()
         return left
 
     def allows(self, candidate: Task) -> bool:

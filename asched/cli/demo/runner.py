@@ -8,7 +8,7 @@ import sys
 import tempfile
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -19,11 +19,11 @@ import typer
 from anyio.abc import Process
 from anyio.streams.text import TextReceiveStream
 
+from asched.audit.whatif.occupancy import percentile
 from asched.cli.demo import DemoOptions
 from asched.cli.demo.view import (
     DemoResult,
     DemoStatus,
-    View,
     next_commands,
     open_view,
     pending_reasons,
@@ -151,10 +151,10 @@ class _Demo(NamedTuple):
             ) as daemon:
                 await daemon.engine.synced.wait()
                 counts = JournalCounts(self.workload.feasible)
-                with open_view() as view:
+                with open_view() as show:
                     # Again: the live view has replaced stderr, to print log lines above itself.
                     log_warnings()
-                    await self._until_settled(loader, daemon, counts, store, view)
+                    await self._until_settled(loader, daemon, counts, store, show)
                 log_warnings()
                 state = daemon.cluster
                 result = DemoResult(
@@ -171,7 +171,7 @@ class _Demo(NamedTuple):
         daemon: Daemon,
         counts: JournalCounts,
         store: JournalStore,
-        view: View,
+        show: Callable[[DemoStatus], None],
     ) -> None:
         """Create the workload and show the progress, until all is settled or the time is over."""
         begun_s = time.monotonic()
@@ -181,9 +181,7 @@ class _Demo(NamedTuple):
                 await anyio.sleep(_REFRESH_S)
                 await counts.catch_up(store)
                 elapsed_s = time.monotonic() - begun_s
-                view.show(
-                    _status(elapsed_s, self.workload, loader.progress, counts, daemon.cluster)
-                )
+                show(_status(elapsed_s, self.workload, loader.progress, counts, daemon.cluster))
                 settled = loader.progress.done and self._settled(counts, daemon.cluster)
                 if settled or elapsed_s > self.options.over + self.options.timeout:
                     tasks.cancel_scope.cancel()
@@ -321,8 +319,6 @@ class JournalCounts:
         """The last record read."""
         self.unbound = set(feasible)
         """Keys of feasible pods without a confirmed binding."""
-        self.observed = 0
-        self.rejections = 0
         self.failures = 0
         self.latencies_ns: list[int] = []
         """From observed to bound, for each bound pod."""
@@ -358,7 +354,6 @@ class JournalCounts:
                 self._add_latest(record.key, f"to {record.node}, best of {record.feasible_nodes}")
             case Rejected():
                 self._count_attempt(record.key, record.attempt)
-                self.rejections += 1
                 self._add_latest(record.key, f"unschedulable: {record.message}")
             case AttemptFailed() | BindFailed():
                 self.failures += 1
@@ -378,7 +373,6 @@ class JournalCounts:
             return
         self._observed_ns[uid] = self._now_ns
         self.first_observed_ns = self.first_observed_ns or self._now_ns
-        self.observed += 1
 
     def _pod_bound(self, record: Bound) -> None:
         self.unbound.discard(record.key)
@@ -410,12 +404,4 @@ class JournalCounts:
 
     def latency_s(self, percent: float) -> float:
         """A percentile (nearest rank) of the time from observed to bound, in seconds."""
-        return percentile(sorted(self.latencies_ns), percent) / NS_PER_S
-
-
-def percentile(ordered: Sequence[int], percent: float) -> int:
-    """The nearest-rank percentile of sorted values; 0 without values."""
-    if not ordered:
-        return 0
-    rank = -(-len(ordered) * percent // 100)
-    return ordered[max(0, int(rank) - 1)]
+        return (percentile(sorted(self.latencies_ns), percent) or 0) / NS_PER_S

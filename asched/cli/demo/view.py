@@ -6,11 +6,11 @@ import shlex
 import shutil
 import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -115,10 +115,6 @@ def pending_reasons(state: ClusterState) -> tuple[Reason, ...]:
 # -- while it runs --------------------------------------------------------------------------------
 
 
-class View(Protocol):
-    def show(self, status: DemoStatus) -> None: ...
-
-
 class LineView:
     """A line each second, for files and pipes."""
 
@@ -143,25 +139,15 @@ class LineView:
         )
 
 
-class LiveView:
-    """A panel that is redrawn."""
-
-    def __init__(self, live: Live) -> None:
-        self._live = live
-
-    def show(self, status: DemoStatus) -> None:
-        self._live.update(panel(status), refresh=True)
-
-
 @contextmanager
-def open_view() -> Iterator[View]:
-    """A live view where standard output is a terminal, else lines."""
+def open_view() -> Iterator[Callable[[DemoStatus], None]]:
+    """A function that redraws a panel if standard output is a terminal, else prints lines."""
     if not sys.stdout.isatty():
-        yield LineView()
+        yield LineView().show
         return
     # Log lines appear above the panel.
     with Live(console=Console(), auto_refresh=False, transient=True) as live:
-        yield LiveView(live)
+        yield lambda status: live.update(panel(status), refresh=True)
 
 
 def panel(status: DemoStatus) -> RenderableType:

@@ -18,9 +18,10 @@ from asched.daemon.engine.runtime import Runtime
 from asched.journal.checkpoints import prune_checkpoints
 from asched.journal.errors import JournalError
 from asched.journal.store import JournalStore
-from asched.state.checkpoint import StateAndTemplates, compress, encode, encode_now, take_snapshots
+from asched.state.checkpoint import compress, encode
 from asched.state.cluster import ClusterState
 from asched.state.plugins import missing_plugin
+from asched.state.stored_form import Steps, run
 
 _STEP_DELAY_S = 0.001
 """As long as a step, so that encoding takes half of an otherwise idle event loop."""
@@ -33,7 +34,8 @@ Committed = Callable[[int], None]
 
 class _Due(NamedTuple):
     seq: int
-    snapshots: StateAndTemplates
+    content: Steps[list[bytes]]
+    """Of the state at that record; see :func:`encode`."""
 
 
 class Checkpoints:
@@ -78,7 +80,7 @@ class Checkpoints:
             await self._woken.wait()
             self._woken = anyio.Event()
             if self._due is not None:
-                await self._save(self._due.seq, await self._encode(self._due.snapshots))
+                await self._save(self._due.seq, await self._encode(self._due.content))
                 self._due = None
 
     async def write_last(self) -> None:
@@ -86,8 +88,8 @@ class Checkpoints:
         if self._every and self._seq > self._last_seq:
             due = self._snapshot()
             if due is not None:
-                encoded = partial(encode_now, due.snapshots)
-                await self._save(due.seq, await self._runtime.run_in_thread(encoded))
+                encoded = await self._runtime.run_in_thread(lambda: compress(run(due.content)))
+                await self._save(due.seq, encoded)
 
     def _snapshot(self) -> _Due | None:
         """The state. None if a plugin is missing: with it the same records lead to another
@@ -96,10 +98,9 @@ class Checkpoints:
         if reason:
             log.warning("checkpoint skipped", record=self._seq, reason=reason)
             return None
-        return _Due(self._seq, take_snapshots(self._cluster))
+        return _Due(self._seq, encode(self._cluster))
 
-    async def _encode(self, snapshots: StateAndTemplates) -> bytes:
-        steps = encode(snapshots)
+    async def _encode(self, steps: Steps[list[bytes]]) -> bytes:
         while True:
             try:
                 next(steps)

@@ -19,7 +19,6 @@ FILTER_CODES = frozenset(
 """The codes that a filter may return. Any other code is an error."""
 
 CountedStatus = tuple[Status, int]
-"""A status, and how many nodes have it."""
 
 
 class StatusTable:
@@ -31,7 +30,6 @@ class StatusTable:
         self.statuses: list[Status] = [*(statuses or (Status(),))]
         self._numbers: dict[Status, int] = {**numbers}
         self.has_errors = False
-        """Whether any status is an error."""
 
     def copy(self) -> StatusTable:
         copied = StatusTable(self.statuses, self._numbers)
@@ -85,18 +83,15 @@ class FilterDiagnosis:
 
     @property
     def has_errors(self) -> bool:
-        """Whether any of :attr:`statuses` is an error."""
         return self._table.has_errors
 
     def extend(self, size: int) -> None:
-        """Append passing rows."""
         extra = size - len(self.rank)
         if extra > 0:
             self.rank = np.concatenate([self.rank, np.full(extra, PASSES, np.int16)])
             self.code = np.concatenate([self.code, np.zeros(extra, np.int32)])
 
     def clear(self, rows: RowArray) -> None:
-        """Mark rows as passing."""
         self.rank[rows] = PASSES
         self.code[rows] = 0
 
@@ -109,7 +104,6 @@ class FilterDiagnosis:
         self.code[rows] = other.code[rows]
 
     def copy_row_from(self, other: FilterDiagnosis, row: int) -> None:
-        """:meth:`copy_from` for one row."""
         self.rank[row], self.code[row] = other.rank[row], other.code[row]
 
     def passes(self, row: int) -> bool:

@@ -23,11 +23,10 @@ from asched.framework.runtime.plugin_calls import (
     REMOVE_POD,
     PluginFailure,
     checked_call,
+    derives,
     error_answer,
     filter_node,
     filter_nodes,
-    filters_one,
-    has_prefilter_extensions,
 )
 from asched.framework.runtime.profile import Profile
 
@@ -68,7 +67,7 @@ class FilterDryRunner:
         self.extensions = [
             plugin
             for plugin in profile.pre_filter
-            if plugin.name not in skipped and has_prefilter_extensions(plugin)
+            if plugin.name not in skipped and derives(plugin, PreFilterExtensions)
         ]
         """Plugins that update their state for added and removed pods."""
         self.reads_only_own_row = not self.extensions
@@ -248,7 +247,7 @@ class _HypotheticalCluster:
             for rank, plugin in filters:
                 if rank > found.rank[0]:
                     return
-                if filters_one(plugin):
+                if derives(plugin, FilterPlugin):
                     status = filter_node(plugin, state, pod, nodes, 0)
                 else:
                     status = filter_nodes(plugin, state, pod, nodes).status(0)

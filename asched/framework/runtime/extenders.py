@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import Enum
-from typing import Final, NamedTuple, Protocol
+from typing import ClassVar, Final, Protocol
 from urllib.parse import urlsplit, urlunsplit
 
 import msgspec
@@ -35,42 +35,6 @@ class ExtenderVerb(Enum):
     PREEMPT = "preempt"
 
 
-class ExternalEvaluator(Protocol):
-    """An :class:`ExtenderSpec` or an :class:`ExternalPlugin`. The verbs are empty if unused."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def filter_verb(self) -> str: ...
-
-    @property
-    def prioritize_verb(self) -> str: ...
-
-    @property
-    def preempt_verb(self) -> str: ...
-
-    @property
-    def weight(self) -> int: ...
-
-    @property
-    def score_scale(self) -> int:
-        """The factor that scales its scores to 0 to 100."""
-
-    @property
-    def score_required(self) -> bool:
-        """Whether a failure to score fails the attempt, instead of adding nothing."""
-
-    @property
-    def ignorable(self) -> bool: ...
-
-    @property
-    def reported_as(self) -> str:
-        """The plugin name under which its rejections and failures are reported."""
-
-    def is_interested_in(self, pod: PodInfo) -> bool: ...
-
-
 class ExtenderSpec(msgspec.Struct, frozen=True, omit_defaults=True):
     """The recorded configuration of an extender, without certificates and passwords."""
 
@@ -85,17 +49,12 @@ class ExtenderSpec(msgspec.Struct, frozen=True, omit_defaults=True):
     """It handles only pods that request one of these; all pods if empty."""
     ignorable: bool = False
 
-    @property
-    def reported_as(self) -> str:
-        return EXTENDER
-
-    @property
-    def score_scale(self) -> int:
-        return MAX_NODE_SCORE // MAX_EXTENDER_SCORE
-
-    @property
-    def score_required(self) -> bool:
-        return False
+    reported_as: ClassVar[str] = EXTENDER
+    """The plugin name under which its rejections and failures are reported."""
+    score_scale: ClassVar[int] = MAX_NODE_SCORE // MAX_EXTENDER_SCORE
+    """The factor that scales its scores to 0 to 100."""
+    score_required: ClassVar[bool] = False
+    """Whether a failure to score fails the attempt, instead of adding nothing."""
 
     def is_interested_in(self, pod: PodInfo) -> bool:
         """``IsInterested`` of kube-scheduler: requests and limits of all containers count."""
@@ -110,7 +69,7 @@ class ExtenderSpec(msgspec.Struct, frozen=True, omit_defaults=True):
         )
 
 
-class ExternalPlugin(NamedTuple):
+class ExternalPlugin(msgspec.Struct, frozen=True):
     """A plugin of one profile that is evaluated outside the decision, at Filter and Score."""
 
     name: str
@@ -119,6 +78,8 @@ class ExternalPlugin(NamedTuple):
     scores: bool
     weight: int
     ignorable: bool
+    preempt_verb: ClassVar[str] = ""
+    score_scale: ClassVar[int] = 1
 
     @property
     def filter_verb(self) -> str:
@@ -129,16 +90,8 @@ class ExternalPlugin(NamedTuple):
         return "score" if self.scores else ""
 
     @property
-    def preempt_verb(self) -> str:
-        return ""
-
-    @property
     def reported_as(self) -> str:
         return self.name
-
-    @property
-    def score_scale(self) -> int:
-        return 1
 
     @property
     def score_required(self) -> bool:
@@ -146,6 +99,10 @@ class ExternalPlugin(NamedTuple):
 
     def is_interested_in(self, pod: PodInfo) -> bool:
         return pod.pod.spec.scheduler_name == self.scheduler_name
+
+
+ExternalEvaluator = ExtenderSpec | ExternalPlugin
+"""Verbs that are not used are empty."""
 
 
 def redacted_url(url: str) -> str:
@@ -159,9 +116,6 @@ def rejection_status(message: str, *, unresolvable: bool, by: str = EXTENDER) ->
     reasons = (message,) if message else ()
     make = Status.unresolvable if unresolvable else Status.unschedulable
     return make(*reasons).by(by)
-
-
-# -- preemption -----------------------------------------------------------------------------------
 
 
 class PreemptionCandidate(msgspec.Struct, frozen=True, gc=False):
@@ -197,7 +151,6 @@ class AttemptPausedError(ExtenderInterruption):
     def __init__(self, extender: int, candidates: Sequence[PreemptionCandidate]) -> None:
         super().__init__(f"extender {extender} has not answered yet")
         self.extender = extender
-        """Its index among the extenders."""
         self.candidates = tuple(candidates)
 
 
@@ -207,4 +160,3 @@ class ExtenderFailureError(ExtenderInterruption):
     def __init__(self, message: str, plugin: str = EXTENDER) -> None:
         super().__init__(message)
         self.plugin = plugin
-        """The plugin name under which the failure is reported."""

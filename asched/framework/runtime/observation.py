@@ -80,8 +80,6 @@ CURRENT_CALL = CurrentCall()
 
 
 class FailureReason(StrEnum):
-    """How a plugin failed."""
-
     RAISED = "raised"
     EXITED = "exited"
     """It raised ``SystemExit``, ``KeyboardInterrupt`` or a similar exception."""

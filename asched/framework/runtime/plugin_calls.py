@@ -18,7 +18,6 @@ from asched.framework.interface import (
     Plugin,
     PostFilterResult,
     PreEnqueuePlugin,
-    PreFilterExtensions,
     PreFilterResult,
     ReserveResult,
     ScoreAllPlugin,
@@ -42,12 +41,12 @@ from asched.framework.runtime.observation import (
     failure_reason,
     to_printable,
 )
-from asched.framework.scoring import ScoresByClass
 from asched.framework.status import SUCCESS, Code, Status
 from asched.model.quantity import MAX_INT64, MIN_INT64
 
 Args = ParamSpec("Args")
 R = TypeVar("R")
+P = TypeVar("P", bound=Plugin)
 
 
 class PluginFailure(Exception):  # noqa: N818  control flow: it fails one attempt of one pod
@@ -81,43 +80,14 @@ def error_answer(plugin: str, point: str, message: str) -> PluginFailure:
     return PluginFailure(plugin, point, message, FailureReason.ERROR)
 
 
-# Called several times for each pod, and isinstance() is slow for abstract classes: cached by type.
-
-
 @cache
 def _derives(plugin: type[Plugin], base: type[Plugin]) -> bool:
     return issubclass(plugin, base)
 
 
-def filters_one(plugin: Plugin) -> TypeGuard[FilterPlugin]:
-    return _derives(type(plugin), FilterPlugin)
-
-
-def filters_all(plugin: Plugin) -> TypeGuard[FilterAllPlugin]:
-    return _derives(type(plugin), FilterAllPlugin)
-
-
-def scores_all(plugin: Plugin) -> TypeGuard[ScoreAllPlugin]:
-    return _derives(type(plugin), ScoreAllPlugin)
-
-
-def scores_one(plugin: Plugin) -> TypeGuard[ScorePlugin]:
-    return _derives(type(plugin), ScorePlugin)
-
-
-def has_prefilter_extensions(plugin: Plugin) -> TypeGuard[PreFilterExtensions]:
-    return _derives(type(plugin), PreFilterExtensions)
-
-
-def normalizes(plugin: Plugin) -> TypeGuard[NormalizeScore]:
-    return _derives(type(plugin), NormalizeScore)
-
-
-def scores_by_class(plugin: Plugin) -> TypeGuard[ScoresByClass]:
-    return _derives(type(plugin), ScoresByClass)
-
-
-# -- calls ----------------------------------------------------------------------------------------
+def derives(plugin: Plugin, base: type[P]) -> TypeGuard[P]:
+    """``isinstance(plugin, base)``, cached by type: isinstance() is slow for abstract classes."""
+    return _derives(type(plugin), base)
 
 
 class CallSite(NamedTuple, Generic[R]):
@@ -247,14 +217,11 @@ def check_status(plugin: str, point: str, status: Status) -> Status:
     return status
 
 
-# -- Filter ---------------------------------------------------------------------------------------
-
-
 def filter_nodes(
     plugin: FilterPlugin | FilterAllPlugin, state: CycleState, pod: PodInfo, nodes: Nodes
 ) -> FilterResult:
     """One filter's result for every row, with either form of the plugin."""
-    if filters_all(plugin):
+    if derives(plugin, FilterAllPlugin):
         result = checked_call(FILTER_ALL, plugin, plugin.filter_all, state, pod, nodes)
         rejects = _check_filter_result(plugin, result, nodes.size)
         return result if rejects else FilterResult(result.codes, ())
@@ -266,7 +233,8 @@ def _filter_each(
 ) -> FilterResult:
     """The result of a filter for single nodes. The loop runs thousands of times for a pod."""
     rows, infos = _alive(nodes)
-    answers = _call_each(plugin, "Filter", plugin.filter, (state, pod), infos)
+    method = plugin.filter
+    answers = call(plugin, "Filter", lambda: [method(state, pod, info) for info in infos])
     statuses: list[Status] = []
     numbers: dict[Status, int] = {}
     codes_of_alive: list[int] = []
@@ -294,22 +262,6 @@ def _alive(nodes: Nodes) -> tuple[RowArray | slice, Sequence[NodeInfo]]:
         return slice(None), infos
     rows = np.flatnonzero(alive)
     return rows, [infos[row] for row in rows.tolist()]
-
-
-def _call_each(
-    plugin: Plugin,
-    point: str,
-    method: Callable[[CycleState, PodInfo, NodeInfo], R],
-    subject: tuple[CycleState, PodInfo],
-    infos: Sequence[NodeInfo],
-) -> list[R]:
-    """The answers of a method for each of the nodes. Raises as :func:`call`."""
-    state, pod = subject
-
-    def call_all() -> list[R]:
-        return [method(state, pod, info) for info in infos]
-
-    return call(plugin, point, call_all)
 
 
 def _check_filter_result(plugin: Plugin, result: FilterResult, size: int) -> bool:
@@ -343,20 +295,17 @@ def filter_node(
     plugin: FilterPlugin | FilterAllPlugin, state: CycleState, pod: PodInfo, nodes: Nodes, row: int
 ) -> Status | None:
     """One filter's status for one row, None for a pass; with the form for one node if it exists."""
-    if filters_one(plugin):
+    if derives(plugin, FilterPlugin):
         status = checked_call(FILTER, plugin, plugin.filter, state, pod, nodes.info(row))
         return None if status.is_success else status
     return filter_nodes(plugin, state, pod, nodes.take(np.array([row], np.intp))).status(0)
-
-
-# -- Score ----------------------------------------------------------------------------------------
 
 
 def score_node(
     plugin: ScorePlugin | ScoreAllPlugin, state: CycleState, pod: PodInfo, nodes: Nodes, row: int
 ) -> int:
     """One plugin's raw score of one row; with the form for one node if it exists."""
-    if not scores_one(plugin):
+    if not derives(plugin, ScorePlugin):
         return int(score_nodes(plugin, state, pod, nodes.take(np.array([row], np.intp)))[0])
     return _score(plugin, call(plugin, "Score", plugin.score, state, pod, nodes.info(row)))
 
@@ -377,12 +326,12 @@ def score_nodes(
     plugin: ScorePlugin | ScoreAllPlugin, state: CycleState, pod: PodInfo, nodes: Nodes
 ) -> Int64Column:
     """One plugin's raw score of every row, with either form of the plugin."""
-    if scores_all(plugin):
+    if derives(plugin, ScoreAllPlugin):
         scores = checked_call(SCORE_ALL, plugin, plugin.score_all, state, pod, nodes)
         return _checked_scores(plugin, "Score", scores, nodes.size)
     rows, infos = _alive(nodes)
     method = cast("ScorePlugin", plugin).score
-    answers = _call_each(plugin, "Score", method, (state, pod), infos)
+    answers = call(plugin, "Score", lambda: [method(state, pod, info) for info in infos])
     found = np.zeros(nodes.size, np.int64)
     found[rows] = _scores(plugin, answers)
     return found
@@ -400,7 +349,7 @@ def _scores(plugin: Plugin, answers: Sequence[object]) -> Sequence[int] | Int64C
 
 def normalized(plugin: Plugin, state: CycleState, pod: PodInfo, scores: Int64Column) -> Int64Column:
     """Scores after the plugin's normalization, if it has one, checked to be in range."""
-    if normalizes(plugin):
+    if derives(plugin, NormalizeScore):
         raw = scores
         scores = checked_call(NORMALIZE_SCORE, plugin, plugin.normalize, state, pod, raw)
         scores = _checked_scores(plugin, "NormalizeScore", scores, len(raw))

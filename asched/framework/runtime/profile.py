@@ -40,9 +40,6 @@ class ProfileError(ValueError):
     """A profile cannot be built; the message names the plugin or argument and the reason."""
 
 
-# -- specification --------------------------------------------------------------------------------
-
-
 class BreakerSpec(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """A circuit breaker: skip a plugin for ``open_s`` after so many failures in ``window_s``."""
 
@@ -145,10 +142,8 @@ def evaluate_in_process(specs: Iterable[ProfileSpec]) -> tuple[ProfileSpec, ...]
     )
 
 
-# -- instances ------------------------------------------------------------------------------------
-
 _ANY = ClusterEvent(EventResource.ANY, ActionType.ALL)
-_REJECTING = (
+REJECTING = (
     PreEnqueuePlugin,
     PreFilterPlugin,
     FilterPlugin,
@@ -177,8 +172,6 @@ class WeightedScorer(NamedTuple):
 
 
 class RegisteredEvent(NamedTuple):
-    """An event that a plugin registered."""
-
     plugin: str
     event: ClusterEvent
     hint: QueueingHintFn | None
@@ -196,15 +189,12 @@ class ClusterScopePlugins(NamedTuple):
     score: tuple[WeightedScorer, ...]
 
     def all(self) -> tuple[Plugin, ...]:
-        """Each plugin once, in calling order."""
         filters = (plugin for _, plugin in self.filter)
         scorers = (scorer.plugin for scorer in self.score)
         return tuple(dict.fromkeys((*self.pre_filter, *filters, *self.pre_score, *scorers)))
 
 
 class BindingPlugins(NamedTuple):
-    """The plugins of the binding cycle."""
-
     pre_bind: tuple[PreBindPlugin, ...]
     bind: tuple[BindPlugin, ...]
     post_bind: tuple[PostBindPlugin, ...]
@@ -259,7 +249,7 @@ class Profile:
             self._at(ExtensionPoint.POST_BIND, PostBindPlugin),
         )
         if not self.binding.bind:
-            raise ProfileError(f"profile {self.scheduler_name}: at least one bind plugin is needed")
+            raise self._error("at least one bind plugin is needed")
         self.events = (*self._registered_events(), *self._default_events())
         self.skipped: frozenset[str] = frozenset()
         """The plugins that :meth:`without` left out."""
@@ -350,7 +340,7 @@ class Profile:
         return (
             RegisteredEvent(name, ClusterEvent(resource, ActionType.ALL), None)
             for name, plugin in self._in_process()
-            if isinstance(plugin, _REJECTING) and not isinstance(plugin, EnqueueExtensions)
+            if isinstance(plugin, REJECTING) and not isinstance(plugin, EnqueueExtensions)
             for resource in _DEFAULT_RESOURCES
         )
 

@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
-from enum import Enum
 from typing import Any, NamedTuple, TypeVar
 
 import msgspec
@@ -66,6 +65,12 @@ def nearest(word: str, choices: Iterable[str]) -> str | None:
     by_fold = {choice.casefold(): choice for choice in choices}
     matches = difflib.get_close_matches(word.casefold(), by_fold, n=1, cutoff=0.7)
     return by_fold[matches[0]] if matches else None
+
+
+def suggestion(word: str, choices: Sequence[str]) -> str:
+    """Which of the choices was probably meant, or all of them."""
+    guess = nearest(word, choices)
+    return f"did you mean {guess}?" if guess else f"expected one of {', '.join(choices)}"
 
 
 class _UnusableError(Exception):
@@ -122,7 +127,7 @@ class StrictDecoder:
             case types.ListType() | types.VarTupleType() | types.SetType() | types.FrozenSetType():
                 return self._items(value, kind.item_type, path)
             case types.EnumType():
-                return self._choice(value, [_value_of(member) for member in kind.cls], path)
+                return self._choice(value, [member.value for member in kind.cls], path)
             case types.LiteralType():
                 return self._choice(value, list(kind.values), path)
             case types.TimeDeltaType():
@@ -240,16 +245,9 @@ def _described(value: object) -> str:
             return quote(value)
 
 
-def _value_of(member: Enum) -> Any:
-    return member.value
-
-
 def _expected(name: object, fields: Iterable[str]) -> str:
     names = sorted(fields)
-    guess = nearest(str(name), names)
-    if guess:
-        return f"did you mean {guess}?"
-    return f"expected one of {', '.join(names)}" if names else "no fields are expected here"
+    return suggestion(str(name), names) if names else "no fields are expected here"
 
 
 def _split_path(text: str) -> Path:

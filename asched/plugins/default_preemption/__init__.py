@@ -1,5 +1,3 @@
 """DefaultPreemption: evicts pods of lower priority to make a node feasible."""
 
-from asched.plugins.default_preemption.plugin import DefaultPreemption
-
-__all__ = ["DefaultPreemption"]
+from asched.plugins.default_preemption.plugin import DefaultPreemption as DefaultPreemption

@@ -216,11 +216,9 @@ def less_important(pods: Iterable[PodInfo], than: PodInfo) -> list[PodInfo]:
 
 
 class _VictimSelection:
-    """``SelectVictimsOnNode`` of kube-scheduler, for all rows of a dry run at once.
-
-    All potential victims are removed. Then, round by round, the next one of each row is added back,
-    and stays if the pod still fits.
-    """
+    """``SelectVictimsOnNode`` of kube-scheduler, for all rows of a dry run at once. All potential
+    victims are removed. Then, round by round, the next one of each row is added back, and stays if
+    the pod still fits."""
 
     def __init__(self, dry_run: FilterDryRun, pod: PodInfo, budgets: Budgets) -> None:
         self._dry_run = dry_run
@@ -293,10 +291,8 @@ class Budgets:
 
     def split(self, pods: Sequence[PodInfo]) -> tuple[list[PodInfo], list[PodInfo]]:
         """(pods that would violate a budget if evicted in this order, the others).
-
         ``filterPodsWithPDBViolation``: a budget is not charged for a pod that it already counts as
-        disrupted.
-        """
+        disrupted."""
         if not self._by_namespace:
             return [], list(pods)
         left: dict[str, int] = {}

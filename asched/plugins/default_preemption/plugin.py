@@ -39,6 +39,7 @@ from asched.framework.status import SUCCESS, Code, Status
 from asched.model.meta import Object
 from asched.model.pod import Pod
 from asched.model.workloads import PodDisruptionBudget
+from asched.plugins.common import queue_if
 from asched.plugins.default_preemption.dry_run import (
     NO_VICTIMS,
     Budgets,
@@ -55,8 +56,6 @@ NOT_HELPFUL = "Preemption is not helpful for scheduling"
 IN_PROGRESS = Status.unresolvable("waiting for the preemption for this pod to be finished")
 
 _PREFIX = "preemption: "
-_DISRUPTED = "DisruptionTarget"
-_BY_SCHEDULER = "PreemptionByScheduler"
 _MAX_CACHES = 64
 
 
@@ -109,8 +108,6 @@ class DefaultPreemption(PostFilterPlugin, PreEnqueuePlugin, EnqueueExtensions):
         self._budgets = Budgets(())
         self._budgets_version = -1
 
-    # -- the decision -------------------------------------------------------------------------
-
     def post_filter(
         self, state: CycleState, pod: PodInfo, statuses: NodeToStatus
     ) -> PostFilterResult:
@@ -147,10 +144,8 @@ class DefaultPreemption(PostFilterPlugin, PreEnqueuePlugin, EnqueueExtensions):
         return PostFilterResult(Status.unschedulable(_PREFIX + text), "")
 
     def _review(self, state: CycleState, candidates: Sequence[Candidate]) -> Sequence[Candidate]:
-        """The candidates that extenders leave (``callExtenders``).
-
-        Raises :class:`ExtenderFailureError`, and AttemptPausedError if an answer is missing.
-        """
+        """The candidates that extenders leave (``callExtenders``). Raises
+        :class:`ExtenderFailureError`, and AttemptPausedError if an answer is missing."""
         review = state.get(CANDIDATE_REVIEW)
         if review is None:
             return candidates
@@ -171,10 +166,8 @@ class DefaultPreemption(PostFilterPlugin, PreEnqueuePlugin, EnqueueExtensions):
         return found
 
     def ineligible(self, pod: PodInfo, statuses: NodeToStatus) -> str:
-        """Why the pod may not preempt (``PodEligibleToPreemptOthers``); empty if it may.
-
-        A pod that has preempted waits for its victims, unless its nominated node is unresolvable.
-        """
+        """Why the pod may not preempt (``PodEligibleToPreemptOthers``); empty if it may. A pod that
+        has preempted waits for its victims, unless its nominated node is unresolvable."""
         if pod.pod.spec.preemption_policy == "Never":
             return NEVER
         nodes, nominated = self.handle.cluster.nodes, self.handle.nominated_node(pod)
@@ -225,8 +218,6 @@ class DefaultPreemption(PostFilterPlugin, PreEnqueuePlugin, EnqueueExtensions):
             tuple(PodRef(p.key, p.uid) for p in lower),
         )
 
-    # -- the dry run --------------------------------------------------------------------------
-
     def dry_run(
         self, state: CycleState, pod: PodInfo, rows: RowArray, limit: int | None = None
     ) -> CandidateSearch:
@@ -259,30 +250,21 @@ class DefaultPreemption(PostFilterPlugin, PreEnqueuePlugin, EnqueueExtensions):
         pod = dry_runner.pod
         return self._caches.get((pod.shape, pod.priority, filters), DryRunCache)
 
-    # -- while victims terminate-----------------------------------------------------------------
-
     def pre_enqueue(self, pod: PodInfo) -> Status:
         return IN_PROGRESS if self.handle.is_preempting(pod.uid) else SUCCESS
 
     def events_to_register(self) -> Sequence[ClusterEventWithHint]:
-        event = ClusterEvent(EventResource.ASSIGNED_POD, ActionType.DELETE)
-        return (
-            ClusterEventWithHint(
-                event, self._evictions_done, only_for=self._preemptors_without_evictions
-            ),
-        )
+        def keys() -> Collection[str]:
+            return self.handle.preemptors_without_evictions
 
-    def _preemptors_without_evictions(self) -> Collection[str]:
-        return self.handle.preemptors_without_evictions
+        event = ClusterEvent(EventResource.ASSIGNED_POD, ActionType.DELETE)
+        return (ClusterEventWithHint(event, self._evictions_done, only_for=keys),)
 
     def _evictions_done(self, pod: Pod, old: Object | None, new: Object | None) -> QueueingHint:
-        """Queue a pod that PreEnqueue held once its evictions are done.
-
-        kube-scheduler returns Skip and relies on the hints of the plugins that rejected the pod, of
-        which only some queue it at this time.
-        """
-        done = not self.handle.is_preempting(pod.uid)
-        return QueueingHint.QUEUE if done else QueueingHint.SKIP
+        """Queue a pod that PreEnqueue held once its evictions are done. kube-scheduler returns Skip
+        and relies on the hints of the plugins that rejected the pod, of which only some queue it at
+        this time."""
+        return queue_if(not self.handle.is_preempting(pod.uid))
 
 
 def _is_terminating_by_preemption(pod: PodInfo) -> bool:
@@ -290,6 +272,6 @@ def _is_terminating_by_preemption(pod: PodInfo) -> bool:
     if not pod.pod.terminating:
         return False
     for condition in pod.pod.status.conditions:
-        if condition.type == _DISRUPTED:
-            return condition.status == "True" and condition.reason == _BY_SCHEDULER
+        if condition.type == "DisruptionTarget":
+            return condition.status == "True" and condition.reason == "PreemptionByScheduler"
     return False

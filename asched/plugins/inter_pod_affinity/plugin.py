@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import ClassVar, NamedTuple
+from dataclasses import dataclass, field
+from typing import ClassVar
 
 import numpy as np
 
@@ -21,13 +22,7 @@ from asched.framework.interface import (
     PreScorePlugin,
     Scope,
 )
-from asched.framework.nodes import (
-    MAX_NODE_SCORE,
-    FilterResult,
-    Int64Column,
-    NodeInfo,
-    Nodes,
-)
+from asched.framework.nodes import MAX_NODE_SCORE, FilterResult, Int64Column, NodeInfo, Nodes
 from asched.framework.pod_info import LabelSet, PodInfo, PodShape, label_set_of, shape_of
 from asched.framework.pod_queries import (
     AffinityTerm,
@@ -46,6 +41,7 @@ from asched.model.node import Node
 from asched.model.pod import Pod
 from asched.model.selectors import LabelSelector
 from asched.model.workloads import Namespace
+from asched.plugins.common import PROCEED, SKIP, queue_if
 from asched.plugins.inter_pod_affinity.preferred import PreferredAffinityScores, TermWeight
 from asched.plugins.inter_pod_affinity.required import (
     AffinityTerms,
@@ -71,8 +67,6 @@ _STATUSES = (
     ANTI_AFFINITY_UNMET,
     AFFINITY_UNMET,
 )
-_SKIP = PreFilterResult(Status.skip())
-_PROCEED = PreFilterResult(SUCCESS)
 _EVERYTHING = Selector(LabelSelector())
 
 _NO_TERMS = AffinityTerms()
@@ -98,34 +92,21 @@ class InterPodAffinityArgs(Arguments, frozen=True):
             )
 
 
-class TrackedCounts(NamedTuple):
-    """Counts that a pod depends on, and their source."""
-
-    counts: DomainCounts
-    topology_key: str
-    query: PodQuery | None
-    holders: RowCounts | None
-    """The counts by row, for the holders of an existing term."""
-
-
+@dataclass(slots=True)
 class AffinityState:
-    """The counts for pods of one shape, namespace and labels.
+    """The counts for pods of one shape, namespace and labels. Valid while the set of affinity terms
+    of existing pods is the same."""
 
-    Valid while the set of affinity terms of existing pods is the same.
-    """
-
-    __slots__ = ("existing", "scores", "terms", "terms_version", "tracked", "version", "violations")
-
-    def __init__(self) -> None:
-        self.terms_version = -1
-        self.version = (-1, -1)
-        """The versions of nodes and pods for which the counts are up to date."""
-        self.terms = _NO_TERMS
-        self.existing: Sequence[ExistingTermCounts] = ()
-        self.violations = ViolationCache()
-        self.scores: PreferredAffinityScores | None = None
-        """None if no term counts."""
-        self.tracked: Sequence[TrackedCounts] = ()
+    terms_version: int = -1
+    version: tuple[int, int] = (-1, -1)
+    """The versions of nodes and pods for which the counts are up to date."""
+    terms: AffinityTerms = _NO_TERMS
+    existing: Sequence[ExistingTermCounts] = ()
+    violations: ViolationCache = field(default_factory=ViolationCache)
+    scores: PreferredAffinityScores | None = None
+    """None if no term counts."""
+    tracked: Sequence[ExistingTermCounts | IncomingTermCounts] = ()
+    """All counts that the pod depends on."""
 
 
 _REQUIRED: StateKey[RequiredAffinity] = StateKey("InterPodAffinity/filter")
@@ -165,8 +146,6 @@ class InterPodAffinity(
         self._terms: LruCache[tuple[PodShape, str], AffinityTerms] = LruCache(_MAX_SHAPES)
         self._states: LruCache[tuple[PodShape, int], AffinityState] = LruCache(_MAX_LABEL_SETS)
 
-    # -- filter -------------------------------------------------------------------------------
-
     def applies_to(self, pod: PodInfo) -> bool:
         return pod.shape.names_pods or self.handle.cluster.has_term_holders
 
@@ -175,11 +154,11 @@ class InterPodAffinity(
         terms = affinity.terms
         existing = [term for term in affinity.existing if term.counts.total]
         if not existing and not terms.affinity and not terms.anti_affinity:
-            return _SKIP
+            return SKIP
         namespace_labels = self._namespace_labels(pod.namespace)
         cache = affinity.violations
         state.write(_REQUIRED, RequiredAffinity(pod, namespace_labels, terms, existing, cache))
-        return _PROCEED
+        return PROCEED
 
     def filter_all(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> FilterResult:
         violations = state.read(_REQUIRED).violations(nodes)
@@ -196,8 +175,6 @@ class InterPodAffinity(
     ) -> Status:
         state.read(_REQUIRED).update(removed, node, -1)
         return SUCCESS
-
-    # -- score --------------------------------------------------------------------------------
 
     def pre_score(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> Status:
         affinity = self._affinity_state(pod.shape, pod.label_set)
@@ -230,8 +207,6 @@ class InterPodAffinity(
             return np.zeros(len(scores), np.int64)
         return of_each_value(lambda some: _scale(some, lowest, span), scores, lowest, lowest + span)
 
-    # -- counts -------------------------------------------------------------------------------
-
     def _affinity_state(self, shape: PodShape, labels: LabelSet) -> AffinityState:
         """The up-to-date counts for a pod."""
         cluster = self.handle.cluster
@@ -246,45 +221,42 @@ class InterPodAffinity(
         if found.terms_version != terms_version:
             self._rebuild(found, shape, labels)
             found.terms_version = terms_version
-        domains_of = self._domains.of
-        for counts, key, query, holders in found.tracked:
-            if query is not None:
-                holders = cluster.row_counts(query)
-            if holders is not None:
-                counts.follow(domains_of(nodes, key), holders)
+        for term in found.tracked:
+            if isinstance(term, ExistingTermCounts):
+                by_row = term.by_row
+            else:
+                by_row = cluster.row_counts(term.query)
+            term.counts.follow(self._domains.of(nodes, term.topology_key), by_row)
         return found
 
     def _rebuild(self, found: AffinityState, shape: PodShape, labels: LabelSet) -> None:
         terms = found.terms = self._terms_of(shape, labels.namespace)
-        anti_affinity = self._existing_terms(TermKind.REQUIRED_ANTI_AFFINITY, labels)
-        found.existing = [ExistingTermCounts(t.topology_key, t.counts) for t, _ in anti_affinity]
-        weights = [TermWeight(term.counts, term.weight) for term in terms.preferred]
-        tracked = [
-            TrackedCounts(term.counts, term.topology_key, term.query, None)
-            for term in (*terms.affinity, *terms.anti_affinity, *terms.preferred)
+        existing = self._existing_terms(TermKind.REQUIRED_ANTI_AFFINITY, labels, 1)
+        scored = [
+            term
+            for kind, factor in self._factors
+            for term in self._existing_terms(kind, labels, factor)
         ]
-        tracked += [term for term, _ in anti_affinity]
-        for kind, factor in self._factors:
-            for term, weight in self._existing_terms(kind, labels):
-                weights.append(TermWeight(term.counts, weight * factor))
-                tracked.append(term)
+        weights = [TermWeight(term.counts, term.weight) for term in terms.preferred]
+        weights += [TermWeight(term.counts, term.weight) for term in scored]
+        found.existing = existing
         found.scores = PreferredAffinityScores(weights) if weights else None
-        found.tracked = tracked
+        found.tracked = (
+            *terms.affinity, *terms.anti_affinity, *terms.preferred, *existing, *scored,
+        )  # fmt: skip
         found.violations = ViolationCache()
 
-    def _existing_terms(self, kind: TermKind, labels: LabelSet) -> list[tuple[TrackedCounts, int]]:
-        """Terms of existing pods that select a pod with these labels, with their weights."""
+    def _existing_terms(
+        self, kind: TermKind, labels: LabelSet, factor: int
+    ) -> list[ExistingTermCounts]:
+        """Terms of existing pods that select a pod with these labels."""
         namespace_labels = self._namespace_labels(labels.namespace)
         found = []
-        for term_holder in self.handle.cluster.term_holders(kind):
-            if term_holder.term.matches(labels, namespace_labels):
-                key = term_holder.term.topology_key
-                counts = self._counts_of(
-                    (kind, term_holder.term, term_holder.weight), key, term_holder.counts
-                )
-                found.append(
-                    (TrackedCounts(counts, key, None, term_holder.counts), term_holder.weight)
-                )
+        for term, weight, by_row in self.handle.cluster.term_holders(kind):
+            if term.matches(labels, namespace_labels):
+                key = term.topology_key
+                counts = self._counts_of((kind, term, weight), key, by_row)
+                found.append(ExistingTermCounts(key, counts, weight * factor, by_row))
         return found
 
     def _counts_of(self, source: object, key: str, counts: RowCounts) -> DomainCounts:
@@ -349,29 +321,19 @@ class InterPodAffinity(
             self._terms.clear()
             self._states.clear()
 
-    # -- queueing hints -----------------------------------------------------------------------
-
     def events_to_register(self) -> Sequence[ClusterEventWithHint]:
+        pod_changes = ActionType.ADD | ActionType.UPDATE_POD_LABEL | ActionType.DELETE
+        node_changes = ActionType.ADD | ActionType.UPDATE_NODE_LABEL
         return (
-            ClusterEventWithHint.on(
-                EventResource.POD,
-                ActionType.ADD | ActionType.UPDATE_POD_LABEL | ActionType.DELETE,
-                self._pod_changed,
-            ),
-            ClusterEventWithHint.on(
-                EventResource.NODE,
-                ActionType.ADD | ActionType.UPDATE_NODE_LABEL,
-                self._node_changed,
-            ),
+            ClusterEventWithHint.on(EventResource.POD, pod_changes, self._pod_changed),
+            ClusterEventWithHint.on(EventResource.NODE, node_changes, self._node_changed),
         )
 
     def _pod_changed(self, pod: Pod, old: Object | None, new: Object | None) -> QueueingHint:
         """Queue if an assigned pod starts to match the required affinity, stops to match an
         anti-affinity term, or is deleted and had an anti-affinity term that selects the pod.
-
         kube-scheduler requires *all* anti-affinity terms to match, and ignores the terms of a
-        deleted pod, so pods wait for the next flush.
-        """
+        deleted pod, so pods wait for the next flush."""
         before = old if isinstance(old, Pod) else None
         after = new if isinstance(new, Pod) else None
         if any(other is not None and not other.node_name for other in (before, after)):
@@ -383,9 +345,7 @@ class InterPodAffinity(
         for term in terms.anti_affinity:
             if _matches(term.query, before) and not _matches(term.query, after):
                 return QueueingHint.QUEUE
-        if before is not None and after is None and self._is_repelled_by(pod, before):
-            return QueueingHint.QUEUE
-        return QueueingHint.SKIP
+        return queue_if(before is not None and after is None and self._is_repelled_by(pod, before))
 
     def _is_repelled_by(self, pod: Pod, other: Pod) -> bool:
         """Whether the other pod's required anti-affinity selects this one."""
@@ -401,12 +361,11 @@ class InterPodAffinity(
         terms = self._terms_of(shape_of(pod), pod.namespace)
         if not isinstance(old, Node):
             suits = all(term.topology_key in new.labels for term in terms.affinity)
-            return QueueingHint.QUEUE if suits else QueueingHint.SKIP
+            return queue_if(suits)
         existing = self._affinity_state(shape_of(pod), label_set_of(pod)).existing
         keys = [term.topology_key for term in (*terms.affinity, *terms.anti_affinity)]
         keys += [term.topology_key for term in existing]
-        moved = any(old.labels.get(key) != new.labels.get(key) for key in keys)
-        return QueueingHint.QUEUE if moved else QueueingHint.SKIP
+        return queue_if(any(old.labels.get(key) != new.labels.get(key) for key in keys))
 
 
 def _scale(scores: Int64Column, lowest: int, span: int) -> Int64Column:

@@ -168,10 +168,7 @@ class PreferredAffinityScores:
 
     def scaled(self, scale: Scale) -> Int64Column | None:
         """:attr:`raw` after ``scale``, which must always be the same function; None if all rows are
-        equal.
-
-        Read-only, and valid until the next :meth:`refresh`.
-        """
+        equal. Read-only, and valid until the next :meth:`refresh`."""
         if self._by_domain is not None:
             # The last entry is for rows without a domain.
             domains = self._terms[0].counts.domains

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from asched.framework.caching import RowCounts
 from asched.framework.nodes import BoolColumn, Int64Column, NodeInfo, Nodes
 from asched.framework.pod_info import PodInfo
 from asched.framework.pod_queries import PodQuery, TermKind, terms_of
@@ -18,10 +19,14 @@ ViolationBits = NDArray[np.int16]
 
 
 class ExistingTermCounts(NamedTuple):
-    """Existing pods with a required anti-affinity term that selects the incoming pod."""
+    """Existing pods with a term that selects the incoming pod."""
 
     topology_key: str
     counts: DomainCounts
+    """Must be updated before use."""
+    weight: int
+    by_row: RowCounts
+    """The source of the counts."""
 
 
 class IncomingTermCounts(NamedTuple):
@@ -58,10 +63,8 @@ Adjustments = dict[tuple[Violation, str], dict[str, int]]
 
 
 class ViolationCache:
-    """The last result of :meth:`RequiredAffinity.violations` for all nodes.
-
-    Valid until a domain gets its first matching pod or loses its last one.
-    """
+    """The last result of :meth:`RequiredAffinity.violations` for all nodes. Valid until a domain
+    gets its first matching pod or loses its last one."""
 
     __slots__ = ("_bits", "_version")
 
@@ -81,13 +84,12 @@ class ViolationCache:
 
 
 class RequiredAffinity:
-    """The matching pods in the domains of each node, for one attempt.
+    """The matching pods in the domains of each node, for one attempt. The counts are shared and not
+    changed here: :meth:`update` keeps hypothetical changes separately."""
 
-    The counts are shared and not changed here: :meth:`update` keeps hypothetical changes
-    separately.
-    """
-
-    __slots__ = ("_adjustments", "_cache", "_counts", "_namespace_labels", "_pod", "_terms")
+    __slots__ = (
+        "_adjustments", "_cache", "_counts", "_existing", "_namespace_labels", "_pod", "_terms",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -103,6 +105,7 @@ class RequiredAffinity:
         self._pod = pod
         self._namespace_labels = namespace_labels
         self._terms = terms
+        self._existing = existing
         self._counts: dict[Violation, Sequence[ExistingTermCounts | IncomingTermCounts]] = {
             Violation.AFFINITY: terms.affinity,
             Violation.ANTI_AFFINITY: terms.anti_affinity,
@@ -110,16 +113,10 @@ class RequiredAffinity:
         }
         self._adjustments: Adjustments = {} if adjustments is None else adjustments
 
-    # -- AddPod and RemovePod -----------------------------------------------------------------
-
     def clone(self) -> RequiredAffinity:
-        existing = [
-            ExistingTermCounts(term.topology_key, term.counts)
-            for term in self._counts[Violation.EXISTING_ANTI_AFFINITY]
-        ]
         adjustments = {place: dict(by_value) for place, by_value in self._adjustments.items()}
         return RequiredAffinity(
-            self._pod, self._namespace_labels, self._terms, existing, adjustments=adjustments
+            self._pod, self._namespace_labels, self._terms, self._existing, adjustments=adjustments
         )
 
     def update(self, other: PodInfo, node: NodeInfo, sign: int) -> None:
@@ -142,8 +139,6 @@ class RequiredAffinity:
         if domain is not None:
             by_value = self._adjustments.setdefault((violation, topology_key), {})
             by_value[domain] = by_value.get(domain, 0) + sign
-
-    # -- filter -------------------------------------------------------------------------------
 
     def violations(self, nodes: Nodes) -> ViolationBits | None:
         """By row, the bits of each :class:`Violation` that rejects the node; None if no node is

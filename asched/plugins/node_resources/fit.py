@@ -37,15 +37,9 @@ from asched.framework.status import SUCCESS, Status
 from asched.model.meta import Object
 from asched.model.node import Node
 from asched.model.pod import Pod
-from asched.model.requests import (
-    CPU,
-    EPHEMERAL_STORAGE,
-    MEMORY,
-    PODS,
-    amount,
-    is_extended_resource,
-)
+from asched.model.requests import CPU, EPHEMERAL_STORAGE, MEMORY, PODS, amount, is_extended_resource
 from asched.model.selectors import is_qualified_name
+from asched.plugins.common import PROCEED, queue_if
 from asched.plugins.node_resources.scoring import (
     ResourceWeight,
     ScoredResource,
@@ -134,7 +128,6 @@ class RequestedResource(NamedTuple):
 
 _REQUESTED: StateKey[tuple[RequestedResource, ...]] = StateKey("NodeResourcesFit/filter")
 _SCORED: StateKey[tuple[ScoredResource, ...]] = StateKey("NodeResourcesFit/score")
-_PROCEED = PreFilterResult(SUCCESS)
 
 
 class NodeResourcesFit(
@@ -166,11 +159,9 @@ class NodeResourcesFit(
         self._scorer = _scorer(strategy)
         self._ignores_zero_scores = strategy.type == "RequestedToCapacityRatio"
 
-    # -- filter -------------------------------------------------------------------------------
-
     def pre_filter(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> PreFilterResult:
         state.write(_REQUESTED, self._requested(pod.shape))
-        return _PROCEED
+        return PROCEED
 
     def filter_all(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> FilterResult:
         requested = state.get(_REQUESTED)
@@ -216,8 +207,6 @@ class NodeResourcesFit(
             name in self._ignored or name.partition("/")[0] in self._ignored_groups
         )
 
-    # -- score --------------------------------------------------------------------------------
-
     def pre_score(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> Status:
         state.write(_SCORED, scored_resources(self._resources, pod.shape, assume_defaults=True))
         return SUCCESS
@@ -228,7 +217,7 @@ class NodeResourcesFit(
         weights = np.zeros(1, np.int64)
         for name, weight, asked in state.read(_SCORED):
             capacity = nodes.capacity(name)
-            requested = usage(name, nodes, assume_defaults=True) + asked
+            requested = usage(name, nodes) + asked
             score = self._scorer.of_all(requested, capacity)
             total += score if weight == 1 else score * weight
             counts = capacity > 0
@@ -245,7 +234,7 @@ class NodeResourcesFit(
         total = weights = 0
         for name, weight, asked in state.read(_SCORED):
             capacity = node.allocatable(name)
-            requested = wrapped(usage_on(name, node, assume_defaults=True) + asked)
+            requested = wrapped(usage_on(name, node) + asked)
             score = self._scorer.of_node(requested, capacity)
             total += score * weight
             if capacity > 0 and (score > 0 or not self._ignores_zero_scores):
@@ -255,20 +244,12 @@ class NodeResourcesFit(
             return math.floor(total / weights + 0.5)
         return quotient(total, weights)
 
-    # -- queueing hints -----------------------------------------------------------------------
-
     def events_to_register(self) -> Sequence[ClusterEventWithHint]:
+        freed = ActionType.DELETE | ActionType.UPDATE_POD_SCALE_DOWN
+        grown = ActionType.ADD | ActionType.UPDATE_NODE_ALLOCATABLE
         return (
-            ClusterEventWithHint.on(
-                EventResource.POD,
-                ActionType.DELETE | ActionType.UPDATE_POD_SCALE_DOWN,
-                self._pod_freed_resources,
-            ),
-            ClusterEventWithHint.on(
-                EventResource.NODE,
-                ActionType.ADD | ActionType.UPDATE_NODE_ALLOCATABLE,
-                self._node_may_fit,
-            ),
+            ClusterEventWithHint.on(EventResource.POD, freed, self._pod_freed_resources),
+            ClusterEventWithHint.on(EventResource.NODE, grown, self._node_may_fit),
         )
 
     def _pod_freed_resources(
@@ -278,17 +259,14 @@ class NodeResourcesFit(
         if not isinstance(old, Pod):
             return QueueingHint.SKIP
         if not isinstance(new, Pod):
-            return QueueingHint.QUEUE if old.spec.node_name else QueueingHint.SKIP
+            return queue_if(bool(old.spec.node_name))
         if new.uid == pod.uid:
             return QueueingHint.QUEUE
         if not new.spec.node_name:
             return QueueingHint.SKIP
         before, after = shape_of(old).requests, shape_of(new).requests
-        freed = any(
-            before.get(r.resource, 0) > after.get(r.resource, 0)
-            for r in self._requested(shape_of(pod))
-        )
-        return QueueingHint.QUEUE if freed else QueueingHint.SKIP
+        relevant = [r.resource for r in self._requested(shape_of(pod))]
+        return queue_if(any(before.get(name, 0) > after.get(name, 0) for name in relevant))
 
     def _node_may_fit(self, pod: Pod, old: Object | None, new: Object | None) -> QueueingHint:
         """Queue if the pod fits the empty node, and the node is new or a relevant resource grew."""
@@ -300,7 +278,7 @@ class NodeResourcesFit(
         grew = not isinstance(old, Node) or any(
             _allocatable(new, r.resource) > _allocatable(old, r.resource) for r in requested
         )
-        return QueueingHint.QUEUE if grew else QueueingHint.SKIP
+        return queue_if(grew)
 
 
 def _allocatable(node: Node, resource: str) -> int:
@@ -309,10 +287,8 @@ def _allocatable(node: Node, resource: str) -> int:
 
 
 class _Failures:
-    """Collects the reasons of each row, one reason at a time.
-
-    The reason ``None`` marks a row as unresolvable.
-    """
+    """Collects the reasons of each row, one reason at a time. The reason ``None`` marks a row as
+    unresolvable."""
 
     __slots__ = ("_codes", "_combinations")
 

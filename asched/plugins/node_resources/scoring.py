@@ -66,19 +66,15 @@ def scored_resources(
     return tuple(found)
 
 
-def usage(resource: str, nodes: Nodes, *, assume_defaults: bool) -> Int64Column:
-    """The amount of a resource that the pods on each node use, for scoring."""
-    if assume_defaults and resource == CPU:
+def usage(resource: str, nodes: Nodes) -> Int64Column:
+    """The amount of a resource that the pods on each node use, with those defaults."""
+    if resource == CPU:
         return nodes.scoring_cpu_milli
-    if assume_defaults and resource == MEMORY:
-        return nodes.scoring_memory_bytes
-    return nodes.requested(resource)
+    return nodes.scoring_memory_bytes if resource == MEMORY else nodes.requested(resource)
 
 
-def usage_on(resource: str, node: NodeInfo, *, assume_defaults: bool) -> int:
+def usage_on(resource: str, node: NodeInfo) -> int:
     """:func:`usage` for one node."""
-    if assume_defaults and resource == CPU:
+    if resource == CPU:
         return node.scoring_cpu_milli
-    if assume_defaults and resource == MEMORY:
-        return node.scoring_memory_bytes
-    return node.requested(resource)
+    return node.scoring_memory_bytes if resource == MEMORY else node.requested(resource)

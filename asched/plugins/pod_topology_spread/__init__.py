@@ -1,5 +1,3 @@
 """PodTopologySpread: spreads matching pods evenly over topology domains such as zones and hosts."""
 
-from asched.plugins.pod_topology_spread.plugin import PodTopologySpread
-
-__all__ = ["PodTopologySpread"]
+from asched.plugins.pod_topology_spread.plugin import PodTopologySpread as PodTopologySpread

@@ -6,21 +6,21 @@ so they are kept and updated incrementally.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from asched.framework.caching import LruCache, RowCounts
 from asched.framework.cluster import Cluster
-from asched.framework.node_matching import labels_match, selector_matches
 from asched.framework.nodes import BoolColumn, FilterResult, Int64Column, Nodes
 from asched.framework.pod_info import LabelSet, PodShape
 from asched.framework.pod_queries import PodQuery, Selector
 from asched.framework.topology import DomainCounts, Domains
-from asched.model.node import HOSTNAME_LABEL, NO_EXECUTE, NO_SCHEDULE, Taint
+from asched.model.node import HOSTNAME_LABEL
 from asched.model.pod import Toleration
-from asched.model.selectors import LabelSelector, matchable
+from asched.model.selectors import LabelSelector
+from asched.plugins.common import repels, required_nodes
 
 _MOST_LABEL_SETS = 64
 _MOST_PATTERNS = 16
@@ -82,11 +82,9 @@ class ConstraintCounts:
         return self._counts
 
     def max_count(self, adjustments: Mapping[int, int], *, self_match: bool) -> int:
-        """How many matching pods a domain may have at most before the pod is added.
-
-        The skew (pods in the domain minus pods in the domain with the fewest) must not exceed
-        ``maxSkew``. With fewer domains than ``minDomains``, the minimum is 0.
-        """
+        """How many matching pods a domain may have at most before the pod is added. The skew (pods
+        in the domain minus pods in the domain with the fewest) must not exceed ``maxSkew``. With
+        fewer domains than ``minDomains``, the minimum is 0."""
         live = self.domains.live
         minimum = 0
         if live and live >= self.constraint.min_domains:
@@ -120,7 +118,6 @@ class ConstraintSet:
         self._results: LruCache[tuple[bytes, ...], FilterResult] = LruCache(_MOST_PATTERNS)
 
     def refresh(self, cluster: Cluster) -> None:
-        """Update from the cluster."""
         if cluster.nodes.version != self._version:
             self._rebuild(cluster.nodes)
             self._version = cluster.nodes.version
@@ -158,7 +155,7 @@ class ConstraintSet:
         for each in self.counts:
             counted = included
             if each.constraint.honors_affinity:
-                counted = counted & _selected(self._shape, nodes)
+                counted = counted & required_nodes(self._shape).rows(nodes)
             if each.constraint.honors_taints:
                 counted = counted & _tolerated(self._shape.tolerations, nodes)
             each.rebuild(nodes, counted, absent_is_empty=not self._require_all_keys)
@@ -173,25 +170,7 @@ def adjusted(sums: Int64Column, adjustments: Mapping[int, int]) -> Int64Column:
     return sums
 
 
-def _selected(shape: PodShape, nodes: Nodes) -> BoolColumn:
-    """Nodes that match the pod's node selector and required node affinity."""
-    selected = labels_match(shape.node_selector or {}, nodes)
-    affinity = shape.affinity.node_affinity if shape.affinity is not None else None
-    if affinity is not None and affinity.required is not None:
-        selected = selected & selector_matches(matchable(affinity.required), nodes)
-    return selected
-
-
 def _tolerated(tolerations: Sequence[Toleration], nodes: Nodes) -> BoolColumn:
-    """Nodes with only taints that the pod tolerates; ``PreferNoSchedule`` is ignored."""
     column = nodes.taints
-    admits = np.array([_admits(taints, tolerations) for taints in column.sets], np.bool_)
+    admits = np.array([not repels(taints, tolerations) for taints in column.sets], np.bool_)
     return admits[column.ids]
-
-
-def _admits(taints: Iterable[Taint], tolerations: Sequence[Toleration]) -> bool:
-    return all(
-        any(toleration.tolerates(taint) for toleration in tolerations)
-        for taint in taints
-        if taint.effect in (NO_SCHEDULE, NO_EXECUTE)
-    )

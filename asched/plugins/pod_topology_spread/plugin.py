@@ -39,6 +39,7 @@ from asched.model.meta import Object
 from asched.model.node import HOSTNAME_LABEL, ZONE_LABEL, Node
 from asched.model.pod import Pod, TopologySpreadConstraint
 from asched.model.selectors import is_qualified_name
+from asched.plugins.common import PROCEED, SKIP, queue_if
 from asched.plugins.pod_topology_spread.constraints import (
     Constraint,
     ConstraintCounts,
@@ -57,8 +58,6 @@ SOFT = "ScheduleAnyway"
 _HONOR = "Honor"
 
 _STATUSES = (LABEL_MISSING, CONSTRAINT_UNMET)
-_SKIP = PreFilterResult(Status.skip())
-_PROCEED = PreFilterResult(SUCCESS)
 _SYSTEM_DEFAULTS = (
     TopologySpreadConstraint(max_skew=3, topology_key=HOSTNAME_LABEL, when_unsatisfiable=SOFT),
     TopologySpreadConstraint(max_skew=5, topology_key=ZONE_LABEL, when_unsatisfiable=SOFT),
@@ -159,10 +158,8 @@ class SpreadState:
         return SpreadState(self._pod, self.constraints, adjustments)
 
     def update(self, other: PodInfo, row: int, sign: int) -> None:
-        """Add another pod to the row (1), or remove it (-1).
-
-        As in kube-scheduler, a terminating pod changes the counts, although it was never counted.
-        """
+        """Add another pod to the row (1), or remove it (-1). As in kube-scheduler, a terminating
+        pod changes the counts, although it was never counted."""
         for counts, adjustments in zip(self.constraints.counts, self._adjustments, strict=True):
             domains = counts.domains
             if domains.counted[row] and counts.constraint.query.matches(other.label_set):
@@ -241,8 +238,6 @@ class PodTopologySpread(
         self._latest: tuple[tuple[TopologySpreadConstraint, ...], bytes] = ((), b"")
         self._scores: LruCache[ConstraintSet, SpreadScores] = LruCache(_MAX_CONSTRAINT_SETS)
 
-    # -- filter -------------------------------------------------------------------------------
-
     def applies_to(self, pod: PodInfo) -> bool:
         if pod.pod.spec.topology_spread_constraints:
             return True
@@ -253,10 +248,10 @@ class PodTopologySpread(
     def pre_filter(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> PreFilterResult:
         constraints = self._constraint_set(pod, HARD)
         if constraints is None:
-            return _SKIP
+            return SKIP
         constraints.refresh(self.handle.cluster)
         state.write(_HARD_STATE, SpreadState(pod, constraints))
-        return _PROCEED
+        return PROCEED
 
     def filter_all(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> FilterResult:
         return state.read(_HARD_STATE).filter(nodes)
@@ -274,8 +269,6 @@ class PodTopologySpread(
         if row is not None:
             state.read(_HARD_STATE).update(other, row, sign)
         return SUCCESS
-
-    # -- score --------------------------------------------------------------------------------
 
     def pre_score(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> Status:
         constraints = self._constraint_set(pod, SOFT)
@@ -310,27 +303,21 @@ class PodTopologySpread(
             scaled[excluded] = 0
         return scaled
 
-    # -- constraints --------------------------------------------------------------------------
-
     def _constraint_set(self, pod: PodInfo, when: str) -> ConstraintSet | None:
         """The constraints of this kind with cached counts; None if the pod has none."""
         own = pod.pod.spec.topology_spread_constraints
-        source: object
-        if own:
-            source = self._encoded(own)
-        else:
-            source = self._default_selectors(pod.pod, pod.label_set, when)
-            if not source:
-                return None
+        source: object = (
+            self._encoded(own) if own else self._default_selectors(pod.pod, pod.label_set, when)
+        )
+        if not source:
+            return None
 
         def compute() -> ConstraintSet | None:
             constraints = self._constraints(pod.pod, when)
+            if not constraints:
+                return None
             require_all_keys = bool(own) or not self._system_defaults
-            return (
-                ConstraintSet(constraints, pod.shape, require_all_keys=require_all_keys)
-                if constraints
-                else None
-            )
+            return ConstraintSet(constraints, pod.shape, require_all_keys=require_all_keys)
 
         return self._constraint_sets.get((pod.shape, pod.namespace, when, source), compute)
 
@@ -370,26 +357,13 @@ class PodTopologySpread(
             if constraint.when_unsatisfiable == when
         )
 
-    # -- queueing hints -----------------------------------------------------------------------
-
     def events_to_register(self) -> Sequence[ClusterEventWithHint]:
+        both = ActionType.ADD | ActionType.DELETE
+        pod_changes = both | ActionType.UPDATE_POD_LABEL | ActionType.UPDATE_POD_TOLERATION
+        node_changes = both | ActionType.UPDATE_NODE_LABEL | ActionType.UPDATE_NODE_TAINT
         return (
-            ClusterEventWithHint.on(
-                EventResource.POD,
-                ActionType.ADD
-                | ActionType.UPDATE_POD_LABEL
-                | ActionType.UPDATE_POD_TOLERATION
-                | ActionType.DELETE,
-                self._pod_changed,
-            ),
-            ClusterEventWithHint.on(
-                EventResource.NODE,
-                ActionType.ADD
-                | ActionType.DELETE
-                | ActionType.UPDATE_NODE_LABEL
-                | ActionType.UPDATE_NODE_TAINT,
-                self._node_changed,
-            ),
+            ClusterEventWithHint.on(EventResource.POD, pod_changes, self._pod_changed),
+            ClusterEventWithHint.on(EventResource.NODE, node_changes, self._node_changed),
         )
 
     def _pod_changed(self, pod: Pod, old: Object | None, new: Object | None) -> QueueingHint:
@@ -401,12 +375,11 @@ class PodTopologySpread(
         constraints = self._constraints(pod, HARD)
         matched = [{c.query.matches(label_set_of(other)) for other in seen} for c in constraints]
         if len(seen) == 1:
-            return QueueingHint.QUEUE if {True} in matched else QueueingHint.SKIP
+            return queue_if({True} in matched)
         before, after = seen
         tolerates_more = after.uid == pod.uid and before.spec.tolerations != after.spec.tolerations
-        if tolerates_more and any(c.honors_taints for c in constraints):
-            return QueueingHint.QUEUE
-        return QueueingHint.QUEUE if {True, False} in matched else QueueingHint.SKIP
+        eligible_change = tolerates_more and any(c.honors_taints for c in constraints)
+        return queue_if(eligible_change or {True, False} in matched)
 
     def _node_changed(self, pod: Pod, old: Object | None, new: Object | None) -> QueueingHint:
         """Queue if a node with all topology keys is added or deleted, or changes its domains or
@@ -421,8 +394,7 @@ class PodTopologySpread(
             return QueueingHint.QUEUE
         if not complete_after or not isinstance(old, Node) or not isinstance(new, Node):
             return QueueingHint.SKIP
-        moved = before != after or old.spec.taints != new.spec.taints
-        return QueueingHint.QUEUE if moved else QueueingHint.SKIP
+        return queue_if(before != after or old.spec.taints != new.spec.taints)
 
 
 def _is_relevant(other: Pod, pod: Pod) -> bool:

@@ -26,10 +26,8 @@ FloatColumn = NDArray[np.floating[Any]]
 
 
 def score_of(counts: ConstraintCounts, held: Int64Column, size: int) -> FloatColumn:
-    """What a constraint adds for ``held`` matching pods, with ``size`` domains.
-
-    Many small domains weigh as much as few large ones; skews below ``maxSkew`` weigh little.
-    """
+    """What a constraint adds for ``held`` matching pods, with ``size`` domains. Many small domains
+    weigh as much as few large ones; skews below ``maxSkew`` weigh little."""
     score: FloatColumn = held * math.log(size + 2)
     score += counts.constraint.max_skew - 1
     return score
@@ -66,7 +64,6 @@ class SpreadClasses:
 
     @staticmethod
     def are_few(counts: Sequence[ConstraintCounts]) -> bool:
-        """Whether there are few classes of nodes."""
         hosts = sum([each.is_hostname for each in counts])
         domains = math.prod([s.domains.number for s in counts if not s.is_hostname])
         complete = all(each.missing is None for each in counts)
@@ -90,7 +87,6 @@ class SpreadClasses:
         return all(each.by_row is on_host for each in self._counts if each.is_hostname)
 
     def raw_of(self, classes: Int64Column) -> Int64Column:
-        """The scores of nodes of these classes."""
         if classes is not self._last_classes:
             self._last_classes, self._parts = classes, self._parts_of(classes)
         total = np.zeros(len(classes), np.float64)

@@ -62,7 +62,6 @@ class AssumedVolumes:
             self._nodes.setdefault(claim.key, {})[pod_uid] = claim.uid, node
 
     def remove(self, pod_uid: str) -> None:
-        """Remove a pod's choice, if it has one."""
         _, choice = self._choices.pop(pod_uid, ("", VolumeChoice()))
         for _, volume in choice.bindings:
             pods = self._volumes[volume]
@@ -85,18 +84,14 @@ class AssumedVolumes:
         return self._volumes.keys()
 
     def volumes_of(self, claim: PersistentVolumeClaim) -> Iterable[str]:
-        """The volumes assumed for a claim. Pods that share the claim assume the same volume.
-
-        A volume assumed for a deleted claim of the same name does not count.
-        """
+        """The volumes assumed for a claim. Pods that share the claim assume the same volume. A
+        volume assumed for a deleted claim of the same name does not count."""
         wanted = ClaimRef.of(claim)
         return [name for name, claims in self._volumes.items() if wanted in claims.values()]
 
     def selected_node(self, claim: PersistentVolumeClaim) -> str | None:
-        """The node for which the claim's volume is provisioned.
-
-        A node selected for a deleted claim of the same name does not count.
-        """
+        """The node for which the claim's volume is provisioned. A node selected for a deleted claim
+        of the same name does not count."""
         nodes = self._nodes.get(claim.key)
         if nodes is None:
             return None

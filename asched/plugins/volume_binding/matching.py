@@ -14,7 +14,7 @@ import numpy as np
 from asched.framework.binding import ClaimRef
 from asched.framework.cluster import Cluster
 from asched.framework.node_matching import selector_matches, term_matches
-from asched.framework.nodes import BoolColumn, Int32Column, Nodes, RowArray
+from asched.framework.nodes import BoolColumn, Int32Column, Nodes
 from asched.framework.volumes import STORAGE, CsiNodes, in_tree_persistent_volume, translated
 from asched.model.quantity import value
 from asched.model.selectors import (
@@ -94,28 +94,20 @@ def _volume_selector(selector: NodeSelector) -> NodeSelector:
     return NodeSelector(node_selector_terms=terms)
 
 
-class VolumeFinder:
+class VolumeFinder(NamedTuple):
     """Finds volumes for the claims of a pod on some nodes."""
 
-    def __init__(
-        self,
-        cluster: Cluster,
-        assumed: AssumedVolumes,
-        pool: VolumePool,
-        csi: CsiNodes,
-        nodes: Nodes,
-    ) -> None:
-        self._cluster = cluster
-        self._assumed = assumed
-        self._pool = pool
-        self._csi = csi
-        self._nodes = nodes
+    cluster: Cluster
+    assumed: AssumedVolumes
+    pool: VolumePool
+    csi: CsiNodes
+    nodes: Nodes
 
     def find(
         self, bound: Sequence[PersistentVolumeClaim], unbound: Sequence[PersistentVolumeClaim]
     ) -> PodVolumes:
         """``unbound``: the claims with ``WaitForFirstConsumer``."""
-        conflicts = np.zeros(self._nodes.size, np.int32)
+        conflicts = np.zeros(self.nodes.size, np.int32)
         self._check_bound(bound, conflicts)
         open_rows, with_node, rest = self._split_by_selected_node(unbound, conflicts)
         rest.sort(key=lambda claim: (storage_request(claim), claim.name))
@@ -131,12 +123,10 @@ class VolumeFinder:
         self._check_provisions(provisions, conflicts, open_rows)
         return PodVolumes(conflicts, matches, provisions)
 
-    # -- bound claims -------------------------------------------------------------------------
-
     def _check_bound(self, claims: Sequence[PersistentVolumeClaim], conflicts: Int32Column) -> None:
         """On each row, the first failing claim determines the conflict."""
-        volumes = self._cluster.objects(PersistentVolume)
-        passing = np.ones(self._nodes.size, np.bool_)
+        volumes = self.cluster.objects(PersistentVolume)
+        passing = np.ones(self.nodes.size, np.bool_)
         for claim in claims:
             volume = volumes.get(claim.spec.volume_name)
             if volume is None:
@@ -153,7 +143,7 @@ class VolumeFinder:
         in_tree = in_tree_persistent_volume(volume)
         if in_tree is None:
             return accessible
-        migrated = self._csi.migrated(in_tree.plugin.name, self._nodes)
+        migrated = self.csi.migrated(in_tree.plugin.name, self.nodes)
         if not migrated.any():
             return accessible
         return np.where(migrated, self._mask(translated(volume, in_tree.plugin)), accessible)
@@ -162,28 +152,23 @@ class VolumeFinder:
         """Rows from which a volume is accessible."""
         affinity = volume.spec.node_affinity
         if affinity is None or affinity.required is None:
-            return np.ones(self._nodes.size, np.bool_)
-        return selector_matches(_volume_selector(affinity.required), self._nodes)
-
-    def _rows_of(self, volume: PersistentVolume) -> RowArray:
-        return np.flatnonzero(self._mask(volume))
-
-    # -- claims to bind -----------------------------------------------------------------------
+            return np.ones(self.nodes.size, np.bool_)
+        return selector_matches(_volume_selector(affinity.required), self.nodes)
 
     def _split_by_selected_node(
         self, claims: Sequence[PersistentVolumeClaim], conflicts: Int32Column
     ) -> tuple[BoolColumn, list[PersistentVolumeClaim], list[PersistentVolumeClaim]]:
         """(rows that all selected nodes allow, claims with a selected node, the other claims)."""
-        open_rows = np.ones(self._nodes.size, np.bool_)
+        open_rows = np.ones(self.nodes.size, np.bool_)
         with_node, rest = [], []
         for claim in claims:
-            node = self._assumed.selected_node(claim) or claim.metadata.annotations.selected_node
+            node = self.assumed.selected_node(claim) or claim.metadata.annotations.selected_node
             if node is None:
                 rest.append(claim)
                 continue
             with_node.append(claim)
-            row = self._nodes.row_of(node)
-            here = np.zeros(self._nodes.size, np.bool_)
+            row = self.nodes.row_of(node)
+            here = np.zeros(self.nodes.size, np.bool_)
             if row is not None:
                 here[row] = True
             open_rows &= here
@@ -193,19 +178,17 @@ class VolumeFinder:
     def _match(self, claim: PersistentVolumeClaim, taken: dict[str, list[Int32Column]]) -> Match:
         """The smallest volume that fits on each row, without those ``taken`` there by earlier
         claims."""
-        prebound = self._pool.prebound(claim)
+        prebound = self.pool.prebound(claim)
         if prebound is not None:
             return Match(claim, (prebound,), self._mask(prebound).astype(np.int32) - 1)
-        free = self._pool.free(claim.storage_class)
+        free = self.pool.free(claim.storage_class)
         if free is None:
-            return Match(claim, (), np.full(self._nodes.size, -1, np.int32))
+            return Match(claim, (), np.full(self.nodes.size, -1, np.int32))
         of_class = taken.setdefault(claim.storage_class, [])
-        exclude = self._assumed.volumes
-        chosen = free.smallest(claim, self._nodes, exclude, of_class, self._rows_of)
+        exclude = self.assumed.volumes
+        chosen = free.smallest(claim, self.nodes, exclude, of_class, self._mask)
         of_class.append(chosen)
         return Match(claim, free.volumes, chosen)
-
-    # -- claims to provision ------------------------------------------------------------------
 
     def _check_provisions(
         self,
@@ -216,7 +199,7 @@ class VolumeFinder:
         """On each row, the first failing claim determines the conflict."""
         passing = open_rows.copy()
         for claim, where in provisions:
-            storage_class = self._cluster.objects(StorageClass)[claim.storage_class]
+            storage_class = self.cluster.objects(StorageClass)[claim.storage_class]
             requested = passing & where
             possible = requested & self._can_provision(storage_class)
             conflicts[requested & ~possible] |= NO_MATCH
@@ -226,37 +209,37 @@ class VolumeFinder:
 
     def _can_provision(self, storage_class: StorageClass) -> BoolColumn:
         if storage_class.provisioner in ("", NO_PROVISIONER):
-            return np.zeros(self._nodes.size, np.bool_)
+            return np.zeros(self.nodes.size, np.bool_)
         terms = storage_class.allowed_topologies
-        matched = np.full(self._nodes.size, not terms, np.bool_)
+        matched = np.full(self.nodes.size, not terms, np.bool_)
         for term in terms:
             matched |= self._in_topology(term)
         return matched
 
     def _in_topology(self, term: TopologySelectorTerm) -> BoolColumn:
         """An empty term matches no node."""
-        matched = np.full(self._nodes.size, bool(term.match_label_expressions), np.bool_)
+        matched = np.full(self.nodes.size, bool(term.match_label_expressions), np.bool_)
         for requirement in term.match_label_expressions:
-            matched &= self._nodes.label(requirement.key).is_in(requirement.values)
+            matched &= self.nodes.label(requirement.key).is_in(requirement.values)
         return matched
 
     def _has_capacity(
         self, storage_class: StorageClass, claim: PersistentVolumeClaim
     ) -> BoolColumn:
         """Where the driver reports enough capacity; everywhere if it reports none."""
-        size = self._nodes.size
-        driver = self._cluster.objects(CSIDriver).get(storage_class.provisioner)
+        size = self.nodes.size
+        driver = self.cluster.objects(CSIDriver).get(storage_class.provisioner)
         asked = claim.spec.resources.requests.get(STORAGE)
         if asked is None or driver is None or not driver.spec.storage_capacity:
             return np.ones(size, np.bool_)
         needed = value(asked)
         found = np.zeros(size, np.bool_)
-        for capacity in self._cluster.objects(CSIStorageCapacity).values():
+        for capacity in self.cluster.objects(CSIStorageCapacity).values():
             limit = volume_limit(capacity)
             if capacity.storage_class_name != storage_class.name or capacity.node_topology is None:
                 continue
             if limit is not None and limit >= needed:
-                found |= labels_select(capacity.node_topology, self._nodes)
+                found |= labels_select(capacity.node_topology, self.nodes)
         return found
 
 

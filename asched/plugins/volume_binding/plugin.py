@@ -7,7 +7,7 @@ API server and waits for the volume controller and the provisioners.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
@@ -53,6 +53,7 @@ from asched.model.storage import (
     PersistentVolumeClaim,
     StorageClass,
 )
+from asched.plugins.common import PROCEED, SKIP, added_or_changed, queue_if
 from asched.plugins.volume_binding.assumed import AssumedVolumes, VolumeChoice
 from asched.plugins.volume_binding.matching import (
     NO_MATCH,
@@ -82,9 +83,6 @@ UNBOUND_IMMEDIATE = PreFilterResult(
     Status.unresolvable("pod has unbound immediate PersistentVolumeClaims")
 )
 DEFAULT_BIND_TIMEOUT_S = 600
-
-_PROCEED = PreFilterResult(SUCCESS)
-_SKIP = PreFilterResult(Status.skip())
 
 
 class VolumeShapePoint(Arguments, frozen=True):
@@ -153,15 +151,13 @@ class VolumeBinding(
         self._pool = VolumePool(handle.cluster, self._assumed)
         self._csi_nodes = CsiNodes(handle.cluster)
 
-    # -- filter -------------------------------------------------------------------------------
-
     def applies_to(self, pod: PodInfo) -> bool:
         return mounts_claims(pod.pod)
 
     def pre_filter(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> PreFilterResult:
         mounted = dict.fromkeys(claims_of(pod.pod))
         if not mounted:
-            return _SKIP
+            return SKIP
         claims: list[PersistentVolumeClaim] = []
         for reference in mounted:
             claim = self._claims.get(f"{pod.namespace}/{reference.name}")
@@ -174,7 +170,7 @@ class VolumeBinding(
         if not all(map(self._waits_for_consumer, unbound)):
             return UNBOUND_IMMEDIATE
         state.write(_CLAIMS, PodClaims([c for c in claims if c.fully_bound], unbound))
-        return _PROCEED
+        return PROCEED
 
     @property
     def _claims(self) -> Mapping[str, PersistentVolumeClaim]:
@@ -206,8 +202,6 @@ class VolumeBinding(
     def score_all(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> Int64Column:
         return np.zeros(nodes.size, np.int64)
 
-    # -- reserve ------------------------------------------------------------------------------
-
     def reserve(self, state: CycleState, pod: PodInfo, node_name: str) -> ReserveResult:
         claims = state.get(_CLAIMS)
         if claims is None or not claims.unbound:
@@ -229,8 +223,6 @@ class VolumeBinding(
     def on_bound(self, pod: PodInfo, node_name: str, reservation: dict[str, Any] | None) -> None:
         # The claims and volumes in the informer cache include it now.
         self._assumed.remove(pod.uid)
-
-    # -- bind ---------------------------------------------------------------------------------
 
     @property
     def time_limit_s(self) -> float:
@@ -317,10 +309,22 @@ class VolumeBinding(
                 return _failed(f'pv "{volume.name}" node affinity doesn\'t match the node')
         return SUCCESS if claim.fully_bound else None
 
-    # -- queueing hints -----------------------------------------------------------------------
-
     def events_to_register(self) -> Sequence[ClusterEventWithHint]:
-        return tuple(_events())
+        kinds, added, changed = EventResource, ActionType.ADD, ActionType.ADD | ActionType.UPDATE
+        topologies = added_or_changed(StorageClass, lambda each: each.allowed_topologies)
+        migrated = added_or_changed(
+            CSINode, lambda node: node.metadata.annotations.migrated_plugins
+        )
+        on = ClusterEventWithHint.on
+        return (
+            on(kinds.STORAGE_CLASS, changed, topologies),
+            on(kinds.PERSISTENT_VOLUME_CLAIM, changed, own_claim_changed),
+            on(kinds.PERSISTENT_VOLUME, changed),
+            on(kinds.NODE, added | ActionType.UPDATE_NODE_LABEL),
+            on(kinds.CSI_NODE, changed, migrated),
+            on(kinds.CSI_DRIVER, ActionType.UPDATE, capacity_reporting_stopped),
+            on(kinds.CSI_STORAGE_CAPACITY, changed, capacity_grew),
+        )
 
 
 def _problem(pod: Pod, reference: PodClaim, claim: PersistentVolumeClaim | None) -> str:
@@ -351,49 +355,13 @@ def _failed(reason: str) -> Status:
     return Status.error(f"binding volumes: {reason}")
 
 
-def _events() -> Iterator[ClusterEventWithHint]:
-    kinds, came, changed = EventResource, ActionType.ADD, ActionType.ADD | ActionType.UPDATE
-    yield ClusterEventWithHint.on(kinds.STORAGE_CLASS, changed, topologies_changed)
-    yield ClusterEventWithHint.on(kinds.PERSISTENT_VOLUME_CLAIM, changed, own_claim_changed)
-    yield ClusterEventWithHint.on(kinds.PERSISTENT_VOLUME, changed)
-    yield ClusterEventWithHint.on(kinds.NODE, came | ActionType.UPDATE_NODE_LABEL)
-    yield ClusterEventWithHint.on(kinds.CSI_NODE, changed, migration_changed)
-    yield ClusterEventWithHint.on(kinds.CSI_DRIVER, ActionType.UPDATE, capacity_reporting_stopped)
-    yield ClusterEventWithHint.on(kinds.CSI_STORAGE_CAPACITY, changed, capacity_grew)
-
-
-def _queue(helps: bool) -> QueueingHint:
-    return QueueingHint.QUEUE if helps else QueueingHint.SKIP
-
-
-def topologies_changed(pod: Pod, old: Object | None, new: Object | None) -> QueueingHint:
-    """Queue if a class is added, or its allowed topologies change."""
-    if not isinstance(new, StorageClass):
-        return QueueingHint.SKIP
-    same = isinstance(old, StorageClass) and old.allowed_topologies == new.allowed_topologies
-    return _queue(not same)
-
-
-def migration_changed(pod: Pod, old: Object | None, new: Object | None) -> QueueingHint:
-    """Queue if a CSINode is added, or its migrated plugins change."""
-    if not isinstance(new, CSINode):
-        return QueueingHint.SKIP
-    if not isinstance(old, CSINode):
-        return QueueingHint.QUEUE
-    before, after = old.metadata.annotations, new.metadata.annotations
-    return _queue(before.migrated_plugins != after.migrated_plugins)
-
-
 def capacity_reporting_stopped(pod: Pod, old: Object | None, new: Object | None) -> QueueingHint:
     """Queue if the driver of an inline CSI volume of the pod stops reporting capacity."""
     if not isinstance(old, CSIDriver) or not isinstance(new, CSIDriver):
         return QueueingHint.SKIP
     stopped = old.spec.storage_capacity and not new.spec.storage_capacity
-    return _queue(stopped and new.name in _inline_drivers(pod))
-
-
-def _inline_drivers(pod: Pod) -> Iterable[str]:
-    return {volume.csi.driver for volume in pod.spec.volumes if volume.csi is not None}
+    drivers = {volume.csi.driver for volume in pod.spec.volumes if volume.csi is not None}
+    return queue_if(stopped and new.name in drivers)
 
 
 def capacity_grew(pod: Pod, old: Object | None, new: Object | None) -> QueueingHint:
@@ -403,4 +371,4 @@ def capacity_grew(pod: Pod, old: Object | None, new: Object | None) -> QueueingH
     if not isinstance(old, CSIStorageCapacity):
         return QueueingHint.QUEUE
     before, after = volume_limit(old), volume_limit(new)
-    return _queue(after is not None and (before is None or after > before))
+    return queue_if(after is not None and (before is None or after > before))

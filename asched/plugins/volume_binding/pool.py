@@ -52,18 +52,13 @@ def single_label(selector: NodeSelector) -> tuple[str, str] | None:
 
 
 class _Group(NamedTuple):
-    """Volumes that each require one value of the same node label (local volumes: the host name).
-
-    An empty key is for volumes without node affinity.
-    """
+    """Volumes that each require one value of the same node label (local volumes: the host name). An
+    empty key is for volumes without node affinity."""
 
     key: str
     members: RowArray
     """Indices into the volumes, ascending."""
     values: Sequence[str]
-
-
-RowsOf = Callable[[PersistentVolume], RowArray]
 
 
 class FreeVolumes:
@@ -112,13 +107,12 @@ class FreeVolumes:
         nodes: Nodes,
         exclude: Iterable[str],
         taken: Sequence[Int32Column],
-        rows_of: RowsOf,
+        mask: Callable[[PersistentVolume], BoolColumn],
     ) -> Int32Column:
         """By row, the smallest volume that fits, as an index into :attr:`volumes`; -1 for none.
 
         Volumes in ``exclude`` are not available on any row, ``taken`` ones (the results for other
-        claims of the pod) not on their own row. ``rows_of`` returns the rows from which a volume is
-        accessible.
+        claims of the pod) not on their own row. ``mask`` returns where a volume is accessible.
         """
         none = len(self.volumes)
         fits = self._fitting(claim, exclude)
@@ -127,7 +121,7 @@ class FreeVolumes:
             best = np.minimum(best, self._of_group(group, fits, nodes, taken))
         for index in self._others:
             if fits[index]:
-                rows = rows_of(self.volumes[index])
+                rows = np.flatnonzero(mask(self.volumes[index]))
                 rows = rows[best[rows] > index]
                 for column in taken:
                     rows = rows[column[rows] != index]

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from asched.config.registry import PluginRegistry
 
 ROOT = Path(__file__).parents[1]
@@ -34,7 +36,9 @@ def test_wheel_provides_the_plugins(tmp_path: Path) -> None:
         sys.executable, "-m", "pip", "install", "--no-deps", "--no-index", "--quiet", "--target",
         str(site), str(wheel), cwd=tmp_path,
     )  # fmt: skip
-    found = PluginRegistry.discover([str(site)])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "path", [str(site)])
+        found = PluginRegistry.discover()
     assert found.names == ("GpuShare", "Yoda")
     assert found.providers("Yoda") == ("asched-gpu 0.1.0",)
     loads = "import asched_gpu.yoda, asched_gpu.gpu_share as g; print(g.__file__)"

@@ -7,7 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asched.audit.whatif.occupancy import Steps, mean, percentile
+from asched.audit.whatif.measures import Times
+from asched.audit.whatif.occupancy import Steps, percentile
+from asched.model.quantity import NS_PER_S
 
 NUMBERS = st.integers(0, 50)
 
@@ -81,5 +83,5 @@ def test_percentile_is_nearest_rank(values: list[int], percent: int) -> None:
 
 
 def test_mean_without_values_is_none() -> None:
-    assert mean([]) is None
-    assert mean([1, 2]) == 1.5
+    assert Times.of([]).mean_seconds is None
+    assert Times.of([NS_PER_S, 2 * NS_PER_S]).mean_seconds == 1.5
