@@ -22,7 +22,7 @@ from tests.journal.test_verification import tamper
 
 class Alteration(NamedTuple):
     record: type
-    """Its last record is changed."""
+    """The last one about pod ``next`` is changed."""
     assignment: str
     """SQL."""
     message: str
@@ -31,7 +31,7 @@ class Alteration(NamedTuple):
 ALTERATIONS = {
     "unknown node": Alteration(
         Assigned,
-        "payload = replace(payload, 'spare', 'other')",
+        "payload = replace(payload, 'large', 'other')",
         "contradicts the records before it: pod default/next was assigned to other, which is",
     ),
     "unknown pod": Alteration(
@@ -45,13 +45,14 @@ ALTERATIONS = {
         "contradicts the records before it: ",
     ),
     "no JSON": Alteration(ObjectObserved, "payload = '{\"'", "cannot be decoded: "),
-    "other type": Alteration(Bound, "payload = '{\"uid\":1}'", "cannot be decoded: "),
+    "missing field": Alteration(
+        Bound, "payload = replace(payload, '\"uid\"', '\"id\"')", "cannot be decoded: "
+    ),
 }
 COMMANDS = {
     "run": ["run"],
-    "explain": ["explain", "next"],
-    "history": ["history", "next"],
-    "history of a node": ["history", "--node", "spare"],
+    "explain": ["explain", "last"],
+    "history": ["history", "last"],
     "unschedulable": ["history", "--unschedulable"],
     "checkpoint": ["checkpoint"],
 }
@@ -71,6 +72,9 @@ def altered(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Altered, st
     recording.see(node("spare", "8"), pod("next", "1"))
     recording.bind(recording.decide())
     seqs = [seq for seq, r in enumerate(recording.records, 1) if isinstance(r, change.record)]
+    recording.turn(10.0)
+    recording.see(pod("last", "1"))
+    recording.bind(recording.decide())
 
     async def write() -> None:
         async with open_journal(str(tmp_path / "journal.db")) as store:
