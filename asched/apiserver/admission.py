@@ -6,7 +6,7 @@ DefaultTolerationSeconds, RuntimeClass and, at binding, PodTopologyLabels.
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import TYPE_CHECKING
 
 from asched.apiserver.defaults import (
     add_default_tolerations,
@@ -16,6 +16,7 @@ from asched.apiserver.defaults import (
 )
 from asched.apiserver.errors import (
     Cause,
+    Object,
     StatusError,
     forbidden,
     forbidden_value,
@@ -23,32 +24,20 @@ from asched.apiserver.errors import (
     not_found,
 )
 from asched.apiserver.resources import ServedResource
-from asched.apiserver.storage import StoredObject
 
-Object = dict[str, Any]
+if TYPE_CHECKING:
+    from asched.apiserver.api import ObjectApi
+
 
 TOPOLOGY_LABELS = ("topology.kubernetes.io/zone", "topology.kubernetes.io/region")
 GATED_MESSAGE = "Scheduling is blocked due to non-empty scheduling gates"
 
 
-class ObjectReader(Protocol):
-    """Reads other objects by storage key."""
-
-    def find(self, storage_key: str, namespace: str, name: str) -> StoredObject | None: ...
-
-    def all_of(self, storage_key: str) -> list[StoredObject]: ...
-
-
-def check_namespace(
-    reader: ObjectReader, resource: ServedResource, namespace: str, name: str
-) -> None:
-    """NamespaceLifecycle: objects are created only in existing, active namespaces.
-
-    Raises StatusError 404 or 403.
-    """
+def check_namespace(api: ObjectApi, resource: ServedResource, namespace: str, name: str) -> None:
+    """NamespaceLifecycle: a new object's namespace is active. Raises StatusError 403 or 404."""
     if not resource.namespaced:
         return
-    found = reader.find("namespaces", "", namespace)
+    found = api.find("namespaces", "", namespace)
     if found is None:
         raise not_found("namespaces", "", namespace)
     if found.obj["metadata"].get("deletionTimestamp"):
@@ -60,11 +49,11 @@ def check_namespace(
         )
 
 
-def admit_new(reader: ObjectReader, resource: ServedResource, obj: Object, now: str) -> None:
+def admit_new(api: ObjectApi, resource: ServedResource, obj: Object, now: str) -> None:
     """Reset, default and admit a new object in place. Raises StatusError 403."""
     key = resource.storage_key
     if key == "pods":
-        _admit_pod(reader, obj, now)
+        _admit_pod(api, obj, now)
     else:
         # Kubelets register their nodes with a status.
         if resource.status and key != "nodes":
@@ -73,10 +62,10 @@ def admit_new(reader: ObjectReader, resource: ServedResource, obj: Object, now: 
         complete_status(key, obj)
 
 
-def _admit_pod(reader: ObjectReader, pod: Object, now: str) -> None:
+def _admit_pod(api: ObjectApi, pod: Object, now: str) -> None:
     spec = pod.setdefault("spec", {})
-    _admit_priority(reader, pod, spec)
-    _admit_runtime_class(reader, pod, spec)
+    _admit_priority(api, pod, spec)
+    _admit_runtime_class(api, pod, spec)
     add_default_tolerations(spec)
     apply_defaults("pods", pod)
     status: Object = {"phase": "Pending"}
@@ -95,27 +84,27 @@ def _admit_pod(reader: ObjectReader, pod: Object, now: str) -> None:
     pod["status"] = status
 
 
-def _default_priority_class(reader: ObjectReader) -> Object | None:
+def _default_priority_class(api: ObjectApi) -> Object | None:
     candidates = [
         stored.obj
-        for stored in reader.all_of("priorityclasses.scheduling.k8s.io")
+        for stored in api.all_of("priorityclasses.scheduling.k8s.io")
         if stored.obj.get("globalDefault")
     ]
     # The lowest of several global defaults wins (plugin/pkg/admission/priority).
     return min(candidates, key=lambda found: int(found["value"]), default=None)
 
 
-def _admit_priority(reader: ObjectReader, pod: Object, spec: Object) -> None:
+def _admit_priority(api: ObjectApi, pod: Object, spec: Object) -> None:
     name = spec.get("priorityClassName") or ""
     if name:
-        stored = reader.find("priorityclasses.scheduling.k8s.io", "", name)
+        stored = api.find("priorityclasses.scheduling.k8s.io", "", name)
         if stored is None:
             metadata = pod["metadata"]
             pod_name = metadata.get("name") or metadata.get("generateName") or ""
             raise forbidden("pods", "", pod_name, f"no PriorityClass with name {name} was found")
         chosen: Object | None = stored.obj
     else:
-        chosen = _default_priority_class(reader)
+        chosen = _default_priority_class(api)
         if chosen is not None:
             spec["priorityClassName"] = chosen["metadata"]["name"]
     priority = int(chosen["value"]) if chosen else 0
@@ -133,11 +122,11 @@ def _admit_priority(reader: ObjectReader, pod: Object, spec: Object) -> None:
     spec["preemptionPolicy"] = policy
 
 
-def _admit_runtime_class(reader: ObjectReader, pod: Object, spec: Object) -> None:
+def _admit_runtime_class(api: ObjectApi, pod: Object, spec: Object) -> None:
     name = spec.get("runtimeClassName")
     if not name:
         return
-    stored = reader.find("runtimeclasses.node.k8s.io", "", name)
+    stored = api.find("runtimeclasses.node.k8s.io", "", name)
     if stored is None:
         pod_name = pod["metadata"].get("name") or ""
         raise forbidden("pods", "", pod_name, f'pod rejected: RuntimeClass "{name}" not found')
@@ -198,11 +187,8 @@ def _check_priority_class_update(new: Object, old: Object) -> None:
 
 
 def _check_pod_update(new: Object, old: Object) -> None:
-    """Most of a pod's spec is immutable.
-
-    A gated pod may narrow its node selector and affinity (KEP-3838); whether they get narrower is
-    not checked. kube-apiserver appends a diff of its internal structs to the message.
-    """
+    """Most of a pod's spec is immutable. A gated pod may change its node selector and affinity
+    (KEP-3838); whether they get narrower is not checked."""
     new_spec, old_spec = new.get("spec") or {}, old.get("spec") or {}
     if new_spec == old_spec:
         return
@@ -226,11 +212,11 @@ def _check_pod_update(new: Object, old: Object) -> None:
         raise invalid("Pod", "", name, [forbidden_value("spec", detail)])
 
 
-def check_disruption_budgets(reader: ObjectReader, pod: Object) -> None:
+def check_disruption_budgets(api: ObjectApi, pod: Object) -> None:
     """Raises StatusError 429 if a PodDisruptionBudget forbids the eviction of ``pod``."""
     labels = pod["metadata"].get("labels") or {}
     namespace = pod["metadata"]["namespace"]
-    for stored in reader.all_of("poddisruptionbudgets.policy"):
+    for stored in api.all_of("poddisruptionbudgets.policy"):
         budget = stored.obj
         wanted = ((budget.get("spec") or {}).get("selector") or {}).get("matchLabels") or {}
         if budget["metadata"]["namespace"] != namespace or not wanted:

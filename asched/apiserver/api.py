@@ -18,6 +18,7 @@ from asched.apiserver.admission import admit_new, check_namespace, check_update
 from asched.apiserver.defaults import apply_defaults, complete_status, drop_empty
 from asched.apiserver.errors import (
     MODIFIED,
+    Object,
     already_exists,
     bad_request,
     conflict,
@@ -37,7 +38,6 @@ from asched.apiserver.resources import (
 from asched.apiserver.schemas import check_types
 from asched.apiserver.selectors import Predicate
 from asched.apiserver.storage import (
-    Object,
     RevisionCounter,
     Storage,
     StoredObject,
@@ -47,22 +47,12 @@ from asched.apiserver.storage import (
 from asched.apiserver.subresources import resized
 from asched.apiserver.validation import check_object
 
-HISTORY_LIMIT = 100_000
-"""Changes per resource that watches can resume from."""
-
 _NAME_ALPHABET = "bcdfghjklmnpqrstvwxz2456789"
 _GENERATED_LENGTH = 5
 _MAX_GENERATED_PREFIX = 58
 _SYSTEM_METADATA = (
-    "uid",
-    "creationTimestamp",
-    "deletionTimestamp",
-    "deletionGracePeriodSeconds",
-    "generation",
-    "resourceVersion",
-    "namespace",
-    "name",
-    "generateName",
+    "uid creationTimestamp deletionTimestamp deletionGracePeriodSeconds generation resourceVersion "
+    "namespace name generateName"
 )
 
 UpdateFunc = Callable[[Object], Object]
@@ -91,35 +81,28 @@ class ObjectApi:
         *,
         clock: Callable[[], float] = time.time,
         seed: int | None = None,
-        history_limit: int = HISTORY_LIMIT,
     ) -> None:
         self.clock = clock
         self.registry = ResourceRegistry()
         self.revisions = RevisionCounter()
-        self._history_limit = history_limit
         self._random = random.Random(seed)
-        self._storages: dict[str, Storage] = {}
+        self.storages: dict[str, Storage] = {}
+        """The storages in use by key."""
         self._second, self._second_text = -1, ""
-
-    # --- reading -------------------------------------------------------------------------------
 
     def storage(self, resource: ServedResource) -> Storage:
         key = resource.storage_key
-        found = self._storages.get(key)
+        found = self.storages.get(key)
         if found is None:
-            found = self._storages[key] = Storage(resource, self.revisions, self._history_limit)
+            found = self.storages[key] = Storage(resource, self.revisions)
         return found
 
-    def storages(self) -> list[Storage]:
-        """The storages in use."""
-        return list(self._storages.values())
-
     def find(self, storage_key: str, namespace: str, name: str) -> StoredObject | None:
-        storage = self._storages.get(storage_key)
+        storage = self.storages.get(storage_key)
         return None if storage is None else storage.get(namespace, name)
 
     def all_of(self, storage_key: str) -> list[StoredObject]:
-        storage = self._storages.get(storage_key)
+        storage = self.storages.get(storage_key)
         return [] if storage is None else storage.ordered()
 
     def get(self, resource: ServedResource, namespace: str, name: str) -> StoredObject:
@@ -138,8 +121,6 @@ class ObjectApi:
     ) -> Watcher:
         """A watch that starts with one of its ``begin`` methods."""
         return Watcher(self.storage(resource), namespace=namespace, predicate=predicate)
-
-    # --- writing -------------------------------------------------------------------------------
 
     def now_text(self, offset_s: int = 0) -> str:
         """The clock's time plus ``offset_s`` in the format of the API."""
@@ -166,7 +147,7 @@ class ObjectApi:
         if given is not None and not isinstance(given, dict):
             raise bad_request("the object's metadata is not an object")
         metadata = dict(given or {})
-        drop_empty(metadata, ("labels", "annotations", "finalizers", "ownerReferences"))
+        drop_empty(metadata, "labels", "annotations", "finalizers", "ownerReferences")
         named = metadata.get("namespace")
         if resource.namespaced:
             if named and namespace and named != namespace:
@@ -229,11 +210,8 @@ class ObjectApi:
         unconditional: bool = True,
         dry_run: bool = False,
     ) -> StoredObject:
-        """Replace an object by the result of ``change``; an unchanged object is not written.
-
-        ``change`` gets the object in the form of ``resource``. ``unconditional=False`` requires a
-        resourceVersion for resources that demand one. Raises StatusError 404, 409 or 422.
-        """
+        """Replace an object by ``change`` of it, if that differs. ``unconditional=False`` requires
+        a resourceVersion where the resource demands one. Raises StatusError 404, 409 or 422."""
         storage = self.storage(resource)
         old = self.get(resource, namespace, name)
         changed = change(old.obj if resource.view is None else resource.view(old.obj))
@@ -258,10 +236,7 @@ class ObjectApi:
     def delete(
         self, resource: ServedResource, namespace: str, name: str, options: DeleteOptions
     ) -> tuple[StoredObject, bool]:
-        """Delete an object, gracefully where its resource does so.
-
-        Returns its last state and whether it was removed. Raises StatusError 404 or 409.
-        """
+        """The last state and whether the object was removed. Raises StatusError 404 or 409."""
         old = self.get(resource, namespace, name)
         metadata = old.obj["metadata"]
         problem = ""
@@ -296,7 +271,7 @@ class ObjectApi:
 
     def expire_history(self) -> None:
         """Drop all watch history, as an etcd compaction does: older watches and pages get 410."""
-        for storage in self._storages.values():
+        for storage in self.storages.values():
             storage.expire()
 
 
@@ -323,11 +298,11 @@ def _check_preconditions(
 def _merge_update(resource: ServedResource, old: Object, new: Object, subresource: str) -> Object:
     """``new`` without changes that this request may not make; increments the generation."""
     metadata, old_metadata = dict(new["metadata"]), old["metadata"]
-    _keep_fields(metadata, old_metadata, _SYSTEM_METADATA)
+    _keep_fields(metadata, old_metadata, *_SYSTEM_METADATA.split())
     if subresource == "status":
         status = {} if new.get("status") is None else {"status": new["status"]}
         new = {**old, "metadata": old_metadata if resource.custom else metadata}
-        _keep_fields(new, status, ("status",))
+        _keep_fields(new, status, "status")
         complete_status(resource.storage_key, new)
         return new
     if subresource == "resize":
@@ -335,7 +310,7 @@ def _merge_update(resource: ServedResource, old: Object, new: Object, subresourc
         metadata = dict(old_metadata)
     new = {**new, "metadata": metadata}
     if resource.status:
-        _keep_fields(new, old, ("status",))
+        _keep_fields(new, old, "status")
     if _body(new) != _body(old):
         # A patched object may share parts with the stored one: default a copy.
         new = deep_copy(new)
@@ -345,7 +320,7 @@ def _merge_update(resource: ServedResource, old: Object, new: Object, subresourc
     return new
 
 
-def _keep_fields(new: Object, old: Object, fields: tuple[str, ...]) -> None:
+def _keep_fields(new: Object, old: Object, *fields: str) -> None:
     """Give ``new`` the ``fields`` of ``old``, also where they are absent."""
     for field in fields:
         if field in old:

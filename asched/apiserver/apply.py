@@ -7,10 +7,9 @@ omits is removed. A field that another manager owns with another value is a conf
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from asched.apiserver.errors import StatusError, bad_request
+from asched.apiserver.errors import Object, StatusError, bad_request
 from asched.apiserver.patches import merge_key_of, strategic_merge
 from asched.apiserver.requests import RequestInfo
 from asched.apiserver.storage import StoredObject, encode
@@ -18,68 +17,53 @@ from asched.apiserver.storage import StoredObject, encode
 if TYPE_CHECKING:
     from asched.apiserver.api import ObjectApi
 
-Object = dict[str, Any]
-Path = tuple[str, ...]
 FieldSet = dict[str, Any]
 
 _NOT_OWNED = frozenset({"apiVersion", "kind"})
 _NOT_OWNED_METADATA = frozenset({"name", "namespace", "managedFields", "resourceVersion", "uid"})
 
 
-@dataclass(frozen=True, slots=True)
-class FieldManager:
-    """The manager that applies; ``force`` takes conflicting fields over."""
-
-    name: str
-    force: bool
-
-
 def server_side_apply(
-    api: ObjectApi, info: RequestInfo, applied: Object, manager: FieldManager
+    api: ObjectApi, info: RequestInfo, applied: Object
 ) -> tuple[StoredObject, bool]:
-    """Apply a configuration. Returns the object and whether it was created.
-
-    Raises StatusError 400 without a manager, 409 for a conflict, and as create and update.
-    """
-    if not manager.name:
+    """The object and whether it was created. Raises StatusError 400 without a manager, 409."""
+    manager = info.query.get("fieldManager", "")
+    if not manager:
         raise bad_request(
             'PatchOptions.meta.k8s.io "" is invalid: fieldManager: Required value: '
             "is required for apply patch"
         )
-    fields = _fields_of(applied)
-    storage = api.storage(info.resource)
-    old = storage.get(info.namespace, info.name)
     entry = {
-        "manager": manager.name,
+        "manager": manager,
         "operation": "Apply",
         "apiVersion": info.resource.group_version,
         "time": api.now_text(),
         "fieldsType": "FieldsV1",
-        "fieldsV1": fields,
+        "fieldsV1": _fields_of(applied),
     }
-    if old is None:
+    if api.storage(info.resource).get(info.namespace, info.name) is None:
         metadata = {**(applied.get("metadata") or {}), "name": info.name, "managedFields": [entry]}
         created = api.create(
             info.resource, info.namespace, {**applied, "metadata": metadata}, dry_run=info.dry_run
         )
         return created, True
-
     updated = api.update(
         info.resource,
         info.namespace,
         info.name,
-        lambda current: _applied_to(current, applied, entry, manager),
+        lambda current: _applied_to(current, applied, entry, info.flag("force")),
         subresource=info.subresource,
         dry_run=info.dry_run,
     )
     return updated, False
 
 
-def _applied_to(current: Object, applied: Object, entry: Object, manager: FieldManager) -> Object:
+def _applied_to(current: Object, applied: Object, entry: Object, force: bool) -> Object:
     entries = list(current["metadata"].get("managedFields") or ())
     mine = next((e for e in entries if _same(e, entry)), None)
     others = [e for e in entries if not _same(e, entry)]
-    _check_conflicts(current, applied, others, manager)
+    if not force:
+        _check_conflicts(current, applied, others)
     result = current
     if mine is not None:
         owned_by_others = [e["fieldsV1"] for e in others if e.get("operation") == "Apply"]
@@ -167,7 +151,9 @@ def _list_without(
 ) -> list[Any]:
     result = []
     for item in items:
-        key = next((k for k in before if k.startswith("k:") and _is_keyed(item, k)), None)
+        fields = item if isinstance(item, dict) else ()
+        keys = {_key_text(name, item) for name in fields}
+        key = next((k for k in before if k in keys), None)
         if key is None:
             result.append(item)
         elif key in now:
@@ -178,17 +164,7 @@ def _list_without(
     return result
 
 
-def _is_keyed(item: Any, key: str) -> bool:
-    if not isinstance(item, dict):
-        return False
-    return any(_key_text(name, item) == key for name in item)
-
-
-def _check_conflicts(
-    current: Object, applied: Object, others: list[Object], manager: FieldManager
-) -> None:
-    if manager.force:
-        return
+def _check_conflicts(current: Object, applied: Object, others: list[Object]) -> None:
     causes: list[Object] = []
     for entry in others:
         if entry.get("operation") != "Apply":

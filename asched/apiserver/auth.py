@@ -6,12 +6,8 @@ import base64
 import binascii
 from dataclasses import dataclass
 
-from asched.apiserver.errors import StatusError, qualified, unauthorized
+from asched.apiserver.errors import StatusError, details_of, qualified
 from asched.apiserver.requests import RequestInfo
-
-ADMIN_USER = "kubernetes-admin"
-SCHEDULER_USER = "system:kube-scheduler"
-ANONYMOUS_USER = "system:anonymous"
 
 _READ = frozenset({"get", "list", "watch"})
 _PUBLIC_PATHS = frozenset({"/healthz", "/livez", "/readyz", "/version"})
@@ -79,30 +75,26 @@ class User:
     rules: tuple[AuthRule, ...] | None
 
 
-ADMIN = User(ADMIN_USER, None)
-SCHEDULER = User(SCHEDULER_USER, KUBE_SCHEDULER_RULES)
-ANONYMOUS = User(ANONYMOUS_USER, ())
+ADMIN = User("kubernetes-admin", None)
+SCHEDULER = User("system:kube-scheduler", KUBE_SCHEDULER_RULES)
+ANONYMOUS = User("system:anonymous", ())
 
 
 class Auth:
     """Authenticates and authorizes requests; without tokens every client is administrator."""
 
     def __init__(self, tokens: dict[str, User] | None = None) -> None:
-        self._tokens = dict(tokens or {})
-
-    @property
-    def enabled(self) -> bool:
-        return bool(self._tokens)
+        self.tokens = tokens or {}
 
     def authenticate(self, authorization: str) -> User:
         """The user of an Authorization header. Raises StatusError 401 for an unknown token."""
-        if not self._tokens:
+        if not self.tokens:
             return ADMIN
         if not authorization:
             return ANONYMOUS
-        user = self._tokens.get(_token_in(authorization))
+        user = self.tokens.get(_token_in(authorization))
         if user is None:
-            raise unauthorized()
+            raise StatusError(401, "Unauthorized", "Unauthorized")
         return user
 
     @staticmethod
@@ -123,8 +115,7 @@ class Auth:
             f'{qualified(resource.plural, group)}{shown_name} is forbidden: User "{user.name}" '
             f'cannot {request.verb} resource "{full}" in API group "{group}" {where}'
         )
-        details = {"name": request.name, "group": group, "kind": resource.plural}
-        details = {key: value for key, value in details.items() if value}
+        details = details_of(request.name, group, resource.plural)
         raise StatusError(403, "Forbidden", message, details=details)
 
     @staticmethod
@@ -137,10 +128,7 @@ class Auth:
 
 
 def _token_in(authorization: str) -> str:
-    """The token of a bearer header, or the password of a basic one.
-
-    Over plain HTTP client-go sends credentials of the URL, but no bearer token.
-    """
+    """The token of a bearer header, or a basic one's password: client-go over plain HTTP."""
     scheme, _, value = authorization.partition(" ")
     if scheme.lower() == "bearer":
         return value.strip()

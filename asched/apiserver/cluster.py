@@ -14,17 +14,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any
 
 from asched.apiserver import subresources
-from asched.apiserver.api import HISTORY_LIMIT, DeleteOptions, ObjectApi
+from asched.apiserver.api import DeleteOptions, ObjectApi
+from asched.apiserver.errors import Object
 from asched.apiserver.listing import ListOptions
 from asched.apiserver.patches import merge_patch
 from asched.apiserver.resources import ServedResource
 from asched.apiserver.selectors import both, field_selector, label_selector
 from asched.apiserver.storage import StoreChange, StoredObject, Watcher, deep_copy
 
-Object = dict[str, Any]
 Objects = list[Object]
 StoredObjects = list[StoredObject]
 
@@ -43,7 +42,6 @@ class EmbeddedCluster:
 
     :param clock: seconds since the epoch.
     :param seed: seed of uids and generated names.
-    :param history_limit: changes per resource that watches can resume from.
     """
 
     def __init__(
@@ -51,9 +49,8 @@ class EmbeddedCluster:
         *,
         clock: Callable[[], float] = time.time,
         seed: int | None = None,
-        history_limit: int = HISTORY_LIMIT,
     ) -> None:
-        self.api = ObjectApi(clock=clock, seed=seed, history_limit=history_limit)
+        self.api = ObjectApi(clock=clock, seed=seed)
         for name in SYSTEM_NAMESPACES:
             self.create("namespaces", {"metadata": {"name": name}})
         for name, value in SYSTEM_PRIORITY_CLASSES.items():
@@ -69,10 +66,7 @@ class EmbeddedCluster:
         return self.api.registry.named(name)
 
     def create(self, resource: str, obj: Object, *, namespace: str = "") -> Object:
-        """Create an object; ``namespace`` defaults to that of the object.
-
-        Raises StatusError (see :meth:`ObjectApi.create`).
-        """
+        """``namespace`` defaults to that of the object. Raises as :meth:`ObjectApi.create`."""
         found = self.resource(resource)
         if found.namespaced and not namespace:
             namespace = (obj.get("metadata") or {}).get("namespace") or "default"
@@ -117,10 +111,7 @@ class EmbeddedCluster:
     def delete(
         self, resource: str, name: str, *, namespace: str = "", grace_period_s: int | None = None
     ) -> Object:
-        """Delete an object, a bound pod gracefully. Returns its last state.
-
-        Raises StatusError 404 or 409.
-        """
+        """Returns the last state; a bound pod ends gracefully. Raises StatusError 404 or 409."""
         options = DeleteOptions(grace_period_s=grace_period_s)
         return self.api.delete(self.resource(resource), namespace, name, options)[0].obj
 
@@ -138,10 +129,7 @@ class EmbeddedCluster:
         fields: str = "",
         from_revision: int | None = None,
     ) -> Watcher:
-        """Watch the changes after ``from_revision``, or all existing objects and later changes.
-
-        Iterate over the returned context manager. Raises StatusError 410.
-        """
+        """The changes after ``from_revision``, or all objects and later changes. Raises 410."""
         found = self.resource(resource)
         predicate = both(label_selector(labels), field_selector(found, fields))
         watcher = self.api.watcher(found, namespace, predicate)

@@ -9,27 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from asched.apiserver.errors import Object
 from asched.model.quantity import QuantityError, milli_value, value
-
-Object = dict[str, Any]
 
 NODE_TOLERATION_SECONDS = 300
 """DefaultTolerationSeconds admission: how long a pod stays on an unreachable node."""
 
-_EMPTY_NODE_INFO = dict.fromkeys(
-    [
-        "machineID",
-        "systemUUID",
-        "bootID",
-        "kernelVersion",
-        "osImage",
-        "containerRuntimeVersion",
-        "kubeletVersion",
-        "kubeProxyVersion",
-        "operatingSystem",
-        "architecture",
-    ],
-    "",
+_NODE_INFO_FIELDS = (
+    "machineID systemUUID bootID kernelVersion osImage containerRuntimeVersion kubeletVersion "
+    "kubeProxyVersion operatingSystem architecture"
 )
 _DEFAULT_MODE = 420  # 0644
 _MODE_VOLUMES = ("secret", "configMap", "downwardAPI", "projected")
@@ -69,9 +57,7 @@ def _default_container(container: Object, host_network: bool) -> None:
     resources = container.setdefault("resources", {})
     limits = resources.get("limits")
     if limits:
-        requests = dict(limits)
-        requests.update(resources.get("requests") or {})
-        resources["requests"] = requests
+        resources["requests"] = {**limits, **(resources.get("requests") or {})}
     for port in container.get("ports") or ():
         port.setdefault("protocol", "TCP")
         if host_network and not port.get("hostPort"):
@@ -82,11 +68,9 @@ def _default_container(container: Object, host_network: bool) -> None:
     for probe_name in ("livenessProbe", "readinessProbe", "startupProbe"):
         probe = container.get(probe_name)
         if isinstance(probe, dict):
-            for key, number in _PROBE_DEFAULTS.items():
-                probe.setdefault(key, number)
+            _set_missing(probe, _PROBE_DEFAULTS)
             if "httpGet" in probe:
-                probe["httpGet"].setdefault("path", "/")
-                probe["httpGet"].setdefault("scheme", "HTTP")
+                _set_missing(probe["httpGet"], {"path": "/", "scheme": "HTTP"})
 
 
 _PROBE_DEFAULTS = {
@@ -127,16 +111,11 @@ def default_pod_spec(spec: Object) -> None:
 
 
 _OMITTED_WHEN_EMPTY = (
-    "initContainers",
-    "nodeSelector",
-    "schedulingGates",
-    "tolerations",
-    "topologySpreadConstraints",
-    "volumes",
+    "initContainers nodeSelector schedulingGates tolerations topologySpreadConstraints volumes"
 )
 
 
-def drop_empty(holder: Object, fields: tuple[str, ...]) -> None:
+def drop_empty(holder: Object, *fields: str) -> None:
     """Remove empty fields that the typed API omits (``omitempty``)."""
     for field in fields:
         if field in holder and not holder[field]:
@@ -146,7 +125,7 @@ def drop_empty(holder: Object, fields: tuple[str, ...]) -> None:
 def _default_pod(pod: Object) -> None:
     spec = pod.setdefault("spec", {})
     default_pod_spec(spec)
-    drop_empty(spec, _OMITTED_WHEN_EMPTY)
+    drop_empty(spec, *_OMITTED_WHEN_EMPTY.split())
     spec.setdefault("enableServiceLinks", True)
     labels = pod["metadata"].get("labels") or {}
     for constraint in spec.get("topologySpreadConstraints") or ():
@@ -170,10 +149,7 @@ def _affinity_terms(affinity: Object) -> list[Object]:
 
 
 def _merge_label_keys(holder: Object, keys: Any, operator: str, labels: Object) -> None:
-    """Add the pod's values of ``keys`` to the label selector (KEP-3633, KEP-3243).
-
-    A holder without a selector selects nothing and is not changed.
-    """
+    """Add the pod's values of ``keys`` to a label selector, if any (KEP-3633, KEP-3243)."""
     selector = holder.get("labelSelector")
     if not keys or selector is None:
         return
@@ -240,12 +216,13 @@ def _positive(quantities: Any) -> dict[str, int]:
 
 
 def _default_node(node: Object) -> None:
-    drop_empty(node.setdefault("spec", {}), ("taints", "unschedulable"))
+    drop_empty(node.setdefault("spec", {}), "taints", "unschedulable")
     status = node.setdefault("status", {})
     if status.get("capacity") and not status.get("allocatable"):
         status["allocatable"] = dict(status["capacity"])
     status.setdefault("daemonEndpoints", {"kubeletEndpoint": {"Port": 0}})
-    status["nodeInfo"] = {**_EMPTY_NODE_INFO, **(status.get("nodeInfo") or {})}
+    empty = dict.fromkeys(_NODE_INFO_FIELDS.split(), "")
+    status["nodeInfo"] = {**empty, **(status.get("nodeInfo") or {})}
 
 
 def _default_namespace(namespace: Object) -> None:
@@ -357,10 +334,7 @@ _DEFAULT_VALUES: dict[str, Object] = {
 
 
 def complete_status(storage_key: str, obj: Object) -> None:
-    """Set the fields of conditions that the typed API always returns (no ``omitempty``).
-
-    Absent times become null, an absent type or status becomes empty.
-    """
+    """Set the fields of conditions that the typed API always returns (no ``omitempty``)."""
     times = _CONDITION_TIMES.get(storage_key)
     status = obj.get("status")
     if times is None or not isinstance(status, dict):

@@ -7,15 +7,15 @@ strategy's ``CheckGracefulDelete``.
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from asched.apiserver.errors import Object
 from asched.apiserver.resources import ServedResource, remove_definition
 from asched.apiserver.storage import StoredObject
 
 if TYPE_CHECKING:
     from asched.apiserver.api import ObjectApi
 
-Object = dict[str, Any]
 
 DEFAULT_GRACE_S = 30
 
@@ -103,15 +103,11 @@ def _delete_pod(
 
 
 def _delete_namespace(api: ObjectApi, resource: ServedResource, old: StoredObject) -> StoredObject:
-    """Terminate a namespace and delete its contents.
-
-    The namespace controller takes some seconds for this. Here it is one step, so nothing can be
-    created in between.
-    """
+    """Delete a namespace and its contents in one step, instead of by a controller in seconds."""
     storage = api.storage(resource)
     name = old.obj["metadata"]["name"]
     marked = storage.write(old.key, _terminating(old.obj, api.now_text(), 0))
-    for contents in api.storages():
+    for contents in tuple(api.storages.values()):
         if contents.resource.namespaced:
             for stored in contents.ordered(name):
                 contents.remove(stored.key)

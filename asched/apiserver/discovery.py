@@ -14,14 +14,10 @@ import base64
 import hashlib
 from typing import Any
 
-from aiohttp import web
-
-from asched.apiserver.errors import unknown_path
+from asched.apiserver.errors import Object, unknown_path
 from asched.apiserver.requests import PathNotServedError
 from asched.apiserver.resources import ResourceRegistry, ServedResource
 from asched.apiserver.storage import encode
-
-Object = dict[str, Any]
 
 _VERBS = ["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"]
 _STATUS_VERBS = ["get", "patch", "update"]
@@ -77,23 +73,22 @@ def _entries(resource: ServedResource) -> list[Object]:
         "namespaced": resource.namespaced,
         "kind": resource.kind,
         "verbs": _verbs(resource),
+        **_aliases(resource),
+        "storageVersionHash": storage_version_hash(resource),
     }
-    if resource.short_names:
-        main["shortNames"] = list(resource.short_names)
-    if resource.categories:
-        main["categories"] = list(resource.categories)
-    main["storageVersionHash"] = storage_version_hash(resource)
-    entries = [main]
-    for name, takes in _subresources(resource):
-        entries.append(
-            {
-                "name": f"{resource.plural}/{name}",
-                "singularName": "",
-                "namespaced": resource.namespaced,
-                **takes,
-            }
-        )
-    return entries
+    of_main = {"singularName": "", "namespaced": resource.namespaced}
+    return [
+        main,
+        *(
+            {"name": f"{resource.plural}/{name}", **of_main, **takes}
+            for name, takes in _subresources(resource)
+        ),
+    ]
+
+
+def _aliases(resource: ServedResource) -> Object:
+    found = {"shortNames": resource.short_names, "categories": resource.categories}
+    return {field: names for field, names in found.items() if names}
 
 
 _BINDINGS: Object = {
@@ -106,28 +101,19 @@ _BINDINGS: Object = {
 
 
 def _aggregated_resource(resource: ServedResource) -> Object:
-    def kind(group: str, version: str, name: str) -> Object:
-        return {"group": group, "version": version, "kind": name}
-
+    kind = {"group": resource.group, "version": resource.version, "kind": resource.kind}
     entry: Object = {
         "resource": resource.plural,
-        "responseKind": kind(resource.group, resource.version, resource.kind),
+        "responseKind": kind,
         "scope": "Namespaced" if resource.namespaced else "Cluster",
         "singularResource": resource.singular_name,
         "verbs": _verbs(resource),
+        **_aliases(resource),
     }
-    if resource.short_names:
-        entry["shortNames"] = list(resource.short_names)
-    if resource.categories:
-        entry["categories"] = list(resource.categories)
     subresources = [
         {
             "subresource": name,
-            "responseKind": kind(
-                takes.get("group", resource.group),
-                takes.get("version", resource.version),
-                takes["kind"],
-            ),
+            "responseKind": {field: takes.get(field, kind[field]) for field in kind},
             "verbs": takes["verbs"],
         }
         for name, takes in _subresources(resource)
@@ -138,7 +124,7 @@ def _aggregated_resource(resource: ServedResource) -> Object:
 
 
 class Discovery:
-    """Generates the discovery documents of a registry."""
+    """Generates the discovery and OpenAPI documents of a registry."""
 
     def __init__(self, registry: ResourceRegistry) -> None:
         self._registry = registry
@@ -154,17 +140,11 @@ class Discovery:
         if media_type:
             return self._aggregated(path, "v2" if "v=v2;" in media_type else "v2beta1")
         if path == "/api":
-            addresses = [{"clientCIDR": "0.0.0.0/0", "serverAddress": ""}]
-            return encode(
-                {
-                    "kind": "APIVersions",
-                    "versions": ["v1"],
-                    "serverAddressByClientCIDRs": addresses,
-                }
-            )
-        groups = [
-            _api_group(group, versions) for group, versions in self._groups().items() if group
-        ]
+            addresses = {
+                "serverAddressByClientCIDRs": [{"clientCIDR": "0.0.0.0/0", "serverAddress": ""}]
+            }
+            return encode({"kind": "APIVersions", "versions": ["v1"], **addresses})
+        groups = [_api_group(group, found) for group, found in self._groups().items() if group]
         return encode({"kind": "APIGroupList", "apiVersion": "v1", "groups": groups})
 
     def _aggregated(self, path: str, version: str) -> bytes:
@@ -178,7 +158,10 @@ class Discovery:
                     "versions": [
                         {
                             "version": found,
-                            "resources": self._aggregated_resources(group, found),
+                            "resources": [
+                                _aggregated_resource(resource)
+                                for resource in self._registry.in_group_version(group, found)
+                            ],
                             "freshness": "Current",
                         }
                         for found in versions
@@ -194,12 +177,6 @@ class Discovery:
             }
         )
 
-    def _aggregated_resources(self, group: str, version: str) -> list[Object]:
-        return [
-            _aggregated_resource(resource)
-            for resource in self._registry.in_group_version(group, version)
-        ]
-
     def group(self, path: str) -> bytes:
         """``/api/v1``, ``/apis/GROUP`` or ``/apis/GROUP/VERSION``. Raises PathNotServedError."""
         parts = path.strip("/").split("/")
@@ -207,9 +184,8 @@ class Discovery:
             versions = self._groups().get(parts[1])
             if versions is None:
                 raise PathNotServedError
-            return encode(
-                {"kind": "APIGroup", "apiVersion": "v1", **_api_group(parts[1], versions)}
-            )
+            document = _api_group(parts[1], versions)
+            return encode({"kind": "APIGroup", "apiVersion": "v1", **document})
         group, version = ("", parts[1]) if parts[0] == "api" else (parts[1], parts[2])
         resources = self._registry.in_group_version(group, version)
         if not resources:
@@ -218,12 +194,9 @@ class Discovery:
         if not group:
             entries.append(_BINDINGS)
         entries.sort(key=lambda entry: str(entry["name"]))
-        document: Object = {"kind": "APIResourceList"}
-        if group:
-            document["apiVersion"] = "v1"
-        document["groupVersion"] = f"{group}/{version}" if group else version
-        document["resources"] = entries
-        return encode(document)
+        document = {"groupVersion": resources[0].group_version, "resources": entries}
+        api_version = {"apiVersion": "v1"} if group else {}
+        return encode({"kind": "APIResourceList", **api_version, **document})
 
     def paths(self) -> bytes:
         """``/``: every served path."""
@@ -234,39 +207,8 @@ class Discovery:
         found += ["/healthz", "/livez", "/openapi/v2", "/openapi/v3", "/readyz", "/version"]
         return encode({"paths": list(dict.fromkeys(found))})
 
-
-def _api_group(group: str, versions: list[str]) -> Object:
-    entries = [{"groupVersion": f"{group}/{found}", "version": found} for found in versions]
-    return {"name": group, "versions": entries, "preferredVersion": entries[0]}
-
-
-_INFO = {"title": "Kubernetes", "version": "v1.36.2+asched"}
-_QUERY_PARAMETERS = [
-    {"name": name, "in": "query", "schema": {"type": "string", "uniqueItems": True}}
-    for name in ("dryRun", "fieldManager", "fieldValidation")
-]
-_PROTOBUF_V2 = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf"
-
-# An openapi.v2.Document with its mandatory fields: swagger "2.0", info (title, version).
-_V2_DOCUMENT = b"\n\x032.0\x12\x1c\n\nKubernetes\x12\x0ev1.36.2+asched"
-
-
-class OpenApi:
-    """Generates the OpenAPI documents of a registry."""
-
-    def __init__(self, registry: ResourceRegistry) -> None:
-        self._registry = registry
-
-    @staticmethod
-    def v2_response() -> web.Response:
-        """The v2 document in protobuf, the only form that kubectl reads."""
-        return web.Response(body=_V2_DOCUMENT, headers={"Content-Type": _PROTOBUF_V2})
-
-    def v3(self, path: str) -> bytes:
-        """The index at ``/openapi/v3`` or the document of one group version below it.
-
-        Raises StatusError 404 for an unknown group version.
-        """
+    def openapi_v3(self, path: str) -> bytes:
+        """The index at ``/openapi/v3`` or a document below it. Raises StatusError 404."""
         wanted = path.removeprefix("/openapi/v3").strip("/")
         if not wanted:
             return encode({"paths": self._index()})
@@ -285,16 +227,33 @@ class OpenApi:
         return index
 
     def _document(self, group: str, version: str) -> Object:
-        resources = self._registry.in_group_version(group, version)
+        location = _location(group, version)
         return {
             "openapi": "3.0.0",
             "info": _INFO,
             "paths": {
-                f"/{_location(group, version)}{_object_path(resource)}": _operations(resource)
-                for resource in resources
+                f"/{location}{_object_path(resource)}": _operations(resource)
+                for resource in self._registry.in_group_version(group, version)
             },
             "components": {"schemas": {}},
         }
+
+
+def _api_group(group: str, versions: list[str]) -> Object:
+    entries = [{"groupVersion": f"{group}/{found}", "version": found} for found in versions]
+    return {"name": group, "versions": entries, "preferredVersion": entries[0]}
+
+
+_INFO = {"title": "Kubernetes", "version": "v1.36.2+asched"}
+_QUERY_PARAMETERS = [
+    {"name": name, "in": "query", "schema": {"type": "string", "uniqueItems": True}}
+    for name in ("dryRun", "fieldManager", "fieldValidation")
+]
+
+# kubectl reads the v2 document in protobuf only. This is an openapi.v2.Document with its mandatory
+# fields: swagger "2.0", info (title, version).
+OPENAPI_V2_HEADERS = {"Content-Type": "application/com.github.proto-openapi.spec.v2.v1.0+protobuf"}
+OPENAPI_V2_DOCUMENT = b"\n\x032.0\x12\x1c\n\nKubernetes\x12\x0ev1.36.2+asched"
 
 
 def _location(group: str, version: str) -> str:

@@ -9,6 +9,8 @@ from __future__ import annotations
 import json
 from typing import Any, NamedTuple
 
+Object = dict[str, Any]
+"""A JSON object."""
 MODIFIED = (
     "the object has been modified; please apply your changes to the latest version and try again"
 )
@@ -22,7 +24,7 @@ class Cause(NamedTuple):
     message: str
     field: str
 
-    def as_object(self) -> dict[str, Any]:
+    def as_object(self) -> Object:
         return {"reason": self.reason, "message": self.message, "field": self.field}
 
 
@@ -55,8 +57,8 @@ class StatusError(Exception):
         reason: str,
         message: str,
         *,
-        details: dict[str, Any] | None = None,
-        metadata: dict[str, Any] | None = None,
+        details: Object | None = None,
+        metadata: Object | None = None,
         retry_after_s: int | None = None,
     ) -> None:
         super().__init__(message)
@@ -67,9 +69,9 @@ class StatusError(Exception):
         self.metadata = metadata or {}
         self.retry_after_s = retry_after_s
 
-    def status(self) -> dict[str, Any]:
+    def status(self) -> Object:
         """The meta/v1 ``Status`` object."""
-        status: dict[str, Any] = {
+        status: Object = {
             "kind": "Status",
             "apiVersion": "v1",
             "metadata": self.metadata,
@@ -89,14 +91,14 @@ def qualified(resource: str, group: str) -> str:
     return f"{resource}.{group}" if group else resource
 
 
-def _details(name: str, group: str, kind: str) -> dict[str, Any]:
+def details_of(name: str, group: str, kind: str) -> Object:
     details = {"name": name, "group": group, "kind": kind}
     return {key: value for key, value in details.items() if value}
 
 
 def not_found(resource: str, group: str, name: str) -> StatusError:
     message = f'{qualified(resource, group)} "{name}" not found'
-    return StatusError(404, "NotFound", message, details=_details(name, group, resource))
+    return StatusError(404, "NotFound", message, details=details_of(name, group, resource))
 
 
 def unknown_path() -> StatusError:
@@ -107,16 +109,16 @@ def unknown_path() -> StatusError:
 
 def already_exists(resource: str, group: str, name: str) -> StatusError:
     message = f'{qualified(resource, group)} "{name}" already exists'
-    return StatusError(409, "AlreadyExists", message, details=_details(name, group, resource))
+    return StatusError(409, "AlreadyExists", message, details=details_of(name, group, resource))
 
 
 def conflict(resource: str, group: str, name: str, why: str) -> StatusError:
     message = f'Operation cannot be fulfilled on {qualified(resource, group)} "{name}": {why}'
-    return StatusError(409, "Conflict", message, details=_details(name, group, resource))
+    return StatusError(409, "Conflict", message, details=details_of(name, group, resource))
 
 
 def uid_conflict(
-    resource: str, key: str, metadata: dict[str, Any], uid: str, group: str = ""
+    resource: str, key: str, metadata: Object, uid: str, group: str = ""
 ) -> StatusError:
     """The storage error for a uid other than that of the object."""
     return conflict(
@@ -131,14 +133,14 @@ def uid_conflict(
 
 def forbidden(resource: str, group: str, name: str, why: str) -> StatusError:
     message = f'{qualified(resource, group)} "{name}" is forbidden: {why}'
-    return StatusError(403, "Forbidden", message, details=_details(name, group, resource))
+    return StatusError(403, "Forbidden", message, details=details_of(name, group, resource))
 
 
 def invalid(kind: str, group: str, name: str, causes: list[Cause]) -> StatusError:
     """422 with one cause per field."""
     listed = [f"{cause.field}: {cause.message}" for cause in causes]
     text = listed[0] if len(listed) == 1 else f"[{', '.join(listed)}]"
-    details = _details(name, group, kind)
+    details = details_of(name, group, kind)
     details["causes"] = [cause.as_object() for cause in causes]
     message = f'{qualified(kind, group)} "{name}" is invalid: {text}'
     return StatusError(422, "Invalid", message, details=details)
@@ -153,21 +155,12 @@ def undecodable(kind: str, version: str, problem: str) -> StatusError:
     return bad_request(f'{kind} in version "{version}" cannot be handled as a {kind}: {problem}')
 
 
-def internal(message: str) -> StatusError:
-    """A failure that kube-apiserver reports as 500 without a reason."""
-    return StatusError(500, "", message)
-
-
 def method_not_allowed() -> StatusError:
     message = "the server does not allow this method on the requested resource"
     return StatusError(405, "MethodNotAllowed", message, details={})
 
 
-def unauthorized() -> StatusError:
-    return StatusError(401, "Unauthorized", "Unauthorized")
-
-
-def expired(message: str, metadata: dict[str, Any] | None = None) -> StatusError:
+def expired(message: str, metadata: Object | None = None) -> StatusError:
     return StatusError(410, "Expired", message, metadata=metadata)
 
 
@@ -208,10 +201,7 @@ def unsupported_media_type(accepted: tuple[str, ...]) -> StatusError:
 
 
 def json_error(raw: bytes) -> str:
-    """The message of Go's JSON scanner at the first invalid byte.
-
-    The position comes from Python's parser; the wording covers the common contexts.
-    """
+    """The message of Go's JSON scanner at the byte where Python's parser stops."""
     text = raw.decode("latin-1")
     try:
         json.loads(text)

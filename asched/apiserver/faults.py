@@ -61,9 +61,7 @@ class Faults:
         retry_after_s: int = 1,
     ) -> None:
         """Respond to the next ``count`` matching requests with ``code``, such as 429 or 500."""
-        fault = Fault(FaultKind.STATUS, count, verb, resource)
-        fault.code, fault.retry_after_s = code, retry_after_s
-        self.add(fault)
+        self.add(Fault(FaultKind.STATUS, count, verb, resource, code, retry_after_s))
 
     def drop(
         self, *, count: int = 1, verb: str = "", resource: str = "", after_effect: bool = False
@@ -75,10 +73,6 @@ class Faults:
     def delay(self, delay_s: float, *, count: int = 1, verb: str = "", resource: str = "") -> None:
         """Delay the next ``count`` matching requests by ``delay_s``."""
         self.add(Fault(FaultKind.DELAY, count, verb, resource, delay_s=delay_s))
-
-    def close_watches_after(self, events: int | None) -> None:
-        """End every watch stream after ``events`` events; None disables this."""
-        self.watch_closes_after_events = events
 
     def malform_watch_lines(self, count: int = 1) -> None:
         """Send an invalid JSON line before each of the next ``count`` watch events."""
@@ -131,7 +125,7 @@ class Faults:
                 elif name == "malformed":
                     faults.malform_watch_lines(count)
                 elif name == "watch-close":
-                    faults.close_watches_after(int(amount))
+                    faults.watch_closes_after_events = int(amount)
                 else:
                     faults.respond(int(name), count=count, resource=resource)
             except ValueError as error:

@@ -11,6 +11,7 @@ import yaml
 from asched.apiserver import apply, protobuf, subresources
 from asched.apiserver.api import DeleteOptions, ObjectApi, UpdateFunc
 from asched.apiserver.errors import (
+    Object,
     StatusError,
     bad_request,
     json_error,
@@ -30,7 +31,7 @@ from asched.apiserver.serializers import (
     Serializer,
     TableSerializer,
 )
-from asched.apiserver.storage import Object, StoredObject, encode
+from asched.apiserver.storage import StoredObject, encode
 
 _decode = msgspec.json.Decoder().decode
 
@@ -257,9 +258,8 @@ def _patched_object(value: Any) -> Object:
 def _apply(api: ObjectApi, request: Request) -> Response:
     info = request.info
     config = _decode_object(request)
-    manager = apply.FieldManager(info.query.get("fieldManager", ""), info.flag("force"))
     warnings = _check_fields(info, config)
-    stored, created = apply.server_side_apply(api, info, config, manager)
+    stored, created = apply.server_side_apply(api, info, config)
     return _respond(api, request, stored, created=created, warnings=warnings)
 
 

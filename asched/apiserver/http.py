@@ -19,7 +19,12 @@ from aiohttp import web
 
 from asched.apiserver.auth import ADMIN, SCHEDULER, Auth, User
 from asched.apiserver.cluster import EmbeddedCluster
-from asched.apiserver.discovery import Discovery, OpenApi, wants_aggregated
+from asched.apiserver.discovery import (
+    OPENAPI_V2_DOCUMENT,
+    OPENAPI_V2_HEADERS,
+    Discovery,
+    wants_aggregated,
+)
 from asched.apiserver.errors import StatusError, too_many_requests, unknown_path
 from asched.apiserver.faults import Fault, FaultKind, Faults
 from asched.apiserver.handlers import Request, handle
@@ -109,27 +114,18 @@ class ApiServer:
         self.faults = faults or Faults()
         self.auth = Auth(tokens)
         self.requests_served = 0
-        self._tokens = dict(tokens or {})
-        self._url = ""
+        self.url = ""
+        """``http://127.0.0.1:PORT``, or https; empty unless the server runs."""
         self._tls: TlsFiles | None = None
         self._discovery = Discovery(cluster.api.registry)
-        self._openapi = OpenApi(cluster.api.registry)
         self._streams = WatchStreams(cluster.api, self.faults, bookmark_interval_s)
-
-    @property
-    def url(self) -> str:
-        """``http://127.0.0.1:PORT``, or https; empty unless the server runs."""
-        return self._url
 
     @asynccontextmanager
     async def run(
         self, host: str = HOST, port: int = 0, tls: TlsFiles | None = None
     ) -> AsyncIterator[ApiServer]:
-        """Listen until the end of the block; port 0 selects a free port.
-
-        Raises OSError if the address is unavailable, ValueError if it is not a loopback address
-        or the TLS files do not match.
-        """
+        """Listen until the end of the block; port 0 selects a free port. Raises OSError for an
+        unavailable address, ValueError for one that is not loopback or for invalid TLS files."""
         if host not in LOOPBACK:
             raise ValueError(
                 f"{host!r} is not a loopback address: use one of {', '.join(LOOPBACK)}"
@@ -148,28 +144,21 @@ class ApiServer:
             await site.start()
             bound_host, bound_port = runner.addresses[0][:2]
             scheme = "http" if tls is None else "https"
-            self._url, self._tls = f"{scheme}://{bound_host}:{bound_port}", tls
+            self.url, self._tls = f"{scheme}://{bound_host}:{bound_port}", tls
             yield self
         finally:
-            self._url, self._tls = "", None
+            self.url, self._tls = "", None
             self._streams.end_all()
             await runner.cleanup()
 
-    def kubeconfig(
-        self, path: Path, *, user: User = ADMIN, credentials_in_url: bool = True
-    ) -> Path:
-        """Write a kubeconfig file for ``user``, readable by its owner only. Returns ``path``.
-
-        :param credentials_in_url: write the token into the server's URL. Otherwise it is a bearer
-            token, which Go clients do not send over plain HTTP.
-        """
-        token = next((text for text, known in self._tokens.items() if known == user), "")
-        url, login = self._url, {}
-        if token and credentials_in_url:
+    def kubeconfig(self, path: Path, *, user: User = ADMIN) -> Path:
+        """Write a kubeconfig file for ``user``, readable by its owner only. Returns ``path``. The
+        token is in the server's URL: Go clients send no bearer token over plain HTTP."""
+        token = next((text for text, known in self.auth.tokens.items() if known == user), "")
+        url = self.url
+        if token:
             # The server reads the password only. User names may contain colons, logins may not.
             url = url.replace("://", f"://token:{quote(token, safe='')}@")
-        elif token:
-            login = {"token": token}
         cluster = {"server": url}
         if self._tls is not None:
             cluster["certificate-authority"] = str(self._tls.certificate.absolute())
@@ -177,7 +166,7 @@ class ApiServer:
             "apiVersion": "v1",
             "kind": "Config",
             "clusters": [{"name": "asched", "cluster": cluster}],
-            "users": [{"name": user.name, "user": login}],
+            "users": [{"name": user.name, "user": {}}],
             "contexts": [{"name": "asched", "context": {"cluster": "asched", "user": user.name}}],
             "current-context": "asched",
         }
@@ -201,8 +190,6 @@ class ApiServer:
             # Input that the type check does not cover. The connection stays open.
             logger.exception("request failed: %s %s", request.method, request.path)
             return _error_response(StatusError(500, "InternalError", _PANIC, details={}))
-
-    # --- resources -----------------------------------------------------------------------------
 
     async def _resources(self, request: web.BaseRequest, user: User) -> web.StreamResponse:
         info = parse_request(self.cluster.api.registry, request.method, request.path, request.query)
@@ -243,8 +230,6 @@ class ApiServer:
             raise StatusError(fault.code, reason, message, details={})
         return None
 
-    # --- everything else -----------------------------------------------------------------------
-
     def _document(self, request: web.BaseRequest, user: User) -> web.Response:
         path = request.path.rstrip("/") or "/"
         Auth.authorize_path(user, request.method.lower(), path)
@@ -263,9 +248,9 @@ class ApiServer:
         if path.startswith(("/api/", "/apis/")):
             return _json_response(200, self._discovery.group(path))
         if path == "/openapi/v2":
-            return self._openapi.v2_response()
+            return web.Response(body=OPENAPI_V2_DOCUMENT, headers=OPENAPI_V2_HEADERS)
         if path.startswith("/openapi/v3"):
-            return _json_response(200, self._openapi.v3(path))
+            return _json_response(200, self._discovery.openapi_v3(path))
         if path == "/":
             return _json_response(200, self._discovery.paths())
         raise unknown_path()
@@ -299,11 +284,6 @@ def _abort_connection(request: web.BaseRequest) -> web.Response:
     if request.transport is not None:
         request.transport.abort()
     return web.Response(status=500)
-
-
-def admin_and_scheduler_tokens(admin: str, scheduler: str) -> dict[str, User]:
-    """Tokens of the administrator and the built-in scheduler user."""
-    return {admin: ADMIN, scheduler: SCHEDULER}
 
 
 @dataclass(frozen=True, slots=True)
@@ -340,7 +320,7 @@ async def serve_forever(
         cluster.create("nodes", node)
     tokens = None
     if options.scheduler_kubeconfig is not None:
-        tokens = admin_and_scheduler_tokens(secrets.token_urlsafe(24), secrets.token_urlsafe(24))
+        tokens = {secrets.token_urlsafe(24): user for user in (ADMIN, SCHEDULER)}
     server = ApiServer(cluster, faults=Faults.parse(options.faults), tokens=tokens)
     async with server.run(options.host, options.port, options.tls):
         # Outside the task group, which would wrap an OSError in an exception group.

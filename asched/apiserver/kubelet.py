@@ -10,15 +10,14 @@ import asyncio
 import heapq
 import itertools
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from ipaddress import IPv4Address
 
 from asched.apiserver.api import DeleteOptions
 from asched.apiserver.cluster import EmbeddedCluster
-from asched.apiserver.errors import StatusError
+from asched.apiserver.errors import Object, StatusError
 from asched.apiserver.storage import ADDED, DELETED, StoreChange
-
-Object = dict[str, Any]
 
 ZONES = ("zone-a", "zone-b", "zone-c")
 REGION = "region-1"
@@ -30,11 +29,6 @@ _READY = {
     "reason": "KubeletReady",
     "message": "kubelet is posting ready status",
 }
-
-
-def dotted(address: int) -> str:
-    """An IPv4 address from its number."""
-    return ".".join(str(address >> shift & 255) for shift in (24, 16, 8, 0))
 
 
 def simulated_node(
@@ -57,6 +51,8 @@ def simulated_node(
         "kubernetes.io/arch": "amd64",
         **(labels or {}),
     }
+    address = IPv4Address(_SUBNET + (255 << 16) + index + 1)
+    ready = {**_READY, "lastHeartbeatTime": ready_since, "lastTransitionTime": ready_since}
     return {
         "apiVersion": "v1",
         "kind": "Node",
@@ -65,11 +61,12 @@ def simulated_node(
         "status": {
             "capacity": dict(capacity),
             "allocatable": dict(capacity),
-            "conditions": [
-                {**_READY, "lastHeartbeatTime": ready_since, "lastTransitionTime": ready_since}
-            ],
+            "conditions": [ready],
             "addresses": [
-                {"type": "InternalIP", "address": dotted(_SUBNET + (255 << 16) + index + 1)},
+                {
+                    "type": "InternalIP",
+                    "address": str(address),
+                },
                 {"type": "Hostname", "address": name},
             ],
             "nodeInfo": {
@@ -87,9 +84,7 @@ def simulated_node(
 DEFAULT_CAPACITY = {"cpu": "16", "memory": "64Gi", "ephemeral-storage": "200Gi", "pods": "110"}
 
 
-def simulated_nodes(
-    count: int, *, prefix: str = "node-", ready_since: str | None = None
-) -> Iterator[Object]:
+def simulated_nodes(count: int, *, ready_since: str | None = None) -> Iterator[Object]:
     """``count`` identical nodes in three zones."""
     width = max(4, len(str(max(0, count - 1))))
     for index in range(count):
@@ -98,7 +93,7 @@ def simulated_nodes(
             "topology.kubernetes.io/region": REGION,
         }
         yield simulated_node(
-            f"{prefix}{index:0{width}d}",
+            f"node-{index:0{width}d}",
             capacity=DEFAULT_CAPACITY,
             labels=labels,
             index=index,
@@ -128,10 +123,7 @@ class KubeletTimings:
 
 
 class Kubelets:
-    """The kubelets of all nodes of a cluster, on the cluster's clock.
-
-    Run :meth:`run` as a task, or call :meth:`step` after the clock moves.
-    """
+    """The kubelets of all nodes: a task (:meth:`run`), or :meth:`step` after the clock moves."""
 
     def __init__(self, cluster: EmbeddedCluster, timings: KubeletTimings | None = None) -> None:
         self._cluster = cluster
@@ -200,8 +192,6 @@ class Kubelets:
         if self._timers[0] is timer:
             self._wake.set()
 
-    # --- changes in the cluster ----------------------------------------------------------------
-
     def _on_pod(self, change: StoreChange) -> None:
         if change.type != DELETED:
             before = change.old.obj if change.old is not None else None
@@ -234,27 +224,18 @@ class Kubelets:
                 grace_s = metadata.get("deletionGracePeriodSeconds") or 0
                 self._add_timer(min(grace_s, self._timings.terminate_s), self._remove, key, uid)
         elif before is None or not before["spec"].get("nodeName"):
-            self._start_timers(pod, key, uid)
-
-    def _start_timers(self, pod: Object, key: str, uid: str) -> None:
-        phase = pod["status"].get("phase")
-        if phase == "Pending":
-            self._add_timer(self._timings.start_s, self._start, key, uid)
-        elif phase == "Running":
-            self._schedule_finish(pod, key, uid)
+            phase = pod["status"].get("phase")
+            if phase == "Pending":
+                self._add_timer(self._timings.start_s, self._start, key, uid)
+            elif phase == "Running":
+                self._schedule_finish(pod, key, uid)
 
     def _schedule_finish(self, pod: Object, key: str, uid: str) -> None:
         text = (pod["metadata"].get("annotations") or {}).get(RUN_SECONDS)
-        if text is None:
-            return
-        try:
-            run_s = float(text)
-        except ValueError:
-            # An invalid annotation is ignored.
-            return
-        self._add_timer(run_s, self._finish, key, uid)
-
-    # --- timers --------------------------------------------------------------------------------
+        # An invalid annotation is ignored.
+        with suppress(ValueError):
+            if text is not None:
+                self._add_timer(float(text), self._finish, key, uid)
 
     def _current(self, key: str, uid: str) -> Object | None:
         namespace, _, name = key.partition("/")
@@ -280,7 +261,7 @@ class Kubelets:
         if pod["status"].get("phase") != "Pending":
             return
         now = self._api.now_text()
-        address = dotted(_POD_NETWORK + 1 + next(self._addresses) % _POD_NETWORK_SIZE)
+        address = str(IPv4Address(_POD_NETWORK + 1 + next(self._addresses) % _POD_NETWORK_SIZE))
         running = {"running": {"startedAt": now}}
         status = {
             "phase": "Running",
@@ -352,18 +333,13 @@ def _conditions(pod: Object, now: str, *, ready: bool) -> list[Object]:
         for condition in pod["status"].get("conditions") or ()
         if condition.get("type") not in _POD_CONDITIONS
     ]
-    made = []
+    made: list[Object] = []
     for kind in _POD_CONDITIONS:
-        holds = ready or kind == "Initialized"
-        condition = {
-            "type": kind,
-            "status": "True" if holds else "False",
-            "lastProbeTime": None,
-            "lastTransitionTime": now,
-        }
+        status = "True" if ready or kind == "Initialized" else "False"
+        times = {"lastProbeTime": None, "lastTransitionTime": now}
+        made.append({"type": kind, "status": status, **times})
         if not ready and kind != "PodReadyToStartContainers":
-            condition["reason"] = "PodCompleted"
-        made.append(condition)
+            made[-1]["reason"] = "PodCompleted"
     return [*made, *kept]
 
 

@@ -80,10 +80,7 @@ def _decode_token(token: str) -> _Token:
 
 
 def parse_revision(text: str) -> int:
-    """The resourceVersion of a request; 0 if empty.
-
-    Raises StatusError 500 with the message of Go's strconv unless it is an unsigned number.
-    """
+    """The resourceVersion, 0 if empty. Raises StatusError 500 with the message of Go's strconv."""
     if not text:
         return 0
     if not (text.isascii() and text.isdecimal()):

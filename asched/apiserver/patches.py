@@ -47,10 +47,7 @@ _PATCH_ERRORS = (
 
 
 def json_patch(document: Any, operations: Any) -> Any:
-    """Apply a JSON patch (RFC 6902).
-
-    Raises StatusError 400 if the patch is not a list of operations, 422 if one does not apply.
-    """
+    """Apply RFC 6902. Raises StatusError 400 if not a list of operations, 422 if one fails."""
     if not isinstance(operations, list) or not all(isinstance(op, dict) for op in operations):
         raise bad_request(
             "error decoding patch: json: cannot unmarshal into Go value of type jsonpatch.Patch"
@@ -86,29 +83,18 @@ _ORDER = "$setElementOrder/"
 _RETAIN = "$retainKeys"
 
 # Field names determine the merge key in k8s.io/api, except for those in _KEY_BY_PARENT.
-_MERGE_KEYS = {
-    "conditions": "type",
-    "containers": "name",
-    "initContainers": "name",
-    "ephemeralContainers": "name",
-    "env": "name",
-    "volumes": "name",
-    "volumeMounts": "mountPath",
-    "volumeDevices": "devicePath",
-    "ports": "containerPort",
-    "imagePullSecrets": "name",
-    "hostAliases": "ip",
-    "schedulingGates": "name",
-    "topologySpreadConstraints": "topologyKey",
-    "resourceClaims": "name",
-    "addresses": "type",
-    "ownerReferences": "uid",
-    "secrets": "name",
-    "podIPs": "ip",
-    "hostIPs": "ip",
-    "resourceClaimStatuses": "name",
-    "drivers": "name",
+_FIELDS_BY_MERGE_KEY = {
+    "name": "containers initContainers ephemeralContainers env volumes imagePullSecrets "
+    "schedulingGates resourceClaims resourceClaimStatuses secrets drivers",
+    "type": "conditions addresses",
+    "ip": "hostAliases podIPs hostIPs",
+    "mountPath": "volumeMounts",
+    "devicePath": "volumeDevices",
+    "containerPort": "ports",
+    "topologyKey": "topologySpreadConstraints",
+    "uid": "ownerReferences",
 }
+_MERGE_KEYS = {field: key for key, names in _FIELDS_BY_MERGE_KEY.items() for field in names.split()}
 _KEY_BY_PARENT = {
     # ServicePort merges by port, ContainerPort by containerPort.
     ("spec", "ports"): "port",
@@ -123,10 +109,7 @@ def merge_key_of(parent: str, field: str) -> str:
 
 
 def strategic_merge(target: Any, patch: dict[str, Any], parent: str = "") -> Any:
-    """Apply a strategic merge patch to ``target``, the value of the field ``parent``.
-
-    Raises StatusError 400 for an unknown directive.
-    """
+    """Merge into the value of the field ``parent``. Raises StatusError 400: unknown directive."""
     directive = patch.get("$patch")
     if directive == "replace":
         return {key: value for key, value in patch.items() if key != "$patch"}

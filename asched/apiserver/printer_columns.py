@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from asched.apiserver.errors import Object
+
 _MINUTE, _HOUR, _DAY, _YEAR = 60, 3600, 86400, 365 * 86400
 
 
@@ -57,7 +59,6 @@ def age(timestamp: Any, now_s: float) -> str:
     return "<unknown>" if then is None else human_duration(now_s - then)
 
 
-Object = dict[str, Any]
 Cell = Callable[[Object, float], Any]
 """Returns the cell of an object at a time (seconds since the epoch)."""
 

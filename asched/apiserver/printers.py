@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from asched.apiserver.errors import Object
 from asched.apiserver.printer_columns import (
     AGE,
     NAME,
@@ -17,12 +18,10 @@ from asched.apiserver.printer_columns import (
     UNSET,
     Cell,
     Column,
-    Object,
     age,
     at,
     at_or,
     count,
-    custom_columns,
     human_duration,
     joined,
     label_text,
@@ -33,10 +32,6 @@ from asched.apiserver.printer_columns import (
     value_at,
 )
 from asched.apiserver.resources import BUILT_IN
-
-__all__ = ["Column", "custom_columns", "table_columns"]
-
-# --- pods ----------------------------------------------------------------------------------------
 
 
 def _statuses(pod: Object) -> list[Object]:
@@ -124,9 +119,6 @@ def _readiness_gates(pod: Object, _: float) -> str:
     return f"{passed}/{len(gates)}"
 
 
-# --- nodes ---------------------------------------------------------------------------------------
-
-
 def _node_status(node: Object, _: float) -> Any:
     conditions = value_at(node, "status.conditions") or ()
     ready = next((c.get("status") for c in conditions if c.get("type") == "Ready"), None)
@@ -152,9 +144,6 @@ def _address(kind: str) -> Cell:
     return cell
 
 
-# --- events --------------------------------------------------------------------------------------
-
-
 def _last_seen(event: Object, now_s: float) -> Any:
     seen = value_at(event, "series.lastObservedTime") or event.get("lastTimestamp")
     return age(seen or event.get("eventTime"), now_s)
@@ -162,6 +151,10 @@ def _last_seen(event: Object, now_s: float) -> Any:
 
 def _first_seen(event: Object, now_s: float) -> Any:
     return age(event.get("firstTimestamp") or event.get("eventTime"), now_s)
+
+
+def _event_count(event: Object, _: float) -> Any:
+    return value_at(event, "series.count") or event.get("count") or 1
 
 
 def _event_object(event: Object, _: float) -> Any:
@@ -177,12 +170,6 @@ def _event_source(event: Object, _: float) -> Any:
         parts = (source["component"], source.get("host"))
     return ", ".join(part for part in parts if part)
 
-
-def _event_count(event: Object, _: float) -> Any:
-    return value_at(event, "series.count") or event.get("count") or 1
-
-
-# --- storage -------------------------------------------------------------------------------------
 
 _ACCESS_MODES = {
     "ReadWriteOnce": "RWO",
@@ -222,9 +209,6 @@ def _class_name(storage_class: Object, _: float) -> Any:
     annotations = metadata.get("annotations") or {}
     default = annotations.get("storageclass.kubernetes.io/is-default-class") == "true"
     return f"{metadata['name']} (default)" if default else metadata["name"]
-
-
-# --- services and workloads ----------------------------------------------------------------------
 
 
 def _service_ports(service: Object, _: float) -> Any:

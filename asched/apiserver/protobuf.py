@@ -15,9 +15,7 @@ from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message import DecodeError, Message
 from google.protobuf.message_factory import GetMessageClass
 
-from asched.apiserver.errors import bad_request, unsupported_media_type
-
-Object = dict[str, Any]
+from asched.apiserver.errors import Object, bad_request, unsupported_media_type
 
 CONTENT_TYPE = "application/vnd.kubernetes.protobuf"
 _ACCEPTED = ("application/json", "application/yaml")
@@ -63,22 +61,9 @@ Deployment: ObjectMeta metadata 1, DeploymentSpec spec 2
 JobSpec: int32 parallelism 1, int32 completions 2, PodTemplateSpec template 6
 Job: ObjectMeta metadata 1, JobSpec spec 2
 """
-_KINDS = frozenset(
-    [
-        "Namespace",
-        "ServiceAccount",
-        "ConfigMap",
-        "Secret",
-        "ResourceQuota",
-        "Service",
-        "PriorityClass",
-        "Deployment",
-        "Job",
-        "PodDisruptionBudget",
-        "Binding",
-        "Eviction",
-        "DeleteOptions",
-    ]
+_KINDS = (
+    "Namespace ServiceAccount ConfigMap Secret ResourceQuota Service PriorityClass Deployment Job "
+    "PodDisruptionBudget Binding Eviction DeleteOptions"
 )
 _FIELD = re.compile(r"(?:(repeated) |(map)(?::(\w+))? )?(?:(\w+) )?(\w+) (\d+)")
 
@@ -146,16 +131,13 @@ def _json(value: Any) -> Any:
 
 
 def decode(body: bytes) -> Object:
-    """The object in a protobuf request body.
-
-    Raises StatusError 400 for an invalid message, 415 for an unknown kind.
-    """
+    """The object in a request. Raises StatusError 400 for an invalid message, 415 for its kind."""
     if not body.startswith(_MAGIC):
         raise bad_request("provided data does not appear to be a protobuf message, expected prefix")
     try:
         envelope: Any = _message("Unknown", body[len(_MAGIC) :])
         kind, version = envelope.typeMeta.kind, envelope.typeMeta.apiVersion
-        if kind not in _KINDS:
+        if kind not in _KINDS.split():
             raise unsupported_media_type(_ACCEPTED)
         content = _json(_message(kind, envelope.raw)) or {}
     except (DecodeError, UnicodeDecodeError) as error:

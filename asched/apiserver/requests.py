@@ -43,10 +43,7 @@ class RequestInfo:
 
     @property
     def selected_name(self) -> str:
-        """The object name in the field selector of a list or watch, for authorization.
-
-        Permission for that object suffices (``RequestInfoFactory.NewRequestInfo``).
-        """
+        """The name in the field selector; permission for that object suffices for a list."""
         for term in self.query.get("fieldSelector", "").split(","):
             field_name, _, value = term.partition("=")
             if field_name == "metadata.name":
@@ -75,11 +72,8 @@ def _verb(method: str, name: str, subresource: str, watching: bool) -> str:
 def parse_request(
     registry: ResourceRegistry, method: str, path: str, query: Mapping[str, str]
 ) -> RequestInfo:
-    """Parse ``/api/v1/...`` or ``/apis/GROUP/VERSION/...``.
-
-    Raises PathNotServedError for an unknown group version, StatusError 404 for an unknown
-    resource in a known one, StatusError 405 for an unknown method.
-    """
+    """Parse ``/api/v1/...`` or ``/apis/GROUP/VERSION/...``. Raises StatusError 404 or 405,
+    PathNotServedError for an unknown group version."""
     first, *parts = path.strip("/").split("/")
     group = "" if first == "api" else next(iter(parts), "")
     version, *rest = parts[0 if first == "api" else 1 :] or [""]

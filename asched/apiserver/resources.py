@@ -6,17 +6,15 @@ pkg/apis/events/v1/conversion.go.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from asched.apiserver.errors import qualified
+from asched.apiserver.errors import Object, qualified
 
 if TYPE_CHECKING:
     from asched.apiserver.api import ObjectApi
 
-
-Object = dict[str, Any]
 
 _TO_CORE_EVENT = {
     "regarding": "involvedObject",
@@ -176,8 +174,6 @@ class ResourceRegistry:
     def __init__(self) -> None:
         self._by_path: dict[tuple[str, str, str], ServedResource] = {}
         self._by_name: dict[str, ServedResource] = {}
-        self.revision = 0
-        """Increases with every change; allows caching of discovery documents."""
         for resource in BUILT_IN:
             self.add(resource)
 
@@ -185,23 +181,18 @@ class ResourceRegistry:
         self._by_path[(resource.group, resource.version, resource.plural)] = resource
         self._by_name.setdefault(resource.qualified, resource)
         self._by_name.setdefault(resource.plural, resource)
-        self.revision += 1
 
     def remove(self, resource: ServedResource) -> None:
         self._by_path.pop((resource.group, resource.version, resource.plural), None)
         for name, known in list(self._by_name.items()):
             if known == resource:
                 del self._by_name[name]
-        self.revision += 1
 
     def find(self, group: str, version: str, plural: str) -> ServedResource | None:
         return self._by_path.get((group, version, plural))
 
     def named(self, name: str) -> ServedResource:
-        """The resource ``pods`` or, with its group, ``leases.coordination.k8s.io``.
-
-        Raises KeyError for an unknown name.
-        """
+        """``pods`` or, with its group, ``leases.coordination.k8s.io``. Raises KeyError."""
         return self._by_name[name]
 
     def has_group_version(self, group: str, version: str) -> bool:
@@ -214,9 +205,6 @@ class ResourceRegistry:
     def in_group_version(self, group: str, version: str) -> list[ServedResource]:
         found = [r for (g, v, _), r in self._by_path.items() if g == group and v == version]
         return sorted(found, key=lambda resource: resource.plural)
-
-    def __iter__(self) -> Iterator[ServedResource]:
-        return iter(self._by_path.values())
 
 
 def _resources_of(definition: Object) -> list[ServedResource]:
@@ -232,12 +220,12 @@ def _resources_of(definition: Object) -> list[ServedResource]:
             namespaced=spec.get("scope") == "Namespaced",
             short_names=tuple(names.get("shortNames") or ()),
             categories=tuple(names.get("categories") or ()),
-            singular=names.get("singular") or names["kind"].lower(),
+            singular=names.get("singular") or "",
             status="status" in (version.get("subresources") or {}),
             generation=True,
             unconditional_update=False,
             custom=True,
-            list_kind=names.get("listKind") or f"{names['kind']}List",
+            list_kind=names.get("listKind") or "",
         )
         for version in spec.get("versions") or ()
         if version.get("served")
@@ -245,10 +233,7 @@ def _resources_of(definition: Object) -> list[ServedResource]:
 
 
 def serve_definition(api: ObjectApi, definition: Object) -> None:
-    """Serve the resource of a new CustomResourceDefinition and set its conditions.
-
-    The conditions are a later revision, as the controllers of kube-apiserver write them.
-    """
+    """Serve the new resource; its conditions are a later revision, as in kube-apiserver."""
     for resource in _resources_of(definition):
         api.registry.add(resource)
     definitions = api.registry.named("customresourcedefinitions")

@@ -9,36 +9,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from asched.apiserver.errors import StatusError, undecodable
+from asched.apiserver.errors import Object, StatusError, undecodable
 from asched.apiserver.resources import ServedResource
 
-Object = dict[str, Any]
-
-
-class ListOf:
-    """A list with elements of one schema."""
-
-    __slots__ = ("element",)
-
-    def __init__(self, element: Any) -> None:
-        self.element = element
-
-
-class MapOf:
-    """An object with any keys and values of one schema."""
-
-    __slots__ = ("value",)
-
-    def __init__(self, value: Any) -> None:
-        self.value = value
-
-
-ANY_OBJECT: Object = {}
-_STRINGS = ListOf(str)
-_QUANTITIES = MapOf((str, int, float))
+# A schema is a type or several, [element] for a list, {str: value} for a map with any keys, or
+# field names with schemas for an object, which may have other fields, too.
+ANY_OBJECT: dict[Any, Any] = {}
+_STRINGS = [str]
+_QUANTITIES = {str: (str, int, float)}
 _SELECTOR = {
-    "matchLabels": MapOf(str),
-    "matchExpressions": ListOf({"key": str, "operator": str, "values": _STRINGS}),
+    "matchLabels": {str: str},
+    "matchExpressions": [{"key": str, "operator": str, "values": _STRINGS}],
 }
 _AFFINITY_TERM = {
     "labelSelector": _SELECTOR,
@@ -47,15 +28,15 @@ _AFFINITY_TERM = {
     "topologyKey": str,
 }
 _POD_AFFINITY = {
-    "requiredDuringSchedulingIgnoredDuringExecution": ListOf(_AFFINITY_TERM),
-    "preferredDuringSchedulingIgnoredDuringExecution": ListOf({"podAffinityTerm": _AFFINITY_TERM}),
+    "requiredDuringSchedulingIgnoredDuringExecution": [_AFFINITY_TERM],
+    "preferredDuringSchedulingIgnoredDuringExecution": [{"podAffinityTerm": _AFFINITY_TERM}],
 }
 _TOLERATION = {"key": str, "operator": str, "value": str, "effect": str, "tolerationSeconds": int}
 _CONTAINER = {
     "name": str,
     "image": str,
     "resources": {"requests": _QUANTITIES, "limits": _QUANTITIES},
-    "ports": ListOf({"containerPort": int, "hostPort": int, "protocol": str, "hostIP": str}),
+    "ports": [{"containerPort": int, "hostPort": int, "protocol": str, "hostIP": str}],
     "livenessProbe": ANY_OBJECT,
     "readinessProbe": ANY_OBJECT,
     "startupProbe": ANY_OBJECT,
@@ -75,20 +56,20 @@ _POD_SPEC = {
     "runtimeClassName": str,
     "hostNetwork": bool,
     "terminationGracePeriodSeconds": int,
-    "nodeSelector": MapOf(str),
-    "containers": ListOf(_CONTAINER),
-    "initContainers": ListOf(_CONTAINER),
+    "nodeSelector": {str: str},
+    "containers": [_CONTAINER],
+    "initContainers": [_CONTAINER],
     "overhead": _QUANTITIES,
-    "tolerations": ListOf(_TOLERATION),
-    "schedulingGates": ListOf({"name": str}),
-    "volumes": ListOf(ANY_OBJECT),
-    "readinessGates": ListOf({"conditionType": str}),
+    "tolerations": [_TOLERATION],
+    "schedulingGates": [{"name": str}],
+    "volumes": [ANY_OBJECT],
+    "readinessGates": [{"conditionType": str}],
     "affinity": {
         "podAffinity": _POD_AFFINITY,
         "podAntiAffinity": _POD_AFFINITY,
         "nodeAffinity": ANY_OBJECT,
     },
-    "topologySpreadConstraints": ListOf(_SPREAD_CONSTRAINT),
+    "topologySpreadConstraints": [_SPREAD_CONSTRAINT],
 }
 _WORKLOAD = {
     "spec": {"replicas": int, "template": {"metadata": ANY_OBJECT, "spec": _POD_SPEC}},
@@ -100,19 +81,19 @@ _METADATA = {
     "namespace": str,
     "uid": str,
     "resourceVersion": str,
-    "labels": MapOf(str),
-    "annotations": MapOf(str),
+    "labels": {str: str},
+    "annotations": {str: str},
     "finalizers": _STRINGS,
-    "ownerReferences": ListOf({"uid": str, "name": str, "kind": str}),
-    "managedFields": ListOf(ANY_OBJECT),
+    "ownerReferences": [{"uid": str, "name": str, "kind": str}],
+    "managedFields": [ANY_OBJECT],
 }
-_CONDITIONS = ListOf({"type": str, "status": str})
+_CONDITIONS = [{"type": str, "status": str}]
 _CRD_VERSION = {
     "name": str,
     "served": bool,
     "storage": bool,
     "subresources": ANY_OBJECT,
-    "additionalPrinterColumns": ListOf({"name": str, "jsonPath": str}),
+    "additionalPrinterColumns": [{"name": str, "jsonPath": str}],
 }
 _SCHEMAS: dict[str, Object] = {
     "pods": {
@@ -120,24 +101,24 @@ _SCHEMAS: dict[str, Object] = {
         "status": {
             "phase": str,
             "conditions": _CONDITIONS,
-            "containerStatuses": ListOf(ANY_OBJECT),
+            "containerStatuses": [ANY_OBJECT],
         },
     },
     "nodes": {
         "spec": {
             "unschedulable": bool,
-            "taints": ListOf({"key": str, "value": str, "effect": str}),
+            "taints": [{"key": str, "value": str, "effect": str}],
         },
         "status": {
             "capacity": _QUANTITIES,
             "allocatable": _QUANTITIES,
             "conditions": _CONDITIONS,
-            "addresses": ListOf({"type": str, "address": str}),
+            "addresses": [{"type": str, "address": str}],
             "nodeInfo": ANY_OBJECT,
         },
     },
     "events": {"involvedObject": ANY_OBJECT, "series": ANY_OBJECT, "source": ANY_OBJECT},
-    "services": {"spec": {"ports": ListOf({"port": int})}, "status": ANY_OBJECT},
+    "services": {"spec": {"ports": [{"port": int}]}, "status": ANY_OBJECT},
     "persistentvolumes": {"spec": {"capacity": _QUANTITIES, "accessModes": _STRINGS}},
     "persistentvolumeclaims": {"spec": {"accessModes": _STRINGS}},
     "poddisruptionbudgets.policy": {
@@ -155,14 +136,14 @@ _SCHEMAS: dict[str, Object] = {
     },
     "runtimeclasses.node.k8s.io": {
         "overhead": {"podFixed": _QUANTITIES},
-        "scheduling": {"nodeSelector": MapOf(str), "tolerations": ListOf(_TOLERATION)},
+        "scheduling": {"nodeSelector": {str: str}, "tolerations": [_TOLERATION]},
     },
     "customresourcedefinitions.apiextensions.k8s.io": {
         "spec": {
             "group": str,
             "scope": str,
             "names": {"plural": str, "kind": str, "shortNames": _STRINGS, "categories": _STRINGS},
-            "versions": ListOf(_CRD_VERSION),
+            "versions": [_CRD_VERSION],
         }
     },
     **dict.fromkeys(
@@ -187,10 +168,7 @@ _GO_NAMES: dict[Any, str] = {str: "string", int: "int64", bool: "bool"}
 
 
 def check_types(resource: ServedResource, obj: Object) -> None:
-    """Reject values of a wrong JSON type; drop nulls, which mean "not set" to the typed API.
-
-    Raises StatusError 400 naming the field.
-    """
+    """Drop nulls, which mean "not set". Raises StatusError 400 naming a field of a wrong type."""
     # Custom resources keep their nulls.
     check = _TypeCheck(resource.kind, resource.version, drop_nulls=not resource.custom)
     check(obj.get("metadata"), _METADATA, "metadata")
@@ -217,22 +195,21 @@ class _TypeCheck:
     def __call__(self, value: Any, schema: Any, path: str) -> None:
         if isinstance(schema, dict):
             self._check_object(value, schema, path)
-        elif isinstance(schema, ListOf):
+        elif isinstance(schema, list):
             if not isinstance(value, list):
                 raise self._error(value, path, "array")
             for index, element in enumerate(value):
-                self(element, schema.element, f"{path}[{index}]")
-        elif isinstance(schema, MapOf):
-            if not isinstance(value, dict):
-                raise self._error(value, path, "object")
-            for key, element in value.items():
-                self(element, schema.value, f"{path}.{key}")
+                self(element, schema[0], f"{path}[{index}]")
         elif not isinstance(value, schema) or (isinstance(value, bool) and schema is not bool):
             raise self._error(value, path, _GO_NAMES.get(schema, "quantity"))
 
-    def _check_object(self, value: Any, schema: Object, path: str) -> None:
+    def _check_object(self, value: Any, schema: dict[Any, Any], path: str) -> None:
         if not isinstance(value, dict):
             raise self._error(value, path, "object")
+        if str in schema:
+            for key, element in value.items():
+                self(element, schema[str], f"{path}.{key}")
+            return
         for field, below in schema.items():
             if field not in value:
                 continue
@@ -263,45 +240,13 @@ def json_type(value: Any) -> str:
     return "array" if isinstance(value, list) else "object"
 
 
-_METADATA_FIELDS = frozenset(
-    [
-        "name",
-        "generateName",
-        "namespace",
-        "selfLink",
-        "uid",
-        "resourceVersion",
-        "generation",
-        "creationTimestamp",
-        "deletionTimestamp",
-        "deletionGracePeriodSeconds",
-        "labels",
-        "annotations",
-        "ownerReferences",
-        "finalizers",
-        "managedFields",
-    ]
-)
-_TOP_FIELDS = {
-    **dict.fromkeys(
-        [
-            "Pod",
-            "Node",
-            "Namespace",
-            "PersistentVolume",
-            "PersistentVolumeClaim",
-            "Service",
-            "ReplicationController",
-            "ReplicaSet",
-            "Deployment",
-            "StatefulSet",
-            "DaemonSet",
-            "Job",
-            "PodDisruptionBudget",
-            "CustomResourceDefinition",
-        ],
-        "spec status",
-    ),
+_WITH_SPEC_AND_STATUS = """
+Pod Node Namespace PersistentVolume PersistentVolumeClaim Service ReplicationController ReplicaSet
+Deployment StatefulSet DaemonSet Job PodDisruptionBudget CustomResourceDefinition
+"""
+_KNOWN_FIELDS = {
+    # By kind: the top level besides apiVersion, kind and metadata.
+    **dict.fromkeys(_WITH_SPEC_AND_STATUS.split(), "spec status"),
     "PriorityClass": "value globalDefault description preemptionPolicy",
     "StorageClass": "provisioner parameters reclaimPolicy mountOptions allowVolumeExpansion "
     "volumeBindingMode allowedTopologies",
@@ -311,86 +256,28 @@ _TOP_FIELDS = {
     "ConfigMap": "data binaryData immutable",
     "Secret": "data stringData type immutable",
     "RuntimeClass": "handler overhead scheduling",
+    # Parts of objects.
+    "metadata": """
+name generateName namespace selfLink uid resourceVersion generation creationTimestamp
+deletionTimestamp deletionGracePeriodSeconds labels annotations ownerReferences finalizers
+managedFields
+""",
+    "Pod.spec": """
+activeDeadlineSeconds affinity automountServiceAccountToken containers dnsConfig dnsPolicy
+enableServiceLinks ephemeralContainers hostAliases hostIPC hostNetwork hostPID hostUsers hostname
+hostnameOverride imagePullSecrets initContainers nodeName nodeSelector os overhead preemptionPolicy
+priority priorityClassName readinessGates resourceClaims resources restartPolicy runtimeClassName
+schedulerName schedulingGates schedulingGroup securityContext serviceAccount serviceAccountName
+setHostnameAsFQDN shareProcessNamespace subdomain terminationGracePeriodSeconds tolerations
+topologySpreadConstraints volumes workloadRef
+""",
+    "Pod.spec.containers": """
+name image command args workingDir ports envFrom env resources resizePolicy restartPolicy
+restartPolicyRules volumeMounts volumeDevices livenessProbe readinessProbe startupProbe lifecycle
+terminationMessagePath terminationMessagePolicy imagePullPolicy securityContext stdin stdinOnce tty
+""",
+    "Node.spec": "configSource externalID podCIDR podCIDRs providerID taints unschedulable",
 }
-_POD_SPEC_FIELDS = frozenset(
-    [
-        "activeDeadlineSeconds",
-        "affinity",
-        "automountServiceAccountToken",
-        "containers",
-        "dnsConfig",
-        "dnsPolicy",
-        "enableServiceLinks",
-        "ephemeralContainers",
-        "hostAliases",
-        "hostIPC",
-        "hostNetwork",
-        "hostPID",
-        "hostUsers",
-        "hostname",
-        "hostnameOverride",
-        "imagePullSecrets",
-        "initContainers",
-        "nodeName",
-        "nodeSelector",
-        "os",
-        "overhead",
-        "preemptionPolicy",
-        "priority",
-        "priorityClassName",
-        "readinessGates",
-        "resourceClaims",
-        "resources",
-        "restartPolicy",
-        "runtimeClassName",
-        "schedulerName",
-        "schedulingGates",
-        "schedulingGroup",
-        "securityContext",
-        "serviceAccount",
-        "serviceAccountName",
-        "setHostnameAsFQDN",
-        "shareProcessNamespace",
-        "subdomain",
-        "terminationGracePeriodSeconds",
-        "tolerations",
-        "topologySpreadConstraints",
-        "volumes",
-        "workloadRef",
-    ]
-)
-_CONTAINER_FIELDS = frozenset(
-    [
-        "name",
-        "image",
-        "command",
-        "args",
-        "workingDir",
-        "ports",
-        "envFrom",
-        "env",
-        "resources",
-        "resizePolicy",
-        "restartPolicy",
-        "restartPolicyRules",
-        "volumeMounts",
-        "volumeDevices",
-        "livenessProbe",
-        "readinessProbe",
-        "startupProbe",
-        "lifecycle",
-        "terminationMessagePath",
-        "terminationMessagePolicy",
-        "imagePullPolicy",
-        "securityContext",
-        "stdin",
-        "stdinOnce",
-        "tty",
-    ]
-)
-_NODE_SPEC_FIELDS = frozenset(
-    ["configSource", "externalID", "podCIDR", "podCIDRs", "providerID", "taints", "unschedulable"]
-)
 
 
 def check_fields(resource: ServedResource, obj: Object, mode: str) -> tuple[str, ...]:
@@ -405,23 +292,23 @@ def check_fields(resource: ServedResource, obj: Object, mode: str) -> tuple[str,
 
 
 def _unknown_fields(resource: ServedResource, obj: Object) -> list[str]:
-    found = _outside(obj.get("metadata"), _METADATA_FIELDS, "metadata.")
-    top = _TOP_FIELDS.get(resource.kind)
-    if top is None or resource.custom:
+    found = _outside(obj.get("metadata"), "metadata", "metadata.")
+    if resource.kind not in _KNOWN_FIELDS or resource.custom:
         return found
-    found += _outside(obj, {"apiVersion", "kind", "metadata", *top.split()}, "")
+    found += _outside(obj, resource.kind, "", "apiVersion", "kind", "metadata")
     spec = obj.get("spec")
     if resource.kind == "Pod" and isinstance(spec, dict):
-        found += _outside(spec, _POD_SPEC_FIELDS, "spec.")
+        found += _outside(spec, "Pod.spec", "spec.")
         for field in ("containers", "initContainers"):
             for index, container in enumerate(spec.get(field) or ()):
-                found += _outside(container, _CONTAINER_FIELDS, f"spec.{field}[{index}].")
+                found += _outside(container, "Pod.spec.containers", f"spec.{field}[{index}].")
     elif resource.kind == "Node":
-        found += _outside(spec, _NODE_SPEC_FIELDS, "spec.")
+        found += _outside(spec, "Node.spec", "spec.")
     return found
 
 
-def _outside(value: Any, known: frozenset[str] | set[str], prefix: str) -> list[str]:
+def _outside(value: Any, part: str, prefix: str, *also_known: str) -> list[str]:
     if not isinstance(value, dict):
         return []
+    known = {*_KNOWN_FIELDS[part].split(), *also_known}
     return [f'unknown field "{prefix}{key}"' for key in value if key not in known]

@@ -6,10 +6,9 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from asched.apiserver.errors import StatusError, bad_request
+from asched.apiserver.errors import Object, StatusError, bad_request
 from asched.apiserver.resources import ServedResource
 
-Object = dict[str, Any]
 Predicate = Callable[[Object], bool]
 
 _SET_TERM = re.compile(r"^(?P<key>[^\s!=]+)\s+(?P<op>in|notin)\s*\((?P<values>[^)]*)\)$")
@@ -87,10 +86,7 @@ def _comparison(key: str, operator: str, bound: int) -> Predicate:
 
 
 def label_selector(text: str) -> Predicate | None:
-    """Compile a label selector (``a=b,c in (d,e),!f``); None if it selects everything.
-
-    Raises StatusError 400 for a syntax error (k8s.io/apimachinery/pkg/labels).
-    """
+    """Compile ``a=b,c in (d,e),!f``; None selects everything. Raises StatusError 400."""
     terms = [_label_term(term) for term in _split_terms(text) if term]
     if not terms:
         return None
@@ -140,10 +136,7 @@ def _field_getter(resource: ServedResource, field: str) -> Callable[[Object], st
 
 
 def field_selector(resource: ServedResource, text: str) -> Predicate | None:
-    """Compile a field selector of ``resource``; None if it selects everything.
-
-    Raises StatusError 400 for a field that kube-apiserver does not support for the resource.
-    """
+    """Compile for ``resource``; None selects everything. Raises StatusError 400."""
     tests: list[tuple[Callable[[Object], str], bool, str]] = []
     for term in text.split(","):
         if not term:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
+from asched.apiserver.errors import Object
 from asched.apiserver.listing import ServedListPage
-from asched.apiserver.printers import Column, custom_columns, table_columns
+from asched.apiserver.printer_columns import Column, custom_columns
+from asched.apiserver.printers import table_columns
 from asched.apiserver.resources import ServedResource
 from asched.apiserver.storage import ServedWatchEvent, StoredObject, View, encode, watch_line
 
 if TYPE_CHECKING:
     from asched.apiserver.api import ObjectApi
-
-Object = dict[str, Any]
 
 
 class Serializer(Protocol):
@@ -22,7 +22,8 @@ class Serializer(Protocol):
 
     def many(self, page: ServedListPage) -> bytes: ...
 
-    def event(self, event: ServedWatchEvent) -> bytes: ...
+    def event(self, event: ServedWatchEvent) -> bytes:
+        return watch_line(event.type, self.one(event.stored))
 
 
 def _list_meta(page: ServedListPage) -> Object:
@@ -34,7 +35,7 @@ def _list_meta(page: ServedListPage) -> Object:
     return meta
 
 
-class ObjectSerializer:
+class ObjectSerializer(Serializer):
     """Whole objects, from the bytes that were encoded at the write."""
 
     def __init__(self, resource: ServedResource, view: View | None) -> None:
@@ -45,7 +46,7 @@ class ObjectSerializer:
         self._skipped = 0 if resource.custom else len(prefix)
 
     def one(self, stored: StoredObject) -> bytes:
-        return stored.encoded_as(self._view)
+        return stored.encoded(self._view)
 
     def many(self, page: ServedListPage) -> bytes:
         head = encode(
@@ -57,9 +58,9 @@ class ObjectSerializer:
         )
         view, skipped = self._view, self._skipped
         if skipped:
-            items = b",".join([b"{" + item.encoded_as(view)[skipped:] for item in page.items])
+            items = b",".join([b"{" + item.encoded(view)[skipped:] for item in page.items])
         else:
-            items = b",".join([item.encoded_as(view) for item in page.items])
+            items = b",".join([item.encoded(view) for item in page.items])
         return b'%b,"items":[%b]}\n' % (head[:-1], items)
 
     def event(self, event: ServedWatchEvent) -> bytes:
@@ -74,7 +75,7 @@ def _partial_metadata(stored: StoredObject) -> Object:
     }
 
 
-class PartialMetadataSerializer:
+class PartialMetadataSerializer(Serializer):
     """PartialObjectMetadata, as metadata informers request it."""
 
     def one(self, stored: StoredObject) -> bytes:
@@ -90,16 +91,10 @@ class PartialMetadataSerializer:
             }
         )
 
-    def event(self, event: ServedWatchEvent) -> bytes:
-        return watch_line(event.type, encode(_partial_metadata(event.stored)))
 
-
-class TableSerializer:
-    """Objects as rows of a meta.k8s.io/v1 Table.
-
-    :param include_object: ``None``, ``Metadata`` or ``Object``: what each row contains of its
-        object.
-    """
+class TableSerializer(Serializer):
+    """Objects as rows of a meta.k8s.io/v1 Table. ``include_object``: ``None``, ``Metadata`` or
+    ``Object``, what each row contains of its object."""
 
     def __init__(self, resource: ServedResource, api: ObjectApi, include_object: str) -> None:
         self._api = api
@@ -116,8 +111,10 @@ class TableSerializer:
             row["object"] = _partial_metadata(stored)
         return row
 
-    def _table(self, metadata: Object, items: list[StoredObject], *, definitions: bool) -> bytes:
-        columns = [column.definition() for column in self._columns] if definitions else None
+    def _table(self, metadata: Object, items: list[StoredObject]) -> bytes:
+        # Only the first event of a watch has the column definitions.
+        first, self._definitions_sent = not self._definitions_sent, True
+        columns = [column.definition() for column in self._columns] if first else None
         return encode(
             {
                 "kind": "Table",
@@ -129,17 +126,10 @@ class TableSerializer:
         )
 
     def one(self, stored: StoredObject) -> bytes:
-        return self._table({"resourceVersion": str(stored.rv)}, [stored], definitions=True)
+        return self._table({"resourceVersion": str(stored.rv)}, [stored])
 
     def many(self, page: ServedListPage) -> bytes:
-        return self._table(_list_meta(page), page.items, definitions=True)
-
-    def event(self, event: ServedWatchEvent) -> bytes:
-        # Only the first event of a watch has the column definitions.
-        first, self._definitions_sent = not self._definitions_sent, True
-        metadata = {"resourceVersion": str(event.stored.rv)}
-        table = self._table(metadata, [event.stored], definitions=first)
-        return watch_line(event.type, table)
+        return self._table(_list_meta(page), page.items)
 
 
 def _custom(api: ObjectApi, resource: ServedResource) -> tuple[Column, ...]:

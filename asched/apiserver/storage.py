@@ -12,15 +12,14 @@ import asyncio
 import bisect
 import itertools
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
-from asched.apiserver.errors import too_old
+from asched.apiserver.errors import Object, too_old
 from asched.apiserver.resources import ServedResource
 from asched.apiserver.selectors import Predicate
 
-Object = dict[str, Any]
 View = Callable[[Object], Object]
 
 ADDED, MODIFIED, DELETED = "ADDED", "MODIFIED", "DELETED"
@@ -39,31 +38,20 @@ def deep_copy(obj: Object) -> Object:
 class StoredObject:
     """One object at one revision, with its encoded forms."""
 
-    __slots__ = ("_encoded", "_views", "key", "obj", "rv")
+    __slots__ = ("_encoded", "key", "obj", "rv")
 
     def __init__(self, key: str, obj: Object, rv: int) -> None:
         self.key = key
         self.obj = obj
         self.rv = rv
-        self._encoded: bytes | None = None
-        self._views: dict[View, bytes] | None = None
+        self._encoded: dict[View | None, bytes] = {}
 
-    @property
-    def encoded(self) -> bytes:
-        """The whole object as JSON, encoded at most once."""
-        if self._encoded is None:
-            self._encoded = encode(self.obj)
-        return self._encoded
-
-    def encoded_as(self, view: View | None) -> bytes:
-        """The object in another API version, encoded at most once per view."""
-        if view is None:
-            return self.encoded
-        if self._views is None:
-            self._views = {}
-        found = self._views.get(view)
+    def encoded(self, view: View | None = None) -> bytes:
+        """The object as JSON, in another API version with a ``view``. Encoded at most once each."""
+        found = self._encoded.get(view)
         if found is None:
-            found = self._views[view] = encode(view(self.obj))
+            obj = self.obj if view is None else view(self.obj)
+            found = self._encoded[view] = encode(obj)
         return found
 
     def at_revision(self, rv: int) -> StoredObject:
@@ -87,7 +75,7 @@ class StoreChange:
     def line(self) -> bytes:
         """The watch line that all unfiltered watchers share."""
         if self._line is None:
-            self._line = watch_line(self.type, self.new.encoded)
+            self._line = watch_line(self.type, self.new.encoded())
         return self._line
 
     def filtered(self, predicate: Predicate) -> tuple[str, StoredObject] | None:
@@ -117,8 +105,8 @@ class RevisionCounter:
 
     __slots__ = ("current",)
 
-    def __init__(self, current: int = 1) -> None:
-        self.current = current
+    def __init__(self) -> None:
+        self.current = 1
 
     def increment(self) -> int:
         self.current += 1
@@ -128,8 +116,9 @@ class RevisionCounter:
 class WatchHistory:
     """The latest changes of one storage."""
 
-    def __init__(self, limit: int) -> None:
-        self.limit = limit
+    def __init__(self) -> None:
+        self.limit = 100_000
+        """The number of changes that are kept at least."""
         self.oldest_rv = 0
         """The oldest revision that a watch may start from."""
         self._changes: list[StoreChange] = []
@@ -173,11 +162,9 @@ class _Snapshot(NamedTuple):
 class Storage:
     """All objects of one resource, in key order as in etcd."""
 
-    def __init__(
-        self, resource: ServedResource, revisions: RevisionCounter, history_limit: int
-    ) -> None:
+    def __init__(self, resource: ServedResource, revisions: RevisionCounter) -> None:
         self.resource = resource
-        self.history = WatchHistory(history_limit)
+        self.history = WatchHistory()
         self.last_rv = revisions.current
         """Revision of the latest write to this storage, which is what its watch cache shows."""
         self._revisions = revisions
@@ -197,17 +184,10 @@ class Storage:
     def __len__(self) -> int:
         return len(self._objects)
 
-    def __iter__(self) -> Iterator[StoredObject]:
-        return iter(self._objects.values())
-
     def listen(self, listener: Callable[[StoreChange], None]) -> Callable[[], None]:
         """Call ``listener`` with every later change. Returns a function that unsubscribes."""
         self._listeners.append(listener)
         return lambda: self._listeners.remove(listener)
-
-    @property
-    def listener_count(self) -> int:
-        return len(self._listeners)
 
     def write(self, key: str, obj: Object) -> StoredObject:
         """Store ``obj`` and set the next revision in its metadata, which the caller must own."""
@@ -254,11 +234,8 @@ class Storage:
         return list(self.range(namespace).objects)
 
     def range(self, namespace: str = "", start: str = "", rv: int | None = None) -> ObjectRange:
-        """The objects of a namespace, or of all, from the key ``start`` on, in key order.
-
-        ``rv`` selects an earlier revision. Raises StatusError 410 if the history no longer
-        reaches back to it.
-        """
+        """The objects of a namespace, or of all, from the key ``start`` on, in key order, now or at
+        the revision ``rv``. Raises StatusError 410 if the history no longer reaches back to it."""
         undo = [] if rv is None else self.history.since(rv)
         keys, objects = self._sorted_keys(), self._objects
         if undo:
@@ -302,14 +279,11 @@ class ServedWatchEvent(NamedTuple):
     def line(self, view: View | None = None) -> bytes:
         if self.change is not None and view is None:
             return self.change.line()
-        return watch_line(self.type, self.stored.encoded_as(view))
+        return watch_line(self.type, self.stored.encoded(view))
 
 
 class Watcher:
-    """A subscription to one storage that buffers events until they are consumed.
-
-    Use it as a context manager: leaving the block ends the subscription.
-    """
+    """Buffers the events of one storage; leaving its ``with`` block ends the subscription."""
 
     def __init__(
         self, storage: Storage, *, namespace: str = "", predicate: Predicate | None = None
@@ -357,10 +331,7 @@ class Watcher:
         return events
 
     async def next_batch(self, timeout_s: float | None = None) -> list[ServedWatchEvent]:
-        """The buffered events; waits up to ``timeout_s`` for one.
-
-        Empty after the timeout or once the watcher is closed.
-        """
+        """The buffered events; waits for one. Empty after ``timeout_s`` or once it is closed."""
         if not self._buffer and not self.closed:
             try:
                 async with asyncio.timeout(timeout_s):

@@ -6,30 +6,24 @@ recorded exchanges.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from asched.apiserver.admission import TOPOLOGY_LABELS, check_disruption_budgets
-from asched.apiserver.errors import conflict, internal, uid_conflict
+from asched.apiserver.errors import Object, StatusError, conflict, uid_conflict
 from asched.apiserver.resources import ServedResource
 from asched.apiserver.storage import StoredObject
 
 if TYPE_CHECKING:
     from asched.apiserver.api import DeleteOptions, ObjectApi
 
-Object = dict[str, Any]
-
 
 def bind(
     api: ObjectApi, pods: ServedResource, namespace: str, name: str, binding: Object
 ) -> StoredObject:
-    """Assign a pod to a node. As in kube-apiserver, the node need not exist.
-
-    Raises StatusError 404 for an unknown pod; 409 for one that is bound, gated, terminating or has
-    another uid; 500 without a node name.
-    """
+    """Assign a pod to a node, which need not exist. Raises StatusError 404, 409 or 500."""
     node_name = (binding.get("target") or {}).get("name") or ""
     if not node_name:
-        raise internal("target.name: Required value")
+        raise StatusError(500, "", "target.name: Required value")
     old = api.get(pods, namespace, name)
     pod = old.obj
     metadata = binding.get("metadata") or {}

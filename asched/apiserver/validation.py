@@ -12,6 +12,7 @@ from typing import Any
 
 from asched.apiserver.errors import (
     Cause,
+    Object,
     bad_request,
     forbidden_value,
     invalid,
@@ -23,8 +24,6 @@ from asched.apiserver.errors import (
 from asched.apiserver.resources import ServedResource
 from asched.apiserver.schemas import json_type
 from asched.model.quantity import QuantityError, milli_value
-
-Object = dict[str, Any]
 
 _SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")

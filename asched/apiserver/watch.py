@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass
 from typing import Any
 
 from aiohttp import web
@@ -13,6 +14,7 @@ from asched.apiserver.faults import Faults
 from asched.apiserver.handlers import negotiate_serializer, selection_predicate
 from asched.apiserver.listing import parse_revision
 from asched.apiserver.requests import RequestInfo
+from asched.apiserver.resources import ServedResource
 from asched.apiserver.serializers import Serializer
 from asched.apiserver.storage import ServedWatchEvent, Watcher, encode, watch_line
 
@@ -59,7 +61,7 @@ class WatchStreams:
             self._open.add(watcher)
             try:
                 await response.prepare(request)
-                stream = _Stream(self, watcher, response, info, serializer)
+                stream = _Stream(self, watcher, response, info.resource, serializer)
                 if initial:
                     await stream.send_initial_events(bookmark=bookmarks)
                 await stream.run(timeout_s, self._bookmark_interval_s if bookmarks else None)
@@ -79,29 +81,21 @@ def _timeout_s(text: str) -> float:
     return float(text or 0) or DEFAULT_TIMEOUT_S
 
 
+@dataclass(slots=True)
 class _Stream:
     """One open watch."""
 
-    def __init__(
-        self,
-        server: WatchStreams,
-        watcher: Watcher,
-        response: web.StreamResponse,
-        info: RequestInfo,
-        serializer: Serializer,
-    ) -> None:
-        self._api = server.api
-        self._faults = server.faults
-        self._watcher = watcher
-        self._response = response
-        self._info = info
-        self._serializer = serializer
-        self._sent = 0
+    server: WatchStreams
+    watcher: Watcher
+    response: web.StreamResponse
+    resource: ServedResource
+    serializer: Serializer
+    sent: int = 0
 
     async def send_initial_events(self, *, bookmark: bool) -> None:
         """Send the existing objects, then the bookmark that ends them (KEP-3157)."""
         # The bookmark bears the revision of the drained events; writes may follow while sending.
-        events, revision = self._watcher.drain(), self._api.revisions.current
+        events, revision = self.watcher.drain(), self.server.api.revisions.current
         await self._send(events)
         if bookmark:
             await self._send_bookmark(revision, {"k8s.io/initial-events-end": "true"})
@@ -110,39 +104,35 @@ class _Stream:
         """Send events until the timeout, the end of the watcher or an injected fault."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_s
-        while not self._watcher.closed:
+        while not self.watcher.closed:
             left_s = deadline - loop.time()
-            limit = self._faults.watch_closes_after_events
-            if left_s <= 0 or (limit is not None and self._sent >= limit):
+            limit = self.server.faults.watch_closes_after_events
+            if left_s <= 0 or (limit is not None and self.sent >= limit):
                 return
             wait_s = left_s if bookmark_interval_s is None else min(left_s, bookmark_interval_s)
-            events = await self._watcher.next_batch(wait_s)
+            events = await self.watcher.next_batch(wait_s)
             if events:
                 await self._send(events)
             elif bookmark_interval_s is not None and wait_s < left_s:
-                await self._send_bookmark(self._api.revisions.current, {})
+                await self._send_bookmark(self.server.api.revisions.current, {})
 
     async def _send(self, events: list[ServedWatchEvent]) -> None:
-        limit = self._faults.watch_closes_after_events
+        limit = self.server.faults.watch_closes_after_events
         if limit is not None:
-            events = events[: max(0, limit - self._sent)]
+            events = events[: max(0, limit - self.sent)]
         for start in range(0, len(events), _MAX_CHUNK_EVENTS):
             lines = []
             for event in events[start : start + _MAX_CHUNK_EVENTS]:
-                if self._faults.take_malformed_line():
+                if self.server.faults.take_malformed_line():
                     lines.append(_MALFORMED_LINE)
-                lines.append(self._serializer.event(event))
-            await self._response.write(b"".join(lines))
-        self._sent += len(events)
+                lines.append(self.serializer.event(event))
+            await self.response.write(b"".join(lines))
+        self.sent += len(events)
 
     async def _send_bookmark(self, revision: int, annotations: dict[str, str]) -> None:
         metadata: dict[str, Any] = {"resourceVersion": str(revision)}
         if annotations:
             metadata["annotations"] = annotations
-        resource = self._info.resource
-        bookmark = {
-            "kind": resource.kind,
-            "apiVersion": resource.group_version,
-            "metadata": metadata,
-        }
-        await self._response.write(watch_line("BOOKMARK", encode(bookmark)))
+        head = {"kind": self.resource.kind, "apiVersion": self.resource.group_version}
+        bookmark = {**head, "metadata": metadata}
+        await self.response.write(watch_line("BOOKMARK", encode(bookmark)))

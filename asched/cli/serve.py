@@ -18,20 +18,21 @@ from asched.cli.run import ClusterOptions
 from asched.config.file import Configuration, load
 from asched.config.registry import PluginRegistry
 from asched.daemon.daemon import running_daemon
-from asched.daemon.engine.commits import journal_when_reachable
 from asched.daemon.ha.leadership import Leadership, LeadershipLostError, election_of, taking_part
 from asched.daemon.ha.replica import running_replica
-from asched.daemon.plugin_host.guarded_loop import guarded_loop
-from asched.daemon.plugin_host.watchdog import OverrunMetrics, Watchdog, limits_of, watched
+from asched.daemon.plugin_host.guarded_loop import (
+    Watchdog,
+    guarded_loop,
+    limits_of,
+    watched,
+)
 from asched.daemon.process import freeze_gc, set_switch_interval, tune_gc
-from asched.daemon.reload.reconfigurer import ConfigApplied
-from asched.daemon.reload.reloader import ConfigFile, ConfigReloader, ReloadRequests
+from asched.daemon.reload.reloader import ConfigApplied, ConfigFile, ConfigReloader, ReloadRequests
 from asched.daemon.shadow.daemon import JournalKindError, require_kind
-from asched.daemon.startup import DaemonContext
-from asched.daemon.telemetry.health import Check, Health, HealthAddressError
+from asched.daemon.startup import DaemonContext, journal_when_reachable
+from asched.daemon.telemetry.health import Check, Health, HealthAddressError, ServiceManager
 from asched.daemon.telemetry.logs import configure_logs
 from asched.daemon.telemetry.metrics import Metrics
-from asched.daemon.telemetry.systemd import ServiceManager
 from asched.daemon.telemetry.tracing import TracingUnavailableError, traced
 from asched.journal.opening import is_shared, journal_file, redacted
 from asched.kube.client import ApiClient
@@ -173,7 +174,7 @@ async def _serve_scheduler(
         traced(configuration.settings.tracing.sampling_ratio, metrics.cycle_sinks),
     ):
         metrics.watch_journal_file(journal_file(url))
-        metrics.show(OverrunMetrics(watchdog))
+        metrics.show(watchdog.metrics)
         await require_kind(store, shadow=False)
         tune_gc()
         set_switch_interval()

@@ -20,12 +20,11 @@ from asched.cli.serve import (
 from asched.config.file import Configuration
 from asched.config.registry import PluginRegistry
 from asched.config.settings import JournalSettings
-from asched.daemon.engine.commits import journal_when_reachable
 from asched.daemon.shadow.daemon import compare_recording, running_shadow
 from asched.daemon.shadow.report import AgreementCounts, ComparedNode, Difference, Report
-from asched.daemon.telemetry.health import Health
+from asched.daemon.startup import journal_when_reachable
+from asched.daemon.telemetry.health import Health, ServiceManager
 from asched.daemon.telemetry.metrics import Metrics
-from asched.daemon.telemetry.systemd import ServiceManager
 from asched.journal.opening import redacted
 from asched.kube.tape import Tape, TapeError
 

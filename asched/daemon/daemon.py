@@ -15,34 +15,28 @@ from asched import __version__
 from asched.batch.registry import SessionRegistry
 from asched.config.file import Configuration
 from asched.config.settings import PluginLimits
-from asched.daemon.effects.dispatcher import EffectDispatcher, EffectServices
+from asched.daemon.effects.dispatcher import EffectDispatcher
 from asched.daemon.effects.external_calls import ExtenderPool
-from asched.daemon.engine.checkpoints import Checkpoints
-from asched.daemon.engine.commits import Commits
-from asched.daemon.engine.engine import Engine, EngineLimits, EngineOptions
+from asched.daemon.effects.per_pod_queue import EffectServices
+from asched.daemon.engine.engine import Engine, EngineOptions
 from asched.daemon.engine.inbox import Inbox
 from asched.daemon.engine.journal_watch import watch_journal
+from asched.daemon.engine.journaling import Checkpoints, JournalAppender
 from asched.daemon.ha.follower import BufferedWatch, StartState
 from asched.daemon.ha.leadership import Leadership, LeadershipController
 from asched.daemon.plugin_host.external_plugins import ExternalPlugins
-from asched.daemon.reload.reconfigurer import (
-    ConfigApplied,
-    Reconfigurer,
-    ReloadTargets,
-    profiles_record,
-)
-from asched.daemon.reload.session_files import SessionFiles
-from asched.daemon.reload.watched import watched_resources
+from asched.daemon.reload.reconfigurer import Reconfigurer, ReloadTargets, profiles_record
+from asched.daemon.reload.reloader import ConfigApplied, SessionFiles
 from asched.daemon.startup import (
     TRANSIENT,
     DaemonContext,
     cluster_watch,
     recover,
     watch_when_reachable,
+    watched_resources,
 )
 from asched.daemon.telemetry.batch_metrics import TimedRegistry
-from asched.daemon.telemetry.health import Check, failed_checks
-from asched.daemon.telemetry.metrics import Backlog
+from asched.daemon.telemetry.health import Check
 from asched.daemon.telemetry.scheduler_metrics import CountedBackoff
 from asched.daemon.telemetry.stopwatch import CycleStopwatch
 from asched.journal.errors import JournalError
@@ -60,12 +54,10 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 EVENT_FLUSH_S = 3.0
 """How long a stopping daemon continues to send Events."""
 DRAIN_S = 20.0
-"""How long a stopping daemon waits for effects in flight. Together with Events and the last
-checkpoint this is less than the 30 s of a pod's default grace period. The next start resumes the
-rest."""
+"""How long a stopping daemon waits for effects in flight; the next start resumes the rest. With
+Events and the last checkpoint it is less than a pod's default grace period of 30 s."""
 LAST_CHECKPOINT_S = 5.0
-"""How long a stopping daemon waits for its last checkpoint; without it the next start folds
-more."""
+"""How long a stopping daemon waits for its last checkpoint, which shortens the next start."""
 _EFFECT_RETRY = RetryPolicy(attempts=1, initial_s=0.2, max_s=10.0)
 
 
@@ -91,10 +83,6 @@ class Daemon(NamedTuple):
     def checks(self) -> list[Check]:
         """Conditions of readiness."""
         return self.engine.checks()
-
-    def failed_checks(self) -> list[str]:
-        """Why it does not schedule now, a line each; empty if it does."""
-        return failed_checks(self.checks())
 
     def is_stuck(self) -> bool:
         """Whether the engine's turn does not end: a restart may help."""
@@ -243,12 +231,9 @@ def _assemble(parts: _Parts, start: StartState, extenders: Sequence[HttpExtender
     else:
         watch = cluster_watch(configuration, client, inbox, context.registry.load)
     metrics.watch(state, lambda: watch.reflectors)
-    metrics.watch_work(
-        lambda: Backlog(len(inbox), inbox.oldest_age_s), lambda: effects.in_flight, events
-    )
+    metrics.watch_work(inbox, lambda: effects.in_flight, events)
     targets = ReloadTargets(
         engine=engine,
-        effects=effects,
         inbox=inbox,
         extenders=parts.extenders,
         files=files,
@@ -280,11 +265,13 @@ def _engine(
     configuration, clock, metrics = context.configuration, context.runtime.clock, context.metrics
     # A leader with a journal of its own resigns if it cannot write. With a shared journal the next
     # leader could write it no better.
-    timeout_s = leadership.journal_timeout_s if leadership and parts.standby else _no_timeout
+    timeout_s = leadership.journal_timeout_s if leadership and parts.standby else None
     load = context.registry.load
     return Engine(
         start.fold,
-        Commits(context.journal, clock, metrics, next_seq=start.next_seq, timeout_s=timeout_s),
+        JournalAppender(
+            context.journal, clock, metrics, next_seq=start.next_seq, timeout_s=timeout_s
+        ),
         effects,
         inbox,
         clock,
@@ -293,9 +280,7 @@ def _engine(
             unsynced=frozenset(
                 watched_resources(configuration.profiles, configuration.sessions, load)
             ),
-            limits=EngineLimits(
-                slice_s=configuration.settings.engine.turn_time_slice.total_seconds()
-            ),
+            slice_s=configuration.settings.engine.turn_time_slice.total_seconds(),
             committed=parts.checkpoints.committed,
             sessions=TimedRegistry(sessions, metrics.sessions),
             stopwatch=stopwatch,
@@ -316,7 +301,7 @@ def _effects(
     client, metrics = parts.context.client, parts.context.metrics
     leadership = parts.leadership
     services = EffectServices(
-        client=client.guarded_by(leadership) if leadership is not None else client,
+        client=client.guarded_by(leadership.elector) if leadership is not None else client,
         events=events,
         tasks=parts.tasks,
         backoff=lambda: CountedBackoff(_EFFECT_RETRY, client.random, metrics.engine.effect_retried),
@@ -354,7 +339,3 @@ def _record_start(configuration: Configuration, daemon: Daemon, epoch: int | Non
         profiles_record(configuration),
         *loaded,
     )
-
-
-def _no_timeout() -> float:
-    return math.inf

@@ -1,9 +1,8 @@
-"""Process-wide settings: garbage collection, thread switching, safe output to terminals.
+"""What a process provides: clock, threads, garbage collection, safe output to terminals.
 
 asched keeps a large heap (pods, nodes, columns) that contains almost no cycles. With Python's
-default thresholds the collector traverses that heap every few thousand allocations and finds
-nothing. That costs a daemon a tenth of its time, and a command that folds a whole journal a
-quarter.
+default thresholds the collector traverses it every few thousand allocations. That costs a daemon a
+tenth of its time, and a command that folds a whole journal a quarter.
 
 Names, labels and messages come from pod authors, API servers and plugins. Control characters in
 them could clear the screen, hide a line or change the title, so they are escaped.
@@ -12,11 +11,43 @@ them could clear the screen, hide a line or change the title, so they are escape
 from __future__ import annotations
 
 import gc
+import os
 import re
+import socket
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Final, TextIO
+from typing import Any, Final, NamedTuple, Protocol, TextIO, TypeVar
+
+import anyio
+
+from asched.kube.timing import Clock, SystemClock
+
+T = TypeVar("T")
+
+
+class RunInThread(Protocol):
+    """Runs a long computation without blocking the event loop."""
+
+    async def __call__(self, compute: Callable[[], T], /) -> T: ...
+
+
+class Runtime(NamedTuple):
+    """Clock, threads and name of a process.
+
+    A simulation provides its own, and an :class:`~asched.kube.client.ApiClient` with the same
+    clock. Apart from the event loop, nothing in a daemon uses another clock.
+    """
+
+    clock: Clock
+    run_in_thread: RunInThread
+    instance: str
+    """Identifies this process among replicas, in the journal and in Events."""
+
+    @classmethod
+    def of_this_process(cls) -> Runtime:
+        return cls(SystemClock(), anyio.to_thread.run_sync, f"{socket.gethostname()}_{os.getpid()}")
+
 
 SWITCH_INTERVAL_S: Final = 0.0005
 _DAEMON_THRESHOLDS: Final = (20_000, 20, 50)
@@ -48,9 +79,8 @@ def infrequent_gc() -> Iterator[None]:
 def set_switch_interval() -> None:
     """Let a computing thread yield the interpreter after half a millisecond instead of 5 ms.
 
-    The event loop releases the interpreter at each system call. With a thread that computes, such
-    as one that encodes a checkpoint, every request to the API server would wait for a whole
-    interval.
+    The event loop releases the interpreter at each system call. While a thread encodes a
+    checkpoint, every request to the API server would wait for a whole interval.
     """
     sys.setswitchinterval(SWITCH_INTERVAL_S)
 

@@ -2,26 +2,49 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from functools import partial
+from random import Random
+from typing import TypeVar
+
 import msgspec
 import structlog
 
 from asched.config.file import Configuration
 from asched.config.registry import PluginRegistry
 from asched.core.inputs import ChangeSink
-from asched.daemon.engine.runtime import Runtime
 from asched.daemon.ha.follower import StartState
-from asched.daemon.reload.watched import annotations_of, watched_resources
+from asched.daemon.process import Runtime
 from asched.daemon.telemetry.metrics import Metrics
-from asched.framework.runtime.profile import PluginLoader
+from asched.framework.interface import Plugin
+from asched.framework.pod_groups import GANG_SCHEDULING
+from asched.framework.runtime.profile import PluginLoader, ProfileError, ProfileSpec
+from asched.framework.sessions import SessionSpec
 from asched.journal.checkpoints import nearest
-from asched.journal.errors import JournalBusyError, JournalFullError, JournalIOError
+from asched.journal.errors import (
+    JournalBusyError,
+    JournalFullError,
+    JournalIOError,
+    JournalUnreachableError,
+)
 from asched.journal.folding import apply_stored
+from asched.journal.opening import open_journal, redacted
 from asched.journal.store import JournalStore
 from asched.kube.client import NO_RETRY, ApiClient, RequestOptions
 from asched.kube.errors import ApiError, NoResponseError
 from asched.kube.reflector import ClusterWatch
-from asched.kube.timing import Backoff, RetryPolicy
+from asched.kube.timing import Backoff, Clock, RetryPolicy
+from asched.model.custom import CustomResource
+from asched.model.resources import (
+    GroupResource,
+    WatchedResource,
+    custom_resource,
+    in_order_of_listing,
+)
 from asched.state.fold import Fold
+
+T = TypeVar("T")
 
 TRANSIENT = (JournalBusyError, JournalFullError, JournalIOError)
 """Journal errors that a later attempt may not meet."""
@@ -102,26 +125,108 @@ def cluster_watch(
 async def watch_when_reachable(client: ApiClient, watch: ClusterWatch) -> None:
     """Watch from the first answer of the API server on. Until then one line is logged, where
     otherwise every watch would log its own."""
-    await _first_answer(client)
+    options = RequestOptions(None, NO_RETRY, _CONNECT_TIMEOUT_S)
+
+    async def request() -> None:
+        with suppress(ApiError):
+            await client.request("GET", "/version", options=options)
+
+    unreachable = partial(log.warning, "API server not reachable, retrying", server=client.server)
+    await _until_reachable(request, unreachable, client.clock, client.random)
     await watch.run()
 
 
-async def _first_answer(client: ApiClient) -> None:
-    backoff = Backoff(_CONNECT_RETRY, client.random)
-    options = RequestOptions(None, NO_RETRY, _CONNECT_TIMEOUT_S)
-    logged_at_s = -_LOG_INTERVAL_S
+@asynccontextmanager
+async def journal_when_reachable(
+    url: str, clock: Clock, random: Random
+) -> AsyncIterator[JournalStore]:
+    """Open the journal at ``url``, and close it at the end of the block.
+
+    Waits for a database that does not answer or cannot be written during a failover: after a power
+    failure everything starts at once. Raises any other
+    :class:`~asched.journal.errors.JournalError`.
+    """
+    async with AsyncExitStack() as stack:
+
+        async def open_it() -> JournalStore:
+            return await stack.enter_async_context(open_journal(url, daemon=True))
+
+        unreachable = partial(log.warning, "journal not reachable, retrying", journal=redacted(url))
+        yield await _until_reachable(open_it, unreachable, clock, random)
+
+
+async def _until_reachable(
+    attempt: Callable[[], Awaitable[T]], warn: Callable[..., None], clock: Clock, random: Random
+) -> T:
+    """The result of the first attempt with an answer. Calls ``warn`` once a minute at most."""
+    backoff, logged_at_s = Backoff(_CONNECT_RETRY, random), -_LOG_INTERVAL_S
     while True:
         try:
-            await client.request("GET", "/version", options=options)
-        except ApiError:
-            return
-        except NoResponseError as error:
-            now_s = client.clock.monotonic_s()
+            return await attempt()
+        except (JournalUnreachableError, NoResponseError) as error:
+            now_s = clock.monotonic_s()
             if now_s - logged_at_s >= _LOG_INTERVAL_S:
                 logged_at_s = now_s
-                log.warning(
-                    "API server not reachable, retrying", server=client.server, error=str(error)
+                warn(error=str(error))
+        await clock.sleep(backoff.next_s())
+
+
+# -- what a configuration watches -----------------------------------------------------------------
+
+_POD_GROUPS = frozenset(
+    {
+        GroupResource.POD_GROUPS,
+        GroupResource.INCUBATOR_POD_GROUPS,
+        GroupResource.SIGS_POD_GROUPS,
+        GroupResource.VOLCANO_POD_GROUPS,
+    }
+)
+
+
+def watched_groups(
+    profiles: Iterable[ProfileSpec], sessions: Collection[SessionSpec]
+) -> frozenset[GroupResource]:
+    """All group resources for batch sessions; PodGroups if a profile schedules gangs."""
+    if sessions:
+        return frozenset(GroupResource) - {GroupResource.WORKLOADS}
+    gangs = any(GANG_SCHEDULING in profile.plugin_names for profile in profiles)
+    return _POD_GROUPS if gangs else frozenset()
+
+
+def watched_resources(
+    profiles: Collection[ProfileSpec], sessions: Collection[SessionSpec], load: PluginLoader
+) -> tuple[WatchedResource, ...]:
+    """All resources to watch, in the order of listing. Raises
+    :class:`~asched.framework.runtime.profile.ProfileError` if a plugin cannot be loaded."""
+    groups = watched_groups(profiles, sessions)
+    return in_order_of_listing(groups, custom_resources_of(profiles, load))
+
+
+def custom_resources_of(
+    profiles: Collection[ProfileSpec], load: PluginLoader
+) -> tuple[WatchedResource, ...]:
+    """The custom resources that plugins read.
+
+    Raises as :func:`watched_resources`, and if two plugins read the same resource by different
+    structs: the struct determines what the journal records.
+    """
+    readers: dict[str, tuple[type[Plugin], type[CustomResource]]] = {}
+    for plugin in _plugins(profiles, load):
+        for kind in plugin.custom_resources:
+            name = kind.definition.name
+            first, known = readers.setdefault(name, (plugin, kind))
+            if known is not kind:
+                raise ProfileError(
+                    f"plugins {first.name} and {plugin.name} both read {name}, by different structs"
                 )
-        else:
-            return
-        await client.clock.sleep(backoff.next_s())
+    return tuple(custom_resource(kind) for _, kind in readers.values())
+
+
+def annotations_of(profiles: Collection[ProfileSpec], load: PluginLoader) -> frozenset[str]:
+    """The annotations of pods that plugins read. Raises as :func:`watched_resources`."""
+    return frozenset(key for p in _plugins(profiles, load) for key in p.reads_annotations)
+
+
+def _plugins(profiles: Collection[ProfileSpec], load: PluginLoader) -> Iterator[type[Plugin]]:
+    for name in dict.fromkeys(name for profile in profiles for name in profile.plugin_names):
+        yield load(name)

@@ -15,14 +15,15 @@ from asched.kube.errors import ApiError, KubeConfigError, NoResponseError
 from asched.kube.timing import Backoff, Clock, RequestBudget, RetryPolicy
 from asched.kube.transport import (
     ApiRequest,
+    CheckedTransport,
     Credentials,
-    GuardedTransport,
     HttpResponse,
     LeaseWriteGuard,
-    ReadOnlyTransport,
     StreamingResponse,
     Transport,
     always,
+    guard_writes,
+    refuse_writes,
 )
 
 JSON = "application/json"
@@ -55,10 +56,12 @@ class RenewingCredentials:
         self._lock = anyio.Lock()
         self._renew_not_before_s = clock.monotonic_s()
 
-    @property
-    def expired(self) -> bool:
+    async def valid(self) -> Credentials:
+        """The current credentials, renewed if they have expired."""
         renew_at = self.current.renew_at
-        return renew_at is not None and self._clock.utc() >= renew_at
+        if renew_at is not None and self._clock.utc() >= renew_at:
+            return await self.renew(self.current)
+        return self.current
 
     async def renew_after_401(self, refused: Credentials) -> Credentials:
         """New credentials, or ``refused`` if the last renewal is too recent."""
@@ -127,15 +130,17 @@ class ApiClient:
 
     def read_only(self) -> ApiClient:
         """A client on the same connections that raises PermissionError for writes."""
-        return self._over(ReadOnlyTransport(self._transport), lambda: False)
+        return self._checked(refuse_writes, lambda: False)
 
     def guarded_by(self, guard: LeaseWriteGuard) -> ApiClient:
         """A client on the same connections that writes only while ``guard`` allows it."""
-        return self._over(GuardedTransport(self._transport, guard), guard.leads)
+        return self._checked(guard_writes(guard), guard.leads)
 
-    def _over(self, transport: Transport, may_write: Callable[[], bool]) -> ApiClient:
+    def _checked(
+        self, check: Callable[[ApiRequest], ApiRequest], may_write: Callable[[], bool]
+    ) -> ApiClient:
         return ApiClient(
-            transport,
+            CheckedTransport(self._transport, check),
             self._credentials,
             clock=self.clock,
             random=self.random,
@@ -191,14 +196,9 @@ class ApiClient:
         raise AssertionError("the last attempt returns or raises")
 
     async def request_pipelined(self, requests: Sequence[ApiRequest]) -> list[bytes | ApiError]:
-        """Send idempotent requests at once, without retries.
-
-        Returns for each request the body of its response, or the failure. Raises NoResponseError
-        if a response is missing: any of the requests may have been carried out.
-        """
-        credentials = self._credentials.current
-        if self._credentials.expired:
-            credentials = await self._credentials.renew(credentials)
+        """Send idempotent requests at once, without retries. Returns a body or failure for each.
+        Raises NoResponseError if one is missing: any may have been carried out."""
+        credentials = await self._credentials.valid()
         if self._budget is not None:
             for _ in requests:
                 await self._budget.take()
@@ -209,14 +209,9 @@ class ApiClient:
     async def stream(
         self, path: str, params: Mapping[str, str], *, timeout_s: float
     ) -> AsyncIterator[StreamingResponse]:
-        """Open a watch, without retries. ``timeout_s`` bounds its whole life.
-
-        Raises ApiError and NoResponseError.
-        """
+        """Open a watch of at most ``timeout_s``, once. Raises ApiError and NoResponseError."""
         request = ApiRequest("GET", path, params, JSON, None, timeout_s)
-        credentials = self._credentials.current
-        if self._credentials.expired:
-            credentials = await self._credentials.renew(credentials)
+        credentials = await self._credentials.valid()
         response = await self._open(credentials, request)
         try:
             if response.status == 401:
@@ -232,9 +227,7 @@ class ApiClient:
 
     async def _send(self, request: ApiRequest) -> bytes:
         """The body of a successful response. A 401 renews the credentials, once."""
-        credentials = self._credentials.current
-        if self._credentials.expired:
-            credentials = await self._credentials.renew(credentials)
+        credentials = await self._credentials.valid()
         response = await self._exchange(credentials, request)
         if response.status == 401:
             renewed = await self._credentials.renew_after_401(credentials)

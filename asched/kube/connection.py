@@ -24,7 +24,7 @@ import yaml
 from asched import __version__
 from asched.config.yaml import read_limited
 from asched.kube.client import ApiClient, CredentialSource, RenewingCredentials
-from asched.kube.errors import CredentialPluginError, KubeConfigError
+from asched.kube.errors import CredentialPluginError, KubeConfigError, one_line
 from asched.kube.http import HttpTransport
 from asched.kube.pool import ConnectionPool
 from asched.kube.timing import Clock, RequestBudget, RetryPolicy, SystemClock
@@ -182,9 +182,9 @@ class KubeConfig:
         except ConfigException as error:
             # The prefix marks a plugin that failed; another attempt may succeed.
             kind = CredentialPluginError if str(error).startswith("exec: ") else KubeConfigError
-            raise kind(f"{self._where}: {_one_line(error)}") from None
+            raise kind(f"{self._where}: {one_line(error)}") from None
         except (OSError, ValueError, TypeError, LookupError, AttributeError) as error:
-            raise KubeConfigError(f"{self._where}: {_one_line(error)}") from None
+            raise KubeConfigError(f"{self._where}: {one_line(error)}") from None
         access = _Access(
             server=str(read.host or ""),
             authorization=str(read.api_key.get("BearerToken") or ""),
@@ -204,7 +204,7 @@ class KubeConfig:
         except OSError as error:
             raise KubeConfigError(f"{file}: {error.strerror or error}") from None
         except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
-            raise KubeConfigError(f"{file}: not YAML: {_one_line(error)}") from None
+            raise KubeConfigError(f"{file}: not YAML: {one_line(error)}") from None
         if not isinstance(content, dict):
             raise KubeConfigError(f"{file}: not a kubeconfig")
         return content
@@ -297,7 +297,7 @@ class ServiceAccount:
         except FileNotFoundError:
             raise KubeConfigError(f"{self._where}: {name} file does not exist: {file}") from None
         except (OSError, UnicodeDecodeError) as error:
-            raise KubeConfigError(f"{self._where}: {_one_line(error)}") from None
+            raise KubeConfigError(f"{self._where}: {one_line(error)}") from None
         if not text:
             raise KubeConfigError(f"{self._where}: {name} file is empty: {file}")
         return text
@@ -348,22 +348,17 @@ class _CredentialsBuilder:
     def _create_context(self, access: _Access) -> ssl.SSLContext:
         authority, certificate = access.authority, access.certificate
         try:
-            context = ssl.create_default_context(cafile=authority or None)
+            context = client_tls_context(authority, verify=access.verify)
         except (OSError, ssl.SSLError) as error:
             raise KubeConfigError(
-                f"{self._where}: certificate authority {authority}: {_one_line(error)}"
+                f"{self._where}: certificate authority {authority}: {one_line(error)}"
             ) from None
-        # Go does not enforce RFC 5280 strictly, and certificates of old tools violate it.
-        context.verify_flags &= ~ssl.VERIFY_X509_STRICT
-        if not access.verify:
-            context.check_hostname = False
-            context.verify_mode = ssl.CERT_NONE
         if certificate:
             try:
                 context.load_cert_chain(certificate, access.key)
             except (OSError, ssl.SSLError) as error:
                 raise KubeConfigError(
-                    f"{self._where}: client certificate {certificate}: {_one_line(error)}"
+                    f"{self._where}: client certificate {certificate}: {one_line(error)}"
                 ) from None
         return context
 
@@ -375,8 +370,7 @@ class _CredentialsBuilder:
 
 
 def _split_userinfo(server: str) -> tuple[str, str]:
-    """The URL without user and password, and these as an Authorization header, as client-go's HTTP
-    client sends them."""
+    """The URL without user and password, and these as an Authorization header (client-go)."""
     parts = urlsplit(server)
     userinfo, at, host = parts.netloc.rpartition("@")
     if not at:
@@ -387,5 +381,12 @@ def _split_userinfo(server: str) -> tuple[str, str]:
     return bare, f"Basic {base64.b64encode(plain).decode()}"
 
 
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split()) or type(error).__name__
+def client_tls_context(ca_file: str | None, ca_data: str = "", *, verify: bool) -> ssl.SSLContext:
+    """For connections to servers; without authorities the system's. Raises OSError, SSLError."""
+    context = ssl.create_default_context(cafile=ca_file or None, cadata=ca_data or None)
+    # Go does not enforce RFC 5280 strictly, and certificates of old tools violate it.
+    context.verify_flags &= ~ssl.VERIFY_X509_STRICT
+    if not verify:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    return context

@@ -76,7 +76,6 @@ class DecoderCounts(msgspec.Struct):
     """Counters of one decoder."""
 
     events: int = 0
-    objects: int = 0
     skipped: int = 0
     """Lines and objects that could not be decoded."""
 
@@ -184,7 +183,6 @@ class ObjectDecoder:
                 objects.append(self._decode(raw))
             except DecodeError as error:
                 unreadable.add(self._skip(raw, error))
-        self.counts.objects += len(objects)
         return ListPage(
             objects=tuple(objects),
             unreadable=frozenset(unreadable - {""}),

@@ -14,8 +14,7 @@ class CredentialPluginError(KubeConfigError):
 
 
 class NoResponseError(Exception):
-    """No response arrived: refused, dropped, timed out, TLS. Unless ``sent`` is False, the request
-    may have been carried out."""
+    """No response: refused, dropped, timed out, TLS. If ``sent``, it may have been carried out."""
 
     def __init__(self, message: str, *, sent: bool) -> None:
         super().__init__(message)
@@ -24,22 +23,14 @@ class NoResponseError(Exception):
 
 
 class StatusCause(msgspec.Struct, frozen=True):
-    reason: str = ""
-    message: str = ""
     field: str = ""
 
 
 class StatusDetails(msgspec.Struct, frozen=True, rename="camel"):
-    name: str = ""
-    group: str = ""
-    kind: str = ""
-    uid: str = ""
+    """The fields of the details that are read."""
+
     causes: tuple[StatusCause, ...] = ()
     retry_after_seconds: int = 0
-
-
-class _StatusMeta(msgspec.Struct, frozen=True):
-    continue_token: str = msgspec.field(default="", name="continue")
 
 
 class ApiStatus(msgspec.Struct, frozen=True):
@@ -49,7 +40,6 @@ class ApiStatus(msgspec.Struct, frozen=True):
     message: str | None = None
     code: int | None = None
     details: StatusDetails | None = None
-    metadata: _StatusMeta | None = None
 
 
 _status_decoder = msgspec.json.Decoder(ApiStatus)
@@ -58,10 +48,7 @@ _ETCD_TIMEOUT = "etcdserver: request timed out"
 
 
 class ApiError(Exception):
-    """The API server returned a failure.
-
-    ``reason`` is machine-readable (``NotFound``, ``Conflict`` ...), empty if the server gave none.
-    """
+    """A failure response. ``reason`` is machine-readable (``NotFound`` ...), maybe empty."""
 
     def __init__(
         self,
@@ -137,3 +124,8 @@ def _seconds(retry_after: str | None) -> float | None:
     except ValueError:
         return None
     return seconds if 0 <= seconds < float("inf") else None
+
+
+def one_line(error: Exception) -> str:
+    """The message of an error without line breaks, or its type if it has none."""
+    return " ".join(str(error).split()) or type(error).__name__

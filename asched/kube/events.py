@@ -112,7 +112,7 @@ class _Key(NamedTuple):
     reason: str
     note: str
     regarding: PodTarget | GroupRef
-    related: PodTarget | None
+    related: PodTarget | None = None
 
 
 @dataclass(slots=True)
@@ -130,10 +130,7 @@ class _Occurrence:
 
 
 class EventRecorder:
-    """Records events and sends them in the background.
-
-    :meth:`run` sends them; :meth:`stop` sends the rest and ends it.
-    """
+    """Records events; :meth:`run` sends them, :meth:`stop` sends the rest and ends it."""
 
     def __init__(
         self,
@@ -171,42 +168,27 @@ class EventRecorder:
         """Number of queued events."""
         return len(self._queue)
 
-    # -- recording ----------------------------------------------------------------------------
-
     def scheduled(self, pod: PodTarget, node: str) -> None:
         """Record that a pod was bound. This happens once per pod, so no series is kept."""
         note = f"Successfully assigned {pod.namespace}/{pod.name} to {node}"
-        self.counts.recorded += 1
-        now, now_s = self._client.clock.utc(), self._client.clock.monotonic_s()
-        self._end_series(now_s)
-        key = _Key("Scheduled", note, pod, None)
-        self._enqueue(self._occurrence(key, "Binding", "Normal", now, now_s))
+        self._record(_Key("Scheduled", note, pod), "Binding", "Normal", once=True)
 
     def failed_scheduling(self, pod: PodTarget, message: str) -> None:
-        self._record("FailedScheduling", "Scheduling", "Warning", message, pod)
+        self._record(_Key("FailedScheduling", message, pod), "Scheduling", "Warning")
 
     def preempted(self, victim: PodTarget, preemptor: PodTarget, node: str) -> None:
         note = f"Preempted by pod {preemptor.uid} on node {node}"
-        self._record("Preempted", "Preempting", "Normal", note, victim, preemptor)
+        self._record(_Key("Preempted", note, victim, preemptor), "Preempting", "Normal")
 
     def record_group(self, group: GroupRef, event_type: str, reason: str, note: str) -> None:
         """Record an Event about a PodGroup."""
-        self._record(reason, "Scheduling", event_type, note, group)
+        self._record(_Key(reason, note, group), "Scheduling", event_type)
 
-    def _record(
-        self,
-        reason: str,
-        action: str,
-        event_type: str,
-        note: str,
-        regarding: PodTarget | GroupRef,
-        related: PodTarget | None = None,
-    ) -> None:
+    def _record(self, key: _Key, action: str, event_type: str, *, once: bool = False) -> None:
         self.counts.recorded += 1
         now, now_s = self._client.clock.utc(), self._client.clock.monotonic_s()
         self._end_series(now_s)
-        key = _Key(reason, note, regarding, related)
-        known = self._series.get(key)
+        known = None if once else self._series.get(key)
         if known is not None:
             self._series.move_to_end(key)
             known.count += 1
@@ -215,7 +197,9 @@ class EventRecorder:
             if known.count == 2 or now_s >= due_s:
                 self._enqueue(known)
             return
-        occurrence = self._series[key] = self._occurrence(key, action, event_type, now, now_s)
+        occurrence = self._occurrence(key, action, event_type, now, now_s)
+        if not once:
+            self._series[key] = occurrence
         self._enqueue(occurrence)
 
     def _occurrence(
@@ -283,8 +267,6 @@ class EventRecorder:
         log.warning("events dropped: queue is full", dropped=self._drops_not_logged)
         self._drops_not_logged = 0
 
-    # -- sending ------------------------------------------------------------------------------
-
     async def run(self) -> None:
         """Send recorded events until stopped or cancelled."""
         try:
@@ -341,10 +323,7 @@ class EventRecorder:
         return taken
 
     async def _create_pipelined(self, occurrences: Sequence[_Occurrence]) -> Sequence[_Occurrence]:
-        """Create new Events in one pipelined write, which saves half the cost of a request.
-
-        Returns those to be sent one by one.
-        """
+        """Create new Events in one write, at half the cost. Returns those to be sent one by one."""
         new: list[_Occurrence] = []
         left: list[_Occurrence] = []
         for occurrence in occurrences:

@@ -22,8 +22,8 @@ import msgspec
 from asched.config.kube_scheduler import Extender, ExtenderTLS, in_call_order
 from asched.framework.cluster import PodRef
 from asched.framework.runtime.extenders import PreemptionCandidate, redacted_url
-from asched.kube.connection import KEEPALIVE_S, USER_AGENT
-from asched.kube.errors import KubeConfigError
+from asched.kube.connection import KEEPALIVE_S, USER_AGENT, client_tls_context
+from asched.kube.errors import KubeConfigError, one_line
 from asched.model.meta import ApiStruct
 from asched.model.node import Node
 from asched.model.pod import Pod
@@ -39,11 +39,8 @@ class ExtenderTlsContext(NamedTuple):
 
 
 def tls_settings(extender: Extender) -> ExtenderTlsContext | None:
-    """None if the system's certificate authorities are used.
-
-    Only ``insecure`` disables verification; in kube-scheduler ``enableHTTPS`` without a certificate
-    authority does so, too. Data takes precedence over files. Raises :class:`KubeConfigError`.
-    """
+    """None for the system's certificate authorities. Data takes precedence over files. Unlike in
+    kube-scheduler only ``insecure`` disables verification. Raises KubeConfigError."""
     tls = extender.tls_config or ExtenderTLS()
     has_ca = bool(tls.ca_file or tls.ca_data)
     if tls == ExtenderTLS():
@@ -56,7 +53,7 @@ def tls_settings(extender: Extender) -> ExtenderTlsContext | None:
     try:
         context = _context(tls)
     except (OSError, ValueError) as error:
-        what = " ".join(str(error).split()) or type(error).__name__
+        what = one_line(error)
         files = [file for file in (tls.ca_file, tls.cert_file, tls.key_file) if file]
         if files:
             # The system's errors do not name the file.
@@ -66,15 +63,8 @@ def tls_settings(extender: Extender) -> ExtenderTlsContext | None:
 
 
 def _context(tls: ExtenderTLS) -> ssl.SSLContext:
-    if tls.ca_data:
-        context = ssl.create_default_context(cadata=tls.ca_data.decode())
-    else:
-        context = ssl.create_default_context(cafile=tls.ca_file or None)
-    # Go does not enforce RFC 5280 strictly, and certificates of old tools violate it.
-    context.verify_flags &= ~ssl.VERIFY_X509_STRICT
-    if tls.insecure:
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
+    data = tls.ca_data.decode()
+    context = client_tls_context("" if data else tls.ca_file, data, verify=not tls.insecure)
     has_cert, has_key = bool(tls.cert_data or tls.cert_file), bool(tls.key_data or tls.key_file)
     if has_cert != has_key:
         raise ValueError("a client certificate needs its key, and a key its certificate")
@@ -124,8 +114,7 @@ class ExtenderError(Exception):
 
 
 class ExtenderNodes:
-    """The nodes of a call. Their JSON is cached, because several calls are about the same nodes and
-    encoding thousands of them takes longer than the rest of a call."""
+    """The nodes of several calls. Their JSON is cached: encoding costs more than the rest."""
 
     def __init__(self, objects: Sequence[Node]) -> None:
         self.objects = objects
@@ -185,7 +174,8 @@ class HttpExtender:
 
     async def filter(self, pod: Pod, nodes: ExtenderNodes) -> ExtenderFilterResult:
         """Raises :class:`ExtenderError`."""
-        url, fields = await self._call_fields(self.config.filter_verb, pod, nodes)
+        url, body = await self._call_with_nodes(self.config.filter_verb, pod, nodes)
+        fields = _fields(url, body)
         error = _decoded(url, fields.get("error"), _TEXT, "")
         if error:
             raise ExtenderError(error)
@@ -228,11 +218,7 @@ class HttpExtender:
     async def preempt(
         self, pod: Pod, candidates: Sequence[VictimPods]
     ) -> tuple[PreemptionCandidate, ...]:
-        """The candidates that the extender returns.
-
-        The response identifies victims by UID; keys are those of the request. Raises
-        :class:`ExtenderError`.
-        """
+        """The candidates returned; victims are matched by UID. Raises :class:`ExtenderError`."""
         compact = self.config.node_cache_capable
         victims = {about.candidate.node: _victims(about, compact=compact) for about in candidates}
         request = {
@@ -255,10 +241,7 @@ class HttpExtender:
         return tuple(found)
 
     async def bind(self, pod: Pod, node_name: str) -> None:
-        """Have the extender bind the pod.
-
-        After an :class:`ExtenderError` the pod may be bound, or be bound later.
-        """
+        """After an :class:`ExtenderError` the pod may be bound, or be bound later."""
         meta = pod.metadata
         request = {
             "PodName": meta.name,
@@ -270,14 +253,6 @@ class HttpExtender:
         error = _decoded(url, _fields(url, body).get("error"), _TEXT, "")
         if error:
             raise ExtenderError(error)
-
-    # -- requests -----------------------------------------------------------------------------
-
-    async def _call_fields(
-        self, verb: str, pod: Pod, nodes: ExtenderNodes
-    ) -> tuple[str, dict[str, msgspec.Raw]]:
-        url, body = await self._call_with_nodes(verb, pod, nodes)
-        return url, _fields(url, body)
 
     async def _call_with_nodes(
         self, verb: str, pod: Pod, nodes: ExtenderNodes
@@ -305,9 +280,9 @@ class HttpExtender:
                     may_take_effect=True,
                 ) from None
             except (aiohttp.ClientError, OSError, ValueError) as error:
-                what = " ".join(str(error).split()) or type(error).__name__
                 sent = not isinstance(error, _NEVER_SENT)
-                raise ExtenderError(f'Post "{shown}": {what}', may_take_effect=sent) from None
+                message = f'Post "{shown}": {one_line(error)}'
+                raise ExtenderError(message, may_take_effect=sent) from None
 
     async def _post(self, url: str, shown: str, verb: str, body: bytes) -> bytes:
         tls = self._tls
@@ -338,10 +313,7 @@ class HttpExtender:
 
 @asynccontextmanager
 async def open_extenders(configured: Sequence[Extender]) -> AsyncIterator[tuple[HttpExtender, ...]]:
-    """Clients for the extenders, in call order.
-
-    Raises :class:`~asched.kube.errors.KubeConfigError` if a certificate is unusable.
-    """
+    """Clients in call order. Raises KubeConfigError if a certificate is unusable."""
     if not configured:
         yield ()
         return
@@ -357,14 +329,8 @@ async def open_extenders(configured: Sequence[Extender]) -> AsyncIterator[tuple[
         yield tuple(HttpExtender(config, session, tls) for config, tls in made)
 
 
-# -- requests -------------------------------------------------------------------------------------
-
-
 def with_defaults(value: object) -> Any:
-    """A model object as plain values, including fields that have the API's default.
-
-    The journal omits them, and an extender in Go would read a missing ``schedulerName`` as empty.
-    """
+    """Plain values with the API's defaults: a Go extender reads a missing field as empty."""
     if isinstance(value, ApiStruct):
         plain = {}
         for field in _fields_of(type(value)):
@@ -388,9 +354,6 @@ def _victims(about: VictimPods, *, compact: bool) -> dict[str, Any]:
     if compact:
         pods = [{"UID": victim.uid} for victim in about.candidate.victims]
     return {"Pods": pods, "NumPDBViolations": about.candidate.pdb_violations}
-
-
-# -- responses ------------------------------------------------------------------------------------
 
 
 class _NamedMeta(msgspec.Struct, frozen=True):

@@ -80,9 +80,13 @@ class GroupWriter:
         kube-batch's definition has no status subresource, and a patch of it returns 404. Then the
         PodGroup itself is patched. Kubernetes' own PodGroup has the subresource.
         """
-        body = _encode({"metadata": {"uid": group.uid}, "status": _status_form(group, status)})
+        own = group.resource is GroupResource.POD_GROUPS
+        written: Any = status
+        if own:
+            written = {"conditions": [_own_condition(each) for each in status.conditions]}
+        body = _encode({"metadata": {"uid": group.uid}, "status": written})
         outcome = await self._patch(f"{group.path}/status", body)
-        if isinstance(outcome, ObjectGone) and group.resource is not GroupResource.POD_GROUPS:
+        if isinstance(outcome, ObjectGone) and not own:
             return await self._patch(group.path, body)
         return outcome
 
@@ -90,20 +94,10 @@ class GroupWriter:
         return await patch(self._client, path, body, MERGE_PATCH, gone="the PodGroup is gone")
 
 
-def _status_form(group: GroupRef, status: GroupStatus) -> Any:
-    if group.resource is GroupResource.POD_GROUPS:
-        return {"conditions": [_without_transition(c) for c in status.conditions]}
-    return status
-
-
-def _without_transition(condition: PodGroupConditionPatch) -> dict[str, str]:
+def _own_condition(condition: PodGroupConditionPatch) -> dict[str, str]:
     """The form of Kubernetes' own PodGroup: no transition id, always a message."""
-    written = {
-        "type": condition.type,
-        "status": condition.status,
-        "reason": condition.reason,
-        "message": condition.message,
-    }
+    always = ("type", "status", "reason", "message")
+    written = {field: getattr(condition, field) for field in always}
     if condition.last_transition_time:
         written["lastTransitionTime"] = condition.last_transition_time
     return written

@@ -15,7 +15,7 @@ import aiohttp
 
 from asched.kube.errors import NoResponseError
 from asched.kube.pool import BODY_LIMIT_BYTES, ConnectionPool, Endpoint, describe
-from asched.kube.transport import ApiRequest, Credentials, HttpResponse, exchange_sequentially
+from asched.kube.transport import ApiRequest, Credentials, HttpResponse, Transport
 
 _JSON = "application/json"
 _CONNECT_TIMEOUT_S = 30.0
@@ -98,8 +98,8 @@ class _AiohttpResponse:
         self._response.release()
 
 
-class HttpTransport:
-    """A :class:`~asched.kube.transport.Transport` over HTTP/1.1."""
+class HttpTransport(Transport):
+    """Over HTTP/1.1."""
 
     def __init__(self, session: aiohttp.ClientSession, pool: ConnectionPool) -> None:
         """The caller closes both. The session's headers hold the user agent."""
@@ -111,19 +111,20 @@ class HttpTransport:
         if credentials.proxy is not None:
             return await (await self.open(credentials, request)).read_all()
         route = self._route_of(credentials)
-        return await self._pool.exchange(
-            route.endpoint, route.request(request), request.timeout_s, request.may_send
+        (response,) = await self._pool.exchange(
+            route.endpoint, route.request(request), 1, request.timeout_s, request.may_send
         )
+        return response
 
     async def exchange_pipelined(
         self, credentials: Credentials, requests: Sequence[ApiRequest]
     ) -> list[HttpResponse]:
         if credentials.proxy is not None:
-            return await exchange_sequentially(self, credentials, requests)
+            return await super().exchange_pipelined(credentials, requests)
         route = self._route_of(credentials)
         pipeline = b"".join(map(route.request, requests))
         first = requests[0]
-        return await self._pool.exchange_pipelined(
+        return await self._pool.exchange(
             route.endpoint, pipeline, len(requests), first.timeout_s, first.may_send
         )
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from functools import lru_cache
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -75,48 +75,6 @@ class _Binding(msgspec.Struct, frozen=True, rename="camel"):
     kind: str = "Binding"
 
 
-class _Condition(msgspec.Struct, frozen=True, rename="camel"):
-    type: str
-    status: str
-    reason: str
-    message: str
-    last_transition_time: str | msgspec.UnsetType
-    last_probe_time: None = None
-
-
-class _Uid(msgspec.Struct, frozen=True):
-    uid: str
-
-
-class _StatusPatch(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    conditions: tuple[_Condition, ...] = ()
-    nominated_node_name: str | msgspec.UnsetType | None = msgspec.UNSET
-
-
-class _Annotated(msgspec.Struct, frozen=True):
-    uid: str
-    annotations: Mapping[str, str]
-
-
-class _AnnotationPatch(msgspec.Struct, frozen=True):
-    """The UID is the precondition, as in :class:`_Patch`."""
-
-    metadata: _Annotated
-
-
-class _Patch(msgspec.Struct, frozen=True):
-    """The UID is the precondition: the API server rejects a patch that changes it."""
-
-    metadata: _Uid
-    status: _StatusPatch
-
-
-class _DeleteOptions(msgspec.Struct, frozen=True, rename="camel"):
-    preconditions: _Uid
-    api_version: str = "v1"
-    kind: str = "DeleteOptions"
-
-
 class _PodSpec(msgspec.Struct, frozen=True, rename="camel"):
     node_name: str = ""
 
@@ -169,19 +127,18 @@ class PodWriter:
                 return ObjectGone()
             if error.status != 409 and error.status < 500:
                 return WriteRejected(error.message, error.status)
-            found = await self._read_back(pod, node, error.message, error.status)
+            found = await self.read_bind_result(pod, node, error.message, error.status)
             return _unless_pending(found) if error.may_take_effect else found
         except NoResponseError as error:
             if not error.sent:
                 return WriteRejected(str(error))
-            return _unless_pending(await self._read_back(pod, node, str(error), 0))
+            return _unless_pending(await self.read_bind_result(pod, node, str(error)))
         return WriteSucceeded()
 
-    async def read_bind_result(self, pod: PodTarget, node: str, message: str) -> BindOutcome:
-        """Read whether another component bound the pod; WriteRejected with ``message`` if not."""
-        return await self._read_back(pod, node, message, 0)
-
-    async def _read_back(self, pod: PodTarget, node: str, message: str, status: int) -> BindOutcome:
+    async def read_bind_result(
+        self, pod: PodTarget, node: str, message: str, status: int = 0
+    ) -> BindOutcome:
+        """Read whether the pod is bound; WriteRejected with ``message`` and ``status`` if not."""
         try:
             body = await self._client.request("GET", pod.path)
             found = _pod_state_decoder.decode(body)
@@ -213,13 +170,21 @@ class PodWriter:
         ``last_transition`` is when the condition became false; None keeps the time of a condition
         that is already false. An empty ``nominated_node`` clears the nomination.
         """
-        since = msgspec.UNSET if last_transition is None else rfc3339(last_transition)
-        condition = _Condition(POD_SCHEDULED, "False", reason, message, since)
-        return await self._patch(pod, _StatusPatch((condition,), _nomination(nominated_node)))
+        condition: dict[str, Any] = {
+            "type": POD_SCHEDULED,
+            "status": "False",
+            "reason": reason,
+            "message": message,
+            "lastProbeTime": None,
+        }
+        if last_transition is not None:
+            condition["lastTransitionTime"] = rfc3339(last_transition)
+        nomination = {} if nominated_node is None else _nomination(nominated_node)
+        return await self._patch(pod, status={"conditions": [condition], **nomination})
 
     async def nominate(self, pod: PodTarget, node: str) -> PatchOutcome:
         """Set ``status.nominatedNodeName``; an empty node clears it."""
-        return await self._patch(pod, _StatusPatch((), _nomination(node)))
+        return await self._patch(pod, status=_nomination(node))
 
     async def evict(
         self, victim: PodTarget, *, now: datetime, scheduler_name: str = DEFAULT_SCHEDULER_NAME
@@ -229,38 +194,45 @@ class PodWriter:
         The order is kube-scheduler's: a Job's pod failure policy reads the condition. If it cannot
         be set the pod is not deleted. A victim that is gone is a success.
         """
-        condition = _Condition(
-            "DisruptionTarget",
-            "True",
-            "PreemptionByScheduler",
-            f"{scheduler_name}: preempting to accommodate a higher priority pod",
-            rfc3339(now),
-        )
-        marked = await self._patch(victim, _StatusPatch((condition,)))
+        condition = {
+            "type": "DisruptionTarget",
+            "status": "True",
+            "reason": "PreemptionByScheduler",
+            "message": f"{scheduler_name}: preempting to accommodate a higher priority pod",
+            "lastTransitionTime": rfc3339(now),
+            "lastProbeTime": None,
+        }
+        marked = await self._patch(victim, status={"conditions": [condition]})
         if isinstance(marked, ObjectGone):
             return WriteSucceeded()
         if not isinstance(marked, WriteSucceeded):
             return marked
-        body = _encode(_DeleteOptions(_Uid(victim.uid)))
+        options = {
+            "preconditions": {"uid": victim.uid},
+            "apiVersion": "v1",
+            "kind": "DeleteOptions",
+        }
+        body = _encode(options)
         try:
             await self._client.request("DELETE", victim.path, body=body, options=IDEMPOTENT)
         except (ApiError, NoResponseError) as error:
             return WriteSucceeded() if is_gone(error) else outcome_of(error)
         return WriteSucceeded()
 
-    async def _patch(self, pod: PodTarget, status: _StatusPatch) -> PatchOutcome:
-        body = _encode(_Patch(_Uid(pod.uid), status))
+    async def _patch(self, pod: PodTarget, status: dict[str, Any]) -> PatchOutcome:
+        # The UID is the precondition: the API server rejects a patch that changes it.
+        body = _encode({"metadata": {"uid": pod.uid}, "status": status})
         return await patch(self._client, f"{pod.path}/status", body, STRATEGIC_MERGE_PATCH)
 
     async def annotate(self, pod: PodTarget, annotations: Mapping[str, str]) -> PatchOutcome:
         """Set these annotations and keep the others."""
-        body = _encode(_AnnotationPatch(_Annotated(pod.uid, annotations)))
+        body = _encode({"metadata": {"uid": pod.uid, "annotations": annotations}})
         return await patch(self._client, pod.path, body, STRATEGIC_MERGE_PATCH)
 
 
-def _nomination(node: str | None) -> str | msgspec.UnsetType | None:
-    """In a merge patch null removes a field, and an absent field is unchanged."""
-    return msgspec.UNSET if node is None else (node or None)
+def _nomination(node: str) -> dict[str, Any]:
+    """In a merge patch null removes a field."""
+    return {"nominatedNodeName": node or None}
 
 
 def _unless_pending(found: BindOutcome) -> BindOutcome:

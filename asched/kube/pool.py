@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 
 from httptools import HttpParserCallbackError, HttpParserError, HttpResponseParser
 
-from asched.kube.errors import NoResponseError
+from asched.kube.errors import NoResponseError, one_line
 from asched.kube.transport import HttpResponse, always
 
 HEAD_LIMIT_BYTES = 64 * 1024
@@ -32,11 +32,8 @@ class MalformedHttpError(ValueError):
 
 
 class ResponseParser:
-    """Parses the responses of one connection with llhttp (RFC 9112).
-
-    Adds limits for the memory that a response may take. A response with an uncertain end is an
-    error, after which the connection is unusable.
-    """
+    """Parses the responses of one connection with llhttp (RFC 9112), with limits for their memory.
+    A response with an uncertain end is an error; then the connection is unusable."""
 
     def __init__(self) -> None:
         self._parser = HttpResponseParser(self)
@@ -56,10 +53,7 @@ class ResponseParser:
         """Bytes since the last body data or complete head."""
 
     def feed(self, data: bytes, expected: int = 1) -> list[HttpResponse] | None:
-        """The ``expected`` responses once ``data`` completes the last of them, else None.
-
-        Raises MalformedHttpError, also for bytes that follow the last response.
-        """
+        """The ``expected`` responses, or None if incomplete. Raises MalformedHttpError."""
         body_bytes, complete = self._body_bytes, len(self._responses)
         try:
             # llhttp continues with the next response and skips empty lines before it. If the last
@@ -92,8 +86,6 @@ class ResponseParser:
         response = HttpResponse(self._status, body, self._retry_after, reusable)
         self._begin()
         return response
-
-    # -- callbacks of llhttp ------------------------------------------------------------------
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if self._status:
@@ -176,10 +168,7 @@ class _Connection(asyncio.Protocol):
         return self._transport is not None and not self._transport.is_closing()
 
     async def send(self, requests: bytes, expected: int, timeout_s: float) -> list[HttpResponse]:
-        """Send and return the ``expected`` responses.
-
-        Raises NoResponseError; the connection is unusable then.
-        """
+        """Returns the responses. Raises NoResponseError; the connection is unusable then."""
         transport = self._transport
         assert self._waiter is None, "one pipeline at a time"
         if transport is None or transport.is_closing():
@@ -206,8 +195,6 @@ class _Connection(asyncio.Protocol):
         self.abort()
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_exception(NoResponseError(why, sent=True))
-
-    # -- callbacks of the event loop ----------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # uvloop's transports have the methods of this class but do not inherit from it.
@@ -240,10 +227,7 @@ class _Connection(asyncio.Protocol):
 
 
 class ConnectionPool:
-    """At most ``limit`` connections to the endpoint of the latest request.
-
-    Must be created in the event loop that uses it.
-    """
+    """At most ``limit`` connections to the latest request's endpoint, in one event loop."""
 
     def __init__(self, limit: int, keepalive_s: float) -> None:
         """A connection idle for longer than ``keepalive_s`` is not reused. It is closed when
@@ -268,21 +252,6 @@ class ConnectionPool:
     async def exchange(
         self,
         endpoint: Endpoint,
-        request: bytes,
-        timeout_s: float,
-        may_send: Callable[[], bool] = always,
-    ) -> HttpResponse:
-        """Send a complete request and return the response.
-
-        ``timeout_s`` includes the wait for a free connection. After such a wait ``may_send`` is
-        called again, because a lease may have run out. Raises NoResponseError.
-        """
-        (response,) = await self.exchange_pipelined(endpoint, request, 1, timeout_s, may_send)
-        return response
-
-    async def exchange_pipelined(
-        self,
-        endpoint: Endpoint,
         requests: bytes,
         expected: int,
         timeout_s: float,
@@ -291,7 +260,9 @@ class ConnectionPool:
         """Send ``expected`` complete requests at once and return their responses in order
         (pipelining, RFC 9112, 9.3.2).
 
-        Raises NoResponseError as :meth:`exchange`, also if only some have a response.
+        ``timeout_s`` includes the wait for a free connection. After such a wait ``may_send`` is
+        called again, because a lease may have run out. Raises NoResponseError, also if only some
+        requests have a response.
         """
         connection = self._take(endpoint)
         if connection is None:
@@ -425,4 +396,4 @@ def describe(error: Exception) -> str:
     """A connection error in one line."""
     if isinstance(error, TimeoutError):
         return f"timed out ({type(error).__name__})"
-    return " ".join(str(error).split()) or type(error).__name__
+    return one_line(error)

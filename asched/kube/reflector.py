@@ -29,12 +29,21 @@ from asched.kube.decoding import (
     resource_version,
 )
 from asched.kube.errors import ApiError, NoResponseError
-from asched.kube.permissions import OPTIONAL
 from asched.kube.timing import Backoff, Clock, RetryPolicy
-from asched.model.resources import AnyObject, CustomWatched, Resource, WatchedResource
+from asched.model.resources import (
+    AnyObject,
+    CustomWatched,
+    GroupResource,
+    Resource,
+    WatchedResource,
+)
 
 UNFINISHED_PODS = "status.phase!=Succeeded,status.phase!=Failed"
 """kube-scheduler's field selector for pods: a pod that finishes is seen as deleted."""
+OPTIONAL: frozenset[WatchedResource] = frozenset({Resource.PRIORITY_CLASSES, *GroupResource})
+"""Resources that ``system:kube-scheduler`` does not allow to read. If reading one is forbidden, the
+scheduler continues as if it had no objects. The API server copies a priority class's value into
+each pod. Only some configurations use pod groups and queues (see ``docs/batch.md``)."""
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
@@ -153,10 +162,7 @@ class Reflector:
                     await anyio.lowlevel.checkpoint()
 
     def restart_watch(self) -> None:
-        """Cancel the current request or delay and continue from the last resourceVersion.
-
-        This delivers changes that a hanging connection holds back.
-        """
+        """Continue from the last resourceVersion on a new connection, if one hangs."""
         self.responded = anyio.Event()
         self._step_scope.cancel()
 
@@ -184,8 +190,6 @@ class Reflector:
             problems.problem("malformed response from the API server", str(error))
         self.counts.failures += 1
         return self._backoff.next_s()
-
-    # -- list ---------------------------------------------------------------------------------
 
     async def _list(self) -> None:
         """Fetch all pages and deliver them as one list."""
@@ -229,8 +233,6 @@ class Reflector:
 
     def _selector(self) -> dict[str, str]:
         return {"fieldSelector": self.field_selector} if self.field_selector else {}
-
-    # -- watch --------------------------------------------------------------------------------
 
     async def _watch(self) -> float:
         """Watch until the stream ends. Raises the error that ended it if there was no progress."""
@@ -313,8 +315,6 @@ class Reflector:
         if ended is not None:
             raise ended
 
-    # -- failures -----------------------------------------------------------------------------
-
     async def _after_failure(self, error: ApiError, problems: _ProblemLog) -> float:
         """Choose the next step after a failure. Returns the delay in seconds."""
         if error.expired:
@@ -342,10 +342,8 @@ class Reflector:
         return self._backoff.next_s(error.retry_after_s)
 
     async def _treat_as_empty(self) -> float:
-        """Deliver an empty list for a resource that is not served, unless it was listed before.
-
-        A resource that seems to vanish, as behind a broken proxy, keeps its known objects.
-        """
+        """Deliver an empty list for a resource that is not served, unless it was listed before. A
+        resource that seems to vanish, as behind a broken proxy, keeps its known objects."""
         self.resource_version = ""
         self.responded.set()
         if not self.synced:
@@ -397,11 +395,8 @@ class ClusterWatch:
         )
 
     async def run(self) -> None:
-        """Watch until cancelled.
-
-        Resources are listed one after the other, so those that pods refer to are known before the
-        pods. One that cannot be listed does not delay the next.
-        """
+        """Watch until cancelled. Resources are listed one after the other, so those that pods refer
+        to are known before the pods. One that cannot be listed does not delay the next."""
         async with anyio.create_task_group() as tasks:
             for reflector in self.reflectors:
                 await tasks.start(reflector.run)
@@ -409,10 +404,7 @@ class ClusterWatch:
             self._started.set()
 
     async def restart(self, within_s: float) -> Sequence[WatchedResource]:
-        """Restart all watches from their last resourceVersion, so that none lags behind.
-
-        Returns the resources without a response within ``within_s`` seconds.
-        """
+        """Restart all watches. Returns the resources without a response after ``within_s``."""
         for reflector in self.reflectors:
             reflector.restart_watch()
         with anyio.move_on_after(within_s):
@@ -427,10 +419,7 @@ class ClusterWatch:
         finished_pods: bool = False,
         annotations: Collection[str] = (),
     ) -> None:
-        """Watch these resources, finished pods and annotations in addition.
-
-        Returns after the first attempt to list each new resource.
-        """
+        """Watch these, too. Returns after the first attempt to list each new resource."""
         await self._started.wait()
         assert self._tasks is not None
         pod_reflectors = [r for r in self.reflectors if r.resource is Resource.PODS]

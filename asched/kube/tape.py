@@ -13,12 +13,11 @@ from pathlib import Path
 import msgspec
 import structlog
 
-from asched.core.inputs import Change, ChangeSink
+from asched.core.inputs import Change
 from asched.kube.decoding import MalformedResponseError, ObjectDecoder, WatchEvent, WatchEventType
 from asched.model.resources import Resource
 
 LISTED = "LISTED"
-BATCH_LIMIT = 256
 LINE_LIMIT_BYTES = 512 * 1024 * 1024
 """Limit for a line, which may hold the list of a whole cluster."""
 
@@ -51,11 +50,7 @@ class Tape:
         self.decoders = {resource: ObjectDecoder(resource) for resource in Resource}
 
     def __iter__(self) -> Iterator[TapeChange]:
-        """All changes in order of arrival.
-
-        Objects that cannot be decoded and resources that are not watched are logged and skipped.
-        Raises TapeError if the file is not a tape.
-        """
+        """All changes in order of arrival. Unknown resources are skipped. Raises TapeError."""
         by_plural = {resource.plural: resource for resource in Resource}
         decoder = msgspec.json.Decoder(_Line)
         unknown: set[str] = set()
@@ -79,19 +74,6 @@ class Tape:
             raise TapeError(f"{self._path}: cannot be read: {why}") from None
         except (EOFError, msgspec.DecodeError, UnicodeDecodeError) as error:
             raise TapeError(f"{self._path}: not a tape: {error}") from None
-
-    async def feed(self, sink: ChangeSink) -> None:
-        """Deliver all changes as fast as the sink accepts them. Raises TapeError."""
-        batch: list[Change] = []
-        for recorded in self:
-            batch.append(recorded.change)
-            if len(batch) >= BATCH_LIMIT:
-                sink.put_changes(tuple(batch))
-                batch = []
-                await sink.wait_for_capacity()
-        if batch:
-            sink.put_changes(tuple(batch))
-            await sink.wait_for_capacity()
 
     def _change(self, resource: Resource, line: _Line, number: int) -> Change | None:
         decoder = self.decoders[resource]

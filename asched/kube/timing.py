@@ -18,9 +18,7 @@ MAX_RETRY_AFTER_S = 120.0
 
 class Clock(Protocol):
     """Source of time for the client and the engine; tests and simulations provide their own.
-
-    Subclasses get :meth:`monotonic_s` and :meth:`utc` from the nanosecond clocks.
-    """
+    Subclasses get :meth:`monotonic_s` and :meth:`utc` from the nanosecond clocks."""
 
     def time_ns(self) -> int:
         """Wall clock: nanoseconds since the Unix epoch."""
@@ -75,11 +73,8 @@ class RetryPolicy(msgspec.Struct, frozen=True):
 
 
 class Backoff:
-    """Delays that grow exponentially, each shortened at random by up to half.
-
-    The jitter spreads clients out. A delay is never less than half its nominal value, so a retry
-    loop cannot spin.
-    """
+    """Delays that grow exponentially, each shortened at random by up to half. The jitter spreads
+    clients out. A delay is never less than half its nominal value, so a retry loop cannot spin."""
 
     def __init__(self, policy: RetryPolicy, random: Random) -> None:
         self._policy = policy

@@ -68,10 +68,7 @@ class StreamingResponse(Protocol):
     def status(self) -> int: ...
 
     async def read(self) -> bytes:
-        """The next bytes of the body, at least one; empty at its end.
-
-        Raises NoResponseError if the connection breaks.
-        """
+        """The next bytes, empty at the end. Raises NoResponseError if the connection breaks."""
         ...
 
     async def read_all(self) -> HttpResponse:
@@ -87,35 +84,22 @@ class Transport(Protocol):
     """Carries single requests, without retries or authentication of its own."""
 
     async def exchange(self, credentials: Credentials, request: ApiRequest) -> HttpResponse:
-        """Send a short request and return the response, whatever its status.
-
-        Raises NoResponseError, also if none arrived within the request's ``timeout_s``.
-        """
+        """Returns the response, whatever its status. Raises NoResponseError, also if it is late."""
         ...
 
     async def exchange_pipelined(
         self, credentials: Credentials, requests: Sequence[ApiRequest]
     ) -> list[HttpResponse]:
-        """Send idempotent requests without waiting for the responses in between.
+        """Send idempotent requests; a transport with pipelining waits for no response in between.
 
         ``timeout_s`` and ``may_send`` of the first apply to all. Raises NoResponseError if a
         response is missing; any of the requests may have been carried out.
         """
-        ...
+        return [await self.exchange(credentials, request) for request in requests]
 
     async def open(self, credentials: Credentials, request: ApiRequest) -> StreamingResponse:
-        """Send a request with a streaming response, all of it within ``timeout_s``.
-
-        Raises NoResponseError.
-        """
+        """As :meth:`exchange`, with a streaming response, all of it within ``timeout_s``."""
         ...
-
-
-async def exchange_sequentially(
-    transport: Transport, credentials: Credentials, requests: Sequence[ApiRequest]
-) -> list[HttpResponse]:
-    """``exchange_pipelined`` for a transport without pipelining."""
-    return [await transport.exchange(credentials, request) for request in requests]
 
 
 class LeaseWriteGuard(Protocol):
@@ -130,61 +114,44 @@ class LeaseWriteGuard(Protocol):
         ...
 
 
-class GuardedTransport:
-    """Sends writes only while the guard allows it; reads always pass.
+class CheckedTransport(Transport):
+    """Passes each request through ``check``, which returns it, maybe changed, or raises."""
 
-    A write is abandoned when the lease would end, however slow its response is.
-    """
-
-    def __init__(self, transport: Transport, guard: LeaseWriteGuard) -> None:
+    def __init__(self, transport: Transport, check: Callable[[ApiRequest], ApiRequest]) -> None:
         self._transport = transport
-        self._guard = guard
+        self._check = check
 
     async def exchange(self, credentials: Credentials, request: ApiRequest) -> HttpResponse:
-        """As :class:`Transport`; NoResponseError with nothing sent if the guard refuses."""
-        return await self._transport.exchange(credentials, self._bounded(request))
+        return await self._transport.exchange(credentials, self._check(request))
 
     async def exchange_pipelined(
         self, credentials: Credentials, requests: Sequence[ApiRequest]
     ) -> list[HttpResponse]:
-        """As :meth:`exchange`."""
-        bounded = [self._bounded(request) for request in requests]
-        return await self._transport.exchange_pipelined(credentials, bounded)
-
-    async def open(self, credentials: Credentials, request: ApiRequest) -> StreamingResponse:
-        return await self._transport.open(credentials, request)
-
-    def _bounded(self, request: ApiRequest) -> ApiRequest:
-        if request.method == "GET":
-            return request
-        if not self._guard.leads():
-            raise NoResponseError("not sent: this replica does not lead", sent=False)
-        left_s = self._guard.lease_left_s()
-        return request._replace(
-            timeout_s=min(request.timeout_s, left_s), may_send=self._guard.leads
+        return await self._transport.exchange_pipelined(
+            credentials, list(map(self._check, requests))
         )
 
-
-class ReadOnlyTransport:
-    """Raises PermissionError for every request that is not a GET."""
-
-    def __init__(self, transport: Transport) -> None:
-        self._transport = transport
-
-    async def exchange(self, credentials: Credentials, request: ApiRequest) -> HttpResponse:
-        return await self._transport.exchange(credentials, _checked_read(request))
-
-    async def exchange_pipelined(
-        self, credentials: Credentials, requests: Sequence[ApiRequest]
-    ) -> list[HttpResponse]:
-        reads = [_checked_read(request) for request in requests]
-        return await self._transport.exchange_pipelined(credentials, reads)
-
     async def open(self, credentials: Credentials, request: ApiRequest) -> StreamingResponse:
-        return await self._transport.open(credentials, _checked_read(request))
+        return await self._transport.open(credentials, self._check(request))
 
 
-def _checked_read(request: ApiRequest) -> ApiRequest:
+def guard_writes(guard: LeaseWriteGuard) -> Callable[[ApiRequest], ApiRequest]:
+    """A check that allows writes only while the guard leads, each at most until the lease ends. For
+    others it raises NoResponseError with nothing sent."""
+
+    def check(request: ApiRequest) -> ApiRequest:
+        if request.method == "GET":
+            return request
+        if not guard.leads():
+            raise NoResponseError("not sent: this replica does not lead", sent=False)
+        timeout_s = min(request.timeout_s, guard.lease_left_s())
+        return request._replace(timeout_s=timeout_s, may_send=guard.leads)
+
+    return check
+
+
+def refuse_writes(request: ApiRequest) -> ApiRequest:
+    """A check that raises PermissionError for every request that is not a GET."""
     if request.method != "GET":
         raise PermissionError(f"{request.method} {request.path}: this client is read-only")
     return request
@@ -197,7 +164,7 @@ class RequestObserver(Protocol):
         """``host`` is host and port of the server's URL; ``status`` 0 means no response."""
 
 
-class ObservedTransport:
+class ObservedTransport(Transport):
     """Reports each request to an observer."""
 
     def __init__(self, transport: Transport, observer: RequestObserver, clock: Clock) -> None:

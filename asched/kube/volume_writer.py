@@ -79,17 +79,14 @@ class VolumeWriter:
                 return WriteRejected(f'volume "{volume}" is already claimed by {by}', 409)
             if held is not None and held.uid:
                 return WriteSucceeded()
-            patch: dict[str, Any] = {
-                "spec": {
-                    "claimRef": {
-                        "kind": "PersistentVolumeClaim",
-                        "apiVersion": "v1",
-                        "namespace": claim.namespace,
-                        "name": claim.name,
-                        "uid": claim.uid,
-                    }
-                }
+            reference = {
+                "kind": "PersistentVolumeClaim",
+                "apiVersion": "v1",
+                "namespace": claim.namespace,
+                "name": claim.name,
+                "uid": claim.uid,
             }
+            patch: dict[str, Any] = {"spec": {"claimRef": reference}}
             if held is None:
                 patch["metadata"] = {"annotations": {BOUND_BY_CONTROLLER: "yes"}}
             return patch
@@ -116,10 +113,7 @@ class VolumeWriter:
         return await self._change(_claim_path(claim), plan)
 
     async def read_volume(self, name: str) -> PersistentVolume | None:
-        """The present volume, None if there is none.
-
-        Raises ApiError, NoResponseError and DecodeError.
-        """
+        """None if there is none. Raises ApiError, NoResponseError and DecodeError."""
         body = await self._read(_volume_path(name))
         found = None if body is None else decode(Resource.PERSISTENT_VOLUMES, body)
         return found if isinstance(found, PersistentVolume) else None
@@ -128,8 +122,9 @@ class VolumeWriter:
         """The present claim, None if it is gone. Raises as :meth:`read_volume`."""
         body = await self._read(_claim_path(claim))
         found = None if body is None else decode(Resource.PERSISTENT_VOLUME_CLAIMS, body)
-        same = isinstance(found, PersistentVolumeClaim) and found.uid == claim.uid
-        return found if same and isinstance(found, PersistentVolumeClaim) else None
+        if isinstance(found, PersistentVolumeClaim) and found.uid == claim.uid:
+            return found
+        return None
 
     async def _read(self, path: str) -> bytes | None:
         try:

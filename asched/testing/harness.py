@@ -14,7 +14,6 @@ import msgspec
 from asched.cycle.attempt import Attempt
 from asched.cycle.feasible_nodes import FeasibleNodes
 from asched.cycle.shape_cache import ShapeCache
-from asched.daemon.reload.watched import annotations_of
 from asched.framework.binding import (
     BindingContext,
     ClaimRef,
@@ -129,7 +128,8 @@ def observed_form(pod: Pod, setup: ProfileSetup) -> Pod:
     replace, name = msgspec.structs.replace, pod.spec.scheduler_name
     annotations = pod.metadata.declared_annotations
     if annotations:
-        read = annotations_of(setup.profiles, setup.registry.load)
+        names = {name for profile in setup.profiles for name in profile.plugin_names}
+        read = {key for name in names for key in setup.registry.load(name).reads_annotations}
         kept = {key: text for key, text in annotations.items() if key in read}
         pod = replace(pod, metadata=replace(pod.metadata, declared_annotations=kept))
     if name == DEFAULT_SCHEDULER_NAME and name not in setup.scheduler_names:

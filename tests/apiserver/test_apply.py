@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from asched.apiserver.apply import FieldManager, server_side_apply
+from asched.apiserver.apply import server_side_apply
 from asched.apiserver.cluster import EmbeddedCluster
 from asched.apiserver.errors import StatusError
 from asched.apiserver.requests import RequestInfo
@@ -20,7 +20,6 @@ class Applier:
 
     def __init__(self) -> None:
         self.cluster = EmbeddedCluster(clock=FakeClock(), seed=1)
-        self.info = RequestInfo("patch", self.cluster.resource("pods"), "default", "p")
 
     def apply(self, manager: str, *, labels: Object, force: bool = False, **spec: Any) -> Object:
         applied = pod("p", **spec)
@@ -32,8 +31,9 @@ class Applier:
         return self.send(manager, {"metadata": {"name": "p", "labels": labels}}, force=force)
 
     def send(self, manager: str, applied: Object, *, force: bool) -> Object:
-        who = FieldManager(manager, force)
-        return server_side_apply(self.cluster.api, self.info, applied, who)[0].obj
+        query = {"fieldManager": manager, "force": str(force)}
+        info = RequestInfo("patch", self.cluster.resource("pods"), "default", "p", query=query)
+        return server_side_apply(self.cluster.api, info, applied)[0].obj
 
 
 @pytest.fixture

@@ -10,8 +10,9 @@ from typing import Any
 import aiohttp
 import pytest
 
+from asched.apiserver.auth import ADMIN, SCHEDULER
 from asched.apiserver.cluster import EmbeddedCluster
-from asched.apiserver.http import ApiServer, admin_and_scheduler_tokens
+from asched.apiserver.http import ApiServer
 from tests.apiserver.exchange_replay import Correspondence, decoded_token, encoded_token
 
 pytestmark = pytest.mark.shared
@@ -161,9 +162,7 @@ async def test_every_recorded_exchange_matches(shared_dir: Path) -> None:
         (shared_dir / "apiserver-1.36" / "exchanges.json").read_text()
     )
     cluster = EmbeddedCluster()
-    server = ApiServer(
-        cluster, tokens=admin_and_scheduler_tokens(TOKENS["admin"], TOKENS["scheduler"])
-    )
+    server = ApiServer(cluster, tokens={TOKENS["admin"]: ADMIN, TOKENS["scheduler"]: SCHEDULER})
     seen = Correspondence()
     different: dict[str, list[str]] = {}
     async with server.run(), aiohttp.ClientSession() as session:

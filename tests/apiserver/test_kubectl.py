@@ -11,9 +11,9 @@ from pathlib import Path
 import anyio
 import pytest
 
-from asched.apiserver.auth import SCHEDULER
+from asched.apiserver.auth import ADMIN, SCHEDULER
 from asched.apiserver.cluster import EmbeddedCluster
-from asched.apiserver.http import ApiServer, admin_and_scheduler_tokens
+from asched.apiserver.http import ApiServer
 from tests.apiserver.kubectl import KUBECTL, Kubectl, needs_kubectl
 from tests.apiserver.objects import node, pod
 
@@ -50,7 +50,7 @@ spec:
 async def kubectl(tmp_path: Path) -> AsyncIterator[Kubectl]:
     cluster = EmbeddedCluster()
     cluster.create("nodes", node("n0"))
-    tokens = admin_and_scheduler_tokens("admin-token", "scheduler-token")
+    tokens = {"admin-token": ADMIN, "scheduler-token": SCHEDULER}
     async with ApiServer(cluster, tokens=tokens).run() as server:
         yield Kubectl(server, tmp_path)
 

@@ -13,7 +13,7 @@ from asched.config.batch import load_conf
 from asched.config.file import ConfigFileError, Configuration, parse
 from asched.config.registry import PluginRegistry
 from asched.config.settings import BatchSettings
-from asched.daemon.reload.session_files import SessionFiles
+from asched.daemon.reload.reloader import SessionFiles
 from asched.framework.sessions import Compatibility
 from asched.state.session_records import SessionsLoaded
 from tests.batch_world.jobs import add_gang, bound, check_replay, prepare

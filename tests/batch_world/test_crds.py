@@ -8,8 +8,9 @@ from pathlib import Path
 import yaml
 from typer.testing import CliRunner
 
+from asched.apiserver.auth import ADMIN, SCHEDULER
 from asched.apiserver.cluster import EmbeddedCluster
-from asched.apiserver.http import ApiServer, admin_and_scheduler_tokens
+from asched.apiserver.http import ApiServer
 from asched.cli.config import CRD_GROUPS
 from asched.cli.main import app
 from asched.model.resources import GroupResource
@@ -59,7 +60,7 @@ def test_definitions_serve_the_watched_versions() -> None:
 
 @needs_kubectl
 async def test_kubectl_apply_is_idempotent(tmp_path: Path) -> None:
-    tokens = admin_and_scheduler_tokens("admin-token", "scheduler-token")
+    tokens = {"admin-token": ADMIN, "scheduler-token": SCHEDULER}
     async with ApiServer(EmbeddedCluster(seed=1), tokens=tokens).run() as server:
         kubectl = Kubectl(server, tmp_path)
         created = await kubectl.run("apply", "-f", "-", stdin=printed())

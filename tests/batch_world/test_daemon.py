@@ -16,7 +16,7 @@ from asched.batch.registry import SessionRegistry
 from asched.config.file import parse
 from asched.config.registry import PluginRegistry
 from asched.daemon.daemon import Daemon, running_daemon
-from asched.daemon.engine.runtime import Runtime
+from asched.daemon.process import Runtime
 from asched.daemon.startup import DaemonContext
 from asched.daemon.telemetry.metrics import Metrics
 from asched.framework.session_plugins import Action, Session

@@ -12,10 +12,10 @@ from asched.apiserver.auth import AuthRule
 from asched.batch.registry import SessionRegistry
 from asched.config.file import parse
 from asched.config.registry import PluginRegistry
-from asched.kube.permissions import SESSIONS
 from tests.batch_world.jobs import GROUP, POD_GROUPS, status
 from tests.batch_world.manifests import install_crds
 from tests.daemon.world import world
+from tests.permissions import SESSIONS
 
 PAGE = Path(__file__).parents[2] / "docs" / "batch.md"
 

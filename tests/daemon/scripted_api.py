@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from random import Random
 
 import msgspec
 
+from asched.daemon.effects.per_pod_queue import StoppableSleep
 from asched.daemon.effects.reconciler import BindingIO, BindReconciler
-from asched.daemon.engine.runtime import StoppableSleep
 from asched.framework.pod_info import PodInfo
 from asched.kube.client import ApiClient, RenewingCredentials
 from asched.kube.errors import NoResponseError
@@ -19,7 +19,7 @@ from asched.kube.transport import (
     Credentials,
     HttpResponse,
     StreamingResponse,
-    exchange_sequentially,
+    Transport,
 )
 from asched.kube.volume_writer import VolumeWriter
 from asched.model.meta import ObjectMeta
@@ -30,7 +30,7 @@ POD = PodInfo(Pod(metadata=ObjectMeta(name="p", namespace="d", uid="pod-p")))
 Answer = Callable[[], HttpResponse]
 
 
-class ScriptedApi:
+class ScriptedApi(Transport):
     """A transport with scripted answers. Its node exists."""
 
     node_exists = True
@@ -56,11 +56,6 @@ class ScriptedApi:
         default = self._reads if request.method == "GET" else self._writes
         answer = default if default is not None and not self._answers else self._answers.pop(0)
         return answer()
-
-    async def exchange_pipelined(
-        self, credentials: Credentials, requests: Sequence[ApiRequest]
-    ) -> list[HttpResponse]:
-        return await exchange_sequentially(self, credentials, requests)
 
     async def open(self, credentials: Credentials, request: ApiRequest) -> StreamingResponse:
         raise NotImplementedError("no watches")

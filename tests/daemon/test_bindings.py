@@ -3,7 +3,7 @@ effects."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from random import Random
 from typing import ClassVar
@@ -15,7 +15,8 @@ import pytest
 from asched.config.kube_scheduler import Extender
 from asched.config.settings import PluginLimits
 from asched.core.inputs import Outcome
-from asched.daemon.effects.dispatcher import EffectDispatcher, EffectServices
+from asched.daemon.effects.dispatcher import EffectDispatcher
+from asched.daemon.effects.per_pod_queue import EffectServices
 from asched.daemon.engine.inbox import Inbox, Reconfiguration
 from asched.daemon.plugin_host.external_plugins import ExternalPlugins
 from asched.daemon.telemetry.metrics import Metrics
@@ -32,7 +33,7 @@ from asched.kube.transport import (
     Credentials,
     HttpResponse,
     StreamingResponse,
-    exchange_sequentially,
+    Transport,
 )
 from asched.plugins.node_resources.fit import NodeResourcesFit
 from asched.state.records import Bound, ObjectDeleted, ProfilesLoaded
@@ -100,7 +101,7 @@ async def reset_plugins() -> None:
     BlockingPreBind.may_end, FirstPostBind.may_end = anyio.Event(), anyio.Event()
 
 
-class GatedApi:
+class GatedApi(Transport):
     """An API server that answers every request while it is open."""
 
     def __init__(self) -> None:
@@ -115,11 +116,6 @@ class GatedApi:
         self.requests.append(f"{request.method} {request.path.removeprefix('/api/v1/namespaces/')}")
         await self.is_open.wait()
         return HttpResponse(200, b"{}", None, reusable=True)
-
-    async def exchange_pipelined(
-        self, credentials: Credentials, requests: Sequence[ApiRequest]
-    ) -> list[HttpResponse]:
-        return await exchange_sequentially(self, credentials, requests)
 
     async def open(self, credentials: Credentials, request: ApiRequest) -> StreamingResponse:
         raise NotImplementedError("no watches")

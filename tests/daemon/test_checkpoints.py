@@ -13,8 +13,8 @@ from structlog.testing import capture_logs
 
 from asched.audit.replay import replay
 from asched.config.registry import PluginRegistry
-from asched.daemon.engine.checkpoints import Checkpoints
-from asched.daemon.engine.runtime import Runtime
+from asched.daemon.engine.journaling import Checkpoints
+from asched.daemon.process import Runtime
 from asched.framework.runtime.profile import PluginWeight, ProfileSpec
 from asched.journal import open_journal
 from asched.journal.checkpoints import nearest

@@ -8,7 +8,7 @@ import anyio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asched.daemon.engine.runtime import SteadyTime
+from asched.daemon.engine.turn_loop import SteadyTime
 from asched.journal import open_journal
 from asched.kube.timing import Clock
 from asched.model.quantity import NS_PER_S

@@ -14,7 +14,7 @@ import pytest
 from asched.audit.replay import replay
 from asched.config.file import parse
 from asched.config.registry import PluginRegistry
-from asched.daemon.reload.reconfigurer import ReconfigurationError
+from asched.daemon.reload.reloader import ReconfigurationError
 from asched.framework import (
     SUCCESS,
     ActionType,

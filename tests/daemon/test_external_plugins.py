@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from asched.config.file import ConfigFileError, parse
-from asched.daemon.plugin_host import messages as m
-from asched.daemon.plugin_host.evaluator import AttemptKey, PluginEvaluator
+from asched.daemon.plugin_host import evaluation as m
+from asched.daemon.plugin_host.evaluation import AttemptKey, PluginEvaluator
 from asched.daemon.plugin_host.worker import (
     MirroredCluster,
     MirroredHandle,

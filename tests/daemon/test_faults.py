@@ -45,7 +45,7 @@ def unknown_outcome_for_long(faults: Faults) -> None:
 
 
 def short_watches(faults: Faults) -> None:
-    faults.close_watches_after(1)
+    faults.watch_closes_after_events = 1
 
 
 def malformed_lines(faults: Faults) -> None:
@@ -158,9 +158,9 @@ async def test_expired_watch_lists_again(tmp_path: Path) -> None:
             w.cluster.delete("pods", f"p-{wave}", namespace="default", grace_period_s=0)
             w.add_pod(f"new-{wave}")
             w.cluster.expire_history()
-            w.faults.close_watches_after(1)
+            w.faults.watch_closes_after_events = 1
             await w.until(lambda lists=lists: pods.counts.lists > lists)  # type: ignore[misc]
-            w.faults.close_watches_after(None)
+            w.faults.watch_closes_after_events = None
             await w.until(lambda: not w.unbound())
         assert {key.partition("/")[2] for key in daemon.cluster.pods} == {
             pod["metadata"]["name"] for pod in w.cluster.list("pods")
@@ -183,7 +183,7 @@ async def test_scheduling_continues_after_outage(tmp_path: Path) -> None:
 async def test_combined_faults_only_delay_scheduling(tmp_path: Path) -> None:
     chance = random.Random(7)
     async with world(tmp_path, nodes=5) as w, w.daemon():
-        w.faults.close_watches_after(7)
+        w.faults.watch_closes_after_events = 7
         for wave in range(6):
             for code in (409, 429, 500, 503):
                 w.faults.respond(code, count=chance.randint(0, 2), resource=BINDING)

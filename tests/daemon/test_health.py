@@ -15,7 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from asched.config.settings import HealthSettings
 from asched.daemon.telemetry.health import Check, Health, HealthAddressError
 from asched.daemon.telemetry.metrics import Metrics
-from tests.daemon.world import world
+from tests.daemon.world import failed_checks, world
 
 ANY_PORT = HealthSettings("127.0.0.1:0")
 
@@ -156,11 +156,11 @@ async def test_not_ready_without_api_server(tmp_path: Path) -> None:
         w.faults.respond(500, count=10_000, verb="list", resource="nodes")
         async with w.daemon() as daemon:
             await w.until(lambda: w.faults.injected > 0)
-            assert daemon.failed_checks()[0].startswith("not listed yet: ")
-            assert "nodes" in daemon.failed_checks()[0]
+            assert failed_checks(daemon.checks())[0].startswith("not listed yet: ")
+            assert "nodes" in failed_checks(daemon.checks())[0]
             w.faults.clear()
             await daemon.engine.synced.wait()
-            assert daemon.failed_checks() == []
+            assert failed_checks(daemon.checks()) == []
 
 
 async def test_other_port_is_served_if_default_is_in_use() -> None:

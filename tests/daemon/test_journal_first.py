@@ -16,7 +16,7 @@ from asched.journal import open_journal
 from asched.journal.errors import FencedError
 from asched.journal.sql import SqlStore
 from asched.journal.sqlite import SqliteDatabase
-from tests.daemon.world import World, world
+from tests.daemon.world import World, failed_checks, world
 
 
 class JournalComparison:
@@ -88,11 +88,11 @@ async def test_full_disk_pauses_decisions_without_loss(tmp_path: Path) -> None:
                 w.add_pods(100, "after")  # more than the last page can hold
                 while not daemon.engine.journal_error:
                     await anyio.wait_all_tasks_blocked()
-                assert "the disk is full" in daemon.failed_checks()[0]
+                assert "the disk is full" in failed_checks(daemon.checks())[0]
                 assert len(w.placements.order) == 5
                 await limit(1_000_000)
                 await w.until(lambda: not w.unbound())
-                assert daemon.failed_checks() == []
+                assert failed_checks(daemon.checks()) == []
             assert (await store.head()).seq > head_seq
         finally:
             await database.close()

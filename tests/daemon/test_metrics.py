@@ -20,8 +20,8 @@ from asched.config.settings import HealthSettings
 from asched.core.inputs import Deleted, Upserted
 from asched.daemon.engine.inbox import Inbox
 from asched.daemon.telemetry.health import Health
-from asched.daemon.telemetry.instruments import exponential_buckets
-from asched.daemon.telemetry.metrics import Metrics, ProcessMetrics
+from asched.daemon.telemetry.metrics import Metrics, SourceCollector, process_metrics
+from asched.daemon.telemetry.scheduler_metrics import exponential_buckets
 from asched.framework.cycle_state import CycleState
 from asched.framework.interface import FilterPlugin, PermitPlugin, PermitResult
 from asched.framework.nodes import NodeInfo
@@ -304,7 +304,7 @@ def test_process_metrics_need_no_proc_stat(monkeypatch: pytest.MonkeyPatch, tmp_
     """As under systemd's ``ProcSubset=pid``, which leaves /proc/self alone; and without any
     /proc."""
     registry = CollectorRegistry()
-    registry.register(ProcessMetrics())
+    registry.register(SourceCollector(process_metrics))
     value = registry.get_sample_value
     assert (value("process_resident_memory_bytes") or 0) > 1e6
     assert (value("process_open_fds") or 0) > 2

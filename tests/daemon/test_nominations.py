@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from random import Random
 
@@ -12,7 +12,8 @@ import msgspec
 import pytest
 
 from asched.config.settings import PluginLimits
-from asched.daemon.effects.dispatcher import EffectDispatcher, EffectServices
+from asched.daemon.effects.dispatcher import EffectDispatcher
+from asched.daemon.effects.per_pod_queue import EffectServices
 from asched.daemon.engine.inbox import Inbox
 from asched.daemon.plugin_host.external_plugins import ExternalPlugins
 from asched.daemon.telemetry.metrics import Metrics
@@ -25,7 +26,7 @@ from asched.kube.transport import (
     Credentials,
     HttpResponse,
     StreamingResponse,
-    exchange_sequentially,
+    Transport,
 )
 from asched.model.pod import PodCondition
 from asched.plugins.node_resources.fit import NodeResourcesFit
@@ -61,7 +62,7 @@ class _Patch(msgspec.Struct):
     status: _Status
 
 
-class Api:
+class Api(Transport):
     """Records the patches of pods, and answers while it is open."""
 
     def __init__(self) -> None:
@@ -93,11 +94,6 @@ class Api:
         if code == 200 and node is not msgspec.UNSET:
             self.nominated = node or ""
         return HttpResponse(code, b"{}", None, reusable=True)
-
-    async def exchange_pipelined(
-        self, credentials: Credentials, requests: Sequence[ApiRequest]
-    ) -> list[HttpResponse]:
-        return await exchange_sequentially(self, credentials, requests)
 
     async def open(self, credentials: Credentials, request: ApiRequest) -> StreamingResponse:
         raise NotImplementedError("no watches")

@@ -9,9 +9,8 @@ import anyio
 import anyio.lowlevel
 
 from asched.core.inputs import Listed
-from asched.daemon.effects.per_pod_queue import REVIEW_INTERVAL, Job, PerPodQueue
+from asched.daemon.effects.per_pod_queue import REVIEW_INTERVAL, Job, PerPodQueue, StoppableSleep
 from asched.daemon.engine.inbox import Inbox
-from asched.daemon.engine.runtime import StoppableSleep
 from asched.kube.timing import SystemClock
 from asched.model.resources import Resource
 from asched.state.records import Bound, LeadershipGained

@@ -16,12 +16,8 @@ from asched.config.file import parse
 from asched.config.kube_scheduler import KubeSchedulerConfiguration
 from asched.config.settings import AschedConfiguration, EngineSettings
 from asched.daemon.daemon import Daemon
-from asched.daemon.reload.reconfigurer import (
-    IGNORED_SETTINGS,
-    RELOADABLE,
-    ConfigApplied,
-    ReconfigurationError,
-)
+from asched.daemon.reload.reconfigurer import IGNORED_SETTINGS, RELOADABLE
+from asched.daemon.reload.reloader import ConfigApplied, ReconfigurationError
 from asched.framework.cluster import Handle
 from asched.framework.cycle_state import CycleState
 from asched.framework.interface import (

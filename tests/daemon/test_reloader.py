@@ -17,10 +17,15 @@ from structlog.typing import EventDict
 
 from asched.config.file import Configuration, load
 from asched.config.registry import PluginRegistry
-from asched.daemon.reload.reconfigurer import ConfigApplied, ReconfigurationError
-from asched.daemon.reload.reloader import ConfigFile, ConfigReloader, ReloadRequests
+from asched.daemon.reload.reloader import (
+    ConfigApplied,
+    ConfigFile,
+    ConfigReloader,
+    ReconfigurationError,
+    ReloadRequests,
+)
+from asched.daemon.telemetry.health import ServiceManager
 from asched.daemon.telemetry.scheduler_metrics import ReloadMetrics
-from asched.daemon.telemetry.systemd import ServiceManager
 from tests.daemon.processes import Command, Commands, commands, running
 from tests.daemon.test_run_command import logged, stopped, until_logged
 from tests.daemon.world import KUBE, OWN, TIMEOUT_S, World, world

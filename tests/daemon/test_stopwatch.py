@@ -166,7 +166,7 @@ def test_every_answer_has_a_status(answer: object, status: str) -> None:
 
 def test_hint_results_are_passed_through() -> None:
     watch = Watch()
-    stopwatch = HintStopwatch(lambda: watch.now_ns, watch)
+    stopwatch = HintStopwatch(lambda: watch.now_ns, watch.hint)
     event = ClusterEvent(EventResource.NODE, ActionType.ADD)
 
     def ask(answer: Any) -> object:

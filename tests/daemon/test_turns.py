@@ -13,10 +13,11 @@ from asched.audit.replay import replay
 from asched.config.registry import PluginRegistry
 from asched.config.settings import PluginLimits
 from asched.core.inputs import Listed, Upserted
-from asched.daemon.effects.dispatcher import EffectDispatcher, EffectServices
-from asched.daemon.engine.commits import Commits
-from asched.daemon.engine.engine import Engine, EngineLimits, EngineOptions
+from asched.daemon.effects.dispatcher import EffectDispatcher
+from asched.daemon.effects.per_pod_queue import EffectServices
+from asched.daemon.engine.engine import Engine, EngineOptions
 from asched.daemon.engine.inbox import Inbox, Reconfiguration
+from asched.daemon.engine.journaling import JournalAppender
 from asched.daemon.plugin_host.external_plugins import ExternalPlugins
 from asched.daemon.telemetry.metrics import Metrics
 from asched.framework.cycle_state import CycleState
@@ -115,7 +116,8 @@ class EngineFixture:
 @asynccontextmanager
 async def running_engine(
     *plugins: type[Plugin],
-    limits: EngineLimits | None = None,
+    slice_s: float = 0.05,
+    max_effects_in_flight: int = 2_000,
     standby: bool = False,
     may_decide: Callable[[], bool] = lambda: True,
 ) -> AsyncIterator[EngineFixture]:
@@ -144,12 +146,13 @@ async def running_engine(
         )
         options = EngineOptions(
             unsynced=frozenset(),
-            limits=limits or EngineLimits(),
+            slice_s=slice_s,
+            max_effects_in_flight=max_effects_in_flight,
             standby=standby,
             may_decide=may_decide,
         )
-        commits = Commits(journal, engine_clock, metrics, next_seq=1)
-        engine = Engine(Fold(state, load), commits, effects, inbox, engine_clock, metrics, options)
+        appender = JournalAppender(journal, engine_clock, metrics, next_seq=1)
+        engine = Engine(Fold(state, load), appender, effects, inbox, engine_clock, metrics, options)
         started = EngineStarted("test", seed=1)
         engine.record_start(started, ProfilesLoaded((profile_of(*plugins),)))
         yield EngineFixture(engine, effects, inbox, api, journal, plugins, state)
@@ -161,12 +164,11 @@ async def running_engine(
 
 async def test_new_leader_decides_after_folding_earlier_changes() -> None:
     """The list takes many turns, and new changes keep arriving."""
-    short_slices = EngineLimits(slice_s=0.01)
     full = {"cpu": "800m"}
     pending, filling = a_pod("pending", full), a_pod("filling", full, on="n0")
     others = [a_pod(f"other-{number}", {}, on="elsewhere") for number in range(50)]
     leading_when_applied: list[bool] = []
-    async with running_engine(NodeResourcesFit, limits=short_slices, standby=True) as s:
+    async with running_engine(NodeResourcesFit, slice_s=0.01, standby=True) as s:
         await s.turn(a_node("n0", {"cpu": "1", "pods": "9"}), pending)
         s.inbox.put_changes((Listed(Resource.PODS, (*others, pending, filling)),))
         s.inbox.put_outcome(LeadershipGained(1))
@@ -206,9 +208,7 @@ async def test_new_configuration_does_not_accept_earlier_list() -> None:
     pending = a_pod("pending")
     pods = (*(a_pod(f"other-{number}", {}, on="elsewhere") for number in range(50)), pending)
     applied: list[bool] = []
-    async with running_engine(
-        NodeResourcesFit, limits=EngineLimits(slice_s=0.01), standby=True
-    ) as s:
+    async with running_engine(NodeResourcesFit, slice_s=0.01, standby=True) as s:
         await s.turn(a_node("n0"))
         s.inbox.put_changes((Listed(Resource.PODS, pods), Listed(Resource.PODS, pods)))
         await s.turn()
@@ -222,7 +222,7 @@ async def test_new_configuration_does_not_accept_earlier_list() -> None:
         assert applied == [False]
         assert s.engine.leading
         assert pending.key in s.state.queue
-        caches, *_ = s.engine.checks(slow_turn_s=1e9)
+        caches, *_ = s.engine.checks()
         assert caches.problem() == "not listed yet: pods"
         s.inbox.put_changes((Listed(Resource.PODS, pods, relist_count=1),))
         for _ in range(50):
@@ -280,9 +280,7 @@ async def test_permit_review_after_lost_leadership_uses_recorded_time() -> None:
 async def test_permit_review_after_too_many_effects_uses_recorded_time() -> None:
     """A binding that waits for a plugin is no load; when it continues, decisions pause."""
     BlockingPreBind.may_end = anyio.Event()
-    async with running_engine(
-        RejectWithTime, BlockingPreBind, limits=EngineLimits(max_effects_in_flight=1)
-    ) as s:
+    async with running_engine(RejectWithTime, BlockingPreBind, max_effects_in_flight=1) as s:
         await s.turn(a_node("n0"), a_pod("held"))
         await s.turn(a_pod("p"))
         await anyio.wait_all_tasks_blocked()

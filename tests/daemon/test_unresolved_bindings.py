@@ -17,7 +17,8 @@ from asched.config.kube_scheduler import Extender
 from asched.config.settings import PluginLimits
 from asched.core.inputs import Outcome
 from asched.daemon.effects.bind import BindingCycle
-from asched.daemon.effects.dispatcher import EffectDispatcher, EffectServices
+from asched.daemon.effects.dispatcher import EffectDispatcher
+from asched.daemon.effects.per_pod_queue import EffectServices
 from asched.daemon.effects.reconciler import MAX_REQUEST_AGE_S, BindReconciler
 from asched.daemon.engine.inbox import Inbox, Reconfiguration
 from asched.daemon.plugin_host.external_plugins import ExternalPlugins

@@ -6,8 +6,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 
-from asched.daemon.plugin_host.guarded_loop import PluginTasks, guarded_loop
-from asched.daemon.plugin_host.watchdog import Watchdog
+from asched.daemon.plugin_host.guarded_loop import PluginTasks, Watchdog, guarded_loop
 from asched.framework.runtime.observation import CURRENT_CALL
 
 LIMIT_S = 0.2

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from asched.config.file import parse
 from asched.config.registry import PluginRegistry
 from asched.daemon.daemon import Daemon, running_daemon
 from asched.daemon.startup import DaemonContext
+from asched.daemon.telemetry.health import Check
 from asched.daemon.telemetry.metrics import Metrics
 from asched.framework.interface import Plugin
 from asched.journal import open_journal
@@ -31,6 +32,11 @@ TIMEOUT_S = 60.0
 """Time limit of a wait; only a failing test reaches it."""
 KUBE = "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\n"
 OWN = "apiVersion: asched.dev/v1\nkind: AschedConfiguration\n"
+
+
+def failed_checks(checks: Sequence[Check]) -> list[str]:
+    """What is wrong now, a line for each failed check."""
+    return [problem for check in checks if (problem := check.problem())]
 
 
 class ObservedFaults(Faults):

@@ -6,17 +6,18 @@ python -m tests.docs.metrics_page
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from asched.daemon.ha.leadership import LeaderMetrics
+from asched.daemon.engine.inbox import Inbox
+from asched.daemon.ha.leadership import leader_metrics
 from asched.daemon.ha.lease import LeaseName
-from asched.daemon.plugin_host.watchdog import OverrunMetrics, Watchdog
-from asched.daemon.telemetry.metrics import Backlog, EventMetrics, JournalFileMetrics, Metrics
+from asched.daemon.plugin_host.guarded_loop import Watchdog
+from asched.daemon.telemetry.metrics import Metrics
 from asched.kube.events import EventCounts
 from asched.kube.reflector import Reflector
 from asched.state.cluster import ClusterState
@@ -64,12 +65,12 @@ def described() -> dict[str, Described]:
     """All metrics of a daemon, by name."""
     metrics = Metrics()
     metrics.watch(ClusterState(), _no_reflectors)
-    metrics.watch_work(lambda: Backlog(0, 0.0), lambda: 0, None)
     events: Any = _NoEvents()
-    metrics.show(EventMetrics(events), JournalFileMetrics(Path("none")))
-    metrics.show(OverrunMetrics(Watchdog(lambda plugin: 1.0)))
+    metrics.watch_work(Inbox(), lambda: 0, events)
+    metrics.watch_journal_file(Path("none"))
+    metrics.show(Watchdog(lambda plugin: 1.0).metrics)
     election: Any = _NoElection()
-    metrics.show(LeaderMetrics(election))
+    metrics.show(partial(leader_metrics, election))
     found = {}
     for collector in [*_collectors(metrics)]:
         for metric in collector.collect():

@@ -8,7 +8,7 @@ from asched.apiserver.serializers import ObjectSerializer
 from asched.config.file import Configuration
 from asched.config.registry import PluginRegistry
 from asched.core.scheduler import SchedulerCore
-from asched.daemon.reload.watched import watched_groups
+from asched.daemon.startup import watched_groups
 from asched.kube.decoding import ObjectDecoder
 from asched.model.pod import Pod
 from asched.model.resources import in_order_of_listing

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from enum import Enum
 from random import Random
 from typing import NamedTuple
@@ -15,7 +15,7 @@ from asched.apiserver.handlers import handle as handle_request
 from asched.apiserver.requests import PathNotServedError, parse_request
 from asched.apiserver.storage import encode
 from asched.kube.errors import NoResponseError
-from asched.kube.transport import ApiRequest, Credentials, HttpResponse, exchange_sequentially
+from asched.kube.transport import ApiRequest, Credentials, HttpResponse, Transport
 from tests.fault_simulation.mixes import Mix
 from tests.fault_simulation.ports import Ports
 from tests.fault_simulation.trace import Trace
@@ -140,7 +140,7 @@ class Network:
 Outgoing = Callable[[ApiRequest], None]
 
 
-class SimulatedTransport:
+class SimulatedTransport(Transport):
     """One process's :class:`~asched.kube.transport.Transport`."""
 
     def __init__(
@@ -226,11 +226,6 @@ class SimulatedTransport:
         if plan.fault is RequestFault.FAILED_BUT_EXECUTED:
             return status_response(StatusError(plan.code, "", "injected: but executed", details={}))
         return found
-
-    async def exchange_pipelined(
-        self, credentials: Credentials, requests: Sequence[ApiRequest]
-    ) -> list[HttpResponse]:
-        return await exchange_sequentially(self, credentials, requests)
 
     async def open(
         self, credentials: Credentials, request: ApiRequest

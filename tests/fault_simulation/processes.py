@@ -13,12 +13,12 @@ import msgspec
 from asched.config.file import Configuration
 from asched.config.registry import PluginRegistry
 from asched.daemon.daemon import Daemon, running_daemon
-from asched.daemon.engine.runtime import Runtime
 from asched.daemon.ha.election import LeaseTiming
 from asched.daemon.ha.leadership import LeadershipLostError, candidate
 from asched.daemon.ha.lease import LeaderElector, LeaseName
 from asched.daemon.ha.replica import running_replica
-from asched.daemon.reload.reconfigurer import ConfigApplied
+from asched.daemon.process import Runtime
+from asched.daemon.reload.reloader import ConfigApplied
 from asched.daemon.startup import DaemonContext
 from asched.journal.errors import FencedError, JournalBusyError
 from asched.kube.client import ApiClient, RenewingCredentials

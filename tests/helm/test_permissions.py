@@ -17,10 +17,10 @@ from asched.daemon.daemon import running_daemon
 from asched.daemon.startup import DaemonContext
 from asched.journal import open_journal
 from asched.kube.connection import connect
-from asched.kube.permissions import GANGS, REQUIRED, SESSIONS
 from asched.model.resources import Resource
 from tests.daemon.world import KUBE, World, world
 from tests.helm.chart import VALUE_SETS, Values, permissions, rendered, templates
+from tests.permissions import GANGS, REQUIRED, SESSIONS
 
 PRIORITY_CLASSES = {
     (Resource.PRIORITY_CLASSES.value.group, Resource.PRIORITY_CLASSES.plural, verb)

@@ -10,7 +10,8 @@ import asyncpg
 import pytest
 from sqlalchemy import make_url
 
-from asched.daemon.engine.commits import Commits, journal_when_reachable
+from asched.daemon.engine.journaling import JournalAppender
+from asched.daemon.startup import journal_when_reachable
 from asched.daemon.telemetry.metrics import Metrics
 from asched.journal.errors import JournalOpenError, JournalUnreachableError
 from asched.journal.opening import open_journal
@@ -83,14 +84,16 @@ async def test_leader_waits_for_failover(url: str) -> None:
     clock = HealingEngineClock(database.promote)
     async with open_journal(url) as store:
         await store.claim("test", claimed_at_ns=1)
-        commits = Commits(store, clock, Metrics(), next_seq=1)
-        await commits.append(turn(1), 1)
+        metrics = Metrics()
+        appender = JournalAppender(store, clock, metrics, next_seq=1)
+        await appender.append(turn(1), 1)
         await database.demote()
-        assert await commits.append(turn(2), 2) == 6
+        assert await appender.append(turn(2), 2) == 6
         # The broken connection, and then a new read-only one each time.
-        assert commits.failures == clock.pauses
+        failures = metrics.registry.get_sample_value("asched_journal_append_failures_total")
+        assert failures == clock.pauses
         assert clock.pauses >= 3
-        assert not commits.unwritable()
+        assert not appender.unwritable()
         assert [stored.record async for stored in store.read()] == [*turn(1), *turn(2)]
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from asched.apiserver.auth import KUBE_SCHEDULER_RULES, SCHEDULER
 from asched.apiserver.cluster import EmbeddedCluster
 from asched.apiserver.http import ApiServer
-from asched.kube.permissions import OPTIONAL, REQUIRED
 from asched.kube.pod_writer import PodTarget, PodWriter
-from asched.kube.reflector import ClusterWatch
+from asched.kube.reflector import OPTIONAL, ClusterWatch
 from asched.kube.write_outcomes import WriteSucceeded
 from asched.model.resources import Resource
 from tests.kube.harness import BEGIN, ManualClock, View, client_for, running
+from tests.permissions import REQUIRED
 
 
 def test_role_grants_required_permissions() -> None:

@@ -19,6 +19,7 @@ import uvloop
 
 from asched.kube.errors import NoResponseError
 from asched.kube.pool import ConnectionPool, Endpoint
+from asched.kube.transport import HttpResponse, always
 from tests.extenders.certificates import CERTIFICATE, KEY, NAME
 
 REQUEST = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
@@ -70,6 +71,16 @@ async def polite(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> 
         await writer.drain()
 
 
+async def exchange(
+    connections: ConnectionPool,
+    endpoint: Endpoint,
+    timeout_s: float,
+    may_send: Callable[[], bool] = always,
+) -> HttpResponse:
+    (response,) = await connections.exchange(endpoint, REQUEST, 1, timeout_s, may_send)
+    return response
+
+
 async def together(count: int, work: Callable[[], Coroutine[Any, Any, object]]) -> None:
     async with anyio.create_task_group() as tasks:
         for _ in range(count):
@@ -80,7 +91,7 @@ async def test_connection_is_reused() -> None:
     server = Server(polite)
     async with server.run() as endpoint, pool() as connections:
         for _ in range(5):
-            assert (await connections.exchange(endpoint, REQUEST, 10.0)).body == b"hello"
+            assert (await exchange(connections, endpoint, 10.0)).body == b"hello"
     assert server.accepted == 1
 
 
@@ -92,7 +103,7 @@ def test_connection_limit_and_fair_waiting(run: Any) -> None:
         async with server.run() as endpoint, pool(limit=3) as connections:
 
             async def ask() -> None:
-                answered.append(await connections.exchange(endpoint, REQUEST, 10.0))
+                answered.append(await exchange(connections, endpoint, 10.0))
 
             await together(50, ask)
         assert len(answered) == 50
@@ -110,7 +121,7 @@ async def test_closed_connection_is_replaced(fields: bytes) -> None:
     server = Server(once)
     async with server.run() as endpoint, pool(limit=1) as connections:
         for _ in range(3):
-            assert (await connections.exchange(endpoint, REQUEST, 10.0)).body == b"bye"
+            assert (await exchange(connections, endpoint, 10.0)).body == b"bye"
             with anyio.fail_after(10.0):
                 while connections.idle:
                     await anyio.lowlevel.checkpoint()
@@ -121,18 +132,18 @@ async def test_idle_connection_expires() -> None:
     server = Server(polite)
     async with server.run() as endpoint, pool(keepalive_s=0.0) as connections:
         for _ in range(3):
-            await connections.exchange(endpoint, REQUEST, 10.0)
+            await exchange(connections, endpoint, 10.0)
     assert server.accepted == 3
 
 
 async def test_connections_of_burst_are_closed() -> None:
     server = Server(polite)
     async with server.run() as endpoint, pool(keepalive_s=0.05) as connections:
-        await together(5, partial(connections.exchange, endpoint, REQUEST, 10.0))
+        await together(5, partial(exchange, connections, endpoint, 10.0))
         assert connections.idle == server.accepted == 5
         with anyio.fail_after(10.0):
             while connections.idle > 1:
-                await connections.exchange(endpoint, REQUEST, 10.0)
+                await exchange(connections, endpoint, 10.0)
         assert server.accepted < 10
 
 
@@ -148,7 +159,7 @@ async def test_unsolicited_response_closes_connection() -> None:
 
     server = Server(talkative)
     async with server.run() as endpoint, pool() as connections:
-        assert (await connections.exchange(endpoint, REQUEST, 10.0)).body == b"one"
+        assert (await exchange(connections, endpoint, 10.0)).body == b"one"
         received.set()
         with anyio.fail_after(10.0):
             while connections.idle:
@@ -164,7 +175,7 @@ async def test_broken_response_has_unknown_result(said: bytes) -> None:
 
     async with Server(broken).run() as endpoint, pool() as connections:
         with pytest.raises(NoResponseError) as caught:
-            await connections.exchange(endpoint, REQUEST, 10.0)
+            await exchange(connections, endpoint, 10.0)
     assert caught.value.sent
 
 
@@ -182,9 +193,9 @@ def test_pipelined_requests_are_answered_in_order(run: Any) -> None:
     async def scenario() -> None:
         server = Server(patient)
         async with server.run() as endpoint, pool() as connections:
-            answers = await connections.exchange_pipelined(endpoint, REQUEST * 3, 3, 10.0)
+            answers = await connections.exchange(endpoint, REQUEST * 3, 3, 10.0)
             assert [found.body for found in answers] == [b"0", b"1", b"2"]
-            assert (await connections.exchange(endpoint, REQUEST, 10.0)).body == b"hello"
+            assert (await exchange(connections, endpoint, 10.0)).body == b"hello"
         assert server.accepted == 1
 
     run(scenario())
@@ -210,7 +221,7 @@ async def test_incomplete_pipeline_has_unknown_result(said: bytes) -> None:
     async with server.run() as endpoint, pool() as connections:
         for _ in range(2):
             with pytest.raises(NoResponseError) as caught:
-                await connections.exchange_pipelined(endpoint, REQUEST * 2, 2, 10.0)
+                await connections.exchange(endpoint, REQUEST * 2, 2, 10.0)
             assert caught.value.sent
     assert server.accepted == 2
 
@@ -225,7 +236,7 @@ async def test_timeout_waiting_for_connection_sends_nothing() -> None:
 
         async def ask(timeout_s: float) -> None:
             with pytest.raises(NoResponseError) as caught:
-                await connections.exchange(endpoint, REQUEST, timeout_s)
+                await exchange(connections, endpoint, timeout_s)
             errors.append(caught.value)
 
         async with anyio.create_task_group() as tasks:
@@ -245,15 +256,15 @@ async def test_cancelled_request_frees_connection() -> None:
 
     async with Server(first_silent).run() as endpoint, pool(limit=1) as connections:
         with anyio.move_on_after(0.05):
-            await connections.exchange(endpoint, REQUEST, 10.0)
-        assert (await connections.exchange(endpoint, REQUEST, 10.0)).body == b"hello"
+            await exchange(connections, endpoint, 10.0)
+        assert (await exchange(connections, endpoint, 10.0)).body == b"hello"
 
 
 async def test_connections_are_not_shared_between_credentials() -> None:
     server = Server(polite)
     async with server.run() as endpoint, pool() as connections:
-        await connections.exchange(endpoint, REQUEST, 10.0)
-        await connections.exchange(endpoint._replace(tls_server_name="x"), REQUEST, 10.0)
+        await exchange(connections, endpoint, 10.0)
+        await exchange(connections, endpoint._replace(tls_server_name="x"), 10.0)
         assert connections.idle == 1
     assert server.accepted == 2
 
@@ -268,7 +279,7 @@ async def test_server_without_tls_is_rejected() -> None:
 
         async with Server(hang_up).run() as other:
             with pytest.raises(NoResponseError) as caught:
-                await connections.exchange(secure._replace(port=other.port), REQUEST, 10.0)
+                await exchange(connections, secure._replace(port=other.port), 10.0)
     assert not caught.value.sent
     assert "cannot connect" in str(caught.value)
 
@@ -289,7 +300,7 @@ def test_server_certificate_must_match_name(run: Any, tmp_path: Path) -> None:
         async with Server(polite).run(itself) as endpoint, pool() as connections:
             for tls, name in ((trusting(CERTIFICATE), NAME), (blind, None)):
                 good = endpoint._replace(tls=tls, tls_server_name=name)
-                assert (await connections.exchange(good, REQUEST, 10.0)).body == b"hello"
+                assert (await exchange(connections, good, 10.0)).body == b"hello"
             for tls, name, why in (
                 (trusting(CERTIFICATE), None, "IP address mismatch"),
                 (trusting(CERTIFICATE), "other.test", "Hostname mismatch"),
@@ -297,7 +308,7 @@ def test_server_certificate_must_match_name(run: Any, tmp_path: Path) -> None:
             ):
                 bad = endpoint._replace(tls=tls, tls_server_name=name)
                 with pytest.raises(NoResponseError, match=why) as caught:
-                    await connections.exchange(bad, REQUEST, 10.0)
+                    await exchange(connections, bad, 10.0)
                 assert not caught.value.sent
 
     run(scenario())
@@ -331,7 +342,7 @@ async def test_may_send_is_checked_after_waiting_for_connection() -> None:
 
     server = Server(one_after_the_other)
     async with server.run() as endpoint, pool(limit=1) as connections:
-        send = partial(connections.exchange, endpoint, REQUEST, 10.0)
+        send = partial(exchange, connections, endpoint, 10.0)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(send)
             await anyio.lowlevel.checkpoint()  # it is the first
@@ -346,7 +357,7 @@ async def test_may_send_is_checked_after_connecting() -> None:
     server = Server(polite)
     async with server.run() as endpoint, pool() as connections:
         with pytest.raises(NoResponseError, match="no longer permitted"):
-            await connections.exchange(endpoint, REQUEST, 10.0, lambda: False)
+            await exchange(connections, endpoint, 10.0, lambda: False)
         assert connections.idle == server.accepted == 1
 
 
@@ -370,7 +381,7 @@ def test_request_is_written_immediately(run: Any) -> None:
             loop = asyncio.get_running_loop()
             # Called just before it is sent, so that the loop is blocked right after that.
             ask = partial(loop.call_soon, hold)
-            tasks.start_soon(connections.exchange, endpoint, REQUEST, 60.0, lambda: bool(ask()))
+            tasks.start_soon(exchange, connections, endpoint, 60.0, lambda: bool(ask()))
             await held.wait()
             tasks.cancel_scope.cancel()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 from hypothesis import given, settings
@@ -68,7 +69,7 @@ class History:
         self.writes = 0
 
     def expected(self) -> dict[str, Any]:
-        pods = (decode(Resource.PODS, stored.encoded) for stored in self.cluster.stored("pods"))
+        pods = (decode(Resource.PODS, stored.encoded()) for stored in self.cluster.stored("pods"))
         alive = {pod.key: pod for pod in pods}
         finished = {
             f"default/{pod['metadata']['name']}"
@@ -103,6 +104,7 @@ class History:
 
     def _trouble(self, step: Step) -> None:
         faults, count = self.server.faults, step.amount
+        limit = "watch_closes_after_events"
         troubles: dict[str, Callable[[], None]] = {
             "expire": self.cluster.expire_history,
             "drop lists": lambda: faults.drop(count=count, verb="list"),
@@ -111,8 +113,8 @@ class History:
             "refuse watches": lambda: faults.respond(500, count=count, verb="watch"),
             "overload": lambda: faults.respond(429, count=count, retry_after_s=count),
             "malform": lambda: faults.malform_watch_lines(count),
-            "close after": lambda: faults.close_watches_after(count),
-            "never close": lambda: faults.close_watches_after(None),
+            "close after": partial(setattr, faults, limit, count),
+            "never close": partial(setattr, faults, limit, None),
         }
         troubles[step.what]()
 

@@ -47,7 +47,7 @@ async def site(*, existing: int = 0, bookmark_interval_s: float = 60.0) -> Async
 
 async def test_streams_that_close_after_one_event() -> None:
     async with site() as s:
-        s.faults.close_watches_after(1)
+        s.faults.watch_closes_after_events = 1
         names = [f"n{number}" for number in range(200)]
         s.create(*names)
         await s.shows(*names)
@@ -61,7 +61,7 @@ async def test_streams_that_close_after_one_event() -> None:
 
 async def test_object_deleted_during_expiry_is_gone_after_relist() -> None:
     async with site(existing=20) as s:
-        s.faults.close_watches_after(1)
+        s.faults.watch_closes_after_events = 1
         s.faults.drop(count=3, verb="watch")
         s.create("last-seen")
         for number in range(15):
@@ -81,7 +81,7 @@ async def test_list_of_many_pages_is_delivered_once() -> None:
 @pytest.mark.parametrize("code", [429, 500, 503, 504])
 async def test_server_with_temporary_errors(code: int) -> None:
     async with site() as s:
-        s.faults.close_watches_after(1)
+        s.faults.watch_closes_after_events = 1
         s.faults.respond(code, count=4, retry_after_s=2)
         s.create("a", "b")
         await s.shows("a", "b")
@@ -100,7 +100,7 @@ async def test_malformed_lines_lose_nothing() -> None:
 
 async def test_slow_response_is_awaited() -> None:
     async with site() as s:
-        s.faults.close_watches_after(1)
+        s.faults.watch_closes_after_events = 1
         s.faults.delay(0.05, count=2)
         s.create("a", "b", "c")
         await s.shows("a", "b", "c")

@@ -22,6 +22,11 @@ def write_tape(path: Path, *lines: dict[str, Any]) -> Path:
     return path
 
 
+def feed(tape: Tape, view: View) -> None:
+    for recorded in tape:
+        view.put_changes((recorded.change,))
+
+
 def entry(kind: str, item: Any, resource: str = "nodes") -> dict[str, Any]:
     return {"t": 1.5, "resource": resource, "type": kind, "object": item}
 
@@ -52,10 +57,10 @@ def _key(meta: dict[str, Any]) -> str:
     return f"{meta['namespace']}/{meta['name']}" if "namespace" in meta else str(meta["name"])
 
 
-async def test_recorded_churn_ends_with_live_objects(shared_dir: Path) -> None:
+def test_recorded_churn_ends_with_live_objects(shared_dir: Path) -> None:
     path = shared_dir / "tapes" / "churn-24.jsonl.gz"
     tape, view = Tape(path), View()
-    await tape.feed(view)
+    feed(tape, view)
     expected = alive_at_the_end(path)
     assert expected["pods"]
     for resource in Resource:
@@ -64,7 +69,7 @@ async def test_recorded_churn_ends_with_live_objects(shared_dir: Path) -> None:
     assert sum(decoder.counts.skipped for decoder in tape.decoders.values()) == 0
 
 
-async def test_tape_yields_lists_events_and_times(tmp_path: Path) -> None:
+def test_tape_yields_lists_events_and_times(tmp_path: Path) -> None:
     path = write_tape(
         tmp_path / "tape.gz",
         entry("LISTED", {"metadata": {"resourceVersion": "1"}, "items": [node("a"), node("b")]}),
@@ -73,12 +78,12 @@ async def test_tape_yields_lists_events_and_times(tmp_path: Path) -> None:
         entry("DELETED", node("a")),
     )
     view = View()
-    await Tape(path).feed(view)
+    feed(Tape(path), view)
     assert view.names(Resource.NODES) == {"b", "c"}
     assert [recorded.at_s for recorded in Tape(path)] == [1.5] * 3
 
 
-async def test_undecodable_and_unwatched_objects_are_skipped(tmp_path: Path) -> None:
+def test_undecodable_and_unwatched_objects_are_skipped(tmp_path: Path) -> None:
     path = write_tape(
         tmp_path / "tape.gz",
         entry("ADDED", node("a", spec=7)),
@@ -88,7 +93,7 @@ async def test_undecodable_and_unwatched_objects_are_skipped(tmp_path: Path) -> 
     )
     view, tape = View(), Tape(path)
     with capture_logs() as logs:
-        await tape.feed(view)
+        feed(tape, view)
     assert view.names(Resource.NODES) == {"b"}
     assert tape.decoders[Resource.NODES].counts.skipped == 1
     assert [log["event"] for log in logs] == ["object skipped", "resource skipped"]
@@ -105,15 +110,15 @@ NO_TAPES = {
 
 
 @pytest.mark.parametrize("what", NO_TAPES)
-async def test_invalid_tape_raises_one_line_error(what: str, tmp_path: Path) -> None:
+def test_invalid_tape_raises_one_line_error(what: str, tmp_path: Path) -> None:
     path = tmp_path / "tape.gz"
     path.write_bytes(NO_TAPES[what])
     with pytest.raises(TapeError) as caught:
-        await Tape(path).feed(View())
+        feed(Tape(path), View())
     assert str(path) in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
-async def test_missing_tape_raises_one_line_error(tmp_path: Path) -> None:
+def test_missing_tape_raises_one_line_error(tmp_path: Path) -> None:
     with pytest.raises(TapeError, match=r"/none: cannot be read: No such file or directory$"):
-        await Tape(tmp_path / "none").feed(View())
+        feed(Tape(tmp_path / "none"), View())

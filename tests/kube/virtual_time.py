@@ -16,7 +16,7 @@ from anyio import wait_all_tasks_blocked
 from asched.kube.client import ApiClient, RenewingCredentials
 from asched.kube.errors import NoResponseError
 from asched.kube.timing import Clock, RetryPolicy
-from asched.kube.transport import ApiRequest, Credentials, HttpResponse, exchange_sequentially
+from asched.kube.transport import ApiRequest, Credentials, HttpResponse, Transport
 from tests.kube.harness import BEGIN, Answer, Asked, FixedCredentials, Script
 
 
@@ -83,7 +83,7 @@ class _SilentStream:
         """Nothing to release."""
 
 
-class ScriptTransport:
+class ScriptTransport(Transport):
     """Answers what a script says; streams are silent. An answer that hangs times out in virtual
     time."""
 
@@ -107,7 +107,7 @@ class ScriptTransport:
         self, credentials: Credentials, requests: Sequence[ApiRequest]
     ) -> list[HttpResponse]:
         self.pipelines.append(len(requests))
-        return await exchange_sequentially(self, credentials, requests)
+        return await super().exchange_pipelined(credentials, requests)
 
     async def open(self, credentials: Credentials, request: ApiRequest) -> _SilentStream:
         return _SilentStream()

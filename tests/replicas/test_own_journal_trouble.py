@@ -21,7 +21,7 @@ from asched.journal.memory import MemoryStore
 from asched.journal.store import AppendResult, JournalStore
 from asched.kube.connection import connect
 from asched.state.records import AnyRecord
-from tests.daemon.world import TIMEOUT_S, World, world
+from tests.daemon.world import TIMEOUT_S, World, failed_checks, world
 
 LEASES = "leases.coordination.k8s.io"
 LEASE = LeaseName("kube-system", "asched")
@@ -94,7 +94,7 @@ async def until_it_fails(w: World, store: FullStore) -> None:
             store.full = True
             w.add_pod("second")
             await store.until_refused(2)
-            assert daemon.failed_checks() == ["the journal cannot be written: no room"]
+            assert failed_checks(daemon.checks()) == ["the journal cannot be written: no room"]
             await anyio.sleep_forever()
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from asched.config.file import Configuration, parse
 from asched.config.registry import PluginRegistry
-from asched.daemon.reload.reconfigurer import ConfigApplied, ReconfigurationError
+from asched.daemon.reload.reloader import ConfigApplied, ReconfigurationError
 from asched.journal.memory import MemoryStore
 from asched.journal.store import StoredRecord
 from tests.cycle.plugins import RoomForAll

@@ -22,7 +22,7 @@ from asched.journal import open_journal
 from asched.kube.connection import connect
 from asched.state.records import DisagreementCause, ShadowCompared, ShadowExplained
 from tests.daemon.processes import NO_HEALTH, commands
-from tests.daemon.world import TIMEOUT_S, ObservedFaults, World, world
+from tests.daemon.world import TIMEOUT_S, ObservedFaults, World, failed_checks, world
 
 READS = {"get", "list", "watch"}
 
@@ -82,7 +82,7 @@ async def shadow_of(w: World, window: Window | None = None) -> AsyncIterator[Wat
         watcher.shadow = shadow
         with anyio.fail_after(TIMEOUT_S):
             await shadow.engine.synced.wait()
-        assert shadow.engine.failed_checks() == []
+        assert failed_checks(shadow.engine.checks()) == []
         yield watcher
     assert watcher.requests
     assert {verb for verb, _ in watcher.requests} <= READS

@@ -15,7 +15,7 @@ import anyio.to_thread
 import pytest
 from anyio.lowlevel import checkpoint
 
-from asched.daemon.telemetry.systemd import SEND_TIMEOUT_S, START_EXTENSION_S, ServiceManager
+from asched.daemon.telemetry.health import SEND_TIMEOUT_S, START_EXTENSION_S, ServiceManager
 from asched.journal.opening import redacted
 from asched.journal.sql import SqlStore
 from asched.journal.sqlite import SqliteDatabase
@@ -194,8 +194,9 @@ async def test_no_watchdog_message_while_hanging(manager: Manager) -> None:
 
 
 async def test_slow_turn_hangs_unless_waiting_for_journal(
-    tmp_path: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    limit = "asched.daemon.engine.engine.SLOW_TURN_S"
     async with world(tmp_path, nodes=1, cpu="16") as w:
         database = await SqliteDatabase.open(w.journal, read_only=False)
         try:
@@ -205,9 +206,11 @@ async def test_slow_turn_hangs_unless_waiting_for_journal(
                 async with database.write():
                     # The turn's append waits for the database: it is under way for no known reason.
                     w.add_pod("p")
+                    monkeypatch.setattr(limit, 0.0)
                     with anyio.fail_after(TIMEOUT_S):
-                        while not engine.is_stuck(0.0):
+                        while not engine.is_stuck():
                             await checkpoint()
+                    monkeypatch.undo()
                     assert not daemon.is_stuck()  # not for that long
                 await w.until(lambda: not w.unbound())
                 await _fill(database, 1)
@@ -215,8 +218,9 @@ async def test_slow_turn_hangs_unless_waiting_for_journal(
                 with anyio.fail_after(TIMEOUT_S):
                     while not engine.journal_error:
                         await checkpoint()
-                assert any("has taken" in check.problem() for check in engine.checks(0.0))
-                assert not engine.is_stuck(0.0)
+                monkeypatch.setattr(limit, 0.0)
+                assert any("has taken" in check.problem() for check in engine.checks())
+                assert not engine.is_stuck()
                 await _fill(database, 1_000_000)
                 await w.until(lambda: not w.unbound())
         finally:

@@ -20,7 +20,7 @@ from asched.config.file import load
 from asched.config.registry import PluginRegistry
 from asched.daemon.daemon import DRAIN_S, EVENT_FLUSH_S
 from asched.daemon.engine.engine import SLOW_TURN_S
-from asched.daemon.telemetry.systemd import START_EXTENSION_S
+from asched.daemon.telemetry.health import START_EXTENSION_S
 from tests.daemon.processes import NO_HEALTH
 from tests.daemon.world import world
 from tests.docs.command_lines import parsed

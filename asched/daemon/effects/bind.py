@@ -9,13 +9,10 @@ from typing import NamedTuple
 
 import structlog
 
-from asched.config.settings import PluginLimits
 from asched.daemon.effects.per_pod_queue import EffectContext
 from asched.daemon.effects.reconciler import AbandonedError, BindingIO, BindReconciler
-from asched.daemon.plugin_host.binding_calls import BindingPluginCalls
-from asched.daemon.plugin_host.binding_client import CancelReason
-from asched.daemon.telemetry.scheduler_metrics import AttemptResult, SchedulingMetrics
-from asched.daemon.telemetry.stopwatch import CycleStopwatch
+from asched.daemon.plugin_host.binding_calls import BindingPluginCalls, CancelReason
+from asched.daemon.telemetry.scheduler_metrics import AttemptResult
 from asched.framework.binding import BindingClient
 from asched.framework.interface import BindPlugin, PostBindPlugin, PreBindPlugin
 from asched.framework.pod_info import PodInfo, QueuedPod
@@ -23,7 +20,6 @@ from asched.framework.runtime.observation import FAILURES, failure_reason, to_pr
 from asched.framework.runtime.profile import Profile
 from asched.framework.status import SUCCESS, Code, Status
 from asched.framework.volumes import mounts_claims
-from asched.kube.client import ApiClient
 from asched.kube.extenders import HttpExtender
 from asched.kube.pod_writer import PodWriter
 from asched.kube.volume_writer import VolumeWriter
@@ -38,24 +34,14 @@ PREVIOUS_TERM = "decided in a previous term of leadership, and abandoned"
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 
-class BindOptions(NamedTuple):
-    """What a :class:`BindHandler` needs in addition to the context."""
-
-    bound: Callable[[PodInfo, str], None]
-    """Called with a pod and its node before a successful binding is reported."""
-    metrics: SchedulingMetrics
-    limits: PluginLimits
-    extenders: Sequence[HttpExtender]
-    """Extenders of the recorded configuration, in its order."""
-    stopwatch: CycleStopwatch | None
-    """Times some of the binding cycles."""
-
-
 class BindHandler:
     """Binds assumed pods to their nodes and reports ``Bound`` or ``BindFailed``."""
 
-    def __init__(self, context: EffectContext, client: ApiClient, options: BindOptions) -> None:
-        self.extenders = options.extenders
+    def __init__(self, context: EffectContext, bound: Callable[[PodInfo, str], None]) -> None:
+        """``bound`` is called with a pod and its node before a successful binding is reported."""
+        services = context.services
+        self.extenders = services.extenders
+        """Extenders of the recorded configuration, in its order."""
         self.waiting_outside = 0
         """Pods with a binding that waits for a slow plugin, an extender, or an unanswered request.
         They do not count as load."""
@@ -64,9 +50,16 @@ class BindHandler:
         self._context = context
         self._cluster = context.cluster
         self._io = BindingIO(
-            PodWriter(client), VolumeWriter(client), context.sleep, context.clock, self._node_exists
+            PodWriter(services.client),
+            VolumeWriter(services.client),
+            context.sleep,
+            context.clock,
+            self._node_exists,
         )
-        self._options = options
+        self._limits = services.plugins.limits
+        self._metrics = services.metrics.scheduling
+        self._stopwatch = services.stopwatch
+        self._bound = bound
         self._expected_failures: set[str] = set()
         """UIDs of pods that need no condition for their ``BindFailed``: bound by another scheduler,
         or decided in a previous term."""
@@ -76,9 +69,7 @@ class BindHandler:
 
     def start(self, entry: PodEntry, *, possibly_sent: bool = False) -> None:
         """Start the binding cycle if the pod is assumed and does not wait on Permit.
-
-        ``possibly_sent``: a previous process may have sent the binding.
-        """
+        ``possibly_sent``: a previous process may have sent the binding."""
         if (
             entry.placement_state is not PlacementState.ASSUMED
             or entry.info.key in self._cluster.waiting
@@ -115,9 +106,8 @@ class BindHandler:
                 failed = BindFailed(pod.key, pod.uid, node, Code.ERROR, message=PREVIOUS_TERM)
                 self._context.report(failed)
                 continue
-            reconciler = BindReconciler(
-                self._io, self._context.backoff(), now_s, self._wait_outside
-            )
+            backoff = self._context.services.backoff()
+            reconciler = BindReconciler(self._io, backoff, now_s, self._wait_outside)
             resolve = partial(self._resolve, reconciler, pod, node)
             self._context.queue.submit(pod.uid, "resolve", resolve)
         if assumed:
@@ -130,8 +120,7 @@ class BindHandler:
             calls.cancel(CancelReason.POD_GONE)
 
     def cancel(self, reason: CancelReason) -> None:
-        """Cancel plugin calls, later ones included. After a loss of leadership no binding
-        starts."""
+        """Cancel present and later plugin calls. Without leadership no binding starts."""
         if self._cancelled is not CancelReason.LEADERSHIP_LOST:  # this process does not lead again
             self._cancelled = reason
         for calls in self._calls.values():
@@ -144,8 +133,6 @@ class BindHandler:
         self._expected_failures.remove(failure.uid)
         return True
 
-    # -- one binding --------------------------------------------------------------------------
-
     async def _run(self, binding: _StartedBinding) -> None:
         info, node = binding.info, binding.node
         entry = self._cluster.entry(info.key, info.uid)
@@ -154,9 +141,8 @@ class BindHandler:
         if entry.placement_state is not PlacementState.ASSUMED or entry.node != node:
             return  # bound or given up while this job waited
         name, waiting = info.pod.spec.scheduler_name, _CountedOnce(self._wait_outside)
-        reconciler = BindReconciler(
-            self._io, self._context.backoff(), binding.possibly_sent_at_s, waiting
-        )
+        backoff = self._context.services.backoff()
+        reconciler = BindReconciler(self._io, backoff, binding.possibly_sent_at_s, waiting)
         cycle = BindingCycle(self._profile(info), reconciler, info, node)
         if not is_served(self._cluster, name):
             outcome = await cycle.fail(f"profile {name} was removed after the pod was assigned")
@@ -179,9 +165,9 @@ class BindHandler:
     ) -> Iterator[BindingPluginCalls]:
         """The plugin calls of the binding; cancelled with the handler."""
         info, queued, stopwatch = binding.info, binding.queued, None
-        if queued is not None and self._options.stopwatch is not None:
-            stopwatch = self._options.stopwatch.binding(info, queued.attempts)
-        calls = self._calls[info.uid] = BindingPluginCalls(self._options.limits, waiting, stopwatch)
+        if queued is not None and self._stopwatch is not None:
+            stopwatch = self._stopwatch.binding(info, queued.attempts)
+        calls = self._calls[info.uid] = BindingPluginCalls(self._limits, waiting, stopwatch)
         if self._cancelled is not None:
             calls.cancel(self._cancelled)
         try:
@@ -213,12 +199,12 @@ class BindHandler:
             if isinstance(reconciler.bind_result, BoundElsewhere):
                 self._expected_failures.add(info.uid)
         else:
-            self._options.bound(info, outcome.node)
+            self._bound(info, outcome.node)
             if queued is not None and queued.entered_at_ns is not None:
                 waited_s = clock.utc().timestamp() - queued.entered_at_ns / NS_PER_S
-                self._options.metrics.scheduled(queued.attempts, waited_s)
+                self._metrics.scheduled(queued.attempts, waited_s)
         name, duration_s = info.pod.spec.scheduler_name, clock.monotonic_s() - binding.started_at_s
-        self._options.metrics.attempt_ended(result, name, duration_s)
+        self._metrics.attempt_ended(result, name, duration_s)
         self._context.report(outcome)
 
     def _profile(self, info: PodInfo) -> Profile | None:

@@ -2,38 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from collections.abc import Sequence
+from functools import partial
 
 import structlog
-from anyio.abc import TaskGroup
 
-from asched.daemon.effects.bind import BindHandler, BindOptions, is_served
-from asched.daemon.effects.evict import EvictionHandler
+from asched.daemon.effects.bind import PREVIOUS_TERM, BindHandler, is_served
 from asched.daemon.effects.external_calls import ExternalCallHandler
-from asched.daemon.effects.group_status import PodGroupStatusHandler
-from asched.daemon.effects.per_pod_queue import EffectContext, PerPodQueue
-from asched.daemon.effects.pod_status import PodStatusHandler, pod_ref
+from asched.daemon.effects.per_pod_queue import (
+    EffectContext,
+    EffectServices,
+    PerPodQueue,
+    StoppableSleep,
+)
+from asched.daemon.effects.status import PodGroupStatusHandler, PodStatusHandler, pod_ref
 from asched.daemon.engine.inbox import Inbox
-from asched.daemon.engine.runtime import StoppableSleep
-from asched.daemon.plugin_host.binding_client import CancelReason
-from asched.daemon.plugin_host.external_plugins import ExternalPlugins
-from asched.daemon.telemetry.metrics import Metrics
-from asched.daemon.telemetry.stopwatch import CycleStopwatch
+from asched.daemon.plugin_host.binding_calls import CancelReason
+from asched.framework.cluster import Eviction
 from asched.framework.pod_info import PodInfo
 from asched.framework.status import REJECTIONS
-from asched.kube.client import ApiClient
-from asched.kube.events import EventRecorder
 from asched.kube.extenders import HttpExtender
-from asched.kube.group_writer import GroupWriter
-from asched.kube.pod_writer import PodWriter, Reason
-from asched.kube.timing import Backoff
+from asched.kube.pod_writer import PodTarget, PodWriter, Reason
+from asched.kube.write_outcomes import WriteSucceeded
+from asched.model.pod import DEFAULT_SCHEDULER_NAME
 from asched.state.cluster import ClusterState, PodEntry
 from asched.state.records import (
     Assigned,
     AttemptFailed,
     BindFailed,
     Decision,
+    EvictionFailed,
+    EvictionSucceeded,
     ExtenderCallRequested,
     PermitAllowed,
     PermitRejected,
@@ -44,61 +43,21 @@ from asched.state.session_records import EvictionDecided, PodGroupStatusDecided,
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 
-class EffectServices(NamedTuple):
-    """What effects use in addition to the state and the inbox."""
-
-    client: ApiClient
-    """Used for every write."""
-    events: EventRecorder | None
-    """None posts no Events."""
-    tasks: TaskGroup
-    backoff: Callable[[], Backoff]
-    """Delays of one effect's retries."""
-    metrics: Metrics
-    plugins: ExternalPlugins
-    """Evaluates plugins that are not called as part of a decision."""
-    extenders: Sequence[HttpExtender] = ()
-    """Extenders of the recorded configuration, in its order."""
-    stopwatch: CycleStopwatch | None = None
-    """Times some of the binding cycles."""
-
-
 class EffectDispatcher:
     """Carries out decisions. Outcomes return as records through the inbox."""
 
     def __init__(self, cluster: ClusterState, inbox: Inbox, services: EffectServices) -> None:
-        client, events = services.client, services.events
         self.limits = services.plugins.limits
         self._cluster = cluster
-        self._events = events
+        self._events = services.events
         self._queue = PerPodQueue(services.tasks, inbox.wake)
-        self._sleep = StoppableSleep(client.clock)
-        context = EffectContext(
-            cluster=cluster,
-            queue=self._queue,
-            sleep=self._sleep,
-            backoff=services.backoff,
-            report=inbox.put_outcome,
-            clock=client.clock,
-        )
-        writer = PodWriter(client)
-        self._bind = BindHandler(
-            context,
-            client,
-            BindOptions(
-                bound=self._bound,
-                metrics=services.metrics.scheduling,
-                limits=self.limits,
-                extenders=services.extenders,
-                stopwatch=services.stopwatch,
-            ),
-        )
-        self._status = PodStatusHandler(context, writer, events)
-        self._groups = PodGroupStatusHandler(context, GroupWriter(client), events)
-        self._evict = EvictionHandler(context, writer, events, self._groups)
-        self._external = ExternalCallHandler(
-            cluster, services.extenders, services.tasks, inbox.put_outcome, services.plugins
-        )
+        self._sleep = StoppableSleep(services.client.clock)
+        context = EffectContext(cluster, self._queue, self._sleep, inbox.put_outcome, services)
+        self._bind = BindHandler(context, self._bound)
+        self._status = PodStatusHandler(context)
+        self._groups = PodGroupStatusHandler(context)
+        self._evict = EvictionHandler(context, self._groups)
+        self._external = ExternalCallHandler(context)
 
     @property
     def in_flight(self) -> int:
@@ -212,8 +171,7 @@ class EffectDispatcher:
         self._queue.close()
 
     def depose(self) -> None:
-        """Leadership was lost: start no binding and cancel plugin calls; only PostBind still
-        runs."""
+        """Leadership was lost: start no binding, cancel plugin calls except PostBind."""
         self._cancel(CancelReason.LEADERSHIP_LOST)
 
     def _cancel(self, reason: CancelReason) -> None:
@@ -224,3 +182,51 @@ class EffectDispatcher:
         self._status.drop(info.key, info.uid)
         if self._events is not None:
             self._events.scheduled(pod_ref(info), node_name)
+
+
+class EvictionHandler:
+    """Deletes victims and reports ``EvictionSucceeded`` or ``EvictionFailed``."""
+
+    def __init__(self, context: EffectContext, groups: PodGroupStatusHandler) -> None:
+        """``groups`` posts the Events of PodGroups that lose a pod."""
+        self._context = context
+        self._writer = PodWriter(context.services.client)
+        self._events = context.services.events
+        self._groups = groups
+
+    def evict(self, victim_uid: str) -> None:
+        """Carry out a decided eviction."""
+        eviction = self._context.cluster.evictions[victim_uid]
+        self._context.queue.submit(victim_uid, "evict", partial(self._run, eviction))
+
+    def resume(self) -> None:
+        """Restart the evictions that were decided before this process started."""
+        for uid in self._context.cluster.evictions:
+            self.evict(uid)
+
+    def abandon_previous_term(self) -> None:
+        """Fail the evictions of a previous term of this replica."""
+        for eviction in self._context.cluster.evictions.values():
+            victim = eviction.victim
+            self._context.report(EvictionFailed(victim.key, victim.uid, PREVIOUS_TERM))
+
+    async def _run(self, eviction: Eviction) -> None:
+        victim, preemptor, cluster = eviction.victim, eviction.preemptor, self._context.cluster
+        ref = PodTarget.of(victim.key, victim.uid)
+        preempting = cluster.entry(preemptor.key, preemptor.uid)
+        name = preempting.info.pod.spec.scheduler_name if preempting else DEFAULT_SCHEDULER_NAME
+        entry = cluster.entry(victim.key, victim.uid)
+        group = None
+        if eviction.reason and entry is not None:
+            group = self._groups.group_of_victim(entry.info.pod)
+        now = self._context.clock.utc()
+        outcome = await self._writer.evict(ref, now=now, scheduler_name=name)
+        if isinstance(outcome, WriteSucceeded):
+            self._groups.record_eviction(group, eviction.reason)
+            if self._events is not None:
+                by = PodTarget.of(preemptor.key, preemptor.uid)
+                self._events.preempted(ref, by, eviction.node)
+            self._context.report(EvictionSucceeded(victim.key, victim.uid))
+            return
+        log.warning("eviction failed", pod=victim.key, error=outcome.message)
+        self._context.report(EvictionFailed(victim.key, victim.uid, outcome.message))

@@ -16,7 +16,7 @@ import structlog
 from anyio.abc import TaskGroup, TaskStatus
 
 from asched.config.kube_scheduler import Extender
-from asched.daemon.plugin_host.external_plugins import ExternalPlugins
+from asched.daemon.effects.per_pod_queue import EffectContext
 from asched.framework.cluster import PodRef
 from asched.framework.pod_info import PodInfo
 from asched.framework.runtime.extenders import ExtenderVerb, PreemptionCandidate
@@ -30,7 +30,6 @@ from asched.kube.extenders import (
     open_extenders,
 )
 from asched.kube.timing import Clock
-from asched.state.cluster import ClusterState
 from asched.state.pending_evaluations import pack_mask
 from asched.state.records import (
     ExtenderAnswer,
@@ -57,24 +56,15 @@ class _Call(NamedTuple):
 
 
 class ExternalCallHandler:
-    """Makes the calls that attempts request; the results are reported as records.
+    """Makes the calls that attempts request; the results are reported as records. A call that is
+    lost with a stopping daemon is requested again by the next start."""
 
-    A call that is lost with a stopping daemon is requested again by the next start.
-    """
-
-    def __init__(
-        self,
-        cluster: ClusterState,
-        extenders: Sequence[HttpExtender],
-        tasks: TaskGroup,
-        report: Callable[[ExtenderAnswer], None],
-        plugins: ExternalPlugins,
-    ) -> None:
-        self._cluster = cluster
-        self._extenders = extenders
-        self._tasks = tasks
-        self._report = report
-        self._plugins = plugins
+    def __init__(self, context: EffectContext) -> None:
+        self._cluster = context.cluster
+        self._report = context.report
+        self._extenders = context.services.extenders
+        self._tasks = context.services.tasks
+        self._plugins = context.services.plugins
         self._errors: dict[int, str] = {}
         """Latest error of each failing extender or plugin, so that it is logged once."""
         self._nodes = ExtenderNodes([])
@@ -159,10 +149,8 @@ class ExternalCallHandler:
     def _with_keys(
         self, extender: HttpExtender, candidate: PreemptionCandidate
     ) -> PreemptionCandidate:
-        """The candidate with the keys of victims that the extender added by UID.
-
-        Raises :class:`ExtenderError` for an unknown node or pod.
-        """
+        """The candidate with the keys of victims that the extender added by UID. Raises
+        :class:`ExtenderError` for an unknown node or pod."""
         row = self._cluster.nodes.row_of(candidate.node)
         if row is None:
             raise ExtenderError(f'nodeinfo not found for node name "{candidate.node}"')
@@ -230,18 +218,14 @@ class ExtenderPool:
 
     def __init__(self, tasks: TaskGroup, clock: Clock) -> None:
         """All are closed when ``tasks`` is cancelled."""
-        self.open = 0
-        """Number of configurations with open extenders."""
         self._tasks = tasks
         self._clock = clock
         self._replaced = anyio.Event()
         """Set when the extenders in use are replaced."""
 
     async def replacement(self, configured: Sequence[Extender]) -> ExtenderReplacement:
-        """Open extenders.
-
-        Raises :class:`~asched.kube.errors.KubeConfigError` for unusable certificates.
-        """
+        """Open extenders. Raises :class:`~asched.kube.errors.KubeConfigError` for unusable
+        certificates."""
         replaced = anyio.Event()
         extenders: Sequence[HttpExtender] = await self._tasks.start(
             self._hold, tuple(configured), replaced
@@ -260,11 +244,7 @@ class ExtenderPool:
         task_status: TaskStatus[Sequence[HttpExtender]],
     ) -> None:
         async with open_extenders(configured) as extenders:
-            self.open += 1
-            try:
-                task_status.started(extenders)
-                await replaced.wait()
-                while any(extender.busy for extender in extenders):
-                    await self._clock.sleep(_BUSY_POLL_S)
-            finally:
-                self.open -= 1
+            task_status.started(extenders)
+            await replaced.wait()
+            while any(extender.busy for extender in extenders):
+                await self._clock.sleep(_BUSY_POLL_S)

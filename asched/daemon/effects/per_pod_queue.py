@@ -8,13 +8,19 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple
 
+import anyio
 from anyio.abc import TaskGroup
 
 from asched.core.inputs import Outcome
-from asched.daemon.engine.runtime import StoppableSleep
+from asched.daemon.plugin_host.external_plugins import ExternalPlugins
+from asched.daemon.telemetry.metrics import Metrics
+from asched.daemon.telemetry.stopwatch import CycleStopwatch
+from asched.kube.client import ApiClient
+from asched.kube.events import EventRecorder
+from asched.kube.extenders import HttpExtender
 from asched.kube.timing import Backoff, Clock
 from asched.state.cluster import ClusterState
 
@@ -115,6 +121,53 @@ def _wake(worker: asyncio.Future[None]) -> None:
         worker.set_result(None)
 
 
+class StoppableSleep:
+    """Delays between retries. A stopping daemon ends all of them: the next start resumes from the
+    journal what was not completed."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._scopes: set[anyio.CancelScope] = set()
+        self._stopped = False
+
+    async def pause(self, delay_s: float) -> bool:
+        """Sleep ``delay_s``. Returns False if the daemon stops: do not retry."""
+        if self._stopped:
+            return False
+        with anyio.CancelScope() as scope:
+            self._scopes.add(scope)
+            try:
+                await self._clock.sleep(delay_s)
+            finally:
+                self._scopes.discard(scope)
+        return not scope.cancelled_caught
+
+    def end(self) -> None:
+        """End the current and all later delays."""
+        self._stopped = True
+        for scope in tuple(self._scopes):
+            scope.cancel()
+
+
+class EffectServices(NamedTuple):
+    """What effects use in addition to the state and the inbox."""
+
+    client: ApiClient
+    """Used for every write."""
+    events: EventRecorder | None
+    """None posts no Events."""
+    tasks: TaskGroup
+    backoff: Callable[[], Backoff]
+    """Delays of one effect's retries."""
+    metrics: Metrics
+    plugins: ExternalPlugins
+    """Evaluates plugins that are not called as part of a decision."""
+    extenders: Sequence[HttpExtender] = ()
+    """Extenders of the recorded configuration, in its order."""
+    stopwatch: CycleStopwatch | None = None
+    """Times some of the binding cycles."""
+
+
 class EffectContext(NamedTuple):
     """What all effect handlers of a daemon share."""
 
@@ -122,8 +175,10 @@ class EffectContext(NamedTuple):
     queue: PerPodQueue
     sleep: StoppableSleep
     """Delays between retries."""
-    backoff: Callable[[], Backoff]
-    """Delays of one effect's retries."""
     report: Callable[[Outcome], None]
     """Takes the outcome of an effect."""
-    clock: Clock
+    services: EffectServices
+
+    @property
+    def clock(self) -> Clock:
+        return self.services.client.clock

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import NamedTuple
 
 import structlog
 
-from asched.daemon.engine.runtime import StoppableSleep
-from asched.framework.binding import ClaimRef, Unavailable
+from asched.daemon.effects.per_pod_queue import StoppableSleep
 from asched.framework.pod_info import PodInfo
 from asched.framework.status import SUCCESS, Status
-from asched.kube.errors import ApiError, NoResponseError
 from asched.kube.extenders import ExtenderError, HttpExtender
 from asched.kube.pod_writer import PodTarget, PodWriter
 from asched.kube.timing import Backoff, Clock
@@ -22,12 +20,9 @@ from asched.kube.write_outcomes import (
     BoundElsewhere,
     ObjectGone,
     OutcomeUnknown,
-    WriteOutcome,
     WriteRejected,
     WriteSucceeded,
 )
-from asched.model.resources import DecodeError
-from asched.model.storage import PersistentVolume, PersistentVolumeClaim
 
 _CHECK_INTERVAL_S = 0.25
 """Interval of :meth:`BindReconciler.wait_until`."""
@@ -54,7 +49,7 @@ class BindingIO(NamedTuple):
 
 
 class BindReconciler:
-    """The framework's ``BindingClient`` for one binding.
+    """Carries out one binding.
 
     Returns once the outcome of the binding is known. Until then the pod keeps its node: if the
     request succeeded, placing the pod elsewhere would bind it twice. A binding is *unresolved*
@@ -74,7 +69,7 @@ class BindReconciler:
         self.bind_result: BindOutcome | None = None
         """Latest result of the binding as the API server reports it."""
         self.abandoned = False
-        self._io = io
+        self.io = io
         self._backoff = backoff
         self._waiting = waiting
         self._unresolved_until_s: float | None = None
@@ -88,14 +83,12 @@ class BindReconciler:
         return self._unresolved_until_s is not None
 
     async def bind(self, pod: PodInfo, node_name: str) -> Status:
-        """Bind the pod unless the node is known to be deleted.
-
-        Raises :class:`AbandonedError` if the daemon stops first.
-        """
+        """Bind the pod unless the node is known to be deleted. Raises :class:`AbandonedError` if
+        the daemon stops first."""
         ref = PodTarget(pod.namespace, pod.name, pod.uid)
-        node_exists = partial(self._io.node_exists, node_name)
+        node_exists = partial(self.io.node_exists, node_name)
         while node_exists():
-            outcome = self._note(await self._io.writer.bind(ref, node_name, node_exists))
+            outcome = self._note(await self.io.writer.bind(ref, node_name, node_exists))
             if isinstance(outcome, WriteSucceeded):
                 return SUCCESS
             if isinstance(outcome, OutcomeUnknown):
@@ -113,7 +106,7 @@ class BindReconciler:
 
         Raises :class:`AbandonedError` if the daemon stops or no longer leads.
         """
-        if not self._io.writer.may_write:
+        if not self.io.writer.may_write:
             self.abandoned = True
             raise AbandonedError
         try:
@@ -126,7 +119,7 @@ class BindReconciler:
     def mark_unknown(self, *, may_arrive: bool = True) -> None:
         """Note a request without a definite answer. With ``may_arrive`` the API server may still
         execute it; otherwise it was executed by now or never will be."""
-        until_s = self._io.clock.monotonic_s() + (MAX_REQUEST_AGE_S if may_arrive else 0.0)
+        until_s = self.io.clock.monotonic_s() + (MAX_REQUEST_AGE_S if may_arrive else 0.0)
         if self._unresolved_until_s is None or self._unresolved_until_s < until_s:
             self._unresolved_until_s = until_s
 
@@ -142,7 +135,7 @@ class BindReconciler:
         try:
             while self.unresolved:
                 left_s = self._unresolved_s()
-                read = await self._io.writer.read_bind_result(ref, node_name, failure.message)
+                read = await self.io.writer.read_bind_result(ref, node_name, failure.message)
                 outcome = self._note(read)
                 if isinstance(outcome, WriteSucceeded):
                     return SUCCESS
@@ -161,7 +154,7 @@ class BindReconciler:
         """Time left in which an unanswered request may be executed."""
         if self._unresolved_until_s is None:
             return 0.0
-        return self._unresolved_until_s - self._io.clock.monotonic_s()
+        return self._unresolved_until_s - self.io.clock.monotonic_s()
 
     def _note(self, outcome: BindOutcome) -> BindOutcome:
         """Keep the result. A definite one resolves the binding: a later request changes nothing."""
@@ -173,61 +166,29 @@ class BindReconciler:
     def _retryable(self, outcome: BindOutcome, node_name: str) -> bool:
         if isinstance(outcome, OutcomeUnknown):
             return True
-        if not isinstance(outcome, WriteRejected) or not self._io.node_exists(node_name):
+        if not isinstance(outcome, WriteRejected) or not self.io.node_exists(node_name):
             return False
         # Without an answer another decision would fail as well. An overloaded server is retried
         # only while the pod must keep its node anyway.
         overloaded = outcome.status == 429 or outcome.status >= 500
         return not outcome.status or (overloaded and self._unresolved_s() > 0)
 
-    async def annotate(self, pod: PodInfo, annotations: Mapping[str, str]) -> Status:
-        ref = PodTarget(pod.namespace, pod.name, pod.uid)
-        outcome = await self._io.writer.annotate(ref, annotations)
-        return SUCCESS if isinstance(outcome, WriteSucceeded) else Status.error(outcome.message)
-
     async def wait_until(
         self, check: Callable[[], Awaitable[Status | None]], timeout_s: float
     ) -> Status | None:
-        """Poll ``check`` until it returns a status; None after ``timeout_s``.
-
-        Raises :class:`AbandonedError` if the daemon stops first.
-        """
-        deadline_s = self._io.clock.monotonic_s() + timeout_s
+        """Poll ``check`` until it returns a status; None after ``timeout_s``. Raises
+        :class:`AbandonedError` if the daemon stops first."""
+        deadline_s = self.io.clock.monotonic_s() + timeout_s
         while True:
             status = await check()
             if status is not None:
                 return status
-            left_s = deadline_s - self._io.clock.monotonic_s()
+            left_s = deadline_s - self.io.clock.monotonic_s()
             if left_s <= 0:
                 return None
             await self._pause(min(_CHECK_INTERVAL_S, left_s))
 
     async def _pause(self, delay_s: float) -> None:
-        if not await self._io.sleep.pause(delay_s):
+        if not await self.io.sleep.pause(delay_s):
             self.abandoned = True
             raise AbandonedError
-
-    # A volume write with an unknown outcome is an error: the pod is scheduled again, and finds the
-    # volume bound to its claim if the write succeeded.
-
-    async def claim_volume(self, volume: str, claim: ClaimRef) -> Status:
-        return _status(await self._io.volumes.claim_volume(volume, claim))
-
-    async def select_node(self, claim: ClaimRef, node_name: str) -> Status:
-        return _status(await self._io.volumes.select_node(claim, node_name))
-
-    async def read_volume(self, name: str) -> PersistentVolume | None:
-        try:
-            return await self._io.volumes.read_volume(name)
-        except (ApiError, NoResponseError, DecodeError) as error:
-            raise Unavailable(str(error)) from None
-
-    async def read_claim(self, claim: ClaimRef) -> PersistentVolumeClaim | None:
-        try:
-            return await self._io.volumes.read_claim(claim)
-        except (ApiError, NoResponseError, DecodeError) as error:
-            raise Unavailable(str(error)) from None
-
-
-def _status(outcome: WriteOutcome) -> Status:
-    return SUCCESS if isinstance(outcome, WriteSucceeded) else Status.error(outcome.message)

@@ -8,7 +8,6 @@ instead of one a pod, and watches are never delayed for longer than a slice.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from functools import partial
 
 import anyio
 import msgspec
@@ -17,9 +16,8 @@ import structlog
 from asched.batch.registry import SessionRegistry
 from asched.core.scheduler import Budget, SchedulerCore
 from asched.daemon.effects.dispatcher import EffectDispatcher
-from asched.daemon.engine.checkpoints import Committed
-from asched.daemon.engine.commits import Commits
 from asched.daemon.engine.inbox import Inbox, Reconfiguration
+from asched.daemon.engine.journaling import JournalAppender
 from asched.daemon.engine.turn_loop import TurnLoop
 from asched.daemon.telemetry.engine_observer import EngineObserver
 from asched.daemon.telemetry.health import Check
@@ -52,18 +50,9 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 SLOW_TURN_S = 30.0
 """Duration of a turn after which the daemon is not ready."""
-
-
-class EngineLimits(msgspec.Struct, frozen=True):
-    """Bounds of a turn."""
-
-    slice_s: float = 0.05
-    """Time for observing, and again for deciding, before the turn commits."""
-    max_effects_in_flight: int = 2_000
-    """No decisions while effects for this many pods are in flight."""
-    min_turn_s: float = 0.005
-    """Minimum time between the starts of two turns, because each costs a commit. What arrives after
-    an idle period is handled immediately."""
+MIN_TURN_S = 0.005
+"""Minimum time between the starts of two turns, because each costs a commit. What arrives after an
+idle period is handled immediately."""
 
 
 class EngineStats(msgspec.Struct):
@@ -74,7 +63,6 @@ class EngineStats(msgspec.Struct):
     records: int = 0
     assigned: int = 0
     bound: int = 0
-    rejected: int = 0
     failed: int = 0
 
 
@@ -83,16 +71,18 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     unsynced: frozenset[WatchedResource] = frozenset(Resource)
     """Resources that must be listed before the first decision."""
-    limits: EngineLimits = EngineLimits()
-    committed: Committed = lambda seq: None
+    slice_s: float = 0.05
+    """Time for observing, and again for deciding, before the turn commits."""
+    max_effects_in_flight: int = 2_000
+    """No decisions while effects for this many pods are in flight."""
+    committed: Callable[[int], None] = lambda seq: None
     """Called with the number of the last record of each stored batch."""
     sessions: SessionRegistry | None = None
     """Actions and plugins of batch sessions; by default all installed ones."""
     standby: bool = False
     """Observe and record, and decide nothing until the outcome ``LeadershipGained``."""
     may_decide: Callable[[], bool] = lambda: True
-    """Asked before each round of decisions: a leader with an expired lease must not
-    decide."""
+    """Called before each round of decisions: a leader with an expired lease must not decide."""
     stopwatch: CycleStopwatch | None = None
     """Times some of the attempts."""
 
@@ -103,7 +93,7 @@ class Engine(TurnLoop):
     def __init__(
         self,
         fold: Fold,
-        commits: Commits,
+        appender: JournalAppender,
         effects: EffectDispatcher,
         inbox: Inbox,
         clock: Clock,
@@ -112,8 +102,8 @@ class Engine(TurnLoop):
     ) -> None:
         self.stats = EngineStats()
         self._options = options or EngineOptions()
-        self._limits = self._options.limits
-        self._effects = effects
+        self._slice_s = self._options.slice_s
+        self.effects = effects
         self._metrics = metrics
         self._watch = EngineObserver(
             fold.state, clock.monotonic_ns, metrics.cycles, metrics.scheduling
@@ -127,8 +117,8 @@ class Engine(TurnLoop):
             listener=self,
             standby=self._options.standby,
         )
-        super().__init__(core, commits, inbox, clock)
-        self._min_turn_s = self._limits.min_turn_s
+        super().__init__(core, appender, inbox, clock)
+        self._min_turn_s = MIN_TURN_S
         # A standby must not continue decisions of an earlier term: another leader may have used
         # the capacity since.
         self._recover = effects.abandon_previous_term if core.standby else effects.resume
@@ -140,8 +130,6 @@ class Engine(TurnLoop):
         self._plugin_faults_reported = 0
         self.resigned = anyio.Event()
         """Set once the journal holds the loss of leadership."""
-
-    # -- the loop -----------------------------------------------------------------------------
 
     async def turn(self) -> None:
         """Observe, decide, commit, start effects."""
@@ -157,27 +145,23 @@ class Engine(TurnLoop):
         if core.has_records:
             batch = core.take_records()
             self._appending = True
-            last_seq = await self._commits.append(batch, core.now_ns)
+            last_seq = await self._appender.append(batch, core.now_ns)
             self._appending = False
             self._options.committed(last_seq)
             for decision in decisions:
-                self._effects.dispatch(decision)
+                self.effects.dispatch(decision)
             self._after_commit(batch, last_seq)
         self.stats.bound += self._bound
         self._bound = 0
         self._turn_began_ns = None
 
     def stop(self) -> None:
-        self._effects.stop()
+        self.effects.stop()
         super().stop()
-
-    def depose(self) -> None:
-        """Start no further effects and cancel plugins' binding calls: leadership was lost."""
-        self._effects.depose()
 
     def limit_turns(self, slice_s: float) -> None:
         """Change the time slice of a turn."""
-        self._limits = msgspec.structs.replace(self._limits, slice_s=slice_s)
+        self._slice_s = slice_s
 
     def record_start(self, *records: AnyRecord) -> None:
         """As :class:`TurnLoop`. Raises ProfileError for a missing plugin."""
@@ -186,22 +170,10 @@ class Engine(TurnLoop):
             if profile.missing:
                 raise ProfileError(profile.missing)
 
-    # -- status -------------------------------------------------------------------------------
-
     @property
     def journal_error(self) -> str:
         """Why the journal cannot be written; empty while it can."""
-        return self._commits.error
-
-    @property
-    def sending(self) -> bool:
-        """Whether effects are in flight."""
-        return bool(self._effects.in_flight)
-
-    @property
-    def has_unresolved_bindings(self) -> bool:
-        """Whether the stop abandoned a binding that may still reach the API server."""
-        return self._effects.has_unresolved_bindings
+        return self._appender.error
 
     @property
     def leading(self) -> bool:
@@ -210,7 +182,7 @@ class Engine(TurnLoop):
 
     @property
     def drained(self) -> bool:
-        waiting = self._effects.in_flight or self._inbox.outcomes or self._core.has_unconfirmed
+        waiting = self.effects.in_flight or self._inbox.outcomes or self._core.has_unconfirmed
         return self._stopping and not waiting
 
     @property
@@ -219,26 +191,23 @@ class Engine(TurnLoop):
         append was interrupted."""
         return not self._core.has_records and not self._appending
 
-    def checks(self, slow_turn_s: float = SLOW_TURN_S) -> list[Check]:
-        """Conditions of readiness; a turn over ``slow_turn_s`` is one that fails."""
-        return [*super().checks(), Check("engine-turn", partial(self._slow_turn, slow_turn_s))]
+    def checks(self) -> list[Check]:
+        return [*super().checks(), Check("engine-turn", self._slow_turn)]
 
-    def is_stuck(self, slow_turn_s: float = SLOW_TURN_S) -> bool:
-        """Whether the current turn takes longer than ``slow_turn_s`` for an unknown reason. A turn
-        that waits for the journal does not count: a restart would wait again."""
-        return self._turn_s() > slow_turn_s and not self.journal_error
+    def is_stuck(self) -> bool:
+        """Whether the current turn takes longer than :data:`SLOW_TURN_S` for an unknown reason. A
+        turn that waits for the journal does not count: a restart would wait again."""
+        return self._turn_s() > SLOW_TURN_S and not self.journal_error
 
-    def _slow_turn(self, slow_turn_s: float) -> str:
+    def _slow_turn(self) -> str:
         turn_s = self._turn_s()
-        return "" if turn_s <= slow_turn_s else f"the engine's turn has taken {turn_s:.0f} s so far"
+        return "" if turn_s <= SLOW_TURN_S else f"the engine's turn has taken {turn_s:.0f} s so far"
 
     def _turn_s(self) -> float:
         """Age of the current turn; 0 between turns."""
         if self._turn_began_ns is None:
             return 0.0
         return (self._clock.monotonic_ns() - self._turn_began_ns) / NS_PER_S
-
-    # -- observing ----------------------------------------------------------------------------
 
     def _observe_changes(self) -> None:
         core, ends_ns = self._core, self._slice_ends_ns()
@@ -274,23 +243,21 @@ class Engine(TurnLoop):
         self._core.await_lists(change.unsynced)
         change.applied()
 
-    # -- deciding -----------------------------------------------------------------------------
-
     def _decides(self) -> bool:
         core = self._core
         ready = not core.unsynced and not self._stopping and not core.standby
         return ready and self._options.may_decide()
 
     def _may_decide(self) -> bool:
-        return self._decides() and self._effects.load < self._limits.max_effects_in_flight
+        return self._decides() and self.effects.load < self._options.max_effects_in_flight
 
     def _budget(self) -> Budget:
         return Budget(
-            self._limits.max_effects_in_flight - self._effects.load, self._slice_ends_ns()
+            self._options.max_effects_in_flight - self.effects.load, self._slice_ends_ns()
         )
 
     def _slice_ends_ns(self) -> int:
-        return self._clock.monotonic_ns() + round(self._limits.slice_s * NS_PER_S)
+        return self._clock.monotonic_ns() + round(self._slice_s * NS_PER_S)
 
     def deciding(self, decision: Decision) -> None:
         """As :class:`~asched.core.scheduler.DecisionListener`."""
@@ -316,7 +283,6 @@ class Engine(TurnLoop):
                 self._metrics.sessions.executed(decision, self._core.last_session, duration_s)
                 return
             case Rejected() | PermitRejected():
-                self.stats.rejected += 1
                 result = AttemptResult.UNSCHEDULABLE
             case AttemptFailed():
                 self.stats.failed += 1
@@ -325,17 +291,15 @@ class Engine(TurnLoop):
         profile = self._core.state.pods[decision.key].info.pod.spec.scheduler_name
         self._metrics.scheduling.attempt_ended(result, profile, duration_s)
 
-    # -- after a commit -----------------------------------------------------------------------
-
     def _after_commit(self, batch: list[AnyRecord], last_seq: int) -> None:
         self.stats.records += len(batch)
         self.stats.turns += 1
         for record in batch:
             match record:
                 case BindFailed():
-                    self._effects.binding_failed(record)
+                    self.effects.binding_failed(record)
                 case ObjectDeleted(kind="Pod"):
-                    self._effects.on_pod_deleted(record.key, record.uid)
+                    self.effects.on_pod_deleted(record.key, record.uid)
                 case LeadershipLost():
                     self.resigned.set()
         self._report_plugin_faults()
@@ -356,8 +320,6 @@ class Engine(TurnLoop):
                 pod=last.pod,
                 error=last.error,
             )
-
-    # -- waiting ------------------------------------------------------------------------------
 
     def _unsynced(self) -> Iterable[WatchedResource]:
         return self._core.unsynced

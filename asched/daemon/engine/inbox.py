@@ -46,8 +46,7 @@ class Inbox:
         self._max_changes = max_changes
         self._monotonic_ns = monotonic_ns
         self._arrivals: deque[tuple[int, int]] = deque()
-        """For each batch with changes left: the number of changes up to its end, and its
-        arrival."""
+        """For each batch with changes left: number of changes up to its end, and its arrival."""
         self._received = self._taken = 0
         self._changes: deque[Change] = deque()
         self._outcomes: deque[Outcome | Reconfiguration] = deque()

@@ -11,9 +11,8 @@ import structlog
 
 from asched.core.inputs import sync_problem
 from asched.core.scheduler import SchedulerCore
-from asched.daemon.engine.commits import Commits
 from asched.daemon.engine.inbox import Inbox
-from asched.daemon.engine.runtime import SteadyTime
+from asched.daemon.engine.journaling import JournalAppender
 from asched.daemon.telemetry.health import Check
 from asched.journal.errors import JournalError
 from asched.kube.timing import Clock
@@ -27,11 +26,13 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 class TurnLoop(ABC):
     """Base of the loops that drive a core."""
 
-    def __init__(self, core: SchedulerCore, commits: Commits, inbox: Inbox, clock: Clock) -> None:
+    def __init__(
+        self, core: SchedulerCore, appender: JournalAppender, inbox: Inbox, clock: Clock
+    ) -> None:
         self.synced = anyio.Event()
         """Set once everything was listed and decisions may begin."""
         self._core = core
-        self._commits = commits
+        self._appender = appender
         self._inbox = inbox
         self._clock = clock
         self._time = SteadyTime(clock, core.state.now_ns)
@@ -85,7 +86,7 @@ class TurnLoop(ABC):
         """Conditions of readiness: caches listed, journal writable."""
         return [
             Check("caches", lambda: sync_problem(self._unsynced())),
-            Check("journal", self._commits.unwritable),
+            Check("journal", self._appender.unwritable),
         ]
 
     @abstractmethod
@@ -101,8 +102,6 @@ class TurnLoop(ABC):
             pending=len(state.queue),
         )
         self.synced.set()
-
-    # -- waiting ------------------------------------------------------------------------------
 
     async def _wait(self) -> None:
         """Return when there is something to do. Other tasks run first in any case."""
@@ -123,3 +122,25 @@ class TurnLoop(ABC):
     @abstractmethod
     def _next_due_ns(self) -> int | None:
         """When there is something to do without a new arrival."""
+
+
+class SteadyTime:
+    """A wall clock that never runs backwards, so that records stay in order.
+
+    After the system clock is set back, time continues at the pace of the monotonic clock until the
+    system clock has caught up.
+    """
+
+    def __init__(self, clock: Clock, not_before_ns: int) -> None:
+        """``not_before_ns``: time of the last record in the journal."""
+        self._clock = clock
+        self._now_ns = not_before_ns
+        self._monotonic_ns = clock.monotonic_ns()
+
+    def now_ns(self) -> int:
+        """Nanoseconds since the epoch; never less than before."""
+        monotonic_ns = self._clock.monotonic_ns()
+        passed_ns = monotonic_ns - self._monotonic_ns
+        self._monotonic_ns = monotonic_ns
+        self._now_ns = max(self._clock.time_ns(), self._now_ns + passed_ns)
+        return self._now_ns

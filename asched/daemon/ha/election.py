@@ -89,11 +89,8 @@ LeaseAnswer = StoredLease | LeaseMissing | LeaseConflict | RequestFailed
 
 
 class Election:
-    """The state of one candidate.
-
-    An attempt starts with the request that :meth:`begin` returns, and continues with those that
-    :meth:`next_request` returns until that is None.
-    """
+    """The state of one candidate. An attempt starts with the request that :meth:`begin` returns,
+    and continues with those that :meth:`next_request` returns until that is None."""
 
     def __init__(self, identity: str, timing: LeaseTiming, utc: Callable[[], datetime]) -> None:
         """``identity`` must be unique among all candidates, past ones included. ``utc`` gives the
@@ -151,8 +148,7 @@ class Election:
     def next_request(
         self, request: LeaseRequest, answer: LeaseAnswer, sent_at_s: float, now_s: float
     ) -> LeaseRequest | None:
-        """Process the answer to ``request``. Returns the attempt's next request, None if it
-        ends."""
+        """Process the answer. Returns the attempt's next request, None if the attempt ends."""
         if isinstance(request, ReadLease):
             return self._after_read(answer, now_s)
         renewal, self._current = self._current, False

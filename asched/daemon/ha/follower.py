@@ -1,5 +1,4 @@
-"""What a standby does that shares its journal with the leader: follow the journal, buffer
-changes."""
+"""For a standby that shares its journal with the leader: follow the journal, buffer changes."""
 
 from __future__ import annotations
 
@@ -9,8 +8,6 @@ import anyio
 import structlog
 
 from asched.core.inputs import Batch, Change, ChangeSink, Deleted, Listed
-from asched.framework.runtime.profile import PluginLoader
-from asched.journal.checkpoints import nearest
 from asched.journal.errors import JournalBusyError, JournalIOError
 from asched.journal.folding import apply_stored
 from asched.journal.store import JournalStore
@@ -40,12 +37,6 @@ class JournalFollower:
         """Why the journal cannot be read now; empty if it can."""
         self._journal = journal
         self._clock = clock
-
-    @classmethod
-    async def open(cls, journal: JournalStore, load: PluginLoader, clock: Clock) -> JournalFollower:
-        """Start with the newest checkpoint. Raises :class:`~asched.journal.errors.JournalError`."""
-        fold, seq = await nearest(journal, load)
-        return cls(journal, fold, seq, clock)
 
     async def catch_up(self) -> None:
         """Fold all records written so far. Raises :class:`~asched.journal.errors.JournalError`."""

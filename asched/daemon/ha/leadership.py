@@ -6,12 +6,12 @@ import math
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
+from functools import partial
 
 import anyio
 import structlog
 from anyio.abc import TaskGroup, TaskStatus
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
-from prometheus_client.registry import Collector
+from prometheus_client.core import Metric
 
 from asched.config.file import Configuration
 from asched.config.kube_scheduler import LeaderElection
@@ -19,7 +19,7 @@ from asched.daemon.engine.engine import Engine
 from asched.daemon.engine.inbox import Inbox
 from asched.daemon.ha.election import LeaseTiming
 from asched.daemon.ha.lease import LeaderElector, LeaseName
-from asched.daemon.telemetry.metrics import Metrics
+from asched.daemon.telemetry.metrics import Metrics, counter, gauge
 from asched.kube.client import NO_RETRY, ApiClient, RequestOptions
 from asched.kube.errors import ApiError, NoResponseError
 from asched.kube.reflector import ClusterWatch
@@ -43,32 +43,23 @@ class Leadership:
     """Whether this process leads. Created by :func:`candidate`; it leads at most once."""
 
     def __init__(self, elector: LeaderElector, tasks: TaskGroup) -> None:
-        self.on_loss: Callable[[], Awaitable[None]] = _ignore_loss
+        self.on_loss: Callable[[], Awaitable[None]] | None = None
         """Called when leadership was lost, before the process ends; cancelled after
         :data:`LAST_TURN_TIMEOUT_S`."""
         self.acquired = anyio.Event()
         """Set once this process leads."""
-        self._elector = elector
+        self.elector = elector
         self._tasks = tasks
         self._keeping: anyio.CancelScope | None = None
 
-    @property
-    def lease(self) -> str:
-        """Namespace and name of the lease."""
-        return str(self._elector.lease)
-
     def leads(self) -> bool:
         """Whether decisions and requests may start now."""
-        return self._elector.leads()
+        return self.elector.leads()
 
     def journal_timeout_s(self) -> float:
         """How long this process's own journal may fail before it gives up leadership, because the
         journals of other replicas may work. Unlimited for a standby."""
-        return self._elector.timing.lease_duration_s if self.leads() else math.inf
-
-    def lease_left_s(self) -> float:
-        """Seconds until another process may lead."""
-        return self._elector.lease_left_s()
+        return self.elector.timing.lease_duration_s if self.leads() else math.inf
 
     async def acquire(
         self, client: ApiClient, watch: ClusterWatch, fit: Callable[[], bool]
@@ -79,7 +70,7 @@ class Leadership:
         written. Afterwards the lease is renewed; if that fails, LeadershipLostError ends the block
         of :func:`candidate`.
         """
-        await self._elector.acquire(fit)
+        await self.elector.acquire(fit)
         await self._tasks.start(self._keep)
         await _catch_up(client, watch)
         self.acquired.set()
@@ -88,7 +79,7 @@ class Leadership:
         """Stop leading and free the lease. Nothing may be in flight any longer."""
         if self._keeping is not None:
             self.let_expire()
-            await self._elector.release()
+            await self.elector.release()
 
     def let_expire(self) -> None:
         """Stop renewing the lease, without freeing it."""
@@ -99,19 +90,20 @@ class Leadership:
     async def _keep(self, *, task_status: TaskStatus[None]) -> None:
         with anyio.CancelScope() as self._keeping:
             task_status.started()
-            await self._elector.keep()
+            await self.elector.keep()
             await self._lost()
 
     async def _lost(self) -> None:
-        holder = self._elector.election.holder
-        log.error("leadership lost", lease=self.lease, holder=holder)
-        with anyio.move_on_after(LAST_TURN_TIMEOUT_S):
-            await self.on_loss()
-        if holder == self._elector.election.identity:
+        holder, lease = self.elector.election.holder, str(self.elector.lease)
+        log.error("leadership lost", lease=lease, holder=holder)
+        if self.on_loss is not None:
+            with anyio.move_on_after(LAST_TURN_TIMEOUT_S):
+                await self.on_loss()
+        if holder == self.elector.election.identity:
             why = "it could not be renewed in time"
         else:
             why = f"{holder} holds it" if holder else "it is free"
-        raise LeadershipLostError(f"leadership lost: lease {self.lease}: {why}")
+        raise LeadershipLostError(f"leadership lost: lease {lease}: {why}")
 
 
 @asynccontextmanager
@@ -143,34 +135,23 @@ async def _catch_up(client: ApiClient, watch: ClusterWatch) -> None:
     await client.clock.sleep(SETTLE_S)
 
 
-async def _ignore_loss() -> None:
-    pass
-
-
-class LeaderMetrics(Collector):
+def leader_metrics(elector: LeaderElector) -> Iterator[Metric]:
     """client-go's metrics of a leader election."""
-
-    def __init__(self, elector: LeaderElector) -> None:
-        self._elector = elector
-
-    def collect(self) -> Iterator[Metric]:
-        name = self._elector.lease.name
-        status = GaugeMetricFamily(
-            "leader_election_master_status",
-            "Gauge of if the reporting system is master of the relevant lease, 0 indicates backup,"
-            " 1 indicates master. 'name' is the string used to identify the lease.",
-            labels=["name"],
-        )
-        status.add_metric([name], float(self._elector.leads()))
-        yield status
-        slow = CounterMetricFamily(
-            "leader_election_slowpath",
-            "Total number of slow path exercised in renewing leader leases. 'name' is the string"
-            " used to identify the lease.",
-            labels=["name"],
-        )
-        slow.add_metric([name], self._elector.slow_renewals)
-        yield slow
+    name = [elector.lease.name]
+    yield gauge(
+        "leader_election_master_status",
+        "Gauge of if the reporting system is master of the relevant lease, 0 indicates backup,"
+        " 1 indicates master. 'name' is the string used to identify the lease.",
+        ["name"],
+        [(name, elector.leads())],
+    )
+    yield counter(
+        "leader_election_slowpath",
+        "Total number of slow path exercised in renewing leader leases. 'name' is the string"
+        " used to identify the lease.",
+        ["name"],
+        [(name, elector.slow_renewals)],
+    )
 
 
 class LeadershipController:
@@ -211,7 +192,7 @@ class LeadershipController:
             self._inbox.put_outcome(LeadershipLost(self._epoch))
             with anyio.move_on_after(LAST_TURN_TIMEOUT_S):
                 await self._engine.turn()
-        if self._engine.has_unresolved_bindings and not self._shared:
+        if self._engine.effects.has_unresolved_bindings and not self._shared:
             self._let_expire("bindings with unknown outcome")
             return
         await self._leadership.release()
@@ -219,8 +200,8 @@ class LeadershipController:
     async def abandon(self) -> None:
         """Give up leadership because the journal is unusable and the process ends. Cancels effects;
         the lease is freed if none is in flight."""
-        self._engine.depose()
-        if self._engine.sending:
+        self._engine.effects.depose()
+        if self._engine.effects.in_flight:
             self._let_expire("effects in flight")
         else:
             await self._leadership.release()
@@ -230,7 +211,7 @@ class LeadershipController:
         self._leadership.let_expire()
 
     async def _lose(self) -> None:
-        self._engine.depose()
+        self._engine.effects.depose()
         if self._engine.leading:
             self._inbox.put_outcome(LeadershipLost(self._epoch))
             await self._engine.resigned.wait()
@@ -260,6 +241,6 @@ async def taking_part(
             election.retry_period.total_seconds(),
         ),
     )
-    metrics.show(LeaderMetrics(elector))
+    metrics.show(partial(leader_metrics, elector))
     async with candidate(elector) as leadership:
         yield leadership

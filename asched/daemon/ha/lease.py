@@ -53,11 +53,6 @@ class LeaseName(NamedTuple):
         return f"{self.collection}/{self.name}"
 
 
-class _LeaseMetadata(msgspec.Struct, frozen=True):
-    name: str
-    namespace: str
-
-
 class _Versioned(msgspec.Struct, frozen=True, rename="camel"):
     resource_version: str = ""
 
@@ -103,8 +98,6 @@ class LeaderElector:
     def lease_left_s(self) -> float:
         """Seconds until another candidate may lead; 0 or less while not leading."""
         return self.election.lease_ends_s - self._clock.monotonic_s()
-
-    # -- acquiring ------------------------------------------------------------------------------
 
     async def acquire(self, fit: Callable[[], bool] = lambda: True) -> None:
         """Wait until the lease is acquired. No attempt is made while ``fit`` returns False."""
@@ -160,8 +153,6 @@ class LeaderElector:
                 self._log_error(f"cannot be watched: {error}")
             await self._clock.sleep(backoff.next_s())
 
-    # -- renewing -------------------------------------------------------------------------------
-
     async def keep(self) -> None:
         """Renew the lease periodically. Returns when it no longer leads."""
         async with anyio.create_task_group() as tasks:
@@ -186,8 +177,6 @@ class LeaderElector:
         if free:
             log.info("leadership released", lease=str(self.lease))
         return free
-
-    # -- requests -------------------------------------------------------------------------------
 
     @property
     def _timeout_s(self) -> float:
@@ -216,10 +205,8 @@ class LeaderElector:
                 case ReadLease():
                     body = await send("GET", self.lease.path)
                 case CreateLease(record):
-                    metadata = msgspec.Raw(
-                        _encode(_LeaseMetadata(self.lease.name, self.lease.namespace))
-                    )
-                    lease = _encode(_Lease(metadata, record))
+                    metadata = _encode({"name": self.lease.name, "namespace": self.lease.namespace})
+                    lease = _encode(_Lease(msgspec.Raw(metadata), record))
                     body = await send("POST", self.lease.collection, body=lease)
                 case ReplaceLease(record, stored):
                     lease = _encode(_Lease(msgspec.Raw(stored.metadata), record))

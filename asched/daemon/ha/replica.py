@@ -26,16 +26,21 @@ from asched.daemon.ha.follower import (
 )
 from asched.daemon.ha.leadership import Leadership
 from asched.daemon.reload.reconfigurer import (
-    ConfigApplied,
-    ReconfigurationError,
     check_buildable,
     check_valid,
     profiles_record,
     restart_settings,
 )
-from asched.daemon.reload.watched import annotations_of, watched_resources
-from asched.daemon.startup import DaemonContext, cluster_watch, watch_when_reachable
+from asched.daemon.reload.reloader import ConfigApplied, ReconfigurationError
+from asched.daemon.startup import (
+    DaemonContext,
+    annotations_of,
+    cluster_watch,
+    watch_when_reachable,
+    watched_resources,
+)
 from asched.daemon.telemetry.health import Check
+from asched.journal.checkpoints import nearest
 from asched.journal.errors import JournalBusyError, JournalIOError
 from asched.kube.errors import KubeConfigError
 from asched.kube.extenders import open_extenders
@@ -266,9 +271,8 @@ class ReplicaLifecycle:
         start: StartState | None = None
         async with anyio.create_task_group() as tasks:
             with self._following:
-                follower = await JournalFollower.open(
-                    context.journal, context.registry.load, context.client.clock
-                )
+                fold, seq = await nearest(context.journal, context.registry.load)
+                follower = JournalFollower(context.journal, fold, seq, context.client.clock)
                 standby = replica.standby = Standby(context, replica.leadership, follower)
                 tasks.start_soon(standby.watch)
                 start = await standby.until_leading(replica.synced)

@@ -1,8 +1,16 @@
-"""Calls into plugins of the binding cycle: limited in time and isolated from the daemon's tasks."""
+"""Calls plugins of the binding cycle: limited in time, isolated from the daemon's tasks, and with a
+client that checks permissions.
+
+Python cannot isolate malicious code in the same process. The checks keep plugins honest: what a
+plugin does to the cluster is listed in its ``needs``, which an operator can read.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+import math
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from enum import StrEnum
 from math import inf
 
 import anyio
@@ -10,30 +18,192 @@ import structlog
 
 from asched.config.settings import PluginLimits
 from asched.daemon.effects.reconciler import AbandonedError, BindReconciler
-from asched.daemon.plugin_host.binding_client import (
-    BindingPluginClient,
-    CallScope,
-    CancelReason,
-    LimitedCall,
-    UnlimitedCall,
-)
 from asched.daemon.plugin_host.guarded_loop import PluginTasks
 from asched.daemon.telemetry.stopwatch import BindingStopwatch
-from asched.framework.binding import BindingClient
+from asched.framework.binding import BindingClient, ClaimRef, NotPermitted, Permission, Unavailable
 from asched.framework.interface import PRE_BIND_TIME_LIMIT_S, BindPlugin, Plugin, PreBindPlugin
+from asched.framework.pod_info import PodInfo
 from asched.framework.runtime.observation import (
     FAILURES,
     FailureReason,
     failure_reason,
     to_printable,
 )
-from asched.framework.status import Code, Status
+from asched.framework.status import SUCCESS, Code, Status
+from asched.kube.errors import ApiError, NoResponseError
+from asched.kube.pod_writer import PodTarget
+from asched.kube.write_outcomes import PatchOutcome, WriteSucceeded
+from asched.model.resources import DecodeError
+from asched.model.storage import PersistentVolume, PersistentVolumeClaim
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 POST_BIND_TIME_LIMIT_S = 60.0
 POST_BIND_GRACE_S = 5.0
 """How long PostBind may run on once the scheduler stops: no later start calls it for the pod."""
+
+
+class CancelReason(StrEnum):
+    """Why a plugin is cancelled before its time limit."""
+
+    POD_GONE = "the pod is gone"
+    STOPPING = "the scheduler stops"
+    LEADERSHIP_LOST = "leadership was lost"
+
+    @property
+    def defers_outcome(self) -> bool:
+        """Whether the next start, or the next leader, continues the binding."""
+        return self is not CancelReason.POD_GONE
+
+
+class LimitedCall:
+    """A plugin call that is cancelled after ``limit_s`` seconds; its ``BindingContext``."""
+
+    def __init__(self, limit_s: float) -> None:
+        self.cancel_reason = ""
+        """Why the call is cancelled before its time limit; empty if it is not."""
+        self.limit_s = limit_s
+        self.scope = anyio.CancelScope(deadline=anyio.current_time() + limit_s)
+        self._pauses = 0
+        self._grace_s = 0.0
+
+    @property
+    def remaining_s(self) -> float:
+        return math.inf if self._pauses else self.scope.deadline - anyio.current_time()
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether the call was cancelled, for any reason."""
+        return self.scope.cancelled_caught
+
+    def cancel(self, reason: str, grace_s: float = 0.0) -> None:
+        """Cancel what the plugin awaits, ``grace_s`` from now or once a :meth:`paused` block
+        ends."""
+        self.cancel_reason = self.cancel_reason or reason
+        self._grace_s = grace_s
+        if not self._pauses:
+            self._cancel_scope()
+
+    def _cancel_scope(self) -> None:
+        if self._grace_s:
+            self.scope.deadline = min(self.scope.deadline, anyio.current_time() + self._grace_s)
+        else:
+            self.scope.cancel()
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """A block in which the time limit does not elapse and nothing is cancelled."""
+        remaining_s = self.scope.deadline - anyio.current_time()
+        self._pauses += 1
+        self.scope.deadline = math.inf
+        try:
+            yield
+        finally:
+            self._pauses -= 1
+            self.scope.deadline = anyio.current_time() + remaining_s
+            if self.cancel_reason and not self._pauses:
+                self._cancel_scope()
+
+
+class UnlimitedCall:
+    """A call that is never cancelled: for a Bind plugin that awaits only the client. DefaultBinder
+    binds almost every pod, so this adds no work."""
+
+    __slots__ = ("cancel_reason",)
+
+    limit_s = remaining_s = math.inf
+    cancelled = False
+
+    def __init__(self) -> None:
+        self.cancel_reason = ""
+
+    def cancel(self, reason: str, grace_s: float = 0.0) -> None:
+        self.cancel_reason = self.cancel_reason or reason
+
+    def paused(self) -> AbstractContextManager[None]:
+        return _NO_PAUSE
+
+
+_NO_PAUSE = nullcontext()
+
+CallScope = LimitedCall | UnlimitedCall
+
+
+class BindingPluginClient:
+    """The framework's ``BindingClient`` for one plugin call. Methods raise :class:`NotPermitted`
+    unless the plugin's ``needs`` include their permission."""
+
+    __slots__ = ("_binder", "_plugin", "_point", "_scope")
+
+    def __init__(
+        self, plugin: Plugin, point: str, binder: BindReconciler, scope: CallScope
+    ) -> None:
+        self._plugin = plugin
+        self._point = point
+        self._binder = binder
+        self._scope = scope
+
+    @property
+    def context(self) -> CallScope:
+        return self._scope
+
+    def _require(self, permission: Permission) -> None:
+        plugin = self._plugin
+        if permission not in plugin.needs:
+            FAILURES.note(plugin.name, self._point, FailureReason.NOT_PERMITTED)
+            raise NotPermitted(
+                f"{permission.value} is refused: the needs of {plugin.name} do not name it"
+            )
+
+    async def bind(self, pod: PodInfo, node_name: str) -> Status:
+        self._require(Permission.BIND)
+        # A cancelled request would leave the outcome of the binding unknown.
+        with self._scope.paused():
+            return await self._binder.bind(pod, node_name)
+
+    # A volume write with an unknown outcome is an error: the pod is scheduled again, and finds the
+    # volume bound to its claim if the write succeeded.
+
+    async def claim_volume(self, volume: str, claim: ClaimRef) -> Status:
+        self._require(Permission.CLAIM_VOLUME)
+        return _written(await self._binder.io.volumes.claim_volume(volume, claim))
+
+    async def select_node(self, claim: ClaimRef, node_name: str) -> Status:
+        self._require(Permission.SELECT_NODE)
+        return _written(await self._binder.io.volumes.select_node(claim, node_name))
+
+    async def read_volume(self, name: str) -> PersistentVolume | None:
+        self._require(Permission.READ_VOLUME)
+        with _unavailable():
+            return await self._binder.io.volumes.read_volume(name)
+
+    async def read_claim(self, claim: ClaimRef) -> PersistentVolumeClaim | None:
+        self._require(Permission.READ_CLAIM)
+        with _unavailable():
+            return await self._binder.io.volumes.read_claim(claim)
+
+    async def annotate(self, pod: PodInfo, annotations: Mapping[str, str]) -> Status:
+        self._require(Permission.ANNOTATE)
+        target = PodTarget(pod.namespace, pod.name, pod.uid)
+        return _written(await self._binder.io.writer.annotate(target, annotations))
+
+    async def wait_until(
+        self, check: Callable[[], Awaitable[Status | None]], timeout_s: float
+    ) -> Status | None:
+        return await self._binder.wait_until(check, timeout_s)
+
+
+def _written(outcome: PatchOutcome) -> Status:
+    return SUCCESS if isinstance(outcome, WriteSucceeded) else Status.error(outcome.message)
+
+
+@contextmanager
+def _unavailable() -> Iterator[None]:
+    """Errors of a read as :class:`Unavailable`."""
+    try:
+        yield
+    except (ApiError, NoResponseError, DecodeError) as error:
+        raise Unavailable(str(error)) from None
 
 
 class StrayCancellationError(Exception):
@@ -119,7 +289,7 @@ class BindingPluginCalls:
         """Whether the next start, or the next leader, continues the binding."""
         return self._reason is not None and self._reason.defers_outcome
 
-    def _scope_for(self, plugin: Plugin, point: str) -> LimitedCall | UnlimitedCall:
+    def _scope_for(self, plugin: Plugin, point: str) -> CallScope:
         limit_s, reason = self._limit_s(plugin, point), self._reason
         unguarded = limit_s == inf and isinstance(plugin, BindPlugin) and plugin.awaits_client_only
         if unguarded and (reason is None or reason is CancelReason.STOPPING):

@@ -7,7 +7,7 @@ import sys
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager
 from itertools import islice
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import anyio
 import anyio.lowlevel
@@ -15,8 +15,8 @@ import numpy as np
 from anyio.abc import Process
 from anyio.streams.buffered import BufferedByteReceiveStream
 
-from asched.daemon.plugin_host import messages as m
-from asched.daemon.plugin_host.evaluator import AttemptKey, FilterRejection, PluginEvaluator
+from asched.daemon.plugin_host import evaluation as m
+from asched.daemon.plugin_host.evaluation import AttemptKey, FilterRejection, PluginEvaluator
 from asched.framework.interface import Plugin
 from asched.framework.nodes import Int64Column, RowArray
 from asched.framework.pod_info import PodInfo
@@ -188,16 +188,6 @@ Evaluation = list[FilterRejection] | Int64Column
 """Rejections, or a score for each row."""
 
 
-class PluginClient(Protocol):
-    """Evaluates one plugin of one profile."""
-
-    async def evaluate(self, call: PendingCall) -> Evaluation | None:
-        """None once the result is no longer needed. Raises :class:`EvaluationError` and
-        :class:`~asched.framework.runtime.plugin_calls.PluginFailure`."""
-
-    async def close(self) -> None: ...
-
-
 class InProcessClient:
     """A plugin that is impure but quick."""
 
@@ -206,6 +196,8 @@ class InProcessClient:
         self._cluster = cluster
 
     async def evaluate(self, call: PendingCall) -> Evaluation | None:
+        """None once the result is no longer needed. Raises :class:`EvaluationError` and
+        :class:`~asched.framework.runtime.plugin_calls.PluginFailure`."""
         await anyio.lowlevel.checkpoint()
         rows = call.rows()
         if rows is None:
@@ -221,10 +213,8 @@ class InProcessClient:
 
 
 class WorkerClient:
-    """A plugin in a worker process, which starts with the first call.
-
-    A lost process is restarted: once immediately, then with exponential backoff.
-    """
+    """A plugin in a worker process, which starts with the first call. A lost process is restarted:
+    once immediately, then with exponential backoff."""
 
     def __init__(
         self, plugin: m.StartPlugin, cluster: ClusterState, limit_s: Callable[[], float | None]
@@ -241,6 +231,7 @@ class WorkerClient:
         self._restart_at_s = 0.0
 
     async def evaluate(self, call: PendingCall) -> Evaluation | None:
+        """As :meth:`InProcessClient.evaluate`."""
         async with self._locked():
             if call.rows() is None:
                 return None
@@ -327,3 +318,7 @@ class WorkerClient:
 
     async def close(self) -> None:
         await self._process.kill()
+
+
+PluginClient = InProcessClient | WorkerClient
+"""Evaluates one plugin of one profile."""

@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 
 from asched.config.settings import PluginLimits
-from asched.daemon.plugin_host import messages as m
+from asched.daemon.plugin_host import evaluation as m
 from asched.daemon.plugin_host.clients import (
     Evaluation,
     EvaluationError,

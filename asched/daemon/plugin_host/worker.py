@@ -13,15 +13,14 @@ import os
 import queue
 import sys
 import threading
+from collections.abc import Callable
 from typing import BinaryIO, NoReturn, TypeVar
 
 import numpy as np
 
-from asched.daemon.plugin_host import messages as m
-from asched.daemon.plugin_host.evaluator import AttemptKey, PluginEvaluator
-from asched.framework.cycle_state import CycleState
+from asched.daemon.plugin_host import evaluation as m
+from asched.daemon.plugin_host.evaluation import AttemptKey, PluginEvaluator
 from asched.framework.interface import Plugin
-from asched.framework.pod_groups import PodGroupKey
 from asched.framework.pod_info import PodInfo
 from asched.framework.runtime.extenders import ExtenderVerb
 from asched.framework.runtime.observation import FailureReason, failure_reason, to_printable
@@ -41,11 +40,16 @@ class NotMirroredError(LookupError):
         super().__init__(f"a worker has only nodes and the pods on them, not {what}")
 
 
+def _not_mirrored(what: str) -> Callable[..., NoReturn]:
+    def method(*_: object) -> NoReturn:
+        raise NotMirroredError(what)
+
+    return method
+
+
 class MirroredCluster(ClusterState):
     """The part of the cluster state that a worker has: nodes, the pods on them and their volumes.
-
-    Everything else raises :class:`NotMirroredError`.
-    """
+    Everything else raises :class:`NotMirroredError`."""
 
     def objects(self, kind: type[ObjectT]) -> NoReturn:
         raise NotMirroredError(kind.__name__)
@@ -53,42 +57,21 @@ class MirroredCluster(ClusterState):
     def objects_version(self, *kinds: type[Object]) -> NoReturn:
         raise NotMirroredError(", ".join(kind.__name__ for kind in kinds))
 
-    def group_members(self, group: PodGroupKey) -> NoReturn:
-        raise NotMirroredError("pod groups")
-
-    def gang_pending_members(self, group: PodGroupKey) -> NoReturn:
-        raise NotMirroredError("pod groups")
-
-    @property
-    def groups_at_permit(self) -> NoReturn:
-        raise NotMirroredError("waiting pods")
+    group_members = _not_mirrored("pod groups")
+    gang_pending_members = _not_mirrored("pod groups")
+    groups_at_permit = property(_not_mirrored("waiting pods"))
 
 
 class MirroredHandle(ProfileHandle):
     """The handle of a plugin in a worker; raises :class:`NotMirroredError` for missing state."""
 
-    def waiting_pods(self) -> NoReturn:
-        raise NotMirroredError("waiting pods")
-
-    def nominated_node(self, pod: PodInfo) -> NoReturn:
-        raise NotMirroredError("nominations")
-
-    def nominated_pods(self, node_name: str) -> NoReturn:
-        raise NotMirroredError("nominations")
-
-    @property
-    def evictions(self) -> NoReturn:
-        raise NotMirroredError("evictions")
-
-    def is_preempting(self, uid: str) -> NoReturn:
-        raise NotMirroredError("evictions")
-
-    @property
-    def preemptors_without_evictions(self) -> NoReturn:
-        raise NotMirroredError("evictions")
-
-    def dry_run(self, state: CycleState, pod: PodInfo) -> NoReturn:
-        raise NotMirroredError("the profile's filters")
+    waiting_pods = _not_mirrored("waiting pods")
+    nominated_node = _not_mirrored("nominations")
+    nominated_pods = _not_mirrored("nominations")
+    evictions = property(_not_mirrored("evictions"))
+    is_preempting = _not_mirrored("evictions")
+    preemptors_without_evictions = property(_not_mirrored("evictions"))
+    dry_run = _not_mirrored("the profile's filters")
 
 
 class NodeMirror:

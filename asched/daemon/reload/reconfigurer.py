@@ -12,12 +12,11 @@ import msgspec
 from asched.config.file import Configuration
 from asched.config.kube_scheduler import Section, in_call_order
 from asched.config.resolve import without_ignored_resources
-from asched.daemon.effects.dispatcher import EffectDispatcher
 from asched.daemon.effects.external_calls import ExtenderPool, ExtenderReplacement
 from asched.daemon.engine.engine import Engine
 from asched.daemon.engine.inbox import Inbox, Reconfiguration
-from asched.daemon.reload.session_files import SessionFiles
-from asched.daemon.reload.watched import annotations_of, watched_resources
+from asched.daemon.reload.reloader import ConfigApplied, ReconfigurationError, SessionFiles
+from asched.daemon.startup import annotations_of, watched_resources
 from asched.framework.runtime.profile import PluginLoader, Profile, ProfileError
 from asched.kube.errors import KubeConfigError
 from asched.kube.reflector import ClusterWatch
@@ -45,24 +44,10 @@ RELOADABLE: Final = frozenset(
 IGNORED_SETTINGS: Final = frozenset({"parallelism", "enableProfiling", "enableContentionProfiling"})
 
 
-class ReconfigurationError(Exception):
-    """The configuration cannot be used; the text is one line."""
-
-
-class ConfigApplied(NamedTuple):
-    """The result of a valid configuration."""
-
-    changed: bool
-    """False if no reloadable setting differs from the configuration before."""
-    restart_settings: tuple[str, ...]
-    """Names of changed settings that need a restart."""
-
-
 class ReloadTargets(NamedTuple):
     """The parts of a daemon that a configuration changes."""
 
     engine: Engine
-    effects: EffectDispatcher
     inbox: Inbox
     extenders: ExtenderPool
     files: SessionFiles
@@ -119,11 +104,8 @@ class Reconfigurer:
         self._targets = targets
 
     async def apply_config(self, new: Configuration) -> ConfigApplied:
-        """Decide by another configuration from now on.
-
-        Returns when its records are folded. Raises :class:`ReconfigurationError`; nothing has
-        changed then.
-        """
+        """Decide by another configuration from now on. Returns when its records are folded. Raises
+        :class:`ReconfigurationError`; nothing has changed then."""
         needs_restart = restart_settings(self._start, new)
         check_valid(new)
         records: list[ProfilesLoaded | SessionsLoaded] = []
@@ -185,9 +167,9 @@ class Reconfigurer:
     ) -> None:
         targets = self._targets
         if replacement is not None:
-            targets.effects.use_extenders(replacement.extenders)
+            targets.engine.effects.use_extenders(replacement.extenders)
             replacement.use()
-        targets.effects.limits.configure(new.settings.plugins)
+        targets.engine.effects.limits.configure(new.settings.plugins)
         targets.files.configure(new.settings.batch, new.sessions)
         targets.engine.limit_turns(new.settings.engine.turn_time_slice.total_seconds())
         done.set()

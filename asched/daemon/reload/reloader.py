@@ -1,6 +1,6 @@
-"""Reloads the configuration file: on SIGHUP, and when the file changes.
+"""Reloads configuration files when they change, and on SIGHUP.
 
-The file is polled through symbolic links: in a pod it is a link that Kubernetes swaps. A change
+Files are polled through symbolic links: in a pod a file is a link that Kubernetes swaps. A change
 counts once two polls see it, because a half-written file may be a valid configuration.
 """
 
@@ -8,25 +8,42 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
 import anyio
 import structlog
 
+from asched.batch.registry import SessionRegistry
+from asched.config.batch import ConfError, load_conf
 from asched.config.file import ConfigFileError, Configuration
-from asched.daemon.reload.reconfigurer import ConfigApplied, ReconfigurationError
+from asched.config.settings import BatchSettings
+from asched.daemon.telemetry.health import ServiceManager
 from asched.daemon.telemetry.logs import configure_logs
 from asched.daemon.telemetry.scheduler_metrics import ReloadMetrics
-from asched.daemon.telemetry.systemd import ServiceManager
+from asched.framework.sessions import SessionSpec
 from asched.kube.timing import Clock
 from asched.model.quantity import US_PER_S
+from asched.state.session_records import SessionsLoaded
 
 POLL_INTERVAL_S: Final = 2.0
 _REJECTED = "new configuration rejected"
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
+
+
+class ReconfigurationError(Exception):
+    """The configuration cannot be used; the text is one line."""
+
+
+class ConfigApplied(NamedTuple):
+    """The result of a valid configuration."""
+
+    changed: bool
+    """False if no reloadable setting differs from the configuration before."""
+    restart_settings: tuple[str, ...]
+    """Names of changed settings that need a restart."""
 
 
 class ReloadRequests:
@@ -162,3 +179,74 @@ class ConfigReloader:
         for warning in configuration.warnings:
             log.warning("configuration", warning=warning)
         return applied
+
+
+# -- files of batch sessions -----------------------------------------------------------------------
+
+MAX_POLL_INTERVAL_S = 5.0
+"""Files are polled with the shortest session period, and at least this often."""
+
+
+class SessionFiles:
+    """Polls the files and reports changes."""
+
+    def __init__(
+        self,
+        batch: Sequence[BatchSettings],
+        loaded: Sequence[SessionSpec],
+        registry: SessionRegistry,
+        clock: Clock,
+        report: Callable[[SessionsLoaded], None],
+    ) -> None:
+        """``loaded``: what the daemon was started with. ``report`` gets each valid change."""
+        self._registry = registry
+        self._clock = clock
+        self._report = report
+        self._errors: dict[str, str] = {}
+        """The error logged last, by file."""
+        self.configure(batch, loaded)
+
+    def configure(self, batch: Sequence[BatchSettings], loaded: Sequence[SessionSpec]) -> None:
+        """Watch the files of another configuration, from which ``loaded`` was read."""
+        self._batch = batch
+        self._loaded = {spec.scheduler_name: spec for spec in loaded}
+        self._errors.clear()
+
+    async def run(self) -> None:
+        """Poll until cancelled."""
+        while True:
+            periods = [s.period.total_seconds() for s in self._batch if s.conf]
+            await self._clock.sleep(min((*periods, MAX_POLL_INTERVAL_S)))
+            await self.poll()
+
+    async def poll(self) -> None:
+        """Read all files once. An invalid file keeps its previous configuration."""
+        changed, batch = False, self._batch
+        for settings in batch:
+            if not settings.conf:
+                continue
+            spec = await anyio.to_thread.run_sync(self._read, settings)
+            if batch is not self._batch:
+                return  # another configuration was applied meanwhile
+            if spec is not None and spec != self._loaded[settings.scheduler_name]:
+                self._loaded[settings.scheduler_name] = spec
+                changed = True
+                log.info("session configuration changed", conf=settings.conf)
+        if changed:
+            specs = (self._loaded[settings.scheduler_name] for settings in self._batch)
+            self._report(SessionsLoaded(tuple(specs)))
+
+    def _read(self, settings: BatchSettings) -> SessionSpec | None:
+        """The specification in the file; None, logged once, if it is invalid."""
+        try:
+            found = load_conf(settings, self._registry)
+            problem = found.fault
+        except ConfError as error:
+            problem = str(error)
+        if not problem:
+            self._errors.pop(settings.conf, None)
+            return found.spec
+        if self._errors.get(settings.conf) != problem:
+            log.error("session configuration rejected", conf=settings.conf, error=problem)
+        self._errors[settings.conf] = problem
+        return None

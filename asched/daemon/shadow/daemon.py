@@ -1,9 +1,11 @@
-"""Runs shadow mode, on a live cluster or on a recording. There is nothing that writes to a
-cluster."""
+"""Runs shadow mode, on a live cluster or on a recording: compare, fold, commit.
+
+It has no writer and only a read-only client, so it cannot change the cluster.
+"""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager
 from typing import NamedTuple
 
@@ -13,21 +15,23 @@ import structlog
 from asched import __version__
 from asched.config.file import Configuration
 from asched.config.registry import PluginRegistry
-from asched.daemon.engine.commits import Commits
+from asched.core.scheduler import SchedulerCore
 from asched.daemon.engine.inbox import Inbox
 from asched.daemon.engine.journal_watch import watch_journal
-from asched.daemon.engine.runtime import Runtime
-from asched.daemon.reload.watched import annotations_of, custom_resources_of
-from asched.daemon.shadow.engine import Listener, ShadowEngine
+from asched.daemon.engine.journaling import JournalAppender
+from asched.daemon.engine.turn_loop import TurnLoop
+from asched.daemon.process import Runtime
 from asched.daemon.shadow.explainer import Window
 from asched.daemon.shadow.follower import ShadowFollower, shadow_profiles, start_notes
 from asched.daemon.shadow.report import Difference, Report
+from asched.daemon.startup import annotations_of, custom_resources_of
 from asched.daemon.telemetry.metrics import Metrics
 from asched.journal.folding import folding
 from asched.journal.store import JournalStore
 from asched.kube.client import ApiClient
 from asched.kube.reflector import ClusterWatch
 from asched.kube.tape import Tape
+from asched.kube.timing import Clock
 from asched.model.quantity import NS_PER_S
 from asched.model.resources import WatchedResource, in_order_of_listing
 from asched.state.cluster import ClusterState
@@ -43,6 +47,72 @@ STOP_TIMEOUT_S = 20.0
 """Limit for explaining open disagreements and committing them at a stop."""
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
+SLICE_S = 0.05
+"""Time for comparing before a turn commits."""
+
+Listener = Callable[[ShadowCompared | Difference], None]
+"""Called with each comparison when it is durable, and with each difference once it is explained."""
+
+
+class ShadowEngine(TurnLoop):
+    """The loop of shadow mode. One per process."""
+
+    def __init__(
+        self,
+        follower: ShadowFollower,
+        appender: JournalAppender,
+        inbox: Inbox,
+        clock: Clock,
+        listener: Listener,
+    ) -> None:
+        super().__init__(SchedulerCore(follower), appender, inbox, clock)
+        self._follower = follower
+        self._listener = listener
+
+    async def run(self) -> None:
+        """Turn after turn until :meth:`stop`; then explain the remaining differences. Raises a
+        :class:`~asched.journal.errors.JournalError` if the journal is unusable."""
+        await super().run()
+        self._core.begin_turn(self._time.now_ns())
+        for record in self._follower.explained(final=True):
+            self._core.apply(record)
+        await self._commit()
+
+    async def turn(self) -> None:
+        """Compare and fold what arrived, then commit."""
+        core, follower = self._core, self._follower
+        core.begin_turn(self._time.now_ns())
+        ends_ns = self._clock.monotonic_ns() + round(SLICE_S * NS_PER_S)
+        while (change := self._inbox.next_change()) is not None:
+            for record in follower.observe(change, core.record_turn):
+                core.apply(record)
+            if self._clock.monotonic_ns() >= ends_ns:
+                break
+        due_ns = follower.due_ns()
+        if due_ns is not None and due_ns <= core.now_ns:
+            core.record_turn()
+        for explained in follower.explained():
+            core.apply(explained)
+        await self._commit()
+        if not follower.unsynced and not self.synced.is_set():
+            self._mark_synced()
+
+    async def _commit(self) -> None:
+        if not self._core.has_records:
+            return
+        batch = self._core.take_records()
+        await self._appender.append(batch, self._core.now_ns)
+        for record in batch:
+            if isinstance(record, ShadowCompared):
+                self._listener(record)
+        for difference in self._follower.take_differences():
+            self._listener(difference)
+
+    def _unsynced(self) -> Iterable[WatchedResource]:
+        return self._follower.unsynced
+
+    def _next_due_ns(self) -> int | None:
+        return self._follower.due_ns()
 
 
 class JournalKindError(Exception):
@@ -89,21 +159,23 @@ async def running_shadow(
     listener: Listener | None = None,
     window: Window | None = None,
 ) -> AsyncIterator[Shadow]:
-    """Watch a cluster that another scheduler owns, and compare until the block ends.
-
-    Raises :class:`JournalKindError` and :class:`~asched.journal.errors.JournalError`.
-    """
+    """Watch a cluster that another scheduler owns, and compare until the block ends. Raises
+    :class:`JournalKindError` and :class:`~asched.journal.errors.JournalError`."""
     await require_kind(journal, shadow=True)
     metrics, runtime, inbox = metrics or Metrics(), Runtime.of_this_process(), Inbox()
     load, profiles = registry.load, configuration.profiles
     resources = in_order_of_listing((), custom_resources_of(profiles, load))
     epoch = await journal.claim(runtime.instance, claimed_at_ns=runtime.clock.time_ns())
-    follower, next_seq = await _restored(journal, registry, window, resources)
-    for note in start_notes(configuration):
-        follower.note(note)
+    follower, next_seq = ShadowFollower(load, window, resources), 1
+    async for stored in journal.read():  # records of earlier runs
+        with folding(stored):
+            follower.restore(stored.record)
+        next_seq = stored.seq + 1
+    follower.notes += start_notes(configuration)
+    for note in follower.notes:
         log.warning("setting ignored", note=note)
-    commits = Commits(journal, runtime.clock, metrics, next_seq=next_seq)
-    engine = ShadowEngine(follower, commits, inbox, runtime.clock, listener or log_finding)
+    appender = JournalAppender(journal, runtime.clock, metrics, next_seq=next_seq)
+    engine = ShadowEngine(follower, appender, inbox, runtime.clock, listener or log_finding)
     engine.record_start(
         _started(configuration), LeadershipGained(epoch), shadow_profiles(configuration)
     )
@@ -120,21 +192,6 @@ async def running_shadow(
         finally:
             engine.stop()
             tasks.cancel_scope.deadline = anyio.current_time() + STOP_TIMEOUT_S
-
-
-async def _restored(
-    journal: JournalStore,
-    registry: PluginRegistry,
-    window: Window | None,
-    resources: tuple[WatchedResource, ...],
-) -> tuple[ShadowFollower, int]:
-    """A follower with the records of earlier runs, and the next sequence number."""
-    follower, next_seq = ShadowFollower(registry.load, window, resources), 1
-    async for stored in journal.read():
-        with folding(stored):
-            follower.restore(stored.record)
-        next_seq = stored.seq + 1
-    return follower, next_seq
 
 
 def _started(configuration: Configuration) -> EngineStarted:
@@ -168,8 +225,7 @@ def log_finding(finding: ShadowCompared | Difference) -> None:
         )
 
 
-# -- on a recording
-# ---------------------------------------------------------------------------------
+# -- on a recording -------------------------------------------------------------------------------
 
 
 def records_of(
@@ -192,7 +248,7 @@ def records_of(
             yield applied(record)
         for explained in follower.explained():
             yield applied(explained)
-    for explained in follower.explained_at_the_end():
+    for explained in follower.explained(final=True):
         yield applied(explained)
 
 
@@ -201,8 +257,7 @@ def compare_recording(
 ) -> Report:
     """Compare every decision on the tape. Raises TapeError."""
     follower = ShadowFollower(registry.load, window)
-    for note in start_notes(configuration):
-        follower.note(note)
+    follower.notes += start_notes(configuration)
     for _ in records_of(tape, follower, configuration):
         pass
     return follower.report()

@@ -5,20 +5,8 @@ delivered yet, and contains its own decisions that no one else has seen. A secon
 follows the first one with a delay. As it passes the moments around a disagreement, the pod is
 decided again with what the other scheduler may have known.
 
-The first hypothesis in this order that makes both agree is the explanation; of 1 and 2, the one
-nearer in time:
-
-1. Pods that the other scheduler had assumed or nominated already, although their bindings or
-   nominations were observed only later.
-2. Changes that it had not seen yet: the state before the latest of them, back to the moment at
-which
-   the pod appeared, with the scheduler's own bindings and nominations since then.
-3. Another node's report of an image's size. kube-scheduler's cache keeps the size of the node that
-   reached it first, which cannot be observed; asched takes the first node of its table.
-4. 1 and 2 together.
-5. Changes that asched observed only later.
-6. Only a sample of the nodes was evaluated (kube-scheduler's ``percentageOfNodesToScore``): the
-   other's node is feasible, and more nodes are feasible than it looks for.
+The first hypothesis that makes both agree is the explanation, in the order of
+:meth:`Explainer._cause`; ``docs/shadow.md`` lists them.
 """
 
 from __future__ import annotations
@@ -133,8 +121,6 @@ class Explainer:
                 found.append(step.position)
         return found
 
-    # -- the delayed state ----------------------------------------------------------------------
-
     def advance(self, now_ns: int) -> Iterator[ShadowExplained]:
         """Advance as far as the delay allows. Yields the explanations found on the way."""
         before_ns = now_ns - round(self._window.delay_s * NS_PER_S)
@@ -154,11 +140,12 @@ class Explainer:
             if step.position in open_one.moments:
                 self._try_moment(open_one, step)
         if self._open and self._open[0].step.position == step.position:
-            yield self._explained(self._open.popleft())
+            about = self._open.popleft()
+            cause, detail = self._cause(about)
+            record = about.record
+            yield ShadowExplained(record.key, record.uid, record.number, cause, detail)
         self._steps.popleft()
         self._fold.apply(step.record)
-
-    # -- hypotheses -----------------------------------------------------------------------------
 
     def _agrees(self, about: _Disagreement, early: Sequence[Step]) -> bool:
         """Whether both agree on the delayed state with these steps applied early."""
@@ -236,16 +223,10 @@ class Explainer:
             return ahead[applied - 1]
         return next((step for step in ahead if self._agrees(about, [step])), None)
 
-    # -- the explanation ------------------------------------------------------------------------
-
-    def _explained(self, about: _Disagreement) -> ShadowExplained:
-        cause, detail = self._cause(about)
-        record = about.record
-        return ShadowExplained(record.key, record.uid, record.number, cause, detail)
-
     def _cause(self, about: _Disagreement) -> tuple[DisagreementCause, str]:
         """Cause and detail. The delayed state is at the disagreement; the moments before it were
         tried already."""
+        # Of the first two hypotheses, the one nearer in time counts.
         early = self._known_early(about, self._ahead(about, SCHEDULER_STEPS))
         unseen = about.unseen
         if early is not None and (unseen is None or _is_nearer(early, unseen, about)):
@@ -267,6 +248,8 @@ class Explainer:
         return self._sampled(about)
 
     def _image_size(self, about: _Disagreement) -> str:
+        """Whether both agree with another node's report of an image's size. kube-scheduler's cache
+        keeps the size of the node that reached it first; asched takes the first of its table."""
         if not about.record.node:
             return ""
         for variant in image_size_variants(self._state, about.pod):
@@ -313,8 +296,7 @@ def _early_text(step: Step, about: _Disagreement) -> str:
     return f"agrees if it is already known that {step.text}, observed {ahead_ms:.1f} ms after"
 
 
-# -- image sizes that nodes report differently
-# ------------------------------------------------------
+# -- image sizes that nodes report differently ----------------------------------------------------
 
 
 class ImageSizeVariant(NamedTuple):

@@ -56,10 +56,8 @@ class PendingComparison(NamedTuple):
 
 
 class Comparer:
-    """Finds decisions of the other scheduler in changes, and compares them on one state.
-
-    It keeps only what the list at the start of each watch restores.
-    """
+    """Finds decisions of the other scheduler in changes, and compares them on one state. It keeps
+    only what the list at the start of each watch restores."""
 
     def __init__(self, state: ClusterState) -> None:
         self.uncompared: Counter[UncomparedPod] = Counter()
@@ -132,10 +130,8 @@ def _message(pod: Pod, reason: str) -> str:
 
 
 class ShadowFollower:
-    """The state, a delayed state for explanations, and the results of comparisons.
-
-    Each record must be passed to :meth:`apply` before the next one is requested.
-    """
+    """The state, a delayed state for explanations, and the results of comparisons. Each record must
+    be passed to :meth:`apply` before the next one is requested."""
 
     def __init__(
         self,
@@ -153,12 +149,11 @@ class ShadowFollower:
         self.unsynced = set(unsynced)
         """Resources that were not listed yet."""
         self._position = 0
-        self._notes: list[str] = []
+        self.notes: list[str] = []
+        """Notes in the report."""
         self._is_binding: dict[int, bool] = {}
         """Open disagreements by number: whether the other scheduler bound the pod."""
         self._differences: list[Difference] = []
-
-    # -- records --------------------------------------------------------------------------------
 
     def restore(self, record: AnyRecord) -> None:
         """Fold a record of an earlier run; its disagreements are not explained again."""
@@ -214,28 +209,19 @@ class ShadowFollower:
         if record is not None:
             yield record
 
-    def explained(self) -> Iterator[ShadowExplained]:
-        """Explanations of disagreements past their window, by the state's clock."""
-        yield from self._explainer.advance(self.state.now_ns)
-
-    def explained_at_the_end(self) -> Iterator[ShadowExplained]:
-        """Explanations of all open disagreements, because no change will follow."""
-        yield from self._explainer.drain()
-
-    # -- results --------------------------------------------------------------------------------
+    def explained(self, *, final: bool = False) -> Iterator[ShadowExplained]:
+        """Explanations of disagreements past their window, by the state's clock; of all open ones
+        if ``final``, because no change will follow."""
+        return self._explainer.drain() if final else self._explainer.advance(self.state.now_ns)
 
     def due_ns(self) -> int | None:
         """When :meth:`explained` yields something if nothing else happens."""
         return self._explainer.due_ns()
 
-    def note(self, text: str) -> None:
-        """Add a note to the report."""
-        self._notes.append(text)
-
     def report(self) -> Report:
         return self._writer.report(
             {why.value: number for why, number in sorted(self._comparer.uncompared.items())},
-            self._notes,
+            self.notes,
         )
 
 

@@ -6,9 +6,10 @@ buckets.
 
 from __future__ import annotations
 
-import functools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache, partial
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
@@ -32,47 +33,43 @@ _OPEN, _CLOSE = "OnSessionOpen", "OnSessionClose"
 
 class _KubeBatchMetrics:
     def __init__(self, registry: CollectorRegistry) -> None:
-        self.action_us = Histogram(
+        histogram = partial(Histogram, registry=registry)
+        counter = partial(Counter, registry=registry)
+        gauge = partial(Gauge, registry=registry)
+        self.action_us = histogram(
             "volcano_action_scheduling_latency_microseconds",
             "Action scheduling latency in microseconds",
             ["action"],
             buckets=_BUCKETS,
-            registry=registry,
         )
-        self.plugin_us = Histogram(
+        self.plugin_us = histogram(
             "volcano_plugin_scheduling_latency_microseconds",
             "Plugin scheduling latency in microseconds",
             ["plugin", "OnSession"],
             buckets=_BUCKETS,
-            registry=registry,
         )
-        self.e2e_ms = Histogram(
+        self.e2e_ms = histogram(
             "volcano_e2e_scheduling_latency_milliseconds",
             "E2e scheduling latency in milliseconds (scheduling algorithm + binding)",
             buckets=_BUCKETS,
-            registry=registry,
         )
-        self.attempts = Counter(
+        self.attempts = counter(
             "volcano_schedule_attempts",
             "Number of attempts to schedule pods, by the result. 'unschedulable' means a pod could"
             " not be scheduled, while 'error' means an internal scheduler problem.",
             ["result"],
-            registry=registry,
         )
-        self.victims = Gauge(
+        self.victims = gauge(
             "volcano_pod_preemption_victims",
             "Number of selected preemption victims",
-            registry=registry,
         )
-        self.preemptions = Counter(
+        self.preemptions = counter(
             "volcano_total_preemption_attempts",
             "Total preemption attempts in the cluster till now",
-            registry=registry,
         )
-        self.unscheduled_jobs = Gauge(
+        self.unscheduled_jobs = gauge(
             "volcano_unschedule_job_count",
             "Number of jobs could not be scheduled",
-            registry=registry,
         )
 
 
@@ -80,37 +77,34 @@ class SessionMetrics:
     """All metrics of batch sessions."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
+        histogram = partial(Histogram, registry=registry)
+        counter = partial(Counter, registry=registry)
         self._kube_batch = _KubeBatchMetrics(registry)
-        self._sessions = Counter(
+        self._sessions = counter(
             "asched_sessions",
             "Sessions by scheduler and result: ok, error.",
             ["profile", "result"],
-            registry=registry,
         )
-        self._duration = Histogram(
+        self._duration = histogram(
             "asched_session_duration_seconds",
             "Duration of a session's decisions.",
             ["profile"],
             buckets=_SESSION_BUCKETS_S,
-            registry=registry,
         )
-        self._operations = Counter(
+        self._operations = counter(
             "asched_session_operations",
             "Operations by action: allocated, pipelined, bound, evicted, discarded.",
             ["action", "operation"],
-            registry=registry,
         )
-        self._plugin_calls = Counter(
+        self._plugin_calls = counter(
             "asched_session_plugin_calls",
             "Calls of session plugins by callback.",
             ["plugin", "callback"],
-            registry=registry,
         )
-        self._plugin_rejections = Counter(
+        self._plugin_rejections = counter(
             "asched_session_plugin_refusals",
             "Calls of session plugins with a negative answer, by callback.",
             ["plugin", "callback"],
-            registry=registry,
         )
 
     def executed(
@@ -155,9 +149,8 @@ class TimedRegistry(SessionRegistry):
     def __init__(self, registry: SessionRegistry, metrics: SessionMetrics) -> None:
         super().__init__({}, {})
         self._inner = registry
-        self._metrics = metrics
-        self._timed_actions: dict[str, type[Action]] = {}
-        self._timed_plugins: dict[str, type[SessionPlugin]] = {}
+        self._action = cache(lambda name: _timed_action(registry.action(name), metrics))
+        self._plugin = cache(lambda name: _timed_plugin(registry.plugin(name), metrics))
 
     @property
     def plugin_names(self) -> tuple[str, ...]:
@@ -168,19 +161,15 @@ class TimedRegistry(SessionRegistry):
         return self._inner.action_names
 
     def action(self, name: str) -> type[Action]:
-        if name not in self._timed_actions:
-            self._timed_actions[name] = _timed_action(self._inner.action(name), self._metrics)
-        return self._timed_actions[name]
+        return self._action(name)
 
     def plugin(self, name: str) -> type[SessionPlugin]:
-        if name not in self._timed_plugins:
-            self._timed_plugins[name] = _timed_plugin(self._inner.plugin(name), self._metrics)
-        return self._timed_plugins[name]
+        return self._plugin(name)
 
 
 def _timed_action(action: type[Action], metrics: SessionMetrics) -> type[Action]:
     def execute(self: Action, session: Session) -> None:
-        with _Timed(functools.partial(metrics.action_ran, action.name)):
+        with _timed(partial(metrics.action_ran, action.name)):
             action.execute(self, session)
 
     return type(action.__name__, (action,), {"execute": execute})
@@ -188,7 +177,7 @@ def _timed_action(action: type[Action], metrics: SessionMetrics) -> type[Action]
 
 def _timed_plugin(plugin: type[SessionPlugin], metrics: SessionMetrics) -> type[SessionPlugin]:
     def on_open(self: SessionPlugin, session: Session) -> None:
-        with _Timed(functools.partial(metrics.plugin_ran, plugin.name, _OPEN)):
+        with _timed(partial(metrics.plugin_ran, plugin.name, _OPEN)):
             plugin.on_open(self, session)
 
     members: dict[str, object] = {"on_open": on_open}
@@ -196,21 +185,18 @@ def _timed_plugin(plugin: type[SessionPlugin], metrics: SessionMetrics) -> type[
         on_close = plugin.on_close
 
         def timed_on_close(self: ClosingPlugin, closing: ClosingSession) -> None:
-            with _Timed(functools.partial(metrics.plugin_ran, plugin.name, _CLOSE)):
+            with _timed(partial(metrics.plugin_ran, plugin.name, _CLOSE)):
                 on_close(self, closing)
 
         members["on_close"] = timed_on_close
     return type(plugin.__name__, (plugin,), members)
 
 
-class _Timed:
+@contextmanager
+def _timed(done: Callable[[float], None]) -> Iterator[None]:
     """Calls ``done`` with the duration of the block in seconds."""
-
-    def __init__(self, done: Callable[[float], None]) -> None:
-        self._done = done
-
-    def __enter__(self) -> None:
-        self._began_ns = time.perf_counter_ns()
-
-    def __exit__(self, *exception: object) -> None:
-        self._done((time.perf_counter_ns() - self._began_ns) / NS_PER_S)
+    began_ns = time.perf_counter_ns()
+    try:
+        yield
+    finally:
+        done((time.perf_counter_ns() - began_ns) / NS_PER_S)

@@ -34,7 +34,7 @@ class EngineObserver:
         self._now_ns = now_ns
         self._cycles = cycles
         self._scheduling = scheduling
-        self._hints = HintStopwatch(now_ns, cycles)
+        self._hints = HintStopwatch(now_ns, cycles.hint)
         self._turns = 0
         self._sampled = False
 
@@ -65,7 +65,8 @@ class EngineObserver:
             case PermitAllowed() | PermitRejected():
                 self._permit_ends(decision)
             case Rejected(session=0):
-                profile = self._cluster.profiles.get(self._profile_of(decision))
+                pod = self._cluster.pods[decision.key].info.pod
+                profile = self._cluster.profiles.get(pod.spec.scheduler_name)
                 if profile is not None and profile.post_filter and self._cluster.nodes.cluster_size:
                     self._scheduling.preempted(len(decision.victims))
 
@@ -80,9 +81,6 @@ class EngineObserver:
             result = Code.SUCCESS
         waited_s = (self._cluster.now_ns - waiting.since_ns) / NS_PER_S
         self._scheduling.permit_ended(result.title, waited_s)
-
-    def _profile_of(self, decision: Rejected) -> str:
-        return self._cluster.pods[decision.key].info.pod.spec.scheduler_name
 
     def _label(self, change: Change) -> str:
         """Such as ``NodeAdd`` or ``AssignedPodDelete``."""

@@ -91,12 +91,6 @@ class CycleSink(Protocol):
     def cycle(self, cycle: SampledCycle) -> None: ...
 
 
-class HintSink(Protocol):
-    """Receives the durations of queueing hints."""
-
-    def hint(self, plugin: str, event: str, result: str, duration_ns: int) -> None: ...
-
-
 SAMPLE_RANGE = 10_000
 
 
@@ -178,10 +172,8 @@ class _CycleTimer:
 
 
 class CycleStopwatch:
-    """An :class:`~asched.cycle.decide.AttemptObserver`: times one attempt at a time.
-
-    Sinks receive a cycle once its decision is durable.
-    """
+    """An :class:`~asched.cycle.decide.AttemptObserver`: times one attempt at a time. Sinks receive
+    a cycle once its decision is durable."""
 
     def __init__(self, now_ns: MonotonicNs, sinks: Sequence[CycleSink]) -> None:
         self._now_ns = now_ns
@@ -291,7 +283,8 @@ class BindingStopwatch:
 class HintStopwatch:
     """A :class:`~asched.framework.runtime.observation.HintObserver`."""
 
-    def __init__(self, now_ns: MonotonicNs, sink: HintSink) -> None:
+    def __init__(self, now_ns: MonotonicNs, sink: Callable[[str, str, str, int], None]) -> None:
+        """``sink`` gets the plugin, the event, the result and the duration in nanoseconds."""
         self._now_ns = now_ns
         self._sink = sink
 
@@ -304,7 +297,7 @@ class HintStopwatch:
                     result = answer.value
                 return answer
             finally:
-                self._sink.hint(plugin, event.label, result, self._now_ns() - began_ns)
+                self._sink(plugin, event.label, result, self._now_ns() - began_ns)
 
         return timed
 

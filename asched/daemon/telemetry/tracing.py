@@ -43,10 +43,8 @@ class TracingUnavailableError(Exception):
 
 @asynccontextmanager
 async def traced(ratio: float, sinks: list[CycleSink]) -> AsyncIterator[None]:
-    """Export traces of ``ratio`` of the attempts during the block, as one of ``sinks``.
-
-    Raises :class:`TracingUnavailableError` without the extra, unless ``ratio`` is 0.
-    """
+    """Export traces of ``ratio`` of the attempts during the block, as one of ``sinks``. Raises
+    :class:`TracingUnavailableError` without the extra, unless ``ratio`` is 0."""
     if not ratio:
         yield
         return

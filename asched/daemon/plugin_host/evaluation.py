@@ -1,10 +1,15 @@
-"""Evaluates one plugin for some nodes, in the daemon or in a worker."""
+"""Evaluates one plugin for some nodes, in the daemon or in a worker.
+
+A worker gets requests as msgpack messages, each preceded by its length. Neither side can make the
+other execute code.
+"""
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import NamedTuple
+from typing import Any, Final, NamedTuple, dataclass_transform
 
+import msgspec
 import numpy as np
 
 from asched.framework.cycle_state import CycleState
@@ -21,6 +26,8 @@ from asched.framework.interface import (
 from asched.framework.nodes import BoolColumn, Int64Column, Nodes
 from asched.framework.pod_info import PodInfo
 from asched.framework.runtime.diagnosis import FILTER_CODES
+from asched.framework.runtime.extenders import ExtenderVerb
+from asched.framework.runtime.observation import FailureReason
 from asched.framework.runtime.plugin_calls import (
     PRE_FILTER,
     PRE_SCORE,
@@ -33,6 +40,8 @@ from asched.framework.runtime.plugin_calls import (
     score_nodes,
 )
 from asched.framework.status import Status
+from asched.model.node import Node
+from asched.model.pod import Pod
 
 _MAX_ATTEMPTS = 64
 """CycleStates that are kept; PreFilter runs again for an older attempt."""
@@ -125,3 +134,109 @@ class PluginEvaluator:
 
 def _text(status: Status) -> str:
     return status.message or status.code.title
+
+
+# -- the protocol between the daemon and a worker -------------------------------------------------
+
+LENGTH_BYTES: Final = 4
+
+
+@dataclass_transform(frozen_default=True)
+class Message(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """Base of all messages."""
+
+
+class StartPlugin(Message):
+    """First message to a worker: create this plugin."""
+
+    name: str
+    module: str
+    qualname: str
+    arguments: dict[str, Any]
+    scheduler_name: str
+    search_path: tuple[str, ...]
+
+
+class NodeUpserted(Message):
+    """The row holds this node. A node that was not in the row before has no pods yet."""
+
+    row: int
+    node: Node
+
+
+class NodeRemoved(Message):
+    """The row is empty."""
+
+    row: int
+
+
+class PodUpserted(Message):
+    """The pod is on the row's node; it replaces a pod with the same uid."""
+
+    row: int
+    pod: Pod
+
+
+class PodRemoved(Message):
+    """The pod is no longer on the row's node."""
+
+    row: int
+    uid: str
+
+
+class EvaluationRequest(Message):
+    """Filter or score the nodes of ``rows``; the reply keeps their order."""
+
+    number: int
+    verb: ExtenderVerb
+    attempt: int
+    pod: Pod
+    rows: tuple[int, ...]
+    now_ns: int
+
+
+class Ready(Message):
+    """The plugin was created."""
+
+
+class NodeRejections(msgspec.Struct, frozen=True, array_like=True):
+    """Nodes that the plugin rejects with the same message."""
+
+    message: str
+    places: bytes
+    """A bit for each node of the request."""
+
+
+class FilterReply(Message):
+    number: int
+    rejections: tuple[NodeRejections, ...]
+
+
+class ScoreReply(Message):
+    number: int
+    scores: tuple[int, ...]
+    """One for each node of the request."""
+
+
+class EvaluationFailed(Message):
+    """The plugin failed. With ``number`` 0 it could not be created."""
+
+    number: int
+    message: str
+    point: str
+    reason: FailureReason
+
+
+NodeTableChange = NodeUpserted | NodeRemoved | PodUpserted | PodRemoved
+ToWorker = StartPlugin | NodeTableChange | EvaluationRequest
+FromWorker = Ready | FilterReply | ScoreReply | EvaluationFailed
+
+encode = msgspec.msgpack.Encoder().encode
+decode_to_worker = msgspec.msgpack.Decoder(ToWorker).decode
+decode_from_worker = msgspec.msgpack.Decoder(FromWorker).decode
+
+
+def framed(message: ToWorker | FromWorker) -> bytes:
+    """The encoded message, preceded by its length."""
+    body = encode(message)
+    return len(body).to_bytes(LENGTH_BYTES, "big") + body

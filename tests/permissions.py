@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from asched.model.resources import GroupResource, Resource, WatchedResource
+from asched.kube.reflector import OPTIONAL
+from asched.model.resources import GroupResource, Resource
 
 
 class ApiPermission(NamedTuple):
@@ -18,11 +19,6 @@ class ApiPermission(NamedTuple):
     resource: str
     verb: str
 
-
-OPTIONAL: frozenset[WatchedResource] = frozenset({Resource.PRIORITY_CLASSES, *GroupResource})
-"""Resources that the role does not allow to read. If reading one is forbidden, the scheduler
-continues as if it had no objects. The API server copies a priority class's value into each pod.
-Only some configurations use pod groups and queues (see ``docs/batch.md``)."""
 
 READ = frozenset(
     ApiPermission(resource.value.group, resource.plural, verb)
