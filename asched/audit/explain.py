@@ -214,7 +214,7 @@ def _recorded(attempt: RecordedAttempt, state: ClusterState) -> RecordedDecision
         case AttemptFailed():
             decision = RecordedDecision("failed", message=record.message)
     return msgspec.structs.replace(
-        decision, seq=attempt.seq, at=time_of(state.now_ns), attempt=record.attempt
+        decision, seq=attempt.seq, at=time_of(state.date_ns), attempt=record.attempt
     )
 
 

@@ -164,7 +164,7 @@ def _explanation(
         scheduler_name=session.record.scheduler_name,
         session=session.record.number,
         seq=session.seq,
-        at=time_of(session.state.now_ns),
+        at=time_of(session.state.date_ns),
         reproduced=reproduced,
         admitted=False,
         reasons=(found.ignored,),

@@ -15,6 +15,7 @@ from asched.audit.entries import Entry, PodTimeline, TimelineEntry
 from asched.journal.checkpoints import RestoredFold
 from asched.journal.codec import subject_of
 from asched.journal.folding import folding
+from asched.journal.statistics import last_seq_at
 from asched.journal.store import JournalStore
 from asched.model.node import Node
 from asched.model.pod import Pod, PodCondition
@@ -111,7 +112,7 @@ class PodTimelines:
 
     @property
     def _at(self) -> datetime:
-        return time_of(self._fold.state.now_ns)
+        return time_of(self._fold.state.date_ns)
 
     def _add(self, key: str, uid: str, entry: Entry) -> None:
         timeline = self._timelines.get((key, uid))
@@ -388,10 +389,10 @@ async def collect_timelines(
     Raises :class:`~asched.journal.errors.JournalError`, ProfileError.
     """
     found = PodTimelines(selects, start.fold)
+    if until_ns is not None:
+        in_period_seq = await last_seq_at(journal, until_ns)
+        last_seq = in_period_seq if last_seq is None else min(last_seq, in_period_seq)
     async for stored in journal.read(start.seq, last_seq):
-        record = stored.record
-        if isinstance(record, r.TurnStarted) and until_ns is not None and record.now_ns > until_ns:
-            break
         with folding(stored):
-            found.apply(stored.seq, record)
+            found.apply(stored.seq, stored.record)
     return found

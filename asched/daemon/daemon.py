@@ -161,9 +161,7 @@ async def _scheduling(parts: _Parts, start: StartState) -> AsyncIterator[Daemon]
         running.start_soon(_watch, parts.context.client, daemon, start.buffered)
         running.start_soon(_run_engine, daemon.engine, running.cancel_scope, controller)
         context = parts.context
-        running.start_soon(
-            watch_journal, context.journal, context.runtime.clock, daemon.engine.fail
-        )
+        running.start_soon(watch_journal, context.journal, context.runtime.clock, daemon.engine)
         if controller is not None and parts.standby:
             running.start_soon(controller.acquire, parts.context.client, daemon.watch)
         try:

@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple, get_args
 import msgspec
 
 from asched.journal.errors import VERIFY_ADVICE, RecordError
-from asched.state.records import AnyRecord, ObjectDeleted, ObjectObserved
+from asched.state.records import AnyRecord, ClockStepped, ObjectDeleted, ObjectObserved
 from asched.state.session_records import (
     PodGroupStatusDecided,
     PodGroupStatusWriteFailed,
@@ -42,6 +42,10 @@ class EncodedRecord(NamedTuple):
     version: int
     subject: str
     payload: str
+
+
+CLOCK_SUBJECT: Final = "clock"
+"""The subject of steps of the clock: between two of them, dates increase."""
 
 
 def object_subject(kind: str, key: str) -> str:
@@ -73,6 +77,8 @@ def subject_of(record: AnyRecord) -> str:
         return object_subject(record.kind, record.group)
     if isinstance(record, SessionExecuted):
         return session_subject(record.scheduler_name)
+    if isinstance(record, ClockStepped):
+        return CLOCK_SUBJECT
     return ""
 
 

@@ -70,16 +70,20 @@ async def recorded_history(
     fold = await fold_before(journal, load, first_seq)
     extractor: TraceExtractor | None = None
     end_ns = 0
+    until_ns = period.until_ns
+    last_seq = None if until_ns is None else await last_seq_at(journal, until_ns)
     async for stored in journal.read(first_seq - 1):
         record = stored.record
         if isinstance(record, r.TurnStarted):
-            if period.until_ns is not None and record.now_ns > period.until_ns:
-                end_ns = period.until_ns
+            # The trace has turn times, the period has dates.
+            ahead_ns = stored.written_at_ns - record.now_ns
+            if until_ns is not None and last_seq is not None and stored.seq > last_seq:
+                end_ns = until_ns - ahead_ns
                 break
             end_ns = record.now_ns
-            if extractor is None and record.now_ns >= period.since_ns:
+            if extractor is None and stored.written_at_ns >= period.since_ns:
                 # Without earlier records there is no state at the start of the period.
-                begin_ns = period.since_ns if fold.state.now_ns else record.now_ns
+                begin_ns = period.since_ns - ahead_ns if fold.state.now_ns else record.now_ns
                 apply_stored(fold, stored)
                 extractor = TraceExtractor(fold, begin_ns, shadow=await _in_shadow_mode(journal))
                 continue

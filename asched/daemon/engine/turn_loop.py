@@ -13,6 +13,7 @@ from asched.core.inputs import sync_problem
 from asched.core.scheduler import SchedulerCore
 from asched.daemon.engine.inbox import Inbox
 from asched.daemon.engine.journaling import JournalAppender
+from asched.daemon.engine.steady_time import ClockMetrics, SteadyTime
 from asched.daemon.telemetry.health import Check
 from asched.journal.errors import JournalError
 from asched.kube.timing import Clock
@@ -27,7 +28,12 @@ class TurnLoop(ABC):
     """Base of the loops that drive a core."""
 
     def __init__(
-        self, core: SchedulerCore, appender: JournalAppender, inbox: Inbox, clock: Clock
+        self,
+        core: SchedulerCore,
+        appender: JournalAppender,
+        inbox: Inbox,
+        clock: Clock,
+        metrics: ClockMetrics | None = None,
     ) -> None:
         self.synced = anyio.Event()
         """Set once everything was listed and decisions may begin."""
@@ -35,7 +41,7 @@ class TurnLoop(ABC):
         self._appender = appender
         self._inbox = inbox
         self._clock = clock
-        self._time = SteadyTime(clock, core.state.now_ns)
+        self._time = SteadyTime(clock, core.state.now_ns, core.state.clock_offset_ns, metrics)
         self._min_turn_s = 0.0
         """Minimum time between the starts of two turns."""
         self._stopping = False
@@ -78,9 +84,18 @@ class TurnLoop(ABC):
 
     def record_start(self, *records: AnyRecord) -> None:
         """Fold the records of a start (version, profiles); the first turn commits them."""
-        self._core.begin_turn(self._time.now_ns())
+        self._begin_turn()
         for record in records:
             self._core.apply(record)
+
+    def check_clock(self) -> None:
+        """Notice a step of the wall clock while the loop is idle."""
+        self._time.now_ns()
+
+    def _begin_turn(self) -> None:
+        now_ns = self._time.now_ns()
+        self._core.begin_turn(now_ns)
+        self._core.step_clock(self._time.offset_ns)
 
     def checks(self) -> list[Check]:
         """Conditions of readiness: caches listed, journal writable."""
@@ -122,25 +137,3 @@ class TurnLoop(ABC):
     @abstractmethod
     def _next_due_ns(self) -> int | None:
         """When there is something to do without a new arrival."""
-
-
-class SteadyTime:
-    """A wall clock that never runs backwards, so that records stay in order.
-
-    After the system clock is set back, time continues at the pace of the monotonic clock until the
-    system clock has caught up.
-    """
-
-    def __init__(self, clock: Clock, not_before_ns: int) -> None:
-        """``not_before_ns``: time of the last record in the journal."""
-        self._clock = clock
-        self._now_ns = not_before_ns
-        self._monotonic_ns = clock.monotonic_ns()
-
-    def now_ns(self) -> int:
-        """Nanoseconds since the epoch; never less than before."""
-        monotonic_ns = self._clock.monotonic_ns()
-        passed_ns = monotonic_ns - self._monotonic_ns
-        self._monotonic_ns = monotonic_ns
-        self._now_ns = max(self._clock.time_ns(), self._now_ns + passed_ns)
-        return self._now_ns

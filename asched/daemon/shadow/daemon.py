@@ -73,7 +73,7 @@ class ShadowEngine(TurnLoop):
         """Turn after turn until :meth:`stop`; then explain the remaining differences. Raises a
         :class:`~asched.journal.errors.JournalError` if the journal is unusable."""
         await super().run()
-        self._core.begin_turn(self._time.now_ns())
+        self._begin_turn()
         for record in self._follower.explained(final=True):
             self._core.apply(record)
         await self._commit()
@@ -81,7 +81,7 @@ class ShadowEngine(TurnLoop):
     async def turn(self) -> None:
         """Compare and fold what arrived, then commit."""
         core, follower = self._core, self._follower
-        core.begin_turn(self._time.now_ns())
+        self._begin_turn()
         ends_ns = self._clock.monotonic_ns() + round(SLICE_S * NS_PER_S)
         while (change := self._inbox.next_change()) is not None:
             for record in follower.observe(change, core.record_turn):
@@ -101,7 +101,7 @@ class ShadowEngine(TurnLoop):
         if not self._core.has_records:
             return
         batch = self._core.take_records()
-        await self._appender.append(batch, self._core.now_ns)
+        await self._appender.append(batch, self._core.date_ns)
         for record in batch:
             if isinstance(record, ShadowCompared):
                 self._listener(record)
@@ -186,7 +186,7 @@ async def running_shadow(
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(watch.run)
         tasks.start_soon(_run, engine, tasks.cancel_scope)
-        tasks.start_soon(watch_journal, journal, runtime.clock, engine.fail)
+        tasks.start_soon(watch_journal, journal, runtime.clock, engine)
         try:
             yield Shadow(engine, follower.state, watch, follower)
         finally:
