@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from asched.cli.main import app
+from asched.daemon.daemon import Daemon
 from asched.daemon.engine.steady_time import HOLD_S, STEP_S, SteadyTime
 from asched.daemon.process import Runtime
 from asched.daemon.telemetry.metrics import Metrics
@@ -20,9 +21,10 @@ from asched.journal.memory import MemoryStore
 from asched.journal.statistics import last_seq_at
 from asched.kube.timing import Clock
 from asched.model.quantity import NS_PER_S
+from asched.state.cluster import PlacementState
 from asched.state.records import AnyRecord, ClockStepped, EngineStarted, TurnStarted
 from tests.daemon.test_third_party_plugins import Never, enabled
-from tests.daemon.world import world
+from tests.daemon.world import World, world
 
 YEAR_S = 365 * 24 * 3600
 NOW_S = 1_800_000_000
@@ -154,20 +156,16 @@ async def test_journal_records_step_and_dates_recover(tmp_path: Path) -> None:
     async with world(tmp_path, nodes=1) as w:
         runtime = Runtime(clock, anyio.to_thread.run_sync, "test")
         async with w.daemon(runtime=runtime) as daemon:
-            w.add_pod("before")
-            await w.until(lambda: w.node_of("before") == "n0")
+            await scheduled(w, daemon, "before")
             clock.step(14 * YEAR_S)
             daemon.engine.check_clock()
-            w.add_pod("held")
-            await w.until(lambda: w.node_of("held") == "n0")
+            await scheduled(w, daemon, "held")
             clock.skip(HOLD_S)
-            w.add_pod("wrong")
-            await w.until(lambda: w.node_of("wrong") == "n0")
+            await scheduled(w, daemon, "wrong")
             clock.step(-14 * YEAR_S)
             daemon.engine.check_clock()
             clock.skip(HOLD_S)
-            w.add_pod("after")
-            await w.until(lambda: w.node_of("after") == "n0")
+            await scheduled(w, daemon, "after")
         year = datetime.now(UTC).year
         for pod, expected in (("before", 0), ("held", 0), ("wrong", 14), ("after", 0)):
             years = await anyio.to_thread.run_sync(observed_years, w.journal, pod)
@@ -185,6 +183,15 @@ async def test_journal_records_step_and_dates_recover(tmp_path: Path) -> None:
     replay = ["replay", "--verify", "--journal", str(w.journal)]
     result = await anyio.to_thread.run_sync(CliRunner().invoke, app, replay)
     assert "all identical" in result.stdout
+
+
+async def scheduled(w: World, daemon: Daemon, pod: str) -> None:
+    """Schedule a pod, and wait until the journal holds its binding."""
+    w.add_pod(pod)
+    key = f"default/{pod}"
+    await w.until(lambda: w.node_of(pod) == "n0")
+    while daemon.cluster.pods[key].placement_state is not PlacementState.BOUND:
+        await anyio.wait_all_tasks_blocked()
 
 
 class Steppable(Clock):
