@@ -24,6 +24,7 @@ from asched.daemon.engine.journal_watch import watch_journal
 from asched.daemon.engine.journaling import Checkpoints, JournalAppender
 from asched.daemon.ha.follower import BufferedWatch, StartState
 from asched.daemon.ha.leadership import Leadership, LeadershipController
+from asched.daemon.ha.name_guard import COVERED, NameGuard
 from asched.daemon.plugin_host.external_plugins import ExternalPlugins
 from asched.daemon.reload.reconfigurer import Reconfigurer, ReloadTargets, profiles_record
 from asched.daemon.reload.reloader import ConfigApplied, SessionFiles
@@ -74,6 +75,7 @@ class Daemon(NamedTuple):
     """Replaces the configuration: :meth:`Reconfigurer.apply_config`."""
     leadership: Leadership | None
     """None without leader election."""
+    guard: NameGuard
 
     @property
     def synced(self) -> anyio.Event:
@@ -82,7 +84,7 @@ class Daemon(NamedTuple):
 
     def checks(self) -> list[Check]:
         """Conditions of readiness."""
-        return self.engine.checks()
+        return [*self.engine.checks(), self.guard.check()]
 
     def is_stuck(self) -> bool:
         """Whether the engine's turn does not end: a restart may help."""
@@ -124,6 +126,7 @@ async def running_daemon(
             plugins=plugins,
             leadership=leadership,
             standby=standby,
+            guard=_name_guard(context, state, leadership),
         )
         async with _scheduling(parts, start) as daemon:
             yield daemon
@@ -140,6 +143,10 @@ class _Parts(NamedTuple):
     plugins: ExternalPlugins
     leadership: Leadership | None
     standby: bool
+    guard: NameGuard
+
+    def may_decide(self) -> bool:
+        return self.guard.may_decide() and (self.leadership is None or self.leadership.leads())
 
 
 @asynccontextmanager
@@ -224,6 +231,8 @@ def _assemble(parts: _Parts, start: StartState, extenders: Sequence[HttpExtender
         inbox.put_outcome,
     )
     parts.tasks.start_soon(files.run)
+    parts.guard.on_change = inbox.wake
+    parts.tasks.start_soon(parts.guard.run)
     if start.buffered is not None:
         watch = start.buffered.watch
     else:
@@ -248,6 +257,19 @@ def _assemble(parts: _Parts, start: StartState, extenders: Sequence[HttpExtender
         inbox=inbox,
         apply_config=reconfigurer.apply_config,
         leadership=parts.leadership,
+        guard=parts.guard,
+    )
+
+
+def _name_guard(
+    context: DaemonContext, state: ClusterState, leadership: Leadership | None
+) -> NameGuard:
+    take_over = context.take_over_names or context.configuration.settings.take_over_names
+    return NameGuard(
+        context.client,
+        lambda: {*state.profiles, *(spec.scheduler_name for spec in state.sessions.specs)},
+        {} if take_over else COVERED,
+        own_lease="" if leadership is None else leadership.lease,
     )
 
 
@@ -283,7 +305,7 @@ def _engine(
             sessions=TimedRegistry(sessions, metrics.sessions),
             stopwatch=stopwatch,
             standby=parts.standby,
-            may_decide=(lambda: True) if leadership is None else leadership.leads,
+            may_decide=parts.may_decide,
         ),
     )
 

@@ -66,6 +66,8 @@ class DaemonContext(msgspec.Struct, frozen=True):
     journal: JournalStore
     metrics: Metrics = msgspec.field(default_factory=Metrics)
     runtime: Runtime = msgspec.field(default_factory=Runtime.of_this_process)
+    take_over_names: bool = False
+    """As the setting of that name."""
 
 
 async def recover(context: DaemonContext, *, wait: bool) -> StartState:

@@ -106,7 +106,7 @@ class Replica:
                 log.error("configuration rejected after takeover", error=str(error))
 
 
-_CHECKS = ("caches", "journal", "engine-turn")
+_CHECKS = ("caches", "journal", "engine-turn", "scheduler-names")
 
 
 class Standby:
