@@ -161,6 +161,7 @@ async def _scheduling(parts: _Parts, start: StartState) -> AsyncIterator[Daemon]
     shared = start.buffered is not None
     controller = None
     if parts.leadership is not None:
+        parts.leadership.use_journal(start.journal_id, shared=shared)
         controller = LeadershipController(
             parts.leadership, daemon.engine, daemon.inbox, start.epoch, shared=shared
         )
@@ -269,7 +270,7 @@ def _name_guard(
         context.client,
         lambda: {*state.profiles, *(spec.scheduler_name for spec in state.sessions.specs)},
         {} if take_over else COVERED,
-        own_lease="" if leadership is None else leadership.lease,
+        own_lease="" if leadership is None else str(leadership.elector.lease),
     )
 
 

@@ -29,6 +29,7 @@ from asched.journal.errors import (
     JournalUnreachableError,
 )
 from asched.journal.folding import apply_stored
+from asched.journal.identity import journal_id
 from asched.journal.opening import open_journal, redacted
 from asched.journal.store import JournalStore
 from asched.kube.client import NO_RETRY, ApiClient, RequestOptions
@@ -81,7 +82,7 @@ async def recover(context: DaemonContext, *, wait: bool) -> StartState:
     epoch = await _claim(journal, context.runtime, wait=wait)
     fold, checkpoint_seq = await nearest(journal, context.registry.load)
     next_seq = await fold_journal(fold, journal, checkpoint_seq)
-    return StartState(fold, next_seq, checkpoint_seq, epoch)
+    return StartState(fold, next_seq, checkpoint_seq, epoch, await journal_id(journal))
 
 
 async def _claim(journal: JournalStore, runtime: Runtime, *, wait: bool) -> int:

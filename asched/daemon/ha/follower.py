@@ -141,5 +141,7 @@ class StartState(NamedTuple):
     """Position of the checkpoint that the fold started from; 0 for none."""
     epoch: int
     """Of the claim."""
+    journal_id: str = ""
+    """Identity of the journal."""
     buffered: BufferedWatch | None = None
     """A standby's watch, which already runs."""
