@@ -262,6 +262,7 @@ def _print_statistics(found: JournalStatistics) -> None:
     print_table(
         ("", ""),
         [
+            ("identity", found.journal_id or "-"),
             ("records", f"{found.records} ({found.first_seq} to {found.last_seq})"),
             ("batches", str(found.batches)),
             ("payload bytes", str(found.payload_bytes)),

@@ -9,6 +9,7 @@ import msgspec
 
 from asched.journal.chain import Writer
 from asched.journal.codec import CLOCK_SUBJECT
+from asched.journal.identity import journal_id
 from asched.journal.store import JournalStore
 
 
@@ -32,6 +33,8 @@ class JournalStatistics(msgspec.Struct, frozen=True, rename="camel"):
     Times are nanoseconds since the Unix epoch, None without records.
     """
 
+    journal_id: str
+    """Empty if it was never claimed."""
     first_seq: int
     """The first record that is not archived."""
     last_seq: int
@@ -76,6 +79,7 @@ async def statistics(
         return WriterStatistics(epoch, name, claimed_at_ns, batches_of[epoch], records_of[epoch])
 
     return JournalStatistics(
+        journal_id=await journal_id(store),
         first_seq=archived.seq + 1,
         last_seq=last_seq,
         records=records.total(),

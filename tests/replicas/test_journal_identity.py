@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import anyio
-import structlog
+from structlog.testing import capture_logs
 
 from asched.daemon.ha.lease import JOURNAL_ANNOTATION
 from asched.journal.identity import journal_id
@@ -18,7 +18,7 @@ from tests.replicas.single_replica import LEASE, LEASES, running
 ANOTHER = "11111111-2222-3333-4444-555555555555"
 
 
-def annotations(w: World) -> dict[str, str]:
+def lease_annotations(w: World) -> dict[str, str]:
     lease = w.cluster.get(LEASES, LEASE.name, namespace=LEASE.namespace)
     found: dict[str, str] = lease["metadata"].get("annotations", {})
     return found
@@ -65,7 +65,7 @@ async def test_leader_writes_identity_to_lease(tmp_path: Path) -> None:
             async with running(w, store, shared=shared) as it:
                 await it.leadership.acquired.wait()
                 own = await journal_id(store)
-                await w.until(lambda: annotations(w).get(JOURNAL_ANNOTATION) == own)  # noqa: B023
+                await w.until(lambda: lease_annotations(w).get(JOURNAL_ANNOTATION) == own)  # noqa: B023
 
 
 async def test_next_leader_with_another_journal_warns_and_leads(tmp_path: Path) -> None:
@@ -74,12 +74,12 @@ async def test_next_leader_with_another_journal_warns_and_leads(tmp_path: Path) 
         create_lease(w, "", ANOTHER)
         w.add_pod("p")
         w.cluster.listen(LEASES, lambda _: w.touch())
-        with structlog.testing.capture_logs() as logs:
+        with capture_logs() as logs:
             async with running(w, store, shared=True):
                 await w.until(lambda: w.node_of("p") == "n0")
                 own = await journal_id(store)
-                await w.until(lambda: annotations(w)[JOURNAL_ANNOTATION] == own)
-        assert annotations(w)["other"] == "kept"
+                await w.until(lambda: lease_annotations(w)[JOURNAL_ANNOTATION] == own)
+        assert lease_annotations(w)["other"] == "kept"
     (warning,) = [line for line in logs if "last leader had another journal" in line["event"]]
     assert (warning["last_journal"], warning["journal"]) == (ANOTHER, own)
 
@@ -88,7 +88,7 @@ async def test_separate_journals_differ_without_warning(tmp_path: Path) -> None:
     async with world(tmp_path, nodes=1) as w:
         create_lease(w, "", ANOTHER)
         w.add_pod("p")
-        with structlog.testing.capture_logs() as logs:
+        with capture_logs() as logs:
             async with running(w, await claimed(), shared=False):
                 await w.until(lambda: w.node_of("p") == "n0")
     assert not [line for line in logs if "journal" in line["event"] and line["log_level"] != "info"]
