@@ -362,9 +362,9 @@ async def test_wrong_date_does_not_end_the_archive(tmp_path: Path) -> None:
     async with open_journal(str(tmp_path / "journal.db")) as store:
         await store.claim("test", claimed_at_ns=1)
         await store.append(turn(1), written_at_ns=10)
-        stepped = [TurnStarted(2), ClockStepped(10**9)]
+        stepped: list[AnyRecord] = [TurnStarted(2), ClockStepped(10**9)]
         await store.append(stepped, written_at_ns=10**9)
-        back = [TurnStarted(3), ClockStepped(0)]
+        back: list[AnyRecord] = [TurnStarted(3), ClockStepped(0)]
         await store.append(back, written_at_ns=30)
         await store.append(turn(4), written_at_ns=40)
         await store.append(turn(5), written_at_ns=50)

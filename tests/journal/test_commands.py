@@ -196,7 +196,7 @@ def test_inconsistent_journal_is_not_archived(path: Path, tmp_path: Path) -> Non
     anyio.run(tamper, str(path), "DELETE FROM journal_checkpoint")
     code, out, err = run("archive", "--before", "1970-01-04", "--to", tmp_path, "--journal", path)
     assert (code, out) == (2, "")
-    assert err.startswith("asched: the journal contradicts itself: ")
+    assert err.startswith("asched: record 2 (Assigned) contradicts the records before it: ")
     assert len(err.splitlines()) == 1
 
 
