@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import sqlite3
@@ -168,7 +169,8 @@ async def test_idle_daemon_ends_when_another_claims(tmp_path: Path) -> None:
             async with open_journal(str(w.journal)) as store:
                 await store.claim("another", claimed_at_ns=1)
             assert await ended_soon(runner, daemon) == 1
-        assert "another process claimed the journal: epoch 2" in daemon.lines[-1]
+        # Noticed by the periodic check, or by an append that happened to be due.
+        assert re.search("another process (has )?claimed (this|the) journal", daemon.lines[-1])
 
 
 async def test_shadow_refuses_journal_of_running_shadow(tmp_path: Path) -> None:
