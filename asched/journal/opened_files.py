@@ -8,14 +8,8 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import NamedTuple
 
 from asched.journal.errors import JournalIOError, JournalReplacedError
-
-
-class _FileId(NamedTuple):
-    device: int
-    inode: int
 
 
 def wal_path(database: Path) -> Path:
@@ -28,15 +22,14 @@ class OpenedFiles:
     """The identity of a database's file and of its write-ahead log."""
 
     def __init__(self, path: Path) -> None:
-        self._path = path
-        self._wal = wal_path(path)
-        self._opened: dict[Path, _FileId] = {}
+        self._path = str(path)
+        self._wal = str(wal_path(path))
+        self._opened: dict[str, tuple[int, int]] = {}
 
     def note(self) -> None:
         """Remember the database's file, which is about to be opened."""
-        found = _file_id(self._path)
-        if found is not None:
-            self._opened[self._path] = found
+        self._opened.pop(self._path, None)
+        self._check(self._path)
 
     def check(self) -> None:
         """Compare the files with those that were opened, in some microseconds.
@@ -44,24 +37,27 @@ class OpenedFiles:
         SQLite creates the write-ahead log after the database is opened, and keeps it while it is
         open. Raises :class:`JournalReplacedError`, :class:`JournalIOError`.
         """
-        for path in (self._path, self._wal):
-            found, opened = _file_id(path), self._opened.get(path)
-            if opened is None:
-                if found is not None:
-                    self._opened[path] = found
-            elif found != opened:
-                what = "removed or moved" if found is None else "replaced"
-                raise JournalReplacedError(
-                    f"{path} was {what} while it was in use: nothing can be recorded any longer;"
-                    " a restart uses the file that is there"
-                )
+        self._check(self._path)
+        self._check(self._wal)
+
+    def _check(self, path: str) -> None:
+        opened = self._opened.get(path)
+        try:
+            found = os.stat(path)
+        except (FileNotFoundError, NotADirectoryError):
+            if opened is not None:
+                raise JournalReplacedError(_message(path, "removed or moved")) from None
+            return
+        except OSError as error:
+            raise JournalIOError(f"cannot read {path}: {error.strerror}") from None
+        if opened is None:
+            self._opened[path] = (found.st_dev, found.st_ino)
+        elif opened != (found.st_dev, found.st_ino):
+            raise JournalReplacedError(_message(path, "replaced"))
 
 
-def _file_id(path: Path) -> _FileId | None:
-    try:
-        found = os.stat(path)
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    except OSError as error:
-        raise JournalIOError(f"cannot read {path}: {error.strerror}") from None
-    return _FileId(found.st_dev, found.st_ino)
+def _message(path: str, what: str) -> str:
+    return (
+        f"{path} was {what} while it was in use: nothing can be recorded any longer; a restart uses"
+        " the file that is there"
+    )
