@@ -43,6 +43,14 @@ def check_still_immutable(path: Path) -> None:
         raise JournalBusyError(f"a daemon started to write to {path} meanwhile: repeat the command")
 
 
+def may_read(path: Path) -> bool:
+    """Whether this process may read the file."""
+    return _may(path, os.R_OK)
+
+
 def _is_writable(path: Path) -> bool:
-    effective = os.access in os.supports_effective_ids
-    return os.access(path, os.W_OK, effective_ids=effective)
+    return _may(path, os.W_OK)
+
+
+def _may(path: Path, mode: int) -> bool:
+    return os.access(path, mode, effective_ids=os.access in os.supports_effective_ids)

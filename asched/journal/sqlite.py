@@ -36,7 +36,7 @@ from asched.journal.errors import (
 )
 from asched.journal.lock import DaemonLock, FileLock, held_exclusively
 from asched.journal.opened_files import OpenedFiles, wal_path
-from asched.journal.read_only import check_still_immutable, must_be_immutable
+from asched.journal.read_only import check_still_immutable, may_read, must_be_immutable
 from asched.journal.schema import JOURNAL_BATCH, JOURNAL_RECORD
 
 _DRIVER = "sqlite+aiosqlite"
@@ -259,6 +259,11 @@ def _check_path(path: Path, *, read_only: bool) -> None:
             raise JournalOpenError(f"cannot open {path}: it is a directory")
         if read_only and not path.exists():
             raise JournalOpenError(f"cannot open {path}: no such file")
+        if path.exists() and not may_read(path):
+            raise JournalOpenError(
+                f"cannot open {path}: permission denied; check permissions of the file and its"
+                " directory"
+            )
         if not folder.is_dir():
             why = "is not a directory" if folder.exists() else "does not exist"
             raise JournalOpenError(f"cannot open {path}: {folder} {why}")
