@@ -74,9 +74,11 @@ def as_command_error(
             case KubeConfigError() | AuditError() | KeyFileError() | AnchorError():
                 return BadInput(str(leaf))
             case (
-                journal.JournalOpenError()
+                journal.JournalCorruptError()
+                | journal.JournalOpenError()
                 | journal.JournalSchemaError()
                 | journal.JournalUrlError()
+                | journal.RecordError()
             ):
                 return BadInput(str(leaf))
             case journal.JournalError() | ProofError() | ProfileError() | SimulationStuckError():

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from asched.cli.errors import BadInput
+from asched.cli.errors import BadInput, CommandError
 from asched.cli.options import (
     DEFAULT_JOURNAL,
     JOURNAL_ENV,
@@ -148,17 +148,22 @@ async def _verify(
     kept: TrustedHead | None,
     anchored: Sequence[AnchoredHead],
 ) -> VerificationResult:
+    from asched.journal.errors import JournalCorruptError
     from asched.journal.verification import verify_journal
 
     with progress_bar("verifying", (await store.head()).seq) as progress:
-        return await verify_journal(
-            store,
-            trusted=kept,
-            archive=options.archive,
-            skip_archive=options.skip_archive,
-            anchored=anchored,
-            progress=progress,
-        )
+        try:
+            return await verify_journal(
+                store,
+                trusted=kept,
+                archive=options.archive,
+                skip_archive=options.skip_archive,
+                anchored=anchored,
+                progress=progress,
+            )
+        except JournalCorruptError as error:
+            # The answer to the question, and no wrong input as for the other commands.
+            raise CommandError(str(error)) from None
 
 
 def _anchored(paths: Sequence[Path]) -> list[AnchoredHead]:
@@ -301,6 +306,7 @@ def _print_statistics(found: JournalStatistics) -> None:
     print_table(
         ("", ""),
         [
+            ("identity", found.journal_id or "-"),
             ("records", f"{found.records} ({found.first_seq} to {found.last_seq})"),
             ("batches", found.batches),
             ("payload bytes", found.payload_bytes),

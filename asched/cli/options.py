@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar, get_type_hints
 
 import typer
 
-from asched.cli.errors import BadInput, CommandError
+from asched.cli.errors import BadInput
 
 if TYPE_CHECKING:
     from asched.audit.history import Period
@@ -124,7 +124,6 @@ def query_journal(
     import anyio
 
     from asched.journal.opening import open_journal
-    from asched.state.fold import FoldError
 
     async def run() -> T:
         opened = journal_keys() if keys is None else keys
@@ -134,10 +133,7 @@ def query_journal(
             return await query(journal)
 
     log_warnings()
-    try:
-        return anyio.run(run)
-    except FoldError as error:
-        raise CommandError(f"the journal contradicts itself: {error}") from None
+    return anyio.run(run)
 
 
 def journal_keys(signing: Path | None = None, trusted: Sequence[Path] = ()) -> JournalKeys:

@@ -30,6 +30,8 @@ from asched.journal.errors import (
     JournalIOError,
     JournalUnreachableError,
 )
+from asched.journal.folding import apply_stored
+from asched.journal.identity import journal_id
 from asched.journal.opening import open_journal, redacted
 from asched.journal.store import JournalStore
 from asched.kube.client import NO_RETRY, ApiClient, RequestOptions
@@ -68,6 +70,8 @@ class DaemonContext(msgspec.Struct, frozen=True):
     journal: JournalStore
     metrics: Metrics = msgspec.field(default_factory=Metrics)
     runtime: Runtime = msgspec.field(default_factory=Runtime.of_this_process)
+    take_over_names: bool = False
+    """As the setting of that name."""
 
 
 async def recover(context: DaemonContext, *, wait: bool) -> StartState:
@@ -85,7 +89,8 @@ async def recover(context: DaemonContext, *, wait: bool) -> StartState:
     reader = await ChainReader.after_checkpoint(journal, checkpoint_seq)
     next_seq = await fold_journal(fold, reader, checkpoint_seq)
     check_unchanged(checked, reader.position)
-    return StartState(fold, next_seq, checkpoint_seq, epoch, reader.position)
+    identity = await journal_id(journal)
+    return StartState(fold, next_seq, checkpoint_seq, epoch, reader.position, identity)
 
 
 async def _claim(journal: JournalStore, runtime: Runtime, *, wait: bool) -> int:
@@ -104,7 +109,7 @@ async def fold_journal(fold: Fold, reader: ChainReader, after_seq: int = 0) -> i
     """Fold all records after ``after_seq``. Returns the number of the next record."""
     last_seq = after_seq
     async for stored in reader.read():
-        fold.apply(stored.record)
+        apply_stored(fold, stored)
         last_seq = stored.seq
         if last_seq % _PROGRESS_RECORDS == 0:
             log.info("folding journal", records=last_seq)
@@ -155,7 +160,7 @@ async def journal_when_reachable(
     async with AsyncExitStack() as stack:
 
         async def open_it() -> JournalStore:
-            return await stack.enter_async_context(open_journal(url, keys=keys))
+            return await stack.enter_async_context(open_journal(url, daemon=True, keys=keys))
 
         unreachable = partial(log.warning, "journal not reachable, retrying", journal=redacted(url))
         yield await _until_reachable(open_it, unreachable, clock, random)

@@ -33,6 +33,7 @@ async def open_journal(
     *,
     read_only: bool = False,
     must_exist: bool = False,
+    daemon: bool = False,
     keys: JournalKeys = NO_KEYS,
 ) -> AsyncIterator[JournalStore]:
     """Open the journal at ``url`` and close it at the end of the block.
@@ -42,12 +43,13 @@ async def open_journal(
     an older schema is upgraded and a missing journal created. ``must_exist`` makes a missing
     journal an error, so that a mistyped URL creates no file and no tables in another database.
     ``keys`` sign what is stored.
+    ``daemon`` excludes other daemons from a journal in a file until the end of the block.
 
     Raises a :class:`~asched.journal.errors.JournalError` with one line for the user.
     """
     if must_exist and not read_only:
         await _check_exists(url)
-    store = await _open(url, keys, read_only=read_only)
+    store = await _open(url, keys, read_only=read_only, daemon=daemon)
     try:
         yield store
     finally:
@@ -64,14 +66,17 @@ async def _check_exists(url: str) -> None:
         pass  # opening it for writing upgrades an older schema and rejects a newer one
 
 
-async def _open(url: str, keys: JournalKeys, *, read_only: bool) -> JournalStore:
+async def _open(
+    url: str, keys: JournalKeys, *, read_only: bool, daemon: bool = False
+) -> JournalStore:
     if url == MEMORY_URL:
         if read_only:
             raise JournalUrlError("memory:// is always empty: there is nothing to read")
         return MemoryStore(keys=keys)
     if url.startswith(_POSTGRES):
         return SqlStore(await _open_postgres(url, read_only=read_only), keys)
-    return SqlStore(await SqliteDatabase.open(sqlite_path(url), read_only=read_only), keys)
+    path = sqlite_path(url)
+    return SqlStore(await SqliteDatabase.open(path, read_only=read_only, daemon=daemon), keys)
 
 
 async def _open_postgres(url: str, *, read_only: bool) -> SqlDatabase:

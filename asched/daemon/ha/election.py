@@ -50,7 +50,9 @@ class StoredLease(NamedTuple):
     version: str
     """Its resourceVersion."""
     metadata: bytes
-    """All of its metadata, as JSON: an update sends it back unchanged."""
+    """All of its metadata, as JSON: an update changes nothing but the leader's journal."""
+    journal_id: str = ""
+    """Identity of the journal of the last leader; empty if unknown."""
 
 
 class ReadLease(NamedTuple):
@@ -116,6 +118,11 @@ class Election:
     def stored_metadata(self) -> bytes:
         """Metadata of the last seen lease, as JSON; empty if none was seen."""
         return b"" if self._seen is None else self._seen.metadata
+
+    @property
+    def lease_journal_id(self) -> str:
+        """Identity of the last leader's journal, as the last seen lease shows it."""
+        return "" if self._seen is None else self._seen.journal_id
 
     @property
     def leads_until_s(self) -> float:

@@ -10,6 +10,7 @@ import structlog
 from asched.core.inputs import Batch, Change, ChangeSink, Deleted, Listed
 from asched.journal.chain_reader import ChainReader
 from asched.journal.errors import JournalBusyError, JournalIOError
+from asched.journal.folding import apply_stored
 from asched.kube.reflector import ClusterWatch
 from asched.kube.timing import Clock
 from asched.model.resources import AnyObject, WatchedResource
@@ -45,7 +46,7 @@ class JournalFollower:
     async def catch_up(self) -> None:
         """Fold all records written so far. Raises :class:`~asched.journal.errors.JournalError`."""
         async for stored in self._reader.read():
-            self.fold.apply(stored.record)
+            apply_stored(self.fold, stored)
             self.seq = stored.seq
 
     async def run(self) -> None:
@@ -147,5 +148,7 @@ class StartState(NamedTuple):
     """Of the claim."""
     position: Position
     """The end of the journal."""
+    journal_id: str = ""
+    """Identity of the journal."""
     buffered: BufferedWatch | None = None
     """A standby's watch, which already runs."""

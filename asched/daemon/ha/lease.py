@@ -53,12 +53,13 @@ class LeaseName(NamedTuple):
         return f"{self.collection}/{self.name}"
 
 
-class _Annotated(msgspec.Struct, frozen=True):
-    annotations: dict[str, str] | None = None
+JOURNAL_ANNOTATION = "asched.dev/journal"
+"""Of a Lease: the identity of the leader's journal."""
 
 
 class _Versioned(msgspec.Struct, frozen=True, rename="camel"):
     resource_version: str = ""
+    annotations: dict[str, str] = {}
 
 
 class _Lease(msgspec.Struct, frozen=True, rename="camel"):
@@ -70,7 +71,6 @@ class _Lease(msgspec.Struct, frozen=True, rename="camel"):
 
 _encode = msgspec.json.encode
 _lease_decoder = msgspec.json.Decoder(_Lease)
-_annotated_decoder = msgspec.json.Decoder(_Annotated)
 _metadata_decoder = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _version_decoder = msgspec.json.Decoder(_Versioned)
 
@@ -92,6 +92,8 @@ class LeaderElector:
         self.election = Election(identity, timing, client.clock.utc)
         self.annotations: dict[str, str] = {}
         """Annotations that the next write of the lease sets."""
+        self.journal_id = ""
+        """Written to the lease with each acquisition and renewal, unless empty."""
         self.slow_renewals = 0
         """Renewals that had to read the lease first."""
         self._client = client
@@ -110,7 +112,7 @@ class LeaderElector:
     def stored_annotations(self) -> dict[str, str]:
         """The annotations of the lease as it was last read or written."""
         metadata = self.election.stored_metadata
-        return _annotated_decoder.decode(metadata).annotations or {} if metadata else {}
+        return _version_decoder.decode(metadata).annotations if metadata else {}
 
     async def acquire(self, fit: Callable[[], bool] = lambda: True) -> None:
         """Wait until the lease is acquired. No attempt is made while ``fit`` returns False."""
@@ -218,13 +220,11 @@ class LeaderElector:
                 case ReadLease():
                     body = await send("GET", self.lease.path)
                 case CreateLease(record):
-                    created = _encode({"name": self.lease.name, "namespace": self.lease.namespace})
-                    metadata = msgspec.Raw(_with_annotations(created, self.annotations))
-                    lease = _encode(_Lease(metadata, record))
+                    metadata = _encode({"name": self.lease.name, "namespace": self.lease.namespace})
+                    lease = self._encoded(metadata, record)
                     body = await send("POST", self.lease.collection, body=lease)
                 case ReplaceLease(record, stored):
-                    metadata = msgspec.Raw(_with_annotations(stored.metadata, self.annotations))
-                    lease = _encode(_Lease(metadata, record))
+                    lease = self._encoded(stored.metadata, record)
                     body = await send("PUT", self.lease.path, body=lease)
             answer = _stored(body)
         except ApiError as error:
@@ -234,6 +234,12 @@ class LeaderElector:
             return RequestFailed()
         self._last_error = ""
         return answer
+
+    def _encoded(self, metadata: bytes, record: LeaseRecord) -> bytes:
+        """The lease with all of ``metadata``, the annotations and the identity of the journal."""
+        named = {JOURNAL_ANNOTATION: self.journal_id} if self.journal_id else {}
+        annotated = _with_annotations(metadata, self.annotations | named)
+        return _encode(_Lease(msgspec.Raw(annotated), record))
 
     def _after_error(self, request: LeaseRequest, error: ApiError) -> LeaseAnswer:
         if error.status == 404 and isinstance(request, ReadLease):
@@ -256,11 +262,13 @@ def _with_annotations(metadata: bytes, annotations: dict[str, str]) -> bytes:
     if not annotations:
         return metadata
     fields = _metadata_decoder.decode(metadata)
-    before = _annotated_decoder.decode(metadata).annotations or {}
+    before = _version_decoder.decode(metadata).annotations
     return _encode({**fields, "annotations": {**before, **annotations}})
 
 
 def _stored(body: bytes) -> StoredLease:
     lease = _lease_decoder.decode(body)
     metadata = bytes(lease.metadata)
-    return StoredLease(lease.spec, _version_decoder.decode(metadata).resource_version, metadata)
+    own = _version_decoder.decode(metadata)
+    journal_id = own.annotations.get(JOURNAL_ANNOTATION, "")
+    return StoredLease(lease.spec, own.resource_version, metadata, journal_id)
