@@ -24,6 +24,8 @@ from asched.journal.errors import JournalError
 from asched.proof.anchors import read_anchors
 from asched.proof.keys import NO_KEYS, JournalKeys, SigningKey
 from asched.state.checkpoint import checkpoint_of
+from tests.daemon.processes import NO_HEALTH, commands, running
+from tests.daemon.test_run_command import stopped
 from tests.daemon.world import OWN, World, world
 from tests.journal import forging
 
@@ -379,3 +381,43 @@ async def test_change_between_check_and_fold_is_detected(
     monkeypatch.setattr("asched.daemon.startup.nearest", forge_then_load)
     with pytest.raises(JournalError, match="was changed by another program"):
         await recorded.start()
+
+
+# -- as a process ---------------------------------------------------------------------------------
+
+
+async def test_process_signs_its_journal_and_refuses_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the key as a credential of systemd."""
+    made = Recorded(tmp_path)
+    credentials = tmp_path / "credentials"
+    credentials.mkdir()
+    KEY.save(credentials / "signing-key")
+    monkeypatch.setenv("CREDENTIALS_DIRECTORY", str(credentials))
+    config = tmp_path / "signed.yaml"
+    config.write_text(
+        f"{NO_HEALTH}journal: {{signingKey: $CREDENTIALS_DIRECTORY/signing-key,"
+        f" anchorFile: '{made.anchors}'}}\n"
+    )
+    async with world(tmp_path, nodes=1) as w, commands(tmp_path) as runner:
+        options = [
+            "run", "--config", str(config), "--kubeconfig", str(w.kubeconfig),
+            "--journal", str(made.journal),
+        ]  # fmt: skip
+        async with running(runner, *options) as command:
+            w.add_pod("p")
+            await w.until(lambda: bool(w.node_of("p")))
+            assert await stopped(runner, command) == 0
+        assert "is not signed" not in command.output
+        code, output = await made.verify(
+            "--trusted-key", credentials / "signing-key.pub", "--anchors", made.anchors
+        )
+        assert code == 0, output
+        assert "not signed yet" not in output
+        forging.rename(made.journal, "default/p", "default/q")
+        async with running(runner, *options) as command:
+            assert await runner.ended(command) == 2
+        assert command.lines[-1].startswith("asched: batch ")
+        assert command.lines[-1].endswith(": it was altered")
+        assert "Traceback" not in command.output
