@@ -11,7 +11,12 @@ from typing import NamedTuple, Protocol
 import anyio
 import structlog
 
-from asched.kube.errors import ApiError, KubeConfigError, NoResponseError
+from asched.kube.errors import (
+    ApiError,
+    KubeConfigError,
+    NoResponseError,
+    ResponseTooLargeError,
+)
 from asched.kube.timing import Backoff, Clock, RequestBudget, RetryPolicy
 from asched.kube.transport import (
     ApiRequest,
@@ -184,6 +189,8 @@ class ApiClient:
                 if not attempts_left or not (throttled or (repeatable and error.status >= 500)):
                     raise
                 at_least_s = error.retry_after_s
+            except ResponseTooLargeError:
+                raise
             except NoResponseError as error:
                 failed = error
                 if not attempts_left or (error.sent and not repeatable):
