@@ -139,6 +139,7 @@ class Engine(TurnLoop):
         core.fire_timers(may_decide=self._may_decide())
         with self._watch.turn():
             self._observe_changes()
+            self._report_refused()
             core.record_unconfirmed()
             self._observe_outcomes()
             decisions = core.decide(self._budget()) if self._decides() else []
@@ -218,6 +219,19 @@ class Engine(TurnLoop):
                 self._watch.observe(change, core.observe)
             else:
                 return
+
+    def _report_refused(self) -> None:
+        refused = self._core.take_refused()
+        if refused:
+            self._metrics.engine.pods_refused(len(refused))
+            first = refused[0]
+            log.warning(
+                "pods refused: another pod has their uid",
+                pods=len(refused),
+                pod=first.key,
+                uid=first.uid,
+                other=first.other_key,
+            )
 
     def _continue_list(self) -> None:
         was_waiting = bool(self._core.unsynced)
