@@ -184,7 +184,8 @@ async def _serve_scheduler(
             anyio.create_task_group() as tasks,
         ):
             control.manager.attach(scheduler.is_stuck)
-            tasks.start_soon(_report_state, scheduler, control, watchdog, health)
+            requests = Check("api-server", client.problem)
+            tasks.start_soon(_report_state, scheduler, control, watchdog, health, requests)
             log.info(
                 "scheduling" if scheduler.leadership is None else "candidate for leadership",
                 server=client.server,
@@ -234,14 +235,18 @@ def _reloader(
 
 
 async def _report_state(
-    scheduler: RunningScheduler, control: ServiceControl, watchdog: Watchdog, health: Health
+    scheduler: RunningScheduler,
+    control: ServiceControl,
+    watchdog: Watchdog,
+    health: Health,
+    requests: Check,
 ) -> None:
     """Attach the checks of /readyz and /livez, and report each state to the service manager."""
 
     liveness = Check("engine", lambda: "its turn does not end" if scheduler.is_stuck() else "")
 
     def attach() -> None:
-        checks = [*scheduler.checks(), Check("plugins", watchdog.problem)]
+        checks = [*scheduler.checks(), requests, Check("plugins", watchdog.problem)]
         health.attach(checks, alive=[liveness])
 
     attach()

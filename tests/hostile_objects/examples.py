@@ -109,7 +109,9 @@ def hostile_node() -> dict[str, Any]:
 
 
 def _volumes() -> dict[WatchedResource, dict[str, Any]]:
-    volume_affinity: dict[str, Any] = {"required": {"nodeSelectorTerms": [{"matchExpressions": []}]}}
+    volume_affinity: dict[str, Any] = {
+        "required": {"nodeSelectorTerms": [{"matchExpressions": []}]}
+    }
     return {
         Resource.STORAGE_CLASSES: {
             "metadata": meta("fast", namespace=""),

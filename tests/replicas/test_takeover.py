@@ -42,7 +42,7 @@ async def test_takeover(journals: Journals, tmp_path: Path) -> None:
 
 
 def readiness(role: str) -> list[str]:
-    names = ("ping", "engine", "caches", "journal", "engine-turn", role, "plugins")
+    names = ("ping", "engine", "caches", "journal", "engine-turn", role, "api-server", "plugins")
     return [f"[+]{name}" for name in names]
 
 
