@@ -14,7 +14,7 @@ from asched.config.settings import AschedConfiguration
 from asched.config.yaml import CONFIG_LIMIT_BYTES
 from asched.journal.archive import LINE_LIMIT_BYTES as ARCHIVE_LIMIT
 from asched.journal.codec import RECORD_LIMIT_CHARACTERS
-from asched.journal.postgres import tls_arguments
+from asched.journal.postgres_tls import tls_arguments
 from asched.kube import decoding, extenders, pool, tape
 from asched.kube.connection import find_credentials
 from asched.kube.extenders import tls_settings
@@ -172,16 +172,32 @@ def test_extenders(tls: ExtenderTLS | None, enable_https: bool, verified: bool) 
 
 
 @pytest.mark.parametrize(
-    ("url", "verified"),
+    ("url", "environ", "verified"),
     [
-        ("postgresql+asyncpg://u:p@db.example.com/asched", True),
-        ("postgresql+asyncpg://u:p@10.0.0.7:5432/asched", True),
-        ("postgresql+asyncpg://u:p@db.example.com/asched?ssl=disable", None),
-        ("postgresql+asyncpg://u:p@127.0.0.1/asched", None),
-        ("postgresql+asyncpg:///asched?host=/run/postgresql", None),
+        ("//u:p@db.example.com/asched", {}, True),
+        ("//u:p@10.0.0.7:5432/asched", {}, True),
+        ("//u:p@db.example.com/asched?ssl=disable", {}, None),
+        ("//u:p@127.0.0.1/asched", {}, None),
+        ("//u:p@127.0.0.1/asched", {"PGHOST": "db.example.com"}, None),
+        ("//u:p@[::1]/asched", {}, None),
+        ("///asched?host=/run/postgresql", {}, None),
+        ("///asched?host=db.example.com", {}, True),
+        ("//u:p@localhost/asched?host=db.example.com", {}, True),
+        ("///asched?host=127.0.0.1:5432&host=db.example.com:5432", {}, True),
+        ("///asched?host=127.0.0.1,db.example.com&port=1,2", {}, True),
+        ("//u:p@localhost.example.com/asched", {}, True),
+        ("//u:p@/asched", {}, None),
+        ("//u:p@/asched", {"PGHOST": "db.example.com"}, True),
+        ("//u:p@/asched", {"PGHOST": "/run/postgresql,db.example.com"}, True),
+        ("//u:p@/asched", {"PGHOST": "/run/postgresql"}, None),
+        ("//u:p@/asched", {"PGSERVICE": "journal"}, True),
+        ("//u:p@/asched?service=journal", {}, True),
+        ("//u:p@/asched?dsn=postgresql://db.example.com/x", {}, True),
     ],
 )
-def test_postgresql(url: str, verified: bool | None) -> None:
+def test_postgresql(url: str, environ: dict[str, str], verified: bool | None) -> None:
     """None: what the URL says, or a connection that does not leave the machine."""
-    context = tls_arguments(make_url(url)).get("ssl")
+    parsed = make_url(f"postgresql+asyncpg:{url}")
+    _, settings = parsed.get_dialect()().create_connect_args(parsed)
+    context = tls_arguments(settings, environ).get("ssl")
     assert (None if context is None else verifies(context)) is verified
