@@ -45,7 +45,7 @@ LOAD_TIMEOUT_S = 30.0
 """Limit for token requests to identity providers."""
 SERVICE_ACCOUNT_DIR = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
-_PLAIN_USER: Final = {"token", "tokenFile"}
+_PLAIN_USER: Final = {"token"}
 _PLAIN_CLUSTER: Final = {"server", "certificate-authority", "insecure-skip-tls-verify"}
 
 
@@ -160,6 +160,7 @@ class KubeConfig:
         if "exec" in user:
             user, expires_at = await self._run_plugin(selected)
         renew_at = now + TOKEN_FILE_REREAD if "tokenFile" in user else None
+        user = self._with_token(user)
         if expires_at is not None:
             renew_at = expires_at - EXPIRY_MARGIN
         access = _plain_access(selected.cluster, user)
@@ -178,6 +179,19 @@ class KubeConfig:
             raise type(error)(f"{self._where}: {error}") from None
         others = {key: value for key, value in selected.user.items() if key != "exec"}
         return {**others, **returned.user}, returned.expires_at
+
+    def _with_token(self, user: dict[str, Any]) -> dict[str, Any]:
+        """The user with the token in place of a file that contains it."""
+        file = user.get("tokenFile")
+        if not isinstance(file, str) or not file or "token" in user:
+            return user
+        others = {key: value for key, value in user.items() if key != "tokenFile"}
+        try:
+            return {**others, "token": read_limited(Path(file)).decode()}
+        except OSError as error:
+            raise KubeConfigError(f"{self._where}: {file}: {error.strerror or error}") from None
+        except UnicodeDecodeError:
+            raise KubeConfigError(f"{self._where}: {file}: not UTF-8") from None
 
     async def _read_by_library(self, config: dict[str, Any]) -> _Access:
         from kubernetes_asyncio.client import Configuration
@@ -235,19 +249,14 @@ def _plain_access(cluster: object, user: dict[str, Any]) -> _Access | None:
     if len(user) > 1 or not user.keys() <= _PLAIN_USER:
         return None
     server, insecure = cluster.get("server"), cluster.get("insecure-skip-tls-verify", False)
-    files = [cluster.get("certificate-authority"), user.get("tokenFile")]
+    authority, token = cluster.get("certificate-authority"), user.get("token", "")
     if not (
         isinstance(server, str)
         and isinstance(insecure, bool)
-        and isinstance(user.get("token", ""), str)
-        # The library finds the file that a relative path refers to.
-        and all(name is None or (os.path.isabs(name) and os.path.isfile(name)) for name in files)
+        and isinstance(token, str)
+        # The library reports a file that does not exist.
+        and (authority is None or (isinstance(authority, str) and os.path.isfile(authority)))
     ):
-        return None
-    authority, token_file = files
-    try:
-        token = Path(token_file).read_text() if token_file else user.get("token")
-    except (OSError, UnicodeDecodeError):
         return None
     authorization = f"Bearer {token}" if token else ""
     return _Access(server, authorization, authority=authority, verify=not insecure)
@@ -276,7 +285,7 @@ class ServiceAccount:
     def _read(self, name: str) -> str:
         file = self._mounted_at / name
         try:
-            text = file.read_text()
+            text = read_limited(file).decode()
         except FileNotFoundError:
             raise KubeConfigError(f"{self._where}: {name} file does not exist: {file}") from None
         except (OSError, UnicodeDecodeError) as error:
