@@ -17,6 +17,7 @@ from asched.journal.errors import (
     JournalError,
     JournalFullError,
     JournalIOError,
+    reason_of,
 )
 from asched.journal.store import JournalStore
 from asched.kube.timing import Clock
@@ -49,6 +50,8 @@ class JournalAppender:
         in all, evaluated after each failure; None for no limit."""
         self.error = ""
         """Why the journal cannot be written; empty while it can."""
+        self._reason = ""
+        """The same without paths and hosts."""
         self._journal = journal
         self._clock = clock
         self._metrics = metrics
@@ -56,8 +59,8 @@ class JournalAppender:
         self._timeout_s = timeout_s
 
     def unwritable(self) -> str:
-        """:attr:`error` as the text of a failed check."""
-        return f"the journal cannot be written: {self.error}" if self.error else ""
+        """The text of a failed check, without paths and hosts; empty while it can be written."""
+        return f"the journal cannot be written: {self._reason}" if self.error else ""
 
     async def append(self, batch: Sequence[AnyRecord], now_ns: int) -> int:
         """Append the batch and return the number of its last record; the batch is durable then.
@@ -73,7 +76,7 @@ class JournalAppender:
                     batch, written_at_ns=now_ns, first_seq=self._next_seq
                 )
             except (JournalFullError, JournalBusyError, JournalIOError) as error:
-                self._report_error(str(error))
+                self._report_error(error)
                 if self._timeout_s is not None and self._since_s(began_ns) > self._timeout_s():
                     raise
                 await self._clock.sleep(_RETRY_S)
@@ -89,12 +92,13 @@ class JournalAppender:
     def _since_s(self, began_ns: int) -> float:
         return (self._clock.monotonic_ns() - began_ns) / NS_PER_S
 
-    def _report_error(self, error: str) -> None:
+    def _report_error(self, error: JournalError) -> None:
         """Log each new reason once."""
         self._metrics.engine.append_failed()
-        if error != self.error:
-            self.error = error
-            log.error("journal not writable, no decisions until it is", error=error)
+        self._reason = reason_of(error)
+        if str(error) != self.error:
+            self.error = str(error)
+            log.error("journal not writable, no decisions until it is", error=self.error)
 
 
 # -- checkpoints ---------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ import anyio
 import structlog
 
 from asched.core.inputs import Batch, Change, ChangeSink, Deleted, Listed
-from asched.journal.errors import JournalBusyError, JournalIOError
+from asched.journal.errors import JournalBusyError, JournalIOError, reason_of
 from asched.journal.store import JournalStore
 from asched.kube.reflector import ClusterWatch
 from asched.kube.timing import Clock
@@ -33,6 +33,8 @@ class JournalFollower:
         self.seq = checkpoint_seq
         """The last folded record."""
         self.error = ""
+        self.reason = ""
+        """The error without paths and hosts."""
         """Why the journal cannot be read now; empty if it can."""
         self._journal = journal
         self._clock = clock
@@ -51,7 +53,7 @@ class JournalFollower:
             except (JournalBusyError, JournalIOError) as error:
                 if not self.error:
                     log.warning("reading the journal failed", error=str(error))
-                self.error = str(error)
+                self.error, self.reason = str(error), reason_of(error)
             else:
                 self.error = ""
             await self._clock.sleep(POLL_INTERVAL_S)

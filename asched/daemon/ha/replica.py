@@ -41,7 +41,7 @@ from asched.daemon.startup import (
 )
 from asched.daemon.telemetry.health import Check
 from asched.journal.checkpoints import nearest
-from asched.journal.errors import JournalBusyError, JournalIOError
+from asched.journal.errors import JournalBusyError, JournalIOError, reason_of
 from asched.kube.errors import KubeConfigError
 from asched.kube.extenders import open_extenders
 from asched.kube.timing import Backoff, RetryPolicy
@@ -136,7 +136,7 @@ class Standby:
         if check == "journal" and self._claim_error:
             return f"the journal cannot be claimed: {self._claim_error}"
         if check == "journal" and self._follower.error:
-            return f"the journal cannot be read: {self._follower.error}"
+            return f"the journal cannot be read: {self._follower.reason}"
         return sync_problem(self._changes.unsynced(self.resources)) if check == "caches" else ""
 
     async def apply_config(self, new: Configuration) -> ConfigApplied:
@@ -210,7 +210,7 @@ class Standby:
                 )
                 await self._follower.catch_up()
             except (JournalBusyError, JournalIOError) as error:
-                self._claim_error = str(error)
+                self._claim_error = reason_of(error)
                 log.warning("claiming the journal failed", error=str(error))
                 await clock.sleep(backoff.next_s())
             else:
