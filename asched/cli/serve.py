@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final, NamedTuple, Protocol
 
 import anyio
+import msgspec
 import structlog
 
 from asched.cli.errors import CommandError, as_command_error
@@ -17,6 +18,7 @@ from asched.cli.options import read_configuration
 from asched.cli.run import ClusterOptions
 from asched.config.file import Configuration, load
 from asched.config.registry import PluginRegistry
+from asched.config.settings import LogLevel
 from asched.daemon.daemon import running_daemon
 from asched.daemon.ha.leadership import Leadership, LeadershipLostError, election_of, taking_part
 from asched.daemon.ha.replica import running_replica
@@ -34,6 +36,7 @@ from asched.daemon.telemetry.health import Check, Health, HealthAddressError, Se
 from asched.daemon.telemetry.logs import configure_logs
 from asched.daemon.telemetry.metrics import Metrics
 from asched.daemon.telemetry.tracing import TracingUnavailableError, traced
+from asched.framework.runtime.observation import OBSERVATION
 from asched.journal.opening import is_shared, journal_file, redacted
 from asched.kube.client import ApiClient
 from asched.kube.connection import connect
@@ -97,18 +100,28 @@ async def _until_signal(serve: Serve) -> None:
                 control.stop.set()
 
 
-def load_and_log_configuration(file: Path | None, registry: PluginRegistry) -> Configuration:
-    """The configuration in ``file``, with logs set up accordingly.
+def load_and_log_configuration(
+    file: Path | None, registry: PluginRegistry, *, debug: bool = False
+) -> Configuration:
+    """The configuration in ``file``, with logs set up accordingly, or at level debug.
 
     Raises BadInput with a line for each mistake.
     """
     configuration = read_configuration(file, registry)
-    configure_logs(configuration.settings.log)
+    logs = configuration.settings.log
+    if debug:
+        logs = msgspec.structs.replace(logs, level=LogLevel.DEBUG)
+    configure_logs(logs)
+    OBSERVATION.failed = _log_traceback if logs.level is LogLevel.DEBUG else None
     for warning in configuration.warnings:
         log.warning("configuration", warning=warning)
     for fault in configuration.faults:
         log.error("configuration", error=fault)
     return configuration
+
+
+def _log_traceback(plugin: str, point: str, error: BaseException) -> None:
+    log.debug("plugin raised", plugin=plugin, point=point, exc_info=error)
 
 
 def open_cluster_client(
@@ -153,7 +166,7 @@ def run_daemon(options: ClusterOptions) -> None:
     """Run the daemon in this process until a signal. Raises CommandError."""
     registry = PluginRegistry.discover()
     file = ConfigFile(options.config) if options.config else None
-    configuration = load_and_log_configuration(options.config, registry)
+    configuration = load_and_log_configuration(options.config, registry, debug=options.debug)
     run_until_signal(partial(_serve_scheduler, configuration, registry, options, file))
 
 

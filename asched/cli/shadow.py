@@ -44,7 +44,7 @@ def compare_tape(tape: Path, config: Path | None, output: TableOrData) -> None:
 def compare_live(options: ClusterOptions, output: TableOrData) -> None:
     """Compare in this process until a signal, then print the report. Raises CommandError."""
     registry = PluginRegistry.discover()
-    configuration = load_and_log_configuration(options.config, registry)
+    configuration = load_and_log_configuration(options.config, registry, debug=options.debug)
     reports: list[Report] = []
     run_until_signal(partial(_serve, configuration, registry, options, reports))
     for report in reports:
