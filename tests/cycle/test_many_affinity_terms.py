@@ -33,7 +33,7 @@ _TERMS = 300
 
 
 def _terms(number: int, prefix: str = "x") -> tuple[PodAffinityTerm, ...]:
-    """Terms with different selectors, each of which selects nearly every pod."""
+    """Terms with different selectors that each select nearly every pod."""
     return tuple(
         PodAffinityTerm(
             label_selector=LabelSelector(

@@ -308,7 +308,7 @@ class InterPodAffinity(
         )
 
     def _by_key(self, terms: Sequence[IncomingTerm]) -> tuple[IncomingTermCounts, ...]:
-        """The counts of terms whose weights have the same sign."""
+        """The counts of terms with weights of the same sign."""
         by_key: dict[str, list[WeightedQuery]] = {}
         for query, key, weight in terms:
             by_key.setdefault(key, []).append((query, weight))
