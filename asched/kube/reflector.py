@@ -22,17 +22,16 @@ from asched.kube.decoding import (
     LineSplitter,
     MalformedResponseError,
     ObjectDecoder,
-    RawPage,
     WatchEvent,
     WatchEventType,
     parse_event,
     parse_status,
     resource_version,
 )
-from asched.kube.errors import ApiError, NoResponseError, ResponseTooLargeError
+from asched.kube.errors import ApiError, NoResponseError
+from asched.kube.paged_lists import PagedLists
 from asched.kube.timing import Backoff, Clock, RetryPolicy
 from asched.model.resources import (
-    AnyObject,
     CustomWatched,
     GroupResource,
     Resource,
@@ -45,11 +44,6 @@ OPTIONAL: frozenset[WatchedResource] = frozenset({Resource.PRIORITY_CLASSES, *Gr
 """Resources that ``system:kube-scheduler`` does not allow to read. If reading one is forbidden, the
 scheduler continues as if it had no objects. The API server copies a priority class's value into
 each pod. Only some configurations use pod groups and queues (see ``docs/batch.md``)."""
-
-PAGE_BYTES = 4 * 1024 * 1024
-"""Intended size of a page of a list."""
-DECODED_AT_ONCE_BYTES = 1024 * 1024
-"""Size of the objects that are decoded before other tasks run."""
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
@@ -80,32 +74,6 @@ class ReflectorCounts(msgspec.Struct):
     lists: int = 0
     watches: int = 0
     failures: int = 0
-    too_large: int = 0
-    """Pages that exceeded the limit for a response, and were requested again in parts."""
-
-
-class PageSize:
-    """The ``limit`` of the next page of a list.
-
-    Pages have a few MiB, so that none exceeds the limit for a response and none occupies the event
-    loop for long, whatever the size of an object.
-    """
-
-    def __init__(self, largest: int) -> None:
-        self.limit = largest
-        self._largest = largest
-
-    def received(self, size_bytes: int, objects: int) -> None:
-        """A page with this content arrived."""
-        if objects and size_bytes > 0:
-            fitting = PAGE_BYTES * objects // size_bytes
-            self.limit = max(1, min(fitting, 2 * self.limit, self._largest))
-
-    def halve(self) -> bool:
-        """A page was too large. Returns False if it had one object."""
-        smaller = self.limit > 1
-        self.limit = max(1, self.limit // 2)
-        return smaller
 
 
 @dataclass(slots=True)
@@ -159,7 +127,7 @@ class Reflector:
         self.field_selector = field_selector
         """Selects the objects; empty selects all."""
         self._settings = settings or ReflectorSettings()
-        self._pages = PageSize(self._settings.page_limit)
+        self._lists = PagedLists(client, self.decoder, self._settings.page_limit)
         self._backoff = Backoff(self._settings.retry, client.random)
         self._slow_backoff = Backoff(self._settings.slow_retry, client.random)
         every_s = self._settings.log_every_s
@@ -229,76 +197,18 @@ class Reflector:
         """Fetch all pages and deliver them as one list."""
         self.counts.lists += 1
         relist_count = self.relist_count
-        params = self._selector() | {"limit": str(self._pages.limit)}
-        objects: list[AnyObject] = []
-        unreadable: set[str] = set()
-        expired = 0
-        while True:
-            try:
-                body = await self._client.request("GET", self.resource.path, params=params)
-            except ResponseTooLargeError:
-                if not self._pages.halve():
-                    raise
-                self.counts.too_large += 1
-                params["limit"] = str(self._pages.limit)
-                continue
-            except NoResponseError:
-                # A page may also be too large for the time limit of a request.
-                self._pages.halve()
-                raise
-            except ApiError as error:
-                if not (error.expired and "continue" in params):
-                    raise
-                # The continue token expired. Retry in pages once, then without a limit.
-                expired += 1
-                objects.clear()
-                unreadable.clear()
-                params = self._selector()
-                if expired == 1:
-                    params["limit"] = str(self._pages.limit)
-                continue
-            page = self.decoder.page(body)
-            self._pages.received(len(body), len(page.objects))
-            await self._decode_objects(page, objects, unreadable)
-            if not page.continue_token:
-                break
-            params["continue"] = page.continue_token
-            if "limit" in params:
-                params["limit"] = str(self._pages.limit)
-        if not page.resource_version:
-            raise MalformedResponseError("list without a resourceVersion")
-        listed = Listed(self.resource, tuple(objects), frozenset(unreadable), relist_count)
+        found = await self._lists.fetch(self._selector())
+        listed = Listed(
+            self.resource, tuple(found.objects), frozenset(found.unreadable), relist_count
+        )
         self._sink.put_changes((listed,))
         self.synced = True
         self.responded.set()
-        self.resource_version = page.resource_version
+        self.resource_version = found.resource_version
         self._consecutive_failures = 0
         self._slow_backoff.reset()
         self._list_problems.resolved()
         await self._sink.wait_for_capacity()
-
-    async def _decode_objects(
-        self, page: RawPage, objects: list[AnyObject], unreadable: set[str]
-    ) -> None:
-        """Add the decoded objects of a page. Other tasks run between parts of a large one."""
-        part: list[msgspec.Raw] = []
-        part_bytes = 0
-        for raw in page.objects:
-            part.append(raw)
-            part_bytes += len(memoryview(raw))
-            if part_bytes >= DECODED_AT_ONCE_BYTES:
-                self._decode_part(part, objects, unreadable)
-                part_bytes = 0
-                await anyio.lowlevel.checkpoint()
-        self._decode_part(part, objects, unreadable)
-
-    def _decode_part(
-        self, part: list[msgspec.Raw], objects: list[AnyObject], unreadable: set[str]
-    ) -> None:
-        decoded = self.decoder.objects(part)
-        part.clear()
-        objects += decoded.objects
-        unreadable |= decoded.unreadable
 
     def _selector(self) -> dict[str, str]:
         return {"fieldSelector": self.field_selector} if self.field_selector else {}
