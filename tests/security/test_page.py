@@ -12,13 +12,15 @@ from sqlalchemy import make_url
 from asched.config.kube_scheduler import Extender, ExtenderTLS
 from asched.config.settings import AschedConfiguration
 from asched.config.yaml import CONFIG_LIMIT_BYTES
+from asched.daemon.telemetry.limited_connections import CONNECTION_TIMEOUT_S, MAX_CONNECTIONS
 from asched.journal.archive import LINE_LIMIT_BYTES as ARCHIVE_LIMIT
 from asched.journal.codec import RECORD_LIMIT_CHARACTERS
 from asched.journal.postgres_tls import tls_arguments
-from asched.kube import decoding, extenders, pool, tape
+from asched.kube import decoding, exec_plugin, extenders, pool, tape
 from asched.kube.connection import find_credentials
 from asched.kube.extenders import tls_settings
 from asched.kube.timing import SystemClock
+from asched.model import nesting
 from asched.state.checkpoint import SIZE_LIMIT_BYTES
 from tests.daemon.processes import commands, running
 from tests.daemon.test_run_command import stopped, until_logged
@@ -86,6 +88,7 @@ def test_limits_equal_those_in_code() -> None:
     assert tape.LINE_LIMIT_BYTES == ARCHIVE_LIMIT
     assert documented_bytes == [
         [pool.BODY_LIMIT_BYTES, pool.HEAD_LIMIT_BYTES],
+        [],
         [decoding.LINE_LIMIT_BYTES],
         [extenders.MAX_RESPONSE_BYTES],
         [CONFIG_LIMIT_BYTES],
@@ -93,7 +96,12 @@ def test_limits_equal_those_in_code() -> None:
         [ARCHIVE_LIMIT],
         [SIZE_LIMIT_BYTES],
         [8 * 1024],
+        [],
+        [exec_plugin.OUTPUT_LIMIT_BYTES],
     ]
+    assert limits["nesting of an object"].startswith(f"{nesting.MAX_DEPTH} ")
+    connections = limits["connections for health"]
+    assert connections.startswith(f"{MAX_CONNECTIONS}, {CONNECTION_TIMEOUT_S:g} s")
 
 
 # -- what listens -----------------------------------------------------------------------------
