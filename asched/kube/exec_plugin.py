@@ -98,14 +98,16 @@ async def run_exec_plugin(spec: ExecSpec) -> ExecCredential:
         "KUBERNETES_EXEC_INFO": msgspec.json.encode(info).decode(),
     }
     try:
-        process = await anyio.open_process(
-            [spec.command, *spec.arguments],
-            stdin=DEVNULL,
-            stdout=PIPE,
-            stderr=PIPE,
-            env=environment,
-            start_new_session=True,
-        )
+        # A start that is cancelled would leave a process without an owner.
+        with anyio.CancelScope(shield=True):
+            process = await anyio.open_process(
+                [spec.command, *spec.arguments],
+                stdin=DEVNULL,
+                stdout=PIPE,
+                stderr=PIPE,
+                env=environment,
+                start_new_session=True,
+            )
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) and error.strerror else "cannot start"
         raise CredentialPluginError(f"exec: {spec.command}: {why}") from None
