@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 import anyio
+import msgspec
 import structlog
 
 from asched.cli.errors import CommandError, as_command_error
@@ -17,6 +18,7 @@ from asched.cli.options import read_configuration
 from asched.cli.run import ClusterOptions, RunOptions
 from asched.config.file import Configuration, load
 from asched.config.registry import PluginRegistry
+from asched.config.settings import LogLevel
 from asched.daemon.daemon import Daemon, running_daemon
 from asched.daemon.ha.leadership import LeadershipLostError, election_of, taking_part
 from asched.daemon.ha.replica import Replica, running_replica
@@ -34,6 +36,7 @@ from asched.daemon.telemetry.health import Check, Health, HealthAddressError, Se
 from asched.daemon.telemetry.logs import configure_logs
 from asched.daemon.telemetry.metrics import Metrics
 from asched.daemon.telemetry.tracing import TracingUnavailableError, traced
+from asched.framework.runtime.observation import OBSERVATION
 from asched.journal.opening import is_shared, journal_file, redacted
 from asched.kube.client import ApiClient
 from asched.kube.connection import connect
@@ -99,13 +102,19 @@ async def _until_signal(serve: Serve) -> None:
                 control.stop.set()
 
 
-def load_and_log_configuration(file: Path | None, registry: PluginRegistry) -> Configuration:
-    """The configuration in ``file``, with logs set up accordingly.
+def load_and_log_configuration(
+    file: Path | None, registry: PluginRegistry, *, debug: bool = False
+) -> Configuration:
+    """The configuration in ``file``, with logs set up accordingly, or at level debug.
 
     Raises BadInput with a line for each mistake.
     """
     configuration = read_configuration(file, registry)
-    configure_logs(configuration.settings.log)
+    logs = configuration.settings.log
+    if debug:
+        logs = msgspec.structs.replace(logs, level=LogLevel.DEBUG)
+    configure_logs(logs)
+    OBSERVATION.failed = _log_traceback if logs.level is LogLevel.DEBUG else None
     for warning in configuration.warnings:
         log.warning("configuration", warning=warning)
     for fault in configuration.faults:
@@ -117,6 +126,10 @@ def signing_keys(configuration: Configuration) -> JournalKeys:
     """The key that signs the journal, if there is one. Raises KeyFileError."""
     path = configuration.settings.journal.signing_key
     return JournalKeys(SigningKey.load(expanded(path))) if path else NO_KEYS
+
+
+def _log_traceback(plugin: str, point: str, error: BaseException) -> None:
+    log.debug("plugin raised", plugin=plugin, point=point, exc_info=error)
 
 
 def open_cluster_client(
@@ -141,7 +154,7 @@ def run_daemon(options: RunOptions) -> None:
     """Run the daemon in this process until a signal. Raises CommandError."""
     registry = PluginRegistry.discover()
     file = ConfigFile(options.config) if options.config else None
-    configuration = load_and_log_configuration(options.config, registry)
+    configuration = load_and_log_configuration(options.config, registry, debug=options.debug)
     run_until_signal(partial(_serve_scheduler, configuration, registry, options, file))
 
 
@@ -179,7 +192,8 @@ async def _serve_scheduler(
             anyio.create_task_group() as tasks,
         ):
             control.manager.attach(scheduler.is_stuck)
-            tasks.start_soon(_report_state, scheduler, control, watchdog, health)
+            requests = Check("api-server", client.problem)
+            tasks.start_soon(_report_state, scheduler, control, watchdog, health, requests)
             log.info(
                 "scheduling" if scheduler.leadership is None else "candidate for leadership",
                 server=client.server,
@@ -231,14 +245,18 @@ def _reloader(
 
 
 async def _report_state(
-    scheduler: RunningScheduler, control: ServiceControl, watchdog: Watchdog, health: Health
+    scheduler: RunningScheduler,
+    control: ServiceControl,
+    watchdog: Watchdog,
+    health: Health,
+    requests: Check,
 ) -> None:
     """Attach the checks of /readyz and /livez, and report each state to the service manager."""
 
     liveness = Check("engine", lambda: "its turn does not end" if scheduler.is_stuck() else "")
 
     def attach() -> None:
-        checks = [*scheduler.checks(), Check("plugins", watchdog.problem)]
+        checks = [*scheduler.checks(), requests, Check("plugins", watchdog.problem)]
         health.attach(checks, alive=[liveness])
 
     attach()

@@ -131,3 +131,17 @@ def trigger_error(reason: str, where: str) -> JournalError | None:
         if reason.startswith(prefix):
             return kind(f"{where}: {meaning} ({reason})")
     return None
+
+
+_REASONS: tuple[tuple[type[JournalError], str], ...] = (
+    (JournalFullError, "the disk is full"),
+    (JournalBusyError, "another process holds a lock"),
+    (JournalUnreachableError, "the database is unreachable"),
+    (JournalIOError, "the disk or the connection failed"),
+    (FencedError, "another process claimed it"),
+)
+
+
+def reason_of(error: JournalError) -> str:
+    """What is wrong, without paths and hosts: for clients of the health port."""
+    return next((reason for kind, reason in _REASONS if isinstance(error, kind)), "see the log")

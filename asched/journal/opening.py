@@ -100,7 +100,17 @@ def _parsed(url: str) -> URL:
     try:
         return make_url(url)
     except (ArgumentError, ValueError):
-        raise JournalUrlError(f"{url!r} is not a URL: {_ACCEPTED}") from None
+        raise JournalUrlError(f"{without_password(url)!r} is not a URL: {_ACCEPTED}") from None
+
+
+def without_password(url: str) -> str:
+    """Text that may not be a URL, without what would be user, password and options of one."""
+    scheme, separator, rest = url.partition("://")
+    if not separator:
+        scheme, rest = "", url
+    address, at, host = rest.rpartition("@")
+    shown = (host if at else address or rest).partition("?")[0]
+    return f"{scheme}{separator}{'***@' if at else ''}{shown}"
 
 
 def redacted(url: str) -> str:
@@ -130,7 +140,7 @@ def sqlite_path(url: str) -> Path:
             raise JournalUrlError(f"{url!r} is not a journal: {_ACCEPTED}")
         return Path(url).expanduser()
     parsed = _parsed(url)
-    safe = parsed.render_as_string(hide_password=True)
+    safe = parsed.set(query={}).render_as_string(hide_password=True)
     if parsed.drivername not in ("sqlite", "sqlite+aiosqlite"):
         raise JournalUrlError(f"cannot keep a journal in {safe}: {_ACCEPTED}")
     if parsed.host or parsed.query or not parsed.database or parsed.database == ":memory:":

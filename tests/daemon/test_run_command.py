@@ -114,7 +114,7 @@ def test_failed_credential_plugin_exits_with_1(files: Path) -> None:
         "{apiVersion: client.authentication.k8s.io/v1, command: 'false', interactiveMode: Never}"
     )
     path.write_text(KUBECONFIG.replace("user: {}", f"user: {{exec: {plugin}}}"))
-    assert run(files) == (1, [f"asched: {path}: exec: process returned 1"])
+    assert run(files) == (1, [f"asched: {path}: exec: false ended with code 1"])
 
 
 def test_each_configuration_error_is_one_line(files: Path) -> None:

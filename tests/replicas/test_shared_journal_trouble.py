@@ -122,7 +122,7 @@ async def test_takeover_waits_for_the_journal_and_reports_it(tmp_path: Path) -> 
         store.claim_error = JournalIOError("no response")
         free_lease(w)
         w.add_pod("p")
-        named = "the journal cannot be claimed: no response"
+        named = "the journal cannot be claimed: the disk or the connection failed"
 
         def on_request(verb: str, resource: str) -> None:
             # The lease is renewed meanwhile.

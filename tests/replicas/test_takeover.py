@@ -43,7 +43,7 @@ async def test_takeover(journals: Journals, tmp_path: Path) -> None:
 
 
 def readiness(role: str) -> list[str]:
-    checks = ("caches", "journal", "engine-turn", "scheduler-names", role, "plugins")
+    checks = ("caches", "journal", "engine-turn", "scheduler-names", role, "api-server", "plugins")
     names = ("ping", "engine", *checks)
     return [f"[+]{name}" for name in names]
 

@@ -18,6 +18,7 @@ from asched.journal.errors import (
     JournalError,
     JournalFullError,
     JournalIOError,
+    reason_of,
 )
 from asched.journal.store import AppendResult, JournalStore
 from asched.kube.timing import Clock
@@ -52,6 +53,8 @@ class JournalAppender:
         stored batch."""
         self.error = ""
         """Why the journal cannot be written; empty while it can."""
+        self._reason = ""
+        """The same without paths and hosts."""
         self._journal = journal
         self._clock = clock
         self._metrics = metrics
@@ -60,8 +63,8 @@ class JournalAppender:
         self._appended = appended
 
     def unwritable(self) -> str:
-        """:attr:`error` as the text of a failed check."""
-        return f"the journal cannot be written: {self.error}" if self.error else ""
+        """The text of a failed check, without paths and hosts; empty while it can be written."""
+        return f"the journal cannot be written: {self._reason}" if self.error else ""
 
     async def append(self, batch: Sequence[AnyRecord], now_ns: int) -> int:
         """Append the batch and return the number of its last record; the batch is durable then.
@@ -77,7 +80,7 @@ class JournalAppender:
                     batch, written_at_ns=now_ns, first_seq=self._next_seq
                 )
             except (JournalFullError, JournalBusyError, JournalIOError) as error:
-                self._report_error(str(error))
+                self._report_error(error)
                 if self._timeout_s is not None and self._since_s(began_ns) > self._timeout_s():
                     raise
                 await self._clock.sleep(_RETRY_S)
@@ -95,12 +98,13 @@ class JournalAppender:
     def _since_s(self, began_ns: int) -> float:
         return (self._clock.monotonic_ns() - began_ns) / NS_PER_S
 
-    def _report_error(self, error: str) -> None:
+    def _report_error(self, error: JournalError) -> None:
         """Log each new reason once."""
         self._metrics.engine.append_failed()
-        if error != self.error:
-            self.error = error
-            log.error("journal not writable, no decisions until it is", error=error)
+        self._reason = reason_of(error)
+        if str(error) != self.error:
+            self.error = str(error)
+            log.error("journal not writable, no decisions until it is", error=self.error)
 
 
 # -- checkpoints ---------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ import structlog
 
 from asched.core.inputs import Batch, Change, ChangeSink, Deleted, Listed
 from asched.journal.chain_reader import ChainReader
-from asched.journal.errors import JournalBusyError, JournalIOError
+from asched.journal.errors import JournalBusyError, JournalIOError, reason_of
 from asched.journal.folding import apply_stored
 from asched.kube.reflector import ClusterWatch
 from asched.kube.timing import Clock
@@ -35,6 +35,8 @@ class JournalFollower:
         """The last folded record."""
         self.error = ""
         """Why the journal cannot be read now; empty if it can."""
+        self.reason = ""
+        """The error without paths and hosts."""
         self._reader = reader
         self._clock = clock
 
@@ -57,7 +59,7 @@ class JournalFollower:
             except (JournalBusyError, JournalIOError) as error:
                 if not self.error:
                     log.warning("reading the journal failed", error=str(error))
-                self.error = str(error)
+                self.error, self.reason = str(error), reason_of(error)
             else:
                 self.error = ""
             await self._clock.sleep(POLL_INTERVAL_S)

@@ -27,6 +27,7 @@ from asched.daemon.ha.election import (
 from asched.kube.client import NO_RETRY, ApiClient, RequestOptions
 from asched.kube.errors import ApiError, NoResponseError
 from asched.kube.timing import Backoff, RetryPolicy
+from asched.model.nesting import decode_any_depth
 
 JITTER_FACTOR = 1.2
 """Candidates wait up to this many retry periods longer than one (client-go)."""
@@ -267,7 +268,7 @@ def _with_annotations(metadata: bytes, annotations: dict[str, str]) -> bytes:
 
 
 def _stored(body: bytes) -> StoredLease:
-    lease = _lease_decoder.decode(body)
+    lease = decode_any_depth(_lease_decoder, body)
     metadata = bytes(lease.metadata)
     own = _version_decoder.decode(metadata)
     journal_id = own.annotations.get(JOURNAL_ANNOTATION, "")

@@ -43,7 +43,7 @@ from asched.daemon.startup import (
 from asched.daemon.telemetry.health import Check
 from asched.journal.chain_reader import ChainReader
 from asched.journal.checkpoints import nearest
-from asched.journal.errors import JournalBusyError, JournalIOError
+from asched.journal.errors import JournalBusyError, JournalIOError, reason_of
 from asched.journal.identity import journal_id
 from asched.kube.errors import KubeConfigError
 from asched.kube.extenders import open_extenders
@@ -144,7 +144,7 @@ class Standby:
         if check == "journal" and self._claim_error:
             return f"the journal cannot be claimed: {self._claim_error}"
         if check == "journal" and self._follower.error:
-            return f"the journal cannot be read: {self._follower.error}"
+            return f"the journal cannot be read: {self._follower.reason}"
         if check == "journal" and self._other_journal:
             return self._other_journal
         return sync_problem(self._changes.unsynced(self.resources)) if check == "caches" else ""
@@ -251,7 +251,7 @@ class Standby:
                 await self._follower.catch_up()
                 self._journal_id = await journal_id(context.journal)
             except (JournalBusyError, JournalIOError) as error:
-                self._claim_error = str(error)
+                self._claim_error = reason_of(error)
                 log.warning("claiming the journal failed", error=str(error))
                 await clock.sleep(backoff.next_s())
             else:
