@@ -13,6 +13,7 @@ from asched.cycle.feasible_nodes import NO_NODES, FeasibleNodes, fit_message
 from asched.cycle.node_selection import BestNodes, select_node
 from asched.cycle.pod_groups import decide_group_conditions
 from asched.cycle.post_filter import run_post_filter
+from asched.cycle.prechecks import precheck
 from asched.cycle.shape_cache import ShapeCache
 from asched.framework.interface import PermitPlugin, PermitResult, ReservePlugin
 from asched.framework.pod_groups import GANG_INFEASIBLE_REASON
@@ -100,6 +101,9 @@ class Decider:
         if profile.missing:
             message = f"profile is unusable: {profile.missing}"
             return r.AttemptFailed(info.key, info.uid, number, "", message)
+        refused = precheck(info, number)
+        if refused is not None:
+            return refused
         circuits = self._cluster.circuits
         if circuits:
             if plugin := circuits.blocking(profile):

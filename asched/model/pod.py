@@ -257,6 +257,8 @@ class PodSpec(ApiStruct):
     resource_claims: tuple[PodResourceClaim, ...] = ()
     scheduling_group: PodSchedulingGroup | None = None
     termination_grace_period_seconds: int | None = None
+    oversized: str = ""
+    """The limit that a stub exceeds (:mod:`asched.model.limits`). Not a field of the API."""
 
 
 class PodCondition(ApiStruct):

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, cast
 
 import msgspec
 
-from asched.model import groups, storage, workloads
+from asched.model import groups, limits, storage, workloads
 from asched.model.custom import CustomObject, CustomResource
 from asched.model.meta import Object
 from asched.model.node import Node
@@ -237,7 +237,8 @@ def decode(resource: WatchedResource, raw: bytes | msgspec.Raw) -> Object:
     """Decode one object of ``resource`` from JSON.
 
     Raises :class:`DecodeError`, with the field, for malformed JSON, a field of the wrong type, a
-    missing name or an invalid quantity.
+    missing name, an invalid quantity, or an object above its limit. A pod or node above a limit is
+    reduced (:mod:`asched.model.limits`).
     """
     object_type, wire = resource.value.type, resource.value.wire
     decoded = _decode_as(wire or object_type, raw)
@@ -249,12 +250,16 @@ def decode(resource: WatchedResource, raw: bytes | msgspec.Raw) -> Object:
         raise DecodeError(f"{resource.kind} without metadata.name")
     if isinstance(decoded, Node):
         _check_quantities(decoded.key, "status.allocatable", decoded.status.allocatable)
-    elif isinstance(decoded, Pod):
+        return limits.limited_node(decoded, len(raw))
+    if isinstance(decoded, Pod):
         _check_pod(decoded)
         if decoded.spec.volumes:
             decoded = _without_irrelevant_volumes(decoded)
-    else:
-        _check_other(decoded)
+        return limits.limited_pod(decoded, len(raw))
+    _check_other(decoded)
+    excess = limits.excess_of_other(decoded, len(raw))
+    if excess:
+        raise DecodeError(f"{resource.kind} {decoded.key} is too large: {excess}")
     return decoded
 
 
@@ -375,6 +380,8 @@ class DeclaredAnnotations:
         Raises :class:`DecodeError` if one of them is not a string.
         """
         text = bytes(raw)
+        if pod.spec.oversized:
+            return pod
         if not any(needle in text for needle in self._needles):
             return pod
         try:
@@ -385,4 +392,4 @@ class DeclaredAnnotations:
         if not annotations:
             return pod
         metadata = msgspec.structs.replace(pod.metadata, declared_annotations=annotations)
-        return msgspec.structs.replace(pod, metadata=metadata)
+        return limits.limited_annotations(msgspec.structs.replace(pod, metadata=metadata))

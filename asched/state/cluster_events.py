@@ -21,6 +21,7 @@ from asched.framework.runtime.profile import Profile, RegisteredEvent
 from asched.model import storage
 from asched.model.custom import CustomObject
 from asched.model.groups import CUSTOM_POD_GROUPS, CustomPodGroup, PodGroup
+from asched.model.limits import POD_LIMITS
 from asched.model.meta import Object
 from asched.model.node import Node
 from asched.model.pod import Pod
@@ -31,8 +32,10 @@ _ALL_EVENTS = ClusterEvent(EventResource.ANY, ActionType.ALL)
 _ALWAYS_REGISTERED = (
     RegisteredEvent(EXTENDER, _ALL_EVENTS, None),
     RegisteredEvent(GANG_INFEASIBLE_REASON, _ALL_EVENTS, None),
+    RegisteredEvent(POD_LIMITS, ClusterEvent(EventResource.TARGET_POD, ActionType.UPDATE), None),
 )
-"""Extenders, and pods that wait for their gang to fit, register no events: any may help them."""
+"""Extenders, and pods that wait for their gang to fit, register no events: any may help them. A pod
+above a limit can only be changed itself."""
 
 _GANG_RETRIES = 2
 
