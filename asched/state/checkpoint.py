@@ -40,7 +40,7 @@ from asched.state.stored_form import STEP, Steps, StoredForm, encode_in_steps, r
 from asched.state.templates import Templates, TemplatesSnapshot, record_copy, restore_copy
 from asched.state.waiting_pods import WaitingPodsSnapshot
 
-FORMAT: Final = 1
+FORMAT: Final = 2
 """Incremented whenever a stored form changes, or the state that the same records fold to."""
 
 SIZE_LIMIT_BYTES: Final = 4 * 1024**3
