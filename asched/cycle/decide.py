@@ -101,7 +101,7 @@ class Decider:
         if profile.missing:
             message = f"profile is unusable: {profile.missing}"
             return r.AttemptFailed(info.key, info.uid, number, "", message)
-        refused = precheck(info, number)
+        refused = precheck(self._cluster, queued, number)
         if refused is not None:
             return refused
         circuits = self._cluster.circuits

@@ -117,6 +117,16 @@ def too_expensive(excess: str) -> str:
     return f"too expensive: {excess}"
 
 
+def term_count(spec: PodSpec) -> int:
+    """The number of pod affinity and anti-affinity terms and of topology spread constraints."""
+    count, affinity = len(spec.topology_spread_constraints), spec.affinity
+    if affinity is not None:
+        for rule in (affinity.pod_affinity, affinity.pod_anti_affinity):
+            if rule is not None:
+                count += len(rule.required) + len(rule.preferred)
+    return count
+
+
 # -- pods -----------------------------------------------------------------------------------------
 
 
@@ -125,7 +135,7 @@ def _excess(pod: Pod, raw_bytes: int) -> str:
     decoded, so the common case takes a few comparisons."""
     spec, labels = pod.spec, pod.metadata.labels
     if spec.affinity is not None or spec.topology_spread_constraints:
-        terms = len(spec.topology_spread_constraints) + sum(1 for _ in _terms(spec.affinity))
+        terms = term_count(spec)
         if terms > MAX_TERMS:
             return _count(terms, "affinity terms and spread constraints", MAX_TERMS)
     if len(labels) > MAX_LABELS:

@@ -20,6 +20,7 @@ from asched.framework.runtime.extenders import ExtenderSpec, ExternalEvaluator
 from asched.framework.runtime.profile import Profile
 from asched.framework.scoring import stable_random
 from asched.model.meta import Object
+from asched.state.attempt_budget import AttemptBudgets
 from asched.state.circuits import Circuits
 from asched.state.evictions import Evictions
 from asched.state.node_rows import NodeRows
@@ -81,6 +82,7 @@ class ClusterState:
         self.waiting_pods = WaitingPods()
         self.reserve_calls = ReservePluginCalls()
         self.circuits = Circuits()
+        self.attempt_budgets = AttemptBudgets()
         self.evictions = Evictions()
         self.sessions = Sessions()
         self.pending_evaluations = PendingEvaluations()

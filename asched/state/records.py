@@ -316,6 +316,8 @@ class Rejected(PodRecord):
     """Pods waiting on Permit release nodes for it, so it is active again immediately."""
     open_circuit: str = ""
     """The plugin with an open circuit that prevented the attempt; empty for none."""
+    put_off_until_ns: int = 0
+    """The pod was not attempted: its namespace used up its budget. It has its turn at this time."""
     session: int = 0
     """The number of the deciding batch session (equal to ``attempt``); 0 for none."""
 
