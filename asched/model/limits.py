@@ -8,7 +8,7 @@ before anything is recorded.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
@@ -67,7 +67,8 @@ _replace = msgspec.structs.replace
 
 def limited_pod(pod: Pod, raw_bytes: int) -> Pod:
     """The pod, or its stub if it is above a limit. ``raw_bytes``: size of the JSON that it was
-    decoded from, which is never less than its kept form."""
+    decoded from, which is never less than its kept form. Raises QuantityError for a stub with an
+    invalid quantity."""
     excess = _excess(pod, raw_bytes)
     return stub_of(pod, excess) if excess else pod
 
@@ -89,7 +90,7 @@ def limited_node(node: Node, raw_bytes: int) -> Node:
     if len(_encode(node)) <= MAX_CLUSTER_BYTES:
         return node
     allocatable = node.status.allocatable
-    names = _first_names(allocatable)
+    names = _first_names([allocatable])
     status = _replace(
         node.status,
         capacity={},
@@ -225,15 +226,17 @@ def stub_of(pod: Pod, excess: str) -> Pod:
 
 def _stub_requests(pod: Pod) -> dict[str, QuantityText]:
     """The effective requests of the first allowed resource names."""
-    kept = frozenset(_first_names(name for quantities in _quantities(pod) for name in quantities))
+    kept = frozenset(_first_names([*_quantities(pod)]))
     spec, status = pod.spec, pod.status
 
     def reduced(requirements: ResourceRequirements) -> ResourceRequirements:
-        requests = {n: q for n, q in requirements.requests.items() if n in kept}
-        return ResourceRequirements(requests=requests)
+        requests = requirements.requests
+        found = requests.keys() & kept
+        return ResourceRequirements(requests={name: requests[name] for name in sorted(found)})
 
     def of(containers: Sequence[Container]) -> tuple[Container, ...]:
-        return tuple([_replace(c, resources=reduced(c.resources)) for c in containers])
+        asking = (c for c in containers if c.resources.requests)
+        return tuple([_replace(c, resources=reduced(c.resources)) for c in asking])
 
     small = _replace(
         pod,
@@ -253,11 +256,15 @@ def _stub_requests(pod: Pod) -> dict[str, QuantityText]:
     }
 
 
-def _first_names(names: Iterable[str]) -> list[str]:
-    """Native resources, then others by name, as many as a pod may have."""
-    found = {*names}
-    native = [name for name in _FIRST_NAMES if name in found]
-    return [*native, *sorted(found.difference(native))][:MAX_RESOURCE_NAMES]
+def _first_names(amounts: Sequence[Mapping[str, QuantityText]]) -> list[str]:
+    """Native resources, then others in their order, as many as a pod may have."""
+    names = dict.fromkeys(n for n in _FIRST_NAMES if any(n in quantities for quantities in amounts))
+    for quantities in amounts:
+        for name in quantities:
+            if len(names) == MAX_RESOURCE_NAMES:
+                return [*names]
+            names[name] = None
+    return [*names]
 
 
 def _stub_annotations(annotations: Annotations) -> Annotations:

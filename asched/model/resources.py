@@ -252,10 +252,14 @@ def decode(resource: WatchedResource, raw: bytes | msgspec.Raw) -> Object:
         _check_quantities(decoded.key, "status.allocatable", decoded.status.allocatable)
         return limits.limited_node(decoded, len(raw))
     if isinstance(decoded, Pod):
-        _check_pod(decoded)
         if decoded.spec.volumes:
             decoded = _without_irrelevant_volumes(decoded)
-        return limits.limited_pod(decoded, len(raw))
+        try:
+            decoded = limits.limited_pod(decoded, len(raw))
+        except QuantityError as error:
+            raise DecodeError(f"{decoded.key}: spec.containers: {error}") from None
+        _check_pod(decoded)
+        return decoded
     _check_other(decoded)
     excess = limits.excess_of_other(decoded, len(raw))
     if excess:
