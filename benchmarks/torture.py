@@ -141,7 +141,7 @@ class Loop:
     def _take(self) -> None:
         for record in self._core.take_records():
             stored = CODEC.encode(record)
-            if stored.subject.startswith("evil/"):
+            if stored.subject.startswith("pod/evil/"):
                 self.hostile_bytes += len(stored.payload)
 
     def _begin(self) -> None:
