@@ -18,6 +18,7 @@ from asched.cli.run import ClusterOptions
 from asched.config.file import Configuration, load
 from asched.config.registry import PluginRegistry
 from asched.daemon.daemon import running_daemon
+from asched.daemon.engine.attempt_mark import AttemptMark
 from asched.daemon.ha.leadership import Leadership, LeadershipLostError, election_of, taking_part
 from asched.daemon.ha.replica import running_replica
 from asched.daemon.plugin_host.guarded_loop import (
@@ -178,7 +179,9 @@ async def _serve_scheduler(
         await require_kind(store, shadow=False)
         tune_gc()
         set_switch_interval()
-        context = DaemonContext(configuration, registry, client, store, metrics)
+        context = DaemonContext(
+            configuration, registry, client, store, metrics, mark=_attempt_mark(journal_file(url))
+        )
         async with (
             _open_scheduler(context, options, url) as scheduler,
             anyio.create_task_group() as tasks,
@@ -196,6 +199,18 @@ async def _serve_scheduler(
             control.started.set()
             await control.stop.wait()
             tasks.cancel_scope.cancel()
+
+
+def _attempt_mark(journal: Path | None) -> AttemptMark | None:
+    """The note of the pod in hand, beside a journal in a file."""
+    if journal is None:
+        return None
+    path = journal.with_name(f"{journal.name}.attempt")
+    try:
+        return AttemptMark.open(path)
+    except (OSError, ValueError) as error:
+        log.warning("attempts are not noted", file=str(path), error=str(error))
+        return None
 
 
 @asynccontextmanager

@@ -54,6 +54,14 @@ class AttemptObserver(CallObserver, Protocol):
         """Called with the decision of an observed attempt."""
 
 
+class AttemptMarker(Protocol):
+    """Notes the pod in hand."""
+
+    def begin(self, pod: PodInfo) -> None: ...
+
+    def end(self) -> None: ...
+
+
 class Decider:
     """Makes the decisions for one state. Its cache of shared answers changes no decision."""
 
@@ -61,6 +69,7 @@ class Decider:
         self._cluster = cluster
         self._cache = ShapeCache(cluster.nodes)
         self._observer = observer
+        self.marker: AttemptMarker | None = None
 
     def next(self) -> tuple[r.Decision, ...]:
         """The next decisions; empty if there is nothing to decide now.
@@ -82,7 +91,9 @@ class Decider:
         if queued is None:
             return ()
         profile = cluster.profiles[queued.info.pod.spec.scheduler_name]
-        observer = self._observer
+        observer, marker = self._observer, self.marker
+        if marker is not None:
+            marker.begin(queued.info)
         if observer is not None and observer.begin(queued.info, queued.attempts + 1):
             OBSERVATION.calls = observer
             try:
@@ -92,6 +103,8 @@ class Decider:
             observer.end(decision)
         else:
             decision = self._decide(profile, queued)
+        if marker is not None:
+            marker.end()
         return (decision, *self._permit_answers()) if cluster.waiting else (decision,)
 
     # -- one pod ------------------------------------------------------------------------------

@@ -115,7 +115,7 @@ def inspect(cluster: ClusterState, profile: Profile, pod: PodInfo) -> Inspection
             )
     if pod.pod.terminating:
         return Inspection(AttemptOutcome.SKIPPED, names)
-    refused = refusal(pod.pod)
+    refused = refusal(cluster, pod)
     if refused is not None:
         return _refused(names, refused)
     circuits = cluster.circuits

@@ -5,16 +5,17 @@ from __future__ import annotations
 from asched.framework.pod_info import PodInfo, QueuedPod
 from asched.framework.status import Status
 from asched.model.limits import POD_LIMITS, term_count, too_expensive
-from asched.model.pod import Pod
 from asched.state.attempt_budget import attempt_steps
 from asched.state.cluster import ClusterState
 from asched.state.records import Rejected
+
+QUARANTINED = "quarantined: the scheduler died twice while it decided on this pod"
 
 
 def precheck(cluster: ClusterState, queued: QueuedPod, number: int) -> Rejected | None:
     """The decision for a pod that must not be attempted now; None for all others."""
     info = queued.info
-    status = refusal(info.pod)
+    status = refusal(cluster, info)
     if status is not None:
         return Rejected(
             info.key, info.uid, number, status.message, unschedulable_plugins=(status.plugin,)
@@ -25,10 +26,14 @@ def precheck(cluster: ClusterState, queued: QueuedPod, number: int) -> Rejected 
     return Rejected(info.key, info.uid, number, _put_off_message(info), put_off_until_ns=turn_ns)
 
 
-def refusal(pod: Pod) -> Status | None:
-    """Why the pod must not be attempted, under the name of what it waits for."""
-    excess = pod.spec.oversized
-    return Status.unschedulable(too_expensive(excess)).by(POD_LIMITS) if excess else None
+def refusal(cluster: ClusterState, info: PodInfo) -> Status | None:
+    """Why the pod must not be attempted until it changes."""
+    excess = info.pod.spec.oversized
+    if excess:
+        return Status.unschedulable(too_expensive(excess)).by(POD_LIMITS)
+    if cluster.quarantined and cluster.quarantined.get(info.key) == info.uid:
+        return Status.unschedulable(QUARANTINED).by(POD_LIMITS)
+    return None
 
 
 def _turn_ns(cluster: ClusterState, queued: QueuedPod) -> int:

@@ -50,7 +50,7 @@ class ShadowDecider:
         state = self._state
         if not state.nodes.cluster_size:
             return ShadowDecision(message=NO_NODES)
-        refused = refusal(info.pod)
+        refused = refusal(state, info)
         if refused is not None:
             return ShadowDecision(message=refused.message)
         profile = state.profiles[info.pod.spec.scheduler_name]

@@ -73,6 +73,7 @@ class StateSnapshot(StoredForm):
     sessions: SessionsSnapshot
     circuits: tuple[CircuitSnapshot, ...]
     attempt_budgets: tuple[tuple[str, int], ...]
+    quarantined: tuple[tuple[str, str], ...]
 
 
 class CheckpointContent(StoredForm):
@@ -107,6 +108,7 @@ def encode(state: ClusterState) -> Steps[list[bytes]]:
         sessions=state.sessions.snapshot(),
         circuits=state.circuits.snapshot(),
         attempt_budgets=state.attempt_budgets.snapshot(),
+        quarantined=tuple(state.quarantined.items()),
     )
     entries = tuple(map(msgspec.structs.replace, state.pods.values()))
     return _encode(state.templates.snapshot(), entries, state.queue.snapshot(), without_pods)
@@ -200,6 +202,7 @@ def _restore(fold: Fold, snapshot: StateSnapshot) -> None:
     state.pending_evaluations.update(snapshot.pending_evaluations)
     state.circuits.restore(snapshot.circuits)
     state.attempt_budgets.restore(snapshot.attempt_budgets)
+    state.quarantined.update(snapshot.quarantined)
     state.sessions.restore(snapshot.sessions)
     pods = PodFold(state)
     for entry in state.pods.values():

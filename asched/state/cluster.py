@@ -83,6 +83,8 @@ class ClusterState:
         self.reserve_calls = ReservePluginCalls()
         self.circuits = Circuits()
         self.attempt_budgets = AttemptBudgets()
+        self.quarantined: dict[str, str] = {}
+        """Pods with which the process died twice: uid by key."""
         self.evictions = Evictions()
         self.sessions = Sessions()
         self.pending_evaluations = PendingEvaluations()

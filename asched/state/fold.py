@@ -55,6 +55,7 @@ class Fold:
             r.ObjectDeleted: self._object_deleted,
             r.PodObserved: self._pods.on_copy_observed,
             r.PodUpdated: self._pods.on_updated,
+            r.PodQuarantined: self._pod_quarantined,
             r.TurnStarted: self._turn_started,
             r.Assigned: self._assigned,
             r.Rejected: self._rejected,
@@ -165,6 +166,10 @@ class Fold:
         if record.epoch <= self.state.epoch:
             raise FoldError(f"epoch {record.epoch} after epoch {self.state.epoch}")
         self.state.epoch = record.epoch
+
+    def _pod_quarantined(self, record: r.PodQuarantined) -> None:
+        # The pod may be unknown: the turn that observed it may have been lost with the process.
+        self.state.quarantined[record.key] = record.uid
 
     # -- objects ------------------------------------------------------------------------------
 

@@ -137,6 +137,9 @@ class PodFold:
         self.emit(_UNSCHEDULED_ADD, None, pod)
 
     def _update(self, entry: PodEntry, info: PodInfo) -> None:
+        old, new = entry.info.pod, info.pod
+        if self._state.quarantined and (old.metadata, old.spec) != (new.metadata, new.spec):
+            self._state.quarantined.pop(info.key, None)
         if info.pod.terminal:
             self.on_deleted(info.key)
             self._state.sessions.on_pod_finished(info)
@@ -218,6 +221,7 @@ class PodFold:
         entry = state.pods.pop(key)
         pod = entry.info.pod
         state.templates.release(entry.template)
+        state.quarantined.pop(key, None)
         state.evictions.end(entry.info.uid)
         if entry.node:
             self.release_node(entry)

@@ -123,6 +123,11 @@ class PodUpdated(PodRecord):
     """Annotations that plugins read; None if unchanged."""
 
 
+class PodQuarantined(PodRecord):
+    """The scheduler died twice while it decided on this pod. The pod is not attempted until it
+    changes."""
+
+
 class TurnStarted(Record):
     """Time of a turn: timers that are due fire, and decisions use this time."""
 
@@ -389,6 +394,7 @@ Observation = (
     | ObjectDeleted
     | PodObserved
     | PodUpdated
+    | PodQuarantined
     | TurnStarted
     | Bound
     | BindFailed
