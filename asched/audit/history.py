@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from datetime import datetime
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import msgspec
 
@@ -14,6 +14,7 @@ from asched.audit.timeline import PodFilter, PodTimelines, collect_timelines, ti
 from asched.framework.runtime.profile import PluginLoader
 from asched.journal.checkpoints import RestoredFold, nearest
 from asched.journal.codec import object_subject
+from asched.journal.folding import folding
 from asched.journal.statistics import last_seq_at
 from asched.journal.store import JournalStore, StoredRecord
 from asched.model.meta import Object
@@ -21,7 +22,8 @@ from asched.model.node import Node
 from asched.model.pod import Pod
 from asched.state import records as r
 from asched.state.cluster import ClusterState
-from asched.state.records import ObjectDeleted, Rejected, TurnStarted
+
+TimelineT = TypeVar("TimelineT", PodTimeline, "NodeTimeline")
 
 
 class Period(NamedTuple):
@@ -33,7 +35,7 @@ class Period(NamedTuple):
     def covers(self, at_ns: int) -> bool:
         return self.since_ns <= at_ns and (self.until_ns is None or at_ns <= self.until_ns)
 
-    def part_of(self, timeline: PodTimeline) -> PodTimeline:
+    def part_of(self, timeline: TimelineT) -> TimelineT:
         """The timeline without entries before the period."""
         since = time_of(self.since_ns)
         entries = [entry for entry in timeline.entries if entry.at >= since]
@@ -100,7 +102,7 @@ async def timelines(
     """The timelines of all pods that had that name, oldest first.
 
     Raises :class:`AuditError` for an unknown or ambiguous name,
-    :class:`~asched.journal.errors.JournalError`, ProfileError and FoldError.
+    :class:`~asched.journal.errors.JournalError`, ProfileError.
     """
     key = await find_pod(journal, pod)
     own: list[StoredRecord] = []
@@ -113,15 +115,11 @@ async def timelines(
             f"all records of pod {key} are in the archive: records 1 to {archived.seq}"
             " (asched journal restore)"
         )
-    start = await fold_for(journal, load, period, own[0].seq)
     # The records of a deleted pod end with its deletion.
-    last_seq = own[-1].seq if isinstance(own[-1].record, ObjectDeleted) else None
+    last_seq = own[-1].seq if isinstance(own[-1].record, r.ObjectDeleted) else None
+    start = await fold_for(journal, load, period, own[0].seq)
     found = await collect_timelines(
-        journal,
-        lambda observed, _: observed.key == key,
-        start,
-        until_ns=period.until_ns,
-        last_seq=last_seq,
+        journal, lambda seen, _: seen.key == key, start, until_ns=period.until_ns, last_seq=last_seq
     )
     return _within(found, period)
 
@@ -165,21 +163,18 @@ async def _collect(
     return await collect_timelines(journal, selects, start, until_ns=period.until_ns)
 
 
-async def _rejections(journal: JournalStore, period: Period) -> AsyncIterator[Rejected]:
+async def _rejections(journal: JournalStore, period: Period) -> AsyncIterator[r.Rejected]:
     begin = (await journal.archived()).seq
     if period.since_ns:
         begin = max(begin, await last_seq_at(journal, period.since_ns - 1))
-    now_ns = None
-    async for stored in journal.read(begin):
-        record = stored.record
-        if isinstance(record, TurnStarted):
-            now_ns = record.now_ns
-            if period.until_ns is not None and now_ns > period.until_ns:
-                return
-        elif now_ns is None:
-            now_ns = stored.written_at_ns
-        if isinstance(record, Rejected) and period.covers(now_ns):
-            yield record
+    async for stored in journal.read(begin, await _last_seq(journal, period)):
+        if isinstance(stored.record, r.Rejected) and period.covers(stored.written_at_ns):
+            yield stored.record
+
+
+async def _last_seq(journal: JournalStore, period: Period) -> int | None:
+    """The last record of the period; None for the journal's end."""
+    return None if period.until_ns is None else await last_seq_at(journal, period.until_ns)
 
 
 def _within(found: PodTimelines, period: Period) -> list[PodTimeline]:
@@ -212,7 +207,8 @@ class _NodeTimelineBuilder:
     def __init__(self, name: str, state: ClusterState) -> None:
         """``state`` is the state before the first record."""
         self.timeline = NodeTimeline(name)
-        self.now_ns = state.now_ns
+        self.date_ns = state.date_ns
+        self._offset_ns = state.clock_offset_ns
         self._name = name
         self._node = state.objects(Node).get(name)
         self.known = self._node is not None
@@ -226,7 +222,10 @@ class _NodeTimelineBuilder:
         self._seq = seq
         match record:
             case r.TurnStarted():
-                self.now_ns = record.now_ns
+                self.date_ns = record.now_ns + self._offset_ns
+            case r.ClockStepped():
+                self.date_ns += record.offset_ns - self._offset_ns
+                self._offset_ns = record.offset_ns
             case r.ObjectObserved(object=Node() as node) if node.name == self._name:
                 self._observed(node)
             case r.ObjectDeleted(kind="Node", key=key) if key == self._name:
@@ -256,7 +255,7 @@ class _NodeTimelineBuilder:
                     self._add("removed", key)
 
     def _add(self, event: str, pod: str = "", detail: str = "") -> None:
-        at = time_of(self.now_ns)
+        at = time_of(self.date_ns)
         self.timeline.entries.append(NodeEvent(event, self._seq, at, pod, detail))
 
     def _placed(self, key: str, uid: str, node: str) -> None:
@@ -310,18 +309,11 @@ async def node_timeline(
 ) -> NodeTimeline | None:
     """The node's timeline in the period; None if the journal has no such node.
 
-    Raises :class:`~asched.journal.errors.JournalError`, ProfileError and FoldError.
+    Raises :class:`~asched.journal.errors.JournalError`, ProfileError.
     """
     start = await fold_for(journal, load, period)
     builder = _NodeTimelineBuilder(name, start.fold.state)
-    async for stored in journal.read(start.seq):
-        if isinstance(stored.record, r.TurnStarted) and not period.covers(
-            max(stored.record.now_ns, period.since_ns)
-        ):
-            break
-        builder.apply(stored.seq, stored.record)
-    if not builder.known:
-        return None
-    timeline, since = builder.timeline, time_of(period.since_ns)
-    timeline.entries = [entry for entry in timeline.entries if entry.at >= since]
-    return timeline
+    async for stored in journal.read(start.seq, await _last_seq(journal, period)):
+        with folding(stored):
+            builder.apply(stored.seq, stored.record)
+    return period.part_of(builder.timeline) if builder.known else None

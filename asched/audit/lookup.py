@@ -9,6 +9,7 @@ from asched.framework.runtime.profile import PluginLoader
 from asched.framework.runtime.strict import nearest as nearest_name
 from asched.journal.checkpoints import nearest as nearest_checkpoint
 from asched.journal.codec import object_subject
+from asched.journal.folding import apply_stored
 from asched.journal.store import JournalStore
 from asched.state.fold import Fold
 from asched.state.records import Assigned, AttemptFailed, ObjectObserved, PodObserved, Rejected
@@ -50,19 +51,12 @@ class PodName(NamedTuple):
         if found:
             raise AuditError(f"several pods have that name: {', '.join(sorted(found))}")
         wanted = f"{self.namespace or 'default'}/{self.name}"
-        guess = nearest_name(wanted, known) or self._by_name(known)
+        of_name = {key.partition("/")[2]: key for key in known}
+        guess = nearest_name(wanted, known) or of_name.get(nearest_name(self.name, of_name) or "")
         hint = f"; did you mean {guess}?" if guess else ""
-        archive = (
-            f", but records 1 to {archived_seq} are in the archive (asched journal restore)"
-            if archived_seq
-            else ""
-        )
-        raise AuditError(f"pod {self} is not in the journal{archive}{hint}")
-
-    def _by_name(self, keys: Iterable[str]) -> str | None:
-        of_name = {key.partition("/")[2]: key for key in keys}
-        guess = nearest_name(self.name, of_name)
-        return None if guess is None else of_name[guess]
+        archive = f"records 1 to {archived_seq} are in the archive (asched journal restore)"
+        archived = f", but {archive}" if archived_seq else ""
+        raise AuditError(f"pod {self} is not in the journal{archived}{hint}")
 
     def __str__(self) -> str:
         return f"{self.namespace}/{self.name}" if self.namespace else self.name
@@ -111,13 +105,13 @@ class Attempts(NamedTuple):
 async def fold_before(journal: JournalStore, load: PluginLoader, seq: int) -> Fold:
     """A fold of all records before ``seq``, from the nearest checkpoint on.
 
-    Raises :class:`~asched.journal.errors.JournalError`, ProfileError if a recorded plugin is not
-    installed, and FoldError if the journal is inconsistent.
+    Raises :class:`~asched.journal.errors.JournalError`, and ProfileError if a recorded plugin is
+    not installed.
     """
     fold, checkpoint_seq = await nearest_checkpoint(journal, load, seq - 1)
     if seq > checkpoint_seq + 1:
         async for stored in journal.read(checkpoint_seq, seq - 1):
-            fold.apply(stored.record)
+            apply_stored(fold, stored)
     return fold
 
 

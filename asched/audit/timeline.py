@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from asched.audit import entries
 from asched.audit.entries import Entry, PodTimeline, TimelineEntry
 from asched.journal.checkpoints import RestoredFold
 from asched.journal.codec import subject_of
+from asched.journal.folding import folding
+from asched.journal.statistics import last_seq_at
 from asched.journal.store import JournalStore
 from asched.model.node import Node
 from asched.model.pod import Pod, PodCondition
@@ -87,7 +89,7 @@ class PodTimelines:
                     self._queued[key] = None
 
     def apply(self, seq: int, record: r.AnyRecord) -> None:
-        """Folds the next record. Raises FoldError, ProfileError."""
+        """Folds the next record. Raises ProfileError."""
         self._seq = seq
         if isinstance(record, r.ObjectObserved) and isinstance(record.object, Pod):
             self._add_observation(record.object)
@@ -106,11 +108,9 @@ class PodTimelines:
         for key in [*self._queued]:
             self._update_queue(key, record)
 
-    # -- entries ------------------------------------------------------------------------------
-
     @property
     def _at(self) -> datetime:
-        return time_of(self._fold.state.now_ns)
+        return time_of(self._fold.state.date_ns)
 
     def _add(self, key: str, uid: str, entry: Entry) -> None:
         timeline = self._timelines.get((key, uid))
@@ -228,8 +228,6 @@ class PodTimelines:
         ]
         return _differences(fields)
 
-    # -- queues -------------------------------------------------------------------------------
-
     def _update_queue(self, key: str, record: r.AnyRecord) -> None:
         followed = self._followed[key]
         if self._fold.state.entry(key, followed.timeline.uid) is None:
@@ -256,29 +254,25 @@ class PodTimelines:
         uid = followed.timeline.uid
         if subject_of(record) == f"pod/{key}" and getattr(record, "uid", uid) == uid:
             return _own_cause(record, followed.queue)
-        match record:
-            case r.TurnStarted():
-                return "backoff or timeout expired"
-            case r.ObjectObserved(object=Node() as node):
-                return f"node {node.name} was observed"
-            case r.ObjectObserved():
-                return f"{subject_of(record)} was observed"
-            case r.ObjectDeleted():
-                return f"{subject_of(record)} was deleted"
-            case r.PodObserved():
-                return f"pod {record.key} was observed"
-            case r.PodUpdated():
-                return f"pod {record.key} changed"
-            case r.Bound():
-                return f"pod {record.key} was bound to {record.node}"
-            case r.EvictionSucceeded():
-                return f"pod {record.key} was evicted"
-            case r.EvictionFailed():
-                return f"eviction of pod {record.key} failed"
-            case r.ProfilesLoaded():
-                return "profiles were loaded"
-            case _:
-                return f"{type(record).__name__} of {subject_of(record) or 'the engine'}"
+        if isinstance(record, r.ObjectObserved) and isinstance(record.object, Node):
+            return f"node {record.object.name} was observed"
+        subject = subject_of(record) or "the engine"
+        cause = _CAUSES.get(type(record), "{kind} of {subject}")
+        return cause.format(record=record, subject=subject, kind=type(record).__name__)
+
+
+_CAUSES: Final[dict[type[r.AnyRecord], str]] = {
+    r.TurnStarted: "backoff or timeout expired",
+    r.ObjectObserved: "{subject} was observed",
+    r.ObjectDeleted: "{subject} was deleted",
+    r.PodObserved: "pod {record.key} was observed",
+    r.PodUpdated: "pod {record.key} changed",
+    r.Bound: "pod {record.key} was bound to {record.node}",
+    r.EvictionSucceeded: "pod {record.key} was evicted",
+    r.EvictionFailed: "eviction of pod {record.key} failed",
+    r.ProfilesLoaded: "profiles were loaded",
+}
+"""Why another pod moves, by record type."""
 
 
 def _own_cause(record: r.AnyRecord, queue: str) -> str:
@@ -286,12 +280,9 @@ def _own_cause(record: r.AnyRecord, queue: str) -> str:
     if isinstance(record, _ExtenderReply):
         return "all called extenders have replied"
     match record:
-        case r.Rejected(unschedulable_plugins=plugins) if plugins and queue in (
-            "active",
-            "backoff",
-        ):
-            return "rejected, but an event during the attempt may make it schedulable"
         case r.Rejected(unschedulable_plugins=plugins):
+            if plugins and queue in ("active", "backoff"):
+                return "rejected, but an event during the attempt may make it schedulable"
             return f"rejected by {', '.join(plugins)}" if plugins else "rejected"
         case r.AttemptFailed():
             return f"{record.plugin} failed"
@@ -307,15 +298,8 @@ def _own_cause(record: r.AnyRecord, queue: str) -> str:
 
 def queue_of(queue: SchedulingQueue, key: str) -> str:
     """The name of the pod's queue; empty for none."""
-    for name, pods in (
-        ("active", queue.active),
-        ("backoff", queue.backoff),
-        ("unschedulable", queue.unschedulable),
-        ("gated", queue.gated),
-    ):
-        if key in pods:
-            return name
-    return ""
+    names = ("active", "backoff", "unschedulable", "gated")
+    return next((name for name in names if key in getattr(queue, name)), "")
 
 
 def changes(old: Pod, new: Pod) -> tuple[str, ...]:
@@ -384,12 +368,13 @@ async def collect_timelines(
 ) -> PodTimelines:
     """The timelines of all selected pods from ``start`` to a time, a record, or the journal's end.
 
-    Raises :class:`~asched.journal.errors.JournalError`, ProfileError and FoldError.
+    Raises :class:`~asched.journal.errors.JournalError`, ProfileError.
     """
     found = PodTimelines(selects, start.fold)
+    if until_ns is not None:
+        in_period_seq = await last_seq_at(journal, until_ns)
+        last_seq = in_period_seq if last_seq is None else min(last_seq, in_period_seq)
     async for stored in journal.read(start.seq, last_seq):
-        record = stored.record
-        if isinstance(record, r.TurnStarted) and until_ns is not None and record.now_ns > until_ns:
-            break
-        found.apply(stored.seq, record)
+        with folding(stored):
+            found.apply(stored.seq, stored.record)
     return found

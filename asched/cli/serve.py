@@ -7,20 +7,20 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from pathlib import Path
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 import anyio
 import structlog
 
 from asched.cli.errors import CommandError, as_command_error
 from asched.cli.options import read_configuration
-from asched.cli.run import ClusterOptions
+from asched.cli.run import ClusterOptions, RunOptions
 from asched.config.file import Configuration, load
 from asched.config.registry import PluginRegistry
-from asched.daemon.daemon import running_daemon
+from asched.daemon.daemon import Daemon, running_daemon
 from asched.daemon.engine.attempt_mark import AttemptMark
-from asched.daemon.ha.leadership import Leadership, LeadershipLostError, election_of, taking_part
-from asched.daemon.ha.replica import running_replica
+from asched.daemon.ha.leadership import LeadershipLostError, election_of, taking_part
+from asched.daemon.ha.replica import Replica, running_replica
 from asched.daemon.plugin_host.guarded_loop import (
     Watchdog,
     guarded_loop,
@@ -58,6 +58,7 @@ class ServiceControl(NamedTuple):
 
 
 Serve = Callable[[ServiceControl], Awaitable[None]]
+RunningScheduler = Daemon | Replica
 
 
 def run_until_signal(serve: Serve) -> None:
@@ -130,27 +131,7 @@ def open_cluster_client(
     )
 
 
-# -- the scheduling daemon ------------------------------------------------------------------------
-
-
-class RunningScheduler(Protocol):
-    """A running daemon or replica."""
-
-    @property
-    def synced(self) -> anyio.Event:
-        """Set once all resources are listed."""
-
-    @property
-    def leadership(self) -> Leadership | None: ...
-
-    def checks(self) -> list[Check]: ...
-
-    def is_stuck(self) -> bool: ...
-
-    def apply_config(self, new: Configuration, /) -> Awaitable[ConfigApplied]: ...
-
-
-def run_daemon(options: ClusterOptions) -> None:
+def run_daemon(options: RunOptions) -> None:
     """Run the daemon in this process until a signal. Raises CommandError."""
     registry = PluginRegistry.discover()
     file = ConfigFile(options.config) if options.config else None
@@ -161,7 +142,7 @@ def run_daemon(options: ClusterOptions) -> None:
 async def _serve_scheduler(
     configuration: Configuration,
     registry: PluginRegistry,
-    options: ClusterOptions,
+    options: RunOptions,
     file: ConfigFile | None,
     control: ServiceControl,
 ) -> None:
@@ -180,7 +161,13 @@ async def _serve_scheduler(
         tune_gc()
         set_switch_interval()
         context = DaemonContext(
-            configuration, registry, client, store, metrics, mark=_attempt_mark(journal_file(url))
+            configuration=configuration,
+            registry=registry,
+            client=client,
+            journal=store,
+            metrics=metrics,
+            take_over_names=options.take_over_names,
+            mark=_attempt_mark(journal_file(url)),
         )
         async with (
             _open_scheduler(context, options, url) as scheduler,

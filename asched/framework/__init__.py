@@ -87,7 +87,6 @@ from asched.framework.pod_info import QueuedPod as QueuedPod
 from asched.framework.pod_queries import AffinityTerm as AffinityTerm
 from asched.framework.pod_queries import PodQuery as PodQuery
 from asched.framework.pod_queries import Selector as Selector
-from asched.framework.pod_queries import TermHolders as TermHolders
 from asched.framework.pod_queries import TermKind as TermKind
 from asched.framework.pod_queries import WorkloadSelectors as WorkloadSelectors
 from asched.framework.runtime.dry_run import FilterDryRun as FilterDryRun
@@ -123,6 +122,7 @@ from asched.framework.status import REJECTIONS as REJECTIONS
 from asched.framework.status import SUCCESS as SUCCESS
 from asched.framework.status import Code as Code
 from asched.framework.status import Status as Status
+from asched.framework.term_table import TermTable as TermTable
 from asched.framework.volumes import PodClaim as PodClaim
 from asched.framework.volumes import claims_of as claims_of
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
+from itertools import count
 from typing import Generic, TypeVar
 
 import numpy as np
@@ -16,6 +17,8 @@ from asched.framework.nodes import BoolColumn, Int64Column, RowArray
 T = TypeVar("T")
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
+
+_numbers = count(1)
 
 
 class ChangeLog(Generic[T]):
@@ -54,9 +57,11 @@ class ChangeLog(Generic[T]):
 class RowCounts:
     """The number of pods of some kind by row, with a log of changes. Only its owner changes it."""
 
-    __slots__ = ("column", "moves")
+    __slots__ = ("column", "moves", "number")
 
     def __init__(self, column: Int64Column | None = None) -> None:
+        self.number = next(_numbers)
+        """Unique within the process."""
         self.column: Int64Column = np.zeros(0, np.int64) if column is None else column
         """By row; read-only, and valid until the next change."""
         self.moves: ChangeLog[tuple[int, int]] = ChangeLog()
@@ -80,28 +85,36 @@ class RowCounts:
 
 
 class LruCache(Generic[K, V]):
-    """A cache that drops the least recently used entry beyond ``most`` entries."""
+    """A cache that drops the least recently used entries if the sum of their sizes exceeds
+    ``most``."""
 
-    __slots__ = ("_entries", "_most")
+    __slots__ = ("_entries", "_most", "_size", "_size_of")
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, most: int, size_of: Callable[[V], int] | None = None) -> None:
+        """``size_of`` returns the constant size of a value; by default it is 1."""
         self._entries: OrderedDict[K, V] = OrderedDict()
         self._most = most
+        self._size = 0
+        self._size_of = size_of
 
     def get(self, key: K, compute: Callable[[], V]) -> V:
         """The cached value, or the result of ``compute``, which is cached."""
         try:
             value = self._entries[key]
         except KeyError:
-            value = self._entries[key] = compute()
-            if len(self._entries) > self._most:
-                self._entries.popitem(last=False)
+            value = compute()
+            self._entries[key] = value
+            self._size += self._size_of(value) if self._size_of is not None else 1
+            while self._size > self._most and len(self._entries) > 1:
+                _, dropped = self._entries.popitem(last=False)
+                self._size -= self._size_of(dropped) if self._size_of is not None else 1
             return value
         self._entries.move_to_end(key)
         return value
 
     def clear(self) -> None:
         self._entries.clear()
+        self._size = 0
 
 
 class RowCache(Generic[V]):

@@ -15,7 +15,8 @@ from asched.framework.cycle_state import CycleState
 from asched.framework.nodes import HypotheticalNodes, Int64Column, Nodes, RowArray
 from asched.framework.pod_groups import GroupMembers, PodGroupKey
 from asched.framework.pod_info import PodInfo
-from asched.framework.pod_queries import PodQuery, TermHolders, TermKind
+from asched.framework.pod_queries import PodQuery, TermKind
+from asched.framework.term_table import TermTable
 from asched.model.meta import Object
 
 if TYPE_CHECKING:
@@ -68,16 +69,11 @@ class Cluster(Protocol):
         """:meth:`count_pods` with a log of recent changes. Each call updates and returns the same
         object while the query stays cached."""
 
-    def term_holders(self, kind: TermKind) -> Sequence[TermHolders]:
-        """Each distinct affinity term of that kind on pods on nodes, with pod counts by row. The
-        same object until :attr:`terms_version` changes; counts are updated in place."""
+    def affinity_terms(self, kind: TermKind) -> TermTable:
+        """The affinity terms of that kind of pods on nodes. Updated in place."""
 
     @property
-    def terms_version(self) -> int:
-        """Changes when the set of terms of any kind changes, not when only their counts do."""
-
-    @property
-    def has_term_holders(self) -> bool:
+    def has_affinity_terms(self) -> bool:
         """Whether any pod on a node has an affinity term of any kind."""
 
     @property

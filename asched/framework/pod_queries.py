@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from asched.framework.caching import LruCache, RowCounts
-from asched.framework.nodes import Int64Column
+from asched.framework.caching import LruCache
 from asched.framework.pod_info import LabelSet, PodShape
 from asched.model.meta import OwnerReference
 from asched.model.pod import Affinity, PodAffinityTerm
@@ -39,6 +38,11 @@ class Selector:
 
     def matches(self, labels: Mapping[str, str]) -> bool:
         return self._selector is not None and self._selector.matches(labels)
+
+    @property
+    def label_selector(self) -> LabelSelector | None:
+        """None selects nothing."""
+        return self._selector
 
     @property
     def selects_nothing(self) -> bool:
@@ -91,10 +95,12 @@ class AffinityTerm(NamedTuple):
 
     def matches(self, labels: LabelSet, namespace_labels: Mapping[str, str]) -> bool:
         """Whether the term selects a pod with these labels in a namespace with those labels."""
-        in_scope = labels.namespace in self.namespaces or self.namespace_selector.matches(
-            namespace_labels
-        )
+        in_scope = self.reaches(labels.namespace, namespace_labels)
         return in_scope and self.selector.matches(labels.labels)
+
+    def reaches(self, namespace: str, namespace_labels: Mapping[str, str]) -> bool:
+        """Whether the term looks at pods of a namespace with these labels."""
+        return namespace in self.namespaces or self.namespace_selector.matches(namespace_labels)
 
 
 class TermKind(Enum):
@@ -112,24 +118,11 @@ class WeightedTerm(NamedTuple):
     """1 for a required term."""
 
 
-class TermHolders(NamedTuple):
-    """An affinity term, and the number of pods with that term on each node."""
-
-    term: AffinityTerm
-    weight: int
-    counts: RowCounts
-
-    @property
-    def holders(self) -> Int64Column:
-        """Number of pods by row; read-only."""
-        return self.counts.column
-
-
 PodTerms = Mapping[TermKind, Sequence[WeightedTerm]]
 """The affinity terms of a pod. Every kind has an entry."""
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=1024)
 def terms_of(shape: PodShape, namespace: str) -> PodTerms:
     """The terms of pods of a shape in a namespace; the same object for equal arguments."""
     return {kind: _terms(shape.affinity, namespace, kind) for kind in TermKind}

@@ -14,11 +14,12 @@ from asched.framework.cycle_state import CycleState
 from asched.framework.nodes import Int64Column, RowArray
 from asched.framework.pod_groups import GroupMembers, PodGroupKey
 from asched.framework.pod_info import PodInfo
-from asched.framework.pod_queries import PodQuery, TermHolders, TermKind
+from asched.framework.pod_queries import PodQuery, TermKind
 from asched.framework.runtime.dry_run import FilterDryRunner
 from asched.framework.runtime.extenders import ExtenderSpec, ExternalEvaluator
 from asched.framework.runtime.profile import Profile
 from asched.framework.scoring import stable_random
+from asched.framework.term_table import TermTable
 from asched.model.meta import Object
 from asched.state.attempt_budget import AttemptBudgets
 from asched.state.circuits import Circuits
@@ -69,6 +70,8 @@ class ClusterState:
 
     def __init__(self) -> None:
         self.now_ns = 0
+        self.clock_offset_ns = 0
+        """See :class:`~asched.state.records.ClockStepped`."""
         self.seed = 0
         self.epoch = 0
         self.nodes = NodeTable()
@@ -99,6 +102,11 @@ class ClusterState:
         copied, nodes = copy(self), self.nodes.fork()
         vars(copied).update(nodes=nodes, _pod_index=PodIndex(nodes))
         return copied
+
+    @property
+    def date_ns(self) -> int:
+        """Date of the last turn: nanoseconds since the epoch."""
+        return self.now_ns + self.clock_offset_ns
 
     @property
     def waiting(self) -> Mapping[str, WaitingPodState]:
@@ -142,8 +150,8 @@ class ClusterState:
     def row_counts(self, query: PodQuery) -> RowCounts:
         return self._pod_index.row_counts(query)
 
-    def term_holders(self, kind: TermKind) -> Sequence[TermHolders]:
-        return self._pod_index.term_holders(kind)
+    def affinity_terms(self, kind: TermKind) -> TermTable:
+        return self._pod_index.affinity_terms(kind)
 
     @property
     def pods_version(self) -> int:
@@ -154,12 +162,8 @@ class ClusterState:
         return self._pod_index.lowest_priority
 
     @property
-    def terms_version(self) -> int:
-        return self._pod_index.terms_version
-
-    @property
-    def has_term_holders(self) -> bool:
-        return self._pod_index.has_term_holders
+    def has_affinity_terms(self) -> bool:
+        return self._pod_index.has_affinity_terms
 
     def group_members(self, group: PodGroupKey) -> GroupMembers:
         return self.groups.members(group)

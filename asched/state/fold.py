@@ -57,6 +57,7 @@ class Fold:
             r.PodUpdated: self._pods.on_updated,
             r.PodQuarantined: self._pod_quarantined,
             r.TurnStarted: self._turn_started,
+            r.ClockStepped: self._clock_stepped,
             r.Assigned: self._assigned,
             r.Rejected: self._rejected,
             r.AttemptFailed: self._attempt_failed,
@@ -161,6 +162,9 @@ class Fold:
         if self.state.circuits:
             for key in self.state.circuits.tick(record.now_ns):
                 self.state.queue.activate(key, record.now_ns)
+
+    def _clock_stepped(self, record: r.ClockStepped) -> None:
+        self.state.clock_offset_ns = record.offset_ns
 
     def _leadership_gained(self, record: r.LeadershipGained) -> None:
         if record.epoch <= self.state.epoch:

@@ -7,7 +7,7 @@ log. Indexes are caches, not state: dropping one changes no answer.
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 
@@ -17,19 +17,21 @@ from asched.framework.pod_info import PodInfo
 from asched.framework.pod_queries import (
     PodQuery,
     PodTerms,
-    TermHolders,
     TermKind,
-    WeightedTerm,
     terms_of,
 )
+from asched.framework.term_table import TermTable
 from asched.framework.volumes import is_attachable, is_disk
 from asched.state.node_table import NodeTable
+from asched.state.pod_columns import PodColumns
 
 Change = tuple[int, PodInfo, int]
 """A row, and a pod that was added to it (1) or removed from it (-1)."""
 
-_MAX_QUERIES = 1024
-_MAX_SHAPES = 1024
+_MAX_COUNTED = 1 << 23
+"""Rows of all cached queries together: 64 MiB."""
+_AT_ONCE = 1024
+"""With more changes than this, counting from columns is cheaper."""
 _MAX_LABEL_SETS = 1024
 """Cached matches per query: each rollout of a workload has label sets of its own."""
 
@@ -43,7 +45,12 @@ class _Matches:
         self.by_row = RowCounts()
         self.cursor = -1
 
-    def count_all(self, changes: Iterable[Change]) -> None:
+    def count_all(self, column: Int64Column) -> None:
+        """Replace the counts."""
+        self.by_row.begin(0)
+        self.by_row.column = column
+
+    def count_changes(self, changes: Iterable[Change]) -> None:
         # An updated pod is removed and added, which mostly cancels out.
         net: dict[int, int] = {}
         for row, pod, sign in changes:
@@ -65,68 +72,6 @@ class _Matches:
         return hit
 
 
-class _Held:
-    """The pods on nodes with one term, by row and in total."""
-
-    def __init__(self, kind: TermKind, term: WeightedTerm, size: int) -> None:
-        self.kind = kind
-        self.term = term
-        self.by_row = RowCounts(np.zeros(size, np.int64))
-        self.total = 0
-
-
-class _Holders:
-    """The terms of one kind of the pods on nodes."""
-
-    def __init__(self, kind: TermKind) -> None:
-        self.version = 0
-        """Changes with the set of terms."""
-        self._kind = kind
-        self._held: dict[WeightedTerm, _Held] = {}
-        self._size = 0
-        self._answer: tuple[TermHolders, ...] | None = None
-
-    def __len__(self) -> int:
-        return len(self._held)
-
-    def of(self, term: WeightedTerm) -> _Held:
-        """The holders of the term; none for a new term."""
-        held = self._held.get(term)
-        if held is None:
-            held = self._held[term] = _Held(self._kind, term, self._size)
-            self._changed()
-        return held
-
-    def drop(self, term: WeightedTerm) -> None:
-        """No pod has the term any longer."""
-        del self._held[term]
-        self._changed()
-
-    def resize(self, size: int) -> None:
-        if size != self._size:
-            for held in self._held.values():
-                held.by_row.resize(size)
-            self._size = size
-            self._changed()
-
-    def clear(self) -> None:
-        self._held.clear()
-        self._changed()
-
-    def _changed(self) -> None:
-        self._answer = None
-        self.version += 1
-
-    def answer(self) -> tuple[TermHolders, ...]:
-        """The same object until the set of terms changes."""
-        if self._answer is None:
-            self._answer = tuple(
-                TermHolders(weighted.term, weighted.weight, held.by_row)
-                for weighted, held in self._held.items()
-            )
-        return self._answer
-
-
 class PodIndex:
     """Pods by :class:`PodQuery` and by affinity term."""
 
@@ -134,13 +79,10 @@ class PodIndex:
         self._table = table
         self.volumes = VolumeIndex(table)
         self._counts: OrderedDict[PodQuery, _Matches] = OrderedDict()
-        self._holders = {kind: _Holders(kind) for kind in TermKind}
-        # By the id of the terms, which similar pods share. Stored with them, so ids stay unique.
-        self._held_by: dict[int, tuple[PodTerms, tuple[_Held, ...]]] = {}
-        self._holders_cursor = -1
-        self._holders_size = 0
-        self._terms_version = 0
-        self._has_holders = False
+        self._columns = PodColumns()
+        self._columns_cursor = -1
+        self._terms = {kind: TermTable() for kind in TermKind}
+        self._terms_cursor = -1
         self._priorities: Counter[int] = Counter()
         self._priorities_cursor = -1
 
@@ -153,7 +95,7 @@ class PodIndex:
         counts = self._counts.get(query)
         if counts is None:
             counts = self._counts[query] = _Matches(query)
-            if len(self._counts) > _MAX_QUERIES:
+            if len(self._counts) * max(1, self._table.size) > _MAX_COUNTED:
                 self._counts.popitem(last=False)
         else:
             self._counts.move_to_end(query)
@@ -162,32 +104,33 @@ class PodIndex:
         if counts.cursor == cursor and len(by_row.column) == size:
             return by_row
         changes = self._table.pods_changed_since(counts.cursor)
-        if changes is None:
-            by_row.begin(size)
-            counts.count_all(_all_pods(self._table))
+        if changes is None or len(changes) > _AT_ONCE:
+            counts.count_all(self._pod_columns().count(query, size))
         else:
             by_row.resize(size)
-            counts.count_all(changes)
+            counts.count_changes(changes)
         counts.cursor = cursor
         return by_row
 
-    def term_holders(self, kind: TermKind) -> Sequence[TermHolders]:
-        """Every distinct term of that kind of the pods on nodes, in order of appearance."""
-        self._update_holders()
-        return self._holders[kind].answer()
+    def _pod_columns(self) -> PodColumns:
+        changes: Iterable[Change] | None = self._table.pods_changed_since(self._columns_cursor)
+        if changes is None:
+            self._columns = PodColumns()
+            changes = _all_pods(self._table)
+        self._columns.apply(changes)
+        self._columns_cursor = self._table.pods_cursor
+        return self._columns
+
+    def affinity_terms(self, kind: TermKind) -> TermTable:
+        """The terms of that kind of the pods on nodes."""
+        self._update_terms()
+        return self._terms[kind]
 
     @property
-    def terms_version(self) -> int:
-        """Changes with the answer of :meth:`term_holders` for any kind."""
-        self._update_holders()
-        return self._terms_version
-
-    @property
-    def has_term_holders(self) -> bool:
+    def has_affinity_terms(self) -> bool:
         """Whether any pod on a node has a term."""
-        if self._holders_cursor != self._table.pods_cursor:
-            self._update_holders()
-        return self._has_holders
+        self._update_terms()
+        return any(self._terms.values())
 
     @property
     def lowest_priority(self) -> int | None:
@@ -204,27 +147,20 @@ class PodIndex:
         self._priorities_cursor = self._table.pods_cursor
         return min(self._priorities, default=None)
 
-    def _update_holders(self) -> None:
+    def _update_terms(self) -> None:
         table = self._table
-        if self._holders_cursor == table.pods_cursor and self._holders_size == table.size:
+        if self._terms_cursor == table.pods_cursor:
             return
-        changes = table.pods_changed_since(self._holders_cursor)
+        changes = table.pods_changed_since(self._terms_cursor)
         if changes is None:
-            for kind in self._holders.values():
-                kind.clear()
-            self._held_by.clear()
-            self._move_holders(_all_pods(table))
+            for of_kind in self._terms.values():
+                of_kind.clear()
+            self._move_terms(_all_pods(table))
         else:
-            holders = [change for change in changes if change[1].shape.names_pods]
-            if holders or self._holders_size != table.size:
-                self._move_holders(holders)
-        self._holders_cursor = self._table.pods_cursor
+            self._move_terms(change for change in changes if change[1].shape.names_pods)
+        self._terms_cursor = table.pods_cursor
 
-    def _move_holders(self, changes: Iterable[Change]) -> None:
-        if self._holders_size != self._table.size:
-            self._holders_size = self._table.size
-            for holders in self._holders.values():
-                holders.resize(self._holders_size)
+    def _move_terms(self, changes: Iterable[Change]) -> None:
         # An updated pod is removed and added, mostly with the same terms.
         net: dict[tuple[int, int], int] = {}
         by_id: dict[int, PodTerms] = {}
@@ -234,24 +170,10 @@ class PodIndex:
                 by_id[id(terms)] = terms
                 net[row, id(terms)] = net.get((row, id(terms)), 0) + sign
         for (row, number), difference in net.items():
-            if not difference:
-                continue
-            known = self._held_by.get(number)
-            for held in known[1] if known is not None else self._held_for(by_id[number]):
-                held.by_row.move(row, difference)
-                held.total += difference
-                if not held.total:
-                    self._holders[held.kind].drop(held.term)
-                    self._held_by.clear()
-        self._terms_version = sum([holders.version for holders in self._holders.values()])
-        self._has_holders = any(self._holders.values())
-
-    def _held_for(self, terms: PodTerms) -> tuple[_Held, ...]:
-        held = tuple(self._holders[kind].of(term) for kind in terms for term in terms[kind])
-        if len(self._held_by) >= _MAX_SHAPES:
-            self._held_by.clear()
-        self._held_by[id(terms)] = (terms, held)
-        return held
+            if difference:
+                for kind, weighted_terms in by_id[number].items():
+                    for weighted in weighted_terms:
+                        self._terms[kind].move(weighted, row, difference)
 
 
 class VolumeIndex:

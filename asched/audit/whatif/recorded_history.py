@@ -19,6 +19,7 @@ from asched.audit.whatif.occupancy import percentile
 from asched.audit.whatif.pod_lifetime import PodLifetime, PodSnapshot, as_created, with_node
 from asched.framework.runtime.profile import PluginLoader, evaluate_in_process
 from asched.journal.codec import subject_of
+from asched.journal.folding import apply_stored
 from asched.journal.statistics import last_seq_at
 from asched.journal.store import JournalStore
 from asched.model.custom import CustomObject
@@ -63,29 +64,33 @@ async def recorded_history(
     Reads the journal once, as a stream. Memory use grows with the pods and changes of the period.
 
     Raises :class:`AuditError` for a period without records,
-    :class:`~asched.journal.errors.JournalError`, ProfileError and FoldError.
+    :class:`~asched.journal.errors.JournalError`, ProfileError.
     """
     first_seq = await _first_seq(journal, period)
     fold = await fold_before(journal, load, first_seq)
     extractor: TraceExtractor | None = None
     end_ns = 0
+    until_ns = period.until_ns
+    last_seq = None if until_ns is None else await last_seq_at(journal, until_ns)
     async for stored in journal.read(first_seq - 1):
         record = stored.record
         if isinstance(record, r.TurnStarted):
-            if period.until_ns is not None and record.now_ns > period.until_ns:
-                end_ns = period.until_ns
+            # The trace has turn times, the period has dates.
+            ahead_ns = stored.written_at_ns - record.now_ns
+            if until_ns is not None and last_seq is not None and stored.seq > last_seq:
+                end_ns = until_ns - ahead_ns
                 break
             end_ns = record.now_ns
-            if extractor is None and record.now_ns >= period.since_ns:
+            if extractor is None and stored.written_at_ns >= period.since_ns:
                 # Without earlier records there is no state at the start of the period.
-                begin_ns = period.since_ns if fold.state.now_ns else record.now_ns
-                fold.apply(record)
+                begin_ns = period.since_ns - ahead_ns if fold.state.now_ns else record.now_ns
+                apply_stored(fold, stored)
                 extractor = TraceExtractor(fold, begin_ns, shadow=await _in_shadow_mode(journal))
                 continue
         if extractor is None:
-            fold.apply(record)
+            apply_stored(fold, stored)
         else:
-            extractor.apply(record)
+            apply_stored(extractor, stored)
     if extractor is None:
         raise AuditError(await _no_records(journal))
     if not (fold.state.profiles or fold.state.sessions):
@@ -165,12 +170,6 @@ def _notes(extractor: TraceExtractor, state: ClusterState) -> Iterator[str]:
         yield "recorded in shadow mode: the recorded decisions are another scheduler's"
 
 
-class _Creation(NamedTuple):
-    """Replaced at the end, when the running time is known."""
-
-    pod: PodLifetime
-
-
 class _Deletion(NamedTuple):
     pod: PodLifetime
     at_ns: int
@@ -194,7 +193,8 @@ class TraceExtractor:
         """The pods of the trace, in order of creation."""
         self._by_uid: dict[str, PodLifetime] = {}
         """By every uid of the pod and its replacements."""
-        self._events: list[TraceEvent | _Creation | _Deletion] = []
+        self._events: list[TraceEvent | PodLifetime | _Deletion] = []
+        """A pod is replaced by its creation at the end, when its running time is known."""
         self._displaced: dict[str, deque[PodLifetime]] = {}
         """Evicted pods by the uid of their controller, which will replace them."""
         self._open: dict[str, NodeSpan] = {}
@@ -213,10 +213,8 @@ class TraceExtractor:
             self._appeared(entry.info.pod, entry.node, self._begin_ns)
         self._update_evictions(self._begin_ns)
 
-    # -- records --------------------------------------------------------------------------------
-
     def apply(self, record: r.AnyRecord) -> None:
-        """Folds the next record. Raises FoldError, ProfileError."""
+        """Folds the next record. Raises ProfileError."""
         if isinstance(record, r.ProfilesLoaded) and self._reconfigures(record):
             self.reconfigured += 1
         kind, _, key = subject_of(record).partition("/")
@@ -292,8 +290,6 @@ class TraceExtractor:
         if span is not None and span.from_ns < at_ns:
             self._closed.append(msgspec.structs.replace(span, to_ns=at_ns))
 
-    # -- pods -----------------------------------------------------------------------------------
-
     def _compare(self, before: PodSnapshot | None, after: PodSnapshot | None, now_ns: int) -> None:
         if before is not None and (after is None or after.pod.uid != before.pod.uid):
             self._gone(before, now_ns)
@@ -341,7 +337,7 @@ class TraceExtractor:
     def _add(self, pod: PodLifetime) -> None:
         self._pods[pod] = None
         self._by_uid[pod.uid] = pod
-        self._events.append(_Creation(pod))
+        self._events.append(pod)
 
     def _moved(
         self, pod: PodLifetime, before: PodSnapshot, after: PodSnapshot, now_ns: int
@@ -384,8 +380,6 @@ class TraceExtractor:
         pod.finish(now_ns, reason)
         self._events.append(_Deletion(pod, now_ns))
 
-    # -- evictions ------------------------------------------------------------------------------
-
     def _update_evictions(self, now_ns: int) -> None:
         for uid, eviction in self._state.evictions.items():
             pod = self._by_uid.get(uid)
@@ -409,15 +403,13 @@ class TraceExtractor:
                 return displaced
         return None
 
-    # -- results --------------------------------------------------------------------------------
-
     def trace(self, end_ns: int) -> WorkloadTrace:
         events: list[TraceEvent] = []
         for event in self._events:
             match event:
-                case _Creation(pod):
-                    if self._counts(pod):
-                        events.append(pod.creation())
+                case PodLifetime():
+                    if self._counts(event):
+                        events.append(event.creation())
                 case _Deletion(pod, at_ns):
                     # After several ends the last one counts: the others had replacements.
                     deletion = pod.deletion(at_ns) if at_ns == pod.ended_ns else None

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import ClassVar
+from functools import partial
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from asched.framework.caching import LruCache, RowCounts
+from asched.framework.caching import LruCache
 from asched.framework.cluster import Handle
 from asched.framework.cycle_state import CycleState, StateKey
 from asched.framework.events import ActionType, ClusterEventWithHint, EventResource, QueueingHint
@@ -42,14 +42,18 @@ from asched.model.pod import Pod
 from asched.model.selectors import LabelSelector
 from asched.model.workloads import Namespace
 from asched.plugins.common import PROCEED, SKIP, queue_if
+from asched.plugins.inter_pod_affinity.existing import ExistingTerms, SelectedTerms
 from asched.plugins.inter_pod_affinity.preferred import PreferredAffinityScores, TermWeight
 from asched.plugins.inter_pod_affinity.required import (
+    AffinityQueries,
     AffinityTerms,
     ExistingTermCounts,
+    IncomingTerm,
     IncomingTermCounts,
     RequiredAffinity,
     ViolationCache,
 )
+from asched.plugins.inter_pod_affinity.selected_pods import SelectedPods, WeightedQuery
 
 AFFINITY_UNMET = Status.unresolvable("node(s) didn't match pod affinity rules")
 ANTI_AFFINITY_UNMET = Status.unschedulable("node(s) didn't match pod anti-affinity rules")
@@ -68,13 +72,17 @@ _STATUSES = (
     AFFINITY_UNMET,
 )
 _EVERYTHING = Selector(LabelSelector())
+_NO_QUERIES = AffinityQueries()
 
-_NO_TERMS = AffinityTerms()
-
-_MAX_SHAPES = 256
-_MAX_LABEL_SETS = 1024
-_MAX_COUNTS = 256
+_MAX_SHAPES = 1024
+_MAX_SUMS = 64
+_CACHE_BYTES = 1 << 26
+_ROW_BYTES = 25
+"""Size of the columns of a :class:`DomainCounts`, for each row."""
+_STATE_BYTES = 1 << 16
+"""An estimate for the objects of one entry: it limits the number of entries in small clusters."""
 _MAX_HARD_WEIGHT = 100
+_MAX_HINT_TERMS = 8
 
 
 class InterPodAffinityArgs(Arguments, frozen=True):
@@ -92,21 +100,37 @@ class InterPodAffinityArgs(Arguments, frozen=True):
             )
 
 
-@dataclass(slots=True)
 class AffinityState:
-    """The counts for pods of one shape, namespace and labels. Valid while the set of affinity terms
-    of existing pods is the same."""
+    """The counts for pods of one shape, namespace and labels."""
 
-    terms_version: int = -1
-    version: tuple[int, int] = (-1, -1)
-    """The versions of nodes and pods for which the counts are up to date."""
-    terms: AffinityTerms = _NO_TERMS
-    existing: Sequence[ExistingTermCounts] = ()
-    violations: ViolationCache = field(default_factory=ViolationCache)
-    scores: PreferredAffinityScores | None = None
-    """None if no term counts."""
-    tracked: Sequence[ExistingTermCounts | IncomingTermCounts] = ()
-    """All counts that the pod depends on."""
+    __slots__ = (
+        "existing",
+        "scores",
+        "selected",
+        "size_bytes",
+        "sums_version",
+        "terms",
+        "version",
+        "violations",
+    )
+
+    def __init__(self, terms: AffinityTerms, size_bytes: int) -> None:
+        self.size_bytes = size_bytes
+        self.version = (-1, -1)
+        """The versions of nodes and pods for which the counts are up to date."""
+        self.terms = terms
+        self.selected = {kind: SelectedTerms() for kind in TermKind}
+        self.sums_version: tuple[object, ...] | None = None
+        """Changes with the terms of existing pods that count."""
+        self.existing: Sequence[ExistingTermCounts] = ()
+        self.violations = ViolationCache()
+        self.scores: PreferredAffinityScores | None = None
+        """None if no term counts."""
+
+
+class _CachedCounts(NamedTuple):
+    counts: DomainCounts
+    size_bytes: int
 
 
 _REQUIRED: StateKey[RequiredAffinity] = StateKey("InterPodAffinity/filter")
@@ -137,17 +161,23 @@ class InterPodAffinity(
             TermKind.PREFERRED_AFFINITY: 1,
             TermKind.PREFERRED_ANTI_AFFINITY: -1,
         }
-        self._factors = [(kind, factor) for kind, factor in factors.items() if factor]
+        self._factors = {kind: factor for kind, factor in factors.items() if factor}
+        self._existing_kinds = (TermKind.REQUIRED_ANTI_AFFINITY, *self._factors)
         self._needs_own_preferences = args.ignore_preferred_terms_of_existing_pods
         self._domains = DomainIndex()
-        self._counts: LruCache[tuple[object, str], DomainCounts] = LruCache(_MAX_COUNTS)
+        self._counts: LruCache[tuple[PodQuery, str], _CachedCounts] = LruCache(
+            _CACHE_BYTES, lambda cached: cached.size_bytes
+        )
+        self._sums: LruCache[tuple[TermKind, int, bytes], ExistingTerms] = LruCache(_MAX_SUMS)
         # The caches below depend on namespace labels.
         self._namespaces_version = -1
-        self._terms: LruCache[tuple[PodShape, str], AffinityTerms] = LruCache(_MAX_SHAPES)
-        self._states: LruCache[tuple[PodShape, int], AffinityState] = LruCache(_MAX_LABEL_SETS)
+        self._queries: LruCache[tuple[PodShape, str], AffinityQueries] = LruCache(_MAX_SHAPES)
+        self._states: LruCache[tuple[PodShape, int], AffinityState] = LruCache(
+            _CACHE_BYTES, lambda state: state.size_bytes
+        )
 
     def applies_to(self, pod: PodInfo) -> bool:
-        return pod.shape.names_pods or self.handle.cluster.has_term_holders
+        return pod.shape.names_pods or self.handle.cluster.has_affinity_terms
 
     def pre_filter(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> PreFilterResult:
         affinity = self._affinity_state(pod.shape, pod.label_set)
@@ -211,85 +241,121 @@ class InterPodAffinity(
         """The up-to-date counts for a pod."""
         cluster = self.handle.cluster
         self._check_namespaces()
-        found = self._states.get((shape, labels.number), AffinityState)
+        found = self._states.get(
+            (shape, labels.number), lambda: self._new_state(shape, labels.namespace)
+        )
         nodes = cluster.nodes
         version = (nodes.version, cluster.pods_version)
         if found.version == version:
             return found
         found.version = version
-        terms_version = cluster.terms_version
-        if found.terms_version != terms_version:
-            self._rebuild(found, shape, labels)
-            found.terms_version = terms_version
-        for term in found.tracked:
-            if isinstance(term, ExistingTermCounts):
-                by_row = term.by_row
-            else:
-                by_row = cluster.row_counts(term.query)
-            term.counts.follow(self._domains.of(nodes, term.topology_key), by_row)
+        for selected, key, counts, _ in found.terms.all:
+            counts.follow(self._domains.of(nodes, key), selected.by_row(cluster))
+        self._update_existing(found, labels)
         return found
 
-    def _rebuild(self, found: AffinityState, shape: PodShape, labels: LabelSet) -> None:
-        terms = found.terms = self._terms_of(shape, labels.namespace)
-        existing = self._existing_terms(TermKind.REQUIRED_ANTI_AFFINITY, labels, 1)
-        scored = [
-            term
-            for kind, factor in self._factors
-            for term in self._existing_terms(kind, labels, factor)
-        ]
-        weights = [TermWeight(term.counts, term.weight) for term in terms.preferred]
-        weights += [TermWeight(term.counts, term.weight) for term in scored]
+    def _new_state(self, shape: PodShape, namespace: str) -> AffinityState:
+        terms = self._terms_of(self._queries_of(shape, namespace))
+        return AffinityState(terms, self._size_bytes(1 + len(terms.all)))
+
+    def _size_bytes(self, columns: int) -> int:
+        return columns * (_STATE_BYTES + _ROW_BYTES * self.handle.cluster.nodes.size)
+
+    def _update_existing(self, found: AffinityState, labels: LabelSet) -> None:
+        """Update the sums of terms of existing pods, and what refers to them."""
+        cluster = self.handle.cluster
+        version: tuple[object, ...] = ()
+        for kind in self._existing_kinds:
+            table = cluster.affinity_terms(kind)
+            if not table.size:
+                continue
+            of_kind = found.selected[kind]
+            selected = of_kind.update(table, labels, self._namespace_labels(labels.namespace))
+            if selected is not None:
+                key = (kind, table.generation, np.flatnonzero(selected).tobytes())
+                of_kind.sums = self._sums.get(key, partial(ExistingTerms, selected))
+            sums = of_kind.sums
+            if sums is not None:
+                sums.update(table, cluster.nodes, self._domains)
+                version += (sums, sums.version)
+        if version != found.sums_version:
+            found.sums_version = version
+            self._refer(found)
+
+    def _refer(self, found: AffinityState) -> None:
+        """Take other sums of existing terms."""
+        weights = [TermWeight(term.counts, term.weight) for term in found.terms.preferred]
+        existing = []
+        for kind in self._existing_kinds:
+            sums = found.selected[kind].sums
+            for key, counts in sums.counts.items() if sums is not None else ():
+                if kind is TermKind.REQUIRED_ANTI_AFFINITY:
+                    existing.append(ExistingTermCounts(key, counts))
+                else:
+                    weights.append(TermWeight(counts, self._factors[kind]))
         found.existing = existing
         found.scores = PreferredAffinityScores(weights) if weights else None
-        found.tracked = (
-            *terms.affinity, *terms.anti_affinity, *terms.preferred, *existing, *scored,
-        )  # fmt: skip
         found.violations = ViolationCache()
 
-    def _existing_terms(
-        self, kind: TermKind, labels: LabelSet, factor: int
-    ) -> list[ExistingTermCounts]:
-        """Terms of existing pods that select a pod with these labels."""
-        namespace_labels = self._namespace_labels(labels.namespace)
-        found = []
-        for term, weight, by_row in self.handle.cluster.term_holders(kind):
-            if term.matches(labels, namespace_labels):
-                key = term.topology_key
-                counts = self._counts_of((kind, term, weight), key, by_row)
-                found.append(ExistingTermCounts(key, counts, weight * factor, by_row))
-        return found
+    def _terms_of(self, queries: AffinityQueries) -> AffinityTerms:
+        return AffinityTerms(
+            tuple(
+                self._counts_of([(term.query, 1)], term.topology_key) for term in queries.affinity
+            ),
+            self._by_key(queries.anti_affinity),
+            self._by_key([term for term in queries.preferred if term.weight > 0])
+            + self._by_key([term for term in queries.preferred if term.weight < 0]),
+        )
 
-    def _counts_of(self, source: object, key: str, counts: RowCounts) -> DomainCounts:
-        """The shared counts of a source by topology key."""
-        domains = self._domains.of(self.handle.cluster.nodes, key)
-        return self._counts.get((source, key), lambda: DomainCounts(domains, counts))
+    def _by_key(self, terms: Sequence[IncomingTerm]) -> tuple[IncomingTermCounts, ...]:
+        """The counts of terms with weights of the same sign."""
+        by_key: dict[str, list[WeightedQuery]] = {}
+        for query, key, weight in terms:
+            by_key.setdefault(key, []).append((query, weight))
+        return tuple(self._counts_of(queries, key) for key, queries in by_key.items())
 
-    def _terms_of(self, shape: PodShape, namespace: str) -> AffinityTerms:
+    def _counts_of(self, queries: Sequence[WeightedQuery], key: str) -> IncomingTermCounts:
+        """The counts of queries. Those of a single query are shared."""
+        cluster = self.handle.cluster
+        domains = self._domains.of(cluster.nodes, key)
+        if len(queries) > 1:
+            sign = 1 if queries[0][1] > 0 else -1
+            selected = SelectedPods([(query, abs(weight)) for query, weight in queries])
+            counts = DomainCounts(domains, selected.by_row(cluster))
+            return IncomingTermCounts(selected, key, counts, sign)
+        ((query, weight),) = queries
+        cached = self._counts.get(
+            (query, key),
+            lambda: _CachedCounts(
+                DomainCounts(domains, cluster.row_counts(query)), self._size_bytes(1)
+            ),
+        )
+        return IncomingTermCounts(SelectedPods([(query, 1)]), key, cached.counts, weight)
+
+    def _queries_of(self, shape: PodShape, namespace: str) -> AffinityQueries:
         self._check_namespaces()
         if shape.affinity is None:
-            return _NO_TERMS
-        return self._terms.get(
+            return _NO_QUERIES
+        return self._queries.get(
             (shape, namespace), lambda: self._resolve(terms_of(shape, namespace))
         )
 
-    def _resolve(self, terms: PodTerms) -> AffinityTerms:
+    def _resolve(self, terms: PodTerms) -> AffinityQueries:
         required = [weighted.term for weighted in terms[TermKind.REQUIRED_AFFINITY]]
         keys = dict.fromkeys(term.topology_key for term in required)
-        return AffinityTerms(
-            tuple(self._term_counts(required, key, 1) for key in keys),
+        return AffinityQueries(
+            tuple(self._query(required, key, 1) for key in keys),
             self._each(terms[TermKind.REQUIRED_ANTI_AFFINITY], -1),
             self._each(terms[TermKind.PREFERRED_AFFINITY], 1)
             + self._each(terms[TermKind.PREFERRED_ANTI_AFFINITY], -1),
         )
 
-    def _each(self, terms: Sequence[WeightedTerm], sign: int) -> tuple[IncomingTermCounts, ...]:
+    def _each(self, terms: Sequence[WeightedTerm], sign: int) -> tuple[IncomingTerm, ...]:
         return tuple(
-            self._term_counts([term], term.topology_key, sign * weight) for term, weight in terms
+            self._query([term], term.topology_key, sign * weight) for term, weight in terms
         )
 
-    def _term_counts(
-        self, terms: Sequence[AffinityTerm], key: str, weight: int
-    ) -> IncomingTermCounts:
+    def _query(self, terms: Sequence[AffinityTerm], key: str, weight: int) -> IncomingTerm:
         """The pods that match every term, in namespaces that all terms list or select."""
         namespaces: frozenset[str] | None = None
         for term in terms:
@@ -297,8 +363,7 @@ class InterPodAffinity(
             if of_term is not None:
                 namespaces = of_term if namespaces is None else namespaces & of_term
         query = PodQuery(tuple(term.selector for term in terms), namespaces)
-        counts = self.handle.cluster.row_counts(query)
-        return IncomingTermCounts(query, key, self._counts_of(query, key, counts), weight)
+        return IncomingTerm(query, key, weight)
 
     def _namespaces_of(self, term: AffinityTerm) -> frozenset[str] | None:
         """The listed and the selected namespaces; None for all, also unknown ones."""
@@ -318,7 +383,7 @@ class InterPodAffinity(
         version = self.handle.cluster.objects_version(Namespace)
         if version != self._namespaces_version:
             self._namespaces_version = version
-            self._terms.clear()
+            self._queries.clear()
             self._states.clear()
 
     def events_to_register(self) -> Sequence[ClusterEventWithHint]:
@@ -333,12 +398,15 @@ class InterPodAffinity(
         """Queue if an assigned pod starts to match the required affinity, stops to match an
         anti-affinity term, or is deleted and had an anti-affinity term that selects the pod.
         kube-scheduler requires *all* anti-affinity terms to match, and ignores the terms of a
-        deleted pod, so pods wait for the next flush."""
+        deleted pod, so pods wait for the next flush. Many terms are not evaluated: the hint is
+        called for each pending pod at each change of a pod, and an attempt costs less."""
         before = old if isinstance(old, Pod) else None
         after = new if isinstance(new, Pod) else None
         if any(other is not None and not other.node_name for other in (before, after)):
             return QueueingHint.SKIP
-        terms = self._terms_of(shape_of(pod), pod.namespace)
+        terms = self._queries_of(shape_of(pod), pod.namespace)
+        if len(terms.anti_affinity) > _MAX_HINT_TERMS:
+            return QueueingHint.QUEUE
         for term in terms.affinity[:1]:
             if _matches(term.query, after) and not _matches(term.query, before):
                 return QueueingHint.QUEUE
@@ -348,8 +416,10 @@ class InterPodAffinity(
         return queue_if(before is not None and after is None and self._is_repelled_by(pod, before))
 
     def _is_repelled_by(self, pod: Pod, other: Pod) -> bool:
-        """Whether the other pod's required anti-affinity selects this one."""
+        """Whether the other pod's required anti-affinity selects this one, or has many terms."""
         terms = terms_of(shape_of(other), other.namespace)[TermKind.REQUIRED_ANTI_AFFINITY]
+        if len(terms) > _MAX_HINT_TERMS:
+            return True
         namespace_labels = self._namespace_labels(pod.namespace)
         return any(term.matches(label_set_of(pod), namespace_labels) for term, _ in terms)
 
@@ -358,7 +428,7 @@ class InterPodAffinity(
         relevant topology key."""
         if not isinstance(new, Node):
             return QueueingHint.SKIP
-        terms = self._terms_of(shape_of(pod), pod.namespace)
+        terms = self._queries_of(shape_of(pod), pod.namespace)
         if not isinstance(old, Node):
             suits = all(term.topology_key in new.labels for term in terms.affinity)
             return queue_if(suits)

@@ -9,45 +9,68 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from asched.framework.caching import RowCounts
 from asched.framework.nodes import BoolColumn, Int64Column, NodeInfo, Nodes
 from asched.framework.pod_info import PodInfo
 from asched.framework.pod_queries import PodQuery, TermKind, terms_of
 from asched.framework.topology import DomainCounts
+from asched.plugins.inter_pod_affinity.selected_pods import SelectedPods
 
 ViolationBits = NDArray[np.int16]
 
 
 class ExistingTermCounts(NamedTuple):
-    """Existing pods with a term that selects the incoming pod."""
+    """Existing pods with a required anti-affinity term that selects the incoming pod."""
 
     topology_key: str
     counts: DomainCounts
     """Must be updated before use."""
-    weight: int
-    by_row: RowCounts
-    """The source of the counts."""
 
 
-class IncomingTermCounts(NamedTuple):
-    """Existing pods that a term of the incoming pod selects."""
+class IncomingTerm(NamedTuple):
+    """Which existing pods a term of the incoming pod selects."""
 
     query: PodQuery
     topology_key: str
-    counts: DomainCounts
-    """Must be updated before use."""
     weight: int
     """Negative for anti-affinity."""
 
 
-class AffinityTerms(NamedTuple):
+class AffinityQueries(NamedTuple):
     """The terms of an incoming pod, with the namespaces that they select now."""
 
-    affinity: tuple[IncomingTermCounts, ...] = ()
+    affinity: tuple[IncomingTerm, ...] = ()
     """For each topology key of the required affinity: pods that match *all* its terms."""
-    anti_affinity: tuple[IncomingTermCounts, ...] = ()
+    anti_affinity: tuple[IncomingTerm, ...] = ()
     """For each required anti-affinity term."""
+    preferred: tuple[IncomingTerm, ...] = ()
+
+    @property
+    def all(self) -> tuple[IncomingTerm, ...]:
+        return (*self.affinity, *self.anti_affinity, *self.preferred)
+
+
+class IncomingTermCounts(NamedTuple):
+    """Existing pods that terms of the incoming pod with the same topology key select."""
+
+    selected: SelectedPods
+    topology_key: str
+    counts: DomainCounts
+    """Must be updated before use."""
+    weight: int
+    """The factor of the counts in the score."""
+
+
+class AffinityTerms(NamedTuple):
+    """The counts of :class:`AffinityQueries`, one for each topology key."""
+
+    affinity: tuple[IncomingTermCounts, ...] = ()
+    anti_affinity: tuple[IncomingTermCounts, ...] = ()
     preferred: tuple[IncomingTermCounts, ...] = ()
+    """Affinity and anti-affinity are separate."""
+
+    @property
+    def all(self) -> tuple[IncomingTermCounts, ...]:
+        return (*self.affinity, *self.anti_affinity, *self.preferred)
 
 
 class Violation(IntEnum):
@@ -131,8 +154,9 @@ class RequiredAffinity:
             (Violation.ANTI_AFFINITY, self._terms.anti_affinity),
         ):
             for term in terms:
-                if term.query.matches(other.label_set):
-                    self._adjust(violation, term.topology_key, node, sign)
+                for query, weight in term.selected.queries:
+                    if query.matches(other.label_set):
+                        self._adjust(violation, term.topology_key, node, sign * weight)
 
     def _adjust(self, violation: Violation, topology_key: str, node: NodeInfo, sign: int) -> None:
         domain = node.labels.get(topology_key)
@@ -221,4 +245,8 @@ class RequiredAffinity:
             adjusted = self._adjustments.get((Violation.AFFINITY, term.topology_key), {})
             if term.counts.total + sum(adjusted.values()):
                 return False
-        return all(term.query.matches(self._pod.label_set) for term in self._terms.affinity)
+        return all(
+            query.matches(self._pod.label_set)
+            for term in self._terms.affinity
+            for query, _ in term.selected.queries
+        )

@@ -7,6 +7,7 @@ so they are kept and updated incrementally.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache, partial
 from typing import NamedTuple
 
 import numpy as np
@@ -63,14 +64,10 @@ class ConstraintCounts:
         """Matching pods by row."""
         self._counts: DomainCounts | None = None
 
-    def rebuild(self, nodes: Nodes, counted: BoolColumn, *, absent_is_empty: bool) -> None:
-        """Renumber the domains; only pods on ``counted`` rows count."""
-        label = nodes.label(self.constraint.topology_key)
-        missing = ~label.present
-        self.missing: BoolColumn | None = missing if (missing & nodes.alive).any() else None
-        """Rows without the label; None if every node has it."""
-        absent_is_empty = absent_is_empty and self.missing is not None
-        self.domains = Domains(label, counted, absent_is_empty=absent_is_empty)
+    def rebuild(self, domains: Domains, missing: BoolColumn | None) -> None:
+        """Take other domains. ``missing``: rows without the label; None if every node has it."""
+        self.domains = domains
+        self.missing = missing
 
     @property
     def by_domain(self) -> DomainCounts:
@@ -152,13 +149,30 @@ class ConstraintSet:
             if (complete != included).any():
                 self.missing_keys = ~complete
             included = complete
+        find = cache(partial(self._domains, nodes, included))
         for each in self.counts:
-            counted = included
-            if each.constraint.honors_affinity:
-                counted = counted & required_nodes(self._shape).rows(nodes)
-            if each.constraint.honors_taints:
-                counted = counted & _tolerated(self._shape.tolerations, nodes)
-            each.rebuild(nodes, counted, absent_is_empty=not self._require_all_keys)
+            of = each.constraint
+            each.rebuild(*find(of.topology_key, of.honors_affinity, of.honors_taints))
+
+    def _domains(
+        self,
+        nodes: Nodes,
+        included: BoolColumn,
+        topology_key: str,
+        honors_affinity: bool,
+        honors_taints: bool,
+    ) -> tuple[Domains, BoolColumn | None]:
+        """Domains in which the pods on eligible rows count, and the rows without the label."""
+        counted = included
+        if honors_affinity:
+            counted = counted & required_nodes(self._shape).rows(nodes)
+        if honors_taints:
+            counted = counted & _tolerated(self._shape.tolerations, nodes)
+        label = nodes.label(topology_key)
+        missing = ~label.present
+        if not (missing & nodes.alive).any():
+            return Domains(label, counted), None
+        return Domains(label, counted, absent_is_empty=not self._require_all_keys), missing
 
 
 def adjusted(sums: Int64Column, adjustments: Mapping[int, int]) -> Int64Column:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, NamedTuple
 
 import msgspec
 import numpy as np
@@ -62,7 +62,11 @@ _SYSTEM_DEFAULTS = (
     TopologySpreadConstraint(max_skew=3, topology_key=HOSTNAME_LABEL, when_unsatisfiable=SOFT),
     TopologySpreadConstraint(max_skew=5, topology_key=ZONE_LABEL, when_unsatisfiable=SOFT),
 )
-_MAX_CONSTRAINT_SETS = 128
+_CACHE_BYTES = 1 << 27
+_ROW_BYTES = 45
+"""Size of the columns of a constraint, for each row."""
+_CONSTRAINT_BYTES = 1 << 18
+"""An estimate for the objects of one constraint: it limits their number in small clusters."""
 
 _encode = msgspec.json.Encoder(order="deterministic").encode
 
@@ -207,6 +211,17 @@ _HARD_STATE: StateKey[SpreadState] = StateKey("PodTopologySpread/filter")
 _SCORES: StateKey[SpreadScores] = StateKey("PodTopologySpread/score")
 
 
+class _Cached(NamedTuple):
+    """Constraints of one kind; None if the pod has none."""
+
+    constraints: ConstraintSet | None
+    scores: SpreadScores | None
+    size_bytes: int
+
+
+_NONE = _Cached(None, None, 1024)
+
+
 class PodTopologySpread(
     PreFilterPlugin,
     FilterAllPlugin,
@@ -232,11 +247,10 @@ class PodTopologySpread(
         )
         self._defaulted = frozenset(c.when_unsatisfiable for c in self._defaults)
         self._workloads = WorkloadSelectors(handle.cluster)
-        self._constraint_sets: LruCache[tuple[PodShape, str, str, object], ConstraintSet | None] = (
-            LruCache(_MAX_CONSTRAINT_SETS)
+        self._constraint_sets: LruCache[tuple[PodShape, str, str, object], _Cached] = LruCache(
+            _CACHE_BYTES, lambda cached: cached.size_bytes
         )
         self._latest: tuple[tuple[TopologySpreadConstraint, ...], bytes] = ((), b"")
-        self._scores: LruCache[ConstraintSet, SpreadScores] = LruCache(_MAX_CONSTRAINT_SETS)
 
     def applies_to(self, pod: PodInfo) -> bool:
         if pod.pod.spec.topology_spread_constraints:
@@ -246,7 +260,7 @@ class PodTopologySpread(
         )
 
     def pre_filter(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> PreFilterResult:
-        constraints = self._constraint_set(pod, HARD)
+        constraints = self._cached(pod, HARD).constraints
         if constraints is None:
             return SKIP
         constraints.refresh(self.handle.cluster)
@@ -271,10 +285,9 @@ class PodTopologySpread(
         return SUCCESS
 
     def pre_score(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> Status:
-        constraints = self._constraint_set(pod, SOFT)
-        if constraints is None:
+        scores = self._cached(pod, SOFT).scores
+        if scores is None:
             return Status.skip()
-        scores = self._scores.get(constraints, lambda: SpreadScores(constraints))
         scores.prepare(self.handle.cluster, nodes)
         state.write(_SCORES, scores)
         return SUCCESS
@@ -303,23 +316,26 @@ class PodTopologySpread(
             scaled[excluded] = 0
         return scaled
 
-    def _constraint_set(self, pod: PodInfo, when: str) -> ConstraintSet | None:
-        """The constraints of this kind with cached counts; None if the pod has none."""
+    def _cached(self, pod: PodInfo, when: str) -> _Cached:
+        """The constraints of this kind with cached counts."""
         own = pod.pod.spec.topology_spread_constraints
         source: object = (
             self._encoded(own) if own else self._default_selectors(pod.pod, pod.label_set, when)
         )
         if not source:
-            return None
+            return _NONE
+        key = (pod.shape, pod.namespace, when, source)
+        return self._constraint_sets.get(key, lambda: self._new_set(pod, when))
 
-        def compute() -> ConstraintSet | None:
-            constraints = self._constraints(pod.pod, when)
-            if not constraints:
-                return None
-            require_all_keys = bool(own) or not self._system_defaults
-            return ConstraintSet(constraints, pod.shape, require_all_keys=require_all_keys)
-
-        return self._constraint_sets.get((pod.shape, pod.namespace, when, source), compute)
+    def _new_set(self, pod: PodInfo, when: str) -> _Cached:
+        constraints = self._constraints(pod.pod, when)
+        if not constraints:
+            return _NONE
+        own = pod.pod.spec.topology_spread_constraints
+        require_all_keys = bool(own) or not self._system_defaults
+        found = ConstraintSet(constraints, pod.shape, require_all_keys=require_all_keys)
+        each_bytes = _CONSTRAINT_BYTES + _ROW_BYTES * self.handle.cluster.nodes.size
+        return _Cached(found, SpreadScores(found), len(constraints) * each_bytes)
 
     def _encoded(self, constraints: tuple[TopologySpreadConstraint, ...]) -> bytes:
         """A hashable form of the constraints. Pods of one template share them as one object."""

@@ -1,0 +1,111 @@
+"""The table of affinity terms against a search of each term."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from asched.framework.pod_info import LabelSet
+from asched.framework.pod_queries import AffinityTerm, Selector, WeightedTerm
+from asched.framework.term_table import TermTable
+from asched.model.selectors import LabelSelector, LabelSelectorRequirement
+
+_ROWS = 4
+
+_keys = st.sampled_from(["app", "tier", "size"])
+_values = st.sampled_from(["a", "b", "7", "12", "-3", ""])
+_labels = st.dictionaries(_keys, _values, max_size=3)
+_requirements = st.builds(
+    LabelSelectorRequirement,
+    key=_keys,
+    operator=st.sampled_from(["In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt", "Odd"]),
+    values=st.lists(_values, max_size=3).map(tuple),
+)
+_selectors = st.none() | st.builds(
+    LabelSelector,
+    match_labels=st.dictionaries(_keys, _values, max_size=2),
+    match_expressions=st.lists(_requirements, max_size=2).map(tuple),
+)
+_terms = st.builds(
+    WeightedTerm,
+    st.builds(
+        AffinityTerm,
+        _selectors.map(Selector),
+        st.frozensets(st.sampled_from(["x", "y"])),
+        _selectors.map(Selector),
+        st.sampled_from(["zone", "host"]),
+    ),
+    st.integers(1, 100),
+)
+_moves = st.lists(st.tuples(_terms, st.integers(0, _ROWS - 1), st.sampled_from([1, 1, 2])))
+
+
+def _label_set(namespace: str, labels: dict[str, str]) -> LabelSet:
+    return LabelSet(namespace, labels, 1)
+
+
+@given(_moves, st.sampled_from(["x", "y", "z"]), _labels, _labels, st.data())
+def test_table_finds_what_a_search_finds(
+    moves: list[tuple[WeightedTerm, int, int]],
+    namespace: str,
+    labels: dict[str, str],
+    namespace_labels: dict[str, str],
+    data: st.DataObject,
+) -> None:
+    table, pods = TermTable(), Counter[tuple[WeightedTerm, int]]()
+    for term, row, number in moves:
+        table.move(term, row, number)
+        pods[term, row] += number
+    for term, row in data.draw(
+        st.lists(st.sampled_from(sorted(pods, key=repr))) if pods else st.just([])
+    ):
+        if pods[term, row]:
+            table.move(term, row, -1)
+            pods[term, row] -= 1
+    wanted = _label_set(namespace, labels)
+    expected = {key: np.zeros(_ROWS, np.int64) for key in ("zone", "host")}
+    for (term, row), number in pods.items():
+        if term.term.matches(wanted, namespace_labels):
+            expected[term.term.topology_key][row] += number * term.weight
+    found = table.sums(table.selecting(wanted, namespace_labels), _ROWS)
+    for key, column in expected.items():
+        assert found.get(key, np.zeros(_ROWS, np.int64)).tolist() == column.tolist()
+    assert len(table) == len({term for (term, _), number in pods.items() if number})
+
+
+def _term(number: int) -> WeightedTerm:
+    apart = LabelSelectorRequirement(key="app", operator="NotIn", values=(f"a{number}",))
+    selector = Selector(LabelSelector(match_expressions=(apart,)))
+    return WeightedTerm(
+        AffinityTerm(selector, frozenset({"x"}), Selector(None), "zone"), number % 100 + 1
+    )
+
+
+def test_unused_terms_are_dropped() -> None:
+    table = TermTable()
+    for number in range(10_000):
+        table.move(_term(number), 1, 1)
+        if number >= 10:
+            table.move(_term(number - 10), 1, -1)
+    assert len(table) == 10
+    selected = table.selecting(_label_set("x", {"app": "other"}), {})
+    assert len(selected) < 5_000
+    weights = sum(number % 100 + 1 for number in range(9_990, 10_000))
+    assert table.sums(selected, _ROWS)["zone"].tolist() == [0, weights, 0, 0]
+
+
+def test_labels_of_a_namespace_may_change() -> None:
+    everything = Selector(LabelSelector(match_labels={"team": "red"}))
+    table = TermTable()
+    table.move(
+        WeightedTerm(AffinityTerm(Selector(LabelSelector()), frozenset(), everything, "zone"), 1),
+        0,
+        1,
+    )
+    pod = _label_set("x", {})
+    assert not table.selecting(pod, {}).any()
+    assert table.selecting(pod, {"team": "red"}).all()
+    assert not table.selecting(pod, {"team": "blue"}).any()
