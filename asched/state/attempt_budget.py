@@ -19,9 +19,9 @@ from asched.model.quantity import NS_PER_S
 
 FREE_TERMS: Final = 8
 """Pods with up to this many terms and constraints are free in a cluster of any size."""
-FREE_STEPS: Final = 500_000
-"""Attempts of up to this many steps are free: a few milliseconds."""
-NS_PER_STEP: Final = 15
+FREE_STEPS: Final = 250_000
+"""Attempts of up to this many steps are free: 10 milliseconds."""
+NS_PER_STEP: Final = 40
 """Time of one step, as measured with 5,000 nodes and 50,000 pods."""
 SHARE: Final = 5
 """A namespace gets one part in this many of one core."""

@@ -83,6 +83,8 @@ class UnofferedRequests:
 
     def copy(self) -> UnofferedRequests:
         copied = UnofferedRequests()
-        copied._by_name = {name: {**rows} for name, rows in self._by_name.items()}
-        copied._by_row = {row: {**names} for row, names in self._by_row.items()}
+        vars(copied).update(
+            _by_name={name: {**rows} for name, rows in self._by_name.items()},
+            _by_row={row: {**names} for row, names in self._by_row.items()},
+        )
         return copied
