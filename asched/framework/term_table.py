@@ -7,7 +7,7 @@ down others.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -25,6 +25,8 @@ _MIN_STALE = 1024
 """Unused terms, and entries that cancel out, are kept up to this number."""
 _NEVER = 1 << 40
 """More conditions than labels can fulfil."""
+_OTHER = "\0"
+"""Stands for all values of a label that no condition names; it is no valid value."""
 _NO_SLOTS: RowArray = np.zeros(0, np.intp)
 
 
@@ -56,6 +58,9 @@ class _Postings:
     def __init__(self) -> None:
         self._slots: dict[Hashable, _Values] = {}
 
+    def __contains__(self, key: Hashable) -> bool:
+        return key in self._slots
+
     def add(self, key: Hashable, slot: int) -> None:
         slots = self._slots.get(key)
         if slots is None:
@@ -74,6 +79,7 @@ class _Conditions:
     def __init__(self) -> None:
         self._needed = _Values()
         """By slot, the number of positive conditions."""
+        self._keys: set[str] = set()
         self._with_value, self._with_key = _Postings(), _Postings()
         self._without_value, self._without_key = _Postings(), _Postings()
         self._compared: dict[str, list[tuple[int, str, int]]] = {}
@@ -88,6 +94,7 @@ class _Conditions:
         else:
             for pair in selector.match_labels.items():
                 self._with_value.add(pair, slot)
+                self._keys.add(pair[0])
             needed = len(selector.match_labels)
             for requirement in selector.match_expressions:
                 needed += self._add(requirement, slot)
@@ -96,6 +103,7 @@ class _Conditions:
     def _add(self, requirement: LabelSelectorRequirement, slot: int) -> int:
         """Returns the number of positive conditions."""
         key, values = requirement.key, requirement.values
+        self._keys.add(key)
         match requirement.operator:
             case "In" if values:
                 for value in set(values):
@@ -116,6 +124,15 @@ class _Conditions:
                 compared.append((bound, requirement.operator, slot))
                 return 1
         return _NEVER
+
+    def distinguished(self, labels: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+        """The labels that conditions read. A value that no condition names becomes
+        :data:`_OTHER`."""
+        for key, value in labels.items():
+            if key in self._keys:
+                pair = (key, value)
+                named = key in self._compared or pair in self._with_value
+                yield pair if named or pair in self._without_value else (key, _OTHER)
 
     def fulfilled(self, labels: Mapping[str, str]) -> BoolColumn:
         """By slot."""
@@ -254,6 +271,11 @@ class TermTable:
         self.moves.forget()
 
     # -- queries ------------------------------------------------------------------------------
+
+    def distinguished(self, labels: LabelSet) -> tuple[tuple[str, str], ...]:
+        """The labels on which the selecting terms depend. Pods of one namespace with equal results
+        are selected by the same terms. A new term can change the result."""
+        return tuple(sorted(self._conditions.distinguished(labels.labels)))
 
     def selecting(self, labels: LabelSet, namespace_labels: Mapping[str, str]) -> BoolColumn:
         """By slot, whether the term selects a pod with these labels in a namespace with those."""

@@ -17,25 +17,34 @@ from asched.framework.topology import DomainCounts, DomainIndex
 
 
 class ExistingTerms:
-    """The pods with any of some terms of one kind. Pods that the same terms select share it."""
+    """The pods with any term of one kind that selects pods with some labels. Shared by pods with
+    other labels that the same terms select."""
 
     __slots__ = (
         "_by_row",
         "_cursor",
+        "_labels",
+        "_namespace_labels",
         "_nodes_version",
         "_omitted",
         "_selected",
         "counts",
+        "size_bytes",
         "version",
     )
 
-    def __init__(self, selected: BoolColumn) -> None:
-        """``selected``: the terms, by slot; later slots are not selected."""
+    def __init__(
+        self, labels: LabelSet, namespace_labels: Mapping[str, str], size_bytes: int
+    ) -> None:
         self.counts: dict[str, DomainCounts] = {}
         """By topology key: the pods with these terms, each with the weight of its term."""
         self.version = 0
         """Changes with the keys of :attr:`counts`."""
-        self._selected = selected
+        self.size_bytes = size_bytes
+        self._labels = labels
+        self._namespace_labels = namespace_labels
+        self._selected: BoolColumn | None = None
+        """The terms, by slot; None before the first update."""
         self._by_row: dict[str, RowCounts] = {}
         self._cursor = -1
         self._nodes_version = -1
@@ -43,8 +52,9 @@ class ExistingTerms:
         """Whether there is a term with a topology key that no node has."""
 
     def update(self, table: TermTable, nodes: Nodes, domains: DomainIndex) -> None:
+        """``table`` must have the same generation in each call."""
         if self._cursor != table.moves.cursor or self._nodes_version != nodes.version:
-            self._follow(table, nodes)
+            self._follow(table, self._select(table), nodes)
             self._cursor, self._nodes_version = table.moves.cursor, nodes.version
             for key, by_row in self._by_row.items():
                 counts = self.counts.get(key)
@@ -54,10 +64,23 @@ class ExistingTerms:
                 else:
                     counts.follow(domains.of(nodes, key), by_row)
 
-    def _follow(self, table: TermTable, nodes: Nodes) -> None:
+    def _select(self, table: TermTable) -> BoolColumn:
+        known = self._selected
+        if known is None:
+            known = table.selecting(self._labels, self._namespace_labels)
+        elif len(known) < table.size:
+            more = [
+                table.term(slot).term.matches(self._labels, self._namespace_labels)
+                for slot in range(len(known), table.size)
+            ]
+            known = np.concatenate([known, np.array(more, np.bool_)])
+        self._selected = known
+        return known
+
+    def _follow(self, table: TermTable, selected: BoolColumn, nodes: Nodes) -> None:
         moves = table.moves.since(self._cursor)
         if moves is None or (self._omitted and self._nodes_version != nodes.version):
-            sums = table.sums(self._selected, nodes.size)
+            sums = table.sums(selected, nodes.size)
             self._by_row = {
                 key: RowCounts(column) for key, column in sums.items() if _is_on_nodes(key, nodes)
             }
@@ -68,9 +91,8 @@ class ExistingTerms:
         if self._nodes_version != nodes.version:
             for by_row in self._by_row.values():
                 by_row.resize(nodes.size)
-        selected = self._selected
         for slot, row, difference in moves:
-            if slot < len(selected) and selected.item(slot):
+            if selected.item(slot):
                 term, weight = table.term(slot)
                 self._move(term.topology_key, row, difference * weight, nodes)
 
@@ -82,35 +104,6 @@ class ExistingTerms:
                 return
             by_row = self._by_row[key] = RowCounts(np.zeros(nodes.size, np.int64))
         by_row.move(row, difference)
-
-
-class SelectedTerms:
-    """Which terms of one kind select pods with some labels."""
-
-    __slots__ = ("_generation", "_selected", "sums")
-
-    def __init__(self) -> None:
-        self._generation = -1
-        self._selected: BoolColumn = np.zeros(0, np.bool_)
-        self.sums: ExistingTerms | None = None
-        """The sums of these terms; None until set."""
-
-    def update(
-        self, table: TermTable, labels: LabelSet, namespace_labels: Mapping[str, str]
-    ) -> BoolColumn | None:
-        """The selected terms by slot if there may be others than before, or else None."""
-        if self._generation != table.generation:
-            self._generation = table.generation
-            self._selected = table.selecting(labels, namespace_labels)
-        elif len(self._selected) != table.size:
-            more = [
-                table.term(slot).term.matches(labels, namespace_labels)
-                for slot in range(len(self._selected), table.size)
-            ]
-            self._selected = np.concatenate([self._selected, np.array(more, np.bool_)])
-        else:
-            return None
-        return self._selected
 
 
 def _is_on_nodes(key: str, nodes: Nodes) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import ClassVar, NamedTuple
 
 import numpy as np
@@ -35,6 +34,7 @@ from asched.framework.pod_queries import (
 )
 from asched.framework.scoring import NodeClasses, ScoresByClass, of_each_value
 from asched.framework.status import SUCCESS, Status
+from asched.framework.term_table import TermTable
 from asched.framework.topology import DomainCounts, DomainIndex
 from asched.model.meta import Object
 from asched.model.node import Node
@@ -42,7 +42,7 @@ from asched.model.pod import Pod
 from asched.model.selectors import LabelSelector
 from asched.model.workloads import Namespace
 from asched.plugins.common import PROCEED, SKIP, queue_if
-from asched.plugins.inter_pod_affinity.existing import ExistingTerms, SelectedTerms
+from asched.plugins.inter_pod_affinity.existing import ExistingTerms
 from asched.plugins.inter_pod_affinity.preferred import PreferredAffinityScores, TermWeight
 from asched.plugins.inter_pod_affinity.required import (
     AffinityQueries,
@@ -75,7 +75,6 @@ _EVERYTHING = Selector(LabelSelector())
 _NO_QUERIES = AffinityQueries()
 
 _MAX_SHAPES = 1024
-_MAX_SUMS = 64
 _CACHE_BYTES = 1 << 26
 _ROW_BYTES = 25
 """Size of the columns of a :class:`DomainCounts`, for each row."""
@@ -100,14 +99,20 @@ class InterPodAffinityArgs(Arguments, frozen=True):
             )
 
 
+_Sums = tuple[ExistingTerms | None, tuple[int, int]]
+"""With the generation and size of the table that they were looked up for."""
+_NO_SUMS: _Sums = (None, (-1, -1))
+_NO_NUMBER = -1
+
+
 class AffinityState:
     """The counts for pods of one shape, namespace and labels."""
 
     __slots__ = (
         "existing",
         "scores",
-        "selected",
         "size_bytes",
+        "sums",
         "sums_version",
         "terms",
         "version",
@@ -119,9 +124,10 @@ class AffinityState:
         self.version = (-1, -1)
         """The versions of nodes and pods for which the counts are up to date."""
         self.terms = terms
-        self.selected = {kind: SelectedTerms() for kind in TermKind}
-        self.sums_version: tuple[object, ...] | None = None
-        """Changes with the terms of existing pods that count."""
+        self.sums: dict[TermKind, _Sums] = {}
+        """The terms of existing pods that select the pod."""
+        self.sums_version: list[object] | None = None
+        """Changes with the counts that :attr:`sums` hold."""
         self.existing: Sequence[ExistingTermCounts] = ()
         self.violations = ViolationCache()
         self.scores: PreferredAffinityScores | None = None
@@ -168,7 +174,9 @@ class InterPodAffinity(
         self._counts: LruCache[tuple[PodQuery, str], _CachedCounts] = LruCache(
             _CACHE_BYTES, lambda cached: cached.size_bytes
         )
-        self._sums: LruCache[tuple[TermKind, int, bytes], ExistingTerms] = LruCache(_MAX_SUMS)
+        self._sums: LruCache[object, ExistingTerms] = LruCache(
+            _CACHE_BYTES, lambda sums: sums.size_bytes
+        )
         # The caches below depend on namespace labels.
         self._namespaces_version = -1
         self._queries: LruCache[tuple[PodShape, str], AffinityQueries] = LruCache(_MAX_SHAPES)
@@ -264,30 +272,38 @@ class InterPodAffinity(
     def _update_existing(self, found: AffinityState, labels: LabelSet) -> None:
         """Update the sums of terms of existing pods, and what refers to them."""
         cluster = self.handle.cluster
-        version: tuple[object, ...] = ()
+        version: list[object] = []
         for kind in self._existing_kinds:
             table = cluster.affinity_terms(kind)
             if not table.size:
                 continue
-            of_kind = found.selected[kind]
-            selected = of_kind.update(table, labels, self._namespace_labels(labels.namespace))
-            if selected is not None:
-                key = (kind, table.generation, np.flatnonzero(selected).tobytes())
-                of_kind.sums = self._sums.get(key, partial(ExistingTerms, selected))
-            sums = of_kind.sums
-            if sums is not None:
-                sums.update(table, cluster.nodes, self._domains)
-                version += (sums, sums.version)
+            stamp = (table.generation, table.size)
+            sums, known = found.sums.get(kind, _NO_SUMS)
+            if sums is None or known != stamp:
+                sums = self._sums_of(kind, table, labels)
+                found.sums[kind] = (sums, stamp)
+            sums.update(table, cluster.nodes, self._domains)
+            version += (sums, sums.version)
         if version != found.sums_version:
             found.sums_version = version
             self._refer(found)
+
+    def _sums_of(self, kind: TermKind, table: TermTable, labels: LabelSet) -> ExistingTerms:
+        distinguished = table.distinguished(labels)
+
+        def compute() -> ExistingTerms:
+            equivalent = LabelSet(labels.namespace, dict(distinguished), _NO_NUMBER)
+            namespace_labels = self._namespace_labels(labels.namespace)
+            return ExistingTerms(equivalent, namespace_labels, self._size_bytes(2))
+
+        key = (kind, table.generation, labels.namespace, distinguished)
+        return self._sums.get(key, compute)
 
     def _refer(self, found: AffinityState) -> None:
         """Take other sums of existing terms."""
         weights = [TermWeight(term.counts, term.weight) for term in found.terms.preferred]
         existing = []
-        for kind in self._existing_kinds:
-            sums = found.selected[kind].sums
+        for kind, (sums, _) in found.sums.items():
             for key, counts in sums.counts.items() if sums is not None else ():
                 if kind is TermKind.REQUIRED_ANTI_AFFINITY:
                     existing.append(ExistingTermCounts(key, counts))
@@ -385,6 +401,7 @@ class InterPodAffinity(
             self._namespaces_version = version
             self._queries.clear()
             self._states.clear()
+            self._sums.clear()
 
     def events_to_register(self) -> Sequence[ClusterEventWithHint]:
         pod_changes = ActionType.ADD | ActionType.UPDATE_POD_LABEL | ActionType.DELETE
