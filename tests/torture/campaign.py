@@ -21,7 +21,7 @@ from asched.apiserver.http import ApiServer
 from asched.apiserver.storage import encode
 from tests.daemon.processes import Commands
 from tests.torture.canaries import TOKEN, leaks, leaks_in_files
-from tests.torture.faults import DISK_FULL, FAULTS, Fault, Scene, drawn
+from tests.torture.faults import DISK_FULL, FAULTS, POLL_S, Fault, Scene, drawn
 from tests.torture.history import History, wrongly_ready
 from tests.torture.load import Load
 from tests.torture.lying_proxy import LyingProxy
@@ -29,7 +29,6 @@ from tests.torture.postgres import PostgresControl, controlled_postgres
 from tests.torture.replicas import SupervisedReplica, supervised, with_password
 from tests.torture.report import FaultRow, Summary, Timeline
 
-POLL_S = 0.05
 SAMPLE_S = 0.5
 METRICS_EVERY = 10
 """Samples of /readyz for each one of /metrics."""
@@ -190,7 +189,7 @@ class Campaign:
 
     async def _within(self, limit_s: float, holds: Callable[[], bool]) -> bool:
         with anyio.move_on_after(limit_s):
-            while not holds():
+            while not holds():  # noqa: ASYNC110  processes are polled
                 await anyio.sleep(POLL_S)
             return True
         return False
@@ -302,16 +301,16 @@ class Campaign:
 
 def _tracebacks(text: str) -> list[str]:
     """The last line of each traceback, shortened."""
-    found = []
-    for line in text.splitlines():
-        if _TRACEBACK.search(line):
-            found.append(line.replace("\\n", "\n").rstrip('}"\n ').splitlines()[-1][:200])
-    return found
+    return [
+        line.replace("\\n", "\n").rstrip('}"\n ').splitlines()[-1][:200]
+        for line in text.splitlines()
+        if _TRACEBACK.search(line)
+    ]
 
 
 async def run(options: Options, folder: Path) -> Summary:
     """Run a campaign; all files are in ``folder``."""
-    folder.mkdir(parents=True, exist_ok=True)
+    await anyio.Path(folder).mkdir(parents=True, exist_ok=True)
     if options.journals == "own":
         return await Campaign(options, folder, None).run()
     async with controlled_postgres(folder / "postgres") as postgres:

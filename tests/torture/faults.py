@@ -15,7 +15,7 @@ from typing import NamedTuple
 import anyio
 import anyio.to_thread
 
-from tests.torture.history import History
+from tests.torture.history import SILENCE_S, History
 from tests.torture.lying_proxy import Lie
 from tests.torture.postgres import PostgresControl
 from tests.torture.replicas import SupervisedReplica
@@ -23,6 +23,7 @@ from tests.torture.replicas import SupervisedReplica
 _CLOCK_STEPS_S = (-86400 * 365, -3600, -30, 30, 3600, 86400 * 365)
 _FREE_DESCRIPTORS = 2
 _FREE_FILE_BYTES = 65536
+POLL_S = 0.05
 
 
 class Scene:
@@ -62,6 +63,13 @@ class Scene:
         """Let the fault last."""
         longest_s = min(self.longest_s, at_most_s or self.longest_s)
         await anyio.sleep(self.chance.uniform(longest_s / 3, longest_s))
+
+    async def notice(self, replica: SupervisedReplica) -> None:
+        """Wait until its process ends, at most as long as it may report that it is ready."""
+        pid = replica.process.pid
+        with anyio.move_on_after(SILENCE_S + 3):
+            while replica.runs and replica.process.pid == pid:  # noqa: ASYNC110  it is polled
+                await anyio.sleep(POLL_S)
 
 
 class Fault(NamedTuple):
@@ -171,9 +179,10 @@ async def _disk_full(scene: Scene) -> None:
 
 
 async def _delete_journal(scene: Scene) -> None:
-    for file in scene.leader.journal_files:
+    leader = scene.leader
+    for file in leader.journal_files:
         file.unlink(missing_ok=True)
-    await scene.last()
+    await scene.notice(leader)
 
 
 async def _replace_journal(scene: Scene) -> None:
@@ -186,7 +195,7 @@ async def _replace_journal(scene: Scene) -> None:
     for file in leader.journal_files[1:]:
         file.unlink(missing_ok=True)
     shutil.move(copy, leader.journal)
-    await scene.last()
+    await scene.notice(leader)
 
 
 def _copy_journal(source: str, copy: Path) -> None:

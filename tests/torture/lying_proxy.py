@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from enum import StrEnum
 from random import Random
 from typing import NamedTuple
@@ -205,7 +205,7 @@ class LyingProxy:
 
     def _request(
         self, request: web.BaseRequest, body: bytes
-    ) -> aiohttp.client._RequestContextManager:
+    ) -> AbstractAsyncContextManager[aiohttp.ClientResponse]:
         headers = CIMultiDict(
             (name, value)
             for name, value in request.headers.items()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import warnings
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
 
@@ -124,9 +124,7 @@ async def controlled_postgres(folder: Path) -> AsyncIterator[PostgresControl]:
             yield control
         finally:
             with anyio.CancelScope(shield=True):
-                # A fault may have left it stopped.
                 await anyio.run_process(["rm", "-rf", str(folder.with_name("postgres-copy"))])
-                try:
+                # A fault may have left it stopped.
+                with suppress(subprocess.CalledProcessError):
                     await control.stop("fast")
-                except subprocess.CalledProcessError:
-                    pass

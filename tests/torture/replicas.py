@@ -61,6 +61,9 @@ class SupervisedReplica:
         self.unexpected_ends: list[UnexpectedEnd] = []
         self.starts = 0
         self.stopping = False
+        """Whether it is not to be started again."""
+        self._terminated = False
+        """Whether its present process was asked to end."""
         self.recorded_at_s = monotonic()
         """When its journal's files changed last."""
         self._files: tuple[object, ...] = ()
@@ -72,6 +75,7 @@ class SupervisedReplica:
         """Start it, and start it again after each end until it is stopped."""
         while not self.stopping:
             self.samples.clear()
+            self._terminated = False
             self.starts += 1
             self.command = await runner.start(*arguments)
             status = await runner.ended(self.command, math.inf)
@@ -82,7 +86,7 @@ class SupervisedReplica:
         last = self.process.lines[-1] if self.process.lines else ""
         if status == 2:
             end = f"ended with code 2, after which systemd does not restart it: {last}"
-        elif status == 0 and not self.stopping:
+        elif status == 0 and not self._terminated:
             end = "ended with code 0 without a signal"
         elif status < 0 and status != -signal.SIGKILL:
             end = f"was killed by {signal.Signals(-status).name}"
@@ -102,6 +106,7 @@ class SupervisedReplica:
     def send(self, number: signal.Signals) -> None:
         """Send a signal; a process that has just ended gets none."""
         if self.runs:
+            self._terminated |= number == signal.SIGTERM
             with suppress(ProcessLookupError):
                 self.process.send(number)
 
@@ -222,7 +227,7 @@ async def supervised(replica: SupervisedReplica, *, exec_plugin: bool) -> AsyncI
             replica.kill_hanging_plugins()
             replica.send(signal.SIGKILL)
             with anyio.CancelScope(shield=True), anyio.move_on_after(10):
-                while replica.runs:
+                while replica.runs:  # noqa: ASYNC110  the supervisor waits for it
                     await anyio.sleep(RESTART_S)
             tasks.cancel_scope.cancel()
 

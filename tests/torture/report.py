@@ -45,11 +45,11 @@ class Timeline:
 class FaultRow(NamedTuple):
     """A kind of fault in the summary."""
 
-    count: int = 0
+    times: int = 0
     worst_recovery_s: float = 0.0
 
     def with_one(self, recovery_s: float) -> FaultRow:
-        return FaultRow(self.count + 1, max(self.worst_recovery_s, recovery_s))
+        return FaultRow(self.times + 1, max(self.worst_recovery_s, recovery_s))
 
 
 class Summary(NamedTuple):
@@ -66,7 +66,7 @@ class Summary(NamedTuple):
     def show(self) -> None:
         print(f"\n{self.journals}: faults, how often, longest time to the next binding")
         for name, row in sorted(self.faults.items()):
-            print(f"  {name:28} {row.count:4} {row.worst_recovery_s:8.1f} s")
+            print(f"  {name:28} {row.times:4} {row.worst_recovery_s:8.1f} s")
         print(f"{self.journals}: checked")
         for name, count in self.checks.items():
             print(f"  {name:40} {count:6}")
