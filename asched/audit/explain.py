@@ -188,14 +188,8 @@ def _recomputed(
 ) -> Explanation:
     record = attempt.record
     # Permit plugins may add answers to the state; it is a private copy.
-    decided = Decider(state).next()
-    return _explanation(
-        state,
-        state.pods[record.key],
-        _recorded(attempt, state),
-        decided[:1] == (record,),
-        numbers,
-    )
+    same = Decider(state).next()[:1] == (record,)
+    return _explanation(state, state.pods[record.key], _recorded(attempt, state), same, numbers)
 
 
 def _recorded(attempt: RecordedAttempt, state: ClusterState) -> RecordedDecision:

@@ -203,24 +203,18 @@ def _reasons(found: JobInspection, job: Job) -> Iterator[str]:
         yield f"{job.waiting_count} of its pods wait for resources that are being released"
     usage = found.queue
     if usage is not None and usage.overused:
+        shares = [
+            f"{r.resource} {r.allocated:.0f} of {r.deserved:.0f}"
+            for r in usage.resources
+            if r.deserved or r.allocated
+        ]
         yield (
             f"queue {usage.name} is overused: it has {usage.share:.0%} of its deserved share"
-            f" ({_shares(usage)})"
+            f" ({', '.join(shares)})"
         )
     if found.ahead:
-        yield f"{len(found.ahead)} jobs of its queue are ahead of it: {_few(found.ahead)}"
+        more = " ..." if len(found.ahead) > 3 else ""
+        first = ", ".join(found.ahead[:3])
+        yield f"{len(found.ahead)} jobs of its queue are ahead of it: {first}{more}"
     for group in found.unplaced:
         yield f"{len(group.pods)} pods: {group.message}"
-
-
-def _shares(usage: QueueUsage) -> str:
-    return ", ".join(
-        f"{r.resource} {r.allocated:.0f} of {r.deserved:.0f}"
-        for r in usage.resources
-        if r.deserved or r.allocated
-    )
-
-
-def _few(names: tuple[str, ...]) -> str:
-    shown = ", ".join(names[:3])
-    return f"{shown} ..." if len(names) > 3 else shown

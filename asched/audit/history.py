@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from datetime import datetime
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import msgspec
 
@@ -21,7 +21,8 @@ from asched.model.node import Node
 from asched.model.pod import Pod
 from asched.state import records as r
 from asched.state.cluster import ClusterState
-from asched.state.records import ObjectDeleted, Rejected, TurnStarted
+
+TimelineT = TypeVar("TimelineT", PodTimeline, "NodeTimeline")
 
 
 class Period(NamedTuple):
@@ -33,7 +34,7 @@ class Period(NamedTuple):
     def covers(self, at_ns: int) -> bool:
         return self.since_ns <= at_ns and (self.until_ns is None or at_ns <= self.until_ns)
 
-    def part_of(self, timeline: PodTimeline) -> PodTimeline:
+    def part_of(self, timeline: TimelineT) -> TimelineT:
         """The timeline without entries before the period."""
         since = time_of(self.since_ns)
         entries = [entry for entry in timeline.entries if entry.at >= since]
@@ -113,15 +114,11 @@ async def timelines(
             f"all records of pod {key} are in the archive: records 1 to {archived.seq}"
             " (asched journal restore)"
         )
-    start = await fold_for(journal, load, period, own[0].seq)
     # The records of a deleted pod end with its deletion.
-    last_seq = own[-1].seq if isinstance(own[-1].record, ObjectDeleted) else None
+    last_seq = own[-1].seq if isinstance(own[-1].record, r.ObjectDeleted) else None
+    start = await fold_for(journal, load, period, own[0].seq)
     found = await collect_timelines(
-        journal,
-        lambda observed, _: observed.key == key,
-        start,
-        until_ns=period.until_ns,
-        last_seq=last_seq,
+        journal, lambda seen, _: seen.key == key, start, until_ns=period.until_ns, last_seq=last_seq
     )
     return _within(found, period)
 
@@ -165,20 +162,20 @@ async def _collect(
     return await collect_timelines(journal, selects, start, until_ns=period.until_ns)
 
 
-async def _rejections(journal: JournalStore, period: Period) -> AsyncIterator[Rejected]:
+async def _rejections(journal: JournalStore, period: Period) -> AsyncIterator[r.Rejected]:
     begin = (await journal.archived()).seq
     if period.since_ns:
         begin = max(begin, await last_seq_at(journal, period.since_ns - 1))
     now_ns = None
     async for stored in journal.read(begin):
         record = stored.record
-        if isinstance(record, TurnStarted):
+        if isinstance(record, r.TurnStarted):
             now_ns = record.now_ns
             if period.until_ns is not None and now_ns > period.until_ns:
                 return
         elif now_ns is None:
             now_ns = stored.written_at_ns
-        if isinstance(record, Rejected) and period.covers(now_ns):
+        if isinstance(record, r.Rejected) and period.covers(now_ns):
             yield record
 
 
@@ -320,8 +317,4 @@ async def node_timeline(
         ):
             break
         builder.apply(stored.seq, stored.record)
-    if not builder.known:
-        return None
-    timeline, since = builder.timeline, time_of(period.since_ns)
-    timeline.entries = [entry for entry in timeline.entries if entry.at >= since]
-    return timeline
+    return period.part_of(builder.timeline) if builder.known else None

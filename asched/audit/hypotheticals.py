@@ -68,21 +68,15 @@ class HypotheticalState:
         return node in self.feasible_nodes()
 
     @contextmanager
-    def with_node(self, node: Node) -> Iterator[None]:
-        """Replaces the node of that name within the block."""
-        before = self.state.objects(Node)[node.key]
-        self._fold.apply(ObjectObserved(node))
-        try:
-            yield
-        finally:
-            self._fold.apply(ObjectObserved(before))
-
-    @contextmanager
-    def with_pod(self, pod: Pod) -> Iterator[None]:
-        """Replaces the pending or placed pod of that key within the block."""
-        entry = self.state.pods[pod.key]
-        before = _on_its_node(entry)
-        self._fold.apply(ObjectObserved(with_node(pod, entry.node)))
+    def replaced(self, item: Node | Pod) -> Iterator[None]:
+        """Replaces the node, or the pending or placed pod, of that key within the block."""
+        before: Node | Pod
+        if isinstance(item, Pod):
+            entry = self.state.pods[item.key]
+            before, item = _on_its_node(entry), with_node(item, entry.node)
+        else:
+            before = self.state.objects(Node)[item.key]
+        self._fold.apply(ObjectObserved(item))
         try:
             yield
         finally:

@@ -50,19 +50,12 @@ class PodName(NamedTuple):
         if found:
             raise AuditError(f"several pods have that name: {', '.join(sorted(found))}")
         wanted = f"{self.namespace or 'default'}/{self.name}"
-        guess = nearest_name(wanted, known) or self._by_name(known)
+        of_name = {key.partition("/")[2]: key for key in known}
+        guess = nearest_name(wanted, known) or of_name.get(nearest_name(self.name, of_name) or "")
         hint = f"; did you mean {guess}?" if guess else ""
-        archive = (
-            f", but records 1 to {archived_seq} are in the archive (asched journal restore)"
-            if archived_seq
-            else ""
-        )
-        raise AuditError(f"pod {self} is not in the journal{archive}{hint}")
-
-    def _by_name(self, keys: Iterable[str]) -> str | None:
-        of_name = {key.partition("/")[2]: key for key in keys}
-        guess = nearest_name(self.name, of_name)
-        return None if guess is None else of_name[guess]
+        archive = f"records 1 to {archived_seq} are in the archive (asched journal restore)"
+        archived = f", but {archive}" if archived_seq else ""
+        raise AuditError(f"pod {self} is not in the journal{archived}{hint}")
 
     def __str__(self) -> str:
         return f"{self.namespace}/{self.name}" if self.namespace else self.name

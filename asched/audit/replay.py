@@ -138,13 +138,11 @@ class ReplayVerifier:
 
 def _follows_another(record: AnyRecord) -> bool:
     """Whether the decision may belong to the one before it."""
-    match record:
-        case PermitAllowed() | PermitRejected() | EvictionDecided() | PodGroupStatusDecided():
-            return True
-        case Assigned() | Rejected():
-            return record.session > 0
-        case _:
-            return False
+    if isinstance(record, Assigned | Rejected):
+        return record.session > 0
+    return isinstance(
+        record, PermitAllowed | PermitRejected | EvictionDecided | PodGroupStatusDecided
+    )
 
 
 _encode: Final = msgspec.json.Encoder().encode

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from asched.audit import entries
 from asched.audit.entries import Entry, PodTimeline, TimelineEntry
@@ -105,8 +105,6 @@ class PodTimelines:
             self._update_queue(subject, record)
         for key in [*self._queued]:
             self._update_queue(key, record)
-
-    # -- entries ------------------------------------------------------------------------------
 
     @property
     def _at(self) -> datetime:
@@ -228,8 +226,6 @@ class PodTimelines:
         ]
         return _differences(fields)
 
-    # -- queues -------------------------------------------------------------------------------
-
     def _update_queue(self, key: str, record: r.AnyRecord) -> None:
         followed = self._followed[key]
         if self._fold.state.entry(key, followed.timeline.uid) is None:
@@ -256,29 +252,25 @@ class PodTimelines:
         uid = followed.timeline.uid
         if subject_of(record) == f"pod/{key}" and getattr(record, "uid", uid) == uid:
             return _own_cause(record, followed.queue)
-        match record:
-            case r.TurnStarted():
-                return "backoff or timeout expired"
-            case r.ObjectObserved(object=Node() as node):
-                return f"node {node.name} was observed"
-            case r.ObjectObserved():
-                return f"{subject_of(record)} was observed"
-            case r.ObjectDeleted():
-                return f"{subject_of(record)} was deleted"
-            case r.PodObserved():
-                return f"pod {record.key} was observed"
-            case r.PodUpdated():
-                return f"pod {record.key} changed"
-            case r.Bound():
-                return f"pod {record.key} was bound to {record.node}"
-            case r.EvictionSucceeded():
-                return f"pod {record.key} was evicted"
-            case r.EvictionFailed():
-                return f"eviction of pod {record.key} failed"
-            case r.ProfilesLoaded():
-                return "profiles were loaded"
-            case _:
-                return f"{type(record).__name__} of {subject_of(record) or 'the engine'}"
+        if isinstance(record, r.ObjectObserved) and isinstance(record.object, Node):
+            return f"node {record.object.name} was observed"
+        subject = subject_of(record) or "the engine"
+        cause = _CAUSES.get(type(record), "{kind} of {subject}")
+        return cause.format(record=record, subject=subject, kind=type(record).__name__)
+
+
+_CAUSES: Final[dict[type[r.AnyRecord], str]] = {
+    r.TurnStarted: "backoff or timeout expired",
+    r.ObjectObserved: "{subject} was observed",
+    r.ObjectDeleted: "{subject} was deleted",
+    r.PodObserved: "pod {record.key} was observed",
+    r.PodUpdated: "pod {record.key} changed",
+    r.Bound: "pod {record.key} was bound to {record.node}",
+    r.EvictionSucceeded: "pod {record.key} was evicted",
+    r.EvictionFailed: "eviction of pod {record.key} failed",
+    r.ProfilesLoaded: "profiles were loaded",
+}
+"""Why another pod moves, by record type."""
 
 
 def _own_cause(record: r.AnyRecord, queue: str) -> str:
@@ -286,12 +278,9 @@ def _own_cause(record: r.AnyRecord, queue: str) -> str:
     if isinstance(record, _ExtenderReply):
         return "all called extenders have replied"
     match record:
-        case r.Rejected(unschedulable_plugins=plugins) if plugins and queue in (
-            "active",
-            "backoff",
-        ):
-            return "rejected, but an event during the attempt may make it schedulable"
         case r.Rejected(unschedulable_plugins=plugins):
+            if plugins and queue in ("active", "backoff"):
+                return "rejected, but an event during the attempt may make it schedulable"
             return f"rejected by {', '.join(plugins)}" if plugins else "rejected"
         case r.AttemptFailed():
             return f"{record.plugin} failed"
@@ -307,15 +296,8 @@ def _own_cause(record: r.AnyRecord, queue: str) -> str:
 
 def queue_of(queue: SchedulingQueue, key: str) -> str:
     """The name of the pod's queue; empty for none."""
-    for name, pods in (
-        ("active", queue.active),
-        ("backoff", queue.backoff),
-        ("unschedulable", queue.unschedulable),
-        ("gated", queue.gated),
-    ):
-        if key in pods:
-            return name
-    return ""
+    names = ("active", "backoff", "unschedulable", "gated")
+    return next((name for name in names if key in getattr(queue, name)), "")
 
 
 def changes(old: Pod, new: Pod) -> tuple[str, ...]:

@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from enum import Enum
-from typing import Final, NamedTuple
+from typing import Final
 
 import msgspec
+from msgspec.structs import replace
 
 from asched.audit.hypotheticals import HypotheticalState
 from asched.framework.pod_info import start_time
@@ -71,9 +72,8 @@ class NodeUnblocking(msgspec.Struct, frozen=True, rename="camel"):
     changes: tuple[UnblockingChange, ...]
 
 
-class _CandidateChange(NamedTuple):
-    change: UnblockingChange
-    applied: AbstractContextManager[None]
+_CandidateChange = tuple[UnblockingChange, AbstractContextManager[None]]
+"""A change, and a context manager that applies it."""
 
 
 def unblocking_changes(
@@ -91,21 +91,16 @@ def unblocking_changes(
 
     found = []
     for name in sorted(rejections, key=distance)[:nearest]:
-        changes = [
-            candidate.change
-            for candidate in _candidates(state, name, rejections[name])
-            if _helps(state, candidate, name)
-        ]
+        changes = []
+        for change, applied in _candidates(state, name, rejections[name]):
+            with applied:
+                if state.feasible(name):
+                    changes.append(change)
         evictions = _evictions(state, name)
         if evictions is not None:
             changes.append(evictions)
         found.append(NodeUnblocking(name, tuple(rejections[name]), tuple(changes)))
     return tuple(found)
-
-
-def _helps(state: HypotheticalState, candidate: _CandidateChange, node: str) -> bool:
-    with candidate.applied:
-        return state.feasible(node)
 
 
 def _candidates(
@@ -123,16 +118,13 @@ def _candidates(
 
 def _ungated(state: HypotheticalState) -> tuple[NodeUnblocking, ...]:
     names = ", ".join(gate.name for gate in state.pod.spec.scheduling_gates)
-    with state.with_pod(_with_spec(state.pod, scheduling_gates=())):
+    with state.replaced(_with_spec(state.pod, scheduling_gates=())):
         count = len(state.feasible_nodes())
     if not count:
         return ()
     summary = f"remove the scheduling gate {names}: {count} node(s) are feasible then"
     change = UnblockingChange(ChangeKind.UNGATE, summary, key=names)
     return (NodeUnblocking("", ("SchedulingGates",), (change,)),)
-
-
-# -- the node -------------------------------------------------------------------------------------
 
 
 def _missing(state: HypotheticalState, name: str) -> dict[str, int]:
@@ -171,14 +163,14 @@ def _more_room(state: HypotheticalState, node: Node) -> Iterator[_CandidateChang
     for resource, number in missing.items():
         total = int(table.allocatable(resource)[row]) + number
         allocatable[resource] = f"{total}m" if resource == CPU else str(total)
-    status = msgspec.structs.replace(node.status, allocatable=allocatable)
+    status = replace(node.status, allocatable=allocatable)
     amounts = ", ".join(
         f"{_amount(resource, number)} {resource}" for resource, number in missing.items()
     )
     change = UnblockingChange(
         ChangeKind.MORE_CAPACITY, f"{amounts} more on the node", amounts=missing
     )
-    yield _CandidateChange(change, state.with_node(msgspec.structs.replace(node, status=status)))
+    yield change, state.replaced(replace(node, status=status))
 
 
 def _amount(resource: str, number: int) -> str:
@@ -195,9 +187,9 @@ def _uncordoned(state: HypotheticalState, node: Node) -> Iterator[_CandidateChan
         return
     # The node controller removes the taint together with spec.unschedulable.
     taints = tuple(taint for taint in node.spec.taints if taint.key != UNSCHEDULABLE_TAINT)
-    spec = msgspec.structs.replace(node.spec, unschedulable=False, taints=taints)
+    spec = replace(node.spec, unschedulable=False, taints=taints)
     change = UnblockingChange(ChangeKind.UNCORDON, "uncordon the node")
-    yield _CandidateChange(change, state.with_node(msgspec.structs.replace(node, spec=spec)))
+    yield change, state.replaced(replace(node, spec=spec))
 
 
 def _tolerations(state: HypotheticalState, node: Node, pod: Pod) -> Iterator[_CandidateChange]:
@@ -216,7 +208,7 @@ def _tolerations(state: HypotheticalState, node: Node, pod: Pod) -> Iterator[_Ca
             effect=taint.effect,
         )
         tolerant = _with_spec(pod, tolerations=(*pod.spec.tolerations, added))
-        yield _CandidateChange(change, state.with_pod(tolerant))
+        yield change, state.replaced(tolerant)
 
 
 def _labels(state: HypotheticalState, node: Node, pod: Pod) -> Iterator[_CandidateChange]:
@@ -228,14 +220,12 @@ def _labels(state: HypotheticalState, node: Node, pod: Pod) -> Iterator[_Candida
             labels[key] = value
         if labels == node.metadata.labels:
             continue
-        metadata = msgspec.structs.replace(node.metadata, labels=labels)
+        metadata = replace(node.metadata, labels=labels)
         summary = (
             f"label the node {key}={value}" if value is not None else f"remove label {key} from it"
         )
         change = UnblockingChange(ChangeKind.NODE_LABEL, summary, key=key, value=value)
-        yield _CandidateChange(
-            change, state.with_node(msgspec.structs.replace(node, metadata=metadata))
-        )
+        yield change, state.replaced(replace(node, metadata=metadata))
 
 
 def _selector_labels(pod: Pod, node: Node) -> Iterator[tuple[str, str | None]]:
@@ -280,15 +270,12 @@ def _topology_labels(
                 yield key, value
 
 
-# -- other constraints ----------------------------------------------------------------------------
-
-
 def _with_spec(pod: Pod, **fields: object) -> Pod:
-    return msgspec.structs.replace(pod, spec=msgspec.structs.replace(pod.spec, **fields))
+    return replace(pod, spec=replace(pod.spec, **fields))
 
 
 def _own_constraints(state: HypotheticalState, pod: Pod) -> Iterator[_CandidateChange]:
-    affinity, replace = pod.spec.affinity, msgspec.structs.replace
+    affinity = pod.spec.affinity
     relaxed: list[tuple[str, str, Pod]] = []
     for name, field in (
         ("required pod anti-affinity", "pod_anti_affinity"),
@@ -308,7 +295,7 @@ def _own_constraints(state: HypotheticalState, pod: Pod) -> Iterator[_CandidateC
     for name, key, without_it in relaxed:
         summary = f"without the pod's own {name}"
         change = UnblockingChange(ChangeKind.POD_CONSTRAINT, summary, key=key)
-        yield _CandidateChange(change, state.with_pod(without_it))
+        yield change, state.replaced(without_it)
 
 
 def _other_anti_affinity(state: HypotheticalState, node: Node) -> Iterator[_CandidateChange]:
@@ -317,22 +304,19 @@ def _other_anti_affinity(state: HypotheticalState, node: Node) -> Iterator[_Cand
     entries.sort(key=lambda entry: (entry.node != node.name, entry.info.key))
     for entry in entries[:_MAX_ANTI_AFFINITY_PODS]:
         pod = entry.info.pod
-        affinity = msgspec.structs.replace(pod.spec.affinity or Affinity(), pod_anti_affinity=None)
+        affinity = replace(pod.spec.affinity or Affinity(), pod_anti_affinity=None)
         change = UnblockingChange(
             ChangeKind.OTHER_ANTI_AFFINITY,
             f"without the anti-affinity of {pod.key} on {entry.node}",
             pods=(pod.key,),
         )
-        yield _CandidateChange(change, state.with_pod(_with_spec(pod, affinity=affinity)))
+        yield change, state.replaced(_with_spec(pod, affinity=affinity))
 
 
 def _has_anti_affinity(entry: PodEntry) -> bool:
     affinity = entry.info.shape.affinity
     anti = affinity.pod_anti_affinity if affinity is not None else None
     return bool(entry.node) and anti is not None and bool(anti.required)
-
-
-# -- evictions ------------------------------------------------------------------------------------
 
 
 def _evictions(state: HypotheticalState, node: str) -> UnblockingChange | None:

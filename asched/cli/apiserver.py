@@ -76,22 +76,11 @@ def apiserver(options: ApiServerOptions) -> None:
 
 
 async def _serve(options: ApiServerOptions) -> None:
-    from asched.apiserver.http import serve_forever
-
-    serve = _serve_options(options)
-    async with anyio.create_task_group() as group:
-        group.start_soon(_stop_on_signal, group.cancel_scope)
-        if options.until_stdin_closes:
-            group.start_soon(_stop_at_end_of_input, group.cancel_scope)
-        await serve_forever(serve, on_ready=lambda server: _announce(server, serve))
-
-
-def _serve_options(options: ApiServerOptions) -> ServeOptions:
-    from asched.apiserver.http import ServeOptions, TlsFiles
+    from asched.apiserver.http import ServeOptions, TlsFiles, serve_forever
     from asched.apiserver.kubelet import KubeletTimings
 
     certificate, key = options.tls_certificate, options.tls_key
-    return ServeOptions(
+    serve = ServeOptions(
         host=options.address,
         port=options.port,
         tls=TlsFiles(certificate, key) if certificate and key else None,
@@ -102,6 +91,11 @@ def _serve_options(options: ApiServerOptions) -> ServeOptions:
         kubelets=options.kubelets,
         timings=KubeletTimings(options.pod_start, options.pod_stop, options.heartbeat or None),
     )
+    async with anyio.create_task_group() as group:
+        group.start_soon(_stop_on_signal, group.cancel_scope)
+        if options.until_stdin_closes:
+            group.start_soon(_stop_at_end_of_input, group.cancel_scope)
+        await serve_forever(serve, on_ready=lambda server: _announce(server, serve))
 
 
 def _command_error(

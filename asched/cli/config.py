@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from asched.cli.errors import BadInput, CommandError, InvalidFile
-from asched.cli.options import command_group, read_configuration
+from asched.cli.options import command_group, installed_plugins, read_configuration
 from asched.cli.output import (
     DocumentFormat,
     TableOrDocument,
@@ -37,11 +37,6 @@ CRD_GROUPS: Final = (
 app = command_group("Check and convert configurations, print the defaults.")
 
 
-@app.callback()
-def config() -> None:
-    """Check and convert configurations, print the defaults."""
-
-
 @app.command()
 def check(
     file: Annotated[
@@ -56,13 +51,15 @@ def check(
     Prints warnings about settings without effect to stderr. Exits with 2 after one line for each
     mistake.
     """
-    from asched.config.registry import PluginRegistry
-
-    configuration = read_configuration(file, PluginRegistry.discover())
+    configuration = read_configuration(file, installed_plugins())
     if configuration.faults:
         raise InvalidFile(configuration.faults)
     for line in configuration.warnings:
         typer.echo(line, err=True)
+    resolved = {
+        part: getattr(configuration, part)
+        for part in ("profiles", "sessions", "scheduler", "settings")
+    }
     match output:
         case TableOrDocument.TABLE:
             for profile in configuration.profiles:
@@ -70,9 +67,9 @@ def check(
             for session in configuration.sessions:
                 _print_session(session)
         case TableOrDocument.JSON:
-            print_json(_resolve(configuration))
+            print_json(resolved)
         case TableOrDocument.YAML:
-            print_yaml(_resolve(configuration))
+            print_yaml(resolved)
 
 
 @app.command()
@@ -82,9 +79,7 @@ def defaults(
     ] = DocumentFormat.YAML,
 ) -> None:
     """Print a complete configuration file with the default values."""
-    from asched.config.registry import PluginRegistry
-
-    registry = PluginRegistry.discover()
+    registry = installed_plugins()
     configuration = read_configuration(None, registry)
     documents = [_default_scheduler(configuration, registry), to_plain(configuration.settings)]
     if output is DocumentFormat.JSON:
@@ -107,14 +102,9 @@ def convert(
     Reports parts of the policy without an equivalent on stderr and in comments of the result. Exits
     with 2 if the policy is invalid, and prints one line for each mistake.
     """
-    from asched.config.file import ConfigFileError
     from asched.config.policy_conversion import convert_policy
-    from asched.config.registry import PluginRegistry
 
-    try:
-        converted = convert_policy(policy_file, PluginRegistry.discover())
-    except ConfigFileError as error:
-        raise InvalidFile(error.lines) from None
+    converted = convert_policy(policy_file, installed_plugins())
     for line in converted.notices:
         typer.echo(line, err=True)
     if output is None:
@@ -145,15 +135,6 @@ def crds(
 def crd_manifest(group: str) -> str:
     """The YAML of an API group's definitions."""
     return (files("asched") / "manifests" / f"{group}.yaml").read_text(encoding="utf-8")
-
-
-def _resolve(configuration: Configuration) -> dict[str, Any]:
-    return {
-        "profiles": to_plain(configuration.profiles),
-        "sessions": to_plain(configuration.sessions),
-        "scheduler": to_plain(configuration.scheduler),
-        "settings": to_plain(configuration.settings),
-    }
 
 
 def _default_scheduler(configuration: Configuration, registry: PluginRegistry) -> dict[str, Any]:
@@ -205,7 +186,7 @@ def _plugins_at(profile: ProfileSpec, point: ExtensionPoint) -> str:
 def _print_session(session: SessionSpec) -> None:
     rows = [
         (
-            str(number),
+            number,
             option.name,
             ", ".join(option.disabled),
             ", ".join(f"{key}={value}" for key, value in option.arguments.items()),

@@ -7,16 +7,17 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 import typer
 
-from asched.cli.errors import BadInput, CommandError
+from asched.cli.errors import BadInput
 from asched.cli.options import (
     DEFAULT_JOURNAL,
     JournalOption,
     SinceOption,
     UntilOption,
+    installed_plugins,
     period,
     query_journal,
     read_configuration,
@@ -33,16 +34,10 @@ from asched.cli.output import (
 from asched.daemon.process import escape_control
 
 if TYPE_CHECKING:
-    from asched.audit.whatif.candidate import PluginChange
-    from asched.audit.whatif.comparison import Comparison, PlacedOnce
-    from asched.audit.whatif.recorded_history import RecordedHistory
-    from asched.config.file import Configuration
-    from asched.config.registry import PluginRegistry
+    from asched.audit.whatif.candidate import CandidateConfig
+    from asched.audit.whatif.comparison import Comparison
     from asched.journal.store import JournalStore
-    from asched.simulator.loop import SchedulerSettings
-    from asched.simulator.trace import WorkloadRun
 
-BASELINE: Final = "recorded configuration"
 _LIMIT: Final = 20
 """Pods listed in each table of a terminal."""
 
@@ -64,15 +59,6 @@ class DiffOptions:
     output: OutputOption = TableOrData.TABLE
 
 
-class _CandidateConfig(NamedTuple):
-    """What to compare with the recorded configuration."""
-
-    configuration: Configuration | None
-    """None for the recorded one."""
-    changes: tuple[PluginChange, ...]
-    name: str
-
-
 @takes_options
 def diff(options: DiffOptions) -> None:
     """Simulate recorded history under another configuration.
@@ -81,10 +67,17 @@ def diff(options: DiffOptions) -> None:
     simulates it twice on a virtual clock, with the recorded and with the other configuration.
     Reports both next to what was recorded.
     """
+    from asched.audit.whatif.candidate import compare_candidate
     from asched.audit.whatif.report import comparison_page
 
     candidate = _candidate(options)
-    comparison = _compare(options, candidate)
+    within = period(options.since, options.until)
+
+    async def query(store: JournalStore) -> Comparison:
+        with _status() as show:
+            return await compare_candidate(store, candidate, within, show)
+
+    comparison = query_journal(options.journal, query)
     if options.html is not None:
         write_page(options.html, comparison_page(comparison, f"What if: {candidate.name}"))
     if options.output is TableOrData.JSON:
@@ -93,78 +86,31 @@ def diff(options: DiffOptions) -> None:
         _print(comparison)
 
 
-def _candidate(options: DiffOptions) -> _CandidateConfig:
-    from asched.audit.lookup import AuditError
-    from asched.audit.whatif.candidate import parse_changes
-    from asched.config.registry import PluginRegistry
+def _candidate(options: DiffOptions) -> CandidateConfig:
+    from asched.audit.whatif.candidate import BASELINE, CandidateConfig, parse_changes
+    from asched.simulator.loop import Latencies, scheduler_from_config
 
     config, plugins = options.config, options.plugins
     if config is None and plugins is None:
         raise BadInput("nothing to compare with: give --config, --plugins or both")
-    try:
-        changes = () if plugins is None else parse_changes(plugins)
-    except AuditError as error:
-        raise BadInput(str(error)) from None
-    configuration = None
-    if config is not None:
-        configuration = read_configuration(config, PluginRegistry.discover())
-        for line in configuration.warnings:
-            typer.echo(line, err=True)
+    changes = () if plugins is None else parse_changes(plugins)
+    registry = installed_plugins()
     name = BASELINE if config is None else config.name
-    return _CandidateConfig(configuration, changes, f"{name} with {plugins}" if plugins else name)
-
-
-def _compare(options: DiffOptions, candidate: _CandidateConfig) -> Comparison:
-    from asched.audit.whatif.candidate import candidate_scheduler
-    from asched.audit.whatif.comparison import NamedRun, compare
-    from asched.audit.whatif.recorded_history import recorded_history
-    from asched.config.registry import PluginRegistry
-    from asched.simulator.loop import Latencies, scheduler_from_config
-
-    within = period(options.since, options.until)
-
-    async def query(store: JournalStore) -> Comparison:
-        registry = PluginRegistry.discover()
-        with _status() as show:
-            show("reading the journal")
-            history = await recorded_history(store, registry.load, within)
-            configured = None
-            if candidate.configuration is not None:
-                configured = scheduler_from_config(candidate.configuration, Latencies())
-            scheduler = candidate_scheduler(
-                history, configured, candidate.changes, registry, candidate.name
-            )
-            show("simulating the recorded configuration")
-            baseline = _simulate(history, history.scheduler, registry)
-            show(f"simulating {candidate.name}")
-            other = _simulate(history, scheduler, registry)
-            show("comparing")
-            return compare(
-                NamedRun(BASELINE, baseline),
-                NamedRun(candidate.name, other),
-                history.recorded,
-                _notes(history, candidate),
-            )
-
-    return query_journal(options.journal, query)
-
-
-def _simulate(
-    history: RecordedHistory, scheduler: SchedulerSettings, registry: PluginRegistry
-) -> WorkloadRun:
-    from asched.simulator.loop import SimulationStuckError, simulate
-    from asched.state.fold import FoldError
-
-    try:
-        return simulate(history.trace, scheduler, registry.load)
-    except (SimulationStuckError, FoldError) as error:
-        raise CommandError(f"the simulation failed: {error}") from None
-
-
-def _notes(history: RecordedHistory, candidate: _CandidateConfig) -> Iterator[str]:
-    yield from history.notes
-    if candidate.configuration is not None and candidate.configuration.scheduler.extenders:
-        yield f"{candidate.name} configures extenders; a simulation does not call them"
+    if plugins:
+        name = f"{name} with {plugins}"
+    if config is None:
+        return CandidateConfig(name, registry, changes=changes)
+    configuration = read_configuration(config, registry)
+    for line in configuration.warnings:
+        typer.echo(line, err=True)
+    extenders = f"{name} configures extenders; a simulation does not call them"
+    return CandidateConfig(
+        name,
+        registry,
+        scheduler_from_config(configuration, Latencies()),
+        changes,
+        (extenders,) if configuration.scheduler.extenders else (),
+    )
 
 
 @contextmanager
@@ -180,35 +126,27 @@ def _status() -> Iterator[Callable[[str], None]]:
         yield lambda activity: status.update(escape(escape_control(activity)))
 
 
-# -- the table ------------------------------------------------------------------------------------
-
-
 def _print(found: Comparison) -> None:
     from asched.audit.whatif.comparison import figure_rows
 
-    run = found.baseline.run
     report = found.report()
-    nodes = len({span.node.name for span in run.nodes})
+    nodes = len({span.node.name for span in found.baseline.run.nodes})
     print(f"{report.begin:%Y-%m-%d %H:%M:%S} to {report.end:%Y-%m-%d %H:%M:%S} UTC, {nodes} nodes")
     for note in found.notes:
         print(f"note: {note}")
-    runs = [found.baseline, found.candidate, *([found.recorded] if found.recorded else [])]
+    recorded = [found.recorded] if found.recorded else []
+    runs = [found.baseline, found.candidate, *recorded]
     rows = [
         (row.label, *row.values[:2], row.change, *row.values[2:])
-        for row in figure_rows([one.figures for one in runs])
+        for row in figure_rows([run.figures for run in runs])
     ]
-    columns = ("", *found.names, "CHANGE", *(["AS RECORDED"] if found.recorded else []))
-    print_table(columns, rows)
-    first, second = found.names
+    print_table(("", *found.names, "CHANGE", *(["AS RECORDED"] if recorded else [])), rows)
     elsewhere = [(pod.pod, pod.baseline, pod.candidate) for pod in found.placed_elsewhere]
-    _print_pods("placed differently", ("POD", first, second), elsewhere)
-    _print_placed_once(first, found.placed_in_baseline_only)
-    _print_placed_once(second, found.placed_in_candidate_only)
-
-
-def _print_placed_once(name: str, pods: Sequence[PlacedOnce]) -> None:
-    rows = [(pod.pod, pod.node, pod.message) for pod in pods]
-    _print_pods(f"placed only by: {name}", ("POD", "NODE", "MESSAGE OF THE OTHER"), rows)
+    _print_pods("placed differently", ("POD", *found.names), elsewhere)
+    only = (found.placed_in_baseline_only, found.placed_in_candidate_only)
+    for name, pods in zip(found.names, only, strict=True):
+        placed = [(pod.pod, pod.node, pod.message) for pod in pods]
+        _print_pods(f"placed only by: {name}", ("POD", "NODE", "MESSAGE OF THE OTHER"), placed)
 
 
 def _print_pods(what: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

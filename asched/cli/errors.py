@@ -7,7 +7,6 @@ configuration, journal or cluster address); 130 interrupted.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import cache
 
 EXIT_FAILURE = 1
 EXIT_BAD_INPUT = 2
@@ -46,42 +45,45 @@ class InvalidFile(BadInput):
 def as_command_error(
     error: BaseException, *, bad_input: ErrorTypes = (), failures: ErrorTypes = ()
 ) -> BaseException:
-    """The CommandError to raise for ``error``, or ``error`` itself if it is a bug.
+    """The CommandError to report for ``error``, or ``error`` itself if it is a bug.
 
-    Known are the errors of journals, kubeconfigs and profiles; ``bad_input`` and ``failures`` add
-    to them. Of an exception group, the first error that a user can act on counts.
+    Known are the errors of queries, configurations, journals, kubeconfigs and profiles;
+    ``bad_input`` and ``failures`` add to them. Of an exception group, the first error that a user
+    can act on counts.
     """
-    transient, known_bad_input, known_failures = _known_errors()
-    leaves = _leaves(error)
-    for leaf in leaves:
-        if isinstance(leaf, CommandError):
-            return leaf
-        if isinstance(leaf, transient):
-            return CommandError(str(leaf))
-        if isinstance(leaf, (*known_bad_input, *bad_input)):
-            return BadInput(str(leaf))
-        if isinstance(leaf, (*known_failures, *failures)):
-            return CommandError(str(leaf))
-    return leaves[0]
-
-
-@cache
-def _known_errors() -> tuple[ErrorTypes, ErrorTypes, ErrorTypes]:
-    """Errors that may be gone at the next try, errors in the input, other failures."""
+    if isinstance(error, CommandError):
+        return error
+    from asched.audit.lookup import AuditError
+    from asched.config.file import ConfigFileError
     from asched.framework.runtime.profile import ProfileError
     from asched.journal import errors as journal
     from asched.kube.errors import CredentialPluginError, KubeConfigError
+    from asched.simulator.loop import SimulationStuckError
 
-    return (
-        (CredentialPluginError, journal.JournalUnreachableError),
-        (
-            KubeConfigError,
-            journal.JournalOpenError,
-            journal.JournalSchemaError,
-            journal.JournalUrlError,
-        ),
-        (journal.JournalError, ProfileError),
-    )
+    leaves = _leaves(error)
+    for leaf in leaves:
+        match leaf:
+            case CommandError():
+                return leaf
+            case ConfigFileError():
+                return InvalidFile(leaf.lines)
+            case CredentialPluginError() | journal.JournalUnreachableError():
+                return CommandError(str(leaf))  # may be gone at the next try
+            case KubeConfigError() | AuditError():
+                return BadInput(str(leaf))
+            case (
+                journal.JournalOpenError()
+                | journal.JournalSchemaError()
+                | journal.JournalUrlError()
+            ):
+                return BadInput(str(leaf))
+            case journal.JournalError() | ProfileError() | SimulationStuckError():
+                return CommandError(str(leaf))
+        if isinstance(leaf, bad_input):
+            return BadInput(str(leaf))
+        if isinstance(leaf, failures):
+            return CommandError(str(leaf))
+    return leaves[0]
 
 
 def _leaves(error: BaseException) -> list[BaseException]:

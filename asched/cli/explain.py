@@ -13,6 +13,7 @@ from asched.cli.errors import EXIT_FAILURE, BadInput
 from asched.cli.options import (
     DEFAULT_JOURNAL,
     JournalOption,
+    installed_plugins,
     query_journal,
     takes_options,
     time_ns,
@@ -72,7 +73,12 @@ def explain(options: ExplainOptions) -> None:
     elif isinstance(found, JobExplanation):
         _print_job(found)
     else:
-        _print(found, None if options.every else _LIMIT, one_node=options.node is not None)
+        _print_head(found)
+        if options.node is not None:
+            _print_node(found.nodes[0])
+        else:
+            _print_nodes(found, None if options.every else _LIMIT)
+        _print_unblocking(found)
     if found.reproduced is False:
         typer.echo("asched: the recomputed decision differs from the recorded one", err=True)
         raise typer.Exit(EXIT_FAILURE)
@@ -83,22 +89,16 @@ def _explanation(options: ExplainOptions) -> Explanation | JobExplanation:
     from asched.audit.explain import explain as explain_pod
     from asched.audit.explain_job import explain_job
     from asched.audit.lookup import PodName
-    from asched.config.registry import PluginRegistry
 
     at_ns = None if options.at is None else time_ns(options.at)
 
     async def query(store: JournalStore) -> Explanation | JobExplanation:
-        load, session = PluginRegistry.discover().load, options.attempt
+        load, session = installed_plugins().load, options.attempt
         name = PodName.parse(options.job or options.pod or "")
         if options.job is None:
             try:
                 return await explain_pod(
-                    store,
-                    name,
-                    load,
-                    attempt=options.attempt,
-                    at_ns=at_ns,
-                    unblock=options.unblock,
+                    store, name, load, attempt=session, at_ns=at_ns, unblock=options.unblock
                 )
             except InSessionsError as placed:
                 # The session that placed the pod, not a later one that left it alone.
@@ -106,9 +106,6 @@ def _explanation(options: ExplainOptions) -> Explanation | JobExplanation:
         return await explain_job(store, name, load, session=session, at_ns=at_ns)
 
     return query_journal(options.journal, query)
-
-
-# -- jobs -----------------------------------------------------------------------------------------
 
 
 def _print_job(found: JobExplanation) -> None:
@@ -152,18 +149,6 @@ def _comparison_result(reproduced: bool | None) -> str:
     return "identical" if reproduced else "DIFFERENT"
 
 
-# -- pods -----------------------------------------------------------------------------------------
-
-
-def _print(found: Explanation, limit: int | None, *, one_node: bool) -> None:
-    _print_head(found)
-    if one_node:
-        _print_node(found.nodes[0])
-    else:
-        _print_nodes(found, limit)
-    _print_unblocking(found)
-
-
 def _node(found: Explanation, name: str) -> NodeExplanation:
     from asched.framework.runtime.strict import nearest
 
@@ -198,7 +183,7 @@ def _print_head(found: Explanation) -> None:
     if found.nodes:
         print(f"  {found.feasible} of {found.nodes_total} nodes feasible")
     if found.reasons:
-        rows = [(str(reason.nodes), reason.plugin, reason.reason) for reason in found.reasons]
+        rows = [(reason.nodes, reason.plugin, reason.reason) for reason in found.reasons]
         print_table(("NODES", "PLUGIN", "REJECTED BECAUSE"), rows)
 
 
@@ -209,10 +194,8 @@ def _decision(found: Explanation) -> str:
     if decision.feasible == 1:
         return f"assigned to {decision.node}, the only feasible node"
     ties = f", selected from {decision.ties} nodes with that score" if decision.ties > 1 else ""
-    return (
-        f"assigned to {decision.node}, score {decision.score} of {decision.feasible} feasible nodes"
-        f"{ties}"
-    )
+    nodes = f"{decision.feasible} feasible nodes"
+    return f"assigned to {decision.node}, score {decision.score} of {nodes}{ties}"
 
 
 def _rejection(rejection: NodeRejection) -> str:
@@ -228,23 +211,21 @@ def _print_nodes(found: Explanation, limit: int | None) -> None:
             ("RANK", "NODE", "TOTAL", *plugins),
             [
                 (
-                    str(node.rank),
+                    node.rank,
                     node.name + (" <-" if node.name == found.decision.node else ""),
-                    str(node.total),
-                    *(str(score.weighted) for score in node.scores),
+                    node.total,
+                    *(score.weighted for score in node.scores),
                 )
                 for node in _first(feasible, limit, found.decision.node)
             ],
         )
         _print_omitted(len(feasible), limit)
     if rejected:
-        print_table(
-            ("NODE", "REJECTED BY"),
-            [
-                (node.name, "; ".join(map(_rejection, node.rejected_by)))
-                for node in _first(rejected, limit, "")
-            ],
-        )
+        rows = [
+            (node.name, "; ".join(map(_rejection, node.rejected_by)))
+            for node in _first(rejected, limit, "")
+        ]
+        print_table(("NODE", "REJECTED BY"), rows)
         _print_omitted(len(rejected), limit)
 
 
@@ -287,9 +268,6 @@ def _print_node(node: NodeExplanation) -> None:
         return
     print_table(
         ("PLUGIN", "RAW", "NORMALIZED", "WEIGHT", "WEIGHTED"),
-        [
-            (s.plugin, str(s.raw), str(s.normalized), str(s.weight), str(s.weighted))
-            for s in node.scores
-        ],
+        [(s.plugin, s.raw, s.normalized, s.weight, s.weighted) for s in node.scores],
         title=f"{node.name}: total {node.total}, rank {node.rank}",
     )

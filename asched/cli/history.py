@@ -15,6 +15,7 @@ from asched.cli.options import (
     JournalOption,
     SinceOption,
     UntilOption,
+    installed_plugins,
     period,
     query_journal,
     takes_options,
@@ -77,12 +78,11 @@ def history(options: HistoryOptions) -> None:
 def _timelines(options: HistoryOptions) -> list[PodTimeline] | NodeTimeline:
     from asched.audit import history
     from asched.audit.lookup import AuditError, PodName
-    from asched.config.registry import PluginRegistry
 
     within = period(options.since, options.until)
 
     async def query(store: JournalStore) -> list[PodTimeline] | NodeTimeline:
-        load = PluginRegistry.discover().load
+        load = installed_plugins().load
         if options.owner is not None:
             owner = history.Owner.parse(options.owner)
             return await history.timelines_of_owner(store, owner, load, within)
@@ -107,7 +107,7 @@ def _print_node(found: NodeTimeline, output: TableOrData) -> None:
         print_json({"node": found})
         return
     rows = [
-        (f"{entry.at:%Y-%m-%d %H:%M:%S}", str(entry.seq), entry.event, entry.pod, entry.detail)
+        (f"{entry.at:%Y-%m-%d %H:%M:%S}", entry.seq, entry.event, entry.pod, entry.detail)
         for entry in found.entries
     ]
     print_table(("TIME (UTC)", "RECORD", "EVENT", "POD", ""), rows, title=f"node {found.name}")
@@ -116,22 +116,13 @@ def _print_node(found: NodeTimeline, output: TableOrData) -> None:
 def _print_overview(found: list[PodTimeline]) -> None:
     """A line for each of many pods: the last problem and the present state."""
     rows = []
+    kinds = entries.RejectionEntry | entries.PreemptionEntry
     for timeline in found:
-        problems = [
-            e
-            for e in timeline.entries
-            if isinstance(e, entries.RejectionEntry | entries.PreemptionEntry)
-        ]
-        last = problems[-1]
-        rows.append(
-            (
-                f"{timeline.namespace}/{timeline.name}",
-                f"{last.at:%Y-%m-%d %H:%M:%S}",
-                str(len(problems)),
-                " ".join(describe(last)),
-                " ".join(describe(timeline.entries[-1])),
-            )
-        )
+        problems = [entry for entry in timeline.entries if isinstance(entry, kinds)]
+        last, now = problems[-1], timeline.entries[-1]
+        pod, at = f"{timeline.namespace}/{timeline.name}", f"{last.at:%Y-%m-%d %H:%M:%S}"
+        event, present = " ".join(describe(last)), " ".join(describe(now))
+        rows.append((pod, at, len(problems), event, present))
     print_table(("POD", "LAST (UTC)", "TIMES", "EVENT", "NOW"), rows)
     print(f"{len(rows)} pod(s)")
 
@@ -142,7 +133,7 @@ def _print_timeline(timeline: PodTimeline) -> None:
         (
             f"{entry.at:%Y-%m-%d %H:%M:%S}.{entry.at.microsecond // 1000:03d}",
             f"+{(entry.at - begin).total_seconds():.3f} s",
-            str(entry.seq),
+            entry.seq,
             *describe(entry),
         )
         for entry in timeline.entries

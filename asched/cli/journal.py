@@ -9,18 +9,19 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from asched.cli.errors import BadInput, as_command_error
+from asched.cli.errors import BadInput
 from asched.cli.options import (
     DEFAULT_JOURNAL,
     JournalOption,
     command_group,
+    installed_plugins,
     query_journal,
     time_ns,
 )
 from asched.cli.output import (
     OutputOption,
     TableOrData,
-    print_json,
+    print_as,
     print_table,
     progress_bar,
 )
@@ -39,11 +40,6 @@ ArchiveOption = Annotated[
 ]
 
 
-@app.callback()
-def journal() -> None:
-    """Verify, measure, archive, restore and export a journal."""
-
-
 @app.command()
 def checkpoint(
     journal: JournalOption = DEFAULT_JOURNAL,
@@ -59,11 +55,10 @@ def checkpoint(
     (journal.checkpointEvery). Use this for a journal without checkpoints, or with checkpoints in
     another format. It may run while the daemon runs. Records do not change.
     """
-    from asched.config.registry import PluginRegistry
     from asched.journal.checkpoints import write_checkpoints
 
     async def write(store: JournalStore) -> list[int]:
-        load = PluginRegistry.discover().load
+        load = installed_plugins().load
         return await write_checkpoints(store, load, every=every, archive=archive)
 
     written = query_journal(journal, write, read_only=False, must_exist=True)
@@ -88,7 +83,12 @@ def verify(
     proves later that everything up to that record is unchanged. Exits with 1 and names the first
     bad batch or record if the verification fails.
     """
-    kept = None if head is None else _parsed_head(head)
+    from asched.journal.verification import TrustedHead
+
+    try:
+        kept = None if head is None else TrustedHead.parse(head)
+    except ValueError as error:
+        raise BadInput(str(error)) from None
     verified = query_journal(journal, lambda store: _verify(store, kept, archive), must_exist=True)
     if verified.archived_seq and archive is None:
         typer.echo(
@@ -110,15 +110,6 @@ async def _verify(
         return await verify_journal(store, trusted=kept, archive=archive, progress=progress)
 
 
-def _parsed_head(text: str) -> TrustedHead:
-    from asched.journal.verification import TrustedHead
-
-    try:
-        return TrustedHead.parse(text)
-    except ValueError as error:
-        raise BadInput(str(error)) from None
-
-
 @app.command()
 def stats(
     journal: JournalOption = DEFAULT_JOURNAL, output: OutputOption = TableOrData.TABLE
@@ -130,11 +121,7 @@ def stats(
         with progress_bar("reading", (await store.head()).seq) as progress:
             return await statistics(store, progress)
 
-    found = query_journal(journal, measure, must_exist=True)
-    if output is TableOrData.JSON:
-        print_json(found)
-    else:
-        _print_statistics(found)
+    print_as(output, query_journal(journal, measure, must_exist=True), _print_statistics)
 
 
 @app.command()
@@ -147,17 +134,13 @@ def backup(
     To restore, stop the daemon, move its journal away and put the copy in its place. For PostgreSQL
     use pg_dump.
     """
-    from asched.journal.errors import JournalError
     from asched.journal.export import back_up
     from asched.journal.opening import journal_file
 
-    try:
-        source = journal_file(journal)
-        if source is None:
-            raise BadInput("only SQLite journals are files; for PostgreSQL use pg_dump")
-        back_up(source, to)
-    except JournalError as error:
-        raise as_command_error(error) from None
+    source = journal_file(journal)
+    if source is None:
+        raise BadInput("only SQLite journals are files; for PostgreSQL use pg_dump")
+    back_up(source, to)
     verified = query_journal(str(to), lambda store: _verify(store, None, None), must_exist=True)
     typer.echo(f"{to}: {verified.records} records, verified, {to.stat().st_size} bytes")
     typer.echo(f"head {verified.head}")
@@ -181,7 +164,6 @@ def archive(
     commands. The remaining journal verifies together with the archive. The daemon may run
     meanwhile.
     """
-    from asched.config.registry import PluginRegistry
     from asched.journal import archive as archiving
     from asched.journal.checkpoints import checkpoint_before
 
@@ -189,7 +171,7 @@ def archive(
 
     async def move(store: JournalStore) -> list[Segment]:
         end = await store.head()
-        await checkpoint_before(store, PluginRegistry.discover().load, before_ns)
+        await checkpoint_before(store, installed_plugins().load, before_ns)
         with progress_bar("archiving", end.seq) as progress:
             return await archiving.archive(
                 store, to, before_ns=before_ns, archived_at_ns=time.time_ns(), progress=progress
@@ -199,9 +181,8 @@ def archive(
     if not moved:
         typer.echo("nothing moved: no batch before the last one is that old")
     for segment in moved:
-        typer.echo(
-            f"moved records {segment.first_seq} to {segment.last_seq} to {to / segment.file}"
-        )
+        records = f"records {segment.first_seq} to {segment.last_seq}"
+        typer.echo(f"moved {records} to {to / segment.file}")
 
 
 @app.command()
@@ -248,9 +229,7 @@ def export(
 def _utc(at_ns: int | None) -> str:
     from asched.audit.timeline import time_of
 
-    if at_ns is None:
-        return "-"
-    return f"{time_of(at_ns):%Y-%m-%d %H:%M:%S}"
+    return "-" if at_ns is None else f"{time_of(at_ns):%Y-%m-%d %H:%M:%S}"
 
 
 def _print_statistics(found: JournalStatistics) -> None:
@@ -258,25 +237,19 @@ def _print_statistics(found: JournalStatistics) -> None:
         ("", ""),
         [
             ("records", f"{found.records} ({found.first_seq} to {found.last_seq})"),
-            ("batches", str(found.batches)),
-            ("payload bytes", str(found.payload_bytes)),
+            ("batches", found.batches),
+            ("payload bytes", found.payload_bytes),
             ("first written (UTC)", _utc(found.first_written_at_ns)),
             ("last written (UTC)", _utc(found.last_written_at_ns)),
             ("archived", f"{found.archived_records} records, {found.archived_segments} segments"),
-            ("checkpoints", str(found.checkpoints)),
+            ("checkpoints", found.checkpoints),
         ],
     )
     print_table(
         ("TYPE", "RECORDS", "BYTES", "BYTES EACH"),
-        [
-            (k.kind, str(k.records), str(k.payload_bytes), str(k.payload_bytes // k.records))
-            for k in found.kinds
-        ],
+        [(k.kind, k.records, k.payload_bytes, k.payload_bytes // k.records) for k in found.kinds],
     )
     print_table(
         ("EPOCH", "WRITER", "CLAIMED (UTC)", "BATCHES", "RECORDS"),
-        [
-            (str(w.epoch), w.writer, _utc(w.claimed_at_ns), str(w.batches), str(w.records))
-            for w in found.writers
-        ],
+        [(w.epoch, w.writer, _utc(w.claimed_at_ns), w.batches, w.records) for w in found.writers],
     )

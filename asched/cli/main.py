@@ -29,7 +29,13 @@ from asched.cli import (
     run,
     simulate,
 )
-from asched.cli.errors import EXIT_BAD_INPUT, EXIT_FAILURE, EXIT_INTERRUPTED, CommandError
+from asched.cli.errors import (
+    EXIT_BAD_INPUT,
+    EXIT_FAILURE,
+    EXIT_INTERRUPTED,
+    CommandError,
+    as_command_error,
+)
 from asched.daemon.process import EscapingStream, infrequent_gc
 
 DEBUG_ENV = "ASCHED_DEBUG"
@@ -41,27 +47,19 @@ UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 class RootGroup(TyperGroup):
     """The root group: converts errors to a line on stderr and an exit code."""
 
-    def main(
+    def main(  # type: ignore[override]
         self,
         args: Sequence[str] | None = None,
-        prog_name: str | None = None,
-        complete_var: str | None = None,
+        *,
         standalone_mode: bool = True,
-        windows_expand_args: bool = True,
         **extra: Any,
     ) -> Any:
         given = list(sys.argv[1:] if args is None else args)
-
-        def invoke() -> Any:
-            return super(RootGroup, self).main(
-                given, prog_name, complete_var, False, windows_expand_args, **extra
-            )
-
         if not standalone_mode:
-            return invoke()
+            return super().main(given, standalone_mode=False, **extra)
         with _escaped_output():
             try:
-                result = invoke()
+                result = super().main(given, standalone_mode=False, **extra)
                 code = result if isinstance(result, int) else 0
             except Exception as error:
                 expected = isinstance(error, (UsageError, typer.Abort, BrokenPipeError))
@@ -86,20 +84,20 @@ def _escaped_output() -> Iterator[None]:
 
 def _report(error: Exception) -> int:
     """Print what ended a command. Returns its exit code."""
-    match error:
-        case CommandError():
-            _print_error(*error.lines)
-            return error.exit_code
-        case typer.Abort():
-            return EXIT_INTERRUPTED
-        case BrokenPipeError():
-            # The reader of our output is gone (``asched ... | head``).
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            return EXIT_FAILURE
+    if isinstance(error, typer.Abort):
+        return EXIT_INTERRUPTED
+    if isinstance(error, BrokenPipeError):
+        # The reader of our output is gone (``asched ... | head``).
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_FAILURE
     if isinstance(error, UsageError):
         _print_error(f"asched: {_usage_message(error)}")
         return EXIT_BAD_INPUT
-    what = " ".join(f"{type(error).__name__}: {error}".split())
+    cause = as_command_error(error)
+    if isinstance(cause, CommandError):
+        _print_error(*cause.lines)
+        return cause.exit_code
+    what = " ".join(f"{type(cause).__name__}: {cause}".split())
     _print_error(f"asched: failed: {what} ({DEBUG_ENV}=1 or asched --debug shows where)")
     return EXIT_FAILURE
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar, get_type_hints
 
 import typer
 
-from asched.cli.errors import BadInput, CommandError, InvalidFile, as_command_error
+from asched.cli.errors import BadInput, CommandError
 
 if TYPE_CHECKING:
     from asched.audit.history import Period
@@ -61,7 +61,7 @@ def takes_options(command: Callable[[OptionsT], None]) -> Callable[..., None]:
     """A Typer command from a function of one dataclass of options.
 
     Typer reads options from a function's signature. The wrapper has one parameter for each field of
-    the dataclass, in their order.
+    the dataclass, in their order. Every field needs a default.
     """
     (parameter,) = inspect.signature(command, eval_str=True).parameters.values()
     options: Any = parameter.annotation
@@ -73,20 +73,17 @@ def takes_options(command: Callable[[OptionsT], None]) -> Callable[..., None]:
 
     run.__annotations__ = hints
     run.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
-        [_parameter(field, hints[field.name]) for field in dataclasses.fields(options)]
+        [
+            inspect.Parameter(
+                field.name,
+                inspect.Parameter.KEYWORD_ONLY,
+                default=field.default,
+                annotation=hints[field.name],
+            )
+            for field in dataclasses.fields(options)
+        ]
     )
     return run
-
-
-def _parameter(field: dataclasses.Field[Any], annotation: Any) -> inspect.Parameter:
-    missing = field.default is dataclasses.MISSING
-    default = inspect.Parameter.empty if missing else field.default
-    return inspect.Parameter(
-        field.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation
-    )
-
-
-# -- journals -------------------------------------------------------------------------------------
 
 
 def query_journal(
@@ -96,10 +93,9 @@ def query_journal(
     read_only: bool = True,
     must_exist: bool = False,
 ) -> T:
-    """The result of ``query`` on the journal at ``url``. Raises CommandError."""
+    """The result of ``query`` on the journal at ``url``. Raises the errors of the query."""
     import anyio
 
-    from asched.audit.lookup import AuditError
     from asched.journal.opening import open_journal
     from asched.state.fold import FoldError
 
@@ -112,8 +108,6 @@ def query_journal(
         return anyio.run(run)
     except FoldError as error:
         raise CommandError(f"the journal contradicts itself: {error}") from None
-    except Exception as error:  # noqa: BLE001  raised again
-        raise as_command_error(error, bad_input=(AuditError,)) from None
 
 
 def log_warnings() -> None:
@@ -124,23 +118,17 @@ def log_warnings() -> None:
     configure_logs(LogSettings(level=LogLevel.WARNING))
 
 
-# -- configurations -------------------------------------------------------------------------------
+def installed_plugins() -> PluginRegistry:
+    from asched.config.registry import PluginRegistry
+
+    return PluginRegistry.discover()
 
 
 def read_configuration(file: Path | None, registry: PluginRegistry) -> Configuration:
-    """The configuration in ``file``, or the defaults for None.
+    """The configuration in ``file``, or the defaults for None. Raises ConfigFileError."""
+    from asched.config.file import load
 
-    Raises BadInput with a line for each mistake.
-    """
-    from asched.config.file import ConfigFileError, load
-
-    try:
-        return load(file, registry)
-    except ConfigFileError as error:
-        raise InvalidFile(error.lines) from None
-
-
-# -- times ----------------------------------------------------------------------------------------
+    return load(file, registry)
 
 
 def time_ns(text: str, now: datetime | None = None) -> int:

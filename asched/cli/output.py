@@ -8,13 +8,15 @@ from contextlib import contextmanager
 from datetime import timedelta
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, TypeVar
 
 import msgspec
 import typer
 
 from asched.cli.errors import BadInput
 from asched.daemon.process import escape_control
+
+T = TypeVar("T")
 
 PIPE_WIDTH: Final = 160
 """Columns of a table that goes into a file or pipe."""
@@ -70,6 +72,14 @@ def print_json(value: Any) -> None:
     sys.stdout.write(text.decode() + "\n")
 
 
+def print_as(output: TableOrData, value: T, print_tables: Callable[[T], None]) -> None:
+    """Print the value as JSON, or its tables."""
+    if output is TableOrData.JSON:
+        print_json(value)
+    else:
+        print_tables(value)
+
+
 def print_yaml(*documents: Any) -> None:
     import yaml
 
@@ -87,9 +97,9 @@ def write_page(file: Path, page: str) -> None:
 
 
 def print_table(
-    columns: Sequence[str], rows: Iterable[Sequence[str]], *, title: str | None = None
+    columns: Sequence[str], rows: Iterable[Iterable[object]], *, title: str | None = None
 ) -> None:
-    """A plain table. Long cells wrap; markup and control characters in cells have no effect."""
+    """A plain table of ``str`` of each cell, without effect of markup and control characters."""
     from rich import box
     from rich.console import Console
     from rich.table import Table
@@ -105,7 +115,7 @@ def print_table(
     for column in columns:
         table.add_column(column, overflow="fold")
     for row in rows:
-        table.add_row(*(Text(escape_control(cell)) for cell in row))
+        table.add_row(*(Text(escape_control(str(cell))) for cell in row))
     console.print(table)
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import inspect
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from enum import StrEnum
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
-from asched.batch.registry import SessionRegistry, SessionRegistryError
+from asched.batch.registry import SessionRegistry
 from asched.config.registry import PluginRegistry
 from asched.framework.interface import ExtensionPoint, Plugin
 from asched.framework.runtime.profile import ProfileSpec
@@ -76,10 +76,13 @@ def describe(
         distribution=origin.distribution,
         version=origin.version,
         extension_points=tuple(p.field for p in ExtensionPoint if p.served_by(plugin)),
-        arguments=_arguments(plugin),
+        arguments=tuple(
+            ArgumentDescription(field.encode_name, field.required, _default(field))
+            for field in (msgspec.structs.fields(plugin.arguments) if plugin.arguments else ())
+        ),
         scope=plugin.scope.value,
         api_version=plugin.api_version,
-        summary=" ".join((inspect.getdoc(plugin) or "").partition("\n\n")[0].split()),
+        summary=_summary(plugin),
         source=f"{plugin.__module__}:{plugin.__qualname__}",
         pure=plugin.pure,
         runs_in=plugin.execution_mode.value,
@@ -92,6 +95,10 @@ def describe(
     )
 
 
+def _summary(described: type) -> str:
+    return " ".join((inspect.getdoc(described) or "").partition("\n\n")[0].split())
+
+
 def _uses(name: str, profiles: Iterable[ProfileSpec]) -> Iterable[PluginUse]:
     for profile in profiles:
         for point in ExtensionPoint:
@@ -101,21 +108,10 @@ def _uses(name: str, profiles: Iterable[ProfileSpec]) -> Iterable[PluginUse]:
                     yield PluginUse(profile.scheduler_name, point.field, weight)
 
 
-def _arguments(plugin: type[Plugin]) -> tuple[ArgumentDescription, ...]:
-    if plugin.arguments is None:
-        return ()
-    return tuple(
-        ArgumentDescription(field.encode_name, field.required, _default(field))
-        for field in msgspec.structs.fields(plugin.arguments)
-    )
-
-
 def _default(field: msgspec.structs.FieldInfo) -> Any:
-    if field.default is not msgspec.NODEFAULT:
-        return field.default
     if field.default_factory is not msgspec.NODEFAULT:
         return field.default_factory()
-    return None
+    return None if field.default is msgspec.NODEFAULT else field.default
 
 
 def _schema(plugin: type[Plugin]) -> dict[str, Any] | None:
@@ -161,47 +157,21 @@ class SessionPartDescription(msgspec.Struct, frozen=True, rename="camel"):
     """Where the configuration names it; None without a configuration."""
 
 
-class Described(NamedTuple):
-    found: Sequence[SessionPartDescription]
-    broken: Sequence[str]
-    """One line for each part that cannot be loaded."""
-
-
-def describe_all(registry: SessionRegistry, sessions: Sequence[SessionSpec] | None) -> Described:
-    """All actions and session plugins that can be loaded, and the errors of the others."""
-    found, broken = [], []
-    for kind, name in _names(registry):
-        try:
-            found.append(_describe(registry, kind, name, sessions))
-        except SessionRegistryError as error:
-            broken.append(str(error))
-    return Described(found, broken)
-
-
-def describe_named(
-    registry: SessionRegistry, name: str, sessions: Sequence[SessionSpec] | None
-) -> list[SessionPartDescription]:
-    """The action and the session plugin of that name, as far as they exist.
-
-    Raises SessionRegistryError for one that cannot be loaded.
-    """
-    return [
-        _describe(registry, kind, known, sessions)
-        for kind, known in _names(registry)
-        if known == name
-    ]
-
-
-def _names(registry: SessionRegistry) -> Iterator[tuple[PartKind, str]]:
+def part_names(registry: SessionRegistry) -> Iterator[tuple[PartKind, str]]:
+    """The kinds and names of all actions and session plugins."""
     for name in registry.action_names:
         yield PartKind.ACTION, name
     for name in registry.plugin_names:
         yield PartKind.PLUGIN, name
 
 
-def _describe(
+def describe_part(
     registry: SessionRegistry, kind: PartKind, name: str, sessions: Iterable[SessionSpec] | None
 ) -> SessionPartDescription:
+    """The description of an action or session plugin.
+
+    Raises SessionRegistryError if it cannot be loaded.
+    """
     began_s = time.perf_counter()
     part: type[SessionPlugin | Action]
     if kind is PartKind.ACTION:
@@ -215,7 +185,7 @@ def _describe(
         distribution=origin.distribution,
         version=origin.version,
         callbacks=tuple(_callbacks(part)),
-        summary=" ".join((inspect.getdoc(part) or "").partition("\n\n")[0].split()),
+        summary=_summary(part),
         source=f"{part.__module__}:{part.__qualname__}",
         load_milliseconds=round(load_s * 1000, 1),
         enabled=None if sessions is None else tuple(_session_uses(kind, name, sessions)),

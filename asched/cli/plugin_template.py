@@ -19,16 +19,13 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 import asched.framework
+from asched.cli.errors import BadInput
 from asched.config.registry import PluginRegistry
 
 MAX_LENGTH: Final = 30
 """Of a name. Keeps lines that contain it below 100 characters."""
 _NAME: Final = re.compile(r"[a-z][a-z0-9]*(-[a-z][a-z0-9]*)*")
 _PREFIX: Final = "asched-"
-
-
-class NamingError(ValueError):
-    """The name is not usable for a distribution; the text is one line for the user."""
 
 
 class Names(NamedTuple):
@@ -41,16 +38,16 @@ class Names(NamedTuple):
 
     @classmethod
     def of(cls, name: str, registry: PluginRegistry) -> Names:
-        """The names derived from the distribution's. Raises :class:`NamingError`."""
+        """The names derived from the distribution's. Raises BadInput."""
         if not _NAME.fullmatch(name) or len(name) > MAX_LENGTH:
-            raise NamingError(
+            raise BadInput(
                 f'"{name}" is not a plugin name; use lower-case letters, digits and dashes, at most'
                 f" {MAX_LENGTH}, such as rack-affinity"
             )
         words = name.removeprefix(_PREFIX).split("-")
         names = cls(name, name.replace("-", "_"), "".join(word.capitalize() for word in words))
         for conflict in _conflicts(names, registry):
-            raise NamingError(f'"{name}" cannot be used: {conflict}; choose another')
+            raise BadInput(f'"{name}" cannot be used: {conflict}; choose another')
         return names
 
 
@@ -74,10 +71,8 @@ def _conflicts(names: Names, registry: PluginRegistry) -> Iterator[str]:
 def template_folder() -> Path:
     """The template: inside the installed package, or in a checkout."""
     package = Path(asched.__file__).parent
-    for folder in (
-        package / "_plugin_template",
-        package.parent / "plugins" / TEMPLATE.distribution,
-    ):
+    checkout = package.parent / "plugins" / TEMPLATE.distribution
+    for folder in (package / "_plugin_template", checkout):
         if (folder / "pyproject.toml").is_file():
             return folder
     raise FileNotFoundError(

@@ -5,15 +5,15 @@ from __future__ import annotations
 import json
 import re
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from asched.cli.errors import EXIT_FAILURE, BadInput, CommandError
-from asched.cli.options import command_group, read_configuration
-from asched.cli.output import OutputOption, TableOrData, print_json, print_table, to_plain
+from asched.cli.options import command_group, installed_plugins, read_configuration
+from asched.cli.output import OutputOption, TableOrData, print_as, print_json, print_table, to_plain
 
 if TYPE_CHECKING:
     from asched.cli.plugin_description import (
@@ -26,19 +26,12 @@ if TYPE_CHECKING:
     from asched.framework.sessions import SessionSpec
     from asched.testing.checks import Finding
 
-D = TypeVar("D", "PluginDescription", "SessionPartDescription")
-
 app = command_group("List, check and create plugins.")
 
 ConfigOption = Annotated[
     Path | None,
     typer.Option("--config", metavar="FILE", help="Show where this configuration enables them."),
 ]
-
-
-@app.callback()
-def plugins() -> None:
-    """List, check and create plugins."""
 
 
 @app.command(name="list")
@@ -48,26 +41,30 @@ def list_plugins(config: ConfigOption = None, output: OutputOption = TableOrData
     Shows their distributions, extension points and arguments. Exits with 1 if a plugin cannot be
     loaded; the list contains the others.
     """
-    from asched.batch.registry import SessionRegistry
-    from asched.cli.plugin_description import describe, describe_all
-    from asched.config.registry import PluginRegistry, RegistryError
+    from asched.batch.registry import SessionRegistry, SessionRegistryError
+    from asched.cli.plugin_description import describe, describe_part, part_names
+    from asched.config.registry import RegistryError
 
-    registry = PluginRegistry.discover()
-    specs = _specs(config, registry)
+    registry, known = installed_plugins(), SessionRegistry.discover()
+    profiles, sessions = _specs(config, registry)
     found: list[PluginDescription] = []
+    parts: list[SessionPartDescription] = []
     broken: list[str] = []
     for name in registry.names:
         try:
-            found.append(describe(registry, name, specs.profiles))
+            found.append(describe(registry, name, profiles))
         except RegistryError as error:
             broken.append(str(error))
-    parts = describe_all(SessionRegistry.discover(), specs.sessions)
-    broken += parts.broken
+    for kind, name in part_names(known):
+        try:
+            parts.append(describe_part(known, kind, name, sessions))
+        except SessionRegistryError as error:
+            broken.append(str(error))
     if output is TableOrData.JSON:
-        print_json([*found, *parts.found])
+        print_json([*found, *parts])
     else:
         _print_plugins(found, with_uses=config is not None)
-        _print_parts(parts.found, with_uses=config is not None)
+        _print_parts(parts, with_uses=config is not None)
     for line in broken:
         typer.echo(line, err=True)
     if broken:
@@ -85,22 +82,27 @@ def show(
     Shows its extension points, declarations and arguments, and where it is enabled.
     """
     from asched.batch.registry import SessionRegistry, SessionRegistryError
-    from asched.cli.plugin_description import describe, describe_named
-    from asched.config.registry import PluginRegistry, RegistryError
+    from asched.cli.plugin_description import describe, describe_part, part_names
+    from asched.config.registry import RegistryError
 
-    registry = PluginRegistry.discover()
-    specs = _specs(config, registry)
+    registry = installed_plugins()
+    profiles, sessions = _specs(config, registry)
     try:
         if name in registry:
-            _show(describe(registry, name, specs.profiles), output, _print_plugin)
+            print_as(output, describe(registry, name, profiles), _print_plugin)
             return
-        parts = describe_named(SessionRegistry.discover(), name, specs.sessions)
+        known = SessionRegistry.discover()
+        kinds = [kind for kind, known_name in part_names(known) if known_name == name]
+        parts = [describe_part(known, kind, name, sessions) for kind in kinds]
     except (RegistryError, SessionRegistryError) as error:
         raise CommandError(str(error)) from None
     if not parts:
-        raise BadInput(_unknown(name, registry))
+        try:
+            registry.load(name)
+        except RegistryError as error:
+            raise BadInput(str(error)) from None
     for part in parts:
-        _show(part, output, _print_part)
+        print_as(output, part, _print_part)
 
 
 @app.command()
@@ -113,19 +115,19 @@ def check(
     Runs them on small random clusters. Checks that both forms of a filter agree, that repeated
     decisions are equal, and that plugins do not modify objects. Exits with 1 if a check fails.
     """
-    from asched.config.registry import PluginRegistry
     from asched.testing.checks import CheckOutcome
 
-    registry = PluginRegistry.discover()
+    registry = installed_plugins()
     found = [f for name in _names_of(distribution, registry) for f in _findings(name, registry)]
-    if output is TableOrData.JSON:
-        print_json(found)
-    else:
-        for finding in found:
-            message = f": {finding.message}" if finding.message else ""
-            typer.echo(f"{finding.outcome.value:6}  {finding.plugin}: {finding.check}{message}")
+    print_as(output, found, _print_findings)
     if any(finding.outcome is CheckOutcome.FAILED for finding in found):
         raise typer.Exit(EXIT_FAILURE)
+
+
+def _print_findings(found: Iterable[Finding]) -> None:
+    for finding in found:
+        message = f": {finding.message}" if finding.message else ""
+        typer.echo(f"{finding.outcome.value:6}  {finding.plugin}: {finding.check}{message}")
 
 
 def _findings(name: str, registry: PluginRegistry) -> Iterator[Finding]:
@@ -158,14 +160,11 @@ def new(
 
     Never overwrites a file.
     """
-    from asched.cli.plugin_template import Names, NamingError, write_distribution
-    from asched.config.registry import PluginRegistry
+    from asched.cli.plugin_template import Names, write_distribution
 
     try:
-        names = Names.of(name, PluginRegistry.discover())
+        names = Names.of(name, installed_plugins())
         files = write_distribution(names, directory / name)
-    except NamingError as error:
-        raise BadInput(str(error)) from None
     except FileExistsError as error:
         raise BadInput(f"{error.filename} exists; nothing was written") from None
     except OSError as error:
@@ -183,31 +182,14 @@ def new(
     typer.echo("\nREADME.md explains each step.")
 
 
-# -- names and configurations ---------------------------------------------------------------------
-
-
-class _Specs(NamedTuple):
-    """The parts of a configuration that name plugins; None without a configuration."""
-
-    profiles: tuple[ProfileSpec, ...] | None
-    sessions: tuple[SessionSpec, ...] | None
-
-
-def _specs(config: Path | None, registry: PluginRegistry) -> _Specs:
+def _specs(
+    config: Path | None, registry: PluginRegistry
+) -> tuple[Sequence[ProfileSpec] | None, Sequence[SessionSpec] | None]:
+    """The profiles and sessions of a configuration; None without one."""
     if config is None:
-        return _Specs(None, None)
+        return None, None
     configuration = read_configuration(config, registry)
-    return _Specs(configuration.profiles, configuration.sessions)
-
-
-def _unknown(name: str, registry: PluginRegistry) -> str:
-    from asched.config.registry import RegistryError
-
-    try:
-        registry.load(name)
-    except RegistryError as error:
-        return str(error)
-    return f'unknown plugin "{name}"'
+    return configuration.profiles, configuration.sessions
 
 
 def _names_of(distribution: str, registry: PluginRegistry) -> list[str]:
@@ -231,16 +213,6 @@ def _names_of(distribution: str, registry: PluginRegistry) -> list[str]:
 def _normalize(distribution: str) -> str:
     """The name in the form in which PEP 503 compares names."""
     return re.sub(r"[-_.]+", "-", distribution).lower()
-
-
-# -- tables ---------------------------------------------------------------------------------------
-
-
-def _show(description: D, output: TableOrData, print_as_table: Callable[[D], None]) -> None:
-    if output is TableOrData.JSON:
-        print_json(description)
-    else:
-        print_as_table(description)
 
 
 def _print_plugins(found: Sequence[PluginDescription], *, with_uses: bool) -> None:
@@ -270,8 +242,6 @@ def _enabled_in(uses: Iterable[PluginUse]) -> str:
 
 def _print_plugin(plugin: PluginDescription) -> None:
     rows = [
-        ("summary", plugin.summary),
-        ("from", f"{plugin.distribution} {plugin.version}, {plugin.source}"),
         ("api version", str(plugin.api_version)),
         ("extension points", ", ".join(plugin.extension_points)),
         ("scope", plugin.scope),
@@ -280,11 +250,9 @@ def _print_plugin(plugin: PluginDescription) -> None:
         ("needs", ", ".join(plugin.needs)),
         ("custom resources", ", ".join(plugin.custom_resources)),
         ("reads annotations", ", ".join(plugin.reads_annotations)),
-        ("loaded in", f"{plugin.load_milliseconds:g} ms"),
     ]
-    if plugin.enabled is not None:
-        rows.append(("enabled", _enabled_in(plugin.enabled) or "nowhere"))
-    print_table(("", ""), [row for row in rows if row[1]], title=f"Plugin {plugin.name}")
+    enabled = None if plugin.enabled is None else _enabled_in(plugin.enabled)
+    _print_details(plugin, f"Plugin {plugin.name}", rows, enabled)
     if plugin.arguments:
         arguments = [
             (each.name, "required" if each.required else _inline(each.default))
@@ -314,16 +282,26 @@ def _part_uses(part: SessionPartDescription) -> str:
 
 
 def _print_part(part: SessionPartDescription) -> None:
-    rows = [
-        ("summary", part.summary),
-        ("from", f"{part.distribution} {part.version}, {part.source}"),
-        ("callbacks", ", ".join(part.callbacks)),
-        ("loaded in", f"{part.load_milliseconds:g} ms"),
+    rows = [("callbacks", ", ".join(part.callbacks))]
+    enabled = None if part.enabled is None else _part_uses(part)
+    _print_details(part, f"{part.kind.value.capitalize()} {part.name}", rows, enabled)
+
+
+def _print_details(
+    found: PluginDescription | SessionPartDescription,
+    title: str,
+    rows: Iterable[tuple[str, str]],
+    enabled: str | None,
+) -> None:
+    """The non-empty rows, with those that all plugins and parts have."""
+    every = [
+        ("summary", found.summary),
+        ("from", f"{found.distribution} {found.version}, {found.source}"),
+        *rows,
+        ("loaded in", f"{found.load_milliseconds:g} ms"),
+        ("enabled", "" if enabled is None else enabled or "nowhere"),
     ]
-    if part.enabled is not None:
-        rows.append(("enabled", _part_uses(part) or "nowhere"))
-    title = f"{part.kind.value.capitalize()} {part.name}"
-    print_table(("", ""), [row for row in rows if row[1]], title=title)
+    print_table(("", ""), [row for row in every if row[1]], title=title)
 
 
 def _inline(value: object) -> str:

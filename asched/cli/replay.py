@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from asched.cli.errors import EXIT_FAILURE, BadInput
-from asched.cli.options import DEFAULT_JOURNAL, JournalOption, query_journal
-from asched.cli.output import OutputOption, TableOrData, print_json, progress_bar
+from asched.cli.options import DEFAULT_JOURNAL, JournalOption, installed_plugins, query_journal
+from asched.cli.output import OutputOption, TableOrData, print_as, progress_bar
 
 if TYPE_CHECKING:
     from asched.audit.replay import ReplayReport
@@ -46,17 +46,13 @@ def replay(
     if last is not None and first is not None and last < first:
         raise BadInput(f"--to {last} is before --from {first}")
     report = _replay(journal, first, last)
-    if output is TableOrData.JSON:
-        print_json(report)
-    else:
-        _print(report)
+    print_as(output, report, _print)
     if not report.equal:
         raise typer.Exit(EXIT_FAILURE)
 
 
 def _replay(url: str, first: int | None, last: int | None) -> ReplayReport:
     from asched.audit.replay import replay as replayed
-    from asched.config.registry import PluginRegistry
 
     async def query(store: JournalStore) -> ReplayReport:
         end = (await store.head()).seq
@@ -65,7 +61,7 @@ def _replay(url: str, first: int | None, last: int | None) -> ReplayReport:
         with progress_bar("replaying", stop - begin + 1) as show:
             return await replayed(
                 store,
-                PluginRegistry.discover(),
+                installed_plugins(),
                 first_seq=begin,
                 last_seq=last,
                 progress=lambda seq: show(seq - begin + 1),
@@ -94,14 +90,10 @@ def _print(report: ReplayReport) -> None:
         print(f"plugin {plugin.plugin}: recorded {plugin.recorded}, installed {plugin.installed}")
     divergence = report.divergence
     if divergence is None:
-        print(
-            f"records {report.first_seq} to {report.last_seq}:"
-            f" {report.decisions} decisions repeated, all identical"
-        )
+        compared = f"records {report.first_seq} to {report.last_seq}"
+        print(f"{compared}: {report.decisions} decisions repeated, all identical")
         return
-    print(
-        f"record {divergence.seq}: {divergence.reason}"
-        f" (after {report.decisions} identical decisions)"
-    )
+    after = f"after {report.decisions} identical decisions"
+    print(f"record {divergence.seq}: {divergence.reason} ({after})")
     print(f"  recorded: {divergence.recorded or '(nothing)'}")
     print(f"  decided:  {divergence.decided or '(nothing)'}")

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from pathlib import Path
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 import anyio
 import structlog
@@ -17,9 +17,9 @@ from asched.cli.options import read_configuration
 from asched.cli.run import ClusterOptions
 from asched.config.file import Configuration, load
 from asched.config.registry import PluginRegistry
-from asched.daemon.daemon import running_daemon
-from asched.daemon.ha.leadership import Leadership, LeadershipLostError, election_of, taking_part
-from asched.daemon.ha.replica import running_replica
+from asched.daemon.daemon import Daemon, running_daemon
+from asched.daemon.ha.leadership import LeadershipLostError, election_of, taking_part
+from asched.daemon.ha.replica import Replica, running_replica
 from asched.daemon.plugin_host.guarded_loop import (
     Watchdog,
     guarded_loop,
@@ -57,6 +57,7 @@ class ServiceControl(NamedTuple):
 
 
 Serve = Callable[[ServiceControl], Awaitable[None]]
+RunningScheduler = Daemon | Replica
 
 
 def run_until_signal(serve: Serve) -> None:
@@ -127,26 +128,6 @@ def open_cluster_client(
         burst=connection.burst,
         observer=metrics.requests,
     )
-
-
-# -- the scheduling daemon ------------------------------------------------------------------------
-
-
-class RunningScheduler(Protocol):
-    """A running daemon or replica."""
-
-    @property
-    def synced(self) -> anyio.Event:
-        """Set once all resources are listed."""
-
-    @property
-    def leadership(self) -> Leadership | None: ...
-
-    def checks(self) -> list[Check]: ...
-
-    def is_stuck(self) -> bool: ...
-
-    def apply_config(self, new: Configuration, /) -> Awaitable[ConfigApplied]: ...
 
 
 def run_daemon(options: ClusterOptions) -> None:

@@ -9,7 +9,7 @@ import anyio
 import structlog
 
 from asched.cli.errors import BadInput
-from asched.cli.output import TableOrData, print_json, print_table
+from asched.cli.output import TableOrData, print_as, print_table
 from asched.cli.run import DEFAULT_SHADOW_JOURNAL, ClusterOptions
 from asched.cli.serve import (
     ServiceControl,
@@ -36,9 +36,10 @@ def compare_tape(tape: Path, config: Path | None, output: TableOrData) -> None:
     registry = PluginRegistry.discover()
     configuration = load_and_log_configuration(config, registry)
     try:
-        print_report(compare_recording(Tape(tape), configuration, registry), output)
+        report = compare_recording(Tape(tape), configuration, registry)
     except TapeError as error:
         raise BadInput(str(error)) from None
+    print_as(output, report, _print)
 
 
 def compare_live(options: ClusterOptions, output: TableOrData) -> None:
@@ -48,7 +49,7 @@ def compare_live(options: ClusterOptions, output: TableOrData) -> None:
     reports: list[Report] = []
     run_until_signal(partial(_serve, configuration, registry, options, reports))
     for report in reports:
-        print_report(report, output)
+        print_as(output, report, _print)
 
 
 async def _serve(
@@ -58,7 +59,9 @@ async def _serve(
     reports: list[Report],
     control: ServiceControl,
 ) -> None:
-    metrics, url = Metrics(), options.journal or _journal_url(configuration)
+    configured = configuration.settings.journal.url
+    default = DEFAULT_SHADOW_JOURNAL if configured == JournalSettings().url else configured
+    metrics, url = Metrics(), options.journal or default
     health = Health(metrics.registry)
     async with (
         health.serving(configuration.settings.health),
@@ -74,10 +77,10 @@ async def _serve(
             log.info(
                 "comparing", server=client.server, journal=redacted(url), health=health.address
             )
-            tasks.start_soon(_report_ready, running.engine.synced, control.manager)
             tasks.start_soon(
                 control.reloads.refuse, "a comparison does not reload its configuration"
             )
+            tasks.start_soon(_report_ready, running.engine.synced, control.manager)
             await control.stop.wait()
             tasks.cancel_scope.cancel()
         reports.append(running.report())
@@ -88,19 +91,7 @@ async def _report_ready(synced: anyio.Event, manager: ServiceManager) -> None:
     manager.ready("comparing")
 
 
-def _journal_url(configuration: Configuration) -> str:
-    url = configuration.settings.journal.url
-    return DEFAULT_SHADOW_JOURNAL if url == JournalSettings().url else url
-
-
-# -- the report -----------------------------------------------------------------------------------
-
-
-def print_report(report: Report, output: TableOrData) -> None:
-    """Print the whole report, as a table or as JSON (see ``docs/shadow.md``)."""
-    if output is TableOrData.JSON:
-        print_json(report)
-        return
+def _print(report: Report) -> None:
     print_table(
         ("", "COMPARED", "AGREED", "SHARE", "DISAGREEMENTS BY CAUSE"),
         [_counts("bindings", report.bindings), _counts("unschedulable", report.messages)],
@@ -122,10 +113,10 @@ def print_report(report: Report, output: TableOrData) -> None:
         print(f"and {report.differences_left_out} more differences")
 
 
-def _counts(what: str, counts: AgreementCounts) -> tuple[str, ...]:
+def _counts(what: str, counts: AgreementCounts) -> tuple[object, ...]:
     causes = ", ".join(f"{number} {cause}" for cause, number in sorted(counts.causes.items()))
     share = "-" if counts.share is None else f"{100 * counts.share:.2f} %"
-    return what, str(counts.compared), str(counts.agreed), share, causes or "none"
+    return what, counts.compared, counts.agreed, share, causes or "none"
 
 
 def _print_difference(difference: Difference) -> None:

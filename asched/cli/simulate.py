@@ -11,8 +11,8 @@ import anyio
 import msgspec
 import typer
 
-from asched.cli.errors import BadInput, CommandError, as_command_error
-from asched.cli.options import read_configuration, takes_options
+from asched.cli.errors import BadInput
+from asched.cli.options import installed_plugins, read_configuration, takes_options
 from asched.cli.output import (
     HtmlOption,
     OutputOption,
@@ -68,9 +68,8 @@ def simulate(options: SimulateOptions) -> None:
     from asched.audit.whatif.occupancy import workload_of
     from asched.audit.whatif.report import run_page
     from asched.cli.simulation import SimulationReport, print_summary
-    from asched.config.registry import PluginRegistry
 
-    registry = PluginRegistry.discover()
+    registry = installed_plugins()
     configuration = _configuration(options.config, registry)
     names = [profile.scheduler_name for profile in configuration.profiles]
     name = [*names, *(session.scheduler_name for session in configuration.sessions)][0]
@@ -101,26 +100,13 @@ def _run(
     registry: PluginRegistry,
     scheduler_name: str,
 ) -> WorkloadRun:
-    """The whole simulation. Raises CommandError."""
-    from asched.simulator.loop import (
-        Latencies,
-        Simulation,
-        SimulationStuckError,
-        scheduler_from_config,
-    )
+    from asched.simulator.loop import Latencies, Simulation, scheduler_from_config
 
-    latencies = Latencies(
-        _duration_ns("--decision-time", options.decision_time),
-        _duration_ns("--bind-time", options.bind_time),
-    )
+    decision_ns = _duration_ns("--decision-time", options.decision_time)
+    latencies = Latencies(decision_ns, _duration_ns("--bind-time", options.bind_time))
     trace = _trace(options, scheduler_name)
     simulation = Simulation(trace, scheduler_from_config(configuration, latencies), registry.load)
-    try:
-        return anyio.run(_simulate, simulation, trace, options.journal)
-    except SimulationStuckError as error:
-        raise CommandError(str(error)) from None
-    except Exception as error:  # noqa: BLE001  raised again
-        raise as_command_error(error) from None
+    return anyio.run(_simulate, simulation, trace, options.journal)
 
 
 async def _simulate(
@@ -153,10 +139,8 @@ def _trace(options: SimulateOptions, scheduler_name: str) -> WorkloadTrace:
     elif scenario is None and nodes is not None and pods is not None:
         trace = openb_trace(nodes, pods, scheduler_name)
     else:
-        raise BadInput(
-            "expected a SCENARIO, or --openb-nodes and --openb-pods together; see asched"
-            " simulate --help"
-        )
+        expected = "a SCENARIO, or --openb-nodes and --openb-pods together"
+        raise BadInput(f"expected {expected}; see asched simulate --help")
     if options.until is None:
         return trace
     end_ns = trace.begin_ns + _duration_ns("--until", options.until)

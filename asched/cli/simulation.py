@@ -15,8 +15,7 @@ from asched.audit.whatif.comparison import RunReport, figure_rows
 from asched.audit.whatif.measures import MeasuredRun, to_place
 from asched.cli.errors import BadInput, InvalidFile
 from asched.cli.output import print_table
-from asched.config.file import ConfigFileError, read_text
-from asched.config.yaml import YamlError, parse_documents
+from asched.config.file import parse_yaml, read_text
 from asched.journal.store import JournalStore
 from asched.model.quantity import NS_PER_S
 from asched.simulator.expansion import expand
@@ -101,7 +100,6 @@ def print_summary(measures: MeasuredRun) -> None:
 
 
 def _outcomes(run: WorkloadRun) -> Iterator[tuple[str, str]]:
-    """Numbers of pods by their end."""
     pods = to_place(run)
     ends = Counter(pod.end for pod in pods)
     yield "finished", f"{ends[EndReason.FINISHED]:,}"
@@ -143,13 +141,9 @@ class JournalWriter:
 def scenario_trace(path: Path, scheduler_name: str) -> WorkloadTrace:
     """The workload of a scenario file; ``scheduler_name`` is the default of its pods.
 
-    Raises BadInput with a line for each mistake.
+    Raises BadInput or ConfigFileError with a line for each mistake.
     """
-    try:
-        documents = parse_documents(_text(path))
-    except YamlError as error:
-        place = f"{path}:{error.line}" if error.line else str(path)
-        raise InvalidFile([f"{place}: not valid YAML: {error}"]) from None
+    documents = parse_yaml(read_text(path), str(path))
     if len(documents) != 1:
         count = len(documents)
         raise InvalidFile([f"{path}: expected one document of kind Scenario, got {count}"])
@@ -164,19 +158,9 @@ def scenario_trace(path: Path, scheduler_name: str) -> WorkloadTrace:
 
 
 def openb_trace(nodes: Path, pods: Path, scheduler_name: str) -> WorkloadTrace:
-    """The workload of an openb trace in two CSV files. Raises BadInput."""
+    """The workload of an openb trace in two CSV files. Raises BadInput, ConfigFileError."""
+    node_table, pod_table = (Table(str(p), read_text(p).splitlines()) for p in (nodes, pods))
     try:
-        return read_openb(_table(nodes), _table(pods), scheduler_name)
+        return read_openb(node_table, pod_table, scheduler_name)
     except TraceError as error:
         raise InvalidFile([str(error)]) from None
-
-
-def _table(path: Path) -> Table:
-    return Table(str(path), _text(path).splitlines())
-
-
-def _text(path: Path) -> str:
-    try:
-        return read_text(path)
-    except ConfigFileError as error:
-        raise InvalidFile(error.lines) from None

@@ -22,7 +22,7 @@ from asched.model.selectors import LabelSelector, LabelSelectorRequirement, pars
 _ABSENT = -1
 _MAX_KEYS = 256
 _MAX_STALE_VALUES = 4096
-"""A column with more values than this and twice the label sets is made anew."""
+"""A column with more values than this plus twice the label sets is rebuilt."""
 _FIRST_SIZE = 64
 
 _Numbers = NDArray[np.int32]

@@ -10,29 +10,25 @@ import inspect
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Final
 
 import anyio
 
 from asched.audit.history import Period
 from asched.audit.whatif.candidate import (
+    BASELINE,
+    CandidateConfig,
     PluginChange,
     PluginChangeAction,
-    candidate_scheduler,
+    compare_candidate,
     parse_changes,
 )
-from asched.audit.whatif.comparison import Comparison, NamedRun, compare
-from asched.audit.whatif.recorded_history import recorded_history
-from asched.config.registry import PluginRegistry
+from asched.audit.whatif.comparison import Comparison
 from asched.journal.opening import open_journal
 from asched.model.quantity import NS_PER_S
-from asched.simulator.loop import SchedulerSettings, simulate
 from asched.testing.placements import Setup
 from asched.testing.profiles import ProfileSetup, installed_plugins, profile_setup
 
 __all__ = ["BASELINE", "Comparison", "diff", "diff_async"]
-
-BASELINE: Final = "recorded configuration"
 
 
 def diff(
@@ -65,37 +61,25 @@ async def diff_async(
     until: datetime | None = None,
 ) -> Comparison:
     """:func:`diff` for asynchronous tests."""
-    enabled, scheduler, registry, name = _read(setup)
-    all_changes = (*enabled, *(parse_changes(changes) if changes else ()))
+    candidate = _candidate(setup)
+    if changes:
+        all_changes = (*candidate.changes, *parse_changes(changes))
+        candidate = candidate._replace(changes=all_changes)
     period = Period(0 if since is None else _ns(since), None if until is None else _ns(until))
     async with open_journal(str(journal), read_only=True) as store:
-        history = await recorded_history(store, registry.load, period)
-    candidate = candidate_scheduler(history, scheduler, all_changes, registry, name)
-    return compare(
-        NamedRun(BASELINE, simulate(history.trace, history.scheduler, registry.load)),
-        NamedRun(name, simulate(history.trace, candidate, registry.load)),
-        history.recorded,
-        history.notes,
-    )
+        return await compare_candidate(store, candidate, period)
 
 
-def _read(
-    setup: Setup | None,
-) -> tuple[tuple[PluginChange, ...], SchedulerSettings | None, PluginRegistry, str]:
-    """Changes to the recorded configuration, or a replacement; the plugins, and a name for it."""
+def _candidate(setup: Setup | None) -> CandidateConfig:
     if setup is None:
-        return (), None, installed_plugins(), BASELINE
+        return CandidateConfig(BASELINE, installed_plugins())
     if inspect.isclass(setup):
         change = PluginChange(PluginChangeAction.ENABLE, setup.name)
-        return (
-            (change,),
-            None,
-            installed_plugins().including(setup),
-            f"{BASELINE} with {setup.name}",
-        )
+        registry = installed_plugins().including(setup)
+        return CandidateConfig(f"{BASELINE} with {setup.name}", registry, changes=(change,))
     found = setup if isinstance(setup, ProfileSetup) else profile_setup(setup)
     name = setup.name if isinstance(setup, Path) else "candidate"
-    return (), found.scheduler(), found.registry, name
+    return CandidateConfig(name, found.registry, found.scheduler())
 
 
 def _ns(at: datetime) -> int:

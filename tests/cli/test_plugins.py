@@ -12,9 +12,8 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from asched.batch.registry import SessionRegistry, SessionRegistryError
+from asched.batch.registry import SessionRegistry
 from asched.cli.main import app
-from asched.cli.plugin_description import describe_all, describe_named
 from asched.cli.plugin_template import Names, template_files, template_folder, write_distribution
 from asched.config.registry import PluginRegistry
 from asched.framework.session_plugins import ACTION_GROUP, PLUGIN_GROUP
@@ -263,17 +262,22 @@ def test_list_and_show_include_session_plugins_and_actions(tmp_path: Path) -> No
     assert ("Action reclaim" in out, "nowhere" in out) == (True, True)
 
 
-def test_list_reports_broken_session_plugin_next_to_the_others() -> None:
+def test_list_reports_broken_session_plugin_next_to_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     offers = [
         EntryPoint("Gone", "asched_test_gone:Gone", PLUGIN_GROUP),
         EntryPoint("allocate", "asched.batch.actions.allocate:Allocate", ACTION_GROUP),
     ]
     registry = SessionRegistry({}, {}, offers)
-    found, (broken,) = describe_all(registry, None)
-    assert [(each.name, each.enabled) for each in found] == [("allocate", None)]
-    assert broken.startswith('session plugin "Gone": importing asched_test_gone:Gone failed: ')
-    with pytest.raises(SessionRegistryError, match="importing asched_test_gone:Gone failed"):
-        describe_named(registry, "Gone", None)
+    monkeypatch.setattr(SessionRegistry, "discover", lambda: registry)
+    problem = 'session plugin "Gone": importing asched_test_gone:Gone failed: '
+    listed = CliRunner().invoke(app, ["plugins", "list", "-o", "json"])
+    parts = [each for each in json.loads(listed.stdout) if each["kind"] != "plugin"]
+    assert [(each["name"], each["enabled"]) for each in parts] == [("allocate", None)]
+    assert (listed.exit_code, listed.stderr.startswith(problem)) == (1, True)
+    shown = CliRunner().invoke(app, ["plugins", "show", "Gone"])
+    assert (shown.exit_code, shown.stderr.startswith(f"asched: {problem}")) == (1, True)
 
 
 @pytest.mark.parametrize(

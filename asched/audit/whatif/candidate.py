@@ -1,27 +1,34 @@
-"""The scheduler to simulate on a recorded history, and the plugin changes of ``--plugins``."""
+"""Compares a recorded history with a candidate, such as the plugin changes of ``--plugins``."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
 from typing import Final, NamedTuple
 
 import msgspec
 
+from asched.audit.history import ALWAYS, Period
 from asched.audit.lookup import AuditError
+from asched.audit.whatif.comparison import Comparison, NamedRun, compare
 from asched.audit.whatif.measures import to_place
-from asched.audit.whatif.recorded_history import RecordedHistory
+from asched.audit.whatif.recorded_history import RecordedHistory, recorded_history
 from asched.config.registry import PluginRegistry
 from asched.framework.interface import ExtensionPoint, Plugin
 from asched.framework.runtime.profile import (
+    PluginLoader,
     PluginWeight,
     ProfileError,
     ProfileSpec,
     parse_arguments,
 )
-from asched.simulator.loop import SchedulerSettings
+from asched.journal.store import JournalStore
+from asched.simulator.loop import SchedulerSettings, SimulationStuckError, simulate
+from asched.simulator.trace import WorkloadRun
+from asched.state.fold import FoldError
 
+BASELINE: Final = "recorded configuration"
 MAX_WEIGHT: Final = 2**31 - 1
 _ITEM: Final = re.compile(r"(?P<sign>[+-]?)(?P<name>[^\s=+-][^\s=]*)(?:=(?P<weight>\S*))?")
 
@@ -91,7 +98,10 @@ def with_changes(
     if requested and not specs:
         raise AuditError("--plugins: there is no profile to change")
     for change in requested:
-        plugin = _loaded(change.name, registry)
+        try:
+            plugin = registry.load(change.name)
+        except ProfileError as error:
+            raise AuditError(f"--plugins: {error}") from None
         enabled = any(change.name in spec.plugin_names for spec in specs)
         if change.action is PluginChangeAction.DISABLE and not enabled:
             raise AuditError(f"--plugins: -{change.name}: no profile enables it")
@@ -103,35 +113,27 @@ def with_changes(
     return specs
 
 
-def _loaded(name: str, registry: PluginRegistry) -> type[Plugin]:
-    try:
-        return registry.load(name)
-    except ProfileError as error:
-        raise AuditError(f"--plugins: {error}") from None
-
-
 def _changed(
     spec: ProfileSpec, change: PluginChange, plugin: type[Plugin], registry: PluginRegistry
 ) -> ProfileSpec:
+    points = dict(spec.points)
     match change.action:
         case PluginChangeAction.DISABLE:
-            points = _without(spec.points, change.name)
+            for point, entries in spec.points.items():
+                points[point] = tuple(entry for entry in entries if entry.name != change.name)
         case PluginChangeAction.ENABLE:
-            points = _with(spec.points, plugin)
+            points |= _enabled(spec.points, plugin)
         case PluginChangeAction.WEIGH:
-            points = _with_weight(spec.points, change)
+            field = ExtensionPoint.SCORE.field
+            weights = {entry.name: entry for entry in spec.points.get(field, ())}
+            weights[change.name] = PluginWeight(change.name, change.weight)
+            points[field] = tuple(weights.values())
     return _consistent(msgspec.structs.replace(spec, points=points), plugin, registry)
 
 
-def _without(points: Points, name: str) -> dict[str, tuple[PluginWeight, ...]]:
-    return {
-        point: tuple(entry for entry in entries if entry.name != name)
-        for point, entries in points.items()
-    }
-
-
-def _with(points: Points, plugin: type[Plugin]) -> dict[str, tuple[PluginWeight, ...]]:
-    changed = dict(points)
+def _enabled(points: Points, plugin: type[Plugin]) -> Points:
+    """The points that the plugin serves, with the plugin."""
+    changed = {}
     for point in ExtensionPoint:
         entries = points.get(point.field, ())
         if not point.served_by(plugin) or any(entry.name == plugin.name for entry in entries):
@@ -139,13 +141,6 @@ def _with(points: Points, plugin: type[Plugin]) -> dict[str, tuple[PluginWeight,
         before = () if point is ExtensionPoint.QUEUE_SORT else entries
         changed[point.field] = (*before, PluginWeight(plugin.name))
     return changed
-
-
-def _with_weight(points: Points, change: PluginChange) -> dict[str, tuple[PluginWeight, ...]]:
-    field = ExtensionPoint.SCORE.field
-    entries = {entry.name: entry for entry in points.get(field, ())}
-    entries[change.name] = PluginWeight(change.name, change.weight)
-    return {**points, field: tuple(entries.values())}
 
 
 def _consistent(spec: ProfileSpec, plugin: type[Plugin], registry: PluginRegistry) -> ProfileSpec:
@@ -181,31 +176,65 @@ def _check(spec: ProfileSpec) -> None:
         raise AuditError(f"--plugins: profile {spec.scheduler_name} would have no Bind plugin")
 
 
-def candidate_scheduler(
-    history: RecordedHistory,
-    configured: SchedulerSettings | None,
-    changes: Iterable[PluginChange],
-    registry: PluginRegistry,
-    name: str,
-) -> SchedulerSettings:
-    """The configured scheduler, or the recorded one, with the changes and the recorded seed and
-    latencies. ``name`` is for error messages.
+class CandidateConfig(NamedTuple):
+    """What to compare with the recorded configuration."""
+
+    name: str
+    registry: PluginRegistry
+    scheduler: SchedulerSettings | None = None
+    """None for the recorded one."""
+    changes: tuple[PluginChange, ...] = ()
+    notes: tuple[str, ...] = ()
+    """Notes for the reader."""
+
+
+async def compare_candidate(
+    journal: JournalStore,
+    candidate: CandidateConfig,
+    period: Period = ALWAYS,
+    progress: Callable[[str], None] = lambda activity: None,
+) -> Comparison:
+    """Simulates a period of a journal with the recorded configuration and with the candidate.
 
     Raises :class:`AuditError` for invalid changes, and for pods of the history that name a
-    scheduler without a profile.
+    scheduler without a profile; SimulationStuckError; and as :func:`recorded_history`.
     """
+    load = candidate.registry.load
+    progress("reading the journal")
+    history = await recorded_history(journal, load, period)
+    scheduler = _scheduler(history, candidate)
+    progress("simulating the recorded configuration")
+    baseline = _simulate(history, history.scheduler, load)
+    progress(f"simulating {candidate.name}")
+    other = _simulate(history, scheduler, load)
+    progress("comparing")
+    return compare(
+        NamedRun(BASELINE, baseline),
+        NamedRun(candidate.name, other),
+        history.recorded,
+        (*history.notes, *candidate.notes),
+    )
+
+
+def _scheduler(history: RecordedHistory, candidate: CandidateConfig) -> SchedulerSettings:
+    """The candidate with its changes and the recorded seed and latencies."""
     recorded = history.scheduler
-    scheduler = recorded
-    if configured is not None:
-        scheduler = msgspec.structs.replace(
-            configured,
-            seed=recorded.seed,
-            latencies=recorded.latencies,
-        )
-    profiles = with_changes(scheduler.profiles, changes, registry)
+    scheduler = msgspec.structs.replace(
+        candidate.scheduler or recorded, seed=recorded.seed, latencies=recorded.latencies
+    )
+    profiles = with_changes(scheduler.profiles, candidate.changes, candidate.registry)
     scheduler = msgspec.structs.replace(scheduler, profiles=profiles)
-    _check_names(history, scheduler, name)
+    _check_names(history, scheduler, candidate.name)
     return scheduler
+
+
+def _simulate(
+    history: RecordedHistory, scheduler: SchedulerSettings, load: PluginLoader
+) -> WorkloadRun:
+    try:
+        return simulate(history.trace, scheduler, load)
+    except (SimulationStuckError, FoldError) as error:
+        raise SimulationStuckError(f"the simulation failed: {error}") from error
 
 
 def _check_names(history: RecordedHistory, scheduler: SchedulerSettings, candidate: str) -> None:

@@ -121,13 +121,6 @@ class Sample(NamedTuple):
     """The number of measurements if all had ended."""
 
 
-class AxisMark(NamedTuple):
-    """A labelled coordinate."""
-
-    at: str
-    label: str
-
-
 class ChartPath(NamedTuple):
     role: Role
     title: str
@@ -135,17 +128,7 @@ class ChartPath(NamedTuple):
     """The ``d`` attribute of the SVG path."""
 
 
-class Chart(NamedTuple):
-    """A chart in SVG coordinates."""
-
-    caption: str
-    legend: Sequence[ChartLine | Sample]
-    x_marks: Sequence[AxisMark]
-    y_marks: Sequence[AxisMark]
-    paths: Sequence[ChartPath]
-
-
-class _Scale(NamedTuple):
+class Scale(NamedTuple):
     """Maps values to SVG coordinates."""
 
     low_x: float
@@ -160,57 +143,40 @@ class _Scale(NamedTuple):
         part = value / self.high_y
         return _coordinate(FRAME.top + (FRAME.bottom - FRAME.top) * (1 - part))
 
-    def x_marks(self, marks: Sequence[Mark]) -> list[AxisMark]:
-        return [AxisMark(self.x(mark.at), mark.label) for mark in marks]
-
-    def y_marks(self, marks: Sequence[Mark]) -> list[AxisMark]:
-        return [AxisMark(self.y(mark.at), mark.label) for mark in marks]
-
 
 def _coordinate(value: float) -> str:
     return f"{value:.1f}".removesuffix(".0")
 
 
-def share_chart(caption: str, lines: Sequence[ChartLine]) -> Chart:
-    """Fractions over time, up to 100 % or to the next round number above the maximum."""
-    highest = _highest(lines)
-    bound, step = (1.0, 0.25) if highest <= 1.0 else upper_bound([highest])
-    marks = [Mark(i * step, f"{i * step:.0%}") for i in range(round(bound / step) + 1)]
-    return _time_chart(caption, lines, bound, marks)
+class Chart(NamedTuple):
+    """Marks in units of the axes, and paths in SVG coordinates."""
+
+    caption: str
+    legend: Sequence[ChartLine | Sample]
+    scale: Scale
+    x_marks: Sequence[Mark]
+    y_marks: Sequence[Mark]
+    paths: Sequence[ChartPath]
 
 
-def count_chart(caption: str, lines: Sequence[ChartLine]) -> Chart:
-    """Counts over time."""
-    bound, step = upper_bound([_highest(lines)])
-    marks = [Mark(i * step, f"{i * step:,g}") for i in range(round(bound / step) + 1)]
-    return _time_chart(caption, lines, bound, marks)
-
-
-def _highest(lines: Sequence[ChartLine]) -> float:
-    """The maximum of the values as plotted."""
+def time_chart(caption: str, lines: Sequence[ChartLine], *, shares: bool) -> Chart:
+    """Counts over time, or ``shares``: up to 100 % or the next round number above the maximum."""
     plotted = (line.steps.thinned(MAX_STEPS).values for line in lines)
-    return max((float(values.max()) for values in plotted), default=0.0)
-
-
-def _time_chart(
-    caption: str, lines: Sequence[ChartLine], bound: float, marks: Sequence[Mark]
-) -> Chart:
+    highest = max((float(values.max()) for values in plotted), default=0.0)
+    bound, step = (1.0, 0.25) if shares and highest <= 1.0 else upper_bound([highest])
+    values = [i * step for i in range(round(bound / step) + 1)]
+    marks = [Mark(value, f"{value:.0%}" if shares else f"{value:,g}") for value in values]
     span_s = max((_span_s(line.steps) for line in lines), default=0.0) or 1.0
-    scale = _Scale(0.0, span_s, bound)
-    return Chart(
-        caption,
-        lines,
-        scale.x_marks(time_marks(span_s)),
-        scale.y_marks(marks),
-        [_step_path(scale, line) for line in lines],
-    )
+    scale = Scale(0.0, span_s, bound)
+    paths = [_step_path(scale, line) for line in lines]
+    return Chart(caption, lines, scale, time_marks(span_s), marks, paths)
 
 
 def _span_s(steps: Steps) -> float:
     return (steps.end_ns - steps.start_ns) / NS_PER_S
 
 
-def _step_path(scale: _Scale, line: ChartLine) -> ChartPath:
+def _step_path(scale: Scale, line: ChartLine) -> ChartPath:
     steps = line.steps.thinned(MAX_STEPS)
     times_s = ((steps.at_ns - steps.start_ns) / NS_PER_S).tolist()
     parts = [f"M{scale.x(times_s[0])} {scale.y(float(steps.values[0]))}"]
@@ -225,21 +191,17 @@ def wait_chart(caption: str, samples: Sequence[Sample]) -> Chart:
     longest_s = max((s.ordered_ns[-1] / NS_PER_S for s in samples if s.ordered_ns), default=0.0)
     low = math.log10(MIN_WAIT_S)
     high = max(math.log10(max(longest_s, MIN_WAIT_S)), low + 1)
-    scale = _Scale(low, high, 1.0)
+    scale = Scale(low, high, 1.0)
     x_marks = [
         Mark(math.log10(mark.at), ("≤ " if mark.at == MIN_WAIT_S else "") + mark.label)
         for mark in decade_marks(MIN_WAIT_S, 10**high)
     ]
-    return Chart(
-        caption,
-        samples,
-        scale.x_marks(x_marks),
-        scale.y_marks([Mark(part / 4, f"{part / 4:.0%}") for part in range(5)]),
-        [_distribution_path(scale, sample) for sample in samples if sample.ordered_ns],
-    )
+    y_marks = [Mark(part / 4, f"{part / 4:.0%}") for part in range(5)]
+    paths = [_distribution_path(scale, sample) for sample in samples if sample.ordered_ns]
+    return Chart(caption, samples, scale, x_marks, y_marks, paths)
 
 
-def _distribution_path(scale: _Scale, sample: Sample) -> ChartPath:
+def _distribution_path(scale: Scale, sample: Sample) -> ChartPath:
     ordered, count = sample.ordered_ns, len(sample.ordered_ns)
     stride = max(1, count // MAX_STEPS)
     parts = [f"M{scale.x(scale.low_x)} {scale.y(0.0)}"]

@@ -12,7 +12,6 @@ from asched.audit.timeline import time_of
 from asched.audit.whatif.measures import (
     Figures,
     MeasuredRun,
-    Share,
     measured,
     node_of,
     to_place,
@@ -216,12 +215,11 @@ _SHARE: Final = _Unit(lambda s: f"{s:.1%}", lambda s: f"{s * 100:+.1f} points")
 
 def figure_rows(runs: Sequence[Figures]) -> list[ReportRow]:
     """The table rows of these runs; ``change`` compares the first two."""
-    return [
-        ReportRow(
-            label, tuple(NONE if v is None else unit.text(v) for v in values), _change(unit, values)
-        )
-        for label, unit, values in _figures(runs)
-    ]
+    rows = []
+    for label, unit, values in _figures(runs):
+        texts = tuple(NONE if value is None else unit.text(value) for value in values)
+        rows.append(ReportRow(label, texts, _change(unit, values)))
+    return rows
 
 
 _Line = tuple[str, _Unit, tuple[Number | None, ...]]
@@ -265,14 +263,8 @@ def _figures(runs: Sequence[Figures]) -> Iterator[_Line]:
 
 def _of_resource(resource: str, runs: Sequence[Figures]) -> Iterator[_Line]:
     found = [run.resources.get(resource) for run in runs]
-    used = [None if one is None else one.utilisation for one in found]
-    fragmented = [None if one is None else one.fragmentation for one in found]
-    yield f"{resource} utilisation, mean", _SHARE, _each(used, lambda share: share.mean)
-    yield f"{resource} utilisation, peak", _SHARE, _each(used, lambda share: share.peak)
-    if any(fragmented):
-        yield f"{resource} fragmentation, mean", _SHARE, _each(fragmented, lambda s: s.mean)
-        yield f"{resource} fragmentation, end", _SHARE, _each(fragmented, lambda s: s.end)
-
-
-def _each(shares: Sequence[Share | None], of: Callable[[Share], float]) -> tuple[float | None, ...]:
-    return tuple(None if share is None else of(share) for share in shares)
+    for measure, last in (("utilisation", "peak"), ("fragmentation", "end")):
+        shares = [getattr(one, measure, None) for one in found]
+        for name in ("mean", last) if any(shares) else ():
+            values = tuple(getattr(share, name, None) for share in shares)
+            yield f"{resource} {measure}, {name}", _SHARE, values

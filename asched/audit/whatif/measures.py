@@ -141,14 +141,8 @@ def to_place(run: WorkloadRun) -> list[PodRun]:
 
 def node_of(pod: PodRun) -> str:
     """The node of the pod's first placement; may be empty."""
-    return next(
-        (
-            placement.node
-            for placement in pod.placements
-            if placement.end is not EndReason.BIND_FAILED
-        ),
-        "",
-    )
+    bound = (p.node for p in pod.placements if p.end is not EndReason.BIND_FAILED)
+    return next(bound, "")
 
 
 class Span(NamedTuple):

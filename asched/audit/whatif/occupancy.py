@@ -116,16 +116,13 @@ class RecordedWorkload(NamedTuple):
     weights: Floats
     """By kind and resource: the kind's share among the pods that request the resource."""
 
-    @property
-    def reported(self) -> tuple[str, ...]:
-        """The resources with figures: all except ``pods``."""
-        return self.resources[:-1]
-
 
 def workload_of(pods: Iterable[PodRun]) -> RecordedWorkload:
     """The workload of pods created without a node, or of all pods if there are none."""
     every = [(_key(shape_of(run.pod).requests), run.pod.spec.node_name) for run in pods]
-    resources = _resources({kind for kind, _ in every})
+    requested = {name for kind, _ in every for name, _ in kind}
+    first = [name for name in (CPU, MEMORY) if name in requested]
+    resources = (*first, *sorted(requested - {CPU, MEMORY, PODS}), PODS)
     to_place = [kind for kind, node in every if not node] or [kind for kind, _ in every]
     kinds = Counter(to_place)
     frequent = sorted(kinds.items(), key=lambda kind: (-kind[1], kind[0]))[:MAX_KINDS]
@@ -141,13 +138,6 @@ def workload_of(pods: Iterable[PodRun]) -> RecordedWorkload:
 
 def _key(requests: Amounts) -> tuple[tuple[str, int], ...]:
     return tuple(sorted((name, asked) for name, asked in requests.items() if asked))
-
-
-def _resources(kinds: Iterable[tuple[tuple[str, int], ...]]) -> tuple[str, ...]:
-    """The requested resources: cpu and memory, then the others by name; and pods."""
-    requested = {name for kind in kinds for name, _ in kind}
-    first = [name for name in (CPU, MEMORY) if name in requested]
-    return (*first, *sorted(requested - {CPU, MEMORY, PODS}), PODS)
 
 
 class Occupancy(NamedTuple):
@@ -256,7 +246,7 @@ class _NodeUsage:
     def occupancy(self, end_ns: int) -> Occupancy:
         samples = np.array(self._samples)
         utilisation, fragmentation = {}, {}
-        for column, name in enumerate(self._workload.reported):
+        for column, name in enumerate(self._workload.resources[:-1]):  # all except pods
             allocatable, requested, free, unusable = samples[:, :, column].T
             if allocatable.any():
                 utilisation[name] = Steps(self._at_ns, _share(requested, allocatable), end_ns)

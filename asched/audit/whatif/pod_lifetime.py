@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import InitVar, dataclass, field
 from typing import NamedTuple
 
 import msgspec
@@ -27,47 +28,36 @@ class PodSnapshot(NamedTuple):
         return None if entry is None else cls(entry.info.pod, entry.node, entry.placement_state)
 
 
+@dataclass(slots=True, eq=False)
 class PodLifetime:
     """A pod, including the pods that its controller created to replace it after an eviction."""
 
-    __slots__ = (
-        "_current",
-        "_evicted_uids",
-        "attempts",
-        "created_ns",
-        "deleted_ns",
-        "end",
-        "ended_ns",
-        "given",
-        "message",
-        "placements",
-        "pod",
-        "rejections",
-        "uid",
-    )
+    pod: Pod
+    """As created."""
+    created_ns: int
+    node: InitVar[str] = ""
+    """The node on which the pod was already when first observed."""
+    uid: str = ""
+    """The uid of the latest replacement."""
+    given: bool = False
+    """Its node does not follow from a decision to simulate."""
+    placements: list[PodPlacement] = field(default_factory=list)
+    attempts: int = 0
+    rejections: int = 0
+    message: str = ""
+    deleted_ns: int | None = None
+    """When its deletion by its owner was observed."""
+    ended_ns: int | None = None
+    end: EndReason | None = None
+    _current: dict[str, int] = field(default_factory=dict)
+    """Index of the current placement, by uid."""
+    _evicted_uids: set[str] = field(default_factory=set)
 
-    def __init__(self, pod: Pod, created_ns: int, node: str = "") -> None:
-        """``node``: the node on which the pod was already when first observed."""
-        self.pod = with_node(pod, node) if node else as_created(pod)
-        """As created."""
-        self.uid = pod.uid
-        """The uid of the latest replacement."""
-        self.created_ns = created_ns
-        self.given = bool(node)
-        """Its node does not follow from a decision to simulate."""
-        self.placements: list[PodPlacement] = []
-        self._current: dict[str, int] = {}
-        """Index of the current placement, by uid."""
-        self._evicted_uids: set[str] = set()
-        self.attempts = 0
-        self.rejections = 0
-        self.message = ""
-        self.deleted_ns: int | None = None
-        """When its deletion by its owner was observed."""
-        self.ended_ns: int | None = None
-        self.end: EndReason | None = None
+    def __post_init__(self, node: str) -> None:
+        self.pod = with_node(self.pod, node) if node else as_created(self.pod)
+        self.uid, self.given = self.pod.uid, bool(node)
         if node:
-            self.place(pod.uid, node, created_ns)
+            self.place(self.uid, node, self.created_ns)
 
     @property
     def recreated(self) -> bool:
@@ -99,8 +89,6 @@ class PodLifetime:
             for key, value in pod.labels.items()
             if key not in (ZONE_LABEL, REGION_LABEL) or key in self.pod.labels
         }
-
-    # -- events ---------------------------------------------------------------------------------
 
     def assign(self, uid: str, node: str, at_ns: int) -> None:
         self._current[uid] = len(self.placements)
@@ -155,8 +143,6 @@ class PodLifetime:
         """Its controller created a replacement."""
         self.uid = uid
         self.ended_ns = self.end = self.deleted_ns = None
-
-    # -- results --------------------------------------------------------------------------------
 
     @property
     def run_ns(self) -> int | None:

@@ -165,12 +165,6 @@ def _notes(extractor: TraceExtractor, state: ClusterState) -> Iterator[str]:
         yield "recorded in shadow mode: the recorded decisions are another scheduler's"
 
 
-class _Creation(NamedTuple):
-    """Replaced at the end, when the running time is known."""
-
-    pod: PodLifetime
-
-
 class _Deletion(NamedTuple):
     pod: PodLifetime
     at_ns: int
@@ -194,7 +188,8 @@ class TraceExtractor:
         """The pods of the trace, in order of creation."""
         self._by_uid: dict[str, PodLifetime] = {}
         """By every uid of the pod and its replacements."""
-        self._events: list[TraceEvent | _Creation | _Deletion] = []
+        self._events: list[TraceEvent | PodLifetime | _Deletion] = []
+        """A pod is replaced by its creation at the end, when its running time is known."""
         self._displaced: dict[str, deque[PodLifetime]] = {}
         """Evicted pods by the uid of their controller, which will replace them."""
         self._open: dict[str, NodeSpan] = {}
@@ -212,8 +207,6 @@ class TraceExtractor:
         for entry in self._state.pods.values():
             self._appeared(entry.info.pod, entry.node, self._begin_ns)
         self._update_evictions(self._begin_ns)
-
-    # -- records --------------------------------------------------------------------------------
 
     def apply(self, record: r.AnyRecord) -> None:
         """Folds the next record. Raises FoldError, ProfileError."""
@@ -292,8 +285,6 @@ class TraceExtractor:
         if span is not None and span.from_ns < at_ns:
             self._closed.append(msgspec.structs.replace(span, to_ns=at_ns))
 
-    # -- pods -----------------------------------------------------------------------------------
-
     def _compare(self, before: PodSnapshot | None, after: PodSnapshot | None, now_ns: int) -> None:
         if before is not None and (after is None or after.pod.uid != before.pod.uid):
             self._gone(before, now_ns)
@@ -341,7 +332,7 @@ class TraceExtractor:
     def _add(self, pod: PodLifetime) -> None:
         self._pods[pod] = None
         self._by_uid[pod.uid] = pod
-        self._events.append(_Creation(pod))
+        self._events.append(pod)
 
     def _moved(
         self, pod: PodLifetime, before: PodSnapshot, after: PodSnapshot, now_ns: int
@@ -384,8 +375,6 @@ class TraceExtractor:
         pod.finish(now_ns, reason)
         self._events.append(_Deletion(pod, now_ns))
 
-    # -- evictions ------------------------------------------------------------------------------
-
     def _update_evictions(self, now_ns: int) -> None:
         for uid, eviction in self._state.evictions.items():
             pod = self._by_uid.get(uid)
@@ -409,15 +398,13 @@ class TraceExtractor:
                 return displaced
         return None
 
-    # -- results --------------------------------------------------------------------------------
-
     def trace(self, end_ns: int) -> WorkloadTrace:
         events: list[TraceEvent] = []
         for event in self._events:
             match event:
-                case _Creation(pod):
-                    if self._counts(pod):
-                        events.append(pod.creation())
+                case PodLifetime():
+                    if self._counts(event):
+                        events.append(event.creation())
                 case _Deletion(pod, at_ns):
                     # After several ends the last one counts: the others had replacements.
                     deletion = pod.deletion(at_ns) if at_ns == pod.ended_ns else None

@@ -14,8 +14,7 @@ from asched.audit.whatif.charts import (
     ChartLine,
     Role,
     Sample,
-    count_chart,
-    share_chart,
+    time_chart,
     wait_chart,
 )
 from asched.audit.whatif.comparison import Comparison, figure_rows
@@ -43,13 +42,8 @@ class _DifferenceTable(NamedTuple):
     """A section with the pods that differ between the runs."""
 
     title: str
-    total: int
     columns: Sequence[str]
     rows: Sequence[Sequence[str]]
-
-    @property
-    def omitted(self) -> int:
-        return self.total - len(self.rows)
 
 
 def comparison_page(comparison: Comparison, title: str) -> str:
@@ -89,10 +83,11 @@ def _page(
         notes=[*notes],
         figure_columns=columns,
         figure_rows=rows,
-        waiting_charts=[_wait_chart(runs), _pending_chart(runs)],
+        waiting_charts=_waiting_charts(runs),
         resource_charts=_resource_charts(runs),
         differences=differences,
         frame=FRAME,
+        max_pods=MAX_PODS,
     )
 
 
@@ -102,14 +97,13 @@ def _period(run: WorkloadRun) -> str:
     return f"{begin:%Y-%m-%d %H:%M:%S} to {end:%Y-%m-%d %H:%M:%S} UTC, {nodes:,} nodes"
 
 
-def _wait_chart(runs: Sequence[_LabelledRun]) -> Chart:
+def _waiting_charts(runs: Sequence[_LabelledRun]) -> list[Chart]:
     samples = [Sample(one.role, one.name, one.run.to_bind_ns, one.run.figures.pods) for one in runs]
-    return wait_chart("Pods bound, by time since creation", samples)
-
-
-def _pending_chart(runs: Sequence[_LabelledRun]) -> Chart:
     lines = [ChartLine(one.role, one.name, one.run.pending) for one in runs]
-    return count_chart("Pods without a node", lines)
+    return [
+        wait_chart("Pods bound, by time since creation", samples),
+        time_chart("Pods without a node", lines, shares=False),
+    ]
 
 
 def _resource_charts(runs: Sequence[_LabelledRun]) -> list[Chart]:
@@ -125,25 +119,19 @@ def _resource_charts(runs: Sequence[_LabelledRun]) -> list[Chart]:
                 if resource in steps
             ]
             if lines:
-                charts.append(share_chart(f"{resource} {measure}", lines))
+                charts.append(time_chart(f"{resource} {measure}", lines, shares=True))
     return charts
 
 
 def _differences(comparison: Comparison) -> list[_DifferenceTable]:
     first, second = comparison.names
     elsewhere = [(p.pod, p.baseline, p.candidate) for p in comparison.placed_elsewhere]
-    sections = [_difference("Pods placed differently", ("pod", first, second), elsewhere)]
+    sections = [_DifferenceTable("Pods placed differently", ("pod", first, second), elsewhere)]
     for name, other, only in (
         (first, second, comparison.placed_in_baseline_only),
         (second, first, comparison.placed_in_candidate_only),
     ):
         rows = [(p.pod, p.node, p.message) for p in only]
         columns = ("pod", "node", f"message of {other}")
-        sections.append(_difference(f"Pods placed only in one run: {name}", columns, rows))
+        sections.append(_DifferenceTable(f"Pods placed only in one run: {name}", columns, rows))
     return sections
-
-
-def _difference(
-    title: str, columns: Sequence[str], rows: Sequence[tuple[str, str, str]]
-) -> _DifferenceTable:
-    return _DifferenceTable(title, len(rows), columns, rows[:MAX_PODS])

@@ -49,18 +49,9 @@ class SpreadViolations(msgspec.Struct, frozen=True, rename="camel"):
     soft_at_end: int = 0
 
 
-class _PodKind(NamedTuple):
-    """The constraints of pods with equal constraints and node requirements."""
-
-    hard: ConstraintSet | None
-    soft: ConstraintSet | None
-
-    def plans(self) -> Iterator[tuple[bool, ConstraintSet]]:
-        """(Whether the constraints are hard, the constraints)."""
-        if self.hard is not None:
-            yield True, self.hard
-        if self.soft is not None:
-            yield False, self.soft
+_PodKind = dict[bool, ConstraintSet]
+"""The constraints of pods with equal constraints and node requirements: hard ones by True, soft
+ones by False."""
 
 
 class _TimedRecord(NamedTuple):
@@ -103,10 +94,9 @@ class _ViolationCounter:
 
     def _count(self, pod: PodInfo, node: str) -> None:
         row = self._state.nodes.row_of(node)
-        kind = self._kind(pod)
-        if row is None or kind is None:
+        if row is None:
             return
-        for hard, plan in kind.plans():
+        for hard, plan in self._kind(pod).items():
             plan.refresh(self._state)
             self._at_placement[hard] += sum(
                 _excess(spread, int(spread.domains.of_row[row]), hard=hard)
@@ -119,10 +109,10 @@ class _ViolationCounter:
         at_end = {True: 0, False: 0}
         for entry in self._state.pods.values():
             kind, key = self._kind(entry.info), _kind_key(entry.info)
-            if kind is None or key in counted:
+            if key in counted:
                 continue
             counted.add(key)
-            for hard, plan in kind.plans():
+            for hard, plan in kind.items():
                 plan.refresh(self._state)
                 constraints += len(plan.counts)
                 at_end[hard] += sum(
@@ -137,14 +127,14 @@ class _ViolationCounter:
             at_end[False],
         )
 
-    def _kind(self, pod: PodInfo) -> _PodKind | None:
+    def _kind(self, pod: PodInfo) -> _PodKind:
         if not pod.pod.spec.topology_spread_constraints:
-            return None
+            return {}
         key = _kind_key(pod)
-        kind = self._kinds.get(key)
-        if kind is None:
-            kind = self._kinds[key] = _PodKind(_plan(pod, HARD), _plan(pod, SOFT))
-        return kind
+        if key not in self._kinds:
+            plans = {True: _plan(pod, HARD), False: _plan(pod, SOFT)}
+            self._kinds[key] = {hard: plan for hard, plan in plans.items() if plan is not None}
+        return self._kinds[key]
 
 
 def _excess(spread: ConstraintCounts, domain: int, *, hard: bool) -> bool:
@@ -158,22 +148,18 @@ def _excess(spread: ConstraintCounts, domain: int, *, hard: bool) -> bool:
 
 def _plan(pod: PodInfo, when: str) -> ConstraintSet | None:
     constraints = [
-        _constraint(written, pod.pod)
+        Constraint(
+            written.topology_key,
+            written.max_skew,
+            1 if written.min_domains is None else written.min_domains,
+            written.node_affinity_policy == "Honor",
+            written.node_taints_policy == "Honor",
+            _query(written, pod.pod),
+        )
         for written in pod.pod.spec.topology_spread_constraints
         if written.when_unsatisfiable == when
     ]
     return ConstraintSet(constraints, pod.shape, require_all_keys=True) if constraints else None
-
-
-def _constraint(written: TopologySpreadConstraint, pod: Pod) -> Constraint:
-    return Constraint(
-        written.topology_key,
-        written.max_skew,
-        1 if written.min_domains is None else written.min_domains,
-        written.node_affinity_policy == "Honor",
-        written.node_taints_policy == "Honor",
-        _query(written, pod),
-    )
 
 
 def _query(written: TopologySpreadConstraint, pod: Pod) -> PodQuery:
@@ -183,18 +169,10 @@ def _query(written: TopologySpreadConstraint, pod: Pod) -> PodQuery:
 
 def _kind_key(pod: PodInfo) -> bytes:
     spec = pod.pod.spec
+    constraints = spec.topology_spread_constraints
     return _encode(
-        (
-            pod.namespace,
-            spec.topology_spread_constraints,
-            spec.node_selector,
-            spec.affinity,
-            spec.tolerations,
-        )
+        (pod.namespace, constraints, spec.node_selector, spec.affinity, spec.tolerations)
     )
-
-
-# -- the run as records ---------------------------------------------------------------------------
 
 
 def _queries(pods: Iterable[PodRun]) -> list[PodQuery]:
@@ -241,9 +219,8 @@ def _numbered(pod: Pod, node: str, number: int) -> Pod:
     run."""
     replace, metadata = msgspec.structs.replace, pod.metadata
     if number:
-        metadata = replace(
-            metadata, name=f"{metadata.name}.{number}", uid=f"{metadata.uid}.{number}"
-        )
+        name, uid = f"{metadata.name}.{number}", f"{metadata.uid}.{number}"
+        metadata = replace(metadata, name=name, uid=uid)
     return replace(pod, metadata=metadata, spec=replace(pod.spec, node_name=node))
 
 

@@ -10,6 +10,7 @@ import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -32,7 +33,7 @@ from asched.cli.demo.view import (
 )
 from asched.cli.demo.workload import DemoWorkload, Loader, LoadProgress, build, most_pods
 from asched.cli.errors import BadInput, CommandError, as_command_error
-from asched.cli.options import log_warnings, read_configuration
+from asched.cli.options import installed_plugins, log_warnings, read_configuration
 from asched.config.file import Configuration
 from asched.config.registry import PluginRegistry
 from asched.daemon.daemon import Daemon, running_daemon
@@ -65,11 +66,6 @@ _POD_START_S: Final = 0.3
 _LATEST: Final = 6
 
 
-class _Files(NamedTuple):
-    folder: Path
-    journal: Path
-
-
 def run_demo(options: DemoOptions) -> bool:
     """Run the demo. Returns whether every schedulable pod was bound. Raises CommandError."""
     journal = options.journal
@@ -79,14 +75,12 @@ def run_demo(options: DemoOptions) -> bool:
         raise BadInput(f"{journal} exists; the demo writes a new journal")
     if journal is not None and not journal.parent.is_dir():
         raise BadInput(f"cannot write a journal in {journal.parent}: not a folder")
-    registry = PluginRegistry.discover()
+    registry = installed_plugins()
     configuration = _configuration(options.config, registry)
     folder = Path(tempfile.mkdtemp(prefix="asched-demo-"))
-    files = _Files(folder, (journal or folder / "journal.db").absolute())
+    run = partial(_demo, options, folder, configuration, registry)
     try:
-        return anyio.run(
-            _demo, options, files, configuration, registry, backend_options={"use_uvloop": True}
-        )
+        return anyio.run(run, backend_options={"use_uvloop": True})
     except Exception as error:  # noqa: BLE001  raised again
         raise as_command_error(error, failures=(ApiError, NoResponseError)) from None
     finally:
@@ -95,13 +89,14 @@ def run_demo(options: DemoOptions) -> bool:
 
 
 async def _demo(
-    options: DemoOptions, files: _Files, configuration: Configuration, registry: PluginRegistry
+    options: DemoOptions, folder: Path, configuration: Configuration, registry: PluginRegistry
 ) -> bool:
+    journal = (options.journal or folder / "journal.db").absolute()
     name = configuration.profiles[0].scheduler_name
     workload = build(options.nodes, options.pods, options.over, options.seed, name)
     _announce(options, workload)
-    async with api_server(files.folder, _POD_START_S) as kubeconfigs:
-        demo = _Demo(options, files.journal, workload, kubeconfigs)
+    async with api_server(folder, _POD_START_S) as kubeconfigs:
+        demo = _Demo(options, journal, workload, kubeconfigs)
         result = await demo.run(configuration, registry)
     if not options.keep:
         print_summary(result)
@@ -110,7 +105,6 @@ async def _demo(
 
 
 def _configuration(config: Path | None, registry: PluginRegistry) -> Configuration:
-    """Raises BadInput with a line for each mistake."""
     configuration = read_configuration(config, registry)
     for line in (*configuration.warnings, *configuration.faults):
         typer.echo(line, err=True)
@@ -182,13 +176,12 @@ class _Demo(NamedTuple):
                 await counts.catch_up(store)
                 elapsed_s = time.monotonic() - begun_s
                 show(_status(elapsed_s, self.workload, loader.progress, counts, daemon.cluster))
-                settled = loader.progress.done and self._settled(counts, daemon.cluster)
+                pending = _pending(daemon.cluster).keys()
+                bound = loader.progress.done and not counts.unbound
+                settled = bound and self.workload.infeasible.keys() <= pending
                 if settled or elapsed_s > self.options.over + self.options.timeout:
                     tasks.cancel_scope.cancel()
                     return
-
-    def _settled(self, counts: JournalCounts, state: ClusterState) -> bool:
-        return not counts.unbound and self.workload.infeasible.keys() <= _pending(state).keys()
 
 
 def _pending(state: ClusterState) -> dict[str, str]:
@@ -246,9 +239,6 @@ async def _stay(result: DemoResult, kubeconfigs: Kubeconfigs) -> None:
             return
 
 
-# -- the API server's process ---------------------------------------------------------------------
-
-
 class Kubeconfigs(NamedTuple):
     """Kubeconfigs for the cluster, by user."""
 
@@ -304,9 +294,6 @@ async def _stop(process: Process) -> None:
     await process.aclose()
 
 
-# -- counts ---------------------------------------------------------------------------------------
-
-
 class JournalCounts:
     """Counts and times of the run so far, a projection of the journal's records.
 
@@ -350,23 +337,20 @@ class JournalCounts:
             case PodObserved():
                 self._pod_observed(record.uid, record.node_name)
             case Assigned():
-                self._count_attempt(record.key, record.attempt)
-                self._add_latest(record.key, f"to {record.node}, best of {record.feasible_nodes}")
+                text = f"to {record.node}, best of {record.feasible_nodes}"
+                self._attempted(record, text)
             case Rejected():
-                self._count_attempt(record.key, record.attempt)
-                self._add_latest(record.key, f"unschedulable: {record.message}")
+                self._attempted(record, f"unschedulable: {record.message}")
             case AttemptFailed() | BindFailed():
                 self.failures += 1
-                self._add_latest(record.key, f"failed: {record.message}")
+                self.latest.append(f"{record.key} failed: {record.message}")
             case Bound():
                 self._pod_bound(record)
 
-    def _add_latest(self, key: str, text: str) -> None:
-        self.latest.append(f"{key} {text}")
-
-    def _count_attempt(self, key: str, attempt: int) -> None:
-        if attempt > 1:
-            self.attempts[key] = attempt
+    def _attempted(self, record: Assigned | Rejected, text: str) -> None:
+        self.latest.append(f"{record.key} {text}")
+        if record.attempt > 1:
+            self.attempts[record.key] = record.attempt
 
     def _pod_observed(self, uid: str, node_name: str) -> None:
         if node_name or uid in self._observed_ns:
@@ -380,8 +364,6 @@ class JournalCounts:
         self.last_bound_ns = self._now_ns
         second = self._now_ns // NS_PER_S
         self._bound_per_s[second] = self._bound_per_s.get(second, 0) + 1
-
-    # -- figures ------------------------------------------------------------------------------
 
     @property
     def elapsed_s(self) -> float:

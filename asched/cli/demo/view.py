@@ -31,11 +31,11 @@ _BAR_WIDTH: Final = 28
 _REASONS: Final = 6
 _NOTICES: Final = 3
 _LINE_EVERY_S: Final = 1.0
+_UNBOUND_SHOWN: Final = 10
 
-
-RESOURCES: Final = (CPU, MEMORY, GPU, PODS)
-_MILLI: Final = 1000
-_GI: Final = 1 << 30
+_RESOURCES: Final = (CPU, MEMORY, GPU, PODS)
+_UNITS: Final = {CPU: 1000, MEMORY: 1 << 30}
+"""Amounts of a core and a GiB."""
 _NOT_TRIED: Final = "not tried yet"
 
 
@@ -87,15 +87,14 @@ def utilization(state: ClusterState) -> tuple[NodeUtilization, ...]:
     """Requested and allocatable amounts of all nodes together."""
     table = state.nodes
     found = []
-    for resource in RESOURCES:
+    for resource in _RESOURCES:
         if resource == PODS:
             requested, allocatable = table.pod_count, table.allowed_pods
         else:
             requested, allocatable = table.requested(resource), table.allocatable(resource)
-        unit = {CPU: _MILLI, MEMORY: _GI}.get(resource, 1)
-        found.append(
-            NodeUtilization(resource, int(requested.sum()) / unit, int(allocatable.sum()) / unit)
-        )
+        requested_sum, allocatable_sum = int(requested.sum()), int(allocatable.sum())
+        unit = _UNITS.get(resource, 1)
+        found.append(NodeUtilization(resource, requested_sum / unit, allocatable_sum / unit))
     return tuple(found)
 
 
@@ -110,9 +109,6 @@ def pending_reasons(state: ClusterState) -> tuple[Reason, ...]:
             counts[state.pods[key].rejection or _NOT_TRIED] += 1
     del counts[_NOT_TRIED]
     return tuple(Reason(n, text) for text, n in sorted(counts.items(), key=lambda c: (-c[1], c[0])))
-
-
-# -- while it runs --------------------------------------------------------------------------------
 
 
 class LineView:
@@ -152,11 +148,8 @@ def open_view() -> Iterator[Callable[[DemoStatus], None]]:
 
 def panel(status: DemoStatus) -> RenderableType:
     """The status in one panel."""
-    parts: list[RenderableType] = [
-        _progress(status),
-        _queues(status),
-        _utilization(status.utilization),
-    ]
+    parts: list[RenderableType] = [_progress(status), _queues(status)]
+    parts.append(_utilization(status.utilization))
     if status.reasons:
         parts.append(_reasons(status))
     parts.append(_latest(status))
@@ -226,9 +219,6 @@ def _line(text: str, style: str = "") -> Text:
     return Text(text, style=style, no_wrap=True, overflow="ellipsis")
 
 
-_UNBOUND_SHOWN: Final = 10
-
-
 @dataclass(frozen=True)
 class DemoResult:
     """The result of a run."""
@@ -253,28 +243,25 @@ def print_summary(result: DemoResult) -> None:
         f"{counts.pods_per_s:.0f} pods/s over {counts.elapsed_s:.1f} s,"
         f" {counts.best_second} in the best second"
     )
+    files = (result.journal, result.journal.with_name(f"{result.journal.name}-wal"))
+    size_bytes = sum(file.stat().st_size for file in files if file.exists())
     latency = f"p50 {counts.latency_s(50) * 1000:.0f} ms, p99 {counts.latency_s(99) * 1000:.0f} ms"
     rows = [
-        ("schedulable pods", f"{len(workload.feasible)}"),
-        ("  bound", f"{len(workload.feasible) - len(counts.unbound)}"),
-        ("unschedulable pods", f"{len(workload.infeasible)}"),
+        ("schedulable pods", len(workload.feasible)),
+        ("  bound", len(workload.feasible) - len(counts.unbound)),
+        ("unschedulable pods", len(workload.infeasible)),
         ("throughput", throughput),
         ("observed to bound", latency),
         ("more than one attempt", f"{len(counts.attempts)} pods"),
-        ("failed attempts", f"{counts.failures}"),
+        ("failed attempts", counts.failures),
         *(
             (f"requested {use.resource}", f"{use.part:.0%}  ({describe(use)})")
             for use in result.utilization
         ),
-        ("journal", f"{counts.seq} records, {_size_bytes(result.journal) / 1e6:.1f} MB"),
+        ("journal", f"{counts.seq} records, {size_bytes / 1e6:.1f} MB"),
     ]
     print_table(("THE RUN", ""), rows)
     _print_pending(result)
-
-
-def _size_bytes(journal: Path) -> int:
-    files = (journal, journal.with_name(f"{journal.name}-wal"))
-    return sum(file.stat().st_size for file in files if file.exists())
 
 
 def _print_pending(result: DemoResult) -> None:
@@ -286,7 +273,7 @@ def _print_pending(result: DemoResult) -> None:
     }
     print_table(
         ("UNSCHEDULABLE", "THE POD", "MESSAGE OF THE SCHEDULER"),
-        [(str(count), why, messages[why]) for why, count in number.items()],
+        [(count, why, messages[why]) for why, count in number.items()],
     )
     if result.counts.unbound:
         unbound = sorted(result.counts.unbound)

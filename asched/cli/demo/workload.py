@@ -139,32 +139,26 @@ class _WorkloadKind:
     """Possible numbers of GPUs per pod of a group."""
 
 
-def _required(key: str, *values: str) -> Object:
-    terms = [{"matchExpressions": [{"key": key, "operator": "In", "values": list(values)}]}]
-    node_affinity = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
-    return {"affinity": {"nodeAffinity": node_affinity}}
-
-
-def _preferred(key: str, *values: str) -> Object:
-    preference = {"matchExpressions": [{"key": key, "operator": "In", "values": list(values)}]}
-    preferred = [{"weight": 50, "preference": preference}]
-    return {
-        "affinity": {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": preferred}}
-    }
+def _node_affinity(key: str, value: str, *, required: bool = True) -> Object:
+    term = {"matchExpressions": [{"key": key, "operator": "In", "values": [value]}]}
+    rule: Object = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [term]}}
+    if not required:
+        preferred = [{"weight": 50, "preference": term}]
+        rule = {"preferredDuringSchedulingIgnoredDuringExecution": preferred}
+    return {"affinity": {"nodeAffinity": rule}}
 
 
 _L4: Final[Object] = {"nodeSelector": {GPU_MODEL: "L4"}, "tolerations": [_GPU_TOLERATION]}
-_A100: Final[Object] = {**_required(GPU_MODEL, "A100"), "tolerations": [_GPU_TOLERATION]}
+_A100: Final[Object] = {**_node_affinity(GPU_MODEL, "A100"), "tolerations": [_GPU_TOLERATION]}
 _H100: Final[Object] = {"nodeSelector": {GPU_MODEL: "H100"}, "tolerations": [_GPU_TOLERATION]}
-_ZONE_A: Final = _preferred("topology.kubernetes.io/zone", "zone-a")
+_MEMORY: Final = _node_affinity(POOL, "memory")
+_ZONE_A: Final = _node_affinity("topology.kubernetes.io/zone", "zone-a", required=False)
 
 _GROUPS: Final = (
     _WorkloadKind("web", "shop", "general", 0.28, (20, 60), "production"),
     _WorkloadKind("api", "shop", "general", 0.20, (10, 30), "production", spec=_ZONE_A),
     _WorkloadKind("report", "data", "general", 0.22, (20, 50), "batch", run_s=(2.0, 6.0)),
-    _WorkloadKind(
-        "cache", "data", "memory", 0.10, (5, 20), "interactive", spec=_required(POOL, "memory")
-    ),
+    _WorkloadKind("cache", "data", "memory", 0.10, (5, 20), "interactive", spec=_MEMORY),
     _WorkloadKind("exporter", "ops", "general", 0.10, (5, 15)),
     _WorkloadKind("infer", "ml", "l4", 0.04, (1, 6), "interactive", gpus=(1,), spec=_L4),
     _WorkloadKind("train", "ml", "a100", 0.05, (1, 8), "batch", gpus=(1, 2, 4), spec=_A100),
@@ -228,8 +222,8 @@ class _WorkloadBuilder:
         for group in _GROUPS[1:]:
             left -= self._add_groups(group, round(self._pods * group.share))
         self._add_groups(_GROUPS[0], left)
-        for name, why, requests, spec in _INFEASIBLE:
-            self._add_infeasible(name, why, requests, spec)
+        for kind in _INFEASIBLE:
+            self._add_infeasible(*kind)
         self._workload.arrivals.sort(key=lambda arrival: arrival.at_s)
         return self._workload
 
@@ -258,11 +252,9 @@ class _WorkloadBuilder:
         peers = max(1, round(self._pods * sum(g.share for g in _GROUPS if g.pool == kind.pool)))
         spread = self._random.uniform(0.6, 1.2)
         nodes_per_pod = pool.count / peers
-        cpu = min(_CPU_SHARE * nodes_per_pod * spread, 1 / _LARGEST_PART_OF_A_NODE) * pool.cpu
-        memory = (
-            min(_MEMORY_SHARE * nodes_per_pod * spread, 1 / _LARGEST_PART_OF_A_NODE)
-            * pool.memory_gi
-        )
+        most = 1 / _LARGEST_PART_OF_A_NODE
+        cpu = min(_CPU_SHARE * nodes_per_pod * spread, most) * pool.cpu
+        memory = min(_MEMORY_SHARE * nodes_per_pod * spread, most) * pool.memory_gi
         requests["cpu"] = f"{max(10, round(cpu * 100) * 10)}m"
         requests["memory"] = f"{max(16, round(memory * 64) * 16)}Mi"
         return requests, replicas
@@ -392,7 +384,9 @@ class Loader:
         await self._until(begun_s, _NODES_JOIN_AT)
         late = [node for pool in self.workload.pools if pool.late for node in pool.nodes()]
         await self._in_parallel([("/api/v1/nodes", node) for node in late])
-        self._note(f"{_nodes(len(late))} joined: {late[0]['metadata']['name']} ...")
+        self.progress.notices.append(
+            f"{_nodes(len(late))} joined: {late[0]['metadata']['name']} ..."
+        )
         await self._until(begun_s, _CORDON_AT)
         await self._cordon(cordoned, True)
         await self._until(begun_s, _UNCORDON_AT)
@@ -409,10 +403,7 @@ class Loader:
                 options=RequestOptions(idempotent=True),
             )  # fmt: skip
         word = "cordoned" if unschedulable else "uncordoned"
-        self._note(f"{_nodes(len(names))} {word}: {names[0]} ...")
-
-    def _note(self, text: str) -> None:
-        self.progress.notices.append(text)
+        self.progress.notices.append(f"{_nodes(len(names))} {word}: {names[0]} ...")
 
     async def _in_parallel(self, requests: Iterable[tuple[str, Object]]) -> None:
         limit = anyio.CapacityLimiter(_CONCURRENT)

@@ -40,7 +40,7 @@ class ExistingTerms:
         self._cursor = -1
         self._nodes_version = -1
         self._omitted = False
-        """Whether there is a term whose topology key no node has."""
+        """Whether there is a term with a topology key that no node has."""
 
     def update(self, table: TermTable, nodes: Nodes, domains: DomainIndex) -> None:
         if self._cursor != table.moves.cursor or self._nodes_version != nodes.version:

@@ -82,6 +82,7 @@ _ROW_BYTES = 25
 _STATE_BYTES = 1 << 16
 """An estimate for the objects of one entry: it limits the number of entries in small clusters."""
 _MAX_HARD_WEIGHT = 100
+_MAX_HINT_TERMS = 8
 
 
 class InterPodAffinityArgs(Arguments, frozen=True):
@@ -307,7 +308,7 @@ class InterPodAffinity(
         )
 
     def _by_key(self, terms: Sequence[IncomingTerm]) -> tuple[IncomingTermCounts, ...]:
-        """The counts of terms whose weights have the same sign."""
+        """The counts of terms with weights of the same sign."""
         by_key: dict[str, list[WeightedQuery]] = {}
         for query, key, weight in terms:
             by_key.setdefault(key, []).append((query, weight))
@@ -397,12 +398,15 @@ class InterPodAffinity(
         """Queue if an assigned pod starts to match the required affinity, stops to match an
         anti-affinity term, or is deleted and had an anti-affinity term that selects the pod.
         kube-scheduler requires *all* anti-affinity terms to match, and ignores the terms of a
-        deleted pod, so pods wait for the next flush."""
+        deleted pod, so pods wait for the next flush. Many terms are not evaluated: the hint is
+        called for each pending pod at each change of a pod, and an attempt costs less."""
         before = old if isinstance(old, Pod) else None
         after = new if isinstance(new, Pod) else None
         if any(other is not None and not other.node_name for other in (before, after)):
             return QueueingHint.SKIP
         terms = self._queries_of(shape_of(pod), pod.namespace)
+        if len(terms.anti_affinity) > _MAX_HINT_TERMS:
+            return QueueingHint.QUEUE
         for term in terms.affinity[:1]:
             if _matches(term.query, after) and not _matches(term.query, before):
                 return QueueingHint.QUEUE
@@ -412,8 +416,10 @@ class InterPodAffinity(
         return queue_if(before is not None and after is None and self._is_repelled_by(pod, before))
 
     def _is_repelled_by(self, pod: Pod, other: Pod) -> bool:
-        """Whether the other pod's required anti-affinity selects this one."""
+        """Whether the other pod's required anti-affinity selects this one, or has many terms."""
         terms = terms_of(shape_of(other), other.namespace)[TermKind.REQUIRED_ANTI_AFFINITY]
+        if len(terms) > _MAX_HINT_TERMS:
+            return True
         namespace_labels = self._namespace_labels(pod.namespace)
         return any(term.matches(label_set_of(pod), namespace_labels) for term, _ in terms)
 

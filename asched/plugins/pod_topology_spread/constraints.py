@@ -162,7 +162,7 @@ class ConstraintSet:
         honors_affinity: bool,
         honors_taints: bool,
     ) -> tuple[Domains, BoolColumn | None]:
-        """Domains whose pods on eligible rows count, and the rows without the label."""
+        """Domains in which the pods on eligible rows count, and the rows without the label."""
         counted = included
         if honors_affinity:
             counted = counted & required_nodes(self._shape).rows(nodes)

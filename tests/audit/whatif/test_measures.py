@@ -227,7 +227,7 @@ def test_pending_equals_a_count_at_every_time(run: WorkloadRun) -> None:
 def test_workload_has_the_most_frequent_kinds() -> None:
     pods = [pod_run(f"p{n}", cpu=str(1 + n % 3)) for n in range(9)]
     workload = workload_of([*pods, pod_run("given", cpu="7", nodeName="n")])
-    assert workload.reported == ("cpu",)
+    assert workload.resources == ("cpu", "pods")
     assert sorted(workload.requests[:, 0].tolist()) == [1000, 2000, 3000]
     assert workload.weights[:, 0].tolist() == pytest.approx([1 / 3] * 3)
     assert isinstance(workload, RecordedWorkload)

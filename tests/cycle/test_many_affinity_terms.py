@@ -1,0 +1,164 @@
+"""Pods with many affinity terms: what one attempt costs, and what it leaves to others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import msgspec
+import pytest
+
+from asched.cycle.decide import Decider
+from asched.framework.events import QueueingHint
+from asched.framework.pod_info import PodInfo
+from asched.framework.pod_queries import TermKind
+from asched.model.pod import (
+    Affinity,
+    Pod,
+    PodAffinity,
+    PodAffinityTerm,
+    WeightedPodAffinityTerm,
+)
+from asched.model.selectors import LabelSelector, LabelSelectorRequirement
+from asched.plugins.inter_pod_affinity.plugin import InterPodAffinity
+from asched.state import records as r
+from asched.state.fold import Fold
+from asched.state.observe import observe_object
+from tests.cycle.default_profile import default_fold
+from tests.state.objects import a_node, a_pod
+
+_HOST = "kubernetes.io/hostname"
+_PODS = 400
+_TERMS = 300
+
+
+def _terms(number: int, prefix: str = "x") -> tuple[PodAffinityTerm, ...]:
+    """Terms with different selectors that each select nearly every pod."""
+    return tuple(
+        PodAffinityTerm(
+            label_selector=LabelSelector(
+                match_expressions=(
+                    LabelSelectorRequirement(
+                        key="app", operator="NotIn", values=(f"{prefix}{index}",)
+                    ),
+                )
+            ),
+            topology_key=_HOST,
+        )
+        for index in range(number)
+    )
+
+
+def _preferring(name: str, number: int) -> Pod:
+    preferred = tuple(
+        WeightedPodAffinityTerm(weight=1 + index % 100, pod_affinity_term=term)
+        for index, term in enumerate(_terms(number, name))
+    )
+    return _with(name, PodAffinity(preferred=preferred))
+
+
+def _requiring(name: str, number: int) -> Pod:
+    return _with(name, PodAffinity(required=_terms(number)))
+
+
+def _with(name: str, anti_affinity: PodAffinity) -> Pod:
+    pod = a_pod(name, {"cpu": "1m"}, labels={"app": name})
+    affinity = Affinity(pod_anti_affinity=anti_affinity)
+    return msgspec.structs.replace(pod, spec=msgspec.structs.replace(pod.spec, affinity=affinity))
+
+
+def _cluster() -> Fold:
+    fold = default_fold()
+    for number in range(20):
+        _observe(fold, a_node(f"n{number}", labels={_HOST: f"n{number}"}))
+    for number in range(_PODS):
+        pod = a_pod(f"p{number}", {"cpu": "1m"}, labels={"app": f"app-{number}"})
+        _observe(
+            fold,
+            msgspec.structs.replace(
+                pod, spec=msgspec.structs.replace(pod.spec, node_name=f"n{number % 20}")
+            ),
+        )
+    return fold
+
+
+def _observe(fold: Fold, item: object) -> None:
+    record = observe_object(fold.state, item)  # type: ignore[arg-type]
+    assert record is not None
+    fold.apply(record)
+
+
+def _decide(fold: Fold) -> list[r.AnyRecord]:
+    decider = Decider(fold.state)
+    made: list[r.AnyRecord] = []
+    for decision in iter(decider.next, ()):
+        for record in decision:
+            fold.apply(record)
+            made.append(record)
+    return made
+
+
+@contextmanager
+def _counted(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
+    """Counts evaluations of a selector on one label set."""
+    calls = [0]
+    original = LabelSelector.matches
+
+    def matches(self: LabelSelector, labels: dict[str, str]) -> bool:
+        calls[0] += 1
+        return original(self, labels)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LabelSelector, "matches", matches)
+        yield calls
+
+
+def test_attempt_does_not_evaluate_each_term_on_each_pod(monkeypatch: pytest.MonkeyPatch) -> None:
+    fold = _cluster()
+    _observe(fold, _preferring("many", _TERMS))
+    with _counted(monkeypatch) as calls:
+        (assigned,) = [record for record in _decide(fold) if isinstance(record, r.Assigned)]
+    assert assigned.key == "default/many"
+    assert calls[0] < _PODS + 4 * _TERMS
+
+
+def test_terms_of_existing_pods_are_not_evaluated_for_each_other_pod(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    fold = _cluster()
+    for number in range(10):
+        _observe(fold, _preferring(f"many{number}", _TERMS))
+    assert len(_decide(fold)) >= 10
+    others = 50
+    for number in range(others):
+        _observe(fold, a_pod(f"other{number}", {"cpu": "1m"}, labels={"app": f"job-{number}"}))
+    with _counted(monkeypatch) as calls:
+        placed = [record for record in _decide(fold) if isinstance(record, r.Assigned)]
+    assert len(placed) == others
+    # The search by labels replaces 10 * 300 evaluations for each of the pods.
+    assert calls[0] < 100 * others
+
+
+def test_terms_of_existing_pods_share_one_column_for_each_topology_key() -> None:
+    fold = _cluster()
+    for number in range(10):
+        _observe(fold, _preferring(f"many{number}", _TERMS))
+    _decide(fold)
+    table = fold.state.affinity_terms(TermKind.PREFERRED_ANTI_AFFINITY)
+    assert len(table) == 10 * _TERMS
+    info = PodInfo(a_pod("other", {}, labels={"app": "other"}))
+    sums = table.sums(table.selecting(info.label_set, {}), fold.state.nodes.size)
+    assert [*sums] == [_HOST]
+
+
+@pytest.mark.parametrize(("terms", "expected"), [(8, QueueingHint.SKIP), (9, QueueingHint.QUEUE)])
+def test_hint_evaluates_few_terms(terms: int, expected: QueueingHint) -> None:
+    fold = _cluster()
+    profile = next(iter(fold.state.profiles.values()))
+    plugin = next(p for p in profile.cluster_scope.filter if isinstance(p[1], InterPodAffinity))[1]
+    assert isinstance(plugin, InterPodAffinity)
+    pending = _requiring("pending", terms)
+    bound = a_pod("bound", {}, labels={"app": "bound"})
+    bound = msgspec.structs.replace(bound, spec=msgspec.structs.replace(bound.spec, node_name="n1"))
+    hints = [event.hint for event in plugin.events_to_register() if event.hint is not None]
+    assert hints[0](pending, None, bound) is expected
