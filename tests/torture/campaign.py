@@ -214,6 +214,9 @@ class Campaign:
         unbound_s = self._history.unbound_for_s(now_s)
         leaders = [r for r in self._replicas if r.holds(self._history.holder) and r.runs]
         judged = leaders or self._replicas
+        if leaders:
+            # As a standby it was right to be ready.
+            unbound_s = min(unbound_s, now_s - self._history.held_since_s)
         if all(r.runs and wrongly_ready(r.samples, unbound_s, now_s) for r in judged):
             what = "the leader is" if leaders else "all replicas are"
             self.timeline.breach(f"{what} ready although nothing was bound for 10 s")

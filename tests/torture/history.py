@@ -29,6 +29,7 @@ class History:
         self.placements = Placements(cluster)
         self.bindings: list[AcceptedBinding] = []
         self.holder = ""
+        self.held_since_s = 0.0
         self.pending: dict[str, float] = {}
         """Pods without a node by name, with the time of their creation."""
         self._counts: dict[str, int] = {}
@@ -38,7 +39,9 @@ class History:
     def _on_lease(self, change: StoreChange) -> None:
         lease = change.new.obj
         if lease["metadata"]["name"] == LEASE:
-            self.holder = lease["spec"].get("holderIdentity") or ""
+            holder = lease["spec"].get("holderIdentity") or ""
+            if holder != self.holder:
+                self.holder, self.held_since_s = holder, monotonic()
 
     def _on_pod(self, change: StoreChange) -> None:
         pod = change.new.obj
