@@ -57,10 +57,9 @@ class Commands:
         with anyio.fail_after(timeout_s):
             return (await self._responses.receive_until(b"\n", _LINE_LIMIT)).decode()
 
-    async def ready(self) -> None:
-        assert await self._response() == "ready"
-
     async def start(self, *arguments: str) -> Command:
+        if not self._started:
+            assert await self._response() == "ready"
         self._started += 1
         output = self._folder / f"output-{self._started}"
         await self._requests.send(json.dumps([str(output), *arguments]).encode() + b"\n")
@@ -85,9 +84,7 @@ async def commands(
     """
     program, variables = [sys.executable, "-m", module], {**os.environ, **(environment or {})}
     async with await anyio.open_process(program, cwd=ROOT, stderr=None, env=variables) as process:
-        created = Commands(process, folder)
-        await created.ready()
-        yield created
+        yield Commands(process, folder)
 
 
 @asynccontextmanager

@@ -149,20 +149,23 @@ class Campaign:
         )
         ends_s = monotonic() + self._options.run_s
         while True:
-            for fault in drawn(self._chance, self._faults()):
+            for faults in drawn(self._chance, self._faults()):
                 if monotonic() >= ends_s:
                     return
-                await self._inject(fault, scene)
+                await self._inject(faults, scene)
 
-    async def _inject(self, fault: Fault, scene: Scene) -> None:
-        self.timeline.fault = fault.name
+    async def _inject(self, faults: tuple[Fault, ...], scene: Scene) -> None:
+        name = self.timeline.fault = " with ".join(fault.name for fault in faults)
         leader = next((r.name for r in self._replicas if r.holds(self._history.holder)), "none")
-        self.timeline.add(f"{fault.name} (leader: {leader})")
-        await fault.inject(scene)
+        self.timeline.add(f"{name} (leader: {leader})")
+        async with anyio.create_task_group() as tasks:
+            for fault in faults:
+                tasks.start_soon(fault.inject, scene)
         healed_s = monotonic()
-        await self._recovered(fault.name)
-        row = self._rows.get(fault.name, FaultRow())
-        self._rows[fault.name] = row.with_one(monotonic() - healed_s)
+        await self._recovered(name)
+        for fault in faults:
+            row = self._rows.get(fault.name, FaultRow())
+            self._rows[fault.name] = row.with_one(monotonic() - healed_s)
         self._check_now()
 
     async def _recovered(self, name: str) -> None:
@@ -250,8 +253,11 @@ class Campaign:
             self.timeline.breach(f"a replica does not stop within {STOP_TIMEOUT_S:g} s")
             return
         self._check_now()
-        for replica, runner in zip(self._replicas, self._runners, strict=True):
-            await self._check_journal(replica, runner)
+        async with anyio.create_task_group() as tasks:
+            pairs = zip(self._replicas, self._runners, strict=True)
+            journals = {pair[0].journal: pair for pair in pairs}
+            for replica, runner in journals.values():
+                tasks.start_soon(self._check_journal, replica, runner)
         if self._postgres is not None:
             for leak in await self._postgres.leaks():
                 self.timeline.breach(leak)
@@ -262,20 +268,22 @@ class Campaign:
         return [name for name, created_s in self._pending.items() if created_s < before_s]
 
     async def _check_journal(self, replica: SupervisedReplica, runner: Commands) -> None:
-        for arguments in (["journal", "verify"], ["replay", "--verify"]):
+        export = ["journal", "export", "--to", str(replica.folder / "export.jsonl")]
+        for arguments in (["journal", "verify"], ["replay", "--verify"], export):
             command = await runner.start(*arguments)
             status = await runner.ended(command)
+            name = " ".join(arguments[:2])
             if status:
                 last = command.lines[-1] if command.lines else ""
-                self.timeline.breach(f"asched {' '.join(arguments)} ends with {status}: {last}")
-            self._checks[" ".join(arguments)] = self._checks.get(" ".join(arguments), 0) + 1
+                self.timeline.breach(f"asched {name} ends with {status}: {last}")
+            self._checks[name] = self._checks.get(name, 0) + 1
 
     def _check_texts(self) -> None:
         """No secret and no traceback in any file, and no secret in the cluster."""
         files = [
             file
             for replica in self._replicas
-            for pattern in ("output-*", "exec-environment-*", "disk/*")
+            for pattern in ("output-*", "exec-environment-*", "export.jsonl", "disk/*")
             for file in replica.folder.glob(pattern)
             if file.is_file()
         ]

@@ -6,11 +6,12 @@ import resource
 import shutil
 import signal
 import sqlite3
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import closing, suppress
+from enum import Enum
 from pathlib import Path
 from random import Random
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import anyio
 import anyio.to_thread
@@ -22,6 +23,7 @@ from tests.torture.replicas import SupervisedReplica
 
 _CLOCK_STEPS_S = (-86400 * 365, -3600, -30, 30, 3600, 86400 * 365)
 _FREE_DESCRIPTORS = 2
+_PAIRS = 0.25
 _FREE_FILE_BYTES = 65536
 POLL_S = 0.05
 
@@ -72,11 +74,23 @@ class Scene:
                 await anyio.sleep(POLL_S)
 
 
+class Part(Enum):
+    """What a fault hits. Two faults at the same time hit different parts."""
+
+    PROCESS = 1
+    MACHINE = 2
+    FILES = 3
+    CREDENTIALS = 4
+    API = 5
+    DATABASE = 6
+
+
 class Fault(NamedTuple):
     name: str
+    part: Part
     journals: tuple[str, ...]
     """The kinds of journal that it can happen to."""
-    inject: Callable[[Scene], Awaitable[None]]
+    inject: Callable[[Scene], Coroutine[Any, Any, None]]
     """Injects it and heals it."""
 
 
@@ -91,7 +105,7 @@ def _lie(name: str, lie: Lie, share: float) -> Fault:
             for replica in chosen:
                 replica.proxy.heal()
 
-    return Fault(name, ("own", "shared"), inject)
+    return Fault(name, Part.API, ("own", "shared"), inject)
 
 
 # -- processes ------------------------------------------------------------------------------------
@@ -190,7 +204,8 @@ async def _replace_journal(scene: Scene) -> None:
     leader = scene.leader
     copy = leader.folder / "copy.db"
     copy.unlink(missing_ok=True)
-    await anyio.to_thread.run_sync(_copy_journal, leader.journal, copy)
+    if not await anyio.to_thread.run_sync(_copied, leader.journal, copy):
+        return
     await scene.last()
     for file in leader.journal_files[1:]:
         file.unlink(missing_ok=True)
@@ -198,9 +213,17 @@ async def _replace_journal(scene: Scene) -> None:
     await scene.notice(leader)
 
 
-def _copy_journal(source: str, copy: Path) -> None:
-    with closing(sqlite3.connect(source)) as database, closing(sqlite3.connect(copy)) as to:
-        database.backup(to)
+def _copied(source: str, copy: Path) -> bool:
+    """Whether there was a journal to copy: its replica may be starting."""
+    try:
+        with (
+            closing(sqlite3.connect(f"file:{source}?mode=rw", uri=True)) as database,
+            closing(sqlite3.connect(copy)) as to,
+        ):
+            database.backup(to)
+    except sqlite3.Error:
+        return False
+    return True
 
 
 # -- credentials ----------------------------------------------------------------------------------
@@ -262,20 +285,20 @@ async def _set_postgres_back(scene: Scene) -> None:
 
 
 _ANY, _OWN, _SHARED = ("own", "shared"), ("own",), ("shared",)
-DISK_FULL = Fault("journal's disk full", _OWN, _disk_full)
+DISK_FULL = Fault("journal's disk full", Part.FILES, _OWN, _disk_full)
 FAULTS: tuple[Fault, ...] = (
-    Fault("kill the leader", _ANY, _kill_leader),
-    Fault("kill both", _ANY, _kill_both),
-    Fault("stop the leader", _ANY, _stop_leader),
-    Fault("pause the leader", _ANY, _pause_leader),
-    Fault("step the clock", _ANY, _step_clock),
-    Fault("few descriptors left", _ANY, _descriptors),
-    Fault("no descriptor left", _ANY, _no_descriptors),
-    Fault("limited file size", _OWN, _file_size),
-    Fault("journal deleted", _OWN, _delete_journal),
-    Fault("journal replaced", _OWN, _replace_journal),
-    Fault("exec plugin hangs", _ANY, _hang_plugin),
-    Fault("restart with stale lists", _ANY, _stale_restart),
+    Fault("kill the leader", Part.PROCESS, _ANY, _kill_leader),
+    Fault("kill both", Part.PROCESS, _ANY, _kill_both),
+    Fault("stop the leader", Part.PROCESS, _ANY, _stop_leader),
+    Fault("pause the leader", Part.PROCESS, _ANY, _pause_leader),
+    Fault("step the clock", Part.MACHINE, _ANY, _step_clock),
+    Fault("few descriptors left", Part.MACHINE, _ANY, _descriptors),
+    Fault("no descriptor left", Part.MACHINE, _ANY, _no_descriptors),
+    Fault("limited file size", Part.MACHINE, _OWN, _file_size),
+    Fault("journal deleted", Part.FILES, _OWN, _delete_journal),
+    Fault("journal replaced", Part.FILES, _OWN, _replace_journal),
+    Fault("exec plugin hangs", Part.CREDENTIALS, _ANY, _hang_plugin),
+    Fault("restart with stale lists", Part.API, _ANY, _stale_restart),
     _lie("responses late", Lie.DELAY, 0.5),
     _lie("connections reset", Lie.RESET, 0.5),
     _lie("responses lost", Lie.RESET_AFTER, 0.5),
@@ -285,13 +308,18 @@ FAULTS: tuple[Fault, ...] = (
     _lie("5xx after the effect", Lie.ERROR_AFTER, 0.5),
     _lie("API server silent", Lie.BLACK_HOLE, 1.0),
     _lie("API server unreachable", Lie.RESET, 1.0),
-    Fault("PostgreSQL crashes", _SHARED, _crash_postgres),
-    Fault("PostgreSQL restarts", _SHARED, _restart_postgres),
-    Fault("PostgreSQL is read-only", _SHARED, _demote_postgres),
-    Fault("PostgreSQL loses commits", _SHARED, _set_postgres_back),
+    Fault("PostgreSQL crashes", Part.DATABASE, _SHARED, _crash_postgres),
+    Fault("PostgreSQL restarts", Part.DATABASE, _SHARED, _restart_postgres),
+    Fault("PostgreSQL is read-only", Part.DATABASE, _SHARED, _demote_postgres),
+    Fault("PostgreSQL loses commits", Part.DATABASE, _SHARED, _set_postgres_back),
 )
 
 
-def drawn(chance: Random, faults: list[Fault]) -> list[Fault]:
-    """The next faults: all of them in a drawn order, so that each happens equally often."""
-    return chance.sample(faults, len(faults))
+def drawn(chance: Random, faults: Sequence[Fault]) -> list[tuple[Fault, ...]]:
+    """The next faults: all of them in a drawn order, a quarter of them together with another."""
+    return [
+        (first, second) if chance.random() < _PAIRS and first.part is not second.part else (first,)
+        for first, second in zip(
+            chance.sample(faults, len(faults)), chance.choices(faults, k=len(faults)), strict=True
+        )
+    ]

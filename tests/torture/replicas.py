@@ -88,11 +88,15 @@ class SupervisedReplica:
             end = f"ended with code 2, after which systemd does not restart it: {last}"
         elif status == 0 and not self._terminated:
             end = "ended with code 0 without a signal"
-        elif status < 0 and status != -signal.SIGKILL:
+        elif status < 0 and status not in self._expected_signals():
             end = f"was killed by {signal.Signals(-status).name}"
         else:
             return
         self.unexpected_ends.append(UnexpectedEnd(self.name, end))
+
+    def _expected_signals(self) -> tuple[int, ...]:
+        """A process that has just begun to start has no handler yet."""
+        return (-signal.SIGKILL, -signal.SIGTERM) if self._terminated else (-signal.SIGKILL,)
 
     @property
     def process(self) -> Command:

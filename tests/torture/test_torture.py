@@ -32,6 +32,7 @@ async def test_short_run_has_no_breach(
     assert summary.breaches == [], f"see {folder / 'timeline'}"
     assert summary.faults
     assert summary.checks["bindings accepted"] > 0
+    assert summary.checks["journal verify"] == (2 if journals == "own" else 1)
     assert summary.checks["files searched for secrets"] >= 3
 
 
