@@ -36,6 +36,7 @@ WRITE = frozenset(
         ApiPermission("", "persistentvolumes", "patch"),
         ApiPermission("", "persistentvolumeclaims", "get"),
         ApiPermission("", "persistentvolumeclaims", "patch"),
+        ApiPermission("coordination.k8s.io", "leases", "get"),
         ApiPermission("events.k8s.io", "events", "create"),
         ApiPermission("events.k8s.io", "events", "patch"),
     }

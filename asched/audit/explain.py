@@ -137,7 +137,7 @@ async def explain(
     evaluated on the state at that time. ``unblock`` computes :attr:`Explanation.unblocking`.
 
     Raises :class:`AuditError`, :class:`InSessionsError` for a pod that batch sessions serve,
-    :class:`~asched.journal.errors.JournalError`, ProfileError and FoldError.
+    :class:`~asched.journal.errors.JournalError`, ProfileError.
     """
     key = await find_pod(journal, pod)
     end = (await journal.head()).seq if at_ns is None else await last_seq_at(journal, at_ns)
@@ -208,7 +208,7 @@ def _recorded(attempt: RecordedAttempt, state: ClusterState) -> RecordedDecision
         case AttemptFailed():
             decision = RecordedDecision("failed", message=record.message)
     return msgspec.structs.replace(
-        decision, seq=attempt.seq, at=time_of(state.now_ns), attempt=record.attempt
+        decision, seq=attempt.seq, at=time_of(state.date_ns), attempt=record.attempt
     )
 
 

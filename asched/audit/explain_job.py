@@ -83,8 +83,7 @@ async def explain_job(
     ``at_ns``, nanoseconds since the epoch, ignores later sessions. ``name`` is the name of a
     PodGroup, of one of the job's pods, or a job id.
 
-    Raises :class:`AuditError`, :class:`~asched.journal.errors.JournalError`, ProfileError and
-    FoldError.
+    Raises :class:`AuditError`, :class:`~asched.journal.errors.JournalError`, ProfileError.
     """
     registry = registry or SessionRegistry.discover()
     end = (await journal.head()).seq if at_ns is None else await last_seq_at(journal, at_ns)
@@ -165,7 +164,7 @@ def _explanation(
         scheduler_name=session.record.scheduler_name,
         session=session.record.number,
         seq=session.seq,
-        at=time_of(session.state.now_ns),
+        at=time_of(session.state.date_ns),
         reproduced=reproduced,
         admitted=False,
         reasons=(found.ignored,),

@@ -14,6 +14,7 @@ from asched.audit.timeline import PodFilter, PodTimelines, collect_timelines, ti
 from asched.framework.runtime.profile import PluginLoader
 from asched.journal.checkpoints import RestoredFold, nearest
 from asched.journal.codec import object_subject
+from asched.journal.folding import folding
 from asched.journal.statistics import last_seq_at
 from asched.journal.store import JournalStore, StoredRecord
 from asched.model.meta import Object
@@ -101,7 +102,7 @@ async def timelines(
     """The timelines of all pods that had that name, oldest first.
 
     Raises :class:`AuditError` for an unknown or ambiguous name,
-    :class:`~asched.journal.errors.JournalError`, ProfileError and FoldError.
+    :class:`~asched.journal.errors.JournalError`, ProfileError.
     """
     key = await find_pod(journal, pod)
     own: list[StoredRecord] = []
@@ -166,17 +167,14 @@ async def _rejections(journal: JournalStore, period: Period) -> AsyncIterator[r.
     begin = (await journal.archived()).seq
     if period.since_ns:
         begin = max(begin, await last_seq_at(journal, period.since_ns - 1))
-    now_ns = None
-    async for stored in journal.read(begin):
-        record = stored.record
-        if isinstance(record, r.TurnStarted):
-            now_ns = record.now_ns
-            if period.until_ns is not None and now_ns > period.until_ns:
-                return
-        elif now_ns is None:
-            now_ns = stored.written_at_ns
-        if isinstance(record, r.Rejected) and period.covers(now_ns):
-            yield record
+    async for stored in journal.read(begin, await _last_seq(journal, period)):
+        if isinstance(stored.record, r.Rejected) and period.covers(stored.written_at_ns):
+            yield stored.record
+
+
+async def _last_seq(journal: JournalStore, period: Period) -> int | None:
+    """The last record of the period; None for the journal's end."""
+    return None if period.until_ns is None else await last_seq_at(journal, period.until_ns)
 
 
 def _within(found: PodTimelines, period: Period) -> list[PodTimeline]:
@@ -209,7 +207,8 @@ class _NodeTimelineBuilder:
     def __init__(self, name: str, state: ClusterState) -> None:
         """``state`` is the state before the first record."""
         self.timeline = NodeTimeline(name)
-        self.now_ns = state.now_ns
+        self.date_ns = state.date_ns
+        self._offset_ns = state.clock_offset_ns
         self._name = name
         self._node = state.objects(Node).get(name)
         self.known = self._node is not None
@@ -223,7 +222,10 @@ class _NodeTimelineBuilder:
         self._seq = seq
         match record:
             case r.TurnStarted():
-                self.now_ns = record.now_ns
+                self.date_ns = record.now_ns + self._offset_ns
+            case r.ClockStepped():
+                self.date_ns += record.offset_ns - self._offset_ns
+                self._offset_ns = record.offset_ns
             case r.ObjectObserved(object=Node() as node) if node.name == self._name:
                 self._observed(node)
             case r.ObjectDeleted(kind="Node", key=key) if key == self._name:
@@ -253,7 +255,7 @@ class _NodeTimelineBuilder:
                     self._add("removed", key)
 
     def _add(self, event: str, pod: str = "", detail: str = "") -> None:
-        at = time_of(self.now_ns)
+        at = time_of(self.date_ns)
         self.timeline.entries.append(NodeEvent(event, self._seq, at, pod, detail))
 
     def _placed(self, key: str, uid: str, node: str) -> None:
@@ -307,14 +309,11 @@ async def node_timeline(
 ) -> NodeTimeline | None:
     """The node's timeline in the period; None if the journal has no such node.
 
-    Raises :class:`~asched.journal.errors.JournalError`, ProfileError and FoldError.
+    Raises :class:`~asched.journal.errors.JournalError`, ProfileError.
     """
     start = await fold_for(journal, load, period)
     builder = _NodeTimelineBuilder(name, start.fold.state)
-    async for stored in journal.read(start.seq):
-        if isinstance(stored.record, r.TurnStarted) and not period.covers(
-            max(stored.record.now_ns, period.since_ns)
-        ):
-            break
-        builder.apply(stored.seq, stored.record)
+    async for stored in journal.read(start.seq, await _last_seq(journal, period)):
+        with folding(stored):
+            builder.apply(stored.seq, stored.record)
     return period.part_of(builder.timeline) if builder.known else None

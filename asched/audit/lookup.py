@@ -9,6 +9,7 @@ from asched.framework.runtime.profile import PluginLoader
 from asched.framework.runtime.strict import nearest as nearest_name
 from asched.journal.checkpoints import nearest as nearest_checkpoint
 from asched.journal.codec import object_subject
+from asched.journal.folding import apply_stored
 from asched.journal.store import JournalStore
 from asched.state.fold import Fold
 from asched.state.records import Assigned, AttemptFailed, ObjectObserved, PodObserved, Rejected
@@ -104,13 +105,13 @@ class Attempts(NamedTuple):
 async def fold_before(journal: JournalStore, load: PluginLoader, seq: int) -> Fold:
     """A fold of all records before ``seq``, from the nearest checkpoint on.
 
-    Raises :class:`~asched.journal.errors.JournalError`, ProfileError if a recorded plugin is not
-    installed, and FoldError if the journal is inconsistent.
+    Raises :class:`~asched.journal.errors.JournalError`, and ProfileError if a recorded plugin is
+    not installed.
     """
     fold, checkpoint_seq = await nearest_checkpoint(journal, load, seq - 1)
     if seq > checkpoint_seq + 1:
         async for stored in journal.read(checkpoint_seq, seq - 1):
-            fold.apply(stored.record)
+            apply_stored(fold, stored)
     return fold
 
 

@@ -18,8 +18,10 @@ from asched.config.registry import PluginRegistry
 from asched.core.scheduler import SchedulerCore
 from asched.cycle.shadow import ShadowDecider
 from asched.framework.runtime.profile import PluginOrigin, ProfileError
+from asched.journal.errors import VERIFY_ADVICE
+from asched.journal.folding import FOLD_ERRORS, contradiction_reason
 from asched.journal.store import JournalStore
-from asched.state.fold import Fold, FoldError
+from asched.state.fold import Fold
 from asched.state.records import (
     DECISIONS,
     AnyRecord,
@@ -87,13 +89,17 @@ class ReplayVerifier:
 
     def verify(self, seq: int, record: AnyRecord) -> Divergence | None:
         """Compare a record and fold it. Raises ProfileError for a plugin that is not installed."""
+        divergence = self._compare_decision(seq, record)
+        if divergence is not None:
+            return divergence
         try:
-            divergence = self._compare_decision(seq, record)
-            if divergence is None:
-                self._core.replay(record)
-        except FoldError as error:
-            return Divergence(seq, f"contradicts the state: {error}", _stored(record))
-        return divergence
+            self._core.replay(record)
+        except ProfileError:
+            raise
+        except FOLD_ERRORS as error:
+            reason = f"contradicts the state: {contradiction_reason(error)}; {VERIFY_ADVICE}"
+            return Divergence(seq, reason, _stored(record))
+        return None
 
     def end(self, next_seq: int) -> Divergence | None:
         """The divergence at the end of the journal: a decision that is not recorded."""
@@ -176,9 +182,8 @@ async def replay(
     The default start is the first record with a known previous state: the first of the journal,
     or the one after the first checkpoint if earlier records were archived. Ends at the first
     divergence. ``progress`` receives record numbers. Raises
-    :class:`~asched.journal.errors.JournalError`, ProfileError for a recorded plugin that is not
-    installed or rejects its arguments, and FoldError if the records before ``first_seq`` contradict
-    each other.
+    :class:`~asched.journal.errors.JournalError`, and ProfileError for a recorded plugin that is
+    not installed or rejects its arguments.
     """
     if first_seq is None:
         first_seq = await first_replayable(journal)

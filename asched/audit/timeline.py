@@ -14,6 +14,8 @@ from asched.audit import entries
 from asched.audit.entries import Entry, PodTimeline, TimelineEntry
 from asched.journal.checkpoints import RestoredFold
 from asched.journal.codec import subject_of
+from asched.journal.folding import folding
+from asched.journal.statistics import last_seq_at
 from asched.journal.store import JournalStore
 from asched.model.node import Node
 from asched.model.pod import Pod, PodCondition
@@ -87,7 +89,7 @@ class PodTimelines:
                     self._queued[key] = None
 
     def apply(self, seq: int, record: r.AnyRecord) -> None:
-        """Folds the next record. Raises FoldError, ProfileError."""
+        """Folds the next record. Raises ProfileError."""
         self._seq = seq
         if isinstance(record, r.ObjectObserved) and isinstance(record.object, Pod):
             self._add_observation(record.object)
@@ -108,7 +110,7 @@ class PodTimelines:
 
     @property
     def _at(self) -> datetime:
-        return time_of(self._fold.state.now_ns)
+        return time_of(self._fold.state.date_ns)
 
     def _add(self, key: str, uid: str, entry: Entry) -> None:
         timeline = self._timelines.get((key, uid))
@@ -366,12 +368,13 @@ async def collect_timelines(
 ) -> PodTimelines:
     """The timelines of all selected pods from ``start`` to a time, a record, or the journal's end.
 
-    Raises :class:`~asched.journal.errors.JournalError`, ProfileError and FoldError.
+    Raises :class:`~asched.journal.errors.JournalError`, ProfileError.
     """
     found = PodTimelines(selects, start.fold)
+    if until_ns is not None:
+        in_period_seq = await last_seq_at(journal, until_ns)
+        last_seq = in_period_seq if last_seq is None else min(last_seq, in_period_seq)
     async for stored in journal.read(start.seq, last_seq):
-        record = stored.record
-        if isinstance(record, r.TurnStarted) and until_ns is not None and record.now_ns > until_ns:
-            break
-        found.apply(stored.seq, record)
+        with folding(stored):
+            found.apply(stored.seq, stored.record)
     return found

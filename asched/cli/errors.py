@@ -72,9 +72,11 @@ def as_command_error(
             case KubeConfigError() | AuditError():
                 return BadInput(str(leaf))
             case (
-                journal.JournalOpenError()
+                journal.JournalCorruptError()
+                | journal.JournalOpenError()
                 | journal.JournalSchemaError()
                 | journal.JournalUrlError()
+                | journal.RecordError()
             ):
                 return BadInput(str(leaf))
             case journal.JournalError() | ProfileError() | SimulationStuckError():

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from asched.cli.errors import BadInput
+from asched.cli.errors import BadInput, CommandError
 from asched.cli.options import (
     DEFAULT_JOURNAL,
     JournalOption,
@@ -104,10 +104,15 @@ def verify(
 async def _verify(
     store: JournalStore, kept: TrustedHead | None, archive: Path | None
 ) -> VerificationResult:
+    from asched.journal.errors import JournalCorruptError
     from asched.journal.verification import verify_journal
 
     with progress_bar("verifying", (await store.head()).seq) as progress:
-        return await verify_journal(store, trusted=kept, archive=archive, progress=progress)
+        try:
+            return await verify_journal(store, trusted=kept, archive=archive, progress=progress)
+        except JournalCorruptError as error:
+            # The answer to the question, and no wrong input as for the other commands.
+            raise CommandError(str(error)) from None
 
 
 @app.command()
@@ -236,6 +241,7 @@ def _print_statistics(found: JournalStatistics) -> None:
     print_table(
         ("", ""),
         [
+            ("identity", found.journal_id or "-"),
             ("records", f"{found.records} ({found.first_seq} to {found.last_seq})"),
             ("batches", found.batches),
             ("payload bytes", found.payload_bytes),

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar, get_type_hints
 
 import typer
 
-from asched.cli.errors import BadInput, CommandError
+from asched.cli.errors import BadInput
 
 if TYPE_CHECKING:
     from asched.audit.history import Period
@@ -97,17 +97,13 @@ def query_journal(
     import anyio
 
     from asched.journal.opening import open_journal
-    from asched.state.fold import FoldError
 
     async def run() -> T:
         async with open_journal(url, read_only=read_only, must_exist=must_exist) as journal:
             return await query(journal)
 
     log_warnings()
-    try:
-        return anyio.run(run)
-    except FoldError as error:
-        raise CommandError(f"the journal contradicts itself: {error}") from None
+    return anyio.run(run)
 
 
 def log_warnings() -> None:

@@ -46,6 +46,11 @@ class RunOptions(ClusterOptions):
     mode: RunMode = typer.Option(
         RunMode.SCHEDULE, help="Schedule, or compare as asched shadow does."
     )
+    take_over_names: bool = typer.Option(
+        False,
+        "--take-over-names",
+        help="Serve default-scheduler even while kube-scheduler's Lease is live.",
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,7 +14,7 @@ import structlog
 
 from asched.cli.errors import CommandError, as_command_error
 from asched.cli.options import read_configuration
-from asched.cli.run import ClusterOptions
+from asched.cli.run import ClusterOptions, RunOptions
 from asched.config.file import Configuration, load
 from asched.config.registry import PluginRegistry
 from asched.daemon.daemon import Daemon, running_daemon
@@ -130,7 +130,7 @@ def open_cluster_client(
     )
 
 
-def run_daemon(options: ClusterOptions) -> None:
+def run_daemon(options: RunOptions) -> None:
     """Run the daemon in this process until a signal. Raises CommandError."""
     registry = PluginRegistry.discover()
     file = ConfigFile(options.config) if options.config else None
@@ -141,7 +141,7 @@ def run_daemon(options: ClusterOptions) -> None:
 async def _serve_scheduler(
     configuration: Configuration,
     registry: PluginRegistry,
-    options: ClusterOptions,
+    options: RunOptions,
     file: ConfigFile | None,
     control: ServiceControl,
 ) -> None:
@@ -159,7 +159,14 @@ async def _serve_scheduler(
         await require_kind(store, shadow=False)
         tune_gc()
         set_switch_interval()
-        context = DaemonContext(configuration, registry, client, store, metrics)
+        context = DaemonContext(
+            configuration=configuration,
+            registry=registry,
+            client=client,
+            journal=store,
+            metrics=metrics,
+            take_over_names=options.take_over_names,
+        )
         async with (
             _open_scheduler(context, options, url) as scheduler,
             anyio.create_task_group() as tasks,

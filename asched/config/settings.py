@@ -241,6 +241,10 @@ class AschedConfiguration(Section, frozen=True):
 
     plugins: tuple[PluginSettings, ...] = ()
 
+    take_over_names: bool = False
+    """Serve a scheduler name even while another scheduler serves it, as its Lease shows
+    (``kube-system/kube-scheduler`` for ``default-scheduler``)."""
+
     def __post_init__(self) -> None:
         _require_distinct("plugins:", [plugin.name for plugin in self.plugins])
         _require_distinct("batch: schedulerName", [batch.scheduler_name for batch in self.batch])

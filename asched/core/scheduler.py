@@ -69,7 +69,7 @@ class SchedulerCore:
         attempts. A ``standby`` decides nothing until the outcome ``LeadershipGained``."""
         self.state = fold.state
         self.now_ns = fold.state.now_ns
-        """Wall clock of the turn, nanoseconds since the epoch."""
+        """Time of the turn."""
         self.standby = standby
         self.idle = False
         """Whether there is nothing to decide until something else is folded."""
@@ -94,6 +94,17 @@ class SchedulerCore:
         """Start a turn at ``now_ns``, which must not be before the last turn."""
         self.now_ns = now_ns
         self._turn_recorded = False
+
+    def step_clock(self, offset_ns: int) -> None:
+        """Record the offset of dates from turn times if it changed."""
+        if offset_ns != self.state.clock_offset_ns:
+            self.apply(r.ClockStepped(offset_ns))
+
+    @property
+    def date_ns(self) -> int:
+        """Date of the turn: nanoseconds since the epoch by the wall clock, as far as it was
+        right."""
+        return self.now_ns + self.state.clock_offset_ns
 
     def fire_timers(self, *, may_decide: bool) -> None:
         """Record the turn if a timer is due, so that folding it ends backoffs and timeouts."""

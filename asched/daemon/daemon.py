@@ -20,9 +20,11 @@ from asched.daemon.effects.external_calls import ExtenderPool
 from asched.daemon.effects.per_pod_queue import EffectServices
 from asched.daemon.engine.engine import Engine, EngineOptions
 from asched.daemon.engine.inbox import Inbox
+from asched.daemon.engine.journal_watch import watch_journal
 from asched.daemon.engine.journaling import Checkpoints, JournalAppender
 from asched.daemon.ha.follower import BufferedWatch, StartState
 from asched.daemon.ha.leadership import Leadership, LeadershipController
+from asched.daemon.ha.name_guard import COVERED, NameGuard
 from asched.daemon.plugin_host.external_plugins import ExternalPlugins
 from asched.daemon.reload.reconfigurer import Reconfigurer, ReloadTargets, profiles_record
 from asched.daemon.reload.reloader import ConfigApplied, SessionFiles
@@ -73,6 +75,7 @@ class Daemon(NamedTuple):
     """Replaces the configuration: :meth:`Reconfigurer.apply_config`."""
     leadership: Leadership | None
     """None without leader election."""
+    guard: NameGuard
 
     @property
     def synced(self) -> anyio.Event:
@@ -81,7 +84,7 @@ class Daemon(NamedTuple):
 
     def checks(self) -> list[Check]:
         """Conditions of readiness."""
-        return self.engine.checks()
+        return [*self.engine.checks(), self.guard.check()]
 
     def is_stuck(self) -> bool:
         """Whether the engine's turn does not end: a restart may help."""
@@ -123,6 +126,7 @@ async def running_daemon(
             plugins=plugins,
             leadership=leadership,
             standby=standby,
+            guard=_name_guard(context, state, leadership),
         )
         async with _scheduling(parts, start) as daemon:
             yield daemon
@@ -139,6 +143,10 @@ class _Parts(NamedTuple):
     plugins: ExternalPlugins
     leadership: Leadership | None
     standby: bool
+    guard: NameGuard
+
+    def may_decide(self) -> bool:
+        return self.guard.may_decide() and (self.leadership is None or self.leadership.leads())
 
 
 @asynccontextmanager
@@ -153,12 +161,15 @@ async def _scheduling(parts: _Parts, start: StartState) -> AsyncIterator[Daemon]
     shared = start.buffered is not None
     controller = None
     if parts.leadership is not None:
+        parts.leadership.use_journal(start.journal_id, shared=shared)
         controller = LeadershipController(
             parts.leadership, daemon.engine, daemon.inbox, start.epoch, shared=shared
         )
     async with anyio.create_task_group() as running:
         running.start_soon(_watch, parts.context.client, daemon, start.buffered)
         running.start_soon(_run_engine, daemon.engine, running.cancel_scope, controller)
+        context = parts.context
+        running.start_soon(watch_journal, context.journal, context.runtime.clock, daemon.engine)
         if controller is not None and parts.standby:
             running.start_soon(controller.acquire, parts.context.client, daemon.watch)
         try:
@@ -221,6 +232,8 @@ def _assemble(parts: _Parts, start: StartState, extenders: Sequence[HttpExtender
         inbox.put_outcome,
     )
     parts.tasks.start_soon(files.run)
+    parts.guard.on_change = inbox.wake
+    parts.tasks.start_soon(parts.guard.run)
     if start.buffered is not None:
         watch = start.buffered.watch
     else:
@@ -245,6 +258,19 @@ def _assemble(parts: _Parts, start: StartState, extenders: Sequence[HttpExtender
         inbox=inbox,
         apply_config=reconfigurer.apply_config,
         leadership=parts.leadership,
+        guard=parts.guard,
+    )
+
+
+def _name_guard(
+    context: DaemonContext, state: ClusterState, leadership: Leadership | None
+) -> NameGuard:
+    take_over = context.take_over_names or context.configuration.settings.take_over_names
+    return NameGuard(
+        context.client,
+        lambda: {*state.profiles, *(spec.scheduler_name for spec in state.sessions.specs)},
+        {} if take_over else COVERED,
+        own_lease="" if leadership is None else str(leadership.elector.lease),
     )
 
 
@@ -280,7 +306,7 @@ def _engine(
             sessions=TimedRegistry(sessions, metrics.sessions),
             stopwatch=stopwatch,
             standby=parts.standby,
-            may_decide=(lambda: True) if leadership is None else leadership.leads,
+            may_decide=parts.may_decide,
         ),
     )
 

@@ -28,6 +28,8 @@ from asched.journal.errors import (
     JournalIOError,
     JournalUnreachableError,
 )
+from asched.journal.folding import apply_stored
+from asched.journal.identity import journal_id
 from asched.journal.opening import open_journal, redacted
 from asched.journal.store import JournalStore
 from asched.kube.client import NO_RETRY, ApiClient, RequestOptions
@@ -65,6 +67,8 @@ class DaemonContext(msgspec.Struct, frozen=True):
     journal: JournalStore
     metrics: Metrics = msgspec.field(default_factory=Metrics)
     runtime: Runtime = msgspec.field(default_factory=Runtime.of_this_process)
+    take_over_names: bool = False
+    """As the setting of that name."""
 
 
 async def recover(context: DaemonContext, *, wait: bool) -> StartState:
@@ -78,7 +82,7 @@ async def recover(context: DaemonContext, *, wait: bool) -> StartState:
     epoch = await _claim(journal, context.runtime, wait=wait)
     fold, checkpoint_seq = await nearest(journal, context.registry.load)
     next_seq = await fold_journal(fold, journal, checkpoint_seq)
-    return StartState(fold, next_seq, checkpoint_seq, epoch)
+    return StartState(fold, next_seq, checkpoint_seq, epoch, await journal_id(journal))
 
 
 async def _claim(journal: JournalStore, runtime: Runtime, *, wait: bool) -> int:
@@ -97,7 +101,7 @@ async def fold_journal(fold: Fold, journal: JournalStore, after_seq: int = 0) ->
     """Fold all records after ``after_seq``. Returns the number of the next record."""
     last_seq = after_seq
     async for stored in journal.read(after_seq):
-        fold.apply(stored.record)
+        apply_stored(fold, stored)
         last_seq = stored.seq
         if last_seq % _PROGRESS_RECORDS == 0:
             log.info("folding journal", records=last_seq)
@@ -148,7 +152,7 @@ async def journal_when_reachable(
     async with AsyncExitStack() as stack:
 
         async def open_it() -> JournalStore:
-            return await stack.enter_async_context(open_journal(url))
+            return await stack.enter_async_context(open_journal(url, daemon=True))
 
         unreachable = partial(log.warning, "journal not reachable, retrying", journal=redacted(url))
         yield await _until_reachable(open_it, unreachable, clock, random)

@@ -45,6 +45,7 @@ from asched.journal.errors import (
 )
 from asched.journal.lock import held_exclusively
 from asched.journal.sql import SqlStore
+from asched.journal.statistics import last_seq_at
 from asched.journal.store import JournalStore
 from asched.state.records import AnyRecord
 
@@ -306,11 +307,13 @@ async def _last_to_archive(store: SqlStore, before_ns: int) -> int:
         )
     last_batch = 0
     old = 0
+    # A wrong date in between does not end the old batches.
+    old_seq = await last_seq_at(store, before_ns - 1)
     starts = {mark.batch for mark in marks}
     async for sealed in store.batches():
         if sealed.batch.batch in starts:
             last_batch = old
-        if sealed.batch.written_at_ns >= before_ns:
+        if sealed.batch.last_seq > old_seq:
             break
         old = sealed.batch.batch
     return last_batch

@@ -12,6 +12,7 @@ import structlog
 from asched.framework.runtime.profile import PluginLoader
 from asched.journal.archive import archived_records
 from asched.journal.errors import ArchivedError, IncompleteStateError, archived_message
+from asched.journal.folding import apply_stored
 from asched.journal.statistics import last_seq_at
 from asched.journal.store import JournalStore
 from asched.state.checkpoint import CheckpointError, checkpoint_of, restore
@@ -66,8 +67,7 @@ async def write_checkpoints(
     plugin is missing here, because the state would differ from that with the plugin.
 
     Raises :class:`~asched.journal.errors.IncompleteStateError` if a plugin is missing at the head,
-    any other :class:`~asched.journal.errors.JournalError`, and FoldError for an inconsistent
-    journal.
+    and any other :class:`~asched.journal.errors.JournalError`.
     """
     return await _write_up_to((await journal.head()).seq, journal, load, every, archive)
 
@@ -102,7 +102,7 @@ async def _write_up_to(
     saved: list[int] = []
     seq = begin
     async for stored in journal.read(begin, last_seq):
-        fold.apply(stored.record)
+        apply_stored(fold, stored)
         seq = stored.seq
         due = every is not None and seq - last >= every
         if due and not missing_plugin(fold.state.profiles):

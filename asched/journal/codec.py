@@ -14,8 +14,8 @@ from typing import Any, Final, NamedTuple, get_args
 
 import msgspec
 
-from asched.journal.errors import RecordError
-from asched.state.records import AnyRecord, ObjectDeleted, ObjectObserved
+from asched.journal.errors import VERIFY_ADVICE, RecordError
+from asched.state.records import AnyRecord, ClockStepped, ObjectDeleted, ObjectObserved
 from asched.state.session_records import (
     PodGroupStatusDecided,
     PodGroupStatusWriteFailed,
@@ -42,6 +42,10 @@ class EncodedRecord(NamedTuple):
     version: int
     subject: str
     payload: str
+
+
+CLOCK_SUBJECT: Final = "clock"
+"""The subject of steps of the clock: between two of them, dates increase."""
 
 
 def object_subject(kind: str, key: str) -> str:
@@ -73,6 +77,8 @@ def subject_of(record: AnyRecord) -> str:
         return object_subject(record.kind, record.group)
     if isinstance(record, SessionExecuted):
         return session_subject(record.scheduler_name)
+    if isinstance(record, ClockStepped):
+        return CLOCK_SUBJECT
     return ""
 
 
@@ -130,7 +136,7 @@ class Codec:
             return self._decoders[kind].decode(payload)
         except msgspec.DecodeError as error:
             raise RecordError(
-                f"record {seq} ({kind} v{version}) cannot be decoded: {error}"
+                f"record {seq} ({kind} v{version}) cannot be decoded: {error}; {VERIFY_ADVICE}"
             ) from None
 
     def _upcast(self, seq: int, kind: str, version: int, payload: str) -> str:
@@ -143,7 +149,9 @@ class Codec:
         try:
             raw = msgspec.json.decode(payload, type=dict[str, Any])
         except msgspec.DecodeError as error:
-            raise RecordError(f"record {seq} ({kind} v{version}) is not JSON: {error}") from None
+            raise RecordError(
+                f"record {seq} ({kind} v{version}) is not JSON: {error}; {VERIFY_ADVICE}"
+            ) from None
         for number, step in enumerate(self._upcasters[kind][version - 1 :], version):
             try:
                 raw = step(raw)
@@ -151,7 +159,7 @@ class Codec:
                 # A step relies on the form it was written for; another form is corrupt.
                 raise RecordError(
                     f"record {seq} ({kind} v{version}) cannot be upcast from v{number} to"
-                    f" v{number + 1}: {type(error).__name__}: {error}"
+                    f" v{number + 1}: {type(error).__name__}: {error}; {VERIFY_ADVICE}"
                 ) from None
         return self._encode(raw).decode()
 

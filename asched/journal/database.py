@@ -129,6 +129,11 @@ class SqlDatabase(ABC):
         """
 
     @abstractmethod
+    def check_files(self) -> None:
+        """Raise :class:`JournalReplacedError` if the database's files are not those that were
+        opened. Quick."""
+
+    @abstractmethod
     async def end_stuck_writers(self) -> None:
         """Release locks of suspended writers, which would block a claim."""
 

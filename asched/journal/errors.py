@@ -31,6 +31,15 @@ class JournalBusyError(JournalError):
     """Another process holds a lock for too long. Retrying the same append is safe."""
 
 
+class JournalHeldError(JournalError):
+    """Another daemon uses the journal; the message names it."""
+
+
+class JournalReplacedError(JournalError):
+    """The journal's file was removed, moved or replaced while it was in use. What is written from
+    now on would be lost."""
+
+
 class JournalFullError(JournalError):
     """The disk is full. Nothing of the batch was stored; it can be retried."""
 
@@ -42,6 +51,10 @@ class JournalIOError(JournalError):
 
 class JournalCorruptError(JournalError):
     """Stored data is corrupt or was altered; the message names the record or batch."""
+
+
+class ContradictionError(JournalCorruptError):
+    """A stored record contradicts the records before it; the message names it."""
 
 
 class ArchivedError(JournalError):
@@ -77,6 +90,14 @@ def conflict_message(first_seq: int, head_seq: int) -> str:
         f"cannot append at record {first_seq}: the journal ends at record {head_seq} and holds"
         " other records there"
     )
+
+
+VERIFY_ADVICE = "`asched journal verify` shows whether the journal was altered"
+
+
+def contradiction_message(seq: int, kind: str, reason: str) -> str:
+    """Message of :class:`ContradictionError`."""
+    return f"record {seq} ({kind}) contradicts the records before it: {reason}; {VERIFY_ADVICE}"
 
 
 def unknown_seq_message(seq: int) -> str:

@@ -18,6 +18,7 @@ import msgspec
 
 from asched.journal.chain import SealedBatch
 from asched.journal.errors import JournalError, JournalIOError, JournalOpenError
+from asched.journal.read_only import check_still_immutable, must_be_immutable
 from asched.model.quantity import NS_PER_S
 
 _GROUP_ROWS: Final = 50_000
@@ -180,7 +181,8 @@ def back_up(source: Path, target: Path) -> None:
 
 
 def _copy(source: Path, target: Path) -> None:
-    read_only = f"{source.absolute().as_uri()}?mode=ro"
+    immutable = "&immutable=1" if must_be_immutable(source) else ""
+    read_only = f"{source.absolute().as_uri()}?mode=ro{immutable}"
     with (
         closing(sqlite3.connect(read_only, uri=True, timeout=_BUSY_TIMEOUT_S)) as journal,
         closing(sqlite3.connect(target)) as copy,
@@ -189,6 +191,8 @@ def _copy(source: Path, target: Path) -> None:
         journal.backup(copy)
         # A single file without a write-ahead log.
         copy.execute("PRAGMA journal_mode = DELETE")
+    if immutable:
+        check_still_immutable(source)
 
 
 def _sync(path: Path) -> None:

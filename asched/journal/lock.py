@@ -7,16 +7,24 @@ Lock files stay in place, because removing one would let two processes lock diff
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 
 import anyio
 from filelock import lock_descriptor, unlock_descriptor
 
-from asched.journal.errors import JournalBusyError, JournalIOError, JournalOpenError
+from asched.journal.errors import (
+    JournalBusyError,
+    JournalHeldError,
+    JournalIOError,
+    JournalOpenError,
+)
 
 _POLL_S = 0.01
+_HOLDER_LIMIT_BYTES = 500
 
 
 class FileLock:
@@ -52,6 +60,56 @@ class FileLock:
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
+
+
+class DaemonLock:
+    """Excludes other daemons from a journal while this process lives.
+
+    The lock file holds a line about the daemon, for the message of the next one. A process without
+    the lock may still write to the journal, as ``asched checkpoint`` does.
+    """
+
+    def __init__(self, journal: Path) -> None:
+        """Acquire the lock of the journal in the file ``journal``.
+
+        Raises :class:`JournalHeldError` if another daemon holds it, :class:`JournalOpenError` if
+        the lock file cannot be created or written.
+        """
+        path = journal.with_name(f"{journal.name}-daemon-lock")
+        try:
+            self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise JournalOpenError(f"cannot write {path}: {error.strerror}") from None
+        try:
+            if not lock_descriptor(self._descriptor, blocking=False):
+                raise JournalHeldError(_held_message(journal, self._descriptor))
+            line = f"process {os.getpid()} on host {socket.gethostname()} since {_now()}\n"
+            os.ftruncate(self._descriptor, 0)
+            os.pwrite(self._descriptor, line.encode(), 0)
+        except OSError as error:
+            self.close()
+            raise JournalOpenError(f"cannot lock {path}: {error.strerror}") from None
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Release the lock. Idempotent."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+
+def _held_message(journal: Path, descriptor: int) -> str:
+    holder = os.pread(descriptor, _HOLDER_LIMIT_BYTES, 0).decode(errors="replace").strip()
+    return (
+        f"another daemon uses {journal}: {holder or 'an unknown process'}; stop it, or give this"
+        " one a journal of its own"
+    )
+
+
+def _now() -> str:
+    return f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
 
 
 @contextmanager

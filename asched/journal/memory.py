@@ -97,6 +97,10 @@ class MemoryStore:
         journal.last_seqs.append(sealed.batch.last_seq)
         return AppendResult(sealed.batch.first_seq, sealed.batch.last_seq)
 
+    async def check_writer(self) -> None:
+        await anyio.lowlevel.checkpoint()
+        self._check_not_fenced()
+
     async def head(self) -> Head:
         await anyio.lowlevel.checkpoint()
         return self._journal.head

@@ -28,7 +28,7 @@ _POSTGRES = ("postgresql+asyncpg:", "postgresql:")
 
 @asynccontextmanager
 async def open_journal(
-    url: str, *, read_only: bool = False, must_exist: bool = False
+    url: str, *, read_only: bool = False, must_exist: bool = False, daemon: bool = False
 ) -> AsyncIterator[JournalStore]:
     """Open the journal at ``url`` and close it at the end of the block.
 
@@ -36,12 +36,13 @@ async def open_journal(
     absolute path), ``postgresql+asyncpg://USER@HOST/NAME`` or ``memory://``. Unless ``read_only``,
     an older schema is upgraded and a missing journal created. ``must_exist`` makes a missing
     journal an error, so that a mistyped URL creates no file and no tables in another database.
+    ``daemon`` excludes other daemons from a journal in a file until the end of the block.
 
     Raises a :class:`~asched.journal.errors.JournalError` with one line for the user.
     """
     if must_exist and not read_only:
         await _check_exists(url)
-    store = await _open(url, read_only=read_only)
+    store = await _open(url, read_only=read_only, daemon=daemon)
     try:
         yield store
     finally:
@@ -58,14 +59,15 @@ async def _check_exists(url: str) -> None:
         pass  # opening it for writing upgrades an older schema and rejects a newer one
 
 
-async def _open(url: str, *, read_only: bool) -> JournalStore:
+async def _open(url: str, *, read_only: bool, daemon: bool = False) -> JournalStore:
     if url == MEMORY_URL:
         if read_only:
             raise JournalUrlError("memory:// is always empty: there is nothing to read")
         return MemoryStore()
     if url.startswith(_POSTGRES):
         return SqlStore(await _open_postgres(url, read_only=read_only))
-    return SqlStore(await SqliteDatabase.open(sqlite_path(url), read_only=read_only))
+    path = sqlite_path(url)
+    return SqlStore(await SqliteDatabase.open(path, read_only=read_only, daemon=daemon))
 
 
 async def _open_postgres(url: str, *, read_only: bool) -> SqlDatabase:

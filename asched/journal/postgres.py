@@ -144,6 +144,9 @@ class PostgresDatabase(SqlDatabase):
         except (SQLAlchemyError, *self.driver_errors):
             await connection.invalidate()
 
+    def check_files(self) -> None:
+        """Nothing to do: the server owns its files."""
+
     async def end_stuck_writers(self) -> None:
         """End sessions that hold the journal's lock for longer than a running process would."""
         async with self.exclusively() as connection, connection.begin():

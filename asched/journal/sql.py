@@ -26,6 +26,7 @@ from asched.journal.chain import (
 from asched.journal.codec import CODEC, EncodedRecord
 from asched.journal.database import SqlDatabase
 from asched.journal.errors import (
+    VERIFY_ADVICE,
     ArchivedError,
     ConflictError,
     FencedError,
@@ -120,6 +121,13 @@ class SqlStore:
             if seal(before, encoded, stored.epoch, written_at_ns).batch == stored:
                 return AppendResult(stored.first_seq, stored.last_seq)
         raise ConflictError(conflict_message(first_seq, head.seq))
+
+    async def check_writer(self) -> None:
+        self._database.check_files()
+        row = await self._one(select(func.max(JOURNAL_WRITER.c.epoch)))
+        newest = (row and row[0]) or 0
+        if self._epoch not in (0, newest):
+            raise FencedError(fenced_message(self._epoch, newest))
 
     async def head(self) -> Head:
         columns = (JOURNAL_BATCH.c.last_seq, JOURNAL_BATCH.c.batch, JOURNAL_BATCH.c.hash)
@@ -369,4 +377,4 @@ def _check_gapless(seqs: Sequence[int], after_seq: int) -> None:
         missing = next(
             s for s in range(after_seq + 1, after_seq + 2 + len(seqs)) if s not in present
         )
-        raise JournalCorruptError(f"record {missing} is missing from the journal")
+        raise JournalCorruptError(f"record {missing} is missing from the journal; {VERIFY_ADVICE}")

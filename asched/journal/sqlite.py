@@ -11,9 +11,9 @@ from __future__ import annotations
 import os
 import sqlite3
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 from urllib.parse import quote
 
 import anyio
@@ -31,9 +31,12 @@ from asched.journal.errors import (
     JournalFullError,
     JournalIOError,
     JournalOpenError,
+    JournalReplacedError,
     trigger_error,
 )
-from asched.journal.lock import FileLock, held_exclusively
+from asched.journal.lock import DaemonLock, FileLock, held_exclusively
+from asched.journal.opened_files import OpenedFiles, wal_path
+from asched.journal.read_only import check_still_immutable, may_read, must_be_immutable
 from asched.journal.schema import JOURNAL_BATCH, JOURNAL_RECORD
 
 _DRIVER = "sqlite+aiosqlite"
@@ -66,37 +69,57 @@ class SqliteDatabase(SqlDatabase):
     driver_errors = (sqlite3.Error,)
 
     def __init__(
-        self, path: Path, readers: AsyncEngine, writer: AsyncEngine | None, lock: FileLock | None
+        self,
+        path: Path,
+        readers: AsyncEngine,
+        writer: AsyncEngine | None,
+        locks: _Locks,
+        *,
+        immutable: bool = False,
     ) -> None:
         super().__init__(str(path), readers, writer)
         self.path = path
-        self._file_lock = lock
+        self._file_lock, self._daemon_lock = locks
+        self._files = OpenedFiles(path)
+        self._immutable = immutable
         self._connection: AsyncConnection | None = None
 
     @classmethod
-    async def open(cls, path: Path, *, read_only: bool) -> SqliteDatabase:
+    async def open(cls, path: Path, *, read_only: bool, daemon: bool = False) -> SqliteDatabase:
         """Open the journal at ``path``; for writing, create or upgrade it first.
 
-        Raises :class:`JournalOpenError`, :class:`JournalSchemaError` (newer, or read-only and
-        older), :class:`JournalCorruptError` (not a database), :class:`JournalBusyError`.
+        ``daemon``: exclude other daemons until it is closed. Raises :class:`JournalOpenError`,
+        :class:`JournalSchemaError` (newer, or read-only and older), :class:`JournalCorruptError`
+        (not a database), :class:`JournalBusyError`, :class:`JournalHeldError`.
         """
         _check_path(path, read_only=read_only)
-        lock = None if read_only else FileLock(path.with_name(f"{path.name}-lock"))
-        writer = None if read_only else _engine(URL.create(_DRIVER, database=str(path)), _WRITER, 1)
+        if read_only:
+            immutable = must_be_immutable(path)
+            readers = _engine(_read_only_url(path, immutable=immutable), _READER, READERS)
+            return await cls(path, readers, None, _Locks(), immutable=immutable).prepared()
+        writer = _engine(URL.create(_DRIVER, database=str(path)), _WRITER, 1)
         readers = _engine(_read_only_url(path), _READER, READERS)
-        return await cls(path, readers, writer, lock).prepared()
+        return await cls(path, readers, writer, _Locks.of(path, daemon=daemon)).prepared()
 
     async def upgrade(self) -> None:
         assert self._file_lock is not None
         assert self._writer is not None
         async with self._file_lock.held(_BUSY_TIMEOUT_S):
             _create_private(self.path)
+            self._files.note()
             with self.translated():
                 self._connection = await self._writer.connect()
         async with self.write() as connection:
             # Python's driver opens no transaction for DDL.
             await connection.exec_driver_sql("BEGIN IMMEDIATE")
             await connection.run_sync(schema.upgrade)
+
+    @asynccontextmanager
+    async def read(self) -> AsyncIterator[AsyncConnection]:
+        async with super().read() as connection:
+            yield connection
+        if self._immutable:
+            check_still_immutable(self.path)
 
     async def fetch_all(
         self, driver: Any, statement: str, values: Sequence[Any]
@@ -110,6 +133,9 @@ class SqliteDatabase(SqlDatabase):
         path = self.path.with_name(f"{self.path.name}-archive-lock")
         with held_exclusively(path, f"another process is archiving {self.path}"):
             yield
+
+    def check_files(self) -> None:
+        self._files.check()
 
     async def end_stuck_writers(self) -> None:
         """Nothing to do: only processes of this machine hold the lock file."""
@@ -136,6 +162,7 @@ class SqliteDatabase(SqlDatabase):
         if self._file_lock is None or self._connection is None:
             raise self.read_only_error()
         async with self._write_lock, self._file_lock.held(_BUSY_TIMEOUT_S):
+            self._files.check()
             with anyio.CancelScope(shield=True), self.translated():
                 yield self._connection
 
@@ -169,16 +196,53 @@ class SqliteDatabase(SqlDatabase):
         # Closing the last connection runs a checkpoint.
         async with self._file_lock.held(_BUSY_TIMEOUT_S):
             if self._connection is not None:
+                await self._complete_if_moved(self._connection)
                 await self._connection.close()
                 self._connection = None
             await writer.dispose()
         self._file_lock.close()
+        # Last: closing the database deletes its WAL by name, which must not be that of a successor.
+        if self._daemon_lock is not None:
+            self._daemon_lock.close()
+
+    async def _complete_if_moved(self, connection: AsyncConnection) -> None:
+        """Move the write-ahead log into a database file that has another name now.
+
+        SQLite does that for a file that still has its name. A log that stays behind under the old
+        name would be deleted with its records, or applied to another file with that name.
+        """
+        with suppress(JournalError):
+            try:
+                self._files.check()
+            except JournalReplacedError:
+                with self.translated():
+                    await connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)")
 
 
-def _read_only_url(path: Path) -> URL:
-    return URL.create(
-        _DRIVER, database=f"file:{quote(str(path))}", query={"mode": "ro", "uri": "true"}
-    )
+class _Locks(NamedTuple):
+    """The locks of a database that is open for writing."""
+
+    commits: FileLock | None = None
+    """Held during each commit."""
+    daemon: DaemonLock | None = None
+    """Held as long as a daemon has the database open."""
+
+    @classmethod
+    def of(cls, path: Path, *, daemon: bool) -> _Locks:
+        # SQLite names its files after the target of a symbolic link, too.
+        target = path.resolve()
+        held = DaemonLock(target) if daemon else None
+        try:
+            return cls(FileLock(target.with_name(f"{target.name}-lock")), held)
+        except BaseException:
+            if held is not None:
+                held.close()
+            raise
+
+
+def _read_only_url(path: Path, *, immutable: bool = False) -> URL:
+    query = {"mode": "ro", "uri": "true"} | ({"immutable": "1"} if immutable else {})
+    return URL.create(_DRIVER, database=f"file:{quote(str(path))}", query=query)
 
 
 def _engine(url: URL, pragmas: Sequence[str], connections: int) -> AsyncEngine:
@@ -195,9 +259,21 @@ def _check_path(path: Path, *, read_only: bool) -> None:
             raise JournalOpenError(f"cannot open {path}: it is a directory")
         if read_only and not path.exists():
             raise JournalOpenError(f"cannot open {path}: no such file")
+        if path.exists() and not may_read(path):
+            raise JournalOpenError(
+                f"cannot open {path}: permission denied; check permissions of the file and its"
+                " directory"
+            )
         if not folder.is_dir():
             why = "is not a directory" if folder.exists() else "does not exist"
             raise JournalOpenError(f"cannot open {path}: {folder} {why}")
+        wal = wal_path(path)
+        if not path.exists() and wal.exists() and wal.stat().st_size:
+            # SQLite would delete it: a new file cannot have one.
+            raise JournalOpenError(
+                f"cannot create {path}: {wal} holds records of the file that was there; put that"
+                " file back, or move its write-ahead log away, too"
+            )
     except OSError as error:
         raise JournalOpenError(f"cannot open {path}: {error.strerror}") from None
 

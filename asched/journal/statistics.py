@@ -8,6 +8,8 @@ from collections.abc import Callable
 import msgspec
 
 from asched.journal.chain import Writer
+from asched.journal.codec import CLOCK_SUBJECT
+from asched.journal.identity import journal_id
 from asched.journal.store import JournalStore
 
 
@@ -31,6 +33,8 @@ class JournalStatistics(msgspec.Struct, frozen=True, rename="camel"):
     Times are nanoseconds since the Unix epoch, None without records.
     """
 
+    journal_id: str
+    """Empty if it was never claimed."""
     first_seq: int
     """The first record that is not archived."""
     last_seq: int
@@ -75,6 +79,7 @@ async def statistics(
         return WriterStatistics(epoch, name, claimed_at_ns, batches_of[epoch], records_of[epoch])
 
     return JournalStatistics(
+        journal_id=await journal_id(store),
         first_seq=archived.seq + 1,
         last_seq=last_seq,
         records=records.total(),
@@ -95,10 +100,25 @@ async def statistics(
 async def last_seq_at(journal: JournalStore, at_ns: int) -> int:
     """The last record written at or before a time, found by bisection.
 
-    0 if there is none; the last archived record if it is in the archive. Raises
+    0 if there is none; the last archived record if it is in the archive. If the clock was set back,
+    dates after that count: earlier records with later dates are included. Raises
     :class:`~asched.journal.errors.JournalError`.
     """
-    low, high = (await journal.archived()).seq, (await journal.head()).seq
+    first_seq, high = (await journal.archived()).seq, (await journal.head()).seq
+    # Between two steps of the clock, dates increase. A step follows the start of its turn, which
+    # has the new date already.
+    steps = [s.seq - 2 async for s in journal.read(first_seq, high, subject=CLOCK_SUBJECT)]
+    for begin in reversed([first_seq, *(seq for seq in steps if seq > first_seq)]):
+        found = await _last_between(journal, begin, high, at_ns)
+        if found > begin:
+            return found
+        high = begin
+    return first_seq
+
+
+async def _last_between(journal: JournalStore, low: int, high: int, at_ns: int) -> int:
+    """The last record after ``low`` and up to ``high`` that was written at or before a time;
+    ``low`` if there is none."""
     while low < high:
         middle = (low + high + 1) // 2
         async for stored in journal.read(middle - 1, middle):

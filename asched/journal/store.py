@@ -72,6 +72,14 @@ class JournalStore(Protocol):
         """
         ...
 
+    async def check_writer(self) -> None:
+        """Verify that this writer's next append would be accepted and kept.
+
+        An idle writer calls this periodically. Raises :class:`FencedError` after a newer claim,
+        :class:`JournalReplacedError` if the journal's file is no longer the one that was opened.
+        """
+        ...
+
     async def head(self) -> Head:
         """The present end of the journal."""
         ...

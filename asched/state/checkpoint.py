@@ -58,6 +58,7 @@ class StateSnapshot(StoredForm):
     """The state without its templates."""
 
     now_ns: int
+    clock_offset_ns: int
     seed: int
     epoch: int
     next_start_row: int
@@ -93,6 +94,7 @@ def encode(state: ClusterState) -> Steps[list[bytes]]:
     without_pods = partial(
         StateSnapshot,
         now_ns=state.now_ns,
+        clock_offset_ns=state.clock_offset_ns,
         seed=state.seed,
         epoch=state.epoch,
         next_start_row=state.next_start_row,
@@ -185,6 +187,7 @@ def _decode_form(blob: bytes) -> CheckpointContent:
 def _restore(fold: Fold, snapshot: StateSnapshot) -> None:
     state = fold.state
     state.now_ns, state.seed, state.epoch = snapshot.now_ns, snapshot.seed, snapshot.epoch
+    state.clock_offset_ns = snapshot.clock_offset_ns
     state.next_start_row = snapshot.next_start_row
     # Builds the profiles and configures the queue while there are no pods to sort.
     fold.apply(snapshot.profiles)

@@ -69,6 +69,8 @@ class ClusterState:
 
     def __init__(self) -> None:
         self.now_ns = 0
+        self.clock_offset_ns = 0
+        """See :class:`~asched.state.records.ClockStepped`."""
         self.seed = 0
         self.epoch = 0
         self.nodes = NodeTable()
@@ -96,6 +98,11 @@ class ClusterState:
         copied, nodes = copy(self), self.nodes.fork()
         vars(copied).update(nodes=nodes, _pod_index=PodIndex(nodes))
         return copied
+
+    @property
+    def date_ns(self) -> int:
+        """Date of the last turn: nanoseconds since the epoch."""
+        return self.now_ns + self.clock_offset_ns
 
     @property
     def waiting(self) -> Mapping[str, WaitingPodState]:

@@ -55,6 +55,7 @@ class Fold:
             r.PodObserved: self._pods.on_copy_observed,
             r.PodUpdated: self._pods.on_updated,
             r.TurnStarted: self._turn_started,
+            r.ClockStepped: self._clock_stepped,
             r.Assigned: self._assigned,
             r.Rejected: self._rejected,
             r.AttemptFailed: self._attempt_failed,
@@ -159,6 +160,9 @@ class Fold:
         if self.state.circuits:
             for key in self.state.circuits.tick(record.now_ns):
                 self.state.queue.activate(key, record.now_ns)
+
+    def _clock_stepped(self, record: r.ClockStepped) -> None:
+        self.state.clock_offset_ns = record.offset_ns
 
     def _leadership_gained(self, record: r.LeadershipGained) -> None:
         if record.epoch <= self.state.epoch:

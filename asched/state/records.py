@@ -127,7 +127,15 @@ class TurnStarted(Record):
     """Time of a turn: timers that are due fire, and decisions use this time."""
 
     now_ns: int
-    """Nanoseconds since the epoch; never decreases."""
+    """Nanoseconds; never decreases, and follows a monotonic clock. Since the epoch unless the wall
+    clock was set; see :class:`ClockStepped`."""
+
+
+class ClockStepped(Record):
+    """The wall clock was set. No decision depends on it, but dates do."""
+
+    offset_ns: int
+    """From now on, the date of a turn is its time plus this."""
 
 
 class Bound(PodRecord):
@@ -399,6 +407,7 @@ Observation = (
     | LeadershipGained
     | LeadershipLost
     | ShadowExplained
+    | ClockStepped
 )
 SessionDecision = SessionExecuted | EvictionDecided | PodGroupStatusDecided
 Decision = (

@@ -17,6 +17,7 @@ from asched.apiserver.storage import DELETED, StoreChange
 from asched.config.file import parse
 from asched.config.registry import PluginRegistry
 from asched.daemon.daemon import Daemon, running_daemon
+from asched.daemon.process import Runtime
 from asched.daemon.startup import DaemonContext
 from asched.daemon.telemetry.health import Check
 from asched.daemon.telemetry.metrics import Metrics
@@ -202,12 +203,16 @@ class World:
 
     @asynccontextmanager
     async def daemon(
-        self, config: str = "", *plugins: type[Plugin], metrics: Metrics | None = None
+        self,
+        config: str = "",
+        *plugins: type[Plugin],
+        metrics: Metrics | None = None,
+        runtime: Runtime | None = None,
     ) -> AsyncIterator[Daemon]:
         """Run a daemon in this process, with the journal of this world."""
         async with (
             open_journal(str(self.journal)) as store,
-            self.daemon_on(store, config, *plugins, metrics=metrics) as daemon,
+            self.daemon_on(store, config, *plugins, metrics=metrics, runtime=runtime) as daemon,
         ):
             yield daemon
 
@@ -218,13 +223,21 @@ class World:
         config: str = "",
         *plugins: type[Plugin],
         metrics: Metrics | None = None,
+        runtime: Runtime | None = None,
     ) -> AsyncIterator[Daemon]:
         registry = registry_with(*plugins)
         configuration = parse(config, "test", registry, empty_is_defaults=True)
         async with (
             connect(self.kubeconfig, observer=metrics.requests if metrics else None) as client,
             running_daemon(
-                DaemonContext(configuration, registry, client, store, metrics or Metrics())
+                DaemonContext(
+                    configuration=configuration,
+                    registry=registry,
+                    client=client,
+                    journal=store,
+                    metrics=metrics or Metrics(),
+                    runtime=runtime or Runtime.of_this_process(),
+                )
             ) as daemon,
         ):
             yield daemon

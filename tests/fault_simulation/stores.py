@@ -116,6 +116,10 @@ class FaultyStore:
         await self._store.save_checkpoint(seq, blob)
         self._trace(self._name, f"checkpoint at {seq}, {len(blob)} bytes")
 
+    async def check_writer(self) -> None:
+        await self._ports.wait()
+        await self._store.check_writer()
+
     async def drop_checkpoints(self, seqs: Sequence[int]) -> None:
         await self._ports.wait()
         await self._store.drop_checkpoints(seqs)

@@ -28,7 +28,7 @@ from asched.journal.memory import MemoryStore
 from asched.journal.sql import SqlStore
 from asched.journal.store import JournalStore
 from asched.journal.verification import TrustedHead, verify_journal
-from asched.state.records import AnyRecord
+from asched.state.records import AnyRecord, ClockStepped, TurnStarted
 from tests.journal.samples import turn
 from tests.journal.test_verification import tamper
 
@@ -355,3 +355,19 @@ async def test_files_of_another_journal_are_not_overwritten(tmp_path: Path) -> N
             assert (await verify_journal(store)).records == 24
         assert files_in(folder) == [segment.file]
         assert (await verify_journal(theirs, archive=folder)).records == 24
+
+
+async def test_wrong_date_does_not_end_the_archive(tmp_path: Path) -> None:
+    """The clock was in 2040 for a while."""
+    async with open_journal(str(tmp_path / "journal.db")) as store:
+        await store.claim("test", claimed_at_ns=1)
+        await store.append(turn(1), written_at_ns=10)
+        stepped: list[AnyRecord] = [TurnStarted(2), ClockStepped(10**9)]
+        await store.append(stepped, written_at_ns=10**9)
+        back: list[AnyRecord] = [TurnStarted(3), ClockStepped(0)]
+        await store.append(back, written_at_ns=30)
+        await store.append(turn(4), written_at_ns=40)
+        await store.append(turn(5), written_at_ns=50)
+        await store.save_checkpoint(8, b"state")
+        (segment,) = await move(store, tmp_path / "archive", before_ns=45)
+        assert (segment.first_seq, segment.last_seq) == (1, 7)

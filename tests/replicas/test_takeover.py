@@ -42,7 +42,8 @@ async def test_takeover(journals: Journals, tmp_path: Path) -> None:
 
 
 def readiness(role: str) -> list[str]:
-    names = ("ping", "engine", "caches", "journal", "engine-turn", role, "plugins")
+    checks = ("caches", "journal", "engine-turn", "scheduler-names", role, "plugins")
+    names = ("ping", "engine", *checks)
     return [f"[+]{name}" for name in names]
 
 

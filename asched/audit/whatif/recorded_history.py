@@ -19,6 +19,7 @@ from asched.audit.whatif.occupancy import percentile
 from asched.audit.whatif.pod_lifetime import PodLifetime, PodSnapshot, as_created, with_node
 from asched.framework.runtime.profile import PluginLoader, evaluate_in_process
 from asched.journal.codec import subject_of
+from asched.journal.folding import apply_stored
 from asched.journal.statistics import last_seq_at
 from asched.journal.store import JournalStore
 from asched.model.custom import CustomObject
@@ -63,29 +64,33 @@ async def recorded_history(
     Reads the journal once, as a stream. Memory use grows with the pods and changes of the period.
 
     Raises :class:`AuditError` for a period without records,
-    :class:`~asched.journal.errors.JournalError`, ProfileError and FoldError.
+    :class:`~asched.journal.errors.JournalError`, ProfileError.
     """
     first_seq = await _first_seq(journal, period)
     fold = await fold_before(journal, load, first_seq)
     extractor: TraceExtractor | None = None
     end_ns = 0
+    until_ns = period.until_ns
+    last_seq = None if until_ns is None else await last_seq_at(journal, until_ns)
     async for stored in journal.read(first_seq - 1):
         record = stored.record
         if isinstance(record, r.TurnStarted):
-            if period.until_ns is not None and record.now_ns > period.until_ns:
-                end_ns = period.until_ns
+            # The trace has turn times, the period has dates.
+            ahead_ns = stored.written_at_ns - record.now_ns
+            if until_ns is not None and last_seq is not None and stored.seq > last_seq:
+                end_ns = until_ns - ahead_ns
                 break
             end_ns = record.now_ns
-            if extractor is None and record.now_ns >= period.since_ns:
+            if extractor is None and stored.written_at_ns >= period.since_ns:
                 # Without earlier records there is no state at the start of the period.
-                begin_ns = period.since_ns if fold.state.now_ns else record.now_ns
-                fold.apply(record)
+                begin_ns = period.since_ns - ahead_ns if fold.state.now_ns else record.now_ns
+                apply_stored(fold, stored)
                 extractor = TraceExtractor(fold, begin_ns, shadow=await _in_shadow_mode(journal))
                 continue
         if extractor is None:
-            fold.apply(record)
+            apply_stored(fold, stored)
         else:
-            extractor.apply(record)
+            apply_stored(extractor, stored)
     if extractor is None:
         raise AuditError(await _no_records(journal))
     if not (fold.state.profiles or fold.state.sessions):
@@ -209,7 +214,7 @@ class TraceExtractor:
         self._update_evictions(self._begin_ns)
 
     def apply(self, record: r.AnyRecord) -> None:
-        """Folds the next record. Raises FoldError, ProfileError."""
+        """Folds the next record. Raises ProfileError."""
         if isinstance(record, r.ProfilesLoaded) and self._reconfigures(record):
             self.reconfigured += 1
         kind, _, key = subject_of(record).partition("/")

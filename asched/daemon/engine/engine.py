@@ -117,7 +117,7 @@ class Engine(TurnLoop):
             listener=self,
             standby=self._options.standby,
         )
-        super().__init__(core, appender, inbox, clock)
+        super().__init__(core, appender, inbox, clock, metrics.engine)
         self._min_turn_s = MIN_TURN_S
         # A standby must not continue decisions of an earlier term: another leader may have used
         # the capacity since.
@@ -135,7 +135,7 @@ class Engine(TurnLoop):
         """Observe, decide, commit, start effects."""
         core = self._core
         self._turn_began_ns = self._clock.monotonic_ns()
-        core.begin_turn(self._time.now_ns())
+        self._begin_turn()
         core.fire_timers(may_decide=self._may_decide())
         with self._watch.turn():
             self._observe_changes()
@@ -145,7 +145,7 @@ class Engine(TurnLoop):
         if core.has_records:
             batch = core.take_records()
             self._appending = True
-            last_seq = await self._appender.append(batch, core.now_ns)
+            last_seq = await self._appender.append(batch, core.date_ns)
             self._appending = False
             self._options.committed(last_seq)
             for decision in decisions:

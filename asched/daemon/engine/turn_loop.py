@@ -13,7 +13,9 @@ from asched.core.inputs import sync_problem
 from asched.core.scheduler import SchedulerCore
 from asched.daemon.engine.inbox import Inbox
 from asched.daemon.engine.journaling import JournalAppender
+from asched.daemon.engine.steady_time import ClockMetrics, SteadyTime
 from asched.daemon.telemetry.health import Check
+from asched.journal.errors import JournalError
 from asched.kube.timing import Clock
 from asched.model.quantity import NS_PER_S
 from asched.model.resources import WatchedResource
@@ -26,7 +28,12 @@ class TurnLoop(ABC):
     """Base of the loops that drive a core."""
 
     def __init__(
-        self, core: SchedulerCore, appender: JournalAppender, inbox: Inbox, clock: Clock
+        self,
+        core: SchedulerCore,
+        appender: JournalAppender,
+        inbox: Inbox,
+        clock: Clock,
+        metrics: ClockMetrics | None = None,
     ) -> None:
         self.synced = anyio.Event()
         """Set once everything was listed and decisions may begin."""
@@ -34,10 +41,11 @@ class TurnLoop(ABC):
         self._appender = appender
         self._inbox = inbox
         self._clock = clock
-        self._time = SteadyTime(clock, core.state.now_ns)
+        self._time = SteadyTime(clock, core.state.now_ns, core.state.clock_offset_ns, metrics)
         self._min_turn_s = 0.0
         """Minimum time between the starts of two turns."""
         self._stopping = False
+        self._failure: JournalError | None = None
 
     async def run(self) -> None:
         """Turn after turn, until :meth:`stop` and the end of all effects in flight.
@@ -49,6 +57,8 @@ class TurnLoop(ABC):
             began_ns = self._clock.monotonic_ns()
             await self.turn()
             await self._wait()
+            if self._failure is not None:
+                raise self._failure
             early_s = self._min_turn_s - (self._clock.monotonic_ns() - began_ns) / NS_PER_S
             if early_s > 0 and not self._stopping:
                 await anyio.sleep(early_s)
@@ -62,6 +72,11 @@ class TurnLoop(ABC):
         self._stopping = True
         self._inbox.wake()
 
+    def fail(self, error: JournalError) -> None:
+        """End :meth:`run` with this error: nothing can be committed any longer."""
+        self._failure = error
+        self._inbox.wake()
+
     @property
     def drained(self) -> bool:
         """Whether it was stopped and nothing is in flight."""
@@ -69,9 +84,18 @@ class TurnLoop(ABC):
 
     def record_start(self, *records: AnyRecord) -> None:
         """Fold the records of a start (version, profiles); the first turn commits them."""
-        self._core.begin_turn(self._time.now_ns())
+        self._begin_turn()
         for record in records:
             self._core.apply(record)
+
+    def check_clock(self) -> None:
+        """Notice a step of the wall clock while the loop is idle."""
+        self._time.now_ns()
+
+    def _begin_turn(self) -> None:
+        now_ns = self._time.now_ns()
+        self._core.begin_turn(now_ns)
+        self._core.step_clock(self._time.offset_ns)
 
     def checks(self) -> list[Check]:
         """Conditions of readiness: caches listed, journal writable."""
@@ -97,7 +121,7 @@ class TurnLoop(ABC):
     async def _wait(self) -> None:
         """Return when there is something to do. Other tasks run first in any case."""
         await anyio.lowlevel.checkpoint()
-        if len(self._inbox) or self.drained or self._has_work():
+        if self._failure is not None or len(self._inbox) or self.drained or self._has_work():
             return
         due_ns = None if self._stopping else self._next_due_ns()
         if due_ns is None:
@@ -113,25 +137,3 @@ class TurnLoop(ABC):
     @abstractmethod
     def _next_due_ns(self) -> int | None:
         """When there is something to do without a new arrival."""
-
-
-class SteadyTime:
-    """A wall clock that never runs backwards, so that records stay in order.
-
-    After the system clock is set back, time continues at the pace of the monotonic clock until the
-    system clock has caught up.
-    """
-
-    def __init__(self, clock: Clock, not_before_ns: int) -> None:
-        """``not_before_ns``: time of the last record in the journal."""
-        self._clock = clock
-        self._now_ns = not_before_ns
-        self._monotonic_ns = clock.monotonic_ns()
-
-    def now_ns(self) -> int:
-        """Nanoseconds since the epoch; never less than before."""
-        monotonic_ns = self._clock.monotonic_ns()
-        passed_ns = monotonic_ns - self._monotonic_ns
-        self._monotonic_ns = monotonic_ns
-        self._now_ns = max(self._clock.time_ns(), self._now_ns + passed_ns)
-        return self._now_ns

@@ -50,7 +50,9 @@ class StoredLease(NamedTuple):
     version: str
     """Its resourceVersion."""
     metadata: bytes
-    """All of its metadata, as JSON: an update sends it back unchanged."""
+    """All of its metadata, as JSON: an update changes nothing but the leader's journal."""
+    journal_id: str = ""
+    """Identity of the journal of the last leader; empty if unknown."""
 
 
 class ReadLease(NamedTuple):
@@ -111,6 +113,11 @@ class Election:
     def holder(self) -> str:
         """Holder of the last seen lease; empty if it is free."""
         return "" if self._seen is None else self._seen.record.holder_identity or ""
+
+    @property
+    def lease_journal_id(self) -> str:
+        """Identity of the last leader's journal, as the last seen lease shows it."""
+        return "" if self._seen is None else self._seen.journal_id
 
     @property
     def leads_until_s(self) -> float:

@@ -9,6 +9,7 @@ import structlog
 
 from asched.core.inputs import Batch, Change, ChangeSink, Deleted, Listed
 from asched.journal.errors import JournalBusyError, JournalIOError
+from asched.journal.folding import apply_stored
 from asched.journal.store import JournalStore
 from asched.kube.reflector import ClusterWatch
 from asched.kube.timing import Clock
@@ -40,7 +41,7 @@ class JournalFollower:
     async def catch_up(self) -> None:
         """Fold all records written so far. Raises :class:`~asched.journal.errors.JournalError`."""
         async for stored in self._journal.read(self.seq):
-            self.fold.apply(stored.record)
+            apply_stored(self.fold, stored)
             self.seq = stored.seq
 
     async def run(self) -> None:
@@ -140,5 +141,7 @@ class StartState(NamedTuple):
     """Position of the checkpoint that the fold started from; 0 for none."""
     epoch: int
     """Of the claim."""
+    journal_id: str = ""
+    """Identity of the journal."""
     buffered: BufferedWatch | None = None
     """A standby's watch, which already runs."""

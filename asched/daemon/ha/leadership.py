@@ -56,6 +56,31 @@ class Leadership:
         """Whether decisions and requests may start now."""
         return self.elector.leads()
 
+    def use_journal(self, journal_id: str, *, shared: bool) -> None:
+        """Write the identity of this process's journal to the lease while it leads. Warns if the
+        last leader had another journal although they should share one."""
+        last_id = self.elector.election.lease_journal_id
+        self.elector.journal_id = journal_id
+        if shared and last_id not in ("", journal_id):
+            log.error(
+                "the last leader had another journal: its history is not in this one",
+                lease=str(self.elector.lease),
+                journal=journal_id,
+                last_journal=last_id,
+            )
+
+    def other_journal(self, journal_id: str) -> str:
+        """What is wrong if another process leads with another journal than this one, which should
+        be shared; empty if nothing is."""
+        election = self.elector.election
+        leader_id = election.lease_journal_id
+        if election.holder in ("", election.identity) or leader_id in ("", journal_id):
+            return ""
+        return (
+            f"the leader {election.holder} uses journal {leader_id}, this replica"
+            f" {journal_id or 'an empty one'}: journal.url of all replicas must name one database"
+        )
+
     def journal_timeout_s(self) -> float:
         """How long this process's own journal may fail before it gives up leadership, because the
         journals of other replicas may work. Unlimited for a standby."""

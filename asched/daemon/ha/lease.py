@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import anyio
 import msgspec
@@ -53,8 +53,13 @@ class LeaseName(NamedTuple):
         return f"{self.collection}/{self.name}"
 
 
+JOURNAL_ANNOTATION = "asched.dev/journal"
+"""Of a Lease: the identity of the leader's journal."""
+
+
 class _Versioned(msgspec.Struct, frozen=True, rename="camel"):
     resource_version: str = ""
+    annotations: dict[str, str] = {}
 
 
 class _Lease(msgspec.Struct, frozen=True, rename="camel"):
@@ -84,6 +89,8 @@ class LeaderElector:
         self.lease = lease
         self.timing = timing
         self.election = Election(identity, timing, client.clock.utc)
+        self.journal_id = ""
+        """Written to the lease with each acquisition and renewal, unless empty."""
         self.slow_renewals = 0
         """Renewals that had to read the lease first."""
         self._client = client
@@ -206,10 +213,10 @@ class LeaderElector:
                     body = await send("GET", self.lease.path)
                 case CreateLease(record):
                     metadata = _encode({"name": self.lease.name, "namespace": self.lease.namespace})
-                    lease = _encode(_Lease(msgspec.Raw(metadata), record))
+                    lease = self._encoded(metadata, "", record)
                     body = await send("POST", self.lease.collection, body=lease)
                 case ReplaceLease(record, stored):
-                    lease = _encode(_Lease(msgspec.Raw(stored.metadata), record))
+                    lease = self._encoded(stored.metadata, stored.journal_id, record)
                     body = await send("PUT", self.lease.path, body=lease)
             answer = _stored(body)
         except ApiError as error:
@@ -219,6 +226,16 @@ class LeaderElector:
             return RequestFailed()
         self._last_error = ""
         return answer
+
+    def _encoded(self, metadata: bytes, journal_id: str, record: LeaseRecord) -> bytes:
+        """The lease, with the identity of the leader's journal in its metadata, which has
+        ``journal_id``."""
+        if self.journal_id not in ("", journal_id):
+            fields: dict[str, Any] = msgspec.json.decode(metadata)
+            annotations = fields.get("annotations") or {}
+            annotations[JOURNAL_ANNOTATION] = self.journal_id
+            metadata = _encode({**fields, "annotations": annotations})
+        return _encode(_Lease(msgspec.Raw(metadata), record))
 
     def _after_error(self, request: LeaseRequest, error: ApiError) -> LeaseAnswer:
         if error.status == 404 and isinstance(request, ReadLease):
@@ -239,4 +256,6 @@ class LeaderElector:
 def _stored(body: bytes) -> StoredLease:
     lease = _lease_decoder.decode(body)
     metadata = bytes(lease.metadata)
-    return StoredLease(lease.spec, _version_decoder.decode(metadata).resource_version, metadata)
+    own = _version_decoder.decode(metadata)
+    journal_id = own.annotations.get(JOURNAL_ANNOTATION, "")
+    return StoredLease(lease.spec, own.resource_version, metadata, journal_id)

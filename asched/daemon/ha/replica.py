@@ -8,7 +8,7 @@ the leader's records, keeps its watches running, and creates the daemon once it 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 
 import anyio
@@ -42,11 +42,14 @@ from asched.daemon.startup import (
 from asched.daemon.telemetry.health import Check
 from asched.journal.checkpoints import nearest
 from asched.journal.errors import JournalBusyError, JournalIOError
+from asched.journal.identity import journal_id
 from asched.kube.errors import KubeConfigError
 from asched.kube.extenders import open_extenders
 from asched.kube.timing import Backoff, RetryPolicy
 from asched.model.resources import WatchedResource
 
+_COMPARE_S = 2.0
+"""How often a standby compares its journal with the leader's."""
 _TAKEOVER_RETRY = RetryPolicy(initial_s=0.1, max_s=2.0)
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
@@ -106,7 +109,7 @@ class Replica:
                 log.error("configuration rejected after takeover", error=str(error))
 
 
-_CHECKS = ("caches", "journal", "engine-turn")
+_CHECKS = ("caches", "journal", "engine-turn", "scheduler-names")
 
 
 class Standby:
@@ -122,6 +125,9 @@ class Standby:
         self._follower = follower
         self._claim_error = ""
         """Why this process, which leads, cannot claim the journal yet."""
+        self._journal_id = ""
+        self._other_journal = ""
+        """Whether the leader uses another journal: the text of a failed check."""
         self._changes = BufferedChanges()
         load = context.registry.load
         self._watch = cluster_watch(context.configuration, context.client, self._changes, load)
@@ -137,6 +143,8 @@ class Standby:
             return f"the journal cannot be claimed: {self._claim_error}"
         if check == "journal" and self._follower.error:
             return f"the journal cannot be read: {self._follower.error}"
+        if check == "journal" and self._other_journal:
+            return self._other_journal
         return sync_problem(self._changes.unsynced(self.resources)) if check == "caches" else ""
 
     async def apply_config(self, new: Configuration) -> ConfigApplied:
@@ -182,6 +190,7 @@ class Standby:
         await follower.catch_up()
         async with anyio.create_task_group() as following:
             following.start_soon(follower.run)
+            following.start_soon(self._compare_journals)
             await self._changes.wait_for_sync(self.resources)
             synced.set()
             await self._leadership.acquire(context.client, self._watch, lambda: not follower.error)
@@ -195,8 +204,23 @@ class Standby:
             next_seq=follower.seq + 1,
             checkpoint_seq=follower.checkpoint_seq,
             epoch=epoch,
+            journal_id=self._journal_id,
             buffered=BufferedWatch(self._watch, self._changes),
         )
+
+    async def _compare_journals(self) -> None:
+        """Compare the followed journal with the leader's until cancelled. The lease names it."""
+        journal, clock = self._context.journal, self._context.runtime.clock
+        while True:
+            if not self._journal_id:
+                # None before the first claim. The follower reports a failure.
+                with suppress(JournalBusyError, JournalIOError):
+                    self._journal_id = await journal_id(journal)
+            problem = self._leadership.other_journal(self._journal_id)
+            if problem and problem != self._other_journal:
+                log.error("the leader uses another journal", reason=problem)
+            self._other_journal = problem
+            await clock.sleep(_COMPARE_S)
 
     async def _claim(self) -> int:
         """Claim the journal and fold it to its end; the epoch. Retried while this process leads:
@@ -209,6 +233,7 @@ class Standby:
                     context.runtime.instance, claimed_at_ns=clock.time_ns()
                 )
                 await self._follower.catch_up()
+                self._journal_id = await journal_id(context.journal)
             except (JournalBusyError, JournalIOError) as error:
                 self._claim_error = str(error)
                 log.warning("claiming the journal failed", error=str(error))

@@ -17,6 +17,7 @@ from asched.config.file import Configuration
 from asched.config.registry import PluginRegistry
 from asched.core.scheduler import SchedulerCore
 from asched.daemon.engine.inbox import Inbox
+from asched.daemon.engine.journal_watch import watch_journal
 from asched.daemon.engine.journaling import JournalAppender
 from asched.daemon.engine.turn_loop import TurnLoop
 from asched.daemon.process import Runtime
@@ -25,6 +26,7 @@ from asched.daemon.shadow.follower import ShadowFollower, shadow_profiles, start
 from asched.daemon.shadow.report import Difference, Report
 from asched.daemon.startup import annotations_of, custom_resources_of
 from asched.daemon.telemetry.metrics import Metrics
+from asched.journal.folding import folding
 from asched.journal.store import JournalStore
 from asched.kube.client import ApiClient
 from asched.kube.reflector import ClusterWatch
@@ -71,7 +73,7 @@ class ShadowEngine(TurnLoop):
         """Turn after turn until :meth:`stop`; then explain the remaining differences. Raises a
         :class:`~asched.journal.errors.JournalError` if the journal is unusable."""
         await super().run()
-        self._core.begin_turn(self._time.now_ns())
+        self._begin_turn()
         for record in self._follower.explained(final=True):
             self._core.apply(record)
         await self._commit()
@@ -79,7 +81,7 @@ class ShadowEngine(TurnLoop):
     async def turn(self) -> None:
         """Compare and fold what arrived, then commit."""
         core, follower = self._core, self._follower
-        core.begin_turn(self._time.now_ns())
+        self._begin_turn()
         ends_ns = self._clock.monotonic_ns() + round(SLICE_S * NS_PER_S)
         while (change := self._inbox.next_change()) is not None:
             for record in follower.observe(change, core.record_turn):
@@ -99,7 +101,7 @@ class ShadowEngine(TurnLoop):
         if not self._core.has_records:
             return
         batch = self._core.take_records()
-        await self._appender.append(batch, self._core.now_ns)
+        await self._appender.append(batch, self._core.date_ns)
         for record in batch:
             if isinstance(record, ShadowCompared):
                 self._listener(record)
@@ -166,7 +168,8 @@ async def running_shadow(
     epoch = await journal.claim(runtime.instance, claimed_at_ns=runtime.clock.time_ns())
     follower, next_seq = ShadowFollower(load, window, resources), 1
     async for stored in journal.read():  # records of earlier runs
-        follower.restore(stored.record)
+        with folding(stored):
+            follower.restore(stored.record)
         next_seq = stored.seq + 1
     follower.notes += start_notes(configuration)
     for note in follower.notes:
@@ -183,6 +186,7 @@ async def running_shadow(
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(watch.run)
         tasks.start_soon(_run, engine, tasks.cancel_scope)
+        tasks.start_soon(watch_journal, journal, runtime.clock, engine)
         try:
             yield Shadow(engine, follower.state, watch, follower)
         finally:

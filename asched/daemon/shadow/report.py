@@ -129,7 +129,7 @@ def _difference(state: ClusterState, record: ShadowCompared) -> Difference:
     found = inspect(state, state.profiles[info.pod.spec.scheduler_name], info)
     return Difference(
         number=record.number,
-        at=_EPOCH + timedelta(microseconds=state.now_ns // 1000),
+        at=_EPOCH + timedelta(microseconds=state.date_ns // 1000),
         pod=record.key,
         uid=record.uid,
         node=record.node,

@@ -296,6 +296,15 @@ class EngineMetrics:
             "Sequence number of the last durable record.",
             registry=registry,
         )
+        self._clock_steps = counter(
+            "asched_clock_steps",
+            "Steps of the wall clock that were detected.",
+        )
+        self._clock_held = Gauge(
+            "asched_clock_held_seconds",
+            "Step of the wall clock that dates of records do not follow yet.",
+            registry=registry,
+        )
         self._retries = counter(
             "asched_effect_retries",
             "Retries of effects on the cluster (a binding, a status).",
@@ -313,6 +322,14 @@ class EngineMetrics:
 
     def append_failed(self) -> None:
         self._append_failures.inc()
+
+    def clock_stepped(self) -> None:
+        """A step of the wall clock was detected."""
+        self._clock_steps.inc()
+
+    def clock_held(self, step_s: float) -> None:
+        """Dates of records differ by this much from the wall clock."""
+        self._clock_held.set(step_s)
 
     def effect_retried(self) -> None:
         self._retries.inc()
