@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+import time
 from pathlib import Path
 from random import Random
 
 import pytest
 
 from asched.apiserver.cluster import EmbeddedCluster
+from asched.model.quantity import NS_PER_S
+from tests.daemon.processes import ROOT
 from tests.torture.campaign import Options, run
 from tests.torture.canaries import CANARIES, leaks
 from tests.torture.history import HealthSample, History, wrongly_ready
 from tests.torture.load import Load
+from tests.torture.replica_process import ClockOffset
 from tests.torture.report import Timeline
 
+YEAR_S = 365 * 86400
 SHORT = {
     "own": ("kill the leader", "responses lost", "no descriptor left"),
     "shared": ("PostgreSQL crashes", "5xx after the effect", "step the clock"),
@@ -108,3 +115,20 @@ def test_same_breach_is_reported_once(tmp_path: Path) -> None:
     timeline.breach("a pod moved")
     assert [breach.text for breach in timeline.breaches] == ["a pod moved"]
     assert (tmp_path / "timeline").read_text().count("BREACH") == 1
+
+
+def test_stepped_clock(tmp_path: Path) -> None:
+    """In a process of its own: the step replaces methods of a class."""
+    offset = ClockOffset(tmp_path / "clock")
+    offset.ns = -10 * YEAR_S * NS_PER_S
+    program = (
+        "import pathlib, sys; from asched.kube.timing import SystemClock;"
+        " from tests.torture.replica_process import ClockOffset, step_system_clock;"
+        " step_system_clock(ClockOffset(pathlib.Path(sys.argv[1])));"
+        " print(SystemClock().time_ns(), round(SystemClock().utc().timestamp()))"
+    )
+    command = [sys.executable, "-c", program, str(tmp_path / "clock")]
+    output = subprocess.run(command, check=True, capture_output=True, cwd=ROOT, text=True).stdout
+    time_ns, utc_s = map(int, output.split())
+    assert time.time() - time_ns / NS_PER_S > 9 * YEAR_S
+    assert abs(time_ns / NS_PER_S - utc_s) < 2
