@@ -94,13 +94,15 @@ class Fault(NamedTuple):
     """Injects it and heals it."""
 
 
-def _lie(name: str, lie: Lie, share: float) -> Fault:
+def _lie(name: str, lie: Lie, share: float, *, until_noticed: bool = False) -> Fault:
+    """``until_noticed``: lasts until the leader ends, or should have reported it."""
+
     async def inject(scene: Scene) -> None:
         chosen = scene.some()
         for replica in chosen:
             replica.proxy.set(lie, share)
         try:
-            await scene.last()
+            await (scene.notice(chosen[0]) if until_noticed else scene.last())
         finally:
             for replica in chosen:
                 replica.proxy.heal()
@@ -306,6 +308,8 @@ FAULTS: tuple[Fault, ...] = (
     _lie("responses repeated", Lie.DUPLICATE_ANSWER, 0.3),
     _lie("requests repeated", Lie.DUPLICATE_REQUEST, 0.5),
     _lie("5xx after the effect", Lie.ERROR_AFTER, 0.5),
+    _lie("bindings refused", Lie.BINDINGS_REFUSED, 1.0, until_noticed=True),
+    _lie("bindings silent", Lie.BINDINGS_SILENT, 1.0, until_noticed=True),
     _lie("API server silent", Lie.BLACK_HOLE, 1.0),
     _lie("API server unreachable", Lie.RESET, 1.0),
     Fault("PostgreSQL crashes", Part.DATABASE, _SHARED, _crash_postgres),

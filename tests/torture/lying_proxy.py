@@ -41,6 +41,10 @@ class Lie(StrEnum):
     """A list is answered with an earlier response."""
     UNAUTHORIZED = "unauthorized"
     """401, as for a revoked token."""
+    BINDINGS_REFUSED = "bindings-refused"
+    """Bindings get 503; all else works."""
+    BINDINGS_SILENT = "bindings-silent"
+    """Bindings get no response and are not executed; all else works."""
     BLACK_HOLE = "black-hole"
     """No response; the request was not executed."""
 
@@ -129,6 +133,8 @@ class LyingProxy:
 
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
         lie = self._selects()
+        if lie in (Lie.BINDINGS_REFUSED, Lie.BINDINGS_SILENT):
+            lie = lie if request.path.endswith("/binding") else Lie.NONE
         if lie is not Lie.NONE:
             self.told[lie] = self.told.get(lie, 0) + 1
         try:
@@ -146,9 +152,11 @@ class LyingProxy:
             await anyio.sleep(self._chance.uniform(0, _MAX_DELAY_S))
         elif lie is Lie.RESET:
             return _break(request)
-        elif lie is Lie.BLACK_HOLE:
+        elif lie in (Lie.BLACK_HOLE, Lie.BINDINGS_SILENT):
             await self._healed.wait()
             return _break(request)
+        elif lie is Lie.BINDINGS_REFUSED:
+            return web.json_response({"kind": "Status", "code": 503}, status=503)
         elif lie is Lie.UNAUTHORIZED:
             return web.json_response({"kind": "Status", "code": 401}, status=401)
         return None

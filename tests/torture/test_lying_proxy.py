@@ -37,6 +37,12 @@ class Setup:
             await response.read()
             return response.status
 
+    async def bind(self, name: str) -> int:
+        """Send a binding through the proxy; the status of the response."""
+        binding = {"metadata": {"name": name}, "target": {"kind": "Node", "name": "n"}}
+        async with self._session.post(f"{PODS}/{name}/binding", json=binding) as response:
+            return response.status
+
     async def names(self) -> list[str]:
         """The pods, as the proxy shows them."""
         async with self._session.get(PODS) as response:
@@ -78,6 +84,14 @@ async def test_error_after_the_effect() -> None:
         setup.proxy.set(Lie.ERROR_AFTER)
         assert await setup.create("p") in (500, 502, 503, 504)
         assert await setup.names() == ["p"]
+
+
+async def test_only_bindings_are_refused() -> None:
+    async with proxied() as setup:
+        setup.proxy.set(Lie.BINDINGS_REFUSED)
+        assert await setup.create("p") == 201
+        assert await setup.bind("p") == 503
+        assert setup.cluster.get("pods", "p", namespace="default")["spec"].get("nodeName") is None
 
 
 async def test_repeated_request() -> None:
