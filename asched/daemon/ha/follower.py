@@ -8,7 +8,8 @@ import anyio
 import structlog
 
 from asched.core.inputs import Batch, Change, ChangeSink, Deleted, Listed
-from asched.journal.errors import JournalBusyError, JournalIOError
+from asched.journal.chain import GENESIS, Head
+from asched.journal.errors import JournalBusyError, JournalIOError, JournalReplacedError
 from asched.journal.folding import apply_stored
 from asched.journal.store import JournalStore
 from asched.kube.reflector import ClusterWatch
@@ -35,14 +36,40 @@ class JournalFollower:
         """The last folded record."""
         self.error = ""
         """Why the journal cannot be read now; empty if it can."""
+        self._head = GENESIS
+        """The journal's end at the last time."""
         self._journal = journal
         self._clock = clock
 
-    async def catch_up(self) -> None:
-        """Fold all records written so far. Raises :class:`~asched.journal.errors.JournalError`."""
-        async for stored in self._journal.read(self.seq):
+    async def catch_up(self, *, verify: bool = False) -> None:
+        """Fold all records written so far.
+
+        ``verify``: whether the database may have been replaced since the last time, as by a
+        failover. Raises :class:`~asched.journal.errors.JournalReplacedError` if folded records are
+        no longer in the journal, and other kinds of :class:`~asched.journal.errors.JournalError`.
+        """
+        head = await self._journal.head()
+        await self._check_not_set_back(head, verify=verify or bool(self.error))
+        async for stored in self._journal.read(self.seq, head.seq):
             apply_stored(self.fold, stored)
             self.seq = stored.seq
+        self._head = head
+
+    async def _check_not_set_back(self, head: Head, *, verify: bool) -> None:
+        """A standby of the database may have missed commits. It takes a broken connection to get
+        there, so a growing journal is only compared after one."""
+        known = self._head
+        same = head.seq >= self.seq and (head.batch != known.batch or head == known)
+        if same and verify and GENESIS.batch < known.batch < head.batch:
+            async for sealed in self._journal.batches(known.batch - 1):
+                # An archived batch cannot be compared.
+                same = sealed.head == known or sealed.batch.batch != known.batch
+                break
+        if not same:
+            raise JournalReplacedError(
+                f"the journal does not continue what was read from it: record {self.seq} is lost or"
+                " differs, as after a failover that lost commits; a restart reads it again"
+            )
 
     async def run(self) -> None:
         """Fold new records until cancelled. Retries while the database is unavailable."""

@@ -232,7 +232,7 @@ class Standby:
                 epoch = await context.journal.claim(
                     context.runtime.instance, claimed_at_ns=clock.time_ns()
                 )
-                await self._follower.catch_up()
+                await self._follower.catch_up(verify=True)
                 self._journal_id = await journal_id(context.journal)
             except (JournalBusyError, JournalIOError) as error:
                 self._claim_error = str(error)
