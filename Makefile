@@ -15,7 +15,7 @@ SEED ?=
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test fuzz simulate takeover torture benchmark soak lint types contracts constraints audit clean
+.PHONY: help setup demo test fuzz simulate takeover torture benchmark soak lint types contracts constraints audit sbom clean
 
 help:  ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -69,6 +69,9 @@ contracts: $(STAMP)
 
 audit: $(STAMP)  ## check dependencies for known vulnerabilities, if a source of advisories is reachable
 	@$(BIN)/python -m tests.security.audit
+
+sbom: $(STAMP)  ## write the software bill of materials (CycloneDX) of the image to dist/asched.cdx.json
+	@$(BIN)/python -m tests.security.sbom dist/asched.cdx.json
 
 constraints:  ## update the pins to the newest allowed versions (needs pip-tools)
 	@$(BIN)/pip-compile --quiet --upgrade --generate-hashes --no-emit-index-url --no-emit-find-links \

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import msgspec
-import yaml
 
 from asched.apiserver import apply, protobuf, subresources
 from asched.apiserver.api import DeleteOptions, ObjectApi, UpdateFunc
@@ -32,6 +31,7 @@ from asched.apiserver.serializers import (
     TableSerializer,
 )
 from asched.apiserver.storage import StoredObject, encode
+from asched.config.yaml import YamlError, parse_documents
 
 _decode = msgspec.json.Decoder().decode
 
@@ -135,10 +135,14 @@ def _decode_body(request: Request) -> Any:
 
 def _decode_yaml(body: bytes) -> Any:
     try:
-        # Encoding as JSON turns dates into strings.
-        return _decode(msgspec.json.encode(yaml.safe_load(body)))
-    except (yaml.YAMLError, TypeError) as error:
+        documents = parse_documents(body.decode())
+    except (YamlError, UnicodeDecodeError) as error:
         raise bad_request(f"error decoding YAML: {error}") from error
+    if len(documents) != 1:
+        raise bad_request(f"error decoding YAML: {len(documents)} documents instead of one")
+    for line, problem in documents[0].located(documents[0].problems):
+        raise bad_request(f"error decoding YAML: line {line}: {problem}")
+    return documents[0].value
 
 
 def _decode_object(request: Request) -> Object:

@@ -14,6 +14,7 @@ from asched.batch.session import run_session
 from asched.batch.session_volumes import SessionVolumes
 from asched.framework.cluster import PodRef
 from asched.framework.pod_groups import POD_GROUP_SCHEDULED, AnyPodGroup, PodGroupKey, find_group
+from asched.framework.runtime.raised import describe_raised
 from asched.framework.sessions import (
     ActionCounts,
     PodGroupOutcome,
@@ -66,7 +67,7 @@ class SessionDecider:
         except SessionRegistryError as error:
             return (SessionExecuted(spec.scheduler_name, number, error=str(error)),)
         except Exception as error:  # noqa: BLE001  a plugin error fails only its session
-            message = " ".join(f"{type(error).__name__}: {error}".split())
+            message = " ".join(describe_raised(spec.scheduler_name, "Session", error).split())
             return (SessionExecuted(spec.scheduler_name, number, error=message),)
         finally:
             volumes.undo()

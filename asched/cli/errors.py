@@ -58,6 +58,8 @@ def as_command_error(
     from asched.framework.runtime.profile import ProfileError
     from asched.journal import errors as journal
     from asched.kube.errors import CredentialPluginError, KubeConfigError
+    from asched.proof.anchors import AnchorError
+    from asched.proof.errors import KeyFileError, ProofError
     from asched.simulator.loop import SimulationStuckError
 
     leaves = _leaves(error)
@@ -69,7 +71,7 @@ def as_command_error(
                 return InvalidFile(leaf.lines)
             case CredentialPluginError() | journal.JournalUnreachableError():
                 return CommandError(str(leaf))  # may be gone at the next try
-            case KubeConfigError() | AuditError():
+            case KubeConfigError() | AuditError() | KeyFileError() | AnchorError():
                 return BadInput(str(leaf))
             case (
                 journal.JournalCorruptError()
@@ -79,7 +81,7 @@ def as_command_error(
                 | journal.RecordError()
             ):
                 return BadInput(str(leaf))
-            case journal.JournalError() | ProfileError() | SimulationStuckError():
+            case journal.JournalError() | ProofError() | ProfileError() | SimulationStuckError():
                 return CommandError(str(leaf))
         if isinstance(leaf, bad_input):
             return BadInput(str(leaf))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -12,10 +14,15 @@ import typer
 from asched.cli.errors import BadInput, CommandError
 from asched.cli.options import (
     DEFAULT_JOURNAL,
+    JOURNAL_ENV,
     JournalOption,
+    SigningKeyOption,
+    TrustedKeyOption,
     command_group,
     installed_plugins,
+    journal_keys,
     query_journal,
+    takes_options,
     time_ns,
 )
 from asched.cli.output import (
@@ -28,6 +35,7 @@ from asched.cli.output import (
 
 if TYPE_CHECKING:
     from asched.journal.chain import Head, Segment
+    from asched.journal.signatures import AnchoredHead
     from asched.journal.statistics import JournalStatistics
     from asched.journal.store import JournalStore
     from asched.journal.verification import TrustedHead, VerificationResult
@@ -48,6 +56,7 @@ def checkpoint(
         typer.Option(help="Also write one whenever this many records follow the last one.", min=1),
     ] = None,
     archive: ArchiveOption = None,
+    signing_key: SigningKeyOption = None,
 ) -> None:
     """Write a checkpoint of the state to the journal.
 
@@ -56,63 +65,112 @@ def checkpoint(
     another format. It may run while the daemon runs. Records do not change.
     """
     from asched.journal.checkpoints import write_checkpoints
+    from asched.journal.signatures import check_history
 
     async def write(store: JournalStore) -> list[int]:
+        await check_history(store)
         load = installed_plugins().load
         return await write_checkpoints(store, load, every=every, archive=archive)
 
-    written = query_journal(journal, write, read_only=False, must_exist=True)
+    keys = journal_keys(signing_key)
+    written = query_journal(journal, write, read_only=False, must_exist=True, keys=keys)
     if written:
         typer.echo(f"{len(written)} checkpoint(s) written, the last one at record {written[-1]}")
     else:
         typer.echo("the journal has a checkpoint at its end")
 
 
+@dataclass(frozen=True, kw_only=True)
+class VerifyOptions:
+    journal: str = typer.Option(
+        DEFAULT_JOURNAL, envvar=JOURNAL_ENV, help="The journal: a file, or a URL (docs/journal.md)."
+    )
+    head: str | None = typer.Option(
+        None,
+        metavar="SEQ:HASH",
+        help="A head stored elsewhere that must match; at least 48 digits of the hash.",
+    )
+    archive: ArchiveOption = None
+    skip_archive: bool = typer.Option(
+        False, help="Verify only what follows the archive, without its files."
+    )
+    trusted_key: TrustedKeyOption = None
+    anchors: list[Path] | None = typer.Option(
+        None,
+        metavar="FILE",
+        help="An anchor file, or the Lease as JSON; may be repeated. All heads must match.",
+    )
+    proof: Path | None = typer.Option(
+        None, metavar="FILE", help="Verify a file of asched journal prove, without the journal."
+    )
+
+
 @app.command()
-def verify(
-    journal: JournalOption = DEFAULT_JOURNAL,
-    head: Annotated[
-        str | None,
-        typer.Option(metavar="SEQ:HASH", help="A head stored elsewhere that must match."),
-    ] = None,
-    archive: ArchiveOption = None,
-) -> None:
+@takes_options
+def verify(options: VerifyOptions) -> None:
     """Verify that nothing in the journal was altered, deleted, inserted, moved or cut off.
 
     Prints the journal's head, SEQ:HASH. If you store it out of reach of the journal's owner, --head
-    proves later that everything up to that record is unchanged. Exits with 1 and names the first
-    bad batch or record if the verification fails.
+    proves later that everything up to that record is unchanged. A signed journal also proves it
+    with a public key (--trusted-key) and with signed heads in other places (--anchors). Exits with
+    1 and names the first bad batch or record if the verification fails.
     """
+    from asched.cli.proof import print_signatures, verify_proof
     from asched.journal.verification import TrustedHead
 
+    keys = journal_keys(trusted=options.trusted_key or ())
+    if options.proof is not None:
+        verify_proof(options.proof, keys.trusted)
+        return
     try:
-        kept = None if head is None else TrustedHead.parse(head)
+        kept = None if options.head is None else TrustedHead.parse(options.head)
     except ValueError as error:
         raise BadInput(str(error)) from None
-    verified = query_journal(journal, lambda store: _verify(store, kept, archive), must_exist=True)
-    if verified.archived_seq and archive is None:
-        typer.echo(
-            f"not verified: records 1 to {verified.archived_seq} in the archive: --archive DIR"
-        )
+    anchored = _anchored(options.anchors or ())
+
+    async def check(store: JournalStore) -> VerificationResult:
+        return await _verify(store, options, kept, anchored)
+
+    verified = query_journal(options.journal, check, must_exist=True, keys=keys)
+    if verified.archived_seq:
+        typer.echo(f"not verified: records 1 to {verified.archived_seq} in the archive")
     typer.echo(
         f"verified {verified.records} records in {verified.batches} batches of {verified.writers}"
         f" writers, {verified.checkpoints} checkpoints"
     )
+    print_signatures(verified)
     typer.echo(f"head {verified.head}")
 
 
 async def _verify(
-    store: JournalStore, kept: TrustedHead | None, archive: Path | None
+    store: JournalStore,
+    options: VerifyOptions,
+    kept: TrustedHead | None,
+    anchored: Sequence[AnchoredHead],
 ) -> VerificationResult:
     from asched.journal.errors import JournalCorruptError
     from asched.journal.verification import verify_journal
 
     with progress_bar("verifying", (await store.head()).seq) as progress:
         try:
-            return await verify_journal(store, trusted=kept, archive=archive, progress=progress)
+            return await verify_journal(
+                store,
+                trusted=kept,
+                archive=options.archive,
+                skip_archive=options.skip_archive,
+                anchored=anchored,
+                progress=progress,
+            )
         except JournalCorruptError as error:
             # The answer to the question, and no wrong input as for the other commands.
             raise CommandError(str(error)) from None
+
+
+def _anchored(paths: Sequence[Path]) -> list[AnchoredHead]:
+    from asched.journal.signatures import AnchoredHead
+    from asched.proof.anchors import read_anchors
+
+    return [AnchoredHead(str(path), head) for path in paths for head in read_anchors(path)]
 
 
 @app.command()
@@ -146,7 +204,10 @@ def backup(
     if source is None:
         raise BadInput("only SQLite journals are files; for PostgreSQL use pg_dump")
     back_up(source, to)
-    verified = query_journal(str(to), lambda store: _verify(store, None, None), must_exist=True)
+    options = VerifyOptions(journal=str(to), head=None, archive=None, skip_archive=True)
+    verified = query_journal(
+        str(to), lambda store: _verify(store, options, None, ()), must_exist=True
+    )
     typer.echo(f"{to}: {verified.records} records, verified, {to.stat().st_size} bytes")
     typer.echo(f"head {verified.head}")
 
@@ -162,6 +223,7 @@ def archive(
     ],
     to: Annotated[Path, typer.Option(metavar="DIR", help="The directory of the archive files.")],
     journal: JournalOption = DEFAULT_JOURNAL,
+    signing_key: SigningKeyOption = None,
 ) -> None:
     """Move the oldest part of the journal into compressed files.
 
@@ -171,18 +233,21 @@ def archive(
     """
     from asched.journal import archive as archiving
     from asched.journal.checkpoints import checkpoint_before
+    from asched.journal.signatures import check_history
 
     before_ns = time_ns(before.isoformat())
 
     async def move(store: JournalStore) -> list[Segment]:
         end = await store.head()
+        await check_history(store)
         await checkpoint_before(store, installed_plugins().load, before_ns)
         with progress_bar("archiving", end.seq) as progress:
             return await archiving.archive(
                 store, to, before_ns=before_ns, archived_at_ns=time.time_ns(), progress=progress
             )
 
-    moved = query_journal(journal, move, read_only=False, must_exist=True)
+    keys = journal_keys(signing_key)
+    moved = query_journal(journal, move, read_only=False, must_exist=True, keys=keys)
     if not moved:
         typer.echo("nothing moved: no batch before the last one is that old")
     for segment in moved:

@@ -25,6 +25,7 @@ from asched.cli import (
     history,
     journal,
     plugins,
+    proof,
     replay,
     run,
     simulate,
@@ -141,6 +142,7 @@ app.command("explain")(explain.explain)
 app.command("replay")(replay.replay)
 app.command("simulate")(simulate.simulate)
 app.command("diff")(diff.diff)
+proof.add_commands(journal.app)
 app.add_typer(journal.app, name="journal")
 app.command("checkpoint")(journal.checkpoint)
 app.add_typer(plugins.app, name="plugins")

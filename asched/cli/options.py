@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Awaitable, Callable
+import os
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import wraps
 from pathlib import Path
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from asched.config.file import Configuration
     from asched.config.registry import PluginRegistry
     from asched.journal.store import JournalStore
+    from asched.proof.keys import JournalKeys
 
 T = TypeVar("T")
 OptionsT = TypeVar("OptionsT")
@@ -36,6 +38,27 @@ JournalOption = Annotated[
     str,
     typer.Option(
         "--journal", envvar=JOURNAL_ENV, help="The journal: a file, or a URL (docs/journal.md)."
+    ),
+]
+
+SIGNING_KEY_ENV: Final = "ASCHED_SIGNING_KEY"
+TRUSTED_KEY_ENV: Final = "ASCHED_TRUSTED_KEY"
+
+SigningKeyOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--signing-key",
+        metavar="FILE",
+        help=f"The key of a signed journal. Default: ${SIGNING_KEY_ENV}.",
+    ),
+]
+TrustedKeyOption = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--trusted-key",
+        metavar="FILE",
+        help="A public key that must have signed the journal; may be repeated. Default:"
+        f" ${TRUSTED_KEY_ENV}.",
     ),
 ]
 
@@ -92,18 +115,45 @@ def query_journal(
     *,
     read_only: bool = True,
     must_exist: bool = False,
+    keys: JournalKeys | None = None,
 ) -> T:
-    """The result of ``query`` on the journal at ``url``. Raises the errors of the query."""
+    """The result of ``query`` on the journal at ``url``. Raises the errors of the query.
+
+    ``keys``: by default those that the environment names.
+    """
     import anyio
 
     from asched.journal.opening import open_journal
 
     async def run() -> T:
-        async with open_journal(url, read_only=read_only, must_exist=must_exist) as journal:
+        opened = journal_keys() if keys is None else keys
+        async with open_journal(
+            url, read_only=read_only, must_exist=must_exist, keys=opened
+        ) as journal:
             return await query(journal)
 
     log_warnings()
     return anyio.run(run)
+
+
+def journal_keys(signing: Path | None = None, trusted: Sequence[Path] = ()) -> JournalKeys:
+    """The keys in these files; by default in those that the environment names.
+
+    Raises KeyFileError.
+    """
+    from asched.proof.keys import JournalKeys, PublicKey, SigningKey
+
+    named = [Path(name) for name in os.environ.get(TRUSTED_KEY_ENV, "").split(os.pathsep) if name]
+    signing = signing or _path_in(SIGNING_KEY_ENV)
+    return JournalKeys(
+        None if signing is None else SigningKey.load(signing),
+        tuple(PublicKey.load(path) for path in trusted or named),
+    )
+
+
+def _path_in(variable: str) -> Path | None:
+    value = os.environ.get(variable)
+    return Path(value) if value else None
 
 
 def log_warnings() -> None:

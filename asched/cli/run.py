@@ -33,6 +33,9 @@ class ClusterOptions:
     config: Path | None = typer.Option(
         None, help="File with KubeSchedulerConfiguration and AschedConfiguration."
     )
+    debug: bool = typer.Option(
+        False, "--debug", help="Log at level debug, with the tracebacks of plugins that raise."
+    )
     journal: str | None = None
 
 

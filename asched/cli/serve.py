@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 import anyio
+import msgspec
 import structlog
 
 from asched.cli.errors import CommandError, as_command_error
@@ -17,6 +18,7 @@ from asched.cli.options import read_configuration
 from asched.cli.run import ClusterOptions, RunOptions
 from asched.config.file import Configuration, load
 from asched.config.registry import PluginRegistry
+from asched.config.settings import LogLevel
 from asched.daemon.daemon import Daemon, running_daemon
 from asched.daemon.ha.leadership import LeadershipLostError, election_of, taking_part
 from asched.daemon.ha.replica import Replica, running_replica
@@ -34,9 +36,11 @@ from asched.daemon.telemetry.health import Check, Health, HealthAddressError, Se
 from asched.daemon.telemetry.logs import configure_logs
 from asched.daemon.telemetry.metrics import Metrics
 from asched.daemon.telemetry.tracing import TracingUnavailableError, traced
+from asched.framework.runtime.observation import OBSERVATION
 from asched.journal.opening import is_shared, journal_file, redacted
 from asched.kube.client import ApiClient
 from asched.kube.connection import connect
+from asched.proof.keys import NO_KEYS, JournalKeys, SigningKey, expanded
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
@@ -98,18 +102,34 @@ async def _until_signal(serve: Serve) -> None:
                 control.stop.set()
 
 
-def load_and_log_configuration(file: Path | None, registry: PluginRegistry) -> Configuration:
-    """The configuration in ``file``, with logs set up accordingly.
+def load_and_log_configuration(
+    file: Path | None, registry: PluginRegistry, *, debug: bool = False
+) -> Configuration:
+    """The configuration in ``file``, with logs set up accordingly, or at level debug.
 
     Raises BadInput with a line for each mistake.
     """
     configuration = read_configuration(file, registry)
-    configure_logs(configuration.settings.log)
+    logs = configuration.settings.log
+    if debug:
+        logs = msgspec.structs.replace(logs, level=LogLevel.DEBUG)
+    configure_logs(logs)
+    OBSERVATION.failed = _log_traceback if logs.level is LogLevel.DEBUG else None
     for warning in configuration.warnings:
         log.warning("configuration", warning=warning)
     for fault in configuration.faults:
         log.error("configuration", error=fault)
     return configuration
+
+
+def signing_keys(configuration: Configuration) -> JournalKeys:
+    """The key that signs the journal, if there is one. Raises KeyFileError."""
+    path = configuration.settings.journal.signing_key
+    return JournalKeys(SigningKey.load(expanded(path))) if path else NO_KEYS
+
+
+def _log_traceback(plugin: str, point: str, error: BaseException) -> None:
+    log.debug("plugin raised", plugin=plugin, point=point, exc_info=error)
 
 
 def open_cluster_client(
@@ -134,7 +154,7 @@ def run_daemon(options: RunOptions) -> None:
     """Run the daemon in this process until a signal. Raises CommandError."""
     registry = PluginRegistry.discover()
     file = ConfigFile(options.config) if options.config else None
-    configuration = load_and_log_configuration(options.config, registry)
+    configuration = load_and_log_configuration(options.config, registry, debug=options.debug)
     run_until_signal(partial(_serve_scheduler, configuration, registry, options, file))
 
 
@@ -146,12 +166,12 @@ async def _serve_scheduler(
     control: ServiceControl,
 ) -> None:
     metrics, url = Metrics(), options.journal or configuration.settings.journal.url
-    health = Health(metrics.registry)
+    health, keys = Health(metrics.registry), signing_keys(configuration)
     async with (
         watched(configuration.settings) as watchdog,
         health.serving(configuration.settings.health),
         open_cluster_client(configuration, options, metrics) as client,
-        journal_when_reachable(url, client.clock, client.random) as store,
+        journal_when_reachable(url, client.clock, client.random, keys) as store,
         traced(configuration.settings.tracing.sampling_ratio, metrics.cycle_sinks),
     ):
         metrics.watch_journal_file(journal_file(url))
@@ -172,13 +192,16 @@ async def _serve_scheduler(
             anyio.create_task_group() as tasks,
         ):
             control.manager.attach(scheduler.is_stuck)
-            tasks.start_soon(_report_state, scheduler, control, watchdog, health)
+            requests = Check("api-server", client.problem)
+            tasks.start_soon(_report_state, scheduler, control, watchdog, health, requests)
             log.info(
                 "scheduling" if scheduler.leadership is None else "candidate for leadership",
                 server=client.server,
                 journal=redacted(url),
                 health=health.address,
             )
+            if keys.signing is None:
+                log.warning("journal is not signed: journal.signingKey is not set")
             reloader = _reloader(context, scheduler, watchdog, file, control)
             tasks.start_soon(reloader.run, control.reloads)
             control.started.set()
@@ -222,14 +245,18 @@ def _reloader(
 
 
 async def _report_state(
-    scheduler: RunningScheduler, control: ServiceControl, watchdog: Watchdog, health: Health
+    scheduler: RunningScheduler,
+    control: ServiceControl,
+    watchdog: Watchdog,
+    health: Health,
+    requests: Check,
 ) -> None:
     """Attach the checks of /readyz and /livez, and report each state to the service manager."""
 
     liveness = Check("engine", lambda: "its turn does not end" if scheduler.is_stuck() else "")
 
     def attach() -> None:
-        checks = [*scheduler.checks(), Check("plugins", watchdog.problem)]
+        checks = [*scheduler.checks(), requests, Check("plugins", watchdog.problem)]
         health.attach(checks, alive=[liveness])
 
     attach()

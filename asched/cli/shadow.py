@@ -23,7 +23,7 @@ from asched.config.settings import JournalSettings
 from asched.daemon.shadow.daemon import compare_recording, running_shadow
 from asched.daemon.shadow.report import AgreementCounts, ComparedNode, Difference, Report
 from asched.daemon.startup import journal_when_reachable
-from asched.daemon.telemetry.health import Health, ServiceManager
+from asched.daemon.telemetry.health import Check, Health, ServiceManager
 from asched.daemon.telemetry.metrics import Metrics
 from asched.journal.opening import redacted
 from asched.kube.tape import Tape, TapeError
@@ -45,7 +45,7 @@ def compare_tape(tape: Path, config: Path | None, output: TableOrData) -> None:
 def compare_live(options: ClusterOptions, output: TableOrData) -> None:
     """Compare in this process until a signal, then print the report. Raises CommandError."""
     registry = PluginRegistry.discover()
-    configuration = load_and_log_configuration(options.config, registry)
+    configuration = load_and_log_configuration(options.config, registry, debug=options.debug)
     reports: list[Report] = []
     run_until_signal(partial(_serve, configuration, registry, options, reports))
     for report in reports:
@@ -72,7 +72,7 @@ async def _serve(
             running_shadow(configuration, registry, client, store, metrics) as running,
             anyio.create_task_group() as tasks,
         ):
-            health.attach(running.engine.checks())
+            health.attach([*running.engine.checks(), Check("api-server", client.problem)])
             control.started.set()
             log.info(
                 "comparing", server=client.server, journal=redacted(url), health=health.address

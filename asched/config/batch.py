@@ -21,7 +21,7 @@ import yaml
 
 from asched.batch.registry import SessionRegistry
 from asched.config.settings import BatchSettings
-from asched.config.yaml import read_limited
+from asched.config.yaml import YamlError, compose_documents, read_limited
 from asched.framework.runtime.strict import suggestion
 from asched.framework.sessions import Callback, Compatibility, PluginOption, SessionSpec, Tier
 
@@ -81,13 +81,10 @@ def parse_conf(text: str, known_actions: Collection[str]) -> SessionConf:
     ``known_actions``.
     """
     try:
-        root = next(iter(yaml.compose_all(text, Loader=yaml.SafeLoader)), None)
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        where = f"line {mark.line + 1}: " if mark else ""
-        raise ConfSyntaxError(f"yaml: {where}{error.problem or error.context}") from None
-    except (yaml.YAMLError, RecursionError) as error:
-        raise ConfSyntaxError(f"yaml: {' '.join(str(error).split())}") from None
+        root = next(iter(compose_documents(text)), None)
+    except YamlError as error:
+        where = f"line {error.line}: " if error.line else ""
+        raise ConfSyntaxError(f"yaml: {where}{error}") from None
     fields = _mapping(root)
     # kube-batch trims names after splitting, so its error shows the text between commas.
     written = _text(fields.get("actions")).split(",")

@@ -117,8 +117,19 @@ class JournalSettings(Section, frozen=True):
     absolute one."""
     checkpoint_every: Annotated[int, msgspec.Meta(ge=0)] = 10_000
     """Records between two checkpoints, for quick starts and time travel; 0 disables them."""
+    signing_key: str = ""
+    """Path of an Ed25519 key that signs the journal (``asched journal keygen``), which may contain
+    a variable such as ``$CREDENTIALS_DIRECTORY``. Empty leaves the journal unsigned."""
+    anchor_file: str = ""
+    """Path of a file on other storage, to which signed heads are appended; empty for none."""
+    anchor_interval: timedelta = timedelta(minutes=1)
+    """Minimum time between two heads in ``anchorFile``."""
 
     def __post_init__(self) -> None:
+        if self.anchor_interval <= timedelta():
+            raise ValueError("anchorInterval must be greater than 0")
+        if self.anchor_file and not self.signing_key:
+            raise ValueError("anchorFile needs signingKey: only signed heads are anchored")
         if self.url == _JOURNAL_URL:
             return
         # Imported late: most commands open no journal, and the import is slow.

@@ -51,8 +51,18 @@ class Document(msgspec.Struct):
         return sorted(lines, key=itemgetter(0))
 
 
+MAX_DEPTH: Final = 100
+"""Limit for the nesting of values."""
+
+
 def parse_documents(text: str) -> list[Document]:
     """All non-empty documents of a text. Raises :class:`YamlError`."""
+    documents = [_Builder().document(node) for node in compose_documents(text)]
+    return [document for document in documents if document.value is not None]
+
+
+def compose_documents(text: str) -> list[yaml.Node]:
+    """The nodes of all documents, which are within the limits. Raises :class:`YamlError`."""
     try:
         nodes = list(yaml.compose_all(text, Loader=yaml.SafeLoader))
     except yaml.MarkedYAMLError as error:
@@ -63,8 +73,49 @@ def parse_documents(text: str) -> list[Document]:
         raise YamlError("nested too deeply") from None
     except yaml.YAMLError as error:
         raise YamlError(" ".join(str(error).split())) from None
-    documents = [_Builder().document(node) for node in nodes if node is not None]
-    return [document for document in documents if document.value is not None]
+    composed = [node for node in nodes if node is not None]
+    for node in composed:
+        _check_expansion(node)
+    return composed
+
+
+def _check_expansion(root: yaml.Node) -> None:
+    """Check the number of values and their depth after the expansion of aliases. The time depends
+    on the size of the text."""
+    sizes: dict[int, int] = {}
+    open_nodes: set[int] = set()
+
+    def size_of(node: yaml.Node, depth: int) -> int:
+        line = node.start_mark.line + 1
+        if id(node) in open_nodes:
+            raise YamlError("an alias contains itself", line)
+        if depth > MAX_DEPTH:
+            raise YamlError(_TOO_LARGE, line)
+        known = sizes.get(id(node))
+        if known is None:
+            open_nodes.add(id(node))
+            known = 1 + sum(size_of(inner, depth + 1) for inner in _parts(node))
+            open_nodes.remove(id(node))
+            sizes[id(node)] = known
+        if known > MAX_NODES:
+            raise YamlError(_TOO_LARGE, line)
+        return known
+
+    size_of(root, 0)
+
+
+_TOO_LARGE: Final = "too large or too deep once its aliases are expanded"
+
+
+def _parts(node: yaml.Node) -> Iterator[yaml.Node]:
+    """The nodes within a collection. The keys of a mapping are scalars, or rejected later."""
+    if isinstance(node, yaml.MappingNode):
+        for key, value in node.value:
+            if not isinstance(key, yaml.ScalarNode):
+                raise YamlError("a key must be a scalar", key.start_mark.line + 1)
+            yield value
+    elif isinstance(node, yaml.SequenceNode):
+        yield from node.value
 
 
 class _Builder:
@@ -72,8 +123,6 @@ class _Builder:
 
     def __init__(self) -> None:
         self._document = Document(None, {}, [])
-        self._open: set[int] = set()
-        self._count = 0
 
     def document(self, node: yaml.Node) -> Document:
         self._document.value = self._value(node, ())
@@ -82,24 +131,15 @@ class _Builder:
     def _value(self, node: yaml.Node, path: Path) -> Any:
         line = node.start_mark.line + 1
         self._document.lines.setdefault(path, line)
-        self._count += 1
-        if self._count > MAX_NODES or len(path) > 100:
-            raise YamlError("too large or too deep once its aliases are expanded", line)
-        if id(node) in self._open:
-            raise YamlError("an alias contains itself", line)
-        self._open.add(id(node))
-        try:
-            match node:
-                case yaml.MappingNode():
-                    return self._mapping(node, path)
-                case yaml.SequenceNode():
-                    return [self._value(item, (*path, i)) for i, item in enumerate(node.value)]
-                case yaml.ScalarNode():
-                    return self._scalar(node, path)
-                case _:
-                    raise AssertionError(f"unknown kind of node: {node!r}")
-        finally:
-            self._open.remove(id(node))
+        match node:
+            case yaml.MappingNode():
+                return self._mapping(node, path)
+            case yaml.SequenceNode():
+                return [self._value(item, (*path, i)) for i, item in enumerate(node.value)]
+            case yaml.ScalarNode():
+                return self._scalar(node, path)
+            case _:
+                raise AssertionError(f"unknown kind of node: {node!r}")
 
     def _mapping(self, node: yaml.MappingNode, path: Path) -> dict[str, Any]:
         value: dict[str, Any] = {}

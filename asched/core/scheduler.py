@@ -14,7 +14,13 @@ from asched.framework.sessions import SessionOutcome
 from asched.model.resources import WatchedResource
 from asched.state import records as r
 from asched.state.cluster import ClusterState
-from asched.state.observe import ObservedChange, observe_deletion, observe_list, observe_object
+from asched.state.observe import (
+    ObservedChange,
+    RefusedPod,
+    observe_deletion,
+    observe_list,
+    observe_object,
+)
 
 
 class RecordFold(Protocol):
@@ -85,6 +91,8 @@ class SchedulerCore:
         self._victims = fold.state.evictions.by_victim
         self._unconfirmed_bindings = UnconfirmedBindings(fold.state)
         self._listing: _Listing | None = None
+        self._refused: list[RefusedPod] = []
+        self._refuse = self._refused.append
         self._records: list[r.AnyRecord] = []
         self._turn_recorded = False
 
@@ -157,13 +165,15 @@ class SchedulerCore:
         """Fold what a change of the cluster means for scheduling. A change that no decision depends
         on leaves no record. After a list, call :meth:`continue_list` until :attr:`listing` ends."""
         if isinstance(change, Listed):
-            changes = observe_list(self.state, change.resource, change.objects, change.unreadable)
+            changes = observe_list(
+                self.state, change.resource, change.objects, change.unreadable, self._refuse
+            )
             self._listing = _Listing(change.resource, change.relist_count, changes)
             return
         if isinstance(change, Deleted):
             record: r.AnyRecord | None = observe_deletion(self.state, change.object)
         else:
-            record = observe_object(self.state, change.object)
+            record = observe_object(self.state, change.object, self._refuse)
         if record is not None:
             self.apply(record)
 
@@ -178,6 +188,12 @@ class SchedulerCore:
         resource, relist_count, _ = self._listing
         self._listing = None
         self.mark_listed(resource, relist_count)
+
+    def take_refused(self) -> list[RefusedPod]:
+        """Remove and return the pods that were not recorded since the last call."""
+        refused = self._refused[:]
+        self._refused.clear()
+        return refused
 
     def mark_listed(self, resource: WatchedResource, relist_count: int = 0) -> None:
         """Note that a list of the resource was folded."""

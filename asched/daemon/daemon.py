@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing, asynccontextmanager
+from functools import partial
 from typing import NamedTuple
 
 import anyio
@@ -28,6 +29,8 @@ from asched.daemon.ha.name_guard import COVERED, NameGuard
 from asched.daemon.plugin_host.external_plugins import ExternalPlugins
 from asched.daemon.reload.reconfigurer import Reconfigurer, ReloadTargets, profiles_record
 from asched.daemon.reload.reloader import ConfigApplied, SessionFiles
+from asched.daemon.signing.signer import HeadSigner, head_metrics
+from asched.daemon.signing.start import check_against, file_anchors
 from asched.daemon.startup import (
     TRANSIENT,
     DaemonContext,
@@ -110,6 +113,7 @@ async def running_daemon(
     if start is None:
         start = await recover(context, wait=leadership is not None)
     state, load = start.fold.state, context.registry.load
+    signer = _signer(context, start, leadership)
     plugins = ExternalPlugins(state, load, PluginLimits(settings.plugins))
     async with aclosing(plugins), anyio.create_task_group() as tasks:
         parts = _Parts(
@@ -122,7 +126,9 @@ async def running_daemon(
                 context.runtime,
                 every=settings.journal.checkpoint_every,
                 last_seq=start.checkpoint_seq,
+                sign=signer.sign,
             ),
+            signer=signer,
             plugins=plugins,
             leadership=leadership,
             standby=standby,
@@ -140,6 +146,7 @@ class _Parts(NamedTuple):
     tasks: TaskGroup
     extenders: ExtenderPool
     checkpoints: Checkpoints
+    signer: HeadSigner
     plugins: ExternalPlugins
     leadership: Leadership | None
     standby: bool
@@ -155,6 +162,7 @@ async def _scheduling(parts: _Parts, start: StartState) -> AsyncIterator[Daemon]
     first = await parts.extenders.replacement(parts.context.configuration.scheduler.extenders)
     first.use()
     parts.tasks.start_soon(parts.checkpoints.run)
+    parts.tasks.start_soon(parts.signer.run)
     daemon = _assemble(parts, start, first.extenders)
     _record_start(parts.context.configuration, daemon, None if parts.standby else start.epoch)
     # The next leader has a shared journal, with its state, already.
@@ -165,6 +173,8 @@ async def _scheduling(parts: _Parts, start: StartState) -> AsyncIterator[Daemon]
         controller = LeadershipController(
             parts.leadership, daemon.engine, daemon.inbox, start.epoch, shared=shared
         )
+        controller.after_acquire = partial(_use_lease_anchor, parts)
+        controller.before_release = partial(_sign_last_head, parts, daemon.engine)
     async with anyio.create_task_group() as running:
         running.start_soon(_watch, parts.context.client, daemon, start.buffered)
         running.start_soon(_run_engine, daemon.engine, running.cancel_scope, controller)
@@ -179,10 +189,26 @@ async def _scheduling(parts: _Parts, start: StartState) -> AsyncIterator[Daemon]
             running.cancel_scope.deadline = anyio.current_time() + DRAIN_S
     if controller is not None:
         await controller.release()
+    await _sign_last_head(parts, daemon.engine)
     if not shared and daemon.engine.all_committed:
         await _write_last_checkpoint(parts.checkpoints)
     if daemon.events is not None:
         await daemon.events.stop(EVENT_FLUSH_S)
+
+
+async def _sign_last_head(parts: _Parts, engine: Engine) -> None:
+    await parts.signer.finish(all_committed=engine.all_committed)
+
+
+async def _use_lease_anchor(parts: _Parts) -> None:
+    """Compare the journal with the head in the lease, and publish later heads there.
+
+    Raises a :class:`~asched.journal.errors.JournalError` if they differ.
+    """
+    if parts.leadership is not None and parts.signer.signs:
+        anchor = parts.leadership.anchor(parts.context.runtime.instance, shared=False)
+        await check_against(parts.context.journal, [anchor])
+        parts.signer.publish_to(anchor, 0.0)
 
 
 async def _watch(client: ApiClient, daemon: Daemon, buffered_watch: BufferedWatch | None) -> None:
@@ -213,6 +239,18 @@ async def _write_last_checkpoint(checkpoints: Checkpoints) -> None:
         await checkpoints.write_last()
     if limit.cancelled_caught:
         log.warning("last checkpoint not written: timeout", limit_s=LAST_CHECKPOINT_S)
+
+
+def _signer(context: DaemonContext, start: StartState, leadership: Leadership | None) -> HeadSigner:
+    settings, runtime = context.configuration.settings.journal, context.runtime
+    signer = HeadSigner(context.journal, start.position, runtime.clock)
+    for anchor in file_anchors(settings):
+        signer.publish_to(anchor, settings.anchor_interval.total_seconds())
+    if start.buffered is not None and leadership is not None:
+        # It leads, and compared its journal with the lease before.
+        signer.publish_to(leadership.anchor(runtime.instance, shared=True), 0.0)
+    context.metrics.show(partial(head_metrics, signer))
+    return signer
 
 
 def _assemble(parts: _Parts, start: StartState, extenders: Sequence[HttpExtender]) -> Daemon:
@@ -291,7 +329,12 @@ def _engine(
     return Engine(
         start.fold,
         JournalAppender(
-            context.journal, clock, metrics, next_seq=start.next_seq, timeout_s=timeout_s
+            context.journal,
+            clock,
+            metrics,
+            next_seq=start.next_seq,
+            timeout_s=timeout_s,
+            appended=parts.signer.appended,
         ),
         effects,
         inbox,

@@ -16,11 +16,13 @@ from asched.config.registry import PluginRegistry
 from asched.core.inputs import ChangeSink
 from asched.daemon.ha.follower import StartState
 from asched.daemon.process import Runtime
+from asched.daemon.signing.start import check_unchanged, file_anchors, take_over
 from asched.daemon.telemetry.metrics import Metrics
 from asched.framework.interface import Plugin
 from asched.framework.pod_groups import GANG_SCHEDULING
 from asched.framework.runtime.profile import PluginLoader, ProfileError, ProfileSpec
 from asched.framework.sessions import SessionSpec
+from asched.journal.chain_reader import ChainReader
 from asched.journal.checkpoints import nearest
 from asched.journal.errors import (
     JournalBusyError,
@@ -43,6 +45,7 @@ from asched.model.resources import (
     custom_resource,
     in_order_of_listing,
 )
+from asched.proof.keys import NO_KEYS, JournalKeys
 from asched.state.fold import Fold
 
 T = TypeVar("T")
@@ -77,12 +80,17 @@ async def recover(context: DaemonContext, *, wait: bool) -> StartState:
     ``wait``: retry while the journal cannot be written, for a replica that resigned for that reason
     and returns as a standby. Raises a :class:`~asched.journal.errors.JournalError`.
     """
-    journal = context.journal
+    journal, runtime = context.journal, context.runtime
     # The claim comes first: after it no other process can append.
-    epoch = await _claim(journal, context.runtime, wait=wait)
+    epoch = await _claim(journal, runtime, wait=wait)
+    anchors = file_anchors(context.configuration.settings.journal)
+    checked = await take_over(journal, anchors, runtime.clock)
     fold, checkpoint_seq = await nearest(journal, context.registry.load)
-    next_seq = await fold_journal(fold, journal, checkpoint_seq)
-    return StartState(fold, next_seq, checkpoint_seq, epoch, await journal_id(journal))
+    reader = await ChainReader.after_checkpoint(journal, checkpoint_seq)
+    next_seq = await fold_journal(fold, reader, checkpoint_seq)
+    check_unchanged(checked, reader.position)
+    identity = await journal_id(journal)
+    return StartState(fold, next_seq, checkpoint_seq, epoch, reader.position, identity)
 
 
 async def _claim(journal: JournalStore, runtime: Runtime, *, wait: bool) -> int:
@@ -97,10 +105,10 @@ async def _claim(journal: JournalStore, runtime: Runtime, *, wait: bool) -> int:
         await runtime.clock.sleep(_CLAIM_RETRY_S)
 
 
-async def fold_journal(fold: Fold, journal: JournalStore, after_seq: int = 0) -> int:
+async def fold_journal(fold: Fold, reader: ChainReader, after_seq: int = 0) -> int:
     """Fold all records after ``after_seq``. Returns the number of the next record."""
     last_seq = after_seq
-    async for stored in journal.read(after_seq):
+    async for stored in reader.read():
         apply_stored(fold, stored)
         last_seq = stored.seq
         if last_seq % _PROGRESS_RECORDS == 0:
@@ -141,9 +149,9 @@ async def watch_when_reachable(client: ApiClient, watch: ClusterWatch) -> None:
 
 @asynccontextmanager
 async def journal_when_reachable(
-    url: str, clock: Clock, random: Random
+    url: str, clock: Clock, random: Random, keys: JournalKeys = NO_KEYS
 ) -> AsyncIterator[JournalStore]:
-    """Open the journal at ``url``, and close it at the end of the block.
+    """Open the journal at ``url`` with ``keys``, and close it at the end of the block.
 
     Waits for a database that does not answer or cannot be written during a failover: after a power
     failure everything starts at once. Raises any other
@@ -152,7 +160,7 @@ async def journal_when_reachable(
     async with AsyncExitStack() as stack:
 
         async def open_it() -> JournalStore:
-            return await stack.enter_async_context(open_journal(url, daemon=True))
+            return await stack.enter_async_context(open_journal(url, daemon=True, keys=keys))
 
         unreachable = partial(log.warning, "journal not reachable, retrying", journal=redacted(url))
         yield await _until_reachable(open_it, unreachable, clock, random)

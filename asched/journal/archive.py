@@ -377,4 +377,9 @@ async def restore(store: JournalStore, folder: Path, target: JournalStore) -> He
         raise JournalError("cannot restore into a journal in memory")
     if await target.writers():
         raise ConflictError("the target journal is not empty")
-    return await target.restore(all_batches(store, folder), await store.writers())
+    return await target.restore(
+        all_batches(store, folder),
+        await store.writers(),
+        await store.statements(),
+        await store.signed_head(),
+    )

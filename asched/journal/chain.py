@@ -1,11 +1,6 @@
 """Batches and writers, and their hash chains.
 
-A batch's hash is the SHA-256 of this text in UTF-8:
-
-- the hash of the previous batch (64 hex digits; zeros for the first) and a newline;
-- a line ``asched-batch-1 batch first_seq last_seq epoch written_at_ns``;
-- for each row a line ``seq version K S P``, then kind, subject and payload and a newline. K, S and
-  P are the lengths of these three in code points, so different batches have different texts.
+:mod:`asched.proof.forms` defines the hash of a batch.
 
 Writers have a chain of their own. A writer's hash is the SHA-256 of the hash of the previous writer
 and a newline, one line ``asched-writer-1 epoch claimed_at_ns L``, and the name, L code points long.
@@ -20,6 +15,8 @@ from typing import NamedTuple
 
 from asched.journal.codec import EncodedRecord
 from asched.journal.errors import JournalCorruptError
+from asched.proof.forms import BatchHeader, header_hash, row_leaf
+from asched.proof.merkle import root_of
 
 GENESIS_HASH = "0" * 64
 """The previous hash of the first batch."""
@@ -155,15 +152,11 @@ def seal(
 
 def batch_hash(batch: Batch, rows: Sequence[JournalRow]) -> str:
     """The hash over ``rows`` and the other fields of ``batch``, in hex digits."""
-    number, first_seq, last_seq, epoch, written_at_ns, previous_hash, _ = batch
-    parts = [
-        f"{previous_hash}\nasched-batch-1 {number} {first_seq} {last_seq} {epoch} {written_at_ns}\n"
-    ]
-    parts += [
-        f"{seq} {version} {len(kind)} {len(subject)} {len(payload)}\n{kind}{subject}{payload}\n"
+    leaves = [
+        row_leaf(seq, version, kind, subject, payload)
         for seq, _, kind, version, subject, payload in rows
     ]
-    return sha256("".join(parts).encode()).hexdigest()
+    return header_hash(BatchHeader(*batch[:-1]), root_of(leaves))
 
 
 def next_writer(before: Writer | None, name: str, claimed_at_ns: int) -> Writer:
@@ -204,27 +197,21 @@ def verify_range(batches: BatchRange, before: Head) -> Head:
     """As :func:`verify`, for consecutive batches, optimized for many rows; return the last head."""
     head, rows, end = before, batches.rows, 0
     for index, batch in enumerate(batches.batches):
-        number, first_seq, last_seq, epoch, written_at_ns, previous_hash, stored_hash = batch
+        number, first_seq, last_seq, _, _, previous_hash, stored_hash = batch
         begin, end = end, end + last_seq - first_seq + 1
-        text = (
-            f"{previous_hash}\nasched-batch-1 {number} {first_seq} {last_seq} {epoch}"
-            f" {written_at_ns}\n"
-        )
         in_batch = True
+        leaves: list[bytes] = []
         for row_seq, row_batch, kind, version, subject, payload in rows[begin:end]:
-            text += (
-                f"{row_seq} {version} {len(kind)} {len(subject)} {len(payload)}\n"
-                f"{kind}{subject}{payload}\n"
-            )
+            leaves.append(row_leaf(row_seq, version, kind, subject, payload))
             if row_batch != number:
                 in_batch = False
-        # The hash covers the number of rows.
+        # A record in another place has another leaf hash, so the root covers their number.
         if not (
             in_batch
             and number == head.batch + 1
             and first_seq == head.seq + 1
             and previous_hash == head.hash
-            and sha256(text.encode()).hexdigest() == stored_hash
+            and header_hash(BatchHeader(*batch[:-1]), root_of(leaves)) == stored_hash
         ):
             sealed = next(islice(batches.split(), index, None))
             raise JournalCorruptError(_fault(sealed, head))

@@ -104,6 +104,10 @@ def unknown_seq_message(seq: int) -> str:
     return f"cannot save a checkpoint at record {seq}: the journal has no such record"
 
 
+def longer_head_message(stored: int, batches: int) -> str:
+    return f"a head of {stored} batches is signed already, more than {batches}"
+
+
 def archived_message(archived_seq: int) -> str:
     """Message of :class:`ArchivedError`."""
     return (
@@ -127,3 +131,17 @@ def trigger_error(reason: str, where: str) -> JournalError | None:
         if reason.startswith(prefix):
             return kind(f"{where}: {meaning} ({reason})")
     return None
+
+
+_REASONS: tuple[tuple[type[JournalError], str], ...] = (
+    (JournalFullError, "the disk is full"),
+    (JournalBusyError, "another process holds a lock"),
+    (JournalUnreachableError, "the database is unreachable"),
+    (JournalIOError, "the disk or the connection failed"),
+    (FencedError, "another process claimed it"),
+)
+
+
+def reason_of(error: JournalError) -> str:
+    """What is wrong, without paths and hosts: for clients of the health port."""
+    return next((reason for kind, reason in _REASONS if isinstance(error, kind)), "see the log")

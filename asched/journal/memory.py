@@ -24,9 +24,27 @@ from asched.journal.errors import (
     JournalError,
     conflict_message,
     fenced_message,
+    longer_head_message,
     unknown_seq_message,
 )
+from asched.journal.sealing import (
+    BEGINNING,
+    batch_leaf,
+    checkpoint_digest,
+    log_of,
+    signers_for,
+)
 from asched.journal.store import AppendResult, Checkpoint, CheckpointMark, StoredRecord
+from asched.proof.heads import SignedHead
+from asched.proof.keys import NO_KEYS, JournalKeys, SigningKey
+from asched.proof.statements import (
+    CheckpointDigest,
+    KeyChange,
+    Position,
+    StatementRow,
+    Subject,
+    next_statement,
+)
 from asched.state.records import AnyRecord
 
 
@@ -39,6 +57,8 @@ class MemoryJournal:
         """The last sequence number of each batch, for bisection."""
         self.writers: list[Writer] = []
         self.checkpoints: dict[int, bytes] = {}
+        self.statements: list[StatementRow] = []
+        self.signed_head: SignedHead | None = None
 
     @property
     def epoch(self) -> int:
@@ -62,7 +82,8 @@ class MemoryStore:
     Records are encoded, so a record that cannot be stored on disk is rejected here, too.
     """
 
-    def __init__(self, journal: MemoryJournal | None = None) -> None:
+    def __init__(self, journal: MemoryJournal | None = None, keys: JournalKeys = NO_KEYS) -> None:
+        self.keys = keys
         self._journal = MemoryJournal() if journal is None else journal
         self._epoch = 0
 
@@ -90,12 +111,12 @@ class MemoryStore:
                 stored = journal.batches[before.batch].batch
                 again = seal(before, encoded, stored.epoch, written_at_ns).batch
                 if again == stored:
-                    return AppendResult(stored.first_seq, stored.last_seq)
+                    return AppendResult.of(stored)
             raise ConflictError(conflict_message(first_seq, head.seq))
         sealed = seal(head, encoded, self._epoch, written_at_ns)
         journal.batches.append(sealed)
         journal.last_seqs.append(sealed.batch.last_seq)
-        return AppendResult(sealed.batch.first_seq, sealed.batch.last_seq)
+        return AppendResult.of(sealed.batch)
 
     async def check_writer(self) -> None:
         await anyio.lowlevel.checkpoint()
@@ -164,7 +185,23 @@ class MemoryStore:
         if not 1 <= seq <= self._journal.head.seq:
             raise JournalError(unknown_seq_message(seq))
         self._check_not_fenced()
+        self._add_statement(checkpoint_digest(seq, blob), self._batches_to(seq))
         self._journal.checkpoints[seq] = blob
+
+    def _batches_to(self, seq: int) -> int:
+        return bisect_left(self._journal.last_seqs, seq) + 1
+
+    def _add_statement(self, about: Subject, batches: int, *signers: SigningKey) -> None:
+        """Add a statement about something at the end of that many batches."""
+        log = log_of(self._journal.statements)
+        before = [s.position for s in log.statements if s.position.batch <= batches]
+        position = before[-1] if before else BEGINNING
+        tree = position.tree
+        for sealed in self._journal.batches[tree.size : batches]:
+            tree.append(batch_leaf(sealed.batch.hash))
+            position = Position.of(sealed.batch.last_seq, sealed.batch.hash, tree)
+        row = next_statement(log.tip, position, about, signers or signers_for(log, self.keys))
+        self._journal.statements.append(row)
 
     async def drop_checkpoints(self, seqs: Sequence[int]) -> None:
         await anyio.lowlevel.checkpoint()
@@ -182,6 +219,36 @@ class MemoryStore:
         limit = self._journal.head.seq if at_or_before_seq is None else at_or_before_seq
         seq = max((s for s in saved if s <= limit), default=None)
         return None if seq is None else Checkpoint(seq, saved[seq])
+
+    async def checkpoint_digests(self) -> Sequence[CheckpointDigest]:
+        await anyio.lowlevel.checkpoint()
+        saved = self._journal.checkpoints
+        return [checkpoint_digest(seq, saved[seq]) for seq in sorted(saved)]
+
+    async def statements(self) -> Sequence[StatementRow]:
+        await anyio.lowlevel.checkpoint()
+        return tuple(self._journal.statements)
+
+    async def statements_tip(self) -> StatementRow | None:
+        await anyio.lowlevel.checkpoint()
+        return self._journal.statements[-1] if self._journal.statements else None
+
+    async def change_key(self, change: KeyChange, signers: Sequence[SigningKey]) -> None:
+        await anyio.lowlevel.checkpoint()
+        self._check_not_fenced()
+        self._add_statement(change, len(self._journal.batches), *signers)
+
+    async def signed_head(self) -> SignedHead | None:
+        await anyio.lowlevel.checkpoint()
+        return self._journal.signed_head
+
+    async def save_signed_head(self, signed: SignedHead) -> None:
+        await anyio.lowlevel.checkpoint()
+        self._check_not_fenced()
+        stored = self._journal.signed_head
+        if stored is not None and stored.head.size > signed.head.size:
+            raise ConflictError(longer_head_message(stored.head.size, signed.head.size))
+        self._journal.signed_head = signed
 
     async def close(self) -> None:
         await anyio.lowlevel.checkpoint()

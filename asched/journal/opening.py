@@ -16,6 +16,7 @@ from asched.journal.memory import MemoryStore
 from asched.journal.sql import SqlStore
 from asched.journal.sqlite import SqliteDatabase
 from asched.journal.store import JournalStore
+from asched.proof.keys import NO_KEYS, JournalKeys
 
 MEMORY_URL = "memory://"
 
@@ -28,7 +29,12 @@ _POSTGRES = ("postgresql+asyncpg:", "postgresql:")
 
 @asynccontextmanager
 async def open_journal(
-    url: str, *, read_only: bool = False, must_exist: bool = False, daemon: bool = False
+    url: str,
+    *,
+    read_only: bool = False,
+    must_exist: bool = False,
+    daemon: bool = False,
+    keys: JournalKeys = NO_KEYS,
 ) -> AsyncIterator[JournalStore]:
     """Open the journal at ``url`` and close it at the end of the block.
 
@@ -36,13 +42,14 @@ async def open_journal(
     absolute path), ``postgresql+asyncpg://USER@HOST/NAME`` or ``memory://``. Unless ``read_only``,
     an older schema is upgraded and a missing journal created. ``must_exist`` makes a missing
     journal an error, so that a mistyped URL creates no file and no tables in another database.
+    ``keys`` sign what is stored.
     ``daemon`` excludes other daemons from a journal in a file until the end of the block.
 
     Raises a :class:`~asched.journal.errors.JournalError` with one line for the user.
     """
     if must_exist and not read_only:
         await _check_exists(url)
-    store = await _open(url, read_only=read_only, daemon=daemon)
+    store = await _open(url, keys, read_only=read_only, daemon=daemon)
     try:
         yield store
     finally:
@@ -52,22 +59,24 @@ async def open_journal(
 
 async def _check_exists(url: str) -> None:
     try:
-        await (await _open(url, read_only=True)).close()
+        await (await _open(url, NO_KEYS, read_only=True)).close()
     except JournalAbsentError:
         raise
     except JournalSchemaError:
         pass  # opening it for writing upgrades an older schema and rejects a newer one
 
 
-async def _open(url: str, *, read_only: bool, daemon: bool = False) -> JournalStore:
+async def _open(
+    url: str, keys: JournalKeys, *, read_only: bool, daemon: bool = False
+) -> JournalStore:
     if url == MEMORY_URL:
         if read_only:
             raise JournalUrlError("memory:// is always empty: there is nothing to read")
-        return MemoryStore()
+        return MemoryStore(keys=keys)
     if url.startswith(_POSTGRES):
-        return SqlStore(await _open_postgres(url, read_only=read_only))
+        return SqlStore(await _open_postgres(url, read_only=read_only), keys)
     path = sqlite_path(url)
-    return SqlStore(await SqliteDatabase.open(path, read_only=read_only, daemon=daemon))
+    return SqlStore(await SqliteDatabase.open(path, read_only=read_only, daemon=daemon), keys)
 
 
 async def _open_postgres(url: str, *, read_only: bool) -> SqlDatabase:
@@ -91,7 +100,17 @@ def _parsed(url: str) -> URL:
     try:
         return make_url(url)
     except (ArgumentError, ValueError):
-        raise JournalUrlError(f"{url!r} is not a URL: {_ACCEPTED}") from None
+        raise JournalUrlError(f"{without_password(url)!r} is not a URL: {_ACCEPTED}") from None
+
+
+def without_password(url: str) -> str:
+    """Text that may not be a URL, without what would be user, password and options of one."""
+    scheme, separator, rest = url.partition("://")
+    if not separator:
+        scheme, rest = "", url
+    address, at, host = rest.rpartition("@")
+    shown = (host if at else address or rest).partition("?")[0]
+    return f"{scheme}{separator}{'***@' if at else ''}{shown}"
 
 
 def redacted(url: str) -> str:
@@ -121,7 +140,7 @@ def sqlite_path(url: str) -> Path:
             raise JournalUrlError(f"{url!r} is not a journal: {_ACCEPTED}")
         return Path(url).expanduser()
     parsed = _parsed(url)
-    safe = parsed.render_as_string(hide_password=True)
+    safe = parsed.set(query={}).render_as_string(hide_password=True)
     if parsed.drivername not in ("sqlite", "sqlite+aiosqlite"):
         raise JournalUrlError(f"cannot keep a journal in {safe}: {_ACCEPTED}")
     if parsed.host or parsed.query or not parsed.database or parsed.database == ":memory:":

@@ -29,6 +29,7 @@ from asched.journal.errors import (
     JournalUnreachableError,
     trigger_error,
 )
+from asched.journal.postgres_tls import connect_verified
 from asched.journal.schema import JOURNAL_BATCH, JOURNAL_RECORD
 
 _DRIVER: Final = "postgresql+asyncpg"
@@ -97,7 +98,8 @@ class PostgresDatabase(SqlDatabase):
         url = url.set(drivername=_DRIVER)
         readers = _engine(url, READERS, _READ_TIMEOUT_S, default_transaction_read_only="on")
         writer = None if read_only else _engine(url, 1, _WRITE_TIMEOUT_S)
-        return await cls(url.render_as_string(hide_password=True), readers, writer).prepared()
+        name = url.set(query={}).render_as_string(hide_password=True)
+        return await cls(name, readers, writer).prepared()
 
     async def prepare(self) -> None:
         try:
@@ -226,18 +228,6 @@ def _engine(url: URL, connections: int, timeout_s: float, **settings: str) -> As
         "timeout": _CONNECT_TIMEOUT_S,
         "command_timeout": timeout_s,
         "server_settings": {"application_name": "asched", **settings},
-        **tls_arguments(url),
+        "async_creator_fn": connect_verified,
     }
     return pooled_engine(url, connections, connect_args, (_DURABLE,))
-
-
-def tls_arguments(url: URL) -> dict[str, ssl.SSLContext]:
-    """The driver's TLS arguments for a URL without ``ssl=``.
-
-    The driver's default accepts any certificate, and none. Connections to other machines are
-    verified against the system's authorities unless the URL has ``ssl=`` (``disable``, or
-    ``verify-full`` with ``PGSSLROOTCERT``).
-    """
-    host = url.host or str(url.query.get("host", ""))
-    local = not host or host.startswith("/") or host in ("localhost", "127.0.0.1", "::1")
-    return {} if local or "ssl" in url.query else {"ssl": ssl.create_default_context()}

@@ -31,7 +31,7 @@ from sqlalchemy.schema import SchemaItem
 from asched.journal.errors import JournalAbsentError, JournalSchemaError
 
 VERSION_TABLE: Final = "journal_schema"
-NEWEST: Final = "0001"
+NEWEST: Final = "0002"
 """The last revision in ``migrations/``."""
 
 METADATA = MetaData()
@@ -94,6 +94,10 @@ JOURNAL_SEGMENT = _table(
         "archived_at_ns": BigInteger,
     },
 )
+
+JOURNAL_STATEMENT = _table("journal_statement", "number", {"body": Text, "signatures": Text})
+
+JOURNAL_SIGNED_HEAD = _table("journal_signed_head", "size", {"line": Text})
 
 
 def migrations_path() -> Path:

@@ -8,8 +8,9 @@ from itertools import starmap
 from typing import Any, cast
 
 import anyio
-from sqlalchemy import Row, Select, delete, func, insert, or_, select
-from sqlalchemy.ext.asyncio import AsyncConnection
+import structlog
+from sqlalchemy import LargeBinary, Row, Select, delete, func, insert, or_, select
+from sqlalchemy import cast as sql_cast
 
 from asched.journal.chain import (
     GENESIS,
@@ -44,8 +45,21 @@ from asched.journal.schema import (
     JOURNAL_SEGMENT,
     JOURNAL_WRITER,
 )
+from asched.journal.sealing import (
+    SqlProofs,
+    add_statement,
+    checkpoint_digest,
+    checkpoint_fault,
+    segment_digest,
+    trusted_log,
+)
 from asched.journal.store import AppendResult, Checkpoint, CheckpointMark, StoredRecord
+from asched.proof.heads import SignedHead
+from asched.proof.keys import NO_KEYS, JournalKeys
+from asched.proof.statements import CheckpointDigest, StatementLog, StatementRow
 from asched.state.records import AnyRecord
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 _CHUNK_ROWS = 1000
 _CHUNK_BATCHES = 2000
@@ -56,12 +70,11 @@ _BatchColumns = tuple[int, int, int, int, int, str, str]
 _RowColumns = tuple[int, int, str, int, str, str]
 
 
-class SqlStore:
+class SqlStore(SqlProofs):
     """A :class:`~asched.journal.store.JournalStore` in a SQL database."""
 
-    def __init__(self, database: SqlDatabase) -> None:
-        self._database = database
-        self._epoch = 0
+    def __init__(self, database: SqlDatabase, keys: JournalKeys = NO_KEYS) -> None:
+        super().__init__(database, keys)
         self._head: Head | None = None
         """The head after the last append of this writer; None if unknown."""
         self._append_lock = anyio.Lock()
@@ -103,7 +116,7 @@ class SqlStore:
                     first_seq, encoded, written_at_ns, await self.head()
                 )
             self._head = sealed.head
-        return AppendResult(sealed.batch.first_seq, sealed.batch.last_seq)
+        return AppendResult.of(sealed.batch)
 
     async def _check_stored(
         self, first_seq: int, encoded: Sequence[EncodedRecord], written_at_ns: int, head: Head
@@ -119,7 +132,7 @@ class SqlStore:
             stored = Batch(*row)
             before = Head(first_seq - 1, stored.batch - 1, stored.previous_hash)
             if seal(before, encoded, stored.epoch, written_at_ns).batch == stored:
-                return AppendResult(stored.first_seq, stored.last_seq)
+                return AppendResult.of(stored)
         raise ConflictError(conflict_message(first_seq, head.seq))
 
     async def check_writer(self) -> None:
@@ -245,7 +258,7 @@ class SqlStore:
 
     async def save_checkpoint(self, seq: int, blob: bytes) -> None:
         holding = (
-            select(JOURNAL_BATCH.c.batch, JOURNAL_BATCH.c.hash)
+            select(JOURNAL_BATCH)
             .where(JOURNAL_BATCH.c.first_seq <= seq, JOURNAL_BATCH.c.last_seq >= seq)
             .order_by(JOURNAL_BATCH.c.first_seq.desc())
             .limit(1)
@@ -260,11 +273,13 @@ class SqlStore:
                     f"cannot save a checkpoint at record {seq}: records 1 to {archived.last_seq}"
                     " are archived"
                 )
-            batch = (await connection.execute(holding)).one_or_none()
-            if batch is None:
+            row = (await connection.execute(holding)).one_or_none()
+            if row is None:
                 raise JournalError(unknown_seq_message(seq))
+            batch = Batch(*row)
             values = {"seq": seq, "batch": batch.batch, "batch_hash": batch.hash, "blob": blob}
             await connection.execute(insert(JOURNAL_CHECKPOINT).values(values))
+            await add_statement(connection, checkpoint_digest(seq, blob), batch, self.keys)
 
     async def drop_checkpoints(self, seqs: Sequence[int]) -> None:
         dropped = delete(JOURNAL_CHECKPOINT).where(JOURNAL_CHECKPOINT.c.seq.in_(seqs))
@@ -272,19 +287,35 @@ class SqlStore:
             await connection.execute(dropped)
             await self._check_not_fenced(connection)
 
-    async def _check_not_fenced(self, connection: AsyncConnection) -> None:
-        """Must follow a write of the transaction, which blocks other claims until it ends."""
-        newest = (await connection.execute(select(func.max(JOURNAL_WRITER.c.epoch)))).scalar() or 0
-        if self._epoch not in (0, newest):
-            raise FencedError(fenced_message(self._epoch, newest))
-
     async def load_checkpoint(self, at_or_before_seq: int | None = None) -> Checkpoint | None:
+        statements: StatementLog | None = None
         checkpoint = JOURNAL_CHECKPOINT.c
-        query = select(checkpoint.seq, checkpoint.blob).order_by(checkpoint.seq.desc()).limit(1)
-        if at_or_before_seq is not None:
-            query = query.where(checkpoint.seq <= at_or_before_seq)
-        row = await self._one(query)
-        return None if row is None else Checkpoint(*row)
+        columns = (checkpoint.seq, checkpoint.batch, checkpoint.batch_hash, _BLOB)
+        newest = select(*columns).order_by(checkpoint.seq.desc()).limit(1)
+        while True:
+            query = newest
+            if at_or_before_seq is not None:
+                query = newest.where(checkpoint.seq <= at_or_before_seq)
+            row = await self._one(query)
+            if row is None:
+                return None
+            if statements is None:
+                statements = trusted_log(await self.statements(), self.keys)
+            seq, batch, batch_hash, blob = row
+            reason = checkpoint_fault(statements, CheckpointMark(seq, batch, batch_hash), blob)
+            if not reason:
+                return Checkpoint(seq, blob)
+            log.warning("checkpoint skipped", record=seq, reason=reason)
+            at_or_before_seq = seq - 1
+
+    async def checkpoint_digests(self) -> Sequence[CheckpointDigest]:
+        found = []
+        for mark in await self.checkpoint_marks():
+            blob = select(_BLOB).where(JOURNAL_CHECKPOINT.c.seq == mark.seq)
+            row = await self._one(blob)
+            if row is not None:
+                found.append(checkpoint_digest(mark.seq, row[0]))
+        return found
 
     async def checkpoint_marks(self) -> Sequence[CheckpointMark]:
         checkpoint = JOURNAL_CHECKPOINT.c
@@ -308,6 +339,9 @@ class SqlStore:
         async with self._database.write() as connection:
             await connection.execute(insert(JOURNAL_SEGMENT).values(segment))
             await connection.execute(delete(JOURNAL_CHECKPOINT).where(within))
+            last = select(JOURNAL_BATCH).where(JOURNAL_BATCH.c.batch == segment.last_batch)
+            batch = Batch(*(await connection.execute(last)).one())
+            await add_statement(connection, segment_digest(segment), batch, self.keys)
 
     async def delete_archived(self) -> None:
         """Delete the rows of all segments in chunks, so that the writer is not blocked."""
@@ -325,7 +359,15 @@ class SqlStore:
             archived = JOURNAL_BATCH.c.batch <= end.batch
             await connection.execute(delete(JOURNAL_BATCH).where(archived))
 
-    async def restore(self, batches: AsyncIterator[SealedBatch], writers: Sequence[Writer]) -> Head:
+    # -- restoring --------------------------------------------------------------------------------
+
+    async def restore(
+        self,
+        batches: AsyncIterator[SealedBatch],
+        writers: Sequence[Writer],
+        statements: Sequence[StatementRow] = (),
+        signed: SignedHead | None = None,
+    ) -> Head:
         """Store another journal's batches, with their hashes, in this empty one.
 
         Raises :class:`ConflictError` if it is not empty, :class:`JournalCorruptError` if a batch
@@ -340,6 +382,7 @@ class SqlStore:
             added = newest
             await self._database.append(sealed)
         await self._add_writers(writers[added:])
+        await self.restore_proofs(statements, signed)
         return head
 
     async def _add_writers(self, writers: Sequence[Writer]) -> None:
@@ -350,6 +393,9 @@ class SqlStore:
     async def close(self) -> None:
         await self._database.close()
 
+
+_BLOB = sql_cast(JOURNAL_CHECKPOINT.c.blob, LargeBinary)
+"""The bytes of a checkpoint. SQLite stores whatever it is given, such as text."""
 
 _ARCHIVED = (
     select(JOURNAL_SEGMENT.c.last_seq, JOURNAL_SEGMENT.c.last_batch, JOURNAL_SEGMENT.c.hash)

@@ -5,15 +5,29 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 from typing import NamedTuple, Protocol
 
-from asched.journal.chain import BatchRange, Head, SealedBatch, Segment, Writer
+from asched.journal.chain import Batch, BatchRange, Head, SealedBatch, Segment, Writer
+from asched.proof.heads import SignedHead
+from asched.proof.keys import JournalKeys, SigningKey
+from asched.proof.statements import CheckpointDigest, KeyChange, StatementRow
 from asched.state.records import AnyRecord
 
 
 class AppendResult(NamedTuple):
-    """The sequence numbers of an appended batch."""
+    """An appended batch."""
 
     first_seq: int
     last_seq: int
+    batch: int
+    hash: str
+
+    @classmethod
+    def of(cls, batch: Batch) -> AppendResult:
+        return cls(batch.first_seq, batch.last_seq, batch.batch, batch.hash)
+
+    @property
+    def head(self) -> Head:
+        """The head of a journal that ends with this batch."""
+        return Head(self.last_seq, self.batch, self.hash)
 
 
 class StoredRecord(NamedTuple):
@@ -151,7 +165,48 @@ class JournalStore(Protocol):
         ...
 
     async def load_checkpoint(self, at_or_before_seq: int | None = None) -> Checkpoint | None:
-        """The latest checkpoint, or the latest not after ``at_or_before_seq``, if any."""
+        """The latest checkpoint, or the latest not after ``at_or_before_seq``, if any.
+
+        A checkpoint that differs from the statement about it, or has none, is skipped and logged.
+        """
+        ...
+
+    async def checkpoint_digests(self) -> Sequence[CheckpointDigest]:
+        """The SHA-256 of each checkpoint as it is stored, by sequence number."""
+        ...
+
+    # -- statements and signatures ----------------------------------------------------------------
+
+    @property
+    def keys(self) -> JournalKeys:
+        """The keys that the journal was opened with."""
+        ...
+
+    async def statements(self) -> Sequence[StatementRow]:
+        """All statements about checkpoints, segments and keys, not verified."""
+        ...
+
+    async def statements_tip(self) -> StatementRow | None:
+        """The last statement."""
+        ...
+
+    async def change_key(self, change: KeyChange, signers: Sequence[SigningKey]) -> None:
+        """Add a statement that a key signs the journal from its present head on.
+
+        Raises :class:`FencedError` as :meth:`save_checkpoint`.
+        """
+        ...
+
+    async def signed_head(self) -> SignedHead | None:
+        """The newest signed head, not verified."""
+        ...
+
+    async def save_signed_head(self, signed: SignedHead) -> None:
+        """Replace the signed head by one of a longer journal.
+
+        Raises :class:`FencedError` as :meth:`save_checkpoint`, :class:`ConflictError` if the stored
+        one is longer.
+        """
         ...
 
     async def close(self) -> None:

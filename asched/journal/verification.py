@@ -8,11 +8,20 @@ from typing import NamedTuple
 
 from asched.journal.archive import all_batch_ranges
 from asched.journal.chain import GENESIS, Batch, BatchRange, Head, verify_range, verify_writers
-from asched.journal.errors import JournalCorruptError
+from asched.journal.chain_reader import ExpectedRoots
+from asched.journal.errors import JournalCorruptError, JournalError
+from asched.journal.sealing import batch_leaf, checked, log_of
+from asched.journal.signatures import AnchoredHead, SignedState, check_final, signed_state
 from asched.journal.store import CheckpointMark, JournalStore
+from asched.proof.heads import TreeHead
+from asched.proof.merkle import Frontier
 
 Progress = Callable[[int], None]
 """Receives the sequence number up to which the journal is verified."""
+
+
+HEAD_DIGITS = 48
+"""Hexadecimal digits of a trusted head: 192 bits, for which no other history is found."""
 
 
 class TrustedHead(NamedTuple):
@@ -23,11 +32,21 @@ class TrustedHead(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> TrustedHead:
-        """Parse ``SEQ:HASH``, the form that a verification prints. Raises ValueError."""
+        """Parse ``SEQ:HASH``, the form that a verification prints. Raises ValueError.
+
+        The beginning of a hash is sufficient, as the metrics have it.
+        """
         seq, _, digest = text.partition(":")
-        if not seq.isdecimal() or len(digest) != 64 or set(digest) - set("0123456789abcdef"):
-            raise ValueError(f"{text!r} is not SEQ:HASH with a hash of 64 hexadecimal digits")
+        hexadecimal = not set(digest) - set("0123456789abcdef")
+        if not (seq.isdecimal() and hexadecimal and HEAD_DIGITS <= len(digest) <= 64):
+            raise ValueError(
+                f"{text!r} is not SEQ:HASH with {HEAD_DIGITS} to 64 hexadecimal digits of a hash"
+            )
         return cls(int(seq), digest)
+
+    def is_of(self, batch: Batch) -> bool:
+        """Whether it is the head of a journal that ends with ``batch``."""
+        return self.seq == batch.last_seq and batch.hash.startswith(self.hash)
 
     def __str__(self) -> str:
         return f"{self.seq}:{self.hash}"
@@ -44,6 +63,18 @@ class VerificationResult(NamedTuple):
     """Records up to this one are in the archive and were not verified; 0 if there are none."""
     writers: int
     checkpoints: int
+    keys: tuple[str, ...]
+    """Fingerprints of the keys that signed the journal, in their order."""
+    trusted: bool
+    """Whether one of the keys is trusted."""
+    signed_seq: int
+    """Records up to this one are signed; 0 without a signature."""
+    anchors: int
+    """Number of anchored heads that it matches."""
+
+
+class NotVerifiedError(JournalError):
+    """A part of the journal is in the archive, which was not given."""
 
 
 class _ExpectedHeads:
@@ -75,7 +106,7 @@ class _ExpectedHeads:
                 )
 
     def _check_trusted(self, batch: Batch, trusted: TrustedHead) -> None:
-        if TrustedHead(batch.last_seq, batch.hash) != trusted:
+        if not trusted.is_of(batch):
             raise JournalCorruptError(
                 f"batch {batch.batch} (records {batch.first_seq} to {batch.last_seq}) does not"
                 f" have the trusted head {trusted}"
@@ -101,48 +132,161 @@ async def verify_journal(
     *,
     trusted: TrustedHead | None = None,
     archive: Path | None = None,
+    skip_archive: bool = False,
+    anchored: Sequence[AnchoredHead] = (),
     progress: Progress | None = None,
 ) -> VerificationResult:
-    """Check every batch, record, writer and checkpoint in the database.
+    """Check every batch, record, writer, checkpoint, segment, statement and signature.
 
-    With ``archive``, the directory of the archive's files, these are verified, too. Without it
-    the chain starts at the end of the archive.
+    ``archive`` is the directory of the archive's files. ``skip_archive``: start at its end, as the
+    statement about the last segment has it. ``trusted`` and ``anchored``: heads that were stored
+    elsewhere.
 
-    Raises :class:`JournalCorruptError` naming the first wrong batch, record or writer.
+    Raises :class:`JournalCorruptError` naming the first that is wrong, and
+    :class:`NotVerifiedError` if a part is archived and neither is given.
     """
-    archived = await store.archived()
-    start = archived if archive is None else GENESIS
+    state = await signed_state(store, anchored)
+    start = await _start(store, state, archive, skip_archive=skip_archive)
     if trusted is not None and 0 < trusted.seq <= start.seq:
-        _check_archived(trusted, start)
+        _check_archived(trusted, start.head)
         trusted = None
     marks = [mark for mark in await store.checkpoint_marks() if mark.batch > start.batch]
     heads = _ExpectedHeads(marks, trusted)
-    head, epoch = start, 0
+    end = _End(start.head, 0)
     async for batches in all_batch_ranges(store, archive):
-        head = verify_range(batches, head)
-        epoch = _check_epochs(batches, epoch)
+        end = _verify_range(batches, end, start.tree, state.roots)
         heads.check(batches)
         if progress is not None:
-            progress(head.seq)
-    # Read last, because more writers may claim the journal during the verification.
-    writers = await store.writers()
-    verify_writers(writers)
-    if epoch > len(writers):
-        raise JournalCorruptError(f"the writer of epoch {epoch} is missing from the journal")
+            progress(end.head.seq)
+    writers = await _verify_writers(store, end.epoch, state.signed)
+    await _check_all_chained(store, end.head)
+    heads.check_complete(end.head)
+    state.roots.check_complete(end.head)
+    await _verify_checkpoints(store)
+    await _verify_final(store, state, end.head)
+    return VerificationResult(
+        head=TrustedHead(end.head.seq, end.head.hash),
+        batches=end.head.batch - start.batch,
+        records=end.head.seq - start.seq,
+        archived_seq=start.seq,
+        writers=writers,
+        checkpoints=len(marks),
+        keys=tuple(key.id for key in state.log.keys),
+        trusted=bool(set(store.keys.all_trusted) & set(state.log.keys)),
+        signed_seq=0 if state.signed is None else state.signed.seq,
+        anchors=len(anchored),
+    )
+
+
+class _Start(NamedTuple):
+    """Where a verification begins."""
+
+    head: Head
+    tree: Frontier
+
+    @property
+    def seq(self) -> int:
+        return self.head.seq
+
+    @property
+    def batch(self) -> int:
+        return self.head.batch
+
+
+async def _start(
+    store: JournalStore, state: SignedState, archive: Path | None, *, skip_archive: bool
+) -> _Start:
+    archived = await store.archived()
+    if archive is not None or not archived.seq:
+        state.roots.check(Frontier(), 0)
+        return _Start(GENESIS, Frontier())
+    if not skip_archive:
+        raise NotVerifiedError(
+            f"records 1 to {archived.seq} are in the archive: give its directory with --archive"
+            " DIR, or verify only what follows with --skip-archive"
+        )
+    segments = await store.segments()
+    statement = state.log.segment(segments[-1].segment)
+    assert statement is not None  # signed_state() checked the segments
+    position = statement.position
+    if Head(position.seq, position.batch, position.hash) != archived:
+        raise JournalCorruptError(
+            f"statement {statement.number} is not about the end of the archive at record"
+            f" {archived.seq}"
+        )
+    state.roots.forget_before(position.batch)
+    state.roots.check(position.tree, position.seq)
+    return _Start(archived, position.tree)
+
+
+class _End(NamedTuple):
+    head: Head
+    epoch: int
+    """Of the last batch; 0 without batches."""
+
+
+def _verify_range(batches: BatchRange, before: _End, tree: Frontier, roots: ExpectedRoots) -> _End:
+    head = verify_range(batches, before.head)
+    epoch = _check_epochs(batches, before.epoch)
+    for batch in batches.batches:
+        tree.append(batch_leaf(batch[-1]))
+        roots.check(tree, batch[2])
+    return _End(head, epoch)
+
+
+async def _verify_final(store: JournalStore, state: SignedState, head: Head) -> None:
+    """Check that no record follows the last one of a stopped writer, unless a writer started
+    during the verification."""
+    if state.signed is not None and state.signed.final and head.seq > state.signed.seq:
+        now = await signed_state(store)
+        if now.signed is None or now.signed.final:
+            check_final(state.signed, head)
+
+
+async def _check_all_chained(store: JournalStore, head: Head) -> None:
     unchained = await store.find_unchained(head)
     if unchained is not None:
         raise JournalCorruptError(
             f"{unchained} was inserted: it belongs to no batch of the journal"
         )
-    heads.check_complete(head)
-    return VerificationResult(
-        head=TrustedHead(head.seq, head.hash),
-        batches=head.batch - start.batch,
-        records=head.seq - start.seq,
-        archived_seq=start.seq,
-        writers=len(writers),
-        checkpoints=len(marks),
-    )
+
+
+async def _verify_writers(store: JournalStore, epoch: int, signed: TreeHead | None) -> int:
+    """Their number. Read last, because more may claim the journal during the verification."""
+    writers = await store.writers()
+    verify_writers(writers)
+    if epoch > len(writers):
+        raise JournalCorruptError(f"the writer of epoch {epoch} is missing from the journal")
+    if signed is not None and signed.epoch:
+        if signed.epoch > len(writers):
+            raise JournalCorruptError(
+                f"the writer of epoch {signed.epoch} is missing from the journal"
+            )
+        if writers[signed.epoch - 1].hash != signed.writer_hash:
+            raise JournalCorruptError(
+                f"the writer of epoch {signed.epoch} differs from the one of the signed head"
+            )
+    return len(writers)
+
+
+async def _verify_checkpoints(store: JournalStore) -> None:
+    """Compare the content of each checkpoint with the statement about it.
+
+    A daemon may save more of them meanwhile, so the statements are read after the checkpoints.
+    """
+    digests = await store.checkpoint_digests()
+    log = log_of(await store.statements())
+    for digest in digests:
+        statement = log.checkpoint(digest.seq)
+        if statement is None:
+            raise JournalCorruptError(
+                f"the checkpoint at record {digest.seq} was inserted: no statement is about it"
+            )
+        if checked(log, statement).about != digest:
+            raise JournalCorruptError(
+                f"the checkpoint at record {digest.seq} was altered: its SHA-256 differs from that"
+                f" in statement {statement.number}"
+            )
 
 
 def _check_epochs(verified: BatchRange, epoch: int) -> int:
@@ -160,9 +304,9 @@ def _check_epochs(verified: BatchRange, epoch: int) -> int:
 def _check_archived(trusted: TrustedHead, archived: Head) -> None:
     """Compare with the end of the archive; its files are not read."""
     end = TrustedHead(archived.seq, archived.hash)
-    if trusted.seq == end.seq and trusted != end:
-        raise JournalCorruptError(f"the archive ends with {end}, not with the head {trusted}")
-    if trusted != end:
+    if trusted.seq != end.seq:
         raise JournalCorruptError(
             f"the head {trusted} is in the archive: give its directory with --archive"
         )
+    if not end.hash.startswith(trusted.hash):
+        raise JournalCorruptError(f"the archive ends with {end}, not with the head {trusted}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
@@ -11,7 +12,13 @@ from typing import NamedTuple, Protocol
 import anyio
 import structlog
 
-from asched.kube.errors import ApiError, KubeConfigError, NoResponseError
+from asched.kube.errors import (
+    ApiError,
+    KubeConfigError,
+    NoResponseError,
+    ResponseTooLargeError,
+)
+from asched.kube.request_health import UNUSABLE_AFTER_S, RequestHealth
 from asched.kube.timing import Backoff, Clock, RequestBudget, RetryPolicy
 from asched.kube.transport import (
     ApiRequest,
@@ -33,6 +40,10 @@ STRATEGIC_MERGE_PATCH = "application/strategic-merge-patch+json"
 REQUEST_TIMEOUT_S = 30.0
 RENEWAL_INTERVAL_S = 10.0
 """Minimum time between two renewals of credentials after a 401."""
+MIN_RENEWAL_INTERVAL_S = 1.0
+"""Minimum time after a renewal, for credentials that expire at once."""
+RENEWAL_RETRY = RetryPolicy(initial_s=1.0, max_s=60.0)
+"""Delays after failed renewals."""
 NO_RETRY = RetryPolicy(attempts=1)
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
@@ -47,42 +58,104 @@ class CredentialSource(Protocol):
 
 
 class RenewingCredentials:
-    """The current credentials of a client, reloaded from their source when they expire."""
+    """The current credentials of a client, reloaded from their source when they expire.
 
-    def __init__(self, source: CredentialSource, loaded: Credentials, clock: Clock) -> None:
+    Credentials that are still valid are renewed in the background. Only without valid ones do
+    requests wait, and after a failure they do not wait again until a growing delay has passed.
+    """
+
+    def __init__(
+        self,
+        source: CredentialSource,
+        loaded: Credentials,
+        clock: Clock,
+        random: Random | None = None,
+    ) -> None:
         self.current = loaded
         self._source = source
         self._clock = clock
-        self._lock = anyio.Lock()
-        self._renew_not_before_s = clock.monotonic_s()
+        self._backoff = Backoff(RENEWAL_RETRY, random or Random())
+        self._renewal: asyncio.Task[None] | None = None
+        self._failed = False
+        """Whether the last renewal failed."""
+        self._renew_not_before_s = 0.0
+        self._rejected_not_before_s = clock.monotonic_s()
+        """When a rejection may cause the next renewal."""
+        self._waiting_since_s: float | None = None
+        """When the first request began to wait for the present renewal."""
 
     async def valid(self) -> Credentials:
         """The current credentials, renewed if they have expired."""
-        renew_at = self.current.renew_at
-        if renew_at is not None and self._clock.utc() >= renew_at:
-            return await self.renew(self.current)
+        current = self.current
+        if current.renew_at is None or self._clock.utc() < current.renew_at:
+            return current
+        if self._renewal is None and self._clock.monotonic_s() < self._renew_not_before_s:
+            return current
+        renewal = self._begin_renewal()
+        if current.expires_at is None or self._clock.utc() >= current.expires_at:
+            await self._wait(renewal)
         return self.current
 
     async def renew_after_401(self, refused: Credentials) -> Credentials:
-        """New credentials, or ``refused`` if the last renewal is too recent."""
-        if self.current is refused:
-            now_s = self._clock.monotonic_s()
-            if now_s < self._renew_not_before_s:
-                return refused
-            self._renew_not_before_s = now_s + RENEWAL_INTERVAL_S
-        return await self.renew(refused)
-
-    async def renew(self, stale: Credentials) -> Credentials:
-        """Load the credentials again, once for all concurrent callers."""
-        async with self._lock:
-            if self.current is not stale:
-                return self.current
-            try:
-                self.current = await self._source.load(self._clock.utc())
-            except KubeConfigError as error:
-                # The old credentials may still be valid; if not, the server answers 401.
-                log.warning("credentials not renewed", error=str(error))
+        """New credentials, or ``refused`` if the last renewal failed or is too recent."""
+        if self.current is not refused:
             return self.current
+        if self._renewal is None:
+            now_s = self._clock.monotonic_s()
+            if now_s < max(self._rejected_not_before_s, self._renew_not_before_s):
+                return refused
+            self._rejected_not_before_s = now_s + RENEWAL_INTERVAL_S
+        await self._wait(self._begin_renewal())
+        return self.current
+
+    def problem(self) -> str:
+        """Why no request can be authenticated; empty if one can, or may soon."""
+        now_s, expires_at = self._clock.monotonic_s(), self.current.expires_at
+        if self._waiting_since_s is not None and now_s - self._waiting_since_s >= UNUSABLE_AFTER_S:
+            return "requests wait for credentials"
+        if self._failed and expires_at is not None and self._clock.utc() >= expires_at:
+            return "the credentials have expired and cannot be renewed"
+        return ""
+
+    async def close(self) -> None:
+        """End a renewal in progress."""
+        if self._renewal is not None:
+            self._renewal.cancel()
+            with anyio.CancelScope(shield=True):
+                await asyncio.wait([self._renewal])
+
+    def _begin_renewal(self) -> asyncio.Task[None]:
+        """The renewal in progress, or a new one. It outlives the request that caused it."""
+        if self._renewal is None:
+            self._renewal = asyncio.get_running_loop().create_task(self._renew())
+        return self._renewal
+
+    async def _wait(self, renewal: asyncio.Task[None]) -> None:
+        if self._waiting_since_s is None:
+            self._waiting_since_s = self._clock.monotonic_s()
+        await asyncio.wait([renewal])
+
+    async def _renew(self) -> None:
+        """Renew once. Never raises."""
+        delay_s, error = MIN_RENEWAL_INTERVAL_S, ""
+        try:
+            self.current = await self._source.load(self._clock.utc())
+        except KubeConfigError as failure:
+            error = str(failure)
+        except Exception as failure:  # noqa: BLE001  an error of a library; its text may be secret
+            error = type(failure).__name__
+        finally:
+            self._renewal = self._waiting_since_s = None
+        if error:
+            # The old credentials may still be valid; if not, the server answers 401.
+            delay_s = self._backoff.next_s()
+            log.warning("credentials not renewed", error=error, retry_after_s=round(delay_s, 1))
+        else:
+            self._backoff.reset()
+            if self._failed:
+                log.info("credentials renewed")
+        self._failed = bool(error)
+        self._renew_not_before_s = self._clock.monotonic_s() + delay_s
 
 
 class RequestOptions(NamedTuple):
@@ -114,12 +187,14 @@ class ApiClient:
         budget: RequestBudget | None = None,
         retry: RetryPolicy,
         may_write: Callable[[], bool] = always,
+        health: RequestHealth | None = None,
     ) -> None:
         self._transport = transport
         self._credentials = credentials
         self._budget = budget
         self._retry = retry
         self._may_write = may_write
+        self._health = health
         self.clock = clock
         self.random = random
 
@@ -147,7 +222,15 @@ class ApiClient:
             budget=self._budget,
             retry=self._retry,
             may_write=may_write,
+            health=self._health,
         )
+
+    def problem(self) -> str:
+        """Why no request succeeds at present, in one line without names; empty if some do."""
+        found = self._credentials.problem()
+        if not found and self._health is not None:
+            found = self._health.problem()
+        return found
 
     @property
     def may_write(self) -> bool:
@@ -184,6 +267,8 @@ class ApiClient:
                 if not attempts_left or not (throttled or (repeatable and error.status >= 500)):
                     raise
                 at_least_s = error.retry_after_s
+            except ResponseTooLargeError:
+                raise
             except NoResponseError as error:
                 failed = error
                 if not attempts_left or (error.sent and not repeatable):

@@ -19,16 +19,18 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 
 import aiohttp
 import anyio
-import yaml
 
 from asched import __version__
 from asched.config.yaml import read_limited
 from asched.kube.client import ApiClient, CredentialSource, RenewingCredentials
 from asched.kube.errors import CredentialPluginError, KubeConfigError, one_line
+from asched.kube.exec_plugin import EXEC_TIMEOUT_S, exec_spec, run_exec_plugin
 from asched.kube.http import HttpTransport
+from asched.kube.kubeconfig import SelectedContext, read_context
 from asched.kube.pool import ConnectionPool
+from asched.kube.request_health import RequestHealth
 from asched.kube.timing import Clock, RequestBudget, RetryPolicy, SystemClock
-from asched.kube.transport import Credentials, ObservedTransport, RequestObserver, Transport
+from asched.kube.transport import Credentials, ObservedTransport, RequestObserver
 
 USER_AGENT = f"asched/{__version__}"
 MAX_CONNECTIONS = 128
@@ -37,13 +39,13 @@ KEEPALIVE_S = 60.0
 
 TOKEN_FILE_REREAD = timedelta(minutes=1)
 """Lifetime of a token that was read from a file; client-go uses the same."""
-EXPIRY_MARGIN = timedelta(seconds=30)
+EXPIRY_MARGIN = timedelta(seconds=EXEC_TIMEOUT_S)
 """How long before its expiry a token is renewed."""
-LOAD_TIMEOUT_S = 60.0
-"""Limit for exec plugins and token requests to identity providers."""
+LOAD_TIMEOUT_S = 30.0
+"""Limit for token requests to identity providers."""
 SERVICE_ACCOUNT_DIR = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
-_PLAIN_USER: Final = {"token", "tokenFile"}
+_PLAIN_USER: Final = {"token"}
 _PLAIN_CLUSTER: Final = {"server", "certificate-authority", "insecure-skip-tls-verify"}
 
 
@@ -89,19 +91,20 @@ async def open_client(
         headers={"User-Agent": USER_AGENT, "Accept-Encoding": "identity"},
         cookie_jar=aiohttp.DummyCookieJar(),
     ) as session:
+        credentials = RenewingCredentials(source, loaded, clock, random)
+        health = RequestHealth(clock, observer)
         try:
-            transport: Transport = HttpTransport(session, pool)
-            if observer is not None:
-                transport = ObservedTransport(transport, observer, clock)
             yield ApiClient(
-                transport,
-                RenewingCredentials(source, loaded, clock),
+                ObservedTransport(HttpTransport(session, pool), health, clock),
+                credentials,
                 clock=clock,
                 random=random,
                 budget=budget,
                 retry=retry or RetryPolicy(),
+                health=health,
             )
         finally:
+            await credentials.close()
             await pool.close()
 
 
@@ -152,40 +155,62 @@ class KubeConfig:
         self._builder = _CredentialsBuilder(self._where)
 
     async def load(self, now: datetime) -> Credentials:
-        contents = [self._parsed(file) for file in self._files]
-        cluster, user = self._sections(contents)
+        selected = read_context(self._files, self._context)
+        user, expires_at = selected.user, None
+        if "exec" in user:
+            user, expires_at = await self._run_plugin(selected)
         renew_at = now + TOKEN_FILE_REREAD if "tokenFile" in user else None
-        access = _plain_access(cluster, user)
+        user = self._with_token(user)
+        if expires_at is not None:
+            renew_at = expires_at - EXPIRY_MARGIN
+        access = _plain_access(selected.cluster, user)
         if access is None:
-            access, expiry = await self._read_by_library()
-            renew_at = renew_at or expiry
-        return self._builder.build(access, renew_at)
+            access = await self._read_by_library(selected.as_config(user))
+        return self._builder.build(access, renew_at, expires_at)
 
-    async def _read_by_library(self) -> tuple[_Access, datetime | None]:
-        """The access, and when it must be renewed."""
+    async def _run_plugin(
+        self, selected: SelectedContext
+    ) -> tuple[dict[str, Any], datetime | None]:
+        """The user with the plugin's credentials in place of the plugin, and their expiry."""
+        try:
+            spec = exec_spec(selected.user["exec"], selected.folder)
+            returned = await run_exec_plugin(spec)
+        except KubeConfigError as error:
+            raise type(error)(f"{self._where}: {error}") from None
+        others = {key: value for key, value in selected.user.items() if key != "exec"}
+        return {**others, **returned.user}, returned.expires_at
+
+    def _with_token(self, user: dict[str, Any]) -> dict[str, Any]:
+        """The user with the token in place of a file that contains it."""
+        file = user.get("tokenFile")
+        if not isinstance(file, str) or not file or "token" in user:
+            return user
+        others = {key: value for key, value in user.items() if key != "tokenFile"}
+        try:
+            return {**others, "token": read_limited(Path(file)).decode()}
+        except OSError as error:
+            raise KubeConfigError(f"{self._where}: {file}: {error.strerror or error}") from None
+        except UnicodeDecodeError:
+            raise KubeConfigError(f"{self._where}: {file}: not UTF-8") from None
+
+    async def _read_by_library(self, config: dict[str, Any]) -> _Access:
         from kubernetes_asyncio.client import Configuration
-        from kubernetes_asyncio.config import ConfigException, load_kube_config
+        from kubernetes_asyncio.config import ConfigException, load_kube_config_from_dict
 
+        _check_provider(self._where, config["users"][0]["user"])
         read = Configuration(host="")
         try:
             with anyio.fail_after(LOAD_TIMEOUT_S):
-                loader = await load_kube_config(
-                    config_file=self._where,
-                    context=self._context,
-                    client_configuration=read,
-                    persist_config=False,
-                )
+                await load_kube_config_from_dict(config, client_configuration=read)
         except TimeoutError:
             raise CredentialPluginError(
                 f"{self._where}: no credentials within {LOAD_TIMEOUT_S:g} s"
             ) from None
         except ConfigException as error:
-            # The prefix marks a plugin that failed; another attempt may succeed.
-            kind = CredentialPluginError if str(error).startswith("exec: ") else KubeConfigError
-            raise kind(f"{self._where}: {one_line(error)}") from None
-        except (OSError, ValueError, TypeError, LookupError, AttributeError) as error:
             raise KubeConfigError(f"{self._where}: {one_line(error)}") from None
-        access = _Access(
+        except (OSError, ValueError, TypeError, LookupError, AttributeError) as error:
+            raise KubeConfigError(f"{self._where}: {_without_value(error)}") from None
+        return _Access(
             server=str(read.host or ""),
             authorization=str(read.api_key.get("BearerToken") or ""),
             authority=read.ssl_ca_cert,
@@ -195,54 +220,26 @@ class KubeConfig:
             tls_server_name=read.tls_server_name or None,
             proxy=read.proxy or None,
         )
-        expiry = getattr(loader, "exec_plugin_expiry", None)
-        return access, expiry - EXPIRY_MARGIN if isinstance(expiry, datetime) else None
-
-    def _parsed(self, file: Path) -> dict[str, Any]:
-        try:
-            content = yaml.safe_load(read_limited(file).decode())
-        except OSError as error:
-            raise KubeConfigError(f"{file}: {error.strerror or error}") from None
-        except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
-            raise KubeConfigError(f"{file}: not YAML: {one_line(error)}") from None
-        if not isinstance(content, dict):
-            raise KubeConfigError(f"{file}: not a kubeconfig")
-        return content
-
-    def _sections(self, contents: list[dict[str, Any]]) -> tuple[object, dict[str, Any]]:
-        """The cluster of the context, which may be invalid, and its user.
-
-        The library accepts a context without a user.
-        """
-        contexts, users = _by_name(contents, "contexts"), _by_name(contents, "users")
-        current = [c["current-context"] for c in contents if "current-context" in c]
-        name = self._context or (current[-1] if current else None)
-        if not name:
-            raise KubeConfigError(f"{self._where}: no current-context; choose one with --context")
-        if name not in contexts:
-            known = ", ".join(sorted(contexts)) or "none"
-            raise KubeConfigError(f"{self._where}: no context {name!r}; available: {known}")
-        found = contexts[name].get("context")
-        context = found if isinstance(found, dict) else {}
-        user = context.get("user")
-        if user not in users:
-            raise KubeConfigError(f"{self._where}: context {name!r} has no known user: {user!r}")
-        section = users[user].get("user") or {}
-        if not isinstance(section, dict):
-            raise KubeConfigError(f"{self._where}: user {user!r} is not a mapping")
-        cluster = _by_name(contents, "clusters").get(str(context.get("cluster")), {})
-        return cluster.get("cluster"), section
 
 
-def _by_name(contents: list[dict[str, Any]], section: str) -> dict[str, dict[str, Any]]:
-    """The named entries of all files; the first of a name counts."""
-    entries: dict[str, dict[str, Any]] = {}
-    for content in contents:
-        listed = content.get(section)
-        for entry in listed if isinstance(listed, list) else ():
-            if isinstance(entry, dict) and "name" in entry:
-                entries.setdefault(str(entry["name"]), entry)
-    return entries
+def _check_provider(where: str, user: dict[str, Any]) -> None:
+    """Reject the provider gcp, which starts a command with the whole environment of the process."""
+    provider = user.get("auth-provider")
+    if isinstance(provider, dict) and provider.get("name") == "gcp":
+        raise KubeConfigError(
+            f"{where}: the auth-provider gcp was removed in Kubernetes 1.26; use exec with"
+            " gke-gcloud-auth-plugin"
+        )
+
+
+def _without_value(error: Exception) -> str:
+    """What is wrong, without a value of the kubeconfig, which may be a secret."""
+    if isinstance(error, OSError):
+        name = f"{error.filename}: " if error.filename else ""
+        return f"{name}{error.strerror or 'cannot be read'}"
+    text = one_line(error)
+    # The library's own messages name keys; those of Python quote values.
+    return text if text.startswith("oidc: ") else f"invalid credentials ({type(error).__name__})"
 
 
 def _plain_access(cluster: object, user: dict[str, Any]) -> _Access | None:
@@ -252,19 +249,14 @@ def _plain_access(cluster: object, user: dict[str, Any]) -> _Access | None:
     if len(user) > 1 or not user.keys() <= _PLAIN_USER:
         return None
     server, insecure = cluster.get("server"), cluster.get("insecure-skip-tls-verify", False)
-    files = [cluster.get("certificate-authority"), user.get("tokenFile")]
+    authority, token = cluster.get("certificate-authority"), user.get("token", "")
     if not (
         isinstance(server, str)
         and isinstance(insecure, bool)
-        and isinstance(user.get("token", ""), str)
-        # The library finds the file that a relative path refers to.
-        and all(name is None or (os.path.isabs(name) and os.path.isfile(name)) for name in files)
+        and isinstance(token, str)
+        # The library reports a file that does not exist.
+        and (authority is None or (isinstance(authority, str) and os.path.isfile(authority)))
     ):
-        return None
-    authority, token_file = files
-    try:
-        token = Path(token_file).read_text() if token_file else user.get("token")
-    except (OSError, UnicodeDecodeError):
         return None
     authorization = f"Bearer {token}" if token else ""
     return _Access(server, authorization, authority=authority, verify=not insecure)
@@ -293,7 +285,7 @@ class ServiceAccount:
     def _read(self, name: str) -> str:
         file = self._mounted_at / name
         try:
-            text = file.read_text()
+            text = read_limited(file).decode()
         except FileNotFoundError:
             raise KubeConfigError(f"{self._where}: {name} file does not exist: {file}") from None
         except (OSError, UnicodeDecodeError) as error:
@@ -316,12 +308,15 @@ class _CredentialsBuilder:
         self._cache_key: tuple[object, ...] | None = None
         self._context: ssl.SSLContext | None = None
 
-    def build(self, access: _Access, renew_at: datetime | None) -> Credentials:
+    def build(
+        self, access: _Access, renew_at: datetime | None, expires_at: datetime | None = None
+    ) -> Credentials:
         """Raises KubeConfigError."""
         server = access.server.rstrip("/")
         if not server.startswith(("http://", "https://")):
+            shown = server.rpartition("@")[2]  # without a password
             raise KubeConfigError(
-                f"{self._where}: the server must be an http or https URL, not {server!r}"
+                f"{self._where}: the server must be an http or https URL, not {shown!r}"
             )
         # A token that was read from a file ends with a newline.
         authorization = access.authorization.strip()
@@ -335,6 +330,7 @@ class _CredentialsBuilder:
             tls_server_name=access.tls_server_name,
             proxy=access.proxy,
             renew_at=renew_at.astimezone(UTC) if renew_at else None,
+            expires_at=expires_at.astimezone(UTC) if expires_at else None,
         )
 
     def _tls_context(self, access: _Access) -> ssl.SSLContext:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from enum import Enum
-from typing import cast
+from typing import NamedTuple, cast
 
 import msgspec
 import structlog
 
 from asched.core.inputs import Change, Deleted, Listed, Upserted
 from asched.kube.errors import ApiStatus
+from asched.model.nesting import decode_any_depth
 from asched.model.pod import Pod
 from asched.model.resources import (
     AnyObject,
@@ -63,13 +64,20 @@ class _Items(msgspec.Struct, frozen=True):
     items: list[msgspec.Raw] | None = None
 
 
-class ListPage(msgspec.Struct, frozen=True):
-    """One page of a list."""
+class RawPage(msgspec.Struct, frozen=True):
+    """One page of a list, with its objects undecoded."""
 
-    objects: tuple[AnyObject, ...]
-    unreadable: frozenset[str]
+    objects: tuple[msgspec.Raw, ...]
     resource_version: str
     continue_token: str
+
+
+class DecodedObjects(NamedTuple):
+    """The objects of a list or of a part of it."""
+
+    objects: list[AnyObject]
+    unreadable: set[str]
+    """Keys of objects that exist but cannot be decoded."""
 
 
 class DecoderCounts(msgspec.Struct):
@@ -84,7 +92,6 @@ _event_decoder = msgspec.json.Decoder(WatchEvent)
 _head_decoder = msgspec.json.Decoder(_Head)
 _items_decoder = msgspec.json.Decoder(_Items)
 _status_decoder = msgspec.json.Decoder(ApiStatus)
-_MALFORMED = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
 class MalformedResponseError(ValueError):
@@ -130,16 +137,16 @@ class LineSplitter:
 def parse_event(line: bytes) -> WatchEvent:
     """Raises MalformedResponseError."""
     try:
-        return _event_decoder.decode(line)
-    except _MALFORMED as error:
+        return decode_any_depth(_event_decoder, line)
+    except msgspec.DecodeError as error:
         raise MalformedResponseError(str(error)) from None
 
 
 def parse_status(raw: bytes | msgspec.Raw) -> ApiStatus:
     """The Status of an ERROR event; for any other object the message says what is wrong."""
     try:
-        return _status_decoder.decode(raw)
-    except _MALFORMED as error:
+        return decode_any_depth(_status_decoder, raw)
+    except msgspec.DecodeError as error:
         return ApiStatus(message=f"not a Status: {error}")
 
 
@@ -150,8 +157,8 @@ def resource_version(raw: bytes | msgspec.Raw) -> str:
 
 def _head(raw: bytes | msgspec.Raw) -> _Head:
     try:
-        return _head_decoder.decode(raw)
-    except _MALFORMED:
+        return decode_any_depth(_head_decoder, raw)
+    except msgspec.DecodeError:
         return _Head()
 
 
@@ -170,30 +177,34 @@ class ObjectDecoder:
         """Keep these annotations of pods that are decoded from now on."""
         self._declared = DeclaredAnnotations(annotations) if annotations else None
 
-    def page(self, body: bytes | msgspec.Raw) -> ListPage:
-        """Decode a page of a list. Raises MalformedResponseError."""
+    def page(self, body: bytes | msgspec.Raw) -> RawPage:
+        """Split a page of a list into its objects. Raises MalformedResponseError."""
         try:
-            listed = _items_decoder.decode(body)
-        except _MALFORMED as error:
+            listed = decode_any_depth(_items_decoder, body)
+        except msgspec.DecodeError as error:
             raise MalformedResponseError(f"list of {self.resource.plural}: {error}") from None
-        objects: list[AnyObject] = []
-        unreadable: set[str] = set()
-        for raw in listed.items or ():
-            try:
-                objects.append(self._decode(raw))
-            except DecodeError as error:
-                unreadable.add(self._skip(raw, error))
-        return ListPage(
-            objects=tuple(objects),
-            unreadable=frozenset(unreadable - {""}),
+        return RawPage(
+            objects=tuple(listed.items or ()),
             resource_version=listed.metadata.resource_version or "",
             continue_token=listed.metadata.continue_token or "",
         )
 
+    def objects(self, raws: Iterable[msgspec.Raw]) -> DecodedObjects:
+        """Decode the objects of a list."""
+        decoded = DecodedObjects([], set())
+        for raw in raws:
+            try:
+                decoded.objects.append(self._decode(raw))
+            except DecodeError as error:
+                key = self._skip(raw, error)
+                if key:
+                    decoded.unreadable.add(key)
+        return decoded
+
     def listed(self, body: bytes | msgspec.Raw) -> Listed:
-        """Decode a list that consists of one page."""
-        page = self.page(body)
-        return Listed(self.resource, page.objects, page.unreadable)
+        """Decode a list that consists of one page. Raises MalformedResponseError."""
+        objects, unreadable = self.objects(self.page(body).objects)
+        return Listed(self.resource, tuple(objects), frozenset(unreadable))
 
     def change(self, event: WatchEvent) -> Change | None:
         """The change of an event; None for bookmarks, errors and undecodable objects."""
@@ -204,10 +215,11 @@ class ObjectDecoder:
             decoded = self._decode(event.object)
         except DecodeError as error:
             key = self._skip(event.object, error)
-            if event.type is WatchEventType.DELETED and key:
-                self._reported.pop(key, None)
-                return Deleted(self.resource, self._identity(event.object))
-            return None
+            if event.type is not WatchEventType.DELETED:
+                return None
+            self._reported.pop(key, None)
+            identity = self._identity(event.object)
+            return Deleted(self.resource, identity) if identity is not None else None
         if self._reported:
             self._reported.pop(decoded.key, None)
         if event.type is WatchEventType.DELETED:
@@ -220,17 +232,26 @@ class ObjectDecoder:
         log.warning("watch line skipped", resource=self.resource.plural, error=reason)
 
     def _decode(self, raw: bytes | msgspec.Raw) -> AnyObject:
-        # Every resource's type is in AnyObject, which mypy cannot infer.
-        decoded = decode(self.resource, raw)
-        if self._declared is not None and isinstance(decoded, Pod):
-            decoded = self._declared.add_to(decoded, raw)
+        """Raises DecodeError, whatever is wrong: an object must not affect others of its list."""
+        try:
+            # Every resource's type is in AnyObject, which mypy cannot infer.
+            decoded = decode(self.resource, raw)
+            if self._declared is not None and isinstance(decoded, Pod):
+                decoded = self._declared.add_to(decoded, raw)
+        except DecodeError:
+            raise
+        except Exception as error:
+            raise DecodeError(f"{type(error).__name__}: {error}") from error
         return cast(AnyObject, decoded)
 
-    def _identity(self, raw: bytes | msgspec.Raw) -> AnyObject:
-        """The object with only its identity, which suffices for a deletion."""
+    def _identity(self, raw: bytes | msgspec.Raw) -> AnyObject | None:
+        """The object with only its identity, which suffices for a deletion; None without a name."""
         meta = _head(raw).metadata
         names = {"name": meta.name, "namespace": meta.namespace, "uid": meta.uid}
-        return self._decode(msgspec.json.encode({"metadata": names}))
+        try:
+            return self._decode(msgspec.json.encode({"metadata": names}))
+        except DecodeError:
+            return None
 
     def _skip(self, raw: bytes | msgspec.Raw, error: DecodeError) -> str:
         """Count an undecodable object and log it once per version. Returns its key."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+from asched.model.nesting import decode_any_depth
+
 
 class KubeConfigError(Exception):
     """The connection cannot be configured; the text is one line for the user."""
@@ -20,6 +22,13 @@ class NoResponseError(Exception):
         super().__init__(message)
         self.sent = sent
         """False if the request did not reach the server."""
+
+
+class ResponseTooLargeError(NoResponseError):
+    """The response exceeds the limit. Another attempt would receive the same."""
+
+    def __init__(self, limit_bytes: int) -> None:
+        super().__init__(f"the body is too large: more than {limit_bytes} bytes", sent=True)
 
 
 class StatusCause(msgspec.Struct, frozen=True):
@@ -70,8 +79,8 @@ class ApiError(Exception):
     def from_response(cls, status: int, body: bytes, retry_after: str | None) -> ApiError:
         """Decode a failure. A body that is not a Status, as from a proxy, becomes the message."""
         try:
-            decoded = _status_decoder.decode(body)
-        except (msgspec.DecodeError, UnicodeDecodeError):
+            decoded = decode_any_depth(_status_decoder, body)
+        except msgspec.DecodeError:
             text = body[:_PLAIN_TEXT_LIMIT].decode(errors="replace").strip()
             decoded = ApiStatus(message=" ".join(text.split()))
         error = cls.from_status(decoded, status)

@@ -25,6 +25,7 @@ from asched.framework.runtime.extenders import PreemptionCandidate, redacted_url
 from asched.kube.connection import KEEPALIVE_S, USER_AGENT, client_tls_context
 from asched.kube.errors import KubeConfigError, one_line
 from asched.model.meta import ApiStruct
+from asched.model.nesting import decode_any_depth
 from asched.model.node import Node
 from asched.model.pod import Pod
 from asched.model.quantity import MAX_INT64, MIN_INT64
@@ -380,8 +381,8 @@ def _decoded(url: str, raw: msgspec.Raw | None, decoder: msgspec.json.Decoder[T]
     if raw is None or bytes(raw) == b"null":
         return default
     try:
-        return decoder.decode(raw)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        return decode_any_depth(decoder, raw)
+    except msgspec.DecodeError as error:
         raise ExtenderError(f"cannot decode the response of {url}: {error}") from None
 
 

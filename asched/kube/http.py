@@ -13,7 +13,7 @@ from urllib.parse import quote, urlencode, urlsplit
 
 import aiohttp
 
-from asched.kube.errors import NoResponseError
+from asched.kube.errors import NoResponseError, ResponseTooLargeError
 from asched.kube.pool import BODY_LIMIT_BYTES, ConnectionPool, Endpoint, describe
 from asched.kube.transport import ApiRequest, Credentials, HttpResponse, Transport
 
@@ -85,7 +85,7 @@ class _AiohttpResponse:
             async for piece in self._response.content.iter_any():
                 body += piece
                 if len(body) > BODY_LIMIT_BYTES:
-                    raise NoResponseError("the body is too large", sent=True)
+                    raise ResponseTooLargeError(BODY_LIMIT_BYTES)
         except (aiohttp.ClientError, OSError) as error:
             raise NoResponseError(describe(error), sent=True) from None
         finally:

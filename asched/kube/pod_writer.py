@@ -29,6 +29,7 @@ from asched.kube.write_outcomes import (
     outcome_of,
     patch,
 )
+from asched.model.nesting import decode_any_depth
 from asched.model.pod import DEFAULT_SCHEDULER_NAME, POD_SCHEDULED
 
 Reason = Literal["Unschedulable", "SchedulerError"]
@@ -141,7 +142,7 @@ class PodWriter:
         """Read whether the pod is bound; WriteRejected with ``message`` and ``status`` if not."""
         try:
             body = await self._client.request("GET", pod.path)
-            found = _pod_state_decoder.decode(body)
+            found = decode_any_depth(_pod_state_decoder, body)
         except ApiError as error:
             if error.status == 404:
                 return ObjectGone()

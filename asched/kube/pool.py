@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 
 from httptools import HttpParserCallbackError, HttpParserError, HttpResponseParser
 
-from asched.kube.errors import NoResponseError, one_line
+from asched.kube.errors import NoResponseError, ResponseTooLargeError, one_line
 from asched.kube.transport import HttpResponse, always
 
 HEAD_LIMIT_BYTES = 64 * 1024
@@ -29,6 +29,13 @@ BODY_LIMIT_BYTES = 256 * 1024 * 1024
 
 class MalformedHttpError(ValueError):
     """The bytes are not an HTTP/1.1 response, or one of ambiguous length or excessive size."""
+
+
+class BodyTooLargeError(MalformedHttpError):
+    """The body exceeds the limit."""
+
+    def __init__(self) -> None:
+        super().__init__("the body is too large")
 
 
 class ResponseParser:
@@ -118,7 +125,7 @@ class ResponseParser:
         self._body_bytes += len(piece)
         self._overhead_bytes = 0
         if self._body_bytes > BODY_LIMIT_BYTES:
-            raise MalformedHttpError("the body is too large")
+            raise BodyTooLargeError
 
     def on_message_complete(self) -> None:
         if self._status:  # else an interim response, such as 103
@@ -192,9 +199,12 @@ class _Connection(asyncio.Protocol):
             self._transport.abort()
 
     def _fail(self, why: str) -> None:
+        self._fail_with(NoResponseError(why, sent=True))
+
+    def _fail_with(self, error: NoResponseError) -> None:
         self.abort()
         if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_exception(NoResponseError(why, sent=True))
+            self._waiter.set_exception(error)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # uvloop's transports have the methods of this class but do not inherit from it.
@@ -207,6 +217,9 @@ class _Connection(asyncio.Protocol):
             return
         try:
             responses = self._parser.feed(data, self._expected)
+        except BodyTooLargeError:
+            self._fail_with(ResponseTooLargeError(BODY_LIMIT_BYTES))
+            return
         except MalformedHttpError as error:
             self._fail(f"malformed response: {error}")
             return

@@ -29,9 +29,9 @@ from asched.kube.decoding import (
     resource_version,
 )
 from asched.kube.errors import ApiError, NoResponseError
+from asched.kube.paged_lists import PagedLists
 from asched.kube.timing import Backoff, Clock, RetryPolicy
 from asched.model.resources import (
-    AnyObject,
     CustomWatched,
     GroupResource,
     Resource,
@@ -52,6 +52,7 @@ class ReflectorSettings(msgspec.Struct, frozen=True):
     """Sizes, timeouts and delays of a reflector."""
 
     page_limit: int = 500
+    """Largest number of objects in a page of a list."""
     watch_timeout_s: tuple[int, int] = (300, 600)
     """Range of the random ``timeoutSeconds`` of a watch."""
     watch_grace_s: float = 30.0
@@ -126,6 +127,7 @@ class Reflector:
         self.field_selector = field_selector
         """Selects the objects; empty selects all."""
         self._settings = settings or ReflectorSettings()
+        self._lists = PagedLists(client, self.decoder, self._settings.page_limit)
         self._backoff = Backoff(self._settings.retry, client.random)
         self._slow_backoff = Backoff(self._settings.slow_retry, client.random)
         every_s = self._settings.log_every_s
@@ -195,37 +197,14 @@ class Reflector:
         """Fetch all pages and deliver them as one list."""
         self.counts.lists += 1
         relist_count = self.relist_count
-        params = self._selector() | {"limit": str(self._settings.page_limit)}
-        objects: list[AnyObject] = []
-        unreadable: set[str] = set()
-        expired = 0
-        while True:
-            try:
-                body = await self._client.request("GET", self.resource.path, params=params)
-            except ApiError as error:
-                if not (error.expired and "continue" in params):
-                    raise
-                # The continue token expired. Retry in pages once, then without a limit.
-                expired += 1
-                objects.clear()
-                unreadable.clear()
-                params = self._selector()
-                if expired == 1:
-                    params["limit"] = str(self._settings.page_limit)
-                continue
-            page = self.decoder.page(body)
-            objects += page.objects
-            unreadable |= page.unreadable
-            if not page.continue_token:
-                break
-            params["continue"] = page.continue_token
-        if not page.resource_version:
-            raise MalformedResponseError("list without a resourceVersion")
-        listed = Listed(self.resource, tuple(objects), frozenset(unreadable), relist_count)
+        found = await self._lists.fetch(self._selector())
+        listed = Listed(
+            self.resource, tuple(found.objects), frozenset(found.unreadable), relist_count
+        )
         self._sink.put_changes((listed,))
         self.synced = True
         self.responded.set()
-        self.resource_version = page.resource_version
+        self.resource_version = found.resource_version
         self._consecutive_failures = 0
         self._slow_backoff.reset()
         self._list_problems.resolved()

@@ -15,6 +15,7 @@ import structlog
 
 from asched.core.inputs import Change
 from asched.kube.decoding import MalformedResponseError, ObjectDecoder, WatchEvent, WatchEventType
+from asched.model.nesting import decode_any_depth
 from asched.model.resources import Resource
 
 LISTED = "LISTED"
@@ -57,7 +58,7 @@ class Tape:
         try:
             with gzip.open(self._path) as lines:
                 for number, text in enumerate(_lines(lines), start=1):
-                    line = decoder.decode(text)
+                    line = decode_any_depth(decoder, text)
                     resource = by_plural.get(line.resource)
                     if resource is None:
                         if line.resource not in unknown:
@@ -72,7 +73,7 @@ class Tape:
         except OSError as error:
             why = error.strerror or str(error)
             raise TapeError(f"{self._path}: cannot be read: {why}") from None
-        except (EOFError, msgspec.DecodeError, UnicodeDecodeError) as error:
+        except (EOFError, msgspec.DecodeError) as error:
             raise TapeError(f"{self._path}: not a tape: {error}") from None
 
     def _change(self, resource: Resource, line: _Line, number: int) -> Change | None:

@@ -35,6 +35,8 @@ class Credentials(msgspec.Struct, frozen=True):
     proxy: str | None = None
     renew_at: datetime | None = None
     """When to load them again; None: only after a 401."""
+    expires_at: datetime | None = None
+    """When they become invalid; None: unknown."""
 
 
 class ApiRequest(NamedTuple):

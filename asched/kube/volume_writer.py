@@ -23,6 +23,7 @@ from asched.kube.write_outcomes import (
     WriteSucceeded,
     outcome_of,
 )
+from asched.model.nesting import decode_any_depth
 from asched.model.resources import DecodeError, Resource, decode
 from asched.model.storage import PersistentVolume, PersistentVolumeClaim
 
@@ -56,7 +57,7 @@ class _Present(msgspec.Struct, frozen=True):
     spec: _Spec = _Spec()
 
 
-_decode_present = msgspec.json.Decoder(_Present).decode
+_present_decoder = msgspec.json.Decoder(_Present)
 _encode = msgspec.json.Encoder().encode
 
 _Plan = Callable[[_Present], "dict[str, Any] | WriteOutcome"]
@@ -148,7 +149,8 @@ class VolumeWriter:
 
     async def _change_once(self, path: str, plan: _Plan) -> WriteOutcome | None:
         """None if the object was modified between reading and patching."""
-        present = _decode_present(await self._client.request("GET", path))
+        body = await self._client.request("GET", path)
+        present = decode_any_depth(_present_decoder, body)
         patch = plan(present)
         if not isinstance(patch, dict):
             return patch

@@ -7,7 +7,7 @@ kube-batch and Volcano, with equal fields and meaning.
 
 from __future__ import annotations
 
-from asched.model.meta import ApiStruct, Object
+from asched.model.meta import ApiStruct, Int32, Object
 from asched.model.quantity import QuantityText
 
 # -- custom resources -------------------------------------------------------------------------
@@ -16,7 +16,7 @@ from asched.model.quantity import QuantityText
 class CustomPodGroupSpec(ApiStruct):
     """Size, queue and priority of the group."""
 
-    min_member: int = 0
+    min_member: Int32 = 0
     queue: str = ""
     priority_class_name: str = ""
     min_resources: dict[str, QuantityText] = {}
@@ -36,9 +36,9 @@ class CustomPodGroupStatus(ApiStruct):
 
     phase: str = ""
     conditions: tuple[CustomPodGroupCondition, ...] = ()
-    running: int = 0
-    succeeded: int = 0
-    failed: int = 0
+    running: Int32 = 0
+    succeeded: Int32 = 0
+    failed: Int32 = 0
 
 
 class CustomPodGroup(Object):
@@ -63,7 +63,7 @@ class VolcanoPodGroup(CustomPodGroup, tag_field="kind", tag="VolcanoPodGroup"):
 class CustomQueueSpec(ApiStruct):
     """A queue's share of the cluster."""
 
-    weight: int = 0
+    weight: Int32 = 0
     capability: dict[str, QuantityText] = {}
 
 
@@ -103,7 +103,7 @@ class BasicPolicy(ApiStruct):
 
 
 class GangPolicy(ApiStruct):
-    min_count: int = 0
+    min_count: Int32 = 0
 
 
 class SchedulingPolicy(ApiStruct):

@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import dataclass_transform
+from typing import Annotated, dataclass_transform
 
 import msgspec
+
+Int32 = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
+"""An ``int32`` of the API. A larger number would not fit a column."""
+Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
+Timestamp = Annotated[datetime, msgspec.Meta(tz=True)]
+"""A time of the API: a time without a zone cannot be compared with others."""
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(msgspec.field,))
@@ -56,8 +62,8 @@ class ObjectMeta(ApiStruct):
     namespace: str = ""
     uid: str = ""
     labels: dict[str, str] = {}
-    creation_timestamp: datetime | None = None
-    deletion_timestamp: datetime | None = None
+    creation_timestamp: Timestamp | None = None
+    deletion_timestamp: Timestamp | None = None
     owner_references: tuple[OwnerReference, ...] = ()
     annotations: Annotations = Annotations()
     declared_annotations: dict[str, str] = {}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from asched.model.meta import ApiStruct, Object
+from asched.model.meta import ApiStruct, Int64, Object
 from asched.model.quantity import QuantityText
 
 NO_SCHEDULE = "NoSchedule"
@@ -44,7 +44,7 @@ class ContainerImage(ApiStruct):
     """An image on a node."""
 
     names: tuple[str, ...] = ()
-    size_bytes: int = 0
+    size_bytes: Int64 = 0
 
 
 class NodeCondition(ApiStruct):

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from datetime import datetime
-
 import msgspec
 
-from asched.model.meta import ApiStruct, Object
+from asched.model.meta import ApiStruct, Int32, Int64, Object, Timestamp
 from asched.model.node import Taint
 from asched.model.quantity import QuantityText
 from asched.model.selectors import LabelSelector, NodeSelector, PreferredSchedulingTerm
@@ -30,8 +28,8 @@ class ResourceRequirements(ApiStruct):
 class ContainerPort(ApiStruct):
     """A port of a container; a host port if ``host_port`` is not 0."""
 
-    host_port: int = 0
-    container_port: int = 0
+    host_port: Int32 = 0
+    container_port: Int32 = 0
     protocol: str = "TCP"
     host_ip: str = msgspec.field(default="", name="hostIP")
 
@@ -90,7 +88,7 @@ class PodAffinityTerm(ApiStruct):
 class WeightedPodAffinityTerm(ApiStruct):
     """A preferred term with its weight."""
 
-    weight: int = 0
+    weight: Int32 = 0
     pod_affinity_term: PodAffinityTerm = PodAffinityTerm()
 
 
@@ -127,11 +125,11 @@ class Affinity(ApiStruct):
 class TopologySpreadConstraint(ApiStruct):
     """One entry of ``spec.topologySpreadConstraints``."""
 
-    max_skew: int = 1
+    max_skew: Int32 = 1
     topology_key: str = ""
     when_unsatisfiable: str = "DoNotSchedule"
     label_selector: LabelSelector | None = None
-    min_domains: int | None = None
+    min_domains: Int32 | None = None
     node_affinity_policy: str = "Honor"
     node_taints_policy: str = "Ignore"
     match_label_keys: tuple[str, ...] = ()
@@ -239,7 +237,7 @@ class PodSpec(ApiStruct):
 
     node_name: str = ""
     scheduler_name: str = DEFAULT_SCHEDULER_NAME
-    priority: int = 0
+    priority: Int32 = 0
     priority_class_name: str = ""
     preemption_policy: str = "PreemptLowerPriority"
     containers: tuple[Container, ...] = ()
@@ -256,7 +254,7 @@ class PodSpec(ApiStruct):
     host_users: bool | None = None
     resource_claims: tuple[PodResourceClaim, ...] = ()
     scheduling_group: PodSchedulingGroup | None = None
-    termination_grace_period_seconds: int | None = None
+    termination_grace_period_seconds: Int64 | None = None
 
 
 class PodCondition(ApiStruct):
@@ -283,7 +281,7 @@ class PodStatus(ApiStruct):
     phase: str = ""
     conditions: tuple[PodCondition, ...] = ()
     nominated_node_name: str = ""
-    start_time: datetime | None = None
+    start_time: Timestamp | None = None
     container_statuses: tuple[ContainerStatus, ...] = ()
     init_container_statuses: tuple[ContainerStatus, ...] = ()
 

@@ -16,6 +16,7 @@ import msgspec
 from asched.model import groups, storage, workloads
 from asched.model.custom import CustomObject, CustomResource
 from asched.model.meta import Object
+from asched.model.nesting import decode_any_depth, prune_nesting
 from asched.model.node import Node
 from asched.model.pod import Pod, Volume
 from asched.model.quantity import QuantityError, milli_value, value
@@ -260,13 +261,25 @@ def decode(resource: WatchedResource, raw: bytes | msgspec.Raw) -> Object:
 
 def _decode_as(object_type: type[Object], raw: bytes | msgspec.Raw) -> Object:
     try:
-        return _decoder(object_type).decode(raw)
+        return decode_any_depth(_decoder(object_type), raw)
     except msgspec.DecodeError:
         pass
     try:
-        return msgspec.convert(_without_nulls(msgspec.json.decode(raw)), object_type)
-    except (msgspec.DecodeError, msgspec.ValidationError, RecursionError) as error:
+        return _decode_slowly(object_type, raw)
+    except (ValueError, OverflowError, RecursionError) as error:
         raise DecodeError(f"{object_type.__name__} does not decode: {error}") from None
+
+
+def _decode_slowly(object_type: type[Object], raw: bytes | msgspec.Raw) -> Object:
+    """The object without its nulls."""
+    try:
+        return msgspec.convert(_without_nulls(decode_any_depth(_any_decoder, raw)), object_type)
+    except RecursionError:  # more levels than the decoder allows here
+        pruned = prune_nesting(bytes(raw))
+        return msgspec.convert(_without_nulls(decode_any_depth(_any_decoder, pruned)), object_type)
+
+
+_any_decoder = msgspec.json.Decoder()
 
 
 def _without_nulls(json_value: Any) -> Any:
@@ -378,7 +391,7 @@ class DeclaredAnnotations:
         if not any(needle in text for needle in self._needles):
             return pod
         try:
-            found = msgspec.to_builtins(self._decoder.decode(text))
+            found = msgspec.to_builtins(decode_any_depth(self._decoder, text))
         except msgspec.DecodeError as error:
             raise DecodeError(f"{pod.key}: {error}") from None
         annotations: dict[str, str] = (found["metadata"] or {}).get("annotations") or {}

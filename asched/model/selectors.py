@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from asched.model.meta import ApiStruct
+from asched.model.meta import ApiStruct, Int32
 
 
 class LabelSelectorRequirement(ApiStruct):
@@ -76,7 +76,7 @@ class NodeSelector(ApiStruct):
 class PreferredSchedulingTerm(ApiStruct):
     """Preferred nodes, with a weight."""
 
-    weight: int = 0
+    weight: Int32 = 0
     preference: NodeSelectorTerm = NodeSelectorTerm()
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from asched.model.meta import ApiStruct, Object
+from asched.model.meta import ApiStruct, Int32, Object
 from asched.model.pod import AzureDisk, CinderVolumeSource, PortworxVolumeSource
 from asched.model.quantity import QuantityText
 from asched.model.selectors import LabelSelector, NodeSelector
@@ -122,7 +122,7 @@ class StorageClass(Object, tag_field="kind", tag="StorageClass"):
 
 
 class CSINodeAllocatable(ApiStruct):
-    count: int | None = None
+    count: Int32 | None = None
 
 
 class CSINodeDriver(ApiStruct):

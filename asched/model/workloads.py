@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from asched.model.meta import ApiStruct, Object
+from asched.model.meta import ApiStruct, Int32, Object
 from asched.model.selectors import LabelSelector
 
 
@@ -50,12 +50,12 @@ class StatefulSet(Object, tag_field="kind", tag="StatefulSet"):
 
 class PodDisruptionBudgetSpec(ApiStruct):
     selector: LabelSelector | None = None
-    min_available: int | str | None = None
-    max_unavailable: int | str | None = None
+    min_available: Int32 | str | None = None
+    max_unavailable: Int32 | str | None = None
 
 
 class PodDisruptionBudgetStatus(ApiStruct):
-    disruptions_allowed: int = 0
+    disruptions_allowed: Int32 = 0
     disrupted_pods: dict[str, str] = {}
 
 
@@ -69,6 +69,6 @@ class PodDisruptionBudget(Object, tag_field="kind", tag="PodDisruptionBudget"):
 class PriorityClass(Object, tag_field="kind", tag="PriorityClass"):
     """A PriorityClass."""
 
-    value: int = 0
+    value: Int32 = 0
     global_default: bool = False
     preemption_policy: str = "PreemptLowerPriority"

@@ -194,6 +194,7 @@ def _restore(fold: Fold, snapshot: StateSnapshot) -> None:
     state.object_store.restore(snapshot.objects)
     state.nodes.restore(snapshot.nodes, state.objects(Node))
     state.pods.update((entry.info.key, entry) for entry in snapshot.pods)
+    state.pod_keys.update((entry.info.uid, entry.info.key) for entry in snapshot.pods)
     state.nominator.restore(snapshot.nominator)
     state.waiting_pods.restore(snapshot.waiting_pods)
     state.evictions.restore(snapshot.evictions)

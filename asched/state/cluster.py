@@ -75,6 +75,8 @@ class ClusterState:
         self.epoch = 0
         self.nodes = NodeTable()
         self.pods: dict[str, PodEntry] = {}
+        self.pod_keys: dict[str, str] = {}
+        """The key of each pod by its uid."""
         self.templates = Templates()
         self.object_store = ObjectStore()
         self._pod_index = PodIndex(self.nodes)

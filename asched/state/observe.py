@@ -6,7 +6,8 @@ They change nothing.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from typing import NamedTuple
 
 import msgspec
 
@@ -25,10 +26,31 @@ _USED_NODE_CONDITIONS = frozenset({"Ready"})
 ObservedChange = ObjectObserved | ObjectDeleted | PodObserved | PodUpdated | Bound
 
 
-def observe_object(state: ClusterState, observed: AnyObject) -> ObservedChange | None:
-    """The record of an object that a watch or list returned; None if nothing relevant changed."""
+class RefusedPod(NamedTuple):
+    """A pod that is not recorded, because another pod has its uid."""
+
+    key: str
+    uid: str
+    other_key: str
+    """The pod of that uid in the state."""
+
+
+Refuse = Callable[[RefusedPod], None]
+
+
+def _ignore(refused: RefusedPod) -> None:
+    """The default of callers that do not count."""
+
+
+def observe_object(
+    state: ClusterState, observed: AnyObject, refuse: Refuse = _ignore
+) -> ObservedChange | None:
+    """The record of an object that a watch or list returned; None if nothing relevant changed.
+
+    ``refuse`` is called for a pod that contradicts the state.
+    """
     if isinstance(observed, Pod):
-        return _observe_pod(state, observed)
+        return _observe_pod(state, observed, refuse)
     if isinstance(observed, Node):
         observed = _reduced_node(observed)
     if state.object_store.of_kind(type(observed)).get(observed.key) == observed:
@@ -53,6 +75,7 @@ def observe_list(
     resource: WatchedResource,
     objects: Sequence[AnyObject],
     unreadable: Collection[str] = (),
+    refuse: Refuse = _ignore,
 ) -> Iterator[ObservedChange]:
     """Records of a complete list: deletions, additions and updates.
 
@@ -70,7 +93,7 @@ def observe_list(
         if listed.get(key) != uid and (key in listed or key not in unreadable):
             yield ObjectDeleted(resource.type.__name__, key, uid)
     for item in objects:
-        change = observe_object(state, item)
+        change = observe_object(state, item, refuse)
         if change is not None:
             yield change
 
@@ -82,7 +105,7 @@ def _stored(state: ClusterState, resource: WatchedResource) -> Iterator[Object]:
             yield item
 
 
-def _observe_pod(state: ClusterState, pod: Pod) -> ObservedChange | None:
+def _observe_pod(state: ClusterState, pod: Pod, refuse: Refuse) -> ObservedChange | None:
     key, uid, terminal = pod.key, pod.metadata.uid, pod.terminal
     entry = state.entry(key, uid)
     finished_of_job = terminal and state.sessions.is_in_job(pod)
@@ -90,6 +113,11 @@ def _observe_pod(state: ClusterState, pod: Pod) -> ObservedChange | None:
         if terminal and key not in state.pods and not finished_of_job:
             return None
         if state.sessions.has_finished(key, uid):
+            return None
+        other_key = state.pod_keys.get(uid)
+        if other_key is not None:
+            # Nodes, evictions and decisions identify a pod by its uid.
+            refuse(RefusedPod(key, uid, other_key))
             return None
         pod = _reduced_pod(pod)
         template = state.templates.find(pod)

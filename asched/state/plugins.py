@@ -17,9 +17,9 @@ from asched.framework.runtime.observation import (
     CURRENT_CALL,
     FAILURES,
     failure_reason,
-    to_printable,
 )
 from asched.framework.runtime.profile import AttachableHandle, PluginWeight, Profile, ProfileSpec
+from asched.framework.runtime.raised import describe_raised
 from asched.framework.status import Status
 from asched.state.records import Assigned
 
@@ -78,7 +78,7 @@ class ReservePluginCalls:
             method(pod, assignment.node, value)
         except BaseException as error:  # noqa: BLE001  plugin code must not stop the fold
             FAILURES.note(plugin.name, "Reserve", failure_reason(error))
-            text = f"{method.__name__}: {type(error).__name__}: {to_printable(error)}"
+            text = f"{method.__name__}: {describe_raised(plugin.name, 'Reserve', error)}"
             self.errors.append(ReservePluginError(plugin.name, pod.key, text))
             self.error_count += 1
             del self.errors[:-_MAX_ERRORS]

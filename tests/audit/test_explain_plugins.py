@@ -40,7 +40,10 @@ async def test_failing_pre_enqueue_plugin_is_explained() -> None:
     made.see(a_node("n0"), a_pod("bad"), a_pod("odd"), a_pod("good"))
     assert [pod_of(decision) for decision in made.decide()] == ["default/good"]
     found = await explained(made, "bad", Gatekeeper)
-    text = "plugin Gatekeeper at PreEnqueue: ValueError: no such ticket"
+    text = (
+        "plugin Gatekeeper at PreEnqueue: ValueError: no such ticket"
+        " (audit/test_explain_plugins.py:34)"
+    )
     assert (found.outcome, found.message) == ("gated", text)
     [refusal] = found.pre_filter
     assert (refusal.plugin, refusal.code, refusal.reasons) == ("Gatekeeper", "Error", (text,))

@@ -72,10 +72,14 @@ def test_raising_reserve_calls_do_not_stop_the_fold() -> None:
     )
 
     whats = [(fault.pod, fault.error) for fault in scheduling.state.reserve_calls.errors]
+    reserved, unreserved = (
+        f"(cycle/test_plugin_calls_in_fold.py:{method.__code__.co_firstlineno + 1})"
+        for method in (RaisingBooks.on_reserved, RaisingBooks.unreserve)
+    )
     assert whats == [
-        ("default/one", "on_reserved: RuntimeError: out of ink"),
-        ("default/two", "on_reserved: RuntimeError: out of ink"),
-        ("default/one", "unreserve: RuntimeError: no eraser"),
+        ("default/one", f"on_reserved: RuntimeError: out of ink {reserved}"),
+        ("default/two", f"on_reserved: RuntimeError: out of ink {reserved}"),
+        ("default/one", f"unreserve: RuntimeError: no eraser {unreserved}"),
     ]
     assert (
         refolded(scheduling, RaisingBooks).reserve_calls.errors

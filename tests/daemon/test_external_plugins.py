@@ -128,7 +128,9 @@ async def test_worker_failure_fails_only_its_own_pod(
         async with w.daemon(CONFIG, NodeChooser):
             w.add_pod("bad", labels={"target": target}, schedulerName="choosing")
             await w.until(lambda: bool(w.message("bad")))
-            assert w.message("bad") == f"plugin NodeChooser{said}"
+            message, _, place = w.message("bad").partition(" (daemon/external_plugins.py:")
+            assert message == f"plugin NodeChooser{said}"
+            assert bool(place) is (target in ("raises", "leaves"))
             assert w.condition("bad")["reason"] == "SchedulerError"
             w.cluster.delete("pods", "bad", namespace="default", grace_period_s=0)
             w.add_pod("plain")

@@ -13,6 +13,7 @@ from asched.config.registry import PluginRegistry
 from asched.daemon.startup import fold_journal
 from asched.journal import open_journal
 from asched.journal.chain import GENESIS, verify
+from asched.journal.chain_reader import ChainReader
 from asched.state.cluster import ClusterState, PlacementState
 from asched.state.fold import Fold
 from tests.daemon.processes import NO_HEALTH, Command, commands, running
@@ -104,7 +105,7 @@ async def check_journal(w: World) -> None:
         async for sealed in store.batches():
             head = verify(sealed, head)
         assert head == await store.head()
-        await fold_journal(fold, store)
+        await fold_journal(fold, ChainReader.from_beginning(store))
         replayed = await replay(store, PluginRegistry.discover())
     assert replayed.equal, replayed.divergence
     assert replayed.decisions

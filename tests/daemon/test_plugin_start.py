@@ -28,6 +28,9 @@ OPTIONAL = (
 WITH_GONE = BREAKS.replace("[{name: Breaks}]", "[{name: Breaks}, {name: Gone}]")
 
 
+PLACE = "(daemon/test_plugin_start.py:41)"
+
+
 class Breaks(FilterPlugin):
     """Cannot be made."""
 
@@ -48,7 +51,7 @@ async def test_failing_plugin_constructor_is_one_line_at_start(tmp_path: Path) -
                 raise AssertionError("it must not run")
     (cause,) = refusal.value.exceptions
     assert isinstance(cause, ProfileError)
-    assert str(cause) == "plugin Breaks: it cannot be made: OSError: no licence server"
+    assert str(cause) == f"plugin Breaks: it cannot be made: OSError: no licence server {PLACE}"
 
 
 def test_start_error_names_the_distribution() -> None:
@@ -62,6 +65,7 @@ def test_start_error_names_the_distribution() -> None:
     (profile,) = fold.state.profiles.values()
     assert profile.missing == (
         "plugin Breaks of broken-plugins 0.3: it cannot be made: OSError: no licence server"
+        f" {PLACE}"
     )
 
 

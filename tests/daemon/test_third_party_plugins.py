@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -120,7 +121,11 @@ async def test_raising_plugin_fails_only_its_own_pod(tmp_path: Path) -> None:
         w.add_pod("bad")
         w.add_pod("good")
         await w.until(lambda: w.node_of("good") == "n0" and bool(w.message("bad")))
-        assert w.message("bad") == "plugin Broken at Filter: RuntimeError: boom"
+        assert re.fullmatch(
+            r"plugin Broken at Filter: RuntimeError: boom"
+            r" \(daemon/test_third_party_plugins\.py:\d+\)",
+            w.message("bad"),
+        )
         assert w.condition("bad")["reason"] == "SchedulerError"
 
 
@@ -172,9 +177,10 @@ async def test_failed_pre_bind_is_reported_and_retried(tmp_path: Path) -> None:
             # A rejection waits for an event of the plugin that rejected; it registered none.
             await w.until(lambda: w.unbound() == ["refuses"])
             assert daemon.cluster.queue.unschedulable.keys() == {"default/refuses"}
+    line = f"daemon/test_third_party_plugins.py:{Awkward.pre_bind.__code__.co_firstlineno + 6}"
     prefix = 'running PreBind plugin "Awkward": '
     assert said == {
-        "raises": ("SchedulerError", prefix + "RuntimeError: boom"),
+        "raises": ("SchedulerError", prefix + f"RuntimeError: boom ({line})"),
         "nonsense": ("SchedulerError", prefix + "answered 'yes', no Status"),
         "hangs": ("SchedulerError", prefix + "no answer within 0.2 s"),
         "errs": ("SchedulerError", prefix + "disk on fire"),

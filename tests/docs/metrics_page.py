@@ -17,9 +17,13 @@ from asched.daemon.engine.inbox import Inbox
 from asched.daemon.ha.leadership import leader_metrics
 from asched.daemon.ha.lease import LeaseName
 from asched.daemon.plugin_host.guarded_loop import Watchdog
+from asched.daemon.signing.signer import HeadSigner, head_metrics
 from asched.daemon.telemetry.metrics import Metrics
+from asched.journal.memory import MemoryStore
+from asched.journal.sealing import BEGINNING
 from asched.kube.events import EventCounts
 from asched.kube.reflector import Reflector
+from asched.kube.timing import SystemClock
 from asched.state.cluster import ClusterState
 
 PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"
@@ -69,6 +73,8 @@ def described() -> dict[str, Described]:
     metrics.watch_work(Inbox(), lambda: 0, events)
     metrics.watch_journal_file(Path("none"))
     metrics.show(Watchdog(lambda plugin: 1.0).metrics)
+    signer = HeadSigner(MemoryStore(), BEGINNING, SystemClock())
+    metrics.show(partial(head_metrics, signer))
     election: Any = _NoElection()
     metrics.show(partial(leader_metrics, election))
     found = {}

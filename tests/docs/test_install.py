@@ -142,14 +142,14 @@ def _objects(values: Values) -> list[dict[str, object]]:
     ]
 
 
-@pytest.mark.parametrize("words", of("helm"), ids=["sqlite", "postgres"])
+@pytest.mark.parametrize("words", of("helm"), ids=["sqlite", "signed", "postgres"])
 def test_helm_commands_render(words: list[str]) -> None:
     assert words[:4] == ["upgrade", "--install", "asched", "helm/asched"]
     assert words[4:6] == ["--namespace", NAMESPACE]
     assert {*words[6::2]} == {"--set"}
     values: Values = helm.parse_set_string(",".join(words[7::2]))
     kinds = {each["kind"] for each in _objects(values)}
-    assert ("Deployment" in kinds) == ("journal" in values)
+    assert ("Deployment" in kinds) == ("postgres" in values.get("journal", {}))
     # The page names the first pod of the StatefulSet.
     exec_line = next(words for words in of("kubectl") if "exec" in words)
     notes = _render({})["asched/templates/NOTES.txt"]
@@ -166,18 +166,21 @@ def test_values_on_the_page_are_valid(tmp_path: Path) -> None:
 
 
 @needs_kubectl
-def test_secret_has_the_key_of_the_chart(tmp_path: Path) -> None:
+@pytest.mark.parametrize("owner", ["postgres", "signing"])
+def test_secret_has_the_key_of_the_chart(tmp_path: Path, owner: str) -> None:
+    (line,) = (line for line in commands() if f"{owner}.secret.name=" in line)
+    name = line.rpartition("=")[2]
     (tmp_path / "journal-url").write_text("postgresql+asyncpg://u:p@h/n")
-    (words,) = (words for words in of("kubectl") if "secret" in words)
+    (tmp_path / "signing-key.pem").write_text("key")
+    (words,) = (words for words in of("kubectl") if "secret" in words and name in words)
     done = subprocess.run(
         ["kubectl", *words, "--dry-run=client", "-o", "yaml"],
         cwd=tmp_path, capture_output=True, text=True, check=True, timeout=60,
     )  # fmt: skip
     secret = yaml.safe_load(done.stdout)
     with helm.Chart.load(CHART) as chart:
-        assert {*secret["data"]} == {chart.values["journal"]["postgres"]["secret"]["key"]}
-    (line,) = (line for line in commands() if "secret.name=" in line)
-    assert line.endswith(f"secret.name={secret['metadata']['name']}")
+        assert {*secret["data"]} == {chart.values["journal"][owner]["secret"]["key"]}
+    assert secret["metadata"]["name"] == name
     assert secret["metadata"]["namespace"] == NAMESPACE
 
 

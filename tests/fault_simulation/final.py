@@ -10,17 +10,19 @@ from asched.state.fold import Fold
 from tests.fault_simulation.breach import BreachError, demand
 from tests.fault_simulation.differences import differences, plain
 from tests.fault_simulation.processes import Surroundings
+from tests.fault_simulation.stores import KEYS
 
 
 async def check_end(around: Surroundings) -> None:
     """Raises BreachError."""
-    store = MemoryStore(around.disk.journal)
+    store = MemoryStore(around.disk.journal, KEYS)
     try:
         verified = await verify_journal(store)
     except JournalCorruptError as error:
         raise BreachError(f"the journal does not verify: {error}") from None
     auditor = around.auditor
     demand(verified.records == auditor.records, "the auditor missed records")
+    demand(verified.trusted, "the journal is not signed")
     auditor.check_end()
     fold, kept_seq = await nearest(store, around.registry.load)
     await _follow(fold, store, kept_seq)

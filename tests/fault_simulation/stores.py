@@ -7,16 +7,23 @@ from random import Random
 from typing import Protocol
 
 import anyio
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from asched.journal.chain import BatchRange, Head, SealedBatch, Segment, Writer
 from asched.journal.codec import CODEC
 from asched.journal.errors import JournalBusyError, JournalFullError, JournalIOError
 from asched.journal.memory import MemoryJournal, MemoryStore
 from asched.journal.store import AppendResult, Checkpoint, CheckpointMark, StoredRecord
+from asched.proof.heads import SignedHead
+from asched.proof.keys import JournalKeys, SigningKey
+from asched.proof.statements import CheckpointDigest, KeyChange, StatementRow
 from asched.state.records import AnyRecord
 from tests.fault_simulation.mixes import JournalFaults
 from tests.fault_simulation.ports import Ports
 from tests.fault_simulation.trace import Trace
+
+KEYS = JournalKeys(SigningKey(Ed25519PrivateKey.from_private_bytes(bytes(32))))
+"""Every simulated journal is signed."""
 
 
 class Disk:
@@ -42,9 +49,10 @@ class FaultyStore:
     def __init__(
         self, name: str, disk: Disk, ports: Ports, trace: Trace, stored: BatchListener
     ) -> None:
+        self.keys = KEYS
         self._name = name
         self._disk = disk
-        self._store = MemoryStore(disk.journal)
+        self._store = MemoryStore(disk.journal, KEYS)
         self._ports = ports
         self._trace = trace
         self._stored = stored
@@ -163,3 +171,24 @@ class FaultyStore:
 
     async def load_checkpoint(self, at_or_before_seq: int | None = None) -> Checkpoint | None:
         return await self._store.load_checkpoint(at_or_before_seq)
+
+    async def checkpoint_digests(self) -> Sequence[CheckpointDigest]:
+        return await self._store.checkpoint_digests()
+
+    async def statements(self) -> Sequence[StatementRow]:
+        return await self._store.statements()
+
+    async def statements_tip(self) -> StatementRow | None:
+        return await self._store.statements_tip()
+
+    async def change_key(self, change: KeyChange, signers: Sequence[SigningKey]) -> None:
+        await self._store.change_key(change, signers)
+
+    async def signed_head(self) -> SignedHead | None:
+        return await self._store.signed_head()
+
+    async def save_signed_head(self, signed: SignedHead) -> None:
+        await self._ports.wait()
+        if self._disk.failing or self._draw(self._disk.faults.checkpoint):
+            raise JournalFullError("injected: disk full")
+        await self._store.save_signed_head(signed)

@@ -44,6 +44,20 @@ VALUE_SETS: dict[str, Values] = {
             ]
         }
     },
+    "signed": {
+        "replicas": 2,
+        "journal": {"signing": {"secret": {"name": "asched-key"}, "anchorClaim": "anchors"}},
+    },
+    "signed-postgres": {
+        "journal": {
+            **POSTGRES["journal"],
+            "signing": {
+                "secret": {"name": "asched-key", "key": "key"},
+                "anchorClaim": "anchors",
+                "anchorInterval": "10s",
+            },
+        }
+    },
     "everything": {
         **POSTGRES,
         "fullnameOverride": "the-scheduler",
@@ -78,6 +92,7 @@ VALUE_SETS: dict[str, Values] = {
         "serviceAccount": {"create": False, "name": "mine"},
         "rbac": {"create": False},
         "podDisruptionBudget": {"enabled": False},
+        "networkPolicy": {"enabled": False},
         "priorityClassName": "",
         "journal": {"volume": {"storageClassName": "fast", "size": "100Gi"}},
     },

@@ -30,8 +30,10 @@ def test_image_names_no_index_or_address() -> None:
     assert "index-url" not in TEXT
 
 
-def test_both_stages_share_pinnable_base() -> None:
-    assert instructions()[0] == ("ARG", "PYTHON=python:3.13-slim-bookworm")
+def test_both_stages_share_a_base_pinned_by_digest() -> None:
+    name, base = instructions()[0]
+    assert name == "ARG"
+    assert re.fullmatch(r"PYTHON=python:3\.13-slim-bookworm@sha256:[0-9a-f]{64}", base)
     assert arguments("FROM") == ["${PYTHON} AS build", "${PYTHON}"]
 
 

@@ -254,6 +254,29 @@ def test_postgresql_uses_deployment_with_secret() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("values", "anchors"),
+    [("signed", "$HOSTNAME.heads"), ("signed-postgres", "shared.heads")],
+)
+def test_signing_key_is_mounted_from_secret(values: str, anchors: str, tmp_path: Path) -> None:
+    objects = rendered(VALUE_SETS[values])
+    (tmp_path / "asched.yaml").write_text(config_of(objects)["asched.yaml"])
+    journal = load(tmp_path / "asched.yaml", PluginRegistry.discover()).settings.journal
+    mounts = {mount["name"]: mount for mount in container(objects)["volumeMounts"]}
+    volumes = {v["name"]: v for v in workload(objects)["spec"]["template"]["spec"]["volumes"]}
+    key, secret = Path(journal.signing_key), volumes["signing-key"]["secret"]
+    assert key.parent == Path(mounts["signing-key"]["mountPath"])
+    assert mounts["signing-key"]["readOnly"] is True
+    assert secret["secretName"] == "asched-key"
+    (item,) = secret["items"]
+    assert (item["path"], secret["defaultMode"]) == (key.name, 0o440)
+    anchor = Path(journal.anchor_file)
+    assert (anchor.parent, anchor.name) == (Path(mounts["anchors"]["mountPath"]), anchors)
+    assert volumes["anchors"]["persistentVolumeClaim"] == {"claimName": "anchors"}
+    unsigned = config_of(rendered({}))["asched.yaml"]
+    assert "signingKey" not in unsigned
+
+
 # -- around it --------------------------------------------------------------------------------
 
 
@@ -277,7 +300,7 @@ def test_network_policy_allows_required_traffic() -> None:
     assert ingress["from"] == [{"podSelector": {"matchLabels": {"app": "prometheus"}}}]
     ports = [port["port"] for rule in spec["egress"] for port in rule["ports"]]
     assert ports == [53, 53, 6443, 5432, 8888]
-    sqlite = only(rendered({"networkPolicy": {"enabled": True}}), "NetworkPolicy")["spec"]
+    sqlite = only(rendered({}), "NetworkPolicy")["spec"]
     assert 5432 not in [port["port"] for rule in sqlite["egress"] for port in rule["ports"]]
 
 

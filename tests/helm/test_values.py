@@ -28,6 +28,8 @@ from tests.helm.chart import CHART, Values, rendered, templates
         ({"journal": {"volume": {"accessMode": "ReadWriteMany"}}}, "accessMode"),
         ({"journal": {"volume": {"size": "large"}}}, "size"),
         ({"journal": {"postgres": {"secret": {"name": "Not A Name"}}}}, "name"),
+        ({"journal": {"signing": {"key": "x"}}}, "key"),
+        ({"journal": {"signing": {"anchorInterval": "often"}}}, "anchorInterval"),
         ({"health": {"port": 70_000}}, "port"),
         ({"crds": ["scheduling.example.com"]}, "crds"),
         ({"terminationGracePeriodSeconds": 10}, "terminationGracePeriodSeconds"),
@@ -50,6 +52,10 @@ def test_schema_rejects(values: Values, message: str) -> None:
         ({"settings": {"batch": []}}, "settings.batch is set by the chart"),
         ({"settings": {"kubeconfig": "x"}}, "settings.kubeconfig is set by the chart"),
         ({"settings": {"journal": {}}}, "settings.journal is set by the chart"),
+        (
+            {"journal": {"signing": {"anchorClaim": "x"}}},
+            "anchorClaim needs journal.signing.secret",
+        ),
         ({"serviceAccount": {"create": False}}, "serviceAccount.name is required"),
     ],
 )

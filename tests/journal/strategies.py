@@ -9,7 +9,7 @@ import types
 from datetime import UTC, datetime
 from enum import Enum
 from functools import cache
-from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 from hypothesis import strategies as st
@@ -40,10 +40,21 @@ _SCALARS: dict[Any, st.SearchStrategy[Any]] = {
 }
 
 
+def _within(annotation: Any, limits: msgspec.Meta) -> st.SearchStrategy[Any]:
+    """Values of a type with limits; those of texts and times hold for all that are drawn."""
+    if annotation is not int:
+        return _of_type(annotation)
+    least = -(2**63) if limits.ge is None else int(limits.ge)
+    most = 2**63 - 1 if limits.le is None else int(limits.le)
+    return st.integers(least, most)
+
+
 def _of_type(annotation: Any) -> st.SearchStrategy[Any]:
     if annotation in _SCALARS:
         return _SCALARS[annotation]
     origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        return _within(*arguments)
     if origin in (Union, types.UnionType):
         return st.one_of([_of_type(argument) for argument in arguments])
     if origin is tuple:
@@ -65,7 +76,7 @@ def struct(struct_type: type[S]) -> st.SearchStrategy[S]:
     """Instances of ``struct_type``: each field with a default is drawn or omitted."""
 
     def build() -> st.SearchStrategy[S]:
-        hints = get_type_hints(struct_type)
+        hints = get_type_hints(struct_type, include_extras=True)
         required: dict[str, st.SearchStrategy[Any]] = {}
         optional: dict[str, st.SearchStrategy[Any]] = {}
         for field in msgspec.structs.fields(struct_type):

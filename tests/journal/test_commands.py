@@ -50,7 +50,9 @@ def path(tmp_path: Path) -> Path:
 def test_verify_prints_and_compares_head(path: Path) -> None:
     code, out, err = run("verify", "--journal", path)
     assert (code, err) == (0, "")
-    assert out.startswith("verified 16 records in 5 batches of 1 writers, 1 checkpoints\nhead 16:")
+    assert out.startswith(
+        "verified 16 records in 5 batches of 1 writers, 1 checkpoints\nnot signed: "
+    )
     head = out.split()[-1]
     assert run("verify", "--journal", path, "--head", head) == (0, out, "")
     other = f"16:{'0' * 64}"
@@ -76,7 +78,7 @@ def test_verify_reports_alteration(path: Path, tmp_path: Path) -> None:
         (("verify", "--journal", "absent.db"), "asched: cannot open absent.db: no such file\n"),
         (
             ("verify", "--head", "7"),
-            "asched: '7' is not SEQ:HASH with a hash of 64 hexadecimal digits",
+            "asched: '7' is not SEQ:HASH with 48 to 64 hexadecimal digits of a hash",
         ),
         (("stats", "--journal", "mysql://x/y"), "asched: cannot keep a journal in mysql://x/y"),
     ],
@@ -165,9 +167,13 @@ def test_archive_verify_restore_and_export(tmp_path: Path) -> None:
     again = run("archive", "--before", "1970-01-04", "--to", folder, "--journal", path)
     assert again == (0, "nothing moved: no batch before the last one is that old\n", "")
 
-    assert run("verify", "--journal", path)[1] == (
-        "not verified: records 1 to 6 in the archive: --archive DIR\n"
-        f"verified 10 records in 3 batches of 1 writers, 1 checkpoints\nhead {head}\n"
+    code, out, err = run("verify", "--journal", path)
+    assert (code, out) == (1, "")
+    assert err.startswith("asched: records 1 to 6 are in the archive: give its directory with")
+    assert run("verify", "--journal", path, "--skip-archive")[1] == (
+        "not verified: records 1 to 6 in the archive\n"
+        "verified 10 records in 3 batches of 1 writers, 1 checkpoints\n"
+        f"not signed: whoever can write the database can change all of it\nhead {head}\n"
     )
     assert run("verify", "--journal", path, "--archive", folder)[1].endswith(f"head {head}\n")
 

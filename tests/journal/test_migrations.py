@@ -23,8 +23,8 @@ NEXT_REVISION = """
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0002"
-down_revision = "0001"
+revision = "0003"
+down_revision = "0002"
 branch_labels = None
 depends_on = None
 
@@ -50,8 +50,8 @@ def next_release(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[]
     def become() -> None:
         folder = tmp_path / "next release"
         shutil.copytree(schema.migrations_path(), folder)
-        (folder / "versions" / "0002_next.py").write_text(NEXT_REVISION)
-        monkeypatch.setattr(schema, "NEWEST", "0002")
+        (folder / "versions" / "0003_next.py").write_text(NEXT_REVISION)
+        monkeypatch.setattr(schema, "NEWEST", "0003")
         monkeypatch.setattr(schema, "migrations_path", lambda: folder)
 
     return become
@@ -75,7 +75,7 @@ def test_newest_revision_is_head_of_migrations() -> None:
 async def test_upgrade_keeps_data(database_url: str, next_release: Callable[[], None]) -> None:
     await fill(database_url)
     next_release()
-    with pytest.raises(JournalSchemaError, match="has schema 0001, this asched reads 0002"):
+    with pytest.raises(JournalSchemaError, match="has schema 0002, this asched reads 0003"):
         async with open_journal(database_url, read_only=True):
             pytest.fail("it opened")
     async with open_journal(database_url) as store:
@@ -83,7 +83,7 @@ async def test_upgrade_keeps_data(database_url: str, next_release: Callable[[], 
         verified = await verify_journal(store)
         assert (verified.records, verified.writers, verified.checkpoints) == (7, 2, 1)
         assert await store.claim("after", claimed_at_ns=4) == 3
-        assert await store.append(turn(2), written_at_ns=300, first_seq=8) == (8, 10)
+        assert (await store.append(turn(2), written_at_ns=300, first_seq=8)).last_seq == 10
         checkpoint = await store.load_checkpoint()
         assert checkpoint is not None
         assert checkpoint.blob == b"three"

@@ -86,7 +86,7 @@ async def test_append_can_be_repeated_after_lost_connection(
                     except JournalIOError:
                         continue
                     break
-            assert appended == (3 * number - 2, 3 * number)
+            assert appended[:2] == (3 * number - 2, 3 * number)
         assert [s.record async for s in store.read()] == turn(1) + turn(2) + turn(3)
         assert await verified_head(store) == await store.head()
     await engine.dispose()

@@ -111,7 +111,10 @@ async def until_stored(store: JournalStore, number: int) -> tuple[int, int]:
     with anyio.fail_after(TIMEOUT_S):
         while True:
             try:
-                return await store.append(turn(number), written_at_ns=number, first_seq=first_seq)
+                appended = await store.append(
+                    turn(number), written_at_ns=number, first_seq=first_seq
+                )
+                return appended.first_seq, appended.last_seq
             except JournalIOError:
                 continue
 
@@ -147,7 +150,7 @@ async def test_failed_statement_stores_nothing_and_is_repeatable(
         assert await store.head() == head
     await check(store, 1)
     await faults.take_out()
-    assert await store.append(turn(2), written_at_ns=2, first_seq=4) == (4, 6)
+    assert (await store.append(turn(2), written_at_ns=2, first_seq=4))[:2] == (4, 6)
     await check(store, 2)
 
 
@@ -161,7 +164,7 @@ async def test_ended_server_process_is_atomic(
         await store.append(turn(2), written_at_ns=2, first_seq=4)
     await faults.take_out()
     assert await until_stored(store, 2) == (4, 6)
-    assert await store.append(turn(3), written_at_ns=3, first_seq=7) == (7, 9)
+    assert (await store.append(turn(3), written_at_ns=3, first_seq=7))[:2] == (7, 9)
     await check(store, 3)
 
 
@@ -194,7 +197,7 @@ async def test_late_commit_of_first_attempt_is_detected(
 
     async def repeat() -> None:
         if same:
-            assert await store.append(turn(2), written_at_ns=2, first_seq=4) == (4, 6)
+            assert (await store.append(turn(2), written_at_ns=2, first_seq=4))[:2] == (4, 6)
             return
         with pytest.raises(ConflictError, match="append at record 4: the journal ends at record 6"):
             await store.append(turn(2), written_at_ns=2, first_seq=4)
@@ -206,7 +209,7 @@ async def test_late_commit_of_first_attempt_is_detected(
         tasks.start_soon(repeat)
         await until_somebody_waits(url)
     assert [found.record async for found in store.read(3)] == stored
-    assert await store.append(turn(4), written_at_ns=4, first_seq=7) == (7, 9)
+    assert (await store.append(turn(4), written_at_ns=4, first_seq=7))[:2] == (7, 9)
     assert await verified_head(store) == await store.head()
 
 

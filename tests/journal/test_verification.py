@@ -200,9 +200,11 @@ async def test_swapped_batches_are_detected(path: Path) -> None:
 
 
 def cut_off(batch: int, *, checkpoints: bool) -> list[str]:
-    """Remove everything from ``batch`` on, including checkpoints."""
+    """Remove everything from ``batch`` on, and with ``checkpoints`` also these, with all statements
+    about them."""
     tables = ["journal_batch", "journal_record"] + ["journal_checkpoint"] * checkpoints
-    return [f"DELETE FROM {table} WHERE batch >= {batch}" for table in tables]
+    deleted = [f"DELETE FROM {table} WHERE batch >= {batch}" for table in tables]
+    return [*deleted, *["DELETE FROM journal_statement"] * checkpoints]
 
 
 @pytest.mark.parametrize("batch", range(1, BATCHES + 1))
@@ -219,7 +221,11 @@ async def test_truncation_with_checkpoints_is_detected_by_trusted_head(
     path: Path, batch: int
 ) -> None:
     kept = str((await proven(path)).head)
-    await tamper(str(path), *cut_off(batch, checkpoints=True))
+    await tamper(
+        str(path),
+        *cut_off(batch, checkpoints=True),
+        *["DELETE FROM journal_checkpoint"] * (batch > 3),
+    )
     await proven(path)  # undetectable without a trusted head
     assert "it once had record 18" in await fault(path, kept)
 

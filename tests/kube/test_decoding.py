@@ -19,6 +19,7 @@ from asched.kube.decoding import (
     resource_version,
 )
 from asched.model.node import Node
+from asched.model.pod import Pod
 from asched.model.resources import Resource
 from tests.kube.harness import event_line, json_bytes
 
@@ -127,10 +128,11 @@ def test_list_reports_undecodable_objects() -> None:
         {"metadata": {"name": "bad", "namespace": "a"}, "spec": {"nodeName": 4}},
         {"spec": {}},
     ]
-    page = decoder.page(json_bytes({"metadata": {"resourceVersion": "9"}, "items": items}))
-    assert [item.key for item in page.objects] == ["a/good"]
-    assert page.unreadable == {"a/bad"}
-    assert page.resource_version == "9"
+    body = json_bytes({"metadata": {"resourceVersion": "9"}, "items": items})
+    assert decoder.page(body).resource_version == "9"
+    listed = decoder.listed(body)
+    assert [item.key for item in listed.objects] == ["a/good"]
+    assert listed.unreadable == {"a/bad"}
     assert decoder.counts.skipped == 2
 
 
@@ -152,3 +154,59 @@ def test_name_of_253_characters() -> None:
     assert isinstance(change, Upserted)
     assert isinstance(change.object, Node)
     assert change.object.key == name
+
+
+def nested(depth: int) -> bytes:
+    """A pod with managed fields that are nested this deep, which decoding drops."""
+    fields = b'{"f:a":' * depth + b"{}" + b"}" * depth
+    meta = b'{"name":"deep","namespace":"a","uid":"u","managedFields":[{"fieldsV1":' + fields
+    return b'{"metadata":' + meta + b'}]},"spec":{"priority":7,"containers":null}}'
+
+
+@pytest.mark.parametrize("depth", [50, 300, 900, 1_000, 100_000])
+def test_deeply_nested_pod_is_decoded(depth: int) -> None:
+    decoder = ObjectDecoder(Resource.PODS)
+    body = b'{"items":[{"metadata":{"name":"good"}},' + nested(depth) + b"]}"
+    assert [item.key for item in decoder.listed(body).objects] == ["good", "a/deep"]
+    line = b'{"type":"ADDED","object":' + nested(depth) + b"}"
+    change = decoder.change(parse_event(line))
+    assert isinstance(change, Upserted)
+    assert isinstance(change.object, Pod)
+    assert change.object.spec.priority == 7
+    assert decoder.counts.skipped == 0
+
+
+def test_invalid_utf8_skips_one_object() -> None:
+    decoder = ObjectDecoder(Resource.PODS)
+    invalid = b'{"metadata":{"name":"bad","namespace":"a","labels":{"x":"\xff"}}}'
+    with capture_logs() as logs:
+        listed = decoder.listed(b'{"items":[{"metadata":{"name":"good"}},' + invalid + b"]}")
+        assert decoder.change(WatchEvent(WatchEventType.ADDED, msgspec.Raw(invalid))) is None
+    assert [item.key for item in listed.objects] == ["good"]
+    assert listed.unreadable == {"a/bad"}
+    assert logs[0]["key"] == "a/bad"
+    assert "not UTF-8" in logs[0]["error"]
+
+
+@pytest.mark.parametrize("name", [None, 3, "", []])
+def test_deletion_without_a_valid_name_is_skipped(name: object) -> None:
+    decoder = ObjectDecoder(Resource.PODS)
+    gone = {"metadata": {"name": name, "namespace": "a"}, "spec": 3}
+    assert decoder.change(event(WatchEventType.DELETED, gone)) is None
+    assert decoder.counts.skipped == 1
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [{"priority": 2**31}, {"priority": 10**30}, {"terminationGracePeriodSeconds": 2**63}],
+)
+def test_number_beyond_its_type_skips_the_object(spec: dict[str, int]) -> None:
+    raw = str({"metadata": {"name": "p"}, "spec": spec}).replace("'", '"').encode()
+    decoder = ObjectDecoder(Resource.PODS)
+    assert decoder.change(WatchEvent(WatchEventType.ADDED, msgspec.Raw(raw))) is None
+
+
+def test_time_without_zone_skips_the_object() -> None:
+    meta = {"name": "p", "creationTimestamp": "2026-01-01T00:00:00"}
+    decoder = ObjectDecoder(Resource.PODS)
+    assert decoder.change(event(WatchEventType.ADDED, {"metadata": meta})) is None

@@ -12,6 +12,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from asched.core.inputs import Deleted, Listed, Upserted
+from asched.kube import paged_lists, pool
+from asched.kube.paged_lists import PageSize
 from asched.kube.reflector import ClusterWatch, Reflector, ReflectorSettings
 from asched.model.resources import Resource, WatchedResource
 from tests.kube.harness import (
@@ -613,3 +615,51 @@ async def test_finished_pod_is_delivered_as_deleted() -> None:
     (change,) = scene.view.batches[1]
     assert isinstance(change, Deleted)
     assert scene.view.of(Resource.PODS) == {}
+
+
+def pages_of(nodes: list[dict[str, Any]], largest_bytes: int) -> Script:
+    """Lists in pages; a page of more bytes exceeds the limit for a response."""
+
+    def script(asked: Asked) -> Answer:
+        begin = int(asked.query.get("continue", "0"))
+        end = begin + int(asked.query.get("limit", "500"))
+        page = listing(nodes[begin:end], "10", str(end) if end < len(nodes) else "")
+        assert isinstance(page.body, bytes)
+        if len(page.body) > largest_bytes:
+            return Answer(body=b"x" * (pool.BODY_LIMIT_BYTES + 1))
+        return page
+
+    return script
+
+
+async def test_too_large_pages_are_requested_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pool, "BODY_LIMIT_BYTES", 100_000)
+    monkeypatch.setattr(paged_lists, "PAGE_BYTES", 50_000)
+    monkeypatch.setattr(paged_lists, "DECODED_AT_ONCE_BYTES", 20_000)
+    nodes = [node(f"n{number}", 3, padding="x" * 10_000) for number in range(60)]
+    script = lists_and_watches(pages_of(nodes, 100_000), in_turn(HANG))
+    async with reflecting(script) as scene:
+        await scene.until(lambda: len(scene.names) == 60)
+    limits = [int(asked.query["limit"]) for asked in scene.lists]
+    assert limits[:7] == [500, 250, 125, 62, 31, 15, 7]
+    assert set(limits[7:]) == {4}, "pages of 50,000 bytes"
+    assert scene.clock.sleeps_s == []
+
+
+async def test_pages_grow_again_with_small_objects(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(paged_lists, "PAGE_BYTES", 50_000)
+    size = PageSize(500)
+    size.received(1_000_000, 100)
+    assert size.limit == 5
+    for expected in (10, 20, 40, 80):
+        size.received(1_000, size.limit)
+        assert size.limit == expected
+    size.received(0, 0)
+    assert size.limit == 80
+
+
+async def test_page_without_response_is_requested_smaller() -> None:
+    lists = in_turn(*[Answer(drop=True)] * 5, listing([node("a", 3)], "10"))
+    async with reflecting(lists_and_watches(lists, in_turn(HANG))) as scene:
+        await scene.until(lambda: scene.names == {"a"})
+    assert [asked.query["limit"] for asked in scene.lists][-1] == "250"

@@ -94,7 +94,9 @@ async def until_it_fails(w: World, store: FullStore) -> None:
             store.full = True
             w.add_pod("second")
             await store.until_refused(2)
-            assert failed_checks(daemon.checks()) == ["the journal cannot be written: no room"]
+            assert failed_checks(daemon.checks()) == [
+                "the journal cannot be written: the disk is full"
+            ]
             await anyio.sleep_forever()
 
 

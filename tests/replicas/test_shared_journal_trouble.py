@@ -12,10 +12,11 @@ import pytest
 from sqlalchemy import make_url
 
 from asched.daemon.ha.replica import Replica
+from asched.journal.chain import SealedBatch
 from asched.journal.errors import JournalCorruptError, JournalError, JournalIOError
 from asched.journal.memory import MemoryStore
 from asched.journal.opening import open_journal
-from asched.journal.store import JournalStore, StoredRecord
+from asched.journal.store import JournalStore
 from tests.daemon.world import TIMEOUT_S, World, world
 from tests.journal.postgres_server import PostgresServer
 from tests.replicas.single_replica import LEASE, LEASES, holder, running
@@ -31,16 +32,14 @@ class UnreachableStore(MemoryStore):
         self.refusals = 0
         self.refused = anyio.Event()
 
-    async def read(
-        self, after_seq: int = 0, up_to: int | None = None, *, subject: str | None = None
-    ) -> AsyncIterator[StoredRecord]:
+    async def batches(self, after_batch: int = 0) -> AsyncIterator[SealedBatch]:
         if self.away:
             self.refusals += 1
             self.refused.set()
             self.refused = anyio.Event()
             raise JournalIOError("no response")
-        async for stored in super().read(after_seq, up_to, subject=subject):
-            yield stored
+        async for sealed in super().batches(after_batch):
+            yield sealed
 
     async def claim(self, writer: str, *, claimed_at_ns: int) -> int:
         if self.claim_error is not None:
@@ -123,7 +122,7 @@ async def test_takeover_waits_for_the_journal_and_reports_it(tmp_path: Path) -> 
         store.claim_error = JournalIOError("no response")
         free_lease(w)
         w.add_pod("p")
-        named = "the journal cannot be claimed: no response"
+        named = "the journal cannot be claimed: the disk or the connection failed"
 
         def on_request(verb: str, resource: str) -> None:
             # The lease is renewed meanwhile.

@@ -12,8 +12,8 @@ import pytest
 from asched.config.file import Configuration, parse
 from asched.config.registry import PluginRegistry
 from asched.daemon.reload.reloader import ConfigApplied, ReconfigurationError
+from asched.journal.chain import SealedBatch
 from asched.journal.memory import MemoryStore
-from asched.journal.store import StoredRecord
 from tests.cycle.plugins import RoomForAll
 from tests.daemon.world import KUBE, OWN, TIMEOUT_S, world
 from tests.replicas.test_shared_journal_trouble import free_lease, standby
@@ -39,11 +39,9 @@ class TellingStore(MemoryStore):
         self._claimed = True
         return epoch
 
-    async def read(
-        self, after_seq: int = 0, up_to: int | None = None, *, subject: str | None = None
-    ) -> AsyncIterator[StoredRecord]:
-        async for stored in super().read(after_seq, up_to, subject=subject):
-            yield stored
+    async def batches(self, after_batch: int = 0) -> AsyncIterator[SealedBatch]:
+        async for sealed in super().batches(after_batch):
+            yield sealed
         if self._claimed:
             self.taken_over.set()
 

@@ -9,6 +9,7 @@ from time import monotonic
 from asched.config.registry import PluginRegistry
 from asched.daemon.startup import fold_journal
 from asched.journal import open_journal
+from asched.journal.chain_reader import ChainReader
 from asched.state.cluster import ClusterState, PlacementState
 from asched.state.fold import Fold
 from tests.daemon.world import world
@@ -42,7 +43,7 @@ async def test_takeover(journals: Journals, tmp_path: Path) -> None:
 
 
 def readiness(role: str) -> list[str]:
-    checks = ("caches", "journal", "engine-turn", "scheduler-names", role, "plugins")
+    checks = ("caches", "journal", "engine-turn", "scheduler-names", role, "api-server", "plugins")
     names = ("ping", "engine", *checks)
     return [f"[+]{name}" for name in names]
 
@@ -94,7 +95,7 @@ async def check_journal(p: Pair, url: str) -> None:
     """It folds to the pods and nodes of the cluster."""
     fold = Fold(ClusterState(), PluginRegistry.discover().load)
     async with open_journal(url, read_only=True) as store:
-        await fold_journal(fold, store)
+        await fold_journal(fold, ChainReader.from_beginning(store))
     assert all(entry.placement_state is PlacementState.BOUND for entry in fold.state.pods.values())
     known = {entry.info.uid: entry.node for entry in fold.state.pods.values()}
     assert known == p.world.placements.node_of

@@ -12,13 +12,15 @@ from sqlalchemy import make_url
 from asched.config.kube_scheduler import Extender, ExtenderTLS
 from asched.config.settings import AschedConfiguration
 from asched.config.yaml import CONFIG_LIMIT_BYTES
+from asched.daemon.telemetry.limited_connections import CONNECTION_TIMEOUT_S, MAX_CONNECTIONS
 from asched.journal.archive import LINE_LIMIT_BYTES as ARCHIVE_LIMIT
 from asched.journal.codec import RECORD_LIMIT_CHARACTERS
-from asched.journal.postgres import tls_arguments
-from asched.kube import decoding, extenders, pool, tape
+from asched.journal.postgres_tls import tls_arguments
+from asched.kube import decoding, exec_plugin, extenders, pool, tape
 from asched.kube.connection import find_credentials
 from asched.kube.extenders import tls_settings
 from asched.kube.timing import SystemClock
+from asched.model import nesting
 from asched.state.checkpoint import SIZE_LIMIT_BYTES
 from tests.daemon.processes import commands, running
 from tests.daemon.test_run_command import stopped, until_logged
@@ -86,6 +88,7 @@ def test_limits_equal_those_in_code() -> None:
     assert tape.LINE_LIMIT_BYTES == ARCHIVE_LIMIT
     assert documented_bytes == [
         [pool.BODY_LIMIT_BYTES, pool.HEAD_LIMIT_BYTES],
+        [],
         [decoding.LINE_LIMIT_BYTES],
         [extenders.MAX_RESPONSE_BYTES],
         [CONFIG_LIMIT_BYTES],
@@ -93,7 +96,12 @@ def test_limits_equal_those_in_code() -> None:
         [ARCHIVE_LIMIT],
         [SIZE_LIMIT_BYTES],
         [8 * 1024],
+        [],
+        [exec_plugin.OUTPUT_LIMIT_BYTES],
     ]
+    assert limits["nesting of an object"].startswith(f"{nesting.MAX_DEPTH} ")
+    connections = limits["connections for health"]
+    assert connections.startswith(f"{MAX_CONNECTIONS}, {CONNECTION_TIMEOUT_S:g} s")
 
 
 # -- what listens -----------------------------------------------------------------------------
@@ -172,16 +180,32 @@ def test_extenders(tls: ExtenderTLS | None, enable_https: bool, verified: bool) 
 
 
 @pytest.mark.parametrize(
-    ("url", "verified"),
+    ("url", "environ", "verified"),
     [
-        ("postgresql+asyncpg://u:p@db.example.com/asched", True),
-        ("postgresql+asyncpg://u:p@10.0.0.7:5432/asched", True),
-        ("postgresql+asyncpg://u:p@db.example.com/asched?ssl=disable", None),
-        ("postgresql+asyncpg://u:p@127.0.0.1/asched", None),
-        ("postgresql+asyncpg:///asched?host=/run/postgresql", None),
+        ("//u:p@db.example.com/asched", {}, True),
+        ("//u:p@10.0.0.7:5432/asched", {}, True),
+        ("//u:p@db.example.com/asched?ssl=disable", {}, None),
+        ("//u:p@127.0.0.1/asched", {}, None),
+        ("//u:p@127.0.0.1/asched", {"PGHOST": "db.example.com"}, None),
+        ("//u:p@[::1]/asched", {}, None),
+        ("///asched?host=/run/postgresql", {}, None),
+        ("///asched?host=db.example.com", {}, True),
+        ("//u:p@localhost/asched?host=db.example.com", {}, True),
+        ("///asched?host=127.0.0.1:5432&host=db.example.com:5432", {}, True),
+        ("///asched?host=127.0.0.1,db.example.com&port=1,2", {}, True),
+        ("//u:p@localhost.example.com/asched", {}, True),
+        ("//u:p@/asched", {}, None),
+        ("//u:p@/asched", {"PGHOST": "db.example.com"}, True),
+        ("//u:p@/asched", {"PGHOST": "/run/postgresql,db.example.com"}, True),
+        ("//u:p@/asched", {"PGHOST": "/run/postgresql"}, None),
+        ("//u:p@/asched", {"PGSERVICE": "journal"}, True),
+        ("//u:p@/asched?service=journal", {}, True),
+        ("//u:p@/asched?dsn=postgresql://db.example.com/x", {}, True),
     ],
 )
-def test_postgresql(url: str, verified: bool | None) -> None:
+def test_postgresql(url: str, environ: dict[str, str], verified: bool | None) -> None:
     """None: what the URL says, or a connection that does not leave the machine."""
-    context = tls_arguments(make_url(url)).get("ssl")
+    parsed = make_url(f"postgresql+asyncpg:{url}")
+    _, settings = parsed.get_dialect()().create_connect_args(parsed)
+    context = tls_arguments(settings, environ).get("ssl")
     assert (None if context is None else verifies(context)) is verified

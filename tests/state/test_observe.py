@@ -22,7 +22,7 @@ from asched.model.workloads import Service
 from asched.state import records as r
 from asched.state.cluster import PlacementState
 from asched.state.fold import FoldError
-from asched.state.observe import observe_deletion, observe_list, observe_object
+from asched.state.observe import RefusedPod, observe_deletion, observe_list, observe_object
 from tests.state.description import describe
 from tests.state.objects import a_node, a_pod, bound, deleted, in_phase, labelled
 from tests.state.profiles import DEFAULT, a_fold
@@ -348,3 +348,23 @@ def test_binding_observed_on_another_node_is_rejected() -> None:
     fold.apply(r.ObjectObserved(a_pod("p"), 1))
     with pytest.raises(FoldError, match="was not assigned"):
         fold.apply(r.Bound("default/p", "pod-p", "n", observed=True))
+
+
+def test_second_pod_of_a_uid_is_refused() -> None:
+    fold = a_fold()
+    fold.apply(r.ObjectObserved(a_node("n0")))
+    first, second = (bound(a_pod(name, uid="same"), "n0") for name in ("p", "q"))
+    refused: list[RefusedPod] = []
+    for record in observe_list(
+        fold.state, Resource.PODS, (first, second, first), refuse=refused.append
+    ):
+        fold.apply(record)
+    assert observe_object(fold.state, second, refused.append) is None
+    assert refused == [RefusedPod("default/q", "same", "default/p")] * 2
+    assert [*fold.state.pods] == ["default/p"]
+    deleted_second = observe_deletion(fold.state, second)
+    assert deleted_second is None
+    for record in observe_list(fold.state, Resource.PODS, (second,), refuse=refused.append):
+        fold.apply(record)
+    assert [*fold.state.pods] == ["default/q"], "the first pod is gone"
+    assert len(refused) == 2

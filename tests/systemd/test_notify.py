@@ -219,6 +219,7 @@ async def test_slow_turn_hangs_unless_waiting_for_journal(
                     while not engine.journal_error:
                         await checkpoint()
                 monkeypatch.setattr(limit, 0.0)
+                monkeypatch.setattr("asched.daemon.engine.engine.UNREADY_TURN_S", 0.0)
                 assert any("has taken" in check.problem() for check in engine.checks())
                 assert not engine.is_stuck()
                 await _fill(database, 1_000_000)

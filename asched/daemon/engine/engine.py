@@ -48,8 +48,10 @@ from asched.state.session_records import EvictionDecided, PodGroupStatusDecided,
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 
+UNREADY_TURN_S = 10.0
+"""Duration of a turn after which the daemon is not ready: nothing is decided or recorded."""
 SLOW_TURN_S = 30.0
-"""Duration of a turn after which the daemon is not ready."""
+"""Duration of a turn after which it is stuck, unless it waits for the journal."""
 MIN_TURN_S = 0.005
 """Minimum time between the starts of two turns, because each costs a commit. What arrives after an
 idle period is handled immediately."""
@@ -139,6 +141,7 @@ class Engine(TurnLoop):
         core.fire_timers(may_decide=self._may_decide())
         with self._watch.turn():
             self._observe_changes()
+            self._report_refused()
             core.record_unconfirmed()
             self._observe_outcomes()
             decisions = core.decide(self._budget()) if self._decides() else []
@@ -201,7 +204,9 @@ class Engine(TurnLoop):
 
     def _slow_turn(self) -> str:
         turn_s = self._turn_s()
-        return "" if turn_s <= SLOW_TURN_S else f"the engine's turn has taken {turn_s:.0f} s so far"
+        return (
+            "" if turn_s <= UNREADY_TURN_S else f"the engine's turn has taken {turn_s:.0f} s so far"
+        )
 
     def _turn_s(self) -> float:
         """Age of the current turn; 0 between turns."""
@@ -218,6 +223,19 @@ class Engine(TurnLoop):
                 self._watch.observe(change, core.observe)
             else:
                 return
+
+    def _report_refused(self) -> None:
+        refused = self._core.take_refused()
+        if refused:
+            self._metrics.engine.pods_refused(len(refused))
+            first = refused[0]
+            log.warning(
+                "pods refused: another pod has their uid",
+                pods=len(refused),
+                pod=first.key,
+                uid=first.uid,
+                other=first.other_key,
+            )
 
     def _continue_list(self) -> None:
         was_waiting = bool(self._core.unsynced)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import NamedTuple
 
 import anyio
+import anyio.lowlevel
 import structlog
 
 from asched.daemon.process import Runtime
@@ -17,8 +18,9 @@ from asched.journal.errors import (
     JournalError,
     JournalFullError,
     JournalIOError,
+    reason_of,
 )
-from asched.journal.store import JournalStore
+from asched.journal.store import AppendResult, JournalStore
 from asched.kube.timing import Clock
 from asched.model.quantity import NS_PER_S
 from asched.state.checkpoint import compress, encode
@@ -44,20 +46,25 @@ class JournalAppender:
         *,
         next_seq: int,
         timeout_s: Callable[[], float] | None = None,
+        appended: Callable[[AppendResult], None] | None = None,
     ) -> None:
         """``next_seq``: number of the next record. ``timeout_s``: how long one append is attempted
-        in all, evaluated after each failure; None for no limit."""
+        in all, evaluated after each failure; None for no limit. ``appended``: called with each
+        stored batch."""
         self.error = ""
         """Why the journal cannot be written; empty while it can."""
+        self._reason = ""
+        """The same without paths and hosts."""
         self._journal = journal
         self._clock = clock
         self._metrics = metrics
         self._next_seq = next_seq
         self._timeout_s = timeout_s
+        self._appended = appended
 
     def unwritable(self) -> str:
-        """:attr:`error` as the text of a failed check."""
-        return f"the journal cannot be written: {self.error}" if self.error else ""
+        """The text of a failed check, without paths and hosts; empty while it can be written."""
+        return f"the journal cannot be written: {self._reason}" if self.error else ""
 
     async def append(self, batch: Sequence[AnyRecord], now_ns: int) -> int:
         """Append the batch and return the number of its last record; the batch is durable then.
@@ -73,7 +80,7 @@ class JournalAppender:
                     batch, written_at_ns=now_ns, first_seq=self._next_seq
                 )
             except (JournalFullError, JournalBusyError, JournalIOError) as error:
-                self._report_error(str(error))
+                self._report_error(error)
                 if self._timeout_s is not None and self._since_s(began_ns) > self._timeout_s():
                     raise
                 await self._clock.sleep(_RETRY_S)
@@ -83,18 +90,21 @@ class JournalAppender:
             self.error = ""
             log.info("journal writable again")
         self._next_seq = appended.last_seq + 1
+        if self._appended is not None:
+            self._appended(appended)
         self._metrics.engine.appended(len(batch), appended.last_seq, self._since_s(began_ns))
         return appended.last_seq
 
     def _since_s(self, began_ns: int) -> float:
         return (self._clock.monotonic_ns() - began_ns) / NS_PER_S
 
-    def _report_error(self, error: str) -> None:
+    def _report_error(self, error: JournalError) -> None:
         """Log each new reason once."""
         self._metrics.engine.append_failed()
-        if error != self.error:
-            self.error = error
-            log.error("journal not writable, no decisions until it is", error=error)
+        self._reason = reason_of(error)
+        if str(error) != self.error:
+            self.error = str(error)
+            log.error("journal not writable, no decisions until it is", error=self.error)
 
 
 # -- checkpoints ---------------------------------------------------------------------------------
@@ -125,13 +135,15 @@ class Checkpoints:
         *,
         every: int,
         last_seq: int,
+        sign: Callable[[], Awaitable[None]] = anyio.lowlevel.checkpoint,
     ) -> None:
         """``every``: records between two checkpoints, 0 for none. ``last_seq``: record of the
-        latest checkpoint."""
+        latest checkpoint. ``sign``: signs the head of the journal."""
         self._journal = journal
         self._cluster = cluster
         self._runtime = runtime
         self._every = every
+        self._sign = sign
         self._last_seq = last_seq
         self._seq = last_seq
         self._due: _Due | None = None
@@ -185,6 +197,8 @@ class Checkpoints:
 
     async def _save(self, seq: int, blob: bytes) -> None:
         try:
+            # A start compares the journal with the signed head from a checkpoint before it on.
+            await self._sign()
             await self._journal.save_checkpoint(seq, blob)
             await prune_checkpoints(self._journal)
         except JournalError as error:

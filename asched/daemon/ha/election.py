@@ -115,6 +115,11 @@ class Election:
         return "" if self._seen is None else self._seen.record.holder_identity or ""
 
     @property
+    def stored_metadata(self) -> bytes:
+        """Metadata of the last seen lease, as JSON; empty if none was seen."""
+        return b"" if self._seen is None else self._seen.metadata
+
+    @property
     def lease_journal_id(self) -> str:
         """Identity of the last leader's journal, as the last seen lease shows it."""
         return "" if self._seen is None else self._seen.journal_id

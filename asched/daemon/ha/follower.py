@@ -8,13 +8,19 @@ import anyio
 import structlog
 
 from asched.core.inputs import Batch, Change, ChangeSink, Deleted, Listed
-from asched.journal.chain import GENESIS, Head
-from asched.journal.errors import JournalBusyError, JournalIOError, JournalReplacedError
+from asched.journal.chain_reader import ChainReader
+from asched.journal.errors import (
+    JournalBusyError,
+    JournalCorruptError,
+    JournalIOError,
+    JournalReplacedError,
+    reason_of,
+)
 from asched.journal.folding import apply_stored
-from asched.journal.store import JournalStore
 from asched.kube.reflector import ClusterWatch
 from asched.kube.timing import Clock
 from asched.model.resources import AnyObject, WatchedResource
+from asched.proof.statements import Position
 from asched.state.fold import Fold
 
 POLL_INTERVAL_S = 0.5
@@ -26,50 +32,43 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 class JournalFollower:
     """Folds the records that another process appends."""
 
-    def __init__(
-        self, journal: JournalStore, fold: Fold, checkpoint_seq: int, clock: Clock
-    ) -> None:
-        """``fold`` holds the records up to ``checkpoint_seq``, 0 for none."""
+    def __init__(self, reader: ChainReader, fold: Fold, checkpoint_seq: int, clock: Clock) -> None:
+        """``fold`` holds the records up to ``checkpoint_seq``, 0 for none, and ``reader`` reads
+        those after it."""
         self.fold = fold
         self.checkpoint_seq = checkpoint_seq
         self.seq = checkpoint_seq
         """The last folded record."""
         self.error = ""
         """Why the journal cannot be read now; empty if it can."""
-        self._head = GENESIS
-        """The journal's end at the last time."""
-        self._journal = journal
+        self.reason = ""
+        """The error without paths and hosts."""
+        self._reader = reader
         self._clock = clock
 
-    async def catch_up(self, *, verify: bool = False) -> None:
-        """Fold all records written so far.
+    @property
+    def position(self) -> Position:
+        """The end of what it read."""
+        return self._reader.position
 
-        ``verify``: whether the database may have been replaced since the last time, as by a
-        failover. Raises :class:`~asched.journal.errors.JournalReplacedError` if folded records are
-        no longer in the journal, and other kinds of :class:`~asched.journal.errors.JournalError`.
-        """
-        head = await self._journal.head()
-        await self._check_not_set_back(head, verify=verify or bool(self.error))
-        async for stored in self._journal.read(self.seq, head.seq):
+    async def catch_up(self) -> None:
+        """Fold all records written so far. Raises :class:`~asched.journal.errors.JournalError`."""
+        async for stored in self._reader.read():
             apply_stored(self.fold, stored)
             self.seq = stored.seq
-        self._head = head
 
-    async def _check_not_set_back(self, head: Head, *, verify: bool) -> None:
-        """A standby of the database may have missed commits. It takes a broken connection to get
-        there, so a growing journal is only compared after one."""
-        known = self._head
-        same = head.seq >= self.seq and (head.batch != known.batch or head == known)
-        if same and verify and GENESIS.batch < known.batch < head.batch:
-            async for sealed in self._journal.batches(known.batch - 1):
-                # An archived batch cannot be compared.
-                same = sealed.head == known or sealed.batch.batch != known.batch
-                break
-        if not same:
+    async def check_not_set_back(self) -> None:
+        """Check that the journal still has the last batch that was read. A failover may lose it.
+
+        Raises :class:`JournalReplacedError`, which a restart resolves.
+        """
+        try:
+            await self._reader.check_start()
+        except JournalCorruptError:
             raise JournalReplacedError(
                 f"the journal does not continue what was read from it: record {self.seq} is lost or"
                 " differs, as after a failover that lost commits; a restart reads it again"
-            )
+            ) from None
 
     async def run(self) -> None:
         """Fold new records until cancelled. Retries while the database is unavailable."""
@@ -79,7 +78,7 @@ class JournalFollower:
             except (JournalBusyError, JournalIOError) as error:
                 if not self.error:
                     log.warning("reading the journal failed", error=str(error))
-                self.error = str(error)
+                self.error, self.reason = str(error), reason_of(error)
             else:
                 self.error = ""
             await self._clock.sleep(POLL_INTERVAL_S)
@@ -168,6 +167,8 @@ class StartState(NamedTuple):
     """Position of the checkpoint that the fold started from; 0 for none."""
     epoch: int
     """Of the claim."""
+    position: Position
+    """The end of the journal."""
     journal_id: str = ""
     """Identity of the journal."""
     buffered: BufferedWatch | None = None

@@ -19,6 +19,7 @@ from asched.daemon.engine.engine import Engine
 from asched.daemon.engine.inbox import Inbox
 from asched.daemon.ha.election import LeaseTiming
 from asched.daemon.ha.lease import LeaderElector, LeaseName
+from asched.daemon.signing.anchors import LeaseAnchor, annotation_for
 from asched.daemon.telemetry.metrics import Metrics, counter, gauge
 from asched.kube.client import NO_RETRY, ApiClient, RequestOptions
 from asched.kube.errors import ApiError, NoResponseError
@@ -100,6 +101,10 @@ class Leadership:
         await _catch_up(client, watch)
         self.acquired.set()
 
+    def anchor(self, instance: str, *, shared: bool) -> LeaseAnchor:
+        """The anchor in the lease for the journal of the process ``instance``."""
+        return LeaseAnchor(self.elector, annotation_for(instance, shared=shared))
+
     async def release(self) -> None:
         """Stop leading and free the lease. Nothing may be in flight any longer."""
         if self._keeping is not None:
@@ -160,6 +165,10 @@ async def _catch_up(client: ApiClient, watch: ClusterWatch) -> None:
     await client.clock.sleep(SETTLE_S)
 
 
+async def _do_nothing() -> None:
+    pass
+
+
 def leader_metrics(elector: LeaderElector) -> Iterator[Metric]:
     """client-go's metrics of a leader election."""
     name = [elector.lease.name]
@@ -192,6 +201,10 @@ class LeadershipController:
         self._inbox = inbox
         self._epoch = epoch
         self._shared = shared
+        self.after_acquire: Callable[[], Awaitable[None]] = _do_nothing
+        """Called before the first decision of a leader; an error ends the process."""
+        self.before_release: Callable[[], Awaitable[None]] = _do_nothing
+        """Called after the last record, before another process may lead."""
         leadership.on_loss = self._lose
 
     async def acquire(self, client: ApiClient, watch: ClusterWatch) -> None:
@@ -200,6 +213,7 @@ class LeadershipController:
         no candidate while its journal cannot be written."""
         await self._engine.synced.wait()
         await self._leadership.acquire(client, watch, lambda: not self._engine.journal_error)
+        await self.after_acquire()
         self._inbox.put_outcome(LeadershipGained(self._epoch))
 
     async def release(self) -> None:
@@ -217,6 +231,7 @@ class LeadershipController:
             self._inbox.put_outcome(LeadershipLost(self._epoch))
             with anyio.move_on_after(LAST_TURN_TIMEOUT_S):
                 await self._engine.turn()
+        await self.before_release()
         if self._engine.effects.has_unresolved_bindings and not self._shared:
             self._let_expire("bindings with unknown outcome")
             return

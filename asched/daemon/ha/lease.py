@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import anyio
 import msgspec
@@ -27,6 +27,7 @@ from asched.daemon.ha.election import (
 from asched.kube.client import NO_RETRY, ApiClient, RequestOptions
 from asched.kube.errors import ApiError, NoResponseError
 from asched.kube.timing import Backoff, RetryPolicy
+from asched.model.nesting import decode_any_depth
 
 JITTER_FACTOR = 1.2
 """Candidates wait up to this many retry periods longer than one (client-go)."""
@@ -71,6 +72,7 @@ class _Lease(msgspec.Struct, frozen=True, rename="camel"):
 
 _encode = msgspec.json.encode
 _lease_decoder = msgspec.json.Decoder(_Lease)
+_metadata_decoder = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _version_decoder = msgspec.json.Decoder(_Versioned)
 
 
@@ -89,6 +91,8 @@ class LeaderElector:
         self.lease = lease
         self.timing = timing
         self.election = Election(identity, timing, client.clock.utc)
+        self.annotations: dict[str, str] = {}
+        """Annotations that the next write of the lease sets."""
         self.journal_id = ""
         """Written to the lease with each acquisition and renewal, unless empty."""
         self.slow_renewals = 0
@@ -105,6 +109,11 @@ class LeaderElector:
     def lease_left_s(self) -> float:
         """Seconds until another candidate may lead; 0 or less while not leading."""
         return self.election.lease_ends_s - self._clock.monotonic_s()
+
+    def stored_annotations(self) -> dict[str, str]:
+        """The annotations of the lease as it was last read or written."""
+        metadata = self.election.stored_metadata
+        return _version_decoder.decode(metadata).annotations if metadata else {}
 
     async def acquire(self, fit: Callable[[], bool] = lambda: True) -> None:
         """Wait until the lease is acquired. No attempt is made while ``fit`` returns False."""
@@ -213,10 +222,10 @@ class LeaderElector:
                     body = await send("GET", self.lease.path)
                 case CreateLease(record):
                     metadata = _encode({"name": self.lease.name, "namespace": self.lease.namespace})
-                    lease = self._encoded(metadata, "", record)
+                    lease = self._encoded(metadata, record)
                     body = await send("POST", self.lease.collection, body=lease)
                 case ReplaceLease(record, stored):
-                    lease = self._encoded(stored.metadata, stored.journal_id, record)
+                    lease = self._encoded(stored.metadata, record)
                     body = await send("PUT", self.lease.path, body=lease)
             answer = _stored(body)
         except ApiError as error:
@@ -227,15 +236,11 @@ class LeaderElector:
         self._last_error = ""
         return answer
 
-    def _encoded(self, metadata: bytes, journal_id: str, record: LeaseRecord) -> bytes:
-        """The lease, with the identity of the leader's journal in its metadata, which has
-        ``journal_id``."""
-        if self.journal_id not in ("", journal_id):
-            fields: dict[str, Any] = msgspec.json.decode(metadata)
-            annotations = fields.get("annotations") or {}
-            annotations[JOURNAL_ANNOTATION] = self.journal_id
-            metadata = _encode({**fields, "annotations": annotations})
-        return _encode(_Lease(msgspec.Raw(metadata), record))
+    def _encoded(self, metadata: bytes, record: LeaseRecord) -> bytes:
+        """The lease with all of ``metadata``, the annotations and the identity of the journal."""
+        named = {JOURNAL_ANNOTATION: self.journal_id} if self.journal_id else {}
+        annotated = _with_annotations(metadata, self.annotations | named)
+        return _encode(_Lease(msgspec.Raw(annotated), record))
 
     def _after_error(self, request: LeaseRequest, error: ApiError) -> LeaseAnswer:
         if error.status == 404 and isinstance(request, ReadLease):
@@ -253,8 +258,17 @@ class LeaderElector:
             log.warning("lease request failed", lease=str(self.lease), error=error)
 
 
+def _with_annotations(metadata: bytes, annotations: dict[str, str]) -> bytes:
+    """All of ``metadata``, with these annotations added or replaced."""
+    if not annotations:
+        return metadata
+    fields = _metadata_decoder.decode(metadata)
+    before = _version_decoder.decode(metadata).annotations
+    return _encode({**fields, "annotations": {**before, **annotations}})
+
+
 def _stored(body: bytes) -> StoredLease:
-    lease = _lease_decoder.decode(body)
+    lease = decode_any_depth(_lease_decoder, body)
     metadata = bytes(lease.metadata)
     own = _version_decoder.decode(metadata)
     journal_id = own.annotations.get(JOURNAL_ANNOTATION, "")

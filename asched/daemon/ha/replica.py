@@ -32,6 +32,7 @@ from asched.daemon.reload.reconfigurer import (
     restart_settings,
 )
 from asched.daemon.reload.reloader import ConfigApplied, ReconfigurationError
+from asched.daemon.signing.start import check_against, check_unchanged, file_anchors, take_over
 from asched.daemon.startup import (
     DaemonContext,
     annotations_of,
@@ -40,8 +41,9 @@ from asched.daemon.startup import (
     watched_resources,
 )
 from asched.daemon.telemetry.health import Check
+from asched.journal.chain_reader import ChainReader
 from asched.journal.checkpoints import nearest
-from asched.journal.errors import JournalBusyError, JournalIOError
+from asched.journal.errors import JournalBusyError, JournalIOError, reason_of
 from asched.journal.identity import journal_id
 from asched.kube.errors import KubeConfigError
 from asched.kube.extenders import open_extenders
@@ -142,7 +144,7 @@ class Standby:
         if check == "journal" and self._claim_error:
             return f"the journal cannot be claimed: {self._claim_error}"
         if check == "journal" and self._follower.error:
-            return f"the journal cannot be read: {self._follower.error}"
+            return f"the journal cannot be read: {self._follower.reason}"
         if check == "journal" and self._other_journal:
             return self._other_journal
         return sync_problem(self._changes.unsynced(self.resources)) if check == "caches" else ""
@@ -198,12 +200,14 @@ class Standby:
         # The claim comes last: only the records since the last poll remain to be folded after it.
         before = follower.seq
         epoch = await self._claim()
+        await self._check_journal()
         log.info("journal claimed", epoch=epoch, records=follower.seq - before)
         return StartState(
             fold=follower.fold,
             next_seq=follower.seq + 1,
             checkpoint_seq=follower.checkpoint_seq,
             epoch=epoch,
+            position=follower.position,
             journal_id=self._journal_id,
             buffered=BufferedWatch(self._watch, self._changes),
         )
@@ -222,6 +226,18 @@ class Standby:
             self._other_journal = problem
             await clock.sleep(_COMPARE_S)
 
+    async def _check_journal(self) -> None:
+        """Compare what was folded with the signatures and anchors of the journal.
+
+        Raises :class:`~asched.journal.errors.JournalError`.
+        """
+        context = self._context
+        runtime = context.runtime
+        anchors = file_anchors(context.configuration.settings.journal)
+        anchors.append(self._leadership.anchor(runtime.instance, shared=True))
+        checked = await take_over(context.journal, anchors, runtime.clock)
+        check_unchanged(checked, self._follower.position)
+
     async def _claim(self) -> int:
         """Claim the journal and fold it to its end; the epoch. Retried while this process leads:
         the writing connection was idle since the start and may be broken."""
@@ -232,10 +248,11 @@ class Standby:
                 epoch = await context.journal.claim(
                     context.runtime.instance, claimed_at_ns=clock.time_ns()
                 )
-                await self._follower.catch_up(verify=True)
+                await self._follower.check_not_set_back()
+                await self._follower.catch_up()
                 self._journal_id = await journal_id(context.journal)
             except (JournalBusyError, JournalIOError) as error:
-                self._claim_error = str(error)
+                self._claim_error = reason_of(error)
                 log.warning("claiming the journal failed", error=str(error))
                 await clock.sleep(backoff.next_s())
             else:
@@ -296,8 +313,10 @@ class ReplicaLifecycle:
         start: StartState | None = None
         async with anyio.create_task_group() as tasks:
             with self._following:
+                await check_against(context.journal, [])
                 fold, seq = await nearest(context.journal, context.registry.load)
-                follower = JournalFollower(context.journal, fold, seq, context.client.clock)
+                reader = await ChainReader.after_checkpoint(context.journal, seq)
+                follower = JournalFollower(reader, fold, seq, context.client.clock)
                 standby = replica.standby = Standby(context, replica.leadership, follower)
                 tasks.start_soon(standby.watch)
                 start = await standby.until_leading(replica.synced)

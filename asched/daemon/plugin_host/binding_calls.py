@@ -29,6 +29,7 @@ from asched.framework.runtime.observation import (
     failure_reason,
     to_printable,
 )
+from asched.framework.runtime.raised import describe_raised
 from asched.framework.status import SUCCESS, Code, Status
 from asched.kube.errors import ApiError, NoResponseError
 from asched.kube.pod_writer import PodTarget
@@ -328,9 +329,9 @@ def _as_status(
         FAILURES.note(plugin.name, point, FailureReason.TIMEOUT)
         what = f"no answer within {scope.limit_s:g} s"
     elif error is not None:
-        log.warning("plugin raised", plugin=plugin.name, point=point, exc_info=error)
         FAILURES.note(plugin.name, point, failure_reason(error))
-        what = f"{type(error).__name__}: {to_printable(error)}"
+        what = describe_raised(plugin.name, point, error)
+        log.warning("plugin raised", plugin=plugin.name, point=point, error=what)
     elif not isinstance(status, Status):
         FAILURES.note(plugin.name, point, FailureReason.INVALID_ANSWER)
         what = f"answered {to_printable(status)!r}, no Status"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager
@@ -22,6 +21,7 @@ from asched.framework.nodes import Int64Column, RowArray
 from asched.framework.pod_info import PodInfo
 from asched.framework.runtime.extenders import ExtenderVerb
 from asched.framework.runtime.observation import FAILURES, FailureReason
+from asched.kube.child_environment import worker_environment
 from asched.model.node import Node
 from asched.state.cluster import ClusterState
 from asched.state.node_table import NodeTable
@@ -36,8 +36,6 @@ _EXIT_WAIT_S = 1.0
 _QUEUE_TIMEOUT_S = 60.0
 _MESSAGES_AT_ONCE = 500
 _MAX_BACKOFF_S = 30.0
-_PRIVATE = ("ASCHED_", "KUBECONFIG", "KUBERNETES_", "PG", "NOTIFY_SOCKET")
-"""Prefixes of environment variables that workers do not get."""
 
 
 class WorkerLostError(Exception):
@@ -62,7 +60,7 @@ class WorkerProcess:
 
     async def start(self, plugin: m.StartPlugin) -> None:
         command = [sys.executable, "-m", "asched.daemon.plugin_host.worker"]
-        environment = {k: v for k, v in os.environ.items() if not k.startswith(_PRIVATE)}
+        environment = worker_environment()
         try:
             self._process = await anyio.open_process(command, stderr=None, env=environment)
         except OSError as error:

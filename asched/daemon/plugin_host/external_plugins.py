@@ -24,9 +24,10 @@ from asched.framework.interface import Plugin
 from asched.framework.nodes import BoolColumn, RowArray
 from asched.framework.pod_info import PodInfo
 from asched.framework.runtime.extenders import ExternalPlugin
-from asched.framework.runtime.observation import FAILURES, failure_reason, to_printable
+from asched.framework.runtime.observation import FAILURES, failure_reason
 from asched.framework.runtime.plugin_calls import PluginFailure
 from asched.framework.runtime.profile import PluginLoader, parse_arguments
+from asched.framework.runtime.raised import describe_raised
 from asched.state.cluster import ClusterState, ProfileHandle
 from asched.state.pending_evaluations import pack_mask, present_rows
 from asched.state.records import (
@@ -115,7 +116,7 @@ class ExternalPlugins:
             raise
         except BaseException as error:
             FAILURES.note(plugin.name, "Init", failure_reason(error))
-            what = f"{type(error).__name__}: {to_printable(error)}"
+            what = describe_raised(plugin.name, "Init", error)
             raise EvaluationError(f"plugin {plugin.name}: it cannot be created: {what}") from error
         return InProcessClient(created, self._cluster)
 

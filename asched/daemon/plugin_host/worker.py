@@ -26,6 +26,7 @@ from asched.framework.runtime.extenders import ExtenderVerb
 from asched.framework.runtime.observation import FailureReason, failure_reason, to_printable
 from asched.framework.runtime.plugin_calls import PluginFailure
 from asched.framework.runtime.profile import parse_arguments
+from asched.framework.runtime.raised import describe_raised
 from asched.model.meta import Object
 from asched.state.cluster import ClusterState, ProfileHandle
 from asched.state.pending_evaluations import pack_mask
@@ -150,7 +151,7 @@ class Worker:
             handle = MirroredHandle(self._cluster, start.scheduler_name)
             created = plugin(parse_arguments(plugin, start.arguments), handle)
         except BaseException as error:  # noqa: BLE001  third-party code
-            what = f"{type(error).__name__}: {to_printable(error)}"
+            what = describe_raised(start.name, "Worker", error)
             self._send(m.EvaluationFailed(0, what, "Worker", FailureReason.WORKER_ENDED))
             return False
         self._evaluator = PluginEvaluator(created)

@@ -7,10 +7,11 @@ The paths /livez, /readyz and /healthz respond like those of Kubernetes componen
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import os
 import socket
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import NamedTuple
@@ -22,6 +23,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
 from asched.config.settings import HealthSettings
+from asched.daemon.telemetry.limited_connections import LimitedConnections, server_logger
 from asched.model.quantity import US_PER_S
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
@@ -33,7 +35,10 @@ class Check(NamedTuple):
     name: str
     """In lower case with hyphens, like Kubernetes' own."""
     problem: Callable[[], str]
-    """Returns what is wrong now, in one line; empty if nothing is. Must be quick."""
+    """Returns what is wrong now, in one line; empty if nothing is. Must be quick.
+
+    Every client of the port can read the text, so it holds no paths, hosts or names of users.
+    """
 
 
 PING = Check("ping", lambda: "")
@@ -67,39 +72,54 @@ class Health:
         if not settings.address:
             yield
             return
-        app = web.Application()
+        app = web.Application(middlewares=[_close_after_response])
         for name in ("livez", "healthz", "readyz"):
             app.router.add_get(f"/{name}", partial(self._check, name))
             app.router.add_get(f"/{name}/{{check}}", partial(self._check, name))
         app.router.add_get("/metrics", self._metrics)
-        runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=1.0)
+        runner = web.AppRunner(
+            app,
+            access_log=None,
+            handle_signals=False,
+            shutdown_timeout=1.0,
+            logger=server_logger,
+            lingering_time=0.0,
+        )
         await runner.setup()
+        assert runner.server is not None
+        listener: asyncio.Server | None = None
         try:
-            await self._listen(runner, settings)
+            listener = await self._listen(LimitedConnections(runner.server), settings)
             yield
         finally:
             self.address = ""
+            if listener is not None:
+                listener.close()
             await runner.cleanup()
 
-    async def _listen(self, runner: web.AppRunner, settings: HealthSettings) -> None:
+    async def _listen(
+        self, connections: LimitedConnections, settings: HealthSettings
+    ) -> asyncio.Server:
+        loop = asyncio.get_running_loop()
         try:
-            await web.TCPSite(runner, settings.host, settings.port).start()
+            listener = await loop.create_server(connections, settings.host, settings.port)
         except OSError as error:
             if error.errno == errno.EADDRINUSE and settings == HealthSettings():
                 # The port is the default: a second daemon on a machine takes another one.
-                await web.TCPSite(runner, settings.host, 0).start()
-                self.address = _address(runner)
+                listener = await loop.create_server(connections, settings.host, 0)
+                self.address = _address(listener)
                 log.warning(
                     "default health address in use", wanted=settings.address, serving=self.address
                 )
-                return
+                return listener
             # asyncio wraps the system's message; errno has the original.
             why = os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)
             raise HealthAddressError(
                 f"cannot serve health on {settings.address}: {why}; health.address in the"
                 " configuration names another, or none"
             ) from None
-        self.address = _address(runner)
+        self.address = _address(listener)
+        return listener
 
     async def _check(self, endpoint: str, request: web.Request) -> web.Response:
         checks = self._ready if endpoint == "readyz" else self._alive
@@ -126,8 +146,21 @@ class Health:
         return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE_LATEST})
 
 
-def _address(runner: web.AppRunner) -> str:
-    host, port = runner.addresses[0][:2]
+@web.middleware
+async def _close_after_response(
+    request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+) -> web.StreamResponse:
+    try:
+        response = await handler(request)
+    except web.HTTPException as refusal:
+        refusal.force_close()
+        raise
+    response.force_close()
+    return response
+
+
+def _address(listener: asyncio.Server) -> str:
+    host, port = listener.sockets[0].getsockname()[:2]
     return f"{host}:{port}"
 
 

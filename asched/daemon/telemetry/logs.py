@@ -20,7 +20,10 @@ _LEVELS = {
 
 
 def configure_logs(settings: LogSettings) -> None:
-    """Configure structlog and the standard library's logging."""
+    """Configure structlog and the standard library's logging, whose records look the same.
+
+    Tracebacks show lines of code and no values of variables, which may be secrets.
+    """
     console = settings.format is LogFormat.CONSOLE or (
         settings.format is LogFormat.AUTO and sys.stderr.isatty()
     )
@@ -31,19 +34,37 @@ def configure_logs(settings: LogSettings) -> None:
         structlog.processors.StackInfoRenderer(),
     ]
     if console:
-        shared += [_escape_values, structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())]
+        rendering: list[structlog.typing.Processor] = [
+            _escape_values,
+            structlog.dev.ConsoleRenderer(
+                colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback
+            ),
+        ]
     else:
-        shared += [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
-    level = _LEVELS[settings.level.value]
+        rendering = [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
+    level, stream = _LEVELS[settings.level.value], unescaped(sys.stderr)
     structlog.configure(
-        processors=shared,
+        processors=[*shared, *rendering],
         wrapper_class=structlog.make_filtering_bound_logger(level),
-        logger_factory=structlog.PrintLoggerFactory(unescaped(sys.stderr)),
+        logger_factory=structlog.PrintLoggerFactory(stream),
         cache_logger_on_first_use=False,
     )
-    logging.basicConfig(
-        stream=sys.stderr, level=max(level, logging.WARNING), format="%(levelname)s %(message)s"
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=[*shared, _add_logger_name],
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *rendering],
+        )
     )
+    logging.basicConfig(handlers=[handler], level=max(level, logging.WARNING))
+
+
+def _add_logger_name(
+    _: Any, __: str, event: structlog.typing.EventDict
+) -> structlog.typing.EventDict:
+    """Name the library of a record."""
+    record = event.get("_record")
+    return event if record is None else {**event, "logger": record.name}
 
 
 def _escape_values(

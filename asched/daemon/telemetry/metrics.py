@@ -146,13 +146,14 @@ def cache_metrics(cluster: ClusterState) -> Iterator[Metric]:
 
 def watch_metrics(reflectors: Sequence[Reflector]) -> Iterator[Metric]:
     """Lists and watches of the reflectors."""
-    lists, watches, failures, events = (
+    lists, watches, failures, events, skipped = (
         CounterMetricFamily(f"asched_reflector_{name}", text, labels=["resource"])
         for name, text in (
             ("lists", "Lists requested."),
             ("watches", "Watches started, including restarts."),
             ("watch_failures", "Failed lists and watches."),
             ("events", "Watch events received."),
+            ("objects_skipped", "Objects and watch lines that could not be decoded."),
         )
     )
     for reflector in reflectors:
@@ -161,7 +162,8 @@ def watch_metrics(reflectors: Sequence[Reflector]) -> Iterator[Metric]:
         watches.add_metric(labels, counts.watches)
         failures.add_metric(labels, counts.failures)
         events.add_metric(labels, reflector.decoder.counts.events)
-    yield from (lists, watches, failures, events)
+        skipped.add_metric(labels, reflector.decoder.counts.skipped)
+    yield from (lists, watches, failures, events, skipped)
     yield gauge(
         "asched_reflector_synced",
         "Whether the resource was listed (1) or not yet (0).",

@@ -309,6 +309,10 @@ class EngineMetrics:
             "asched_effect_retries",
             "Retries of effects on the cluster (a binding, a status).",
         )
+        self._refused = counter(
+            "asched_pods_refused",
+            "Observed pods that were not recorded, because another pod has their uid.",
+        )
 
     def turned(self, duration_s: float) -> None:
         """A turn that produced records ended."""
@@ -322,6 +326,9 @@ class EngineMetrics:
 
     def append_failed(self) -> None:
         self._append_failures.inc()
+
+    def pods_refused(self, number: int) -> None:
+        self._refused.inc(number)
 
     def clock_stepped(self) -> None:
         """A step of the wall clock was detected."""

@@ -40,11 +40,13 @@ class HintObserver(Protocol):
 class Observation:
     """The current observers. Hot paths test them with ``is not None`` to avoid a call."""
 
-    __slots__ = ("calls", "hints")
+    __slots__ = ("calls", "failed", "hints")
 
     def __init__(self) -> None:
         self.calls: CallObserver | None = None
         self.hints: HintObserver | None = None
+        self.failed: Callable[[str, str, BaseException], None] | None = None
+        """Called with a plugin's name, its extension point, and what it raised."""
 
 
 OBSERVATION = Observation()

@@ -41,6 +41,7 @@ from asched.framework.runtime.observation import (
     failure_reason,
     to_printable,
 )
+from asched.framework.runtime.raised import describe_raised
 from asched.framework.status import SUCCESS, Code, Status
 from asched.model.quantity import MAX_INT64, MIN_INT64
 
@@ -159,7 +160,7 @@ def checked_call(
 
 
 def _raised(plugin: Plugin, point: str, error: BaseException) -> PluginFailure:
-    what = f"{type(error).__name__}: {to_printable(error)}"
+    what = describe_raised(plugin.name, point, error)
     return PluginFailure(plugin.name, point, what, failure_reason(error))
 
 

@@ -31,7 +31,7 @@ from asched.framework.interface import (
     WaitingPodReviewer,
 )
 from asched.framework.runtime.extenders import ExternalPlugin
-from asched.framework.runtime.observation import to_printable
+from asched.framework.runtime.raised import describe_raised
 
 P = TypeVar("P", bound=Plugin)
 
@@ -375,7 +375,7 @@ def _broken(spec: ProfileSpec, plugin: str, what: str, error: BaseException) -> 
     origin = next((o for o in spec.origins if o.name == plugin), None)
     label = "" if origin is None else f"{origin.distribution} {origin.version}".strip()
     where = f" of {label}" if label else ""
-    reason = " ".join(f"{type(error).__name__}: {to_printable(error)}".split())
+    reason = " ".join(describe_raised(plugin, "Init", error).split())
     return ProfileError(f"plugin {plugin}{where}: {what}: {reason}")
 
 

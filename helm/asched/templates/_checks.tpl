@@ -13,6 +13,9 @@ Checks that the schema cannot express. The pod template includes them, so every 
 {{- fail (printf "settings.%s is set by the chart: %s" $name (get (dict "health" "use health.host and health.port" "batch" "use batch" "kubeconfig" "the service account is used") $name)) -}}
 {{- end -}}
 {{- end -}}
+{{- if and .Values.journal.signing.anchorClaim (not .Values.journal.signing.secret.name) -}}
+{{- fail "journal.signing.anchorClaim needs journal.signing.secret.name: only signed heads are anchored" -}}
+{{- end -}}
 {{- if hasKey .Values.settings "journal" -}}
 {{- fail "settings.journal is set by the chart: use journal" -}}
 {{- end -}}

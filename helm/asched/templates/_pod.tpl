@@ -71,12 +71,31 @@ spec:
         {{- if not (include "asched.inPostgres" .) }}
         - {name: journal, mountPath: /var/lib/asched}
         {{- end }}
+        {{- if .Values.journal.signing.secret.name }}
+        - {name: signing-key, mountPath: /etc/asched-signing, readOnly: true}
+        {{- end }}
+        {{- if .Values.journal.signing.anchorClaim }}
+        - {name: anchors, mountPath: /var/lib/asched-anchors}
+        {{- end }}
   volumes:
     - name: config
       configMap: {name: {{ include "asched.fullname" . }}}
     # SQLite uses temporary files for large sorts.
     - name: tmp
       emptyDir: {sizeLimit: 256Mi}
+    {{- with .Values.journal.signing.secret }}
+    {{- if .name }}
+    - name: signing-key
+      secret:
+        secretName: {{ .name }}
+        defaultMode: 0440
+        items: [{key: {{ .key }}, path: signing-key.pem}]
+    {{- end }}
+    {{- end }}
+    {{- with .Values.journal.signing.anchorClaim }}
+    - name: anchors
+      persistentVolumeClaim: {claimName: {{ . }}}
+    {{- end }}
   {{- with .Values.nodeSelector }}
   nodeSelector: {{- toYaml . | nindent 4 }}
   {{- end }}

@@ -1,0 +1,1 @@
+"""Signs the journal that a daemon writes, and publishes the signed heads."""

@@ -1,0 +1,204 @@
+"""Signs the head of the journal at most once a second, and publishes it to anchors.
+
+The signer computes the Merkle tree from the hashes that its own process appended. A change in the
+database between an append and the signature is therefore not signed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+import anyio
+import structlog
+from prometheus_client.core import Metric
+
+from asched.daemon.telemetry.metrics import counter, gauge
+from asched.journal.chain import Head
+from asched.journal.errors import FencedError, JournalError
+from asched.journal.sealing import batch_leaf
+from asched.journal.signatures import sign_head
+from asched.journal.store import AppendResult, JournalStore
+from asched.kube.timing import Clock
+from asched.proof.anchors import Anchor, AnchorError
+from asched.proof.heads import SignedHead
+from asched.proof.merkle import Frontier
+from asched.proof.statements import Position
+
+SIGN_INTERVAL_S: Final = 1.0
+"""Minimum time between two signatures. After a crash, this much of the journal is not signed."""
+FINISH_TIMEOUT_S: Final = 1.0
+"""For the last head of a stopping process, in the database and in the anchors."""
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
+
+
+class _PublishedAnchor:
+    """An anchor, and when it got a head."""
+
+    def __init__(self, anchor: Anchor, every_s: float) -> None:
+        self.anchor = anchor
+        self.every_s = every_s
+        self.last_s = float("-inf")
+        self.kind = anchor.name.partition(" ")[0]
+        self.failures = 0
+        self.error = ""
+
+
+class HeadSigner:
+    """The signatures of one daemon. Without a key it only knows the head, for metrics."""
+
+    def __init__(self, journal: JournalStore, position: Position, clock: Clock) -> None:
+        """``position``: the end of the journal, which this process verified."""
+        self.head: Head = Head(position.seq, position.batch, position.hash)
+        """The last batch that was appended."""
+        self.signed_seq = 0
+        """The records up to this one are signed."""
+        self.anchors: list[_PublishedAnchor] = []
+        self._journal = journal
+        self._clock = clock
+        self._tree: Frontier = position.tree
+        self._hashes: list[str] = []
+        """Of the batches after the tree."""
+        self._finished_at: Head | None = None
+        self._error = ""
+        self._woken = anyio.Event()
+        self._lock = anyio.Lock()
+        self._publishing = anyio.Lock()
+
+    @property
+    def signs(self) -> bool:
+        return self._journal.keys.signing is not None
+
+    def publish_to(self, anchor: Anchor, every_s: float) -> None:
+        """Publish heads to ``anchor``, at most one in ``every_s`` seconds."""
+        self.anchors.append(_PublishedAnchor(anchor, every_s))
+        self._woken.set()
+
+    def appended(self, appended: AppendResult) -> None:
+        """The process appended a batch."""
+        self.head = appended.head
+        if self.signs:
+            self._hashes.append(appended.hash)
+            self._woken.set()
+
+    async def run(self) -> None:
+        """Sign what was appended, until cancelled."""
+        while self.signs:
+            await self._woken.wait()
+            self._woken = anyio.Event()
+            await self.sign()
+            await self._clock.sleep(SIGN_INTERVAL_S)
+
+    async def sign(self) -> None:
+        """Sign the present head. A failure is logged, and retried by :meth:`run`."""
+        if self.head != self._finished_at:
+            await self._sign(final=False)
+
+    async def finish(self, *, all_committed: bool) -> None:
+        """Sign the last head of a process that appends nothing after it.
+
+        ``all_committed``: whether the journal ends with the last known batch for certain.
+        """
+        if self.head == self._finished_at:
+            return
+        with anyio.move_on_after(FINISH_TIMEOUT_S) as limit:
+            await self._sign(final=all_committed)
+            self._finished_at = self.head
+        if limit.cancelled_caught:
+            log.warning("last head not signed: timeout", limit_s=FINISH_TIMEOUT_S)
+
+    async def _sign(self, *, final: bool) -> None:
+        signed = await self._signed_head(final=final)
+        if signed is not None and self.anchors:
+            async with self._publishing:
+                await self._publish(signed, now=final)
+
+    async def _signed_head(self, *, final: bool) -> SignedHead | None:
+        """The present head, signed and stored; None without a key, or if it cannot be stored."""
+        key = self._journal.keys.signing
+        if key is None:
+            return None
+        async with self._lock:
+            hashes, self._hashes = self._hashes, []
+            for batch_hash in hashes:
+                self._tree.append(batch_leaf(batch_hash))
+            position = Position.of(self.head.seq, self.head.hash, self._tree)
+            now_ns = self._clock.time_ns()
+            try:
+                signed = await sign_head(self._journal, key, position, now_ns, final=final)
+            except FencedError:
+                return None  # the next append reports it
+            except JournalError as error:
+                self._report(str(error))
+                return None
+            self._error = ""
+            self.signed_seq = signed.head.seq
+            return signed
+
+    def _report(self, error: str) -> None:
+        """Log each new reason once."""
+        self._woken.set()
+        if error != self._error:
+            self._error = error
+            log.warning("head of the journal not signed, retrying", error=error)
+
+    async def _publish(self, signed: SignedHead, *, now: bool) -> None:
+        if signed.head.seq < self.signed_seq:
+            return  # a later head is published next
+        at_s = self._clock.monotonic_s()
+        for published in self.anchors:
+            if now or at_s - published.last_s >= published.every_s:
+                await _publish_to(published, signed, at_s)
+
+
+async def _publish_to(published: _PublishedAnchor, signed: SignedHead, at_s: float) -> None:
+    try:
+        await published.anchor.publish(signed)
+    except AnchorError as error:
+        published.failures += 1
+        if str(error) != published.error:
+            published.error = str(error)
+            log.warning("anchor not written", anchor=published.anchor.name, error=str(error))
+        return
+    published.error = ""
+    published.last_s = at_s
+
+
+_PART_DIGITS: Final = 12
+"""48 bits, which a metric's value represents exactly."""
+
+
+def head_metrics(signer: HeadSigner) -> Iterator[Metric]:
+    """The head of the journal as numbers, so that the metrics' storage is an anchor, too."""
+    head = signer.head
+    yield gauge("asched_journal_head_record", "Last record of the journal.", [], [([], head.seq)])
+    digits = (head.hash[begin : begin + _PART_DIGITS] for begin in range(0, 48, _PART_DIGITS))
+    yield gauge(
+        "asched_journal_head_hash",
+        "Hash of the journal's head: its first 48 hexadecimal digits, 12 in each part"
+        " (printf %012x), for asched journal verify --head.",
+        ["part"],
+        [([str(part)], int(text, 16)) for part, text in enumerate(digits, 1)],
+    )
+    yield gauge(
+        "asched_journal_signing",
+        "1 if the journal is signed, 0 without a key.",
+        [],
+        [([], signer.signs)],
+    )
+    yield gauge(
+        "asched_journal_signed_record",
+        "The records up to this one are signed; 0 without a key.",
+        [],
+        [([], signer.signed_seq)],
+    )
+    yield counter(
+        "asched_journal_anchor_failures",
+        "Number of signed heads that could not be published to an anchor.",
+        ["anchor"],
+        [
+            ([published.anchor.name.partition(" ")[0]], published.failures)
+            for published in signer.anchors
+        ],
+    )

@@ -1,0 +1,112 @@
+"""What a process verifies before it continues a journal."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final
+
+import structlog
+
+from asched.config.settings import JournalSettings
+from asched.daemon.signing.anchors import FileAnchor
+from asched.journal.chain import GENESIS
+from asched.journal.errors import (
+    JournalBusyError,
+    JournalError,
+    JournalFullError,
+    JournalIOError,
+)
+from asched.journal.signatures import (
+    AnchoredHead,
+    CheckedHistory,
+    check_history,
+    introduce_key,
+    sign_head,
+)
+from asched.journal.store import JournalStore
+from asched.kube.timing import Clock
+from asched.proof.anchors import Anchor, AnchorError, AnchorFile
+from asched.proof.keys import expanded
+from asched.proof.merkle import Frontier
+from asched.proof.statements import Position
+
+_RETRY_S: Final = 1.0
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
+
+
+def file_anchors(settings: JournalSettings) -> list[Anchor]:
+    """The anchor file of the configuration, if there is one."""
+    if not settings.anchor_file:
+        return []
+    return [FileAnchor(AnchorFile(expanded(settings.anchor_file)))]
+
+
+async def check_against(journal: JournalStore, anchors: Sequence[Anchor]) -> CheckedHistory | None:
+    """Compare the journal with its signatures and with ``anchors``.
+
+    None for a journal without signatures. Raises
+    :class:`~asched.journal.errors.JournalError`, also if an anchor cannot be read.
+    """
+    anchored: list[AnchoredHead] = []
+    for anchor in anchors:
+        try:
+            newest = await anchor.newest()
+        except AnchorError as error:
+            raise JournalError(str(error)) from None
+        if newest is not None:
+            anchored.append(AnchoredHead(anchor.name, newest))
+    return await check_history(journal, anchored)
+
+
+async def take_over(
+    journal: JournalStore, anchors: Sequence[Anchor], clock: Clock
+) -> CheckedHistory | None:
+    """As :func:`check_against`, by the process that claimed the journal.
+
+    It introduces its key to an empty journal, and signs the head that it continues. Waits while the
+    journal cannot be written.
+    """
+    checked = await check_against(journal, anchors)
+    key = journal.keys.signing
+    if key is None:
+        return None
+    if checked is None:
+        await _when_writable(lambda: introduce_key(journal, key, clock.time_ns()), clock)
+        checked = CheckedHistory(GENESIS, Frontier(), 0)
+        log.info("journal is signed from its beginning", key=key.id)
+    unsigned = checked.head.seq - checked.signed_seq
+    if unsigned:
+        log.warning(
+            "journal continued after records that no process signed",
+            first=checked.signed_seq + 1,
+            last=checked.head.seq,
+        )
+    log.info("journal matches its signature", key=key.id, records=checked.signed_seq)
+    head = checked.head
+    position = Position.of(head.seq, head.hash, checked.tree)
+    await _when_writable(lambda: sign_head(journal, key, position, clock.time_ns()), clock)
+    return checked
+
+
+async def _when_writable(write: Callable[[], Awaitable[object]], clock: Clock) -> None:
+    logged = ""
+    while True:
+        try:
+            await write()
+        except (JournalBusyError, JournalFullError, JournalIOError) as error:
+            if str(error) != logged:
+                logged = str(error)
+                log.warning("head of the journal not signed, retrying", error=logged)
+            await clock.sleep(_RETRY_S)
+        else:
+            return
+
+
+def check_unchanged(checked: CheckedHistory | None, position: Position) -> None:
+    """Check that what was folded is what was compared with the signatures."""
+    if checked is not None and (checked.head.seq, checked.head.hash) != (
+        position.seq,
+        position.hash,
+    ):
+        raise JournalError("the journal was changed by another program while it was read")

@@ -1,0 +1,123 @@
+"""Fetches the lists of one resource in pages of a suitable size."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import anyio.lowlevel
+import msgspec
+
+from asched.kube.client import ApiClient
+from asched.kube.decoding import DecodedObjects, MalformedResponseError, ObjectDecoder, RawPage
+from asched.kube.errors import ApiError, NoResponseError, ResponseTooLargeError
+from asched.model.resources import AnyObject
+
+PAGE_BYTES = 4 * 1024 * 1024
+"""Intended size of a page of a list."""
+DECODED_AT_ONCE_BYTES = 1024 * 1024
+"""Size of the objects that are decoded before other tasks run."""
+
+
+class PageSize:
+    """The ``limit`` of the next page of a list.
+
+    Pages have a few MiB, so that none exceeds the limit for a response and none occupies the event
+    loop for long, whatever the size of an object.
+    """
+
+    def __init__(self, largest: int) -> None:
+        self.limit = largest
+        self._largest = largest
+
+    def received(self, size_bytes: int, objects: int) -> None:
+        """A page with this content arrived."""
+        if objects and size_bytes > 0:
+            fitting = PAGE_BYTES * objects // size_bytes
+            self.limit = max(1, min(fitting, 2 * self.limit, self._largest))
+
+    def halve(self) -> bool:
+        """A page was too large. Returns False if it had one object."""
+        smaller = self.limit > 1
+        self.limit = max(1, self.limit // 2)
+        return smaller
+
+
+class FetchedList(NamedTuple):
+    """All pages of a list."""
+
+    objects: list[AnyObject]
+    unreadable: set[str]
+    """Keys of objects that exist but cannot be decoded."""
+    resource_version: str
+
+
+class PagedLists:
+    """Lists of one resource. Remembers the size of pages from one list to the next."""
+
+    def __init__(self, client: ApiClient, decoder: ObjectDecoder, largest_page: int) -> None:
+        self._client = client
+        self._decoder = decoder
+        self._pages = PageSize(largest_page)
+
+    async def fetch(self, selector: dict[str, str]) -> FetchedList:
+        """All objects that the selector matches.
+
+        Raises ApiError, NoResponseError and MalformedResponseError.
+        """
+        path = self._decoder.resource.path
+        params = self._first_page(selector)
+        found = DecodedObjects([], set())
+        expired = 0
+        while True:
+            try:
+                body = await self._client.request("GET", path, params=params)
+            except ResponseTooLargeError:
+                if not self._pages.halve():
+                    raise
+                params["limit"] = str(self._pages.limit)
+                continue
+            except NoResponseError:
+                # A page may also be too large for the time limit of a request.
+                self._pages.halve()
+                raise
+            except ApiError as error:
+                if not (error.expired and "continue" in params):
+                    raise
+                # The continue token expired. Retry in pages once, then without a limit.
+                expired += 1
+                found = DecodedObjects([], set())
+                params = self._first_page(selector) if expired == 1 else dict(selector)
+                continue
+            page = self._decoder.page(body)
+            self._pages.received(len(body), len(page.objects))
+            await self._decode(page, found)
+            if not page.continue_token:
+                break
+            params["continue"] = page.continue_token
+            if "limit" in params:
+                params["limit"] = str(self._pages.limit)
+        if not page.resource_version:
+            raise MalformedResponseError("list without a resourceVersion")
+        return FetchedList(found.objects, found.unreadable, page.resource_version)
+
+    def _first_page(self, selector: dict[str, str]) -> dict[str, str]:
+        return selector | {"limit": str(self._pages.limit)}
+
+    async def _decode(self, page: RawPage, found: DecodedObjects) -> None:
+        """Add the objects of a page. Other tasks run between parts of a large one."""
+        part: list[msgspec.Raw] = []
+        part_bytes = 0
+        for raw in page.objects:
+            part.append(raw)
+            part_bytes += len(memoryview(raw))
+            if part_bytes >= DECODED_AT_ONCE_BYTES:
+                self._decode_part(part, found)
+                part_bytes = 0
+                await anyio.lowlevel.checkpoint()
+        self._decode_part(part, found)
+
+    def _decode_part(self, part: list[msgspec.Raw], found: DecodedObjects) -> None:
+        decoded = self._decoder.objects(part)
+        part.clear()
+        found.objects.extend(decoded.objects)
+        found.unreadable.update(decoded.unreadable)

@@ -1,0 +1,261 @@
+"""Statements and signatures in each kind of database: archive, restore, forged rows, commands."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import anyio
+import pytest
+import structlog
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import create_async_engine
+from typer.testing import CliRunner
+
+from asched.cli.main import app
+from asched.daemon.signing.signer import HeadSigner, head_metrics
+from asched.journal import open_journal
+from asched.journal.archive import archive, restore
+from asched.journal.chain_reader import ChainReader
+from asched.journal.errors import ArchivedError, JournalCorruptError, JournalError
+from asched.journal.sealing import BEGINNING
+from asched.journal.signatures import (
+    AnchoredHead,
+    check_history,
+    introduce_key,
+    sign_existing,
+    sign_head,
+)
+from asched.journal.store import JournalStore
+from asched.journal.verification import verify_journal
+from asched.kube.timing import SystemClock
+from asched.proof.heads import SignedHead
+from asched.proof.keys import JournalKeys, SigningKey
+from tests.journal.samples import turn
+from tests.journal.test_archive import fill, move
+from tests.journal.test_verification import engine_url, tamper
+
+KEY, OTHER = SigningKey.generate(), SigningKey.generate()
+KEYS = JournalKeys(KEY)
+TRUSTED = JournalKeys(None, (KEY.public_key,))
+
+
+async def signed(store: JournalStore) -> None:
+    """Sign the present head."""
+    reader = ChainReader.from_beginning(store)
+    async for _ in reader.ranges():
+        pass
+    await sign_head(store, KEY, reader.position, 1)
+
+
+async def fault(url: str, archived: Path | None = None) -> str:
+    async with open_journal(url, read_only=True, keys=TRUSTED) as store:
+        with pytest.raises(JournalCorruptError) as raised:
+            await verify_journal(store, archive=archived)
+    return str(raised.value)
+
+
+async def test_signed_journal_is_archived_and_restored(database_url: str, tmp_path: Path) -> None:
+    folder, whole = tmp_path / "archive", tmp_path / "whole.db"
+    async with open_journal(database_url, keys=KEYS) as store:
+        await introduce_key(store, KEY, 1)
+        await fill(store, 7, 16)
+        await signed(store)
+        before = await verify_journal(store)
+        await move(store, folder, before_ns=1000)
+        with pytest.raises(JournalError, match="give its directory with --archive DIR"):
+            await verify_journal(store)
+        both = await verify_journal(store, archive=folder)
+        assert (both.head, both.keys, both.signed_seq) == (before.head, (KEY.id,), 24)
+        rest = await verify_journal(store, skip_archive=True)
+        assert (rest.head, rest.archived_seq, rest.signed_seq) == (before.head, 15, 24)
+        # A process continues from the statement about the segment.
+        checked = await check_history(store)
+        assert checked is not None
+        assert (checked.head.seq, checked.signed_seq) == (24, 24)
+        with pytest.raises(ArchivedError):
+            _ = [record async for record in ChainReader.from_beginning(store).read()]
+        async with open_journal(str(whole), keys=TRUSTED) as target:
+            await restore(store, folder, target)
+            restored = await verify_journal(target)
+    assert (restored.head, restored.trusted, restored.signed_seq) == (before.head, True, 24)
+
+
+async def test_archive_needs_the_key(database_url: str, tmp_path: Path) -> None:
+    async with open_journal(database_url, keys=KEYS) as store:
+        await introduce_key(store, KEY, 1)
+        await fill(store, 7)
+        await signed(store)
+    for keys in (JournalKeys(), JournalKeys(OTHER)):
+        async with open_journal(database_url, keys=keys) as store:
+            with pytest.raises(JournalError, match=f"the journal is signed by key {KEY.id}"):
+                await move(store, tmp_path, before_ns=1000)
+            with pytest.raises(JournalError, match=f"the journal is signed by key {KEY.id}"):
+                await store.save_checkpoint(24, b"")
+            assert not await store.segments()
+
+
+@pytest.mark.parametrize(
+    ("statements", "message"),
+    [
+        (
+            ["UPDATE journal_checkpoint SET blob = CAST('other' AS {blob}) WHERE seq = 16"],
+            "the checkpoint at record 16 was altered",
+        ),
+        (["UPDATE journal_statement SET signatures = ''"], "statement 1 is not signed by key"),
+        (["DELETE FROM journal_statement WHERE number = 3"], "statements up to 3"),
+        (["DELETE FROM journal_statement"], "the journal is not signed"),
+        (["DELETE FROM journal_signed_head"], "its signed head was deleted"),
+        (["UPDATE journal_signed_head SET line = '{{}}'"], "the signed head is not readable"),
+        (
+            [r"""UPDATE journal_signed_head SET line = replace(line, '"seq"\:24', '"seq"\:21')"""],
+            "the signature of the head at record 21 by key",
+        ),
+        (
+            ["UPDATE journal_statement SET body = 'x' WHERE number = 2"],
+            "statement 2 is not readable",
+        ),
+        (
+            ["UPDATE journal_writer SET writer = 'x' WHERE epoch = 2"],
+            "the writer of epoch 2 was altered",
+        ),
+    ],
+)
+async def test_forged_rows_are_named(
+    database_url: str, statements: list[str], message: str
+) -> None:
+    async with open_journal(database_url, keys=KEYS) as store:
+        await introduce_key(store, KEY, 1)
+        await fill(store, 7, 16)
+        await signed(store)
+    kind = "BLOB" if "://" not in database_url else "BYTEA"
+    await tamper(database_url, *(statement.format(blob=kind) for statement in statements))
+    assert message in await fault(database_url)
+
+
+async def test_checkpoint_is_loaded_only_with_its_statement(database_url: str) -> None:
+    async with open_journal(database_url, keys=KEYS) as store:
+        await introduce_key(store, KEY, 1)
+        await fill(store, 7, 16)
+        await signed(store)
+    kind = "BLOB" if "://" not in database_url else "BYTEA"
+    await tamper(
+        database_url,
+        f"UPDATE journal_checkpoint SET blob = CAST('other' AS {kind}) WHERE seq = 16",
+    )
+    async with open_journal(database_url, keys=TRUSTED) as store:
+        found = await store.load_checkpoint()
+        assert found is not None
+        assert (found.seq, found.blob) == (7, b"state")
+    await tamper(database_url, "DELETE FROM journal_statement WHERE number = 2")
+    async with open_journal(database_url) as store:
+        with pytest.raises(JournalCorruptError, match="statement 2 is missing"):
+            await store.load_checkpoint()
+    async with open_journal(database_url, keys=JournalKeys(None, (OTHER.public_key,))) as store:
+        await tamper(database_url, "DELETE FROM journal_statement")
+        with pytest.raises(JournalCorruptError, match="the journal is not signed"):
+            await store.load_checkpoint()
+    async with open_journal(database_url) as store:
+        assert await store.load_checkpoint() is None
+
+
+async def test_statement_is_appended_only(database_url: str) -> None:
+    async with open_journal(database_url) as store:
+        await fill(store, 7)
+    engine = create_async_engine(engine_url(database_url))
+    for statement, reason in (
+        ("UPDATE journal_statement SET body = ''", "append-only"),
+        ("DELETE FROM journal_statement", "append-only"),
+        ("INSERT INTO journal_statement VALUES (3, '', '')", "out of sequence"),
+        ("INSERT INTO journal_statement VALUES (1, '', '')", "out of sequence"),
+    ):
+        with pytest.raises(Exception, match=reason):
+            async with engine.begin() as connection:
+                await connection.execute(text(statement))
+    await engine.dispose()
+
+
+async def test_key_is_introduced_once(database_url: str) -> None:
+    """After an unknown outcome the attempt is repeated."""
+    async with open_journal(database_url, keys=KEYS) as store:
+        for _ in range(2):
+            await introduce_key(store, KEY, 1)
+        assert len(await store.statements()) == 1
+
+
+async def test_shorter_head_is_not_stored(database_url: str) -> None:
+    async with open_journal(database_url, keys=KEYS) as store:
+        await introduce_key(store, KEY, 1)
+        await fill(store)
+        await signed(store)
+        with pytest.raises(JournalError, match="a head of 8 batches is signed already"):
+            await sign_head(store, KEY, BEGINNING, 2)
+
+
+async def test_anchored_head_of_another_journal_is_rejected(tmp_path: Path) -> None:
+    heads: list[SignedHead] = []
+    for name in ("a", "b"):
+        async with open_journal(str(tmp_path / name), keys=KEYS) as store:
+            await introduce_key(store, KEY, 1)
+            await store.claim(name, claimed_at_ns=1)
+            await store.append(turn(len(name) + len(heads)), written_at_ns=1)
+            await signed(store)
+            head = await store.signed_head()
+            assert head is not None
+            heads.append(head)
+            own = AnchoredHead("the anchor", heads[0])
+            if name == "a":
+                assert (await verify_journal(store, anchored=[own])).anchors == 1
+            else:
+                with pytest.raises(JournalCorruptError, match=r"the head of .* in the anchor"):
+                    await verify_journal(store, anchored=[own])
+
+
+async def test_key_of_an_existing_journal(database_url: str, tmp_path: Path) -> None:
+    """Its statements before the first key are not signed, but the key signs their hash."""
+    async with open_journal(database_url) as store:
+        await fill(store, 7, 16)
+        await archive(store, tmp_path, before_ns=30, archived_at_ns=1)
+    async with open_journal(database_url, keys=KEYS) as store:
+        with pytest.raises(JournalError, match="without a signature, and a key is configured"):
+            await check_history(store)
+        head = await sign_existing(store, KEY, 5)
+        assert (head.seq, head.size) == (24, 8)
+        assert await check_history(store) is not None
+        assert (await verify_journal(store, archive=tmp_path)).trusted
+    await tamper(
+        database_url,
+        r"""UPDATE journal_statement SET body = replace(body, '"seq"\:7', '"seq"\:8')"""
+        " WHERE number = 1",
+    )
+    assert "statement 2 is not chained to statement 1" in await fault(database_url, tmp_path)
+
+
+async def test_metrics_are_an_anchor(tmp_path: Path) -> None:
+    path = tmp_path / "journal.db"
+    async with open_journal(str(path)) as store:
+        await store.claim("test", claimed_at_ns=1)
+        signer = HeadSigner(store, BEGINNING, SystemClock())
+        for number in range(3):
+            signer.appended(await store.append(turn(number), written_at_ns=number))
+        found = {metric.name: metric.samples for metric in head_metrics(signer)}
+        parts = [f"{int(sample.value):012x}" for sample in found["asched_journal_head_hash"]]
+        head = f"{int(found['asched_journal_head_record'][0].value)}:{''.join(parts)}"
+        assert found["asched_journal_signing"][0].value == 0
+        for number in range(3, 5):
+            await store.append(turn(number), written_at_ns=number)
+
+    def verify() -> tuple[int, str]:
+        command = ["journal", "verify", "--journal", str(path), "--head", head]
+        result = CliRunner().invoke(app, command, prog_name="asched")
+        structlog.reset_defaults()
+        return result.exit_code, result.stderr
+
+    assert (await anyio.to_thread.run_sync(verify))[0] == 0
+    await tamper(
+        str(path),
+        "DELETE FROM journal_record WHERE batch > 2",
+        "DELETE FROM journal_batch WHERE batch > 2",
+    )
+    code, error = await anyio.to_thread.run_sync(verify)
+    assert (code, error.count("\n")) == (1, 1)
+    assert "it once had record 9" in error
