@@ -15,7 +15,7 @@ SEED ?=
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test fuzz simulate takeover torture benchmark soak lint types contracts constraints audit sbom clean
+.PHONY: help setup demo test fuzz simulate takeover torture hostile benchmark soak lint types contracts constraints audit sbom clean
 
 help:  ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -56,6 +56,9 @@ benchmark: $(STAMP)  ## measure the figures of docs/performance.md (SCHEDULER_PE
 soak: MINUTES ?= 30
 soak: $(STAMP)  ## create and delete pods for MINUTES minutes and check for growth (RATE)
 	@$(BIN)/python -m benchmarks.soak --minutes $(MINUTES) --rate $(RATE)
+
+hostile: $(STAMP)  ## measure what hostile objects cost with 5,000 nodes and 50,000 pods
+	@$(BIN)/python -m benchmarks.hostile
 
 lint: $(STAMP)
 	@$(BIN)/ruff check .

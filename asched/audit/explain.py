@@ -234,8 +234,8 @@ def _explanation(
     rejections = [*found.pre_enqueue.values()]
     if pre_filter is not None and pre_filter.status is not None:
         rejections.append(pre_filter.status)
-    if found.open_circuit is not None:
-        rejections.append(found.open_circuit)
+    if found.refused is not None:
+        rejections.append(found.refused)
     return Explanation(
         namespace=info.namespace,
         name=info.name,

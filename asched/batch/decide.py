@@ -24,6 +24,7 @@ from asched.framework.sessions import (
     session_id,
 )
 from asched.model.groups import CustomPodGroup
+from asched.model.limits import too_expensive
 from asched.state.cluster import ClusterState
 from asched.state.records import Assigned, Decision, Rejected, Reservation
 from asched.state.session_records import (
@@ -72,7 +73,18 @@ class SessionDecider:
         finally:
             volumes.undo()
         self.last = outcome
-        return tuple(decisions_of(self._cluster, spec.scheduler_name, outcome, reservations))
+        decisions = decisions_of(self._cluster, spec.scheduler_name, outcome, reservations)
+        return (*decisions, *self._refusals(profile, number))
+
+    def _refusals(self, profile: SessionProfile, number: int) -> Iterator[Rejected]:
+        """Rejections of waiting pods above a limit, which are no tasks of the session."""
+        for key in profile.pending:
+            entry = self._cluster.pods[key]
+            excess = entry.info.pod.spec.oversized
+            if excess:
+                message = too_expensive(excess)
+                if entry.rejection != message:
+                    yield Rejected(key, entry.info.uid, number, message, session=number)
 
 
 Reservations = Mapping[tuple[str, str], tuple[Reservation, ...]]

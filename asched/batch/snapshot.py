@@ -119,6 +119,8 @@ class Cache:
             status = _status(pod, entry.placement_state, evicted=entry.info.uid in evicting)
             if self._count_foreign and self._is_irrelevant(pod, status, foreign=foreign):
                 continue
+            if pod.spec.oversized and status is TaskStatus.PENDING:
+                continue  # rejected without an attempt
             if refused is not None and status is TaskStatus.PENDING and not foreign:
                 node = refused.backoff_node(entry.info.key, entry.info.uid, now_ns)
                 if self._cluster.nodes.row_of(node) is not None:

@@ -20,6 +20,7 @@ from asched.config.file import Configuration, load
 from asched.config.registry import PluginRegistry
 from asched.config.settings import LogLevel
 from asched.daemon.daemon import Daemon, running_daemon
+from asched.daemon.engine.attempt_mark import AttemptMark
 from asched.daemon.ha.leadership import LeadershipLostError, election_of, taking_part
 from asched.daemon.ha.replica import Replica, running_replica
 from asched.daemon.plugin_host.guarded_loop import (
@@ -186,6 +187,7 @@ async def _serve_scheduler(
             journal=store,
             metrics=metrics,
             take_over_names=options.take_over_names,
+            mark=_attempt_mark(journal_file(url)),
         )
         async with (
             _open_scheduler(context, options, url) as scheduler,
@@ -207,6 +209,18 @@ async def _serve_scheduler(
             control.started.set()
             await control.stop.wait()
             tasks.cancel_scope.cancel()
+
+
+def _attempt_mark(journal: Path | None) -> AttemptMark | None:
+    """The note of the pod in hand, beside a journal in a file."""
+    if journal is None:
+        return None
+    path = journal.with_name(f"{journal.name}.attempt")
+    try:
+        return AttemptMark.open(path)
+    except (OSError, ValueError) as error:
+        log.warning("attempts are not noted", file=str(path), error=str(error))
+        return None
 
 
 @asynccontextmanager

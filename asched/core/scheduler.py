@@ -9,7 +9,7 @@ from asched.batch.decide import SessionDecider
 from asched.batch.registry import SessionRegistry
 from asched.core.confirmations import PendingEvictions, UnconfirmedBindings
 from asched.core.inputs import Change, Deleted, Listed, Outcome
-from asched.cycle.decide import AttemptObserver, Decider
+from asched.cycle.decide import AttemptMarker, AttemptObserver, Decider
 from asched.framework.sessions import SessionOutcome
 from asched.model.resources import WatchedResource
 from asched.state import records as r
@@ -95,6 +95,10 @@ class SchedulerCore:
         self._refuse = self._refused.append
         self._records: list[r.AnyRecord] = []
         self._turn_recorded = False
+
+    def mark_attempts(self, marker: AttemptMarker) -> None:
+        """Note each attempt before it begins. The note remains if the process dies in it."""
+        self._pod_decider.marker = marker
 
     # -- a turn -------------------------------------------------------------------------------
 

@@ -13,6 +13,7 @@ from asched.cycle.feasible_nodes import NO_NODES, FeasibleNodes, fit_message
 from asched.cycle.node_selection import BestNodes, select_node
 from asched.cycle.pod_groups import decide_group_conditions
 from asched.cycle.post_filter import run_post_filter
+from asched.cycle.prechecks import precheck
 from asched.cycle.shape_cache import ShapeCache
 from asched.framework.interface import PermitPlugin, PermitResult, ReservePlugin
 from asched.framework.pod_groups import GANG_INFEASIBLE_REASON
@@ -53,6 +54,14 @@ class AttemptObserver(CallObserver, Protocol):
         """Called with the decision of an observed attempt."""
 
 
+class AttemptMarker(Protocol):
+    """Notes the pod in hand."""
+
+    def begin(self, pod: PodInfo) -> None: ...
+
+    def end(self) -> None: ...
+
+
 class Decider:
     """Makes the decisions for one state. Its cache of shared answers changes no decision."""
 
@@ -60,6 +69,7 @@ class Decider:
         self._cluster = cluster
         self._cache = ShapeCache(cluster.nodes)
         self._observer = observer
+        self.marker: AttemptMarker | None = None
 
     def next(self) -> tuple[r.Decision, ...]:
         """The next decisions; empty if there is nothing to decide now.
@@ -81,7 +91,9 @@ class Decider:
         if queued is None:
             return ()
         profile = cluster.profiles[queued.info.pod.spec.scheduler_name]
-        observer = self._observer
+        observer, marker = self._observer, self.marker
+        if marker is not None:
+            marker.begin(queued.info)
         if observer is not None and observer.begin(queued.info, queued.attempts + 1):
             OBSERVATION.calls = observer
             try:
@@ -91,6 +103,8 @@ class Decider:
             observer.end(decision)
         else:
             decision = self._decide(profile, queued)
+        if marker is not None:
+            marker.end()
         return (decision, *self._permit_answers()) if cluster.waiting else (decision,)
 
     # -- one pod ------------------------------------------------------------------------------
@@ -100,6 +114,9 @@ class Decider:
         if profile.missing:
             message = f"profile is unusable: {profile.missing}"
             return r.AttemptFailed(info.key, info.uid, number, "", message)
+        refused = precheck(self._cluster, queued, number)
+        if refused is not None:
+            return refused
         circuits = self._cluster.circuits
         if circuits:
             if plugin := circuits.blocking(profile):

@@ -16,6 +16,7 @@ from asched.cycle.decide import open_circuit_message
 from asched.cycle.extenders import ExtenderRound
 from asched.cycle.feasible_nodes import NO_NODES, FeasibleNodes, fit_message
 from asched.cycle.post_filter import run_post_filter
+from asched.cycle.prechecks import refusal
 from asched.cycle.shape_cache import ShapeCache
 from asched.framework.pod_info import PodInfo
 from asched.framework.runtime.extenders import EXTENDER, AttemptPausedError, ExtenderFailureError
@@ -94,8 +95,9 @@ class Inspection(msgspec.Struct, frozen=True):
     """The message of the pod's ``PodScheduled=False`` condition."""
     awaits_extender: bool = False
     """An extender's answer is missing, and the result does not include it."""
-    open_circuit: Status | None = None
-    """The rejection because the circuit breaker of a required plugin is open; no plugin runs."""
+    refused: Status | None = None
+    """The rejection before any plugin runs: the circuit breaker of a required plugin is open, or
+    the pod is above a limit."""
     left_out: tuple[str, ...] = ()
     """Plugins that do not run because their circuit breakers are open, sorted."""
 
@@ -113,13 +115,15 @@ def inspect(cluster: ClusterState, profile: Profile, pod: PodInfo) -> Inspection
             )
     if pod.pod.terminating:
         return Inspection(AttemptOutcome.SKIPPED, names)
+    refused = refusal(cluster, pod)
+    if refused is not None:
+        return _refused(names, refused)
     circuits = cluster.circuits
     if plugin_name := circuits.blocking(profile):
         why = open_circuit_message(
             circuits.circuit(profile.scheduler_name, plugin_name), plugin_name
         )
-        rejection = Status.unschedulable(why).by(plugin_name)
-        return Inspection(AttemptOutcome.UNSCHEDULABLE, names, message=why, open_circuit=rejection)
+        return _refused(names, Status.unschedulable(why).by(plugin_name))
     profile = circuits.in_force(profile)
     try:
         if names:
@@ -131,6 +135,10 @@ def inspect(cluster: ClusterState, profile: Profile, pod: PodInfo) -> Inspection
     if not profile.skipped:
         return found
     return msgspec.structs.replace(found, left_out=tuple(sorted(profile.skipped)))
+
+
+def _refused(names: tuple[str, ...], status: Status) -> Inspection:
+    return Inspection(AttemptOutcome.UNSCHEDULABLE, names, message=status.message, refused=status)
 
 
 class _Inspector:

@@ -106,7 +106,9 @@ def _member_classes(
     others = [
         cluster.pods[key].info
         for key, status in statuses.items()
-        if status in WITHOUT_NODE and key != info.key
+        if status in WITHOUT_NODE
+        and key != info.key
+        and not cluster.pods[key].info.pod.spec.oversized
     ]
     for member in sorted(others, key=lambda other: (-other.priority, other.key)):
         same_shape = by_shape.setdefault(member.shape, [])

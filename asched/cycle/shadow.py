@@ -11,6 +11,7 @@ from asched.cycle.attempt import Attempt
 from asched.cycle.feasible_nodes import NO_NODES, fit_message
 from asched.cycle.node_selection import BestNodes
 from asched.cycle.post_filter import run_post_filter
+from asched.cycle.prechecks import refusal
 from asched.cycle.shape_cache import ShapeCache
 from asched.framework.pod_info import PodInfo
 from asched.framework.runtime.extenders import AttemptPausedError
@@ -49,6 +50,9 @@ class ShadowDecider:
         state = self._state
         if not state.nodes.cluster_size:
             return ShadowDecision(message=NO_NODES)
+        refused = refusal(state, info)
+        if refused is not None:
+            return ShadowDecision(message=refused.message)
         profile = state.profiles[info.pod.spec.scheduler_name]
         try:
             attempt = Attempt(state, profile, info, self._cache)

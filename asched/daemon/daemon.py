@@ -165,6 +165,8 @@ async def _scheduling(parts: _Parts, start: StartState) -> AsyncIterator[Daemon]
     parts.tasks.start_soon(parts.signer.run)
     daemon = _assemble(parts, start, first.extenders)
     _record_start(parts.context.configuration, daemon, None if parts.standby else start.epoch)
+    if parts.context.mark is not None:
+        daemon.engine.mark_attempts(parts.context.mark)
     # The next leader has a shared journal, with its state, already.
     shared = start.buffered is not None
     controller = None

@@ -14,6 +14,7 @@ import structlog
 from asched.config.file import Configuration
 from asched.config.registry import PluginRegistry
 from asched.core.inputs import ChangeSink
+from asched.daemon.engine.attempt_mark import AttemptMark
 from asched.daemon.ha.follower import StartState
 from asched.daemon.process import Runtime
 from asched.daemon.signing.start import check_unchanged, file_anchors, take_over
@@ -70,6 +71,8 @@ class DaemonContext(msgspec.Struct, frozen=True):
     journal: JournalStore
     metrics: Metrics = msgspec.field(default_factory=Metrics)
     runtime: Runtime = msgspec.field(default_factory=Runtime.of_this_process)
+    mark: AttemptMark | None = None
+    """Where attempts are noted; None without a local file."""
     take_over_names: bool = False
     """As the setting of that name."""
 

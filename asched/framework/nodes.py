@@ -90,7 +90,7 @@ class LabelColumn:
         return self._vocabulary.words[number]
 
     def number(self, word: str) -> int:
-        """The number of ``word`` in ``ids``; -2 if no node ever had that value."""
+        """The number of ``word`` in ``ids``; -2 for an unknown value, which no node has."""
         return self._vocabulary.find(word)
 
 

@@ -203,6 +203,7 @@ class QueuedPod:
         "pending_plugins",
         "rejected_at_ns",
         "timestamp_ns",
+        "turn_ns",
         "unschedulable_count",
         "unschedulable_plugins",
     )
@@ -225,5 +226,7 @@ class QueuedPod:
         self.unschedulable_plugins: frozenset[str] = frozenset()
         """The plugins that rejected the last attempt. Their hints requeue the pod."""
         self.pending_plugins: frozenset[str] = frozenset()
+        self.turn_ns = 0
+        """When a pod that was put off has its turn, until it was attempted; 0 for other pods."""
         self.gating_plugin = ""
         """The PreEnqueue plugin that gates the pod; empty if none does."""

@@ -255,6 +255,8 @@ class PodSpec(ApiStruct):
     resource_claims: tuple[PodResourceClaim, ...] = ()
     scheduling_group: PodSchedulingGroup | None = None
     termination_grace_period_seconds: Int64 | None = None
+    oversized: str = ""
+    """The limit that a stub exceeds (:mod:`asched.model.limits`). Not a field of the API."""
 
 
 class PodCondition(ApiStruct):

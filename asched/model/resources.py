@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, cast
 
 import msgspec
 
-from asched.model import groups, storage, workloads
+from asched.model import groups, limits, storage, workloads
 from asched.model.custom import CustomObject, CustomResource
 from asched.model.meta import Object
 from asched.model.nesting import decode_any_depth, prune_nesting
@@ -238,7 +238,8 @@ def decode(resource: WatchedResource, raw: bytes | msgspec.Raw) -> Object:
     """Decode one object of ``resource`` from JSON.
 
     Raises :class:`DecodeError`, with the field, for malformed JSON, a field of the wrong type, a
-    missing name or an invalid quantity.
+    missing name, an invalid quantity, or an object above its limit. A pod or node above a limit is
+    reduced (:mod:`asched.model.limits`).
     """
     object_type, wire = resource.value.type, resource.value.wire
     decoded = _decode_as(wire or object_type, raw)
@@ -250,12 +251,20 @@ def decode(resource: WatchedResource, raw: bytes | msgspec.Raw) -> Object:
         raise DecodeError(f"{resource.kind} without metadata.name")
     if isinstance(decoded, Node):
         _check_quantities(decoded.key, "status.allocatable", decoded.status.allocatable)
-    elif isinstance(decoded, Pod):
-        _check_pod(decoded)
+        return limits.limited_node(decoded, len(raw))
+    if isinstance(decoded, Pod):
         if decoded.spec.volumes:
             decoded = _without_irrelevant_volumes(decoded)
-    else:
-        _check_other(decoded)
+        try:
+            decoded = limits.limited_pod(decoded, len(raw))
+        except QuantityError as error:
+            raise DecodeError(f"{decoded.key}: spec.containers: {error}") from None
+        _check_pod(decoded)
+        return decoded
+    _check_other(decoded)
+    excess = limits.excess_of_other(decoded, len(raw))
+    if excess:
+        raise DecodeError(f"{resource.kind} {decoded.key} is too large: {excess}")
     return decoded
 
 
@@ -388,6 +397,8 @@ class DeclaredAnnotations:
         Raises :class:`DecodeError` if one of them is not a string.
         """
         text = bytes(raw)
+        if pod.spec.oversized:
+            return pod
         if not any(needle in text for needle in self._needles):
             return pod
         try:
@@ -398,4 +409,4 @@ class DeclaredAnnotations:
         if not annotations:
             return pod
         metadata = msgspec.structs.replace(pod.metadata, declared_annotations=annotations)
-        return msgspec.structs.replace(pod, metadata=metadata)
+        return limits.limited_annotations(msgspec.structs.replace(pod, metadata=metadata))

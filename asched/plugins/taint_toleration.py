@@ -33,17 +33,21 @@ S = TypeVar("S", bound=np.generic)
 
 
 class TaintSetTable(Generic[S]):
-    """A value for each distinct list of taints, for one pod shape. Append-only."""
+    """A value for each distinct list of taints, for one pod shape. It grows with
+    the lists, until these are numbered again."""
 
-    __slots__ = ("_compute", "_dtype", "_values")
+    __slots__ = ("_compute", "_dtype", "_sets", "_values")
 
     def __init__(self, dtype: type[S], compute: Callable[[tuple[Taint, ...]], int]) -> None:
         self._dtype = dtype
         self._compute = compute
         self._values: NDArray[S] = np.zeros(0, dtype)
+        self._sets: Sequence[tuple[Taint, ...]] = ()
 
     def column(self, taints: TaintColumn) -> NDArray[S] | None:
         """By row; None if all are 0."""
+        if taints.sets is not self._sets:  # the lists are numbered again
+            self._sets, self._values = taints.sets, self._values[:0]
         known = len(self._values)
         if known < len(taints.sets):
             fresh = [self._compute(taint_set) for taint_set in taints.sets[known:]]

@@ -73,6 +73,8 @@ class StateSnapshot(StoredForm):
     queue: QueueSnapshot
     sessions: SessionsSnapshot
     circuits: tuple[CircuitSnapshot, ...]
+    attempt_budgets: tuple[tuple[str, int], ...]
+    quarantined: tuple[tuple[str, str], ...]
 
 
 class CheckpointContent(StoredForm):
@@ -107,6 +109,8 @@ def encode(state: ClusterState) -> Steps[list[bytes]]:
         pending_evaluations=state.pending_evaluations.snapshot(),
         sessions=state.sessions.snapshot(),
         circuits=state.circuits.snapshot(),
+        attempt_budgets=state.attempt_budgets.snapshot(),
+        quarantined=tuple(state.quarantined.items()),
     )
     entries = tuple(map(msgspec.structs.replace, state.pods.values()))
     return _encode(state.templates.snapshot(), entries, state.queue.snapshot(), without_pods)
@@ -201,6 +205,8 @@ def _restore(fold: Fold, snapshot: StateSnapshot) -> None:
     state.queue.restore(snapshot.queue)
     state.pending_evaluations.update(snapshot.pending_evaluations)
     state.circuits.restore(snapshot.circuits)
+    state.attempt_budgets.restore(snapshot.attempt_budgets)
+    state.quarantined.update(snapshot.quarantined)
     state.sessions.restore(snapshot.sessions)
     pods = PodFold(state)
     for entry in state.pods.values():

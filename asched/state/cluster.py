@@ -21,6 +21,7 @@ from asched.framework.runtime.profile import Profile
 from asched.framework.scoring import stable_random
 from asched.framework.term_table import TermTable
 from asched.model.meta import Object
+from asched.state.attempt_budget import AttemptBudgets
 from asched.state.circuits import Circuits
 from asched.state.evictions import Evictions
 from asched.state.node_rows import NodeRows
@@ -86,6 +87,9 @@ class ClusterState:
         self.waiting_pods = WaitingPods()
         self.reserve_calls = ReservePluginCalls()
         self.circuits = Circuits()
+        self.attempt_budgets = AttemptBudgets()
+        self.quarantined: dict[str, str] = {}
+        """Pods with which the process died twice: uid by key."""
         self.evictions = Evictions()
         self.sessions = Sessions()
         self.pending_evaluations = PendingEvaluations()

@@ -21,18 +21,32 @@ from asched.framework.runtime.profile import Profile, RegisteredEvent
 from asched.model import storage
 from asched.model.custom import CustomObject
 from asched.model.groups import CUSTOM_POD_GROUPS, CustomPodGroup, PodGroup
+from asched.model.limits import POD_LIMITS
 from asched.model.meta import Object
 from asched.model.node import Node
 from asched.model.pod import Pod
 from asched.model.workloads import Namespace, PodDisruptionBudget, Service
 from asched.state.pod_groups import PodGroups
 
+
+def _without_status(pod: Pod, old: Object | None, new: Object | None) -> QueueingHint:
+    """Queue unless only the status changed, which schedulers write."""
+    if not isinstance(old, Pod) or not isinstance(new, Pod):
+        return QueueingHint.QUEUE
+    same = (old.metadata, old.spec) == (new.metadata, new.spec)
+    return QueueingHint.SKIP if same else QueueingHint.QUEUE
+
+
 _ALL_EVENTS = ClusterEvent(EventResource.ANY, ActionType.ALL)
 _ALWAYS_REGISTERED = (
     RegisteredEvent(EXTENDER, _ALL_EVENTS, None),
     RegisteredEvent(GANG_INFEASIBLE_REASON, _ALL_EVENTS, None),
+    RegisteredEvent(
+        POD_LIMITS, ClusterEvent(EventResource.TARGET_POD, ActionType.UPDATE), _without_status
+    ),
 )
-"""Extenders, and pods that wait for their gang to fit, register no events: any may help them."""
+"""Extenders, and pods that wait for their gang to fit, register no events: any may help them. A pod
+above a limit can only be changed itself."""
 
 _GANG_RETRIES = 2
 

@@ -19,6 +19,7 @@ from asched.model.pod import Pod
 from asched.model.resources import KINDS
 from asched.state import records as r
 from asched.state import session_records as sr
+from asched.state.attempt_budget import attempt_steps
 from asched.state.circuits import circuit_as_plugin
 from asched.state.cluster import ClusterState, PlacementState, PodEntry, ProfileHandle
 from asched.state.cluster_events import EVENT_RESOURCES, node_changes
@@ -54,6 +55,7 @@ class Fold:
             r.ObjectDeleted: self._object_deleted,
             r.PodObserved: self._pods.on_copy_observed,
             r.PodUpdated: self._pods.on_updated,
+            r.PodQuarantined: self._pod_quarantined,
             r.TurnStarted: self._turn_started,
             r.ClockStepped: self._clock_stepped,
             r.Assigned: self._assigned,
@@ -169,6 +171,10 @@ class Fold:
             raise FoldError(f"epoch {record.epoch} after epoch {self.state.epoch}")
         self.state.epoch = record.epoch
 
+    def _pod_quarantined(self, record: r.PodQuarantined) -> None:
+        # The pod may be unknown: the turn that observed it may have been lost with the process.
+        self.state.quarantined[record.key] = record.uid
+
     # -- objects ------------------------------------------------------------------------------
 
     def _object_observed(self, record: r.ObjectObserved) -> None:
@@ -272,6 +278,10 @@ class Fold:
                 self._pods.update_group(other)
                 self._pods.on_nomination_ended(other.info, ended_on)
         self._advance_start(record.evaluated_nodes)
+        if record.put_off_until_ns:
+            state.queue.put_off(record.key, record.put_off_until_ns, state.now_ns)
+            self._pods.update_group(entry)
+            return
         plugins, pending = record.unschedulable_plugins, record.pending_plugins
         if record.open_circuit:
             scheduler_name = entry.info.pod.spec.scheduler_name
@@ -341,8 +351,14 @@ class Fold:
         entry = state.entry(key, uid)
         if entry is None or entry.placement_state is not PlacementState.PENDING:
             raise FoldError(f"a decision for pod {key} ({uid}), which is not pending")
-        if not state.queue.pop(key):
+        queued = state.queue.pop(key)
+        if queued is None:
             raise FoldError(f"a decision for pod {key} ({uid}), which is in no queue")
+        pod = entry.info.pod
+        steps = attempt_steps(pod, state.nodes.cluster_size, len(state.pods))
+        if steps and not queued.turn_ns:
+            state.attempt_budgets.charge(pod.namespace, steps, state.now_ns)
+        queued.turn_ns = 0
         return entry
 
     def _extender_call_requested(self, record: r.ExtenderCallRequested) -> None:

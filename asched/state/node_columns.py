@@ -15,11 +15,15 @@ from asched.framework.nodes import Int32Column, Int64Column, RowArray, Vocabular
 from asched.framework.pod_info import ANY_IP, HostPort, PodInfo
 from asched.model.node import ContainerImage, Taint
 from asched.model.quantity import MAX_INT64, saturated
+from asched.state.unoffered_requests import ELSEWHERE, UnofferedRequests
 
 S = TypeVar("S", bound=np.generic)
 
 _FIRST_CAPACITY = 64
 _MAX_NUMBERS = 1 << 16
+_LEAST_WORDS = 1 << 12
+"""Label values below this number are never dropped."""
+_LEAST_TAINT_SETS = 1 << 8
 
 
 class NodeColumns:
@@ -38,7 +42,11 @@ class NodeColumns:
         self.taint_ids = self._zeros(np.int32)
         self.stamps = self._zeros(np.int64)
         self.allocatable: dict[str, Int64Column] = {}
+        """By resource, for those that a node offers."""
         self.requested: dict[str, Int64Column] = {}
+        """By resource, for those that a node offers and a pod requested."""
+        self.unoffered = UnofferedRequests()
+        self._offers: Counter[str] = Counter()
         self._sorted_rows: RowArray | None = None
         self._views: dict[Hashable, NDArray[Any]] = {}
         # The amounts that decide whether two rows have the same utilization ID.
@@ -77,13 +85,44 @@ class NodeColumns:
             self._amounts.clear()
         return column
 
-    def amounts_on(self, row: int) -> tuple[int, ...]:
+    def offer(self, name: str) -> Int64Column:
+        """The allocatable column of a resource that one more node offers."""
+        self._offers[name] += 1
+        column = self.resource(self.allocatable, name)
+        if name in self.unoffered:
+            requested = self.resource(self.requested, name)
+            for row, total in self.unoffered.take(name).items():
+                if row != ELSEWHERE:
+                    requested[row] = saturated(total)
+        return column
+
+    def withdraw(self, name: str, row: int) -> bool:
+        """The node of a row no longer offers a resource. Returns whether it was the last one: then
+        the columns are gone, and the caller adds what pods request to :attr:`unoffered`."""
+        self.allocatable[name][row] = 0
+        self._offers[name] -= 1
+        if self._offers[name]:
+            return False
+        del self._offers[name], self.allocatable[name]
+        self.requested.pop(name, None)
+        self._amounts.clear()
+        self._views.pop(("allocatable", name), None)
+        self._views.pop(("requested", name), None)
+        return True
+
+    def forget_views(self, names: Iterable[Hashable]) -> None:
+        """These columns were replaced or removed."""
+        for name in names:
+            self._views.pop(name, None)
+
+    def amounts_on(self, row: int) -> tuple[object, ...]:
         """All amounts of a row."""
         columns = self._amounts
         if not columns:
             columns += [*self.allocatable.values(), *self.requested.values(), self.pod_count]
             columns += [self.allowed_pods, self.scoring_cpu_milli, self.scoring_memory_bytes]
-        return tuple([column.item(row) for column in columns])
+        amounts = tuple([column.item(row) for column in columns])
+        return (*amounts, self.unoffered.on_row(row)) if self.unoffered else amounts
 
     def _grow(self) -> None:
         extra = self.capacity
@@ -103,6 +142,8 @@ class NodeColumns:
             {name: c.copy() for name, c in vars(self).items() if isinstance(c, np.ndarray)},
             allocatable={name: column.copy() for name, column in self.allocatable.items()},
             requested={name: column.copy() for name, column in self.requested.items()},
+            unoffered=self.unoffered.copy(),
+            _offers=self._offers.copy(),
             _views={},
             _amounts=[],
         )
@@ -126,10 +167,14 @@ class UtilizationIds:
     def __init__(self, size: int = 0) -> None:
         self.by_row: list[int | None] = [None] * size
         """None for a row that changed."""
-        self._numbers: dict[tuple[int, ...], int] = {}
+        self._numbers: dict[tuple[object, ...], int] = {}
         self._last = 0
 
-    def set_row(self, row: int, amounts: tuple[int, ...]) -> int:
+    def forget(self) -> None:
+        """The meaning of amounts changes: no later number equals an earlier one."""
+        self._numbers.clear()
+
+    def set_row(self, row: int, amounts: tuple[object, ...]) -> int:
         """Store and return the number of a row with these amounts."""
         number = self._numbers.get(amounts)
         if number is None:
@@ -201,19 +246,51 @@ class LabelIndex:
         self.columns: dict[str, Int32Column] = {}
         """By label: numbers of the vocabulary, -1 if the label is absent."""
         self.vocabulary = Vocabulary()
+        self._holders: Counter[str] = Counter()
+        self._next_check = _LEAST_WORDS
 
     def set_row(
         self, row: int, labels: Mapping[str, str], old: Mapping[str, str], capacity: int
-    ) -> None:
-        """Replace the labels of a row. ``capacity``: length of a new column."""
+    ) -> list[str]:
+        """Replace the labels of a row. ``capacity``: length of a new column.
+
+        Returns the labels whose columns were removed or replaced."""
+        gone: list[str] = []
         for key in old:
             if key not in labels:
-                self.columns[key][row] = -1
+                self._holders[key] -= 1
+                if self._holders[key]:
+                    self.columns[key][row] = -1
+                else:
+                    del self._holders[key], self.columns[key]
+                    gone.append(key)
         for key, text in labels.items():
             ids = self.columns.get(key)
             if ids is None:
                 ids = self.columns[key] = np.full(capacity, -1, np.int32)
+            if key not in old:
+                self._holders[key] += 1
             ids[row] = self.vocabulary.intern(text)
+        if len(self.vocabulary.words) >= self._next_check:
+            gone += self._drop_unused_words()
+        return gone
+
+    def _drop_unused_words(self) -> list[str]:
+        """Number the words again if most are in no column. Returns the labels of new columns."""
+        used = np.unique(np.concatenate([[-1], *map(np.unique, self.columns.values())]))[1:]
+        words = self.vocabulary.words
+        replaced: list[str] = []
+        if 2 * len(used) <= len(words):
+            self.vocabulary = Vocabulary()
+            # The last entry is that of -1, an absent label.
+            numbers = np.full(len(words) + 1, -1, np.int32)
+            for number in used.tolist():
+                numbers[number] = self.vocabulary.intern(words[number])
+            for key, ids in self.columns.items():
+                self.columns[key] = numbers[ids]
+            replaced = [*self.columns]
+        self._next_check = max(_LEAST_WORDS, 2 * len(self.vocabulary.words))
+        return replaced
 
     def grow(self, extra: int) -> None:
         """Append rows to each column."""
@@ -228,6 +305,7 @@ class TaintNumbers:
         self.sets: list[tuple[Taint, ...]] = [()]
         """By number."""
         self._numbers: dict[tuple[Taint, ...], int] = {(): 0}
+        self._next_check = _LEAST_TAINT_SETS
 
     def of(self, taints: tuple[Taint, ...]) -> int:
         number = self._numbers.get(taints)
@@ -235,6 +313,21 @@ class TaintNumbers:
             number = self._numbers[taints] = len(self.sets)
             self.sets.append(taints)
         return number
+
+    def drop_unused(self, ids: Int32Column) -> Int32Column:
+        """The numbers by row after most lists are in no row any longer; ``ids`` if few are. Then
+        :attr:`sets` is another list object."""
+        if len(self.sets) < self._next_check:
+            return ids
+        used = sorted({0, *np.unique(ids).tolist()})
+        if 2 * len(used) <= len(self.sets):
+            numbers = np.zeros(len(self.sets), np.int32)
+            numbers[used] = np.arange(len(used), dtype=np.int32)
+            self.sets = [self.sets[number] for number in used]
+            self._numbers = {taints: number for number, taints in enumerate(self.sets)}
+            ids = numbers[ids]
+        self._next_check = max(_LEAST_TAINT_SETS, 2 * len(self.sets))
+        return ids
 
 
 def ports_collide(wanted: HostPort, taken: HostPort) -> bool:

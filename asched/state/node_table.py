@@ -31,7 +31,7 @@ from hashlib import blake2b
 
 from asched.framework.caching import ChangeLog
 from asched.framework.pod_info import PodInfo
-from asched.model.node import Node
+from asched.model.node import Node, Taint
 from asched.model.requests import PODS, amounts
 from asched.state.node_columns import (
     UtilizationIds,
@@ -42,6 +42,7 @@ from asched.state.node_columns import (
 )
 from asched.state.node_table_view import LOG_LENGTH, NodeTableView
 from asched.state.stored_form import StoredForm
+from asched.state.unoffered_requests import ELSEWHERE
 
 
 class UnknownNodeSnapshot(StoredForm):
@@ -57,8 +58,9 @@ class NodeTableSnapshot(StoredForm):
     pods: tuple[PodInfo, ...]
     unknown_nodes: tuple[UnknownNodeSnapshot, ...]
     allocatable: tuple[str, ...]
-    """Every resource that a node ever had, in order: sessions use the order and the names."""
-    requested: tuple[str, ...]
+    """Every resource that a node offers, in order: sessions use the order and the names."""
+    unoffered: tuple[str, ...]
+    """Every other resource that a pod on a node requests, in order."""
 
 
 class NodeTable(NodeTableView):
@@ -100,9 +102,8 @@ class NodeTable(NodeTableView):
             self.version += 1
         columns.unschedulable[row] = node.spec.unschedulable
         self._set_allocatable(row, node, old)
-        old_labels = {} if old is None else old.metadata.labels
-        self.label_index.set_row(row, node.metadata.labels, old_labels, columns.capacity)
-        columns.taint_ids[row] = self._taint_numbers.of(node.spec.taints)
+        self._set_labels(row, node.metadata.labels, {} if old is None else old.metadata.labels)
+        self._set_taints(row, node.spec.taints)
         images = node.status.images
         if (images if old is None else images != old.status.images) and self.image_index.set_row(
             row, images
@@ -114,6 +115,7 @@ class NodeTable(NodeTableView):
             if self.image_index:
                 self._layout_changed()
             for pod in self._pods_on_unknown_nodes.pop(name, {}).values():
+                self._count_elsewhere(pod, -1)
                 self._add_to_row(row, pod)
 
     def remove_node(self, name: str) -> None:
@@ -124,12 +126,10 @@ class NodeTable(NodeTableView):
         remaining = dict(self._pods[row])
         for pod in remaining.values():
             self._remove_from_row(row, pod)
-        if remaining:
-            self._pods_on_unknown_nodes[name] = remaining
         old = self.node(row)
-        self.label_index.set_row(row, {}, old.metadata.labels, columns.capacity)
-        for column in columns.allocatable.values():
-            column[row] = 0
+        self._set_labels(row, {}, old.metadata.labels)
+        for resource in old.status.allocatable:
+            self._withdraw(resource, row)
         self._capacities.clear()
         columns.allowed_pods[row] = 0
         columns.unschedulable[row] = False
@@ -142,6 +142,10 @@ class NodeTable(NodeTableView):
         self.version += 1
         self._layout_changed()
         self._row_changed(row)
+        if remaining:
+            self._pods_on_unknown_nodes[name] = remaining
+        for pod in remaining.values():
+            self._count_elsewhere(pod, 1)
 
     def _row_changed(self, row: int) -> None:
         self._utilization_ids.by_row[row] = None
@@ -178,12 +182,42 @@ class NodeTable(NodeTableView):
         if old is not None:
             if old.status.allocatable == allocatable:
                 return
-            for name in old.status.allocatable.keys() - allocatable.keys():
-                columns.resource(columns.allocatable, name)[row] = 0
+            for name in old.status.allocatable:
+                if name not in allocatable:
+                    self._withdraw(name, row)
         self._capacities.clear()
-        for name, number in amounts(allocatable).items():
-            columns.resource(columns.allocatable, name)[row] = number
-        columns.allowed_pods[row] = columns.resource(columns.allocatable, PODS)[row]
+        offered = amounts(allocatable)
+        before = {} if old is None else old.status.allocatable
+        for name, number in offered.items():
+            column = columns.allocatable[name] if name in before else columns.offer(name)
+            column[row] = number
+        columns.allowed_pods[row] = offered.get(PODS, 0)
+
+    def _withdraw(self, resource: str, row: int) -> None:
+        columns = self.columns
+        if not columns.withdraw(resource, row):
+            return
+        self._utilization_ids.forget()
+        for number, pods in enumerate(self._pods):
+            for pod in pods.values():
+                columns.unoffered.add(resource, number, pod.shape.requests.get(resource, 0))
+        for pods in self._pods_on_unknown_nodes.values():
+            for pod in pods.values():
+                columns.unoffered.add(resource, ELSEWHERE, pod.shape.requests.get(resource, 0))
+
+    def _set_labels(self, row: int, labels: Mapping[str, str], old: Mapping[str, str]) -> None:
+        columns = self.columns
+        changed = self.label_index.set_row(row, labels, old, columns.capacity)
+        if changed:
+            columns.forget_views(("label", key) for key in changed)
+
+    def _set_taints(self, row: int, taints: tuple[Taint, ...]) -> None:
+        columns, numbers = self.columns, self._taint_numbers
+        columns.taint_ids[row] = numbers.of(taints)
+        ids = numbers.drop_unused(columns.taint_ids)
+        if ids is not columns.taint_ids:
+            columns.taint_ids = ids
+            columns.forget_views(["taints"])
 
     # -- pods ---------------------------------------------------------------------------------
 
@@ -198,6 +232,7 @@ class NodeTable(NodeTableView):
             raise ValueError(f"pod {pod.key} is on node {node_name} already")
         if row is None:
             pods[pod.uid] = pod
+            self._count_elsewhere(pod, 1)
         else:
             self._add_to_row(row, pod)
 
@@ -208,7 +243,7 @@ class NodeTable(NodeTableView):
             self._remove_from_row(row, self._pods[row][pod.uid])
             return
         pods = self._pods_on_unknown_nodes[node_name]
-        del pods[pod.uid]
+        self._count_elsewhere(pods.pop(pod.uid), -1)
         if not pods:
             del self._pods_on_unknown_nodes[node_name]
 
@@ -219,6 +254,8 @@ class NodeTable(NodeTableView):
         old = pods[pod.uid]
         if row is None:
             pods[pod.uid] = pod
+            self._count_elsewhere(old, -1)
+            self._count_elsewhere(pod, 1)
             return
         if old.shape is pod.shape:
             pods[pod.uid] = pod
@@ -254,6 +291,11 @@ class NodeTable(NodeTableView):
         for name, number in shape.requests.items():
             column = requested.get(name)
             if column is None:
+                if not number:
+                    continue
+                if name not in columns.allocatable:
+                    columns.unoffered.add(name, row, sign * number)
+                    continue
                 column = columns.resource(requested, name)
             if not shift(column, row, sign * number):
                 column[row] = requests_of(pods.values(), name)
@@ -263,6 +305,13 @@ class NodeTable(NodeTableView):
             columns.scoring_memory_bytes[row] = scoring_memory_of(pods.values())
         self._row_changed(row)
         self._pod_log.append((row, pod, sign))
+
+    def _count_elsewhere(self, pod: PodInfo, sign: int) -> None:
+        """Keep the names that a pod on an unknown node requests: sessions count it for its job."""
+        columns = self.columns
+        for name, number in pod.shape.requests.items():
+            if name not in columns.allocatable:
+                columns.unoffered.add(name, ELSEWHERE, sign * number)
 
     # -- checkpoints --------------------------------------------------------------------------
 
@@ -282,7 +331,7 @@ class NodeTable(NodeTableView):
                 for name, pods_there in self._pods_on_unknown_nodes.items()
             ),
             allocatable=tuple(self.columns.allocatable),
-            requested=tuple(self.columns.requested),
+            unoffered=tuple(self.columns.unoffered),
         )
 
     def restore(self, snapshot: NodeTableSnapshot, nodes: Mapping[str, Node]) -> None:
@@ -290,8 +339,8 @@ class NodeTable(NodeTableView):
         columns = self.columns
         for name in snapshot.allocatable:
             columns.resource(columns.allocatable, name)
-        for name in snapshot.requested:
-            columns.resource(columns.requested, name)
+        for name in snapshot.unoffered:
+            columns.unoffered.declare(name)
         free: list[int] = []
         begin = 0
         for name, end in zip(snapshot.names, snapshot.row_ends, strict=True):

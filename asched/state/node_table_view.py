@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from operator import attrgetter
 from typing import Any, TypeVar
 
@@ -98,7 +98,10 @@ class NodeTableView(Nodes):
         return self._rows.get(name)
 
     def allocatable(self, resource: str) -> Int64Column:
-        return self._amounts("allocatable", self.columns.allocatable, resource)
+        column = self.columns.allocatable.get(resource)
+        if column is None:
+            return np.zeros(self.size, np.int64)
+        return self.columns.view(("allocatable", resource), column)
 
     def capacity(self, resource: str) -> Int64Column:
         try:
@@ -108,7 +111,10 @@ class NodeTableView(Nodes):
         return self.allocatable(resource) if same is None else same
 
     def requested(self, resource: str) -> Int64Column:
-        return self._amounts("requested", self.columns.requested, resource)
+        column = self.columns.requested.get(resource)
+        if column is None:
+            return self.columns.unoffered.column(resource, self.size)
+        return self.columns.view(("requested", resource), column)
 
     def allocatable_on(self, row: int, resource: str) -> int:
         column = self.columns.allocatable.get(resource)
@@ -116,7 +122,9 @@ class NodeTableView(Nodes):
 
     def requested_on(self, row: int, resource: str) -> int:
         column = self.columns.requested.get(resource)
-        return 0 if column is None else column.item(row)
+        if column is None:
+            return self.columns.unoffered.of(resource, row)
+        return column.item(row)
 
     def utilization_id(self, row: int) -> int:
         """A number that is the same for rows with the same amounts in all columns."""
@@ -183,8 +191,8 @@ class NodeTableView(Nodes):
 
     @property
     def resources(self) -> Iterable[str]:
-        """Every resource that a node ever had or a pod on a node ever requested."""
-        return dict.fromkeys((*self.columns.allocatable, *self.columns.requested))
+        """Every resource that a node offers, then every other that a pod on a node requests."""
+        return (*self.columns.allocatable, *self.columns.unoffered)
 
     # -- what changed -------------------------------------------------------------------------
 
@@ -217,12 +225,6 @@ class NodeTableView(Nodes):
     def pods_changed_since(self, cursor: int) -> list[tuple[int, PodInfo, int]] | None:
         """(row, pod, 1 if added or -1 if removed); None if the log does not reach back."""
         return self._pod_log.since(cursor)
-
-    def _amounts(self, kind: str, columns: Mapping[str, Int64Column], resource: str) -> Int64Column:
-        column = columns.get(resource)
-        if column is None:
-            return np.zeros(self.size, np.int64)
-        return self.columns.view((kind, resource), column)
 
 
 def _one_for_all(column: Int64Column) -> Int64Column | None:

@@ -13,6 +13,7 @@ from asched.framework.pod_info import PodInfo
 from asched.framework.runtime.profile import Profile
 from asched.model.meta import Object
 from asched.model.pod import Pod
+from asched.state.attempt_budget import attempt_steps
 from asched.state.cluster import ClusterState, PlacementState, PodEntry
 from asched.state.cluster_events import QueuedClusterEvent, pod_changes
 from asched.state.observe import bound_pod
@@ -137,6 +138,9 @@ class PodFold:
         self.emit(_UNSCHEDULED_ADD, None, pod)
 
     def _update(self, entry: PodEntry, info: PodInfo) -> None:
+        old, new = entry.info.pod, info.pod
+        if self._state.quarantined and (old.metadata, old.spec) != (new.metadata, new.spec):
+            self._state.quarantined.pop(info.key, None)
         if info.pod.terminal:
             self.on_deleted(info.key)
             self._state.sessions.on_pod_finished(info)
@@ -196,7 +200,7 @@ class PodFold:
             state.nominator.refresh(info)
         self.update_group(entry)
         if not self.is_ours(entry):
-            state.queue.remove(info.key)
+            self._leave_queue(entry)
             state.pending_evaluations.pop(info.key, None)
         elif info.key in state.queue or info.key in state.pending_evaluations:
             self._update_in_queue(old, info)
@@ -219,6 +223,7 @@ class PodFold:
         del state.pod_keys[entry.info.uid]
         pod = entry.info.pod
         state.templates.release(entry.template)
+        state.quarantined.pop(key, None)
         state.evictions.end(entry.info.uid)
         if entry.node:
             self.release_node(entry)
@@ -287,7 +292,7 @@ class PodFold:
         if entry.assignment is not None:
             state.reserve_calls.bound(self.profile(entry), entry.info, entry.assignment)
         entry.assignment = None
-        state.queue.remove(key)
+        self._leave_queue(entry)
         state.pending_evaluations.pop(key, None)
         state.waiting_pods.remove(key)
         state.evictions.mark_unneeded(entry.info.uid)
@@ -335,6 +340,15 @@ class PodFold:
             status = member_status(self._state, entry)
             self._state.groups.set_status(group, entry.info.key, status)
 
+    def _leave_queue(self, entry: PodEntry) -> None:
+        """Remove the pod from the queue. A turn that it does not need is not charged."""
+        state, info = self._state, entry.info
+        queued = state.queue.backoff.get(info.key)
+        if queued is not None and queued.turn_ns > state.now_ns:
+            steps = attempt_steps(info.pod, state.nodes.cluster_size, len(state.pods))
+            state.attempt_budgets.charge(info.namespace, -steps, state.now_ns)
+        state.queue.remove(info.key)
+
     # -- profiles -----------------------------------------------------------------------------
 
     def is_ours(self, entry: PodEntry) -> bool:
@@ -349,7 +363,7 @@ class PodFold:
     def dequeue_if_not_ours(self, entry: PodEntry) -> None:
         """Drop a pod from the queue that is terminating, or has no profile any longer."""
         if not self.is_ours(entry):
-            self._state.queue.remove(entry.info.key)
+            self._leave_queue(entry)
 
     def reserve_again(self, entry: PodEntry) -> None:
         """Repeat the calls about the pod to new instances of Reserve plugins."""

@@ -195,21 +195,21 @@ class SchedulingQueue:
 
     # -- decisions and their outcomes ---------------------------------------------------------
 
-    def pop(self, key: str) -> bool:
+    def pop(self, key: str) -> QueuedPod | None:
         """The pod was decided: in flight until :meth:`reject`, :meth:`fail` or :meth:`remove`.
-        False if it does not wait."""
+        None if it does not wait."""
         pod = self._active.pop(key)
         if pod is None:
             pod = self.find_queued(key)
             if pod is None:
-                return False
+                return None
             self._remove_from_queues(key)
             pod.gating_plugin = ""
             self.replay_mismatches += 1
         pod.attempts += 1
         # A continued attempt keeps the events since it began.
         self._attempts.setdefault(key, (pod, self._events_end))
-        return True
+        return pod
 
     def resume_attempt(self, key: str) -> None:
         """An external call was answered: the attempt continues under the same number, before all
@@ -259,6 +259,14 @@ class SchedulingQueue:
         pod.unschedulable_plugins = pod.pending_plugins = frozenset()
         pod.consecutive_errors += 1
         pod.timestamp_ns = pod.rejected_at_ns = now_ns
+        self._end_attempt(key)
+        self._requeue(pod, now_ns, ATTEMPT_FAILURE)
+
+    def put_off(self, key: str, turn_ns: int, now_ns: int) -> None:
+        """The pod was not attempted: it waits in the backoff queue for its turn."""
+        pod, _ = self._attempts[key]
+        pod.unschedulable_plugins = pod.pending_plugins = frozenset()
+        pod.timestamp_ns, pod.turn_ns = now_ns, turn_ns
         self._end_attempt(key)
         self._requeue(pod, now_ns, ATTEMPT_FAILURE)
 
@@ -405,11 +413,12 @@ class SchedulingQueue:
         return self._events_start + len(self.events)
 
     def backoff_ends_ns(self, pod: QueuedPod) -> int:
-        """When a rejected pod may be retried: after 1 s, doubling up to 10 s with its failures."""
+        """When a rejected pod may be retried: after 1 s, doubling up to 10 s with its failures, and
+        not before its turn."""
         failures = pod.consecutive_errors or pod.unschedulable_count
         if not failures:
-            return 0
-        return pod.timestamp_ns + self.backoff_ns(failures)
+            return pod.turn_ns
+        return max(pod.timestamp_ns + self.backoff_ns(failures), pod.turn_ns)
 
     def backoff_ns(self, failures: int) -> int:
         """The backoff after that many failures in a row, at least one."""

@@ -47,6 +47,7 @@ class QueuedPodSnapshot(StoredForm):
     unschedulable_plugins: tuple[str, ...]
     pending_plugins: tuple[str, ...]
     gating_plugin: str
+    turn_ns: int
 
 
 class QueueSnapshot(StoredForm):

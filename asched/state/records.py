@@ -123,6 +123,11 @@ class PodUpdated(PodRecord):
     """Annotations that plugins read; None if unchanged."""
 
 
+class PodQuarantined(PodRecord):
+    """The scheduler died twice while it decided on this pod. The pod is not attempted until it
+    changes."""
+
+
 class TurnStarted(Record):
     """Time of a turn: timers that are due fire, and decisions use this time."""
 
@@ -324,6 +329,8 @@ class Rejected(PodRecord):
     """Pods waiting on Permit release nodes for it, so it is active again immediately."""
     open_circuit: str = ""
     """The plugin with an open circuit that prevented the attempt; empty for none."""
+    put_off_until_ns: int = 0
+    """The pod was not attempted: its namespace used up its budget. It has its turn at this time."""
     session: int = 0
     """The number of the deciding batch session (equal to ``attempt``); 0 for none."""
 
@@ -395,6 +402,7 @@ Observation = (
     | ObjectDeleted
     | PodObserved
     | PodUpdated
+    | PodQuarantined
     | TurnStarted
     | Bound
     | BindFailed

@@ -242,6 +242,7 @@ def _check_columns(state: ClusterState) -> None:
             index = int(np.flatnonzero(kept[mine] != rebuilt)[0])
             values = f"is {kept[mine[index]]}, expected {rebuilt[index]}"
             raise AssertionError(f"node {fresh.names[index]}: column {column} {values}")
+    _demand({*table.resources} == {*fresh.resources}, "resources differ from nodes and pods")
     _check_indexes(table, fresh, mine)
 
 

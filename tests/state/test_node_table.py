@@ -228,6 +228,8 @@ class NodeTableMachine(RuleBasedStateMachine):
         assert {name for name in self.table.names if name} == self.nodes.keys()
         assert self.table.cluster_size == len(self.nodes)
         assert rows_by_name(self.table) == rows_by_name(fresh)
+        assert {*self.table.resources} == {*fresh.resources}
+        assert {*self.table.label_index.columns} == {*fresh.label_index.columns}
         self.empty_rows_hold_nothing()
 
     @invariant()

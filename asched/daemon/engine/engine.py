@@ -16,6 +16,7 @@ import structlog
 from asched.batch.registry import SessionRegistry
 from asched.core.scheduler import Budget, SchedulerCore
 from asched.daemon.effects.dispatcher import EffectDispatcher
+from asched.daemon.engine.attempt_mark import AttemptMark
 from asched.daemon.engine.inbox import Inbox, Reconfiguration
 from asched.daemon.engine.journaling import JournalAppender
 from asched.daemon.engine.turn_loop import TurnLoop
@@ -172,6 +173,19 @@ class Engine(TurnLoop):
         for profile in self._core.state.profiles.values():
             if profile.missing:
                 raise ProfileError(profile.missing)
+
+    def mark_attempts(self, mark: AttemptMark) -> None:
+        """Note each attempt, and quarantine the pod of the last two deaths. After
+        :meth:`record_start`."""
+        quarantined = mark.after_death()
+        if quarantined is not None:
+            self._core.apply(quarantined)
+            log.error(
+                "pod quarantined: the process died twice while it decided on it",
+                pod=quarantined.key,
+                uid=quarantined.uid,
+            )
+        self._core.mark_attempts(mark)
 
     @property
     def journal_error(self) -> str:

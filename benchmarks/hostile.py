@@ -1,0 +1,273 @@
+"""Measures what objects of a hostile tenant cost the scheduler in a large cluster.
+
+    python -m benchmarks.hostile --nodes 5000 --pods 50000 --objects 1000
+
+For each class of :mod:`tests.security.hostile_objects` a forked process observes the objects, at
+first a few every second while it places pods of another namespace, and then all. Prints the longest
+step of the loop, the growth of memory, and the rate at which the other pods were placed, compared
+with the rate before. All times are CPU time of the loop, which other processes do not affect. The
+exit status is 1 if a class is above a limit. Linux only.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import multiprocessing
+import os
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Annotated, NamedTuple
+
+import typer
+
+from asched.config.kube_scheduler import KubeSchedulerConfiguration
+from asched.config.registry import PluginRegistry
+from asched.config.resolve import resolve
+from asched.core.inputs import Upserted
+from asched.core.scheduler import Budget, SchedulerCore
+from asched.journal.codec import CODEC
+from asched.model.resources import DecodeError, Resource, WatchedResource, decode
+from asched.state.cluster import ClusterState
+from asched.state.fold import Fold
+from asched.state.records import Assigned, EngineStarted, ProfilesLoaded
+from tests.security.hostile_objects import (
+    ALLOWED_CLASSES,
+    OTHER_CLASSES,
+    POD_CLASSES,
+    HostileClass,
+    Json,
+    a_pod,
+)
+
+HOLD_LIMIT_S = 1.0
+MEMORY_LIMIT_MB = 1024
+RATE_LIMIT = 0.8
+
+_START_NS = 1_790_000_000_000_000_000
+_BACKLOG = 100
+"""Pods of the other namespace that wait at any time."""
+_ARRIVALS_PER_S = 5
+_SLICE_NS = 20_000_000
+_PLACEHOLDER = 7_777_777
+
+
+class Result(NamedTuple):
+    """The cost of one class of objects."""
+
+    name: str
+    hold_s: float
+    """The longest step: one object decoded and observed, or one round of decisions."""
+    grown_mb: int
+    journal_kb: float
+    """Size of the records of one object, with the decisions about it."""
+    arriving: float
+    """The rate of other pods while objects arrive, as a share of the rate before."""
+    present: float
+    """The same when all objects are there."""
+
+    @property
+    def passed(self) -> bool:
+        return (
+            self.hold_s <= HOLD_LIMIT_S
+            and self.grown_mb <= MEMORY_LIMIT_MB
+            and min(self.arriving, self.present) >= RATE_LIMIT
+        )
+
+
+class Loop:
+    """The turns of an engine, without a journal and without an API server."""
+
+    def __init__(self, nodes: int, pods: int) -> None:
+        registry = PluginRegistry.discover()
+        self._core = SchedulerCore(
+            Fold(ClusterState(), registry.load), monotonic_ns=time.thread_time_ns
+        )
+        self._began_ns = time.thread_time_ns()
+        self._number = 0
+        self.hold_s = 0.0
+        self.placed = 0
+        self.hostile_bytes = 0
+        self._begin()
+        self._core.apply(EngineStarted("hostile", 0))
+        self._core.apply(ProfilesLoaded(resolve(KubeSchedulerConfiguration(), registry)))
+        for name in ("innocent", "evil"):
+            self.observe(Resource.NAMESPACES, _bytes({"metadata": {"name": name, "uid": name}}))
+        for number in range(nodes):
+            self.observe(Resource.NODES, _bytes(_node(number)))
+        for number in range(pods):
+            self.observe(Resource.PODS, self._innocent(nodeName=f"n{number % nodes}"))
+        self._core.take_records()
+        self.hold_s = 0.0
+
+    def observe(self, resource: WatchedResource, raw: bytes) -> None:
+        """What a watch does with a line, and the engine with the change."""
+        began_s = time.thread_time()
+        try:
+            found = decode(resource, raw)
+        except DecodeError:
+            found = None
+        if found is not None:
+            # Every resource's type is in AnyObject, which mypy cannot infer.
+            self._core.observe(Upserted(resource, found))  # type: ignore[arg-type]
+        self.hold_s = max(self.hold_s, time.thread_time() - began_s)
+
+    def restart_clock(self) -> None:
+        """In a forked process, which has used no CPU time yet."""
+        self._began_ns = time.thread_time_ns() - (self._core.now_ns - _START_NS)
+
+    def turn(self) -> None:
+        """One turn: a time slice of decisions, with a backlog of other pods."""
+        self._begin()
+        for _ in range(_BACKLOG - self._waiting()):
+            self.observe(Resource.PODS, self._innocent())
+        ends_ns = time.thread_time_ns() + _SLICE_NS
+        while time.thread_time_ns() < ends_ns:
+            began_s = time.thread_time()
+            decisions = self._core.decide(Budget(1))
+            self.hold_s = max(self.hold_s, time.thread_time() - began_s)
+            if not decisions:
+                break
+            for decision in decisions:
+                own = isinstance(decision, Assigned) and decision.key.startswith("innocent/")
+                self.placed += own
+        self._take()
+
+    def _waiting(self) -> int:
+        return sum(1 for key in self._core.state.queue.active if key.startswith("innocent/"))
+
+    def _take(self) -> None:
+        for record in self._core.take_records():
+            stored = CODEC.encode(record)
+            if stored.subject.startswith("pod/evil/"):
+                self.hostile_bytes += len(stored.payload)
+
+    def _begin(self) -> None:
+        self._core.begin_turn(_START_NS + time.thread_time_ns() - self._began_ns)
+        self._core.record_turn()
+
+    def _innocent(self, **spec: str) -> bytes:
+        self._number += 1
+        pod = a_pod("innocent", self._number, meta={"labels": {"app": f"a{self._number % 200}"}})
+        pod["metadata"]["namespace"] = "innocent"
+        pod["spec"].update(spec)
+        return _bytes(pod)
+
+
+def _bytes(made: Json) -> bytes:
+    return json.dumps(made).encode()
+
+
+def _node(number: int) -> Json:
+    labels = {
+        "kubernetes.io/hostname": f"n{number}",
+        "topology.kubernetes.io/zone": f"z{number % 10}",
+    }
+    return {
+        "metadata": {"name": f"n{number}", "uid": f"u{number}", "labels": labels},
+        "status": {"allocatable": {"cpu": "64", "memory": "256Gi", "pods": "250"}},
+    }
+
+
+def _rate(loop: Loop, seconds: float, arrivals: Iterator[bytes], of: HostileClass | None) -> float:
+    """Other pods placed a second."""
+    before, began_s = loop.placed, time.thread_time()
+    observed = 0
+    while (passed_s := time.thread_time() - began_s) < seconds:
+        if of is not None and observed < passed_s * _ARRIVALS_PER_S:
+            loop.observe(of.resource, next(arrivals))
+            observed += 1
+        loop.turn()
+    return (loop.placed - before) / (time.thread_time() - began_s)
+
+
+def _objects(of: HostileClass) -> Iterator[bytes]:
+    """Distinct objects, created from one: a generator would take longer than the scheduler."""
+    template, number = of.raw(_PLACEHOLDER), 0
+    while True:
+        number += 1
+        yield template.replace(b"7777777", b"%07d" % number)
+
+
+def measure(loop: Loop, of: HostileClass, objects: int, seconds: float, usual: float) -> Result:
+    """Run in a forked process: the loop cannot be reset."""
+    rss_mb, made = _rss_mb(), _objects(of)
+    highest_mb = rss_mb
+    loop.hold_s = 0.0
+    arriving = _rate(loop, seconds, made, of)
+    left = objects - round(seconds * _ARRIVALS_PER_S)
+    for number in range(max(0, left)):
+        loop.observe(of.resource, next(made))
+        if number % 20 == 0:
+            loop.turn()
+            highest_mb = max(highest_mb, _rss_mb())
+    present = _rate(loop, seconds, made, None)
+    highest_mb = max(highest_mb, _rss_mb())
+    return Result(
+        of.name,
+        loop.hold_s,
+        highest_mb - rss_mb,
+        loop.hostile_bytes / 1024 / objects,
+        arriving / usual,
+        present / usual,
+    )
+
+
+def _rss_mb() -> int:
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGESIZE") // 1024**2
+
+
+def _select(names: Sequence[str]) -> list[HostileClass]:
+    every = (*POD_CLASSES, *ALLOWED_CLASSES, *OTHER_CLASSES)
+    return [of for of in every if not names or of.name in names]
+
+
+def main(
+    nodes: Annotated[int, typer.Option(help="Nodes of the cluster.")] = 5000,
+    pods: Annotated[int, typer.Option(help="Pods on these nodes.")] = 50_000,
+    objects: Annotated[int, typer.Option(help="Objects of each class.")] = 1000,
+    seconds: Annotated[float, typer.Option(help="Length of each measurement of the rate.")] = 10,
+    only: Annotated[list[str] | None, typer.Option(help="Name of a class.")] = None,
+) -> None:
+    """Measure every class of hostile objects."""
+    loop = Loop(nodes, pods)
+    gc.collect()
+    gc.freeze()
+    context = multiprocessing.get_context("fork")
+    _rate(loop, 2, iter(()), None)
+    print(f"{'class':28}{'hold':>9}{'memory':>10}{'journal':>11}{'arriving':>10}{'present':>9}")
+    failed = False
+    for of in _select(only or ()):
+        receive, send = context.Pipe(duplex=False)
+
+        def run(of: HostileClass = of, send: object = send) -> None:
+            loop.restart_clock()
+            usual = _rate(loop, seconds / 2, iter(()), None)
+            send.send(measure(loop, of, objects, seconds, usual))  # type: ignore[attr-defined]
+
+        child = context.Process(target=run)
+        child.start()
+        send.close()
+        try:
+            result: Result = receive.recv()
+        except EOFError:
+            print(f"{of.name:28} the process ended without a result")
+            failed = True
+            continue
+        finally:
+            child.join()
+        failed = failed or not result.passed
+        print(
+            f"{result.name:28}{result.hold_s * 1000:6.0f} ms{result.grown_mb:7d} MB"
+            f"{result.journal_kb:8.1f} KiB{result.arriving:9.0%}{result.present:9.0%}"
+            f"{'' if result.passed else '  ABOVE A LIMIT'}",
+            flush=True,
+        )
+    sys.exit(failed)
+
+
+if __name__ == "__main__":
+    typer.run(main)

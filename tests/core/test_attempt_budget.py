@@ -1,0 +1,152 @@
+"""Expensive pods of one namespace are put off, so that the pods of others keep their rate."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+
+import pytest
+
+from asched.model.pod import Pod
+from asched.model.quantity import NS_PER_S
+from asched.model.resources import Resource, decode
+from asched.state import attempt_budget
+from asched.state.attempt_budget import BURST_NS, AttemptBudgets, attempt_steps
+from asched.state.records import Assigned, Rejected
+from tests.core.hostile import HostileCore
+from tests.security.hostile_objects import Json, a_pod, terms_at_limit
+
+PODS = 30
+LARGE = 1_000_000
+
+
+@pytest.fixture(autouse=True)
+def large_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One expensive attempt is worth about a second of the namespace, as in a large cluster."""
+    monkeypatch.setattr(attempt_budget, "FREE_STEPS", 1000)
+    # 128 terms in a cluster of 200 nodes and 40 pods.
+    monkeypatch.setattr(attempt_budget, "NS_PER_STEP", NS_PER_S // (128 * 240 * 5))
+
+
+def evil(number: int) -> Json:
+    return terms_at_limit(number, LARGE)
+
+
+def crowded() -> HostileCore:
+    core = HostileCore(nodes=200)
+    for number in range(PODS):
+        core.see(Resource.PODS, evil(number))
+    for number in range(10):
+        core.innocent(number)
+    return core
+
+
+def put_off(core: HostileCore) -> list[Rejected]:
+    return [r for r in core.taken() if isinstance(r, Rejected) and r.put_off_until_ns]
+
+
+def assigned(core: HostileCore, namespace: str) -> int:
+    found = (r for r in core.taken() if isinstance(r, Assigned))
+    return sum(1 for r in found if r.key.startswith(f"{namespace}/"))
+
+
+def test_expensive_pods_wait_while_others_are_placed() -> None:
+    core = crowded()
+    core.decide()
+    assert assigned(core, "innocent") == 10
+    allowed = assigned(core, "evil")
+    assert BURST_NS // NS_PER_S <= allowed <= BURST_NS // NS_PER_S + 2
+    waiting = put_off(core)
+    assert len(waiting) == PODS - allowed
+    assert waiting[0].message == (
+        "put off: 128 affinity terms and spread constraints take long in this cluster, and"
+        " namespace evil used up its share of decision time"
+    )
+    turns_ns = [rejected.put_off_until_ns for rejected in waiting]
+    assert all(0.7 < (b - a) / NS_PER_S < 1.3 for a, b in pairwise(turns_ns))
+    assert len(core.state.queue.backoff) == len(waiting)
+    core.verify_replay()
+
+
+def test_each_pod_is_put_off_once_and_has_its_turn() -> None:
+    core = crowded()
+    core.decide()
+    for _ in range(3 * PODS):
+        core.begin(0.5)
+        core.decide()
+    assert assigned(core, "evil") == PODS
+    keys = [rejected.key for rejected in put_off(core)]
+    assert len(keys) == len({*keys})
+    assert all(pod.turn_ns == 0 for pod in core.state.queue)
+    core.verify_replay()
+
+
+def test_checkpoint_keeps_budgets_and_turns() -> None:
+    core = crowded()
+    core.decide()
+    core.begin(0.5)
+    core.decide()
+    assert core.state.attempt_budgets.snapshot()
+    core.verify_replay()  # compares a restored state with this one
+
+
+def test_activation_does_not_advance_the_turn() -> None:
+    core = crowded()
+    core.decide()
+    last = put_off(core)[-1]
+    core.state.queue.activate(last.key, core.now_ns)
+    core.core.idle = False
+    before = core.state.attempt_budgets.snapshot()
+    (again,) = core.decide()
+    assert isinstance(again, Rejected)
+    assert again.put_off_until_ns == last.put_off_until_ns
+    assert core.state.attempt_budgets.snapshot() == before
+
+
+def test_deleted_pods_return_their_turns() -> None:
+    core = crowded()
+    core.decide()
+    for rejected in put_off(core):
+        core.delete(Resource.PODS, evil(int(rejected.key.rpartition("-")[2])))
+    ((namespace, paid_at_ns),) = core.state.attempt_budgets.snapshot()
+    assert namespace == "evil"
+    assert (paid_at_ns - core.now_ns) / NS_PER_S < BURST_NS / NS_PER_S + 3
+    core.verify_replay()
+
+
+def test_other_namespace_has_its_own_budget() -> None:
+    core = crowded()
+    core.decide()
+    pod = evil(99)
+    pod["metadata"]["namespace"] = "innocent"
+    core.see(Resource.PODS, pod)
+    (decision,) = core.decide()
+    assert isinstance(decision, Assigned)
+
+
+def test_ordinary_pods_are_free() -> None:
+    terms = [{"topologyKey": f"k{i}"} for i in range(8)]
+    rule = {"requiredDuringSchedulingIgnoredDuringExecution": terms}
+    assert _steps(a_pod("plain", 1)) == 0
+    assert _steps(a_pod("eight", 1, affinity={"podAntiAffinity": rule})) == 0
+    assert _steps(evil(1)) == 128 * 55_000
+
+
+def _steps(made: Json) -> int:
+    pod = decode(Resource.PODS, json.dumps(made).encode())
+    assert isinstance(pod, Pod)
+    return attempt_steps(pod, 5_000, 50_000)
+
+
+def test_budget_is_paid_back() -> None:
+    budgets = AttemptBudgets()
+    now_ns = 10 * NS_PER_S
+    steps = BURST_NS // (attempt_budget.NS_PER_STEP * attempt_budget.SHARE)
+    budgets.charge("a", steps, now_ns)
+    assert budgets.turn_ns("a", now_ns) == 0
+    budgets.charge("a", steps, now_ns)
+    turn_ns = budgets.turn_ns("a", now_ns)
+    assert abs(turn_ns - now_ns - BURST_NS) < NS_PER_S // 1000
+    assert budgets.turn_ns("a", turn_ns) == 0
+    budgets.charge("b", 1, turn_ns + BURST_NS)
+    assert [name for name, _ in budgets.snapshot()] == ["b"]
