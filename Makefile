@@ -4,18 +4,18 @@ VENV   ?= .venv
 BIN     = $(VENV)/bin
 STAMP   = $(VENV)/.installed
 WORKERS ?= 3
-MINUTES ?= 30
 RATE    ?= 200
 SEEDS ?= 1000
 FIRST ?= 0
 PROCESSES ?= 1
 KILLS ?= 20
+SEED ?=
 
 # Many tests start processes; without stored bytecode, each one would compile the package.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test fuzz simulate takeover hostile benchmark soak lint types contracts constraints audit sbom clean
+.PHONY: help setup demo test fuzz simulate takeover torture hostile benchmark soak lint types contracts constraints audit sbom clean
 
 help:  ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -46,9 +46,14 @@ simulate: $(STAMP)  ## run the daemon with random faults for SEEDS seeds on a vi
 takeover: $(STAMP)  ## kill the leader of two replicas KILLS times under load, with both kinds of journal
 	@$(BIN)/python -m tests.replicas --kills $(KILLS)
 
+torture: MINUTES ?= 10
+torture: $(STAMP)  ## inject drawn faults into two real replicas for MINUTES minutes (SEED)
+	@$(BIN)/python -m tests.torture --minutes $(MINUTES) $(if $(SEED),--seed $(SEED))
+
 benchmark: $(STAMP)  ## measure the figures of docs/performance.md (SCHEDULER_PERF: that folder of Kubernetes)
 	@$(BIN)/python -m benchmarks.suite --definitions $(SCHEDULER_PERF)
 
+soak: MINUTES ?= 30
 soak: $(STAMP)  ## create and delete pods for MINUTES minutes and check for growth (RATE)
 	@$(BIN)/python -m benchmarks.soak --minutes $(MINUTES) --rate $(RATE)
 

@@ -79,8 +79,14 @@ _WRONG_URL: Final = (asyncpg.ClientConfigurationError, ssl.SSLCertVerificationEr
 class PostgresDatabase(SqlDatabase):
     """The tables in the first schema of the search path. Made by :meth:`open`."""
 
+    # InternalClientError: a statement after the server announced the end of the session.
     # OSError: no server, or (as TimeoutError) none that responds.
-    driver_errors = (asyncpg.PostgresError, asyncpg.InterfaceError, OSError)
+    driver_errors = (
+        asyncpg.PostgresError,
+        asyncpg.InterfaceError,
+        asyncpg.InternalClientError,
+        OSError,
+    )
 
     @classmethod
     async def open(cls, url: URL, *, read_only: bool) -> PostgresDatabase:

@@ -6,7 +6,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -53,34 +53,38 @@ class Commands:
         self._folder = folder
         self._started = 0
 
-    async def _response(self) -> str:
-        with anyio.fail_after(TIMEOUT_S):
+    async def _response(self, timeout_s: float = TIMEOUT_S) -> str:
+        with anyio.fail_after(timeout_s):
             return (await self._responses.receive_until(b"\n", _LINE_LIMIT)).decode()
 
-    async def ready(self) -> None:
-        assert await self._response() == "ready"
-
     async def start(self, *arguments: str) -> Command:
+        if not self._started:
+            assert await self._response() == "ready"
         self._started += 1
         output = self._folder / f"output-{self._started}"
         await self._requests.send(json.dumps([str(output), *arguments]).encode() + b"\n")
         return Command(int(await self._response()), output)
 
-    async def ended(self, command: Command) -> int:
+    async def ended(self, command: Command, timeout_s: float = TIMEOUT_S) -> int:
         """Wait for the end of the command; returns its exit status."""
         if command.status is None:
-            command.status = int(await self._response())
+            command.status = int(await self._response(timeout_s))
         return command.status
 
 
 @asynccontextmanager
-async def commands(folder: Path) -> AsyncIterator[Commands]:
-    """Run commands as children of one process, which ends with the block."""
-    program = [sys.executable, "-m", "tests.daemon.forked_commands"]
-    async with await anyio.open_process(program, cwd=ROOT, stderr=None) as process:
-        created = Commands(process, folder)
-        await created.ready()
-        yield created
+async def commands(
+    folder: Path,
+    module: str = "tests.daemon.forked_commands",
+    environment: Mapping[str, str] | None = None,
+) -> AsyncIterator[Commands]:
+    """Run commands as children of one process, which ends with the block.
+
+    ``environment``: additional variables of the commands.
+    """
+    program, variables = [sys.executable, "-m", module], {**os.environ, **(environment or {})}
+    async with await anyio.open_process(program, cwd=ROOT, stderr=None, env=variables) as process:
+        yield Commands(process, folder)
 
 
 @asynccontextmanager

@@ -82,9 +82,10 @@ class Placements:
             self._charge(uid, node, cpu_millis(pod))
         elif uid in self._charged:
             # In-place resize.
-            self._used_millis[node] -= self._charged[uid][1]
+            charged_node, millis = self._charged[uid]
+            self._used_millis[charged_node] -= millis
             self._charged[uid] = node, cpu_millis(pod)
-            self._used_millis[node] += self._charged[uid][1]
+            self._used_millis[node] = self._used_millis.get(node, 0) + cpu_millis(pod)
 
     def _charge(self, uid: str, node: str, millis: int) -> None:
         self._charged[uid] = node, millis

@@ -168,6 +168,26 @@ async def test_ended_server_process_is_atomic(
     await check(store, 3)
 
 
+async def test_statement_on_ending_session_is_an_io_error(
+    store: JournalStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server ended the session between two statements, and the connection is still open."""
+    original = asyncpg.Connection.copy_records_to_table
+
+    async def ended(*_: object, **__: object) -> None:
+        monkeypatch.setattr(asyncpg.Connection, "copy_records_to_table", original)
+        raise asyncpg.InternalClientError(
+            "cannot switch to state 15; another operation (2) is in progress"
+        )
+
+    monkeypatch.setattr(asyncpg.Connection, "copy_records_to_table", ended)
+    with pytest.raises(JournalIOError, match="another operation"):
+        await store.append(turn(2), written_at_ns=2, first_seq=4)
+    appended = await store.append(turn(2), written_at_ns=2, first_seq=4)
+    assert (appended.first_seq, appended.last_seq) == (4, 6)
+    await check(store, 2)
+
+
 @pytest.mark.parametrize("same", [True, False])
 async def test_late_commit_of_first_attempt_is_detected(
     url: str, store: JournalStore, same: bool

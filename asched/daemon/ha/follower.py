@@ -9,7 +9,13 @@ import structlog
 
 from asched.core.inputs import Batch, Change, ChangeSink, Deleted, Listed
 from asched.journal.chain_reader import ChainReader
-from asched.journal.errors import JournalBusyError, JournalIOError, reason_of
+from asched.journal.errors import (
+    JournalBusyError,
+    JournalCorruptError,
+    JournalIOError,
+    JournalReplacedError,
+    reason_of,
+)
 from asched.journal.folding import apply_stored
 from asched.kube.reflector import ClusterWatch
 from asched.kube.timing import Clock
@@ -50,6 +56,19 @@ class JournalFollower:
         async for stored in self._reader.read():
             apply_stored(self.fold, stored)
             self.seq = stored.seq
+
+    async def check_not_set_back(self) -> None:
+        """Check that the journal still has the last batch that was read. A failover may lose it.
+
+        Raises :class:`JournalReplacedError`, which a restart resolves.
+        """
+        try:
+            await self._reader.check_start()
+        except JournalCorruptError:
+            raise JournalReplacedError(
+                f"the journal does not continue what was read from it: record {self.seq} is lost or"
+                " differs, as after a failover that lost commits; a restart reads it again"
+            ) from None
 
     async def run(self) -> None:
         """Fold new records until cancelled. Retries while the database is unavailable."""

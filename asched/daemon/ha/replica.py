@@ -248,6 +248,7 @@ class Standby:
                 epoch = await context.journal.claim(
                     context.runtime.instance, claimed_at_ns=clock.time_ns()
                 )
+                await self._follower.check_not_set_back()
                 await self._follower.catch_up()
                 self._journal_id = await journal_id(context.journal)
             except (JournalBusyError, JournalIOError) as error:
