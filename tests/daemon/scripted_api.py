@@ -7,6 +7,7 @@ from random import Random
 
 import msgspec
 
+from asched.daemon.effects.bind_health import BindHealth
 from asched.daemon.effects.per_pod_queue import StoppableSleep
 from asched.daemon.effects.reconciler import BindingIO, BindReconciler
 from asched.framework.pod_info import PodInfo
@@ -77,7 +78,9 @@ class ScriptedApi(Transport):
     ) -> BindReconciler:
         client = self.client()
         pods, volumes = PodWriter(client), VolumeWriter(client)
-        io = BindingIO(pods, volumes, self.sleep, self.clock, self.nodes.__contains__)
+        self.health = BindHealth(self.clock)
+        exists = self.nodes.__contains__
+        io = BindingIO(pods, volumes, self.sleep, self.clock, exists, self.health)
         return BindReconciler(
             io, Backoff(RetryPolicy(), client.random), possibly_sent_at_s, waiting
         )

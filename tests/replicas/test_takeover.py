@@ -43,8 +43,8 @@ async def test_takeover(journals: Journals, tmp_path: Path) -> None:
 
 
 def readiness(role: str) -> list[str]:
-    checks = ("caches", "journal", "engine-turn", "scheduler-names", role, "api-server", "plugins")
-    names = ("ping", "engine", *checks)
+    engine = ("caches", "journal", "engine-turn", "bindings", "scheduler-names")
+    names = ("ping", "engine", *engine, role, "api-server", "plugins")
     return [f"[+]{name}" for name in names]
 
 

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import structlog
 
+from asched.daemon.effects.bind_health import BindHealth
 from asched.daemon.effects.per_pod_queue import EffectContext
 from asched.daemon.effects.reconciler import AbandonedError, BindingIO, BindReconciler
 from asched.daemon.plugin_host.binding_calls import BindingPluginCalls, CancelReason
@@ -49,12 +50,14 @@ class BindHandler:
         """Whether the stop abandoned a binding that may still reach the API server."""
         self._context = context
         self._cluster = context.cluster
+        self.health = BindHealth(context.clock)
         self._io = BindingIO(
             PodWriter(services.client),
             VolumeWriter(services.client),
             context.sleep,
             context.clock,
             self._node_exists,
+            self.health,
         )
         self._limits = services.plugins.limits
         self._metrics = services.metrics.scheduling

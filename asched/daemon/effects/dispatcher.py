@@ -69,6 +69,10 @@ class EffectDispatcher:
         """Whether a stop abandoned a binding that may still reach the API server."""
         return self._bind.has_unresolved
 
+    def binding_problem(self) -> str:
+        """Why bindings do not succeed, in one line; empty if they do."""
+        return self._bind.health.problem()
+
     @property
     def load(self) -> int:
         """:attr:`in_flight` without pods with a binding that waits for an extender, a slow plugin

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import structlog
 
+from asched.daemon.effects.bind_health import BindHealth
 from asched.daemon.effects.per_pod_queue import StoppableSleep
 from asched.framework.pod_info import PodInfo
 from asched.framework.status import SUCCESS, Status
@@ -46,6 +47,7 @@ class BindingIO(NamedTuple):
     sleep: StoppableSleep
     clock: Clock
     node_exists: Callable[[str], bool]
+    health: BindHealth
 
 
 class BindReconciler:
@@ -88,7 +90,9 @@ class BindReconciler:
         ref = PodTarget(pod.namespace, pod.name, pod.uid)
         node_exists = partial(self.io.node_exists, node_name)
         while node_exists():
+            self.io.health.requested()
             outcome = self._note(await self.io.writer.bind(ref, node_name, node_exists))
+            self.io.health.answered(outcome)
             if isinstance(outcome, WriteSucceeded):
                 return SUCCESS
             if isinstance(outcome, OutcomeUnknown):

@@ -209,7 +209,11 @@ class Engine(TurnLoop):
         return not self._core.has_records and not self._appending
 
     def checks(self) -> list[Check]:
-        return [*super().checks(), Check("engine-turn", self._slow_turn)]
+        return [
+            *super().checks(),
+            Check("engine-turn", self._slow_turn),
+            Check("bindings", self.effects.binding_problem),
+        ]
 
     def is_stuck(self) -> bool:
         """Whether the current turn takes longer than :data:`SLOW_TURN_S` for an unknown reason. A

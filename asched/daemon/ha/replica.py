@@ -111,7 +111,7 @@ class Replica:
                 log.error("configuration rejected after takeover", error=str(error))
 
 
-_CHECKS = ("caches", "journal", "engine-turn", "scheduler-names")
+_CHECKS = ("caches", "journal", "engine-turn", "bindings", "scheduler-names")
 
 
 class Standby:
