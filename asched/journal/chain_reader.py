@@ -14,7 +14,12 @@ from asched.journal.chain import (
     verify_range,
 )
 from asched.journal.codec import CODEC
-from asched.journal.errors import ArchivedError, JournalCorruptError, archived_message
+from asched.journal.errors import (
+    VERIFY_ADVICE,
+    ArchivedError,
+    JournalCorruptError,
+    archived_message,
+)
 from asched.journal.sealing import batch_leaf, checked, log_of
 from asched.journal.store import JournalStore, StoredRecord
 from asched.proof.heads import TreeHead
@@ -170,10 +175,10 @@ class ChainReader:
         async for batches in self._journal.batch_ranges(self.head.batch):
             try:
                 self.head = verify_range(batches, self.head)
-            except JournalCorruptError:
+            except JournalCorruptError as error:
                 # An archive run may have deleted them meanwhile.
                 await self._check_not_archived()
-                raise
+                raise JournalCorruptError(f"{error}; {VERIFY_ADVICE}") from None
             for batch in batches.batches:
                 self.tree.append(batch_leaf(batch[-1]))
                 self._roots.check(self.tree, batch[2])

@@ -45,6 +45,7 @@ class ScriptedApi(Transport):
         self.requests: list[str] = []
         self.requested_at_s: list[float] = []
         self.sleep = StoppableSleep(self.clock)
+        self.health = BindHealth(self.clock)
         self._answers = [*answers]
         self._reads = reads
         self._writes = writes
@@ -78,7 +79,6 @@ class ScriptedApi(Transport):
     ) -> BindReconciler:
         client = self.client()
         pods, volumes = PodWriter(client), VolumeWriter(client)
-        self.health = BindHealth(self.clock)
         exists = self.nodes.__contains__
         io = BindingIO(pods, volumes, self.sleep, self.clock, exists, self.health)
         return BindReconciler(

@@ -32,15 +32,15 @@ ANSWERS: list[BindOutcome] = [
 
 
 @pytest.mark.parametrize("failure", FAILURES, ids=str)
-def test_failing_bindings_are_a_problem_after_ten_seconds(failure: BindOutcome) -> None:
+def test_failing_bindings_are_a_problem_after_eight_seconds(failure: BindOutcome) -> None:
     clock = ManualClock()
     health = BindHealth(clock)
-    for _ in range(10):
+    for _ in range(8):
         health.requested()
         health.answered(failure)
         assert not health.problem()
         clock.now_s += 1.0
-    assert health.problem() == "no binding has succeeded for 10 s"
+    assert health.problem() == "no binding has succeeded for 8 s"
 
 
 @pytest.mark.parametrize("answer", ANSWERS, ids=str)
@@ -77,6 +77,8 @@ def test_binding_without_an_answer_is_a_problem() -> None:
 async def test_reconciler_reports_its_requests() -> None:
     busy = status(503, "busy")
     api = ScriptedApi(busy, busy, reads=pod_on(""), writes=status(201))
-    binder = api.binder()
-    assert (await binder.bind(POD, "n")).is_success
+    assert not (await api.binder().bind(POD, "n")).is_success
+    api.clock.now_s += 20.0
+    assert api.health.problem()
+    assert (await api.binder().bind(POD, "n")).is_success
     assert not api.health.problem()

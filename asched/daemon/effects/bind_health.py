@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Final
 
-from asched.kube.request_health import UNUSABLE_AFTER_S
 from asched.kube.timing import Clock
 from asched.kube.write_outcomes import BindOutcome, OutcomeUnknown, WriteRejected
 
+UNUSABLE_AFTER_S: Final = 8.0
+"""Time without a carried out binding after which the daemon is not ready: a probe has 2 s to see it
+within 10 s."""
 _RECENT_S: Final = 60.0
 """How long after the last request a failure counts: longer than a request and a backoff take."""
 
