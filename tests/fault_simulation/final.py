@@ -22,7 +22,7 @@ async def check_end(around: Surroundings) -> None:
         raise BreachError(f"the journal does not verify: {error}") from None
     auditor = around.auditor
     demand(verified.records == auditor.records, "the auditor missed records")
-    demand(verified.trusted, "the journal is not signed")
+    demand(verified.trusted or not verified.records, "the journal is not signed")
     auditor.check_end()
     fold, kept_seq = await nearest(store, around.registry.load)
     await _follow(fold, store, kept_seq)
