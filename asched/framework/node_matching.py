@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from functools import lru_cache
 
 import numpy as np
 
-from asched.framework.nodes import BoolColumn, LabelColumn, Nodes
+from asched.framework.nodes import BoolColumn, Nodes
 from asched.model.selectors import (
     NODE_NAME_FIELD,
     NodeSelector,
@@ -15,8 +14,6 @@ from asched.model.selectors import (
     NodeSelectorTerm,
     parse_int64,
 )
-
-_parse_int64 = lru_cache(maxsize=4096)(parse_int64)
 
 
 def labels_match(wanted: Mapping[str, str], nodes: Nodes) -> BoolColumn:
@@ -66,25 +63,11 @@ def _label_requirement(requirement: NodeSelectorRequirement, nodes: Nodes) -> Bo
         case "DoesNotExist" if not values:
             return ~nodes.label(requirement.key).present
         case "Gt" | "Lt" if len(values) == 1:
-            bound = _parse_int64(values[0])
+            bound = parse_int64(values[0])
             if bound is not None:
-                column = nodes.label(requirement.key)
-                return _compare(column, bound, greater=requirement.operator == "Gt")
+                greater = requirement.operator == "Gt"
+                return nodes.label(requirement.key).compares(bound, greater=greater)
     return np.zeros(nodes.size, np.bool_)
-
-
-def _compare(column: LabelColumn, bound: int, *, greater: bool) -> BoolColumn:
-    """Where the label is an integer beyond ``bound``. Each distinct value is parsed once."""
-    ids = column.ids
-    distinct = np.unique(ids)
-    # The last entry is False, for -1 (absent).
-    matches = np.zeros(int(distinct[-1]) + 2 if len(distinct) else 1, np.bool_)
-    for number in distinct.tolist():
-        if number >= 0:
-            actual = _parse_int64(column.word(number))
-            matches[number] = actual is not None and (actual > bound if greater else actual < bound)
-    matched: BoolColumn = matches[ids]
-    return matched
 
 
 def _field_requirement(requirement: NodeSelectorRequirement, nodes: Nodes) -> BoolColumn:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from asched.framework.pod_info import HostPort, PodInfo
 from asched.framework.status import Status
 from asched.model.node import Node, Taint
+from asched.model.selectors import parse_int64
 
 Int64Column: TypeAlias = NDArray[np.int64]
 """Amounts, counts and scores by row."""
@@ -38,11 +39,13 @@ MIN_NODE_SCORE = 0
 class Vocabulary:
     """Assigns consecutive numbers to distinct strings."""
 
-    __slots__ = ("_ids", "words")
+    __slots__ = ("_ids", "_integers", "_is_integer", "words")
 
     def __init__(self) -> None:
         self.words: list[str] = []
         self._ids: dict[str, int] = {}
+        self._integers: Int64Column = np.zeros(0, np.int64)
+        self._is_integer: BoolColumn = np.zeros(0, np.bool_)
 
     def intern(self, word: str) -> int:
         number = self._ids.get(word)
@@ -54,6 +57,17 @@ class Vocabulary:
     def find(self, word: str) -> int:
         """The number of a word; -2, which no row contains, for an unknown word."""
         return self._ids.get(word, -2)
+
+    def integers(self) -> tuple[Int64Column, BoolColumn]:
+        """The words as 64-bit integers, and which words are integers. Each word is parsed once."""
+        known = len(self._integers)
+        if known < len(self.words):
+            parsed = [parse_int64(word) for word in self.words[known:]]
+            more = np.array([number or 0 for number in parsed], np.int64)
+            self._integers = np.concatenate([self._integers, more])
+            valid = np.array([number is not None for number in parsed], np.bool_)
+            self._is_integer = np.concatenate([self._is_integer, valid])
+        return self._integers, self._is_integer
 
 
 class LabelColumn:
@@ -77,6 +91,15 @@ class LabelColumn:
         for text in values[1:]:
             hit = hit | (self.ids == self._vocabulary.find(text))
         return hit
+
+    def compares(self, bound: int, *, greater: bool) -> BoolColumn:
+        """Where the value is an integer above ``bound``, or below it."""
+        integers, is_integer = self._vocabulary.integers()
+        if not len(integers):
+            return np.zeros(len(self.ids), np.bool_)
+        numbers = integers[self.ids]
+        beyond: BoolColumn = numbers > bound if greater else numbers < bound
+        return beyond & is_integer[self.ids] & self.present
 
     def take(self, rows: RowArray) -> LabelColumn:
         return LabelColumn(self.ids[rows], self._vocabulary)

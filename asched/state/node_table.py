@@ -44,6 +44,11 @@ from asched.state.node_table_view import LOG_LENGTH, NodeTableView
 from asched.state.stored_form import StoredForm
 from asched.state.unoffered_requests import ELSEWHERE
 
+_MAX_LOGGED_PARTS = 8 * LOG_LENGTH
+"""Labels of all pods that are added to the pod log before it starts over: about 80 MB."""
+_PARTS_OF_TERMS = 16
+"""What the affinity of a pod counts as."""
+
 
 class UnknownNodeSnapshot(StoredForm):
     node: str
@@ -261,8 +266,8 @@ class NodeTable(NodeTableView):
             pods[pod.uid] = pod
             changed = old.label_set is not pod.label_set or old.priority != pod.priority
             if changed or old.pod.terminating != pod.pod.terminating:
-                self._pod_log.append((row, old, -1))
-                self._pod_log.append((row, pod, 1))
+                self._log_pod(row, old, -1)
+                self._log_pod(row, pod, 1)
             # A node-scope plugin may look at the pods themselves.
             self._row_changed(row)
             return
@@ -304,6 +309,14 @@ class NodeTable(NodeTableView):
         if not shift(columns.scoring_memory_bytes, row, sign * shape.scoring_memory_bytes):
             columns.scoring_memory_bytes[row] = scoring_memory_of(pods.values())
         self._row_changed(row)
+        self._log_pod(row, pod, sign)
+
+    def _log_pod(self, row: int, pod: PodInfo, sign: int) -> None:
+        """The log keeps pods in memory: it starts over after many large ones."""
+        self._logged_parts += len(pod.labels) + (_PARTS_OF_TERMS if pod.shape.names_pods else 0)
+        if self._logged_parts > _MAX_LOGGED_PARTS:
+            self._logged_parts = 0
+            self._pod_log.forget()
         self._pod_log.append((row, pod, sign))
 
     def _count_elsewhere(self, pod: PodInfo, sign: int) -> None:

@@ -78,6 +78,7 @@ class NodeTableView(Nodes):
         self._capacities: dict[str, Int64Column | None] = {}
         self._row_log: ChangeLog[int] = ChangeLog(LOG_LENGTH)
         self._pod_log: ChangeLog[tuple[int, PodInfo, int]] = ChangeLog(LOG_LENGTH)
+        self._logged_parts = 0
         self.objects_cursor = 0
         """How many times a node object was added or updated."""
         self._sweep: NodeSweep | None = None

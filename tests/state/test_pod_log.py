@@ -1,0 +1,29 @@
+"""The log of pod changes keeps few large pods in memory."""
+
+from __future__ import annotations
+
+import gc
+
+from asched.framework.pod_info import LabelSet
+from asched.state.observe import observe_object
+from tests.cycle.default_profile import default_fold
+from tests.state.objects import a_node, a_pod, bound
+
+_LABELS = 250
+_UPDATES = 3000
+
+
+def test_label_updates_are_not_kept() -> None:
+    fold = default_fold()
+    for item in (a_node("n1"), bound(a_pod("p", {"cpu": "1m"}), "n1")):
+        record = observe_object(fold.state, item)
+        assert record is not None
+        fold.apply(record)
+    for number in range(_UPDATES):
+        labels = {f"key-{index}": f"{number}" for index in range(_LABELS)}
+        record = observe_object(fold.state, bound(a_pod("p", {"cpu": "1m"}, labels=labels), "n1"))
+        assert record is not None
+        fold.apply(record)
+    gc.collect()
+    kept = sum(1 for item in gc.get_objects() if isinstance(item, LabelSet))
+    assert kept * _LABELS < 600_000
