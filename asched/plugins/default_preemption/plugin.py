@@ -39,7 +39,6 @@ from asched.framework.status import SUCCESS, Code, Status
 from asched.model.meta import Object
 from asched.model.pod import Pod
 from asched.model.workloads import PodDisruptionBudget
-from asched.plugins.common import queue_if
 from asched.plugins.default_preemption.dry_run import (
     NO_VICTIMS,
     Budgets,
@@ -48,6 +47,7 @@ from asched.plugins.default_preemption.dry_run import (
     DryRunCache,
     less_important,
 )
+from asched.plugins.hint_results import queue_if
 
 NEVER = "not eligible due to preemptionPolicy=Never."
 VICTIMS_TERMINATING = "not eligible due to a terminating pod on the nominated node."

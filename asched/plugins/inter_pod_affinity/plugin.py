@@ -41,7 +41,7 @@ from asched.model.node import Node
 from asched.model.pod import Pod
 from asched.model.selectors import LabelSelector
 from asched.model.workloads import Namespace
-from asched.plugins.common import PROCEED, SKIP, queue_if
+from asched.plugins.hint_results import PROCEED, SKIP, queue_if
 from asched.plugins.inter_pod_affinity.existing import ExistingTerms
 from asched.plugins.inter_pod_affinity.preferred import PreferredAffinityScores, TermWeight
 from asched.plugins.inter_pod_affinity.required import (

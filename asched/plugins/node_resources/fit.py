@@ -39,7 +39,7 @@ from asched.model.node import Node
 from asched.model.pod import Pod
 from asched.model.requests import CPU, EPHEMERAL_STORAGE, MEMORY, PODS, amount, is_extended_resource
 from asched.model.selectors import is_qualified_name
-from asched.plugins.common import PROCEED, queue_if
+from asched.plugins.hint_results import PROCEED, queue_if
 from asched.plugins.node_resources.scoring import (
     ResourceWeight,
     ScoredResource,

@@ -39,7 +39,7 @@ from asched.model.meta import Object
 from asched.model.node import HOSTNAME_LABEL, ZONE_LABEL, Node
 from asched.model.pod import Pod, TopologySpreadConstraint
 from asched.model.selectors import is_qualified_name
-from asched.plugins.common import PROCEED, SKIP, queue_if
+from asched.plugins.hint_results import PROCEED, SKIP, queue_if
 from asched.plugins.pod_topology_spread.constraints import (
     Constraint,
     ConstraintCounts,
