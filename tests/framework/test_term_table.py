@@ -12,30 +12,17 @@ from asched.framework.pod_info import LabelSet
 from asched.framework.pod_queries import AffinityTerm, Selector, WeightedTerm
 from asched.framework.term_table import TermTable
 from asched.model.selectors import LabelSelector, LabelSelectorRequirement
+from tests.framework.selector_strategies import LABELS, SELECTORS
 
 _ROWS = 4
 
-_keys = st.sampled_from(["app", "tier", "size"])
-_values = st.sampled_from(["a", "b", "7", "12", "-3", ""])
-_labels = st.dictionaries(_keys, _values, max_size=3)
-_requirements = st.builds(
-    LabelSelectorRequirement,
-    key=_keys,
-    operator=st.sampled_from(["In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt", "Odd"]),
-    values=st.lists(_values, max_size=3).map(tuple),
-)
-_selectors = st.none() | st.builds(
-    LabelSelector,
-    match_labels=st.dictionaries(_keys, _values, max_size=2),
-    match_expressions=st.lists(_requirements, max_size=2).map(tuple),
-)
 _terms = st.builds(
     WeightedTerm,
     st.builds(
         AffinityTerm,
-        _selectors.map(Selector),
+        SELECTORS.map(Selector),
         st.frozensets(st.sampled_from(["x", "y"])),
-        _selectors.map(Selector),
+        SELECTORS.map(Selector),
         st.sampled_from(["zone", "host"]),
     ),
     st.integers(1, 100),
@@ -47,7 +34,7 @@ def _label_set(namespace: str, labels: dict[str, str]) -> LabelSet:
     return LabelSet(namespace, labels, 1)
 
 
-@given(_moves, st.sampled_from(["x", "y", "z"]), _labels, _labels, st.data())
+@given(_moves, st.sampled_from(["x", "y", "z"]), LABELS, LABELS, st.data())
 def test_table_finds_what_a_search_finds(
     moves: list[tuple[WeightedTerm, int, int]],
     namespace: str,

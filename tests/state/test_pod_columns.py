@@ -10,34 +10,20 @@ from hypothesis import strategies as st
 
 from asched.framework.pod_info import PodInfo
 from asched.framework.pod_queries import PodQuery, Selector
-from asched.model.selectors import LabelSelector, LabelSelectorRequirement
+from asched.model.selectors import LabelSelector
 from asched.state.pod_columns import PodColumns
+from tests.framework.selector_strategies import LABELS, SELECTORS
 from tests.state.objects import a_pod
 
 _ROWS = 5
 
-_keys = st.sampled_from(["app", "tier", "size"])
-_values = st.sampled_from(["a", "b", "7", "12", "-3", ""])
-_requirements = st.builds(
-    LabelSelectorRequirement,
-    key=_keys,
-    operator=st.sampled_from(["In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt", "Odd"]),
-    values=st.lists(_values, max_size=3).map(tuple),
-)
-_selectors = st.none() | st.builds(
-    LabelSelector,
-    match_labels=st.dictionaries(_keys, _values, max_size=2),
-    match_expressions=st.lists(_requirements, max_size=2).map(tuple),
-)
 _queries = st.builds(
     PodQuery,
-    st.lists(_selectors.map(Selector), max_size=2).map(tuple),
+    st.lists(SELECTORS.map(Selector), max_size=2).map(tuple),
     st.none() | st.frozensets(st.sampled_from(["x", "y", "z"])),
     st.booleans(),
 )
-_pods = st.tuples(
-    st.sampled_from(["x", "y"]), st.dictionaries(_keys, _values, max_size=3), st.booleans()
-)
+_pods = st.tuples(st.sampled_from(["x", "y"]), LABELS, st.booleans())
 _DELETED_AT = datetime(2026, 1, 1, tzinfo=UTC)
 
 
