@@ -136,7 +136,8 @@ async def verify_journal(
     anchored: Sequence[AnchoredHead] = (),
     progress: Progress | None = None,
 ) -> VerificationResult:
-    """Check every batch, record, writer, checkpoint, segment, statement and signature.
+    """Check every batch, record, writer, checkpoint, segment, statement and signature, and then the
+    tables, indexes and triggers of the database.
 
     ``archive`` is the directory of the archive's files. ``skip_archive``: start at its end, as the
     statement about the last segment has it. ``trusted`` and ``anchored``: heads that were stored
@@ -164,6 +165,7 @@ async def verify_journal(
     state.roots.check_complete(end.head)
     await _verify_checkpoints(store)
     await _verify_final(store, state, end.head)
+    await store.check_definitions()
     return VerificationResult(
         head=TrustedHead(end.head.seq, end.head.hash),
         batches=end.head.batch - start.batch,

@@ -1,0 +1,207 @@
+"""Compares tables, indexes and triggers of a database with those that the migrations create.
+
+A writer of the database can change them without a change of a record: a partial index hides records
+from queries that use it, a missing trigger no longer rejects changes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from sqlalchemy import Connection, Dialect, text
+from sqlalchemy.dialects import postgresql
+
+from asched.journal import schema
+from asched.journal.errors import JournalCorruptError
+
+_CREATE: Final = re.compile(r"CREATE (TABLE|INDEX|TRIGGER|FUNCTION) (\w+)")
+_SHOWN_CHARACTERS: Final = 200
+
+Definitions = Mapping[str, str]
+"""The statement that creates it, by kind and name, such as ``trigger journal_batch_next``."""
+
+
+def check_definitions(connection: Connection) -> None:
+    """Raise :class:`JournalCorruptError` for an object that is missing, altered or added."""
+    dialect = connection.dialect
+    read = _on_sqlite if dialect.name == "sqlite" else _on_postgresql
+    _compare(_expected(dialect), read(connection))
+
+
+def check_indexes(connection: Connection) -> None:
+    """Raise :class:`JournalCorruptError` if an index does not contain the rows of its table.
+
+    Reads the whole database.
+    """
+    if connection.dialect.name == "sqlite":
+        found = connection.execute(text("PRAGMA integrity_check(1)")).scalar()
+        if found != "ok":
+            raise JournalCorruptError(f"the database is damaged: {found}")
+        return
+    counts = [_count(connection, plans) for plans in (("seqscan",), ("indexscan", "indexonlyscan"))]
+    if counts[0] != counts[1]:
+        raise JournalCorruptError(
+            f"index journal_record_subject has {counts[0]} entries for {counts[1]} records:"
+            " REINDEX INDEX journal_record_subject"
+        )
+
+
+def _expected(dialect: Dialect) -> Definitions:
+    """What the migrations create; alembic is imported only here and for an upgrade."""
+    from alembic.operations import Operations
+    from alembic.runtime.migration import MigrationContext
+    from alembic.script import ScriptDirectory
+
+    output = _Statements()
+    if dialect.name != "sqlite":
+        # asyncpg's numbered parameters do not double the percent signs of a text.
+        dialect = postgresql.dialect(paramstyle="named")
+    options = {"as_sql": True, "output_buffer": output}
+    context = MigrationContext.configure(dialect=dialect, opts=options)
+    scripts = ScriptDirectory(str(schema.migrations_path()))
+    with Operations.context(context):
+        for script in reversed([*scripts.walk_revisions()]):
+            script.module.upgrade()
+    # Functions last: one that is missing here is missing with its triggers.
+    return dict(sorted(output.definitions(), key=lambda item: item[0].startswith("function")))
+
+
+class _Statements:
+    """The output of migrations that are printed instead of executed."""
+
+    def __init__(self) -> None:
+        self._written: list[str] = []
+
+    def write(self, statement: str) -> None:
+        self._written.append(statement)
+
+    def flush(self) -> None:
+        pass
+
+    def definitions(self) -> Iterator[tuple[str, str]]:
+        for statement in self._written:
+            created = _CREATE.match(statement)
+            if created:
+                kind, name = created.groups()
+                yield f"{kind.lower()} {name}", statement.strip().removesuffix(";")
+
+
+def _compare(expected: Definitions, found: Definitions) -> None:
+    for name, statement in expected.items():
+        if name not in found:
+            raise JournalCorruptError(f"{name} was deleted by another program{_shown(statement)}")
+        if _comparable(found[name]) != _comparable(statement):
+            raise JournalCorruptError(f"{name} was altered by another program{_shown(statement)}")
+    added = next((name for name in found if name not in expected), None)
+    if added is not None:
+        raise JournalCorruptError(f"{added} was added by another program: drop it")
+
+
+def _shown(statement: str) -> str:
+    line = " ".join(statement.split())
+    return f": expected {line}" if len(line) <= _SHOWN_CHARACTERS else ""
+
+
+def _comparable(statement: str) -> str:
+    """The statement without spaces and capitals; the columns and constraints of a table sorted."""
+    plain = re.sub(r'[\s"]', "", statement).lower()
+    if not plain.startswith("createtable"):
+        return plain
+    head, _, body = plain.partition("(")
+    parts = re.split(r",(?![^(]*\))", body.removesuffix(")"))
+    return f"{head}({','.join(sorted(parts))})"
+
+
+# -- SQLite ----------------------------------------------------------------------------------------
+
+
+def _on_sqlite(connection: Connection) -> Definitions:
+    """Tables of the journal, all triggers and all indexes. Indexes of constraints have no statement
+    of their own."""
+    rows = connection.execute(text("SELECT type, name, sql FROM sqlite_schema WHERE sql <> ''"))
+    return {
+        f"{kind} {name}": statement
+        for kind, name, statement in rows
+        if kind in ("trigger", "index") or (kind == "table" and name in schema.METADATA.tables)
+    }
+
+
+# -- PostgreSQL ------------------------------------------------------------------------------------
+
+# Names are resolved as in queries, so that a table of an earlier schema is found.
+_TABLES: Final = "(SELECT unnest(CAST(:tables AS text[])) AS name) t"
+_OF_TABLE: Final = "to_regclass(t.name)"
+
+_COLUMNS: Final = text(f"""
+    SELECT t.name, a.attname || ' ' || format_type(a.atttypid, a.atttypmod)
+        || CASE WHEN a.attnotnull THEN ' NOT NULL' ELSE '' END
+        || CASE WHEN a.atthasdef OR a.attidentity <> '' THEN ' DEFAULT' ELSE '' END
+    FROM {_TABLES} JOIN pg_attribute a ON a.attrelid = {_OF_TABLE}
+    WHERE a.attnum > 0 AND NOT a.attisdropped
+    UNION ALL
+    SELECT t.name, pg_get_constraintdef(c.oid)
+    FROM {_TABLES} JOIN pg_constraint c ON c.conrelid = {_OF_TABLE}
+    WHERE c.contype IN ('p', 'u', 'f', 'c', 'x')
+    UNION ALL
+    SELECT t.name, 'changed by ' || found.change FROM {_TABLES}
+    JOIN pg_class c ON c.oid = {_OF_TABLE}
+    CROSS JOIN LATERAL (VALUES
+        (c.relkind <> 'r', 'its kind'),
+        (c.relpersistence <> 'p', 'its persistence'),
+        (c.relrowsecurity, 'row security'),
+        (EXISTS (SELECT FROM pg_rewrite WHERE ev_class = c.oid), 'a rule'),
+        (EXISTS (SELECT FROM pg_inherits WHERE inhparent = c.oid), 'a child table')
+    ) found (is_so, change) WHERE found.is_so
+""")
+
+_OTHERS: Final = text(f"""
+    SELECT 'index ' || c.relname, pg_get_indexdef(i.indexrelid, 0, true)
+        || CASE WHEN i.indisvalid AND i.indisready THEN '' ELSE ' INVALID' END
+    FROM {_TABLES} JOIN pg_index i ON i.indrelid = {_OF_TABLE}
+    JOIN pg_class c ON c.oid = i.indexrelid
+    WHERE i.indpred IS NOT NULL OR NOT EXISTS (
+        SELECT FROM pg_constraint WHERE conindid = i.indexrelid AND contype IN ('p', 'u', 'x'))
+    UNION ALL
+    SELECT 'trigger ' || g.tgname, pg_get_triggerdef(g.oid, true)
+        || CASE WHEN g.tgenabled IN ('O', 'A') THEN '' ELSE ' DISABLED' END
+    FROM {_TABLES} JOIN pg_trigger g ON g.tgrelid = {_OF_TABLE}
+    WHERE NOT g.tgisinternal
+    UNION ALL
+    SELECT DISTINCT 'function ' || p.proname, pg_get_functiondef(p.oid)
+    FROM {_TABLES} JOIN pg_trigger g ON g.tgrelid = {_OF_TABLE} JOIN pg_proc p ON p.oid = g.tgfoid
+    WHERE NOT g.tgisinternal
+""")
+
+
+def _on_postgresql(connection: Connection) -> Definitions:
+    """What belongs to the tables of the journal. The schema may contain those of other programs."""
+    tables = {"tables": [*schema.METADATA.tables]}
+    parts: dict[str, list[str]] = {}
+    for name, part in connection.execute(_COLUMNS, tables):
+        parts.setdefault(name, []).append(part)
+    found = {
+        f"table {name}": f"CREATE TABLE {name} ({', '.join(of_table)})"
+        for name, of_table in parts.items()
+    }
+    for name, statement in connection.execute(_OTHERS, tables):
+        found[name] = _as_written(statement)
+    return found
+
+
+def _as_written(statement: str) -> str:
+    """A statement of the catalog without what PostgreSQL adds."""
+    plain = statement.replace(" USING btree", "").replace("$function$", "$$")
+    return re.sub(r"^CREATE OR REPLACE FUNCTION (\w+|\"[^\"]+\")\.", "CREATE FUNCTION ", plain)
+
+
+def _count(connection: Connection, disabled: tuple[str, ...]) -> Any:
+    """The number of records with a subject, as a plan without these scans counts them."""
+    for scan in ("seqscan", "indexscan", "indexonlyscan", "bitmapscan"):
+        off = scan in disabled or scan == "bitmapscan"
+        connection.execute(text(f"SET LOCAL enable_{scan} = {'off' if off else 'on'}"))
+    # Another text for each, because the driver prepares a statement once.
+    without = f"/* without {', '.join(disabled)} */"
+    counted = text(f"SELECT {without} count(*) FROM journal_record WHERE subject >= ''")
+    return connection.execute(counted).scalar()
