@@ -7,10 +7,10 @@ from queries that use it, a missing trigger no longer rejects changes.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
 
-from sqlalchemy import Connection, Dialect, text
+from sqlalchemy import Connection, Dialect, TextClause, text
 from sqlalchemy.dialects import postgresql
 
 from asched.journal import schema
@@ -25,9 +25,10 @@ Definitions = Mapping[str, str]
 
 def check_definitions(connection: Connection) -> None:
     """Raise :class:`JournalCorruptError` for an object that is missing, altered or added."""
-    dialect = connection.dialect
-    read = _on_sqlite if dialect.name == "sqlite" else _on_postgresql
-    _compare(_expected(dialect), read(connection))
+    expected = _expected(connection.dialect)
+    tables = [name.removeprefix("table ") for name in expected if name.startswith("table ")]
+    read = _on_sqlite if connection.dialect.name == "sqlite" else _on_postgresql
+    _compare(expected, read(connection, tables))
 
 
 def check_indexes(connection: Connection) -> None:
@@ -40,10 +41,11 @@ def check_indexes(connection: Connection) -> None:
         if found != "ok":
             raise JournalCorruptError(f"the database is damaged: {found}")
         return
-    counts = [_count(connection, plans) for plans in (("seqscan",), ("indexscan", "indexonlyscan"))]
-    if counts[0] != counts[1]:
+    indexed = _count(connection, _COUNT_INDEXED, avoided=_SCANS[:1])
+    rows = _count(connection, _COUNT_ROWS, avoided=_SCANS[1:])
+    if indexed != rows:
         raise JournalCorruptError(
-            f"index journal_record_subject has {counts[0]} entries for {counts[1]} records:"
+            f"index journal_record_subject has {indexed} entries for {rows} records:"
             " REINDEX INDEX journal_record_subject"
         )
 
@@ -117,14 +119,14 @@ def _comparable(statement: str) -> str:
 # -- SQLite ----------------------------------------------------------------------------------------
 
 
-def _on_sqlite(connection: Connection) -> Definitions:
+def _on_sqlite(connection: Connection, tables: Sequence[str]) -> Definitions:
     """Tables of the journal, all triggers and all indexes. Indexes of constraints have no statement
     of their own."""
     rows = connection.execute(text("SELECT type, name, sql FROM sqlite_schema WHERE sql <> ''"))
     return {
         f"{kind} {name}": statement
         for kind, name, statement in rows
-        if kind in ("trigger", "index") or (kind == "table" and name in schema.METADATA.tables)
+        if kind in ("trigger", "index") or (kind == "table" and name in tables)
     }
 
 
@@ -175,17 +177,17 @@ _OTHERS: Final = text(f"""
 """)
 
 
-def _on_postgresql(connection: Connection) -> Definitions:
+def _on_postgresql(connection: Connection, tables: Sequence[str]) -> Definitions:
     """What belongs to the tables of the journal. The schema may contain those of other programs."""
-    tables = {"tables": [*schema.METADATA.tables]}
+    of_journal = {"tables": tables}
     parts: dict[str, list[str]] = {}
-    for name, part in connection.execute(_COLUMNS, tables):
+    for name, part in connection.execute(_COLUMNS, of_journal):
         parts.setdefault(name, []).append(part)
     found = {
         f"table {name}": f"CREATE TABLE {name} ({', '.join(of_table)})"
         for name, of_table in parts.items()
     }
-    for name, statement in connection.execute(_OTHERS, tables):
+    for name, statement in connection.execute(_OTHERS, of_journal):
         found[name] = _as_written(statement)
     return found
 
@@ -196,12 +198,17 @@ def _as_written(statement: str) -> str:
     return re.sub(r"^CREATE OR REPLACE FUNCTION (\w+|\"[^\"]+\")\.", "CREATE FUNCTION ", plain)
 
 
-def _count(connection: Connection, disabled: tuple[str, ...]) -> Any:
-    """The number of records with a subject, as a plan without these scans counts them."""
-    for scan in ("seqscan", "indexscan", "indexonlyscan", "bitmapscan"):
-        off = scan in disabled or scan == "bitmapscan"
-        connection.execute(text(f"SET LOCAL enable_{scan} = {'off' if off else 'on'}"))
-    # Another text for each, because the driver prepares a statement once.
-    without = f"/* without {', '.join(disabled)} */"
-    counted = text(f"SELECT {without} count(*) FROM journal_record WHERE subject >= ''")
-    return connection.execute(counted).scalar()
+# Two texts, because the driver plans a statement once.
+_COUNT_INDEXED: Final = text("SELECT count(*) FROM journal_record WHERE subject >= ''")
+_COUNT_ROWS: Final = text("SELECT count(*) AS rows FROM journal_record WHERE subject >= ''")
+_PLAN: Final = text("SELECT set_config('enable_' || :scan, :value, true)")
+_SCANS: Final = ("seqscan", "indexscan", "indexonlyscan", "bitmapscan")
+
+
+def _count(connection: Connection, query: TextClause, *, avoided: Sequence[str]) -> int:
+    """What a query counts with a plan that does not use these kinds of scans."""
+    for scan in _SCANS:
+        value = "off" if scan in avoided else "on"
+        connection.execute(_PLAN, {"scan": scan, "value": value})
+    counted: int = connection.execute(query).scalar_one()
+    return counted

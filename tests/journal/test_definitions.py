@@ -81,8 +81,8 @@ CHANGED_IN_SQLITE = (
         [
             "DROP TRIGGER journal_record_no_update",
             (
-                "CREATE TRIGGER journal_record_no_update BEFORE UPDATE ON journal_record WHEN false"
-                " BEGIN SELECT RAISE(ABORT, 'append-only: UPDATE on journal_record is refused'); END"
+                "CREATE TRIGGER journal_record_no_update BEFORE UPDATE ON journal_record WHEN 0"
+                " BEGIN SELECT RAISE(ABORT, 'append-only'); END"
             ),
         ],
         "trigger journal_record_no_update was altered",
