@@ -196,13 +196,15 @@ def event_metrics(events: EventRecorder) -> Iterator[Metric]:
     counts = events.counts
     yield counter(
         "asched_events",
-        "Events by outcome: recorded, sent, dropped (queue full), failed.",
+        "Events by outcome: recorded, sent, dropped (queue full), failed, limited (too many about"
+        " one object).",
         ["outcome"],
         [
             (["recorded"], counts.recorded),
             (["sent"], counts.sent),
             (["dropped"], counts.dropped),
             (["failed"], counts.failed),
+            (["limited"], counts.limited),
         ],
     )
     yield GaugeMetricFamily(
