@@ -28,6 +28,7 @@ RATE_BYTES_PER_S: Final = 4 * 1024
 """What a namespace may write in the long run: 340 MiB a day."""
 BURST_BYTES: Final = 1024 * 1024
 """What it may write at once, a few thousand ordinary updates."""
+_REPORT_NS: Final = 3600 * NS_PER_S
 _NS_PER_BYTE: Final = NS_PER_S // RATE_BYTES_PER_S
 _BURST_NS: Final = BURST_BYTES * _NS_PER_BYTE
 
@@ -66,6 +67,8 @@ class HeldUpdates:
         self._held: dict[str, dict[_ObjectRef, Upserted]] = {}
         """By namespace, in order of arrival."""
         self._paid_at_ns: dict[str, int] = {}
+        self._newly_limited: list[str] = []
+        self._reported_at_ns: dict[str, int] = {}
 
     def __len__(self) -> int:
         return sum(map(len, self._held.values()))
@@ -87,11 +90,25 @@ class HeldUpdates:
         if paid_at_ns - _BURST_NS > now_ns:
             self._held.setdefault(namespace, {})[_ref(change)] = change
             self.deferred += 1
+            self._note_limited(namespace, now_ns)
             return True
         self._paid_at_ns[namespace] = paid_at_ns + len(_encode(record)) * _NS_PER_BYTE
         for paid in [name for name, at_ns in self._paid_at_ns.items() if at_ns <= now_ns]:
             del self._paid_at_ns[paid]
         return False
+
+    def _note_limited(self, namespace: str, now_ns: int) -> None:
+        last_ns = self._reported_at_ns.get(namespace)
+        if last_ns is None or now_ns - last_ns >= _REPORT_NS:
+            recent = self._reported_at_ns.items()
+            self._reported_at_ns = {n: ns for n, ns in recent if now_ns - ns < _REPORT_NS}
+            self._reported_at_ns[namespace] = now_ns
+            self._newly_limited.append(namespace)
+
+    def take_newly_limited(self) -> list[str]:
+        """Remove and return the namespaces above their budget, each once an hour."""
+        namespaces, self._newly_limited = self._newly_limited, []
+        return namespaces
 
     def discard(self, resource: WatchedResource, key: str) -> Upserted | None:
         """Remove and return the held form of an object, if there is one."""

@@ -86,6 +86,18 @@ def test_bytes_of_a_namespace_are_limited() -> None:
     assert len(flooded.core.held_updates) == 1
 
 
+def test_limited_namespace_is_reported_once_an_hour() -> None:
+    flooded = Flooded()
+    flooded.patch(600)
+    assert flooded.core.held_updates.take_newly_limited() == ["default"]
+    flooded.turn(seconds=3500)
+    flooded.patch(200)
+    assert flooded.core.held_updates.take_newly_limited() == []
+    flooded.turn(seconds=3600)
+    flooded.patch(200)
+    assert flooded.core.held_updates.take_newly_limited() == ["default"]
+
+
 def test_newest_form_is_recorded_once_the_budget_allows(flooded: Flooded) -> None:
     assert flooded.stored_labels != labels(MANY)
     due_ns = flooded.core.next_timer_ns()
