@@ -59,7 +59,7 @@ def _expected(dialect: Dialect) -> Definitions:
     output = _Statements()
     if dialect.name != "sqlite":
         # asyncpg's numbered parameters do not double the percent signs of a text.
-        dialect = postgresql.dialect(paramstyle="named")
+        dialect = postgresql.dialect(paramstyle="named")  # type: ignore[no-untyped-call]
     options = {"as_sql": True, "output_buffer": output}
     context = MigrationContext.configure(dialect=dialect, opts=options)
     scripts = ScriptDirectory(str(schema.migrations_path()))

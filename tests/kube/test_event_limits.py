@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from asched.kube.event_limits import OBJECT_BURST, OBJECT_INTERVAL_S, FairQueue, ObjectLimit
+from asched.kube.events import EventRecorderSettings
 from asched.kube.pod_writer import PodTarget
-from tests.kube.test_events import POD, EventRecorderSettings, stage
+from tests.kube.test_events import POD, stage
 
 Item = tuple[str, int]
 
