@@ -71,6 +71,10 @@ class VerificationResult(NamedTuple):
     """Records up to this one are signed; 0 without a signature."""
     anchors: int
     """Number of anchored heads that it matches."""
+    anchored_seq: int
+    """Records up to this one are covered by an anchored head; 0 without one."""
+    head_given: bool
+    """Whether it matches a head that was stored elsewhere."""
 
 
 class NotVerifiedError(JournalError):
@@ -147,6 +151,7 @@ async def verify_journal(
     :class:`NotVerifiedError` if a part is archived and neither is given.
     """
     state = await signed_state(store, anchored)
+    head_given = trusted is not None
     start = await _start(store, state, archive, skip_archive=skip_archive)
     if trusted is not None and 0 < trusted.seq <= start.seq:
         _check_archived(trusted, start.head)
@@ -177,6 +182,8 @@ async def verify_journal(
         trusted=bool(set(store.keys.all_trusted) & set(state.log.keys)),
         signed_seq=0 if state.signed is None else state.signed.seq,
         anchors=len(anchored),
+        anchored_seq=max((anchor.signed.head.seq for anchor in anchored), default=0),
+        head_given=head_given,
     )
 
 
