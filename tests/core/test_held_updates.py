@@ -177,7 +177,7 @@ def test_images_and_services_are_held_back(flooded: Flooded) -> None:
 
     def service(app: str) -> Upserted:
         meta = ObjectMeta(name="web", namespace="default", uid="service")
-        return Upserted(Resource.SERVICES, Service(metadata=meta, spec=ServiceSpec({"app": app})))
+        return Upserted(Resource.SERVICES, Service(metadata=meta, spec=ServiceSpec(selector={"app": app})))
 
     flooded.core.observe(service("first"))
     assert len(recorded(flooded.core)) == 1
