@@ -82,20 +82,27 @@ class HeldUpdates:
         return len(self._held)
 
     def defer(self, change: Upserted, record: r.AnyRecord, now_ns: int) -> bool:
-        """Whether the update is held back. Otherwise it is charged."""
+        """Whether the update is held back. Otherwise it is charged.
+
+        It takes the place of an earlier form, and waits behind those of other objects.
+        """
         if not _is_deferrable(self._state, record):
             return False
         namespace = change.object.namespace
+        if namespace not in self._held and self._due_ns(namespace) <= now_ns:
+            self.charge(namespace, record, now_ns)
+            return False
+        self._held.setdefault(namespace, {})[_ref(change)] = change
+        self.deferred += 1
+        self._note_limited(namespace, now_ns)
+        return True
+
+    def charge(self, namespace: str, record: r.AnyRecord, now_ns: int) -> None:
+        """An update of the namespace is recorded."""
         paid_at_ns = max(self._paid_at_ns.get(namespace, 0), now_ns)
-        if paid_at_ns - _BURST_NS > now_ns:
-            self._held.setdefault(namespace, {})[_ref(change)] = change
-            self.deferred += 1
-            self._note_limited(namespace, now_ns)
-            return True
         self._paid_at_ns[namespace] = paid_at_ns + len(_encode(record)) * _NS_PER_BYTE
         for paid in [name for name, at_ns in self._paid_at_ns.items() if at_ns <= now_ns]:
             del self._paid_at_ns[paid]
-        return False
 
     def _note_limited(self, namespace: str, now_ns: int) -> None:
         last_ns = self._reported_at_ns.get(namespace)

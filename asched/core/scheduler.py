@@ -128,7 +128,7 @@ class SchedulerCore:
             self.record_turn()
         if self.held_updates:
             for change in self.held_updates.take_due(self.now_ns):
-                self._observe_upserted(change)
+                self._record_held(change)
 
     def record_turn(self) -> None:
         """Record the clock of the turn, once. Records depend on it, so it precedes the first."""
@@ -181,18 +181,28 @@ class SchedulerCore:
             )
             self._listing = _Listing(change.resource, change.relist_count, changes)
             return
-        if self.held_updates:
-            self.held_updates.discard(change.resource, change.object.key)
         if isinstance(change, Upserted):
             self._observe_upserted(change)
             return
+        if self.held_updates:
+            self.held_updates.discard(change.resource, change.object.key)
         record = observe_deletion(self.state, change.object)
         if record is not None:
             self.apply(record)
 
     def _observe_upserted(self, change: Upserted) -> None:
         record = observe_object(self.state, change.object, self._refuse)
-        if record is not None and not self.held_updates.defer(change, record, self.now_ns):
+        if record is not None and self.held_updates.defer(change, record, self.now_ns):
+            return
+        if self.held_updates:
+            self.held_updates.discard(change.resource, change.object.key)
+        if record is not None:
+            self.apply(record)
+
+    def _record_held(self, change: Upserted) -> None:
+        record = observe_object(self.state, change.object, self._refuse)
+        if record is not None:
+            self.held_updates.charge(change.object.namespace, record, self.now_ns)
             self.apply(record)
 
     def _observe_head(self) -> None:
@@ -202,9 +212,7 @@ class SchedulerCore:
             held = head and self.held_updates.discard(Resource.PODS, head.info.key)
             if not held:
                 return
-            record = observe_object(self.state, held.object, self._refuse)
-            if record is not None:
-                self.apply(record)
+            self._record_held(held)
 
     def continue_list(self) -> None:
         """Fold the next object of a list. Long lists are spread over several turns."""

@@ -73,8 +73,6 @@ class VerificationResult(NamedTuple):
     """Number of anchored heads that it matches."""
     anchored_seq: int
     """Records up to this one are covered by an anchored head; 0 without one."""
-    head_given: bool
-    """Whether it matches a head that was stored elsewhere."""
 
 
 class NotVerifiedError(JournalError):
@@ -151,7 +149,6 @@ async def verify_journal(
     :class:`NotVerifiedError` if a part is archived and neither is given.
     """
     state = await signed_state(store, anchored)
-    head_given = trusted is not None
     start = await _start(store, state, archive, skip_archive=skip_archive)
     if trusted is not None and 0 < trusted.seq <= start.seq:
         _check_archived(trusted, start.head)
@@ -168,9 +165,7 @@ async def verify_journal(
     await _check_all_chained(store, end.head)
     heads.check_complete(end.head)
     state.roots.check_complete(end.head)
-    await _verify_checkpoints(store)
-    await _verify_final(store, state, end.head)
-    await store.check_definitions()
+    await _verify_rest(store, state, end.head)
     return VerificationResult(
         head=TrustedHead(end.head.seq, end.head.hash),
         batches=end.head.batch - start.batch,
@@ -183,7 +178,6 @@ async def verify_journal(
         signed_seq=0 if state.signed is None else state.signed.seq,
         anchors=len(anchored),
         anchored_seq=max((anchor.signed.head.seq for anchor in anchored), default=0),
-        head_given=head_given,
     )
 
 
@@ -241,6 +235,13 @@ def _verify_range(batches: BatchRange, before: _End, tree: Frontier, roots: Expe
         tree.append(batch_leaf(batch[-1]))
         roots.check(tree, batch[2])
     return _End(head, epoch)
+
+
+async def _verify_rest(store: JournalStore, state: SignedState, head: Head) -> None:
+    """Check what is no part of the chain."""
+    await _verify_checkpoints(store)
+    await _verify_final(store, state, head)
+    await store.check_definitions()
 
 
 async def _verify_final(store: JournalStore, state: SignedState, head: Head) -> None:
