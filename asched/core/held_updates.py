@@ -64,22 +64,22 @@ class HeldUpdates:
         self.deferred = 0
         """Number of updates that were held back, also of those that a newer one replaced."""
         self._state = state
-        self._held: dict[str, dict[_ObjectRef, Upserted]] = {}
-        """By namespace, in order of arrival."""
+        self.by_namespace: dict[str, dict[_ObjectRef, Upserted]] = {}
+        """In order of arrival. Empty almost always, which the core tests for each change."""
         self._paid_at_ns: dict[str, int] = {}
         self._newly_limited: list[str] = []
         self._reported_at_ns: dict[str, int] = {}
 
     def __len__(self) -> int:
-        return sum(map(len, self._held.values()))
+        return sum(map(len, self.by_namespace.values()))
 
     def __bool__(self) -> bool:
-        return bool(self._held)
+        return bool(self.by_namespace)
 
     @property
     def namespaces(self) -> int:
         """Number of namespaces that are above their budget."""
-        return len(self._held)
+        return len(self.by_namespace)
 
     def defer(self, change: Upserted, record: r.AnyRecord, now_ns: int) -> bool:
         """Whether the update is held back. Otherwise it is charged.
@@ -89,10 +89,10 @@ class HeldUpdates:
         if not _is_deferrable(self._state, record):
             return False
         namespace = change.object.namespace
-        if namespace not in self._held and self._due_ns(namespace) <= now_ns:
+        if namespace not in self.by_namespace and self._due_ns(namespace) <= now_ns:
             self.charge(namespace, record, now_ns)
             return False
-        self._held.setdefault(namespace, {})[_ref(change)] = change
+        self.by_namespace.setdefault(namespace, {})[_ref(change)] = change
         self.deferred += 1
         self._note_limited(namespace, now_ns)
         return True
@@ -120,23 +120,23 @@ class HeldUpdates:
     def discard(self, resource: WatchedResource, key: str) -> Upserted | None:
         """Remove and return the held form of an object, if there is one."""
         ref, namespace = _ObjectRef(resource, key), key.rpartition("/")[0]
-        held = self._held.get(namespace)
+        held = self.by_namespace.get(namespace)
         if held is None or ref not in held:
             return None
         change = held.pop(ref)
         if not held:
-            del self._held[namespace]
+            del self.by_namespace[namespace]
         return change
 
     def discard_all(self, resource: WatchedResource) -> None:
         """Remove all objects of a resource: a list follows."""
-        for refs in [*self._held.values()]:
+        for refs in [*self.by_namespace.values()]:
             for ref in [ref for ref in refs if ref.resource is resource]:
                 self.discard(*ref)
 
     def take_due(self, now_ns: int) -> Iterator[Upserted]:
         """Remove and return one form after the other, as long as its namespace may write."""
-        for namespace, refs in [*self._held.items()]:
+        for namespace, refs in [*self.by_namespace.items()]:
             while refs and self._due_ns(namespace) <= now_ns:
                 change = self.discard(*next(iter(refs)))
                 assert change is not None
@@ -144,10 +144,14 @@ class HeldUpdates:
 
     def next_due_ns(self) -> int | None:
         """When the next namespace may write."""
-        return min(map(self._due_ns, self._held), default=None)
+        return min(map(self._due_ns, self.by_namespace), default=None)
 
     def _due_ns(self, namespace: str) -> int:
         return self._paid_at_ns.get(namespace, 0) - _BURST_NS
+
+
+UPDATES: Final = frozenset({r.PodUpdated, r.ObjectObserved})
+"""The types of records that may be held back."""
 
 
 def _ref(change: Upserted) -> _ObjectRef:

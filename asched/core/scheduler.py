@@ -8,7 +8,7 @@ from typing import NamedTuple, Protocol
 from asched.batch.decide import SessionDecider
 from asched.batch.registry import SessionRegistry
 from asched.core.confirmations import PendingEvictions, UnconfirmedBindings
-from asched.core.held_updates import HeldUpdates
+from asched.core.held_updates import UPDATES, HeldUpdates
 from asched.core.inputs import Change, Listed, Outcome, Upserted
 from asched.cycle.decide import AttemptMarker, AttemptObserver, Decider
 from asched.framework.sessions import SessionOutcome
@@ -184,7 +184,7 @@ class SchedulerCore:
         if isinstance(change, Upserted):
             self._observe_upserted(change)
             return
-        if self.held_updates:
+        if self.held_updates.by_namespace:
             self.held_updates.discard(change.resource, change.object.key)
         record = observe_deletion(self.state, change.object)
         if record is not None:
@@ -192,10 +192,15 @@ class SchedulerCore:
 
     def _observe_upserted(self, change: Upserted) -> None:
         record = observe_object(self.state, change.object, self._refuse)
-        if record is not None and self.held_updates.defer(change, record, self.now_ns):
+        held = self.held_updates
+        if (
+            record is not None
+            and type(record) in UPDATES
+            and held.defer(change, record, self.now_ns)
+        ):
             return
-        if self.held_updates:
-            self.held_updates.discard(change.resource, change.object.key)
+        if held.by_namespace:
+            held.discard(change.resource, change.object.key)
         if record is not None:
             self.apply(record)
 
@@ -288,7 +293,7 @@ class SchedulerCore:
         self.record_turn()
         now_ns = self._monotonic_ns()
         while len(made) < budget.decisions and now_ns < budget.deadline_ns:
-            if self.held_updates:
+            if self.held_updates.by_namespace:
                 self._observe_head()
             decisions, began_ns = self.propose(), now_ns
             if not decisions:

@@ -49,8 +49,8 @@ class Container(ApiStruct):
     restart_policy_rules: tuple[ContainerRestartRule, ...] = ()
 
     def __post_init__(self) -> None:
-        if self.ports and not all(port.host_port > 0 for port in self.ports):
-            host_ports = tuple(port for port in self.ports if port.host_port > 0)
+        if self.ports:
+            host_ports = tuple([port for port in self.ports if port.host_port > 0])
             msgspec.structs.force_setattr(self, "ports", host_ports)
 
     @property
