@@ -99,10 +99,10 @@ class DeviceSelector:
                 raise CostLimitReached
         except EvaluationFailure as failure:
             if meter.cost > COST_LIMIT:
-                return Evaluation(False, _COST_ERROR, meter.cost)
+                return Evaluation(False, _COST_ERROR, COST_LIMIT + 1)
             return Evaluation(False, failure.message or "evaluation failed", meter.cost)
         except CostLimitReached:
-            return Evaluation(False, _COST_ERROR, meter.cost)
+            return Evaluation(False, _COST_ERROR, COST_LIMIT + 1)
         if isinstance(value, bool):
             return Evaluation(value, "", meter.cost)
         return Evaluation(False, _conversion_error(value), meter.cost)
