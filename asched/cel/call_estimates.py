@@ -195,6 +195,15 @@ def _equals(_: str, __: Argument | None, arguments: Arguments) -> CallEstimate |
     return None
 
 
+_UNIT_FUNCTIONS: Final = (
+    *("masked", "prefixLength", "family", "format.named"),
+    *("isUnspecified", "isLoopback", "isLinkLocalMulticast", "isLinkLocalUnicast"),
+    *("isGlobalUnicast", "sign", "asInteger", "isInteger", "asApproximateFloat"),
+    *("isGreaterThan", "isLessThan", "compareTo", "add", "sub", "major", "minor", "patch"),
+    *("getScheme", "getHostname", "getHost", "getPort", "getEscapedPath", "getQuery"),
+    *("serviceAccount", "path", "group", "resource", "subresource", "namespace", "name"),
+    *("allowed", "reason", "error", "errored"),
+)
 _BY_FUNCTION: Final[dict[str, Estimate]] = {
     "check": _authorization,
     **dict.fromkeys(("isSorted", "sum", "max", "min", "indexOf", "lastIndexOf"), _traversal),
@@ -213,12 +222,46 @@ _BY_FUNCTION: Final[dict[str, Estimate]] = {
     "validate": _validate,
     "_==_": _equals,
     **dict.fromkeys(
-        "masked prefixLength family isUnspecified isLoopback isLinkLocalMulticast"
-        " isLinkLocalUnicast isGlobalUnicast format.named sign asInteger isInteger"
-        " asApproximateFloat isGreaterThan isLessThan compareTo add sub major minor patch"
-        " getScheme getHostname getHost getPort getEscapedPath getQuery"
-        " serviceAccount path group resource subresource namespace name allowed reason error"
-        " errored".split(),
+        [
+            "masked",
+            "prefixLength",
+            "family",
+            "isUnspecified",
+            "isLoopback",
+            "isLinkLocalMulticast",
+            "isLinkLocalUnicast",
+            "isGlobalUnicast",
+            "format.named",
+            "sign",
+            "asInteger",
+            "isInteger",
+            "asApproximateFloat",
+            "isGreaterThan",
+            "isLessThan",
+            "compareTo",
+            "add",
+            "sub",
+            "major",
+            "minor",
+            "patch",
+            "getScheme",
+            "getHostname",
+            "getHost",
+            "getPort",
+            "getEscapedPath",
+            "getQuery",
+            "serviceAccount",
+            "path",
+            "group",
+            "resource",
+            "subresource",
+            "namespace",
+            "name",
+            "allowed",
+            "reason",
+            "error",
+            "errored",
+        ],
         _unit,
     ),
 }
@@ -316,7 +359,5 @@ def _conversion_estimate(identifier: str, arguments: Arguments) -> CallEstimate 
     elif identifier == "bytes_to_string":
         result = Range(size.low // 4, size.high)
     else:
-        result = Range(
-            (size.low + 2) % (MAXIMUM + 1), (size.high * 2 + 2) % (MAXIMUM + 1)
-        )
+        result = Range((size.low + 2) % (MAXIMUM + 1), (size.high * 2 + 2) % (MAXIMUM + 1))
     return CallEstimate(_text(size), result)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from asched.cel import types as t
+from asched.cel.call_estimates import Argument, extension_estimate, standard_estimate
 from asched.cel.costs import LIST_BASE, MAP_BASE
 from asched.cel.device_sizes import max_size
 from asched.cel.ranges import (
@@ -18,7 +19,6 @@ from asched.cel.ranges import (
     Range,
     fixed,
 )
-from asched.cel.call_estimates import Argument, extension_estimate, standard_estimate
 from asched.cel.syntax import (
     ACCUMULATOR,
     Call,
