@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
+from typing import Final
 
 from asched.cel.errors import SubexpressionError
 from asched.cel.functions import Implementation, Library
@@ -21,11 +23,16 @@ from asched.cel.urls import URLValue, parse_url
 from asched.cel.values import ABSENT, CelMap, Meter, Optional, Value
 from asched.cel.versions import Version
 
+CACHED_TEXTS: Final = 256
+
 
 def _parsing(parse: Callable[[str], Value], prefix: str = "") -> Implementation:
+    # Most texts are constants of expressions.
+    cached = lru_cache(maxsize=CACHED_TEXTS)(parse)
+
     def evaluate(_: Meter, text: str) -> Value:
         try:
-            return parse(text)
+            return cached(text)
         except ValueError as error:
             raise SubexpressionError(f"{prefix}{error}") from None
 
@@ -43,6 +50,7 @@ def _testing(parse: Callable[[str], Value]) -> Implementation:
     return evaluate
 
 
+@lru_cache(maxsize=CACHED_TEXTS)
 def _version(text: str, normalize: bool) -> Version:
     return Version.parse_normalized(text) if normalize else Version.parse(text)
 

@@ -44,8 +44,14 @@ _RESERVED: Final = frozenset(
 
 def parse(expression: str) -> Node:
     """The syntax tree with macros expanded. Raises CompileError."""
-    if len(expression.encode("utf-8", "surrogatepass")) > MAX_EXPRESSION_BYTES:
-        raise CompileError(f"compilation failed: expression is longer than {MAX_EXPRESSION_BYTES}")
+    try:
+        size = len(expression.encode())
+    except UnicodeEncodeError:
+        raise CompileError("compilation failed: expression is not valid Unicode") from None
+    if size > MAX_EXPRESSION_BYTES:
+        raise CompileError(
+            f"compilation failed: expression has {size} bytes, the limit is {MAX_EXPRESSION_BYTES}"
+        )
     return _Parser(expression).parse()
 
 

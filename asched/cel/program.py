@@ -37,6 +37,7 @@ _CONVERSIONS: Final = frozenset(
     ["bool", "bytes", "double", "duration", "dyn", "int", "string", "timestamp", "type", "uint"]
 )
 _REGEX_FUNCTIONS: Final = frozenset({"matches", "find", "findAll"})
+_PARSERS: Final = frozenset({"quantity", "semver", "ip", "cidr", "url"})
 _INDEXES: Final = {"_[_]": False, "_[?_]": True, "_?._": True}
 
 
@@ -135,7 +136,10 @@ class _Planner:
         if function in _REGEX_FUNCTIONS and steps[1].is_constant:
             _check_regex(steps[1].constant)
             return Step(call_code(FUNCTIONS[function], node.overloads, codes, is_regex=True))
-        return Step(call_code(FUNCTIONS[function], node.overloads, codes))
+        code = call_code(FUNCTIONS[function], node.overloads, codes)
+        if function in _PARSERS and all(step.is_constant for step in steps):
+            code = _parsed_once(code)
+        return Step(code)
 
     def _list(self, node: ListLiteral) -> Step:
         steps = [self.plan(element) for element in node.elements]
@@ -275,6 +279,22 @@ def _folded(code: Code) -> Step:
         return Step(is_constant=True, constant=code(_constant_frame()))
     except SubexpressionError as failure:
         raise CompileError(f"program instantiation failed: {failure.message}") from None
+
+
+def _parsed_once(code: Code) -> Code:
+    """Code that parses a constant now, but costs the same when it is evaluated."""
+    frame = _constant_frame()
+    try:
+        value = code(frame)
+    except (SubexpressionError, CostLimitError):
+        return code
+    cost = frame.meter.cost
+
+    def evaluate(frame: Frame) -> Value:
+        frame.meter.cost += cost
+        return value
+
+    return evaluate
 
 
 def _check_regex(pattern: Value) -> None:

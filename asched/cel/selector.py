@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from asched.cel import types as t
 from asched.cel.attributes import Code, Frame
@@ -51,8 +51,7 @@ class DeviceView:
         return self._variable[0]
 
 
-@dataclass(frozen=True, slots=True)
-class Evaluation:
+class Evaluation(NamedTuple):
     """The result for a device: whether it matches, or why there is none; and what it cost."""
 
     match: bool

@@ -161,6 +161,11 @@ def type_name(value: Value) -> str:
     return _NAMES[type(value)]
 
 
+def types_named(name: str) -> frozenset[type]:
+    """The classes of the values of a type."""
+    return frozenset(each for each, known in _NAMES.items() if known == name)
+
+
 def is_list(value: Value) -> bool:
     """Whether the value is a list."""
     return type(value) in LIST_TYPES

@@ -212,8 +212,7 @@ def test_compile_error_names_the_place() -> None:
     with pytest.raises(CompileError) as raised:
         compile_selector("true &&\n  nosuch")
     assert str(raised.value) == (
-        "compilation failed: ERROR: <input>:2:3: undeclared reference to 'nosuch'"
-        " (in container '')"
+        "compilation failed: ERROR: <input>:2:3: undeclared reference to 'nosuch' (in container '')"
     )
 
 

@@ -24,8 +24,10 @@ TRUE = [
     "['a', 'b'].join() == 'ab' && ['a', 'b'].join('-') == 'a-b' && [].join('-') == ''",
     r"""strings.quote('a"b\n') == '"a\\"b\\n"'""",
     "'%s %d %s'.format(['a', 1, [1, 'b']]) == 'a 1 [1, \"b\"]'",
-    "'%.1f %f %e'.format([1234.56, 1.5, 1052.032911275]) =="
-    " '1,234.6 1.500000 1.052033\u202f×\u202f10⁰³'",
+    (
+        "'%.1f %f %e'.format([1234.56, 1.5, 1052.032911275]) =="
+        " '1,234.6 1.500000 1.052033\u202f×\u202f10⁰³'"
+    ),
     "'%b %o %x %X %x'.format([5, 8, 255, 255, 'hi']) == '101 10 ff FF 6869'",
     "'%s'.format([{'b': 1, 'a': true}]) == '{\"a\":true, \"b\":1}'",
     "'%s %s %s'.format([null, duration('1s'), type(1)]) == 'null 1s int' && '%%' == '%%'",
@@ -73,7 +75,8 @@ TRUE = [
     "ip('10.0.0.1').isGlobalUnicast() && !ip('255.255.255.255').isGlobalUnicast()",
     "ip.isCanonical('::1') && !ip.isCanonical('0::1') && string(ip('0::1')) == '::1'",
     "!isIP('1.2.3') && !isIP('01.2.3.4') && !isIP('::ffff:1.2.3.4') && !isIP('fe80::1%eth0')",
-    "cidr('10.1.2.3/8').masked() == cidr('10.0.0.0/8') && cidr('10.0.0.0/8').ip() == ip('10.0.0.0')",
+    "cidr('10.1.2.3/8').masked() == cidr('10.0.0.0/8')",
+    "cidr('10.0.0.0/8').ip() == ip('10.0.0.0')",
     "cidr('10.0.0.0/8').containsCIDR(cidr('10.1.0.0/16')) && !cidr('::/0').containsIP('1.2.3.4')",
     "!isCIDR('10.0.0.0/33') && !isCIDR('10.0.0.0/08') && !isCIDR('10.0.0.0/255.0.0.0')",
     "string(cidr('10.1.2.3/8')) == '10.1.2.3/8' && cidr('10.0.0.0/8').prefixLength() == 8",
@@ -91,12 +94,14 @@ TRUE = [
     "format.dns1035Label().validate('1a').hasValue() && !format.named('nosuch').hasValue()",
     "!format.dns1123Subdomain().validate('a.b-c.d').hasValue()",
     "!format.qualifiedName().validate('example.com/A_b').hasValue()",
-    "format.qualifiedName().validate('/a').hasValue() && !format.labelValue().validate('').hasValue()",
+    "format.qualifiedName().validate('/a').hasValue()",
+    "!format.labelValue().validate('').hasValue()",
     "!format.dns1123LabelPrefix().validate('a-').hasValue()",
     "!format.uri().validate('https://e.com').hasValue() && format.uri().validate('x').hasValue()",
     "!format.uuid().validate('123e4567-e89b-12d3-a456-426614174000').hasValue()",
     "!format.byte().validate('aGk=').hasValue() && format.byte().validate('a').hasValue()",
-    "!format.date().validate('2024-02-29').hasValue() && format.date().validate('2023-02-29').hasValue()",
+    "!format.date().validate('2024-02-29').hasValue()",
+    "format.date().validate('2023-02-29').hasValue()",
     "!format.datetime().validate('2024-02-29T00:00:00Z').hasValue()",
 ]
 
@@ -129,18 +134,21 @@ def test_true(expression: str) -> None:
         ("quantity('500m').asInteger() == 0", "cannot convert value to integer"),
         (
             "ip('10.1.2.300').family() == 4",
-            'IP Address "10.1.2.300" parse error during conversion from string:'
-            ' ParseAddr("10.1.2.300"): IPv4 field has value >255',
+            (
+                'IP Address "10.1.2.300" parse error during conversion from string:'
+                ' ParseAddr("10.1.2.300"): IPv4 field has value >255'
+            ),
         ),
         (
             "url('x').getHost() == ''",
-            'URL parse error during conversion from string: parse "x":'
-            " invalid URI for request",
+            'URL parse error during conversion from string: parse "x": invalid URI for request',
         ),
         (
             "'%d'.format([dyn('a')]) == ''",
-            "error during formatting: decimal clause can only be used on integers, was given"
-            " string",
+            (
+                "error during formatting: decimal clause can only be used on integers, was given"
+                " string"
+            ),
         ),
         (
             "dyn(1).isGreaterThan(quantity('1'))",
