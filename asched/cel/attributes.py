@@ -22,7 +22,7 @@ from asched.cel.values import (
 
 
 @dataclass(slots=True)
-class Frame:
+class EvaluationFrame:
     """State of one evaluation."""
 
     meter: Meter
@@ -30,7 +30,7 @@ class Frame:
     slots: list[Value]
 
 
-Code: TypeAlias = Callable[[Frame], Value]
+Code: TypeAlias = Callable[[EvaluationFrame], Value]
 KEY_TYPES: Final = frozenset(("bool", "int", "uint", "double", "string"))
 
 
@@ -82,7 +82,7 @@ class Attribute:
         if is_conditional:
             return resolve
 
-        def evaluate(frame: Frame) -> Value:
+        def evaluate(frame: EvaluationFrame) -> Value:
             frame.meter.cost += 1
             return resolve(frame)
 
@@ -90,7 +90,7 @@ class Attribute:
 
 
 def _conditional(condition: Code, truthy: Code, falsy: Code) -> Code:
-    def evaluate(frame: Frame) -> Value:
+    def evaluate(frame: EvaluationFrame) -> Value:
         value = condition(frame)
         if value is True:
             return truthy(frame)
@@ -102,7 +102,7 @@ def _conditional(condition: Code, truthy: Code, falsy: Code) -> Code:
 
 
 def _presence(resolve: Code, cost: int) -> Code:
-    def evaluate(frame: Frame) -> Value:
+    def evaluate(frame: EvaluationFrame) -> Value:
         frame.meter.cost += cost
         value = resolve(frame)
         return value.present if isinstance(value, Optional) else value
@@ -115,7 +115,7 @@ def _chain(base: Code, qualifiers: list[Qualifier]) -> Code:
     optional = _optional_chain(base, qualifiers)
     first, rest = steps[0], steps[1:]
 
-    def evaluate(frame: Frame) -> Value:
+    def evaluate(frame: EvaluationFrame) -> Value:
         value = base(frame)
         if type(value) is Optional:
             return optional(frame)
@@ -130,7 +130,7 @@ def _chain(base: Code, qualifiers: list[Qualifier]) -> Code:
 def _optional_chain(base: Code, qualifiers: list[Qualifier]) -> Code:
     steps = [(_qualify(each), _qualify_if_present(each), each.optional) for each in qualifiers]
 
-    def evaluate(frame: Frame) -> Value:
+    def evaluate(frame: EvaluationFrame) -> Value:
         value = base(frame)
         is_optional = isinstance(value, Optional)
         if isinstance(value, Optional):
@@ -194,14 +194,14 @@ def _get_if_present(value: Value, key: Value) -> Optional:
     return ABSENT
 
 
-def _qualify(qualifier: Qualifier) -> Callable[[Frame, Value], Value]:
+def _qualify(qualifier: Qualifier) -> Callable[[EvaluationFrame, Value], Value]:
     key = qualifier.key
     if key is not None:
         return _computed(key)
     constant = qualifier.constant
     if qualifier.test_only:
 
-        def test(frame: Frame, value: Value) -> Value:
+        def test(frame: EvaluationFrame, value: Value) -> Value:
             frame.meter.cost += 1
             return _get_if_present(value, constant).present
 
@@ -209,7 +209,7 @@ def _qualify(qualifier: Qualifier) -> Callable[[Frame, Value], Value]:
 
     if type(constant) is str:
 
-        def field_of(frame: Frame, value: Value) -> Value:
+        def field_of(frame: EvaluationFrame, value: Value) -> Value:
             frame.meter.cost += 1
             if type(value) is CelMap:
                 found = value.entries.get(constant)
@@ -219,15 +219,15 @@ def _qualify(qualifier: Qualifier) -> Callable[[Frame, Value], Value]:
 
         return field_of
 
-    def get(frame: Frame, value: Value) -> Value:
+    def get(frame: EvaluationFrame, value: Value) -> Value:
         frame.meter.cost += 1
         return _get(value, constant)
 
     return get
 
 
-def _computed(key: Code) -> Callable[[Frame, Value], Value]:
-    def get(frame: Frame, value: Value) -> Value:
+def _computed(key: Code) -> Callable[[EvaluationFrame, Value], Value]:
+    def get(frame: EvaluationFrame, value: Value) -> Value:
         frame.meter.cost += 1
         return _get(value, _checked_key(key(frame)))
 
@@ -241,10 +241,10 @@ def _checked_key(key: Value) -> Value:
     return key
 
 
-def _qualify_if_present(qualifier: Qualifier) -> Callable[[Frame, Value], Optional]:
+def _qualify_if_present(qualifier: Qualifier) -> Callable[[EvaluationFrame, Value], Optional]:
     key, constant = qualifier.key, qualifier.constant
 
-    def get(frame: Frame, value: Value) -> Optional:
+    def get(frame: EvaluationFrame, value: Value) -> Optional:
         wanted = constant if key is None else _checked_key(key(frame))
         found = _get_if_present(value, wanted)
         if found.present:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from asched.cel.attributes import Code, Frame
+from asched.cel.attributes import Code, EvaluationFrame
 from asched.cel.costs import (
     COST_OF_RESULT,
     FAILED,
@@ -146,7 +146,7 @@ def _regex_implementation(function: Function) -> Implementation:
 
 
 def _unary(run: Implementation, operand: Code) -> Code:
-    def evaluate(frame: Frame) -> Value:
+    def evaluate(frame: EvaluationFrame) -> Value:
         meter = frame.meter
         meter.cost += 1
         return run(meter, operand(frame))
@@ -155,7 +155,7 @@ def _unary(run: Implementation, operand: Code) -> Code:
 
 
 def _binary(run: Implementation, left: Code, right: Code) -> Code:
-    def evaluate(frame: Frame) -> Value:
+    def evaluate(frame: EvaluationFrame) -> Value:
         meter = frame.meter
         meter.cost += 1
         try:
@@ -168,7 +168,9 @@ def _binary(run: Implementation, left: Code, right: Code) -> Code:
     return evaluate
 
 
-def _evaluated(frame: Frame, codes: list[Code], *, is_lazy: bool) -> tuple[list[Value], str | None]:
+def _evaluated(
+    frame: EvaluationFrame, codes: list[Code], *, is_lazy: bool
+) -> tuple[list[Value], str | None]:
     """Values of arguments, and the first error. Fewer values than codes if it stopped there."""
     values: list[Value] = []
     message: str | None = None
@@ -188,7 +190,7 @@ def _general(
 ) -> Code:
     is_lazy, charged_after = order
 
-    def evaluate(frame: Frame) -> Value:
+    def evaluate(frame: EvaluationFrame) -> Value:
         meter = frame.meter
         found, message = _evaluated(frame, codes, is_lazy=is_lazy)
         values = tuple(found)
@@ -217,7 +219,7 @@ def equality_code(left: Code, right: Code, *, negated: bool) -> Code:
     """Code of ``==`` or ``!=``."""
     cost = smaller if negated else equality
 
-    def evaluate(frame: Frame) -> Value:
+    def evaluate(frame: EvaluationFrame) -> Value:
         meter = frame.meter
         try:
             first = left(frame)
@@ -241,7 +243,7 @@ def equality_code(left: Code, right: Code, *, negated: bool) -> Code:
     return evaluate
 
 
-def _value_or_failed(frame: Frame, code: Code) -> Value:
+def _value_or_failed(frame: EvaluationFrame, code: Code) -> Value:
     try:
         return code(frame)
     except SubexpressionError:

@@ -29,7 +29,7 @@ class IPValue:
 
 @dataclass(frozen=True, slots=True)
 class CIDRValue:
-    """A network, whose address may have bits outside of the prefix."""
+    """A network. Its address may have bits outside of the prefix."""
 
     address: Address
     prefix_length: int

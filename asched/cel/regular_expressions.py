@@ -1,4 +1,4 @@
-"""Regular expressions: RE2, whose syntax Go shares and whose time is linear in the text."""
+"""Regular expressions: RE2, with the syntax of Go and in time that is linear in the text."""
 
 from __future__ import annotations
 

@@ -104,7 +104,7 @@ SHARED = "".join(
         + ")" * 21,
         f"cel.bind(a, [1, 2], {DOUBLED}{AGAIN}{AGAIN}k == []" + ")" * 31,
         f"cel.bind(a, 'aaaaaaaaaa', {REPLACED}",
-        # Structures whose parts are shared.
+        # Structures with shared parts.
         f"cel.bind(a, [[1, 1]], {SHARED}a == a" + ")" * 31,
     ],
 )
