@@ -17,6 +17,8 @@ from asched.cel.values import (
     Meter,
     Optional,
     Value,
+    display,
+    go_type_name,
     type_name,
 )
 
@@ -152,20 +154,14 @@ def _optional_chain(base: Code, qualifiers: list[Qualifier]) -> Code:
 
 
 def _missing_key(key: Value) -> SubexpressionError:
-    return SubexpressionError(f"no such key: {_key_text(key)}")
-
-
-def _key_text(key: Value) -> str:
-    if isinstance(key, bool):
-        return "true" if key else "false"
-    return f"{key:g}" if isinstance(key, float) else str(key)
+    return SubexpressionError(f"no such key: {display(key)}")
 
 
 def _list_index(key: Value) -> int:
     if isinstance(key, bool) or not isinstance(key, int | float):
         raise SubexpressionError(f"unsupported index type '{type_name(key)}' in list")
     if isinstance(key, float) and not key.is_integer():
-        raise SubexpressionError(f"unsupported index value {_key_text(key)} in list")
+        raise SubexpressionError(f"unsupported index value {display(key)} in list")
     return int(key)
 
 
@@ -178,7 +174,7 @@ def _get(value: Value, key: Value) -> Value:
     if type(value) in LIST_TYPES:
         index = _list_index(key)
         if not 0 <= index < len(value):  # type: ignore[arg-type]
-            raise SubexpressionError(f"index out of bounds: {_key_text(key)}")
+            raise SubexpressionError(f"index out of bounds: {display(key)}")
         return value[index]  # type: ignore[index]
     raise _missing_key(key)
 
@@ -237,7 +233,7 @@ def _computed(key: Code) -> Callable[[EvaluationFrame, Value], Value]:
 def _checked_key(key: Value) -> Value:
     name = type_name(key)
     if name not in KEY_TYPES:
-        raise SubexpressionError(f"invalid qualifier type: {name}")
+        raise SubexpressionError(f"invalid qualifier type: {go_type_name(key)}")
     return key
 
 

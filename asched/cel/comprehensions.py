@@ -7,7 +7,7 @@ from typing import Final
 
 from asched.cel.attributes import Code, EvaluationFrame
 from asched.cel.errors import CostLimitError, SubexpressionError
-from asched.cel.values import MAX_ITEMS, CelMap, GrowingList, Value, is_list, type_name
+from asched.cel.values import MAX_ITEMS, CelMap, GrowingList, Value, go_type_name, is_list
 
 
 class _Unset:
@@ -111,7 +111,7 @@ def fold(parts: Fold) -> Code:
         elif isinstance(value, tuple | GrowingList):
             elements = list(value)
         else:
-            raise SubexpressionError(f"got '{type_name(value)}', expected iterable type")
+            raise SubexpressionError(f"got '{go_type_name(value)}', expected iterable type")
         slots = frame.slots
         slots[slot] = _UNSET
         for element in elements:
@@ -137,7 +137,7 @@ def fold_pairs(parts: Fold) -> Code:
         elif isinstance(value, tuple | GrowingList):
             pairs = list(enumerate(value))
         else:
-            raise SubexpressionError(f"unsupported comprehension range type: {type_name(value)}")
+            raise SubexpressionError(f"unsupported comprehension range type: {go_type_name(value)}")
         if len(pairs) > MAX_ITEMS:
             raise CostLimitError
         slots = frame.slots

@@ -27,6 +27,7 @@ from asched.cel.values import (
     Value,
     checked_int,
     checked_uint,
+    double_text,
     type_name,
 )
 
@@ -110,29 +111,6 @@ def text_of(value: Value) -> str:
     if value is None:
         return "null"
     return value.name if isinstance(value, TypeName) else str(value)
-
-
-def double_text(value: float) -> str:
-    """The shortest text of a double; an exponent has at least two digits, as Go's %g."""
-    if math.isnan(value):
-        return "NaN"
-    if math.isinf(value):
-        return "+Inf" if value > 0 else "-Inf"
-    text = repr(value)
-    mantissa, _, exponent = text.partition("e")
-    if not exponent and (abs(value) >= 1e21 or 0 < abs(value) < 1e-4):
-        mantissa, _, exponent = f"{value:.17e}".partition("e")
-    if not exponent:
-        return text.removesuffix(".0")
-    return f"{mantissa.removesuffix('.0')}e{int(exponent):+03d}" if _large(value) else _plain(value)
-
-
-def _large(value: float) -> bool:
-    return abs(value) >= 1e21 or abs(value) < 1e-4
-
-
-def _plain(value: float) -> str:
-    return f"{value:.0f}"
 
 
 def _to_string(_: Meter, value: Value) -> str:

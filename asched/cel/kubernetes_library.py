@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import lru_cache
 from typing import Final
 
@@ -102,11 +103,13 @@ def _sign(_: Meter, value: Quantity) -> int:
 
 
 def _plus(_: Meter, left: Quantity, right: Quantity | int) -> Quantity:
-    return left.plus(right if isinstance(right, Quantity) else Quantity(right))
+    total = left.plus(right if isinstance(right, Quantity) else Quantity(right))
+    return replace(total, is_computed=True)
 
 
 def _minus(_: Meter, left: Quantity, right: Quantity | int) -> Quantity:
-    return left.minus(right if isinstance(right, Quantity) else Quantity(right))
+    total = left.minus(right if isinstance(right, Quantity) else Quantity(right))
+    return replace(total, is_computed=True)
 
 
 def _is_canonical(_: Meter, text: str) -> bool:
