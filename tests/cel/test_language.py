@@ -118,7 +118,7 @@ def test_false(expression: str) -> None:
             "dyn('a').all(i, x, true)",
             "unsupported comprehension range type: types.String",
         ),
-        ("{'a': 1}[dyn(b'a')] == 1", "invalid qualifier type: types.Bytes"),
+        ("cel.bind(k, b'a', {'a': 1}[dyn(k)]) == 1", "invalid qualifier type: types.Bytes"),
         ("dyn([1])['a'] == 1", "unsupported index type 'string' in list"),
         ("dyn(1) + dyn(1.0) == 2.0", "no such overload"),
         ("dyn(true) + 1 == 2", "no such overload: _+_"),
