@@ -113,6 +113,29 @@ def test_true(expression: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("1:::2", 'each colon-separated field must have at least one digit (at ":2")'),
+        ("1::2::3", 'multiple :: in address (at ":3")'),
+        ("12345::", 'each group must have 4 or fewer digits (at "12345::")'),
+        ("1:2", "address string too short"),
+        ("1:2:3:4:5:6:7:8:9", 'trailing garbage after address (at "9")'),
+        ("1:2:3:4::5:6:7:8", "the :: must expand to at least one field of zeros"),
+        ("1:g::", 'each colon-separated field must have at least one digit (at "g::")'),
+        ("1g::", 'unexpected character, want colon (at "g::")'),
+        ("1::2:", 'colon must be followed by more characters (at ":")'),
+        ("::1.2.3.400", "IPv4 field has value >255"),
+        ("1:1.2.3.4", "embedded IPv4 address must replace the final 2 fields of the address"),
+        ("::1%", "zone must be a non-empty string"),
+    ],
+)
+def test_problems_of_addresses(text: str, problem: str) -> None:
+    with pytest.raises(EvaluationError) as raised:
+        matches(f"ip('{text}').family() == 6")
+    assert problem in str(raised.value)
+
+
+@pytest.mark.parametrize(
     ("expression", "error"),
     [
         ("'abc'.charAt(4) == ''", "index out of range: 4"),
