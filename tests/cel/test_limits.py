@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 
 import pytest
@@ -257,3 +258,8 @@ def test_result_is_repeatable(expression: str, device: DeviceView) -> None:
     selector = _compiled(f"({expression}) == ({expression}) || {expression}")
     if selector is not None:
         assert _result(selector, device) == _result(selector, device)
+
+
+def test_import_loads_no_pattern_library() -> None:
+    code = "import sys, asched.cel; sys.exit('re2' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
