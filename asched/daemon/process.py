@@ -65,6 +65,14 @@ def freeze_gc() -> None:
     gc.freeze()
 
 
+def limit_blas_threads() -> None:
+    """Let numpy start no threads, unless the environment has a number. Before numpy's import.
+
+    Matrices are too small for threads, and starting them takes 50 ms of CPU.
+    """
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+
 @contextmanager
 def infrequent_gc() -> Iterator[None]:
     """Make collections very rare within the block. For commands: imports, folds of journals."""
