@@ -208,7 +208,7 @@ class _NodeTimelineBuilder:
         """``state`` is the state before the first record."""
         self.timeline = NodeTimeline(name)
         self.date_ns = state.date_ns
-        self._offset_ns = state.clock_offset_ns
+        self._offset_ns = state.engine.clock_offset_ns
         self._name = name
         self._node = state.objects(Node).get(name)
         self.known = self._node is not None

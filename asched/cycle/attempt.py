@@ -226,7 +226,7 @@ class Attempt:
         enough = feasible_nodes_to_find(
             self._table.cluster_size, self._profile.spec.percentage_of_nodes_to_score
         )
-        order = np.roll(np.arange(size), -self._cluster.next_start_row)
+        order = np.roll(np.arange(size), -self._cluster.engine.next_start_row)
         hits = np.flatnonzero(feasible[order])
         found.evaluated = int(hits[enough - 1]) + 1 if len(hits) >= enough else size
         first = np.zeros(size, np.bool_)

@@ -117,7 +117,7 @@ class Decider:
         refused = precheck(self._cluster, queued, number)
         if refused is not None:
             return refused
-        circuits = self._cluster.circuits
+        circuits = self._cluster.guards.circuits
         if circuits:
             if plugin := circuits.blocking(profile):
                 message = open_circuit_message(
@@ -162,7 +162,7 @@ class Decider:
             best = BestNodes(0, found.feasible, 1)
         else:
             best = attempt.best(found, extender_scores)
-        row = select_node(best, cluster.nodes, cluster.seed, info.uid, number)
+        row = select_node(best, cluster.nodes, cluster.engine.seed, info.uid, number)
         decision = r.Assigned(
             info.key,
             info.uid,

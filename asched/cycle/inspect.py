@@ -118,7 +118,7 @@ def inspect(cluster: ClusterState, profile: Profile, pod: PodInfo) -> Inspection
     refused = refusal(cluster, pod)
     if refused is not None:
         return _refused(names, refused)
-    circuits = cluster.circuits
+    circuits = cluster.guards.circuits
     if plugin_name := circuits.blocking(profile):
         why = open_circuit_message(
             circuits.circuit(profile.scheduler_name, plugin_name), plugin_name

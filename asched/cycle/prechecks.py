@@ -31,7 +31,7 @@ def refusal(cluster: ClusterState, info: PodInfo) -> Status | None:
     excess = info.pod.spec.oversized
     if excess:
         return Status.unschedulable(too_expensive(excess)).by(POD_LIMITS)
-    if cluster.quarantined and cluster.quarantined.get(info.key) == info.uid:
+    if cluster.guards.quarantined and cluster.guards.quarantined.get(info.key) == info.uid:
         return Status.unschedulable(QUARANTINED).by(POD_LIMITS)
     return None
 
@@ -42,7 +42,7 @@ def _turn_ns(cluster: ClusterState, queued: QueuedPod) -> int:
     steps = attempt_steps(info.pod, cluster.nodes.cluster_size, len(cluster.pods))
     if not steps or info.key in cluster.pending_evaluations:
         return 0  # free, or an attempt that continues
-    return queued.turn_ns or cluster.attempt_budgets.turn_ns(info.namespace, cluster.now_ns)
+    return queued.turn_ns or cluster.guards.budgets.turn_ns(info.namespace, cluster.now_ns)
 
 
 def _put_off_message(info: PodInfo) -> str:

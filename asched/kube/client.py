@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from copy import copy
 from datetime import datetime
 from random import Random
 from typing import NamedTuple, Protocol
@@ -186,14 +187,13 @@ class ApiClient:
         random: Random,
         budget: RequestBudget | None = None,
         retry: RetryPolicy,
-        may_write: Callable[[], bool] = always,
         health: RequestHealth | None = None,
     ) -> None:
         self._transport = transport
         self._credentials = credentials
         self._budget = budget
         self._retry = retry
-        self._may_write = may_write
+        self._may_write: Callable[[], bool] = always
         self._health = health
         self.clock = clock
         self.random = random
@@ -214,16 +214,9 @@ class ApiClient:
     def _checked(
         self, check: Callable[[ApiRequest], ApiRequest], may_write: Callable[[], bool]
     ) -> ApiClient:
-        return ApiClient(
-            CheckedTransport(self._transport, check),
-            self._credentials,
-            clock=self.clock,
-            random=self.random,
-            budget=self._budget,
-            retry=self._retry,
-            may_write=may_write,
-            health=self._health,
-        )
+        client, transport = copy(self), CheckedTransport(self._transport, check)
+        vars(client).update(_transport=transport, _may_write=may_write)
+        return client
 
     def problem(self) -> str:
         """Why no request succeeds at present, in one line without names; empty if some do."""

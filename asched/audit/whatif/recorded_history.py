@@ -147,7 +147,7 @@ def _scheduler(state: ClusterState, recorded: WorkloadRun) -> SchedulerSettings:
         profiles=evaluate_in_process(profile.spec for profile in state.profiles.values()),
         sessions=state.sessions.specs,
         queue=state.queue.settings,
-        seed=state.seed,
+        seed=state.engine.seed,
         latencies=Latencies(bind_ns=percentile(bind_ns, 50) or 0),
     )
 

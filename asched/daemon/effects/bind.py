@@ -215,7 +215,7 @@ class BindHandler:
         name = info.pod.spec.scheduler_name
         profile = self._cluster.profiles.get(name)
         if profile is not None:
-            return self._cluster.circuits.in_force(profile)
+            return self._cluster.guards.circuits.in_force(profile)
         return self._cluster.binding_profile(name) if mounts_claims(info.pod) else None
 
     def _binding_extenders(self, info: PodInfo) -> list[HttpExtender]:

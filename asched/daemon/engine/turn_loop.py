@@ -41,7 +41,9 @@ class TurnLoop(ABC):
         self._appender = appender
         self._inbox = inbox
         self._clock = clock
-        self._time = SteadyTime(clock, core.state.now_ns, core.state.clock_offset_ns, metrics)
+        self._time = SteadyTime(
+            clock, core.state.now_ns, core.state.engine.clock_offset_ns, metrics
+        )
         self._min_turn_s = 0.0
         """Minimum time between the starts of two turns."""
         self._stopping = False
