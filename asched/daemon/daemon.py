@@ -21,8 +21,7 @@ from asched.daemon.effects.external_calls import ExtenderPool
 from asched.daemon.effects.per_pod_queue import EffectServices
 from asched.daemon.engine.engine import Engine, EngineOptions
 from asched.daemon.engine.inbox import Inbox
-from asched.daemon.engine.journal_watch import watch_journal
-from asched.daemon.engine.journaling import Checkpoints, JournalAppender
+from asched.daemon.engine.journaling import Checkpoints, JournalAppender, watch_journal
 from asched.daemon.ha.follower import BufferedWatch, StartState
 from asched.daemon.ha.leadership import Leadership, LeadershipController
 from asched.daemon.ha.name_guard import COVERED, NameGuard

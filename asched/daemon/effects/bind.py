@@ -9,9 +9,8 @@ from typing import NamedTuple
 
 import structlog
 
-from asched.daemon.effects.bind_health import BindHealth
 from asched.daemon.effects.per_pod_queue import EffectContext
-from asched.daemon.effects.reconciler import AbandonedError, BindingIO, BindReconciler
+from asched.daemon.effects.reconciler import AbandonedError, BindHealth, BindingIO, BindReconciler
 from asched.daemon.plugin_host.binding_calls import BindingPluginCalls, CancelReason
 from asched.daemon.telemetry.scheduler_metrics import AttemptResult
 from asched.framework.binding import BindingClient
