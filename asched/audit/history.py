@@ -12,9 +12,8 @@ from asched.audit.entries import PodTimeline
 from asched.audit.lookup import AuditError, PodName, find_pod
 from asched.audit.timeline import PodFilter, PodTimelines, collect_timelines, time_of
 from asched.framework.runtime.profile import PluginLoader
-from asched.journal.checkpoints import RestoredFold, nearest
+from asched.journal.checkpoints import RestoredFold, folding, nearest
 from asched.journal.codec import object_subject
-from asched.journal.folding import folding
 from asched.journal.statistics import last_seq_at
 from asched.journal.store import JournalStore, StoredRecord
 from asched.model.meta import Object

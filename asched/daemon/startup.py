@@ -24,16 +24,15 @@ from asched.framework.pod_groups import GANG_SCHEDULING
 from asched.framework.runtime.profile import PluginLoader, ProfileError, ProfileSpec
 from asched.framework.sessions import SessionSpec
 from asched.journal.chain_reader import ChainReader
-from asched.journal.checkpoints import nearest
+from asched.journal.checkpoints import apply_stored, nearest
 from asched.journal.errors import (
     JournalBusyError,
     JournalFullError,
     JournalIOError,
     JournalUnreachableError,
 )
-from asched.journal.folding import apply_stored
-from asched.journal.identity import journal_id
 from asched.journal.opening import open_journal, redacted
+from asched.journal.statistics import journal_id
 from asched.journal.store import JournalStore
 from asched.kube.client import NO_RETRY, ApiClient, RequestOptions
 from asched.kube.errors import ApiError, NoResponseError

@@ -27,12 +27,11 @@ from asched.model.resources import AnyObject
 from asched.state.circuits import CircuitSnapshot
 from asched.state.cluster import ClusterState, EngineNumbers, PodEntry
 from asched.state.cluster_events import QueuedClusterEvent
-from asched.state.evictions import EvictionsSnapshot
 from asched.state.fold import Fold
 from asched.state.node_table import NodeTableSnapshot
-from asched.state.nominator import NominatedSnapshot
 from asched.state.pending_evaluations import PendingEvaluation
 from asched.state.pod_fold import PodFold
+from asched.state.preemption import EvictionsSnapshot, NominatedSnapshot
 from asched.state.queue_contents import QueueSnapshot, event_from_form, event_to_form
 from asched.state.records import PodObserved, ProfilesLoaded
 from asched.state.sessions import SessionsSnapshot

@@ -23,15 +23,14 @@ from asched.framework.term_table import TermTable
 from asched.model.meta import Object
 from asched.state.attempt_budget import AttemptBudgets
 from asched.state.circuits import Circuits
-from asched.state.evictions import Evictions
 from asched.state.node_rows import NodeRows
 from asched.state.node_table import NodeTable
-from asched.state.nominator import Nominator
 from asched.state.objects import ObjectStore, ObjectT
 from asched.state.pending_evaluations import PendingEvaluations
 from asched.state.plugins import ReservePluginCalls
 from asched.state.pod_groups import PodGroups
 from asched.state.pod_index import PodIndex, VolumeIndex
+from asched.state.preemption import Evictions, Nominator
 from asched.state.queue import SchedulingQueue
 from asched.state.records import Assigned
 from asched.state.sessions import Sessions

@@ -19,7 +19,7 @@ import pytest
 
 from asched.journal import JournalError, open_journal
 from asched.journal.errors import JournalBusyError
-from asched.journal.read_only import check_still_immutable
+from asched.journal.sqlite_files import check_still_immutable
 from tests.audit.recording import woken_pod
 from tests.journal.samples import turn
 

@@ -18,8 +18,8 @@ from asched.audit.timeline import time_of
 from asched.audit.whatif.occupancy import percentile
 from asched.audit.whatif.pod_lifetime import PodLifetime, PodSnapshot, as_created, with_node
 from asched.framework.runtime.profile import PluginLoader, evaluate_in_process
+from asched.journal.checkpoints import apply_stored
 from asched.journal.codec import subject_of
-from asched.journal.folding import apply_stored
 from asched.journal.statistics import last_seq_at
 from asched.journal.store import JournalStore
 from asched.model.custom import CustomObject

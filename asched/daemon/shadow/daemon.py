@@ -25,7 +25,7 @@ from asched.daemon.shadow.follower import ShadowFollower, shadow_profiles, start
 from asched.daemon.shadow.report import Difference, Report
 from asched.daemon.startup import annotations_of, custom_resources_of
 from asched.daemon.telemetry.metrics import Metrics
-from asched.journal.folding import folding
+from asched.journal.checkpoints import folding
 from asched.journal.store import JournalStore
 from asched.kube.client import ApiClient
 from asched.kube.reflector import ClusterWatch

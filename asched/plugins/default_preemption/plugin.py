@@ -47,7 +47,7 @@ from asched.plugins.default_preemption.dry_run import (
     DryRunCache,
     less_important,
 )
-from asched.plugins.hint_results import queue_if
+from asched.plugins.shared import queue_if
 
 NEVER = "not eligible due to preemptionPolicy=Never."
 VICTIMS_TERMINATING = "not eligible due to a terminating pod on the nominated node."
