@@ -212,7 +212,7 @@ async def _serve_scheduler(
 
 
 def _attempt_mark(journal: Path | None) -> AttemptMark | None:
-    """The note of the pod in hand, beside a journal in a file."""
+    """The note of the pod that is attempted, next to a journal in a file."""
     if journal is None:
         return None
     path = journal.with_name(f"{journal.name}.attempt")

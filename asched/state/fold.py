@@ -319,7 +319,7 @@ class Fold:
         entry.rejection = record.message
         grouped = group_of(entry.info.pod) is not None
         self._pods.release_node(entry, held.since_ns if grouped else None)
-        # A plugin that the pod does not wait for preempted it: its hints cannot tell when the pod
+        # A plugin that the pod does not wait for preempted it: its hints do not show when the pod
         # fits, so the pod backs off.
         preempted = record.plugin not in held.pending_until_ns
         rejected_by = () if preempted else (record.plugin,)

@@ -106,7 +106,7 @@ def test_every_reading_command_works(media: Path, tmp_path: Path) -> None:
 
 
 def with_log(media: Path, tmp_path: Path, *, index: bool) -> None:
-    """Replace the journal by one of a killed daemon, whose last batch is in the log only."""
+    """Replace the journal by one of a killed daemon, with the last batch in the log only."""
     work = tmp_path / "work"
     work.mkdir()
 

@@ -217,7 +217,7 @@ _TRANSIENT: Final = (JournalBusyError, JournalFullError, JournalIOError)
 
 
 class IdleLoop(Protocol):
-    """What is to be told to an idle loop of turns."""
+    """What an idle loop of turns is notified of."""
 
     def fail(self, error: JournalError) -> None:
         """Nothing can be committed any longer."""

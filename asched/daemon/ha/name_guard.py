@@ -43,7 +43,7 @@ class ObservedLease:
     """Whether another process renews a lease, by the rules of candidates for it.
 
     A lease is live for its duration after it was seen to change. When it is first seen, its renewal
-    time tells, unless that differs by more than the duration because of different clocks.
+    time counts, unless that differs by more than the duration because of different clocks.
     """
 
     def __init__(self) -> None:

@@ -262,7 +262,7 @@ class DefaultPreemption(PostFilterPlugin, PreEnqueuePlugin, EnqueueExtensions):
 
     def _evictions_done(self, pod: Pod, old: Object | None, new: Object | None) -> QueueingHint:
         """Queue a pod that PreEnqueue held once its evictions are done. kube-scheduler returns Skip
-        and relies on the hints of the plugins that rejected the pod, of which only some queue it at
+        and relies on the hints of the plugins that rejected the pod. Only some of them queue it at
         this time."""
         return queue_if(not self.handle.is_preempting(pod.uid))
 
