@@ -26,9 +26,7 @@ from asched.framework.sessions import SessionSpec
 from asched.journal.chain_reader import ChainReader
 from asched.journal.checkpoints import apply_stored, nearest
 from asched.journal.errors import (
-    JournalBusyError,
-    JournalFullError,
-    JournalIOError,
+    TRANSIENT_ERRORS,
     JournalUnreachableError,
 )
 from asched.journal.opening import open_journal, redacted
@@ -50,8 +48,6 @@ from asched.state.fold import Fold
 
 T = TypeVar("T")
 
-TRANSIENT = (JournalBusyError, JournalFullError, JournalIOError)
-"""Journal errors that a later attempt may not meet."""
 _CLAIM_RETRY_S = 5.0
 _CONNECT_RETRY = RetryPolicy(initial_s=0.2, max_s=5.0)
 _CONNECT_TIMEOUT_S = 10.0
@@ -100,7 +96,7 @@ async def _claim(journal: JournalStore, runtime: Runtime, *, wait: bool) -> int:
     while True:
         try:
             return await journal.claim(runtime.instance, claimed_at_ns=runtime.clock.time_ns())
-        except TRANSIENT as error:
+        except TRANSIENT_ERRORS as error:
             if not wait:
                 raise
             log.warning("journal not claimed, retrying", error=str(error))

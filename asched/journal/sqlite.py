@@ -34,11 +34,13 @@ from asched.journal.errors import (
     JournalReplacedError,
     trigger_error,
 )
-from asched.journal.lock import DaemonLock, FileLock, held_exclusively
 from asched.journal.schema import JOURNAL_BATCH, JOURNAL_RECORD
 from asched.journal.sqlite_files import (
+    DaemonLock,
+    FileLock,
     OpenedFiles,
     check_still_immutable,
+    held_exclusively,
     may_read,
     must_be_immutable,
     wal_path,

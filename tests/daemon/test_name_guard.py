@@ -8,7 +8,7 @@ from pathlib import Path
 import anyio
 
 from asched.daemon.ha.election import LeaseRecord
-from asched.daemon.ha.name_guard import ObservedLease
+from asched.daemon.ha.lease import ObservedLease
 from tests.daemon.processes import NO_HEALTH, commands, running
 from tests.daemon.test_run_command import arguments, stopped, until_logged
 from tests.daemon.world import KUBE, OWN, World, world

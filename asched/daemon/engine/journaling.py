@@ -1,14 +1,10 @@
-"""Appends to the journal, checkpoints of the state, and a watch over the journal of an idle daemon.
-
-An append notices that the journal is no longer the daemon's own. An idle daemon appends nothing, so
-it would appear healthy next to the daemon that replaced it.
-"""
+"""Appends to the journal, and checkpoints of the state."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import Final, NamedTuple, Protocol
+from typing import NamedTuple
 
 import anyio
 import anyio.lowlevel
@@ -209,33 +205,3 @@ class Checkpoints:
             log.warning("checkpoint not written", record=seq, error=str(error))
         else:
             log.debug("checkpoint written", record=seq, bytes=len(blob))
-
-
-INTERVAL_S: Final = 2.0
-
-_TRANSIENT: Final = (JournalBusyError, JournalFullError, JournalIOError)
-
-
-class IdleLoop(Protocol):
-    """What an idle loop of turns is notified of."""
-
-    def fail(self, error: JournalError) -> None:
-        """Nothing can be committed any longer."""
-
-    def check_clock(self) -> None:
-        """Notice a step of the wall clock."""
-
-
-async def watch_journal(journal: JournalStore, clock: Clock, loop: IdleLoop) -> None:
-    """Check journal and clock periodically. Ends ``loop`` if the journal was claimed by another
-    process, removed or replaced. Appends report an unavailable journal."""
-    while True:
-        await clock.sleep(INTERVAL_S)
-        loop.check_clock()
-        try:
-            await journal.check_writer()
-        except _TRANSIENT:
-            continue
-        except JournalError as error:
-            loop.fail(error)
-            return

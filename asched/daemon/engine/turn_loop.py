@@ -1,5 +1,8 @@
 """The loop that the engine and shadow mode share: turn after turn until a stop; and its time.
 
+An append notices that the journal is no longer the daemon's own. An idle daemon appends nothing, so
+:func:`watch_journal` checks it; or it would appear healthy next to the daemon that replaced it.
+
 Decisions depend on the *turn time*: it never runs backwards and follows the monotonic clock, so
 backoffs and timeouts take as long as they should, whatever happens to the wall clock. Differences
 of the wall clock below :data:`STEP_S` are approached slowly, as adjtime(3) does.
@@ -25,7 +28,8 @@ from asched.core.scheduler import SchedulerCore
 from asched.daemon.engine.inbox import Inbox
 from asched.daemon.engine.journaling import JournalAppender
 from asched.daemon.telemetry.health import Check
-from asched.journal.errors import JournalError
+from asched.journal.errors import TRANSIENT_ERRORS, JournalError
+from asched.journal.store import JournalStore
 from asched.kube.timing import Clock
 from asched.model.quantity import NS_PER_S
 from asched.model.resources import WatchedResource
@@ -242,3 +246,21 @@ class TurnLoop(ABC):
     @abstractmethod
     def _next_due_ns(self) -> int | None:
         """When there is something to do without a new arrival."""
+
+
+_CHECK_INTERVAL_S: Final = 2.0
+
+
+async def watch_journal(journal: JournalStore, clock: Clock, loop: TurnLoop) -> None:
+    """Check journal and clock periodically. Ends ``loop`` if the journal was claimed by another
+    process, removed or replaced. Appends report an unavailable journal."""
+    while True:
+        await clock.sleep(_CHECK_INTERVAL_S)
+        loop.check_clock()
+        try:
+            await journal.check_writer()
+        except TRANSIENT_ERRORS:
+            continue
+        except JournalError as error:
+            loop.fail(error)
+            return

@@ -17,8 +17,8 @@ from asched.config.file import Configuration
 from asched.config.registry import PluginRegistry
 from asched.core.scheduler import SchedulerCore
 from asched.daemon.engine.inbox import Inbox
-from asched.daemon.engine.journaling import JournalAppender, watch_journal
-from asched.daemon.engine.turn_loop import TurnLoop
+from asched.daemon.engine.journaling import JournalAppender
+from asched.daemon.engine.turn_loop import TurnLoop, watch_journal
 from asched.daemon.process import Runtime
 from asched.daemon.shadow.explainer import Window
 from asched.daemon.shadow.follower import ShadowFollower, shadow_profiles, start_notes

@@ -12,12 +12,7 @@ from anyio import to_thread
 from asched.config.settings import JournalSettings
 from asched.daemon.ha.lease import LeaderElector
 from asched.journal.chain import GENESIS
-from asched.journal.errors import (
-    JournalBusyError,
-    JournalError,
-    JournalFullError,
-    JournalIOError,
-)
+from asched.journal.errors import TRANSIENT_ERRORS, JournalError
 from asched.journal.signatures import (
     AnchoredHead,
     CheckedHistory,
@@ -153,7 +148,7 @@ async def _when_writable(write: Callable[[], Awaitable[object]], clock: Clock) -
     while True:
         try:
             await write()
-        except (JournalBusyError, JournalFullError, JournalIOError) as error:
+        except TRANSIENT_ERRORS as error:
             if str(error) != logged:
                 logged = str(error)
                 log.warning("head of the journal not signed, retrying", error=logged)
