@@ -325,7 +325,7 @@ def test_metrics_of_limits() -> None:
     flooded = Flooded()
     flooded.patch(200)
     flooded.core.apply(PodQuarantined("default/loud", "pod-loud"))
-    flooded.core.state.attempt_budgets.charge("default", 10**9, flooded.now_ns)
+    flooded.core.state.guards.budgets.charge("default", 10**9, flooded.now_ns)
     metrics = Metrics()
     metrics.watch(flooded.core.state, lambda: ())
     metrics.watch_held_updates(flooded.core.held_updates)

@@ -142,7 +142,10 @@ def cache_metrics(cluster: ClusterState) -> Iterator[Metric]:
         "asched_plugin_circuit_open",
         "Whether the plugin's circuit breaker is open (1), so that the plugin is skipped.",
         ["plugin", "profile"],
-        [([plugin, profile], circuit.is_open) for profile, plugin, circuit in cluster.circuits],
+        [
+            ([plugin, profile], circuit.is_open)
+            for profile, plugin, circuit in cluster.guards.circuits
+        ],
     )
 
 
@@ -151,9 +154,9 @@ def budget_metrics(cluster: ClusterState) -> Iterator[Metric]:
     yield GaugeMetricFamily(
         "asched_pods_quarantined",
         "Pods that are not attempted, because the process died twice while it decided on them.",
-        value=len(cluster.quarantined),
+        value=len(cluster.guards.quarantined),
     )
-    owing = [at_ns for _, at_ns in cluster.attempt_budgets.snapshot()]
+    owing = [at_ns for _, at_ns in cluster.guards.budgets.snapshot()]
     yield GaugeMetricFamily(
         "asched_attempt_budget_namespaces",
         "Namespaces that used up their budget of decision time.",
