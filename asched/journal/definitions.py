@@ -7,7 +7,7 @@ from queries that use it, a missing trigger no longer rejects changes.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from sqlalchemy import Connection, Dialect, TextClause, text
@@ -51,43 +51,46 @@ def check_indexes(connection: Connection) -> None:
 
 
 def _expected(dialect: Dialect) -> Definitions:
-    """What the migrations create; alembic is imported only here and for an upgrade."""
+    """What the migrations create. Without alembic for SQLite, because each start needs it."""
+    if dialect.name == "sqlite":
+        return dict(_definitions(schema.sqlite_statements()))
     from alembic.operations import Operations
     from alembic.runtime.migration import MigrationContext
     from alembic.script import ScriptDirectory
 
     output = _Statements()
-    if dialect.name != "sqlite":
-        # asyncpg's numbered parameters do not double the percent signs of a text.
-        dialect = postgresql.dialect(paramstyle="named")  # type: ignore[no-untyped-call]
+    # asyncpg's numbered parameters do not double the percent signs of a text.
+    named = postgresql.dialect(paramstyle="named")  # type: ignore[no-untyped-call]
     options = {"as_sql": True, "output_buffer": output}
-    context = MigrationContext.configure(dialect=dialect, opts=options)
+    context = MigrationContext.configure(dialect=named, opts=options)
     scripts = ScriptDirectory(str(schema.migrations_path()))
     with Operations.context(context):
         for script in reversed([*scripts.walk_revisions()]):
             script.module.upgrade()
     # Functions last: one that is missing here is missing with its triggers.
-    return dict(sorted(output.definitions(), key=lambda item: item[0].startswith("function")))
+    created = _definitions(output.written)
+    return dict(sorted(created, key=lambda item: item[0].startswith("function")))
 
 
 class _Statements:
     """The output of migrations that are printed instead of executed."""
 
     def __init__(self) -> None:
-        self._written: list[str] = []
+        self.written: list[str] = []
 
     def write(self, statement: str) -> None:
-        self._written.append(statement)
+        self.written.append(statement)
 
     def flush(self) -> None:
         pass
 
-    def definitions(self) -> Iterator[tuple[str, str]]:
-        for statement in self._written:
-            created = _CREATE.match(statement)
-            if created:
-                kind, name = created.groups()
-                yield f"{kind.lower()} {name}", statement.strip().removesuffix(";")
+
+def _definitions(statements: Iterable[str]) -> Iterator[tuple[str, str]]:
+    for statement in statements:
+        created = _CREATE.match(statement)
+        if created:
+            kind, name = created.groups()
+            yield f"{kind.lower()} {name}", statement.strip().removesuffix(";")
 
 
 def _compare(expected: Definitions, found: Definitions) -> None:
