@@ -135,7 +135,8 @@ async def explain(
     """Explains the last attempt, or attempt number ``attempt``, for the newest pod of that name.
 
     ``at_ns``, nanoseconds since the epoch, ignores later records, and so does ``last_seq``, which
-    has precedence. A pod without an attempt is evaluated on the state at that time. ``unblock`` computes :attr:`Explanation.unblocking`.
+    has precedence. A pod without an attempt is evaluated on the state at that time. ``unblock``
+    computes :attr:`Explanation.unblocking`.
 
     Raises :class:`AuditError`, :class:`InSessionsError` for a pod that batch sessions serve,
     :class:`~asched.journal.errors.JournalError`, ProfileError.

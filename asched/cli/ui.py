@@ -67,7 +67,7 @@ def ui(options: UiOptions) -> None:
     log_warnings()
     try:
         anyio.run(_serve, options.journal, listen, access)
-    except (Exception, BaseExceptionGroup) as error:
+    except (ListenError, BaseExceptionGroup) as error:
         raise as_command_error(error, bad_input=(ListenError,)) from None
 
 

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
@@ -24,7 +25,7 @@ from asched.ui.cluster import (
     picture,
     snapshot,
 )
-from asched.ui.errors import RequestError
+from asched.ui.errors import ErrorAnswer, RequestError
 from asched.ui.index import MAX_RESULTS, SearchResults
 from asched.ui.journal_view import NOW, JournalReader, JournalView, Moment
 from asched.ui.pods import (
@@ -43,7 +44,18 @@ from asched.ui.tables import csv_of
 
 T = TypeVar("T")
 
+
+@dataclass(frozen=True)
+class HtmlPages:
+    """What renders pages that the application itself needs."""
+
+    error: Callable[[web.Request, ErrorAnswer], str]
+    login: Callable[[web.Request, str], str]
+    """A form that posts ``token`` and ``next`` to ``/login``, with a message."""
+
+
 VIEW: Final = web.AppKey("view", JournalView)
+HTML_PAGES: Final = web.AppKey("html_pages", HtmlPages)
 PREFIX: Final = "/api/v1"
 _MAX_TEXT: Final = 300
 _NO_END_S: Final = 1 << 40

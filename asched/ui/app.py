@@ -1,14 +1,15 @@
 """The HTTP application: routes, limits, errors and live events.
 
 ``asched.ui.pages`` adds the pages for browsers with ``pages.register(app, view)``. It may set
-:data:`ERROR_PAGE` and :data:`LOGIN_PAGE`; without them, errors and the login are plain.
+:data:`asched.ui.api.HTML_PAGES`; without it, errors and the login are plain text.
 """
 
 from __future__ import annotations
 
 import asyncio
+import importlib.util
 import ssl
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from typing import Any, Final, NamedTuple
 
@@ -33,10 +34,6 @@ _STOP_S: Final = 2.0
 _OPEN_PATHS: Final = ("/login", "/static/")
 """Paths that need no token."""
 
-ERROR_PAGE: Final = web.AppKey("error_page", Callable[[web.Request, ErrorAnswer], str])
-"""Renders an error as HTML."""
-LOGIN_PAGE: Final = web.AppKey("login_page", Callable[[web.Request, str], str])
-"""Renders the form that posts ``token`` and ``next`` to ``/login``, with a message."""
 ACCESS: Final = web.AppKey("access", Access)
 _STREAMS: Final = web.AppKey("streams", set[asyncio.Task[None]])
 
@@ -69,11 +66,8 @@ def make_app(view: JournalView, access: Access) -> web.Application:
 
 
 def _register_pages(app: web.Application, view: JournalView) -> None:
-    try:
-        from asched.ui import pages
-    except ImportError:
-        return
-    pages.register(app, view)
+    if importlib.util.find_spec("asched.ui.pages") is not None:
+        importlib.import_module("asched.ui.pages").register(app, view)
 
 
 def _constant(document: Any) -> Handler:
@@ -131,8 +125,8 @@ def _error_response(
         headers = {**headers, "Retry-After": "2"}
     if request.path.startswith("/api/"):
         response = api.json_response(found, found.status)
-    elif ERROR_PAGE in request.app:
-        text = request.app[ERROR_PAGE](request, found)
+    elif api.HTML_PAGES in request.app:
+        text = request.app[api.HTML_PAGES].error(request, found)
         response = web.Response(text=text, content_type="text/html", status=found.status)
     else:
         text = f"{found.error}\n{found.advice}\n".replace("\n\n", "\n")
@@ -166,8 +160,8 @@ async def _show_login(request: web.Request) -> web.Response:
 
 
 def _login_page(request: web.Request, message: str, status: int) -> web.Response:
-    if LOGIN_PAGE in request.app:
-        text = request.app[LOGIN_PAGE](request, message)
+    if api.HTML_PAGES in request.app:
+        text = request.app[api.HTML_PAGES].login(request, message)
         return web.Response(text=text, content_type="text/html", status=status)
     return web.Response(text=f"{message}\npost the field token to /login\n", status=status)
 

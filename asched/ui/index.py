@@ -264,7 +264,8 @@ def pod_state(state: ClusterState, key: str) -> str:
         return "deleted"
     if entry.placement_state is PlacementState.PENDING:
         return queue_of(state.queue, key) or "inFlight"
-    return entry.placement_state.value
+    placed: str = entry.placement_state.value
+    return placed
 
 
 def _states(state: ClusterState, keys: Iterable[str]) -> str:

@@ -17,7 +17,7 @@ _FORMAT: Final = Parameter("format", "`csv` for the table in the answer. Default
 
 def openapi() -> dict[str, Any]:
     """OpenAPI 3.1."""
-    types = [*(route.answers for route in ROUTES.values()), ErrorAnswer]
+    types: list[type] = [*(route.answers for route in ROUTES.values()), ErrorAnswer]
     schemas, components = msgspec.json.schema_components(types, ref_template=_REF)
     references = dict(zip(types, schemas, strict=True))
     return {

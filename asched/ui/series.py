@@ -41,7 +41,7 @@ class WaitHistogram:
         for number in sorted(self.classes):
             found += self.classes[number]
             if found >= wanted:
-                return round(2.0 ** (number / _PER_OCTAVE), 4)
+                return round(math.exp2(number / _PER_OCTAVE), 4)
         return None
 
 
