@@ -126,8 +126,7 @@ def _error_response(
     if request.path.startswith("/api/"):
         response = api.json_response(found, found.status)
     elif api.HTML_PAGES in request.app:
-        text = request.app[api.HTML_PAGES].error(request, found)
-        response = web.Response(text=text, content_type="text/html", status=found.status)
+        response = request.app[api.HTML_PAGES].error(request, found)
     else:
         text = f"{found.error}\n{found.advice}\n".replace("\n\n", "\n")
         response = web.Response(text=text, status=found.status)
@@ -161,8 +160,7 @@ async def _show_login(request: web.Request) -> web.Response:
 
 def _login_page(request: web.Request, message: str, status: int) -> web.Response:
     if api.HTML_PAGES in request.app:
-        text = request.app[api.HTML_PAGES].login(request, message)
-        return web.Response(text=text, content_type="text/html", status=status)
+        return request.app[api.HTML_PAGES].login(request, message, status)
     return web.Response(text=f"{message}\npost the field token to /login\n", status=status)
 
 

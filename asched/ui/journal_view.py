@@ -36,7 +36,7 @@ from asched.journal.errors import (
     JournalUrlError,
     RecordError,
 )
-from asched.journal.opening import journal_file, open_journal
+from asched.journal.opening import journal_file, open_journal, redacted
 from asched.journal.statistics import JournalStatistics, last_seq_at, statistics
 from asched.journal.store import JournalStore
 from asched.journal.verification import verify_journal
@@ -266,6 +266,7 @@ class JournalView:
     """The journal as the server sees it. Made by :func:`open_view`."""
 
     def __init__(self, url: str, registry: PluginRegistry, keys: JournalKeys = NO_KEYS) -> None:
+        self.name = redacted(url)
         self.registry = registry
         self.progress = JournalProgress()
         self._url = url
