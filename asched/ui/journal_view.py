@@ -282,6 +282,7 @@ class JournalView:
         self._portal: BlockingPortal | None = None
         self._loop = asyncio.get_running_loop()
         self._changed = asyncio.Event()
+        self._following = anyio.CancelScope()
         self._queries = 0
 
     async def ask(self, query: Query[T]) -> T:
@@ -319,18 +320,23 @@ class JournalView:
         return await query(self._reader)
 
     async def follow(self) -> None:
-        """Open the journal and follow it until cancelled."""
-        while True:
-            try:
-                async with open_journal(self._url, read_only=True, keys=self._keys) as store:
-                    self._reader = JournalReader(store, self.registry)
-                    self._problem = None
-                    await self._follow(self._reader)
-            except JournalError as error:
-                self._report(error)
-            finally:
-                self._reader = None
-            await anyio.sleep(RETRY_S)
+        """Open the journal and follow it until :meth:`stop`."""
+        with self._following:
+            while True:
+                try:
+                    async with open_journal(self._url, read_only=True, keys=self._keys) as store:
+                        self._reader = JournalReader(store, self.registry)
+                        self._problem = None
+                        await self._follow(self._reader)
+                except JournalError as error:
+                    self._report(error)
+                finally:
+                    self._reader = None
+                await anyio.sleep(RETRY_S)
+
+    def stop(self) -> None:
+        """End :meth:`follow`. A scope cancels again if a driver turns the first into an error."""
+        self._following.cancel()
 
     async def _follow(self, reader: JournalReader) -> None:
         """Follow an open journal. Raises :class:`JournalOpenError` if its file is replaced."""
@@ -394,7 +400,8 @@ async def open_view(
         yield view
     finally:
         view._portal = None
-        following.cancel()
+        portal.start_task_soon(_call, view.stop)
+        await asyncio.wrap_future(following)
         await asyncio.to_thread(portals.__exit__, None, None, None)
 
 
@@ -409,6 +416,10 @@ async def check_journal(url: str, keys: JournalKeys = NO_KEYS) -> None:
         raise
     except JournalError:
         return  # the pages say what it is
+
+
+async def _call(function: Callable[[], None]) -> None:
+    function()
 
 
 class JournalReplaced(JournalOpenError):  # noqa: N818  an event rather than an error
