@@ -60,7 +60,7 @@ function take(answer) {
   view.seq = answer.seq;
   view.at = answer.at;
   choices(byId("resource"), answer.resources, true);
-  choices(byId("group"), answer.labels, true);
+  choices(byId("group"), answer.groupLabels.map((label) => label.key), true);
   byId("cluster").setAttribute("aria-busy", "false");
   byId("none").hidden = nodes.length > 0;
   if (same && view.plan) {
@@ -187,21 +187,38 @@ async function choose(name) {
   });
 }
 
-function showNode(place, found) {
-  const node = view.byName.get(found.name) ?? found;
+function nodeFacts(node) {
   const amounts = Object.keys(node.allocatable).sort().map((name) => [
     element("dt", {}, name),
     element("dd", {}, `${amountText(name, node.requested[name] ?? 0)} of ` +
       `${amountText(name, node.allocatable[name])}`),
   ]);
-  const pods = found.pods.map((pod) => element("li", {},
-    element("a", { href: withMoment(podPath(pod.namespace, pod.name), { seq: view.seq }) },
-      `${pod.namespace}/${pod.name}`)));
-  place.replaceChildren(
-    element("h2", {}, `Node ${found.name}`, node.unschedulable ? element("span", { class: "pill wait" }, "cordoned") : null),
+  const labels = Object.entries(node.labels).sort().map(([key, value]) =>
+    element("li", {}, element("code", {}, value ? `${key}=${value}` : key)));
+  const taints = node.taints.map((taint) => element("li", {}, element("code", {}, taint)));
+  return [
     element("dl", { class: "facts" }, amounts),
-    element("h3", {}, `${found.pods.length} pods`),
-    pods.length ? element("ul", { class: "plain", id: "node-pods" }, pods)
+    taints.length ? element("h3", {}, "Taints") : null,
+    taints.length ? element("ul", { class: "plain" }, taints) : null,
+    labels.length ? element("details", {}, element("summary", {}, `${labels.length} labels`),
+      element("ul", { class: "plain" }, labels)) : null,
+  ];
+}
+
+function podItem({ namespace, name, owner }) {
+  const href = withMoment(podPath(namespace, name), { seq: view.seq });
+  return element("li", {}, element("a", { href }, `${namespace}/${name}`),
+    owner ? element("span", { class: "quiet" }, ` ${owner}`) : null);
+}
+
+function showNode(place, { node, pods }) {
+  const pill = (text) => element("span", { class: "pill wait" }, text);
+  place.replaceChildren(
+    element("h2", {}, `Node ${node.name} `, node.unschedulable ? pill("cordoned") : null,
+      node.ready ? null : pill("not ready")),
+    ...nodeFacts(node).filter(Boolean),
+    element("h3", {}, pods.length === 1 ? "1 pod" : `${pods.length} pods`),
+    pods.length ? element("ul", { class: "plain", id: "node-pods" }, pods.map(podItem))
       : element("p", { class: "quiet" }, "No pod is on this node."));
 }
 
@@ -212,27 +229,43 @@ async function compare() {
   place.hidden = false;
   await showing(place, async () => {
     const [from, to] = [view.pinned, view.seq].sort((a, b) => a - b);
-    const found = await fetchAnswer("/api/v1/cluster/difference", { from, to });
-    showDifference(place, found, from, to);
+    const found = await fetchAnswer("/api/v1/cluster/difference", { fromSeq: from, toSeq: to });
+    showDifference(place, found);
   });
 }
 
-function showDifference(place, found, from, to) {
-  const section = (title, names, path) => names.length ? element("div", {},
-    element("h3", {}, `${title}: ${names.length}`),
-    element("ul", { class: "plain" }, names.slice(0, LISTED).map((name) =>
-      element("li", {}, path ? element("a", { href: path(name) }, label(name)) : label(name)))),
-    names.length > LISTED ? element("p", { class: "quiet" }, `and ${names.length - LISTED} more`) : null) : null;
-  const label = (item) => (typeof item === "string" ? item
-    : `${item.namespace}/${item.name}${item.from || item.to ? `: ${item.from || "–"} → ${item.to || "–"}` : ""}`);
-  const toPod = (item) => withMoment(podPath(item.namespace, item.name), { seq: to });
+function section(title, items, itemOf) {
+  if (!items.length) return null;
+  const rest = items.length - LISTED;
+  return element("div", {}, element("h3", {}, `${title}: ${items.length}`),
+    element("ul", { class: "plain" }, items.slice(0, LISTED).map((item) => element("li", {}, itemOf(item)))),
+    rest > 0 ? element("p", { class: "quiet" }, `and ${rest} more`) : null);
+}
+
+function placementText({ namespace, name, before, after }, seq) {
+  const href = withMoment(podPath(namespace, name), { seq });
+  return [element("a", { href }, `${namespace}/${name}`), `: ${before || "–"} → ${after || "–"}`];
+}
+
+function nodeChangeText({ name, requested, pods, changes }) {
+  const sign = (amount) => (amount > 0 ? "+" : "");
+  const amounts = Object.entries(requested)
+    .map(([key, amount]) => `${sign(amount)}${amountText(key, amount)} ${key}`);
+  const count = pods && !("pods" in requested) ? [`${sign(pods)}${pods} pods`] : [];
+  return `${name}: ${[...amounts, ...count, ...changes].join(", ")}`;
+}
+
+function showDifference(place, found) {
   const sections = [
-    section("Nodes added", found.nodesAdded), section("Nodes removed", found.nodesRemoved),
-    section("Pods placed", found.podsPlaced, toPod), section("Pods removed", found.podsRemoved, toPod),
-    section("Pods moved", found.podsMoved, toPod),
+    section("Nodes added", found.nodesAdded, (name) => name),
+    section("Nodes removed", found.nodesRemoved, (name) => name),
+    section("Pods with another node", found.placements, (pod) => placementText(pod, found.toSeq)),
+    section("Nodes changed", found.nodesChanged, nodeChangeText),
   ].filter(Boolean);
   place.replaceChildren(
-    element("h2", {}, `From record ${from} to ${to}`),
+    element("h2", {}, `From record ${found.fromSeq} to ${found.toSeq}`),
+    element("p", { class: "quiet" }, timeElement(found.fromAt), " to ", timeElement(found.toAt)),
+    element("p", {}, `${found.podsAdded} pods added, ${found.podsRemoved} removed`),
     ...(sections.length ? sections : [notice("No difference", "Nodes and pods are the same at both times.")]));
 }
 

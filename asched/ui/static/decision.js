@@ -143,10 +143,10 @@ function pluginChoices() {
 }
 
 async function load() {
-  const answer = await fetchAnswer(withMoment(page.source));
-  view.rows = matrixRows(answer.nodes);
-  view.columns = pluginColumns(answer.nodes);
-  view.winner = answer.decision?.node ?? "";
+  const { explanation, winner } = await fetchAnswer(withMoment(page.source));
+  view.rows = matrixRows(explanation.nodes);
+  view.columns = pluginColumns(explanation.nodes);
+  view.winner = winner;
   place.setAttribute("aria-busy", "false");
   if (!view.rows.length) {
     byId("matrix-bar").hidden = true;

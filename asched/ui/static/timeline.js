@@ -1,32 +1,30 @@
 // The timeline of a pod as SVG: spans in lanes, and arrows from cause to effect.
 
-import { byId, durationText, fetchAnswer, notice, page, perFrame, shape, showing, withMoment } from "./dom.js";
+import {
+  byId, durationText, fetchAnswer, notice, page, perFrame, shape, showing, withMoment,
+} from "./dom.js";
 import { LANES, buildTimeline, crowded, timeScale } from "./spans.js";
 
 const LANE_PX = 46;
 const BAR_PX = 20;
-const LEFT_PX = 96;
+const LEFT_PX = 104;
 const RIGHT_PX = 24;
 const TOP_PX = 26;
 const CHARACTER_PX = 6.6;
 const MIN_TICK_PX = 78;
+const MIN_WIDTH_PX = 480;
 
 const place = byId("timeline");
 let shown = null;
 
-const middle = (lane) => TOP_PX + lane * LANE_PX + LANE_PX / 2;
+const middle = (row) => TOP_PX + row * LANE_PX + LANE_PX / 2;
 
 function choose(entry) {
-  for (const row of document.querySelectorAll("#entries tr")) row.classList.remove("chosen");
-  for (const node of place.querySelectorAll(".chosen")) node.classList.remove("chosen");
+  for (const node of document.querySelectorAll("main .chosen")) node.classList.remove("chosen");
   for (const node of place.querySelectorAll(`[data-at="${entry}"]`)) node.classList.add("chosen");
-  const row = byId(`entry-${shown.pod}-${entry}`);
+  const row = byId(`entry-${entry}`);
   row?.classList.add("chosen");
   row?.scrollIntoView({ block: "nearest" });
-}
-
-function title(text) {
-  return shape("title", {}, text);
 }
 
 function fitting(text, width) {
@@ -35,109 +33,120 @@ function fitting(text, width) {
   return text.length > room ? `${text.slice(0, room - 1)}…` : text;
 }
 
-function lanes(used, width) {
-  return used.map((lane, row) => [
-    shape("text", { x: 4, y: middle(row) + 4, class: "quiet" }, LANES[lane]),
-    shape("line", { class: "axis", x1: LEFT_PX, x2: width - RIGHT_PX, y1: middle(row), y2: middle(row) }),
+/** Positions of lanes and times in a drawing of one width. */
+class Plan {
+  constructor({ spans, events, times }, width, even) {
+    const used = new Set([...spans, ...events].map((item) => item.lane));
+    this.lanes = LANES.map((_, lane) => lane).filter((lane) => used.has(lane));
+    this.scale = timeScale(times, even);
+    this.width = width;
+    this.height = TOP_PX + this.lanes.length * LANE_PX;
+  }
+
+  x(at) {
+    return LEFT_PX + 8 + this.scale.place(at) * (this.width - LEFT_PX - RIGHT_PX - 16);
+  }
+
+  y(lane) {
+    return middle(this.lanes.indexOf(lane));
+  }
+
+  xOf(ms) {
+    return this.x(new Date(ms).toISOString());
+  }
+}
+
+function laneShapes(plan) {
+  return plan.lanes.flatMap((lane) => [
+    shape("text", { x: 4, y: plan.y(lane) + 4, class: "quiet" }, LANES[lane]),
+    shape("line", { class: "axis", x1: LEFT_PX, x2: plan.width - RIGHT_PX, y1: plan.y(lane),
+      y2: plan.y(lane) }),
   ]);
 }
 
-function ticks(scale, x, height) {
+function tickShapes(plan) {
   let last = -Infinity;
-  return scale.known.map((at) => {
-    const left = x(at);
-    const label = `+${durationText((at - scale.known[0]) / 1000)}`;
-    const line = shape("line", { class: "axis", x1: left, x2: left, y1: TOP_PX, y2: height });
+  const { known } = plan.scale;
+  return known.flatMap((at) => {
+    const left = plan.xOf(at);
+    const line = shape("line", { class: "axis", x1: left, x2: left, y1: TOP_PX, y2: plan.height });
     if (left - last < MIN_TICK_PX) return [line];
     last = left;
-    return [line, shape("text", { x: left, y: 14, class: "quiet", "text-anchor": "middle" }, label)];
+    const label = `+${durationText((at - known[0]) / 1000)}`;
+    return [line,
+      shape("text", { x: left, y: 14, class: "quiet", "text-anchor": "middle" }, label)];
   });
 }
 
-function spanShape(span, rowOf, x) {
-  const left = x(Date.parse(span.from));
-  const width = Math.max(3, x(Date.parse(span.to)) - left);
-  const top = middle(rowOf(span.lane)) - BAR_PX / 2;
-  const seconds = (Date.parse(span.to) - Date.parse(span.from)) / 1000;
-  const text = `${LANES[span.lane]}: ${span.label}, ${durationText(seconds)}${span.unfinished ? " so far" : ""}`;
-  const caption = fitting(`${span.label} ${durationText(seconds)}`.trim(), width);
-  const chosen = () => choose(span.entry);
+function spanShapes(span, plan) {
+  const x = plan.x(span.begin);
+  const width = Math.max(3, plan.x(span.end) - x);
+  const y = plan.y(span.lane) - BAR_PX / 2;
+  const length = durationText((Date.parse(span.end) - Date.parse(span.begin)) / 1000);
+  const because = span.cause ? `; ${span.cause}` : "";
+  const text = `${span.kind}, ${length}${span.lasts ? " so far" : ""}${because}`;
+  const caption = fitting(`${span.label} ${length}`, width);
+  const bar = { x, y, width, height: BAR_PX, rx: 3, class: `span ${span.kind}`,
+    "data-at": span.entry, onclick: () => choose(span.entry) };
   return [
-    shape("rect", { class: `span ${span.kind}`, "data-at": span.entry, x: left, y: top, width,
-      height: BAR_PX, rx: 3, onclick: chosen }, title(text)),
-    caption ? shape("text", { class: "caption", x: left + 5, y: top + 14 }, caption) : null,
+    shape("rect", bar, shape("title", {}, text)),
+    caption ? shape("text", { class: "caption", x: x + 6, y: y + 14 }, caption) : null,
   ];
 }
 
-function eventShape(event, rowOf, x) {
-  const [left, y] = [x(Date.parse(event.at)), middle(rowOf(event.lane))];
-  const path = `M${left} ${y - 7}L${left + 7} ${y}L${left} ${y + 7}L${left - 7} ${y}Z`;
-  return shape("path", { class: `event ${event.tone}`, "data-at": event.entry, d: path,
-    onclick: () => choose(event.entry) }, title(event.label));
+function eventShape(event, plan) {
+  const [x, y] = [plan.x(event.at), plan.y(event.lane)];
+  const d = `M${x} ${y - 7}L${x + 7} ${y}L${x} ${y + 7}L${x - 7} ${y}Z`;
+  const attributes = { class: `event ${event.tone}`, "data-at": event.entry, d };
+  return shape("path", { ...attributes, onclick: () => choose(event.entry) },
+    shape("title", {}, event.label));
 }
 
-function arrowShape(arrow, events, rowOf, x) {
-  const from = events[arrow.from];
-  const [x1, y1] = [x(Date.parse(from.at)), middle(rowOf(from.lane))];
-  const [x2, y2] = [x(Date.parse(arrow.at)), middle(rowOf(arrow.toLane))];
+function arrowShape({ from, to }, plan) {
+  const [x1, y1] = [plan.x(from.at), plan.y(from.lane)];
+  const [x2, y2] = [plan.x(to.begin), plan.y(to.lane)];
   const down = y2 > y1 ? 1 : -1;
   const [begin, end] = [y1 + down * 7, y2 - down * (BAR_PX / 2 + 1)];
-  const bend = (begin + end) / 2;
-  return shape("path", { class: "arrow", "marker-end": "url(#head)",
-    d: `M${x1} ${begin}C${x1 - 14} ${bend} ${x2 - 14} ${bend} ${x2} ${end}` });
+  const d = `M${x1} ${begin}C${x1 - 16} ${begin + down * 8} ${x2 - 16} ${end - down * 8} ${x2} ${end}`;
+  return shape("path", { class: "arrow", "marker-end": "url(#arrow-head)", d });
 }
 
-function head() {
-  const marker = shape("marker", { id: "head", viewBox: "0 0 8 8", refX: 7, refY: 4,
+function arrowHead() {
+  const marker = shape("marker", { id: "arrow-head", viewBox: "0 0 8 8", refX: 7, refY: 4,
     markerWidth: 7, markerHeight: 7, orient: "auto" });
   marker.append(shape("path", { class: "arrow-head", d: "M0 0L8 4L0 8Z" }));
   return shape("defs", {}, marker);
 }
 
 function draw() {
-  if (!shown) return;
-  const { spans, events, arrows, times } = shown;
-  const even = byId("scale").value === "even";
-  const scale = timeScale(times, even);
-  const width = Math.max(320, place.clientWidth);
-  const x = (at) => LEFT_PX + 8 + scale.place(new Date(at).toISOString()) * (width - LEFT_PX - RIGHT_PX - 16);
-  const used = LANES.map((_, lane) => lane).filter((lane) =>
-    spans.some((span) => span.lane === lane) || events.some((event) => event.lane === lane));
-  const rowOf = (lane) => used.indexOf(lane);
-  const height = TOP_PX + used.length * LANE_PX;
-  const label = `Timeline with ${spans.length} spans and ${events.length} events; the table below lists all`;
-  place.replaceChildren(shape("svg", { viewBox: `0 0 ${width} ${height}`, height, role: "img", "aria-label": label },
-    head(), ticks(scale, x, height).flat(), lanes(used, width).flat(),
-    spans.map((span) => spanShape(span, rowOf, x)).flat(),
-    arrows.map((arrow) => arrowShape(arrow, events, rowOf, x)),
-    events.map((event) => eventShape(event, rowOf, x))));
-}
-
-function take(pods, until) {
-  const pod = Number(byId("uid")?.value ?? pods.length - 1);
-  const { entries } = pods[pod];
-  const end = entries.at(-1).event === "deleted" ? entries.at(-1).at : until ?? entries.at(-1).at;
-  const times = [...entries.map((entry) => entry.at), end];
-  shown = { ...buildTimeline(entries, end), times, pod };
-  for (const table of document.querySelectorAll("[data-pod]")) {
-    table.hidden = table.dataset.pod !== String(pod);
-  }
-  byId("scale").value = crowded(times) ? "even" : "true";
-  draw();
+  const { spans, events, arrows } = shown;
+  const width = Math.max(MIN_WIDTH_PX, place.clientWidth);
+  const plan = new Plan(shown, width, byId("scale").value === "even");
+  const label = `Timeline of ${spans.length} spans and ${events.length} events, listed below`;
+  place.replaceChildren(shape("svg",
+    { viewBox: `0 0 ${width} ${plan.height}`, height: plan.height, role: "img", "aria-label": label },
+    arrowHead(), tickShapes(plan), laneShapes(plan),
+    spans.flatMap((span) => spanShapes(span, plan)),
+    arrows.map((arrow) => arrowShape(arrow, plan)),
+    events.map((event) => eventShape(event, plan))));
 }
 
 async function load() {
-  const { pods, until } = await fetchAnswer(withMoment(page.source));
+  const { pods, spans } = await fetchAnswer(withMoment(page.source));
   place.setAttribute("aria-busy", "false");
-  if (!pods.some((pod) => pod.entries.length)) {
-    place.replaceChildren(notice("No events", "Nothing is recorded about this pod until this time."));
+  const entries = pods.at(-1)?.entries ?? [];
+  if (!entries.length) {
+    place.replaceChildren(notice("No events", "Nothing is recorded about this pod at this time."));
     return;
   }
-  take(pods, until);
+  const until = page.until || entries.at(-1).at;
+  const times = [...entries.map((entry) => entry.at), ...spans.map((span) => span.end ?? until)];
+  shown = { ...buildTimeline(entries, spans, until), times };
+  byId("scale").value = crowded(times) ? "even" : "true";
   byId("scale").addEventListener("change", draw);
-  byId("uid")?.addEventListener("change", () => take(pods, until));
   new ResizeObserver(perFrame(draw)).observe(place);
-  for (const row of document.querySelectorAll("#entries tbody tr")) {
+  draw();
+  for (const row of document.querySelectorAll("tr[data-entry]")) {
     row.addEventListener("click", () => choose(Number(row.dataset.entry)));
   }
 }

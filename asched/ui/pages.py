@@ -1,0 +1,268 @@
+"""The pages of the browser interface: HTML around the answers of the API.
+
+A page renders the first answer on the server. Modules in ``static/`` draw charts, the decision
+matrix, the timeline and the heat map from the API. Texts of the journal are always escaped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from datetime import UTC, datetime
+from http import HTTPStatus
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import quote, urlencode
+
+import msgspec
+from aiohttp import web
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from asched.audit.entry_text import describe
+from asched.ui.api import PREFIX, answer
+from asched.ui.errors import ErrorAnswer
+from asched.ui.index import SearchResults
+from asched.ui.journal_view import JournalView
+from asched.ui.pods import DecisionMatrix, PodSummary, TimelineAnswer
+
+STATIC: Final = "/static"
+_FOLDER: Final = Path(__file__).parent / "static"
+_NAVIGATION: Final = (
+    ("/", "Overview"),
+    ("/search", "Search"),
+    ("/cluster", "Cluster"),
+    ("/journal", "Journal"),
+    ("/plugins", "Plugins"),
+)
+_KIB: Final = 1024
+
+Page = Callable[[web.Request], Awaitable[web.Response]]
+
+
+def _iso(at: datetime) -> str:
+    """In UTC with milliseconds or microseconds, as in the API."""
+    return at.astimezone(UTC).isoformat().replace("+00:00", "Z")
+
+
+def _state_class(state: str) -> str:
+    """The style of a pod's state; unknown ones are neutral."""
+    return _STATE_CLASSES.get(state, "")
+
+
+_STATE_CLASSES: Final = {
+    "bound": "good",
+    "assumed": "good",
+    "active": "wait",
+    "inFlight": "wait",
+    "backoff": "wait",
+    "gated": "wait",
+    "unschedulable": "bad",
+    "open": "bad",
+    "trial": "wait",
+    "closed": "good",
+}
+
+
+def _duration(seconds: float | None) -> str:
+    """With two significant units at most."""
+    if seconds is None:
+        return "–"
+    if seconds < 1:
+        return f"{seconds * 1000:.0f} ms"
+    if seconds < 60:
+        return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
+    units = [("d", 86400), ("h", 3600), ("min", 60), ("s", 1)]
+    first = next(index for index, (_, size) in enumerate(units) if seconds >= size)
+    unit, size = units[first]
+    text = f"{seconds // size:.0f} {unit}"
+    if first + 1 < len(units):
+        smaller, smaller_size = units[first + 1]
+        rest = int(seconds % size // smaller_size)
+        text += f" {rest} {smaller}" if rest else ""
+    return text
+
+
+def _size(size_bytes: int) -> str:
+    amount = float(size_bytes)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if amount < _KIB:
+            return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}"
+        amount /= _KIB
+    return f"{amount:.1f} TiB"
+
+
+def _pod_path(namespace: str, name: str, rest: str = "") -> str:
+    return f"/pods/{quote(namespace, safe='')}/{quote(name, safe='')}{rest}"
+
+
+def _environment() -> Environment:
+    environment = Environment(
+        loader=PackageLoader("asched.ui"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters.update(
+        iso=_iso,
+        state_class=_state_class,
+        duration=_duration,
+        size=_size,
+        event_text=describe,
+        pretty=lambda value: msgspec.json.format(msgspec.json.encode(value), indent=2).decode(),
+    )
+    environment.globals.update(static=STATIC, navigation=_NAVIGATION, pod_path=_pod_path)
+    return environment
+
+
+_TEMPLATES: Final = _environment()
+
+
+def _moment(request: web.Request) -> str:
+    """``?at=`` or ``?seq=`` of the page, which its links keep; empty without one."""
+    kept = {name: request.query[name] for name in ("at", "seq") if name in request.query}
+    return f"?{urlencode(kept)}" if kept else ""
+
+
+def _render(
+    request: web.Request,
+    template: str,
+    values: Mapping[str, Any],
+    status: int = HTTPStatus.OK,
+) -> web.Response:
+    """The page. ``data`` becomes attributes of ``main`` for the modules."""
+    defaults: dict[str, Any] = {
+        "active": request.path,
+        "script": "",
+        "api": "",
+        "data": {},
+        "query": "",
+        "moment": _moment(request),
+        "journal_name": request.app[_VIEW].name,
+    }
+    text = _TEMPLATES.get_template(template).render({**defaults, **values})
+    return web.Response(text=text, content_type="text/html", status=int(status))
+
+
+_VIEW: Final = web.AppKey("pages_view", JournalView)
+
+
+def error_page(request: web.Request, found: ErrorAnswer) -> web.Response:
+    """The page of a request that failed."""
+    try:
+        title = HTTPStatus(found.status).phrase
+    except ValueError:
+        title = "Error"
+    return _render(request, "error.html", {"title": title, "found": found}, found.status)
+
+
+def _same_api(request: web.Request) -> str:
+    """The address of the page's answer in the API."""
+    return PREFIX + request.rel_url.raw_path + (_moment(request))
+
+
+async def _overview(request: web.Request) -> web.Response:
+    progress = request.app[_VIEW].progress
+    data = {
+        "from": request.query.get("from", ""),
+        "to": request.query.get("to", ""),
+        "until": _iso(progress.at) if progress.at else "",
+    }
+    values = {"script": "overview.js", "api": f"{PREFIX}/overview", "data": data}
+    return _render(request, "overview.html", values)
+
+
+async def _search(request: web.Request) -> web.Response:
+    text = request.query.get("q", "")
+    found: SearchResults = await answer("search", request)
+    values = {
+        "api": f"{PREFIX}/search?{urlencode({'q': text})}",
+        "query": text,
+        "found": found,
+    }
+    return _render(request, "search.html", values)
+
+
+async def _why(request: web.Request) -> web.Response:
+    found: PodSummary = await answer("pod", request)
+    values = {**_pod_values(request, "why"), "pod": found, "attempts": found.attempts}
+    return _render(request, "why.html", values)
+
+
+async def _decision(request: web.Request) -> web.Response:
+    found: DecisionMatrix = await answer("decision", request)
+    values = {
+        **_pod_values(request, "decision"),
+        "script": "decision.js",
+        "found": found,
+        "attempts": found.explanation.attempts,
+        "data": {"source": PREFIX + request.rel_url.raw_path},
+    }
+    return _render(request, "decision.html", values)
+
+
+async def _timeline(request: web.Request) -> web.Response:
+    found: TimelineAnswer = await answer("timeline", request)
+    progress = request.app[_VIEW].progress
+    until = progress.at if not _moment(request) else found.pods[-1].entries[-1].at
+    values = {
+        **_pod_values(request, "timeline"),
+        "script": "timeline.js",
+        "found": found,
+        "data": {
+            "source": PREFIX + request.rel_url.raw_path,
+            "until": _iso(until) if until else "",
+        },
+    }
+    return _render(request, "timeline.html", values)
+
+
+def _pod_values(request: web.Request, view: str) -> dict[str, Any]:
+    """What the pages of a pod have in common. ``attempts`` is replaced where they are known."""
+    return {
+        "active": "",
+        "view": view,
+        "namespace": request.match_info["namespace"],
+        "name": request.match_info["name"],
+        "api": _same_api(request),
+        "attempts": (),
+    }
+
+
+async def _cluster(request: web.Request) -> web.Response:
+    progress = request.app[_VIEW].progress
+    data = {
+        "first": _iso(progress.first_at) if progress.first_at else "",
+        "last": _iso(progress.at) if progress.at else "",
+    }
+    values = {"script": "cluster.js", "api": _same_api(request), "data": data}
+    return _render(request, "cluster.html", values)
+
+
+async def _journal(request: web.Request) -> web.Response:
+    found = await answer("journal", request)
+    return _render(request, "journal.html", {"api": _same_api(request), "found": found})
+
+
+async def _plugins(request: web.Request) -> web.Response:
+    found = await answer("plugins", request)
+    return _render(request, "plugins.html", {"api": _same_api(request), "found": found})
+
+
+_PAGES: Final[Mapping[str, Page]] = {
+    "/": _overview,
+    "/search": _search,
+    "/pods/{namespace}/{name}": _why,
+    "/pods/{namespace}/{name}/decisions/{attempt}": _decision,
+    "/pods/{namespace}/{name}/timeline": _timeline,
+    "/cluster": _cluster,
+    "/journal": _journal,
+    "/plugins": _plugins,
+}
+
+
+def register(app: web.Application, view: JournalView) -> None:
+    """Serve all pages and their static files."""
+    app[_VIEW] = view
+    for path, page in _PAGES.items():
+        app.router.add_get(path, page)
+    app.router.add_static(STATIC, _FOLDER)
