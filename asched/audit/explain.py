@@ -129,21 +129,24 @@ async def explain(
     *,
     attempt: int | None = None,
     at_ns: int | None = None,
+    last_seq: int | None = None,
     unblock: bool = True,
 ) -> Explanation:
     """Explains the last attempt, or attempt number ``attempt``, for the newest pod of that name.
 
-    ``at_ns``, nanoseconds since the epoch, ignores later records. A pod without an attempt is
-    evaluated on the state at that time. ``unblock`` computes :attr:`Explanation.unblocking`.
+    ``at_ns``, nanoseconds since the epoch, ignores later records, and so does ``last_seq``, which
+    has precedence. A pod without an attempt is evaluated on the state at that time. ``unblock``
+    computes :attr:`Explanation.unblocking`.
 
     Raises :class:`AuditError`, :class:`InSessionsError` for a pod that batch sessions serve,
     :class:`~asched.journal.errors.JournalError`, ProfileError.
     """
     key = await find_pod(journal, pod)
     end = (await journal.head()).seq if at_ns is None else await last_seq_at(journal, at_ns)
+    end = end if last_seq is None else last_seq
     newest = (await attempts_of(journal, key, end)).for_newest()
     if not newest:
-        until = "" if at_ns is None else " until then"
+        until = "" if at_ns is None and last_seq is None else " until then"
         if attempt is not None:
             raise AuditError(f"no attempt {attempt}: pod {key} has no attempts{until}")
         state = (await fold_before(journal, load, end + 1)).state

@@ -77,16 +77,19 @@ async def explain_job(
     *,
     session: int | None = None,
     at_ns: int | None = None,
+    last_seq: int | None = None,
 ) -> JobExplanation:
     """Explains the job's result in the last session, or in session number ``session``.
 
-    ``at_ns``, nanoseconds since the epoch, ignores later sessions. ``name`` is the name of a
+    ``at_ns``, nanoseconds since the epoch, ignores later sessions, and so does ``last_seq``, which
+    has precedence. ``name`` is the name of a
     PodGroup, of one of the job's pods, or a job id.
 
     Raises :class:`AuditError`, :class:`~asched.journal.errors.JournalError`, ProfileError.
     """
     registry = registry or SessionRegistry.discover()
     end = (await journal.head()).seq if at_ns is None else await last_seq_at(journal, at_ns)
+    end = end if last_seq is None else last_seq
     now = (await fold_before(journal, load, end + 1)).state
     if not now.sessions:
         raise AuditError("no batch sessions are configured")

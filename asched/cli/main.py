@@ -29,6 +29,7 @@ from asched.cli import (
     replay,
     run,
     simulate,
+    ui,
 )
 from asched.cli.errors import (
     EXIT_BAD_INPUT,
@@ -140,6 +141,7 @@ app.command("apiserver")(apiserver.apiserver)
 app.command("history")(history.history)
 app.command("explain")(explain.explain)
 app.command("replay")(replay.replay)
+app.command("ui")(ui.ui)
 app.command("simulate")(simulate.simulate)
 app.command("diff")(diff.diff)
 proof.add_commands(journal.app)

@@ -9,13 +9,14 @@ import dataclasses
 import inspect
 import os
 from collections.abc import Awaitable, Callable, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar, get_type_hints
 
 import typer
 
+from asched.audit.times import TIMES, TimeTextError, parse_time_ns
 from asched.cli.errors import BadInput
 
 if TYPE_CHECKING:
@@ -62,11 +63,8 @@ TrustedKeyOption = Annotated[
     ),
 ]
 
-TIMES: Final = "2026-01-31T12:00:00Z, or a duration before now such as 2h30m"
 SinceOption = Annotated[str | None, typer.Option(metavar="TIME", help=f"Start: {TIMES}.")]
 UntilOption = Annotated[str | None, typer.Option(metavar="TIME", help=f"End: {TIMES}.")]
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def command_group(summary: str) -> typer.Typer:
@@ -178,22 +176,11 @@ def read_configuration(file: Path | None, registry: PluginRegistry) -> Configura
 
 
 def time_ns(text: str, now: datetime | None = None) -> int:
-    """Nanoseconds since the epoch of an RFC 3339 time, or of a duration before ``now``.
-
-    A time without an offset is in UTC. Raises BadInput for other text.
-
-    >>> time_ns("1970-01-01T00:00:01Z")
-    1000000000
-    >>> time_ns("500ms", datetime(1970, 1, 1, 0, 0, 1, tzinfo=UTC))
-    500000000
-    """
+    """As :func:`asched.audit.times.parse_time_ns`, but raises BadInput."""
     try:
-        at = datetime.fromisoformat(text)
-    except ValueError:
-        at = _before(text, now or datetime.now(UTC))
-    if at.tzinfo is None:
-        at = at.replace(tzinfo=UTC)
-    return (at - _EPOCH) // timedelta(microseconds=1) * 1000
+        return parse_time_ns(text, now)
+    except TimeTextError as error:
+        raise BadInput(str(error)) from None
 
 
 def period(since: str | None, until: str | None) -> Period:
@@ -209,12 +196,3 @@ def period(since: str | None, until: str | None) -> Period:
     if until_ns is not None and until_ns < since_ns:
         raise BadInput(f"--until {until} is before --since {since}")
     return Period(since_ns, until_ns)
-
-
-def _before(text: str, now: datetime) -> datetime:
-    from asched.model.quantity import parse_duration
-
-    try:
-        return now - parse_duration(text)
-    except (ValueError, OverflowError):
-        raise BadInput(f'"{text}" is not a time; write {TIMES}') from None

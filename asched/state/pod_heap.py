@@ -61,6 +61,13 @@ class PodHeap:
             heapq.heappop(entries)
         return None
 
+    def place_of(self, key: str) -> int:
+        """The place of a pod, from 1; 0 for a pod that is not here."""
+        numbers = self._numbers
+        entries = [entry for entry in self._entries if numbers.get(entry[2]) == entry[1]]
+        own = next((entry for entry in entries if entry[2] == key), None)
+        return 0 if own is None else 1 + sum(entry < own for entry in entries)
+
     def take_in_order(self, convert: Callable[[Any, QueuedPod], _T]) -> Steps[tuple[_T, ...]]:
         """Remove the pods in order. Returns the conversions of each sort key and pod."""
         taken: list[_T] = []

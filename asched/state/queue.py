@@ -134,6 +134,10 @@ class SchedulingQueue:
         first = self._active.head()
         return None if first is None else first[1]
 
+    def place_in_active(self, key: str) -> int:
+        """The place in the active queue, from 1; 0 for a pod that is not active."""
+        return self._active.place_of(key)
+
     def next_timer_ns(self) -> int | None:
         """When the next backoff ends, or the next rejected pod times out."""
         times = [

@@ -1,0 +1,42 @@
+"""Times that users write."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+TIMES: Final = "2026-01-31T12:00:00Z, or a duration before now such as 2h30m"
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class TimeTextError(ValueError):
+    """A text that is not a time. Its text is one line for the user."""
+
+
+def parse_time_ns(text: str, now: datetime | None = None) -> int:
+    """Nanoseconds since the epoch of an RFC 3339 time, or of a duration before ``now``.
+
+    A time without an offset is in UTC. Raises :class:`TimeTextError`.
+
+    >>> parse_time_ns("1970-01-01T00:00:01Z")
+    1000000000
+    >>> parse_time_ns("500ms", datetime(1970, 1, 1, 0, 0, 1, tzinfo=UTC))
+    500000000
+    """
+    try:
+        at = datetime.fromisoformat(text)
+    except ValueError:
+        at = _before(text, now or datetime.now(UTC))
+    if at.tzinfo is None:
+        at = at.replace(tzinfo=UTC)
+    return (at - _EPOCH) // timedelta(microseconds=1) * 1000
+
+
+def _before(text: str, now: datetime) -> datetime:
+    from asched.model.quantity import parse_duration
+
+    try:
+        return now - parse_duration(text)
+    except (ValueError, OverflowError):
+        raise TimeTextError(f'"{text}" is not a time; write {TIMES}') from None

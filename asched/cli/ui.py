@@ -1,0 +1,137 @@
+"""``asched ui``: the browser interface and HTTP API on a journal."""
+
+from __future__ import annotations
+
+import signal
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import anyio
+import typer
+
+from asched.cli.errors import BadInput, as_command_error
+from asched.cli.options import (
+    DEFAULT_JOURNAL,
+    JournalOption,
+    installed_plugins,
+    journal_keys,
+    log_warnings,
+    takes_options,
+)
+
+if TYPE_CHECKING:
+    from asched.ui.app import Listen
+    from asched.ui.security import Access
+
+
+@dataclass(frozen=True, kw_only=True)
+class UiOptions:
+    journal: JournalOption = DEFAULT_JOURNAL
+    listen: str = typer.Option(
+        "127.0.0.1:8080", metavar="HOST:PORT", help="Where to serve. Port 0 selects a free port."
+    )
+    token_file: Path | None = typer.Option(
+        None, metavar="FILE", help="Require the token in this file. Needed beyond loopback."
+    )
+    tls_certificate: Path | None = typer.Option(
+        None, metavar="FILE", help="Serve HTTPS with this certificate (PEM)."
+    )
+    tls_key: Path | None = typer.Option(
+        None, metavar="FILE", help="Private key of the certificate (PEM)."
+    )
+    behind_proxy: bool = typer.Option(
+        False, "--behind-proxy", help="A proxy in front of the server speaks HTTPS."
+    )
+
+
+@takes_options
+def ui(options: UiOptions) -> None:
+    """Serve pages and an API that answer questions about a journal.
+
+    Read-only, in a process of its own, on a journal that may grow meanwhile. Listens on loopback;
+    another address needs a token, and TLS or a proxy that has it. Every reader sees all namespaces:
+    TokenReview and SubjectAccessReview are not supported yet. Ctrl-C or SIGTERM stops it.
+    """
+    from asched.ui.app import ListenError
+
+    listen, access = _listen(options), _access(options)
+    if not _is_local(listen.host):
+        if not access.token:
+            raise BadInput(f"--listen {options.listen}: beyond loopback give --token-file FILE")
+        if not access.secure:
+            raise BadInput(
+                f"--listen {options.listen}: beyond loopback give --tls-certificate and --tls-key,"
+                " or --behind-proxy"
+            )
+    log_warnings()
+    try:
+        anyio.run(_serve, options.journal, listen, access)
+    except (ListenError, BaseExceptionGroup) as error:
+        raise as_command_error(error, bad_input=(ListenError,)) from None
+
+
+def _is_local(host: str) -> bool:
+    from asched.ui.security import is_loopback
+
+    return is_loopback(host)
+
+
+def _listen(options: UiOptions) -> Listen:
+    """Raises BadInput."""
+    import ssl
+
+    from asched.ui.app import Listen
+
+    host, _, port = options.listen.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    if not host or not port.isdecimal() or int(port) > 65535:
+        raise BadInput(f"--listen {options.listen}: not HOST:PORT, such as 127.0.0.1:8080")
+    if options.tls_certificate is None and options.tls_key is None:
+        return Listen(host, int(port))
+    if options.tls_certificate is None or options.tls_key is None:
+        raise BadInput("--tls-certificate and --tls-key go together")
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    try:
+        context.load_cert_chain(options.tls_certificate, options.tls_key)
+    except (OSError, ssl.SSLError) as error:
+        files = f"{options.tls_certificate}, {options.tls_key}"
+        raise BadInput(f"{files}: not a certificate and its key: {error.strerror}") from None
+    return Listen(host, int(port), context)
+
+
+def _access(options: UiOptions) -> Access:
+    """Raises BadInput."""
+    from asched.ui.security import MIN_TOKEN_LENGTH, Access
+
+    secure = options.tls_certificate is not None or options.behind_proxy
+    if options.token_file is None:
+        return Access("", secure)
+    try:
+        token = options.token_file.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "not text"
+        raise BadInput(f"{options.token_file}: cannot be read: {reason}") from None
+    if len(token) < MIN_TOKEN_LENGTH:
+        raise BadInput(
+            f"{options.token_file}: the token has {len(token)} characters; at least"
+            f" {MIN_TOKEN_LENGTH} are needed, such as from: openssl rand -hex 32"
+        )
+    return Access(token, secure)
+
+
+async def _serve(url: str, listen: Listen, access: Access) -> None:
+    from asched.journal.opening import redacted
+    from asched.ui.app import make_app, serving
+    from asched.ui.journal_view import check_journal, open_view
+
+    keys = journal_keys()
+    await check_journal(url, keys)
+    async with (
+        open_view(url, installed_plugins(), keys) as view,
+        serving(make_app(view, access), listen) as address,
+    ):
+        typer.echo(f"serving {redacted(url)} at {address}, until Ctrl-C")
+        with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+            async for _ in signals:
+                break

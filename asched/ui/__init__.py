@@ -1,0 +1,1 @@
+"""A read-only browser interface and HTTP API on a journal (``docs/ui.md``)."""

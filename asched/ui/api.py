@@ -1,0 +1,329 @@
+"""The HTTP API: questions and answers at ``/api/v1``, all with GET and without side effects.
+
+:func:`answer` gives the same answer to a page as to a program.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple, TypeVar
+
+import msgspec
+from aiohttp import web
+
+from asched.audit.lookup import PodName
+from asched.audit.times import parse_time_ns
+from asched.model.quantity import NS_PER_S
+from asched.state.cluster import ClusterState
+from asched.ui.cluster import (
+    ClusterDifference,
+    ClusterPicture,
+    NodeDetail,
+    difference,
+    node_detail,
+    picture,
+    snapshot,
+)
+from asched.ui.errors import ErrorAnswer, RequestError
+from asched.ui.index import MAX_RESULTS, SearchResults
+from asched.ui.journal_view import NOW, JournalReader, JournalView, Moment
+from asched.ui.pods import (
+    DecisionList,
+    DecisionMatrix,
+    PodSummary,
+    TimelineAnswer,
+    decision_list,
+    decision_matrix,
+    pod_summary,
+    pod_timeline,
+)
+from asched.ui.reports import JournalReport, PluginReport, journal_report, plugin_report
+from asched.ui.series import Overview
+from asched.ui.tables import csv_of
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class HtmlPages:
+    """What renders pages that the application itself needs."""
+
+    error: Callable[[web.Request, ErrorAnswer], str]
+    login: Callable[[web.Request, str], str]
+    """A form that posts ``token`` and ``next`` to ``/login``, with a message."""
+
+
+VIEW: Final = web.AppKey("view", JournalView)
+HTML_PAGES: Final = web.AppKey("html_pages", HtmlPages)
+PREFIX: Final = "/api/v1"
+_MAX_TEXT: Final = 300
+_NO_END_S: Final = 1 << 40
+
+
+class Question(NamedTuple):
+    """The parameters of a request, checked when they are read."""
+
+    path: Mapping[str, str]
+    query: Mapping[str, str]
+
+    @classmethod
+    def of(cls, request: web.Request) -> Question:
+        return cls(request.match_info, request.query)
+
+    def text(self, name: str) -> str:
+        """Raises :class:`RequestError` if it is too long."""
+        value = self.query.get(name, "")
+        if len(value) > _MAX_TEXT:
+            raise RequestError(f"{name}: longer than {_MAX_TEXT} characters")
+        return value
+
+    def number(self, name: str, *, most: int | None = None) -> int | None:
+        """A parameter of the path or query, at least 1; None if it is missing.
+
+        Raises :class:`RequestError`.
+        """
+        text = self.path.get(name) or self.query.get(name) or ""
+        if not text:
+            return None
+        if not (text.isascii() and text.isdecimal() and len(text) < 19) or int(text) < 1:
+            raise RequestError(f"{name}: {text[:40]!r} is not a number from 1 on")
+        return int(text) if most is None else min(int(text), most)
+
+    def time_ns(self, name: str) -> int | None:
+        """A time; None if it is missing. Raises TimeTextError."""
+        text = self.text(name)
+        # A plus sign that is not escaped is a space in a query.
+        return parse_time_ns(text.replace(" ", "+")) if text else None
+
+    def moment(self, at: str = "at", seq: str = "seq") -> Moment:
+        """Raises :class:`RequestError` if both are given, TimeTextError."""
+        moment = Moment(self.number(seq), self.time_ns(at))
+        if None not in moment:
+            raise RequestError(f"give {at} or {seq}, not both")
+        return moment
+
+    @property
+    def pod(self) -> PodName:
+        return PodName(self.path["namespace"], self.path["name"])
+
+
+Handler = Callable[[JournalReader, Question], Awaitable[Any]]
+
+
+async def _search(reader: JournalReader, question: Question) -> SearchResults:
+    text, limit = question.text("q"), question.number("limit", most=MAX_RESULTS) or 50
+    live = reader.following()
+    return reader.index.search(text, limit, live.seq, live.fold.state)
+
+
+async def _pod(reader: JournalReader, question: Question) -> PodSummary:
+    return await pod_summary(reader, question.pod, question.moment())
+
+
+async def _decisions(reader: JournalReader, question: Question) -> DecisionList:
+    return await decision_list(reader, question.pod, question.moment())
+
+
+async def _decision(reader: JournalReader, question: Question) -> DecisionMatrix:
+    attempt = question.number("attempt")
+    return await decision_matrix(reader, question.pod, attempt, question.moment())
+
+
+async def _timeline(reader: JournalReader, question: Question) -> TimelineAnswer:
+    return await pod_timeline(reader, question.pod, question.moment())
+
+
+async def _cluster(reader: JournalReader, question: Question) -> ClusterPicture:
+    return await _at(reader, question.moment(), picture)
+
+
+async def _node(reader: JournalReader, question: Question) -> NodeDetail:
+    name = question.path["node"]
+    return await _at(reader, question.moment(), lambda s, seq: node_detail(s, seq, name))
+
+
+async def _difference(reader: JournalReader, question: Question) -> ClusterDifference:
+    before, after = question.moment("from", "fromSeq"), question.moment("to", "toSeq")
+    if before == NOW:
+        raise RequestError("from: missing; give from or fromSeq")
+    old = await _at(reader, before, snapshot)
+    return difference(old, await _at(reader, after, snapshot))
+
+
+async def _at(
+    reader: JournalReader, moment: Moment, compute: Callable[[ClusterState, int], T]
+) -> T:
+    seq = await reader.seq_of(moment)
+    return await reader.on_state(seq, lambda state: compute(state, seq))
+
+
+async def _overview(reader: JournalReader, question: Question) -> Overview:
+    since_ns, until_ns = question.time_ns("from"), question.time_ns("to")
+    live = reader.following()
+    since_s = (since_ns or 0) // NS_PER_S
+    until_s = _NO_END_S if until_ns is None else until_ns // NS_PER_S
+    if until_s < since_s:
+        raise RequestError("to: before from")
+    return reader.index.series.overview(live.fold.state, live.seq, since_s, until_s)
+
+
+async def _journal(reader: JournalReader, question: Question) -> JournalReport:
+    return await journal_report(reader)
+
+
+async def _plugins(reader: JournalReader, question: Question) -> PluginReport:
+    registry, failures = reader.registry, reader.index.plugin_failures
+    return await _at(
+        reader, question.moment(), lambda s, seq: plugin_report(s, seq, registry, failures)
+    )
+
+
+class Parameter(NamedTuple):
+    """A query parameter."""
+
+    name: str
+    summary: str
+    kind: str = "string"
+
+
+MOMENT: Final = (
+    Parameter("at", "The answer as of this time: RFC 3339, or a duration such as 2h30m ago."),
+    Parameter("seq", "The answer as of this record.", "integer"),
+)
+
+
+class ApiRoute(NamedTuple):
+    """A question that the API answers."""
+
+    path: str
+    summary: str
+    answers: type[msgspec.Struct]
+    handler: Handler
+    parameters: tuple[Parameter, ...] = ()
+    rows: Callable[[Any], Sequence[msgspec.Struct]] | None = None
+    """The table in the answer, for CSV; None if it has none."""
+
+
+_POD: Final = "/pods/{namespace}/{name}"
+
+ROUTES: Final[Mapping[str, ApiRoute]] = {
+    "search": ApiRoute(
+        "/search",
+        "Pods, owners, gangs and nodes with a text in their name.",
+        SearchResults,
+        _search,
+        (Parameter("q", "The text."), Parameter("limit", "Results at most.", "integer")),
+        lambda found: found.results,
+    ),
+    "pod": ApiRoute(_POD, "Why a pod is or is not running.", PodSummary, _pod, MOMENT),
+    "decisions": ApiRoute(
+        f"{_POD}/decisions",
+        "The attempts for a pod.",
+        DecisionList,
+        _decisions,
+        MOMENT,
+        lambda found: found.decisions,
+    ),
+    "decision": ApiRoute(
+        f"{_POD}/decisions/{{attempt}}",
+        "One decision: every plugin on every node.",
+        DecisionMatrix,
+        _decision,
+        MOMENT,
+        lambda found: found.explanation.nodes,
+    ),
+    "timeline": ApiRoute(
+        f"{_POD}/timeline",
+        "What happened to a pod.",
+        TimelineAnswer,
+        _timeline,
+        MOMENT,
+        lambda found: [entry for pod in found.pods for entry in pod.entries],
+    ),
+    "cluster": ApiRoute(
+        "/cluster", "All nodes.", ClusterPicture, _cluster, MOMENT, lambda found: found.nodes
+    ),
+    "node": ApiRoute(
+        "/cluster/nodes/{node}",
+        "A node with its pods.",
+        NodeDetail,
+        _node,
+        MOMENT,
+        lambda found: found.pods,
+    ),
+    "difference": ApiRoute(
+        "/cluster/difference",
+        "What differs between two moments.",
+        ClusterDifference,
+        _difference,
+        (
+            Parameter("from", "The first time."),
+            Parameter("fromSeq", "The first record, instead of from.", "integer"),
+            Parameter("to", "The second time. Default: now."),
+            Parameter("toSeq", "The second record, instead of to.", "integer"),
+        ),
+        lambda found: found.placements,
+    ),
+    "overview": ApiRoute(
+        "/overview",
+        "Counts, waits and queues over time.",
+        Overview,
+        _overview,
+        (
+            Parameter("from", "The beginning. Default: that of the journal."),
+            Parameter("to", "The end. Default: that of the journal."),
+        ),
+        lambda found: found.points,
+    ),
+    "journal": ApiRoute(
+        "/journal", "Head, verification, sizes and archive.", JournalReport, _journal
+    ),
+    "plugins": ApiRoute(
+        "/plugins",
+        "The plugins of all profiles.",
+        PluginReport,
+        _plugins,
+        MOMENT,
+        lambda found: found.plugins,
+    ),
+}
+"""By name, for :func:`answer`."""
+
+
+async def answer(name: str, request: web.Request) -> Any:
+    """The answer to the question of that name, with the parameters of the request.
+
+    Raises what :func:`asched.ui.errors.error_answer` knows.
+    """
+    question = Question.of(request)
+    return await request.app[VIEW].ask(lambda reader: ROUTES[name].handler(reader, question))
+
+
+def add_routes(app: web.Application) -> None:
+    """Serve all questions below :data:`PREFIX`."""
+    for name, route in ROUTES.items():
+        app.router.add_get(PREFIX + route.path, _responder(name, route))
+
+
+def _responder(name: str, route: ApiRoute) -> Callable[[web.Request], Awaitable[web.Response]]:
+    async def respond(request: web.Request) -> web.Response:
+        wanted = request.query.get("format", "json")
+        if wanted not in ("json", "csv"):
+            raise RequestError(f"format: {wanted[:40]!r} is neither json nor csv")
+        if wanted == "csv" and route.rows is None:
+            raise RequestError("format: this answer is not a table; use json")
+        found = await answer(name, request)
+        if wanted == "csv" and route.rows is not None:
+            disposition = {"Content-Disposition": f'attachment; filename="asched-{name}.csv"'}
+            text = csv_of(route.rows(found))
+            return web.Response(text=text, content_type="text/csv", headers=disposition)
+        return json_response(found)
+
+    return respond
+
+
+def json_response(found: object, status: int = 200) -> web.Response:
+    return web.Response(
+        body=msgspec.json.encode(found), content_type="application/json", status=status
+    )

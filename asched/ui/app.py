@@ -1,0 +1,267 @@
+"""The HTTP application: routes, limits, errors and live events.
+
+``asched.ui.pages`` adds the pages for browsers with ``pages.register(app, view)``. It may set
+:data:`asched.ui.api.HTML_PAGES`; without it, errors and the login are plain text.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import ssl
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager, suppress
+from typing import Any, Final, NamedTuple
+
+import msgspec
+import structlog
+from aiohttp import web
+from yarl import URL
+
+from asched.ui import api
+from asched.ui.errors import BusyError, ErrorAnswer, error_answer
+from asched.ui.journal_view import JournalProgress, JournalView
+from asched.ui.openapi import openapi
+from asched.ui.security import HEADERS, Access, Handler
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
+
+MAX_BODY_BYTES: Final = 4096
+MAX_STREAMS: Final = 100
+EVENT_INTERVAL_S: Final = 1.0
+KEEP_ALIVE_S: Final = 15.0
+_STOP_S: Final = 2.0
+_OPEN_PATHS: Final = ("/login", "/static/")
+"""Paths that need no token."""
+
+ACCESS: Final = web.AppKey("access", Access)
+_STREAMS: Final = web.AppKey("streams", set[asyncio.Task[None]])
+
+
+class LiveEvent(msgspec.Struct, frozen=True, rename="camel"):
+    """What a server-sent event holds."""
+
+    progress: JournalProgress
+    rates: dict[str, float]
+    """Events in a second of the journal's time since the event before, as in ``counts``."""
+
+
+def make_app(view: JournalView, access: Access) -> web.Application:
+    """The application; ``view`` must outlive it."""
+    app = web.Application(
+        middlewares=[_secured, _with_errors, _authenticated], client_max_size=MAX_BODY_BYTES
+    )
+    app[api.VIEW] = view
+    app[ACCESS] = access
+    app[_STREAMS] = set()
+    app.on_shutdown.append(_end_streams)
+    document = openapi()
+    api.add_routes(app)
+    app.router.add_get(f"{api.PREFIX}/openapi.json", _constant(document))
+    app.router.add_get(f"{api.PREFIX}/events", _events, allow_head=False)
+    app.router.add_get("/login", _show_login)
+    app.router.add_post("/login", _log_in)
+    _register_pages(app, view)
+    return app
+
+
+def _register_pages(app: web.Application, view: JournalView) -> None:
+    if importlib.util.find_spec("asched.ui.pages") is not None:
+        importlib.import_module("asched.ui.pages").register(app, view)
+
+
+def _constant(document: Any) -> Handler:
+    async def respond(_: web.Request) -> web.Response:
+        return api.json_response(document)
+
+    return respond
+
+
+# -- every request ------------------------------------------------------------------------------
+
+
+@web.middleware
+async def _secured(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Add the security headers, also to streams."""
+    response = await handler(request)
+    if not response.prepared:
+        for name, value in HEADERS.items():
+            response.headers.setdefault(name, value)
+    return response
+
+
+@web.middleware
+async def _with_errors(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Errors as pages or as JSON, without a traceback."""
+    try:
+        return await handler(request)
+    except web.HTTPRedirection:
+        raise
+    except web.HTTPException as error:
+        found = ErrorAnswer(error.status, _REASONS.get(error.status, error.reason))
+        allowed = error.headers.get("Allow")
+        return _error_response(request, found, {"Allow": allowed} if allowed else {})
+    except (ConnectionError, asyncio.CancelledError):
+        raise
+    except Exception as error:
+        known = error_answer(error)
+        if known is None:
+            log.error("request failed", path=request.path, exc_info=error)
+            known = ErrorAnswer(500, "internal error", "the log of asched ui has the details")
+        return _error_response(request, known, {})
+
+
+_REASONS: Final = {
+    404: "there is no such page",
+    405: "only GET is allowed: nothing can be changed here",
+    413: f"the request is larger than {MAX_BODY_BYTES} bytes",
+}
+
+
+def _error_response(
+    request: web.Request, found: ErrorAnswer, headers: Mapping[str, str]
+) -> web.Response:
+    if found.status == 503:
+        headers = {**headers, "Retry-After": "2"}
+    if request.path.startswith("/api/"):
+        response = api.json_response(found, found.status)
+    elif api.HTML_PAGES in request.app:
+        text = request.app[api.HTML_PAGES].error(request, found)
+        response = web.Response(text=text, content_type="text/html", status=found.status)
+    else:
+        text = f"{found.error}\n{found.advice}\n".replace("\n\n", "\n")
+        response = web.Response(text=text, status=found.status)
+    response.headers.update(headers)
+    return response
+
+
+@web.middleware
+async def _authenticated(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Check host and token."""
+    access = request.app[ACCESS]
+    if not access.check_host(request):
+        found = ErrorAnswer(
+            421, "this host name is not served", "use the address that asched ui printed"
+        )
+        return _error_response(request, found, {})
+    if request.path.startswith(_OPEN_PATHS) or access.admits(request):
+        return await handler(request)
+    if request.path.startswith("/api/"):
+        found = ErrorAnswer(401, "a token is needed", "send it as Authorization: Bearer TOKEN")
+        return _error_response(request, found, {"WWW-Authenticate": "Bearer"})
+    raise web.HTTPSeeOther(URL("/login").with_query(next=request.path_qs))
+
+
+# -- login --------------------------------------------------------------------------------------
+
+
+async def _show_login(request: web.Request) -> web.Response:
+    return _login_page(request, "", 200)
+
+
+def _login_page(request: web.Request, message: str, status: int) -> web.Response:
+    if api.HTML_PAGES in request.app:
+        text = request.app[api.HTML_PAGES].login(request, message)
+        return web.Response(text=text, content_type="text/html", status=status)
+    return web.Response(text=f"{message}\npost the field token to /login\n", status=status)
+
+
+async def _log_in(request: web.Request) -> web.Response:
+    form = await request.post()
+    access, sent = request.app[ACCESS], form.get("token", "")
+    if not access.token or not isinstance(sent, str) or not access.is_token(sent.strip()):
+        return _login_page(request, "this is not the token", 403)
+    wanted = str(form.get("next", "/"))
+    # Only a path of this server: neither another host nor another scheme.
+    target = wanted if wanted.startswith("/") and wanted[1:2] not in ("/", "\\") else "/"
+    response = web.Response(status=303, headers={"Location": target})
+    access.log_in(response)
+    return response
+
+
+# -- live ---------------------------------------------------------------------------------------
+
+
+async def _events(request: web.Request) -> web.StreamResponse:
+    """Server-sent events: the progress at once, and then at most one a second."""
+    view, streams = request.app[api.VIEW], request.app[_STREAMS]
+    if len(streams) >= MAX_STREAMS:
+        raise BusyError(f"{MAX_STREAMS} event streams are open")
+    response = web.StreamResponse(headers={**HEADERS, "Content-Type": "text/event-stream"})
+    await response.prepare(request)
+    sending = asyncio.ensure_future(_send_events(view, response))
+    streams.add(sending)
+    try:
+        with suppress(ConnectionError, asyncio.CancelledError):
+            await sending
+    finally:
+        sending.cancel()
+        streams.discard(sending)
+    return response
+
+
+async def _send_events(view: JournalView, response: web.StreamResponse) -> None:
+    before = view.progress
+    while True:
+        progress = view.progress
+        event = LiveEvent(progress, _rates(before, progress))
+        data = msgspec.json.encode(event).decode()
+        await response.write(f"id: {progress.indexed_seq}\ndata: {data}\n\n".encode())
+        before = progress
+        await asyncio.sleep(EVENT_INTERVAL_S)
+        while view.progress is before:
+            try:
+                await asyncio.wait_for(view.changed(), KEEP_ALIVE_S)
+            except TimeoutError:
+                await response.write(b": no change\n\n")
+
+
+def _rates(before: JournalProgress, now: JournalProgress) -> dict[str, float]:
+    if before.at is None or now.at is None or now.at <= before.at:
+        return {}
+    elapsed_s = (now.at - before.at).total_seconds()
+    return {
+        name: round((count - before.counts.get(name, 0)) / elapsed_s, 2)
+        for name, count in now.counts.items()
+    }
+
+
+async def _end_streams(app: web.Application) -> None:
+    for stream in [*app[_STREAMS]]:
+        stream.cancel()
+
+
+# -- serving ------------------------------------------------------------------------------------
+
+
+class Listen(NamedTuple):
+    """Where to serve."""
+
+    host: str
+    port: int
+    tls: ssl.SSLContext | None = None
+
+
+class ListenError(Exception):
+    """The address is not available. Its text is one line for the user."""
+
+
+@asynccontextmanager
+async def serving(app: web.Application, listen: Listen) -> AsyncIterator[str]:
+    """Serve during the block, which receives the URL. Raises :class:`ListenError`."""
+    runner = web.AppRunner(
+        app, access_log=None, handle_signals=False, shutdown_timeout=_STOP_S, keepalive_timeout=30
+    )
+    await runner.setup()
+    try:
+        site = web.TCPSite(runner, listen.host, listen.port, ssl_context=listen.tls)
+        try:
+            await site.start()
+        except OSError as error:
+            where = f"{listen.host}:{listen.port}"
+            raise ListenError(f"cannot listen on {where}: {error.strerror or error}") from None
+        host, port = runner.addresses[0][:2]
+        scheme = "http" if listen.tls is None else "https"
+        yield f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
+    finally:
+        await runner.cleanup()

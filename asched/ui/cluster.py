@@ -1,0 +1,260 @@
+"""The cluster at a moment: nodes with their use, and the difference between two moments."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Final
+
+import msgspec
+
+from asched.audit.lookup import AuditError
+from asched.audit.timeline import time_of
+from asched.framework.runtime.strict import nearest
+from asched.model.meta import Object
+from asched.model.node import HOSTNAME_LABEL, Node
+from asched.model.requests import PODS
+from asched.state.cluster import ClusterState
+from asched.ui.index import pod_state
+from asched.ui.series import queue_lengths
+
+MAX_GROUPS: Final = 64
+"""Values of a label that can group nodes."""
+
+
+class NodeUse(msgspec.Struct, frozen=True, rename="camel"):
+    """A node and its use."""
+
+    name: str
+    ready: bool
+    unschedulable: bool
+    taints: tuple[str, ...]
+    labels: dict[str, str]
+    """Those that can group nodes."""
+    pods: int
+    allocatable: dict[str, int]
+    """cpu in millicores, others in whole units."""
+    requested: dict[str, int]
+
+
+class GroupLabel(msgspec.Struct, frozen=True, rename="camel"):
+    """A label with few values."""
+
+    key: str
+    values: tuple[str, ...]
+
+
+class ClusterPicture(msgspec.Struct, frozen=True, rename="camel"):
+    """All nodes after a record."""
+
+    seq: int
+    at: datetime
+    resources: tuple[str, ...]
+    group_labels: tuple[GroupLabel, ...]
+    queues: dict[str, int]
+    """Pods without a node, by queue."""
+    nodes: tuple[NodeUse, ...]
+    """By name."""
+
+
+class PodOnNode(msgspec.Struct, frozen=True, rename="camel"):
+    namespace: str
+    name: str
+    state: str
+    """``bound`` or ``assumed``."""
+    priority: int
+    owner: str
+    requests: dict[str, int]
+
+
+class NodeDetail(msgspec.Struct, frozen=True, rename="camel"):
+    """A node with its pods."""
+
+    seq: int
+    at: datetime
+    node: NodeUse
+    pods: tuple[PodOnNode, ...]
+
+
+class Placement(msgspec.Struct, frozen=True, rename="camel"):
+    """A pod whose node differs."""
+
+    namespace: str
+    name: str
+    before: str
+    """Its node at the first moment; empty if it had none or did not exist."""
+    after: str
+
+
+class NodeChange(msgspec.Struct, frozen=True, rename="camel"):
+    """A node whose use or state differs."""
+
+    name: str
+    requested: dict[str, int]
+    """The difference by resource; resources without a difference are omitted."""
+    pods: int
+    changes: tuple[str, ...]
+    """``field old -> new``."""
+
+
+class ClusterDifference(msgspec.Struct, frozen=True, rename="camel"):
+    """What differs between two moments."""
+
+    from_seq: int
+    from_at: datetime
+    to_seq: int
+    to_at: datetime
+    nodes_added: tuple[str, ...]
+    nodes_removed: tuple[str, ...]
+    nodes_changed: tuple[NodeChange, ...]
+    placements: tuple[Placement, ...]
+    pods_added: int
+    """Pods that exist only at the second moment, with or without a node."""
+    pods_removed: int
+
+
+def picture(state: ClusterState, seq: int) -> ClusterPicture:
+    """The cluster as the state has it."""
+    nodes, resources = state.objects(Node), _resources(state)
+    labels = _group_labels([*nodes.values()])
+    keys = tuple(label.key for label in labels)
+    return ClusterPicture(
+        seq=seq,
+        at=time_of(state.date_ns),
+        resources=resources,
+        group_labels=labels,
+        queues=queue_lengths(state),
+        nodes=tuple(_use(state, nodes[name], resources, keys) for name in sorted(nodes)),
+    )
+
+
+def _resources(state: ClusterState) -> tuple[str, ...]:
+    """What nodes offer; the number of pods is the last."""
+    return (*(name for name in state.nodes.columns.allocatable if name != PODS), PODS)
+
+
+def _use(
+    state: ClusterState, node: Node, resources: tuple[str, ...], keys: tuple[str, ...]
+) -> NodeUse:
+    table, row = state.nodes, state.nodes.row_of(node.name)
+    assert row is not None, "each observed node has a row"
+    offered = {name: table.allocatable_on(row, name) for name in resources[:-1]}
+    used = {name: table.requested_on(row, name) for name in offered}
+    pods = int(table.pod_count[row])
+    labels = node.metadata.labels
+    return NodeUse(
+        name=node.name,
+        ready=node.ready,
+        unschedulable=node.spec.unschedulable,
+        taints=tuple(f"{taint.key}={taint.value}:{taint.effect}" for taint in node.spec.taints),
+        labels={key: labels[key] for key in keys if key in labels},
+        pods=pods,
+        allocatable={**offered, PODS: int(table.allowed_pods[row])},
+        requested={**used, PODS: pods},
+    )
+
+
+def _group_labels(nodes: list[Node]) -> tuple[GroupLabel, ...]:
+    values: dict[str, set[str]] = {}
+    for node in nodes:
+        for key, value in node.metadata.labels.items():
+            values.setdefault(key, set()).add(value)
+    return tuple(
+        GroupLabel(key, tuple(sorted(found)))
+        for key, found in sorted(values.items())
+        if len(found) <= MAX_GROUPS and key != HOSTNAME_LABEL
+    )
+
+
+def node_detail(state: ClusterState, seq: int, name: str) -> NodeDetail:
+    """Raises AuditError for an unknown node."""
+    nodes = state.objects(Node)
+    node = nodes.get(name)
+    if node is None:
+        guess = nearest(name, [*nodes])
+        hint = f"; did you mean {guess}?" if guess else ""
+        raise AuditError(f"no node {name!r} at record {seq}{hint}")
+    resources = _resources(state)
+    row = state.nodes.row_of(name)
+    assert row is not None, "each observed node has a row"
+    pods = sorted(state.nodes.pods(row), key=lambda info: info.key)
+    keys = tuple(node.metadata.labels)
+    return NodeDetail(
+        seq=seq,
+        at=time_of(state.date_ns),
+        node=_use(state, node, resources, keys),
+        pods=tuple(
+            PodOnNode(
+                namespace=info.namespace,
+                name=info.name,
+                state=pod_state(state, info.key),
+                priority=info.priority,
+                owner=_owner(info.pod),
+                requests=dict(info.shape.requests),
+            )
+            for info in pods
+        ),
+    )
+
+
+def _owner(item: Object) -> str:
+    owner = item.metadata.controller
+    return "" if owner is None else f"{owner.kind}/{owner.name}"
+
+
+class ClusterSnapshot(msgspec.Struct, frozen=True):
+    """What a difference compares."""
+
+    picture: ClusterPicture
+    placements: dict[tuple[str, str], str]
+    """The node of each pod by key and uid; empty without a node."""
+
+
+def snapshot(state: ClusterState, seq: int) -> ClusterSnapshot:
+    placements = {(key, entry.info.uid): entry.node for key, entry in state.pods.items()}
+    return ClusterSnapshot(picture(state, seq), placements)
+
+
+def difference(old: ClusterSnapshot, new: ClusterSnapshot) -> ClusterDifference:
+    """What changed from one moment to another."""
+    before = {node.name: node for node in old.picture.nodes}
+    after = {node.name: node for node in new.picture.nodes}
+    common = [name for name in after if name in before]
+    changed = [_change(before[name], after[name]) for name in common if before[name] != after[name]]
+    pods = {**old.placements, **new.placements}
+    return ClusterDifference(
+        from_seq=old.picture.seq,
+        from_at=old.picture.at,
+        to_seq=new.picture.seq,
+        to_at=new.picture.at,
+        nodes_added=tuple(name for name in after if name not in before),
+        nodes_removed=tuple(name for name in before if name not in after),
+        nodes_changed=tuple(changed),
+        placements=tuple(
+            Placement(*_split(pod[0]), old.placements.get(pod, ""), new.placements.get(pod, ""))
+            for pod in sorted(pods)
+            if old.placements.get(pod, "") != new.placements.get(pod, "")
+        ),
+        pods_added=sum(pod not in old.placements for pod in new.placements),
+        pods_removed=sum(pod not in new.placements for pod in old.placements),
+    )
+
+
+def _split(key: str) -> tuple[str, str]:
+    namespace, _, name = key.partition("/")
+    return namespace, name
+
+
+def _change(before: NodeUse, after: NodeUse) -> NodeChange:
+    names = dict.fromkeys((*before.requested, *after.requested))
+    deltas = {name: after.requested.get(name, 0) - before.requested.get(name, 0) for name in names}
+    fields = ("ready", "unschedulable", "taints", "labels", "allocatable")
+    return NodeChange(
+        name=after.name,
+        requested={name: delta for name, delta in deltas.items() if delta},
+        pods=after.pods - before.pods,
+        changes=tuple(
+            f"{field} {getattr(before, field)} -> {getattr(after, field)}"
+            for field in fields
+            if getattr(before, field) != getattr(after, field)
+        ),
+    )

@@ -1,0 +1,68 @@
+"""Errors of the browser interface, and what a client sees of them."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from asched.audit.lookup import AuditError
+from asched.audit.times import TimeTextError
+from asched.framework.runtime.profile import ProfileError
+from asched.journal import errors as journal
+
+
+class RequestError(Exception):
+    """A request with a wrong parameter. Its text is one line for the user."""
+
+
+class BusyError(Exception):
+    """Too many requests are in progress. Its text is one line for the user."""
+
+
+class StartingError(Exception):
+    """The journal is not open yet. Its text is one line for the user."""
+
+
+class BeforeBeginningError(AuditError):
+    """A time before the first record that is not archived."""
+
+
+class ErrorAnswer(msgspec.Struct, frozen=True, rename="camel"):
+    """The answer to a request that failed."""
+
+    status: int
+    """The HTTP status."""
+    error: str
+    """What is wrong, in one line."""
+    advice: str = ""
+    """What to do; empty if the error says it."""
+
+
+_VERIFY: Final = "run: asched journal verify --journal URL"
+_RETRY: Final = "the page works again when the journal can be read"
+
+_KNOWN: Final[tuple[tuple[tuple[type[Exception], ...], int, str], ...]] = (
+    ((RequestError, TimeTextError), 400, ""),
+    ((BeforeBeginningError,), 404, "choose a later time"),
+    ((AuditError,), 404, ""),
+    ((journal.ArchivedError,), 410, ""),
+    ((BusyError, StartingError), 503, "try again in a few seconds"),
+    ((journal.JournalUnreachableError, journal.JournalBusyError), 503, _RETRY),
+    ((journal.JournalIOError, journal.JournalOpenError), 503, _RETRY),
+    ((journal.JournalSchemaError,), 503, "use the version of asched that writes the journal"),
+    ((journal.JournalCorruptError, journal.RecordError), 500, _VERIFY),
+    ((journal.JournalError,), 500, _VERIFY),
+    ((ProfileError,), 500, "install the plugin where asched ui runs"),
+    ((TimeoutError,), 504, "choose a shorter period or an earlier time; see asched checkpoint"),
+)
+"""Error types with their HTTP status and advice; the first that matches counts."""
+
+
+def error_answer(error: BaseException) -> ErrorAnswer | None:
+    """What a client sees of an expected error; None for a bug."""
+    for kinds, status, advice in _KNOWN:
+        if isinstance(error, kinds):
+            text = " ".join(str(error).split()) or "the answer took too long"
+            return ErrorAnswer(status, text, advice)
+    return None

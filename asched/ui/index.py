@@ -1,0 +1,316 @@
+"""An index for search and time, kept in memory beside the journal, which stays untouched.
+
+It is rebuilt from the journal at each start, by the fold that follows the journal.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Final
+
+import msgspec
+
+from asched.audit.timeline import queue_of
+from asched.framework.pod_groups import group_of
+from asched.model.meta import Object, OwnerReference
+from asched.model.node import Node
+from asched.model.pod import Pod
+from asched.model.quantity import NS_PER_S
+from asched.state import records as r
+from asched.state.cluster import ClusterState, PlacementState
+from asched.state.session_records import EvictionDecided
+from asched.state.stored_form import PodRecord
+from asched.ui.series import Series, WaitHistogram
+
+MAX_RESULTS: Final = 200
+_MAX_OWNERS: Final = 4
+"""Owners above a pod that are followed: a Deployment is two above."""
+
+
+class FoundKind(Enum):
+    """What a search finds."""
+
+    POD = "pod"
+    OWNER = "owner"
+    GANG = "gang"
+    NODE = "node"
+
+
+class SearchResult(msgspec.Struct, frozen=True, rename="camel"):
+    kind: FoundKind
+    name: str
+    """``Kind/name`` for an owner."""
+    namespace: str
+    """Empty for a node."""
+    state: str
+    """For an owner or a gang: how many of its pods have which state."""
+    last_seq: int
+    """The last record about it."""
+
+
+class SearchResults(msgspec.Struct, frozen=True, rename="camel"):
+    results: tuple[SearchResult, ...]
+    total: int
+    """How many there are without the limit."""
+    indexed_seq: int
+    """The last record that is searched."""
+
+
+class LikePods(msgspec.Struct, frozen=True, rename="camel"):
+    """How long pods like one waited, from their first observation to the binding."""
+
+    like: str
+    """What they have in common."""
+    pods: int
+    bound: int
+    wait_p50_s: float | None
+    """Within 9 %."""
+    wait_p90_s: float | None
+
+
+@dataclass(slots=True)
+class IndexedPod:
+    """The newest pod of a name."""
+
+    key: str
+    uid: str
+    like: str = ""
+    owners: tuple[str, ...] = ()
+    """``namespace/Kind/name``, the direct owner first."""
+    gang: str = ""
+    last_seq: int = 0
+    pending_since_ns: int = 0
+    """0 for a pod that had a node at first."""
+
+
+@dataclass(slots=True)
+class IndexedGroup:
+    """Pods with a common owner, gang or form."""
+
+    pods: dict[str, None] = field(default_factory=dict)
+    last_seq: int = 0
+    waits: WaitHistogram = field(default_factory=WaitHistogram)
+
+
+class JournalIndex:
+    """Names and times of everything that the journal holds, up to one record."""
+
+    def __init__(self) -> None:
+        self.pods: dict[str, IndexedPod] = {}
+        self.owners: dict[str, IndexedGroup] = {}
+        self.gangs: dict[str, IndexedGroup] = {}
+        self.likes: dict[str, IndexedGroup] = {}
+        self.nodes: dict[str, int] = {}
+        """The last record about each node."""
+        self.plugin_failures: dict[str, int] = {}
+        self.totals: Counter[str] = Counter()
+        """What happened since the start of the index."""
+        self.series = Series()
+
+    def begin(self, seq: int, state: ClusterState) -> None:
+        """Start with the state of a checkpoint: earlier records are archived."""
+        for entry in state.pods.values():
+            self._add_pod(seq, entry.info.pod, state)
+            if entry.rejection:
+                self.series.block(entry.info.key, _rejecting_plugins(state, entry.info.key))
+        self.nodes.update(dict.fromkeys(state.objects(Node), seq))
+
+    def apply(self, seq: int, record: r.AnyRecord, state: ClusterState) -> None:
+        """Add a record; ``state`` is the one after it."""
+        match record:
+            case r.TurnStarted():
+                self.series.move_to(state)
+            case r.ObjectObserved(object=Pod() as pod):
+                self._observe(seq, pod, state)
+            case r.PodObserved():
+                entry = state.entry(record.key, record.uid)
+                if entry is not None:
+                    self._observe(seq, entry.info.pod, state)
+            case r.ObjectObserved(object=Node() as node):
+                self.nodes[node.name] = seq
+            case r.ObjectDeleted(kind="Pod"):
+                self._mention(seq, record.key)
+                self._add("deleted")
+                self.series.unblock(record.key)
+            case r.ObjectDeleted(kind="Node"):
+                self.nodes[record.key] = seq
+            case _ if isinstance(record, PodRecord):
+                self._mention(seq, record.key)
+                self._count(record, state)
+
+    def _add(self, what: str, number: int = 1) -> None:
+        self.totals[what] += number
+        self.series.current.counts[what] += number
+
+    def _count(self, record: PodRecord, state: ClusterState) -> None:
+        match record:
+            case r.Assigned():
+                self._add("assigned")
+                self.series.unblock(record.key)
+            case r.Rejected():
+                self._add("rejected")
+                self._add("preempted", len(record.victims))
+                self.series.current.rejected_by.update(record.unschedulable_plugins)
+                self.series.block(record.key, record.unschedulable_plugins)
+            case r.AttemptFailed():
+                self._add("failed")
+                failures = self.plugin_failures
+                failures[record.plugin] = failures.get(record.plugin, 0) + 1
+            case EvictionDecided():
+                self._add("preempted")
+            case r.Bound() | r.PodUpdated():
+                entry = state.entry(record.key, record.uid)
+                if entry is not None and entry.placement_state is PlacementState.BOUND:
+                    self._bound(self.pods[record.key], state)
+
+    def _bound(self, pod: IndexedPod, state: ClusterState) -> None:
+        """The pod is bound; may be reported repeatedly."""
+        since_ns, pod.pending_since_ns = pod.pending_since_ns, 0
+        self.series.unblock(pod.key)
+        if not since_ns:
+            return
+        wait_s = (state.date_ns - since_ns) / NS_PER_S
+        self._add("bound")
+        self.series.current.waits.add(wait_s)
+        self.likes[pod.like].waits.add(wait_s)
+
+    def _observe(self, seq: int, pod: Pod, state: ClusterState) -> None:
+        known = self.pods.get(pod.key)
+        if known is not None and known.uid == pod.metadata.uid:
+            self._mention(seq, pod.key)
+            if pod.node_name:
+                self._bound(known, state)
+            return
+        added = self._add_pod(seq, pod, state)
+        if not pod.node_name:
+            added.pending_since_ns = max(1, state.date_ns)
+            self._add("observed")
+
+    def _add_pod(self, seq: int, pod: Pod, state: ClusterState) -> IndexedPod:
+        gang, owners = group_of(pod), tuple(_owner_names(pod, state))
+        added = IndexedPod(pod.key, pod.metadata.uid, owners=owners)
+        added.gang = "" if gang is None else gang.key
+        added.like = owners[-1] if owners else _form(pod, state)
+        self.pods[pod.key] = added
+        self.likes.setdefault(added.like, IndexedGroup()).pods[pod.key] = None
+        for owner in owners:
+            self.owners.setdefault(owner, IndexedGroup()).pods[pod.key] = None
+        if added.gang:
+            self.gangs.setdefault(added.gang, IndexedGroup()).pods[pod.key] = None
+        self._mention(seq, pod.key)
+        return added
+
+    def _mention(self, seq: int, key: str) -> None:
+        pod = self.pods.get(key)
+        if pod is None:
+            return
+        pod.last_seq = seq
+        for owner in pod.owners:
+            self.owners[owner].last_seq = seq
+        if pod.gang:
+            self.gangs[pod.gang].last_seq = seq
+
+    # -- questions --------------------------------------------------------------------------------
+
+    def search(self, text: str, limit: int, seq: int, state: ClusterState) -> SearchResults:
+        """Everything with ``text`` in its name: equal names first, then beginnings, then the most
+        recent. ``state`` is the one after record ``seq``."""
+        wanted = text.casefold().strip()
+        found = [*self._matches(wanted)]
+        found.sort(key=lambda match: (_distance(match[1], wanted), -match[2]))
+        results = tuple(self._result(*match, state) for match in found[:limit])
+        return SearchResults(results, len(found), seq)
+
+    def _matches(self, wanted: str) -> Iterator[tuple[FoundKind, str, int]]:
+        for key, pod in self.pods.items():
+            if wanted in key.casefold():
+                yield FoundKind.POD, key, pod.last_seq
+        for kind, groups in ((FoundKind.OWNER, self.owners), (FoundKind.GANG, self.gangs)):
+            for key, group in groups.items():
+                if wanted in key.casefold():
+                    yield kind, key, group.last_seq
+        for name, seq in self.nodes.items():
+            if wanted in name.casefold():
+                yield FoundKind.NODE, name, seq
+
+    def _result(self, kind: FoundKind, key: str, seq: int, state: ClusterState) -> SearchResult:
+        if kind is FoundKind.NODE:
+            here = "present" if key in state.objects(Node) else "deleted"
+            return SearchResult(kind, key, "", here, seq)
+        namespace, _, name = key.partition("/")
+        if kind is FoundKind.POD:
+            return SearchResult(kind, name, namespace, pod_state(state, key), seq)
+        pods = (self.owners if kind is FoundKind.OWNER else self.gangs)[key].pods
+        return SearchResult(kind, name, namespace, _states(state, pods), seq)
+
+    def like_pods(self, key: str) -> LikePods | None:
+        """The pods like the newest one of that key; None if it is the only one."""
+        pod = self.pods.get(key)
+        like = self.likes.get(pod.like) if pod is not None else None
+        if pod is None or like is None or len(like.pods) < 2:
+            return None
+        bound, waits = like.waits.classes.total(), like.waits
+        halves = waits.percentile_s(0.5), waits.percentile_s(0.9)
+        return LikePods(pod.like, len(like.pods), bound, *halves)
+
+
+def pod_state(state: ClusterState, key: str) -> str:
+    """``bound``, ``assumed``, ``deleted``, ``inFlight``, or the name of the pod's queue."""
+    entry = state.pods.get(key)
+    if entry is None:
+        return "deleted"
+    if entry.placement_state is PlacementState.PENDING:
+        return queue_of(state.queue, key) or "inFlight"
+    placed: str = entry.placement_state.value
+    return placed
+
+
+def _states(state: ClusterState, keys: Iterable[str]) -> str:
+    counts: dict[str, int] = {}
+    for key in keys:
+        name = pod_state(state, key)
+        counts[name] = counts.get(name, 0) + 1
+    return ", ".join(f"{count} {name}" for name, count in sorted(counts.items()))
+
+
+def _distance(key: str, wanted: str) -> int:
+    name, folded = key.rpartition("/")[2].casefold(), key.casefold()
+    if wanted in (name, folded):
+        return 0
+    return 1 if name.startswith(wanted) or folded.startswith(wanted) else 2
+
+
+def _rejecting_plugins(state: ClusterState, key: str) -> tuple[str, ...]:
+    queued = state.queue.find_queued_or_in_flight(key)
+    return () if queued is None else tuple(sorted(queued.unschedulable_plugins))
+
+
+def _owner_names(pod: Pod, state: ClusterState) -> Iterator[str]:
+    """The controller of the pod, that of the controller, and so on, if they are watched."""
+    item: Object | None = pod
+    for _ in range(_MAX_OWNERS):
+        owner = None if item is None else item.metadata.controller
+        if owner is None:
+            return
+        yield f"{pod.namespace}/{owner.kind}/{owner.name}"
+        item = _find_owner(state, f"{pod.namespace}/{owner.name}", owner)
+
+
+def _find_owner(state: ClusterState, key: str, owner: OwnerReference) -> Object | None:
+    for kind, objects in state.object_store.by_kind.items():
+        if kind.__name__ == owner.kind:
+            found = objects.get(key)
+            if found is not None and found.uid == owner.uid:
+                return found
+    return None
+
+
+def _form(pod: Pod, state: ClusterState) -> str:
+    """What a pod without owner has in common with others."""
+    entry = state.pods.get(pod.key)
+    requests = entry.info.shape.requests if entry is not None else {}
+    amounts = ", ".join(f"{name} {amount}" for name, amount in sorted(requests.items()) if amount)
+    return f"{pod.namespace}: {amounts or 'no requests'}, priority {pod.spec.priority}"

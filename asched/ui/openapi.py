@@ -1,0 +1,68 @@
+"""The OpenAPI document of the API, generated from its routes and structs."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final
+
+import msgspec
+
+from asched import __version__
+from asched.ui.api import PREFIX, ROUTES, ApiRoute, Parameter
+from asched.ui.errors import ErrorAnswer
+
+_REF: Final = "#/components/schemas/{name}"
+_FORMAT: Final = Parameter("format", "`csv` for the table in the answer. Default: `json`.")
+
+
+def openapi() -> dict[str, Any]:
+    """OpenAPI 3.1."""
+    types: list[type] = [*(route.answers for route in ROUTES.values()), ErrorAnswer]
+    schemas, components = msgspec.json.schema_components(types, ref_template=_REF)
+    references = dict(zip(types, schemas, strict=True))
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "asched",
+            "version": __version__,
+            "description": "Questions about a journal. All answers are read-only.",
+        },
+        "paths": {
+            PREFIX + route.path: {"get": _operation(name, route, references)}
+            for name, route in ROUTES.items()
+        },
+        "components": {
+            "schemas": components,
+            "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
+        },
+        "security": [{}, {"token": []}],
+    }
+
+
+def _operation(name: str, route: ApiRoute, references: dict[type, Any]) -> dict[str, Any]:
+    content: dict[str, Any] = {"application/json": {"schema": references[route.answers]}}
+    parameters = [_parameter(parameter) for parameter in route.parameters]
+    if route.rows is not None:
+        content["text/csv"] = {"schema": {"type": "string"}}
+        parameters.append(_parameter(_FORMAT))
+    error = {"application/json": {"schema": references[ErrorAnswer]}}
+    return {
+        "operationId": name,
+        "summary": route.summary,
+        "parameters": [*map(_path_parameter, re.findall(r"{(\w+)}", route.path)), *parameters],
+        "responses": {
+            "200": {"description": "The answer.", "content": content},
+            "default": {"description": "What is wrong.", "content": error},
+        },
+    }
+
+
+def _path_parameter(name: str) -> dict[str, Any]:
+    schema = {"type": "integer"} if name == "attempt" else {"type": "string"}
+    return {"name": name, "in": "path", "required": True, "schema": schema}
+
+
+def _parameter(parameter: Parameter) -> dict[str, Any]:
+    schema = {"type": parameter.kind}
+    description = parameter.summary
+    return {"name": parameter.name, "in": "query", "description": description, "schema": schema}

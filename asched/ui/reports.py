@@ -1,0 +1,179 @@
+"""Answers about the journal itself and about the plugins of its profiles."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+import msgspec
+
+from asched.audit.timeline import time_of
+from asched.config.registry import PluginRegistry
+from asched.framework.interface import ExtensionPoint
+from asched.framework.runtime.profile import ProfileError
+from asched.journal.statistics import journal_id
+from asched.state.circuits import Circuit
+from asched.state.cluster import ClusterState
+from asched.ui.journal_view import JournalProgress, JournalReader, VerificationReport
+
+
+class ArchiveSegment(msgspec.Struct, frozen=True, rename="camel"):
+    """A file of the archive."""
+
+    segment: int
+    first_seq: int
+    last_seq: int
+    file: str
+    archived_at: datetime
+
+
+class JournalWriter(msgspec.Struct, frozen=True, rename="camel"):
+    """A process that claimed the journal."""
+
+    epoch: int
+    writer: str
+    claimed_at: datetime
+
+
+class JournalReport(msgspec.Struct, frozen=True, rename="camel"):
+    """The journal as ``asched journal stats`` and ``asched journal verify`` see it."""
+
+    journal_id: str
+    """Empty if it was never claimed."""
+    progress: JournalProgress
+    signed_seq: int
+    """The last record that a signed head covers; 0 without one."""
+    archived_seq: int
+    """Records up to this one are in the archive; 0 without one."""
+    archive: tuple[ArchiveSegment, ...]
+    gap: str
+    """What is missing between archive and journal, or stored outside the chain; empty if nothing
+    is."""
+    checkpoints: tuple[int, ...]
+    """Their records."""
+    writers: tuple[JournalWriter, ...]
+    verification: VerificationReport | None
+    """None until the first verification ended."""
+
+
+async def journal_report(reader: JournalReader) -> JournalReport:
+    """Raises JournalError."""
+    store = reader.store
+    archived, head, signed = await store.archived(), await store.head(), await store.signed_head()
+    segments = await store.segments()
+    gap = await store.find_unchained(head) or ""
+    if not gap and archived.seq != (segments[-1].last_seq if segments else 0):
+        gap = f"the archive ends before record {archived.seq}"
+    return JournalReport(
+        journal_id=await journal_id(store),
+        progress=reader.progress,
+        signed_seq=0 if signed is None else signed.head.seq,
+        archived_seq=archived.seq,
+        archive=tuple(
+            ArchiveSegment(s.segment, s.first_seq, s.last_seq, s.file, time_of(s.archived_at_ns))
+            for s in segments
+        ),
+        gap=gap,
+        checkpoints=tuple(mark.seq for mark in await store.checkpoint_marks()),
+        writers=tuple(
+            JournalWriter(w.epoch, w.writer, time_of(w.claimed_at_ns))
+            for w in await store.writers()
+        ),
+        verification=reader.verification,
+    )
+
+
+class PluginPlace(msgspec.Struct, frozen=True, rename="camel"):
+    """An extension point at which a profile enables a plugin."""
+
+    extension_point: str
+    weight: int | None = None
+    """At score only."""
+
+
+class PluginStatus(msgspec.Struct, frozen=True, rename="camel"):
+    """A plugin of a recorded profile."""
+
+    profile: str
+    name: str
+    distribution: str
+    version: str
+    """As recorded."""
+    installed: str
+    """Distribution and version where ``asched ui`` runs; empty if it is not installed."""
+    differs: bool
+    """Whether the installed version is not the recorded one."""
+    enabled: tuple[PluginPlace, ...]
+    external: bool
+    """Evaluated in a worker process or by another service."""
+    circuit: str
+    """``closed``, ``open``, ``trial``, or empty without a circuit breaker."""
+    circuit_open_until: datetime | None
+    recent_failures: int
+    """Failures in the window of its circuit breaker."""
+    failures: int
+    """Failed attempts in the indexed records, in all profiles."""
+
+
+class PluginReport(msgspec.Struct, frozen=True, rename="camel"):
+    seq: int
+    at: datetime
+    plugins: tuple[PluginStatus, ...]
+    missing: tuple[str, ...]
+    """Why a profile is folded without some of its plugins."""
+
+
+def plugin_report(
+    state: ClusterState, seq: int, registry: PluginRegistry, failures: dict[str, int]
+) -> PluginReport:
+    """The plugins of all profiles after a record. ``failures``: attempts that each failed."""
+    circuits = {(name, plugin): found for name, plugin, found in state.guards.circuits}
+    found: list[PluginStatus] = []
+    for scheduler_name, profile in sorted(state.profiles.items()):
+        origins = {origin.name: origin for origin in profile.spec.origins}
+        external = {plugin.name for plugin in profile.spec.external}
+        for name in profile.spec.plugin_names:
+            origin, here = origins.get(name), _installed(registry, name)
+            recorded = "" if origin is None else f"{origin.distribution} {origin.version}".strip()
+            circuit = circuits.get((scheduler_name, name))
+            status, open_until = _circuit(circuit, state)
+            found.append(
+                PluginStatus(
+                    profile=scheduler_name,
+                    name=name,
+                    distribution="" if origin is None else origin.distribution,
+                    version="" if origin is None else origin.version,
+                    installed=here,
+                    differs=bool(recorded) and recorded != here,
+                    enabled=tuple(
+                        PluginPlace(
+                            point.field, plugin.weight if point is ExtensionPoint.SCORE else None
+                        )
+                        for point in ExtensionPoint
+                        for plugin in profile.spec.plugins_at(point)
+                        if plugin.name == name
+                    ),
+                    external=name in external,
+                    circuit=status,
+                    circuit_open_until=open_until,
+                    recent_failures=0 if circuit is None else len(circuit.failed_at_ns),
+                    failures=failures.get(name, 0),
+                )
+            )
+    missing = tuple(str(profile.missing) for profile in state.profiles.values() if profile.missing)
+    return PluginReport(seq, time_of(state.date_ns), tuple(found), missing)
+
+
+def _installed(registry: PluginRegistry, name: str) -> str:
+    try:
+        origin = registry.origin(name)
+    except (ProfileError, LookupError):
+        return ""
+    return f"{origin.distribution} {origin.version}".strip()
+
+
+def _circuit(circuit: Circuit | None, state: ClusterState) -> tuple[str, datetime | None]:
+    if circuit is None:
+        return "", None
+    if circuit.is_open:
+        return "open", time_of(circuit.open_until_ns + state.engine.clock_offset_ns)
+    return ("trial" if circuit.on_trial else "closed"), None
