@@ -36,7 +36,7 @@ from asched.journal.errors import (
     JournalUrlError,
     RecordError,
 )
-from asched.journal.opening import journal_file, open_journal
+from asched.journal.opening import journal_file, open_journal, redacted
 from asched.journal.statistics import JournalStatistics, last_seq_at, statistics
 from asched.journal.store import JournalStore
 from asched.journal.verification import verify_journal
@@ -276,6 +276,11 @@ class JournalView:
         self._loop = asyncio.get_running_loop()
         self._changed = asyncio.Event()
         self._queries = 0
+
+    @property
+    def name(self) -> str:
+        """The URL of the journal, without its password."""
+        return redacted(self._url)
 
     async def ask(self, query: Query[T]) -> T:
         """The answer of ``query``, which runs in the thread that owns the journal.

@@ -18,7 +18,7 @@ from aiohttp import web
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from asched.audit.entry_text import describe
-from asched.ui.api import PREFIX, answer
+from asched.ui.api import HTML_PAGES, PREFIX, VIEW, HtmlPages, answer
 from asched.ui.errors import ErrorAnswer
 from asched.ui.index import SearchResults
 from asched.ui.journal_view import JournalView
@@ -34,6 +34,7 @@ _NAVIGATION: Final = (
     ("/plugins", "Plugins"),
 )
 _KIB: Final = 1024
+_JOURNAL_NAME: Final = web.AppKey("journal_name", str)
 
 Page = Callable[[web.Request], Awaitable[web.Response]]
 
@@ -123,12 +124,7 @@ def _moment(request: web.Request) -> str:
     return f"?{urlencode(kept)}" if kept else ""
 
 
-def _render(
-    request: web.Request,
-    template: str,
-    values: Mapping[str, Any],
-    status: int = HTTPStatus.OK,
-) -> web.Response:
+def _text(request: web.Request, template: str, values: Mapping[str, Any]) -> str:
     """The page. ``data`` becomes attributes of ``main`` for the modules."""
     defaults: dict[str, Any] = {
         "active": request.path,
@@ -137,22 +133,28 @@ def _render(
         "data": {},
         "query": "",
         "moment": _moment(request),
-        "journal_name": request.app[_VIEW].name,
+        "journal_name": "",
     }
-    text = _TEMPLATES.get_template(template).render({**defaults, **values})
-    return web.Response(text=text, content_type="text/html", status=int(status))
+    return _TEMPLATES.get_template(template).render({**defaults, **values})
 
 
-_VIEW: Final = web.AppKey("pages_view", JournalView)
+def _page(request: web.Request, template: str, values: Mapping[str, Any]) -> web.Response:
+    text = _text(request, template, {"journal_name": request.app[_JOURNAL_NAME], **values})
+    return web.Response(text=text, content_type="text/html")
 
 
-def error_page(request: web.Request, found: ErrorAnswer) -> web.Response:
-    """The page of a request that failed."""
+def _error(request: web.Request, found: ErrorAnswer) -> str:
+    """The page of a request that failed. Whoever is not admitted may see it."""
     try:
         title = HTTPStatus(found.status).phrase
     except ValueError:
         title = "Error"
-    return _render(request, "error.html", {"title": title, "found": found}, found.status)
+    return _text(request, "error.html", {"title": title, "found": found, "active": ""})
+
+
+def _login(request: web.Request, message: str) -> str:
+    target = request.query.get("next", "/")
+    return _text(request, "login.html", {"message": message, "next": target, "active": ""})
 
 
 def _same_api(request: web.Request) -> str:
@@ -161,14 +163,14 @@ def _same_api(request: web.Request) -> str:
 
 
 async def _overview(request: web.Request) -> web.Response:
-    progress = request.app[_VIEW].progress
+    progress = request.app[VIEW].progress
     data = {
         "from": request.query.get("from", ""),
         "to": request.query.get("to", ""),
         "until": _iso(progress.at) if progress.at else "",
     }
     values = {"script": "overview.js", "api": f"{PREFIX}/overview", "data": data}
-    return _render(request, "overview.html", values)
+    return _page(request, "overview.html", values)
 
 
 async def _search(request: web.Request) -> web.Response:
@@ -179,13 +181,13 @@ async def _search(request: web.Request) -> web.Response:
         "query": text,
         "found": found,
     }
-    return _render(request, "search.html", values)
+    return _page(request, "search.html", values)
 
 
 async def _why(request: web.Request) -> web.Response:
     found: PodSummary = await answer("pod", request)
     values = {**_pod_values(request, "why"), "pod": found, "attempts": found.attempts}
-    return _render(request, "why.html", values)
+    return _page(request, "why.html", values)
 
 
 async def _decision(request: web.Request) -> web.Response:
@@ -197,12 +199,12 @@ async def _decision(request: web.Request) -> web.Response:
         "attempts": found.explanation.attempts,
         "data": {"source": PREFIX + request.rel_url.raw_path},
     }
-    return _render(request, "decision.html", values)
+    return _page(request, "decision.html", values)
 
 
 async def _timeline(request: web.Request) -> web.Response:
     found: TimelineAnswer = await answer("timeline", request)
-    progress = request.app[_VIEW].progress
+    progress = request.app[VIEW].progress
     until = progress.at if not _moment(request) else found.pods[-1].entries[-1].at
     values = {
         **_pod_values(request, "timeline"),
@@ -213,7 +215,7 @@ async def _timeline(request: web.Request) -> web.Response:
             "until": _iso(until) if until else "",
         },
     }
-    return _render(request, "timeline.html", values)
+    return _page(request, "timeline.html", values)
 
 
 def _pod_values(request: web.Request, view: str) -> dict[str, Any]:
@@ -229,23 +231,23 @@ def _pod_values(request: web.Request, view: str) -> dict[str, Any]:
 
 
 async def _cluster(request: web.Request) -> web.Response:
-    progress = request.app[_VIEW].progress
+    progress = request.app[VIEW].progress
     data = {
         "first": _iso(progress.first_at) if progress.first_at else "",
         "last": _iso(progress.at) if progress.at else "",
     }
     values = {"script": "cluster.js", "api": _same_api(request), "data": data}
-    return _render(request, "cluster.html", values)
+    return _page(request, "cluster.html", values)
 
 
 async def _journal(request: web.Request) -> web.Response:
     found = await answer("journal", request)
-    return _render(request, "journal.html", {"api": _same_api(request), "found": found})
+    return _page(request, "journal.html", {"api": _same_api(request), "found": found})
 
 
 async def _plugins(request: web.Request) -> web.Response:
     found = await answer("plugins", request)
-    return _render(request, "plugins.html", {"api": _same_api(request), "found": found})
+    return _page(request, "plugins.html", {"api": _same_api(request), "found": found})
 
 
 _PAGES: Final[Mapping[str, Page]] = {
@@ -261,8 +263,9 @@ _PAGES: Final[Mapping[str, Page]] = {
 
 
 def register(app: web.Application, view: JournalView) -> None:
-    """Serve all pages and their static files."""
-    app[_VIEW] = view
+    """Serve all pages and their static files. The application has :data:`~asched.ui.api.VIEW`."""
+    app[_JOURNAL_NAME] = view.name
+    app[HTML_PAGES] = HtmlPages(_error, _login)
     for path, page in _PAGES.items():
         app.router.add_get(path, page)
     app.router.add_static(STATIC, _FOLDER)

@@ -1,7 +1,7 @@
 // The overview: figures and charts of a period, followed live.
 
 import {
-  byId, durationText, element, fetchAnswer, notice, page, podPath, showing, timeElement,
+  byId, durationText, fetchAnswer, page, showing, timeElement,
 } from "./dom.js";
 import { LineChart, namedSeries } from "./charts.js";
 
@@ -90,22 +90,30 @@ async function refreshSoon() {
   loading = false;
 }
 
-function liveText(head) {
-  byId("live").classList.add("on");
-  byId("live").replaceChildren(`Record ${head.seq.toLocaleString("en")}`,
-    head.at ? element("span", {}, " at ", timeElement(head.at)) : "");
+function showProgress({ progress, rates }) {
+  const perSecond = ["observed", "bound", "rejected"].filter((name) => rates[name])
+    .map((name) => `, ${rates[name]} ${name}/s`).join("");
+  const live = byId("live");
+  live.classList.toggle("on", !progress.problem);
+  if (progress.problem) {
+    live.textContent = progress.problem;
+    return;
+  }
+  live.replaceChildren(`Record ${progress.indexedSeq.toLocaleString("en")}${perSecond}`,
+    ...(progress.at ? [", last turn ", timeElement(progress.at)] : []));
 }
 
 function follow() {
   if (page.to) return;
   const events = new EventSource("/api/v1/events");
   let known = null;
-  events.addEventListener("head", (event) => {
-    const head = JSON.parse(event.data);
-    page.until = head.at ?? page.until;
-    liveText(head);
-    if (known !== null && head.seq !== known) refreshSoon();
-    known = head.seq;
+  events.addEventListener("message", (event) => {
+    const news = JSON.parse(event.data);
+    const { indexedSeq, at } = news.progress;
+    page.until = at ?? page.until;
+    showProgress(news);
+    if (known !== null && indexedSeq !== known) refreshSoon();
+    known = indexedSeq;
   });
   events.addEventListener("error", () => {
     byId("live").classList.remove("on");
