@@ -10,13 +10,14 @@ from collections.abc import Awaitable, Callable, Mapping
 from datetime import UTC, datetime
 from http import HTTPStatus
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from urllib.parse import quote, urlencode
 
 import msgspec
 from aiohttp import web
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
+from asched.audit.entries import AssignmentEntry, AttemptFailureEntry, RejectionEntry
 from asched.audit.entry_text import describe
 from asched.ui.api import HTML_PAGES, PREFIX, VIEW, HtmlPages, answer
 from asched.ui.errors import ErrorAnswer
@@ -187,7 +188,29 @@ async def _search(request: web.Request) -> web.Response:
 async def _why(request: web.Request) -> web.Response:
     found: PodSummary = await answer("pod", request)
     values = {**_pod_values(request, "why"), "pod": found, "attempts": found.attempts}
+    values["changes"] = _changes(found)
     return _page(request, "why.html", values)
+
+
+class _ChangeOnNodes(NamedTuple):
+    """A change that unblocks a pod, and the nodes that it makes feasible."""
+
+    kind: str
+    summary: str
+    rejected_by: tuple[str, ...]
+    nodes: list[str]
+
+
+def _changes(pod: PodSummary) -> list[_ChangeOnNodes]:
+    """Equal changes of several nodes as one."""
+    found: dict[tuple[str, tuple[str, ...]], _ChangeOnNodes] = {}
+    for one in pod.unblocking or ():
+        for change in one.changes:
+            new = _ChangeOnNodes(change.kind.value, change.summary, one.rejected_by, [])
+            same = found.setdefault((change.summary, one.rejected_by), new)
+            if one.node:
+                same.nodes.append(one.node)
+    return list(found.values())
 
 
 async def _decision(request: web.Request) -> web.Response:
@@ -209,6 +232,7 @@ async def _timeline(request: web.Request) -> web.Response:
     values = {
         **_pod_values(request, "timeline"),
         "script": "timeline.js",
+        "attempts": _attempts(found),
         "found": found,
         "data": {
             "source": PREFIX + request.rel_url.raw_path,
@@ -216,6 +240,13 @@ async def _timeline(request: web.Request) -> web.Response:
         },
     }
     return _page(request, "timeline.html", values)
+
+
+def _attempts(found: TimelineAnswer) -> tuple[int, ...]:
+    """The numbers of the attempts for the newest pod."""
+    kinds = AssignmentEntry | RejectionEntry | AttemptFailureEntry
+    made = (entry.attempt for entry in found.pods[-1].entries if isinstance(entry, kinds))
+    return tuple(dict.fromkeys(made))
 
 
 def _pod_values(request: web.Request, view: str) -> dict[str, Any]:

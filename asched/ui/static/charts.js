@@ -28,11 +28,31 @@ export function namedSeries(points, valuesOf) {
   return lines;
 }
 
+/** Marks of the time axis in 24 hours, with the date where it changes. */
+function timeMarks(chart, marks, _, __, step) {
+  let before = "";
+  return marks.map((second) => {
+    const at = new Date(second * 1000);
+    const iso = timeText(at.toISOString(), undefined, false);
+    const day = iso.slice(5, 10) === before ? "" : `\n${iso.slice(0, 10)}`;
+    before = iso.slice(5, 10);
+    return (step < 60 ? iso.slice(11, 19) : iso.slice(11, 16)) + day;
+  });
+}
+
+/** Without a cursor the legend shows the last values. */
+function showLast(chart) {
+  if (chart.cursor.idx === null || chart.cursor.idx === undefined) {
+    chart.setLegend({ idx: chart.data[0].length - 1 }, false);
+  }
+}
+
 function axis(format) {
   const grid = { stroke: cssColour("--rule"), width: 1 };
   return {
     stroke: cssColour("--quiet"), grid, ticks: grid, font: "11px system-ui",
-    ...(format ? { values: (_, ticks) => ticks.map(format), size: 58 } : {}),
+    ...(format ? { values: (_, ticks) => ticks.map(format), size: 58 }
+      : { values: timeMarks, space: 75 }),
   };
 }
 
@@ -42,6 +62,7 @@ function options(width, lines, format) {
   const value = (_, shown) => (shown === null || shown === undefined ? "–" : format(shown));
   return {
     width, height: HEIGHT_PX, ...zone, padding: [10, 12, 0, 0],
+    hooks: { ready: [showLast], setCursor: [showLast], setData: [showLast] },
     cursor: { sync: { key: "overview" }, points: { size: 6 } },
     scales: { y: { range: (_, low, high) => [0, high > 0 ? high * 1.08 : 1] } },
     axes: [axis(null), axis(format)],

@@ -11,6 +11,7 @@ const PLAY_STEPS = 200;
 const MIN_FRAME_MS = 120;
 const MAX_HEIGHT_PX = 560;
 const LISTED = 25;
+const ZONE = "topology.kubernetes.io/zone";
 
 const canvas = byId("heat");
 const view = {
@@ -61,6 +62,9 @@ function take(answer) {
   view.at = answer.at;
   choices(byId("resource"), answer.resources, true);
   choices(byId("group"), answer.groupLabels.map((label) => label.key), true);
+  if (!view.plan && answer.groupLabels.some((label) => label.key === ZONE)) {
+    byId("group").value = ZONE;
+  }
   byId("cluster").setAttribute("aria-busy", "false");
   byId("none").hidden = nodes.length > 0;
   if (same && view.plan) {
@@ -342,6 +346,7 @@ async function start() {
   await go({ at: asked.get("at"), seq: asked.get("seq") });
   byId("slider").disabled = !(view.last > view.first);
   byId("slider").value = view.at ? stepOf(Date.parse(view.at)) : STEPS;
+  if (asked.get("node")) choose(asked.get("node"));
 }
 
 start();

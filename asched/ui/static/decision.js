@@ -51,7 +51,7 @@ function cell(row, column) {
   const score = row.scores.get(column.key);
   const title = score &&
     `raw ${score.raw}, normalized ${score.normalized} x weight ${score.weight} = ${score.weighted}`;
-  return element("td", { class: score ? "number" : "number skipped", title }, text);
+  return element("td", { class: text === "–" ? "number skipped" : "number", title }, text);
 }
 
 function tableRow(row, columns, index) {

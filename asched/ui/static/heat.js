@@ -11,7 +11,7 @@ const SHADES = 64;
 const GROUP_LABEL_PX = 18;
 const GAP_PX = 10;
 const MIN_CELL_PX = 4;
-const MAX_CELL_PX = 30;
+const MAX_CELL_PX = 44;
 
 function shade(part) {
   const at = Math.min(Math.max(part, 0), 1) * (CIVIDIS.length - 1);

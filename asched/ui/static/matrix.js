@@ -31,13 +31,14 @@ export function cellValue(row, column, mode) {
   return row.scores.get(column)?.[mode] ?? null;
 }
 
-/** Whether the plugin does not answer the same for every row. */
+/** Whether the plugin rejects a node, or gives two nodes different scores. */
 export function differs(rows, column, mode) {
-  const answers = new Set();
+  const scores = new Set();
   for (const row of rows) {
-    const rejection = row.rejections.get(column);
-    answers.add(rejection ? rejection.reasons.join() : cellValue(row, column, mode));
-    if (answers.size > 1) return true;
+    if (row.rejections.has(column)) return true;
+    const score = cellValue(row, column, mode);
+    if (score !== null) scores.add(score);
+    if (scores.size > 1) return true;
   }
   return false;
 }
