@@ -52,7 +52,7 @@ function axis(format) {
   return {
     stroke: cssColour("--quiet"), grid, ticks: grid, font: "11px system-ui",
     ...(format ? { values: (_, ticks) => ticks.map(format), size: 58 }
-      : { values: timeMarks, space: 75 }),
+      : { values: timeMarks, space: 62 }),
   };
 }
 

@@ -48,23 +48,27 @@ function choices(select, values, keep) {
   if (before) select.value = before;
 }
 
+function offerChoices({ resources, groupLabels }) {
+  const labels = groupLabels.map((label) => label.key);
+  choices(byId("resource"), resources, true);
+  choices(byId("group"), labels, true);
+  // The first answer with nodes selects the usual grouping.
+  if (!view.nodes.length && labels.includes(ZONE)) byId("group").value = ZONE;
+}
+
 function sameNodes(nodes) {
   return nodes.length === view.nodes.length &&
     nodes.every((node, index) => node.name === view.nodes[index].name);
 }
 
 function take(answer) {
+  offerChoices(answer);
   const same = sameNodes(answer.nodes);
   const { nodes } = answer;
   view.nodes = nodes;
   view.byName = new Map(nodes.map((node) => [node.name, node]));
   view.seq = answer.seq;
   view.at = answer.at;
-  choices(byId("resource"), answer.resources, true);
-  choices(byId("group"), answer.groupLabels.map((label) => label.key), true);
-  if (!view.plan && answer.groupLabels.some((label) => label.key === ZONE)) {
-    byId("group").value = ZONE;
-  }
   byId("cluster").setAttribute("aria-busy", "false");
   byId("none").hidden = nodes.length > 0;
   if (same && view.plan) {
@@ -192,7 +196,8 @@ async function choose(name) {
 }
 
 function nodeFacts(node) {
-  const amounts = Object.keys(node.allocatable).sort().map((name) => [
+  const offered = Object.keys(node.allocatable).filter((name) => node.allocatable[name]);
+  const amounts = offered.sort().map((name) => [
     element("dt", {}, name),
     element("dd", {}, `${amountText(name, node.requested[name] ?? 0)} of ` +
       `${amountText(name, node.allocatable[name])}`),

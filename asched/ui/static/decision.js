@@ -19,13 +19,14 @@ const view = {
 const mode = () => byId("mode").value;
 
 function visibleColumns() {
+  const feasible = view.rows.some((row) => row.node.feasible);
   const plugins = view.columns.filter(
     ({ plugin }) => !byId("differing").checked || differs(view.rows, plugin, mode()));
   return [
     { key: "node", label: "Node", text: true },
-    { key: "rank", label: "Rank" },
-    { key: "total", label: "Total" },
-    ...plugins.map(({ plugin, weight }) => ({ key: plugin, label: plugin, weight })),
+    ...(feasible ? [{ key: "rank", label: "Rank" }, { key: "total", label: "Total" }] : []),
+    ...plugins.map(({ plugin, weight }) =>
+      ({ key: plugin, label: plugin, weight, plugin: true, text: weight === null })),
   ];
 }
 
@@ -51,7 +52,8 @@ function cell(row, column) {
   const score = row.scores.get(column.key);
   const title = score &&
     `raw ${score.raw}, normalized ${score.normalized} x weight ${score.weight} = ${score.weighted}`;
-  return element("td", { class: text === "–" ? "number skipped" : "number", title }, text);
+  const kinds = [column.text ? "" : "number", text === "–" ? "skipped" : ""];
+  return element("td", { class: kinds.join(" ").trim(), title }, text);
 }
 
 function tableRow(row, columns, index) {
@@ -84,7 +86,7 @@ function sortBy(key) {
 
 function columnWidths(columns) {
   return columns.map((column) => {
-    const head = column.label.length + (column.weight ? 4 : 0) + 3;
+    const head = column.label.length + (column.weight ? 3 : 0) + 3;
     const longest = view.rows.reduce((most, row) => Math.max(most, cellText(row, column).length), 0);
     const node = element("col");
     node.style.width = `${Math.max(head, longest) * 0.92 + 2}ch`;
@@ -105,7 +107,7 @@ function draw() {
   const table = element("table", { "aria-rowcount": view.shown.length + 1 },
     element("caption", { class: "visually-hidden" }, "Answers of each plugin for each node"),
     element("colgroup", {}, columnWidths(columns)), header(columns), body);
-  const hidden = view.columns.length - (columns.length - 3);
+  const hidden = view.columns.length - columns.filter((column) => column.plugin).length;
   byId("hidden-columns").textContent = hidden ? `${hidden} equal columns hidden` : "";
   const { scrollLeft } = place;
   place.replaceChildren(table);
