@@ -82,8 +82,7 @@ async def explain_job(
     """Explains the job's result in the last session, or in session number ``session``.
 
     ``at_ns``, nanoseconds since the epoch, ignores later sessions, and so does ``last_seq``, which
-    has precedence. ``name`` is the name of a
-    PodGroup, of one of the job's pods, or a job id.
+    has precedence. ``name`` is the name of a PodGroup, of one of the job's pods, or a job id.
 
     Raises :class:`AuditError`, :class:`~asched.journal.errors.JournalError`, ProfileError.
     """

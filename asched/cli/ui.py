@@ -121,7 +121,6 @@ def _access(options: UiOptions) -> Access:
 
 
 async def _serve(url: str, listen: Listen, access: Access) -> None:
-    from asched.journal.opening import redacted
     from asched.ui.app import make_app, serving
     from asched.ui.journal_view import check_journal, open_view
 
@@ -131,7 +130,7 @@ async def _serve(url: str, listen: Listen, access: Access) -> None:
         open_view(url, installed_plugins(), keys) as view,
         serving(make_app(view, access), listen) as address,
     ):
-        typer.echo(f"serving {redacted(url)} at {address}, until Ctrl-C")
+        typer.echo(f"serving {view.name} at {address}, until Ctrl-C")
         with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
             async for _ in signals:
                 break

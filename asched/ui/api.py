@@ -49,9 +49,9 @@ T = TypeVar("T")
 class HtmlPages:
     """What renders pages that the application itself needs."""
 
-    error: Callable[[web.Request, ErrorAnswer], str]
-    login: Callable[[web.Request, str], str]
-    """A form that posts ``token`` and ``next`` to ``/login``, with a message."""
+    error: Callable[[web.Request, ErrorAnswer], web.Response]
+    login: Callable[[web.Request, str, int], web.Response]
+    """A form that posts ``token`` and ``next`` to ``/login``, with a message and HTTP status."""
 
 
 VIEW: Final = web.AppKey("view", JournalView)

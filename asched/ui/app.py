@@ -11,6 +11,7 @@ import importlib.util
 import ssl
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
+from datetime import datetime
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -39,11 +40,18 @@ _STREAMS: Final = web.AppKey("streams", set[asyncio.Task[None]])
 
 
 class LiveEvent(msgspec.Struct, frozen=True, rename="camel"):
-    """What a server-sent event holds."""
+    """What the server-sent event ``head`` holds."""
 
-    progress: JournalProgress
+    seq: int
+    """The newest indexed record."""
+    at: datetime | None
+    """Time of its turn."""
+    counts: dict[str, int]
+    """What happened since the start of the index."""
     rates: dict[str, float]
-    """Events in a second of the journal's time since the event before, as in ``counts``."""
+    """Counts in a second of the journal's time since the event before."""
+    queues: dict[str, int]
+    problem: str
 
 
 def make_app(view: JournalView, access: Access) -> web.Application:
@@ -126,8 +134,7 @@ def _error_response(
     if request.path.startswith("/api/"):
         response = api.json_response(found, found.status)
     elif api.HTML_PAGES in request.app:
-        text = request.app[api.HTML_PAGES].error(request, found)
-        response = web.Response(text=text, content_type="text/html", status=found.status)
+        response = request.app[api.HTML_PAGES].error(request, found)
     else:
         text = f"{found.error}\n{found.advice}\n".replace("\n\n", "\n")
         response = web.Response(text=text, status=found.status)
@@ -161,8 +168,7 @@ async def _show_login(request: web.Request) -> web.Response:
 
 def _login_page(request: web.Request, message: str, status: int) -> web.Response:
     if api.HTML_PAGES in request.app:
-        text = request.app[api.HTML_PAGES].login(request, message)
-        return web.Response(text=text, content_type="text/html", status=status)
+        return request.app[api.HTML_PAGES].login(request, message, status)
     return web.Response(text=f"{message}\npost the field token to /login\n", status=status)
 
 
@@ -204,9 +210,8 @@ async def _send_events(view: JournalView, response: web.StreamResponse) -> None:
     before = view.progress
     while True:
         progress = view.progress
-        event = LiveEvent(progress, _rates(before, progress))
-        data = msgspec.json.encode(event).decode()
-        await response.write(f"id: {progress.indexed_seq}\ndata: {data}\n\n".encode())
+        data = msgspec.json.encode(_live_event(before, progress))
+        await response.write(b"event: head\ndata: " + data + b"\n\n")
         before = progress
         await asyncio.sleep(EVENT_INTERVAL_S)
         while view.progress is before:
@@ -214,6 +219,11 @@ async def _send_events(view: JournalView, response: web.StreamResponse) -> None:
                 await asyncio.wait_for(view.changed(), KEEP_ALIVE_S)
             except TimeoutError:
                 await response.write(b": no change\n\n")
+
+
+def _live_event(before: JournalProgress, now: JournalProgress) -> LiveEvent:
+    rates = _rates(before, now)
+    return LiveEvent(now.indexed_seq, now.at, now.counts, rates, now.queues, now.problem)
 
 
 def _rates(before: JournalProgress, now: JournalProgress) -> dict[str, float]:

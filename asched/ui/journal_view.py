@@ -70,12 +70,19 @@ class Moment(NamedTuple):
 NOW: Final = Moment()
 
 
+class JournalHead(msgspec.Struct, frozen=True, rename="camel"):
+    """The end of the journal."""
+
+    seq: int = 0
+    """The newest record."""
+    batch: int = 0
+    hash: str = ""
+
+
 class JournalProgress(msgspec.Struct, frozen=True, rename="camel"):
     """How far the journal is followed."""
 
-    head_seq: int = 0
-    """The newest record."""
-    head_hash: str = ""
+    head: JournalHead = JournalHead()
     indexed_seq: int = 0
     at: datetime | None = None
     """Time of the last indexed turn."""
@@ -185,11 +192,10 @@ class JournalReader:
     def progress(self) -> JournalProgress:
         live = self.live
         if live is None:
-            return JournalProgress(self.head.seq, self.head.hash, problem=_line(self.problem))
+            return JournalProgress(JournalHead(*self.head), problem=_line(self.problem))
         state = live.fold.state
         return JournalProgress(
-            head_seq=self.head.seq,
-            head_hash=self.head.hash,
+            head=JournalHead(*self.head),
             indexed_seq=live.seq,
             at=time_of(state.date_ns) if state.date_ns else None,
             first_seq=self.archived_seq + 1,
@@ -266,6 +272,7 @@ class JournalView:
     """The journal as the server sees it. Made by :func:`open_view`."""
 
     def __init__(self, url: str, registry: PluginRegistry, keys: JournalKeys = NO_KEYS) -> None:
+        self.name = redacted(url)
         self.registry = registry
         self.progress = JournalProgress()
         self._url = url
