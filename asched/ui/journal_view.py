@@ -284,11 +284,6 @@ class JournalView:
         self._changed = asyncio.Event()
         self._queries = 0
 
-    @property
-    def name(self) -> str:
-        """The URL of the journal, without its password."""
-        return redacted(self._url)
-
     async def ask(self, query: Query[T]) -> T:
         """The answer of ``query``, which runs in the thread that owns the journal.
 

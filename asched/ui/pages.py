@@ -140,22 +140,28 @@ def _text(request: web.Request, template: str, values: Mapping[str, Any]) -> str
 
 
 def _page(request: web.Request, template: str, values: Mapping[str, Any]) -> web.Response:
-    text = _text(request, template, {"journal_name": request.app[_JOURNAL_NAME], **values})
-    return web.Response(text=text, content_type="text/html")
+    return _response(
+        _text(request, template, {"journal_name": request.app[_JOURNAL_NAME], **values})
+    )
 
 
-def _error(request: web.Request, found: ErrorAnswer) -> str:
+def _error(request: web.Request, found: ErrorAnswer) -> web.Response:
     """The page of a request that failed. Whoever is not admitted may see it."""
     try:
         title = HTTPStatus(found.status).phrase
     except ValueError:
         title = "Error"
-    return _text(request, "error.html", {"title": title, "found": found, "active": ""})
+    values = {"title": title, "found": found, "active": ""}
+    return _response(_text(request, "error.html", values), found.status)
 
 
-def _login(request: web.Request, message: str) -> str:
-    target = request.query.get("next", "/")
-    return _text(request, "login.html", {"message": message, "next": target, "active": ""})
+def _login(request: web.Request, message: str, status: int) -> web.Response:
+    values = {"message": message, "next": request.query.get("next", "/"), "active": ""}
+    return _response(_text(request, "login.html", values), status)
+
+
+def _response(text: str, status: int = HTTPStatus.OK) -> web.Response:
+    return web.Response(text=text, content_type="text/html", status=status)
 
 
 def _same_api(request: web.Request) -> str:

@@ -61,7 +61,7 @@ function options(width, lines, format) {
   const at = (_, value) => (value === null ? "–" : timeText(new Date(value * 1000).toISOString(), undefined, false));
   const value = (_, shown) => (shown === null || shown === undefined ? "–" : format(shown));
   return {
-    width, height: HEIGHT_PX, ...zone, padding: [10, 12, 0, 0],
+    width, height: HEIGHT_PX, ...zone, padding: [10, 34, 0, 0],
     hooks: { ready: [showLast], setCursor: [showLast], setData: [showLast] },
     cursor: { sync: { key: "overview" }, points: { size: 6 } },
     scales: { y: { range: (_, low, high) => [0, high > 0 ? high * 1.08 : 1] } },

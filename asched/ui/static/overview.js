@@ -90,30 +90,29 @@ async function refreshSoon() {
   loading = false;
 }
 
-function showProgress({ progress, rates }) {
+function showHead({ seq, at, rates, problem }) {
   const perSecond = ["observed", "bound", "rejected"].filter((name) => rates[name])
     .map((name) => `, ${rates[name]} ${name}/s`).join("");
   const live = byId("live");
-  live.classList.toggle("on", !progress.problem);
-  if (progress.problem) {
-    live.textContent = progress.problem;
+  live.classList.toggle("on", !problem);
+  if (problem) {
+    live.textContent = problem;
     return;
   }
-  live.replaceChildren(`Record ${progress.indexedSeq.toLocaleString("en")}${perSecond}`,
-    ...(progress.at ? [", last turn ", timeElement(progress.at)] : []));
+  live.replaceChildren(`Record ${seq.toLocaleString("en")}${perSecond}`,
+    ...(at ? [", last turn ", timeElement(at)] : []));
 }
 
 function follow() {
   if (page.to) return;
   const events = new EventSource("/api/v1/events");
   let known = null;
-  events.addEventListener("message", (event) => {
-    const news = JSON.parse(event.data);
-    const { indexedSeq, at } = news.progress;
-    page.until = at ?? page.until;
-    showProgress(news);
-    if (known !== null && indexedSeq !== known) refreshSoon();
-    known = indexedSeq;
+  events.addEventListener("head", (event) => {
+    const head = JSON.parse(event.data);
+    page.until = head.at ?? page.until;
+    showHead(head);
+    if (known !== null && head.seq !== known) refreshSoon();
+    known = head.seq;
   });
   events.addEventListener("error", () => {
     byId("live").classList.remove("on");
