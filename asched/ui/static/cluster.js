@@ -137,6 +137,7 @@ async function go(parameters) {
   })();
   await request;
   request = null;
+  byId("cluster").setAttribute("aria-busy", "false");
 }
 
 function hold() {
