@@ -349,6 +349,7 @@ class JournalView:
                 if outdated and time.monotonic() >= verify_at_s:
                     verify_at_s = time.monotonic() + VERIFY_EVERY_S
                     await reader.verify()
+                    self._publish(reader.progress)
             except JournalReplaced:
                 raise
             except (JournalError, ProfileError) as error:

@@ -1,0 +1,35 @@
+"""Journals for the tests of the browser interface."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.demo.running import demo
+from tests.journal.conftest import new_postgres_database, postgres
+
+ROOT = Path(__file__).parents[2]
+
+__all__ = ["new_postgres_database", "postgres"]
+
+
+@pytest.fixture(scope="session")
+def recorded_demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The journal of a demo."""
+    folder = tmp_path_factory.mktemp("demo")
+    journal = folder / "demo.db"
+    done = demo(
+        "--nodes", "20", "--pods", "120", "--over", "1", "--journal", str(journal), cwd=folder,
+        command=("env", f"PYTHONPATH={ROOT}", sys.executable, "-m", "asched"),
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return journal
+
+
+@pytest.fixture
+def demo_journal(recorded_demo: Path, tmp_path: Path) -> str:
+    """A copy of it."""
+    return str(shutil.copy(recorded_demo, tmp_path / "journal.db"))
