@@ -157,8 +157,7 @@ async def test_journal_is_described_as_by_the_commands(chromium: str, demo_journ
     code, verified, _ = await run_command("journal", "verify", "--journal", demo_journal)
     assert code == 0
     async with browsing(chromium, demo_journal) as (tab, client):
-        while (await client.get("/journal"))["verification"] is None:
-            await client.view.changed()
+        await client.view.ask(lambda reader: reader.verify())
         await tab.open("/journal")
         assert f"{sizes['lastSeq']}:{await tab.text('#head-hash')}" in verified
         assert await tab.texts(".figures .pill") == ["verified"]
