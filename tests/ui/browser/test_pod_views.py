@@ -26,9 +26,7 @@ async def test_why_page_shows_the_explanation(chromium: str, demo_journal: str) 
             [str(reason["nodes"]), "", reason["plugin"], reason["reason"]]
             for reason in wanted["reasons"]
         ]
-        changes = {
-            change["summary"] for node in wanted["unblocking"] for change in node["changes"]
-        }
+        changes = {change["summary"] for node in wanted["unblocking"] for change in node["changes"]}
         assert set(await tab.texts("#unblocking strong")) == changes
         nodes = " ".join(await tab.texts("#unblocking .quiet"))
         assert all(node["node"] in nodes for node in wanted["unblocking"])
@@ -149,9 +147,7 @@ async def test_timeline_shows_the_history(
 
 
 @pytest.mark.parametrize("rest", ["", "/decisions/1", "/timeline"])
-async def test_views_of_a_pod_fit_on_a_phone(
-    chromium: str, demo_journal: str, rest: str
-) -> None:
+async def test_views_of_a_pod_fit_on_a_phone(chromium: str, demo_journal: str, rest: str) -> None:
     async with browsing(chromium, demo_journal, Screen(*PHONE)) as (tab, _):
         await tab.open(REJECTED + rest)
         width = await tab.page.evaluate("document.documentElement.scrollWidth")

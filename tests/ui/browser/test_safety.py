@@ -45,9 +45,7 @@ async def hostile_journal(tmp_path: Path) -> str:
 
 
 @pytest.mark.parametrize("name", [HOSTILE, f"{HOSTILE}-2"])
-async def test_names_are_text_in_every_view(
-    chromium: str, hostile_journal: str, name: str
-) -> None:
+async def test_names_are_text_in_every_view(chromium: str, hostile_journal: str, name: str) -> None:
     own = pod_path(HOSTILE, name)
     paths = (own, f"{own}/decisions/1", f"{own}/timeline", "/", "/search", "/search?q=%3Cimg")
     async with browsing(chromium, hostile_journal) as (tab, _):
