@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, TypeVar
@@ -303,7 +304,12 @@ async def answer(name: str, request: web.Request) -> Any:
 def add_routes(app: web.Application) -> None:
     """Serve all questions below :data:`PREFIX`."""
     for name, route in ROUTES.items():
-        app.router.add_get(PREFIX + route.path, _responder(name, route))
+        app.router.add_get(PREFIX + pattern(route.path), _responder(name, route))
+
+
+def pattern(path: str) -> str:
+    """The path with parameters that match every character except a slash: names may have braces."""
+    return re.sub(r"{(\w+)}", r"{\1:[^/]+}", path)
 
 
 def _responder(name: str, route: ApiRoute) -> Callable[[web.Request], Awaitable[web.Response]]:

@@ -205,12 +205,15 @@ class ClusterSnapshot(msgspec.Struct, frozen=True):
     """What a difference compares."""
 
     picture: ClusterPicture
-    placements: dict[tuple[str, str], str]
-    """The node of each pod by key and uid; empty without a node."""
+    placements: dict[tuple[str, str, str], str]
+    """The node of each pod by namespace, name and uid; empty without a node."""
 
 
 def snapshot(state: ClusterState, seq: int) -> ClusterSnapshot:
-    placements = {(key, entry.info.uid): entry.node for key, entry in state.pods.items()}
+    placements = {
+        (entry.info.namespace, entry.info.name, entry.info.uid): entry.node
+        for entry in state.pods.values()
+    }
     return ClusterSnapshot(picture(state, seq), placements)
 
 
@@ -230,18 +233,13 @@ def difference(old: ClusterSnapshot, new: ClusterSnapshot) -> ClusterDifference:
         nodes_removed=tuple(name for name in before if name not in after),
         nodes_changed=tuple(changed),
         placements=tuple(
-            Placement(*_split(pod[0]), old.placements.get(pod, ""), new.placements.get(pod, ""))
+            Placement(*pod[:2], old.placements.get(pod, ""), new.placements.get(pod, ""))
             for pod in sorted(pods)
             if old.placements.get(pod, "") != new.placements.get(pod, "")
         ),
         pods_added=sum(pod not in old.placements for pod in new.placements),
         pods_removed=sum(pod not in new.placements for pod in old.placements),
     )
-
-
-def _split(key: str) -> tuple[str, str]:
-    namespace, _, name = key.partition("/")
-    return namespace, name
 
 
 def _change(before: NodeUse, after: NodeUse) -> NodeChange:

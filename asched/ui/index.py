@@ -75,11 +75,12 @@ class LikePods(msgspec.Struct, frozen=True, rename="camel"):
 class IndexedPod:
     """The newest pod of a name."""
 
-    key: str
+    namespace: str
+    name: str
     uid: str
     like: str = ""
     owners: tuple[str, ...] = ()
-    """``namespace/Kind/name``, the direct owner first."""
+    """``namespace/Kind/name`` of each, the direct owner first."""
     gang: str = ""
     last_seq: int = 0
     pending_since_ns: int = 0
@@ -90,6 +91,8 @@ class IndexedPod:
 class IndexedGroup:
     """Pods with a common owner, gang or form."""
 
+    namespace: str
+    name: str
     pods: dict[str, None] = field(default_factory=dict)
     last_seq: int = 0
     waits: WaitHistogram = field(default_factory=WaitHistogram)
@@ -164,12 +167,13 @@ class JournalIndex:
             case r.Bound() | r.PodUpdated():
                 entry = state.entry(record.key, record.uid)
                 if entry is not None and entry.placement_state is PlacementState.BOUND:
-                    self._bound(self.pods[record.key], state)
+                    self._bound(record.key, state)
 
-    def _bound(self, pod: IndexedPod, state: ClusterState) -> None:
+    def _bound(self, key: str, state: ClusterState) -> None:
         """The pod is bound; may be reported repeatedly."""
+        pod = self.pods[key]
         since_ns, pod.pending_since_ns = pod.pending_since_ns, 0
-        self.series.unblock(pod.key)
+        self.series.unblock(key)
         if not since_ns:
             return
         wait_s = (state.date_ns - since_ns) / NS_PER_S
@@ -182,7 +186,7 @@ class JournalIndex:
         if known is not None and known.uid == pod.metadata.uid:
             self._mention(seq, pod.key)
             if pod.node_name:
-                self._bound(known, state)
+                self._bound(pod.key, state)
             return
         added = self._add_pod(seq, pod, state)
         if not pod.node_name:
@@ -190,16 +194,19 @@ class JournalIndex:
             self._add("observed")
 
     def _add_pod(self, seq: int, pod: Pod, state: ClusterState) -> IndexedPod:
-        gang, owners = group_of(pod), tuple(_owner_names(pod, state))
-        added = IndexedPod(pod.key, pod.metadata.uid, owners=owners)
+        gang, names = group_of(pod), [*_owner_names(pod, state)]
+        namespace, own = pod.namespace, (pod.namespace, pod.name, pod.metadata.uid)
+        owners = {f"{namespace}/{name}": name for name in names}
+        added = IndexedPod(*own, owners=tuple(owners))
         added.gang = "" if gang is None else gang.key
-        added.like = owners[-1] if owners else _form(pod, state)
+        added.like = added.owners[-1] if owners else _form(pod, state)
         self.pods[pod.key] = added
-        self.likes.setdefault(added.like, IndexedGroup()).pods[pod.key] = None
-        for owner in owners:
-            self.owners.setdefault(owner, IndexedGroup()).pods[pod.key] = None
+        _join(self.likes, added.like, (namespace, added.like), pod.key)
+        for key, name in owners.items():
+            _join(self.owners, key, (namespace, name), pod.key)
         if added.gang:
-            self.gangs.setdefault(added.gang, IndexedGroup()).pods[pod.key] = None
+            name = added.gang.removeprefix(f"{namespace}/")
+            _join(self.gangs, added.gang, (namespace, name), pod.key)
         self._mention(seq, pod.key)
         return added
 
@@ -240,11 +247,11 @@ class JournalIndex:
         if kind is FoundKind.NODE:
             here = "present" if key in state.objects(Node) else "deleted"
             return SearchResult(kind, key, "", here, seq)
-        namespace, _, name = key.partition("/")
         if kind is FoundKind.POD:
-            return SearchResult(kind, name, namespace, pod_state(state, key), seq)
-        pods = (self.owners if kind is FoundKind.OWNER else self.gangs)[key].pods
-        return SearchResult(kind, name, namespace, _states(state, pods), seq)
+            pod = self.pods[key]
+            return SearchResult(kind, pod.name, pod.namespace, pod_state(state, key), seq)
+        group = (self.owners if kind is FoundKind.OWNER else self.gangs)[key]
+        return SearchResult(kind, group.name, group.namespace, _states(state, group.pods), seq)
 
     def like_pods(self, key: str) -> LikePods | None:
         """The pods like the newest one of that key; None if it is the only one."""
@@ -255,6 +262,13 @@ class JournalIndex:
         bound, waits = like.waits.classes.total(), like.waits
         halves = waits.percentile_s(0.5), waits.percentile_s(0.9)
         return LikePods(pod.like, len(like.pods), bound, *halves)
+
+
+def _join(groups: dict[str, IndexedGroup], key: str, name: tuple[str, str], pod_key: str) -> None:
+    group = groups.get(key)
+    if group is None:
+        group = groups[key] = IndexedGroup(*name)
+    group.pods[pod_key] = None
 
 
 def pod_state(state: ClusterState, key: str) -> str:
@@ -289,13 +303,13 @@ def _rejecting_plugins(state: ClusterState, key: str) -> tuple[str, ...]:
 
 
 def _owner_names(pod: Pod, state: ClusterState) -> Iterator[str]:
-    """The controller of the pod, that of the controller, and so on, if they are watched."""
+    """``Kind/name`` of the pod's controller, of its controller, and so on, if they are watched."""
     item: Object | None = pod
     for _ in range(_MAX_OWNERS):
         owner = None if item is None else item.metadata.controller
         if owner is None:
             return
-        yield f"{pod.namespace}/{owner.kind}/{owner.name}"
+        yield f"{owner.kind}/{owner.name}"
         item = _find_owner(state, f"{pod.namespace}/{owner.name}", owner)
 
 

@@ -24,6 +24,7 @@ from asched.audit.lookup import AuditError, PodName, find_pod
 from asched.audit.timeline import queue_of, time_of
 from asched.audit.unblock import NodeUnblocking
 from asched.framework.pod_groups import group_of
+from asched.journal.errors import ArchivedError
 from asched.journal.store import StoredRecord
 from asched.state.cluster import ClusterState, PlacementState, PodEntry
 from asched.ui.index import LikePods, pod_state
@@ -198,7 +199,7 @@ async def _explained(
         except AuditError as error:
             return None, None, (str(error),)
         return None, job, ()
-    except AuditError as error:
+    except (AuditError, ArchivedError) as error:
         return None, None, (str(error),)
 
 
