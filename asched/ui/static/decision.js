@@ -108,7 +108,7 @@ function draw() {
     element("caption", { class: "visually-hidden" }, "Answers of each plugin for each node"),
     element("colgroup", {}, columnWidths(columns)), header(columns), body);
   const hidden = view.columns.length - columns.filter((column) => column.plugin).length;
-  byId("hidden-columns").textContent = hidden ? `${hidden} equal columns hidden` : "";
+  byId("hidden-columns").textContent = hidden ? `, ${hidden} equal columns hidden` : "";
   const { scrollLeft } = place;
   place.replaceChildren(table);
   if (!view.shown.length) place.append(notice("No node matches", "Change or clear the filters."));

@@ -92,6 +92,7 @@ class Tab:
         """Written only if :data:`SCREENSHOTS_ENV` names a folder."""
         folder = os.environ.get(SCREENSHOTS_ENV)
         if folder:
+            await self.page.set_viewport_size({"width": 1120, "height": 720})
             await self.page.screenshot(path=Path(folder) / f"{name}.png")
 
 
