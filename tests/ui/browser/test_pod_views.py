@@ -12,6 +12,12 @@ from tests.ui.serving import cli, pod_path
 REJECTED = pod_path("ops", "intolerant-0")
 
 
+def of_pod(key: str, rest: str) -> str:
+    """The path of a view of the pod NAMESPACE/NAME."""
+    namespace, name = key.split("/")
+    return pod_path(namespace, name, rest)
+
+
 async def explained(journal: str, pod: str) -> Any:
     return await cli("explain", pod, "--journal", journal)
 
@@ -50,7 +56,7 @@ async def test_matrix_shows_every_score(
     chromium: str, demo_journal: str, assigned_pod: str
 ) -> None:
     wanted = await explained(demo_journal, assigned_pod)
-    path = pod_path(*assigned_pod.split("/"), "/decisions/1")
+    path = of_pod(assigned_pod, "/decisions/1")
     async with browsing(chromium, demo_journal) as (tab, client):
         await tab.open(path)
         answer = await client.get(path)
@@ -75,7 +81,7 @@ async def test_matrix_shows_every_score(
 async def test_matrix_hides_columns_without_a_difference(
     chromium: str, demo_journal: str, assigned_pod: str
 ) -> None:
-    path = pod_path(*assigned_pod.split("/"), "/decisions/1")
+    path = of_pod(assigned_pod, "/decisions/1")
     async with browsing(chromium, demo_journal) as (tab, client):
         answer = await client.get(path)
         await tab.open(path)
@@ -91,7 +97,7 @@ async def test_matrix_is_sorted_and_filtered(
     names = [node["name"] for node in wanted["nodes"]]
     rejected = [node["name"] for node in wanted["nodes"] if not node["feasible"]]
     async with browsing(chromium, demo_journal) as (tab, _):
-        await tab.open(pod_path(*assigned_pod.split("/"), "/decisions/1"))
+        await tab.open(of_pod(assigned_pod, "/decisions/1"))
         await tab.page.get_by_role("button", name="Node", exact=True).click()
         assert [row[0] for row in await matrix(tab)] == sorted(names)
         await tab.page.get_by_role("button", name="Node", exact=True).click()
@@ -126,7 +132,7 @@ async def test_timeline_shows_the_history(
     chromium: str, demo_journal: str, assigned_pod: str
 ) -> None:
     [wanted] = (await cli("history", assigned_pod, "--journal", demo_journal))["pods"]
-    path = pod_path(*assigned_pod.split("/"), "/timeline")
+    path = of_pod(assigned_pod, "/timeline")
     async with browsing(chromium, demo_journal) as (tab, client):
         spans = (await client.get(path))["spans"]
         await tab.open(path)
