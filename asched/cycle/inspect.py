@@ -190,11 +190,11 @@ class _Inspector:
         # Answers about waiting pods must not take effect.
         with self._cluster.waiting_pods.discard_answers():
             try:
-                result, _ = run_post_filter(self._cluster, self._profile, self._pod, found)
+                outcome = run_post_filter(self._cluster, self._profile, self._pod, found)
             except AttemptPausedError:
                 self._awaits_extender = True
                 return ""
-        return result.status.message
+        return outcome.result.status.message
 
     def _each_filter(self, found: FeasibleNodes) -> dict[str, dict[str, Status]]:
         table, rejections = self._cluster.nodes, {}
