@@ -91,6 +91,10 @@ class Plugin(ABC):
     """Whether :meth:`applies_to` depends only on the pod's namespace, spec and annotations, and on
     what :meth:`shared_answers_version` covers. It is then called once for all pods of a template."""
 
+    filters_passing_nodes: ClassVar[bool] = False
+    """Whether the Filter of a plugin of scope CLUSTER is called only for nodes that no earlier
+    filter rejects. For expensive filters."""
+
     def __init__(self, args: Any, handle: Handle) -> None:
         """``args`` is an instance of :attr:`arguments`, or None. Raise ValueError to reject it."""
         self.handle = handle

@@ -19,6 +19,7 @@ from tests.conformance.defaulting import (
     default_node,
     default_pod,
     default_replication_controller,
+    default_resource_claim,
 )
 
 
@@ -65,6 +66,16 @@ class Document:
         return [_decode(resource, default(raw)) for raw in self._objects.get(field, ())]
 
     @property
+    def has_devices(self) -> bool:
+        """Whether it is about ResourceClaims."""
+        return self.topic.startswith("dra-")
+
+    def raw(self, resource: Resource) -> list[ApiObject]:
+        """All objects of one resource as JSON, after defaulting."""
+        default = self._defaulting(resource)
+        return [default(raw) for raw in self._objects.get(_FIELDS.get(resource, ""), ())]
+
+    @property
     def cases(self) -> Iterator[Case]:
         for case in self._cases:
             pod = _decode(Resource.PODS, self._default_pod(case["pod"]))
@@ -104,6 +115,8 @@ class Document:
                 return default_namespace
             case Resource.REPLICATION_CONTROLLERS:
                 return default_replication_controller
+            case Resource.RESOURCE_CLAIMS:
+                return default_resource_claim
             case _:
                 return lambda raw: raw
 
@@ -121,6 +134,9 @@ _FIELDS = {
     Resource.CSI_DRIVERS: "csiDrivers",
     Resource.CSI_STORAGE_CAPACITIES: "csiStorageCapacities",
     Resource.VOLUME_ATTACHMENTS: "volumeAttachments",
+    Resource.DEVICE_CLASSES: "deviceClasses",
+    Resource.RESOURCE_SLICES: "resourceSlices",
+    Resource.RESOURCE_CLAIMS: "resourceClaims",
 }
 
 

@@ -197,6 +197,16 @@ class DynamicResources(
         pre_filter_ran = state.get(_PRE_FILTER_RAN) or self.name in state.inapplicable
         return NOTHING_TO_DEALLOCATE if pre_filter_ran else NO_STATE
 
+    def deallocation_candidates(
+        self, state: CycleState, statuses: NodeToStatus
+    ) -> Sequence[ResourceClaim]:
+        """The claims of which PostFilter deallocates one."""
+        data = state.get(_DEVICES)
+        if data is None:
+            return ()
+        decision = PostFilterDecision(self.handle, data, self._filter, statuses)
+        return decision.candidates(self.handle.cluster.nodes)
+
     # -- Score ------------------------------------------------------------------------------------
 
     def score_all(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> Int64Column:
