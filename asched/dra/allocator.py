@@ -6,23 +6,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from asched.dra.candidates import RequestCandidates, candidates_of
-from asched.dra.constraints import Constraint, constraint_state
 from asched.dra.devices import NodeView
 from asched.dra.inventory import Inventory
-from asched.dra.pools import PoolView
-from asched.dra.requests import (
-    MAX_DEVICES_PER_CLAIM,
-    ClaimError,
-    RequestedDevices,
-    requested_devices,
-)
+from asched.dra.ledger import TakenDevice
+from asched.dra.preparation import Option, constraint_states, offers_for, plan_claim, prepare
+from asched.dra.requests import ClaimError, RequestedDevices
 from asched.dra.results import ShareIds, allocation_result, node_selector
-from asched.dra.search import Search, SearchBudgetExceededError, SearchInput, TakenDevice
+from asched.dra.search import Search, SearchBudgetExceededError, SearchInput
+from asched.dra.sites import Site
 from asched.model.resource_claims import AllocationResult, ResourceClaim, ResourceClaimSpec
 
 CANNOT_ALLOCATE: Final = "cannot allocate all claims"
 INVALID_POOLS: Final = "invalid resource pools were encountered"
+
+TOO_EXPENSIVE: Final = "search for devices stopped: too many combinations"
 
 MAX_STEPS_PER_NODE: Final = 200_000
 
@@ -93,31 +90,29 @@ class Allocator:
     def allocate(self, request: AllocationRequest, node: NodeView) -> Allocated | NotAllocated:
         """The devices for all claims on a node. Raises AllocationError."""
         try:
-            return self._search(request.specs, self.inventory.pools_of(node), node.name)
+            return self._search(request.specs, Site(self.inventory.pools_of(node)))
         except ClaimError as error:
             raise AllocationError(error.describe(request.claim_keys)) from None
 
-    def _search(
-        self, specs: Sequence[ResourceClaimSpec], pools: Sequence[PoolView], node_name: str
-    ) -> Allocated | NotAllocated:
-        claims = [self._prepare(index, spec, pools) for index, spec in enumerate(specs)]
+    def _search(self, specs: Sequence[ResourceClaimSpec], site: Site) -> Allocated | NotAllocated:
+        inventory = self.inventory
+        plans = [plan_claim(index, spec, inventory) for index, spec in enumerate(specs)]
+        claims = prepare(plans, offers_for(plans, site, inventory), inventory.usage)
         search = Search(
             SearchInput(
                 claims=claims,
-                constraints=[_constraints(index, spec) for index, spec in enumerate(specs)],
-                candidates=candidates_of(pools),
-                usage=self.inventory.usage,
+                constraints=constraint_states(plans),
+                site=site,
+                usage=inventory.usage,
                 max_steps=self._max_steps_per_node,
             )
         )
         try:
             found = search.run()
         except SearchBudgetExceededError:
-            return NotAllocated(f"node {node_name}: timed out trying to allocate devices")
+            return NotAllocated(TOO_EXPENSIVE)
         if found is None:
-            return NotAllocated(
-                INVALID_POOLS if any(pool.invalid for pool in pools) else CANNOT_ALLOCATE
-            )
+            return NotAllocated(INVALID_POOLS if site.has_invalid_pool else CANNOT_ALLOCATE)
         return Allocated(
             tuple(
                 ClaimSolution(spec, _chosen(requests, taken), tuple(taken))
@@ -125,47 +120,13 @@ class Allocator:
             )
         )
 
-    def _prepare(
-        self, claim: int, spec: ResourceClaimSpec, pools: Sequence[PoolView]
-    ) -> list[list[RequestCandidates]]:
-        requests: list[list[RequestCandidates]] = []
-        inventory = self.inventory
-        fewest = 0
-        for index in range(len(spec.devices.requests)):
-            options = []
-            for wanted in requested_devices(spec, claim, index, inventory.classes):
-                option = RequestCandidates(wanted, inventory.selectors)
-                option.prepare(pools, inventory.usage)
-                options.append(option)
-            fewest += min(option.count for option in options)
-            requests.append(options)
-        if fewest > MAX_DEVICES_PER_CLAIM:
-            raise ClaimError(
-                f": number of requested devices {fewest} exceeds the claim limit of"
-                f" {MAX_DEVICES_PER_CLAIM}",
-                claim,
-            )
-        return requests
-
-
-def _constraints(claim: int, spec: ResourceClaimSpec) -> list[Constraint]:
-    states: list[Constraint] = []
-    for index, constraint in enumerate(spec.devices.constraints):
-        state = constraint_state(constraint)
-        if state is None:
-            raise ClaimError(
-                f", constraint #{index}: empty constraint (unsupported constraint type?)", claim
-            )
-        states.append(state)
-    return states
-
 
 def _chosen(
-    requests: Sequence[Sequence[RequestCandidates]], taken: Sequence[TakenDevice]
+    requests: Sequence[Sequence[Option]], taken: Sequence[TakenDevice]
 ) -> tuple[RequestedDevices, ...]:
     """The requests of a claim, with alternatives replaced by the chosen one."""
-    used = {id(device.wanted) for device in taken}
+    used = {device.option for device in taken}
     return tuple(
-        next((option.wanted for option in options if id(option) in used), options[0].wanted)
+        next((option.wanted for option in options if option in used), options[0].wanted)
         for options in requests
     )

@@ -1,55 +1,50 @@
-"""The devices that a node offers, and which of them a request can have."""
+"""Which devices of a site a request can have, as far as that does not depend on what is in use."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import NamedTuple
-
-from asched.dra.capacity import Consumption, consumption, fits
+from asched.dra.capacity import Consumption, consumption
 from asched.dra.devices import PooledDevice
-from asched.dra.pools import PoolView
 from asched.dra.requests import ClaimError, RequestedDevices
 from asched.dra.selectors import SelectorAnswers, SelectorError
-from asched.dra.usage import Usage
-from asched.model.resource_claims import ALL_DEVICES, EXACT_COUNT, DeviceSelector
-
-
-class Candidate(NamedTuple):
-    """A device of a pool that a node sees."""
-
-    device: PooledDevice
-    pool: PoolView
-
-
-CandidateList = Sequence[Candidate]
-
-
-def candidates_of(pools: Iterable[PoolView]) -> list[Candidate]:
-    """The devices of complete and valid pools, in the order in which they are tried."""
-    return [Candidate(device, pool) for pool in pools if pool.usable for device in pool.devices]
+from asched.dra.sites import Bits, Candidate, Site
+from asched.model.resource_claims import DeviceSelector
 
 
 class RequestCandidates:
-    """A request, or an alternative of one, together with what one node offers for it."""
+    """A request, or an alternative of one, on one site.
 
-    def __init__(self, wanted: RequestedDevices, selectors: SelectorAnswers) -> None:
+    Selectors are evaluated when the search comes to a device, because an error counts only then.
+    """
+
+    __slots__ = ("_consumption", "_selectors", "known", "matching", "site", "wanted")
+
+    def __init__(self, wanted: RequestedDevices, site: Site, selectors: SelectorAnswers) -> None:
         self.wanted = wanted
-        self.all_devices: list[Candidate] | None = None
-        """The devices of a request for all devices; None for an exact count."""
-        self.count = wanted.count
+        self.site = site
+        self.known: Bits = 0
+        """The candidates whose selectors were evaluated."""
+        self.matching: Bits = 0
+        """Those of them that the request can have."""
         self._selectors = selectors
-        self._selected: dict[PooledDevice, bool] = {}
         self._consumption: dict[int, Consumption | None] = {}
 
-    def selects(self, candidate: Candidate) -> bool:
-        """Whether the selectors and the node allow the device. Raises ClaimError."""
-        device = candidate.device
-        known = self._selected.get(device)
-        if known is None:
-            known = self._selected[device] = (
-                self._matches(device) and device not in candidate.pool.elsewhere
-            )
-        return known
+    def selects(self, position: int) -> bool:
+        """Whether selectors, nodes and policies allow the device. Raises ClaimError."""
+        bit = 1 << position
+        if not self.known & bit:
+            candidate = self.site.candidates[position]
+            if self._selects(candidate):
+                self.matching |= bit
+            self.known |= bit
+        return bool(self.matching & bit)
+
+    def evaluate(self, positions: Bits) -> None:
+        """Evaluate the selectors of these candidates in their order. Raises ClaimError."""
+        unknown = positions & ~self.known
+        while unknown:
+            lowest = unknown & -unknown
+            self.selects(lowest.bit_length() - 1)
+            unknown ^= lowest
 
     def consumption(self, device: PooledDevice) -> Consumption | None:
         """What the request consumes of the device; None if it cannot have it."""
@@ -59,46 +54,22 @@ class RequestCandidates:
             )
         return self._consumption[device.content]
 
-    def prepare(self, pools: Iterable[PoolView], usage: Usage) -> None:
-        """Determine the devices of a request for all devices. Raises ClaimError."""
-        wanted = self.wanted
-        if wanted.mode == EXACT_COUNT:
-            return
-        if wanted.mode != ALL_DEVICES:
-            raise ClaimError(
-                f", request {wanted.own_name}: unsupported count mode {wanted.mode}", wanted.claim
-            )
-        self.all_devices = []
-        for pool in pools:
-            if not pool.usable:
-                state = "being updated" if pool.incomplete else "invalid"
-                raise ClaimError(
-                    f", request {wanted.own_name}: asks for all devices, but resource pool"
-                    f" {pool.pool_id} is currently {state}",
-                    wanted.claim,
-                )
-            offered = (Candidate(device, pool) for device in pool.devices)
-            self.all_devices += [
-                candidate
-                for candidate in offered
-                if self.selects(candidate) and self._fits_alone(candidate.device, usage)
-            ]
-        self.count = len(self.all_devices)
-
-    def _fits_alone(self, device: PooledDevice, usage: Usage) -> bool:
-        needed = self.consumption(device)
-        consumed = usage.of(device.pool_id, device.name).consumed
-        return needed is not None and fits(needed.amounts, device.device.capacity, consumed)
+    def _selects(self, candidate: Candidate) -> bool:
+        device = candidate.device
+        return (
+            self._matches(device)
+            and device not in candidate.pool.elsewhere
+            and self.consumption(device) is not None
+        )
 
     def _matches(self, device: PooledDevice) -> bool:
         wanted = self.wanted
-        name = wanted.device_class.name
-        return self._all_match(
-            device, wanted.device_class.spec.selectors, ClaimError(f"class {name}")
-        ) and self._all_match(device, wanted.selectors, ClaimError("", wanted.claim))
+        return self._all_match(device, wanted.device_class.spec.selectors, None) and (
+            self._all_match(device, wanted.selectors, wanted.claim)
+        )
 
     def _all_match(
-        self, device: PooledDevice, selectors: tuple[DeviceSelector, ...], origin: ClaimError
+        self, device: PooledDevice, selectors: tuple[DeviceSelector, ...], claim: int | None
     ) -> bool:
         for index, selector in enumerate(selectors):
             expression = selector.cel.expression if selector.cel is not None else ""
@@ -106,6 +77,6 @@ class RequestCandidates:
                 if not self._selectors.matches(expression, device):
                     return False
             except SelectorError as error:
-                text = f"{origin.text}: selector #{index}: {error}"
-                raise ClaimError(text, origin.claim) from None
+                origin = "" if claim is not None else f"class {self.wanted.device_class.name}"
+                raise ClaimError(f"{origin}: selector #{index}: {error}", claim) from None
         return True

@@ -7,29 +7,10 @@ it knows less than the devices that are allocated.
 
 from __future__ import annotations
 
-from typing import Protocol
-
 from asched.model.resource_claims import Device, DeviceAttribute, DeviceConstraint
 
 AttributeValue = tuple[str, int | bool | str]
 """A type and a value of that type."""
-
-
-class Constraint(Protocol):
-    """The state of one constraint during a search."""
-
-    def add(self, request: str, alternative: str, value: AttributeValue | None) -> bool:
-        """Add a device with this value of the attribute; False if the constraint forbids it."""
-        ...
-
-    def remove(self, request: str, alternative: str) -> None:
-        """Undo :meth:`add` for a device."""
-        ...
-
-    def applies_to(self, request: str, alternative: str) -> bool: ...
-
-    @property
-    def attribute(self) -> str: ...
 
 
 def attribute_value(device: Device, driver: str, name: str) -> AttributeValue | None:
@@ -80,6 +61,11 @@ class MatchAttribute(_RequestScope):
         super().__init__(requests, attribute)
         self._value: AttributeValue | None = None
         self._devices = 0
+
+    @property
+    def common_value(self) -> AttributeValue | None:
+        """The value of all devices; None if there are none yet."""
+        return self._value if self._devices > 0 else None
 
     def add(self, request: str, alternative: str, value: AttributeValue | None) -> bool:
         if not self.applies_to(request, alternative):

@@ -37,15 +37,28 @@ class CounterUse(NamedTuple):
 class PooledDevice:
     """One device of one slice. Devices are compared by identity."""
 
-    __slots__ = ("content", "counters", "device", "multiple", "pool_id", "resource_slice", "taints")
+    __slots__ = (
+        "capacity_content",
+        "content",
+        "counters",
+        "device",
+        "multiple",
+        "pool_id",
+        "resource_slice",
+        "taints",
+    )
 
-    def __init__(self, device: Device, resource_slice: ResourceSlice, content: int) -> None:
+    def __init__(
+        self, device: Device, resource_slice: ResourceSlice, content: int, capacity_content: int
+    ) -> None:
         spec = resource_slice.spec
         self.device = device
         self.resource_slice = resource_slice
         self.pool_id = PoolID(spec.driver, spec.pool.name)
         self.content = content
         """Equal for devices that no selector and no policy tells apart."""
+        self.capacity_content = capacity_content
+        """Equal for devices with equal capacities."""
         self.multiple = device.allow_multiple_allocations
         self.taints: tuple[DeviceTaint, ...] = tuple(
             taint for taint in device.taints if taint.effect in PREVENTING_EFFECTS

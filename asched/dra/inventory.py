@@ -59,7 +59,12 @@ class Inventory:
         self.remove_slice(item.key)
         pool_id = PoolID(item.spec.driver, item.spec.pool.name)
         devices = tuple(
-            PooledDevice(device, item, self._content(item.spec.driver, device))
+            PooledDevice(
+                device,
+                item,
+                self._content(item.spec.driver, device),
+                self._intern(device.capacity),
+            )
             for device in item.spec.devices
         )
         pool = self._pools.setdefault(pool_id, _Pool())
@@ -90,8 +95,12 @@ class Inventory:
         return self._shared
 
     def _content(self, driver: str, device: Device) -> int:
-        seen = (driver, device.attributes, device.capacity, device.allow_multiple_allocations)
-        return self._contents.setdefault(self._encoder.encode(seen), len(self._contents))
+        return self._intern(
+            (driver, device.attributes, device.capacity, device.allow_multiple_allocations)
+        )
+
+    def _intern(self, content: object) -> int:
+        return self._contents.setdefault(self._encoder.encode(content), len(self._contents))
 
     def pools_of(self, node: NodeView) -> tuple[PoolView, ...]:
         """The pools that a node sees, in the order in which they are tried."""

@@ -39,6 +39,8 @@ class PoolView:
     """Why the pool is invalid; empty for a valid pool."""
     devices: tuple[PooledDevice, ...] = ()
     """In the order in which they are tried."""
+    positions: dict[str, int] = field(default_factory=dict)
+    """The index of each device by its name."""
     elsewhere: frozenset[PooledDevice] = frozenset()
     """Those of the devices that are not for these nodes."""
     counters: Counters = field(default_factory=dict)
@@ -144,6 +146,7 @@ def _complete_view(
         pool_id,
         serial,
         devices=devices,
+        positions={device.name: index for index, device in enumerate(devices)},
         counters=counters,
         consumers=tuple(d for item in everything for d in item.devices if d.counters),
         has_binding_conditions=any(d.device.binding_conditions for d in devices),

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
+from asched.dra.ledger import TakenDevice
 from asched.dra.requests import ClaimError, RequestedDevices
-from asched.dra.search import TakenDevice
 from asched.model.resource_claims import (
     AllocationResult,
     DeviceAllocationConfiguration,
@@ -45,7 +45,7 @@ def allocation_result(
 
 
 def _device(taken: TakenDevice, share_ids: ShareIds) -> DeviceRequestAllocationResult:
-    pooled, wanted = taken.candidate.device, taken.wanted.wanted
+    pooled, wanted = taken.candidate.device, taken.option.wanted
     shared = taken.consumption is not None
     return DeviceRequestAllocationResult(
         request=wanted.reference,

@@ -13,7 +13,7 @@ MAX_ALTERNATIVES: Final = 8
 
 def solution_score(solution: ClaimSolution) -> int:
     """The raw score of a claim that is being allocated."""
-    used = {device.wanted.wanted.reference for device in solution.devices}
+    used = {device.option.wanted.reference for device in solution.devices}
     return _score(solution.spec, used)
 
 

@@ -3,6 +3,8 @@
 Claims, their requests and the devices of a request are allocated one after the other, depth first.
 Within a request, devices are tried in ascending order. The stack is explicit, so the number of
 claims is not limited by the interpreter's.
+
+What cannot succeed is left out where that changes no answer (:mod:`asched.dra.pruning`).
 """
 
 from __future__ import annotations
@@ -10,29 +12,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
+from typing import Final
 
-from asched.dra.candidates import Candidate, CandidateList, RequestCandidates
-from asched.dra.capacity import Consumption, fits
-from asched.dra.constraints import Constraint, attribute_value
-from asched.dra.counters import CounterBooks
-from asched.dra.devices import PooledDevice
-from asched.dra.requests import MAX_DEVICES_PER_CLAIM, ClaimError
-from asched.dra.taints import untolerated
+from asched.dra.ledger import Ledger, TakenDevice
+from asched.dra.preparation import ConstraintState, Option
+from asched.dra.pruning import Pruning
+from asched.dra.requests import MAX_DEVICES_PER_CLAIM
+from asched.dra.sites import Bits, Site
 from asched.dra.usage import Usage
+
+STEPS_BEFORE_PROOF: Final = 1_000
+"""Searches that take this long are examined once for being impossible."""
 
 
 class SearchBudgetExceededError(Exception):
     """The search took more steps than it may."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class TakenDevice:
-    """A device that a search allocates to a request."""
-
-    wanted: RequestCandidates
-    candidate: Candidate
-    consumption: Consumption | None
-    """What is consumed of a device that allows several allocations."""
 
 
 class _Verdict(Enum):
@@ -52,7 +46,7 @@ class _EndOfClaim:
 class _Alternatives:
     """The choice among the alternatives of a request."""
 
-    options: Sequence[RequestCandidates]
+    options: Sequence[Option]
     tried: int = 0
     all_too_many: bool = True
 
@@ -61,32 +55,27 @@ class _Alternatives:
 class _DeviceChoice:
     """The choice of one device of a request."""
 
-    wanted: RequestCandidates
+    option: Option
     index: int
     position: int
     taken: TakenDevice | None = None
+    failed: set[object] = field(default_factory=set)
+    """What the devices that failed here have in common with others."""
 
 
 @dataclass(slots=True)
 class SearchInput:
     """What a search reads."""
 
-    claims: Sequence[Sequence[Sequence[RequestCandidates]]]
+    claims: Sequence[Sequence[Sequence[Option]]]
     """For each claim and request the alternatives."""
-    constraints: Sequence[Sequence[Constraint]]
-    candidates: CandidateList
+    constraints: Sequence[Sequence[ConstraintState]]
+    """They are changed by the search."""
+    site: Site
     usage: Usage
     max_steps: int
-
-
-@dataclass(slots=True)
-class _State:
-    """What is allocated on the way to a solution."""
-
-    books: CounterBooks
-    allocating: dict[PooledDevice, set[int]] = field(default_factory=dict)
-    consumed: dict[PooledDevice, dict[str, int]] = field(default_factory=dict)
-    results: list[list[TakenDevice]] = field(default_factory=list)
+    prune: bool = True
+    """False for a search that leaves nothing out."""
 
 
 class Search:
@@ -94,9 +83,12 @@ class Search:
 
     def __init__(self, given: SearchInput) -> None:
         self._given = given
-        self._state = _State(CounterBooks(given.usage), results=[[] for _ in given.claims])
+        self._ledger = Ledger(given.site, given.usage, given.constraints)
         self._stack: list[_EndOfClaim | _Alternatives | _DeviceChoice] = []
-        self._next: tuple[RequestCandidates, int, int] | None = None
+        self._next: tuple[Option, int, int] | None = None
+        self._all: Bits = (1 << len(given.site.candidates)) - 1
+        self._pruning: Pruning | None = None
+        self._examined = False
         self.steps = 0
 
     def run(self) -> list[list[TakenDevice]] | None:
@@ -113,7 +105,9 @@ class Search:
                 verdict = self._resume(verdict)
             else:
                 return None
-        return self._state.results
+            if self.steps > STEPS_BEFORE_PROOF and self._is_impossible():
+                return None
+        return self._ledger.results
 
     def _count_step(self) -> None:
         self.steps += 1
@@ -155,159 +149,102 @@ class Search:
             self._stack.pop()
             return _Verdict.FAILED
         assert choice.taken is not None
-        self._give_back(choice.taken)
-        if verdict is _Verdict.TOO_MANY or choice.wanted.all_devices is not None:
+        self._ledger.give_back(choice.taken)
+        if verdict is _Verdict.TOO_MANY or choice.option.positions is not None:
             self._stack.pop()
             return verdict
+        pruning = self._prune()
+        if pruning is not None and self._ledger.is_untouched(choice.taken.position):
+            choice.failed.add(pruning.likeness(choice.taken.position))
         return self._next_device(choice)
 
     def _descend(self) -> _Verdict:
         assert self._next is not None
-        wanted, index, position = self._next
-        if wanted.all_devices is not None and not wanted.all_devices:
+        option, index, position = self._next
+        if option.positions is not None and not option.positions:
             return _Verdict.FAILED
-        request = wanted.wanted
-        if index >= wanted.count:
-            return self._enter_request(request.claim, request.request + 1)
-        allocated = len(self._state.results[request.claim])
-        if allocated + wanted.count - index > MAX_DEVICES_PER_CLAIM:
+        wanted = option.wanted
+        if index >= option.count:
+            return self._enter_request(wanted.claim, wanted.request + 1)
+        allocated = len(self._ledger.results[wanted.claim])
+        if allocated + option.count - index > MAX_DEVICES_PER_CLAIM:
             return _Verdict.TOO_MANY
-        choice = _DeviceChoice(wanted, index, position)
+        choice = _DeviceChoice(option, index, position)
         self._stack.append(choice)
-        if wanted.all_devices is not None:
-            return self._the_device(choice, wanted.all_devices[index])
+        if option.positions is not None:
+            return self._try(choice, option.positions[index]) or self._fail()
         return self._next_device(choice)
 
-    def _the_device(self, choice: _DeviceChoice, candidate: Candidate) -> _Verdict:
-        choice.taken = self._take(choice.wanted, candidate)
-        if choice.taken is None:
-            self._stack.pop()
-            return _Verdict.FAILED
-        self._next = (choice.wanted, choice.index + 1, 0)
-        return _Verdict.DESCEND
-
-    def _next_device(self, choice: _DeviceChoice) -> _Verdict:
-        candidates, wanted = self._given.candidates, choice.wanted
-        while choice.position < len(candidates):
-            candidate = candidates[choice.position]
-            choice.position += 1
-            self._count_step()
-            if not self._may_try(wanted, candidate):
-                continue
-            taken = self._take(wanted, candidate)
-            if taken is not None:
-                choice.taken = taken
-                self._next = (wanted, choice.index + 1, choice.position)
-                return _Verdict.DESCEND
+    def _fail(self) -> _Verdict:
         self._stack.pop()
         return _Verdict.FAILED
 
-    # -- one device -------------------------------------------------------------------------------
+    def _try(self, choice: _DeviceChoice, position: int) -> _Verdict | None:
+        """Take a device and continue with the next one; None if it cannot be had."""
+        choice.taken = self._ledger.take(choice.option, position)
+        if choice.taken is None:
+            return None
+        self._next = (choice.option, choice.index + 1, position + 1)
+        return _Verdict.DESCEND
 
-    def _may_try(self, wanted: RequestCandidates, candidate: Candidate) -> bool:
-        device = candidate.device
-        if wanted.wanted.admin_access:
-            if wanted.wanted.claim in self._state.allocating.get(device, ()):
-                return False
-        elif self._is_in_use(device):
+    def _next_device(self, choice: _DeviceChoice) -> _Verdict:
+        option = choice.option
+        while left := self._left(choice):
+            if self._too_few(choice, left):
+                break
+            position = (left & -left).bit_length() - 1
+            choice.position = position + 1
+            self._count_step()
+            if (
+                option.offered.selects(position)
+                and self._ledger.has_capacity(option, position)
+                and not self._has_failed(choice, position)
+            ):
+                verdict = self._try(choice, position)
+                if verdict is not None:
+                    return verdict
+        return self._fail()
+
+    def _left(self, choice: _DeviceChoice) -> Bits:
+        """The devices that remain to be tried."""
+        option = choice.option
+        offered = option.offered
+        bits = self._all & ~self._ledger.blocked(option) & ~(offered.known & ~offered.matching)
+        if self._pruning is not None and self._pruning.allowed:
+            bits &= ~self._pruning.violating(option)
+        return bits >> choice.position << choice.position
+
+    # -- what is left out -------------------------------------------------------------------------
+
+    def _prune(self) -> Pruning | None:
+        """What can be left out, once the search had to go back."""
+        if not self._given.prune:
+            return None
+        if self._pruning is None:
+            given = self._given
+            self._pruning = Pruning(given.claims, given.constraints, given.site, given.usage)
+        return self._pruning if self._pruning.allowed else None
+
+    def _too_few(self, choice: _DeviceChoice, left: Bits) -> bool:
+        needed = choice.option.count - choice.index
+        if self._pruning is None or not self._pruning.allowed or left.bit_count() >= needed:
             return False
-        return wanted.selects(candidate) and self._has_capacity(wanted, device)
-
-    def _is_in_use(self, device: PooledDevice) -> bool:
-        use = self._given.usage.of(device.pool_id, device.name)
-        return use.exclusive > 0 or bool(self._state.allocating.get(device))
-
-    def _has_capacity(self, wanted: RequestCandidates, device: PooledDevice) -> bool:
-        consumption = wanted.consumption(device)
-        if consumption is None:
-            return False
-        use = self._given.usage.of(device.pool_id, device.name)
-        own = self._state.consumed.get(device, {})
-        return fits(consumption.amounts, device.device.capacity, use.consumed, own)
-
-    def _take(self, wanted: RequestCandidates, candidate: Candidate) -> TakenDevice | None:
-        device, request = candidate.device, wanted.wanted
-        must = wanted.all_devices is not None
-        if must and not self._may_still_take(wanted, device):
-            return None
-        if not self._book_counters(candidate):
-            return None
-        if untolerated(device.taints, request.tolerations) is not None:
-            return None
-        if not self._add_to_constraints(wanted, device):
-            if must:
-                raise ClaimError(
-                    f", request {request.own_name}: cannot add device {device} because"
-                    " a claim constraint would not be satisfied",
-                    request.claim,
-                )
-            return None
-        if not device.multiple:
-            self._state.allocating.setdefault(device, set()).add(request.claim)
-        if must and not self._has_capacity(wanted, device):
-            # As in kube-scheduler, constraints keep the device.
-            return None
-        taken = TakenDevice(wanted, candidate, self._consume(wanted, device))
-        self._state.results[request.claim].append(taken)
-        return taken
-
-    def _may_still_take(self, wanted: RequestCandidates, device: PooledDevice) -> bool:
-        if not wanted.wanted.admin_access:
-            return not self._is_in_use(device)
-        return device.multiple or wanted.wanted.claim not in self._state.allocating.get(device, ())
-
-    def _book_counters(self, candidate: Candidate) -> bool:
-        device = candidate.device
-        if not device.counters or (device.multiple and self._capacity_in_use(device)):
-            return True
-        return self._state.books.book(device, candidate.pool)
-
-    def _capacity_in_use(self, device: PooledDevice) -> bool:
-        use = self._given.usage.of(device.pool_id, device.name)
-        return use.capacity_shares > 0 or device in self._state.consumed
-
-    def _add_to_constraints(self, wanted: RequestCandidates, device: PooledDevice) -> bool:
-        request = wanted.wanted
-        constraints = self._given.constraints[request.claim]
-        for added, constraint in enumerate(constraints):
-            value = attribute_value(device.device, device.driver, constraint.attribute)
-            if not constraint.add(request.name, request.alternative_name, value):
-                if wanted.all_devices is None:
-                    for earlier in constraints[:added]:
-                        earlier.remove(request.name, request.alternative_name)
-                return False
+        choice.option.offered.evaluate(left)
         return True
 
-    def _consume(self, wanted: RequestCandidates, device: PooledDevice) -> Consumption | None:
-        if not device.multiple:
-            return None
-        consumption = wanted.consumption(device)
-        assert consumption is not None
-        own = self._state.consumed.setdefault(device, {})
-        for name, amount in consumption.amounts.items():
-            own[name] = own.get(name, 0) + amount
-        return consumption
+    def _has_failed(self, choice: _DeviceChoice, position: int) -> bool:
+        """Whether a device that is like this one failed in its place."""
+        return (
+            bool(choice.failed)
+            and self._pruning is not None
+            and self._ledger.is_untouched(position)
+            and self._pruning.likeness(position) in choice.failed
+        )
 
-    def _give_back(self, taken: TakenDevice) -> None:
-        request, device = taken.wanted.wanted, taken.candidate.device
-        for constraint in self._given.constraints[request.claim]:
-            constraint.remove(request.name, request.alternative_name)
-        if taken.consumption is not None:
-            self._give_back_capacity(device, taken.consumption)
-        else:
-            self._state.allocating[device].discard(request.claim)
-            if device.counters:
-                self._state.books.release(device)
-        self._state.results[request.claim].pop()
-
-    def _give_back_capacity(self, device: PooledDevice, consumption: Consumption) -> None:
-        # A device without capacities stays "in use", as in kube-scheduler.
-        if not consumption.amounts:
-            return
-        own = self._state.consumed.get(device)
-        if own is None:
-            return
-        for name, amount in consumption.amounts.items():
-            own[name] -= amount
-        if not any(own.values()):
-            del self._state.consumed[device]
+    def _is_impossible(self) -> bool:
+        if self._examined:
+            return False
+        self._examined = True
+        self._pruning = None
+        pruning = self._prune()
+        return pruning is not None and pruning.is_impossible()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from asched.dra.devices import PoolID
@@ -51,6 +51,11 @@ class Usage:
         """The use of one device. The result must not be changed."""
         use = self._pools.get(pool)
         return _UNUSED if use is None else use.devices.get(device, _UNUSED)
+
+    def devices(self, pool: PoolID) -> Mapping[str, DeviceUse]:
+        """The devices of a pool that are in use."""
+        use = self._pools.get(pool)
+        return {} if use is None else use.devices
 
     def version(self, pool: PoolID) -> int:
         """Differs if what is in use in the pool may differ."""
