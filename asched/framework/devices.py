@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Generic, NamedTuple, TypeVar
 
-from asched.cel import compile_selector
+from asched.dra.cel_selectors import cel_selector
 from asched.dra.extended import ExtendedResources
 from asched.dra.inventory import Inventory
 from asched.framework.cluster import Cluster
@@ -52,7 +52,7 @@ class SharedDevices:
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
-        self._inventory = Inventory(compile_selector)
+        self._inventory = Inventory(cel_selector)
         self._extended = ExtendedResources()
         self._extended_version = 0
         self._slices = _Changes(cluster, ResourceSlice)

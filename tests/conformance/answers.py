@@ -94,6 +94,14 @@ def _status(status: Status) -> list[Any]:
     return [status.code.title, [*status.reasons]]
 
 
+def _as_reported(status: Status) -> Status:
+    """The status with the text of the framework."""
+    if status.code is not Code.ERROR:
+        return status
+    text = f'running "{status.plugin}" filter plugin: {status.message}'
+    return Status.error(text).by(status.plugin)
+
+
 def _by_plugin(statuses: Mapping[str, Status]) -> dict[str, Any]:
     return {name: _status(status) for name, status in statuses.items()}
 
@@ -137,7 +145,8 @@ def _filter(inspection: Inspection) -> Answer:
         answer["plugins"] = {name: _by_plugin(nodes) for name, nodes in found.plugins.items()}
     if found.nodes:
         answer["nodes"] = {
-            node: [status.plugin, *_status(status)] for node, status in found.nodes.items()
+            node: [status.plugin, *_status(_as_reported(status))]
+            for node, status in found.nodes.items()
         }
     return {"filter": answer}
 

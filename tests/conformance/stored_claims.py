@@ -33,7 +33,7 @@ def decoded(claim: ApiObject) -> ResourceClaim:
 
 def written(value: Any) -> Any:
     """A struct as the API server stores it."""
-    plain = msgspec.to_builtins(value)
+    plain = msgspec.json.decode(msgspec.json.encode(value))
     if isinstance(value, AllocationResult):
         default_allocation(plain)
     return plain
