@@ -123,14 +123,17 @@ def _pre_filter(inspection: Inspection) -> Answer:
     found = inspection.pre_filter
     if found is None:
         return {}
-    names = found.node_names
+    names, restricted_by = found.node_names, found.restricted_by
+    if found.status is not None and names:
+        # A rejection hides the nodes of plugins before it.
+        names, restricted_by = None, ()
     answer: Answer = {"nodeNames": None if names is None else [*names]}
     if found.skipped:
         answer["skipped"] = [*found.skipped]
     if rejections := pre_filter_rejections(found):
         answer["plugins"] = _by_plugin(rejections)
-    if found.restricted_by:
-        answer["restrictedBy"] = [*found.restricted_by]
+    if restricted_by:
+        answer["restrictedBy"] = [*restricted_by]
     if found.status is not None:
         answer["status"] = [*_status(found.status), found.status.plugin]
     return {"preFilter": answer}

@@ -49,7 +49,7 @@ class DeviceLaboratory:
         }
         released = outcome.released_claim
         if released is not None and released.delete:
-            answer["deletes"] = released.claim.key
+            answer["deletes"] = [released.claim.key]
         elif released is not None:
             candidates = plugin.deallocation_candidates(
                 found.state, RejectedNodeStatuses(state, found)

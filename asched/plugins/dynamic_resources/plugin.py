@@ -37,7 +37,7 @@ from asched.framework.status import SUCCESS, Status
 from asched.model.quantity import parse_duration
 from asched.model.resource_claims import DeviceClass, DeviceRequest, ResourceClaim
 from asched.plugins.dynamic_resources.hints import ClaimHints
-from asched.plugins.dynamic_resources.node_filter import NodeFilter, PodDevices
+from asched.plugins.dynamic_resources.node_filter import NOTHING, NodeFilter, PodDevices
 from asched.plugins.dynamic_resources.pod_claims import UnusableClaimError, user_claims
 from asched.plugins.dynamic_resources.post_filter import PostFilterDecision
 from asched.plugins.dynamic_resources.pre_bind import BoundClaims, ClaimBinding, undo
@@ -235,8 +235,8 @@ class DynamicResources(
             return ReserveResult(Status.error(f'node "{node_name}" not found'))
         if node_name not in data.answers:
             self._filter.run(data, nodes.take(np.array([row], np.intp)))
-        answer = data.answers.get(node_name)
-        if isinstance(answer, Status) or answer is None:
+        answer = data.answers.get(node_name, NOTHING)
+        if isinstance(answer, Status):
             return ReserveResult(Status.error("claim allocation not found for node"))
         new_share_id = share_ids(self.handle, pod.uid, node_name)
         reservation = reservation_of(data, answer, node_name, new_share_id)

@@ -183,7 +183,7 @@ class NodeResourcesFit(
                 lacking &= allocatable > 0
             if lacking.any():
                 failures.add(lacking, reason)
-                failures.add(allocatable < asked, None)
+                failures.add(lacking & (allocatable < asked), None)
         return failures.result()
 
     def filter(self, state: CycleState, pod: PodInfo, node: NodeInfo) -> Status:
