@@ -30,6 +30,11 @@ def differences(pod: Pod, expected: Mapping[str, Any], got: Mapping[str, Any]) -
     return list(_differing("", expected, got, any_order=any_order))
 
 
+def plain_differences(expected: Mapping[str, Any], got: Mapping[str, Any]) -> list[str]:
+    """:func:`differences` of answers that are not about a pod."""
+    return list(_differing("", dict(expected), dict(got), any_order=False))
+
+
 def _asks_for_several(pod: Pod) -> bool:
     scalar = [
         r for r in PodInfo(pod).shape.requests if is_extended_resource(r) or "hugepages-" in r
