@@ -284,6 +284,14 @@ class PodResourceClaimStatus(ApiStruct):
     resource_claim_name: str | None = None
 
 
+class ContainerExtendedResourceRequest(ApiStruct):
+    """The claim's request that serves an extended resource of a container."""
+
+    container_name: str = ""
+    resource_name: str = ""
+    request_name: str = ""
+
+
 class PodStatus(ApiStruct):
     """``status`` of a pod."""
 
