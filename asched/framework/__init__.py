@@ -19,6 +19,7 @@ from asched.framework.cluster import Cluster as Cluster
 from asched.framework.cluster import Eviction as Eviction
 from asched.framework.cluster import Handle as Handle
 from asched.framework.cluster import MountedVolumes as MountedVolumes
+from asched.framework.cluster import ObjectChanges as ObjectChanges
 from asched.framework.cluster import PodRef as PodRef
 from asched.framework.cluster import WaitingPod as WaitingPod
 from asched.framework.cycle_state import Cloneable as Cloneable

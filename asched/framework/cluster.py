@@ -41,6 +41,16 @@ class MountedVolumes(Protocol):
         (:func:`asched.framework.volumes.is_attachable`). A volume counts once for each pod."""
 
 
+class ObjectChanges(NamedTuple):
+    """The changes of the objects of one kind."""
+
+    cursor: int
+    """The end of the log: pass it to the next call."""
+    keys: Collection[str] | None
+    """Distinct keys of the objects that were added, updated or deleted, oldest first. None: read
+    all objects again."""
+
+
 class Cluster(Protocol):
     """The cluster, with assumed pods on their nodes."""
 
@@ -98,6 +108,10 @@ class Cluster(Protocol):
 
     def objects_version(self, *kinds: type[Object]) -> int:
         """Grows when any object of these kinds is added, updated or deleted."""
+
+    def object_changes(self, kind: type[Object], since: int) -> ObjectChanges:
+        """What changed since :attr:`ObjectChanges.cursor` of an earlier call; -1 for the first
+        call. The log of each kind is bounded."""
 
     @property
     def now_ns(self) -> int:

@@ -191,6 +191,7 @@ class _Changes(Generic[ObjectT]):
         self._cluster = cluster
         self._kind = kind
         self._version = 0
+        self._cursor = -1
         self.seen: dict[str, ObjectT] = {}
 
     def apply(self, put: Callable[[ObjectT], None], remove: Callable[[str], None]) -> None:
@@ -198,11 +199,15 @@ class _Changes(Generic[ObjectT]):
         if version == self._version:
             return
         self._version = version
+        self._cursor, keys = self._cluster.object_changes(self._kind, self._cursor)
         present: Mapping[str, ObjectT] = self._cluster.objects(self._kind)
-        for key in [key for key in self.seen if key not in present]:
-            remove(key)
-            del self.seen[key]
-        for key, item in present.items():
-            if self.seen.get(key) is not item:
+        for key in [*self.seen, *present] if keys is None else keys:
+            item = present.get(key)
+            if item is self.seen.get(key):
+                continue
+            if item is None:
+                remove(key)
+                del self.seen[key]
+            else:
                 put(item)
                 self.seen[key] = item

@@ -202,7 +202,7 @@ def stub_of(pod: Pod, excess: str) -> Pod:
             creation_timestamp=meta.creation_timestamp,
             deletion_timestamp=meta.deletion_timestamp,
             owner_references=() if controller is None else (controller,),
-            annotations=_stub_annotations(meta.annotations),
+            annotations=stub_annotations(meta.annotations),
         ),
         spec=PodSpec(
             node_name=spec.node_name,
@@ -267,7 +267,8 @@ def _first_names(amounts: Sequence[Mapping[str, QuantityText]]) -> list[str]:
     return [*names]
 
 
-def _stub_annotations(annotations: Annotations) -> Annotations:
+def stub_annotations(annotations: Annotations) -> Annotations:
+    """The annotations that are not longer than a name."""
     values = msgspec.structs.asdict(annotations)
     return Annotations(**{k: v for k, v in values.items() if v is None or len(v) <= _MAX_NAME})
 

@@ -10,7 +10,7 @@ from typing import Any, cast
 import msgspec
 
 from asched.framework.caching import RowCounts
-from asched.framework.cluster import Cluster, Eviction, SharedT, WaitingPod
+from asched.framework.cluster import Cluster, Eviction, ObjectChanges, SharedT, WaitingPod
 from asched.framework.cycle_state import CycleState
 from asched.framework.nodes import Int64Column, RowArray
 from asched.framework.pod_groups import GroupMembers, PodGroupKey
@@ -144,6 +144,9 @@ class ClusterState:
 
     def objects_version(self, *kinds: type[Object]) -> int:
         return self.object_store.version(*kinds)
+
+    def object_changes(self, kind: type[Object], since: int) -> ObjectChanges:
+        return self.object_store.changes(kind, since)
 
     @property
     def row_stamps(self) -> Int64Column:

@@ -301,4 +301,6 @@ def pod_changes(old: PodInfo, new: PodInfo, resource: EventResource) -> list[Clu
         actions.append(ActionType.UPDATE_POD_TOLERATION)
     if old.pod.spec.scheduling_gates and not new.pod.spec.scheduling_gates:
         actions.append(ActionType.UPDATE_POD_SCHEDULING_GATES_ELIMINATED)
+    if old.pod.status.resource_claim_statuses != new.pod.status.resource_claim_statuses:
+        actions.append(ActionType.UPDATE_POD_GENERATED_RESOURCE_CLAIM)
     return [ClusterEvent(resource, action) for action in actions or [ActionType.UPDATE_OTHER]]

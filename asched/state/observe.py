@@ -11,10 +11,12 @@ from typing import NamedTuple
 
 import msgspec
 
+from asched.model.claim_limits import used_device_statuses
 from asched.model.custom import CustomObject
 from asched.model.meta import Object
 from asched.model.node import Node
 from asched.model.pod import POD_SCHEDULED, Pod, PodCondition
+from asched.model.resource_claims import ResourceClaim
 from asched.model.resources import AnyObject, Resource, WatchedResource
 from asched.state.cluster import ClusterState, PodEntry
 from asched.state.records import Bound, ObjectDeleted, ObjectObserved, PodObserved, PodUpdated
@@ -53,6 +55,8 @@ def observe_object(
         return _observe_pod(state, observed, refuse)
     if isinstance(observed, Node):
         observed = _reduced_node(observed)
+    elif isinstance(observed, ResourceClaim):
+        observed = _reduced_claim(observed)
     if state.object_store.of_kind(type(observed)).get(observed.key) == observed:
         return None
     return ObjectObserved(observed)
@@ -135,6 +139,7 @@ def _observe_pod(state: ClusterState, pod: Pod, refuse: Refuse) -> ObservedChang
     if not _same_template(old, pod):
         return ObjectObserved(pod, state.templates.new_number(pod))
     annotations = pod.metadata.declared_annotations
+    claims = pod.status.resource_claim_statuses
     return PodUpdated(
         key=pod.key,
         uid=pod.metadata.uid,
@@ -146,6 +151,7 @@ def _observe_pod(state: ClusterState, pod: Pod, refuse: Refuse) -> ObservedChang
         start_time=pod.status.start_time,
         labels=None if pod.metadata.labels == old.metadata.labels else pod.metadata.labels,
         annotations=None if annotations == old.metadata.declared_annotations else annotations,
+        claims=None if claims == old.status.resource_claim_statuses else claims,
     )
 
 
@@ -260,3 +266,14 @@ def _reduced_node(node: Node) -> Node:
     return msgspec.structs.replace(
         node, status=msgspec.structs.replace(node.status, conditions=conditions)
     )
+
+
+def _reduced_claim(claim: ResourceClaim) -> ResourceClaim:
+    """The claim without device conditions that no binding waits for, such as heartbeats."""
+    status = claim.status
+    if not status.devices:
+        return claim
+    devices = used_device_statuses(status)
+    if devices == status.devices:
+        return claim
+    return msgspec.structs.replace(claim, status=msgspec.structs.replace(status, devices=devices))

@@ -77,7 +77,9 @@ class PodFold:
         meta, spec = old.metadata, old.spec
         if spec.node_name != record.node_name:
             spec = replace(spec, node_name=record.node_name)
-        annotations = record.annotations
+        annotations, claims = record.annotations, record.claims
+        if claims is None:
+            claims = old.status.resource_claim_statuses
         pod = replace(
             old,
             metadata=replace(
@@ -95,6 +97,7 @@ class PodFold:
                 conditions=record.conditions,
                 nominated_node_name=record.nominated_node_name,
                 start_time=record.start_time,
+                resource_claim_statuses=claims,
             ),
         )
         # Conditions affect the shape only of a pod with resources in its container statuses.

@@ -21,7 +21,7 @@ from asched.framework.runtime.extenders import ExtenderSpec, ExtenderVerb, Preem
 from asched.framework.runtime.profile import ProfileSpec
 from asched.framework.status import Code
 from asched.model.meta import OwnerReference
-from asched.model.pod import PodCondition
+from asched.model.pod import PodCondition, PodResourceClaimStatus
 from asched.model.resources import AnyObject
 from asched.state.session_records import (
     EvictionDecided,
@@ -104,6 +104,8 @@ class PodObserved(PodRecord):
     start_time: datetime | None = None
     annotations: dict[str, str] | None = None
     """Annotations that plugins read; None if equal to the template."""
+    claims: tuple[PodResourceClaimStatus, ...] = ()
+    """The ResourceClaims generated for the pod."""
 
 
 class PodUpdated(PodRecord):
@@ -122,6 +124,8 @@ class PodUpdated(PodRecord):
     start_time: datetime | None = None
     annotations: dict[str, str] | None = None
     """Annotations that plugins read; None if unchanged."""
+    claims: tuple[PodResourceClaimStatus, ...] | None = None
+    """The ResourceClaims generated for the pod; None if unchanged."""
 
 
 class PodQuarantined(PodRecord):

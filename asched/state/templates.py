@@ -143,6 +143,7 @@ def record_copy(number: int, template: Pod, pod: Pod) -> PodObserved:
         deletion_timestamp=meta.deletion_timestamp,
         start_time=status.start_time,
         annotations=None if annotations == common.declared_annotations else annotations,
+        claims=status.resource_claim_statuses,
     )
 
 
@@ -173,6 +174,7 @@ def restore_copy(record: PodObserved, template: Pod) -> Pod:
             conditions=record.conditions,
             nominated_node_name=record.nominated_node_name,
             start_time=record.start_time,
+            resource_claim_statuses=record.claims,
         ),
     )
 

@@ -21,6 +21,7 @@ from asched.framework.runtime.observation import FAILURES, failure_reason, to_pr
 from asched.framework.runtime.profile import Profile
 from asched.framework.status import SUCCESS, Code, Status
 from asched.framework.volumes import mounts_claims
+from asched.kube.claim_writer import ClaimWriter
 from asched.kube.extenders import HttpExtender
 from asched.kube.pod_writer import PodWriter
 from asched.kube.volume_writer import VolumeWriter
@@ -52,12 +53,13 @@ class BindHandler:
         self._cluster = context.cluster
         self.health = BindHealth(context.clock)
         self._io = BindingIO(
-            PodWriter(services.client),
-            VolumeWriter(services.client),
-            context.sleep,
-            context.clock,
-            self._node_exists,
-            self.health,
+            writer=PodWriter(services.client),
+            volumes=VolumeWriter(services.client),
+            claims=ClaimWriter(services.client),
+            sleep=context.sleep,
+            clock=context.clock,
+            node_exists=self._node_exists,
+            health=self.health,
         )
         self._limits = services.plugins.limits
         self._metrics = services.metrics.scheduling

@@ -12,6 +12,7 @@ from asched.daemon.effects.bind_health import BindHealth
 from asched.daemon.effects.per_pod_queue import StoppableSleep
 from asched.framework.pod_info import PodInfo
 from asched.framework.status import SUCCESS, Status
+from asched.kube.claim_writer import ClaimWriter
 from asched.kube.extenders import ExtenderError, HttpExtender
 from asched.kube.pod_writer import PodTarget, PodWriter
 from asched.kube.timing import Backoff, Clock
@@ -44,6 +45,7 @@ class BindingIO(NamedTuple):
 
     writer: PodWriter
     volumes: VolumeWriter
+    claims: ClaimWriter
     sleep: StoppableSleep
     clock: Clock
     node_exists: Callable[[str], bool]

@@ -8,7 +8,7 @@ plugin does to the cluster is listed in its ``needs``, which an operator can rea
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from enum import StrEnum
 from math import inf
@@ -33,7 +33,9 @@ from asched.framework.runtime.raised import describe_raised
 from asched.framework.status import SUCCESS, Code, Status
 from asched.kube.errors import ApiError, NoResponseError
 from asched.kube.pod_writer import PodTarget
-from asched.kube.write_outcomes import PatchOutcome, WriteSucceeded
+from asched.kube.write_outcomes import ObjectGone, PatchOutcome, WriteSucceeded
+from asched.model.pod import ContainerExtendedResourceRequest
+from asched.model.resource_claims import AllocationResult, ResourceClaim
 from asched.model.resources import DecodeError
 from asched.model.storage import PersistentVolume, PersistentVolumeClaim
 
@@ -185,13 +187,59 @@ class BindingPluginClient:
 
     async def annotate(self, pod: PodInfo, annotations: Mapping[str, str]) -> Status:
         self._require(Permission.ANNOTATE)
-        target = PodTarget(pod.namespace, pod.name, pod.uid)
-        return _written(await self._binder.io.writer.annotate(target, annotations))
+        return _written(await self._binder.io.writer.annotate(_target(pod), annotations))
+
+    # A write to a claim with an unknown outcome is an error as well. The next attempt finds the
+    # claim allocated, or this one repeats the write after a restart and finds it carried out.
+
+    async def allocate_claim(
+        self, claim: ClaimRef, allocation: AllocationResult | None, consumer: PodInfo
+    ) -> Status:
+        self._require(Permission.ALLOCATE_CLAIM)
+        io = self._binder.io
+        target, now = _target(consumer), io.clock.utc()
+        return _written(await io.claims.allocate(claim, allocation, target, now))
+
+    async def release_claim(self, claim: ClaimRef, consumer: PodInfo) -> Status:
+        self._require(Permission.RELEASE_CLAIM)
+        outcome = await self._binder.io.claims.release(claim, consumer.uid)
+        return SUCCESS if isinstance(outcome, ObjectGone) else _written(outcome)
+
+    async def read_resource_claim(self, claim: ClaimRef) -> ResourceClaim | None:
+        self._require(Permission.READ_RESOURCE_CLAIM)
+        with _unavailable():
+            return await self._binder.io.claims.read(claim)
+
+    async def create_special_claim(
+        self, pod: PodInfo, claim: ResourceClaim
+    ) -> ResourceClaim | Status:
+        self._require(Permission.CREATE_SPECIAL_CLAIM)
+        made = await self._binder.io.claims.create_special(_target(pod), claim)
+        return made if isinstance(made, ResourceClaim) else Status.error(made.message)
+
+    async def delete_special_claim(self, claim: ClaimRef) -> Status:
+        self._require(Permission.DELETE_SPECIAL_CLAIM)
+        return _written(await self._binder.io.claims.delete_special(claim))
+
+    async def patch_extended_resource_status(
+        self,
+        pod: PodInfo,
+        claim_name: str,
+        mappings: Sequence[ContainerExtendedResourceRequest],
+    ) -> Status:
+        self._require(Permission.PATCH_EXTENDED_RESOURCE_STATUS)
+        claims = self._binder.io.claims
+        outcome = await claims.patch_extended_resource_status(_target(pod), claim_name, mappings)
+        return _written(outcome)
 
     async def wait_until(
         self, check: Callable[[], Awaitable[Status | None]], timeout_s: float
     ) -> Status | None:
         return await self._binder.wait_until(check, timeout_s)
+
+
+def _target(pod: PodInfo) -> PodTarget:
+    return PodTarget(pod.namespace, pod.name, pod.uid)
 
 
 def _written(outcome: PatchOutcome) -> Status:

@@ -58,6 +58,9 @@ class MirroredCluster(ClusterState):
     def objects_version(self, *kinds: type[Object]) -> NoReturn:
         raise NotMirroredError(", ".join(kind.__name__ for kind in kinds))
 
+    def object_changes(self, kind: type[Object], since: int) -> NoReturn:
+        raise NotMirroredError(kind.__name__)
+
     group_members = _not_mirrored("pod groups")
     gang_pending_members = _not_mirrored("pod groups")
     groups_at_permit = property(_not_mirrored("waiting pods"))
