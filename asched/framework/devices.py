@@ -161,7 +161,7 @@ class SharedDevices:
         while the claim has an allocation of its own."""
         pods = self._pods_of_claim.get(key)
         claim = self._cluster.objects(ResourceClaim).get(key)
-        valid = [] if not pods or claim is None else [p for p in pods.values() if p.uid == claim.uid]
+        valid = [p for p in (pods or {}).values() if claim is not None and p.uid == claim.uid]
         if valid:
             self._inventory.assume(key, valid[-1].allocation)
         else:

@@ -66,7 +66,7 @@ class DynamicResourcesArgs(Arguments, frozen=True):
 
     def __post_init__(self) -> None:
         if _duration("filterTimeout", self.filter_timeout) < timedelta():
-            raise ValueError(f"filterTimeout: {self.filter_timeout} is negative; expected 0s or more")
+            raise ValueError(f"filterTimeout: {self.filter_timeout} is less than 0s")
         if _duration("bindingTimeout", self.binding_timeout) < timedelta(seconds=1):
             raise ValueError(f"bindingTimeout: {self.binding_timeout} is less than 1s")
 
@@ -278,12 +278,13 @@ class DynamicResources(
         self._bound[pod.uid] = binding.bound
         status = await binding.bind()
         if status.is_success:
-            status = await binding.wait(self._binding_timeout)
+            status = await binding.wait_for_devices(self._binding_timeout)
         return status
 
     async def undo_pre_bind(self, client: BindingClient, pod: PodInfo, node_name: str) -> None:
         bound = self._bound.get(pod.uid, BoundClaims())
-        await undo(self.handle.cluster, self._devices, client, pod, bound)
+        left_over = self._devices.special_claim(pod.uid)
+        await undo(self.handle.cluster, left_over, client, pod, bound)
 
     def events_to_register(self) -> Sequence[ClusterEventWithHint]:
         return self._hints.events()
