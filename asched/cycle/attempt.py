@@ -13,12 +13,14 @@ from asched.cycle.shape_cache import ShapeCache
 from asched.cycle.shape_filters import NominatedFilterCache, ShapeFilters
 from asched.cycle.shape_scores import INFEASIBLE, ShapeScores
 from asched.framework.cycle_state import CycleState
-from asched.framework.nodes import BoolColumn, Int64Column, Nodes
+from asched.framework.interface import FilterAllPlugin, FilterPlugin
+from asched.framework.nodes import BoolColumn, FilterResult, Int64Column, Nodes
 from asched.framework.pod_info import PodInfo
 from asched.framework.runtime.dry_run import FilterDryRunner
 from asched.framework.runtime.plugin_calls import (
     PRE_FILTER,
     PRE_SCORE,
+    FilterError,
     check_status,
     checked_call,
     error_answer,
@@ -98,7 +100,7 @@ class Attempt:
         error = self._error(found)
         if error is not None:
             check_status(error.plugin, "Filter", error)
-            raise error_answer(error.plugin, "Filter", error.message or error.code.title)
+            raise FilterError(error.plugin, error.message or error.code.title, found)
         self._select(found, nominated, limit_nodes)
         return found
 
@@ -149,10 +151,28 @@ class Attempt:
         for rank, plugin in self._own.filter:
             if plugin.name in state.skip_filter:
                 continue
-            result = filter_nodes(plugin, state, self._pod, self._table)
+            if plugin.filters_passing_nodes:
+                result = self._filter_passing(rank, plugin, found)
+            else:
+                result = filter_nodes(plugin, state, self._pod, self._table)
             if result.statuses:
                 found.own.append(PodFilterResult(rank, plugin.name, result))
                 found.feasible = np.greater(found.feasible, result.codes)
+
+    def _filter_passing(
+        self, rank: int, plugin: FilterPlugin | FilterAllPlugin, found: FeasibleNodes
+    ) -> FilterResult:
+        """The result of one filter for the nodes that no earlier filter rejects."""
+        passing = found.considered(self._table) & (self._shared.findings.rank > rank)
+        for own in found.own:
+            passing &= own.result.codes == 0
+        rows = np.flatnonzero(passing)
+        codes = np.zeros(self._table.size, np.int16)
+        if not len(rows):
+            return FilterResult(codes, ())
+        result = filter_nodes(plugin, found.state, self._pod, self._table.take(rows))
+        codes[rows] = result.codes
+        return FilterResult(codes, result.statuses)
 
     def _dry_runner(self, found: FeasibleNodes) -> FilterDryRunner:
         cluster = self._cluster

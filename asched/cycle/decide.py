@@ -243,10 +243,10 @@ class Decider:
             OBSERVATION.calls.enter("PostFilter")
         extenders.offer_preemption_review(found)
         try:
-            result, gang_infeasible = run_post_filter(self._cluster, profile, info, found)
+            outcome = run_post_filter(self._cluster, profile, info, found)
         except AttemptPausedError as paused:
             return extenders.request_preemption_review(paused)
-        rejected = found.rejected
+        result, rejected = outcome.result, found.rejected
         if rejected is not None:
             statuses = [rejected]
         else:
@@ -254,7 +254,7 @@ class Decider:
         for status in statuses:
             check_status(status.plugin, "Filter" if rejected is None else "PreFilter", status)
         plugins, pending = rejecting_plugins(statuses)
-        gang = (GANG_INFEASIBLE_REASON,) if gang_infeasible else ()
+        gang = (GANG_INFEASIBLE_REASON,) if outcome.gang_infeasible else ()
         return r.Rejected(
             info.key,
             info.uid,
@@ -267,6 +267,7 @@ class Decider:
             evaluated_nodes=found.evaluated,
             cleared_nominations=result.cleared_nominations,
             requeue_now=result.requeue_now,
+            released_claim=outcome.released_claim,
         )
 
     # -- pods that wait on Permit -------------------------------------------------------------

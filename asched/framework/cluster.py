@@ -5,7 +5,7 @@ Everything here is a read-only view; a plugin changes none of it.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
 import msgspec
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from asched.framework.runtime.dry_run import FilterDryRunner
 
 ObjectT = TypeVar("ObjectT", bound=Object)
+SharedT = TypeVar("SharedT")
 
 
 class MountedVolumes(Protocol):
@@ -116,6 +117,11 @@ class Cluster(Protocol):
     def now_ns(self) -> int:
         """Time of the current turn, nanoseconds since the epoch. A plugin has no other clock."""
 
+    @property
+    def date_ns(self) -> int:
+        """Date of the current turn, nanoseconds since the epoch: :attr:`now_ns` corrected for a
+        wall clock that was set. For comparisons with dates of objects."""
+
 
 class WaitingPod(Protocol):
     """A pod that waits on Permit."""
@@ -160,6 +166,10 @@ class Handle(Protocol):
 
     @property
     def scheduler_name(self) -> str: ...
+
+    def shared(self, make: Callable[[Cluster], SharedT]) -> SharedT:
+        """An object that the plugins of all profiles share: ``make(cluster)``, called once until
+        profiles are loaded again. ``make`` is the key, so use a class or a module's function."""
 
     def waiting_pods(self) -> Sequence[WaitingPod]:
         """Pods that wait on Permit, oldest first. Calls to ``allow`` and ``reject`` become

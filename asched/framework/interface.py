@@ -18,7 +18,7 @@ from typing import Any, ClassVar, Protocol
 
 import msgspec
 
-from asched.framework.binding import BindingClient, ExecutionMode, Permission
+from asched.framework.binding import BindingClient, ClaimRef, ExecutionMode, Permission
 from asched.framework.cluster import Handle, PodRef
 from asched.framework.cycle_state import CycleState
 from asched.framework.events import ClusterEventWithHint
@@ -88,12 +88,25 @@ class Plugin(ABC):
     reads_annotations: ClassVar[tuple[str, ...]] = ()
     """Pod annotations that it reads from ``PodShape.annotations``. Others are not decoded."""
     applies_per_template: ClassVar[bool] = False
-    """Whether :meth:`applies_to` depends only on the pod's namespace, spec and annotations. It is
-    then called once for all pods of a template."""
+    """Whether :meth:`applies_to` depends only on the pod's namespace, spec and annotations, and on
+    what :meth:`shared_answers_version` covers. It is then called once for all pods of a template."""
+
+    filters_passing_nodes: ClassVar[bool] = False
+    """Whether the Filter of a plugin of scope CLUSTER is called only for nodes that no earlier
+    filter rejects. For expensive filters."""
 
     def __init__(self, args: Any, handle: Handle) -> None:
         """``args`` is an instance of :attr:`arguments`, or None. Raise ValueError to reject it."""
         self.handle = handle
+
+    def shared_answers_version(self) -> int:
+        """A number that changes when shared answers change for another reason than nodes and pods.
+
+        Shared answers are those that are cached by :class:`~asched.framework.pod_info.PodShape`,
+        and :meth:`applies_to` with :attr:`applies_per_template`. Called for each attempt: must be
+        fast.
+        """
+        return 0
 
     def applies_to(self, pod: PodInfo) -> bool:
         """Whether a plugin of scope CLUSTER has anything to do for this pod.
@@ -195,6 +208,14 @@ class NodeToStatus(Protocol):
         """Ascending rows of the cluster's nodes that were rejected with this code."""
 
 
+class ReleasedClaim(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A ResourceClaim that keeps a pod from being scheduled, and that is released for it."""
+
+    claim: ClaimRef
+    delete: bool = False
+    """Delete the claim, which serves extended resources. Otherwise it loses its allocation."""
+
+
 class PostFilterResult(msgspec.Struct, frozen=True):
     """The outcome of a PostFilter plugin."""
 
@@ -206,6 +227,8 @@ class PostFilterResult(msgspec.Struct, frozen=True):
     """Pending pods of lower priority that lose their nomination to the node."""
     requeue_now: bool = False
     """Retry the rejected pod without backoff, because waiting pods were rejected to make room."""
+    released_claim: ReleasedClaim | None = None
+    """Carried out even if a later plugin returns the result of the phase."""
 
 
 class PostFilterPlugin(Plugin):
@@ -339,6 +362,12 @@ class PreBindPlugin(Plugin):
     @abstractmethod
     async def pre_bind(self, client: BindingClient, pod: PodInfo, node_name: str) -> Status:
         """Success when all work is done; any other status fails the binding."""
+
+    async def undo_pre_bind(self, client: BindingClient, pod: PodInfo, node_name: str) -> None:
+        """Undo what :meth:`pre_bind` wrote, after it or a later step failed.
+
+        Optional. The pod keeps its node and its reservations until it returns.
+        """
 
 
 class BindPlugin(Plugin):

@@ -25,6 +25,7 @@ from asched.model.node import Node
 from asched.model.pod import Pod
 from asched.model.resources import AnyObject
 from asched.state.circuits import CircuitSnapshot
+from asched.state.claim_releases import PendingClaimRelease
 from asched.state.cluster import ClusterState, PodEntry
 from asched.state.cluster_events import QueuedClusterEvent
 from asched.state.evictions import EvictionsSnapshot
@@ -69,6 +70,7 @@ class StateSnapshot(StoredForm):
     nominator: tuple[NominatedSnapshot, ...]
     waiting_pods: WaitingPodsSnapshot
     evictions: EvictionsSnapshot
+    claim_releases: tuple[PendingClaimRelease, ...]
     pending_evaluations: tuple[tuple[str, PendingEvaluation], ...]
     queue: QueueSnapshot
     sessions: SessionsSnapshot
@@ -106,6 +108,7 @@ def encode(state: ClusterState) -> Steps[list[bytes]]:
         nominator=state.nominator.snapshot(),
         waiting_pods=state.waiting_pods.snapshot(),
         evictions=state.evictions.snapshot(),
+        claim_releases=state.claim_releases.snapshot(),
         pending_evaluations=state.pending_evaluations.snapshot(),
         sessions=state.sessions.snapshot(),
         circuits=state.circuits.snapshot(),
@@ -202,6 +205,7 @@ def _restore(fold: Fold, snapshot: StateSnapshot) -> None:
     state.nominator.restore(snapshot.nominator)
     state.waiting_pods.restore(snapshot.waiting_pods)
     state.evictions.restore(snapshot.evictions)
+    state.claim_releases.restore(snapshot.claim_releases)
     state.queue.restore(snapshot.queue)
     state.pending_evaluations.update(snapshot.pending_evaluations)
     state.circuits.restore(snapshot.circuits)

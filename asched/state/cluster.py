@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from copy import copy
 from enum import Enum
+from typing import Any, cast
 
 import msgspec
 
 from asched.framework.caching import RowCounts
-from asched.framework.cluster import Eviction, ObjectChanges, WaitingPod
+from asched.framework.cluster import Cluster, Eviction, ObjectChanges, SharedT, WaitingPod
 from asched.framework.cycle_state import CycleState
 from asched.framework.nodes import Int64Column, RowArray
 from asched.framework.pod_groups import GroupMembers, PodGroupKey
@@ -23,6 +24,7 @@ from asched.framework.term_table import TermTable
 from asched.model.meta import Object
 from asched.state.attempt_budget import AttemptBudgets
 from asched.state.circuits import Circuits
+from asched.state.claim_releases import ClaimReleases
 from asched.state.evictions import Evictions
 from asched.state.node_rows import NodeRows
 from asched.state.node_table import NodeTable
@@ -91,11 +93,15 @@ class ClusterState:
         self.quarantined: dict[str, str] = {}
         """Pods with which the process died twice: uid by key."""
         self.evictions = Evictions()
+        self.claim_releases = ClaimReleases()
         self.sessions = Sessions()
         self.pending_evaluations = PendingEvaluations()
         self.binding_profile: Callable[[str], Profile] = _no_profile
         """The profile that binds the pods of a scheduler name that sessions serve."""
         self.profiles: Mapping[str, Profile] = {}
+        self.shared: dict[Callable[..., Any], Any] = {}
+        """What plugins of all profiles share (``Handle.shared``); empty after profiles are
+        loaded."""
         self.next_start_row = 0
         """Where the next search for feasible nodes starts, if a share of them is enough."""
 
@@ -201,6 +207,12 @@ class ProfileHandle:
     @property
     def scheduler_name(self) -> str:
         return self._scheduler_name
+
+    def shared(self, make: Callable[[Cluster], SharedT]) -> SharedT:
+        shared = self._state.shared
+        if make not in shared:
+            shared[make] = make(self._state)
+        return cast(SharedT, shared[make])
 
     def waiting_pods(self) -> Sequence[WaitingPod]:
         return self._state.waiting_pods.handles()

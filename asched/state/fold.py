@@ -72,6 +72,7 @@ class Fold:
             r.BindFailed: self._bind_failed,
             r.EvictionSucceeded: self._eviction_succeeded,
             r.EvictionFailed: self._eviction_failed,
+            r.ClaimReleaseEnded: self._claim_release_ended,
             r.LeadershipGained: self._leadership_gained,
             r.LeadershipLost: self._ignored,
             r.ShadowCompared: self._ignored,
@@ -97,6 +98,7 @@ class Fold:
     def _profiles_loaded(self, record: r.ProfilesLoaded) -> None:
         state = self.state
         self._binding_profiles.clear()
+        state.shared.clear()
         profiles = {spec.scheduler_name: self._build(spec) for spec in record.profiles}
         state.profiles = profiles
         state.circuits.configure(profiles.values())
@@ -277,6 +279,8 @@ class Fold:
                 ended_on = state.nominator.withdraw(cleared.key)
                 self._pods.update_group(other)
                 self._pods.on_nomination_ended(other.info, ended_on)
+        if record.released_claim is not None:
+            state.claim_releases.begin(record.released_claim, preemptor)
         self._advance_start(record.evaluated_nodes)
         if record.put_off_until_ns:
             state.queue.put_off(record.key, record.put_off_until_ns, state.now_ns)
@@ -463,6 +467,10 @@ class Fold:
             state.queue.fail(record.key, state.now_ns)
         self._pods.update_group(entry)
         self._pods.dequeue_if_not_ours(entry)
+
+    def _claim_release_ended(self, record: r.ClaimReleaseEnded) -> None:
+        """The change of the claim itself requeues the pod."""
+        self.state.claim_releases.end(record.claim_uid)
 
     def _eviction_succeeded(self, record: r.EvictionSucceeded) -> None:
         state = self.state

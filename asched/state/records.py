@@ -16,6 +16,7 @@ from typing import Any, ClassVar, get_args
 import msgspec
 
 from asched.framework.cluster import PodRef
+from asched.framework.interface import ReleasedClaim
 from asched.framework.runtime.extenders import ExtenderSpec, ExtenderVerb, PreemptionCandidate
 from asched.framework.runtime.profile import ProfileSpec
 from asched.framework.status import Code
@@ -179,6 +180,14 @@ class EvictionFailed(PodRecord):
     message: str = ""
 
 
+class ClaimReleaseEnded(PodRecord):
+    """A claim that a rejection released was written, or could not be."""
+
+    claim_uid: str
+    message: str = ""
+    """Why it was not written; empty if it was."""
+
+
 class ExtenderFailedNodes(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """Nodes that an extender rejected with the same message."""
 
@@ -337,6 +346,8 @@ class Rejected(PodRecord):
     """The pod was not attempted: its namespace used up its budget. It has its turn at this time."""
     session: int = 0
     """The number of the deciding batch session (equal to ``attempt``); 0 for none."""
+    released_claim: ReleasedClaim | None = None
+    """A ResourceClaim that is deallocated or deleted for the pod."""
 
 
 class AttemptFailed(PodRecord):
@@ -412,6 +423,7 @@ Observation = (
     | BindFailed
     | EvictionSucceeded
     | EvictionFailed
+    | ClaimReleaseEnded
     | SessionsLoaded
     | PodGroupStatusWritten
     | PodGroupStatusWriteFailed

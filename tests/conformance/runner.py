@@ -14,7 +14,13 @@ from tests.conformance.answers import Laboratory
 from tests.conformance.batch_documents import is_batch_document
 from tests.conformance.batch_runner import session_differences
 from tests.conformance.differences import differences
-from tests.conformance.documents import Document, DocumentError
+from tests.conformance.documents import Document, DocumentError, read_document
+from tests.conformance.hint_documents import hint_differences
+from tests.conformance.selector_documents import selector_differences
+
+
+_SPECIAL_TOPICS = {"dra-cel": selector_differences, "dra-hints": hint_differences}
+"""Documents without pods to schedule, by topic. Each function yields the differences of a case."""
 
 
 class CaseResult(NamedTuple):
@@ -49,6 +55,11 @@ def results(topic: str, paths: Sequence[Path], registry: PluginRegistry) -> Iter
             if is_batch_document(path):
                 for place, lines in session_differences(path, SessionRegistry.discover()):
                     yield CaseResult(topic, place, tuple(lines))
+                continue
+            special = _SPECIAL_TOPICS.get(read_document(path).get("topic", ""))
+            if special is not None:
+                for number, lines in enumerate(special(path, registry)):
+                    yield CaseResult(topic, f"{path.stem} case {number}", tuple(lines))
                 continue
             document = Document(path)
             laboratory = Laboratory(document, registry)

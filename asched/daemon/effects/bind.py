@@ -258,6 +258,7 @@ class BindingCycle:
         self._reconciler = reconciler
         self._pod = pod
         self._node_name = node_name
+        self._to_undo: list[PreBindPlugin] = []
 
     async def run(self, extenders: Sequence[HttpExtender] = ()) -> Bound | BindFailed | None:
         """Run PreBind, Bind and PostBind. The first of ``extenders`` that does not fail, or is not
@@ -268,6 +269,8 @@ class BindingCycle:
                 status = await self._bind_by_extender(extenders) or await self._bind()
             if not status.is_success:
                 status = await self._reconciler.reconcile(self._pod, self._node_name, status)
+                if isinstance(self._outcome(status), BindFailed):
+                    await self._undo_pre_bind()
         except AbandonedError:
             return None
         outcome = self._outcome(status)
@@ -297,6 +300,8 @@ class BindingCycle:
         for plugin in self._profile.binding.pre_bind if self._profile else ():
             if not _has_pre_bind_work(plugin, pod, node_name):
                 continue
+            if type(plugin).undo_pre_bind is not PreBindPlugin.undo_pre_bind:
+                self._to_undo.append(plugin)
 
             async def call(client: BindingClient, plugin: PreBindPlugin = plugin) -> object:
                 return await plugin.pre_bind(client, pod, node_name)
@@ -305,6 +310,17 @@ class BindingCycle:
             if not status.is_success:
                 return status
         return SUCCESS
+
+    async def _undo_pre_bind(self) -> None:
+        """Undo PreBind of the plugins that were called, the last one first."""
+        pod, node_name = self._pod, self._node_name
+        for plugin in reversed(self._to_undo):
+
+            async def call(client: BindingClient, plugin: PreBindPlugin = plugin) -> object:
+                await plugin.undo_pre_bind(client, pod, node_name)
+                return SUCCESS
+
+            await self.calls.call(plugin, "PreBind", self._reconciler, call)
 
     async def _bind_by_extender(self, extenders: Sequence[HttpExtender]) -> Status | None:
         """Status of an extender's binding (``extendersBinding`` of kube-scheduler); None if the

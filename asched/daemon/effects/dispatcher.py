@@ -8,6 +8,7 @@ from functools import partial
 import structlog
 
 from asched.daemon.effects.bind import PREVIOUS_TERM, BindHandler, is_served
+from asched.daemon.effects.claims import ClaimReleaseHandler
 from asched.daemon.effects.external_calls import ExternalCallHandler
 from asched.daemon.effects.per_pod_queue import (
     EffectContext,
@@ -57,6 +58,7 @@ class EffectDispatcher:
         self._status = PodStatusHandler(context)
         self._groups = PodGroupStatusHandler(context)
         self._evict = EvictionHandler(context, self._groups)
+        self._claims = ClaimReleaseHandler(context)
         self._external = ExternalCallHandler(context)
 
     @property
@@ -121,6 +123,8 @@ class EffectDispatcher:
                     self._status.nominate(displaced.key, displaced.uid, "")
                 for victim in decision.victims:
                     self._evict.evict(victim.uid)
+                if decision.released_claim is not None:
+                    self._claims.release(decision.released_claim.claim.uid)
             case EvictionDecided():
                 self._evict.evict(decision.uid)
             case ExtenderCallRequested():
@@ -151,6 +155,7 @@ class EffectDispatcher:
         """After a start: continue every decision without a known outcome."""
         self._bind.resume()
         self._evict.resume()
+        self._claims.resume()
         self._groups.resume()
         self._status.resume()
         if self._queue:
@@ -161,6 +166,7 @@ class EffectDispatcher:
         unresolved, but report its outcome. Another leader may have used the capacity since."""
         self._bind.abandon_previous_term()
         self._evict.abandon_previous_term()
+        self._claims.abandon_previous_term()
         self._groups.abandon_previous_term()
 
     def on_pod_deleted(self, key: str, uid: str) -> None:

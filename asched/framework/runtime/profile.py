@@ -240,6 +240,11 @@ class Profile:
             for plugin in self._at(ExtensionPoint.SCORE, Plugin)
         )
         self.cluster_scope = self._cluster_scope()
+        self._versioned = tuple(
+            plugin.shared_answers_version
+            for plugin in self.plugins.values()
+            if type(plugin).shared_answers_version is not Plugin.shared_answers_version
+        )
         self.reserve = self._at(ExtensionPoint.RESERVE, ReservePlugin)
         self.permit = self._at(ExtensionPoint.PERMIT, PermitPlugin)
         self.permit_reviewers = tuple(p for p in self.permit if isinstance(p, WaitingPodReviewer))
@@ -255,6 +260,11 @@ class Profile:
         """The plugins that :meth:`without` left out."""
         self._reduced: dict[frozenset[str], Profile] = {}
         handle.attach(self)
+
+    def shared_answers_versions(self) -> tuple[int, ...]:
+        """Changes when cached answers of its plugins are no longer valid
+        (:meth:`Plugin.shared_answers_version`)."""
+        return tuple([version() for version in self._versioned])
 
     def without(self, plugins: frozenset[str]) -> Profile:
         """The same profile, with the same instances, without these plugins in the cycle."""

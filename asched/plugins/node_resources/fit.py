@@ -8,8 +8,10 @@ from typing import ClassVar, Literal, NamedTuple, Protocol
 
 import numpy as np
 
+from asched.dra.extended import IMPLICIT_PREFIX
 from asched.framework.cluster import Handle
 from asched.framework.cycle_state import CycleState, StateKey
+from asched.framework.devices import SharedDevices
 from asched.framework.events import ActionType, ClusterEventWithHint, EventResource, QueueingHint
 from asched.framework.interface import (
     Arguments,
@@ -37,6 +39,7 @@ from asched.framework.status import SUCCESS, Status
 from asched.model.meta import Object
 from asched.model.node import Node
 from asched.model.pod import Pod
+from asched.model.resource_claims import DeviceClass
 from asched.model.requests import CPU, EPHEMERAL_STORAGE, MEMORY, PODS, amount, is_extended_resource
 from asched.model.selectors import is_qualified_name
 from asched.plugins.hint_results import PROCEED, queue_if
@@ -158,6 +161,10 @@ class NodeResourcesFit(
         self._resources = with_defaults(strategy.resources)
         self._scorer = _scorer(strategy)
         self._ignores_zero_scores = strategy.type == "RequestedToCapacityRatio"
+        self._devices = handle.shared(SharedDevices)
+
+    def shared_answers_version(self) -> int:
+        return self._devices.classes_version
 
     def pre_filter(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> PreFilterResult:
         state.write(_REQUESTED, self._requested(pod.shape))
@@ -172,9 +179,11 @@ class NodeResourcesFit(
         for resource, asked, reason in requested:
             allocatable = nodes.allocatable(resource)
             lacking = allocatable - nodes.requested(resource) < asked
+            if self._by_devices(resource):
+                lacking &= allocatable > 0
             if lacking.any():
                 failures.add(lacking, reason)
-                failures.add(allocatable < asked, None)
+                failures.add(lacking & (allocatable < asked), None)
         return failures.result()
 
     def filter(self, state: CycleState, pod: PodInfo, node: NodeInfo) -> Status:
@@ -186,6 +195,8 @@ class NodeResourcesFit(
             reasons.append(TOO_MANY_PODS)
         for resource, asked, reason in requested:
             allocatable = node.allocatable(resource)
+            if allocatable <= 0 and self._by_devices(resource):
+                continue
             if allocatable - node.requested(resource) < asked:
                 reasons.append(reason)
                 if allocatable < asked:
@@ -200,6 +211,13 @@ class NodeResourcesFit(
             RequestedResource(name, shape.requests[name], f"Insufficient {name}")
             for name in (*native, *others)
             if shape.requests.get(name, 0) > 0 and not self._ignores(name)
+        )
+
+    def _by_devices(self, resource: str) -> bool:
+        """Whether DynamicResources serves the resource on nodes without a device plugin for it."""
+        return (
+            resource not in (CPU, MEMORY, EPHEMERAL_STORAGE)
+            and self._devices.extended.class_of(resource) is not None
         )
 
     def _ignores(self, name: str) -> bool:
@@ -247,9 +265,11 @@ class NodeResourcesFit(
     def events_to_register(self) -> Sequence[ClusterEventWithHint]:
         freed = ActionType.DELETE | ActionType.UPDATE_POD_SCALE_DOWN
         grown = ActionType.ADD | ActionType.UPDATE_NODE_ALLOCATABLE
+        named = ActionType.ADD | ActionType.UPDATE
         return (
             ClusterEventWithHint.on(EventResource.POD, freed, self._pod_freed_resources),
             ClusterEventWithHint.on(EventResource.NODE, grown, self._node_may_fit),
+            ClusterEventWithHint.on(EventResource.DEVICE_CLASS, named, class_provides_resource),
         )
 
     def _pod_freed_resources(
@@ -273,12 +293,31 @@ class NodeResourcesFit(
         if not isinstance(new, Node):
             return QueueingHint.SKIP
         requested = (RequestedResource(PODS, 1, TOO_MANY_PODS), *self._requested(shape_of(pod)))
-        if any(r.asked > _allocatable(new, r.resource) for r in requested):
+        own = [r for r in requested if not self._delegates(new, r.resource)]
+        if any(r.asked > _allocatable(new, r.resource) for r in own):
             return QueueingHint.SKIP
-        grew = not isinstance(old, Node) or any(
-            _allocatable(new, r.resource) > _allocatable(old, r.resource) for r in requested
+        grew = (
+            not isinstance(old, Node)
+            or len(own) < len(requested)
+            or any(_allocatable(new, r.resource) > _allocatable(old, r.resource) for r in own)
         )
         return queue_if(grew)
+
+    def _delegates(self, node: Node, resource: str) -> bool:
+        return _allocatable(node, resource) <= 0 and self._by_devices(resource)
+
+
+def class_provides_resource(pod: Pod, old: Object | None, new: Object | None) -> QueueingHint:
+    """Queue if a class was added, or got another extended resource, that the pod requests."""
+    if not isinstance(new, DeviceClass):
+        return QueueingHint.QUEUE
+    asked, resource = shape_of(pod).requests, new.spec.extended_resource_name
+    if isinstance(old, DeviceClass):
+        if (old.spec.extended_resource_name or "") == (resource or ""):
+            return QueueingHint.SKIP
+    elif IMPLICIT_PREFIX + new.name in asked:
+        return QueueingHint.QUEUE
+    return queue_if(resource is not None and resource in asked)
 
 
 def _allocatable(node: Node, resource: str) -> int:

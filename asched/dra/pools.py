@@ -1,0 +1,188 @@
+"""Pools of devices, as nodes see them.
+
+A node sees the slices of a pool that are relevant to it. Of those, only the slices with the highest
+generation count. A pool whose slices are not all published is incomplete, and one that contradicts
+itself is invalid; neither offers devices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+
+from asched.dra.devices import NodeView, PooledDevice, PoolID
+from asched.dra.quantities import amount
+from asched.model.resource_claims import ResourceSlice
+from asched.model.selectors import NodeSelector
+
+Counters = dict[tuple[str, str], int]
+"""Amounts in billionths by counter set and counter."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SliceDevices:
+    """A slice with its devices."""
+
+    resource_slice: ResourceSlice
+    devices: tuple[PooledDevice, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PoolView:
+    """A pool as some nodes see it."""
+
+    pool_id: PoolID
+    serial: int
+    """Unique among all views ever made."""
+    incomplete: bool = False
+    invalid: str = ""
+    """Why the pool is invalid; empty for a valid pool."""
+    devices: tuple[PooledDevice, ...] = ()
+    """In the order in which they are tried."""
+    positions: dict[str, int] = field(default_factory=dict)
+    """The index of each device by its name."""
+    elsewhere: frozenset[PooledDevice] = frozenset()
+    """Those of the devices that are not for these nodes."""
+    counters: Counters = field(default_factory=dict)
+    consumers: tuple[PooledDevice, ...] = ()
+    """All devices of the pool that consume counters, also those of other nodes."""
+    has_binding_conditions: bool = False
+
+    @property
+    def usable(self) -> bool:
+        return not self.incomplete and not self.invalid
+
+    def without(self, elsewhere: frozenset[PooledDevice]) -> PoolView:
+        """The same view for nodes that cannot use some of the devices."""
+        return replace(self, elsewhere=elsewhere) if elsewhere else self
+
+    @property
+    def order(self) -> tuple[bool, PoolID]:
+        """Pools are tried in this order."""
+        return (self.has_binding_conditions, self.pool_id)
+
+
+def node_matches(
+    node: NodeView, node_name: str, all_nodes: bool, selector: NodeSelector | None
+) -> bool:
+    """Whether a slice or device with this selection of nodes can be used on the node."""
+    if node_name:
+        return node_name == node.name
+    if all_nodes:
+        return True
+    return selector is not None and selector.matches(node.labels, node.name)
+
+
+def is_relevant(item: SliceDevices, node: NodeView) -> bool:
+    """Whether a node sees the slice."""
+    spec = item.resource_slice.spec
+    if spec.shared_counters:
+        return True
+    if spec.node_name or spec.all_nodes or spec.node_selector is not None:
+        return node_matches(node, spec.node_name, spec.all_nodes, spec.node_selector)
+    return spec.per_device_node_selection and any(
+        _device_matches(node, device) for device in item.devices
+    )
+
+
+def _device_matches(node: NodeView, pooled: PooledDevice) -> bool:
+    device = pooled.device
+    return node_matches(node, device.node_name, device.all_nodes, device.node_selector)
+
+
+def devices_elsewhere(items: Iterable[SliceDevices], node: NodeView) -> frozenset[PooledDevice]:
+    """The devices of these slices that a node sees but cannot use."""
+    return frozenset(
+        device
+        for item in items
+        if item.resource_slice.spec.per_device_node_selection
+        for device in item.devices
+        if not _device_matches(node, device)
+    )
+
+
+def build_view(
+    pool_id: PoolID,
+    serial: int,
+    relevant: Sequence[SliceDevices],
+    published: Sequence[SliceDevices],
+) -> PoolView | None:
+    """The pool as nodes with these relevant slices see it.
+
+    ``relevant`` is not empty; both are sorted by name. Returns None if the pool does not exist for
+    these nodes, because its newer slices are for other nodes.
+    """
+    generation = max(_generation(item) for item in relevant)
+    current = [item for item in relevant if _generation(item) == generation]
+    wanted = current[0].resource_slice.spec.pool.resource_slice_count
+    everything = current
+    if len(current) != wanted:
+        if any(_generation(item) > generation for item in published):
+            return None
+        everything = [item for item in published if _generation(item) == generation]
+        if len(everything) != wanted:
+            return PoolView(pool_id, serial, incomplete=True)
+    return _complete_view(pool_id, serial, current, everything)
+
+
+def _generation(item: SliceDevices) -> int:
+    return item.resource_slice.spec.pool.generation
+
+
+def _complete_view(
+    pool_id: PoolID, serial: int, current: list[SliceDevices], everything: list[SliceDevices]
+) -> PoolView:
+    offering = [item for item in current if not item.resource_slice.spec.shared_counters]
+    counters: Counters = {}
+    problem = (
+        _duplicate_device(offering)
+        or _collect_counters(current, counters)
+        or _unknown_counter(everything, counters)
+    )
+    if problem:
+        return PoolView(pool_id, serial, invalid=problem)
+    devices = tuple(device for item in offering for device in item.devices)
+    return PoolView(
+        pool_id,
+        serial,
+        devices=devices,
+        positions={device.name: index for index, device in enumerate(devices)},
+        counters=counters,
+        consumers=tuple(d for item in everything for d in item.devices if d.counters),
+        has_binding_conditions=any(d.device.binding_conditions for d in devices),
+    )
+
+
+def _duplicate_device(items: Iterable[SliceDevices]) -> str:
+    names: set[str] = set()
+    for item in items:
+        for device in item.devices:
+            if device.name in names:
+                return f"duplicate device name {device.name}"
+            names.add(device.name)
+    return ""
+
+
+def _collect_counters(items: Iterable[SliceDevices], counters: Counters) -> str:
+    seen: set[str] = set()
+    for item in items:
+        for counter_set in item.resource_slice.spec.shared_counters:
+            if counter_set.name in seen:
+                return f"duplicate counter set name {counter_set.name}"
+            seen.add(counter_set.name)
+            for name, counter in counter_set.counters.items():
+                counters[counter_set.name, name] = amount(counter.value)
+    return ""
+
+
+def _unknown_counter(items: Iterable[SliceDevices], counters: Counters) -> str:
+    sets = {counter_set for counter_set, _ in counters}
+    for item in items:
+        for device in item.devices:
+            for consumed in device.device.consumes_counters:
+                if consumed.counter_set not in sets:
+                    return f"counter set {consumed.counter_set} not found"
+            for use in device.counters:
+                if (use.counter_set, use.counter) not in counters:
+                    return f"counter {use.counter} not found in counter set {use.counter_set}"
+    return ""

@@ -1,0 +1,250 @@
+"""Filter: the nodes on which the claims of a pod are available or can be allocated."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import NamedTuple
+
+import numpy as np
+
+from asched.dra.allocator import (
+    Allocated,
+    AllocationError,
+    AllocationRequest,
+    Allocator,
+    NotAllocated,
+)
+from asched.dra.binding_conditions import is_usable
+from asched.dra.devices import NodeView
+from asched.dra.extended import ExtendedResources
+from asched.framework.cluster import Cluster
+from asched.framework.devices import SharedDevices
+from asched.framework.node_matching import selector_matches
+from asched.framework.nodes import BoolColumn, FilterResult, Nodes, RowArray
+from asched.framework.status import Status
+from asched.model.pod import Pod
+from asched.model.quantity import NS_PER_S
+from asched.model.resource_claims import ResourceClaim
+from asched.model.selectors import matchable
+from asched.plugins.dynamic_resources.special_claim import (
+    IN_MEMORY_NAME,
+    SpecialRequests,
+    special_requests,
+    with_requests,
+)
+
+NOT_AVAILABLE = Status.unresolvable("resourceclaim not available on the node")
+CANNOT_FIT = Status.unresolvable("cannot fit resource")
+LEFT_OVER = Status.unresolvable("cannot schedule extended resource claim")
+
+
+class NodeAllocation(NamedTuple):
+    """What the unallocated claims of a pod get on a node."""
+
+    claims: tuple[ResourceClaim, ...] = ()
+    solution: Allocated = Allocated(())
+    """In the order of :attr:`claims`."""
+    special: ResourceClaim | None = None
+    """The special claim with the requests for this node."""
+    requests: SpecialRequests = SpecialRequests((), ())
+
+
+NOTHING = NodeAllocation()
+
+
+@dataclass(eq=False)
+class PodDevices:
+    """The claims of a pod during one attempt."""
+
+    pod: Pod
+    claims: tuple[ResourceClaim, ...]
+    """Those of ``spec.resourceClaims``, in order."""
+    special: ResourceClaim | None = None
+    """The claim for extended resources: a left-over one, or one that is not created yet."""
+    extended: Mapping[str, int] = field(default_factory=dict)
+    """The extended resources that the pod requests."""
+    answers: dict[str, NodeAllocation | Status] = field(default_factory=dict)
+    """By node: what the claims get there, or why they get nothing. Nothing that they depend on
+    changes during the attempt."""
+
+    def clone(self) -> PodDevices:
+        return self
+
+    @property
+    def every_claim(self) -> tuple[ResourceClaim, ...]:
+        return self.claims if self.special is None else (*self.claims, self.special)
+
+    @property
+    def left_over(self) -> ResourceClaim | None:
+        """A special claim of an earlier attempt."""
+        special = self.special
+        return None if special is None or special.name == IN_MEMORY_NAME else special
+
+    @property
+    def unallocated(self) -> tuple[ResourceClaim, ...]:
+        return tuple(c for c in self.every_claim if c.status.allocation is None)
+
+
+class NodeGroup(NamedTuple):
+    """Nodes that need DRA for the same extended resources."""
+
+    rows: RowArray
+    special: ResourceClaim | None
+    requests: SpecialRequests
+
+
+class ExtendedColumns(NamedTuple):
+    """By row, how the extended resources of a pod are served."""
+
+    unfit: BoolColumn
+    """No class and no device plugin serves one of them."""
+    by_devices: Sequence[tuple[str, BoolColumn]]
+    """The resources that a class serves, and where no device plugin does."""
+
+
+def extended_columns(
+    resources: Mapping[str, int], extended: ExtendedResources, nodes: Nodes
+) -> ExtendedColumns:
+    unfit = np.zeros(nodes.size, np.bool_)
+    by_devices = []
+    for resource in sorted(resources):
+        missing = nodes.allocatable(resource) == 0
+        if extended.class_of(resource) is not None:
+            by_devices.append((resource, missing))
+            continue
+        for row in np.flatnonzero(missing & nodes.alive).tolist():
+            unfit[row] = resource not in nodes.node(row).status.allocatable
+    return ExtendedColumns(unfit, by_devices)
+
+
+def node_groups(data: PodDevices, extended: ExtendedResources, nodes: Nodes) -> list[NodeGroup]:
+    """The nodes on which something has to be allocated, by the claims that they need."""
+    every = np.flatnonzero(nodes.alive)
+    special = data.special
+    if special is None or special.status.allocation is not None:
+        return [NodeGroup(every, None, SpecialRequests((), ()))] if data.claims else []
+    columns = extended_columns(data.extended, extended, nodes)
+    return [
+        _group(data, special, extended, rows, served)
+        for rows, served in _patterns(columns, every)
+        if served or data.claims
+    ]
+
+
+def _group(
+    data: PodDevices,
+    special: ResourceClaim,
+    extended: ExtendedResources,
+    rows: RowArray,
+    served: Sequence[str],
+) -> NodeGroup:
+    requests = special_requests(data.pod, served, extended)
+    return NodeGroup(rows, with_requests(special, requests.requests), requests)
+
+
+def _patterns(
+    columns: ExtendedColumns, rows: RowArray
+) -> Iterator[tuple[RowArray, tuple[str, ...]]]:
+    """The rows by the resources that devices have to serve there."""
+    if not columns.by_devices:
+        yield rows, ()
+        return
+    table = np.stack([column[rows] for _, column in columns.by_devices], axis=1)
+    patterns, place = np.unique(table, axis=0, return_inverse=True)
+    for number, pattern in enumerate(patterns):
+        names = (name for name, _ in columns.by_devices)
+        served = tuple(name for name, bit in zip(names, pattern, strict=True) if bit)
+        yield rows[place.reshape(-1) == number], served
+
+
+class StatusColumn:
+    """Collects one status for each row; the first one counts."""
+
+    def __init__(self, size: int) -> None:
+        self.codes = np.zeros(size, np.int16)
+        self._statuses: list[Status] = []
+        self._numbers: dict[Status, int] = {}
+
+    def reject(self, rows: BoolColumn | RowArray | int, status: Status) -> None:
+        number = self._numbers.setdefault(status, len(self._statuses) + 1)
+        if number > len(self._statuses):
+            self._statuses.append(status)
+        if isinstance(rows, int):
+            self.codes[rows] = self.codes[rows] or number
+        else:
+            self.codes[rows] = np.where(self.codes[rows] == 0, number, self.codes[rows])
+
+    def result(self) -> FilterResult:
+        return FilterResult(self.codes, self._statuses)
+
+
+class NodeFilter:
+    """Filters nodes by the claims of a pod."""
+
+    def __init__(self, cluster: Cluster, devices: SharedDevices, timeout: timedelta) -> None:
+        self._cluster = cluster
+        self._devices = devices
+        self._timeout = timeout
+
+    def run(self, data: PodDevices, nodes: Nodes) -> FilterResult:
+        """The status of every row. :attr:`PodDevices.answers` then has what the claims get."""
+        found = StatusColumn(nodes.size)
+        extended = self._devices.extended
+        special = data.special
+        if special is not None and special.spec.devices.requests:
+            found.reject(nodes.alive, LEFT_OVER)
+            return found.result()
+        if special is not None:
+            found.reject(extended_columns(data.extended, extended, nodes).unfit, CANNOT_FIT)
+        for group in node_groups(data, extended, nodes):
+            self._allocate(data, group, nodes, found)
+            for claim in data.every_claim:
+                available = self.available(claim, nodes)
+                if available is not None:
+                    found.reject(group.rows[~available[group.rows]], NOT_AVAILABLE)
+        return found.result()
+
+    def available(self, claim: ResourceClaim, nodes: Nodes) -> BoolColumn | None:
+        """Where an allocated claim can be used; None for everywhere."""
+        allocation = claim.status.allocation
+        if allocation is None:
+            return None
+        now = datetime.fromtimestamp(self._cluster.date_ns / NS_PER_S, UTC)
+        if not is_usable(claim, now, self._timeout):
+            return np.zeros(nodes.size, np.bool_)
+        selector = allocation.node_selector
+        return None if selector is None else selector_matches(matchable(selector), nodes)
+
+    def _allocate(
+        self, data: PodDevices, group: NodeGroup, nodes: Nodes, found: StatusColumn
+    ) -> None:
+        claims = tuple(c for c in data.claims if c.status.allocation is None)
+        if group.special is not None:
+            claims = (*claims, group.special)
+        rows = group.rows[found.codes[group.rows] == 0].tolist()
+        if not claims:
+            data.answers.update((nodes.names[row], NOTHING) for row in rows)
+            return
+        request, allocator = AllocationRequest(claims), Allocator(self._devices.inventory)
+        for row in rows:
+            name = nodes.names[row]
+            answer = data.answers.get(name)
+            if answer is None:
+                view = NodeView(name, nodes.node(row).labels)
+                answer = data.answers[name] = _answer(allocator, request, view, group)
+            if isinstance(answer, Status):
+                found.reject(row, answer)
+
+
+def _answer(
+    allocator: Allocator, request: AllocationRequest, node: NodeView, group: NodeGroup
+) -> NodeAllocation | Status:
+    try:
+        solution = allocator.allocate(request, node)
+    except AllocationError as error:
+        return Status.error(str(error))
+    if isinstance(solution, NotAllocated):
+        return Status.unresolvable(solution.reason)
+    return NodeAllocation(request.claims, solution, group.special, group.requests)
