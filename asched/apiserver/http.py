@@ -25,6 +25,8 @@ from asched.apiserver.discovery import (
     Discovery,
     wants_aggregated,
 )
+from asched.apiserver.dra.controller import ResourceClaimController
+from asched.apiserver.dra.devices import DeviceSpec, SimulatedDriver
 from asched.apiserver.errors import StatusError, too_many_requests, unknown_path
 from asched.apiserver.faults import Fault, FaultKind, Faults
 from asched.apiserver.handlers import Request, handle
@@ -304,6 +306,8 @@ class ServeOptions:
     faults: str = ""
     """In the form of :meth:`Faults.parse`."""
     kubelets: bool = True
+    devices: tuple[DeviceSpec, ...] = ()
+    """The devices of each node."""
     timings: KubeletTimings = field(default_factory=lambda: KubeletTimings(heartbeat_s=10.0))
 
 
@@ -331,5 +335,8 @@ async def serve_forever(
         async with anyio.create_task_group() as group:
             if options.kubelets:
                 group.start_soon(Kubelets(cluster, options.timings).run)
+            group.start_soon(ResourceClaimController(cluster).run)
+            for devices in options.devices:
+                group.start_soon(SimulatedDriver(cluster, devices).run)
             on_ready(server)
             await anyio.sleep_forever()

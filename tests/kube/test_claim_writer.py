@@ -42,9 +42,9 @@ REQUEST = {"name": "r", "exactly": {"deviceClassName": "gpu", "count": 1}}
 CONFIG = {"opaque": {"driver": "d.example.com", "parameters": {"ratio": 1.50, "deep": {"a": [1]}}}}
 
 
-def allocation(device: str = "gpu-0") -> AllocationResult:
+def allocation(device: str = "gpu-0", request: str = "r") -> AllocationResult:
     result = DeviceRequestAllocationResult(
-        request="r", driver="d.example.com", pool="n", device=device
+        request=request, driver="d.example.com", pool="n", device=device
     )
     return AllocationResult(devices=DeviceAllocationResult(results=(result,)))
 
@@ -292,7 +292,8 @@ async def test_special_claim_is_deleted() -> None:
         made = await c.writer.create_special(c.pod, special_spec())
         assert isinstance(made, ResourceClaim)
         ref = ClaimRef.of(made)
-        assert await c.writer.allocate(ref, allocation(), c.pod, NOW) == WriteSucceeded()
+        allocated = allocation(request="container-0-request-0")
+        assert await c.writer.allocate(ref, allocated, c.pod, NOW) == WriteSucceeded()
         found = await c.writer.read(ref)
         assert found is not None
         assert found.status.allocation is not None

@@ -1,4 +1,4 @@
-"""Defaulting of ``resource.k8s.io/v1`` (pkg/apis/resource/v1/defaults.go and the tags of its types).
+"""Defaulting of ``resource.k8s.io/v1``: pkg/apis/resource/v1/defaults.go, and tags of its types.
 
 The functions change their argument.
 """
