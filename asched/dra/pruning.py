@@ -132,6 +132,8 @@ class Pruning:
     def is_impossible(self) -> bool:
         """Whether the requests without alternatives provably cannot all be satisfied."""
         try:
+            for option in self._options:
+                option.offered.evaluate((1 << len(self._site.candidates)) - 1)
             offers = {
                 option: self._obtainable(option)
                 for claim in self._claims
@@ -184,9 +186,7 @@ class Pruning:
         )
 
     def _obtainable(self, option: Option) -> Bits:
-        """The devices that a request could have if it were alone. Raises ClaimError."""
-        everything = (1 << len(self._site.candidates)) - 1
-        option.offered.evaluate(everything)
+        """The devices that a request could have if it were alone."""
         bits = option.offered.matching
         if not option.wanted.admin_access:
             bits &= ~self._site.in_use(self._usage)

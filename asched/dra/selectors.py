@@ -45,6 +45,11 @@ class SelectorAnswers:
             raise answer
         return answer
 
+    def clear(self) -> None:
+        """Forget all answers."""
+        self._answers.clear()
+        self._compiled.clear()
+
     def _evaluate(self, expression: str, device: PooledDevice) -> bool | SelectorError:
         compiled = self._compiled.get(expression)
         try:

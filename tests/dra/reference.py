@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
 
+from asched.dra.devices import NodeView
 from asched.dra.selectors import SelectorError
 from asched.model.quantity import QuantityText
 from asched.model.resource_claims import (
@@ -109,9 +110,7 @@ Taken = tuple[str, DeviceId, dict[str, Fraction] | None]
 class Reference:
     """One allocation of some claims on one node."""
 
-    def __init__(
-        self, cluster: Cluster, node: tuple[str, dict[str, str]], claims: Sequence[ResourceClaim]
-    ) -> None:
+    def __init__(self, cluster: Cluster, node: NodeView, claims: Sequence[ResourceClaim]) -> None:
         self.cluster, self.node, self.claims = cluster, node, claims
         self.whole: set[DeviceId] = set()
         self.shared: set[DeviceId] = set()

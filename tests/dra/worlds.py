@@ -137,6 +137,15 @@ def devices(draw: st.DrawFn, name: str, *, counters: bool, per_device: bool) -> 
     )
 
 
+_PLACES: tuple[dict[str, Any], ...] = (
+    {"node_name": "n0"},
+    {"node_name": "n1"},
+    {"all_nodes": True},
+    {"node_selector": on_rack("a")},
+    {"per_device_node_selection": True},
+)
+
+
 @st.composite
 def pools(draw: st.DrawFn, driver: str, name: str) -> tuple[ResourceSlice, ...]:
     """The slices of one pool, sometimes incomplete, outdated or invalid."""
@@ -146,17 +155,7 @@ def pools(draw: st.DrawFn, driver: str, name: str) -> tuple[ResourceSlice, ...]:
     total = number + counters
     generation = 2 if draw(st.integers(0, 9)) == 0 else 1
     for index in range(number):
-        place = draw(
-            st.sampled_from(
-                (
-                    {"node_name": "n0"},
-                    {"node_name": "n1"},
-                    {"all_nodes": True},
-                    {"node_selector": on_rack("a")},
-                    {"per_device_node_selection": True},
-                )
-            )
-        )
+        place = draw(st.sampled_from(_PLACES))
         prefix = "d" if draw(st.integers(0, 30)) == 0 else f"d{index}"
         per_device = "per_device_node_selection" in place
         offered = [
