@@ -10,7 +10,7 @@ from typing import Final
 import msgspec
 import numpy as np
 
-from asched.dra.answers import UNKNOWN, NodeAnswers, Outcome, SiteAnswers
+from asched.dra.answers import UNKNOWN, NodeAnswers, SearchResult, SiteAnswers
 from asched.dra.devices import NodeView
 from asched.dra.inventory import Inventory
 from asched.dra.ledger import TakenDevice
@@ -161,7 +161,7 @@ class Allocator:
 
     # -- one site ---------------------------------------------------------------------------------
 
-    def _search(self, plans: Sequence[PlannedClaim], site: Site) -> tuple[Outcome, int]:
+    def _search(self, plans: Sequence[PlannedClaim], site: Site) -> tuple[SearchResult, int]:
         """The outcome on a site, and how many steps that took."""
         self.searches += 1
         usage = self.inventory.usage

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from asched.dra.outcomes import TOO_EXPENSIVE, Allocated, AllocationFailed, NotAllocated
+from asched.dra.outcomes import TOO_EXPENSIVE, Allocated, AllocationFailed, NotAllocated, Outcome
 from asched.dra.preparation import PlannedClaim
 from asched.dra.requests import ClaimError
 from asched.dra.site_table import Indexes, SiteTable
@@ -19,7 +19,7 @@ StepColumn = NDArray[np.int64]
 UNKNOWN = -1
 ALLOCATED = 0
 
-Outcome = Allocated | NotAllocated | ClaimError
+SearchResult = Outcome | ClaimError
 Refusal = NotAllocated | AllocationFailed
 
 
@@ -88,7 +88,7 @@ class SiteAnswers:
     def forget_all(self) -> None:
         self.codes[:] = UNKNOWN
 
-    def store(self, index: int, outcome: Outcome, steps: int) -> None:
+    def store(self, index: int, outcome: SearchResult, steps: int) -> None:
         """Keep the answer of a site."""
         self.steps[index] = steps
         if isinstance(outcome, Allocated):

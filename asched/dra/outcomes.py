@@ -76,5 +76,8 @@ class AllocationFailed:
     error: str
 
 
+Outcome = Allocated | NotAllocated
+
+
 class AllocationError(Exception):
     """An error that ends the whole attempt."""

@@ -43,6 +43,11 @@ class Pruning:
         self.allowed = self._leaves_no_traces()
         """Whether anything may be left out."""
 
+    @property
+    def effort(self) -> int:
+        """Steps of a proof that the search is impossible."""
+        return len(self._options) * len(self._site.candidates)
+
     # -- traces -----------------------------------------------------------------------------------
 
     def _leaves_no_traces(self) -> bool:

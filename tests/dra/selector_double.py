@@ -1,7 +1,7 @@
 """A small language of selectors, in place of CEL.
 
 ``any``, ``none``, ``driver=x``, ``id=value`` (an error for devices that lack the attribute),
-``id?=value`` (false for those).
+``id?=value`` (false for those); each after ``device ``.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ class TextSelector:
     """One expression."""
 
     def __init__(self, expression: str) -> None:
-        self._expression = expression
-        if expression not in ("any", "none") and "=" not in expression:
+        self._expression = expression.removeprefix("device ")
+        if self._expression not in ("any", "none") and "=" not in expression:
             raise SelectorError(f"CEL compile error: {expression}")
 
     def matches(self, driver: str, device: Device) -> bool:

@@ -71,7 +71,7 @@ class World:
 
 
 def selector(expression: str) -> DeviceSelector:
-    return DeviceSelector(cel=CELDeviceSelector(expression=expression))
+    return DeviceSelector(cel=CELDeviceSelector(expression=f"device {expression}"))
 
 
 def on_rack(rack: str) -> NodeSelector:
