@@ -7,6 +7,7 @@ from datetime import datetime
 
 import msgspec
 
+from asched.audit.devices import allocated_devices, released_claim
 from asched.audit.hypotheticals import HypotheticalState
 from asched.audit.lookup import (
     AuditError,
@@ -79,6 +80,10 @@ class RecordedDecision(msgspec.Struct, frozen=True, rename="camel"):
     feasible: int = 0
     ties: int = 0
     message: str = ""
+    devices: tuple[str, ...] = ()
+    """The devices that the pod got: ``claim/request: driver/pool/device``."""
+    released_claim: str = ""
+    """The ResourceClaim that is deallocated or deleted for the pod."""
 
 
 class Explanation(msgspec.Struct, frozen=True, rename="camel"):
@@ -202,9 +207,11 @@ def _recorded(attempt: RecordedAttempt, state: ClusterState) -> RecordedDecision
                 score=record.score,
                 feasible=record.feasible_nodes,
                 ties=record.ties,
+                devices=allocated_devices(record),
             )
         case Rejected():
-            decision = RecordedDecision("rejected", message=record.message)
+            released = released_claim(record)
+            decision = RecordedDecision("rejected", message=record.message, released_claim=released)
         case AttemptFailed():
             decision = RecordedDecision("failed", message=record.message)
     return msgspec.structs.replace(

@@ -173,6 +173,10 @@ def _print_head(found: Explanation) -> None:
             f" at {decision.at:%Y-%m-%d %H:%M:%S} UTC, record {decision.seq}"
         )
         print(f"  decision: {_decision(found)}")
+        for device in decision.devices:
+            print(f"    device {device}")
+        if decision.released_claim:
+            print(f"    releases claim {decision.released_claim}")
         print(f"  recomputed from the journal: {_comparison_result(found.reproduced)}")
     if decision.at is None or not found.reproduced:
         print(f"  {found.outcome}{': ' + found.message if found.message else ''}")
