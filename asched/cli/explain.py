@@ -269,9 +269,28 @@ def _print_node(node: NodeExplanation) -> None:
             ("PLUGIN", "CODE", f"REJECTS {node.name} BECAUSE"),
             [(r.plugin, r.code, ", ".join(r.reasons)) for r in node.rejected_by],
         )
+        _print_requests(node)
         return
     print_table(
         ("PLUGIN", "RAW", "NORMALIZED", "WEIGHT", "WEIGHTED"),
         [(s.plugin, s.raw, s.normalized, s.weight, s.weighted) for s in node.scores],
         title=f"{node.name}: total {node.total}, rank {node.rank}",
     )
+
+
+def _print_requests(node: NodeExplanation) -> None:
+    for pool in node.unusable_pools:
+        print(f"pool {pool}")
+    rows = [
+        (
+            request.claim,
+            request.request,
+            "all" if request.needed is None else request.needed,
+            f"{request.free} of {request.seen}",
+            request.problem
+            or ", ".join(f"{count} {reason}" for reason, count in request.refused.items()),
+        )
+        for request in node.requests
+    ]
+    if rows:
+        print_table(("CLAIM", "REQUEST", "NEEDS", "FREE DEVICES", "OTHERS"), rows)

@@ -12,6 +12,8 @@ import numpy as np
 from asched.dra.allocator import AllocationRequest, SearchLimits
 from asched.dra.answers import NodeAnswers
 from asched.dra.binding_conditions import is_usable
+from asched.dra.device_counts import NodeCounts, node_counts
+from asched.dra.devices import NodeView
 from asched.dra.extended import ExtendedResources
 from asched.dra.outcomes import Allocated, AllocationFailed, NotAllocated
 from asched.framework.cluster import Cluster
@@ -107,6 +109,12 @@ class NodeGroup(NamedTuple):
     rows: RowArray
     special: ResourceClaim | None
     requests: SpecialRequests
+
+
+def unallocated(data: PodDevices, group: NodeGroup) -> tuple[ResourceClaim, ...]:
+    """The claims that are allocated together, the special claim last."""
+    claims = tuple(claim for claim in data.claims if claim.status.allocation is None)
+    return claims if group.special is None else (*claims, group.special)
 
 
 class ExtendedColumns(NamedTuple):
@@ -235,12 +243,20 @@ class NodeFilter:
         selector = allocation.node_selector
         return None if selector is None else selector_matches(matchable(selector), nodes)
 
+    def counts(self, data: PodDevices, row: int) -> NodeCounts | None:
+        """How the unallocated claims fare on a node; None if there are none."""
+        nodes = self._cluster.nodes.take(np.array([row], np.intp))
+        for group in node_groups(data, self._devices.extended, nodes):
+            claims = unallocated(data, group)
+            if claims:
+                view = NodeView(nodes.names[0], nodes.node(0).labels)
+                return node_counts(self._devices.inventory, AllocationRequest(claims), view)
+        return None
+
     def _allocate(
         self, data: PodDevices, group: NodeGroup, nodes: Nodes, found: StatusColumn
     ) -> None:
-        claims = tuple(c for c in data.claims if c.status.allocation is None)
-        if group.special is not None:
-            claims = (*claims, group.special)
+        claims = unallocated(data, group)
         rows = group.rows[found.codes[group.rows] == 0]
         table = self._cluster.nodes
         table_rows = nodes.align(np.arange(table.size, dtype=np.int32))[rows]
