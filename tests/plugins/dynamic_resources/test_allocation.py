@@ -17,7 +17,6 @@ from asched.plugins.node_resources import NodeResourcesFit
 from asched.state import records as r
 from asched.state.checkpoint import checkpoint_of, restore
 from asched.state.cluster import ProfileHandle
-from tests.state.profiles import loader, profile_of
 from tests.cycle.scheduling import Scheduling, nodes_of, the_one
 from tests.plugins.dynamic_resources.objects import (
     a_claim,
@@ -29,6 +28,7 @@ from tests.plugins.dynamic_resources.objects import (
     with_allocation,
 )
 from tests.plugins.volume_clusters import a_node
+from tests.state.profiles import loader, profile_of
 
 PLUGINS = (NodeResourcesFit, DynamicResources, DefaultPreemption)
 RESOURCE = "example.com/gpu"
