@@ -128,6 +128,7 @@ class Simulation:
         """When the scheduler is free for the next decision."""
         self._attempts_now: Counter[str] = Counter()
         self._simulated = SimulatedCluster(self.cluster, self._events, self._observe)
+        self._simulated.claims.templates = {t.key: t for t in trace.claim_templates}
         self._begin()
 
     @property
@@ -337,6 +338,11 @@ class Simulation:
         for victim in decision.victims:
             evict = partial(self._simulated.preempt, victim.key, victim.uid, pod.key)
             self._events.schedule(due_ns, evict)
+        released = decision.released_claim
+        if released is not None:
+            self._reconsider_rejected()
+            end = partial(self._simulated.claims.end_release, decision, released)
+            self._events.schedule(due_ns, lambda _at_ns: end())
 
     def _bind_if_due(self, pod: SimulatedPod, decided_ns: int) -> None:
         self._reconsider_rejected()
