@@ -28,7 +28,7 @@ from asched.cel.values import (
     is_list,
 )
 
-COMPARABLE_NAMES: Final = "int uint double bool duration timestamp string bytes".split()
+COMPARABLE_NAMES: Final = ["int", "uint", "double", "bool", "duration", "timestamp", "string", "bytes"]
 _RUNTIME_NAMES: Final = {
     "duration": "google.protobuf.Duration",
     "timestamp": "google.protobuf.Timestamp",

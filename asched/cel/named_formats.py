@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from datetime import date
 from typing import Final
 
-from asched.cel.instants import parse_timestamp
 from asched.cel.errors import EvaluationFailure
+from asched.cel.instants import parse_timestamp
 from asched.cel.urls import parse_url
 from asched.cel.values import register_type
 

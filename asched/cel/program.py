@@ -35,7 +35,7 @@ from asched.cel.values import (
 )
 
 _CONVERSIONS: Final = frozenset(
-    "bool bytes double duration dyn int string timestamp type uint".split()
+    ["bool", "bytes", "double", "duration", "dyn", "int", "string", "timestamp", "type", "uint"]
 )
 _REGEX_FUNCTIONS: Final = frozenset({"matches", "find", "findAll"})
 _INDEXES: Final = {"_[_]": False, "_[?_]": True, "_?._": True}

@@ -9,7 +9,6 @@ from typing import Protocol
 
 from asched.cel.errors import EvaluationFailure
 
-
 # RE2 matches one byte with \C; Go has no such thing.
 _UNSUPPORTED = re.compile(r"(?<!\\)(?:\\\\)*\\C")
 
@@ -26,7 +25,7 @@ class Pattern(Protocol):
 
 class _Re2Pattern:
     def __init__(self, pattern: str) -> None:
-        import re2  # noqa: PLC0415  loaded with the first expression that has a pattern
+        import re2
 
         options = re2.Options()
         options.log_errors = False

@@ -54,7 +54,7 @@ _FLOAT = re.compile(
     r"[+-]?(?:(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?|inf(?:inity)?|nan)",
     re.ASCII | re.IGNORECASE,
 )
-_ORDERED_TYPES: Final = "bool int uint double string bytes timestamp duration".split()
+_ORDERED_TYPES: Final = ["bool", "int", "uint", "double", "string", "bytes", "timestamp", "duration"]
 
 
 def add(_: Meter, left: Value, right: Value) -> Value:

@@ -41,9 +41,7 @@ def _validate_call(node: Call, expression: str) -> None:
         return
     value = first.value
     try:
-        if node.function == "matches" and isinstance(value, str):
-            compile_regex(value)
-        elif node.function in ("find", "findAll") and isinstance(value, str):
+        if (node.function == "matches" and isinstance(value, str)) or (node.function in ("find", "findAll") and isinstance(value, str)):
             compile_regex(value)
         elif node.function == "duration" and isinstance(value, str):
             is_valid = parse_duration(value) is not None

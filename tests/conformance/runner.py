@@ -18,7 +18,6 @@ from tests.conformance.documents import Document, DocumentError, read_document
 from tests.conformance.hint_documents import hint_differences
 from tests.conformance.selector_documents import selector_differences
 
-
 _SPECIAL_TOPICS = {"dra-cel": selector_differences, "dra-hints": hint_differences}
 """Documents without pods to schedule, by topic. Each function yields the differences of a case."""
 

@@ -39,8 +39,8 @@ from asched.framework.status import SUCCESS, Status
 from asched.model.meta import Object
 from asched.model.node import Node
 from asched.model.pod import Pod
-from asched.model.resource_claims import DeviceClass
 from asched.model.requests import CPU, EPHEMERAL_STORAGE, MEMORY, PODS, amount, is_extended_resource
+from asched.model.resource_claims import DeviceClass
 from asched.model.selectors import is_qualified_name
 from asched.plugins.hint_results import PROCEED, queue_if
 from asched.plugins.node_resources.scoring import (
