@@ -148,7 +148,7 @@ class Devices:
             self._change_slice,
             self._remove_slice,
             self._delete_claim,
-            self._deallocate,
+            self._deallocate_some,
             self._allocate,
         )
         self._chance.choice(changes)()
@@ -187,21 +187,25 @@ class Devices:
         if claim is None:
             return
         name = claim["metadata"]["name"]
-        by_force = self._chance.random() < 0.3
+        by_force = _is_unreserved(claim) and self._chance.random() < 0.5
         self._trace("devices", f"claim {name} is deleted, by force: {by_force}")
         if by_force:
+            # In this order, because schedulers do not listen to deletions of claims.
+            self._deallocate(claim)
             patch = {"metadata": {"finalizers": None}}
             self._cluster.patch("resourceclaims", name, patch, namespace=NAMESPACE)
-            self.changed_claims.add(claim["metadata"]["uid"])
         self._cluster.delete("resourceclaims", name, namespace=NAMESPACE)
 
-    def _deallocate(self) -> None:
+    def _deallocate_some(self) -> None:
         claim = self._some("resourceclaims")
-        if claim is not None and (claim.get("status") or {}).get("allocation"):
+        if claim is not None and _is_unreserved(claim):
+            self._deallocate(claim)
+
+    def _deallocate(self, claim: Object) -> None:
+        if (claim.get("status") or {}).get("allocation"):
             self._trace("devices", f"{claim['metadata']['name']} is deallocated by another client")
             self.changed_claims.add(claim["metadata"]["uid"])
-            removed = {"allocation": None, "reservedFor": None, "devices": None}
-            self._set_status(claim, removed)
+            self._set_status(claim, {"allocation": None, "devices": None})
 
     def _allocate(self) -> None:
         claim, item = self._some("resourceclaims"), self._some("resourceslices")
@@ -239,3 +243,7 @@ class Devices:
             )
         except StatusError as error:
             self._trace("devices", f"rejected: {error.message}")
+
+
+def _is_unreserved(claim: Object) -> bool:
+    return not (claim.get("status") or {}).get("reservedFor")
