@@ -7,6 +7,7 @@ from datetime import datetime
 
 import msgspec
 
+from asched.audit.devices import allocated_devices, released_claim
 from asched.audit.hypotheticals import HypotheticalState
 from asched.audit.lookup import (
     AuditError,
@@ -21,10 +22,12 @@ from asched.audit.timeline import time_of
 from asched.audit.unblock import NodeUnblocking, unblocking_changes
 from asched.cycle.decide import Decider
 from asched.cycle.inspect import AttemptOutcome, Inspection, inspect
-from asched.framework.runtime.profile import PluginLoader
+from asched.framework.pod_info import PodInfo
+from asched.framework.runtime.profile import PluginLoader, Profile
 from asched.framework.status import Status
 from asched.journal.statistics import last_seq_at
 from asched.journal.store import JournalStore
+from asched.plugins.dynamic_resources import DynamicResources
 from asched.state.cluster import ClusterState, PodEntry
 from asched.state.records import Assigned, AttemptFailed, Rejected
 
@@ -45,6 +48,21 @@ class NodeScore(msgspec.Struct, frozen=True, rename="camel"):
     weighted: int
 
 
+class DeviceRequestExplanation(msgspec.Struct, frozen=True, rename="camel"):
+    """The devices that a node has for one request."""
+
+    claim: str
+    request: str
+    needed: int | None
+    """None for all devices."""
+    device_class: str
+    seen: int
+    free: int
+    refused: dict[str, int] = {}
+    """By reason."""
+    problem: str = ""
+
+
 class NodeExplanation(msgspec.Struct, frozen=True, rename="camel"):
     """Filter and score results of one node."""
 
@@ -53,6 +71,10 @@ class NodeExplanation(msgspec.Struct, frozen=True, rename="camel"):
     rejected_by: tuple[NodeRejection, ...] = ()
     """Every plugin that rejects the node, the decisive one first."""
     scores: tuple[NodeScore, ...] = ()
+    requests: tuple[DeviceRequestExplanation, ...] = ()
+    """How the requests of the pod's claims fare, if DynamicResources rejects the node."""
+    unusable_pools: tuple[str, ...] = ()
+    """Pools of devices without devices for now, with the reason."""
     total: int | None = None
     rank: int | None = None
     """By total, from 1; equal totals share a rank."""
@@ -79,6 +101,10 @@ class RecordedDecision(msgspec.Struct, frozen=True, rename="camel"):
     feasible: int = 0
     ties: int = 0
     message: str = ""
+    devices: tuple[str, ...] = ()
+    """The devices that the pod got: ``claim/request: driver/pool/device``."""
+    released_claim: str = ""
+    """The ResourceClaim that is deallocated or deleted for the pod."""
 
 
 class Explanation(msgspec.Struct, frozen=True, rename="camel"):
@@ -202,9 +228,11 @@ def _recorded(attempt: RecordedAttempt, state: ClusterState) -> RecordedDecision
                 score=record.score,
                 feasible=record.feasible_nodes,
                 ties=record.ties,
+                devices=allocated_devices(record),
             )
         case Rejected():
-            decision = RecordedDecision("rejected", message=record.message)
+            released = released_claim(record)
+            decision = RecordedDecision("rejected", message=record.message, released_claim=released)
         case AttemptFailed():
             decision = RecordedDecision("failed", message=record.message)
     return msgspec.structs.replace(
@@ -230,7 +258,8 @@ def _explanation(
     if profile.missing:
         raise AuditError(f"the recorded profile cannot run here: {profile.missing}")
     found = inspect(state, profile, info)
-    pre_filter, nodes = found.pre_filter, _nodes(found)
+    pre_filter = found.pre_filter
+    nodes = tuple(_with_requests(profile, info, node) for node in _nodes(found))
     rejections = [*found.pre_enqueue.values()]
     if pre_filter is not None and pre_filter.status is not None:
         rejections.append(pre_filter.status)
@@ -304,6 +333,25 @@ def _nodes(found: Inspection) -> tuple[NodeExplanation, ...]:
     ]
     rejected.sort(key=lambda node: (len(node.rejected_by), node.name))
     return (*feasible, *rejected)
+
+
+def _with_requests(profile: Profile, info: PodInfo, node: NodeExplanation) -> NodeExplanation:
+    """The node with the counts of its devices, if they are the reason of a rejection."""
+    plugin = profile.plugins.get(DynamicResources.name)
+    if not isinstance(plugin, DynamicResources) or plugin.name not in (
+        rejection.plugin for rejection in node.rejected_by
+    ):
+        return node
+    counts = plugin.device_counts(info, node.name)
+    if counts is None:
+        return node
+    requests = tuple(
+        DeviceRequestExplanation(
+            **{field: getattr(each, field) for field in DeviceRequestExplanation.__struct_fields__}
+        )
+        for each in counts.requests
+    )
+    return msgspec.structs.replace(node, requests=requests, unusable_pools=counts.unusable_pools)
 
 
 def _ranks(totals: tuple[int, ...]) -> list[int]:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
-from asched.cel.errors import EvaluationFailure, no_overload
+from asched.cel.errors import SubexpressionError, no_overload
 from asched.cel.values import (
     ABSENT,
     LIST_TYPES,
@@ -151,8 +151,8 @@ def _optional_chain(base: Code, qualifiers: list[Qualifier]) -> Code:
     return evaluate
 
 
-def _missing_key(key: Value) -> EvaluationFailure:
-    return EvaluationFailure(f"no such key: {_key_text(key)}")
+def _missing_key(key: Value) -> SubexpressionError:
+    return SubexpressionError(f"no such key: {_key_text(key)}")
 
 
 def _key_text(key: Value) -> str:
@@ -163,9 +163,9 @@ def _key_text(key: Value) -> str:
 
 def _list_index(key: Value) -> int:
     if isinstance(key, bool) or not isinstance(key, int | float):
-        raise EvaluationFailure(f"unsupported index type '{type_name(key)}' in list")
+        raise SubexpressionError(f"unsupported index type '{type_name(key)}' in list")
     if isinstance(key, float) and not key.is_integer():
-        raise EvaluationFailure(f"unsupported index value {_key_text(key)} in list")
+        raise SubexpressionError(f"unsupported index value {_key_text(key)} in list")
     return int(key)
 
 
@@ -178,7 +178,7 @@ def _get(value: Value, key: Value) -> Value:
     if type(value) in LIST_TYPES:
         index = _list_index(key)
         if not 0 <= index < len(value):  # type: ignore[arg-type]
-            raise EvaluationFailure(f"index out of bounds: {_key_text(key)}")
+            raise SubexpressionError(f"index out of bounds: {_key_text(key)}")
         return value[index]  # type: ignore[index]
     raise _missing_key(key)
 
@@ -237,7 +237,7 @@ def _computed(key: Code) -> Callable[[Frame, Value], Value]:
 def _checked_key(key: Value) -> Value:
     name = type_name(key)
     if name not in KEY_TYPES:
-        raise EvaluationFailure(f"invalid qualifier type: {name}")
+        raise SubexpressionError(f"invalid qualifier type: {name}")
     return key
 
 

@@ -11,7 +11,7 @@ from asched.cel.costs import (
     equality,
     smaller,
 )
-from asched.cel.errors import EvaluationFailure, no_overload
+from asched.cel.errors import SubexpressionError, no_overload
 from asched.cel.functions import Function, Implementation, Overload
 from asched.cel.instants import Duration, Timestamp
 from asched.cel.values import Meter, Value, equal, type_name
@@ -52,9 +52,9 @@ def _implementation(
     return _dispatcher(function), True
 
 
-def _no_such_overload(name: str, values: tuple[Value, ...]) -> EvaluationFailure:
+def _no_such_overload(name: str, values: tuple[Value, ...]) -> SubexpressionError:
     types = ", ".join(map(type_name, values))
-    return EvaluationFailure(f"no such overload: {name}({types})")
+    return SubexpressionError(f"no such overload: {name}({types})")
 
 
 def _guarded(function: Function, overload: Overload) -> Implementation:
@@ -97,7 +97,7 @@ def _with_operands(function: Function, run: Implementation) -> Implementation:
         if type(values[0]) not in operands:
             if type(values[0]) in _RECEIVERS:
                 raise no_overload()
-            raise EvaluationFailure(f"no such overload: {name}")
+            raise SubexpressionError(f"no such overload: {name}")
         return run(meter, *values)
 
     return checked
@@ -133,7 +133,7 @@ def _binary(run: Implementation, left: Code, right: Code) -> Code:
         meter.cost += 1
         try:
             first = left(frame)
-        except EvaluationFailure:
+        except SubexpressionError:
             _evaluate_anyway(frame, right)
             raise
         return run(meter, first, right(frame))
@@ -145,7 +145,7 @@ def _evaluate_anyway(frame: Frame, code: Code) -> None:
     """Spend the cost of an argument that no longer matters."""
     try:
         code(frame)
-    except EvaluationFailure:
+    except SubexpressionError:
         return
 
 
@@ -156,7 +156,7 @@ def _evaluated(frame: Frame, codes: list[Code], *, is_lazy: bool) -> tuple[list[
     for code in codes:
         try:
             values.append(code(frame))
-        except EvaluationFailure as failure:
+        except SubexpressionError as failure:
             values.append(FAILED)
             message = failure.message if message is None else message
             if is_lazy:
@@ -179,7 +179,7 @@ def _general(
         if message is None:
             try:
                 result = run(meter, *values)
-            except EvaluationFailure:
+            except SubexpressionError:
                 if charged_after:
                     meter.spend(1 if cost is None else cost(meter, values, FAILED))
                 raise
@@ -188,7 +188,7 @@ def _general(
         if is_complete and charged_after:
             meter.spend(1 if cost is None else cost(meter, values, result))
         if message is not None:
-            raise EvaluationFailure(message)
+            raise SubexpressionError(message)
         return result
 
     return evaluate
@@ -203,12 +203,12 @@ def equality_code(left: Code, right: Code, *, negated: bool) -> Code:
         values, message = _evaluated(frame, [left, right], is_lazy=False)
         meter.spend(cost(meter, (values[0], values[1]), None))
         if message is not None:
-            raise EvaluationFailure(message)
+            raise SubexpressionError(message)
         if not negated:
             return equal(meter, values[0], values[1])
         try:
             return not equal(meter, values[0], values[1])
-        except EvaluationFailure:
+        except SubexpressionError:
             return True
 
     return evaluate

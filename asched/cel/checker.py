@@ -198,11 +198,12 @@ class _Checker:
             overload.result
         )
 
-    def _join(self, node: Node, previous: CelType | None, current: CelType) -> CelType:
+    def _join(self, previous: CelType | None, current: CelType) -> CelType:
         if previous is None:
             return current
         if not self.unifier.is_assignable(previous, current):
-            raise self._mismatch(node, previous, current)
+            # A literal of several types; only arguments of format may be one.
+            return t.DYN
         return most_general(previous, current)
 
     def _unwrapped(self, node: Node, checked: CelType) -> CelType:
@@ -218,18 +219,18 @@ class _Checker:
             checked = self.check(element)
             if index in node.optional:
                 checked = self._unwrapped(element, checked)
-            joined = self._join(element, joined, checked)
+            joined = self._join(joined, checked)
         return t.list_of(self.unifier.new_variable() if joined is None else joined)
 
     def _map(self, node: MapLiteral) -> CelType:
         keys: CelType | None = None
         values: CelType | None = None
         for entry in node.entries:
-            keys = self._join(entry.key, keys, self.check(entry.key))
+            keys = self._join(keys, self.check(entry.key))
             checked = self.check(entry.value)
             if entry.optional:
                 checked = self._unwrapped(entry.value, checked)
-            values = self._join(entry.value, values, checked)
+            values = self._join(values, checked)
         if keys is None or values is None:
             return t.map_of(self.unifier.new_variable(), self.unifier.new_variable())
         return t.map_of(keys, values)

@@ -62,7 +62,7 @@ def _traversal(meter: Meter, value: Value) -> int:
     if isinstance(value, CelMap):
         return sum(_traversal(meter, k) + _traversal(meter, v) for k, v in value.items())
     if is_list(value):
-        return sum(_traversal(meter, each) for each in value)  # type: ignore[attr-defined]
+        return sum(_traversal(meter, each) for each in value)  # type: ignore[attr-defined, misc]
     return 1
 
 

@@ -11,7 +11,7 @@ class EvaluationError(Exception):
     """The expression has no result for a device; the text is kube-scheduler's where known."""
 
 
-class EvaluationFailure(Exception):
+class SubexpressionError(Exception):
     """Error of a subexpression, which a logical operator may absorb."""
 
     def __init__(self, message: str) -> None:
@@ -19,13 +19,13 @@ class EvaluationFailure(Exception):
         self.message = message
 
 
-class CostLimitReached(Exception):
+class CostLimitError(Exception):
     """The evaluation used more than it may; nothing absorbs this."""
 
 
 NO_SUCH_OVERLOAD = "no such overload"
 
 
-def no_overload() -> EvaluationFailure:
+def no_overload() -> SubexpressionError:
     """Failure of an operation that is not defined for the types of its operands."""
-    return EvaluationFailure(NO_SUCH_OVERLOAD)
+    return SubexpressionError(NO_SUCH_OVERLOAD)

@@ -46,9 +46,7 @@ class Overload:
 
     def accepts(self, values: tuple[Value, ...]) -> bool:
         """Whether values may be passed at run time, where only outer types are known."""
-        return len(values) == len(self.arguments) and all(
-            map(_is_instance, self.arguments, values)
-        )
+        return len(values) == len(self.arguments) and all(map(_is_instance, self.arguments, values))
 
 
 @dataclass(slots=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta, timezone, tzinfo
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from asched.cel.errors import EvaluationFailure
+from asched.cel.errors import SubexpressionError
 
 SECOND_NS = 1_000_000_000
 MIN_UNIX_S = -62135596800
@@ -65,16 +65,16 @@ class Timestamp:
 
 
 def duration(ns: int) -> Duration:
-    """Raises EvaluationFailure for a duration that does not fit."""
+    """Raises SubexpressionError for a duration that does not fit."""
     if not -_MAX_NS - 1 <= ns <= _MAX_NS:
-        raise EvaluationFailure("integer overflow")
+        raise SubexpressionError("integer overflow")
     return Duration(ns)
 
 
 def timestamp(ns: int, offset_s: int = 0) -> Timestamp:
-    """Raises EvaluationFailure outside the years 1 to 9999."""
+    """Raises SubexpressionError outside the years 1 to 9999."""
     if not MIN_UNIX_S <= ns // SECOND_NS <= MAX_UNIX_S:
-        raise EvaluationFailure("timestamp overflow")
+        raise SubexpressionError("timestamp overflow")
     return Timestamp(ns, offset_s)
 
 
@@ -100,7 +100,7 @@ def parse_duration(text: str) -> Duration | None:
 
 
 def parse_timestamp(text: str) -> Timestamp | None:
-    """Reads a time of RFC 3339; None if it is none. Raises EvaluationFailure out of range."""
+    """Reads a time of RFC 3339; None if it is none. Raises SubexpressionError out of range."""
     found = _RFC3339.fullmatch(text)
     if found is None:
         return None
@@ -126,22 +126,22 @@ def parse_timestamp(text: str) -> Timestamp | None:
 def time_zone(name: str) -> tzinfo:
     """The zone of an IANA name or of an offset such as ``-08:00``.
 
-    Raises EvaluationFailure for an unknown zone.
+    Raises SubexpressionError for an unknown zone.
     """
     if ":" in name:
         hours, _, minutes = name.partition(":")
         if not (_is_number(hours) and _is_number(minutes)):
-            raise EvaluationFailure(f'strconv.Atoi: parsing "{name}": invalid syntax')
+            raise SubexpressionError(f'strconv.Atoi: parsing "{name}": invalid syntax')
         offset = int(hours) * 60 + (-int(minutes) if name[0] == "-" else int(minutes))
         if abs(offset) >= 24 * 60:
-            raise EvaluationFailure(f"unknown time zone {name}")
+            raise SubexpressionError(f"unknown time zone {name}")
         return timezone(timedelta(minutes=offset))
     if name in ("", "UTC"):
         return UTC
     try:
         return ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, OSError):
-        raise EvaluationFailure(f"unknown time zone {name}") from None
+        raise SubexpressionError(f"unknown time zone {name}") from None
 
 
 def _is_number(text: str) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from asched.cel.errors import EvaluationFailure
+from asched.cel.errors import SubexpressionError
 from asched.cel.functions import Implementation, Library
 from asched.cel.named_formats import FORMATS, NamedFormat
 from asched.cel.networks import (
@@ -27,7 +27,7 @@ def _parsing(parse: Callable[[str], Value], prefix: str = "") -> Implementation:
         try:
             return parse(text)
         except ValueError as error:
-            raise EvaluationFailure(f"{prefix}{error}") from None
+            raise SubexpressionError(f"{prefix}{error}") from None
 
     return evaluate
 
@@ -51,7 +51,7 @@ def _to_version(_: Meter, text: str, normalize: bool = False) -> Version:
     try:
         return _version(text, normalize)
     except ValueError as error:
-        raise EvaluationFailure(str(error)) from None
+        raise SubexpressionError(str(error)) from None
 
 
 def _is_version(_: Meter, text: str, normalize: bool = False) -> bool:
@@ -77,7 +77,7 @@ def _is_less(_: Meter, left: Quantity | Version, right: Value) -> bool:
 def _as_integer(_: Meter, value: Quantity) -> int:
     number = value.as_integer()
     if number is None:
-        raise EvaluationFailure("cannot convert value to integer")
+        raise SubexpressionError("cannot convert value to integer")
     return number
 
 
@@ -105,7 +105,7 @@ def _is_canonical(_: Meter, text: str) -> bool:
     try:
         return str(parse_ip(text)) == text
     except ValueError as error:
-        raise EvaluationFailure(str(error)) from None
+        raise SubexpressionError(str(error)) from None
 
 
 def _text(_: Meter, value: Value) -> str:
@@ -120,7 +120,7 @@ def _contains_ip_text(_: Meter, network: CIDRValue, text: str) -> bool:
     try:
         return network.contains(parse_ip(text).address)
     except ValueError as error:
-        raise EvaluationFailure(str(error)) from None
+        raise SubexpressionError(str(error)) from None
 
 
 def _contains_cidr(_: Meter, network: CIDRValue, other: CIDRValue) -> bool:
@@ -131,7 +131,7 @@ def _contains_cidr_text(_: Meter, network: CIDRValue, text: str) -> bool:
     try:
         return network.contains_network(parse_cidr(text))
     except ValueError as error:
-        raise EvaluationFailure(f"{_CIDR_ERROR}{error}") from None
+        raise SubexpressionError(f"{_CIDR_ERROR}{error}") from None
 
 
 _CIDR_ERROR = "network address parse error during conversion from string: "
@@ -267,7 +267,11 @@ def _declare_authorizer(library: Library) -> None:
         ("path", "authorizer_path", "Authorizer.(string) -> PathCheck"),
         ("check", "pathcheck_check", "PathCheck.(string) -> Decision"),
         ("group", "authorizer_group", "Authorizer.(string) -> GroupCheck"),
-        ("serviceAccount", "authorizer_serviceaccount", "Authorizer.(string, string) -> Authorizer"),
+        (
+            "serviceAccount",
+            "serviceaccount",
+            "Authorizer.(string, string) -> Authorizer",
+        ),
         ("resource", "groupcheck_resource", "GroupCheck.(string) -> ResourceCheck"),
         ("subresource", "resourcecheck_subresource", "ResourceCheck.(string) -> ResourceCheck"),
         ("namespace", "resourcecheck_namespace", "ResourceCheck.(string) -> ResourceCheck"),

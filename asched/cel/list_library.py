@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import cmp_to_key
 from typing import Final
 
-from asched.cel.errors import CostLimitReached, EvaluationFailure, no_overload
+from asched.cel.errors import CostLimitError, SubexpressionError, no_overload
 from asched.cel.functions import Implementation, Library
 from asched.cel.instants import Duration, Timestamp
 from asched.cel.standard_library import add
@@ -28,7 +28,16 @@ from asched.cel.values import (
     is_list,
 )
 
-COMPARABLE_NAMES: Final = ["int", "uint", "double", "bool", "duration", "timestamp", "string", "bytes"]
+COMPARABLE_NAMES: Final = [
+    "int",
+    "uint",
+    "double",
+    "bool",
+    "duration",
+    "timestamp",
+    "string",
+    "bytes",
+]
 _RUNTIME_NAMES: Final = {
     "duration": "google.protobuf.Duration",
     "timestamp": "google.protobuf.Timestamp",
@@ -62,7 +71,7 @@ def _sum(zero: Value) -> Implementation:
 def _extreme(name: str, replaced_by: int) -> Implementation:
     def evaluate(_: Meter, items: Items) -> Value:
         if not items:
-            raise EvaluationFailure(f"{name} called on empty list")
+            raise SubexpressionError(f"{name} called on empty list")
         found = items[0]
         for each in items:
             if type(each) not in COMPARABLE:
@@ -78,7 +87,7 @@ def _equals(meter: Meter, left: Value, right: Value) -> bool:
     meter.count()
     try:
         return equal(meter, left, right)
-    except EvaluationFailure:
+    except SubexpressionError:
         return False
 
 
@@ -105,14 +114,14 @@ def _slice(_: Meter, items: Items, start: int, end: int) -> Items:
         problem = f"list is length {len(items)}"
     else:
         return tuple(items[start:end])
-    raise EvaluationFailure(f"cannot slice({start}, {end}), {problem}")
+    raise SubexpressionError(f"cannot slice({start}, {end}), {problem}")
 
 
 def _flatten(meter: Meter, items: Value, depth: int = 1) -> Items:
     if not isinstance(items, tuple | GrowingList) or isinstance(depth, bool):
         raise no_overload()
     if depth < 0:
-        raise EvaluationFailure("level must be non-negative")
+        raise SubexpressionError("level must be non-negative")
     flat: list[Value] = []
     pending = [(iter(items), depth)]
     while pending:
@@ -126,7 +135,7 @@ def _flatten(meter: Meter, items: Value, depth: int = 1) -> Items:
         else:
             pending.pop()
         if len(flat) > MAX_ITEMS:
-            raise CostLimitReached
+            raise CostLimitError
     return tuple(flat)
 
 
@@ -136,21 +145,21 @@ def _sort(meter: Meter, items: Items) -> Items:
 
 def _sort_by(_: Meter, items: Items, keys: Items) -> Items:
     if len(items) != len(keys):
-        raise EvaluationFailure(
+        raise SubexpressionError(
             "@sortByAssociatedKeys() expected a list of the same size as the associated keys list,"
             f" but got {len(items)} and {len(keys)} elements respectively"
         )
     if not items:
         return items
     if type(keys[0]) not in COMPARABLE:
-        raise EvaluationFailure("list elements must be comparable")
+        raise SubexpressionError("list elements must be comparable")
     if any(type(key) is not type(keys[0]) for key in keys):
-        raise EvaluationFailure("list elements must have the same type")
+        raise SubexpressionError("list elements must have the same type")
 
     def order(left: int, right: int) -> int:
         try:
             return compare(keys[left], keys[right])
-        except EvaluationFailure:
+        except SubexpressionError:
             return 0
 
     return tuple(items[index] for index in sorted(range(len(items)), key=cmp_to_key(order)))
@@ -158,7 +167,7 @@ def _sort_by(_: Meter, items: Items, keys: Items) -> Items:
 
 def _range(_: Meter, count: int) -> Items:
     if count > MAX_ITEMS:
-        raise CostLimitReached
+        raise CostLimitError
     return tuple(range(count))
 
 
@@ -188,9 +197,9 @@ def _intersects(meter: Meter, left: Items, right: Items) -> bool:
 
 def _map_insert(meter: Meter, target: CelMap, key: Value, value: Value) -> CelMap:
     if target.has(key):
-        raise EvaluationFailure(f"insert failed: key {key} already exists")
+        raise SubexpressionError(f"insert failed: key {key} already exists")
     if len(target) >= MAX_ITEMS:
-        raise CostLimitReached
+        raise CostLimitError
     if not target.growing:
         meter.count(len(target))
         target = CelMap(dict(target.entries))
@@ -228,7 +237,7 @@ def _optional_none(_: Meter) -> Optional:
 
 def _optional_value(_: Meter, value: Optional) -> Value:
     if not value.present:
-        raise EvaluationFailure("optional.none() dereference")
+        raise SubexpressionError("optional.none() dereference")
     return value.value
 
 
@@ -248,7 +257,7 @@ def _unwrap(_: Meter, items: Items) -> Items:
     found: list[Value] = []
     for each in items:
         if not isinstance(each, Optional):
-            raise EvaluationFailure(f"value {each} is not optional")
+            raise SubexpressionError(f"value {each} is not optional")
         if each.present:
             found.append(each.value)
     return bounded_list(found)
@@ -267,7 +276,9 @@ def _declare_kubernetes(library: Library) -> None:
         ("min", _extreme("min", 1)),
     )
     for name in COMPARABLE_NAMES:
-        library.add("isSorted", f"list_{name}_is_sorted_bool", f"list({name}).() -> bool", _is_sorted)
+        library.add(
+            "isSorted", f"list_{name}_is_sorted_bool", f"list({name}).() -> bool", _is_sorted
+        )
         for function, evaluate in extremes:
             signature = f"list({name}).() -> {name}"
             library.add(function, f"list_{name}_{function}_{name}", signature, evaluate)
@@ -332,5 +343,3 @@ def _declare_optional(library: Library) -> None:
     add_to("last", "list_last", "list(V).() -> optional(V)", _last)
     add_to("optional.unwrap", "optional_unwrap", "(list(optional(V))) -> list(V)", _unwrap)
     add_to("unwrapOpt", "optional_unwrapOpt", "list(optional(V)).() -> list(V)", _unwrap)
-
-

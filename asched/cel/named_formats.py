@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from datetime import date
 from typing import Final
 
-from asched.cel.errors import EvaluationFailure
+from asched.cel.errors import SubexpressionError
 from asched.cel.instants import parse_timestamp
 from asched.cel.urls import parse_url
 from asched.cel.values import register_type
@@ -107,8 +107,12 @@ def _qualified_name(text: str) -> tuple[str, ...]:
     examples = ("MyName", "my.name", "123-abc")
     if len(parts) > 2:
         described = _regex_error(f"a qualified name {message}", _QUALIFIED, *examples)
-        return (f"{described} with an optional DNS subdomain prefix and '/' (e.g."
-                " 'example.com/MyName')",)
+        return (
+            (
+                f"{described} with an optional DNS subdomain prefix and '/' (e.g."
+                " 'example.com/MyName')"
+            ),
+        )
     problems = []
     if len(parts) == 2:
         if not parts[0]:
@@ -190,7 +194,7 @@ def _date(text: str) -> tuple[str, ...]:
 def _date_time(text: str) -> tuple[str, ...]:
     try:
         return () if parse_timestamp(text.upper()) is not None else ("invalid datetime",)
-    except EvaluationFailure:
+    except SubexpressionError:
         return ("invalid datetime",)
 
 

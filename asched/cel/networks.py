@@ -102,7 +102,7 @@ def parse_cidr(text: str) -> CIDRValue:
         if isinstance(address, IPv6Address) and address.scope_id is not None:
             problem = "IPv6 zones cannot be present in a prefix"
         elif not (length.isascii() and length.isdigit()) or (len(length) > 1 and length[0] == "0"):
-            problem = f'bad bits after slash: {json.dumps(length)}'
+            problem = f"bad bits after slash: {json.dumps(length)}"
         elif len(length) > 3 or int(length) > address.max_prefixlen:
             problem = "prefix length out of range"
     if problem or address is None:

@@ -34,7 +34,11 @@ _RELATIONS: Final = {
 _SUMS: Final = {"+": "_+_", "-": "_-_"}
 _PRODUCTS: Final = {"*": "_*_", "/": "_/_", "%": "_%_"}
 _RESERVED: Final = frozenset(
-    ["as", "break", "const", "continue", "else", "false", "for", "function", "if", "import", "in", "let", "loop", "package", "namespace", "null", "return", "true", "var", "void", "while"]
+    (
+        *("as", "break", "const", "continue", "else", "false", "for", "function", "if"),
+        *("import", "in", "let", "loop", "package", "namespace", "null", "return", "true"),
+        *("var", "void", "while"),
+    )
 )
 
 

@@ -9,7 +9,7 @@ from asched.cel.attributes import KEY_TYPES, Attribute, Code, Frame, Qualifier
 from asched.cel.calls import call_code, equality_code
 from asched.cel.costs import LIST_BASE, MAP_BASE
 from asched.cel.environment import DEVICE_VARIABLE, FUNCTIONS
-from asched.cel.errors import CompileError, EvaluationFailure, no_overload
+from asched.cel.errors import CompileError, CostLimitError, SubexpressionError, no_overload
 from asched.cel.regular_expressions import compile_regex
 from asched.cel.syntax import (
     Call,
@@ -24,7 +24,6 @@ from asched.cel.syntax import (
 from asched.cel.values import (
     MAX_ITEMS,
     CelMap,
-    CostLimitReached,
     GrowingList,
     Meter,
     Optional,
@@ -146,14 +145,13 @@ class _Planner:
 
     def _map(self, node: MapLiteral) -> Step:
         steps = [
-            (self.plan(entry.key), self.plan(entry.value), entry.optional)
-            for entry in node.entries
+            (self.plan(entry.key), self.plan(entry.value), entry.optional) for entry in node.entries
         ]
         code = _map_code([(key.code(), value.code(), opt) for key, value, opt in steps])
         if all(k.is_constant and v.is_constant and not opt for k, v, opt in steps):
             try:
                 return Step(is_constant=True, constant=code(_constant_frame()))
-            except EvaluationFailure:
+            except SubexpressionError:
                 return Step(code)
         return Step(code)
 
@@ -195,8 +193,7 @@ def _index(steps: list[Step], *, optional: bool) -> Step:
     if index.is_constant:
         if type_name(index.constant) not in KEY_TYPES:
             raise CompileError(
-                "program instantiation failed: invalid qualifier type:"
-                f" {type_name(index.constant)}"
+                f"program instantiation failed: invalid qualifier type: {type_name(index.constant)}"
             )
         attribute.add(Qualifier(index.constant, optional=optional))
     else:
@@ -207,20 +204,18 @@ def _index(steps: list[Step], *, optional: bool) -> Step:
 
 def _conditional(steps: list[Step]) -> Step:
     condition, truthy, falsy = steps
-    return Step(
-        attribute=Attribute(condition.code(), _as_attribute(truthy), _as_attribute(falsy))
-    )
+    return Step(attribute=Attribute(condition.code(), _as_attribute(truthy), _as_attribute(falsy)))
 
 
 def _logical(terms: list[Code], *, decisive: bool) -> Code:
     other = not decisive
 
     def evaluate(frame: Frame) -> Value:
-        failure: EvaluationFailure | None = None
+        failure: SubexpressionError | None = None
         for term in terms:
             try:
                 value = term(frame)
-            except EvaluationFailure as error:
+            except SubexpressionError as error:
                 failure = failure or error
                 continue
             if value is decisive:
@@ -251,7 +246,7 @@ def _not_strictly_false(operand: Code) -> Code:
         frame.meter.cost += 1
         try:
             value = operand(frame)
-        except EvaluationFailure:
+        except SubexpressionError:
             return True
         return value if type(value) is bool else True
 
@@ -278,7 +273,7 @@ def _membership(needle: Code, items: Value) -> Step | None:
 def _folded(code: Code) -> Step:
     try:
         return Step(is_constant=True, constant=code(_constant_frame()))
-    except EvaluationFailure as failure:
+    except SubexpressionError as failure:
         raise CompileError(f"program instantiation failed: {failure.message}") from None
 
 
@@ -287,7 +282,7 @@ def _check_regex(pattern: Value) -> None:
         return
     try:
         compile_regex(pattern)
-    except EvaluationFailure as failure:
+    except SubexpressionError as failure:
         raise CompileError(f"program instantiation failed: {failure.message}") from None
 
 
@@ -302,9 +297,8 @@ def _list_code(elements: list[Code], optional: frozenset[int]) -> Code:
             value = element(frame)
             if index in optional:
                 if not isinstance(value, Optional):
-                    raise EvaluationFailure(
-                        "cannot initialize optional list element from non-optional value"
-                        f" {value}"
+                    raise SubexpressionError(
+                        f"cannot initialize optional list element from non-optional value {value}"
                     )
                 if not value.present:
                     continue
@@ -323,7 +317,7 @@ def _map_code(entries: list[tuple[Code, Code, bool]]) -> Code:
             key, value = key_code(frame), value_code(frame)
             if is_optional:
                 if not isinstance(value, Optional):
-                    raise EvaluationFailure(
+                    raise SubexpressionError(
                         f"cannot initialize optional entry '{key}' from non-optional value {value}"
                     )
                 if not value.present:
@@ -349,8 +343,8 @@ def _lazy_variable(slot: int, initial: Code) -> Code:
         value = frame.slots[slot]
         if value is _UNSET:
             value = frame.slots[slot] = _initialized(frame, initial)
-        if type(value) is EvaluationFailure:
-            raise EvaluationFailure(value.message)
+        if type(value) is SubexpressionError:
+            raise SubexpressionError(value.message)
         return value
 
     return read
@@ -359,7 +353,7 @@ def _lazy_variable(slot: int, initial: Code) -> Code:
 def _initialized(frame: Frame, initial: Code) -> Value:
     try:
         value = initial(frame)
-    except EvaluationFailure as failure:
+    except SubexpressionError as failure:
         return failure
     if is_list(value) and not value:
         return GrowingList()
@@ -401,11 +395,11 @@ class _Fold:
             try:
                 if self.condition(frame) is False:
                     return False
-            except EvaluationFailure:
+            except SubexpressionError:
                 pass
         try:
             frame.slots[self.slot] = self.step(frame)
-        except EvaluationFailure as failure:
+        except SubexpressionError as failure:
             frame.slots[self.slot] = failure
         return True
 
@@ -421,7 +415,7 @@ def _fold(parts: _Fold) -> Code:
         elif isinstance(value, tuple | GrowingList):
             elements = list(value)
         else:
-            raise EvaluationFailure(f"got '{type_name(value)}', expected iterable type")
+            raise SubexpressionError(f"got '{type_name(value)}', expected iterable type")
         slots = frame.slots
         slots[slot] = _UNSET
         for element in elements:
@@ -445,9 +439,9 @@ def _fold_pairs(parts: _Fold) -> Code:
         elif isinstance(value, tuple | GrowingList):
             pairs = list(enumerate(value))
         else:
-            raise EvaluationFailure(f"unsupported comprehension range type: {type_name(value)}")
+            raise SubexpressionError(f"unsupported comprehension range type: {type_name(value)}")
         if len(pairs) > MAX_ITEMS:
-            raise CostLimitReached
+            raise CostLimitError
         slots = frame.slots
         slots[slot] = _UNSET
         for slots[slot + 1], slots[slot + 2] in pairs:

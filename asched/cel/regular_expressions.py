@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import Protocol
 
-from asched.cel.errors import EvaluationFailure
+from asched.cel.errors import SubexpressionError
 
 # RE2 matches one byte with \C; Go has no such thing.
 _UNSUPPORTED = re.compile(r"(?<!\\)(?:\\\\)*\\C")
@@ -34,7 +34,7 @@ class _Re2Pattern:
         except re2.error as error:
             reason = error.args[0] if error.args else error
             text = reason.decode(errors="replace") if isinstance(reason, bytes) else str(reason)
-            raise EvaluationFailure(f"error parsing regexp: {text}") from None
+            raise SubexpressionError(f"error parsing regexp: {text}") from None
 
     def search(self, text: str) -> bool:
         return self._compiled.search(text) is not None
@@ -51,7 +51,7 @@ class _Re2Pattern:
 
 @lru_cache(maxsize=256)
 def compile_regex(pattern: str) -> Pattern:
-    """The compiled pattern. Raises EvaluationFailure."""
+    """The compiled pattern. Raises SubexpressionError."""
     if _UNSUPPORTED.search(pattern) is not None:
-        raise EvaluationFailure("error parsing regexp: invalid escape sequence: `\\C`")
+        raise SubexpressionError("error parsing regexp: invalid escape sequence: `\\C`")
     return _Re2Pattern(pattern)

@@ -12,7 +12,7 @@ from typing import Final, TypeAlias
 from asched.cel import types as t
 from asched.cel.attributes import Code, Frame
 from asched.cel.checker import check
-from asched.cel.errors import CompileError, CostLimitReached, EvaluationError, EvaluationFailure
+from asched.cel.errors import CompileError, CostLimitError, EvaluationError, SubexpressionError
 from asched.cel.estimates import estimate_cost
 from asched.cel.parser import parse
 from asched.cel.program import plan
@@ -96,13 +96,13 @@ class DeviceSelector:
         try:
             value = self._run(frame)
             if meter.cost > COST_LIMIT:
-                raise CostLimitReached
-        except EvaluationFailure as failure:
+                raise CostLimitError
+        except SubexpressionError as failure:
             if meter.cost > COST_LIMIT:
-                return Evaluation(False, _COST_ERROR, meter.cost)
+                return Evaluation(False, _COST_ERROR, COST_LIMIT + 1)
             return Evaluation(False, failure.message or "evaluation failed", meter.cost)
-        except CostLimitReached:
-            return Evaluation(False, _COST_ERROR, meter.cost)
+        except CostLimitError:
+            return Evaluation(False, _COST_ERROR, COST_LIMIT + 1)
         if isinstance(value, bool):
             return Evaluation(value, "", meter.cost)
         return Evaluation(False, _conversion_error(value), meter.cost)

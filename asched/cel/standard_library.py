@@ -8,7 +8,7 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Final
 
-from asched.cel.errors import EvaluationFailure, no_overload
+from asched.cel.errors import CostLimitError, SubexpressionError, no_overload
 from asched.cel.functions import Library, type_value
 from asched.cel.instants import (
     SECOND_NS,
@@ -27,7 +27,6 @@ from asched.cel.values import (
     MAX_INT,
     MAX_ITEMS,
     CelMap,
-    CostLimitReached,
     GrowingList,
     Meter,
     TypeName,
@@ -54,7 +53,16 @@ _FLOAT = re.compile(
     r"[+-]?(?:(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?|inf(?:inity)?|nan)",
     re.ASCII | re.IGNORECASE,
 )
-_ORDERED_TYPES: Final = ["bool", "int", "uint", "double", "string", "bytes", "timestamp", "duration"]
+_ORDERED_TYPES: Final = [
+    "bool",
+    "int",
+    "uint",
+    "double",
+    "string",
+    "bytes",
+    "timestamp",
+    "duration",
+]
 
 
 def add(_: Meter, left: Value, right: Value) -> Value:
@@ -63,11 +71,11 @@ def add(_: Meter, left: Value, right: Value) -> Value:
     if kind is GrowingList and is_list(right):
         left.extend(right)  # type: ignore[attr-defined]
         if len(left) > MAX_ITEMS:  # type: ignore[arg-type]
-            raise CostLimitReached
+            raise CostLimitError
         return left
     if kind in LIST_TYPES and other in LIST_TYPES:
         if len(left) + len(right) > MAX_ITEMS:  # type: ignore[arg-type]
-            raise CostLimitReached
+            raise CostLimitError
         return (*left, *right)  # type: ignore[misc]
     if kind is Duration and other is Timestamp:
         left, right, kind, other = right, left, other, kind
@@ -122,7 +130,7 @@ def _divide(_: Meter, left: Value, right: Value) -> Value:
     assert isinstance(left, int)
     assert isinstance(right, int)
     if right == 0:
-        raise EvaluationFailure("division by zero")
+        raise SubexpressionError("division by zero")
     quotient = abs(left) // abs(right)
     if type(left) is Uint:
         return Uint(quotient)
@@ -135,12 +143,12 @@ def _modulo(_: Meter, left: Value, right: Value) -> Value:
     assert isinstance(left, int)
     assert isinstance(right, int)
     if right == 0:
-        raise EvaluationFailure("modulus by zero")
+        raise SubexpressionError("modulus by zero")
     rest = abs(left) % abs(right)
     if type(left) is Uint:
         return Uint(rest)
     if right == -1 and left == -MAX_INT - 1:
-        raise EvaluationFailure("integer overflow")
+        raise SubexpressionError("integer overflow")
     return -rest if left < 0 else rest
 
 
@@ -179,8 +187,8 @@ def _size(_: Meter, value: Value) -> int:
     return len(value)  # type: ignore[arg-type]
 
 
-def _conversion_error(value: Value, name: str) -> EvaluationFailure:
-    return EvaluationFailure(f"type conversion error from '{type_name(value)}' to '{name}'")
+def _conversion_error(value: Value, name: str) -> SubexpressionError:
+    return SubexpressionError(f"type conversion error from '{type_name(value)}' to '{name}'")
 
 
 def _identity(_: Meter, value: Value) -> Value:
@@ -213,7 +221,7 @@ def _to_int(_: Meter, value: Value) -> int:
         raise _conversion_error(value, "int")
     if isinstance(value, float):
         if not -9223372036854775808.0 < value < 9223372036854775808.0:
-            raise EvaluationFailure("integer overflow")
+            raise SubexpressionError("integer overflow")
         return int(value)
     if isinstance(value, Duration):
         return value.ns
@@ -230,14 +238,14 @@ def _to_uint(_: Meter, value: Value) -> Uint:
         raise _conversion_error(value, "uint")
     if isinstance(value, float):
         if not 0.0 <= value < 18446744073709551616.0:
-            raise EvaluationFailure("unsigned integer overflow")
+            raise SubexpressionError("unsigned integer overflow")
         return Uint(int(value))
     assert isinstance(value, int)
     return checked_uint(int(value))
 
 
 def text_of(value: Value) -> str:
-    """The text of a value. Raises EvaluationFailure if it has none."""
+    """The text of a value. Raises SubexpressionError if it has none."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, float):
@@ -246,7 +254,7 @@ def text_of(value: Value) -> str:
         try:
             return value.decode()
         except UnicodeDecodeError:
-            raise EvaluationFailure("invalid UTF-8 in bytes, cannot convert to string") from None
+            raise SubexpressionError("invalid UTF-8 in bytes, cannot convert to string") from None
     if value is None:
         return "null"
     return value.name if isinstance(value, TypeName) else str(value)
@@ -348,7 +356,7 @@ def _date_part(part: Callable[[datetime], int]) -> Callable[..., int]:
         try:
             return part(at.at(time_zone(zone)))
         except OverflowError:
-            raise EvaluationFailure("timestamp overflow") from None
+            raise SubexpressionError("timestamp overflow") from None
 
     return evaluate
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from asched.cel.errors import EvaluationFailure
+from asched.cel.errors import SubexpressionError
 from asched.cel.standard_library import text_of
 from asched.cel.values import (
     CelMap,
@@ -44,8 +44,10 @@ _TEXTS: Final = frozenset(
 CLAUSES: Final[dict[str, tuple[frozenset[str], str]]] = {
     "s": (
         _TEXTS | {"list", "map"},
-        "string clause can only be used on strings, bools, bytes, ints, doubles, maps, lists,"
-        " types, durations, and timestamps",
+        (
+            "string clause can only be used on strings, bools, bytes, ints, doubles, maps, lists,"
+            " types, durations, and timestamps"
+        ),
     ),
     "d": (frozenset({"int", "uint"}), "decimal clause can only be used on integers"),
     "f": (frozenset({"double", "string"}), "fixed-point clause can only be used on doubles"),
@@ -110,7 +112,7 @@ def _precision(text: str | None) -> int:
 
 
 def format_text(meter: Meter, text: str, arguments: tuple[Value, ...]) -> str:
-    """The text with its clauses replaced. Raises EvaluationFailure."""
+    """The text with its clauses replaced. Raises SubexpressionError."""
     pieces: list[str] = []
     used = 0
     try:
@@ -123,7 +125,7 @@ def format_text(meter: Meter, text: str, arguments: tuple[Value, ...]) -> str:
             pieces.append(_formatted(meter, clause, arguments[used]))
             used += 1
     except ValueError as error:
-        raise EvaluationFailure(str(error)) from None
+        raise SubexpressionError(str(error)) from None
     bounded_text(sum(map(len, pieces)))
     return "".join(pieces)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from asched.cel.errors import EvaluationFailure
+from asched.cel.errors import SubexpressionError
 from asched.cel.functions import Library
 from asched.cel.regular_expressions import Pattern, compile_regex
 from asched.cel.string_format import format_text
@@ -32,8 +32,8 @@ _LOWER: Final = {code: code + 32 for code in range(ord("A"), ord("Z") + 1)}
 _UPPER: Final = {code: code - 32 for code in range(ord("a"), ord("z") + 1)}
 
 
-def _out_of_range(index: int) -> EvaluationFailure:
-    return EvaluationFailure(f"index out of range: {index}")
+def _out_of_range(index: int) -> SubexpressionError:
+    return SubexpressionError(f"index out of range: {index}")
 
 
 def _char_at(_: Meter, text: str, index: int) -> str:
@@ -99,7 +99,7 @@ def _substring(_: Meter, text: str, start: int) -> str:
 
 def _substring_range(_: Meter, text: str, start: int, end: int) -> str:
     if start > end:
-        raise EvaluationFailure(f"invalid substring range. start: {start}, end: {end}")
+        raise SubexpressionError(f"invalid substring range. start: {start}, end: {end}")
     for index in (start, end):
         if not 0 <= index <= len(text):
             raise _out_of_range(index)
@@ -118,7 +118,7 @@ def _join(_: Meter, items: tuple[Value, ...], separator: str = "") -> str:
     texts: list[str] = []
     for item in items:
         if not isinstance(item, str):
-            raise EvaluationFailure(f"join: invalid input: {item}")
+            raise SubexpressionError(f"join: invalid input: {item}")
         texts.append(item)
     bounded_text(sum(map(len, texts)) + len(separator) * max(len(texts) - 1, 0))
     return separator.join(texts)
@@ -144,8 +144,8 @@ def _find_all(_: Meter, text: str, pattern: str, count: int = -1) -> tuple[Value
 def _compiled(pattern: str) -> Pattern:
     try:
         return compile_regex(pattern)
-    except EvaluationFailure as failure:
-        raise EvaluationFailure(f"Illegal regex: {failure.message}") from None
+    except SubexpressionError as failure:
+        raise SubexpressionError(f"Illegal regex: {failure.message}") from None
 
 
 def declare(library: Library) -> None:

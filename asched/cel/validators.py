@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 from asched.cel import types as t
-from asched.cel.errors import CompileError, EvaluationFailure
+from asched.cel.errors import CompileError, SubexpressionError
 from asched.cel.instants import parse_duration, parse_timestamp
 from asched.cel.lexer import located_error
 from asched.cel.regular_expressions import compile_regex
 from asched.cel.string_format import CLAUSES, clauses
 from asched.cel.syntax import Call, ListLiteral, Literal, MapLiteral, Node
 from asched.cel.types import CelType, Kind
-
-_KIND_NAMES = {
-    Kind.LIST: "list",
-    Kind.MAP: "map",
-    Kind.TYPE: "type",
-}
 
 
 def validate(root: Node, expression: str) -> None:
@@ -34,24 +28,25 @@ def validate(root: Node, expression: str) -> None:
 
 
 def _validate_call(node: Call, expression: str) -> None:
-    first = node.arguments[0] if node.arguments else None
     if node.function == "format":
         _validate_format(node, expression)
-    if not isinstance(first, Literal):
+    first = node.arguments[0] if node.arguments else None
+    if not isinstance(first, Literal) or not isinstance(first.value, str):
         return
-    value = first.value
     try:
-        if (node.function == "matches" and isinstance(value, str)) or (node.function in ("find", "findAll") and isinstance(value, str)):
-            compile_regex(value)
-        elif node.function == "duration" and isinstance(value, str):
-            is_valid = parse_duration(value) is not None
-            if not is_valid:
-                raise EvaluationFailure("")
-        elif node.function == "timestamp" and isinstance(value, str):
-            if parse_timestamp(value) is None:
-                raise EvaluationFailure("")
-    except EvaluationFailure:
-        raise _error(first, expression, f"invalid {node.function} argument") from None
+        is_valid = _is_valid(node.function, first.value)
+    except SubexpressionError:
+        is_valid = False
+    if not is_valid:
+        raise _error(first, expression, f"invalid {node.function} argument")
+
+
+def _is_valid(function: str, value: str) -> bool:
+    if function in ("matches", "find", "findAll"):
+        compile_regex(value)
+    if function == "duration":
+        return parse_duration(value) is not None
+    return function != "timestamp" or parse_timestamp(value) is not None
 
 
 def _error(node: Node, expression: str, message: str) -> CompileError:

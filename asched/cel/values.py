@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
-from asched.cel.errors import CostLimitReached, EvaluationFailure, no_overload
+from asched.cel.errors import CostLimitError, SubexpressionError, no_overload
 from asched.cel.instants import Duration, Timestamp
 from asched.cel.quantities import Quantity
 from asched.cel.versions import Version
@@ -39,16 +39,16 @@ class Meter:
     steps: int = 0
 
     def count(self, steps: int = 1) -> None:
-        """Count work that has no cost. Raises CostLimitReached."""
+        """Count work that has no cost. Raises CostLimitError."""
         self.steps += steps
         if self.steps > MAX_STEPS or self.cost > COST_LIMIT:
-            raise CostLimitReached
+            raise CostLimitError
 
     def spend(self, cost: int) -> None:
-        """Raises CostLimitReached above the limit."""
+        """Raises CostLimitError above the limit."""
         self.cost += cost
         if self.cost > COST_LIMIT:
-            raise CostLimitReached
+            raise CostLimitError
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,9 +102,9 @@ class CelMap:
         return type(key) in _KEY_TYPES and _key(key) in self.entries
 
     def insert(self, key: Value, value: Value) -> None:
-        """Add or replace an entry. Raises EvaluationFailure for a key of another type."""
+        """Add or replace an entry. Raises SubexpressionError for a key of another type."""
         if type(key) not in _KEY_TYPES:
-            raise EvaluationFailure(f"unsupported key type: {type_name(key)}")
+            raise SubexpressionError(f"unsupported key type: {type_name(key)}")
         self.entries[_key(key)] = (key, value)
 
     def items(self) -> Iterator[tuple[Value, Value]]:
@@ -180,7 +180,7 @@ def size_of(value: Value) -> int:
 def equal(meter: Meter, left: Value, right: Value) -> bool:
     """Whether two values are equal.
 
-    Raises EvaluationFailure if the left value can only be compared with its own kind.
+    Raises SubexpressionError if the left value can only be compared with its own kind.
     """
     kind = type(left)
     if left is None or right is None:
@@ -226,7 +226,7 @@ def is_unequal(meter: Meter, left: Value, right: Value) -> bool:
     meter.count()
     try:
         return not equal(meter, left, right)
-    except EvaluationFailure:
+    except SubexpressionError:
         return False
 
 
@@ -237,20 +237,20 @@ def contains(meter: Meter, items: tuple[Value, ...] | list[Value], needle: Value
         try:
             if equal(meter, needle, item):
                 return True
-        except EvaluationFailure:
+        except SubexpressionError:
             continue
     return False
 
 
 def compare(left: Value, right: Value) -> int:
-    """-1, 0 or 1. Raises EvaluationFailure for values without an order."""
+    """-1, 0 or 1. Raises SubexpressionError for values without an order."""
     kind, other = type(left), type(right)
     if kind in NUMBER_TYPES and other in NUMBER_TYPES:
         if left != left or right != right:
-            raise EvaluationFailure("NaN values cannot be ordered")
+            raise SubexpressionError("NaN values cannot be ordered")
     elif kind is not other or kind not in _ORDERED:
         raise no_overload()
-    return (left > right) - (left < right)  # type: ignore[operator]
+    return (left > right) - (left < right)  # type: ignore[operator, no-any-return]
 
 
 _ORDERED: Final = frozenset({bool, str, bytes, Timestamp, Duration})
@@ -258,27 +258,27 @@ COMPARABLE: Final = _ORDERED | NUMBER_TYPES
 
 
 def checked_int(value: int) -> int:
-    """Raises EvaluationFailure for an integer that does not fit."""
+    """Raises SubexpressionError for an integer that does not fit."""
     if not MIN_INT <= value <= MAX_INT:
-        raise EvaluationFailure("integer overflow")
+        raise SubexpressionError("integer overflow")
     return value
 
 
 def checked_uint(value: int) -> Uint:
-    """Raises EvaluationFailure for an unsigned integer that does not fit."""
+    """Raises SubexpressionError for an unsigned integer that does not fit."""
     if not 0 <= value <= MAX_UINT:
-        raise EvaluationFailure("unsigned integer overflow")
+        raise SubexpressionError("unsigned integer overflow")
     return Uint(value)
 
 
 def bounded_list(items: list[Value]) -> tuple[Value, ...]:
-    """Raises CostLimitReached for a list that is too long to be used."""
+    """Raises CostLimitError for a list that is too long to be used."""
     if len(items) > MAX_ITEMS:
-        raise CostLimitReached
+        raise CostLimitError
     return tuple(items)
 
 
 def bounded_text(length: int) -> None:
-    """Raises CostLimitReached for a text that is too long to be used."""
+    """Raises CostLimitError for a text that is too long to be used."""
     if length > MAX_CHARACTERS:
-        raise CostLimitReached
+        raise CostLimitError

@@ -86,9 +86,7 @@ def _identifier(text: str) -> int | str:
         raise ValueError("Prerelease is empty")
     if text.isascii() and text.isdigit():
         if len(text) > 1 and text[0] == "0":
-            raise ValueError(
-                f'Numeric PreRelease version must not contain leading zeroes "{text}"'
-            )
+            raise ValueError(f'Numeric PreRelease version must not contain leading zeroes "{text}"')
         return _unsigned(text)
     if _ALPHANUMERIC.fullmatch(text) is None:
         raise ValueError(f'Invalid character(s) found in prerelease "{text}"')

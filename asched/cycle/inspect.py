@@ -7,6 +7,7 @@ each filter separately for every node, and computes scores even for a single fea
 from __future__ import annotations
 
 from enum import Enum
+from typing import cast
 
 import msgspec
 import numpy as np
@@ -165,16 +166,17 @@ class _Inspector:
         try:
             return self._inspection()
         except FilterError as error:
-            assert isinstance(error.found, FeasibleNodes)
-            return Inspection(
-                AttemptOutcome.ERROR,
-                self._names,
-                pre_filter=_pre_filter(self._profile, error.found),
-                filter=FilterInspection(
-                    self._each_filter(error.found), self._rejections(error.found)
-                ),
-                message=str(error),
-            )
+            return self._failed(error)
+
+    def _failed(self, error: FilterError) -> Inspection:
+        found = cast(FeasibleNodes, error.found)
+        return Inspection(
+            AttemptOutcome.ERROR,
+            self._names,
+            pre_filter=_pre_filter(self._profile, found),
+            filter=FilterInspection(self._each_filter(found), self._rejections(found)),
+            message=str(error),
+        )
 
     def _inspection(self) -> Inspection:
         nominated = self._cluster.nominator.node_of(self._pod.key)

@@ -3,28 +3,29 @@
 The algorithm is the structured allocator (``incubating``) of kube-scheduler 1.36.
 """
 
-from asched.dra.allocator import (
-    Allocated,
-    AllocationError,
-    AllocationRequest,
-    Allocator,
-    NotAllocated,
-)
+from asched.dra.allocator import AllocationRequest, Allocator, SearchLimits
+from asched.dra.answers import NodeAnswers
 from asched.dra.devices import NodeView, PooledDevice, PoolID
 from asched.dra.inventory import Inventory
+from asched.dra.outcomes import Allocated, AllocationError, AllocationFailed, NotAllocated
 from asched.dra.selectors import CompiledSelector, SelectorCompiler, SelectorError
+from asched.dra.site_table import NodeRows
 
 __all__ = [
     "Allocated",
     "AllocationError",
+    "AllocationFailed",
     "AllocationRequest",
     "Allocator",
     "CompiledSelector",
     "Inventory",
+    "NodeAnswers",
+    "NodeRows",
     "NodeView",
     "NotAllocated",
     "PoolID",
     "PooledDevice",
+    "SearchLimits",
     "SelectorCompiler",
     "SelectorError",
 ]

@@ -1,27 +1,45 @@
-"""The structured allocator: devices for all claims of a pod on a node."""
+"""The structured allocator: devices for all claims of a pod on a node, or on all nodes."""
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+import msgspec
+import numpy as np
+
+from asched.dra.answers import UNKNOWN, NodeAnswers, SearchResult, SiteAnswers
 from asched.dra.devices import NodeView
 from asched.dra.inventory import Inventory
 from asched.dra.ledger import TakenDevice
-from asched.dra.preparation import Option, constraint_states, offers_for, plan_claim, prepare
+from asched.dra.outcomes import (
+    CANNOT_ALLOCATE,
+    INVALID_POOLS,
+    TOO_EXPENSIVE,
+    Allocated,
+    AllocationError,
+    ClaimSolution,
+    NotAllocated,
+)
+from asched.dra.preparation import Option, PlannedClaim, constraint_states, plan_claim, prepare
 from asched.dra.requests import ClaimError, RequestedDevices
-from asched.dra.results import ShareIds, allocation_result, node_selector
 from asched.dra.search import Search, SearchBudgetExceededError, SearchInput
+from asched.dra.site_table import Indexes, NodeRows, SiteTable
 from asched.dra.sites import Site
-from asched.model.resource_claims import AllocationResult, ResourceClaim, ResourceClaimSpec
+from asched.model.resource_claims import ResourceClaim, ResourceClaimSpec
 
-CANNOT_ALLOCATE: Final = "cannot allocate all claims"
-INVALID_POOLS: Final = "invalid resource pools were encountered"
+KEPT_REQUESTS: Final = 128
+"""Answers are kept for this many different requests."""
 
-TOO_EXPENSIVE: Final = "search for devices stopped: too many combinations"
 
-MAX_STEPS_PER_NODE: Final = 200_000
+class SearchLimits(msgspec.Struct, frozen=True):
+    """Limits of searches in counted steps, of about two microseconds each."""
+
+    steps_per_node: int = 200_000
+    steps_per_attempt: int = 500_000
+    """For all nodes together, as if no answer were known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,86 +57,142 @@ class AllocationRequest:
         return tuple(claim.spec for claim in self.claims)
 
 
-@dataclass(frozen=True, slots=True)
-class ClaimSolution:
-    """The devices of one claim."""
-
-    spec: ResourceClaimSpec
-    requests: tuple[RequestedDevices, ...]
-    """Its requests, or the chosen alternatives."""
-    devices: tuple[TakenDevice, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Allocated:
-    """All claims can be allocated."""
-
-    claims: tuple[ClaimSolution, ...]
-
-    def results(self, node_name: str, share_ids: ShareIds) -> tuple[AllocationResult, ...]:
-        """The allocations as they are written. Raises AllocationError."""
-        return tuple(
-            allocation_result(
-                claim.spec,
-                claim.requests,
-                claim.devices,
-                node_selector(claim.devices, node_name),
-                share_ids,
-            )
-            for claim in self.claims
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class NotAllocated:
-    """Not all claims can be allocated on the node."""
-
-    reason: str
-
-
-class AllocationError(Exception):
-    """An error that ends the whole attempt."""
-
-
 class Allocator:
-    """Allocates devices of an inventory."""
+    """Allocates devices of an inventory. Answers are kept until something changes them."""
 
-    def __init__(self, inventory: Inventory, max_steps_per_node: int = MAX_STEPS_PER_NODE) -> None:
+    def __init__(self, inventory: Inventory, limits: SearchLimits | None = None) -> None:
         self.inventory = inventory
-        self._max_steps_per_node = max_steps_per_node
+        self._limits = limits if limits is not None else SearchLimits()
+        self._table = SiteTable(inventory)
+        self._answers: OrderedDict[bytes, SiteAnswers] = OrderedDict()
+        self._version = inventory.answers_version
+        self._encoder = msgspec.msgpack.Encoder(order="deterministic")
+        self.searches = 0
+        """How many sites were searched."""
 
     def allocate(self, request: AllocationRequest, node: NodeView) -> Allocated | NotAllocated:
         """The devices for all claims on a node. Raises AllocationError."""
-        try:
-            return self._search(request.specs, Site(self.inventory.pools_of(node)))
-        except ClaimError as error:
-            raise AllocationError(error.describe(request.claim_keys)) from None
+        plans = self._answers_for(request).plans
+        outcome, _ = self._search(plans, Site(self.inventory.pools_of(node)))
+        if isinstance(outcome, ClaimError):
+            raise AllocationError(outcome.describe(request.claim_keys))
+        return outcome
 
-    def _search(self, specs: Sequence[ResourceClaimSpec], site: Site) -> Allocated | NotAllocated:
-        inventory = self.inventory
-        plans = [plan_claim(index, spec, inventory) for index, spec in enumerate(specs)]
-        claims = prepare(plans, offers_for(plans, site, inventory), inventory.usage)
+    def allocate_all(
+        self, request: AllocationRequest, nodes: NodeRows, rows: Indexes | None = None
+    ) -> NodeAnswers:
+        """The answers for the nodes of the cluster, or for some rows of them."""
+        table = self._table
+        table.refresh(nodes)
+        answers = self._answers_for(request)
+        self._take_over_changes(answers)
+        indexes = table.of_row if rows is None else table.of_row[rows]
+        asked = np.unique(indexes[indexes >= 0])
+        skipped = self._complete(answers, asked)
+        if skipped is None:
+            skipped = self._complete_within_budget(answers, asked)
+        return answers.columns(table, asked, skipped, request.claim_keys)
+
+    # -- answers that are kept --------------------------------------------------------------------
+
+    def _answers_for(self, request: AllocationRequest) -> SiteAnswers:
+        if self._version != self.inventory.answers_version:
+            self._version = self.inventory.answers_version
+            self._answers.clear()
+        signature = self._encoder.encode(request.specs)
+        answers = self._answers.get(signature)
+        if answers is None:
+            plans = [
+                plan_claim(index, spec, self.inventory) for index, spec in enumerate(request.specs)
+            ]
+            answers = self._answers[signature] = SiteAnswers(plans)
+            answers.position = self.inventory.usage_changes.position
+            if len(self._answers) > KEPT_REQUESTS:
+                self._answers.popitem(last=False)
+        else:
+            self._answers.move_to_end(signature)
+        return answers
+
+    def _take_over_changes(self, answers: SiteAnswers) -> None:
+        answers.adapt(self._table)
+        log = self.inventory.usage_changes
+        if answers.position == log.position:
+            return
+        changes = log.since(answers.position)
+        answers.position = log.position
+        if changes is None:
+            answers.forget_all()
+            return
+        for change in changes:
+            answers.forget(self._table.sites_of(change.pool_id))
+
+    def _complete(self, answers: SiteAnswers, asked: Indexes) -> Indexes | None:
+        """Search the sites without an answer; None if all sites together exceed the budget."""
+        limit = self._limits.steps_per_attempt
+        unknown = asked[answers.codes[asked] == UNKNOWN]
+        answers.steps[unknown] = 0
+        steps = int(answers.steps[asked].sum())
+        for index in unknown.tolist():
+            if steps > limit:
+                return None
+            steps += self._complete_site(answers, index)
+        return asked[:0] if steps <= limit else None
+
+    def _complete_within_budget(self, answers: SiteAnswers, asked: Indexes) -> Indexes:
+        """Search in the order of names while steps are left. Returns the sites that are skipped.
+
+        The order does not depend on what is known already, so the result does not either.
+        """
+        steps = 0
+        skipped: list[int] = []
+        for index in sorted(asked.tolist(), key=self._table.first_name):
+            if steps > self._limits.steps_per_attempt:
+                skipped.append(index)
+            elif answers.codes[index] == UNKNOWN:
+                steps += self._complete_site(answers, index)
+            else:
+                steps += int(answers.steps[index])
+        return np.array(skipped, np.int32)
+
+    def _complete_site(self, answers: SiteAnswers, index: int) -> int:
+        outcome, steps = self._search(answers.plans, self._table.sites[index])
+        answers.store(index, outcome, steps)
+        return steps
+
+    # -- one site ---------------------------------------------------------------------------------
+
+    def _search(self, plans: Sequence[PlannedClaim], site: Site) -> tuple[SearchResult, int]:
+        """The outcome on a site, and how many steps that took."""
+        self.searches += 1
+        usage = self.inventory.usage
+        try:
+            claims = prepare(plans, site, usage)
+        except ClaimError as error:
+            return error, 1
         search = Search(
             SearchInput(
                 claims=claims,
                 constraints=constraint_states(plans),
                 site=site,
-                usage=inventory.usage,
-                max_steps=self._max_steps_per_node,
+                usage=usage,
+                max_steps=self._limits.steps_per_node,
             )
         )
         try:
             found = search.run()
         except SearchBudgetExceededError:
-            return NotAllocated(TOO_EXPENSIVE)
+            return NotAllocated(TOO_EXPENSIVE), search.steps
+        except ClaimError as error:
+            return error, search.steps
         if found is None:
-            return NotAllocated(INVALID_POOLS if site.has_invalid_pool else CANNOT_ALLOCATE)
+            reason = INVALID_POOLS if site.has_invalid_pool else CANNOT_ALLOCATE
+            return NotAllocated(reason), search.steps
         return Allocated(
             tuple(
-                ClaimSolution(spec, _chosen(requests, taken), tuple(taken))
-                for spec, requests, taken in zip(specs, claims, found, strict=True)
+                ClaimSolution(plan.spec, _chosen(requests, taken), tuple(taken))
+                for plan, requests, taken in zip(plans, claims, found, strict=True)
             )
-        )
+        ), search.steps
 
 
 def _chosen(

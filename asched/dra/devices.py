@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from asched.dra.quantities import amount
@@ -23,7 +24,7 @@ class NodeView(NamedTuple):
     """What the allocator reads of a node."""
 
     name: str
-    labels: dict[str, str]
+    labels: Mapping[str, str]
 
 
 class CounterUse(NamedTuple):

@@ -5,9 +5,12 @@ Every change costs as much as the object that changes.
 
 from __future__ import annotations
 
-import msgspec
+from typing import Final
 
+from asched.dra.changes import ChangeLog, PoolChange
+from asched.dra.contents import Contents
 from asched.dra.devices import NodeView, PooledDevice, PoolID
+from asched.dra.node_traits import NodeTraits, node_traits
 from asched.dra.pools import PoolView, SliceDevices, build_view, devices_elsewhere, is_relevant
 from asched.dra.selectors import SelectorAnswers, SelectorCompiler
 from asched.dra.usage import Usage
@@ -22,12 +25,27 @@ from asched.model.resource_claims import (
 _ViewKey = tuple[tuple[str, ...], frozenset[PooledDevice]]
 
 
+_UNUSED_CONTENTS: Final = 10_000
+
+
+def _visible(driver: str, device: Device) -> object:
+    """What selectors see of a device."""
+    return (driver, device.attributes, device.capacity, device.allow_multiple_allocations)
+
+
 class _Pool:
     """The slices of a pool, and the views of it that nodes have."""
 
     def __init__(self) -> None:
         self.slices: dict[str, SliceDevices] = {}
         self.views: dict[_ViewKey, PoolView | None] = {}
+        self.selected_by: NodeTraits | None = None
+
+    def traits(self) -> NodeTraits:
+        """What of a node decides which slices and devices it sees."""
+        if self.selected_by is None:
+            self.selected_by = node_traits(self.slices.values())
+        return self.selected_by
 
     def sorted_slices(self) -> list[SliceDevices]:
         return [self.slices[name] for name in sorted(self.slices)]
@@ -46,11 +64,17 @@ class Inventory:
         """Pools with slices of one node only, by node name, with the number of those slices."""
         self._shared: dict[PoolID, int] = {}
         """Pools with slices that several nodes may see, with the number of those slices."""
-        self._contents: dict[bytes, int] = {}
+        self._shared_views: dict[tuple[str | None, ...], tuple[PoolView, ...]] = {}
+        """The views of those pools, by what decides which ones a node has."""
+        self._shared_by: NodeTraits | None = None
+        self.slice_changes = ChangeLog()
+        self.usage_changes = ChangeLog()
+        self.answers_version = 0
+        """Changes if answers about requests are to be forgotten."""
+        self._contents = Contents()
         self._serial = 0
         self._claims: dict[str, AllocationResult] = {}
         self._assumed: dict[str, AllocationResult] = {}
-        self._encoder = msgspec.msgpack.Encoder(order="deterministic")
 
     # -- slices -----------------------------------------------------------------------------------
 
@@ -62,17 +86,17 @@ class Inventory:
             PooledDevice(
                 device,
                 item,
-                self._content(item.spec.driver, device),
-                self._intern(device.capacity),
+                self._contents.acquire(_visible(item.spec.driver, device)),
+                self._contents.acquire(device.capacity),
             )
             for device in item.spec.devices
         )
         pool = self._pools.setdefault(pool_id, _Pool())
         pool.slices[item.key] = SliceDevices(item, devices)
-        pool.views.clear()
         self._slices[item.key] = pool_id
         index = self._index(item)
         index[pool_id] = index.get(pool_id, 0) + 1
+        self._slice_changed(pool, item)
 
     def remove_slice(self, key: str) -> None:
         """Remove a slice, if it exists."""
@@ -80,35 +104,79 @@ class Inventory:
         if pool_id is None:
             return
         pool = self._pools[pool_id]
-        item = pool.slices.pop(key).resource_slice
-        pool.views.clear()
+        removed = pool.slices.pop(key)
+        item = removed.resource_slice
+        for device in removed.devices:
+            self._contents.release(device.content)
+            self._contents.release(device.capacity_content)
         if not pool.slices:
             del self._pools[pool_id]
         index = self._index(item)
         index[pool_id] -= 1
         if not index[pool_id]:
             del index[pool_id]
+            if not index and index is not self._shared:
+                del self._local[item.spec.node_name]
+        self._slice_changed(pool, item)
+        if self._contents.released > len(self._contents) + _UNUSED_CONTENTS:
+            self._contents.released = 0
+            self.selectors.clear()
+            self.answers_version += 1
+
+    def _slice_changed(self, pool: _Pool, item: ResourceSlice) -> None:
+        pool.views.clear()
+        pool.selected_by = None
+        node_name = "" if self._is_shared(item) else item.spec.node_name
+        pool_id = PoolID(item.spec.driver, item.spec.pool.name)
+        self.slice_changes.add(PoolChange(pool_id, node_name))
+        if not node_name or pool_id in self._shared:
+            self._shared_views.clear()
+            self._shared_by = None
+
+    @staticmethod
+    def _is_shared(item: ResourceSlice) -> bool:
+        return not item.spec.node_name or bool(item.spec.shared_counters)
 
     def _index(self, item: ResourceSlice) -> dict[PoolID, int]:
-        if item.spec.node_name and not item.spec.shared_counters:
-            return self._local.setdefault(item.spec.node_name, {})
-        return self._shared
+        if self._is_shared(item):
+            return self._shared
+        return self._local.setdefault(item.spec.node_name, {})
 
-    def _content(self, driver: str, device: Device) -> int:
-        return self._intern(
-            (driver, device.attributes, device.capacity, device.allow_multiple_allocations)
-        )
-
-    def _intern(self, content: object) -> int:
-        return self._contents.setdefault(self._encoder.encode(content), len(self._contents))
+    def nodes_of(self, pool_id: PoolID) -> frozenset[str] | None:
+        """The nodes that may see a pool; None for all nodes."""
+        if pool_id in self._shared:
+            return None
+        pool = self._pools.get(pool_id)
+        items = pool.slices.values() if pool is not None else ()
+        return frozenset(item.resource_slice.spec.node_name for item in items)
 
     def pools_of(self, node: NodeView) -> tuple[PoolView, ...]:
         """The pools that a node sees, in the order in which they are tried."""
-        candidates = {*self._local.get(node.name, ()), *self._shared}
-        views = (self._view(pool_id, node) for pool_id in candidates)
-        return tuple(
-            sorted((view for view in views if view is not None), key=lambda view: view.order)
-        )
+        shared = self._shared_pools(node)
+        local = self._local.get(node.name)
+        if not local:
+            return shared
+        views = [self._view(pool_id, node) for pool_id in local if pool_id not in self._shared]
+        found = [*shared, *(view for view in views if view is not None)]
+        return tuple(sorted(found, key=lambda view: view.order))
+
+    def _shared_pools(self, node: NodeView) -> tuple[PoolView, ...]:
+        if not self._shared:
+            return ()
+        selected_by = self._shared_by
+        if selected_by is None:
+            selected_by = self._shared_by = NodeTraits.of_all(
+                self._pools[pool_id].traits() for pool_id in self._shared
+            )
+        traits = selected_by.read(node)
+        views = self._shared_views.get(traits)
+        if views is None:
+            found = [self._view(pool_id, node) for pool_id in self._shared]
+            views = tuple(
+                sorted((view for view in found if view is not None), key=lambda view: view.order)
+            )
+            self._shared_views[traits] = views
+        return views
 
     def _view(self, pool_id: PoolID, node: NodeView) -> PoolView | None:
         pool = self._pools[pool_id]
@@ -129,10 +197,12 @@ class Inventory:
     def put_class(self, item: DeviceClass) -> None:
         """Add or replace a class."""
         self.classes[item.name] = item
+        self.answers_version += 1
 
     def remove_class(self, name: str) -> None:
         """Remove a class, if it exists."""
-        self.classes.pop(name, None)
+        if self.classes.pop(name, None) is not None:
+            self.answers_version += 1
 
     # -- use --------------------------------------------------------------------------------------
 
@@ -170,7 +240,10 @@ class Inventory:
         after = self._in_use(key)
         if before == after:
             return
+        changed: set[PoolID] = set()
         if before is not None:
-            self.usage.remove(before)
+            changed |= self.usage.remove(before)
         if after is not None:
-            self.usage.add(after)
+            changed |= self.usage.add(after)
+        for pool_id in sorted(changed):
+            self.usage_changes.add(PoolChange(pool_id))

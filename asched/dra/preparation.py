@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from asched.dra.candidates import RequestCandidates
+from asched.dra.candidates import RequestCandidates, RequestMatcher
 from asched.dra.capacity import fits
 from asched.dra.constraints import DistinctAttribute, MatchAttribute, constraint_state
 from asched.dra.inventory import Inventory
@@ -44,7 +44,7 @@ class PlannedClaim:
     """A claim whose requests were read, or the error that reading one ends with."""
 
     spec: ResourceClaimSpec
-    requests: tuple[tuple[RequestedDevices, ...] | ClaimError, ...]
+    requests: tuple[tuple[RequestMatcher, ...] | ClaimError, ...]
     """The alternatives of each request."""
     constraints: tuple[DeviceConstraint, ...]
     problem: ClaimError | None
@@ -52,10 +52,15 @@ class PlannedClaim:
 
 def plan_claim(index: int, spec: ResourceClaimSpec, inventory: Inventory) -> PlannedClaim:
     """What does not depend on the node."""
-    requests: list[tuple[RequestedDevices, ...] | ClaimError] = []
+    requests: list[tuple[RequestMatcher, ...] | ClaimError] = []
     for number in range(len(spec.devices.requests)):
         try:
-            requests.append(requested_devices(spec, index, number, inventory.classes))
+            requests.append(
+                tuple(
+                    RequestMatcher(wanted, inventory.selectors)
+                    for wanted in requested_devices(spec, index, number, inventory.classes)
+                )
+            )
         except ClaimError as error:
             requests.append(error)
     problem = next(
@@ -71,40 +76,17 @@ def plan_claim(index: int, spec: ResourceClaimSpec, inventory: Inventory) -> Pla
     return PlannedClaim(spec, tuple(requests), spec.devices.constraints, problem)
 
 
-Offers = list[list[list[RequestCandidates]]]
-"""Candidates by claim, request and alternative."""
-
-
-def offers_for(claims: Sequence[PlannedClaim], site: Site, inventory: Inventory) -> Offers:
-    """The candidates of a site for each request, not yet evaluated."""
-    return [
-        [
-            []
-            if isinstance(request, ClaimError)
-            else [RequestCandidates(wanted, site, inventory.selectors) for wanted in request]
-            for request in claim.requests
-        ]
-        for claim in claims
-    ]
-
-
-def prepare(
-    claims: Sequence[PlannedClaim], offers: Offers, usage: Usage
-) -> list[list[list[Option]]]:
+def prepare(claims: Sequence[PlannedClaim], site: Site, usage: Usage) -> list[list[list[Option]]]:
     """The options of each request of each claim. Raises ClaimError."""
-    return [
-        _prepare_claim(index, claim, offers[index], usage) for index, claim in enumerate(claims)
-    ]
+    return [_prepare_claim(index, claim, site, usage) for index, claim in enumerate(claims)]
 
 
-def _prepare_claim(
-    index: int, claim: PlannedClaim, offers: list[list[RequestCandidates]], usage: Usage
-) -> list[list[Option]]:
+def _prepare_claim(index: int, claim: PlannedClaim, site: Site, usage: Usage) -> list[list[Option]]:
     requests: list[list[Option]] = []
-    for request, offered in zip(claim.requests, offers, strict=True):
+    for request in claim.requests:
         if isinstance(request, ClaimError):
-            raise request
-        requests.append([_option(candidates, usage) for candidates in offered])
+            raise request.with_traceback(None)
+        requests.append([_option(RequestCandidates(matcher, site), usage) for matcher in request])
     fewest = sum(min(option.count for option in options) for options in requests)
     if fewest > MAX_DEVICES_PER_CLAIM:
         raise ClaimError(
@@ -113,7 +95,7 @@ def _prepare_claim(
             index,
         )
     if claim.problem is not None:
-        raise claim.problem
+        raise claim.problem.with_traceback(None)
     return requests
 
 

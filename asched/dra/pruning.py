@@ -43,6 +43,11 @@ class Pruning:
         self.allowed = self._leaves_no_traces()
         """Whether anything may be left out."""
 
+    @property
+    def effort(self) -> int:
+        """Steps of a proof that the search is impossible."""
+        return len(self._options) * len(self._site.candidates)
+
     # -- traces -----------------------------------------------------------------------------------
 
     def _leaves_no_traces(self) -> bool:
@@ -132,6 +137,8 @@ class Pruning:
     def is_impossible(self) -> bool:
         """Whether the requests without alternatives provably cannot all be satisfied."""
         try:
+            for option in self._options:
+                option.offered.evaluate((1 << len(self._site.candidates)) - 1)
             offers = {
                 option: self._obtainable(option)
                 for claim in self._claims
@@ -184,9 +191,7 @@ class Pruning:
         )
 
     def _obtainable(self, option: Option) -> Bits:
-        """The devices that a request could have if it were alone. Raises ClaimError."""
-        everything = (1 << len(self._site.candidates)) - 1
-        option.offered.evaluate(everything)
+        """The devices that a request could have if it were alone."""
         bits = option.offered.matching
         if not option.wanted.admin_access:
             bits &= ~self._site.in_use(self._usage)

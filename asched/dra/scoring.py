@@ -2,27 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Final
-
-from asched.dra.allocator import ClaimSolution
+from asched.dra.outcomes import MAX_ALTERNATIVES, ClaimSolution
 from asched.model.resource_claims import AllocationResult, ResourceClaimSpec
-
-MAX_ALTERNATIVES: Final = 8
 
 
 def solution_score(solution: ClaimSolution) -> int:
     """The raw score of a claim that is being allocated."""
-    used = {device.option.wanted.reference for device in solution.devices}
-    return _score(solution.spec, used)
+    return solution.score
 
 
 def allocation_score(spec: ResourceClaimSpec, allocation: AllocationResult) -> int:
     """The raw score of a claim that is allocated."""
-    return _score(spec, {result.request for result in allocation.devices.results})
-
-
-def _score(spec: ResourceClaimSpec, used: Iterable[str]) -> int:
+    used = {result.request for result in allocation.devices.results}
     return sum(
         MAX_ALTERNATIVES - index
         for request in spec.devices.requests

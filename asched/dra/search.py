@@ -22,7 +22,7 @@ from asched.dra.sites import Bits, Site
 from asched.dra.usage import Usage
 
 STEPS_BEFORE_PROOF: Final = 1_000
-"""Searches that take this long are examined once for being impossible."""
+"""Searches that take this long, and longer than the proof, are examined for being impossible."""
 
 
 class SearchBudgetExceededError(Exception):
@@ -105,7 +105,7 @@ class Search:
                 verdict = self._resume(verdict)
             else:
                 return None
-            if self.steps > STEPS_BEFORE_PROOF and self._is_impossible():
+            if self._is_impossible():
                 return None
         return self._ledger.results
 
@@ -242,9 +242,14 @@ class Search:
         )
 
     def _is_impossible(self) -> bool:
-        if self._examined:
+        """Whether a search that went back often has no solution. Examined once."""
+        if self._examined or self._pruning is None:
+            return False
+        effort = self._pruning.effort
+        if self.steps < STEPS_BEFORE_PROOF + effort:
             return False
         self._examined = True
+        self.steps += effort
         self._pruning = None
         pruning = self._prune()
         return pruning is not None and pruning.is_impossible()

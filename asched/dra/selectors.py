@@ -6,7 +6,9 @@ from collections.abc import Callable
 from typing import Protocol
 
 from asched.dra.devices import PooledDevice
-from asched.model.resource_claims import Device
+from asched.dra.selector_fields import selector_fields
+from asched.model.quantity import QuantityText
+from asched.model.resource_claims import Device, DeviceAttribute
 
 
 class SelectorError(Exception):
@@ -24,34 +26,73 @@ class CompiledSelector(Protocol):
 SelectorCompiler = Callable[[str], CompiledSelector]
 """Compiles an expression. Raises SelectorError."""
 
+_Answer = bool | SelectorError
+_Content = tuple[
+    str, bool, tuple[tuple[str, DeviceAttribute], ...], tuple[tuple[str, QuantityText], ...]
+]
+
+
+class _Selector:
+    """One expression with its answers."""
+
+    def __init__(self, expression: str, compile_selector: SelectorCompiler) -> None:
+        self._fields = selector_fields(expression)
+        self._by_content: dict[int, _Answer] = {}
+        self._by_fields: dict[_Content, _Answer] = {}
+        self._compiled: CompiledSelector | SelectorError
+        try:
+            self._compiled = compile_selector(expression)
+        except SelectorError as error:
+            self._compiled = error
+
+    def answer(self, device: PooledDevice) -> _Answer:
+        known = self._by_content.get(device.content)
+        if known is None:
+            known = self._by_content[device.content] = self._shared_answer(device)
+        return known
+
+    def _shared_answer(self, device: PooledDevice) -> _Answer:
+        driver = device.driver
+        if self._fields is None:
+            return self._evaluate(driver, device.device)
+        seen = self._fields.project(driver, device.device)
+        content = (
+            driver,
+            seen.allow_multiple_allocations,
+            tuple(seen.attributes.items()),
+            tuple((name, capacity.value) for name, capacity in seen.capacity.items()),
+        )
+        known = self._by_fields.get(content)
+        if known is None:
+            known = self._by_fields[content] = self._evaluate(driver, seen)
+        return known
+
+    def _evaluate(self, driver: str, device: Device) -> _Answer:
+        if isinstance(self._compiled, SelectorError):
+            return self._compiled
+        try:
+            return self._compiled.matches(driver, device)
+        except SelectorError as error:
+            return error
+
 
 class SelectorAnswers:
     """Which devices match which expressions."""
 
     def __init__(self, compile_selector: SelectorCompiler) -> None:
         self._compile = compile_selector
-        self._compiled: dict[str, CompiledSelector | SelectorError] = {}
-        self._answers: dict[str, dict[int, bool | SelectorError]] = {}
+        self._selectors: dict[str, _Selector] = {}
 
     def matches(self, expression: str, device: PooledDevice) -> bool:
         """Whether a device matches. Raises SelectorError."""
-        answers = self._answers.get(expression)
-        if answers is None:
-            answers = self._answers[expression] = {}
-        answer = answers.get(device.content)
-        if answer is None:
-            answer = answers[device.content] = self._evaluate(expression, device)
+        selector = self._selectors.get(expression)
+        if selector is None:
+            selector = self._selectors[expression] = _Selector(expression, self._compile)
+        answer = selector.answer(device)
         if isinstance(answer, SelectorError):
-            raise answer
+            raise answer.with_traceback(None)
         return answer
 
-    def _evaluate(self, expression: str, device: PooledDevice) -> bool | SelectorError:
-        compiled = self._compiled.get(expression)
-        try:
-            if compiled is None:
-                compiled = self._compiled[expression] = self._compile(expression)
-            if isinstance(compiled, SelectorError):
-                return compiled
-            return compiled.matches(device.driver, device.device)
-        except SelectorError as error:
-            return error
+    def clear(self) -> None:
+        """Forget all answers."""
+        self._selectors.clear()

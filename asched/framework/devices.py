@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Generic, NamedTuple, TypeVar
 
+from asched.dra.allocator import Allocator, SearchLimits
 from asched.dra.cel_selectors import cel_selector
 from asched.dra.extended import ExtendedResources
 from asched.dra.inventory import Inventory
@@ -53,6 +54,7 @@ class SharedDevices:
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self._inventory = Inventory(cel_selector)
+        self._allocators: dict[SearchLimits, Allocator] = {}
         self._extended = ExtendedResources()
         self._extended_version = 0
         self._slices = _Changes(cluster, ResourceSlice)
@@ -97,6 +99,13 @@ class SharedDevices:
         self._classes.apply(inventory.put_class, inventory.remove_class)
         self._refresh_claims()
         return inventory
+
+    def allocator(self, limits: SearchLimits) -> Allocator:
+        """Allocates the devices of :attr:`inventory`; profiles with equal limits share answers."""
+        inventory = self.inventory
+        if limits not in self._allocators:
+            self._allocators[limits] = Allocator(inventory, limits)
+        return self._allocators[limits]
 
     def _refresh_claims(self) -> None:
         self._claims.apply(self._put_claim, self._remove_claim)
@@ -166,7 +175,7 @@ class SharedDevices:
         while the claim has an allocation of its own."""
         pods = self._pods_of_claim.get(key)
         claim = self._cluster.objects(ResourceClaim).get(key)
-        valid = [] if not pods or claim is None else [p for p in pods.values() if p.uid == claim.uid]
+        valid = [p for p in (pods or {}).values() if claim is not None and p.uid == claim.uid]
         if valid:
             self._inventory.assume(key, valid[-1].allocation)
         else:

@@ -89,7 +89,8 @@ class Plugin(ABC):
     """Pod annotations that it reads from ``PodShape.annotations``. Others are not decoded."""
     applies_per_template: ClassVar[bool] = False
     """Whether :meth:`applies_to` depends only on the pod's namespace, spec and annotations, and on
-    what :meth:`shared_answers_version` covers. It is then called once for all pods of a template."""
+    what :meth:`shared_answers_version` covers. It is then called once for all pods of a
+    template."""
 
     filters_passing_nodes: ClassVar[bool] = False
     """Whether the Filter of a plugin of scope CLUSTER is called only for nodes that no earlier

@@ -135,7 +135,8 @@ def decode_objects(
 
 def decode_object(resource: Resource, raw: ApiObject) -> AnyObject:
     """A recorded object, as the API server returns it."""
-    return _decode(resource, _DEFAULTING.get(resource, lambda item: item)(raw))
+    default = _DEFAULTING.get(resource)
+    return _decode(resource, raw if default is None else default(raw))
 
 
 _DEFAULTING: dict[Resource, Callable[[ApiObject], ApiObject]] = {

@@ -77,7 +77,7 @@ def _decoded(path: Path, raw: dict[str, Any]) -> _HintCase:
 def _action(name: str) -> ActionType:
     if name == "Update":
         return ActionType.UPDATE_OTHER
-    return next(action for action in ActionType if action.name is not None and _title(action) == name)
+    return next(action for action in ActionType if _title(action) == name)
 
 
 def _title(action: ActionType) -> str:
@@ -99,9 +99,7 @@ def _answer(case: _HintCase, registry: PluginRegistry) -> dict[str, Any]:
     return {"registered": True, "hint": hint.value}
 
 
-def _registered(
-    events: tuple[RegisteredEvent, ...], case: _HintCase
-) -> RegisteredEvent | None:
+def _registered(events: tuple[RegisteredEvent, ...], case: _HintCase) -> RegisteredEvent | None:
     for event in events:
         if event.plugin == case.plugin and event.event.covers(case.event):
             return event

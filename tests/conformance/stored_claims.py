@@ -39,7 +39,7 @@ def written(value: Any) -> Any:
     return plain
 
 
-class _Failure(Exception):
+class _WriteError(Exception):
     def __init__(self, message: str, *, by_server: bool = False) -> None:
         super().__init__(message)
         self.by_server = by_server
@@ -81,7 +81,7 @@ class RecordingClient:
             # The cached claim is outdated if this PreBind has changed it.
             if not self._allocate(wanted, self._cached[claim.key]):
                 self._allocate(wanted, self._stored[claim.key])
-        except _Failure as failure:
+        except _WriteError as failure:
             self.rejected |= failure.by_server
             return Status.error(str(failure))
         return SUCCESS
@@ -93,10 +93,10 @@ class RecordingClient:
         claim = copy.deepcopy(seen)
         status = claim.setdefault("status", {})
         if claim["metadata"].get("deletionTimestamp"):
-            raise _Failure(f"claim {key} got deleted in the meantime")
+            raise _WriteError(f"claim {key} got deleted in the meantime")
         if wanted.allocation is not None:
             if status.get("allocation"):
-                raise _Failure(f"claim {key} got allocated elsewhere in the meantime")
+                raise _WriteError(f"claim {key} got allocated elsewhere in the meantime")
             finalizers = claim["metadata"].setdefault("finalizers", [])
             if FINALIZER not in finalizers:
                 finalizers.append(FINALIZER)
@@ -107,7 +107,7 @@ class RecordingClient:
             status["allocation"] = copy.deepcopy(wanted.allocation)
             self.reserved.setdefault(key, wanted.allocation)
         if not status.get("allocation"):
-            raise _Failure(f"claim {key} got deallocated elsewhere in the meantime")
+            raise _WriteError(f"claim {key} got deallocated elsewhere in the meantime")
         pod = {"resource": "pods", "name": wanted.consumer.name, "uid": wanted.consumer.uid}
         status.setdefault("reservedFor", []).append(pod)
         status["allocation"].setdefault("allocationTimestamp", NOW)
@@ -124,16 +124,16 @@ class RecordingClient:
         begin = f'add {what} to claim {key}: ResourceClaim.resource.k8s.io "{name}" is invalid: '
         old = before.get("status", {}).get("allocation")
         if old and old != claim["status"]["allocation"]:
-            raise _Failure(f"{begin}status.allocation: ...", by_server=True)
+            raise _WriteError(f"{begin}status.allocation: ...", by_server=True)
         count = len(claim["status"]["reservedFor"])
         if count > MAX_CONSUMERS:
             text = f"Too many: {count}: must have at most {MAX_CONSUMERS} items"
-            raise _Failure(f"{begin}status.reservedFor: {text}", by_server=True)
+            raise _WriteError(f"{begin}status.reservedFor: {text}", by_server=True)
         uids = [consumer["uid"] for consumer in claim["status"]["reservedFor"]]
         if len(set(uids)) < count:
             index = count - 1
             text = f'status.reservedFor[{index}].uid: Duplicate value: "{uids[index]}"'
-            raise _Failure(f"{begin}{text}", by_server=True)
+            raise _WriteError(f"{begin}{text}", by_server=True)
 
     async def create_special_claim(
         self, pod: PodInfo, claim: ResourceClaim

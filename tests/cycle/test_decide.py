@@ -171,8 +171,8 @@ def test_post_filter_runs_after_pre_filter_rejection() -> None:
         ("filter none", "Filter: answered None, not a FilterResult"),
         ("filter beyond", "Filter: a code of 3 or 3, but 1 statuses"),
         ("filter success", "Filter: Success among the statuses of rejected nodes"),
-        ("filter error", "Filter: broken"),
-        ("filter wait", "Filter: Wait"),
+        ("filter error", 'running "Answering" filter plugin: broken'),
+        ("filter wait", 'running "Answering" filter plugin: Wait'),
         ("score raises", "Score: ZeroDivisionError: by zero"),
         ("score long", "Score: 3 scores for 2 nodes"),
         ("score square", "Score: 2x2 scores for 2 nodes"),
@@ -200,7 +200,8 @@ def test_failing_plugin_fails_only_its_pod(answer: str, point: str) -> None:
     assert isinstance(failed, r.AttemptFailed)
     assert failed.key == "default/bad"
     assert failed.plugin == "Answering"
-    assert failed.message.startswith(f"plugin Answering at {point}")
+    text = point if point.startswith("running") else f"plugin Answering at {point}"
+    assert failed.message.startswith(text)
     assert isinstance(assigned, r.Assigned)
     assert assigned.key == "default/good"
 

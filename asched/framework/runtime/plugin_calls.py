@@ -69,7 +69,6 @@ class PluginFailure(Exception):  # noqa: N818  control flow: it fails one attemp
         self.reason = reason
         FAILURES.note(plugin, point, reason)
 
-
     def _text(self, plugin: str, point: str, what: str) -> str:
         return f"plugin {plugin} at {point}: {what}"
 

@@ -21,9 +21,7 @@ class ClaimHints:
 
     def events(self) -> Sequence[ClusterEventWithHint]:
         kinds, changed = EventResource, ActionType.ADD | ActionType.UPDATE
-        nodes = (
-            ActionType.ADD | ActionType.UPDATE_NODE_LABEL | ActionType.UPDATE_NODE_ALLOCATABLE
-        )
+        nodes = ActionType.ADD | ActionType.UPDATE_NODE_LABEL | ActionType.UPDATE_NODE_ALLOCATABLE
         generated = ActionType.UPDATE_POD_GENERATED_RESOURCE_CLAIM
         on = ClusterEventWithHint.on
         return (

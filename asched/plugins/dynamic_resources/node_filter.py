@@ -9,16 +9,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from asched.dra.allocator import (
-    Allocated,
-    AllocationError,
-    AllocationRequest,
-    Allocator,
-    NotAllocated,
-)
+from asched.dra.allocator import AllocationRequest, SearchLimits
+from asched.dra.answers import NodeAnswers
 from asched.dra.binding_conditions import is_usable
+from asched.dra.device_counts import NodeCounts, node_counts
 from asched.dra.devices import NodeView
 from asched.dra.extended import ExtendedResources
+from asched.dra.outcomes import Allocated, AllocationFailed, NotAllocated
 from asched.framework.cluster import Cluster
 from asched.framework.devices import SharedDevices
 from asched.framework.node_matching import selector_matches
@@ -43,15 +40,32 @@ LEFT_OVER = Status.unresolvable("cannot schedule extended resource claim")
 class NodeAllocation(NamedTuple):
     """What the unallocated claims of a pod get on a node."""
 
-    claims: tuple[ResourceClaim, ...] = ()
     solution: Allocated = Allocated(())
-    """In the order of :attr:`claims`."""
+    """In the order of the claims, the special claim last."""
     special: ResourceClaim | None = None
     """The special claim with the requests for this node."""
     requests: SpecialRequests = SpecialRequests((), ())
 
 
 NOTHING = NodeAllocation()
+
+
+class GroupAnswers(NamedTuple):
+    """What the claims get on nodes that need DRA for the same extended resources."""
+
+    member: BoolColumn
+    """By row of the cluster's nodes."""
+    special: ResourceClaim | None
+    requests: SpecialRequests
+    answers: NodeAnswers | None
+    """None if there is nothing to allocate."""
+
+    def allocation(self, row: int) -> NodeAllocation | None:
+        """What the claims get on a node; None if they cannot be allocated there."""
+        if self.answers is None:
+            return NOTHING
+        solution = self.answers.solution(row)
+        return None if solution is None else NodeAllocation(solution, self.special, self.requests)
 
 
 @dataclass(eq=False)
@@ -65,9 +79,8 @@ class PodDevices:
     """The claim for extended resources: a left-over one, or one that is not created yet."""
     extended: Mapping[str, int] = field(default_factory=dict)
     """The extended resources that the pod requests."""
-    answers: dict[str, NodeAllocation | Status] = field(default_factory=dict)
-    """By node: what the claims get there, or why they get nothing. Nothing that they depend on
-    changes during the attempt."""
+    answers: list[GroupAnswers] = field(default_factory=list)
+    """What Filter found. Nothing that it depends on changes during the attempt."""
 
     def clone(self) -> PodDevices:
         return self
@@ -82,9 +95,12 @@ class PodDevices:
         special = self.special
         return None if special is None or special.name == IN_MEMORY_NAME else special
 
-    @property
-    def unallocated(self) -> tuple[ResourceClaim, ...]:
-        return tuple(c for c in self.every_claim if c.status.allocation is None)
+    def allocation(self, row: int) -> NodeAllocation | None:
+        """What the claims get on a node that Filter has seen; None if they cannot be allocated."""
+        for group in reversed(self.answers):
+            if group.member[row]:
+                return group.allocation(row)
+        return NOTHING
 
 
 class NodeGroup(NamedTuple):
@@ -93,6 +109,12 @@ class NodeGroup(NamedTuple):
     rows: RowArray
     special: ResourceClaim | None
     requests: SpecialRequests
+
+
+def unallocated(data: PodDevices, group: NodeGroup) -> tuple[ResourceClaim, ...]:
+    """The claims that are allocated together, the special claim last."""
+    claims = tuple(claim for claim in data.claims if claim.status.allocation is None)
+    return claims if group.special is None else (*claims, group.special)
 
 
 class ExtendedColumns(NamedTuple):
@@ -183,9 +205,13 @@ class StatusColumn:
 class NodeFilter:
     """Filters nodes by the claims of a pod."""
 
-    def __init__(self, cluster: Cluster, devices: SharedDevices, timeout: timedelta) -> None:
+    def __init__(
+        self, cluster: Cluster, devices: SharedDevices, limits: SearchLimits, timeout: timedelta
+    ) -> None:
+        """``timeout``: how long devices may take to meet their binding conditions."""
         self._cluster = cluster
         self._devices = devices
+        self._limits = limits
         self._timeout = timeout
 
     def run(self, data: PodDevices, nodes: Nodes) -> FilterResult:
@@ -217,34 +243,37 @@ class NodeFilter:
         selector = allocation.node_selector
         return None if selector is None else selector_matches(matchable(selector), nodes)
 
+    def counts(self, data: PodDevices, row: int) -> NodeCounts | None:
+        """How the unallocated claims fare on a node; None if there are none."""
+        nodes = self._cluster.nodes.take(np.array([row], np.intp))
+        for group in node_groups(data, self._devices.extended, nodes):
+            claims = unallocated(data, group)
+            if claims:
+                view = NodeView(nodes.names[0], nodes.node(0).labels)
+                return node_counts(self._devices.inventory, AllocationRequest(claims), view)
+        return None
+
     def _allocate(
         self, data: PodDevices, group: NodeGroup, nodes: Nodes, found: StatusColumn
     ) -> None:
-        claims = tuple(c for c in data.claims if c.status.allocation is None)
-        if group.special is not None:
-            claims = (*claims, group.special)
-        rows = group.rows[found.codes[group.rows] == 0].tolist()
-        if not claims:
-            data.answers.update((nodes.names[row], NOTHING) for row in rows)
-            return
-        request, allocator = AllocationRequest(claims), Allocator(self._devices.inventory)
-        for row in rows:
-            name = nodes.names[row]
-            answer = data.answers.get(name)
-            if answer is None:
-                view = NodeView(name, nodes.node(row).labels)
-                answer = data.answers[name] = _answer(allocator, request, view, group)
-            if isinstance(answer, Status):
-                found.reject(row, answer)
+        claims = unallocated(data, group)
+        rows = group.rows[found.codes[group.rows] == 0]
+        table = self._cluster.nodes
+        table_rows = nodes.align(np.arange(table.size, dtype=np.int32))[rows]
+        member = np.zeros(table.size, np.bool_)
+        member[table_rows] = True
+        answers = None
+        if claims:
+            allocator = self._devices.allocator(self._limits)
+            answers = allocator.allocate_all(AllocationRequest(claims), table, table_rows)
+            codes = answers.codes[table_rows]
+            for number in np.unique(codes[codes > 0]).tolist():
+                status = _status(answers.refusals[number - 1])
+                found.reject(rows[codes == number], status)
+        data.answers.append(GroupAnswers(member, group.special, group.requests, answers))
 
 
-def _answer(
-    allocator: Allocator, request: AllocationRequest, node: NodeView, group: NodeGroup
-) -> NodeAllocation | Status:
-    try:
-        solution = allocator.allocate(request, node)
-    except AllocationError as error:
-        return Status.error(str(error))
-    if isinstance(solution, NotAllocated):
-        return Status.unresolvable(solution.reason)
-    return NodeAllocation(request.claims, solution, group.special, group.requests)
+def _status(refusal: NotAllocated | AllocationFailed) -> Status:
+    if isinstance(refusal, AllocationFailed):
+        return Status.error(refusal.error)
+    return Status.unresolvable(refusal.reason)

@@ -8,6 +8,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from asched.dra.allocator import SearchLimits
+from asched.dra.device_counts import NodeCounts
 from asched.dra.extended import may_be_extended
 from asched.framework.binding import BindingClient, Permission
 from asched.framework.cluster import Handle
@@ -37,13 +39,13 @@ from asched.framework.status import SUCCESS, Status
 from asched.model.quantity import parse_duration
 from asched.model.resource_claims import DeviceClass, DeviceRequest, ResourceClaim
 from asched.plugins.dynamic_resources.hints import ClaimHints
-from asched.plugins.dynamic_resources.node_filter import NOTHING, NodeFilter, PodDevices
+from asched.plugins.dynamic_resources.node_filter import NodeFilter, PodDevices
 from asched.plugins.dynamic_resources.pod_claims import UnusableClaimError, user_claims
 from asched.plugins.dynamic_resources.post_filter import PostFilterDecision
 from asched.plugins.dynamic_resources.pre_bind import BoundClaims, ClaimBinding, undo
 from asched.plugins.dynamic_resources.reservation import DeviceReservation
 from asched.plugins.dynamic_resources.reserve import reservation_of, share_ids
-from asched.plugins.dynamic_resources.scores import has_alternatives, node_score
+from asched.plugins.dynamic_resources.scores import has_alternatives, raw_scores
 from asched.plugins.dynamic_resources.special_claim import in_memory_claim
 from asched.plugins.hint_results import PROCEED, SKIP
 
@@ -66,7 +68,7 @@ class DynamicResourcesArgs(Arguments, frozen=True):
 
     def __post_init__(self) -> None:
         if _duration("filterTimeout", self.filter_timeout) < timedelta():
-            raise ValueError(f"filterTimeout: {self.filter_timeout} is negative; expected 0s or more")
+            raise ValueError(f"filterTimeout: {self.filter_timeout} is less than 0s")
         if _duration("bindingTimeout", self.binding_timeout) < timedelta(seconds=1):
             raise ValueError(f"bindingTimeout: {self.binding_timeout} is less than 1s")
 
@@ -76,6 +78,20 @@ def _duration(field: str, text: str) -> timedelta:
         return parse_duration(text)
     except ValueError as error:
         raise ValueError(f"{field}: {error}") from None
+
+
+STEP = timedelta(microseconds=2)
+"""How long a step of a search takes."""
+
+
+def search_limits(filter_timeout: timedelta) -> SearchLimits:
+    """The limits of a search for at most this time on a node; 0 stands for the usual limits, which
+    are lower than kube-scheduler's default."""
+    usual = SearchLimits()
+    if not filter_timeout:
+        return usual
+    steps = max(1, filter_timeout // STEP)
+    return SearchLimits(min(steps, usual.steps_per_node), usual.steps_per_attempt)
 
 
 class DynamicResources(
@@ -113,7 +129,8 @@ class DynamicResources(
         super().__init__(args, handle)
         self._binding_timeout = parse_duration(args.binding_timeout)
         self._devices = handle.shared(SharedDevices)
-        self._filter = NodeFilter(handle.cluster, self._devices, self._binding_timeout)
+        limits = search_limits(parse_duration(args.filter_timeout))
+        self._filter = NodeFilter(handle.cluster, self._devices, limits, self._binding_timeout)
         self._hints = ClaimHints(handle.cluster)
         self._reservations: dict[str, DeviceReservation] = {}
         """By UID of the pod, until it is bound."""
@@ -207,18 +224,22 @@ class DynamicResources(
         decision = PostFilterDecision(self.handle, data, self._filter, statuses)
         return decision.candidates(self.handle.cluster.nodes)
 
+    def device_counts(self, pod: PodInfo, node_name: str) -> NodeCounts | None:
+        """For explanations: how the pod's unallocated claims fare on a node. None if it has none
+        there, or if PreFilter rejects it."""
+        cluster = self.handle.cluster
+        state, row = CycleState(), cluster.nodes.row_of(node_name)
+        if row is None or not self.pre_filter(state, pod, cluster.nodes).status.is_success:
+            return None
+        return self._filter.counts(state.read(_DEVICES), row)
+
     # -- Score ------------------------------------------------------------------------------------
 
     def score_all(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> Int64Column:
         data = state.get(_DEVICES)
-        scores = np.zeros(nodes.size, np.int64)
-        if data is not None and has_alternatives(data):
-            self._filter.run(data, nodes)
-            for row in np.flatnonzero(nodes.alive).tolist():
-                answer = data.answers.get(nodes.names[row])
-                if not isinstance(answer, Status) and answer is not None:
-                    scores[row] = node_score(data, answer)
-        return scores
+        if data is None or not has_alternatives(data):
+            return np.zeros(nodes.size, np.int64)
+        return raw_scores(data, nodes.align(np.arange(self.handle.cluster.nodes.size)))
 
     def normalize(self, state: CycleState, pod: PodInfo, scores: Int64Column) -> Int64Column:
         return normalize_to_highest(scores)
@@ -233,13 +254,11 @@ class DynamicResources(
         row = nodes.row_of(node_name)
         if row is None:
             return ReserveResult(Status.error(f'node "{node_name}" not found'))
-        if node_name not in data.answers:
-            self._filter.run(data, nodes.take(np.array([row], np.intp)))
-        answer = data.answers.get(node_name, NOTHING)
-        if isinstance(answer, Status):
+        allocation = data.allocation(row)
+        if allocation is None:
             return ReserveResult(Status.error("claim allocation not found for node"))
         new_share_id = share_ids(self.handle, pod.uid, node_name)
-        reservation = reservation_of(data, answer, node_name, new_share_id)
+        reservation = reservation_of(data, allocation, node_name, new_share_id)
         return ReserveResult(reservation=None if reservation is None else reservation.recorded())
 
     def on_reserved(self, pod: PodInfo, node_name: str, reservation: dict[str, Any] | None) -> None:
@@ -278,12 +297,13 @@ class DynamicResources(
         self._bound[pod.uid] = binding.bound
         status = await binding.bind()
         if status.is_success:
-            status = await binding.wait(self._binding_timeout)
+            status = await binding.wait_for_devices(self._binding_timeout)
         return status
 
     async def undo_pre_bind(self, client: BindingClient, pod: PodInfo, node_name: str) -> None:
         bound = self._bound.get(pod.uid, BoundClaims())
-        await undo(self.handle.cluster, self._devices, client, pod, bound)
+        left_over = self._devices.special_claim(pod.uid)
+        await undo(self.handle.cluster, left_over, client, pod, bound)
 
     def events_to_register(self) -> Sequence[ClusterEventWithHint]:
         return self._hints.events()

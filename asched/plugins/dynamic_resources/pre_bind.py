@@ -17,7 +17,6 @@ from asched.dra.binding_conditions import (
 )
 from asched.framework.binding import BindingClient, ClaimRef
 from asched.framework.cluster import Cluster
-from asched.framework.devices import SharedDevices
 from asched.framework.pod_info import PodInfo
 from asched.framework.status import SUCCESS, Status
 from asched.model.quantity import NS_PER_S
@@ -102,15 +101,15 @@ class ClaimBinding:
 
     # -- binding conditions -----------------------------------------------------------------------
 
-    async def wait(self, timeout: timedelta) -> Status:
+    async def wait_for_devices(self, limit: timedelta) -> Status:
         """Wait until all devices with binding conditions are ready."""
         if not self._must_wait():
             return SUCCESS
 
         async def check() -> Status | None:
-            return self._progress(timeout)
+            return self._progress(limit)
 
-        ended = await self._client.wait_until(check, timeout.total_seconds())
+        ended = await self._client.wait_until(check, limit.total_seconds())
         return ended or Status.error("device binding timeout: context deadline exceeded")
 
     def _must_wait(self) -> bool:
@@ -126,7 +125,7 @@ class ClaimBinding:
                 return True
         return False
 
-    def _progress(self, timeout: timedelta) -> Status | None:
+    def _progress(self, limit: timedelta) -> Status | None:
         """Success if all claims are ready, an error if one cannot be, else None
         (``isPodReadyForBinding``)."""
         now = datetime.fromtimestamp(self._cluster.date_ns / NS_PER_S, UTC)
@@ -135,14 +134,14 @@ class ClaimBinding:
             present = self._claims.get(key)
             if present is None:
                 return Status.error(f'could not find ResourceClaim "{key}"')
-            ended = _progress_of(present, now, timeout)
+            ended = _progress_of(present, now, limit)
             if ended is not SUCCESS:
                 return ended
         if self.bound.special is None:
             return SUCCESS
         present = self._claims.get(self.bound.special.key)
         # The watch may show a new claim late.
-        return None if present is None else _progress_of(present, now, timeout)
+        return None if present is None else _progress_of(present, now, limit)
 
 
 def _names_conditions(allocation: AllocationResult | None) -> bool:
@@ -151,21 +150,26 @@ def _names_conditions(allocation: AllocationResult | None) -> bool:
     )
 
 
-def _progress_of(claim: ResourceClaim, now: datetime, timeout: timedelta) -> Status | None:
+def _progress_of(claim: ResourceClaim, now: datetime, limit: timedelta) -> Status | None:
     state = readiness(claim)
     if state is Readiness.READY:
         return SUCCESS
     if state is Readiness.FAILED:
         return Status.error(f"device binding failed: claim={claim.name}")
-    if has_timed_out(claim, now, timeout):
+    if has_timed_out(claim, now, limit):
         return Status.error(f"device binding timeout: claim={claim.name}")
     return None
 
 
 async def undo(
-    cluster: Cluster, devices: SharedDevices, client: BindingClient, pod: PodInfo, bound: BoundClaims
+    cluster: Cluster,
+    left_over: ResourceClaim | None,
+    client: BindingClient,
+    pod: PodInfo,
+    bound: BoundClaims,
 ) -> None:
-    """Undo the reservations of a failed binding (``Unreserve``).
+    """Undo the reservations of a failed binding (``Unreserve``), and delete the special claim:
+    ``left_over`` if this process did not write it.
 
     Allocations stay. Returns once the watch shows them, because the pod's reservation, which kept
     others from the devices, ends with the binding.
@@ -174,9 +178,8 @@ async def undo(
     for ref in bound.allocated:
         await client.release_claim(ref, pod)
     special = bound.special
-    if special is None:
-        left_over = devices.special_claim(pod.uid)
-        special = None if left_over is None else ClaimRef.of(left_over)
+    if special is None and left_over is not None:
+        special = ClaimRef.of(left_over)
     if special is not None:
         await client.delete_special_claim(special)
 

@@ -36,10 +36,10 @@ def share_ids(handle: Handle, pod_uid: str, node_name: str) -> Callable[[], str]
 
 
 def reservation_of(
-    data: PodDevices, answer: NodeAllocation, node_name: str, new_share_id: Callable[[], str]
+    data: PodDevices, found: NodeAllocation, node_name: str, new_share_id: Callable[[], str]
 ) -> DeviceReservation | None:
     """What the pod gets on the node; None if it needs nothing there."""
-    results = iter(answer.solution.results(node_name, new_share_id))
+    results = iter(found.solution.results(node_name, new_share_id))
     claims = []
     for claim in data.claims:
         allocation: AllocationResult | None = None
@@ -47,14 +47,14 @@ def reservation_of(
             allocation = next(results)
         claims.append(ReservedClaim(name=claim.name, uid=claim.uid, allocation=allocation))
     special = None
-    if answer.special is not None:
-        claim = answer.special
+    if found.special is not None:
+        claim = found.special
         created = claim.name != IN_MEMORY_NAME
         special = ReservedSpecialClaim(
             name=claim.name if created else "",
             uid=claim.uid,
             spec=claim.spec,
-            mappings=answer.requests.mappings,
+            mappings=found.requests.mappings,
             allocation=next(results),
         )
     if not claims and special is None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from asched.dra.scoring import allocation_score, solution_score
-from asched.plugins.dynamic_resources.node_filter import NodeAllocation, PodDevices
+import numpy as np
+
+from asched.dra.scoring import allocation_score
+from asched.framework.nodes import Int64Column, RowArray
+from asched.plugins.dynamic_resources.node_filter import PodDevices
 
 
 def has_alternatives(data: PodDevices) -> bool:
@@ -13,13 +16,17 @@ def has_alternatives(data: PodDevices) -> bool:
     )
 
 
-def node_score(data: PodDevices, answer: NodeAllocation) -> int:
-    """The raw score of a node; 0 if nothing is allocated there (``computeScore``)."""
-    if not answer.claims:
-        return 0
-    score = sum(solution_score(claim) for claim in answer.solution.claims)
-    for claim in data.claims:
-        allocation = claim.status.allocation
-        if allocation is not None:
-            score += allocation_score(claim.spec, allocation)
-    return score
+def raw_scores(data: PodDevices, rows: RowArray) -> Int64Column:
+    """The raw scores of rows of the cluster's nodes that passed Filter; 0 where nothing is
+    allocated (``computeScore``)."""
+    allocated_before = sum(
+        allocation_score(claim.spec, claim.status.allocation)
+        for claim in data.claims
+        if claim.status.allocation is not None
+    )
+    scores = np.zeros(len(rows), np.int64)
+    for group in data.answers:
+        if group.answers is not None:
+            here = group.member[rows]
+            scores[here] = group.answers.scores[rows[here]] + allocated_before
+    return scores

@@ -32,7 +32,7 @@ class SpecialRequests(NamedTuple):
     mappings: tuple[ContainerExtendedResourceRequest, ...]
 
 
-def in_memory_claim(pod: Pod, spec: ResourceClaimSpec = ResourceClaimSpec()) -> ResourceClaim:
+def in_memory_claim(pod: Pod, spec: ResourceClaimSpec | None = None) -> ResourceClaim:
     """A special claim that is not created yet. Its requests depend on the node."""
     owner = OwnerReference(
         api_version="v1", kind="Pod", name=pod.name, uid=pod.uid, controller=True
@@ -44,7 +44,7 @@ def in_memory_claim(pod: Pod, spec: ResourceClaimSpec = ResourceClaimSpec()) -> 
             owner_references=(owner,),
             annotations=Annotations(extended_resource_claim="true"),
         ),
-        spec=spec,
+        spec=spec or ResourceClaimSpec(),
     )
 
 
@@ -129,9 +129,7 @@ class _OneResource:
                 self._map(container, request)
         return found
 
-    def _request(
-        self, index: int, container: Container, reused: int = 0
-    ) -> DeviceRequest | None:
+    def _request(self, index: int, container: Container, reused: int = 0) -> DeviceRequest | None:
         """A request for the devices that are not reused; None if there are enough."""
         needed = self._amount(container) - reused
         if needed <= 0:

@@ -1,4 +1,4 @@
-"""DynamicResources: pods without claims pass; others are rejected."""
+"""DynamicResources: pods without claims pass."""
 
 from __future__ import annotations
 
@@ -45,27 +45,22 @@ def test_post_filter_without_pre_filter_returns_not_found() -> None:
     assert (status.code, status.message) == (Code.ERROR, "not found")
 
 
-def test_pod_with_claims_is_rejected() -> None:
-    claims = [{"name": "gpu", "resourceClaimTemplateName": "t"}, {"name": "nic"}]
-    pod = PodInfo(a_pod("p", resourceClaims=claims))
+def test_pod_that_lists_no_kind_of_claim_is_rejected() -> None:
+    pod = PodInfo(a_pod("p", resourceClaims=[{"name": "nic"}]))
     plugin = build(DynamicResources, cluster_of())
-    status = plugin.pre_filter(CycleState(), pod, NodeTable()).status
-    reason = "ResourceClaims are not supported yet: the pod asks for gpu, nic"
-    assert status == Status.unresolvable(reason)
+    reason = 'pod "d/p", spec.resourceClaim "nic": none of the supported fields are set'
+    assert plugin.pre_enqueue(pod) == Status.unresolvable(reason)
+    assert plugin.pre_filter(CycleState(), pod, NodeTable()).status == Status.unresolvable(reason)
 
 
-async def test_pod_condition_names_the_claims(tmp_path: Path) -> None:
+async def test_pod_condition_has_the_words_of_post_filter(tmp_path: Path) -> None:
     async with world(tmp_path, nodes=2) as w, w.daemon():
         w.add_pod("big", "900")
         w.add_pod("lost", volumes=[{"name": "v", "persistentVolumeClaim": {"claimName": "none"}}])
-        w.add_pod("device", resourceClaims=[{"name": "gpu", "resourceClaimName": "mine"}])
-        await w.until(lambda: all(map(w.message, ("big", "lost", "device"))))
+        await w.until(lambda: all(map(w.message, ("big", "lost"))))
         assert w.message("big").startswith(
             "0/2 nodes are available: 2 Insufficient cpu. no new claims to deallocate"
         )
         assert w.message("lost") == (
             '0/2 nodes are available: persistentvolumeclaim "none" not found. not found'
-        )
-        assert w.message("device").startswith(
-            "0/2 nodes are available: ResourceClaims are not supported yet: the pod asks for gpu."
         )
