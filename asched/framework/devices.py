@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Generic, NamedTuple, TypeVar
 
 from asched.dra.allocator import Allocator, SearchLimits
@@ -135,6 +135,11 @@ class SharedDevices:
         return owner
 
     # -- pending allocations ----------------------------------------------------------------------
+
+    @property
+    def pods_with_pending_allocations(self) -> Collection[str]:
+        """UIDs of the pods with a reservation."""
+        return self._pending.keys()
 
     def is_pending(self, claim: ResourceClaim) -> bool:
         """Whether the claim is being allocated for a pod."""

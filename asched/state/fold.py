@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from asched.framework.cluster import Eviction, PodRef
+from asched.framework.devices import is_special_claim
 from asched.framework.events import ActionType, ClusterEvent, EventResource
 from asched.framework.interface import ExtensionPoint
 from asched.framework.pod_groups import group_of, key_of, only_status_changed
@@ -16,6 +17,7 @@ from asched.model.groups import CustomPodGroup, PodGroup
 from asched.model.meta import Object
 from asched.model.node import Node
 from asched.model.pod import Pod
+from asched.model.resource_claims import ResourceClaim
 from asched.model.resources import KINDS
 from asched.state import records as r
 from asched.state import session_records as sr
@@ -211,6 +213,17 @@ class Fold:
                     evaluation.on_node_deleted(row)
             self.state.nodes.remove_node(old.name)
         self._emit_change(kind, old, None)
+        if isinstance(old, ResourceClaim) and is_special_claim(old):
+            self._special_claim_deleted(old)
+
+    def _special_claim_deleted(self, claim: ResourceClaim) -> None:
+        """The pod of a left-over claim for extended resources can be scheduled again. No plugin
+        listens to deletions of claims, as in kube-scheduler."""
+        owner = claim.metadata.controller
+        if owner is not None:
+            key, queue = f"{claim.namespace}/{owner.name}", self.state.queue
+            if key in queue.unschedulable and self.state.entry(key, owner.uid) is not None:
+                queue.activate(key, self.state.now_ns)
 
     def _emit_change(self, kind: type[Object], old: Object | None, new: Object | None) -> None:
         resource = EVENT_RESOURCES.get(kind)

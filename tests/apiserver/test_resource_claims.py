@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from asched.apiserver.cluster import EmbeddedCluster
+from asched.apiserver.dra import checks
 from asched.apiserver.dra.strategy import ADMIN_LABEL
 from asched.apiserver.errors import StatusError
 from asched.apiserver.printers import table_columns
@@ -255,6 +256,33 @@ def test_invalid_slices(cluster: EmbeddedCluster, obj: Object, cause: str) -> No
     assert cause in refused(cluster, "resourceslices", obj)
 
 
+EXPRESSIONS = {
+    "device.driver == 'd.example.com'": "",
+    "device.driver": "must evaluate to bool or the unknown type, not string",
+    "device.size == 1": "compilation failed: ERROR: <input>:1:7: undefined field 'size'",
+    "device.driver.": "compilation failed: ERROR: ",
+}
+
+
+@pytest.mark.parametrize("expression", EXPRESSIONS)
+def test_expressions(cluster: EmbeddedCluster, expression: str) -> None:
+    obj = claim(exactly(selectors=[{"cel": {"expression": expression}}]))
+    problem = EXPRESSIONS[expression]
+    if not problem:
+        cluster.create("resourceclaims", obj)
+        return
+    (cause,) = refused(cluster, "resourceclaims", obj)
+    assert cause.startswith("spec.devices.requests[0].exactly.selectors[0].cel.expression: ")
+    assert problem in cause
+
+
+def test_expensive_expressions(cluster: EmbeddedCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checks, "MAX_EXPRESSION_COST", -1)
+    obj = claim(exactly(selectors=[{"cel": {"expression": "true"}}]))
+    (cause,) = refused(cluster, "resourceclaims", obj)
+    assert cause.endswith(".cel.expression: Forbidden: too complex, exceeds cost limit")
+
+
 def test_ranges_of_requests(cluster: EmbeddedCluster) -> None:
     limits = {"min": "2", "max": "9", "step": "2"}
     policy = {"default": "5", "validRange": limits}
@@ -275,7 +303,10 @@ def test_ranges_of_requests(cluster: EmbeddedCluster) -> None:
 def test_invalid_classes(cluster: EmbeddedCluster) -> None:
     spec = {"extendedResourceName": "cpu", "selectors": [{"cel": {"expression": ""}}]}
     assert refused(cluster, "deviceclasses", {"metadata": {"name": "c"}, "spec": spec}) == [
-        "spec.selectors[0].cel.expression: Required value",
+        (
+            'spec.selectors[0].cel.expression: Invalid value: "": compilation failed: ERROR: '
+            "<input>:1:1: Syntax error: mismatched input '<EOF>'"
+        ),
         'spec.extendedResourceName: Invalid value: "cpu": must be a valid extended resource name',
     ]
 

@@ -13,6 +13,7 @@ from asched.apiserver.errors import (
     Cause,
     Object,
     duplicate,
+    forbidden_value,
     invalid_value,
     not_supported,
     required,
@@ -27,11 +28,13 @@ from asched.apiserver.names import (
     label_value_causes,
     subdomain_causes,
 )
+from asched.cel import CompileError, compile_selector
 
 MAX_SELECTORS: Final = 32
 MAX_CONFIGS: Final = 32
 MAX_PARAMETER_BYTES: Final = 10 * 1024
 MAX_EXPRESSION_BYTES: Final = 10 * 1024
+MAX_EXPRESSION_COST: Final = 1_000_000
 _MAX_IDENTIFIER = 32
 _MAX_POOL_NAME = 253
 _MAX_CONDITIONS = 4
@@ -124,7 +127,13 @@ def selector_causes(path: str, selector: Object) -> list[Cause]:
 
 def expression_causes(path: str, expression: str) -> list[Cause]:
     """An expression that does not compile, or costs too much."""
-    return [] if expression else [required(path)]
+    try:
+        selector = compile_selector(expression)
+    except CompileError as error:
+        return [invalid_value(path, expression, str(error))]
+    if selector.estimated_cost > MAX_EXPRESSION_COST:
+        return [forbidden_value(path, "too complex, exceeds cost limit")]
+    return []
 
 
 def configuration_causes(path: str, config: Object) -> list[Cause]:
