@@ -25,9 +25,10 @@ from asched.dra.outcomes import (
 )
 from asched.dra.preparation import Option, PlannedClaim, constraint_states, plan_claim, prepare
 from asched.dra.requests import ClaimError, RequestedDevices
-from asched.dra.search import Search, SearchBudgetExceededError, SearchInput
+from asched.dra.search import Search, SearchInput
 from asched.dra.site_table import Indexes, NodeRows, SiteTable
 from asched.dra.sites import Site
+from asched.dra.steps import SearchBudgetExceededError, StepMeter
 from asched.model.resource_claims import ResourceClaim, ResourceClaimSpec
 
 KEPT_REQUESTS: Final = 128
@@ -38,7 +39,7 @@ class SearchLimits(msgspec.Struct, frozen=True):
     """Limits of searches in counted steps, of about two microseconds each."""
 
     steps_per_node: int = 200_000
-    steps_per_attempt: int = 500_000
+    steps_per_attempt: int = 400_000
     """For all nodes together, as if no answer were known."""
 
 
@@ -164,35 +165,32 @@ class Allocator:
     def _search(self, plans: Sequence[PlannedClaim], site: Site) -> tuple[SearchResult, int]:
         """The outcome on a site, and how many steps that took."""
         self.searches += 1
-        usage = self.inventory.usage
+        usage, meter = self.inventory.usage, StepMeter(self._limits.steps_per_node)
+        meter.add()
         try:
-            claims = prepare(plans, site, usage)
-        except ClaimError as error:
-            return error, 1
-        search = Search(
-            SearchInput(
-                claims=claims,
-                constraints=constraint_states(plans),
-                site=site,
-                usage=usage,
-                max_steps=self._limits.steps_per_node,
-            )
-        )
-        try:
-            found = search.run()
+            claims = prepare(plans, site, usage, meter)
+            found = Search(
+                SearchInput(
+                    claims=claims,
+                    constraints=constraint_states(plans),
+                    site=site,
+                    usage=usage,
+                    meter=meter,
+                )
+            ).run()
         except SearchBudgetExceededError:
-            return NotAllocated(TOO_EXPENSIVE), search.steps
+            return NotAllocated(TOO_EXPENSIVE), meter.steps
         except ClaimError as error:
-            return error, search.steps
+            return error, meter.steps
         if found is None:
             reason = INVALID_POOLS if site.has_invalid_pool else CANNOT_ALLOCATE
-            return NotAllocated(reason), search.steps
+            return NotAllocated(reason), meter.steps
         return Allocated(
             tuple(
                 ClaimSolution(plan.spec, _chosen(requests, taken), tuple(taken))
                 for plan, requests, taken in zip(plans, claims, found, strict=True)
             )
-        ), search.steps
+        ), meter.steps
 
 
 def _chosen(
