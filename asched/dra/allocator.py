@@ -10,25 +10,15 @@ from typing import Final
 import msgspec
 import numpy as np
 
-from asched.dra.answers import UNKNOWN, NodeAnswers, SearchResult, SiteAnswers
+from asched.dra.answers import UNKNOWN, NodeAnswers, SiteAnswers
 from asched.dra.devices import NodeView
 from asched.dra.inventory import Inventory
-from asched.dra.ledger import TakenDevice
-from asched.dra.outcomes import (
-    CANNOT_ALLOCATE,
-    INVALID_POOLS,
-    TOO_EXPENSIVE,
-    Allocated,
-    AllocationError,
-    ClaimSolution,
-    NotAllocated,
-)
-from asched.dra.preparation import Option, PlannedClaim, constraint_states, plan_claim, prepare
-from asched.dra.requests import ClaimError, RequestedDevices
-from asched.dra.search import Search, SearchInput
+from asched.dra.outcomes import Allocated, AllocationError, NotAllocated
+from asched.dra.preparation import PlannedClaim, plan_claim
+from asched.dra.requests import ClaimError
+from asched.dra.site_search import SearchResult, search_site
 from asched.dra.site_table import Indexes, NodeRows, SiteTable
 from asched.dra.sites import Site
-from asched.dra.steps import SearchBudgetExceededError, StepMeter
 from asched.model.resource_claims import ResourceClaim, ResourceClaimSpec
 
 KEPT_REQUESTS: Final = 128
@@ -160,45 +150,6 @@ class Allocator:
         answers.store(index, outcome, steps)
         return steps
 
-    # -- one site ---------------------------------------------------------------------------------
-
     def _search(self, plans: Sequence[PlannedClaim], site: Site) -> tuple[SearchResult, int]:
-        """The outcome on a site, and how many steps that took."""
         self.searches += 1
-        usage, meter = self.inventory.usage, StepMeter(self._limits.steps_per_node)
-        meter.add()
-        try:
-            claims = prepare(plans, site, usage, meter)
-            found = Search(
-                SearchInput(
-                    claims=claims,
-                    constraints=constraint_states(plans),
-                    site=site,
-                    usage=usage,
-                    meter=meter,
-                )
-            ).run()
-        except SearchBudgetExceededError:
-            return NotAllocated(TOO_EXPENSIVE), meter.steps
-        except ClaimError as error:
-            return error, meter.steps
-        if found is None:
-            reason = INVALID_POOLS if site.has_invalid_pool else CANNOT_ALLOCATE
-            return NotAllocated(reason), meter.steps
-        return Allocated(
-            tuple(
-                ClaimSolution(plan.spec, _chosen(requests, taken), tuple(taken))
-                for plan, requests, taken in zip(plans, claims, found, strict=True)
-            )
-        ), meter.steps
-
-
-def _chosen(
-    requests: Sequence[Sequence[Option]], taken: Sequence[TakenDevice]
-) -> tuple[RequestedDevices, ...]:
-    """The requests of a claim, with alternatives replaced by the chosen one."""
-    used = {device.option for device in taken}
-    return tuple(
-        next((option.wanted for option in options if option in used), options[0].wanted)
-        for options in requests
-    )
+        return search_site(plans, site, self.inventory.usage, self._limits.steps_per_node)

@@ -46,6 +46,19 @@ class RequestMatcher:
             self._consumption[content] = consumption(self.wanted.capacity, device.device.capacity)
         return self._consumption[content]
 
+    def refused_by(self, device: PooledDevice) -> str:
+        """Which selector does not match a device; empty if none of them."""
+        wanted = self.wanted
+        for origin, selectors in (
+            (f"class {wanted.device_class.name}", wanted.device_class.spec.selectors),
+            ("the request", wanted.selectors),
+        ):
+            for index, selector in enumerate(selectors):
+                expression = selector.cel.expression if selector.cel is not None else ""
+                if not self._selectors.answer(expression, device).match:
+                    return f"not selected by selector #{index} of {origin}"
+        return ""
+
     def _evaluate(self, device: PooledDevice) -> MatchAnswer:
         wanted, cost = self.wanted, 0
         origins = (
