@@ -8,7 +8,7 @@ from asched.dra.answers import NodeAnswers
 from asched.dra.devices import NodeView, PooledDevice, PoolID
 from asched.dra.inventory import Inventory
 from asched.dra.outcomes import Allocated, AllocationError, AllocationFailed, NotAllocated
-from asched.dra.selectors import CompiledSelector, SelectorCompiler, SelectorError
+from asched.dra.selectors import CompiledSelector, SelectorAnswer, SelectorCompiler, SelectorError
 from asched.dra.site_table import NodeRows
 
 __all__ = [
@@ -26,6 +26,7 @@ __all__ = [
     "PoolID",
     "PooledDevice",
     "SearchLimits",
+    "SelectorAnswer",
     "SelectorCompiler",
     "SelectorError",
 ]

@@ -10,22 +10,13 @@ from typing import Final
 import msgspec
 import numpy as np
 
-from asched.dra.answers import UNKNOWN, NodeAnswers, SearchResult, SiteAnswers
+from asched.dra.answers import UNKNOWN, NodeAnswers, SiteAnswers
 from asched.dra.devices import NodeView
 from asched.dra.inventory import Inventory
-from asched.dra.ledger import TakenDevice
-from asched.dra.outcomes import (
-    CANNOT_ALLOCATE,
-    INVALID_POOLS,
-    TOO_EXPENSIVE,
-    Allocated,
-    AllocationError,
-    ClaimSolution,
-    NotAllocated,
-)
-from asched.dra.preparation import Option, PlannedClaim, constraint_states, plan_claim, prepare
-from asched.dra.requests import ClaimError, RequestedDevices
-from asched.dra.search import Search, SearchBudgetExceededError, SearchInput
+from asched.dra.outcomes import Allocated, AllocationError, NotAllocated
+from asched.dra.preparation import PlannedClaim, plan_claim
+from asched.dra.requests import ClaimError
+from asched.dra.site_search import SearchResult, search_site
 from asched.dra.site_table import Indexes, NodeRows, SiteTable
 from asched.dra.sites import Site
 from asched.model.resource_claims import ResourceClaim, ResourceClaimSpec
@@ -38,7 +29,7 @@ class SearchLimits(msgspec.Struct, frozen=True):
     """Limits of searches in counted steps, of about two microseconds each."""
 
     steps_per_node: int = 200_000
-    steps_per_attempt: int = 500_000
+    steps_per_attempt: int = 400_000
     """For all nodes together, as if no answer were known."""
 
 
@@ -159,48 +150,6 @@ class Allocator:
         answers.store(index, outcome, steps)
         return steps
 
-    # -- one site ---------------------------------------------------------------------------------
-
     def _search(self, plans: Sequence[PlannedClaim], site: Site) -> tuple[SearchResult, int]:
-        """The outcome on a site, and how many steps that took."""
         self.searches += 1
-        usage = self.inventory.usage
-        try:
-            claims = prepare(plans, site, usage)
-        except ClaimError as error:
-            return error, 1
-        search = Search(
-            SearchInput(
-                claims=claims,
-                constraints=constraint_states(plans),
-                site=site,
-                usage=usage,
-                max_steps=self._limits.steps_per_node,
-            )
-        )
-        try:
-            found = search.run()
-        except SearchBudgetExceededError:
-            return NotAllocated(TOO_EXPENSIVE), search.steps
-        except ClaimError as error:
-            return error, search.steps
-        if found is None:
-            reason = INVALID_POOLS if site.has_invalid_pool else CANNOT_ALLOCATE
-            return NotAllocated(reason), search.steps
-        return Allocated(
-            tuple(
-                ClaimSolution(plan.spec, _chosen(requests, taken), tuple(taken))
-                for plan, requests, taken in zip(plans, claims, found, strict=True)
-            )
-        ), search.steps
-
-
-def _chosen(
-    requests: Sequence[Sequence[Option]], taken: Sequence[TakenDevice]
-) -> tuple[RequestedDevices, ...]:
-    """The requests of a claim, with alternatives replaced by the chosen one."""
-    used = {device.option for device in taken}
-    return tuple(
-        next((option.wanted for option in options if option in used), options[0].wanted)
-        for options in requests
-    )
+        return search_site(plans, site, self.inventory.usage, self._limits.steps_per_node)

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from asched.dra.outcomes import TOO_EXPENSIVE, Allocated, AllocationFailed, NotAllocated, Outcome
+from asched.dra.outcomes import TOO_EXPENSIVE, Allocated, AllocationFailed, NotAllocated
 from asched.dra.preparation import PlannedClaim
 from asched.dra.requests import ClaimError
+from asched.dra.site_search import SearchResult
 from asched.dra.site_table import Indexes, SiteTable
 
 CodeColumn = NDArray[np.int16]
@@ -19,7 +20,6 @@ StepColumn = NDArray[np.int64]
 UNKNOWN = -1
 ALLOCATED = 0
 
-SearchResult = Outcome | ClaimError
 Refusal = NotAllocated | AllocationFailed
 
 

@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from asched.dra.capacity import Consumption, consumption
 from asched.dra.devices import PooledDevice
 from asched.dra.requests import ClaimError, RequestedDevices
-from asched.dra.selectors import SelectorAnswers, SelectorError
+from asched.dra.selectors import SelectorAnswers
 from asched.dra.sites import Bits, Candidate, Site
-from asched.model.resource_claims import DeviceSelector
+from asched.dra.steps import StepMeter
+
+
+class MatchAnswer(NamedTuple):
+    """Whether a request can have devices with some content."""
+
+    match: bool
+    cost: int
+    """The CEL units of all selectors that were evaluated."""
+    error: ClaimError | None = None
 
 
 class RequestMatcher:
@@ -18,21 +29,15 @@ class RequestMatcher:
     def __init__(self, wanted: RequestedDevices, selectors: SelectorAnswers) -> None:
         self.wanted = wanted
         self._selectors = selectors
-        self._answers: dict[int, bool | ClaimError] = {}
+        self._answers: dict[int, MatchAnswer] = {}
         self._consumption: dict[int, Consumption | None] = {}
 
-    def accepts(self, device: PooledDevice) -> bool:
-        """Whether selectors and policies allow the device. Raises ClaimError."""
-        answer = self._answers.get(device.content)
-        if answer is None:
-            try:
-                answer = self._matches(device) and self.consumption(device) is not None
-            except ClaimError as error:
-                answer = error
-            self._answers[device.content] = answer
-        if isinstance(answer, ClaimError):
-            raise answer.with_traceback(None)
-        return answer
+    def answer(self, device: PooledDevice) -> MatchAnswer:
+        """Whether selectors and policies allow the device."""
+        known = self._answers.get(device.content)
+        if known is None:
+            known = self._answers[device.content] = self._evaluate(device)
+        return known
 
     def consumption(self, device: PooledDevice) -> Consumption | None:
         """What the request consumes of the device; None if it cannot have it."""
@@ -41,24 +46,36 @@ class RequestMatcher:
             self._consumption[content] = consumption(self.wanted.capacity, device.device.capacity)
         return self._consumption[content]
 
-    def _matches(self, device: PooledDevice) -> bool:
+    def refused_by(self, device: PooledDevice) -> str:
+        """Which selector does not match a device; empty if none of them."""
         wanted = self.wanted
-        return self._all_match(device, wanted.device_class.spec.selectors, None) and (
-            self._all_match(device, wanted.selectors, wanted.claim)
-        )
+        for origin, selectors in (
+            (f"class {wanted.device_class.name}", wanted.device_class.spec.selectors),
+            ("the request", wanted.selectors),
+        ):
+            for index, selector in enumerate(selectors):
+                expression = selector.cel.expression if selector.cel is not None else ""
+                if not self._selectors.answer(expression, device).match:
+                    return f"not selected by selector #{index} of {origin}"
+        return ""
 
-    def _all_match(
-        self, device: PooledDevice, selectors: tuple[DeviceSelector, ...], claim: int | None
-    ) -> bool:
-        for index, selector in enumerate(selectors):
-            expression = selector.cel.expression if selector.cel is not None else ""
-            try:
-                if not self._selectors.matches(expression, device):
-                    return False
-            except SelectorError as error:
-                origin = "" if claim is not None else f"class {self.wanted.device_class.name}"
-                raise ClaimError(f"{origin}: selector #{index}: {error}", claim) from None
-        return True
+    def _evaluate(self, device: PooledDevice) -> MatchAnswer:
+        wanted, cost = self.wanted, 0
+        origins = (
+            (f"class {wanted.device_class.name}", None, wanted.device_class.spec.selectors),
+            ("", wanted.claim, wanted.selectors),
+        )
+        for origin, claim, selectors in origins:
+            for index, selector in enumerate(selectors):
+                expression = selector.cel.expression if selector.cel is not None else ""
+                answer = self._selectors.answer(expression, device)
+                cost += answer.cost
+                if answer.error:
+                    text = f"{origin}: selector #{index}: {answer.error}"
+                    return MatchAnswer(False, cost, ClaimError(text, claim))
+                if not answer.match:
+                    return MatchAnswer(False, cost)
+        return MatchAnswer(self.consumption(device) is not None, cost)
 
 
 class RequestCandidates:
@@ -67,9 +84,9 @@ class RequestCandidates:
     Selectors are evaluated when the search comes to a device, because an error counts only then.
     """
 
-    __slots__ = ("_matcher", "known", "matching", "site", "wanted")
+    __slots__ = ("_matcher", "_meter", "known", "matching", "site", "wanted")
 
-    def __init__(self, matcher: RequestMatcher, site: Site) -> None:
+    def __init__(self, matcher: RequestMatcher, site: Site, meter: StepMeter) -> None:
         self.wanted = matcher.wanted
         self.site = site
         self.known: Bits = 0
@@ -77,6 +94,7 @@ class RequestCandidates:
         self.matching: Bits = 0
         """Those of them that the request can have."""
         self._matcher = matcher
+        self._meter = meter
 
     def selects(self, position: int) -> bool:
         """Whether selectors, nodes and policies allow the device. Raises ClaimError."""
@@ -95,10 +113,18 @@ class RequestCandidates:
             self.selects(lowest.bit_length() - 1)
             unknown ^= lowest
 
+    def count_steps(self, steps: int) -> None:
+        """Raises SearchBudgetExceededError if the search takes too many steps."""
+        self._meter.add(steps)
+
     def consumption(self, device: PooledDevice) -> Consumption | None:
         """What the request consumes of the device; None if it cannot have it."""
         return self._matcher.consumption(device)
 
     def _selects(self, candidate: Candidate) -> bool:
         device = candidate.device
-        return self._matcher.accepts(device) and device not in candidate.pool.elsewhere
+        answer = self._matcher.answer(device)
+        self._meter.add_selector(answer.cost)
+        if answer.error is not None:
+            raise answer.error.with_traceback(None)
+        return answer.match and device not in candidate.pool.elsewhere

@@ -13,7 +13,7 @@ from asched.cel import (
     Version,
     compile_selector,
 )
-from asched.dra.selectors import CompiledSelector, SelectorError
+from asched.dra.selectors import CompiledSelector, SelectorAnswer, SelectorError
 from asched.model.resource_claims import Device, DeviceAttribute
 
 
@@ -23,12 +23,14 @@ class CelSelector:
     def __init__(self, selector: DeviceSelector) -> None:
         self._selector = selector
 
-    def matches(self, driver: str, device: Device) -> bool:
-        """Raises SelectorError."""
+    def evaluate(self, driver: str, device: Device) -> SelectorAnswer:
+        """Whether the device is selected."""
         try:
-            return self._selector.matches(device_view(driver, device))
-        except EvaluationError as error:
-            raise SelectorError(f"CEL runtime error: {error}") from None
+            result = self._selector.evaluate(device_view(driver, device))
+        except (EvaluationError, SelectorError) as error:
+            return SelectorAnswer(False, error=f"CEL runtime error: {error}")
+        text = f"CEL runtime error: {result.error}" if result.error else ""
+        return SelectorAnswer(result.match, result.cost, text)
 
 
 def cel_selector(expression: str) -> CompiledSelector:
@@ -58,8 +60,8 @@ def _value(name: str, attribute: DeviceAttribute) -> AttributeValue:
         try:
             return Version.parse(attribute.version)
         except ValueError as error:
-            raise SelectorError(f"CEL runtime error: parse semantic version: {error}") from None
+            raise SelectorError(f"parse semantic version: {error}") from None
     for value in (attribute.integer, attribute.boolean, attribute.string):
         if value is not None:
             return value
-    raise SelectorError(f"CEL runtime error: unsupported attribute value of {name}")
+    raise SelectorError(f"unsupported attribute value of {name}")

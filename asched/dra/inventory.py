@@ -226,6 +226,10 @@ class Inventory:
         """Whether an allocation of the claim is being written."""
         return claim_key in self._assumed
 
+    def allocations(self) -> dict[str, AllocationResult]:
+        """Everything that counts as in use, by claim."""
+        return {**self._assumed, **self._claims}
+
     def _in_use(self, key: str) -> AllocationResult | None:
         return self._claims.get(key) or self._assumed.get(key)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from asched.dra.candidates import RequestCandidates, RequestMatcher
@@ -16,6 +16,7 @@ from asched.dra.requests import (
     requested_devices,
 )
 from asched.dra.sites import Site
+from asched.dra.steps import StepMeter
 from asched.dra.usage import Usage
 from asched.model.resource_claims import (
     ALL_DEVICES,
@@ -43,6 +44,7 @@ class Option:
 class PlannedClaim:
     """A claim whose requests were read, or the error that reading one ends with."""
 
+    index: int
     spec: ResourceClaimSpec
     requests: tuple[tuple[RequestMatcher, ...] | ClaimError, ...]
     """The alternatives of each request."""
@@ -73,26 +75,36 @@ def plan_claim(index: int, spec: ResourceClaimSpec, inventory: Inventory) -> Pla
         ),
         None,
     )
-    return PlannedClaim(spec, tuple(requests), spec.devices.constraints, problem)
+    return PlannedClaim(index, spec, tuple(requests), spec.devices.constraints, problem)
 
 
-def prepare(claims: Sequence[PlannedClaim], site: Site, usage: Usage) -> list[list[list[Option]]]:
-    """The options of each request of each claim. Raises ClaimError."""
-    return [_prepare_claim(index, claim, site, usage) for index, claim in enumerate(claims)]
+def prepare(
+    claims: Sequence[PlannedClaim], site: Site, usage: Usage, meter: StepMeter
+) -> list[list[list[Option]]]:
+    """The options of each request of each claim.
+
+    Raises ClaimError and SearchBudgetExceededError.
+    """
+    return [
+        _prepare_claim(claim, lambda matcher: RequestCandidates(matcher, site, meter), usage)
+        for claim in claims
+    ]
 
 
-def _prepare_claim(index: int, claim: PlannedClaim, site: Site, usage: Usage) -> list[list[Option]]:
+def _prepare_claim(
+    claim: PlannedClaim, offer: Callable[[RequestMatcher], RequestCandidates], usage: Usage
+) -> list[list[Option]]:
     requests: list[list[Option]] = []
     for request in claim.requests:
         if isinstance(request, ClaimError):
             raise request.with_traceback(None)
-        requests.append([_option(RequestCandidates(matcher, site), usage) for matcher in request])
+        requests.append([_option(offer(matcher), usage) for matcher in request])
     fewest = sum(min(option.count for option in options) for options in requests)
     if fewest > MAX_DEVICES_PER_CLAIM:
         raise ClaimError(
             f": number of requested devices {fewest} exceeds the claim limit of"
             f" {MAX_DEVICES_PER_CLAIM}",
-            index,
+            claim.index,
         )
     if claim.problem is not None:
         raise claim.problem.with_traceback(None)
@@ -118,6 +130,7 @@ def _option(offered: RequestCandidates, usage: Usage) -> Option:
                 wanted.claim,
             )
         end = start + len(pool.devices)
+        offered.count_steps(end - start)
         positions += [
             position
             for position in range(start, end)

@@ -19,14 +19,11 @@ from asched.dra.preparation import ConstraintState, Option
 from asched.dra.pruning import Pruning
 from asched.dra.requests import MAX_DEVICES_PER_CLAIM
 from asched.dra.sites import Bits, Site
+from asched.dra.steps import StepMeter
 from asched.dra.usage import Usage
 
 STEPS_BEFORE_PROOF: Final = 1_000
 """Searches that take this long, and longer than the proof, are examined for being impossible."""
-
-
-class SearchBudgetExceededError(Exception):
-    """The search took more steps than it may."""
 
 
 class _Verdict(Enum):
@@ -73,7 +70,7 @@ class SearchInput:
     """They are changed by the search."""
     site: Site
     usage: Usage
-    max_steps: int
+    meter: StepMeter
     prune: bool = True
     """False for a search that leaves nothing out."""
 
@@ -89,7 +86,7 @@ class Search:
         self._all: Bits = (1 << len(given.site.candidates)) - 1
         self._pruning: Pruning | None = None
         self._examined = False
-        self.steps = 0
+        self._meter = given.meter
 
     def run(self) -> list[list[TakenDevice]] | None:
         """The devices of each claim, None if there is no solution.
@@ -98,7 +95,7 @@ class Search:
         """
         verdict = self._enter_request(0, 0)
         while verdict is not _Verdict.FOUND:
-            self._count_step()
+            self._meter.add()
             if verdict is _Verdict.DESCEND:
                 verdict = self._descend()
             elif self._stack:
@@ -108,11 +105,6 @@ class Search:
             if self._is_impossible():
                 return None
         return self._ledger.results
-
-    def _count_step(self) -> None:
-        self.steps += 1
-        if self.steps > self._given.max_steps:
-            raise SearchBudgetExceededError
 
     def _enter_request(self, claim: int, request: int) -> _Verdict:
         claims = self._given.claims
@@ -194,7 +186,7 @@ class Search:
                 break
             position = (left & -left).bit_length() - 1
             choice.position = position + 1
-            self._count_step()
+            self._meter.add()
             if (
                 option.offered.selects(position)
                 and self._ledger.has_capacity(option, position)
@@ -246,10 +238,10 @@ class Search:
         if self._examined or self._pruning is None:
             return False
         effort = self._pruning.effort
-        if self.steps < STEPS_BEFORE_PROOF + effort:
+        if self._meter.steps < STEPS_BEFORE_PROOF + effort:
             return False
         self._examined = True
-        self.steps += effort
+        self._meter.add(effort)
         self._pruning = None
         pruning = self._prune()
         return pruning is not None and pruning.is_impossible()

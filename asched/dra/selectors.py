@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from asched.dra.devices import PooledDevice
 from asched.dra.selector_fields import selector_fields
@@ -12,21 +12,28 @@ from asched.model.resource_claims import Device, DeviceAttribute
 
 
 class SelectorError(Exception):
-    """A selector has no answer. The text continues ``selector #0: ``."""
+    """An expression cannot be compiled. The text continues ``selector #0: ``."""
+
+
+class SelectorAnswer(NamedTuple):
+    """What an expression says about a device."""
+
+    match: bool
+    cost: int = 0
+    """The CEL units that the evaluation cost."""
+    error: str = ""
+    """Why there is no answer. The text continues ``selector #0: ``."""
 
 
 class CompiledSelector(Protocol):
     """One expression."""
 
-    def matches(self, driver: str, device: Device) -> bool:
-        """Raises SelectorError."""
-        ...
+    def evaluate(self, driver: str, device: Device) -> SelectorAnswer: ...
 
 
 SelectorCompiler = Callable[[str], CompiledSelector]
 """Compiles an expression. Raises SelectorError."""
 
-_Answer = bool | SelectorError
 _Content = tuple[
     str, bool, tuple[tuple[str, DeviceAttribute], ...], tuple[tuple[str, QuantityText], ...]
 ]
@@ -37,21 +44,21 @@ class _Selector:
 
     def __init__(self, expression: str, compile_selector: SelectorCompiler) -> None:
         self._fields = selector_fields(expression)
-        self._by_content: dict[int, _Answer] = {}
-        self._by_fields: dict[_Content, _Answer] = {}
-        self._compiled: CompiledSelector | SelectorError
+        self._by_content: dict[int, SelectorAnswer] = {}
+        self._by_fields: dict[_Content, SelectorAnswer] = {}
+        self._compiled: CompiledSelector | SelectorAnswer
         try:
             self._compiled = compile_selector(expression)
         except SelectorError as error:
-            self._compiled = error
+            self._compiled = SelectorAnswer(False, error=str(error))
 
-    def answer(self, device: PooledDevice) -> _Answer:
+    def answer(self, device: PooledDevice) -> SelectorAnswer:
         known = self._by_content.get(device.content)
         if known is None:
             known = self._by_content[device.content] = self._shared_answer(device)
         return known
 
-    def _shared_answer(self, device: PooledDevice) -> _Answer:
+    def _shared_answer(self, device: PooledDevice) -> SelectorAnswer:
         driver = device.driver
         if self._fields is None:
             return self._evaluate(driver, device.device)
@@ -67,13 +74,10 @@ class _Selector:
             known = self._by_fields[content] = self._evaluate(driver, seen)
         return known
 
-    def _evaluate(self, driver: str, device: Device) -> _Answer:
-        if isinstance(self._compiled, SelectorError):
+    def _evaluate(self, driver: str, device: Device) -> SelectorAnswer:
+        if isinstance(self._compiled, SelectorAnswer):
             return self._compiled
-        try:
-            return self._compiled.matches(driver, device)
-        except SelectorError as error:
-            return error
+        return self._compiled.evaluate(driver, device)
 
 
 class SelectorAnswers:
@@ -83,15 +87,12 @@ class SelectorAnswers:
         self._compile = compile_selector
         self._selectors: dict[str, _Selector] = {}
 
-    def matches(self, expression: str, device: PooledDevice) -> bool:
-        """Whether a device matches. Raises SelectorError."""
+    def answer(self, expression: str, device: PooledDevice) -> SelectorAnswer:
+        """Whether a device matches."""
         selector = self._selectors.get(expression)
         if selector is None:
             selector = self._selectors[expression] = _Selector(expression, self._compile)
-        answer = selector.answer(device)
-        if isinstance(answer, SelectorError):
-            raise answer.with_traceback(None)
-        return answer
+        return selector.answer(device)
 
     def clear(self) -> None:
         """Forget all answers."""

@@ -12,7 +12,6 @@ from fractions import Fraction
 from typing import Any
 
 from asched.dra.devices import NodeView
-from asched.dra.selectors import SelectorError
 from asched.model.quantity import QuantityText
 from asched.model.resource_claims import (
     Device,
@@ -341,12 +340,11 @@ class Reference:
         )
         for origin, selectors in origins:
             for index, selector in enumerate(selectors):
-                try:
-                    selected = TextSelector(selector.cel.expression)
-                    if not selected.matches(item.spec.driver, device):
-                        return False
-                except SelectorError as error:
-                    raise ReferenceError(f"{origin}: selector #{index}: {error}") from None
+                answer = TextSelector(selector.cel.expression).evaluate(item.spec.driver, device)
+                if answer.error:
+                    raise ReferenceError(f"{origin}: selector #{index}: {answer.error}")
+                if not answer.match:
+                    return False
         return not item.spec.per_device_node_selection or self._selects(device)
 
     def _consumed(self, wanted: Wanted, device: Device) -> dict[str, Fraction] | None:

@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from asched.dra.selectors import SelectorError
+from asched.dra.selectors import SelectorAnswer, SelectorError
 from asched.model.resource_claims import Device
 
 
@@ -18,15 +18,14 @@ class TextSelector:
         if self._expression not in ("any", "none") and "=" not in expression:
             raise SelectorError(f"CEL compile error: {expression}")
 
-    def matches(self, driver: str, device: Device) -> bool:
+    def evaluate(self, driver: str, device: Device) -> SelectorAnswer:
         if self._expression in ("any", "none"):
-            return self._expression == "any"
+            return SelectorAnswer(self._expression == "any")
         name, _, wanted = self._expression.partition("=")
         if name == "driver":
-            return driver == wanted
+            return SelectorAnswer(driver == wanted)
         attribute = device.attributes.get(name.rstrip("?"))
-        if attribute is None:
-            if name.endswith("?"):
-                return False
-            raise SelectorError(f"CEL runtime error: no such key: {name}")
-        return attribute.string == wanted
+        if attribute is not None:
+            return SelectorAnswer(attribute.string == wanted)
+        error = "" if name.endswith("?") else f"CEL runtime error: no such key: {name}"
+        return SelectorAnswer(False, error=error)
