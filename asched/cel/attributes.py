@@ -17,12 +17,14 @@ from asched.cel.values import (
     Meter,
     Optional,
     Value,
+    display,
+    go_type_name,
     type_name,
 )
 
 
 @dataclass(slots=True)
-class Frame:
+class EvaluationFrame:
     """State of one evaluation."""
 
     meter: Meter
@@ -30,7 +32,7 @@ class Frame:
     slots: list[Value]
 
 
-Code: TypeAlias = Callable[[Frame], Value]
+Code: TypeAlias = Callable[[EvaluationFrame], Value]
 KEY_TYPES: Final = frozenset(("bool", "int", "uint", "double", "string"))
 
 
@@ -82,7 +84,7 @@ class Attribute:
         if is_conditional:
             return resolve
 
-        def evaluate(frame: Frame) -> Value:
+        def evaluate(frame: EvaluationFrame) -> Value:
             frame.meter.cost += 1
             return resolve(frame)
 
@@ -90,7 +92,7 @@ class Attribute:
 
 
 def _conditional(condition: Code, truthy: Code, falsy: Code) -> Code:
-    def evaluate(frame: Frame) -> Value:
+    def evaluate(frame: EvaluationFrame) -> Value:
         value = condition(frame)
         if value is True:
             return truthy(frame)
@@ -102,7 +104,7 @@ def _conditional(condition: Code, truthy: Code, falsy: Code) -> Code:
 
 
 def _presence(resolve: Code, cost: int) -> Code:
-    def evaluate(frame: Frame) -> Value:
+    def evaluate(frame: EvaluationFrame) -> Value:
         frame.meter.cost += cost
         value = resolve(frame)
         return value.present if isinstance(value, Optional) else value
@@ -115,7 +117,7 @@ def _chain(base: Code, qualifiers: list[Qualifier]) -> Code:
     optional = _optional_chain(base, qualifiers)
     first, rest = steps[0], steps[1:]
 
-    def evaluate(frame: Frame) -> Value:
+    def evaluate(frame: EvaluationFrame) -> Value:
         value = base(frame)
         if type(value) is Optional:
             return optional(frame)
@@ -130,7 +132,7 @@ def _chain(base: Code, qualifiers: list[Qualifier]) -> Code:
 def _optional_chain(base: Code, qualifiers: list[Qualifier]) -> Code:
     steps = [(_qualify(each), _qualify_if_present(each), each.optional) for each in qualifiers]
 
-    def evaluate(frame: Frame) -> Value:
+    def evaluate(frame: EvaluationFrame) -> Value:
         value = base(frame)
         is_optional = isinstance(value, Optional)
         if isinstance(value, Optional):
@@ -152,20 +154,14 @@ def _optional_chain(base: Code, qualifiers: list[Qualifier]) -> Code:
 
 
 def _missing_key(key: Value) -> SubexpressionError:
-    return SubexpressionError(f"no such key: {_key_text(key)}")
-
-
-def _key_text(key: Value) -> str:
-    if isinstance(key, bool):
-        return "true" if key else "false"
-    return f"{key:g}" if isinstance(key, float) else str(key)
+    return SubexpressionError(f"no such key: {display(key)}")
 
 
 def _list_index(key: Value) -> int:
     if isinstance(key, bool) or not isinstance(key, int | float):
         raise SubexpressionError(f"unsupported index type '{type_name(key)}' in list")
     if isinstance(key, float) and not key.is_integer():
-        raise SubexpressionError(f"unsupported index value {_key_text(key)} in list")
+        raise SubexpressionError(f"unsupported index value {display(key)} in list")
     return int(key)
 
 
@@ -178,7 +174,7 @@ def _get(value: Value, key: Value) -> Value:
     if type(value) in LIST_TYPES:
         index = _list_index(key)
         if not 0 <= index < len(value):  # type: ignore[arg-type]
-            raise SubexpressionError(f"index out of bounds: {_key_text(key)}")
+            raise SubexpressionError(f"index out of bounds: {display(key)}")
         return value[index]  # type: ignore[index]
     raise _missing_key(key)
 
@@ -194,14 +190,14 @@ def _get_if_present(value: Value, key: Value) -> Optional:
     return ABSENT
 
 
-def _qualify(qualifier: Qualifier) -> Callable[[Frame, Value], Value]:
+def _qualify(qualifier: Qualifier) -> Callable[[EvaluationFrame, Value], Value]:
     key = qualifier.key
     if key is not None:
         return _computed(key)
     constant = qualifier.constant
     if qualifier.test_only:
 
-        def test(frame: Frame, value: Value) -> Value:
+        def test(frame: EvaluationFrame, value: Value) -> Value:
             frame.meter.cost += 1
             return _get_if_present(value, constant).present
 
@@ -209,7 +205,7 @@ def _qualify(qualifier: Qualifier) -> Callable[[Frame, Value], Value]:
 
     if type(constant) is str:
 
-        def field_of(frame: Frame, value: Value) -> Value:
+        def field_of(frame: EvaluationFrame, value: Value) -> Value:
             frame.meter.cost += 1
             if type(value) is CelMap:
                 found = value.entries.get(constant)
@@ -219,15 +215,15 @@ def _qualify(qualifier: Qualifier) -> Callable[[Frame, Value], Value]:
 
         return field_of
 
-    def get(frame: Frame, value: Value) -> Value:
+    def get(frame: EvaluationFrame, value: Value) -> Value:
         frame.meter.cost += 1
         return _get(value, constant)
 
     return get
 
 
-def _computed(key: Code) -> Callable[[Frame, Value], Value]:
-    def get(frame: Frame, value: Value) -> Value:
+def _computed(key: Code) -> Callable[[EvaluationFrame, Value], Value]:
+    def get(frame: EvaluationFrame, value: Value) -> Value:
         frame.meter.cost += 1
         return _get(value, _checked_key(key(frame)))
 
@@ -237,14 +233,14 @@ def _computed(key: Code) -> Callable[[Frame, Value], Value]:
 def _checked_key(key: Value) -> Value:
     name = type_name(key)
     if name not in KEY_TYPES:
-        raise SubexpressionError(f"invalid qualifier type: {name}")
+        raise SubexpressionError(f"invalid qualifier type: {go_type_name(key)}")
     return key
 
 
-def _qualify_if_present(qualifier: Qualifier) -> Callable[[Frame, Value], Optional]:
+def _qualify_if_present(qualifier: Qualifier) -> Callable[[EvaluationFrame, Value], Optional]:
     key, constant = qualifier.key, qualifier.constant
 
-    def get(frame: Frame, value: Value) -> Optional:
+    def get(frame: EvaluationFrame, value: Value) -> Optional:
         wanted = constant if key is None else _checked_key(key(frame))
         found = _get_if_present(value, wanted)
         if found.present:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from asched.cel.attributes import Code, Frame
+from asched.cel.attributes import Code, EvaluationFrame
 from asched.cel.costs import (
     COST_OF_RESULT,
     FAILED,
@@ -58,17 +58,44 @@ def _no_such_overload(name: str, values: tuple[Value, ...]) -> SubexpressionErro
 
 
 def _guarded(function: Function, overload: Overload) -> Implementation:
-    run = overload.implementation
-    if run is None:
-        run = _unimplemented
+    run = overload.implementation or _unimplemented
     if not function.is_guarded or not overload.arguments:
         return run
-    checked, name = run, function.name
+    accepted = overload.python_types()
+    if accepted is None or len(accepted) > 2:
+        return _guarded_by_overload(function.name, overload, run)
+    if len(accepted) == 1:
+        return _guarded_unary(function.name, accepted[0], run)
+    return _guarded_binary(function.name, (accepted[0], accepted[1]), run)
 
+
+def _guarded_by_overload(name: str, overload: Overload, run: Implementation) -> Implementation:
     def guarded(meter: Meter, *values: Value) -> Value:
         if not overload.accepts(values):
             raise _no_such_overload(name, values)
-        return checked(meter, *values)
+        return run(meter, *values)
+
+    return guarded
+
+
+def _guarded_unary(name: str, accepted: frozenset[type], run: Implementation) -> Implementation:
+    def guarded(meter: Meter, value: Value) -> Value:
+        if type(value) not in accepted:
+            raise _no_such_overload(name, (value,))
+        return run(meter, value)
+
+    return guarded
+
+
+def _guarded_binary(
+    name: str, accepted: tuple[frozenset[type], frozenset[type]], run: Implementation
+) -> Implementation:
+    first_accepted, second_accepted = accepted
+
+    def guarded(meter: Meter, first: Value, second: Value) -> Value:
+        if type(first) not in first_accepted or type(second) not in second_accepted:
+            raise _no_such_overload(name, (first, second))
+        return run(meter, first, second)
 
     return guarded
 
@@ -119,7 +146,7 @@ def _regex_implementation(function: Function) -> Implementation:
 
 
 def _unary(run: Implementation, operand: Code) -> Code:
-    def evaluate(frame: Frame) -> Value:
+    def evaluate(frame: EvaluationFrame) -> Value:
         meter = frame.meter
         meter.cost += 1
         return run(meter, operand(frame))
@@ -128,28 +155,22 @@ def _unary(run: Implementation, operand: Code) -> Code:
 
 
 def _binary(run: Implementation, left: Code, right: Code) -> Code:
-    def evaluate(frame: Frame) -> Value:
+    def evaluate(frame: EvaluationFrame) -> Value:
         meter = frame.meter
         meter.cost += 1
         try:
             first = left(frame)
         except SubexpressionError:
-            _evaluate_anyway(frame, right)
+            _value_or_failed(frame, right)
             raise
         return run(meter, first, right(frame))
 
     return evaluate
 
 
-def _evaluate_anyway(frame: Frame, code: Code) -> None:
-    """Spend the cost of an argument that no longer matters."""
-    try:
-        code(frame)
-    except SubexpressionError:
-        return
-
-
-def _evaluated(frame: Frame, codes: list[Code], *, is_lazy: bool) -> tuple[list[Value], str | None]:
+def _evaluated(
+    frame: EvaluationFrame, codes: list[Code], *, is_lazy: bool
+) -> tuple[list[Value], str | None]:
     """Values of arguments, and the first error. Fewer values than codes if it stopped there."""
     values: list[Value] = []
     message: str | None = None
@@ -169,7 +190,7 @@ def _general(
 ) -> Code:
     is_lazy, charged_after = order
 
-    def evaluate(frame: Frame) -> Value:
+    def evaluate(frame: EvaluationFrame) -> Value:
         meter = frame.meter
         found, message = _evaluated(frame, codes, is_lazy=is_lazy)
         values = tuple(found)
@@ -198,17 +219,32 @@ def equality_code(left: Code, right: Code, *, negated: bool) -> Code:
     """Code of ``==`` or ``!=``."""
     cost = smaller if negated else equality
 
-    def evaluate(frame: Frame) -> Value:
+    def evaluate(frame: EvaluationFrame) -> Value:
         meter = frame.meter
-        values, message = _evaluated(frame, [left, right], is_lazy=False)
-        meter.spend(cost(meter, (values[0], values[1]), None))
-        if message is not None:
-            raise SubexpressionError(message)
-        if not negated:
-            return equal(meter, values[0], values[1])
         try:
-            return not equal(meter, values[0], values[1])
+            first = left(frame)
+        except SubexpressionError:
+            other = _value_or_failed(frame, right)
+            meter.spend(cost(meter, (FAILED, other), None))
+            raise
+        try:
+            second = right(frame)
+        except SubexpressionError:
+            meter.spend(cost(meter, (first, FAILED), None))
+            raise
+        meter.spend(cost(meter, (first, second), None))
+        if not negated:
+            return equal(meter, first, second)
+        try:
+            return not equal(meter, first, second)
         except SubexpressionError:
             return True
 
     return evaluate
+
+
+def _value_or_failed(frame: EvaluationFrame, code: Code) -> Value:
+    try:
+        return code(frame)
+    except SubexpressionError:
+        return FAILED

@@ -16,8 +16,8 @@ from asched.cel.syntax import (
     ListLiteral,
     Literal,
     MapLiteral,
-    Node,
     Select,
+    SyntaxNode,
     walk,
 )
 from asched.cel.types import CelType, Kind
@@ -36,7 +36,7 @@ _LITERALS: Final[dict[type, CelType]] = {
 _LOGICAL: Final = frozenset({"_&&_", "_||_"})
 
 
-def check(root: Node, expression: str) -> CelType:
+def check(root: SyntaxNode, expression: str) -> CelType:
     """Annotate the tree with types and overloads; the type of the result. Raises CompileError."""
     checker = _Checker(expression)
     checker.check(root)
@@ -51,11 +51,11 @@ class _Checker:
         self.unifier = Unifier()
         self._scopes: list[tuple[str, CelType]] = []
 
-    def check(self, node: Node) -> CelType:
+    def check(self, node: SyntaxNode) -> CelType:
         node.checked_type = checked = self._type(node)
         return checked
 
-    def _type(self, node: Node) -> CelType:
+    def _type(self, node: SyntaxNode) -> CelType:
         if isinstance(node, Literal):
             return _LITERALS[type(node.value)]
         if isinstance(node, Identifier):
@@ -71,13 +71,13 @@ class _Checker:
         assert isinstance(node, Comprehension)
         return self._comprehension(node)
 
-    def _error(self, node: Node, message: str) -> CompileError:
+    def _error(self, node: SyntaxNode, message: str) -> CompileError:
         return located_error(self._expression, node.offset, message)
 
-    def _undeclared(self, node: Node, name: str) -> CompileError:
+    def _undeclared(self, node: SyntaxNode, name: str) -> CompileError:
         return self._error(node, f"undeclared reference to '{name}' (in container '')")
 
-    def _mismatch(self, node: Node, expected: CelType, found: CelType) -> CompileError:
+    def _mismatch(self, node: SyntaxNode, expected: CelType, found: CelType) -> CompileError:
         expected = self.unifier.substitute(expected, open_to_dyn=True)
         found = self.unifier.substitute(found, open_to_dyn=True)
         return self._error(node, f"expected type '{expected}' but found '{found}'")
@@ -108,7 +108,9 @@ class _Checker:
         selected = self._field(node, node.operand, node.name, optional=False)
         return t.BOOL if node.test_only else self.unifier.substitute(selected)
 
-    def _field(self, node: Node, operand: Node, name: str, *, optional: bool) -> CelType:
+    def _field(
+        self, node: SyntaxNode, operand: SyntaxNode, name: str, *, optional: bool
+    ) -> CelType:
         operand_type = self.unifier.substitute(self.check(operand))
         target, was_optional = t.unwrap_optional(operand_type)
         if target.kind is Kind.MAP:
@@ -206,7 +208,7 @@ class _Checker:
             return t.DYN
         return most_general(previous, current)
 
-    def _unwrapped(self, node: Node, checked: CelType) -> CelType:
+    def _unwrapped(self, node: SyntaxNode, checked: CelType) -> CelType:
         """The type of an optional element or entry."""
         unwrapped, is_optional = t.unwrap_optional(checked)
         if not is_optional and not t.is_dynamic(unwrapped):
@@ -272,12 +274,12 @@ class _Checker:
             )
         return types if node.loop.second_variable else types[:1]
 
-    def _assert_type(self, node: Node, expected: CelType) -> None:
+    def _assert_type(self, node: SyntaxNode, expected: CelType) -> None:
         if not self.unifier.is_assignable(expected, node.checked_type):
             raise self._mismatch(node, expected, node.checked_type)
 
 
-def _dotted(node: Node) -> str:
+def _dotted(node: SyntaxNode) -> str:
     parts: list[str] = []
     while isinstance(node, Select) and not node.test_only:
         parts.append(node.name)

@@ -23,12 +23,12 @@ CallCost: TypeAlias = Callable[[Meter, Arguments, Value], int]
 
 
 class FailedArgument:
-    """Stands for an argument or result that is an error."""
+    """An argument or result that is an error."""
 
 
 FAILED: Final = FailedArgument()
 _UNIT_TYPES: Final = frozenset({Quantity, Version, IPValue, CIDRValue, URLValue, NamedFormat})
-# Functions whose cost depends on the result.
+# Functions with a cost that depends on the result.
 COST_OF_RESULT: Final = frozenset({"join", "slice", "reverse", "lists.range"})
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from asched.cel import (
+    conversion_library,
     kubernetes_library,
     list_library,
     standard_library,
@@ -54,6 +55,7 @@ TYPE_NAMES: Final[dict[str, CelType]] = {
 def _functions() -> dict[str, Function]:
     library = Library()
     standard_library.declare(library)
+    conversion_library.declare(library)
     string_library.declare(library)
     list_library.declare(library)
     kubernetes_library.declare(library)

@@ -27,8 +27,8 @@ from asched.cel.syntax import (
     ListLiteral,
     Literal,
     MapLiteral,
-    Node,
     Select,
+    SyntaxNode,
 )
 from asched.cel.types import CelType, Kind
 
@@ -60,7 +60,7 @@ class _Local:
     entries: EntrySizes | None = None
 
 
-def estimate_cost(root: Node) -> int:
+def estimate_cost(root: SyntaxNode) -> int:
     """The cost in the worst case, up to 2**64 - 1."""
     return _Estimator().cost(root).high
 
@@ -72,7 +72,7 @@ class _Estimator:
         self._entries: dict[int, EntrySizes] = {}
         self._locals: list[tuple[str, _Local]] = []
 
-    def cost(self, node: Node) -> Range:
+    def cost(self, node: SyntaxNode) -> Range:
         if isinstance(node, Literal):
             return ZERO
         if isinstance(node, Identifier):
@@ -96,7 +96,7 @@ class _Estimator:
                 return local
         return None
 
-    def _path(self, node: Node) -> Path:
+    def _path(self, node: SyntaxNode) -> Path:
         if isinstance(node, Identifier):
             local = self._local(node.name)
             if local is not None:
@@ -162,7 +162,7 @@ class _Estimator:
             self._sizes[id(node)] = size
         return total.plus(estimates)
 
-    def _argument(self, node: Node) -> Argument:
+    def _argument(self, node: SyntaxNode) -> Argument:
         path = self._path(node)
         if path and path[0] == ACCUMULATOR:
             path = ()
@@ -198,7 +198,7 @@ class _Estimator:
         size = self._size_or_unknown(truthy).union(self._size_or_unknown(falsy))
         return CallEstimate(costs[0].plus(costs[1].union(costs[2])), size)
 
-    def _join_entries(self, node: Node, left: Node, right: Node) -> None:
+    def _join_entries(self, node: SyntaxNode, left: SyntaxNode, right: SyntaxNode) -> None:
         entries = self._entry_sizes(left)
         joined = None if entries is None else entries.union(self._entry_sizes(right))
         if joined is not None:
@@ -212,7 +212,7 @@ class _Estimator:
         self._copy_sizes(node, node.result)
         return total
 
-    def _push(self, name: str, value: Node) -> None:
+    def _push(self, name: str, value: SyntaxNode) -> None:
         local = _Local(self._path(value), self._size(value), self._entry_sizes(value))
         self._locals.append((name, local))
 
@@ -257,24 +257,24 @@ class _Estimator:
         else:
             self._locals.append((loop.variable, _Local((*path, "@keys"), key)))
 
-    def _copy_sizes(self, target: Node, source: Node) -> None:
+    def _copy_sizes(self, target: SyntaxNode, source: SyntaxNode) -> None:
         size, entries = self._size(source), self._entry_sizes(source)
         if size is not None:
             self._sizes[id(target)] = size
         if entries is not None:
             self._entries[id(target)] = entries
 
-    def _entry_sizes(self, node: Node) -> EntrySizes | None:
+    def _entry_sizes(self, node: SyntaxNode) -> EntrySizes | None:
         found = self._entries.get(id(node))
         if found is None and isinstance(node, Identifier):
             local = self._local(node.name)
             return None if local is None else local.entries
         return found
 
-    def _size_or_unknown(self, node: Node) -> Range:
+    def _size_or_unknown(self, node: SyntaxNode) -> Range:
         return self._size(node) or UNKNOWN
 
-    def _size(self, node: Node) -> Range | None:
+    def _size(self, node: SyntaxNode) -> Range | None:
         found = self._sizes.get(id(node)) or _literal_size(node)
         if found is not None:
             return found
@@ -301,7 +301,7 @@ def _is_bind(node: Comprehension) -> bool:
     )
 
 
-def _literal_size(node: Node) -> Range | None:
+def _literal_size(node: SyntaxNode) -> Range | None:
     if isinstance(node, Literal):
         return fixed(len(node.value) if isinstance(node.value, str | bytes) else 1)
     if isinstance(node, ListLiteral):

@@ -9,7 +9,7 @@ from typing import Final, TypeAlias
 
 from asched.cel import types as t
 from asched.cel.types import CelType
-from asched.cel.values import CelMap, Meter, TypeName, Value, is_list, type_name
+from asched.cel.values import CelMap, Meter, TypeName, Value, is_list, type_name, types_named
 
 Implementation: TypeAlias = Callable[..., Value]
 
@@ -30,6 +30,7 @@ _NAMES: Final = {
     "ip": t.IP,
     "cidr": t.CIDR,
 }
+_CONTAINERS: Final = frozenset({t.Kind.LIST, t.Kind.MAP, t.Kind.PARAMETER})
 _PIECE = re.compile(r"\s*([A-Za-z.]+|[(),])")
 
 
@@ -47,6 +48,13 @@ class Overload:
     def accepts(self, values: tuple[Value, ...]) -> bool:
         """Whether values may be passed at run time, where only outer types are known."""
         return len(values) == len(self.arguments) and all(map(_is_instance, self.arguments, values))
+
+    def python_types(self) -> list[frozenset[type]] | None:
+        """The classes of values of each argument; None if that is not all that is checked."""
+        kinds = {each.kind for each in self.arguments}
+        if kinds & _CONTAINERS or any(map(t.is_dynamic, self.arguments)):
+            return None
+        return [types_named(each.name) for each in self.arguments]
 
 
 @dataclass(slots=True)

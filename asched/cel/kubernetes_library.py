@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+from functools import lru_cache
+from typing import Final
 
 from asched.cel.errors import SubexpressionError
 from asched.cel.functions import Implementation, Library
@@ -21,11 +24,16 @@ from asched.cel.urls import URLValue, parse_url
 from asched.cel.values import ABSENT, CelMap, Meter, Optional, Value
 from asched.cel.versions import Version
 
+CACHED_TEXTS: Final = 256
+
 
 def _parsing(parse: Callable[[str], Value], prefix: str = "") -> Implementation:
+    # Most texts are constants of expressions.
+    cached = lru_cache(maxsize=CACHED_TEXTS)(parse)
+
     def evaluate(_: Meter, text: str) -> Value:
         try:
-            return parse(text)
+            return cached(text)
         except ValueError as error:
             raise SubexpressionError(f"{prefix}{error}") from None
 
@@ -43,6 +51,7 @@ def _testing(parse: Callable[[str], Value]) -> Implementation:
     return evaluate
 
 
+@lru_cache(maxsize=CACHED_TEXTS)
 def _version(text: str, normalize: bool) -> Version:
     return Version.parse_normalized(text) if normalize else Version.parse(text)
 
@@ -94,11 +103,13 @@ def _sign(_: Meter, value: Quantity) -> int:
 
 
 def _plus(_: Meter, left: Quantity, right: Quantity | int) -> Quantity:
-    return left.plus(right if isinstance(right, Quantity) else Quantity(right))
+    total = left.plus(right if isinstance(right, Quantity) else Quantity(right))
+    return replace(total, is_computed=True)
 
 
 def _minus(_: Meter, left: Quantity, right: Quantity | int) -> Quantity:
-    return left.minus(right if isinstance(right, Quantity) else Quantity(right))
+    total = left.minus(right if isinstance(right, Quantity) else Quantity(right))
+    return replace(total, is_computed=True)
 
 
 def _is_canonical(_: Meter, text: str) -> bool:

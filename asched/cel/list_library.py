@@ -24,6 +24,7 @@ from asched.cel.values import (
     bounded_list,
     compare,
     contains,
+    display,
     equal,
     is_list,
 )
@@ -197,7 +198,7 @@ def _intersects(meter: Meter, left: Items, right: Items) -> bool:
 
 def _map_insert(meter: Meter, target: CelMap, key: Value, value: Value) -> CelMap:
     if target.has(key):
-        raise SubexpressionError(f"insert failed: key {key} already exists")
+        raise SubexpressionError(f"insert failed: key {display(key)} already exists")
     if len(target) >= MAX_ITEMS:
         raise CostLimitError
     if not target.growing:
@@ -257,7 +258,7 @@ def _unwrap(_: Meter, items: Items) -> Items:
     found: list[Value] = []
     for each in items:
         if not isinstance(each, Optional):
-            raise SubexpressionError(f"value {each} is not optional")
+            raise SubexpressionError(f"value {display(each)} is not optional")
         if each.present:
             found.append(each.value)
     return bounded_list(found)

@@ -16,13 +16,13 @@ from asched.cel.syntax import (
     Literal,
     Loop,
     MapLiteral,
-    Node,
     Select,
+    SyntaxNode,
     copy_tree,
     walk,
 )
 
-Macro = Callable[[Call], Node | None]
+Macro = Callable[[Call], SyntaxNode | None]
 _OVERWRITES: Final = "iteration variable overwrites accumulator variable"
 MAX_COPIED_NODES: Final = 20_000
 _SORT_INPUT: Final = "@__sortBy_input__"
@@ -31,14 +31,14 @@ _SORT_INPUT: Final = "@__sortBy_input__"
 class MacroError(Exception):
     """A macro has arguments that it does not take."""
 
-    def __init__(self, node: Node, message: str) -> None:
+    def __init__(self, node: SyntaxNode, message: str) -> None:
         super().__init__(message)
         self.offset = node.offset
         self.message = message
 
 
-def expand(call: Call) -> Node:
-    """The expression that the call stands for; the call itself if it is no macro.
+def expand(call: Call) -> SyntaxNode:
+    """The expression that replaces the call; the call itself if it is no macro.
 
     Raises MacroError.
     """
@@ -49,15 +49,15 @@ def expand(call: Call) -> Node:
     return call if expanded is None else expanded
 
 
-def _accumulator() -> Node:
+def _accumulator() -> SyntaxNode:
     return Identifier(ACCUMULATOR)
 
 
-def _call(function: str, *arguments: Node) -> Node:
+def _call(function: str, *arguments: SyntaxNode) -> SyntaxNode:
     return Call(function, None, list(arguments))
 
 
-def _variable(node: Node, message: str) -> str:
+def _variable(node: SyntaxNode, message: str) -> str:
     if not isinstance(node, Identifier):
         raise MacroError(node, message)
     if node.name in (ACCUMULATOR, "__result__"):
@@ -75,20 +75,22 @@ def _variables(call: Call, *, two: bool, message: str) -> tuple[str, str]:
     return first, second
 
 
-def _target(call: Call) -> Node:
+def _target(call: Call) -> SyntaxNode:
     assert call.target is not None
     return call.target
 
 
-def _has(call: Call) -> Node:
+def _has(call: Call) -> SyntaxNode:
     selected = call.arguments[0]
     if not isinstance(selected, Select) or selected.test_only:
         raise MacroError(selected, "invalid argument to has() macro")
     return Select(selected.operand, selected.name, test_only=True)
 
 
-def _quantifier(two: bool, make: Callable[[Node], tuple[Literal, Node, Node, Node]]) -> Macro:
-    def expand_quantifier(call: Call) -> Node:
+def _quantifier(
+    two: bool, make: Callable[[SyntaxNode], tuple[Literal, SyntaxNode, SyntaxNode, SyntaxNode]]
+) -> Macro:
+    def expand_quantifier(call: Call) -> SyntaxNode:
         names = _variables(call, two=two, message="argument must be a simple name")
         initial, condition, step, result = make(call.arguments[-1])
         loop = Loop(names[0], ACCUMULATOR, condition, step, names[1])
@@ -97,74 +99,78 @@ def _quantifier(two: bool, make: Callable[[Node], tuple[Literal, Node, Node, Nod
     return expand_quantifier
 
 
-def _all(predicate: Node) -> tuple[Literal, Node, Node, Node]:
+def _all(predicate: SyntaxNode) -> tuple[Literal, SyntaxNode, SyntaxNode, SyntaxNode]:
     condition = _call("@not_strictly_false", _accumulator())
     step = _call("_&&_", _accumulator(), predicate)
     return Literal(True), condition, step, _accumulator()
 
 
-def _exists(predicate: Node) -> tuple[Literal, Node, Node, Node]:
+def _exists(predicate: SyntaxNode) -> tuple[Literal, SyntaxNode, SyntaxNode, SyntaxNode]:
     condition = _call("@not_strictly_false", _call("!_", _accumulator()))
     step = _call("_||_", _accumulator(), predicate)
     return Literal(False), condition, step, _accumulator()
 
 
-def _exists_one(predicate: Node) -> tuple[Literal, Node, Node, Node]:
+def _exists_one(predicate: SyntaxNode) -> tuple[Literal, SyntaxNode, SyntaxNode, SyntaxNode]:
     incremented = _call("_+_", _accumulator(), Literal(1))
     step = _call("_?_:_", predicate, incremented, _accumulator())
     return Literal(0), Literal(True), step, _call("_==_", _accumulator(), Literal(1))
 
 
 def _build(
-    call: Call, names: tuple[str, str], step: Node, filtered: Node | None, initial: Node
-) -> Node:
+    call: Call,
+    names: tuple[str, str],
+    step: SyntaxNode,
+    filtered: SyntaxNode | None,
+    initial: SyntaxNode,
+) -> SyntaxNode:
     if filtered is not None:
         step = _call("_?_:_", filtered, step, _accumulator())
     loop = Loop(names[0], ACCUMULATOR, Literal(True), step, names[1])
     return Comprehension(_target(call), initial, loop, _accumulator())
 
 
-def _map(call: Call) -> Node:
+def _map(call: Call) -> SyntaxNode:
     names = _variables(call, two=False, message="argument is not an identifier")
     filtered = call.arguments[1] if len(call.arguments) == 3 else None
     step = _call("_+_", _accumulator(), ListLiteral([call.arguments[-1]]))
     return _build(call, names, step, filtered, ListLiteral([]))
 
 
-def _filter(call: Call) -> Node:
+def _filter(call: Call) -> SyntaxNode:
     names = _variables(call, two=False, message="argument is not an identifier")
     step = _call("_+_", _accumulator(), ListLiteral([call.arguments[0]]))
     return _build(call, names, step, call.arguments[1], ListLiteral([]))
 
 
-def _transform(call: Call, step: Node, initial: Node) -> Node:
+def _transform(call: Call, step: SyntaxNode, initial: SyntaxNode) -> SyntaxNode:
     names = _variables(call, two=True, message="argument must be a simple name")
     filtered = call.arguments[2] if len(call.arguments) == 4 else None
     return _build(call, names, step, filtered, initial)
 
 
-def _transform_list(call: Call) -> Node:
+def _transform_list(call: Call) -> SyntaxNode:
     step = _call("_+_", _accumulator(), ListLiteral([call.arguments[-1]]))
     return _transform(call, step, ListLiteral([]))
 
 
-def _transform_map(call: Call) -> Node:
+def _transform_map(call: Call) -> SyntaxNode:
     key = _variable(call.arguments[0], "argument must be a simple name")
     step = _call("cel.@mapInsert", _accumulator(), Identifier(key), call.arguments[-1])
     return _transform(call, step, MapLiteral([]))
 
 
-def _transform_map_entry(call: Call) -> Node:
+def _transform_map_entry(call: Call) -> SyntaxNode:
     step = _call("cel.@mapInsert", _accumulator(), call.arguments[-1])
     return _transform(call, step, MapLiteral([]))
 
 
-def _bind_to(name: str, value: Node, result: Node) -> Node:
+def _bind_to(name: str, value: SyntaxNode, result: SyntaxNode) -> SyntaxNode:
     loop = Loop(UNUSED, name, Literal(False), Identifier(name))
     return Comprehension(ListLiteral([]), value, loop, result)
 
 
-def _bind(call: Call) -> Node | None:
+def _bind(call: Call) -> SyntaxNode | None:
     target = call.target
     if not isinstance(target, Identifier) or target.name != "cel":
         return None
@@ -177,7 +183,7 @@ def _bind(call: Call) -> Node | None:
 def _optional_map(*, flat: bool) -> Macro:
     function = "optFlatMap" if flat else "optMap"
 
-    def expand_map(call: Call) -> Node:
+    def expand_map(call: Call) -> SyntaxNode:
         name = call.arguments[0]
         if not isinstance(name, Identifier):
             raise MacroError(name, f"{function}() variable name must be a simple identifier")
@@ -192,7 +198,7 @@ def _optional_map(*, flat: bool) -> Macro:
     return expand_map
 
 
-def _sort_by(call: Call) -> Node:
+def _sort_by(call: Call) -> SyntaxNode:
     target = _target(call)
     if not isinstance(target, ListLiteral | Select | Identifier | Comprehension | Call):
         raise MacroError(

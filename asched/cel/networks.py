@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import json
+import re
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address
 
@@ -29,7 +30,7 @@ class IPValue:
 
 @dataclass(frozen=True, slots=True)
 class CIDRValue:
-    """A network, whose address may have bits outside of the prefix."""
+    """A network. Its address may have bits outside of the prefix."""
 
     address: Address
     prefix_length: int
@@ -63,6 +64,9 @@ class CIDRValue:
     def __str__(self) -> str:
         return f"{self.address}/{self.prefix_length}"
 
+
+_FIELDS_V6 = 8
+_HEX_DIGITS = re.compile(r"[0-9a-fA-F]+", re.ASCII)
 
 register_type(IPValue, "net.IP")
 register_type(CIDRValue, "net.CIDR")
@@ -148,7 +152,7 @@ def _address(text: str) -> Address:
             try:
                 return ipaddress.IPv6Address(text)
             except ValueError:
-                raise ValueError(f"{where}unable to parse IP") from None
+                raise ValueError(f"{where}{_problem_v6(text)}") from None
         if character == "%":
             raise ValueError(f"{where}missing IPv6 address")
     raise ValueError(f"{where}unable to parse IP")
@@ -171,3 +175,55 @@ def _address_v4(text: str, where: str) -> IPv4Address:
         problem = "too short" if len(fields) < 4 else "too long"
         raise ValueError(f"{where}IPv4 address {problem}")
     return IPv4Address(text)
+
+
+def _problem_v6(text: str) -> str:
+    """Why an IPv6 address is none, with the words of Go."""
+    address, percent, zone = text.partition("%")
+    if percent and not zone:
+        return "zone must be a non-empty string"
+    is_short = address.startswith("::")
+    rest, fields = (address[2:] if is_short else address), 0
+    while rest and fields < _FIELDS_V6:
+        digits = _HEX_DIGITS.match(rest)
+        length = 0 if digits is None else digits.end()
+        after = rest[length:]
+        if length == 0:
+            return _at("each colon-separated field must have at least one digit", rest)
+        if length > 4:
+            return _at("each group must have 4 or fewer digits", rest)
+        if after.startswith("."):
+            return _problem_of_embedded_v4(rest, fields, is_short=is_short)
+        fields += 1
+        if after and not after.startswith(":"):
+            return _at("unexpected character, want colon", after)
+        if after == ":":
+            return _at("colon must be followed by more characters", after)
+        rest = after[1:]
+        if rest.startswith(":"):
+            if is_short:
+                return _at("multiple :: in address", rest)
+            is_short, rest = True, rest[1:]
+    if rest:
+        return _at("trailing garbage after address", rest)
+    if is_short:
+        return "the :: must expand to at least one field of zeros"
+    return "address string too short"
+
+
+def _problem_of_embedded_v4(rest: str, fields: int, *, is_short: bool) -> str:
+    if not is_short and fields != _FIELDS_V6 - 2:
+        problem = "embedded IPv4 address must replace the final 2 fields of the address"
+        return _at(problem, rest)
+    if fields > _FIELDS_V6 - 2:
+        problem = "too many hex fields to fit an embedded IPv4 at the end of the address"
+        return _at(problem, rest)
+    try:
+        _address_v4(rest, "")
+    except ValueError as error:
+        return str(error)
+    return "the :: must expand to at least one field of zeros"
+
+
+def _at(problem: str, rest: str) -> str:
+    return f"{problem} (at {json.dumps(rest, ensure_ascii=False)})"

@@ -15,8 +15,8 @@ from asched.cel.syntax import (
     Literal,
     MapEntry,
     MapLiteral,
-    Node,
     Select,
+    SyntaxNode,
 )
 from asched.cel.values import MAX_INT, MAX_UINT, MIN_INT, Uint
 
@@ -42,10 +42,16 @@ _RESERVED: Final = frozenset(
 )
 
 
-def parse(expression: str) -> Node:
+def parse(expression: str) -> SyntaxNode:
     """The syntax tree with macros expanded. Raises CompileError."""
-    if len(expression.encode("utf-8", "surrogatepass")) > MAX_EXPRESSION_BYTES:
-        raise CompileError(f"compilation failed: expression is longer than {MAX_EXPRESSION_BYTES}")
+    try:
+        size = len(expression.encode())
+    except UnicodeEncodeError:
+        raise CompileError("compilation failed: expression is not valid Unicode") from None
+    if size > MAX_EXPRESSION_BYTES:
+        raise CompileError(
+            f"compilation failed: expression has {size} bytes, the limit is {MAX_EXPRESSION_BYTES}"
+        )
     return _Parser(expression).parse()
 
 
@@ -59,7 +65,7 @@ class _Parser:
         self._products = 0
         self._relations = 0
 
-    def parse(self) -> Node:
+    def parse(self) -> SyntaxNode:
         node = self._expr()
         self._expect("end")
         return node
@@ -97,19 +103,19 @@ class _Parser:
                 f"compilation failed: expression recursion limit exceeded: {MAX_NESTING}"
             )
 
-    def _nested(self, node: Node, offset: int, *children: Node) -> Node:
+    def _nested(self, node: SyntaxNode, offset: int, *children: SyntaxNode) -> SyntaxNode:
         """Record place and nesting of a node that counts for the limit."""
         node.offset = offset
         node.height = 1 + max((child.height for child in children), default=0)
         self._check_depth(node.height)
         return node
 
-    def _flat(self, node: Node, offset: int, *children: Node) -> Node:
+    def _flat(self, node: SyntaxNode, offset: int, *children: SyntaxNode) -> SyntaxNode:
         node.offset = offset
         node.height = max((child.height for child in children), default=0)
         return node
 
-    def _expr(self) -> Node:
+    def _expr(self) -> SyntaxNode:
         self._nesting += 1
         self._check_depth(self._nesting)
         node = self._logical_or()
@@ -123,7 +129,7 @@ class _Parser:
         self._nesting -= 1
         return node
 
-    def _logical_or(self) -> Node:
+    def _logical_or(self) -> SyntaxNode:
         terms, offset = [self._logical_and()], self._next.offset
         while self._accept("||"):
             terms.append(self._logical_and())
@@ -131,7 +137,7 @@ class _Parser:
             return terms[0]
         return self._flat(Call("_||_", None, terms), offset, *terms)
 
-    def _logical_and(self) -> Node:
+    def _logical_and(self) -> SyntaxNode:
         terms, offset = [self._relation()], self._next.offset
         while self._accept("&&"):
             terms.append(self._relation())
@@ -139,7 +145,7 @@ class _Parser:
             return terms[0]
         return self._flat(Call("_&&_", None, terms), offset, *terms)
 
-    def _relation(self) -> Node:
+    def _relation(self) -> SyntaxNode:
         before = self._relations
         self._relations += 1
         node = self._sum()
@@ -152,7 +158,7 @@ class _Parser:
         self._relations = before
         return node
 
-    def _sum(self) -> Node:
+    def _sum(self) -> SyntaxNode:
         before = self._products
         self._products += 1
         node = self._product()
@@ -161,20 +167,22 @@ class _Parser:
         self._products = before
         return node
 
-    def _product(self) -> Node:
+    def _product(self) -> SyntaxNode:
         node = self._unary()
         while (function := _PRODUCTS.get(self._next.kind)) is not None:
             node = self._binary(function, node, self._unary)
         return node
 
-    def _binary(self, function: str, left: Node, operand: Callable[[], Node]) -> Node:
+    def _binary(
+        self, function: str, left: SyntaxNode, operand: Callable[[], SyntaxNode]
+    ) -> SyntaxNode:
         self._products += 1
         self._check_depth(self._products)
         offset = self._take().offset
         right = operand()
         return self._nested(Call(function, None, [left, right]), offset, left, right)
 
-    def _unary(self) -> Node:
+    def _unary(self) -> SyntaxNode:
         token = self._next
         if token.kind not in ("!", "-") or self._is_signed_number():
             return self._member()
@@ -194,7 +202,7 @@ class _Parser:
             and self._tokens[self._position + 1].kind in ("int", "float")
         )
 
-    def _member(self) -> Node:
+    def _member(self) -> SyntaxNode:
         before = self._members
         self._members += 1
         node = self._primary()
@@ -214,7 +222,7 @@ class _Parser:
             self._members += 1
             self._check_depth(self._members)
 
-    def _dot(self, operand: Node) -> Node:
+    def _dot(self, operand: SyntaxNode) -> SyntaxNode:
         dot = self._take()
         if self._accept("?"):
             field = self._expect("name")
@@ -227,14 +235,14 @@ class _Parser:
         arguments = self._arguments()
         return self._call(Call(name.text, operand, arguments), offset)
 
-    def _index(self, operand: Node) -> Node:
+    def _index(self, operand: SyntaxNode) -> SyntaxNode:
         offset = self._take().offset
         function = "_[?_]" if self._accept("?") else "_[_]"
         index = self._expr()
         self._expect("]")
         return self._nested(Call(function, None, [operand, index]), offset, operand, index)
 
-    def _call(self, call: Call, offset: int) -> Node:
+    def _call(self, call: Call, offset: int) -> SyntaxNode:
         children = list(call.children())
         if call.target is None:
             self._flat(call, offset, *children)
@@ -247,8 +255,8 @@ class _Parser:
         node.height, node.offset = call.height, offset
         return node
 
-    def _arguments(self) -> list[Node]:
-        arguments: list[Node] = []
+    def _arguments(self) -> list[SyntaxNode]:
+        arguments: list[SyntaxNode] = []
         if self._accept(")"):
             return arguments
         arguments.append(self._expr())
@@ -257,7 +265,7 @@ class _Parser:
         self._expect(")")
         return arguments
 
-    def _primary(self) -> Node:
+    def _primary(self) -> SyntaxNode:
         token = self._take()
         if token.kind == "(":
             node = self._expr()
@@ -277,7 +285,7 @@ class _Parser:
             return self._number(Token(number.kind, "-" + number.text, token.offset))
         return self._number(token)
 
-    def _name(self, token: Token) -> Node:
+    def _name(self, token: Token) -> SyntaxNode:
         if token.text.removeprefix(".") in _RESERVED:
             raise self._fail(token.offset, f"reserved identifier: {token.text}")
         if self._next.kind != "(":
@@ -285,8 +293,8 @@ class _Parser:
         offset = self._take().offset
         return self._call(Call(token.text, None, self._arguments()), offset)
 
-    def _list(self, token: Token) -> Node:
-        elements: list[Node] = []
+    def _list(self, token: Token) -> SyntaxNode:
+        elements: list[SyntaxNode] = []
         optional: set[int] = set()
         while self._next.kind != "]":
             if self._next.kind == "," and not elements:
@@ -300,7 +308,7 @@ class _Parser:
         self._expect("]")
         return self._flat(ListLiteral(elements, frozenset(optional)), token.offset, *elements)
 
-    def _map(self, token: Token) -> Node:
+    def _map(self, token: Token) -> SyntaxNode:
         entries: list[MapEntry] = []
         while self._next.kind != "}":
             if self._next.kind == "," and not entries:
@@ -316,7 +324,7 @@ class _Parser:
         node = MapLiteral(entries)
         return self._flat(node, token.offset, *node.children())
 
-    def _number(self, token: Token) -> Node:
+    def _number(self, token: Token) -> SyntaxNode:
         text, kind = token.text, token.kind
         base = 16 if "0x" in text[:3] else 10
         if kind in ("true", "false"):
@@ -340,7 +348,7 @@ class _Parser:
             raise self._fail(token.offset, "invalid double literal")
         return self._text(token)
 
-    def _text(self, token: Token) -> Node:
+    def _text(self, token: Token) -> SyntaxNode:
         if token.kind not in ("string", "bytes"):
             self._position -= 1
             raise self._unexpected(f"mismatched input '{token.text}'")
@@ -353,7 +361,7 @@ class _Parser:
             raise self._fail(token.offset, str(error)) from None
 
 
-def _qualified_name(node: Node) -> str:
+def _qualified_name(node: SyntaxNode) -> str:
     parts: list[str] = []
     while isinstance(node, Select) and not node.test_only:
         parts.append(node.name)

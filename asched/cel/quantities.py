@@ -24,12 +24,14 @@ class Quantity:
     """``value`` times ten to the power of ``scale``.
 
     A quantity that does not fit the small form of apimachinery is ``arbitrary``: it never
-    converts to an integer, whatever its value.
+    converts to an integer, whatever its value. Kubernetes cannot compare any value for equality
+    with a sum or difference on the right-hand side; those are ``is_computed``.
     """
 
     value: int
     scale: int = 0
     arbitrary: bool = False
+    is_computed: bool = False
 
     def compare(self, other: Quantity) -> int:
         """-1, 0 or 1."""

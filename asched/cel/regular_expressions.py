@@ -1,4 +1,4 @@
-"""Regular expressions: RE2, whose syntax Go shares and whose time is linear in the text."""
+"""Regular expressions: RE2, with the syntax of Go and in time that is linear in the text."""
 
 from __future__ import annotations
 
@@ -11,6 +11,18 @@ from asched.cel.errors import SubexpressionError
 
 # RE2 matches one byte with \C; Go has no such thing.
 _UNSUPPORTED = re.compile(r"(?<!\\)(?:\\\\)*\\C")
+
+
+_GO_ERRORS = {
+    "missing ]": "missing closing ]",
+    "missing )": "missing closing )",
+    "trailing \\": "trailing backslash at end of expression",
+    "no argument for repetition operator": "missing argument to repetition operator",
+    "invalid repetition size": "invalid repeat count",
+    "bad repetition operator": "invalid nested repetition operator",
+    "invalid perl operator": "invalid or unsupported Perl syntax",
+    "invalid named capture group": "invalid named capture",
+}
 
 
 class Pattern(Protocol):
@@ -34,7 +46,7 @@ class _Re2Pattern:
         except re2.error as error:
             reason = error.args[0] if error.args else error
             text = reason.decode(errors="replace") if isinstance(reason, bytes) else str(reason)
-            raise SubexpressionError(f"error parsing regexp: {text}") from None
+            raise SubexpressionError(f"error parsing regexp: {_as_go_says(text)}") from None
 
     def search(self, text: str) -> bool:
         return self._compiled.search(text) is not None
@@ -47,6 +59,12 @@ class _Re2Pattern:
             if start != end or start != previous_end:
                 yield found.group()
                 previous_end = end
+
+
+def _as_go_says(text: str) -> str:
+    """The error with Go's words; RE2 has others for the same codes."""
+    code, separator, part = text.partition(": ")
+    return f"{_GO_ERRORS.get(code, code)}: `{part}`" if separator else _GO_ERRORS.get(code, code)
 
 
 @lru_cache(maxsize=256)

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from asched.cel import types as t
-from asched.cel.attributes import Code, Frame
+from asched.cel.attributes import Code, EvaluationFrame
 from asched.cel.checker import check
 from asched.cel.errors import CompileError, CostLimitError, EvaluationError, SubexpressionError
 from asched.cel.estimates import estimate_cost
 from asched.cel.parser import parse
 from asched.cel.program import plan
 from asched.cel.quantities import Quantity, parse_quantity
-from asched.cel.syntax import Node, walk
+from asched.cel.syntax import SyntaxNode, walk
 from asched.cel.validators import validate
 from asched.cel.values import COST_LIMIT, CelMap, Meter, Value, type_name
 from asched.cel.versions import Version
@@ -51,8 +52,7 @@ class DeviceView:
         return self._variable[0]
 
 
-@dataclass(frozen=True, slots=True)
-class Evaluation:
+class Evaluation(NamedTuple):
     """The result for a device: whether it matches, or why there is none; and what it cost."""
 
     match: bool
@@ -65,7 +65,7 @@ class DeviceSelector:
 
     __slots__ = ("_code", "_estimate", "_is_deep", "_root", "_slots", "expression", "output_type")
 
-    def __init__(self, expression: str, output_type: str, root: Node) -> None:
+    def __init__(self, expression: str, output_type: str, root: SyntaxNode) -> None:
         self.expression = expression
         self.output_type = output_type
         self._root = root
@@ -92,7 +92,7 @@ class DeviceSelector:
     def evaluate(self, device: DeviceView) -> Evaluation:
         """The result with the cost spent. Raises EvaluationError for an invalid device."""
         meter = Meter()
-        frame = Frame(meter, device.variable(), [None] * self._slots)
+        frame = EvaluationFrame(meter, device.variable(), [None] * self._slots)
         try:
             value = self._run(frame)
             if meter.cost > COST_LIMIT:
@@ -107,7 +107,7 @@ class DeviceSelector:
             return Evaluation(value, "", meter.cost)
         return Evaluation(False, _conversion_error(value), meter.cost)
 
-    def _run(self, frame: Frame) -> Value:
+    def _run(self, frame: EvaluationFrame) -> Value:
         if not self._is_deep:
             return self._code(frame)
         with _deep_recursion():
@@ -155,8 +155,8 @@ def _deep_recursion() -> Iterator[None]:
 
 
 def _stack_depth() -> int:
-    frame, depth = sys._getframe(), 0
-    while frame.f_back is not None:
+    frame, depth = inspect.currentframe(), 0
+    while frame is not None:
         frame, depth = frame.f_back, depth + 1
     return depth
 

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from asched.cel.conversion_library import text_of
 from asched.cel.errors import SubexpressionError
-from asched.cel.standard_library import text_of
 from asched.cel.values import (
     CelMap,
     Meter,

@@ -8,7 +8,7 @@ from asched.cel.errors import SubexpressionError
 from asched.cel.functions import Library
 from asched.cel.regular_expressions import Pattern, compile_regex
 from asched.cel.string_format import format_text
-from asched.cel.values import MAX_ITEMS, Meter, Value, bounded_text
+from asched.cel.values import MAX_ITEMS, Meter, Value, bounded_text, display
 
 # What Go's unicode.IsSpace accepts; str.strip also removes U+001C to U+001F.
 _SPACES: Final = (
@@ -118,7 +118,7 @@ def _join(_: Meter, items: tuple[Value, ...], separator: str = "") -> str:
     texts: list[str] = []
     for item in items:
         if not isinstance(item, str):
-            raise SubexpressionError(f"join: invalid input: {item}")
+            raise SubexpressionError(f"join: invalid input: {display(item)}")
         texts.append(item)
     bounded_text(sum(map(len, texts)) + len(separator) * max(len(texts) - 1, 0))
     return separator.join(texts)

@@ -13,27 +13,27 @@ UNUSED = "#unused"
 
 
 @dataclass(slots=True, eq=False)
-class Node:
+class SyntaxNode:
     """A subexpression. ``height`` counts nesting as the parser's limit does."""
 
     height: int = field(default=0, init=False, repr=False)
     offset: int = field(default=0, init=False, repr=False)
     checked_type: CelType = field(default=DYN, init=False, repr=False)
 
-    def children(self) -> Iterator[Node]:
+    def children(self) -> Iterator[SyntaxNode]:
         """The direct subexpressions in order of evaluation."""
         return iter(())
 
 
 @dataclass(slots=True, eq=False)
-class Literal(Node):
+class Literal(SyntaxNode):
     """A constant."""
 
     value: Value
 
 
 @dataclass(slots=True, eq=False)
-class Identifier(Node):
+class Identifier(SyntaxNode):
     """A variable or the name of a type."""
 
     name: str
@@ -41,41 +41,41 @@ class Identifier(Node):
 
 
 @dataclass(slots=True, eq=False)
-class Select(Node):
+class Select(SyntaxNode):
     """A field; ``test_only`` asks whether it is there."""
 
-    operand: Node
+    operand: SyntaxNode
     name: str
     test_only: bool = False
     type_name: str = field(default="", init=False)
 
-    def children(self) -> Iterator[Node]:
+    def children(self) -> Iterator[SyntaxNode]:
         yield self.operand
 
 
 @dataclass(slots=True, eq=False)
-class Call(Node):
+class Call(SyntaxNode):
     """A function or operator; a member function has a target."""
 
     function: str
-    target: Node | None
-    arguments: list[Node]
+    target: SyntaxNode | None
+    arguments: list[SyntaxNode]
     overloads: tuple[str, ...] = field(default=(), init=False)
 
-    def children(self) -> Iterator[Node]:
+    def children(self) -> Iterator[SyntaxNode]:
         if self.target is not None:
             yield self.target
         yield from self.arguments
 
 
 @dataclass(slots=True, eq=False)
-class ListLiteral(Node):
+class ListLiteral(SyntaxNode):
     """A list; elements with an index in ``optional`` are left out if absent."""
 
-    elements: list[Node]
+    elements: list[SyntaxNode]
     optional: frozenset[int] = frozenset()
 
-    def children(self) -> Iterator[Node]:
+    def children(self) -> Iterator[SyntaxNode]:
         return iter(self.elements)
 
 
@@ -83,18 +83,18 @@ class ListLiteral(Node):
 class MapEntry:
     """One entry of a map literal."""
 
-    key: Node
-    value: Node
+    key: SyntaxNode
+    value: SyntaxNode
     optional: bool = False
 
 
 @dataclass(slots=True, eq=False)
-class MapLiteral(Node):
+class MapLiteral(SyntaxNode):
     """A map."""
 
     entries: list[MapEntry]
 
-    def children(self) -> Iterator[Node]:
+    def children(self) -> Iterator[SyntaxNode]:
         for entry in self.entries:
             yield entry.key
             yield entry.value
@@ -106,21 +106,21 @@ class Loop:
 
     variable: str
     accumulator: str
-    condition: Node
-    step: Node
+    condition: SyntaxNode
+    step: SyntaxNode
     second_variable: str = ""
 
 
 @dataclass(slots=True, eq=False)
-class Comprehension(Node):
+class Comprehension(SyntaxNode):
     """A fold over a list or map; an empty range only binds the accumulator."""
 
-    range: Node
-    initial: Node
+    range: SyntaxNode
+    initial: SyntaxNode
     loop: Loop
-    result: Node
+    result: SyntaxNode
 
-    def children(self) -> Iterator[Node]:
+    def children(self) -> Iterator[SyntaxNode]:
         yield self.range
         yield self.initial
         yield self.loop.condition
@@ -128,7 +128,7 @@ class Comprehension(Node):
         yield self.result
 
 
-def walk(root: Node) -> Iterator[tuple[Node, int]]:
+def walk(root: SyntaxNode) -> Iterator[tuple[SyntaxNode, int]]:
     """Every subexpression with its depth, without recursion."""
     pending = [(root, 1)]
     while pending:
@@ -137,10 +137,10 @@ def walk(root: Node) -> Iterator[tuple[Node, int]]:
         pending.extend((child, depth + 1) for child in node.children())
 
 
-def copy_tree(node: Node) -> Node:
+def copy_tree(node: SyntaxNode) -> SyntaxNode:
     """A copy that shares no node."""
     if isinstance(node, Literal):
-        copied: Node = Literal(node.value)
+        copied: SyntaxNode = Literal(node.value)
     elif isinstance(node, Identifier):
         copied = Identifier(node.name)
     elif isinstance(node, Select):
@@ -160,7 +160,7 @@ def copy_tree(node: Node) -> Node:
     return copied
 
 
-def _copy_comprehension(node: Node) -> Comprehension:
+def _copy_comprehension(node: SyntaxNode) -> Comprehension:
     assert isinstance(node, Comprehension)
     loop = node.loop
     return Comprehension(

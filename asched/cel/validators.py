@@ -8,13 +8,13 @@ from asched.cel.instants import parse_duration, parse_timestamp
 from asched.cel.lexer import located_error
 from asched.cel.regular_expressions import compile_regex
 from asched.cel.string_format import CLAUSES, clauses
-from asched.cel.syntax import Call, ListLiteral, Literal, MapLiteral, Node
+from asched.cel.syntax import Call, ListLiteral, Literal, MapLiteral, SyntaxNode
 from asched.cel.types import CelType, Kind
 
 
-def validate(root: Node, expression: str) -> None:
+def validate(root: SyntaxNode, expression: str) -> None:
     """Raises CompileError for literals that are never valid."""
-    pending: list[tuple[Node, bool]] = [(root, False)]
+    pending: list[tuple[SyntaxNode, bool]] = [(root, False)]
     while pending:
         node, in_format = pending.pop()
         if isinstance(node, Call):
@@ -49,16 +49,16 @@ def _is_valid(function: str, value: str) -> bool:
     return function != "timestamp" or parse_timestamp(value) is not None
 
 
-def _error(node: Node, expression: str, message: str) -> CompileError:
+def _error(node: SyntaxNode, expression: str, message: str) -> CompileError:
     return located_error(expression, node.offset, message)
 
 
-def _check_same(node: Node, expected: CelType, found: CelType, expression: str) -> None:
+def _check_same(node: SyntaxNode, expected: CelType, found: CelType, expression: str) -> None:
     if not t.is_equivalent(expected, found):
         raise _error(node, expression, f"expected type '{expected}' but found '{found}'")
 
 
-def _element_type(node: Node, *, optional: bool) -> CelType:
+def _element_type(node: SyntaxNode, *, optional: bool) -> CelType:
     checked = node.checked_type
     return t.unwrap_optional(checked)[0] if optional else checked
 
@@ -108,7 +108,7 @@ def _validate_format(node: Call, expression: str) -> None:
         )
 
 
-def _check_clause(letter: str, argument: Node) -> None:
+def _check_clause(letter: str, argument: SyntaxNode) -> None:
     accepted, message = CLAUSES.get(letter, (frozenset(), ""))
     pending = [argument]
     while message and pending:

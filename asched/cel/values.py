@@ -5,8 +5,10 @@ Booleans, integers, doubles, strings, bytes and null are Python's. Lists are tup
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Final, TypeAlias
 
 from asched.cel.errors import CostLimitError, SubexpressionError, no_overload
@@ -161,9 +163,57 @@ def type_name(value: Value) -> str:
     return _NAMES[type(value)]
 
 
+def types_named(name: str) -> frozenset[type]:
+    """The classes of the values of a type."""
+    return frozenset(each for each, known in _NAMES.items() if known == name)
+
+
 def is_list(value: Value) -> bool:
     """Whether the value is a list."""
     return type(value) in LIST_TYPES
+
+
+def double_text(value: float) -> str:
+    """The shortest text of a double; as Go's %g, with an exponent above 10**6 or below 10**-4."""
+    if math.isnan(value):
+        return "NaN"
+    if math.isinf(value):
+        return "+Inf" if value > 0 else "-Inf"
+    number = Decimal(repr(value)).normalize()
+    exponent = number.adjusted()
+    if value == 0:
+        return "-0" if math.copysign(1.0, value) < 0 else "0"
+    if -4 <= exponent < 6:
+        return f"{number:f}"
+    return f"{number.scaleb(-exponent):f}e{exponent:+03d}"
+
+
+def display(value: Value) -> str:
+    """The text of a value in errors."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return double_text(value) if isinstance(value, float) else str(value)
+
+
+_GO_NAMES: Final = {
+    "bool": "types.Bool",
+    "int": "types.Int",
+    "uint": "types.Uint",
+    "double": "types.Double",
+    "string": "types.String",
+    "bytes": "types.Bytes",
+    "null_type": "types.Null",
+    "optional_type": "*types.Optional",
+    "type": "*types.Type",
+    "google.protobuf.Timestamp": "types.Timestamp",
+    "google.protobuf.Duration": "types.Duration",
+}
+
+
+def go_type_name(value: Value) -> str:
+    """The name of the type that some errors of cel-go contain."""
+    name = type_name(value)
+    return _GO_NAMES.get(name) or f"cel.{name.rpartition('.')[2]}"
 
 
 def size_of(value: Value) -> int:
@@ -190,7 +240,7 @@ def equal(meter: Meter, left: Value, right: Value) -> bool:
     if kind in NUMBER_TYPES:
         return type(right) in NUMBER_TYPES and left == right
     if kind in _STRICT_TYPES:
-        if type(right) is not kind:
+        if type(right) is not kind or (type(right) is Quantity and right.is_computed):
             raise no_overload()
         return left == right
     if kind in LIST_TYPES or kind is CelMap or kind is Optional:

@@ -47,6 +47,12 @@ class _HintCase(NamedTuple):
     expect: dict[str, Any]
 
 
+def is_hint_document(path: Path) -> bool:
+    """Whether the file has hints. Raises :class:`DocumentError`."""
+    cases = read_document(path).get("cases")
+    return isinstance(cases, list) and bool(cases) and "event" in cases[0]
+
+
 def hint_differences(path: Path, registry: PluginRegistry) -> Iterator[list[str]]:
     """The differences of each case. Raises :class:`DocumentError`."""
     for raw in read_document(path).get("cases", ()):

@@ -13,13 +13,10 @@ from asched.model.resources import DecodeError
 from tests.conformance.answers import Laboratory
 from tests.conformance.batch_documents import is_batch_document
 from tests.conformance.batch_runner import session_differences
+from tests.conformance.cel_documents import expression_differences, is_cel_document
 from tests.conformance.differences import differences
-from tests.conformance.documents import Document, DocumentError, read_document
-from tests.conformance.hint_documents import hint_differences
-from tests.conformance.selector_documents import selector_differences
-
-_SPECIAL_TOPICS = {"dra-cel": selector_differences, "dra-hints": hint_differences}
-"""Documents without pods to schedule, by topic. Each function yields the differences of a case."""
+from tests.conformance.documents import Document, DocumentError
+from tests.conformance.hint_documents import hint_differences, is_hint_document
 
 
 class CaseResult(NamedTuple):
@@ -55,9 +52,12 @@ def results(topic: str, paths: Sequence[Path], registry: PluginRegistry) -> Iter
                 for place, lines in session_differences(path, SessionRegistry.discover()):
                     yield CaseResult(topic, place, tuple(lines))
                 continue
-            special = _SPECIAL_TOPICS.get(read_document(path).get("topic", ""))
-            if special is not None:
-                for number, lines in enumerate(special(path, registry)):
+            if is_cel_document(path):
+                for place, lines in expression_differences(path):
+                    yield CaseResult(topic, place, tuple(lines))
+                continue
+            if is_hint_document(path):
+                for number, lines in enumerate(hint_differences(path, registry)):
                     yield CaseResult(topic, f"{path.stem} case {number}", tuple(lines))
                 continue
             document = Document(path)
