@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from asched.framework.interface import Plugin
+from asched.framework.runtime.profile import parse_arguments
 from asched.plugins.node_resources import NodeResourcesBalancedAllocation, NodeResourcesFit
 from asched.testing.harness import scores
 from tests.plugins.dynamic_resources.objects import (
@@ -17,7 +18,6 @@ from tests.plugins.dynamic_resources.objects import (
     a_slice,
     an_allocation,
 )
-from tests.plugins.volume_clusters import parse_arguments
 
 GPU = "example.com/gpu"
 FIT: dict[str, Any] = {
