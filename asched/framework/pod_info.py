@@ -127,9 +127,10 @@ def shape_of(pod: Pod) -> PodShape:
         spec.tolerations,
         volume_images(pod),
     )
-    if status.container_statuses or status.init_container_statuses:
+    if status.reports_resources:
         resize = [c.reason for c in status.conditions if c.type == "PodResizePending"]
-        parts += (status.container_statuses, status.init_container_statuses, resize)
+        parts += (bool(spec.node_name), status.container_statuses, status.init_container_statuses)
+        parts += (status.resources, status.allocated_resources, resize)
     if pod.metadata.declared_annotations:
         parts += (pod.metadata.declared_annotations,)
     key = _encode(parts)

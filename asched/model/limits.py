@@ -247,7 +247,13 @@ def _stub_requests(pod: Pod) -> dict[str, QuantityText]:
             resources=None if spec.resources is None else reduced(spec.resources),
             overhead={name: q for name, q in spec.overhead.items() if name in kept},
         ),
-        status=_replace(status, container_statuses=(), init_container_statuses=()),
+        status=_replace(
+            status,
+            container_statuses=(),
+            init_container_statuses=(),
+            resources=None,
+            allocated_resources=None,
+        ),
     )
     return {
         name: f"{number}m" if name == CPU else str(number)
@@ -300,7 +306,7 @@ def _quantities(pod: Pod) -> Iterator[dict[str, QuantityText]]:
     if spec.resources is not None:
         yield spec.resources.requests
         yield spec.resources.limits
-    for reported in (*status.container_statuses, *status.init_container_statuses):
+    for reported in (*status.container_statuses, *status.init_container_statuses, status):
         if reported.resources is not None:
             yield reported.resources.requests
             yield reported.resources.limits
