@@ -14,7 +14,7 @@ import msgspec
 import structlog
 
 from asched.cli.errors import CommandError, as_command_error
-from asched.cli.options import read_configuration
+from asched.cli.options import given_gates, read_configuration
 from asched.cli.run import ClusterOptions, RunOptions
 from asched.config.file import Configuration, load
 from asched.config.registry import PluginRegistry
@@ -103,16 +103,14 @@ async def _until_signal(serve: Serve) -> None:
                 control.stop.set()
 
 
-def load_and_log_configuration(
-    file: Path | None, registry: PluginRegistry, *, debug: bool = False
-) -> Configuration:
-    """The configuration in ``file``, with logs set up accordingly, or at level debug.
+def load_and_log_configuration(options: ClusterOptions, registry: PluginRegistry) -> Configuration:
+    """The configuration in the options, with logs set up accordingly, or at level debug.
 
     Raises BadInput with a line for each mistake.
     """
-    configuration = read_configuration(file, registry)
+    configuration = read_configuration(options.config, registry, options.feature_gates)
     logs = configuration.settings.log
-    if debug:
+    if options.debug:
         logs = msgspec.structs.replace(logs, level=LogLevel.DEBUG)
     configure_logs(logs)
     OBSERVATION.failed = _log_traceback if logs.level is LogLevel.DEBUG else None
@@ -155,7 +153,7 @@ def run_daemon(options: RunOptions) -> None:
     """Run the daemon in this process until a signal. Raises CommandError."""
     registry = PluginRegistry.discover()
     file = ConfigFile(options.config) if options.config else None
-    configuration = load_and_log_configuration(options.config, registry, debug=options.debug)
+    configuration = load_and_log_configuration(options, registry)
     run_until_signal(partial(_serve_scheduler, configuration, registry, options, file))
 
 
@@ -204,7 +202,10 @@ async def _serve_scheduler(
             )
             if keys.signing is None:
                 log.warning("journal is not signed: journal.signingKey is not set")
-            reloader = _reloader(context, scheduler, watchdog, file, control)
+            read = partial(load, registry=registry, gates=given_gates(options.feature_gates))
+            apply = partial(_apply_config, scheduler, watchdog)
+            reloads = metrics.reloads
+            reloader = ConfigReloader(file, read, apply, reloads, control.manager, client.clock)
             tasks.start_soon(reloader.run, control.reloads)
             control.started.set()
             await control.stop.wait()
@@ -241,21 +242,12 @@ async def _open_scheduler(
         yield replica
 
 
-def _reloader(
-    context: DaemonContext,
-    scheduler: RunningScheduler,
-    watchdog: Watchdog,
-    file: ConfigFile | None,
-    control: ServiceControl,
-) -> ConfigReloader:
-    async def apply(new: Configuration) -> ConfigApplied:
-        applied = await scheduler.apply_config(new)
-        watchdog.set_limits(limits_of(new.settings))
-        return applied
-
-    read = partial(load, registry=context.registry)
-    reloads, clock = context.metrics.reloads, context.client.clock
-    return ConfigReloader(file, read, apply, reloads, control.manager, clock)
+async def _apply_config(
+    scheduler: RunningScheduler, watchdog: Watchdog, new: Configuration
+) -> ConfigApplied:
+    applied = await scheduler.apply_config(new)
+    watchdog.set_limits(limits_of(new.settings))
+    return applied
 
 
 async def _report_state(

@@ -12,6 +12,7 @@ import msgspec
 
 from asched.framework.caching import RowCounts
 from asched.framework.cycle_state import CycleState
+from asched.framework.feature_gates import FeatureGates
 from asched.framework.nodes import HypotheticalNodes, Int64Column, Nodes, RowArray
 from asched.framework.pod_groups import GroupMembers, PodGroupKey
 from asched.framework.pod_info import PodInfo
@@ -146,6 +147,10 @@ class Handle(Protocol):
 
     @property
     def scheduler_name(self) -> str: ...
+
+    @property
+    def feature_gates(self) -> FeatureGates:
+        """The gates of the configuration. They do not change while the profile exists."""
 
     def waiting_pods(self) -> Sequence[WaitingPod]:
         """Pods that wait on Permit, oldest first. Calls to ``allow`` and ``reject`` become

@@ -87,6 +87,9 @@ class Plugin(ABC):
     """Custom resources that it reads with ``Cluster.objects``; watched if a profile enables it."""
     reads_annotations: ClassVar[tuple[str, ...]] = ()
     """Pod annotations that it reads from ``PodShape.annotations``. Others are not decoded."""
+    honors_gates: ClassVar[frozenset[str]] = frozenset()
+    """Feature gates of kube-scheduler that only this plugin reads. A configuration may set them to
+    other values than their defaults only if they are listed here."""
     applies_per_template: ClassVar[bool] = False
     """Whether :meth:`applies_to` depends only on the pod's namespace, spec and annotations. It is
     then called once for all pods of a template."""

@@ -149,9 +149,7 @@ def _pod_level_requests(pod: Pod, desired: ResourceRequirements) -> Amounts:
     """The requests at pod level, only of resources that ``desired`` names: the maximum of desired,
     allocated and actual requests once the pod on a node reports actual resources."""
     requests = {
-        name: quantity
-        for name, quantity in desired.requests.items()
-        if is_pod_level_resource(name)
+        name: quantity for name, quantity in desired.requests.items() if is_pod_level_resource(name)
     }
     actual = pod.status.resources
     if actual is None or not pod.spec.node_name:

@@ -100,7 +100,9 @@ def encode(state: ClusterState) -> Steps[list[bytes]]:
         seed=state.seed,
         epoch=state.epoch,
         next_start_row=state.next_start_row,
-        profiles=ProfilesLoaded(profiles, state.queue.settings, state.extenders),
+        profiles=ProfilesLoaded(
+            profiles, state.queue.settings, state.extenders, state.feature_gates
+        ),
         objects=state.object_store.snapshot(),
         nodes=state.nodes.snapshot(),
         nominator=state.nominator.snapshot(),

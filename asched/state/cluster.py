@@ -11,6 +11,7 @@ import msgspec
 from asched.framework.caching import RowCounts
 from asched.framework.cluster import Eviction, WaitingPod
 from asched.framework.cycle_state import CycleState
+from asched.framework.feature_gates import DEFAULT_FEATURE_GATES, FeatureGates
 from asched.framework.nodes import Int64Column, RowArray
 from asched.framework.pod_groups import GroupMembers, PodGroupKey
 from asched.framework.pod_info import PodInfo
@@ -96,6 +97,7 @@ class ClusterState:
         self.binding_profile: Callable[[str], Profile] = _no_profile
         """The profile that binds the pods of a scheduler name that sessions serve."""
         self.profiles: Mapping[str, Profile] = {}
+        self.feature_gates = DEFAULT_FEATURE_GATES
         self.next_start_row = 0
         """Where the next search for feasible nodes starts, if a share of them is enough."""
 
@@ -186,9 +188,13 @@ def _no_profile(scheduler_name: str) -> Profile:
 class ProfileHandle:
     """The :class:`asched.framework.cluster.Handle` of one profile."""
 
-    def __init__(self, state: ClusterState, scheduler_name: str) -> None:
+    def __init__(
+        self, state: ClusterState, scheduler_name: str, feature_gates: FeatureGates | None = None
+    ) -> None:
+        """``feature_gates``: by default those of the state."""
         self._state = state
         self._scheduler_name = scheduler_name
+        self._feature_gates = feature_gates or state.feature_gates
         self._profile: Profile | None = None
 
     @property
@@ -198,6 +204,10 @@ class ProfileHandle:
     @property
     def scheduler_name(self) -> str:
         return self._scheduler_name
+
+    @property
+    def feature_gates(self) -> FeatureGates:
+        return self._feature_gates
 
     def waiting_pods(self) -> Sequence[WaitingPod]:
         return self._state.waiting_pods.handles()

@@ -97,6 +97,7 @@ class Fold:
     def _profiles_loaded(self, record: r.ProfilesLoaded) -> None:
         state = self.state
         self._binding_profiles.clear()
+        state.feature_gates = record.feature_gates
         profiles = {spec.scheduler_name: self._build(spec) for spec in record.profiles}
         state.profiles = profiles
         state.circuits.configure(profiles.values())
@@ -106,7 +107,8 @@ class Fold:
         state.pending_evaluations.clear()
         plugins = (plugin for profile in profiles.values() for plugin in profile.external)
         state.pending_evaluations.configure(record.extenders, plugins)
-        state.queue.configure(profiles, record.queue, state.now_ns)
+        early = record.feature_gates.scheduler_pop_from_backoff_q
+        state.queue.configure(profiles, record.queue, state.now_ns, pop_from_backoff=early)
         for entry in state.pods.values():
             if self._pods.is_ours(entry) and entry.info.key not in state.queue:
                 state.queue.add(entry.info, state.now_ns)

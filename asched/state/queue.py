@@ -12,6 +12,9 @@
                                |
                                +-> external call -> answered -> front of active (same attempt)
 
+While active is empty, pods are taken from backoff, by the second in which the backoff ends and then
+as active is sorted (SchedulerPopFromBackoffQ). Pods that back off after an error are not.
+
 Active is a heap in the order of the profile's QueueSort. A rejected pod waits until the hint of
 one of its rejecting plugins returns QUEUE for an event. A pod without a rejecting plugin (an
 error, or no node at all) backs off. Events between a pod's decision and the end of its binding are
@@ -32,7 +35,14 @@ from asched.framework.runtime.profile import Profile
 from asched.model.quantity import NS_PER_S
 from asched.state.cluster_events import QueuedClusterEvent, QueueingHints, QueueingStrategy
 from asched.state.pod_groups import PodGroups
-from asched.state.pod_heap import FIRST, PodHeap, from_stored_key, sort_key, to_stored_key
+from asched.state.pod_heap import (
+    FIRST,
+    PodHeap,
+    SortKey,
+    from_stored_key,
+    sort_key,
+    to_stored_key,
+)
 from asched.state.queue_contents import (
     ACTIVE,
     ATTEMPT_FAILURE,
@@ -41,6 +51,7 @@ from asched.state.queue_contents import (
     FORCE_ACTIVATE,
     GATED,
     POD_ADD,
+    POP_FROM_BACKOFF,
     RECONFIGURED,
     TIMEOUT,
     UNSCHEDULABLE,
@@ -54,6 +65,9 @@ from asched.state.queue_contents import (
 from asched.state.records import QueueSettings
 from asched.state.stored_form import STEP, Steps
 
+ORDERING_WINDOW_NS = NS_PER_S
+"""Backoffs that end within one window end together (``backoffQOrderingWindowDuration``)."""
+
 
 class SchedulingQueue:
     """All pending pods of our profiles. Only the fold calls the methods that change it."""
@@ -64,6 +78,9 @@ class SchedulingQueue:
         self.settings = QueueSettings()
         self._active = PodHeap()
         self._backoff = PodHeap()
+        # The pods of backoff that may be scheduled early, in that order.
+        self._early = PodHeap()
+        self._pop_from_backoff = False
         self.unschedulable: dict[str, QueuedPod] = {}
         self.gated: dict[str, QueuedPod] = {}
         # Rejected and gated pods by the plugin that they wait for: an event looks only at these.
@@ -131,7 +148,7 @@ class SchedulingQueue:
 
     def head(self) -> QueuedPod | None:
         """The pod to schedule next."""
-        first = self._active.head()
+        first = self._active.head() or self._early.head()
         return None if first is None else first[1]
 
     def next_timer_ns(self) -> int | None:
@@ -148,13 +165,23 @@ class SchedulingQueue:
     # -- configuration ------------------------------------------------------------------------
 
     def configure(
-        self, profiles: Mapping[str, Profile], settings: QueueSettings, now_ns: int
+        self,
+        profiles: Mapping[str, Profile],
+        settings: QueueSettings,
+        now_ns: int,
+        *,
+        pop_from_backoff: bool,
     ) -> None:
-        """Replace the profiles and sort all waiting pods under them."""
+        """Replace the profiles and sort all waiting pods under them.
+
+        ``pop_from_backoff``: while no pod is active, schedule pods that back off after a rejection.
+        """
         waiting = [*self]
         self._profiles, self.settings = profiles, settings
+        self._pop_from_backoff = pop_from_backoff
         self._active.clear()
         self._backoff.clear()
+        self._early.clear()
         self.unschedulable.clear()
         self.gated.clear()
         self._waiting_for.clear()
@@ -182,6 +209,8 @@ class SchedulingQueue:
         if info.key in self._active.pods:
             # A QueueSort may read what changed.
             self._activate_or_gate(pod, now_ns)
+        elif info.key in self._early.pods:
+            self._early.push(pod, self._early_key(pod, self.backoff_ends_ns(pod)))
         elif info.key in self.gated:
             cause = next((queued_event.event.label for queued_event in events), "")
             self._requeue(pod, now_ns, cause)
@@ -198,7 +227,7 @@ class SchedulingQueue:
     def pop(self, key: str) -> QueuedPod | None:
         """The pod was decided: in flight until :meth:`reject`, :meth:`fail` or :meth:`remove`.
         None if it does not wait."""
-        pod = self._active.pop(key)
+        pod = self._active.pop(key) or self._pop_early(key)
         if pod is None:
             pod = self.find_queued(key)
             if pod is None:
@@ -210,6 +239,14 @@ class SchedulingQueue:
         # A continued attempt keeps the events since it began.
         self._attempts.setdefault(key, (pod, self._events_end))
         return pod
+
+    def _pop_early(self, key: str) -> QueuedPod | None:
+        """Remove the pod from backoff if it may be scheduled now."""
+        if key not in self._early.pods or self._active.pods:
+            return None
+        self._early.pop(key)
+        self.incoming[ACTIVE, POP_FROM_BACKOFF] += 1
+        return self._backoff.pop(key)
 
     def resume_attempt(self, key: str) -> None:
         """An external call was answered: the attempt continues under the same number, before all
@@ -278,10 +315,13 @@ class SchedulingQueue:
             self._activate_or_gate(pod, now_ns, FORCE_ACTIVATE)
 
     def sort_again(self, key: str, now_ns: int) -> None:
-        """PreEnqueue and QueueSort may have another answer for an active pod."""
+        """PreEnqueue and QueueSort may have another answer for a pod that may be scheduled."""
         pod = self._active.pods.get(key)
         if pod is not None and key not in self._attempts:
             self._activate_or_gate(pod, now_ns)
+        early = self._early.pods.get(key)
+        if early is not None:
+            self._requeue(early, now_ns)
 
     # -- events and timers --------------------------------------------------------------------
 
@@ -309,6 +349,7 @@ class SchedulingQueue:
         ``flushUnschedulablePodsLeftover``)."""
         while (first := self._backoff.head()) is not None and first[0] <= now_ns:
             self._backoff.pop(first[1].info.key)
+            self._early.pop(first[1].info.key)
             self._activate_or_gate(first[1], now_ns, BACKOFF_COMPLETE)
         overdue: list[QueuedPod] = []
         for pod in self.unschedulable.values():
@@ -327,6 +368,7 @@ class SchedulingQueue:
         vars(copied).update(
             _active=self._active.copy(),
             _backoff=self._backoff.copy(),
+            _early=self._early.copy(),
             unschedulable={**self.unschedulable},
             gated={**self.gated},
             _waiting_for={plugin: {**pods} for plugin, pods in self._waiting_for.items()},
@@ -355,6 +397,9 @@ class SchedulingQueue:
         active_order = yield from self._active.take_in_order(
             lambda key, pod: (positions[pod], to_stored_key(key))
         )
+        early_order = yield from self._early.take_in_order(
+            lambda key, pod: (positions[pod], to_stored_key(key[1]))
+        )
         backoff_order = yield from self._backoff.take_in_order(lambda _, pod: positions[pod])
         return QueueSnapshot(
             pods=tuple(forms),
@@ -362,6 +407,7 @@ class SchedulingQueue:
             active_order=active_order,
             backoff=backoff,
             backoff_order=backoff_order,
+            early_order=early_order,
             unschedulable=at(self.unschedulable.values()),
             gated=at(self.gated.values()),
             waiting_for=tuple(
@@ -391,6 +437,10 @@ class SchedulingQueue:
             self._active.push(pod, from_stored_key(stored) or sort_key(profile, pod))
         for position in (*snapshot.backoff, *snapshot.backoff_order):
             self._backoff.push(pods[position], self.backoff_ends_ns(pods[position]))
+        for position, stored in snapshot.early_order:
+            pod = pods[position]
+            key = self._early_key(pod, self.backoff_ends_ns(pod), from_stored_key(stored))
+            self._early.push(pod, key)
         self.unschedulable = by_key(snapshot.unschedulable)
         self.gated = by_key(snapshot.gated)
         self._waiting_for = {plugin: by_key(waiting) for plugin, waiting in snapshot.waiting_for}
@@ -418,7 +468,11 @@ class SchedulingQueue:
         failures = pod.consecutive_errors or pod.unschedulable_count
         if not failures:
             return pod.turn_ns
-        return max(pod.timestamp_ns + self.backoff_ns(failures), pod.turn_ns)
+        ends_ns = pod.timestamp_ns + self.backoff_ns(failures)
+        if self._pop_from_backoff and self.settings.max_backoff_s:
+            # All backoffs that end within one second end together, after it.
+            ends_ns += ORDERING_WINDOW_NS - ends_ns % ORDERING_WINDOW_NS
+        return max(ends_ns, pod.turn_ns)
 
     def backoff_ns(self, failures: int) -> int:
         """The backoff after that many failures in a row, at least one."""
@@ -431,29 +485,49 @@ class SchedulingQueue:
         profile = self._profiles.get(pod.info.pod.spec.scheduler_name)
         if profile is None:
             return  # the profile was removed
+        if self._gate(profile, pod, cause):
+            return
+        if pod.entered_at_ns is None:
+            pod.entered_at_ns = now_ns
+        self._active.push(pod, sort_key(profile, pod))
+        if cause:
+            self.incoming[ACTIVE, cause] += 1
+
+    def _gate(self, profile: Profile, pod: QueuedPod, cause: str) -> bool:
+        """Call PreEnqueue. Returns whether the pod is gated."""
         was_gated = bool(pod.gating_plugin)
         gates = (p.name for p in profile.pre_enqueue if gate_status(p, pod.info) is not None)
         gating = pod.gating_plugin = next(gates, "")
         if gating:
             self._active.pop(pod.info.key)
             self._wait(self.gated, pod, (gating,))
-        else:
-            if pod.entered_at_ns is None:
-                pod.entered_at_ns = now_ns
-            self._active.push(pod, sort_key(profile, pod))
-        if cause and not (was_gated and gating):
-            self.incoming[GATED if gating else ACTIVE, cause] += 1
+            if cause and not was_gated:
+                self.incoming[GATED, cause] += 1
+        return bool(gating)
 
     def _requeue(
-        self, pod: QueuedPod, now_ns: int, cause: str, *, immediately: bool = False
+        self, pod: QueuedPod, now_ns: int, cause: str = "", *, immediately: bool = False
     ) -> None:
+        """``cause`` as for :meth:`_activate_or_gate`."""
         self._remove_from_queues(pod.info.key)
         ends_ns = 0 if immediately else self.backoff_ends_ns(pod)
         if ends_ns <= now_ns:
             self._activate_or_gate(pod, now_ns, cause)
-        else:
-            self._backoff.push(pod, ends_ns)
+            return
+        if self._pop_from_backoff and (pod.unschedulable_plugins or pod.pending_plugins):
+            profile = self._profiles.get(pod.info.pod.spec.scheduler_name)
+            # A pod that is scheduled early is not seen by PreEnqueue again.
+            if profile is None or self._gate(profile, pod, cause):
+                return
+            self._early.push(pod, self._early_key(pod, ends_ns))
+        self._backoff.push(pod, ends_ns)
+        if cause:
             self.incoming[BACKOFF, cause] += 1
+
+    def _early_key(self, pod: QueuedPod, ends_ns: int, stored: SortKey = ()) -> tuple[int, SortKey]:
+        """The key of a pod in ``_early``. ``stored``: its key for QueueSort, if it is known."""
+        profile = self._profiles[pod.info.pod.spec.scheduler_name]
+        return ends_ns, stored or sort_key(profile, pod)
 
     def _requeue_by_events(
         self, pod: QueuedPod, events: Iterable[QueuedClusterEvent], now_ns: int
@@ -478,6 +552,7 @@ class SchedulingQueue:
             self._active.pop(key)
         if key in self._backoff.pods:
             self._backoff.pop(key)
+            self._early.pop(key)
         pod = self.unschedulable.pop(key, None) or self.gated.pop(key, None)
         if pod is None:
             return
