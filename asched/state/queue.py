@@ -12,8 +12,7 @@
                                |
                                +-> external call -> answered -> front of active (same attempt)
 
-While active is empty, pods are taken from backoff, by the second in which the backoff ends and then
-as active is sorted (SchedulerPopFromBackoffQ). Pods that back off after an error are not.
+While active is empty, rejected pods are taken from backoff (:mod:`asched.state.backoff_queue`).
 
 Active is a heap in the order of the profile's QueueSort. A rejected pod waits until the hint of
 one of its rejecting plugins returns QUEUE for an event. A pod without a rejecting plugin (an
@@ -33,6 +32,7 @@ from asched.framework.pod_info import PodInfo, QueuedPod
 from asched.framework.runtime.plugin_calls import gate_status
 from asched.framework.runtime.profile import Profile
 from asched.model.quantity import NS_PER_S
+from asched.state.backoff_queue import BackoffQueue
 from asched.state.cluster_events import QueuedClusterEvent, QueueingHints, QueueingStrategy
 from asched.state.pod_groups import PodGroups
 from asched.state.pod_heap import (
@@ -65,9 +65,6 @@ from asched.state.queue_contents import (
 from asched.state.records import QueueSettings
 from asched.state.stored_form import STEP, Steps
 
-ORDERING_WINDOW_NS = NS_PER_S
-"""Backoffs that end within one window end together (``backoffQOrderingWindowDuration``)."""
-
 
 class SchedulingQueue:
     """All pending pods of our profiles. Only the fold calls the methods that change it."""
@@ -75,12 +72,8 @@ class SchedulingQueue:
     def __init__(self, groups: PodGroups | None = None) -> None:
         self._hints = QueueingHints(PodGroups() if groups is None else groups)
         self._profiles: Mapping[str, Profile] = {}
-        self.settings = QueueSettings()
         self._active = PodHeap()
-        self._backoff = PodHeap()
-        # The pods of backoff that may be scheduled early, in that order.
-        self._early = PodHeap()
-        self._pop_from_backoff = False
+        self._backoff = BackoffQueue()
         self.unschedulable: dict[str, QueuedPod] = {}
         self.gated: dict[str, QueuedPod] = {}
         # Rejected and gated pods by the plugin that they wait for: an event looks only at these.
@@ -96,6 +89,10 @@ class SchedulingQueue:
         """Recorded decisions about pods that were not active here: a plugin changed since."""
 
     # -- reading ------------------------------------------------------------------------------
+
+    @property
+    def settings(self) -> QueueSettings:
+        return self._backoff.settings
 
     def __len__(self) -> int:
         return (
@@ -148,7 +145,7 @@ class SchedulingQueue:
 
     def head(self) -> QueuedPod | None:
         """The pod to schedule next."""
-        first = self._active.head() or self._early.head()
+        first = self._active.head() or self._backoff.early.head()
         return None if first is None else first[1]
 
     def next_timer_ns(self) -> int | None:
@@ -157,7 +154,7 @@ class SchedulingQueue:
             pod.timestamp_ns + self._unschedulable_timeout_ns
             for pod in islice(self.unschedulable.values(), 1)
         ]
-        first = self._backoff.head()
+        first = self._backoff.by_end.head()
         if first is not None:
             times.append(first[0])
         return min(times, default=None)
@@ -177,11 +174,10 @@ class SchedulingQueue:
         ``pop_from_backoff``: while no pod is active, schedule pods that back off after a rejection.
         """
         waiting = [*self]
-        self._profiles, self.settings = profiles, settings
-        self._pop_from_backoff = pop_from_backoff
+        self._profiles = profiles
         self._active.clear()
         self._backoff.clear()
-        self._early.clear()
+        self._backoff.settings, self._backoff.pops_early = settings, pop_from_backoff
         self.unschedulable.clear()
         self.gated.clear()
         self._waiting_for.clear()
@@ -209,8 +205,8 @@ class SchedulingQueue:
         if info.key in self._active.pods:
             # A QueueSort may read what changed.
             self._activate_or_gate(pod, now_ns)
-        elif info.key in self._early.pods:
-            self._early.push(pod, self._early_key(pod, self.backoff_ends_ns(pod)))
+        elif info.key in self._backoff.early.pods:
+            self._backoff.push(pod, self._sort_key)
         elif info.key in self.gated:
             cause = next((queued_event.event.label for queued_event in events), "")
             self._requeue(pod, now_ns, cause)
@@ -242,9 +238,8 @@ class SchedulingQueue:
 
     def _pop_early(self, key: str) -> QueuedPod | None:
         """Remove the pod from backoff if it may be scheduled now."""
-        if key not in self._early.pods or self._active.pods:
+        if self._active.pods or key not in self._backoff.early.pods:
             return None
-        self._early.pop(key)
         self.incoming[ACTIVE, POP_FROM_BACKOFF] += 1
         return self._backoff.pop(key)
 
@@ -319,7 +314,7 @@ class SchedulingQueue:
         pod = self._active.pods.get(key)
         if pod is not None and key not in self._attempts:
             self._activate_or_gate(pod, now_ns)
-        early = self._early.pods.get(key)
+        early = self._backoff.early.pods.get(key)
         if early is not None:
             self._requeue(early, now_ns)
 
@@ -347,9 +342,8 @@ class SchedulingQueue:
     def flush(self, now_ns: int) -> None:
         """End the backoffs and timeouts that are due (``flushBackoffQCompleted`` and
         ``flushUnschedulablePodsLeftover``)."""
-        while (first := self._backoff.head()) is not None and first[0] <= now_ns:
+        while (first := self._backoff.by_end.head()) is not None and first[0] <= now_ns:
             self._backoff.pop(first[1].info.key)
-            self._early.pop(first[1].info.key)
             self._activate_or_gate(first[1], now_ns, BACKOFF_COMPLETE)
         overdue: list[QueuedPod] = []
         for pod in self.unschedulable.values():
@@ -368,7 +362,6 @@ class SchedulingQueue:
         vars(copied).update(
             _active=self._active.copy(),
             _backoff=self._backoff.copy(),
-            _early=self._early.copy(),
             unschedulable={**self.unschedulable},
             gated={**self.gated},
             _waiting_for={plugin: {**pods} for plugin, pods in self._waiting_for.items()},
@@ -397,10 +390,10 @@ class SchedulingQueue:
         active_order = yield from self._active.take_in_order(
             lambda key, pod: (positions[pod], to_stored_key(key))
         )
-        early_order = yield from self._early.take_in_order(
+        early_order = yield from self._backoff.early.take_in_order(
             lambda key, pod: (positions[pod], to_stored_key(key[1]))
         )
-        backoff_order = yield from self._backoff.take_in_order(lambda _, pod: positions[pod])
+        backoff_order = yield from self._backoff.by_end.take_in_order(lambda _, pod: positions[pod])
         return QueueSnapshot(
             pods=tuple(forms),
             active=active,
@@ -436,11 +429,12 @@ class SchedulingQueue:
             profile = self._profiles[pod.info.pod.spec.scheduler_name]
             self._active.push(pod, from_stored_key(stored) or sort_key(profile, pod))
         for position in (*snapshot.backoff, *snapshot.backoff_order):
-            self._backoff.push(pods[position], self.backoff_ends_ns(pods[position]))
+            pod = pods[position]
+            self._backoff.by_end.push(pod, self.backoff_ends_ns(pod))
         for position, stored in snapshot.early_order:
             pod = pods[position]
-            key = self._early_key(pod, self.backoff_ends_ns(pod), from_stored_key(stored))
-            self._early.push(pod, key)
+            sort = from_stored_key(stored) or self._sort_key(pod)
+            self._backoff.early.push(pod, (self.backoff_ends_ns(pod), sort))
         self.unschedulable = by_key(snapshot.unschedulable)
         self.gated = by_key(snapshot.gated)
         self._waiting_for = {plugin: by_key(waiting) for plugin, waiting in snapshot.waiting_for}
@@ -463,22 +457,15 @@ class SchedulingQueue:
         return self._events_start + len(self.events)
 
     def backoff_ends_ns(self, pod: QueuedPod) -> int:
-        """When a rejected pod may be retried: after 1 s, doubling up to 10 s with its failures, and
-        not before its turn."""
-        failures = pod.consecutive_errors or pod.unschedulable_count
-        if not failures:
-            return pod.turn_ns
-        ends_ns = pod.timestamp_ns + self.backoff_ns(failures)
-        if self._pop_from_backoff and self.settings.max_backoff_s:
-            # All backoffs that end within one second end together, after it.
-            ends_ns += ORDERING_WINDOW_NS - ends_ns % ORDERING_WINDOW_NS
-        return max(ends_ns, pod.turn_ns)
+        """When a rejected pod may be retried."""
+        return self._backoff.ends_ns(pod)
 
     def backoff_ns(self, failures: int) -> int:
         """The backoff after that many failures in a row, at least one."""
-        # 2**62 s is far beyond any maximum; the bound keeps the number small.
-        delay_s = self.settings.initial_backoff_s * (1 << min(failures - 1, 62))
-        return round(min(delay_s, self.settings.max_backoff_s) * NS_PER_S)
+        return self._backoff.duration_ns(failures)
+
+    def _sort_key(self, pod: QueuedPod) -> SortKey:
+        return sort_key(self._profiles[pod.info.pod.spec.scheduler_name], pod)
 
     def _activate_or_gate(self, pod: QueuedPod, now_ns: int, cause: str = "") -> None:
         """``cause`` is the queue event; empty if the pod was in this queue before."""
@@ -514,20 +501,14 @@ class SchedulingQueue:
         if ends_ns <= now_ns:
             self._activate_or_gate(pod, now_ns, cause)
             return
-        if self._pop_from_backoff and (pod.unschedulable_plugins or pod.pending_plugins):
+        if self._backoff.may_pop_early(pod):
             profile = self._profiles.get(pod.info.pod.spec.scheduler_name)
-            # A pod that is scheduled early is not seen by PreEnqueue again.
+            # PreEnqueue is not called again before the pod is scheduled early.
             if profile is None or self._gate(profile, pod, cause):
                 return
-            self._early.push(pod, self._early_key(pod, ends_ns))
-        self._backoff.push(pod, ends_ns)
+        self._backoff.push(pod, self._sort_key)
         if cause:
             self.incoming[BACKOFF, cause] += 1
-
-    def _early_key(self, pod: QueuedPod, ends_ns: int, stored: SortKey = ()) -> tuple[int, SortKey]:
-        """The key of a pod in ``_early``. ``stored``: its key for QueueSort, if it is known."""
-        profile = self._profiles[pod.info.pod.spec.scheduler_name]
-        return ends_ns, stored or sort_key(profile, pod)
 
     def _requeue_by_events(
         self, pod: QueuedPod, events: Iterable[QueuedClusterEvent], now_ns: int
@@ -552,7 +533,6 @@ class SchedulingQueue:
             self._active.pop(key)
         if key in self._backoff.pods:
             self._backoff.pop(key)
-            self._early.pop(key)
         pod = self.unschedulable.pop(key, None) or self.gated.pop(key, None)
         if pod is None:
             return
