@@ -300,7 +300,7 @@ def _unknown(given: Mapping[str, bool]) -> Iterator[Problem]:
 
 def _values(given: Mapping[str, bool]) -> dict[str, bool]:
     """The gates that are set, with AllAlpha and AllBeta replaced by those that they set."""
-    values = {}
+    values: dict[str, bool] = {}
     for name, stage in _ALL.items():
         if name in given:
             values |= {

@@ -17,6 +17,7 @@ from asched.model.node import Node
 from asched.model.pod import (
     Affinity,
     Container,
+    ContainerStatus,
     Pod,
     PodAffinity,
     PodAffinityTerm,
@@ -306,7 +307,9 @@ def _quantities(pod: Pod) -> Iterator[dict[str, QuantityText]]:
     if spec.resources is not None:
         yield spec.resources.requests
         yield spec.resources.limits
-    for reported in (*status.container_statuses, *status.init_container_statuses, status):
+    containers = (*status.container_statuses, *status.init_container_statuses)
+    reports: tuple[ContainerStatus | PodStatus, ...] = (*containers, status)
+    for reported in reports:
         if reported.resources is not None:
             yield reported.resources.requests
             yield reported.resources.limits
