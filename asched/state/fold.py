@@ -23,6 +23,7 @@ from asched.state.attempt_budget import attempt_steps
 from asched.state.circuits import circuit_as_plugin
 from asched.state.cluster import ClusterState, PlacementState, PodEntry, ProfileHandle
 from asched.state.cluster_events import EVENT_RESOURCES, node_changes
+from asched.state.gated_fields import without_gated_fields
 from asched.state.pending_evaluations import PendingEvaluation
 from asched.state.plugins import incomplete_profile
 from asched.state.pod_fold import FoldError, PodFold
@@ -182,7 +183,7 @@ class Fold:
     def _object_observed(self, record: r.ObjectObserved) -> None:
         observed = record.object
         if isinstance(observed, Pod):
-            info = PodInfo(observed)
+            info = PodInfo(without_gated_fields(observed, self.state.feature_gates))
             self.state.templates.add(record.template, info)
             self._pods.on_observed(info, record.template)
             return

@@ -18,6 +18,7 @@ from asched.model.pod import POD_SCHEDULED, ContainerStatus, Pod, PodCondition, 
 from asched.model.quantity import QuantityText
 from asched.model.resources import AnyObject, Resource, WatchedResource
 from asched.state.cluster import ClusterState, PodEntry
+from asched.state.gated_fields import without_gated_fields
 from asched.state.records import Bound, ObjectDeleted, ObjectObserved, PodObserved, PodUpdated
 
 _COPIED_LABELS = ("topology.kubernetes.io/zone", "topology.kubernetes.io/region")
@@ -51,7 +52,7 @@ def observe_object(
     ``refuse`` is called for a pod that contradicts the state.
     """
     if isinstance(observed, Pod):
-        return _observe_pod(state, observed, refuse)
+        return _observe_pod(state, without_gated_fields(observed, state.feature_gates), refuse)
     if isinstance(observed, Node):
         observed = _reduced_node(observed)
     if state.object_store.of_kind(type(observed)).get(observed.key) == observed:

@@ -38,13 +38,14 @@ from asched.framework.status import SUCCESS, Status
 from asched.model.meta import Object
 from asched.model.node import HOSTNAME_LABEL, ZONE_LABEL, Node
 from asched.model.pod import Pod, TopologySpreadConstraint
-from asched.model.selectors import is_qualified_name
+from asched.model.selectors import LabelSelector, is_qualified_name
 from asched.plugins.hint_results import PROCEED, SKIP, queue_if
 from asched.plugins.pod_topology_spread.constraints import (
     Constraint,
     ConstraintCounts,
     ConstraintSet,
     adjusted,
+    missing_match_labels,
 )
 from asched.plugins.pod_topology_spread.scores import SpreadScores
 
@@ -239,6 +240,7 @@ class PodTopologySpread(
 
     def __init__(self, args: PodTopologySpreadArgs, handle: Handle) -> None:
         super().__init__(args, handle)
+        self._match_label_keys = handle.feature_gates.match_label_keys_in_pod_topology_spread
         self._system_defaults = args.defaulting_type == "System"
         self._defaults = (
             _SYSTEM_DEFAULTS
@@ -324,6 +326,10 @@ class PodTopologySpread(
         )
         if not source:
             return _NONE
+        if self._match_label_keys:
+            added = [missing_match_labels(constraint, pod.labels) for constraint in own]
+            if any(added):
+                source = (source, *added)
         key = (pod.shape, pod.namespace, when, source)
         return self._constraint_sets.get(key, lambda: self._new_set(pod, when))
 
@@ -364,7 +370,7 @@ class PodTopologySpread(
                 constraint.node_affinity_policy == _HONOR,
                 constraint.node_taints_policy == _HONOR,
                 PodQuery(
-                    selectors or (Selector(constraint.label_selector),),
+                    selectors or (Selector(self._selector(constraint, pod)),),
                     frozenset({pod.namespace}),
                     count_terminating=False,
                 ),
@@ -372,6 +378,15 @@ class PodTopologySpread(
             for constraint in own or self._defaults
             if constraint.when_unsatisfiable == when
         )
+
+    def _selector(self, constraint: TopologySpreadConstraint, pod: Pod) -> LabelSelector | None:
+        """The selector of a constraint, with the labels that ``matchLabelKeys`` names."""
+        selector = constraint.label_selector
+        if selector is None or not self._match_label_keys:
+            return selector
+        added = missing_match_labels(constraint, pod.metadata.labels)
+        expressions = selector.match_expressions
+        return LabelSelector(selector.match_labels, (*expressions, *added)) if added else selector
 
     def events_to_register(self) -> Sequence[ClusterEventWithHint]:
         both = ActionType.ADD | ActionType.DELETE
