@@ -19,6 +19,7 @@ from asched.config.feature_gates import GATES, Gate, Support, honored_gates
 from asched.config.kube_scheduler import API_VERSION, KubeSchedulerConfiguration
 from asched.config.registry import PluginRegistry
 from asched.framework.interface import ExtensionPoint
+from asched.framework.pod_groups import GANG_SCHEDULING
 from asched.framework.runtime.profile import ProfileError
 from asched.model.resources import GroupResource, Resource, WatchedResource
 from tests.docs.kube_scheduler import (
@@ -40,10 +41,14 @@ The tables compare asched with kube-scheduler 1.36 and its default profile.
 
 - **yes**: the same behavior.
 - **differs**: there, with the difference in the last column.
-- **no**: missing. A configuration that asks for it is rejected in one line.
+- **no**: missing. A configuration that sets it is rejected with one line.
 
 Recorded answers of kube-scheduler 1.36.2 are part of the tests. ARCHITECTURE.md lists differences
 that concern no single row.
+"""
+_GATES: Final = """\
+Set them in `featureGates` of an AschedConfiguration, or with `--feature-gates A=true,B=false`.
+The fourth column shows whether a gate may have another value than its default.
 """
 
 
@@ -108,8 +113,7 @@ def text(registry: PluginRegistry) -> str:
         f"API version `{API_VERSION}`.\n",
         _table(("Field",), _fields()),
         "## Feature gates\n",
-        "Set them in `featureGates` of an AschedConfiguration, or with `--feature-gates A=true`."
-        "\nOther values than the default are possible where the last but one column says so.\n",
+        _GATES,
         _table(("Gate", "Stage", "Default", "Other value"), _gates(registry)),
         "## Watched API objects\n",
         _table(("API version", "Resource"), _resources(registry)),
@@ -195,6 +199,8 @@ def _gate(gate: Gate, registry: PluginRegistry) -> tuple[Answer, str, str]:
     about_claims = gate.plugin == CLAIMS or gate.name == "DynamicResourceAllocation"
     if about_claims and not allocates_claims(registry):
         return Answer.NO, "no", f"{gate.note}: plugin {CLAIMS} of asched does not allocate claims"
+    if gate.name == GANG_SCHEDULING:
+        return Answer.DIFFERS, "yes", gate.note
     if gate.locked:
         return Answer.YES, "no (locked)", gate.note
     if gate.support is Support.FIXED:
