@@ -32,6 +32,7 @@ from asched.framework.events import EventResource as EventResource
 from asched.framework.events import QueueingHint as QueueingHint
 from asched.framework.events import QueueingHintFn as QueueingHintFn
 from asched.framework.events import custom_event as custom_event
+from asched.framework.feature_gates import FeatureGates as FeatureGates
 from asched.framework.interface import API_VERSION as API_VERSION
 from asched.framework.interface import Arguments as Arguments
 from asched.framework.interface import BindPlugin as BindPlugin

@@ -17,11 +17,20 @@ from asched.framework.feature_gates import FeatureGates
 from asched.framework.interface import PreFilterPlugin, PreFilterResult
 from asched.framework.nodes import Nodes
 from asched.framework.pod_info import PodInfo
-from asched.model.pod import Container, Pod, ResourceRequirements
+from asched.model.pod import (
+    Container,
+    Pod,
+    ResourceRequirements,
+    TopologySpreadConstraint,
+)
+from asched.model.quantity import QuantityText
+from asched.model.selectors import LabelSelector
 from asched.plugins.node_resources.fit import NodeResourcesFit
+from asched.plugins.pod_topology_spread import PodTopologySpread
 from asched.state.checkpoint import checkpoint_of, restore
 from asched.state.observe import observe_object
-from asched.state.records import ObjectObserved, ProfilesLoaded
+from asched.state.records import Assigned, ObjectObserved, ProfilesLoaded
+from tests.cycle.scheduling import Scheduling, the_one
 from tests.state.objects import a_node, a_pod
 from tests.state.profiles import a_fold, loader, profile_of
 
@@ -198,13 +207,48 @@ def test_plugin_of_a_gate_that_is_off_cannot_be_enabled() -> None:
     )
 
 
+# -- matchLabelKeys -------------------------------------------------------------------------------
+
+
+def spread(name: str, revision: str, on: str = "") -> Pod:
+    """A pod that is spread over zones among the pods of its revision."""
+    plain = a_pod(name, {}, labels={"app": "x", "revision": revision}, on=on)
+    constraint = TopologySpreadConstraint(
+        topology_key="zone",
+        label_selector=LabelSelector(match_labels={"app": "x"}),
+        match_label_keys=("revision", "absent"),
+    )
+    spec = msgspec.structs.replace(plain.spec, topology_spread_constraints=(constraint,))
+    return msgspec.structs.replace(plain, spec=spec)
+
+
+@pytest.mark.parametrize(
+    ("gates", "feasible"),
+    [
+        (FeatureGates(), {"1": 1, "2": 2}),
+        (FeatureGates(match_label_keys_in_pod_topology_spread=False), {"1": 1, "2": 1}),
+    ],
+)
+def test_match_label_keys_that_the_api_server_did_not_merge(
+    gates: FeatureGates, feasible: dict[str, int]
+) -> None:
+    for revision, nodes in feasible.items():
+        scheduling = Scheduling(PodTopologySpread, gates=gates)
+        scheduling.see(*(a_node(zone, labels={"zone": zone}) for zone in ("a", "b")))
+        scheduling.see(spread("old", "1", on="a"), spread("p", revision))
+        assigned = the_one(scheduling.decide())
+        assert isinstance(assigned, Assigned)
+        assert assigned.feasible_nodes == nodes
+
+
 # -- pod-level resources --------------------------------------------------------------------------
 
 
 def pod_with_resources() -> Pod:
     """Requests 1 cpu in its container, 2 at pod level, and has 3 after a resize."""
     plain, replace = a_pod("p", on="n0"), msgspec.structs.replace
-    small, large = ({"cpu": "1"}, {"cpu": "2"})
+    small: dict[str, QuantityText] = {"cpu": "1"}
+    large: dict[str, QuantityText] = {"cpu": "2"}
     container = Container(name="c", resources=ResourceRequirements(requests=small))
     return replace(
         plain,

@@ -184,7 +184,7 @@ def missing_match_labels(
     if selector is None or not constraint.match_label_keys:
         return ()
     found = [
-        LabelSelectorRequirement(key, "In", (labels[key],))
+        LabelSelectorRequirement(key=key, operator="In", values=(labels[key],))
         for key in constraint.match_label_keys
         if key in labels and selector.match_labels.get(key) != labels[key]
     ]

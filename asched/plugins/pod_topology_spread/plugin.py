@@ -385,8 +385,10 @@ class PodTopologySpread(
         if selector is None or not self._match_label_keys:
             return selector
         added = missing_match_labels(constraint, pod.metadata.labels)
-        expressions = selector.match_expressions
-        return LabelSelector(selector.match_labels, (*expressions, *added)) if added else selector
+        if not added:
+            return selector
+        expressions = (*selector.match_expressions, *added)
+        return msgspec.structs.replace(selector, match_expressions=expressions)
 
     def events_to_register(self) -> Sequence[ClusterEventWithHint]:
         both = ActionType.ADD | ActionType.DELETE
