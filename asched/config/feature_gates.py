@@ -222,7 +222,8 @@ GATES: Final = (
         Stage.BETA,
         True,
         Support.DECISIONS,
-        "pods that back off are scheduled early while no pod is active",
+        "rejected pods that back off are scheduled early while no pod is active; members of gangs"
+        " are not",
     ),
     _ga("SchedulerQueueingHints", "hints decide which events requeue a pod"),
     _ga("SidecarContainers", "restartable init containers"),

@@ -4,6 +4,9 @@
 While no pod is active, pods are taken from here early, unless they back off after an error
 (``SchedulerPopFromBackoffQ``): in order of the second in which their backoff ends, and within it as
 QueueSort orders them.
+
+Members of a gang keep their backoff: gangs release reservations of each other, and nothing else
+would limit how often they are tried.
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from copy import copy
 
+from asched.framework.pod_groups import group_of
 from asched.framework.pod_info import QueuedPod
 from asched.model.quantity import NS_PER_S
 from asched.state.pod_heap import PodHeap, SortKey
@@ -38,14 +42,19 @@ class BackoffQueue:
         return self.by_end.pods
 
     def may_pop_early(self, pod: QueuedPod) -> bool:
-        """Whether the pod was rejected. Others back off after an error, or wait for their turn."""
-        return self.pops_early and bool(pod.unschedulable_plugins or pod.pending_plugins)
+        """Whether a plugin rejected the pod, and it is in no gang. Others back off after an error,
+        or wait for their turn."""
+        rejected = bool(pod.unschedulable_plugins or pod.pending_plugins)
+        return self.pops_early and rejected and group_of(pod.info.pod) is None
 
-    def push(self, pod: QueuedPod, sort_key: Callable[[QueuedPod], SortKey]) -> None:
-        """Add a pod, or move it. ``sort_key`` returns its key for QueueSort."""
+    def push(
+        self, pod: QueuedPod, sort_key: Callable[[QueuedPod], SortKey], *, early: bool
+    ) -> None:
+        """Add a pod, or move it. ``sort_key`` returns its key for QueueSort. ``early``: it may be
+        scheduled early."""
         ends_ns = self.ends_ns(pod)
         self.by_end.push(pod, ends_ns)
-        if self.may_pop_early(pod):
+        if early:
             self.early.push(pod, (ends_ns, sort_key(pod)))
 
     def pop(self, key: str) -> QueuedPod | None:

@@ -206,7 +206,7 @@ class SchedulingQueue:
             # A QueueSort may read what changed.
             self._activate_or_gate(pod, now_ns)
         elif info.key in self._backoff.early.pods:
-            self._backoff.push(pod, self._sort_key)
+            self._backoff.push(pod, self._sort_key, early=True)
         elif info.key in self.gated:
             cause = next((queued_event.event.label for queued_event in events), "")
             self._requeue(pod, now_ns, cause)
@@ -501,12 +501,13 @@ class SchedulingQueue:
         if ends_ns <= now_ns:
             self._activate_or_gate(pod, now_ns, cause)
             return
-        if self._backoff.may_pop_early(pod):
+        early = self._backoff.may_pop_early(pod)
+        if early:
             profile = self._profiles.get(pod.info.pod.spec.scheduler_name)
             # PreEnqueue is not called again before the pod is scheduled early.
             if profile is None or self._gate(profile, pod, cause):
                 return
-        self._backoff.push(pod, self._sort_key)
+        self._backoff.push(pod, self._sort_key, early=early)
         if cause:
             self.incoming[BACKOFF, cause] += 1
 

@@ -199,7 +199,7 @@ def _gate(gate: Gate, registry: PluginRegistry) -> tuple[Answer, str, str]:
     about_claims = gate.plugin == CLAIMS or gate.name == "DynamicResourceAllocation"
     if about_claims and not allocates_claims(registry):
         return Answer.NO, "no", f"{gate.note}: plugin {CLAIMS} of asched does not allocate claims"
-    if gate.name == GANG_SCHEDULING:
+    if gate.name in (GANG_SCHEDULING, "SchedulerPopFromBackoffQ"):
         return Answer.DIFFERS, "yes", gate.note
     if gate.locked:
         return Answer.YES, "no (locked)", gate.note

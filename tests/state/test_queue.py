@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
+import msgspec
 import pytest
 
 from asched.framework.events import (
@@ -24,7 +25,7 @@ from asched.framework.pod_info import PodInfo, QueuedPod
 from asched.framework.status import Code, Status
 from asched.model.meta import Object
 from asched.model.node import Node
-from asched.model.pod import Pod
+from asched.model.pod import Pod, PodSchedulingGroup
 from asched.model.quantity import NS_PER_S
 from asched.plugins.queue_and_bind import SchedulingGates
 from asched.state import records as r
@@ -485,6 +486,18 @@ def test_backoff_that_ends_in_an_earlier_second_is_popped_first() -> None:
     queue.reject("NodeWatcher")
     queue.see(a_node("n2"))
     assert queue.head().info.key == "default/first"
+
+
+def test_member_of_a_gang_keeps_its_backoff() -> None:
+    queue = Queue(pop_from_backoff=True)
+    plain = a_pod("p")
+    group = PodSchedulingGroup(pod_group_name="g")
+    spec = msgspec.structs.replace(plain.spec, scheduling_group=group)
+    queue.see(msgspec.structs.replace(plain, spec=spec))
+    queue.reject("NodeWatcher")
+    queue.see(a_node("n1"))
+    assert list(queue.queue.backoff) == ["default/p"]
+    assert queue.queue.head() is None
 
 
 def test_changed_pod_keeps_its_backoff_and_is_sorted_again() -> None:
