@@ -133,8 +133,9 @@ class _Reader:
         self._settings = AschedConfiguration()
         self._sessions: tuple[SessionSpec, ...] = ()
         self._faults: tuple[str, ...] = ()
-        self._gates, self._gate_errors = self._resolve_gates({})
-        """Those of the command line alone, until an AschedConfiguration is read."""
+        self._gates = DEFAULT_FEATURE_GATES
+        self._gate_errors: list[Problem] = []
+        self._use_gates({})  # those of the command line, until an AschedConfiguration is read
 
     def read(self, number: int, document: Document) -> None:
         kind, problem = _kind(document.value)
@@ -234,13 +235,10 @@ class _Reader:
 
     def _use_gates(self, in_file: Mapping[str, bool]) -> list[Problem]:
         """The problems of gates in the file. Those of the command line are kept."""
-        self._gates, found = self._resolve_gates(in_file)
         given = self._given_gates
+        self._gates, found = resolve_gates({**in_file, **given}, self._registry)
         self._gate_errors = [Problem(p.path[1:], p.message) for p in found if p.path[1] in given]
         return [problem for problem in found if problem.path[1] not in given]
-
-    def _resolve_gates(self, in_file: Mapping[str, bool]) -> tuple[FeatureGates, list[Problem]]:
-        return resolve_gates({**in_file, **self._given_gates}, self._registry)
 
     def _lines(self, number: int, document: Document, problems: Iterable[Problem]) -> list[str]:
         located = document.located(problems)
