@@ -202,10 +202,8 @@ async def _serve_scheduler(
             )
             if keys.signing is None:
                 log.warning("journal is not signed: journal.signingKey is not set")
-            read = partial(load, registry=registry, gates=given_gates(options.feature_gates))
             apply = partial(_apply_config, scheduler, watchdog)
-            reloads = metrics.reloads
-            reloader = ConfigReloader(file, read, apply, reloads, control.manager, client.clock)
+            reloader = _reloader(context, options, file, apply, control)
             tasks.start_soon(reloader.run, control.reloads)
             control.started.set()
             await control.stop.wait()
@@ -240,6 +238,19 @@ async def _open_scheduler(
         running_replica(context, leadership, shared=is_shared(journal_url)) as replica,
     ):
         yield replica
+
+
+def _reloader(
+    context: DaemonContext,
+    options: ClusterOptions,
+    file: ConfigFile | None,
+    apply: Callable[[Configuration], Awaitable[ConfigApplied]],
+    control: ServiceControl,
+) -> ConfigReloader:
+    gates = given_gates(options.feature_gates)
+    read = partial(load, registry=context.registry, gates=gates)
+    reloads, clock = context.metrics.reloads, context.client.clock
+    return ConfigReloader(file, read, apply, reloads, control.manager, clock)
 
 
 async def _apply_config(

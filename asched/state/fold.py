@@ -7,6 +7,7 @@ from typing import Any
 
 from asched.framework.cluster import Eviction, PodRef
 from asched.framework.events import ActionType, ClusterEvent, EventResource
+from asched.framework.feature_gates import without_gated_fields
 from asched.framework.interface import ExtensionPoint
 from asched.framework.pod_groups import group_of, key_of, only_status_changed
 from asched.framework.pod_info import PodInfo
@@ -23,7 +24,6 @@ from asched.state.attempt_budget import attempt_steps
 from asched.state.circuits import circuit_as_plugin
 from asched.state.cluster import ClusterState, PlacementState, PodEntry, ProfileHandle
 from asched.state.cluster_events import EVENT_RESOURCES, node_changes
-from asched.state.gated_fields import without_gated_fields
 from asched.state.pending_evaluations import PendingEvaluation
 from asched.state.plugins import incomplete_profile
 from asched.state.pod_fold import FoldError, PodFold

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from asched.framework.feature_gates import without_gated_fields
 from asched.model.custom import CustomObject
 from asched.model.meta import Object
 from asched.model.node import Node
@@ -18,7 +19,6 @@ from asched.model.pod import POD_SCHEDULED, ContainerStatus, Pod, PodCondition, 
 from asched.model.quantity import QuantityText
 from asched.model.resources import AnyObject, Resource, WatchedResource
 from asched.state.cluster import ClusterState, PodEntry
-from asched.state.gated_fields import without_gated_fields
 from asched.state.records import Bound, ObjectDeleted, ObjectObserved, PodObserved, PodUpdated
 
 _COPIED_LABELS = ("topology.kubernetes.io/zone", "topology.kubernetes.io/region")
