@@ -85,10 +85,9 @@ def test_pod_is_not_retried_without_changes() -> None:
     assert found.run.end_ns == at(100 * days + 1)
 
 
-def test_backoff_after_a_change_is_awaited() -> None:
+def test_pod_is_retried_early_in_its_backoff_after_a_change() -> None:
     found = simulated([*has(node("n", "1")), comes(pod("big", "2")), *has(node("m"), seconds=0.5)])
-    # It was woken while it backed off from its first attempt, which took until the first second.
-    assert found.placements("big") == [("m", 1, None, "")]
+    assert found.placements("big") == [("m", 0.5, None, "")]
 
 
 # -- eviction ---
