@@ -8,7 +8,7 @@ from enum import Enum
 
 import msgspec
 
-from asched.framework.caching import RowCounts
+from asched.framework.caching import ChangeLog, RowCounts
 from asched.framework.cluster import Eviction, WaitingPod
 from asched.framework.cycle_state import CycleState
 from asched.framework.nodes import Int64Column, RowArray
@@ -178,6 +178,10 @@ class ClusterState:
     def groups_at_permit(self) -> Collection[PodGroupKey]:
         return sorted(self.groups.at_permit)
 
+    @property
+    def permit_changes(self) -> ChangeLog[PodGroupKey]:
+        return self.groups.permit_changes
+
 
 def _no_profile(scheduler_name: str) -> Profile:
     raise LookupError(f"no profile binds pods of {scheduler_name}: no plugins are loaded")
@@ -201,6 +205,9 @@ class ProfileHandle:
 
     def waiting_pods(self) -> Sequence[WaitingPod]:
         return self._state.waiting_pods.handles()
+
+    def waiting_members(self, group: PodGroupKey) -> Sequence[WaitingPod]:
+        return self._state.waiting_pods.members(group)
 
     def attach(self, profile: Profile) -> None:
         self._profile = profile

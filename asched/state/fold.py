@@ -227,9 +227,10 @@ class Fold:
             self._pods.emit(ClusterEvent(resource, ActionType.UPDATE_OTHER), old, new)
 
     def _sort_group_again(self, old: Object | None, new: Object | None) -> None:
-        """PreEnqueue and QueueSort may depend on the PodGroup of a pod."""
+        """PreEnqueue, QueueSort and Permit may depend on the PodGroup of a pod."""
         group = new or old
         if isinstance(group, PodGroup | CustomPodGroup) and not only_status_changed(old, new):
+            self.state.groups.note_change(key_of(group))
             for key in sorted(self.state.groups.members(key_of(group)).statuses):
                 self.state.queue.sort_again(key, self.state.now_ns)
 

@@ -164,9 +164,7 @@ class PodFold:
         entry.info = info
         self.update_group(entry)
         state.nodes.replace_pod(entry.node, info)
-        held = state.waiting.get(info.key)
-        if held is not None:
-            held.info = info
+        state.waiting_pods.update(info)
         self._update_in_queue(old, info)
 
     def _update_bound(self, entry: PodEntry, info: PodInfo) -> None:

@@ -26,6 +26,7 @@ from copy import copy
 from itertools import islice
 from typing import Any
 
+from asched.framework.pod_groups import group_of
 from asched.framework.pod_info import PodInfo, QueuedPod
 from asched.framework.runtime.plugin_calls import gate_status
 from asched.framework.runtime.profile import Profile
@@ -59,7 +60,8 @@ class SchedulingQueue:
     """All pending pods of our profiles. Only the fold calls the methods that change it."""
 
     def __init__(self, groups: PodGroups | None = None) -> None:
-        self._hints = QueueingHints(PodGroups() if groups is None else groups)
+        self._groups = PodGroups() if groups is None else groups
+        self._hints = QueueingHints(self._groups)
         self._profiles: Mapping[str, Profile] = {}
         self.settings = QueueSettings()
         self._active = PodHeap()
@@ -454,6 +456,9 @@ class SchedulingQueue:
         else:
             self._backoff.push(pod, ends_ns)
             self.incoming[BACKOFF, cause] += 1
+            group = group_of(pod.info.pod)
+            if group is not None:
+                self._groups.note_change(group)
 
     def _requeue_by_events(
         self, pod: QueuedPod, events: Iterable[QueuedClusterEvent], now_ns: int

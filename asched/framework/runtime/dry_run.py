@@ -7,8 +7,9 @@ node's own row, rows cannot affect each other, and all nodes share one dry run.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from copy import copy
 from functools import partial
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -32,6 +33,17 @@ from asched.framework.runtime.profile import Profile
 
 Placed = tuple[int, PodInfo]
 """A row of a dry run, and a pod that is added there or removed."""
+
+_BATCH_ROWS = 64
+"""Rows to try at a time: usually the first few are sufficient."""
+
+
+class Removal(NamedTuple):
+    """Pods that are hypothetically removed from a row of the cluster's nodes."""
+
+    row: int
+    pods: Sequence[PodInfo]
+
 
 RankedFilter = tuple[int, FilterPlugin | FilterAllPlugin]
 
@@ -90,6 +102,44 @@ class FilterDryRunner:
         else:
             for row in rows:
                 yield FilterDryRun(self, np.array([row], np.intp))
+
+    def first_fit(self, removals: Sequence[Removal], most: int) -> int | None:
+        """The index of the first removal after which the pod would fit on that row.
+
+        Rows are tried together, by the filters that read no more than a node's own row. If there
+        are others, at most ``most`` of the remaining rows are tried one at a time. Raises
+        PluginFailure.
+        """
+        own_row = self if self.reads_only_own_row else self._own_row_part()
+        for begin in range(0, len(removals), _BATCH_ROWS):
+            batch = removals[begin : begin + _BATCH_ROWS]
+            for index in own_row._fitting(batch):
+                if own_row is self or self._fitting(batch[index : index + 1]):
+                    return begin + index
+                most -= 1
+                if not most:
+                    return None
+        return None
+
+    def _fitting(self, removals: Sequence[Removal]) -> list[int]:
+        """The indexes of the removals after which the pod would fit."""
+        run = FilterDryRun(self, np.array([removal.row for removal in removals], np.intp))
+        run.remove([(at, pod) for at, (_, pods) in enumerate(removals) for pod in pods])
+        return run.diagnose().passing.nonzero()[0].tolist()
+
+    def _own_row_part(self) -> FilterDryRunner:
+        """Runs the filters that read no more than a node's own row."""
+        part, extensions = copy(self), {id(plugin) for plugin in self.extensions}
+        part.node_filters, part.pod_filters = (
+            [
+                (rank, plugin)
+                for rank, plugin in filters
+                if plugin.scope is not Scope.CLUSTER and id(plugin) not in extensions
+            ]
+            for filters in (self.node_filters, self.pod_filters)
+        )
+        part.extensions, part.reads_only_own_row = [], True
+        return part
 
     def with_nominated(self, rows: RowArray) -> Iterator[tuple[RowArray, FilterDiagnosis]]:
         """The rows of ``rows`` with nominated pods that count, in parts, each with the diagnosis
