@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import ClassVar, NamedTuple
 
 import numpy as np
@@ -32,6 +32,7 @@ from asched.framework.pod_queries import (
     WeightedTerm,
     terms_of,
 )
+from asched.framework.query_index import AwaitedIndex, AwaitedQueries, RejectedPods
 from asched.framework.scoring import NodeClasses, ScoresByClass, of_each_value
 from asched.framework.status import SUCCESS, Status
 from asched.framework.term_table import TermTable
@@ -177,6 +178,7 @@ class InterPodAffinity(
         self._sums: LruCache[object, ExistingTerms] = LruCache(
             _CACHE_BYTES, lambda sums: sums.size_bytes
         )
+        self._awaited_index = AwaitedIndex(self._awaited)
         # The caches below depend on namespace labels.
         self._namespaces_version = -1
         self._queries: LruCache[tuple[PodShape, str], AffinityQueries] = LruCache(_MAX_SHAPES)
@@ -407,9 +409,41 @@ class InterPodAffinity(
         pod_changes = ActionType.ADD | ActionType.UPDATE_POD_LABEL | ActionType.DELETE
         node_changes = ActionType.ADD | ActionType.UPDATE_NODE_LABEL
         return (
-            ClusterEventWithHint.on(EventResource.POD, pod_changes, self._pod_changed),
+            ClusterEventWithHint.on(
+                EventResource.POD, pod_changes, self._pod_changed, self._select
+            ),
             ClusterEventWithHint.on(EventResource.NODE, node_changes, self._node_changed),
         )
+
+    def _awaited(self, pod: PodInfo) -> AwaitedQueries:
+        """For which changes of pods :meth:`_pod_changed` queues the pod, besides deletions of pods
+        with anti-affinity terms."""
+        terms = self._queries_of(pod.shape, pod.namespace)
+        if len(terms.anti_affinity) > _MAX_HINT_TERMS:
+            return AwaitedQueries(any_pod=True)
+        return AwaitedQueries(
+            [term.query for term in terms.affinity[:1]],
+            [term.query for term in terms.anti_affinity],
+        )
+
+    def _select(
+        self, rejected: RejectedPods, old: Object | None, new: Object | None
+    ) -> Collection[str]:
+        """The rejected pods for which :meth:`_pod_changed` can return QUEUE."""
+        before = old if isinstance(old, Pod) else None
+        after = new if isinstance(new, Pod) else None
+        if any(other is not None and not other.node_name for other in (before, after)):
+            return ()
+        self._check_namespaces()
+        labels = (None if other is None else label_set_of(other) for other in (before, after))
+        found = self._awaited_index.select(rejected, self._namespaces_version, *labels)
+        if before is None or after is not None or not _has_anti_affinity(before):
+            return found
+        return [
+            key
+            for key, queued in rejected.waiting.items()
+            if key in found or self._is_repelled_by(queued.info, before)
+        ]
 
     def _pod_changed(self, pod: Pod, old: Object | None, new: Object | None) -> QueueingHint:
         """Queue if an assigned pod starts to match the required affinity, stops to match an
@@ -430,33 +464,60 @@ class InterPodAffinity(
         for term in terms.anti_affinity:
             if _matches(term.query, before) and not _matches(term.query, after):
                 return QueueingHint.QUEUE
-        return queue_if(before is not None and after is None and self._is_repelled_by(pod, before))
+        return queue_if(
+            before is not None
+            and after is None
+            and _has_anti_affinity(before)
+            and self._is_repelled_by(PodInfo(pod), before)
+        )
 
-    def _is_repelled_by(self, pod: Pod, other: Pod) -> bool:
+    def _is_repelled_by(self, pod: PodInfo, other: Pod) -> bool:
         """Whether the other pod's required anti-affinity selects this one, or has many terms."""
         terms = terms_of(shape_of(other), other.namespace)[TermKind.REQUIRED_ANTI_AFFINITY]
         if len(terms) > _MAX_HINT_TERMS:
             return True
         namespace_labels = self._namespace_labels(pod.namespace)
-        return any(term.matches(label_set_of(pod), namespace_labels) for term, _ in terms)
+        return any(term.matches(pod.label_set, namespace_labels) for term, _ in terms)
 
     def _node_changed(self, pod: Pod, old: Object | None, new: Object | None) -> QueueingHint:
         """Queue if a new node has the required topology keys, or a node changes its domain of a
         relevant topology key."""
         if not isinstance(new, Node):
             return QueueingHint.SKIP
-        terms = self._queries_of(shape_of(pod), pod.namespace)
+        affinity, anti_affinity = _required_keys(pod)
         if not isinstance(old, Node):
-            suits = all(term.topology_key in new.labels for term in terms.affinity)
-            return queue_if(suits)
+            return queue_if(all(key in new.labels for key in affinity))
+        before, after = old.labels, new.labels
+        if any(before.get(key) != after.get(key) for key in (*affinity, *anti_affinity)):
+            return QueueingHint.QUEUE
+        table = self.handle.cluster.affinity_terms(TermKind.REQUIRED_ANTI_AFFINITY)
+        if all(before.get(key) == after.get(key) for key in table.topology_keys):
+            return QueueingHint.SKIP
         existing = self._affinity_state(shape_of(pod), label_set_of(pod)).existing
-        keys = [term.topology_key for term in (*terms.affinity, *terms.anti_affinity)]
-        keys += [term.topology_key for term in existing]
-        return queue_if(any(old.labels.get(key) != new.labels.get(key) for key in keys))
+        keys = [term.topology_key for term in existing]
+        return queue_if(any(before.get(key) != after.get(key) for key in keys))
 
 
 def _scale(scores: Int64Column, lowest: int, span: int) -> Int64Column:
     return (MAX_NODE_SCORE * ((scores - lowest) / span)).astype(np.int64)
+
+
+def _has_anti_affinity(pod: Pod) -> bool:
+    affinity = pod.spec.affinity
+    rules = None if affinity is None else affinity.pod_anti_affinity
+    return rules is not None and bool(rules.required)
+
+
+def _required_keys(pod: Pod) -> tuple[set[str], set[str]]:
+    """The topology keys of the pod's required affinity and anti-affinity."""
+    affinity = pod.spec.affinity
+    if affinity is None:
+        return set(), set()
+    affinity_keys, anti_affinity_keys = (
+        set[str]() if rules is None else {term.topology_key for term in rules.required}
+        for rules in (affinity.pod_affinity, affinity.pod_anti_affinity)
+    )
+    return affinity_keys, anti_affinity_keys
 
 
 def _matches(query: PodQuery, pod: Pod | None) -> bool:
