@@ -82,6 +82,7 @@ class PodIndex:
         self._columns = PodColumns()
         self._columns_cursor = -1
         self._terms = {kind: TermTable() for kind in TermKind}
+        self._has_terms = False
         self._terms_cursor = -1
         self._priorities: Counter[int] = Counter()
         self._priorities_cursor = -1
@@ -129,8 +130,9 @@ class PodIndex:
     @property
     def has_affinity_terms(self) -> bool:
         """Whether any pod on a node has a term."""
-        self._update_terms()
-        return any(self._terms.values())
+        if self._terms_cursor != self._table.pods_cursor:
+            self._update_terms()
+        return self._has_terms
 
     @property
     def lowest_priority(self) -> int | None:
@@ -151,13 +153,17 @@ class PodIndex:
         table = self._table
         if self._terms_cursor == table.pods_cursor:
             return
-        changes = table.pods_changed_since(self._terms_cursor)
+        changes: Iterable[Change] | None = table.pods_changed_since(self._terms_cursor)
         if changes is None:
+            self._has_terms = False
             for of_kind in self._terms.values():
                 of_kind.clear()
-            self._move_terms(_all_pods(table))
-        else:
-            self._move_terms(change for change in changes if change[1].shape.names_pods)
+            changes = _all_pods(table)
+        # Most pods have no terms.
+        changes = [change for change in changes if change[1].shape.names_pods]
+        if changes:
+            self._move_terms(changes)
+            self._has_terms = any(self._terms.values())
         self._terms_cursor = table.pods_cursor
 
     def _move_terms(self, changes: Iterable[Change]) -> None:
@@ -165,10 +171,9 @@ class PodIndex:
         net: dict[tuple[int, int], int] = {}
         by_id: dict[int, PodTerms] = {}
         for row, pod, sign in changes:
-            if pod.shape.names_pods:
-                terms = terms_of(pod.shape, pod.namespace)
-                by_id[id(terms)] = terms
-                net[row, id(terms)] = net.get((row, id(terms)), 0) + sign
+            terms = terms_of(pod.shape, pod.namespace)
+            by_id[id(terms)] = terms
+            net[row, id(terms)] = net.get((row, id(terms)), 0) + sign
         for (row, number), difference in net.items():
             if difference:
                 for kind, weighted_terms in by_id[number].items():
