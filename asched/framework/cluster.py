@@ -73,6 +73,10 @@ class Cluster(Protocol):
         """The affinity terms of that kind of pods on nodes. Updated in place."""
 
     @property
+    def affinity_terms_version(self) -> int:
+        """Changes with :meth:`affinity_terms` of any kind."""
+
+    @property
     def has_affinity_terms(self) -> bool:
         """Whether any pod on a node has an affinity term of any kind."""
 

@@ -23,7 +23,7 @@ FREE_STEPS: Final = 250_000
 """Attempts of up to this many steps are free: 10 milliseconds."""
 NS_PER_STEP: Final = 40
 """Time of one step, as measured with 5,000 nodes and 50,000 pods."""
-SHARE: Final = 5
+SHARE: Final = 10
 """A namespace gets one part in this many of one core."""
 BURST_NS: Final = SHARE * NS_PER_S
 """How far a namespace may be behind in paying: attempts of one second together."""

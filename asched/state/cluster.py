@@ -156,6 +156,10 @@ class ClusterState:
         return self._pod_index.affinity_terms(kind)
 
     @property
+    def affinity_terms_version(self) -> int:
+        return self._pod_index.affinity_terms_version
+
+    @property
     def pods_version(self) -> int:
         return self.nodes.pods_cursor
 

@@ -22,7 +22,7 @@ from asched.framework.pod_queries import (
 )
 from asched.framework.term_table import TermTable
 from asched.framework.volumes import is_attachable, is_disk
-from asched.state.node_table import NodeTable
+from asched.state.node_table import KEPT_PODS, NodeTable
 from asched.state.pod_columns import PodColumns
 
 Change = tuple[int, PodInfo, int]
@@ -32,6 +32,9 @@ _MAX_COUNTED = 1 << 23
 """Rows of all cached queries together: 64 MiB."""
 _AT_ONCE = 1024
 """With more changes than this, counting from columns is cheaper."""
+_FOLLOWED = KEPT_PODS // 2
+_RECENT = 1 << 17
+"""Columns that were read within this number of changes follow the log."""
 _MAX_LABEL_SETS = 1024
 """Cached matches per query: each rollout of a workload has label sets of its own."""
 
@@ -81,8 +84,11 @@ class PodIndex:
         self._counts: OrderedDict[PodQuery, _Matches] = OrderedDict()
         self._columns = PodColumns()
         self._columns_cursor = -1
+        self._columns_used = -1
+        """When the columns were last read."""
         self._terms = {kind: TermTable() for kind in TermKind}
         self._has_terms = False
+        self._terms_version = 0
         self._terms_cursor = -1
         self._priorities: Counter[int] = Counter()
         self._priorities_cursor = -1
@@ -114,6 +120,10 @@ class PodIndex:
         return by_row
 
     def _pod_columns(self) -> PodColumns:
+        self._columns_used = self._table.pods_cursor
+        return self._follow_columns()
+
+    def _follow_columns(self) -> PodColumns:
         changes: Iterable[Change] | None = self._table.pods_changed_since(self._columns_cursor)
         if changes is None:
             self._columns = PodColumns()
@@ -135,6 +145,13 @@ class PodIndex:
         return self._has_terms
 
     @property
+    def affinity_terms_version(self) -> int:
+        """Changes with the terms of the pods on nodes, and the nodes of the pods that have terms."""
+        if self._terms_cursor != self._table.pods_cursor:
+            self._update_terms()
+        return self._terms_version
+
+    @property
     def lowest_priority(self) -> int | None:
         """The lowest priority of all pods on nodes; None if there are none."""
         changes = self._table.pods_changed_since(self._priorities_cursor)
@@ -153,9 +170,15 @@ class PodIndex:
         table = self._table
         if self._terms_cursor == table.pods_cursor:
             return
+        behind = table.pods_cursor - self._columns_cursor
+        used = self._columns_cursor >= 0 and table.pods_cursor - self._columns_used < _RECENT
+        if used and behind > _FOLLOWED:
+            # Following the log is cheaper than starting over when a selector is counted.
+            self._follow_columns()
         changes: Iterable[Change] | None = table.pods_changed_since(self._terms_cursor)
         if changes is None:
             self._has_terms = False
+            self._terms_version += 1
             for of_kind in self._terms.values():
                 of_kind.clear()
             changes = _all_pods(table)
@@ -163,6 +186,7 @@ class PodIndex:
         changes = [change for change in changes if change[1].shape.names_pods]
         if changes:
             self._move_terms(changes)
+            self._terms_version += 1
             self._has_terms = any(self._terms.values())
         self._terms_cursor = table.pods_cursor
 

@@ -81,6 +81,7 @@ _ROW_BYTES = 25
 """Size of the columns of a :class:`DomainCounts`, for each row."""
 _STATE_BYTES = 1 << 16
 """An estimate for the objects of one entry: it limits the number of entries in small clusters."""
+_MAX_SCORES = 64
 _MAX_HARD_WEIGHT = 100
 _MAX_HINT_TERMS = 8
 
@@ -111,6 +112,7 @@ class AffinityState:
 
     __slots__ = (
         "existing",
+        "existing_version",
         "scores",
         "size_bytes",
         "sums",
@@ -124,6 +126,8 @@ class AffinityState:
         self.size_bytes = size_bytes
         self.version = (-1, -1)
         """The versions of nodes and pods for which the counts are up to date."""
+        self.existing_version = (-1, -1)
+        """The versions of nodes and terms for which :attr:`sums` are up to date."""
         self.terms = terms
         self.sums: dict[TermKind, _Sums] = {}
         """The terms of existing pods that select the pod."""
@@ -133,6 +137,13 @@ class AffinityState:
         self.violations = ViolationCache()
         self.scores: PreferredAffinityScores | None = None
         """None if no term counts."""
+
+
+_NO_STATE: tuple[PodShape | None, int, AffinityState] = (
+    None,
+    -1,
+    AffinityState(AffinityTerms(), 0),
+)
 
 
 class _CachedCounts(NamedTuple):
@@ -178,7 +189,13 @@ class InterPodAffinity(
         self._sums: LruCache[object, ExistingTerms] = LruCache(
             _CACHE_BYTES, lambda sums: sums.size_bytes
         )
+        # Pods with other labels that the same terms select share scores, and so groups of nodes.
+        self._scores: LruCache[tuple[TermWeight, ...], PreferredAffinityScores] = LruCache(
+            _MAX_SCORES
+        )
         self._awaited_index = AwaitedIndex(self._awaited)
+        # The last result: each attempt needs it several times.
+        self._latest = _NO_STATE
         # The caches below depend on namespace labels.
         self._namespaces_version = -1
         self._queries: LruCache[tuple[PodShape, str], AffinityQueries] = LruCache(_MAX_SHAPES)
@@ -251,17 +268,24 @@ class InterPodAffinity(
         """The up-to-date counts for a pod."""
         cluster = self.handle.cluster
         self._check_namespaces()
+        nodes = cluster.nodes
+        version = (nodes.version, cluster.pods_version)
+        key, latest, found = self._latest
+        if shape is key and labels.number == latest and found.version == version:
+            return found
         found = self._states.get(
             (shape, labels.number), lambda: self._new_state(shape, labels.namespace)
         )
-        nodes = cluster.nodes
-        version = (nodes.version, cluster.pods_version)
+        self._latest = (shape, labels.number, found)
         if found.version == version:
             return found
         found.version = version
         for selected, key, counts, _ in found.terms.all:
             counts.follow(self._domains.of(nodes, key), selected.by_row(cluster))
-        self._update_existing(found, labels)
+        existing_version = (nodes.version, cluster.affinity_terms_version)
+        if found.existing_version != existing_version:
+            found.existing_version = existing_version
+            self._update_existing(found, labels)
         return found
 
     def _new_state(self, shape: PodShape, namespace: str) -> AffinityState:
@@ -312,7 +336,11 @@ class InterPodAffinity(
                 else:
                     weights.append(TermWeight(counts, self._factors[kind]))
         found.existing = existing
-        found.scores = PreferredAffinityScores(weights) if weights else None
+        found.scores = (
+            self._scores.get(tuple(weights), lambda: PreferredAffinityScores(weights))
+            if weights
+            else None
+        )
         found.violations = ViolationCache()
 
     def _terms_of(self, queries: AffinityQueries) -> AffinityTerms:
@@ -404,6 +432,8 @@ class InterPodAffinity(
             self._queries.clear()
             self._states.clear()
             self._sums.clear()
+            self._scores.clear()
+            self._latest = _NO_STATE
 
     def events_to_register(self) -> Sequence[ClusterEventWithHint]:
         pod_changes = ActionType.ADD | ActionType.UPDATE_POD_LABEL | ActionType.DELETE
