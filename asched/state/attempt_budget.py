@@ -25,8 +25,8 @@ NS_PER_STEP: Final = 40
 """Time of one step, as measured with 5,000 nodes and 50,000 pods."""
 SHARE: Final = 10
 """A namespace gets one part in this many of one core."""
-BURST_NS: Final = SHARE * NS_PER_S
-"""How far a namespace may be behind in paying: attempts of one second together."""
+BURST_NS: Final = SHARE * NS_PER_S // 2
+"""How far a namespace may be behind in paying: attempts of half a second together."""
 
 
 def attempt_steps(pod: Pod, nodes: int, pods: int) -> int:

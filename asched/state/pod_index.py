@@ -146,7 +146,7 @@ class PodIndex:
 
     @property
     def affinity_terms_version(self) -> int:
-        """Changes with the terms of the pods on nodes, and the nodes of the pods that have terms."""
+        """Changes with the terms of pods on nodes, and with the nodes of pods that have terms."""
         if self._terms_cursor != self._table.pods_cursor:
             self._update_terms()
         return self._terms_version

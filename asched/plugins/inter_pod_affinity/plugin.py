@@ -111,8 +111,11 @@ class AffinityState:
     """The counts for pods of one shape, namespace and labels."""
 
     __slots__ = (
+        "counts_for_score",
         "existing",
         "existing_version",
+        "own_terms",
+        "scored_version",
         "scores",
         "size_bytes",
         "sums",
@@ -126,9 +129,14 @@ class AffinityState:
         self.size_bytes = size_bytes
         self.version = (-1, -1)
         """The versions of nodes and pods for which the counts are up to date."""
+        self.scored_version = (-1, -1)
+        """The versions for which :attr:`scores` are up to date."""
+        self.counts_for_score = False
+        """Whether any pod counts in :attr:`scores`."""
         self.existing_version = (-1, -1)
         """The versions of nodes and terms for which :attr:`sums` are up to date."""
         self.terms = terms
+        self.own_terms = terms.all
         self.sums: dict[TermKind, _Sums] = {}
         """The terms of existing pods that select the pod."""
         self.sums_version: list[object] | None = None
@@ -138,12 +146,9 @@ class AffinityState:
         self.scores: PreferredAffinityScores | None = None
         """None if no term counts."""
 
-
-_NO_STATE: tuple[PodShape | None, int, AffinityState] = (
-    None,
-    -1,
-    AffinityState(AffinityTerms(), 0),
-)
+    def clone(self) -> AffinityState:
+        """Dry runs do not change it."""
+        return self
 
 
 class _CachedCounts(NamedTuple):
@@ -151,6 +156,8 @@ class _CachedCounts(NamedTuple):
     size_bytes: int
 
 
+_NO_SCORES = Status.skip()
+_AFFINITY: StateKey[AffinityState] = StateKey("InterPodAffinity/state")
 _REQUIRED: StateKey[RequiredAffinity] = StateKey("InterPodAffinity/filter")
 _PREFERRED: StateKey[PreferredAffinityScores] = StateKey("InterPodAffinity/score")
 
@@ -194,8 +201,6 @@ class InterPodAffinity(
             _MAX_SCORES
         )
         self._awaited_index = AwaitedIndex(self._awaited)
-        # The last result: each attempt needs it several times.
-        self._latest = _NO_STATE
         # The caches below depend on namespace labels.
         self._namespaces_version = -1
         self._queries: LruCache[tuple[PodShape, str], AffinityQueries] = LruCache(_MAX_SHAPES)
@@ -208,6 +213,7 @@ class InterPodAffinity(
 
     def pre_filter(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> PreFilterResult:
         affinity = self._affinity_state(pod.shape, pod.label_set)
+        state.write(_AFFINITY, affinity)
         terms = affinity.terms
         existing = [term for term in affinity.existing if term.counts.total]
         if not existing and not terms.affinity and not terms.anti_affinity:
@@ -234,13 +240,18 @@ class InterPodAffinity(
         return SUCCESS
 
     def pre_score(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> Status:
-        affinity = self._affinity_state(pod.shape, pod.label_set)
+        affinity = state.get(_AFFINITY) or self._affinity_state(pod.shape, pod.label_set)
         if self._needs_own_preferences and not affinity.terms.preferred:
-            return Status.skip()
+            return _NO_SCORES
         scores = affinity.scores
-        if scores is None or not scores.total:
-            return Status.skip()
-        scores.refresh()
+        if scores is None:
+            return _NO_SCORES
+        if affinity.scored_version != affinity.existing_version or affinity.terms.preferred:
+            affinity.scored_version = affinity.existing_version
+            affinity.counts_for_score = bool(scores.total)
+            scores.refresh()
+        if not affinity.counts_for_score:
+            return _NO_SCORES
         state.write(_PREFERRED, scores)
         return SUCCESS
 
@@ -268,19 +279,15 @@ class InterPodAffinity(
         """The up-to-date counts for a pod."""
         cluster = self.handle.cluster
         self._check_namespaces()
-        nodes = cluster.nodes
-        version = (nodes.version, cluster.pods_version)
-        key, latest, found = self._latest
-        if shape is key and labels.number == latest and found.version == version:
-            return found
         found = self._states.get(
             (shape, labels.number), lambda: self._new_state(shape, labels.namespace)
         )
-        self._latest = (shape, labels.number, found)
+        nodes = cluster.nodes
+        version = (nodes.version, cluster.pods_version)
         if found.version == version:
             return found
         found.version = version
-        for selected, key, counts, _ in found.terms.all:
+        for selected, key, counts, _ in found.own_terms:
             counts.follow(self._domains.of(nodes, key), selected.by_row(cluster))
         existing_version = (nodes.version, cluster.affinity_terms_version)
         if found.existing_version != existing_version:
@@ -433,7 +440,6 @@ class InterPodAffinity(
             self._states.clear()
             self._sums.clear()
             self._scores.clear()
-            self._latest = _NO_STATE
 
     def events_to_register(self) -> Sequence[ClusterEventWithHint]:
         pod_changes = ActionType.ADD | ActionType.UPDATE_POD_LABEL | ActionType.DELETE
