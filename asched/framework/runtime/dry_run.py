@@ -15,12 +15,19 @@ import numpy as np
 
 from asched.framework.cluster import Cluster
 from asched.framework.cycle_state import CycleState
-from asched.framework.interface import FilterAllPlugin, FilterPlugin, PreFilterExtensions, Scope
-from asched.framework.nodes import HypotheticalNodes, Int64Column, RowArray
+from asched.framework.interface import (
+    FilterAllPlugin,
+    FilterPlugin,
+    PreFilterExtensions,
+    Scope,
+    UnavoidableRejections,
+)
+from asched.framework.nodes import FilterResult, HypotheticalNodes, Int64Column, Nodes, RowArray
 from asched.framework.pod_info import PodInfo
 from asched.framework.runtime.diagnosis import FilterDiagnosis, StatusTable
 from asched.framework.runtime.plugin_calls import (
     ADD_POD,
+    FILTER_ALL,
     REMOVE_POD,
     PluginFailure,
     checked_call,
@@ -127,6 +134,49 @@ class FilterDryRunner:
         run.remove([(at, pod) for at, (_, pods) in enumerate(removals) for pod in pods])
         return run.diagnose().passing.nonzero()[0].tolist()
 
+    def unavoidable_rows(self, rows: RowArray) -> RowArray:
+        """The rows of ``rows`` that no removal of pods from them makes fit, for
+        :meth:`diagnose_unavoidable`; may omit some."""
+        found = self._unavoidable()
+        if found is None:
+            return rows[:0]
+        by_node, names = self._nominations.by_node, self._cluster.nodes.names
+        rows = rows[found[1].codes[rows] > 0]
+        if by_node:
+            # Nominated pods can be the reason of another rejection.
+            free = [row for row in rows.tolist() if names[row] not in by_node]
+            rows = np.array(free, np.intp)
+        return rows
+
+    def diagnose_unavoidable(self, removals: Sequence[Removal]) -> FilterDiagnosis:
+        """The filters' result for each of these rows without those pods. The rows must be from
+        :meth:`unavoidable_rows`. Raises PluginFailure."""
+        found = self._unavoidable()
+        if found is None:
+            raise ValueError("no rejection is known to be unavoidable")
+        (rank, plugin), result = found
+        rows = np.array([removal.row for removal in removals], np.intp)
+        run = FilterDryRun(self._own_row_part(), rows)
+        run.remove([(at, pod) for at, (_, pods) in enumerate(removals) for pod in pods])
+        diagnosis = run.diagnose()
+        diagnosis.add(rank, plugin.name, FilterResult(result.codes[rows], result.statuses))
+        return diagnosis
+
+    def _unavoidable(self) -> tuple[RankedFilter, FilterResult] | None:
+        """The answer of the only filter that reads more than a node's row; None if it has none."""
+        beyond = [
+            (rank, plugin)
+            for rank, plugin in (*self.node_filters, *self.pod_filters)
+            if plugin.scope is Scope.CLUSTER or plugin in self.extensions
+        ]
+        if len(beyond) != 1:
+            return None
+        rank, plugin = beyond[0]
+        if not derives(plugin, UnavoidableRejections):
+            return None
+        call = partial(plugin.unavoidable, self.state, self.pod, self._cluster.nodes)
+        return (rank, plugin), checked_call(FILTER_ALL, plugin, call)
+
     def _own_row_part(self) -> FilterDryRunner:
         """Runs the filters that read no more than a node's own row."""
         part, extensions = copy(self), {id(plugin) for plugin in self.extensions}
@@ -175,6 +225,11 @@ class FilterDryRunner:
 
     def nodes(self, rows: RowArray) -> HypotheticalNodes:
         return self._cluster.hypothetical_nodes(rows)
+
+    @property
+    def cluster_nodes(self) -> Nodes:
+        """The cluster's nodes."""
+        return self._cluster.nodes
 
     @property
     def row_stamps(self) -> Int64Column:

@@ -15,11 +15,11 @@ from asched.framework.interface import (
     Arguments,
     EnqueueExtensions,
     FilterAllPlugin,
-    PreFilterExtensions,
     PreFilterPlugin,
     PreFilterResult,
     PreScorePlugin,
     Scope,
+    UnavoidableRejections,
 )
 from asched.framework.nodes import MAX_NODE_SCORE, FilterResult, Int64Column, NodeInfo, Nodes
 from asched.framework.pod_info import LabelSet, PodInfo, PodShape, label_set_of, shape_of
@@ -165,7 +165,7 @@ _PREFERRED: StateKey[PreferredAffinityScores] = StateKey("InterPodAffinity/score
 class InterPodAffinity(
     PreFilterPlugin,
     FilterAllPlugin,
-    PreFilterExtensions,
+    UnavoidableRejections,
     PreScorePlugin,
     ScoresByClass,
     EnqueueExtensions,
@@ -228,6 +228,12 @@ class InterPodAffinity(
         if violations is None:
             return FilterResult.passing(nodes.size)
         return FilterResult(violations, _STATUSES)
+
+    def unavoidable(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> FilterResult:
+        violated = state.read(_REQUIRED).unavoidable(self.handle.cluster)
+        if violated is None:
+            return FilterResult.passing(nodes.size)
+        return FilterResult(violated.astype(np.int16), (ANTI_AFFINITY_UNMET,))
 
     def add_pod(self, state: CycleState, pod: PodInfo, added: PodInfo, node: NodeInfo) -> Status:
         state.read(_REQUIRED).update(added, node, 1)
