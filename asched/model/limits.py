@@ -131,6 +131,17 @@ def term_count(spec: PodSpec) -> int:
     return count
 
 
+def node_requirement_count(spec: PodSpec) -> int:
+    """The number of requirements of required and preferred node affinity."""
+    affinity = None if spec.affinity is None else spec.affinity.node_affinity
+    if affinity is None:
+        return 0
+    terms = [preferred.preference for preferred in affinity.preferred]
+    if affinity.required is not None:
+        terms += affinity.required.node_selector_terms
+    return sum(len(term.match_expressions) + len(term.match_fields) for term in terms)
+
+
 # -- pods -----------------------------------------------------------------------------------------
 
 

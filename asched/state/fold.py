@@ -9,7 +9,7 @@ from asched.framework.cluster import Eviction, PodRef
 from asched.framework.events import ActionType, ClusterEvent, EventResource
 from asched.framework.interface import ExtensionPoint
 from asched.framework.pod_groups import group_of, key_of, only_status_changed
-from asched.framework.pod_info import PodInfo
+from asched.framework.pod_info import PodInfo, QueuedPod
 from asched.framework.runtime.profile import PluginLoader, Profile, ProfileError, ProfileSpec
 from asched.framework.status import REJECTIONS, Code
 from asched.model.groups import CustomPodGroup, PodGroup
@@ -19,7 +19,7 @@ from asched.model.pod import Pod
 from asched.model.resources import KINDS
 from asched.state import records as r
 from asched.state import session_records as sr
-from asched.state.attempt_budget import attempt_steps
+from asched.state.attempt_cost import attempt_cost, is_cheap
 from asched.state.circuits import circuit_as_plugin
 from asched.state.cluster import ClusterState, PlacementState, PodEntry, ProfileHandle
 from asched.state.cluster_events import EVENT_RESOURCES, node_changes
@@ -339,9 +339,9 @@ class Fold:
                     f"a session decided pod {record.key} ({record.uid}), which does not wait for it"
                 )
             return entry
-        return self._dequeue(record.key, record.uid)
+        return self._dequeue(record.key, record.uid, preemption=isinstance(record, r.Rejected))
 
-    def _dequeue(self, key: str, uid: str) -> PodEntry:
+    def _dequeue(self, key: str, uid: str, *, preemption: bool = False) -> PodEntry:
         """Take the pod from the queue, wherever it waits.
 
         Every decision was made about an active pod. If it is not active here, a plugin that the
@@ -355,12 +355,19 @@ class Fold:
         queued = state.queue.pop(key)
         if queued is None:
             raise FoldError(f"a decision for pod {key} ({uid}), which is in no queue")
-        pod = entry.info.pod
-        steps = attempt_steps(pod, state.nodes.cluster_size, len(state.pods))
-        if steps and not queued.turn_ns:
-            state.attempt_budgets.charge(pod.namespace, steps, state.now_ns)
-        queued.turn_ns = 0
+        if queued.turn_ns:
+            queued.turn_ns = 0  # charged when it was put off
+        elif not is_cheap(entry.info.pod):
+            self._charge(queued, preemption=preemption)
         return entry
+
+    def _charge(self, queued: QueuedPod, *, preemption: bool) -> None:
+        """Charge an attempt, which was made or has a turn. ``preemption``: with the search for
+        victims."""
+        state, pod = self.state, queued.info.pod
+        queued.charged_steps = attempt_cost(state, pod, preemption=preemption)
+        if queued.charged_steps:
+            state.attempt_budgets.charge(pod.namespace, queued.charged_steps, state.now_ns)
 
     def _extender_call_requested(self, record: r.ExtenderCallRequested) -> None:
         self._dequeue(record.key, record.uid)

@@ -13,7 +13,6 @@ from asched.framework.pod_info import PodInfo
 from asched.framework.runtime.profile import Profile
 from asched.model.meta import Object
 from asched.model.pod import Pod
-from asched.state.attempt_budget import attempt_steps
 from asched.state.cluster import ClusterState, PlacementState, PodEntry
 from asched.state.cluster_events import QueuedClusterEvent, pod_changes
 from asched.state.observe import bound_pod
@@ -343,7 +342,7 @@ class PodFold:
         state, info = self._state, entry.info
         queued = state.queue.backoff.get(info.key)
         if queued is not None and queued.turn_ns > state.now_ns:
-            steps = attempt_steps(info.pod, state.nodes.cluster_size, len(state.pods))
+            steps = queued.charged_steps
             state.attempt_budgets.charge(info.namespace, -steps, state.now_ns)
         state.queue.remove(info.key)
 

@@ -164,18 +164,19 @@ class FilterDryRunner:
 
     def _unavoidable(self) -> tuple[RankedFilter, FilterResult] | None:
         """The answer of the only filter that reads more than a node's row; None if it has none."""
+        extensions = {id(plugin) for plugin in self.extensions}
         beyond = [
-            (rank, plugin)
-            for rank, plugin in (*self.node_filters, *self.pod_filters)
-            if plugin.scope is Scope.CLUSTER or plugin in self.extensions
+            ranked
+            for ranked in (*self.node_filters, *self.pod_filters)
+            if ranked[1].scope is Scope.CLUSTER or id(ranked[1]) in extensions
         ]
         if len(beyond) != 1:
             return None
-        rank, plugin = beyond[0]
+        plugin = beyond[0][1]
         if not derives(plugin, UnavoidableRejections):
             return None
         call = partial(plugin.unavoidable, self.state, self.pod, self._cluster.nodes)
-        return (rank, plugin), checked_call(FILTER_ALL, plugin, call)
+        return beyond[0], checked_call(FILTER_ALL, plugin, call)
 
     def _own_row_part(self) -> FilterDryRunner:
         """Runs the filters that read no more than a node's own row."""
