@@ -149,6 +149,11 @@ class ClusterState:
     def count_pods(self, query: PodQuery) -> Int64Column:
         return self._pod_index.count_pods(query)
 
+    def follow_pods(self) -> None:
+        """Bring indexes of pods up to date. Changes no answer: called once in a turn, so that the
+        first decision after many changes does not take long."""
+        self._pod_index.follow()
+
     def row_counts(self, query: PodQuery) -> RowCounts:
         return self._pod_index.row_counts(query)
 

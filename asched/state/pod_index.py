@@ -144,6 +144,10 @@ class PodIndex:
             self._update_terms()
         return self._has_terms
 
+    def follow(self) -> None:
+        """Bring the terms up to date, which takes long after many changes of pods with terms."""
+        self._update_terms()
+
     @property
     def affinity_terms_version(self) -> int:
         """Changes with the terms of pods on nodes, and with the nodes of pods that have terms."""

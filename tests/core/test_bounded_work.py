@@ -8,14 +8,17 @@ from typing import Any
 
 import pytest
 
+from asched.core.scheduler import Budget, SchedulerCore
+from asched.framework.term_table import TermTable
 from asched.model.pod import Pod
 from asched.model.resources import Resource, decode
 from asched.plugins.default_preemption import dry_run as preemption
 from asched.plugins.inter_pod_affinity.plugin import InterPodAffinity
 from asched.state import attempt_budget
 from asched.state.attempt_budget import attempt_steps, preemption_steps
+from asched.state.checkpoint import checkpoint_of, restore
 from asched.state.records import Rejected
-from tests.core.hostile import HostileCore
+from tests.core.hostile import REGISTRY, HostileCore
 from tests.security.hostile_objects import Json, a_pod
 
 PODS = 40
@@ -131,6 +134,36 @@ def test_spread_constraints_wait_for_pods_that_they_count(monkeypatch: pytest.Mo
     core.delete(Resource.PODS, bound("held", 1, "spread", node="n0"))
     assert not core.state.queue.unschedulable
     core.verify_replay()
+
+
+# -- terms of existing pods -----------------------------------------------------------------------
+
+
+def test_terms_are_indexed_turn_by_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    core = HostileCore()
+    calls = counted(monkeypatch, TermTable, "move")
+    for number in range(PODS):
+        affinity = required("podAntiAffinity", *(term(f"t{number}-{i}") for i in range(10)))
+        core.see(Resource.PODS, bound("holder", number, "h", affinity=affinity))
+        core.begin()
+        assert calls["move"] == 10 * (number + 1)
+    core.innocent(1)
+    core.decide()
+    assert calls["move"] == 10 * PODS
+
+
+def test_new_core_has_indexed_the_terms(monkeypatch: pytest.MonkeyPatch) -> None:
+    core = HostileCore()
+    for number in range(PODS):
+        affinity = required("podAntiAffinity", term(f"t{number}"))
+        core.see(Resource.PODS, bound("holder", number, "h", affinity=affinity))
+    core.innocent(1)
+    fold = restore(checkpoint_of(core.state), REGISTRY.load)
+    restarted = SchedulerCore(fold)
+    calls = counted(monkeypatch, TermTable, "move")
+    restarted.begin_turn(core.now_ns)
+    assert len(restarted.decide(Budget(10))) == 1
+    assert not calls
 
 
 # -- preemption -----------------------------------------------------------------------------------
