@@ -35,6 +35,12 @@ _COLLECTIONS: Final = {
     "PersistentVolumeClaim": _Collection("/api/v1", "persistentvolumeclaims", True),
     "CSINode": _Collection("/apis/storage.k8s.io/v1", "csinodes", False),
     "StorageClass": _Collection("/apis/storage.k8s.io/v1", "storageclasses", False),
+    "DeviceClass": _Collection("/apis/resource.k8s.io/v1", "deviceclasses", False),
+    "ResourceSlice": _Collection("/apis/resource.k8s.io/v1", "resourceslices", False),
+    "ResourceClaim": _Collection("/apis/resource.k8s.io/v1", "resourceclaims", True),
+    "ResourceClaimTemplate": _Collection(
+        "/apis/resource.k8s.io/v1", "resourceclaimtemplates", True
+    ),
     "PriorityClass": _Collection("/apis/scheduling.k8s.io/v1", "priorityclasses", False),
 }
 
@@ -106,6 +112,22 @@ class Api:
             await self._client.request("PUT", f"{path}/{part}".rstrip("/"), body=body)
         if "status" in obj:
             await self._client.request("PUT", f"{path}/status", body=body)
+
+    async def list(self, kind: str, namespace: str = "") -> list[Json]:
+        """All objects of a kind, of one namespace or the whole cluster."""
+        path = self._path({"kind": kind}, namespace)
+        if not namespace:
+            collection = _COLLECTIONS[kind]
+            path = f"{collection.path}/{collection.plural}"
+        items: list[Json] = msgspec.json.decode(await self._client.request("GET", path))["items"]
+        return items
+
+    async def set_status(self, obj: Json, status: Json) -> None:
+        """Merge ``status`` into the status of a stored object."""
+        meta = obj["metadata"]
+        path = f"{self._path(obj, meta.get('namespace', ''))}/{meta['name']}/status"
+        body = msgspec.json.encode({"status": status})
+        await self._client.request("PATCH", path, body=body, content_type=MERGE_PATCH)
 
     async def delete(
         self, kind: str, name: str, namespace: str = "", *, grace_s: int | None = None

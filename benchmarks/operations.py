@@ -11,6 +11,7 @@ import copy
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager
+from fnmatch import fnmatchcase
 from pathlib import Path
 from random import Random
 from typing import Protocol
@@ -21,6 +22,7 @@ from anyio.abc import TaskGroup
 
 from benchmarks import workload_files as w
 from benchmarks.api import Api, in_parallel
+from benchmarks.devices import FreeDevices, allocation, slice_of
 from benchmarks.kinds import HOSTNAME, Json
 from benchmarks.pods import ObservedPod, PodTracker
 from benchmarks.templates import Template
@@ -132,6 +134,10 @@ class Executor:
                 await self._barrier(operation)
             case w.Sleep():
                 await anyio.sleep(self._workload.duration_s(operation))
+            case w.CreateResourceDriver():
+                await self._create_resource_driver(operation)
+            case w.AllocResourceClaims():
+                await self._allocate_claims(operation)
             case w.StartCollectingMetrics():
                 self._open_measurement = self._measuring(
                     operation.name, operation.namespaces, operation.label_selector
@@ -314,6 +320,31 @@ class Executor:
             await self._ensure_namespace(operation.namespace)
         for number in range(count):
             await self._api.create(template.render(number, count), operation.namespace)
+
+    async def _create_resource_driver(self, operation: w.CreateResourceDriver) -> None:
+        listed = [node["metadata"]["name"] for node in await self._api.list("Node")]
+        names = [name for name in listed if fnmatchcase(name, operation.nodes)]
+        devices = self._workload.devices_per_node(operation)
+
+        async def publish(number: int) -> None:
+            await self._api.create(slice_of(operation.driver_name, names[number], devices))
+
+        await in_parallel(len(names), publish)
+
+    async def _allocate_claims(self, operation: w.AllocResourceClaims) -> None:
+        slices = await self._api.list("ResourceSlice")
+        free = FreeDevices(slices, await self._api.list("ResourceClaim"))
+        claims = await self._api.list("ResourceClaim", operation.namespace)
+        claims = [claim for claim in claims if "allocation" not in claim.get("status", {})]
+
+        async def allocate(number: int) -> None:
+            claim = {"kind": "ResourceClaim", **claims[number]}
+            found = allocation(claim, free.take)
+            if found is None:
+                raise WorkloadError(f"{self._workload.name}: fewer devices than claims")
+            await self._api.set_status(claim, {"allocation": found})
+
+        await in_parallel(len(claims), allocate)
 
     async def _update_any(self, operation: w.UpdateAny) -> None:
         count = self._workload.count(operation, 1)

@@ -30,6 +30,18 @@ health: {address: ''}
 log: {level: warning, format: json}
 """
 
+_KUBE_SCHEDULER_SETTINGS = """\
+apiVersion: kubescheduler.config.k8s.io/v1
+kind: KubeSchedulerConfiguration
+leaderElection: {{leaderElect: false}}
+clientConnection:
+  kubeconfig: {kubeconfig}
+  contentType: application/json
+  acceptContentTypes: application/json
+  qps: 5000
+  burst: 5000
+"""
+
 
 class ProcessEndedError(RuntimeError):
     """A process ended unexpectedly; the message is the end of its output."""
@@ -109,6 +121,8 @@ class SchedulerOptions(msgspec.Struct, frozen=True):
     """A folder with installed plugin distributions."""
     profile: Path | None = None
     """Output file of cProfile, which slows the scheduler down."""
+    kube_scheduler: Path | None = None
+    """Run this kube-scheduler instead of asched; the other options do not apply to it."""
 
 
 @asynccontextmanager
@@ -116,7 +130,7 @@ async def running(
     folder: Path, name: str, *arguments: str, options: SchedulerOptions | None = None
 ) -> AsyncIterator[MeasuredProcess]:
     """Run ``asched`` with these arguments; ends with SIGTERM when the block is left."""
-    output, options = folder / f"{name}.log", options or SchedulerOptions()
+    options = options or SchedulerOptions()
     command = [sys.executable, "-m", "asched", *arguments]
     if options.profile is not None:
         command[1:1] = ["-m", "cProfile", "-o", str(options.profile)]
@@ -125,6 +139,14 @@ async def running(
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
     if options.search_path is not None:
         environment["PYTHONPATH"] = str(options.search_path)
+    async with _process(folder / f"{name}.log", command, environment) as measured:
+        yield measured
+
+
+@asynccontextmanager
+async def _process(
+    output: Path, command: list[str], environment: dict[str, str]
+) -> AsyncIterator[MeasuredProcess]:
     with output.open("wb") as file:
         # A new session, as for a service: Linux divides CPU time between sessions.
         process = await anyio.open_process(
@@ -184,10 +206,27 @@ async def _certificate(folder: Path) -> list[str]:
 async def scheduler(
     folder: Path, kubeconfig: Path, journal: Path, options: SchedulerOptions | None = None
 ) -> AsyncIterator[MeasuredProcess]:
-    """Run ``asched run`` with a SQLite journal and Events."""
+    """Run ``asched run`` with a SQLite journal and Events, or the kube-scheduler of the options."""
+    if options is not None and options.kube_scheduler is not None:
+        async with _kube_scheduler(folder, kubeconfig, options.kube_scheduler) as process:
+            yield process
+        return
     options, settings = options or SchedulerOptions(), folder / "settings.yaml"
     settings.write_text(_SETTINGS + options.configuration)
     arguments = ("--kubeconfig", kubeconfig, "--config", settings, "--journal", journal)
     command = ("run", *map(str, arguments))
     async with running(folder, "scheduler", *command, options=options) as process:
+        yield process
+
+
+@asynccontextmanager
+async def _kube_scheduler(
+    folder: Path, kubeconfig: Path, binary: Path
+) -> AsyncIterator[MeasuredProcess]:
+    """Run a kube-scheduler without limits on its requests, as scheduler_perf does."""
+    settings = folder / "kube-scheduler.yaml"
+    settings.write_text(_KUBE_SCHEDULER_SETTINGS.format(kubeconfig=kubeconfig))
+    options = ("--secure-port=0", "--authentication-skip-lookup=true", "--leader-elect=false")
+    command = [str(binary), f"--config={settings}", *options]
+    async with _process(folder / "scheduler.log", command, dict(os.environ)) as process:
         yield process

@@ -95,6 +95,10 @@ def main(
         Path | None,
         typer.Option("--scheduler-profile", help="Profile the scheduler with cProfile."),
     ] = None,
+    kube_scheduler: Annotated[
+        Path | None,
+        typer.Option(help="Measure this kube-scheduler binary instead of asched."),
+    ] = None,
     listing: Annotated[bool, typer.Option("--list", help="List the workloads and labels.")] = False,
 ) -> None:
     """Run one of Kubernetes' scheduler workloads on asched, and print the report as JSON."""
@@ -103,7 +107,7 @@ def main(
         if listing:
             print(_listing(workloads))
             return
-        scheduler = SchedulerOptions(profile=profile)
+        scheduler = SchedulerOptions(profile=profile, kube_scheduler=kube_scheduler)
         options = RunOptions(kubeconfig, tls=tls, backlog=backlog, scheduler=scheduler)
         report = run_workload(workload_files.find(workloads, workload), options)
     except _EXPECTED as error:

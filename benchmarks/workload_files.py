@@ -131,6 +131,22 @@ class Sleep(Operation, frozen=True, tag="sleep"):
     duration_param: str = ""
 
 
+class CreateResourceDriver(Operation, frozen=True, kw_only=True, tag="createResourceDriver"):
+    """Publishes devices on all nodes whose names match the pattern."""
+
+    driver_name: str
+    nodes: str
+    """A pattern of :mod:`fnmatch`."""
+    max_claims_per_node: int = 0
+    max_claims_per_node_param: str = ""
+
+
+class AllocResourceClaims(Operation, frozen=True, tag="allocResourceClaims"):
+    """Allocates devices to the claims of a namespace that have none."""
+
+    namespace: str = ""
+
+
 class StartCollectingMetrics(Operation, frozen=True, tag="startCollectingMetrics"):
     namespaces: tuple[str, ...]
     name: str = ""
@@ -152,6 +168,8 @@ AnyOperation = (
     | Churn
     | Barrier
     | Sleep
+    | CreateResourceDriver
+    | AllocResourceClaims
     | StartCollectingMetrics
     | StopCollectingMetrics
 )
@@ -203,6 +221,11 @@ class Workload(msgspec.Struct, frozen=True):
         if operation.count_param:
             return int(self.param(operation.count_param))
         return operation.count or default
+
+    def devices_per_node(self, operation: CreateResourceDriver) -> int:
+        if operation.max_claims_per_node_param:
+            return int(self.param(operation.max_claims_per_node_param))
+        return operation.max_claims_per_node
 
     def duration_s(self, operation: CreatePods | Sleep) -> float:
         """The duration, such as ``1m`` or ``500ms``, in seconds. Raises :class:`WorkloadError`."""

@@ -110,7 +110,8 @@ async def run(workload: Workload, options: RunOptions, progress: Progress) -> Re
             report.threshold_pods_per_s = workload.size.threshold
             # Background steps end before the scheduler.
             tasks.cancel_scope.cancel()
-        await journal_times.add_journal_figures(report, at.journal)
+        if options.scheduler.kube_scheduler is None:
+            await journal_times.add_journal_figures(report, at.journal)
         return report
 
 

@@ -52,6 +52,7 @@ from asched.model.pod import PodAffinity as PodAffinity
 from asched.model.pod import PodAffinityTerm as PodAffinityTerm
 from asched.model.pod import PodCondition as PodCondition
 from asched.model.pod import PodResourceClaim as PodResourceClaim
+from asched.model.pod import PodResourceClaimStatus as PodResourceClaimStatus
 from asched.model.pod import PodSchedulingGroup as PodSchedulingGroup
 from asched.model.pod import PodSpec as PodSpec
 from asched.model.pod import PodStatus as PodStatus
@@ -75,6 +76,17 @@ from asched.model.requests import amount as amount
 from asched.model.requests import amounts as amounts
 from asched.model.requests import is_extended_resource as is_extended_resource
 from asched.model.requests import pod_requests as pod_requests
+from asched.model.resource_claims import AllocationResult as AllocationResult
+from asched.model.resource_claims import Device as Device
+from asched.model.resource_claims import DeviceAttribute as DeviceAttribute
+from asched.model.resource_claims import DeviceCapacity as DeviceCapacity
+from asched.model.resource_claims import DeviceClass as DeviceClass
+from asched.model.resource_claims import ResourceClaim as ResourceClaim
+from asched.model.resource_claims import ResourceClaimSpec as ResourceClaimSpec
+from asched.model.resource_claims import ResourceClaimStatus as ResourceClaimStatus
+from asched.model.resource_claims import ResourcePool as ResourcePool
+from asched.model.resource_claims import ResourceSlice as ResourceSlice
+from asched.model.resource_claims import ResourceSliceSpec as ResourceSliceSpec
 from asched.model.resources import AnyObject as AnyObject
 from asched.model.resources import DecodeError as DecodeError
 from asched.model.resources import Resource as Resource

@@ -277,6 +277,13 @@ class ContainerStatus(ApiStruct):
     allocated_resources: dict[str, QuantityText] | None = None
 
 
+class PodResourceClaimStatus(ApiStruct):
+    """The claim that was generated from a template of the pod; without a name, none is needed."""
+
+    name: str = ""
+    resource_claim_name: str | None = None
+
+
 class PodStatus(ApiStruct):
     """``status`` of a pod."""
 
@@ -286,6 +293,7 @@ class PodStatus(ApiStruct):
     start_time: Timestamp | None = None
     container_statuses: tuple[ContainerStatus, ...] = ()
     init_container_statuses: tuple[ContainerStatus, ...] = ()
+    resource_claim_statuses: tuple[PodResourceClaimStatus, ...] = ()
 
 
 class Pod(Object, tag_field="kind", tag="Pod"):

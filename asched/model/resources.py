@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, cast
 
 import msgspec
 
-from asched.model import groups, limits, storage, workloads
+from asched.model import groups, limits, resource_claims, storage, workloads
 from asched.model.custom import CustomObject, CustomResource
 from asched.model.meta import Object
 from asched.model.nesting import decode_any_depth, prune_nesting
@@ -38,6 +38,9 @@ AnyObject = (
     | storage.CSIDriver
     | storage.CSIStorageCapacity
     | storage.VolumeAttachment
+    | resource_claims.DeviceClass
+    | resource_claims.ResourceSlice
+    | resource_claims.ResourceClaim
     | groups.PodGroup
     | groups.Workload
     | groups.IncubatorPodGroup
@@ -103,6 +106,7 @@ def _pod_groups(object_type: ObjectType, api_version: str) -> ResourceType:
 
 
 _STORAGE = "storage.k8s.io/v1"
+_DYNAMIC_RESOURCES = "resource.k8s.io/v1"
 
 
 class WatchedResource(Enum):
@@ -156,6 +160,13 @@ class Resource(WatchedResource):
     PERSISTENT_VOLUME_CLAIMS = _builtin(
         storage.PersistentVolumeClaim, "v1", "persistentvolumeclaims"
     )
+    DEVICE_CLASSES = _builtin(
+        resource_claims.DeviceClass, _DYNAMIC_RESOURCES, "deviceclasses", namespaced=False
+    )
+    RESOURCE_SLICES = _builtin(
+        resource_claims.ResourceSlice, _DYNAMIC_RESOURCES, "resourceslices", namespaced=False
+    )
+    RESOURCE_CLAIMS = _builtin(resource_claims.ResourceClaim, _DYNAMIC_RESOURCES, "resourceclaims")
     SERVICES = _builtin(workloads.Service, "v1", "services")
     REPLICATION_CONTROLLERS = _builtin(
         workloads.ReplicationController, "v1", "replicationcontrollers"

@@ -19,7 +19,7 @@ from asched.framework.runtime.observation import (
     failure_reason,
 )
 from asched.framework.runtime.profile import Profile, RegisteredEvent
-from asched.model import storage
+from asched.model import resource_claims, storage
 from asched.model.custom import CustomObject
 from asched.model.groups import CUSTOM_POD_GROUPS, CustomPodGroup, PodGroup
 from asched.model.limits import POD_LIMITS
@@ -288,6 +288,9 @@ EVENT_RESOURCES: dict[type[Object], EventResource] = {
     storage.CSIDriver: EventResource.CSI_DRIVER,
     storage.CSIStorageCapacity: EventResource.CSI_STORAGE_CAPACITY,
     storage.VolumeAttachment: EventResource.VOLUME_ATTACHMENT,
+    resource_claims.DeviceClass: EventResource.DEVICE_CLASS,
+    resource_claims.ResourceSlice: EventResource.RESOURCE_SLICE,
+    resource_claims.ResourceClaim: EventResource.RESOURCE_CLAIM,
     PodDisruptionBudget: EventResource.POD_DISRUPTION_BUDGET,
     PodGroup: EventResource.POD_GROUP,
     CustomObject: EventResource.CUSTOM,
