@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 
 from asched.cycle import decide
+from asched.framework.interface import Plugin
 from asched.framework.runtime import dry_run
 from asched.framework.runtime.dry_run import FilterDryRun
 from asched.plugins.gang_scheduling import RELEASED, Gang, GangScheduling
@@ -122,7 +123,7 @@ def test_answers_are_decided_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_partial_review_decides_as_a_complete_one(run: Run) -> None:
     made = []
     for plugin in (GangScheduling, Complete):
-        plugins = (*INTERLEAVED[:2], plugin)
+        plugins: tuple[type[Plugin], ...] = (*INTERLEAVED[:2], plugin)
         scheduling = play(run, *plugins, bindings_fail=True)
         settle(scheduling, rounds=4)
         made.append(scheduling.records[2:])
