@@ -15,7 +15,7 @@ from asched.model.selectors import LabelSelector, LabelSelectorRequirement, pars
 _NEVER = 1 << 40
 """More conditions than labels can fulfil."""
 _OTHER = "\0"
-"""Stands for all values of a label that no condition names; it is no valid value."""
+"""Represents all values of a label that no condition names; it is no valid value."""
 _NO_SLOTS: RowArray = np.zeros(0, np.intp)
 _FIRST_SIZE = 2
 

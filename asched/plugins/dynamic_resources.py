@@ -23,7 +23,7 @@ from asched.framework.interface import (
 from asched.framework.nodes import FilterResult, Int64Column, Nodes
 from asched.framework.pod_info import PodInfo
 from asched.framework.status import Status
-from asched.plugins.hint_results import SKIP
+from asched.plugins.shared import SKIP
 
 NOTHING_TO_DEALLOCATE = PostFilterResult(Status.unschedulable("no new claims to deallocate"))
 NO_STATE = PostFilterResult(Status.error("not found"))

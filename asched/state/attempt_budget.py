@@ -35,6 +35,11 @@ BURST_NS: Final = SHARE * NS_PER_S // 2
 """How far a namespace may be behind in paying: attempts of half a second together."""
 
 
+def is_cheap(pod: Pod) -> bool:
+    """Whether the pod has no affinity and no constraints: its attempts are free."""
+    return pod.spec.affinity is None and not pod.spec.topology_spread_constraints
+
+
 def attempt_steps(pod: Pod, nodes: int, pods: int) -> int:
     """The estimated steps of an attempt in a cluster of this size, without preemption; 0 if it is
     free."""

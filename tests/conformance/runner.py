@@ -13,6 +13,7 @@ from asched.model.resources import DecodeError
 from tests.conformance.answers import Laboratory
 from tests.conformance.batch_documents import is_batch_document
 from tests.conformance.batch_runner import session_differences
+from tests.conformance.cel_documents import expression_differences, is_cel_document
 from tests.conformance.differences import differences
 from tests.conformance.documents import Document, DocumentError
 
@@ -48,6 +49,10 @@ def results(topic: str, paths: Sequence[Path], registry: PluginRegistry) -> Iter
         try:
             if is_batch_document(path):
                 for place, lines in session_differences(path, SessionRegistry.discover()):
+                    yield CaseResult(topic, place, tuple(lines))
+                continue
+            if is_cel_document(path):
+                for place, lines in expression_differences(path):
                     yield CaseResult(topic, place, tuple(lines))
                 continue
             document = Document(path)

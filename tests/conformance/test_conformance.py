@@ -45,6 +45,16 @@ def test_cases_recorded_by_kube_batch(shared_dir: Path) -> None:
     )
 
 
+@pytest.mark.shared
+def test_expressions_recorded_by_kube_scheduler(shared_dir: Path) -> None:
+    registry = PluginRegistry.discover()
+    topics = topics_in(shared_dir / "golden" / "dra" / "dra-cel")
+    assert topics
+    assert_all_agree(
+        result for topic, paths in topics.items() for result in results(topic, paths, registry)
+    )
+
+
 @pytest.mark.parametrize("topic", sorted(topics_in(CASES)))
 def test_cases_derived_by_hand(topic: str) -> None:
     assert_all_agree(results(topic, topics_in(CASES)[topic], PluginRegistry.discover()))

@@ -212,7 +212,7 @@ def test_preemption_with_terms_is_charged(monkeypatch: pytest.MonkeyPatch) -> No
     affinity = required("podAntiAffinity", term("low", "topology.kubernetes.io/zone"))
     core.see(Resource.PODS, a_pod("preemptor", 1, affinity=affinity))
     core.decide()
-    ((namespace, paid_at_ns),) = core.state.attempt_budgets.snapshot()
+    ((namespace, paid_at_ns),) = core.state.guards.budgets.snapshot()
     steps = 10 * attempt_budget.PREEMPTION_STEPS
     assert namespace == "evil"
     assert paid_at_ns - core.now_ns == steps * attempt_budget.NS_PER_STEP * attempt_budget.SHARE
@@ -226,7 +226,7 @@ def test_preemption_without_victims_is_free(monkeypatch: pytest.MonkeyPatch) -> 
         core.see(Resource.PODS, bound("equal", number, "low", node=f"n{number}"))
     core.see(Resource.PODS, a_pod("rejected", 1, affinity=required("podAntiAffinity", term("low"))))
     core.decide()
-    assert core.state.attempt_budgets.snapshot() == ()
+    assert core.state.guards.budgets.snapshot() == ()
 
 
 def test_requirements_of_node_affinity_are_charged() -> None:

@@ -9,13 +9,15 @@ from pathlib import Path
 import pytest
 from sqlalchemy import make_url
 
+from asched.cel.parser import MAX_EXPRESSION_BYTES, MAX_NESTING
+from asched.cel.values import COST_LIMIT, MAX_STEPS
 from asched.config.kube_scheduler import Extender, ExtenderTLS
 from asched.config.settings import AschedConfiguration
 from asched.config.yaml import CONFIG_LIMIT_BYTES
-from asched.daemon.telemetry.limited_connections import CONNECTION_TIMEOUT_S, MAX_CONNECTIONS
+from asched.daemon.telemetry.health import CONNECTION_TIMEOUT_S, MAX_CONNECTIONS
 from asched.journal.archive import LINE_LIMIT_BYTES as ARCHIVE_LIMIT
 from asched.journal.codec import RECORD_LIMIT_CHARACTERS
-from asched.journal.postgres_tls import tls_arguments
+from asched.journal.postgres import tls_arguments
 from asched.kube import decoding, exec_plugin, extenders, pool, tape
 from asched.kube.connection import find_credentials
 from asched.kube.extenders import tls_settings
@@ -97,9 +99,15 @@ def test_limits_equal_those_in_code() -> None:
         [SIZE_LIMIT_BYTES],
         [8 * 1024],
         [],
+        [MAX_EXPRESSION_BYTES],
+        [],
         [exec_plugin.OUTPUT_LIMIT_BYTES],
     ]
     assert limits["nesting of an object"].startswith(f"{nesting.MAX_DEPTH} ")
+    assert limits["a CEL expression that selects devices"].endswith(f", {MAX_NESTING} levels")
+    evaluation = limits["the evaluation of a CEL expression for a device"]
+    assert evaluation.startswith(f"{COST_LIMIT:,} cost units")
+    assert f" {MAX_STEPS:,} steps" in evaluation
     connections = limits["connections for health"]
     assert connections.startswith(f"{MAX_CONNECTIONS}, {CONNECTION_TIMEOUT_S:g} s")
 

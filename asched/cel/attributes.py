@@ -1,0 +1,250 @@
+"""Access to variables, fields and elements.
+
+A chain of selections is one attribute, as in cel-go: its errors and costs depend on that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final, TypeAlias
+
+from asched.cel.errors import SubexpressionError, no_overload
+from asched.cel.values import (
+    ABSENT,
+    LIST_TYPES,
+    CelMap,
+    Meter,
+    Optional,
+    Value,
+    display,
+    go_type_name,
+    type_name,
+)
+
+
+@dataclass(slots=True)
+class EvaluationFrame:
+    """State of one evaluation."""
+
+    meter: Meter
+    device: CelMap
+    slots: list[Value]
+
+
+Code: TypeAlias = Callable[[EvaluationFrame], Value]
+KEY_TYPES: Final = frozenset(("bool", "int", "uint", "double", "string"))
+
+
+@dataclass(frozen=True, slots=True)
+class Qualifier:
+    """A field or index; ``key`` computes one that is not constant."""
+
+    constant: Value = None
+    key: Code | None = None
+    optional: bool = False
+    test_only: bool = False
+
+
+@dataclass(slots=True)
+class Attribute:
+    """A variable, an expression, or one of two attributes, with what is selected from it."""
+
+    base: Code
+    truthy: Attribute | None = None
+    falsy: Attribute | None = None
+    qualifiers: list[Qualifier] = field(default_factory=list)
+    test_only: bool = False
+
+    def add(self, qualifier: Qualifier) -> None:
+        """Select from the attribute."""
+        self.test_only = self.test_only or qualifier.test_only
+        if self.truthy is not None and self.falsy is not None:
+            self.truthy.add(qualifier)
+            self.falsy.add(qualifier)
+        else:
+            self.qualifiers.append(qualifier)
+
+    def resolver(self) -> Code:
+        """Code for the value, without the cost of the variable itself."""
+        if self.truthy is not None and self.falsy is not None:
+            return _conditional(self.base, self.truthy.resolver(), self.falsy.resolver())
+        if not self.qualifiers:
+            return self.base
+        if any(qualifier.optional for qualifier in self.qualifiers):
+            return _optional_chain(self.base, self.qualifiers)
+        return _chain(self.base, self.qualifiers)
+
+    def code(self) -> Code:
+        """Code for the value with its cost."""
+        resolve = self.resolver()
+        is_conditional = self.truthy is not None
+        if self.test_only:
+            return _presence(resolve, -1 if is_conditional else 0)
+        if is_conditional:
+            return resolve
+
+        def evaluate(frame: EvaluationFrame) -> Value:
+            frame.meter.cost += 1
+            return resolve(frame)
+
+        return evaluate
+
+
+def _conditional(condition: Code, truthy: Code, falsy: Code) -> Code:
+    def evaluate(frame: EvaluationFrame) -> Value:
+        value = condition(frame)
+        if value is True:
+            return truthy(frame)
+        if value is False:
+            return falsy(frame)
+        raise no_overload()
+
+    return evaluate
+
+
+def _presence(resolve: Code, cost: int) -> Code:
+    def evaluate(frame: EvaluationFrame) -> Value:
+        frame.meter.cost += cost
+        value = resolve(frame)
+        return value.present if isinstance(value, Optional) else value
+
+    return evaluate
+
+
+def _chain(base: Code, qualifiers: list[Qualifier]) -> Code:
+    steps = [_qualify(qualifier) for qualifier in qualifiers]
+    optional = _optional_chain(base, qualifiers)
+    first, rest = steps[0], steps[1:]
+
+    def evaluate(frame: EvaluationFrame) -> Value:
+        value = base(frame)
+        if type(value) is Optional:
+            return optional(frame)
+        value = first(frame, value)
+        for step in rest:
+            value = step(frame, value)
+        return value
+
+    return evaluate
+
+
+def _optional_chain(base: Code, qualifiers: list[Qualifier]) -> Code:
+    steps = [(_qualify(each), _qualify_if_present(each), each.optional) for each in qualifiers]
+
+    def evaluate(frame: EvaluationFrame) -> Value:
+        value = base(frame)
+        is_optional = isinstance(value, Optional)
+        if isinstance(value, Optional):
+            if not value.present:
+                return value
+            value = value.value
+        for qualify, qualify_if_present, optional in steps:
+            is_optional = is_optional or optional
+            if not is_optional:
+                value = qualify(frame, value)
+                continue
+            found = qualify_if_present(frame, value)
+            if not found.present:
+                return ABSENT
+            value = found.value
+        return Optional(value) if is_optional else value
+
+    return evaluate
+
+
+def _missing_key(key: Value) -> SubexpressionError:
+    return SubexpressionError(f"no such key: {display(key)}")
+
+
+def _list_index(key: Value) -> int:
+    if isinstance(key, bool) or not isinstance(key, int | float):
+        raise SubexpressionError(f"unsupported index type '{type_name(key)}' in list")
+    if isinstance(key, float) and not key.is_integer():
+        raise SubexpressionError(f"unsupported index value {display(key)} in list")
+    return int(key)
+
+
+def _get(value: Value, key: Value) -> Value:
+    if type(value) is CelMap:
+        found = value.find(key)
+        if found is None:
+            raise _missing_key(key)
+        return found[1]
+    if type(value) in LIST_TYPES:
+        index = _list_index(key)
+        if not 0 <= index < len(value):  # type: ignore[arg-type]
+            raise SubexpressionError(f"index out of bounds: {display(key)}")
+        return value[index]  # type: ignore[index]
+    raise _missing_key(key)
+
+
+def _get_if_present(value: Value, key: Value) -> Optional:
+    if type(value) is CelMap:
+        found = value.find(key)
+        return ABSENT if found is None else Optional(found[1])
+    if type(value) in LIST_TYPES:
+        index = _list_index(key)
+        if 0 <= index < len(value):  # type: ignore[arg-type]
+            return Optional(value[index])  # type: ignore[index]
+    return ABSENT
+
+
+def _qualify(qualifier: Qualifier) -> Callable[[EvaluationFrame, Value], Value]:
+    key = qualifier.key
+    if key is not None:
+        return _computed(key)
+    constant = qualifier.constant
+    if qualifier.test_only:
+
+        def test(frame: EvaluationFrame, value: Value) -> Value:
+            frame.meter.cost += 1
+            return _get_if_present(value, constant).present
+
+        return test
+
+    if type(constant) is str:
+
+        def field_of(frame: EvaluationFrame, value: Value) -> Value:
+            frame.meter.cost += 1
+            if type(value) is CelMap:
+                found = value.entries.get(constant)
+                if found is not None:
+                    return found[1]
+            return _get(value, constant)
+
+        return field_of
+
+    def get(frame: EvaluationFrame, value: Value) -> Value:
+        frame.meter.cost += 1
+        return _get(value, constant)
+
+    return get
+
+
+def _computed(key: Code) -> Callable[[EvaluationFrame, Value], Value]:
+    def get(frame: EvaluationFrame, value: Value) -> Value:
+        frame.meter.cost += 1
+        return _get(value, _checked_key(key(frame)))
+
+    return get
+
+
+def _checked_key(key: Value) -> Value:
+    name = type_name(key)
+    if name not in KEY_TYPES:
+        raise SubexpressionError(f"invalid qualifier type: {go_type_name(key)}")
+    return key
+
+
+def _qualify_if_present(qualifier: Qualifier) -> Callable[[EvaluationFrame, Value], Optional]:
+    key, constant = qualifier.key, qualifier.constant
+
+    def get(frame: EvaluationFrame, value: Value) -> Optional:
+        wanted = constant if key is None else _checked_key(key(frame))
+        found = _get_if_present(value, wanted)
+        if found.present:
+            frame.meter.cost += 1
+        return found
+
+    return get
