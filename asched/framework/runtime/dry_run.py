@@ -120,15 +120,15 @@ class FilterDryRunner:
         own_row = self if self.reads_only_own_row else self._own_row_part()
         for begin in range(0, len(removals), _BATCH_ROWS):
             batch = removals[begin : begin + _BATCH_ROWS]
-            for index in own_row._fitting(batch):
-                if own_row is self or self._fitting(batch[index : index + 1]):
+            for index in own_row.fitting(batch):
+                if own_row is self or self.fitting(batch[index : index + 1]):
                     return begin + index
                 most -= 1
                 if not most:
                     return None
         return None
 
-    def _fitting(self, removals: Sequence[Removal]) -> list[int]:
+    def fitting(self, removals: Sequence[Removal]) -> list[int]:
         """The indexes of the removals after which the pod would fit."""
         run = FilterDryRun(self, np.array([removal.row for removal in removals], np.intp))
         run.remove([(at, pod) for at, (_, pods) in enumerate(removals) for pod in pods])

@@ -87,6 +87,10 @@ Adjustments = dict[tuple[Violation, str], dict[str, int]]
 """By violation and topology key: the change of the count by domain."""
 
 
+_Matched = dict[int, Sequence[tuple[Violation, str, int]]]
+"""By label set: violation, topology key and weight of each term that selects it."""
+
+
 class ViolationCache:
     """The last result of :meth:`RequiredAffinity.violations` for all nodes. Valid until a domain
     gets its first matching pod or loses its last one."""
@@ -125,8 +129,10 @@ class RequiredAffinity:
         existing: Sequence[ExistingTermCounts],
         cache: ViolationCache | None = None,
         adjustments: Adjustments | None = None,
+        known: _Matched | None = None,
     ) -> None:
-        """``cache`` must belong to pods with the same ``terms`` and ``existing``."""
+        """``cache`` must belong to pods with the same ``terms`` and ``existing``, and ``known`` to
+        those with the same ``terms``."""
         self._cache = ViolationCache() if cache is None else cache
         self._pod = pod
         self._namespace_labels = namespace_labels
@@ -137,17 +143,20 @@ class RequiredAffinity:
             Violation.ANTI_AFFINITY: terms.anti_affinity,
             Violation.EXISTING_ANTI_AFFINITY: existing,
         }
-        self._known: dict[int, Sequence[tuple[Violation, str, int]]] = {}
+        self._known: _Matched = {} if known is None else known
         """By label set; shared with clones."""
         self._adjustments: Adjustments = {} if adjustments is None else adjustments
 
     def clone(self) -> RequiredAffinity:
         adjustments = {place: dict(by_value) for place, by_value in self._adjustments.items()}
-        copied = RequiredAffinity(
-            self._pod, self._namespace_labels, self._terms, self._existing, adjustments=adjustments
+        return RequiredAffinity(
+            self._pod,
+            self._namespace_labels,
+            self._terms,
+            self._existing,
+            adjustments=adjustments,
+            known=self._known,
         )
-        copied._known = self._known
-        return copied
 
     def unavoidable(self, cluster: Cluster) -> BoolColumn | None:
         """Where an anti-affinity term of the pod selects a pod on another node of the domain: no
