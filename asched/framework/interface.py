@@ -164,6 +164,16 @@ class PreFilterExtensions(Plugin):
         """Update ``state``, a clone, for ``removed`` not being on the node."""
 
 
+class UnavoidableRejections(PreFilterExtensions):
+    """For filters of scope CLUSTER that know nodes which no removal of pods from them makes fit.
+    Preemption does not try these nodes one at a time."""
+
+    @abstractmethod
+    def unavoidable(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> FilterResult:
+        """The rejections of nodes that remain, with the same status, whichever pods of the node
+        itself are removed. May omit some."""
+
+
 class FilterPlugin(Plugin):
     """Filters nodes one at a time.
 

@@ -197,6 +197,7 @@ class QueuedPod:
     __slots__ = (
         "added_at_ns",
         "attempts",
+        "charged_steps",
         "consecutive_errors",
         "entered_at_ns",
         "gating_plugin",
@@ -229,5 +230,7 @@ class QueuedPod:
         self.pending_plugins: frozenset[str] = frozenset()
         self.turn_ns = 0
         """When a pod that was put off has its turn, until it was attempted; 0 for other pods."""
+        self.charged_steps = 0
+        """Steps charged for the turn of a pod that was put off; returned if it does not need it."""
         self.gating_plugin = ""
         """The PreEnqueue plugin that gates the pod; empty if none does."""

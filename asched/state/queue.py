@@ -23,17 +23,25 @@ kept for it, so that it misses none. All times come from records; the queue read
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from itertools import islice
 from typing import Any
 
+from asched.framework.caching import ChangeLog
+from asched.framework.pod_groups import group_of
 from asched.framework.pod_info import PodInfo, QueuedPod
+from asched.framework.query_index import RejectedPods
 from asched.framework.runtime.plugin_calls import gate_status
 from asched.framework.runtime.profile import Profile
 from asched.model.quantity import NS_PER_S
 from asched.state.backoff_queue import BackoffQueue
-from asched.state.cluster_events import QueuedClusterEvent, QueueingHints, QueueingStrategy
+from asched.state.cluster_events import (
+    QueuedClusterEvent,
+    QueueingHints,
+    QueueingStrategy,
+    SelectedPods,
+)
 from asched.state.pod_groups import PodGroups
 from asched.state.pod_heap import (
     FIRST,
@@ -65,12 +73,15 @@ from asched.state.queue_contents import (
 from asched.state.records import QueueSettings
 from asched.state.stored_form import STEP, Steps
 
+_MAX_CHANGES = 8192
+
 
 class SchedulingQueue:
     """All pending pods of our profiles. Only the fold calls the methods that change it."""
 
     def __init__(self, groups: PodGroups | None = None) -> None:
-        self._hints = QueueingHints(PodGroups() if groups is None else groups)
+        self._groups = PodGroups() if groups is None else groups
+        self._hints = QueueingHints(self._groups)
         self._profiles: Mapping[str, Profile] = {}
         self._active = PodHeap()
         self._backoff = BackoffQueue()
@@ -78,6 +89,8 @@ class SchedulingQueue:
         self.gated: dict[str, QueuedPod] = {}
         # Rejected and gated pods by the plugin that they wait for: an event looks only at these.
         self._waiting_for: dict[str, dict[str, QueuedPod]] = {}
+        # Keys of pods that begin or cease to wait, or are updated while they wait.
+        self._changes: ChangeLog[str] = ChangeLog(_MAX_CHANGES)
         # By pod key. The pod is in flight, or active again if its attempt continues.
         self._attempts: dict[str, RunningAttempt] = {}
         self.events: deque[QueuedClusterEvent] = deque()
@@ -208,9 +221,11 @@ class SchedulingQueue:
         elif info.key in self._backoff.early.pods:
             self._backoff.push(pod, self._sort_key, early=True)
         elif info.key in self.gated:
+            self._changes.append(info.key)
             cause = next((queued_event.event.label for queued_event in events), "")
             self._requeue(pod, now_ns, cause)
         elif info.key in self.unschedulable:
+            self._changes.append(info.key)
             self._requeue_by_events(pod, events, now_ns)
 
     def remove(self, key: str) -> None:
@@ -331,13 +346,18 @@ class SchedulingQueue:
             self.events.append(queued_event)
         if not self._waiting_for:
             return
-        candidates: dict[str, QueuedPod] = {}
+        parts: list[_Part] = []
+        selected: dict[str, Collection[str]] = {}
         for plugin, hints in self._hints.for_event(queued_event.event).items():
             waiting = self._waiting_for.get(plugin)
             if waiting:
-                candidates.update(self._hints.candidates(waiting, hints, queued_event))
-        for pod in candidates.values():
-            self._requeue_by_events(pod, (queued_event,), now_ns)
+                rejected = RejectedPods(waiting, self._changes)
+                chosen = self._hints.selected(rejected, hints, queued_event)
+                if chosen is not None:
+                    selected[plugin] = chosen
+                parts.append((self._hints.candidates(waiting, hints, queued_event), chosen))
+        for pod in _affected(parts).values():
+            self._requeue_by_events(pod, (queued_event,), now_ns, selected)
 
     def flush(self, now_ns: int) -> None:
         """End the backoffs and timeouts that are due (``flushBackoffQCompleted`` and
@@ -510,14 +530,21 @@ class SchedulingQueue:
         self._backoff.push(pod, self._sort_key, early=early)
         if cause:
             self.incoming[BACKOFF, cause] += 1
+        group = group_of(pod.info.pod)
+        if group is not None:
+            self._groups.note_change(group)
 
     def _requeue_by_events(
-        self, pod: QueuedPod, events: Iterable[QueuedClusterEvent], now_ns: int
+        self,
+        pod: QueuedPod,
+        events: Iterable[QueuedClusterEvent],
+        now_ns: int,
+        selected: SelectedPods | None = None,
     ) -> None:
         """Requeue a waiting pod if any of the events may help it."""
         best, cause = QueueingStrategy.SKIP, ""
         for queued_event in events:
-            strategy = self._hints.strategy(pod, queued_event)
+            strategy = self._hints.strategy(pod, queued_event, selected or {})
             if strategy > best:
                 best, cause = strategy, queued_event.event.label
         if best is not QueueingStrategy.SKIP:
@@ -526,6 +553,7 @@ class SchedulingQueue:
 
     def _wait(self, where: dict[str, QueuedPod], pod: QueuedPod, plugins: Iterable[str]) -> None:
         where[pod.info.key] = pod
+        self._changes.append(pod.info.key)
         for plugin in sorted(plugins):
             self._waiting_for.setdefault(plugin, {})[pod.info.key] = pod
 
@@ -537,6 +565,7 @@ class SchedulingQueue:
         pod = self.unschedulable.pop(key, None) or self.gated.pop(key, None)
         if pod is None:
             return
+        self._changes.append(key)
         plugins = (*pod.unschedulable_plugins, *pod.pending_plugins, pod.gating_plugin)
         for plugin in plugins:
             waiting = self._waiting_for.get(plugin)
@@ -553,3 +582,23 @@ class SchedulingQueue:
         while self._events_start < oldest:
             self.events.popleft()
             self._events_start += 1
+
+
+_Part = tuple[dict[str, QueuedPod], Collection[str] | None]
+"""The pods that wait for a plugin, and the keys of those that it selects; None for all."""
+
+
+def _affected(parts: Sequence[_Part]) -> dict[str, QueuedPod]:
+    """The pods that any plugin selects, in the same order as if each selected all."""
+    found: dict[str, QueuedPod] = {}
+    if all(selected is None for _, selected in parts):
+        for waiting, _ in parts:
+            found.update(waiting)
+        return found
+    keys: set[str] = set()
+    for waiting, selected in parts:
+        keys.update(waiting if selected is None else selected)
+    if keys:
+        for waiting, _ in parts:
+            found.update({key: pod for key, pod in waiting.items() if key in keys})
+    return found

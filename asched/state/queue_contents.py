@@ -49,6 +49,7 @@ class QueuedPodSnapshot(StoredForm):
     pending_plugins: tuple[str, ...]
     gating_plugin: str
     turn_ns: int
+    charged_steps: int
 
 
 class QueueSnapshot(StoredForm):
