@@ -87,6 +87,9 @@ class Plugin(ABC):
     """Custom resources that it reads with ``Cluster.objects``; watched if a profile enables it."""
     reads_annotations: ClassVar[tuple[str, ...]] = ()
     """Pod annotations that it reads from ``PodShape.annotations``. Others are not decoded."""
+    honors_gates: ClassVar[frozenset[str]] = frozenset()
+    """Feature gates of kube-scheduler that only this plugin reads. A configuration may set them to
+    other values than their defaults only if they are listed here."""
     applies_per_template: ClassVar[bool] = False
     """Whether :meth:`applies_to` depends only on the pod's namespace, spec and annotations, and on
     what :attr:`shared_answers_version` covers. It is then called once for all pods of a
@@ -170,6 +173,16 @@ class PreFilterExtensions(Plugin):
         self, state: CycleState, pod: PodInfo, removed: PodInfo, node: NodeInfo
     ) -> Status:
         """Update ``state``, a clone, for ``removed`` not being on the node."""
+
+
+class UnavoidableRejections(PreFilterExtensions):
+    """For filters of scope CLUSTER that know nodes which no removal of pods from them makes fit.
+    Preemption does not try these nodes one at a time."""
+
+    @abstractmethod
+    def unavoidable(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> FilterResult:
+        """The rejections of nodes that remain, with the same status, whichever pods of the node
+        itself are removed. May omit some."""
 
 
 class FilterPlugin(Plugin):

@@ -9,7 +9,13 @@ from typing import Any, NamedTuple, Protocol, TypeVar, cast
 import msgspec
 
 from asched.framework.cluster import Handle
-from asched.framework.events import ActionType, ClusterEvent, EventResource, QueueingHintFn
+from asched.framework.events import (
+    ActionType,
+    ClusterEvent,
+    EventResource,
+    HintSelection,
+    QueueingHintFn,
+)
 from asched.framework.interface import (
     BindPlugin,
     EnqueueExtensions,
@@ -177,6 +183,7 @@ class RegisteredEvent(NamedTuple):
     hint: QueueingHintFn | None
     own_group: bool = False
     only_for: Callable[[], Collection[str]] | None = None
+    select: HintSelection | None = None
 
 
 class ClusterScopePlugins(NamedTuple):
