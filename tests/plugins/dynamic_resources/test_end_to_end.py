@@ -173,3 +173,17 @@ async def test_pod_waits_for_binding_conditions(tmp_path: Path) -> None:
         device = {"driver": "gpu.example.com", "pool": "n0", "device": "gpu-0"}
         d.set_status("c", {"devices": [{**device, "conditions": [condition]}]})
         await w.until(lambda: w.node_of("p") == "n0")
+
+
+async def test_write_without_an_answer_keeps_its_devices(tmp_path: Path) -> None:
+    async with device_world(tmp_path) as (w, d):
+        d.add_class()
+        d.add_claim("c")
+        d.add_claim("other")
+        d.add_pod("p", "c")
+        w.faults.add(Fault(FaultKind.DROP_AFTER, 1, "update", CLAIM_STATUS))
+        async with w.daemon():
+            await w.until(lambda: d.consumers("c") == ["p"])
+            d.add_pod("q", "other")
+            await w.until(lambda: w.node_of("p") == "n0" and w.message("q") != "")
+        assert not d.devices("other")
