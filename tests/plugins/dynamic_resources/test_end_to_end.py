@@ -72,6 +72,21 @@ async def test_claim_that_no_node_can_use_is_deallocated(tmp_path: Path) -> None
         assert d.devices("c") == [("n1", "gpu-0")]
 
 
+async def test_deallocation_that_fails_is_decided_again(tmp_path: Path) -> None:
+    async with device_world(tmp_path, nodes=2) as (w, d):
+        d.add_class()
+        d.add_claim("c")
+        d.allocate("c", "n0")
+        d.add_pod("p", "c", nodeSelector={"kubernetes.io/hostname": "n1"})
+        w.faults.respond(403, verb="update", resource=CLAIM_STATUS)
+        async with w.daemon():
+            await w.until(lambda: "deallocation of ResourceClaim completed" in w.message("p"))
+            await w.until(lambda: w.faults.injected == 1)
+            assert d.devices("c") == [("n0", "gpu-0")]
+            d.add_slice("n2", 1)  # requeues the pod
+            await w.until(lambda: w.node_of("p") == "n1")
+
+
 async def test_deallocation_is_continued_after_a_restart(tmp_path: Path) -> None:
     async with device_world(tmp_path, nodes=2) as (w, d):
         d.add_class()
