@@ -11,6 +11,7 @@ import pytest
 from asched.daemon.effects.dispatcher import EffectDispatcher
 from asched.framework.devices import SharedDevices
 from asched.journal.memory import MemoryStore
+from asched.plugins.dynamic_resources.plugin import DynamicResources
 from tests.fault_simulation.campaign import described, jobs, run_job
 from tests.fault_simulation.mixes import CLASSES
 from tests.fault_simulation.simulation import simulate
@@ -105,7 +106,7 @@ def test_device_that_is_allocated_twice_is_detected(monkeypatch: pytest.MonkeyPa
 
 
 def test_allocation_that_stays_pending_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(SharedDevices, "release", lambda self, uid: None)
+    monkeypatch.setattr(DynamicResources, "on_deleted", lambda *args: None)
     assert "allocations are still pending" in first_breach("claims", 40)
 
 
