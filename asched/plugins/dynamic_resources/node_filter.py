@@ -12,8 +12,8 @@ import numpy as np
 from asched.dra.allocator import AllocationRequest, SearchLimits
 from asched.dra.answers import NodeAnswers
 from asched.dra.binding_conditions import is_usable
-from asched.dra.device_counts import NodeCounts, node_counts
 from asched.dra.devices import NodeView
+from asched.dra.diagnosis import NodeDiagnosis, diagnose
 from asched.dra.extended import ExtendedResources
 from asched.dra.outcomes import Allocated, AllocationFailed, NotAllocated
 from asched.framework.cluster import Cluster
@@ -243,14 +243,14 @@ class NodeFilter:
         selector = allocation.node_selector
         return None if selector is None else selector_matches(matchable(selector), nodes)
 
-    def counts(self, data: PodDevices, row: int) -> NodeCounts | None:
-        """How the unallocated claims fare on a node; None if there are none."""
+    def diagnosis(self, data: PodDevices, row: int) -> NodeDiagnosis | None:
+        """What the unallocated claims find on a node; None if there are none."""
         nodes = self._cluster.nodes.take(np.array([row], np.intp))
         for group in node_groups(data, self._devices.extended, nodes):
             claims = unallocated(data, group)
             if claims:
                 view = NodeView(nodes.names[0], nodes.node(0).labels)
-                return node_counts(self._devices.inventory, AllocationRequest(claims), view)
+                return diagnose(self._devices.inventory, claims, view)
         return None
 
     def _allocate(

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from asched.dra.allocator import SearchLimits
-from asched.dra.device_counts import NodeCounts
+from asched.dra.diagnosis import NodeDiagnosis
 from asched.dra.extended import may_be_extended
 from asched.framework.binding import BindingClient, Permission
 from asched.framework.cluster import Handle
@@ -47,7 +47,7 @@ from asched.plugins.dynamic_resources.reservation import DeviceReservation
 from asched.plugins.dynamic_resources.reserve import reservation_of, share_ids
 from asched.plugins.dynamic_resources.scores import has_alternatives, raw_scores
 from asched.plugins.dynamic_resources.special_claim import in_memory_claim
-from asched.plugins.hint_results import PROCEED, SKIP
+from asched.plugins.shared import PROCEED, SKIP
 
 NOTHING_TO_DEALLOCATE = PostFilterResult(Status.unschedulable("no new claims to deallocate"))
 NO_STATE = PostFilterResult(Status.error("not found"))
@@ -224,14 +224,14 @@ class DynamicResources(
         decision = PostFilterDecision(self.handle, data, self._filter, statuses)
         return decision.candidates(self.handle.cluster.nodes)
 
-    def device_counts(self, pod: PodInfo, node_name: str) -> NodeCounts | None:
-        """For explanations: how the pod's unallocated claims fare on a node. None if it has none
+    def diagnosis(self, pod: PodInfo, node_name: str) -> NodeDiagnosis | None:
+        """For explanations: what the pod's unallocated claims find on a node. None if it has none
         there, or if PreFilter rejects it."""
         cluster = self.handle.cluster
         state, row = CycleState(), cluster.nodes.row_of(node_name)
         if row is None or not self.pre_filter(state, pod, cluster.nodes).status.is_success:
             return None
-        return self._filter.counts(state.read(_DEVICES), row)
+        return self._filter.diagnosis(state.read(_DEVICES), row)
 
     # -- Score ------------------------------------------------------------------------------------
 

@@ -21,13 +21,13 @@ from tests.cycle.scheduling import Scheduling, nodes_of, the_one
 from tests.plugins.dynamic_resources.objects import (
     a_claim,
     a_class,
+    a_device_node,
     a_pod,
     a_request,
     a_slice,
     an_allocation,
     with_allocation,
 )
-from tests.plugins.volume_clusters import a_node
 from tests.state.profiles import loader, profile_of
 
 PLUGINS = (NodeResourcesFit, DynamicResources, DefaultPreemption)
@@ -40,7 +40,7 @@ def cluster(*devices: str, nodes: int = 1) -> Scheduling:
     scheduling.see(a_class())
     for number in range(nodes):
         name = f"n{number}"
-        scheduling.see(a_node(name, allocatable={"cpu": "8", "pods": "110"}))
+        scheduling.see(a_device_node(name, allocatable={"cpu": "8", "pods": "110"}))
         scheduling.see(a_slice(name, *devices))
     return scheduling
 
@@ -154,7 +154,7 @@ def test_shared_claim_waits_for_the_pod_that_allocates_it() -> None:
 def test_profiles_share_what_is_in_use() -> None:
     other = msgspec.structs.replace(profile_of(*PLUGINS), scheduler_name="other")
     scheduling = Scheduling(*PLUGINS, profiles=(profile_of(*PLUGINS), other))
-    scheduling.see(a_class(), a_node("n0", allocatable={"cpu": "8", "pods": "9"}))
+    scheduling.see(a_class(), a_device_node("n0", allocatable={"cpu": "8", "pods": "9"}))
     scheduling.see(a_slice("n0", "gpu-0"), a_claim("a"), a_claim("b"))
     scheduling.see(a_pod("p", "a"), a_pod("q", "b", schedulerName="other"))
     first, second = scheduling.decide()
@@ -309,7 +309,7 @@ def test_share_ids_are_new_uuids_that_a_replay_repeats() -> None:
     found = []
     for _ in range(2):
         scheduling = Scheduling(*PLUGINS)
-        scheduling.see(a_class(), a_node("n0", allocatable={"cpu": "8", "pods": "9"}))
+        scheduling.see(a_class(), a_device_node("n0", allocatable={"cpu": "8", "pods": "9"}))
         scheduling.see(a_slice("n0", shared))
         request = a_request(capacity={"requests": {"bandwidth": "4"}})
         scheduling.see(a_claim("a", request), a_claim("b", request), a_claim("c", request))
