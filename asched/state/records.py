@@ -16,6 +16,7 @@ from typing import Any, ClassVar, get_args
 import msgspec
 
 from asched.framework.cluster import PodRef
+from asched.framework.feature_gates import DEFAULT_FEATURE_GATES, FeatureGates
 from asched.framework.interface import ReleasedClaim
 from asched.framework.runtime.extenders import ExtenderSpec, ExtenderVerb, PreemptionCandidate
 from asched.framework.runtime.profile import ProfileSpec
@@ -68,6 +69,7 @@ class ProfilesLoaded(Record):
     queue: QueueSettings = QueueSettings()
     extenders: tuple[ExtenderSpec, ...] = ()
     """In calling order; other records refer to them by position."""
+    feature_gates: FeatureGates = DEFAULT_FEATURE_GATES
 
 
 class ObjectObserved(Record):
@@ -124,10 +126,10 @@ class PodUpdated(PodRecord):
     start_time: datetime | None = None
     annotations: dict[str, str] | None = None
     """Annotations that plugins read; None if unchanged."""
-    label_changes: dict[str, str | None] | None = None
-    """New and changed labels, and those that were removed, with None as value."""
     claims: tuple[PodResourceClaimStatus, ...] | None = None
     """The ResourceClaims generated for the pod; None if unchanged."""
+    label_changes: dict[str, str | None] | None = None
+    """New and changed labels, and those that were removed, with None as value."""
 
     def labels_after(self, before: dict[str, str]) -> dict[str, str]:
         """The labels of the pod that had the labels ``before``."""
