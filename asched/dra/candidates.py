@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from asched.dra.capacity import Consumption, consumption
@@ -9,15 +10,15 @@ from asched.dra.devices import PooledDevice
 from asched.dra.requests import ClaimError, RequestedDevices
 from asched.dra.selectors import SelectorAnswers
 from asched.dra.sites import Bits, Candidate, Site
-from asched.dra.steps import StepMeter
+from asched.dra.steps import StepMeter, selector_steps
 
 
 class MatchAnswer(NamedTuple):
     """Whether a request can have devices with some content."""
 
     match: bool
-    cost: int
-    """The CEL units of all selectors that were evaluated."""
+    evaluations: Mapping[int, int]
+    """The steps of expensive evaluations, by identity."""
     error: ClaimError | None = None
 
 
@@ -60,7 +61,8 @@ class RequestMatcher:
         return ""
 
     def _evaluate(self, device: PooledDevice) -> MatchAnswer:
-        wanted, cost = self.wanted, 0
+        wanted = self.wanted
+        evaluations: dict[int, int] = {}
         origins = (
             (f"class {wanted.device_class.name}", None, wanted.device_class.spec.selectors),
             ("", wanted.claim, wanted.selectors),
@@ -69,13 +71,15 @@ class RequestMatcher:
             for index, selector in enumerate(selectors):
                 expression = selector.cel.expression if selector.cel is not None else ""
                 answer = self._selectors.answer(expression, device)
-                cost += answer.cost
+                steps = selector_steps(answer.cost)
+                if steps:
+                    evaluations[id(answer)] = steps
                 if answer.error:
                     text = f"{origin}: selector #{index}: {answer.error}"
-                    return MatchAnswer(False, cost, ClaimError(text, claim))
+                    return MatchAnswer(False, evaluations, ClaimError(text, claim))
                 if not answer.match:
-                    return MatchAnswer(False, cost)
-        return MatchAnswer(self.consumption(device) is not None, cost)
+                    return MatchAnswer(False, evaluations)
+        return MatchAnswer(self.consumption(device) is not None, evaluations)
 
 
 class RequestCandidates:
@@ -124,7 +128,8 @@ class RequestCandidates:
     def _selects(self, candidate: Candidate) -> bool:
         device = candidate.device
         answer = self._matcher.answer(device)
-        self._meter.add_selector(answer.cost)
+        if answer.evaluations:
+            self._meter.add_evaluations(answer.evaluations)
         if answer.error is not None:
             raise answer.error.with_traceback(None)
         return answer.match and device not in candidate.pool.elsewhere
