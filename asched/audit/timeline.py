@@ -13,9 +13,8 @@ from typing import Any, Final, NamedTuple, TypeVar
 from asched.audit import entries
 from asched.audit.devices import allocated_devices, released_claim
 from asched.audit.entries import Entry, PodTimeline, TimelineEntry
-from asched.journal.checkpoints import RestoredFold
+from asched.journal.checkpoints import RestoredFold, folding
 from asched.journal.codec import subject_of
-from asched.journal.folding import folding
 from asched.journal.statistics import last_seq_at
 from asched.journal.store import JournalStore
 from asched.model.node import Node

@@ -133,7 +133,7 @@ def prove(
 
 def verify_proof(path: Path, trusted: Sequence[PublicKey]) -> None:
     """Verify a proof and print its records. Raises CommandError."""
-    from asched.proof.errors import ProofError
+    from asched.proof import ProofError
     from asched.proof.inclusion import InclusionProof, readable
 
     if not trusted:

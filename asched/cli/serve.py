@@ -153,6 +153,8 @@ def open_cluster_client(
 
 def run_daemon(options: RunOptions) -> None:
     """Run the daemon in this process until a signal. Raises CommandError."""
+    tune_gc()
+    set_switch_interval()
     registry = PluginRegistry.discover()
     file = ConfigFile(options.config) if options.config else None
     configuration = load_and_log_configuration(options.config, registry, debug=options.debug)
@@ -178,8 +180,6 @@ async def _serve_scheduler(
         metrics.watch_journal_file(journal_file(url))
         metrics.show(watchdog.metrics)
         await require_kind(store, shadow=False)
-        tune_gc()
-        set_switch_interval()
         context = DaemonContext(
             configuration=configuration,
             registry=registry,
@@ -212,7 +212,7 @@ async def _serve_scheduler(
 
 
 def _attempt_mark(journal: Path | None) -> AttemptMark | None:
-    """The note of the pod in hand, beside a journal in a file."""
+    """The note of the pod that is attempted, next to a journal in a file."""
     if journal is None:
         return None
     path = journal.with_name(f"{journal.name}.attempt")

@@ -109,14 +109,14 @@ class SchedulerCore:
 
     def step_clock(self, offset_ns: int) -> None:
         """Record the offset of dates from turn times if it changed."""
-        if offset_ns != self.state.clock_offset_ns:
+        if offset_ns != self.state.engine.clock_offset_ns:
             self.apply(r.ClockStepped(offset_ns))
 
     @property
     def date_ns(self) -> int:
         """Date of the turn: nanoseconds since the epoch by the wall clock, as far as it was
         right."""
-        return self.now_ns + self.state.clock_offset_ns
+        return self.now_ns + self.state.engine.clock_offset_ns
 
     def fire_timers(self, *, may_decide: bool) -> None:
         """Record the turn if a timer is due, so that folding it ends backoffs and timeouts."""
@@ -287,7 +287,7 @@ class SchedulerCore:
         deadlines = (
             state.waiting_pods.next_deadline_ns(),
             state.sessions.next_timer_ns(),
-            state.circuits.next_timer_ns(),
+            state.guards.circuits.next_timer_ns(),
         )
         return min((ns for ns in deadlines if ns is not None), default=None)
 

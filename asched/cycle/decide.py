@@ -7,13 +7,12 @@ from typing import Any, Protocol
 
 import msgspec
 
-from asched.cycle.attempt import Attempt
+from asched.cycle.attempt import Attempt, precheck
 from asched.cycle.extenders import ExtenderRound, NoExtenders, extender_round
 from asched.cycle.feasible_nodes import NO_NODES, FeasibleNodes, fit_message
 from asched.cycle.node_selection import BestNodes, select_node
 from asched.cycle.pod_groups import decide_group_conditions
 from asched.cycle.post_filter import run_post_filter
-from asched.cycle.prechecks import precheck
 from asched.cycle.shape_cache import ShapeCache
 from asched.framework.interface import PermitPlugin, PermitResult, ReservePlugin
 from asched.framework.pod_groups import GANG_INFEASIBLE_REASON
@@ -117,7 +116,7 @@ class Decider:
         refused = precheck(self._cluster, queued, number)
         if refused is not None:
             return refused
-        circuits = self._cluster.circuits
+        circuits = self._cluster.guards.circuits
         if circuits:
             if plugin := circuits.blocking(profile):
                 message = open_circuit_message(
@@ -162,7 +161,7 @@ class Decider:
             best = BestNodes(0, found.feasible, 1)
         else:
             best = attempt.best(found, extender_scores)
-        row = select_node(best, cluster.nodes, cluster.seed, info.uid, number)
+        row = select_node(best, cluster.nodes, cluster.engine.seed, info.uid, number)
         decision = r.Assigned(
             info.key,
             info.uid,

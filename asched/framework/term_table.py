@@ -26,7 +26,7 @@ _MIN_STALE = 1024
 _NEVER = 1 << 40
 """More conditions than labels can fulfil."""
 _OTHER = "\0"
-"""Stands for all values of a label that no condition names; it is no valid value."""
+"""Represents all values of a label that no condition names; it is no valid value."""
 _NO_SLOTS: RowArray = np.zeros(0, np.intp)
 
 

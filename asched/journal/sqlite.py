@@ -34,10 +34,17 @@ from asched.journal.errors import (
     JournalReplacedError,
     trigger_error,
 )
-from asched.journal.lock import DaemonLock, FileLock, held_exclusively
-from asched.journal.opened_files import OpenedFiles, wal_path
-from asched.journal.read_only import check_still_immutable, may_read, must_be_immutable
 from asched.journal.schema import JOURNAL_BATCH, JOURNAL_RECORD
+from asched.journal.sqlite_files import (
+    DaemonLock,
+    FileLock,
+    OpenedFiles,
+    check_still_immutable,
+    held_exclusively,
+    may_read,
+    must_be_immutable,
+    wal_path,
+)
 
 _DRIVER = "sqlite+aiosqlite"
 _BUSY_TIMEOUT_S = 10.0

@@ -49,7 +49,7 @@ from asched.framework.status import SUCCESS, Code, Status
 from asched.model.meta import Object
 from asched.model.pod import Pod
 from asched.model.quantity import NS_PER_S
-from asched.plugins.hint_results import SKIP, queue_if
+from asched.plugins.shared import SKIP, queue_if
 
 NO_GROUP = "waiting for pod's pod group to appear"
 TOO_FEW = "waiting for minCount pods from a gang to appear"

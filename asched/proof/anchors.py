@@ -9,7 +9,7 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
-from asched.proof.errors import ProofError
+from asched.proof import ProofError
 from asched.proof.heads import SignedHead
 
 ANNOTATION: Final = "asched.dev/journal-head"

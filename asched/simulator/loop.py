@@ -197,7 +197,7 @@ class Simulation:
             session_ns = profile.due_ns()
             if session_ns is not None and profile.changed:
                 yield session_ns
-        circuit_ns = self.cluster.circuits.next_timer_ns()
+        circuit_ns = self.cluster.guards.circuits.next_timer_ns()
         if circuit_ns is not None and not self._all_rejected_since_change():
             yield circuit_ns
 
@@ -226,7 +226,7 @@ class Simulation:
         if now_ns > self.now_ns:
             self._attempts_now.clear()
         self.now_ns = now_ns
-        circuit_ns = self.cluster.circuits.next_timer_ns()
+        circuit_ns = self.cluster.guards.circuits.next_timer_ns()
         if circuit_ns is not None and circuit_ns <= now_ns:
             self._closings += 1
         self._core.begin_turn(now_ns)

@@ -25,15 +25,14 @@ from asched.model.meta import Object
 from asched.state.attempt_budget import AttemptBudgets
 from asched.state.circuits import Circuits
 from asched.state.claim_releases import ClaimReleases
-from asched.state.evictions import Evictions
 from asched.state.node_rows import NodeRows
 from asched.state.node_table import NodeTable
-from asched.state.nominator import Nominator
 from asched.state.objects import ObjectStore, ObjectT
 from asched.state.pending_evaluations import PendingEvaluations
 from asched.state.plugins import ReservePluginCalls
 from asched.state.pod_groups import PodGroups
 from asched.state.pod_index import PodIndex, VolumeIndex
+from asched.state.preemption import Evictions, Nominator
 from asched.state.queue import SchedulingQueue
 from asched.state.records import Assigned
 from asched.state.sessions import Sessions
@@ -66,16 +65,34 @@ class PodEntry(msgspec.Struct, array_like=True, gc=False, eq=False):
     """The message of its last rejection."""
 
 
+class EngineNumbers(msgspec.Struct, array_like=True):
+    """Numbers of the engine that decides."""
+
+    seed: int = 0
+    epoch: int = 0
+    clock_offset_ns: int = 0
+    """See :class:`~asched.state.records.ClockStepped`."""
+    next_start_row: int = 0
+    """Where the next search for feasible nodes starts, if a share of them is enough."""
+
+
+class AttemptGuards:
+    """What prevents or delays attempts."""
+
+    def __init__(self) -> None:
+        self.circuits = Circuits()
+        self.budgets = AttemptBudgets()
+        self.quarantined: dict[str, str] = {}
+        """Pods with which the process died twice: uid by key."""
+
+
 class ClusterState:
     """The state after all records so far. A :class:`asched.framework.cluster.Cluster` for
     plugins."""
 
     def __init__(self) -> None:
         self.now_ns = 0
-        self.clock_offset_ns = 0
-        """See :class:`~asched.state.records.ClockStepped`."""
-        self.seed = 0
-        self.epoch = 0
+        self.engine = EngineNumbers()
         self.nodes = NodeTable()
         self.pods: dict[str, PodEntry] = {}
         self.pod_keys: dict[str, str] = {}
@@ -88,10 +105,7 @@ class ClusterState:
         self.nominator = Nominator(self.nodes)
         self.waiting_pods = WaitingPods()
         self.reserve_calls = ReservePluginCalls()
-        self.circuits = Circuits()
-        self.attempt_budgets = AttemptBudgets()
-        self.quarantined: dict[str, str] = {}
-        """Pods with which the process died twice: uid by key."""
+        self.guards = AttemptGuards()
         self.evictions = Evictions()
         self.claim_releases = ClaimReleases()
         self.sessions = Sessions()
@@ -102,8 +116,6 @@ class ClusterState:
         self.shared: dict[Callable[..., Any], Any] = {}
         """What plugins of all profiles share (``Handle.shared``); empty after profiles are
         loaded."""
-        self.next_start_row = 0
-        """Where the next search for feasible nodes starts, if a share of them is enough."""
 
     def fork(self) -> ClusterState:
         """The same state with a node table of its own, for hypothetical pods on nodes."""
@@ -114,7 +126,7 @@ class ClusterState:
     @property
     def date_ns(self) -> int:
         """Date of the last turn: nanoseconds since the epoch."""
-        return self.now_ns + self.clock_offset_ns
+        return self.now_ns + self.engine.clock_offset_ns
 
     @property
     def waiting(self) -> Mapping[str, WaitingPodState]:
@@ -243,4 +255,4 @@ class ProfileHandle:
         return FilterDryRunner(self._profile, self._state, self._state.nominator, state, pod)
 
     def stable_random(self, text: str, below: int) -> int:
-        return stable_random(self._state.seed, text, below)
+        return stable_random(self._state.engine.seed, text, below)

@@ -95,7 +95,7 @@ class Fold:
         """No decision depends on it."""
 
     def _engine_started(self, record: r.EngineStarted) -> None:
-        self.state.seed = record.seed
+        self.state.engine.seed = record.seed
 
     def _profiles_loaded(self, record: r.ProfilesLoaded) -> None:
         state = self.state
@@ -103,7 +103,7 @@ class Fold:
         state.shared.clear()
         profiles = {spec.scheduler_name: self._build(spec) for spec in record.profiles}
         state.profiles = profiles
-        state.circuits.configure(profiles.values())
+        state.guards.circuits.configure(profiles.values())
         for key in state.pending_evaluations:
             # The evaluators may have changed: these attempts start again.
             state.queue.abandon_attempt(key)
@@ -163,21 +163,21 @@ class Fold:
             raise FoldError(f"time goes backwards: {record.now_ns} after {self.state.now_ns}")
         self.state.now_ns = record.now_ns
         self.state.queue.flush(record.now_ns)
-        if self.state.circuits:
-            for key in self.state.circuits.tick(record.now_ns):
+        if self.state.guards.circuits:
+            for key in self.state.guards.circuits.tick(record.now_ns):
                 self.state.queue.activate(key, record.now_ns)
 
     def _clock_stepped(self, record: r.ClockStepped) -> None:
-        self.state.clock_offset_ns = record.offset_ns
+        self.state.engine.clock_offset_ns = record.offset_ns
 
     def _leadership_gained(self, record: r.LeadershipGained) -> None:
-        if record.epoch <= self.state.epoch:
-            raise FoldError(f"epoch {record.epoch} after epoch {self.state.epoch}")
-        self.state.epoch = record.epoch
+        if record.epoch <= self.state.engine.epoch:
+            raise FoldError(f"epoch {record.epoch} after epoch {self.state.engine.epoch}")
+        self.state.engine.epoch = record.epoch
 
     def _pod_quarantined(self, record: r.PodQuarantined) -> None:
         # The pod may be unknown: the turn that observed it may have been lost with the process.
-        self.state.quarantined[record.key] = record.uid
+        self.state.guards.quarantined[record.key] = record.uid
 
     # -- objects ------------------------------------------------------------------------------
 
@@ -261,8 +261,8 @@ class Fold:
         ended_on = state.nominator.withdraw(record.key)
         if ended_on != record.node:
             self._pods.on_nomination_ended(entry.info, ended_on)
-        if state.circuits:
-            state.circuits.succeeded(entry.info.pod.spec.scheduler_name)
+        if state.guards.circuits:
+            state.guards.circuits.succeeded(entry.info.pod.spec.scheduler_name)
         self._advance_start(record.evaluated_nodes)
         if record.permit_waits:
             deadlines = {wait.plugin: wait.deadline_ns for wait in record.permit_waits}
@@ -302,7 +302,7 @@ class Fold:
         plugins, pending = record.unschedulable_plugins, record.pending_plugins
         if record.open_circuit:
             scheduler_name = entry.info.pod.spec.scheduler_name
-            state.circuits.reject(scheduler_name, record.open_circuit, record.key)
+            state.guards.circuits.reject(scheduler_name, record.open_circuit, record.key)
             plugins, pending = (circuit_as_plugin(record.open_circuit),), ()
         if record.requeue_now and not record.open_circuit:
             state.queue.requeue_now(record.key, state.now_ns)
@@ -318,9 +318,9 @@ class Fold:
         self._pods.update_group(entry)
 
     def _plugin_failed(self, entry: PodEntry, plugin: str) -> None:
-        if self.state.circuits:
+        if self.state.guards.circuits:
             scheduler_name = entry.info.pod.spec.scheduler_name
-            self.state.circuits.failed(scheduler_name, plugin, self.state.now_ns)
+            self.state.guards.circuits.failed(scheduler_name, plugin, self.state.now_ns)
 
     def _permit_allowed(self, record: r.PermitAllowed) -> None:
         if not self.state.waiting_pods.allow(record.key, record.plugin):
@@ -336,7 +336,7 @@ class Fold:
         entry.rejection = record.message
         grouped = group_of(entry.info.pod) is not None
         self._pods.release_node(entry, held.since_ns if grouped else None)
-        # A plugin that the pod does not wait for preempted it: its hints cannot tell when the pod
+        # A plugin that the pod does not wait for preempted it: its hints do not show when the pod
         # fits, so the pod backs off.
         preempted = record.plugin not in held.pending_until_ns
         rejected_by = () if preempted else (record.plugin,)
@@ -374,7 +374,7 @@ class Fold:
         pod = entry.info.pod
         steps = attempt_steps(pod, state.nodes.cluster_size, len(state.pods))
         if steps and not queued.turn_ns:
-            state.attempt_budgets.charge(pod.namespace, steps, state.now_ns)
+            state.guards.budgets.charge(pod.namespace, steps, state.now_ns)
         queued.turn_ns = 0
         return entry
 
@@ -401,8 +401,8 @@ class Fold:
 
     def _advance_start(self, evaluated_nodes: int) -> None:
         if evaluated_nodes:
-            size = max(1, self.state.nodes.size)
-            self.state.next_start_row = (self.state.next_start_row + evaluated_nodes) % size
+            size, engine = max(1, self.state.nodes.size), self.state.engine
+            engine.next_start_row = (engine.next_start_row + evaluated_nodes) % size
 
     # -- sessions -----------------------------------------------------------------------------
 

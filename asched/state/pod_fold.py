@@ -142,8 +142,8 @@ class PodFold:
 
     def _update(self, entry: PodEntry, info: PodInfo) -> None:
         old, new = entry.info.pod, info.pod
-        if self._state.quarantined and (old.metadata, old.spec) != (new.metadata, new.spec):
-            self._state.quarantined.pop(info.key, None)
+        if self._state.guards.quarantined and (old.metadata, old.spec) != (new.metadata, new.spec):
+            self._state.guards.quarantined.pop(info.key, None)
         if info.pod.terminal:
             self.on_deleted(info.key)
             self._state.sessions.on_pod_finished(info)
@@ -226,7 +226,7 @@ class PodFold:
         del state.pod_keys[entry.info.uid]
         pod = entry.info.pod
         state.templates.release(entry.template)
-        state.quarantined.pop(key, None)
+        state.guards.quarantined.pop(key, None)
         state.evictions.end(entry.info.uid)
         if entry.node:
             self.release_node(entry)
@@ -349,7 +349,7 @@ class PodFold:
         queued = state.queue.backoff.get(info.key)
         if queued is not None and queued.turn_ns > state.now_ns:
             steps = attempt_steps(info.pod, state.nodes.cluster_size, len(state.pods))
-            state.attempt_budgets.charge(info.namespace, -steps, state.now_ns)
+            state.guards.budgets.charge(info.namespace, -steps, state.now_ns)
         state.queue.remove(info.key)
 
     # -- profiles -----------------------------------------------------------------------------

@@ -86,7 +86,7 @@ def test_checkpoint_keeps_budgets_and_turns() -> None:
     core.decide()
     core.begin(0.5)
     core.decide()
-    assert core.state.attempt_budgets.snapshot()
+    assert core.state.guards.budgets.snapshot()
     core.verify_replay()  # compares a restored state with this one
 
 
@@ -96,11 +96,11 @@ def test_activation_does_not_advance_the_turn() -> None:
     last = put_off(core)[-1]
     core.state.queue.activate(last.key, core.now_ns)
     core.core.idle = False
-    before = core.state.attempt_budgets.snapshot()
+    before = core.state.guards.budgets.snapshot()
     (again,) = core.decide()
     assert isinstance(again, Rejected)
     assert again.put_off_until_ns == last.put_off_until_ns
-    assert core.state.attempt_budgets.snapshot() == before
+    assert core.state.guards.budgets.snapshot() == before
 
 
 def test_deleted_pods_return_their_turns() -> None:
@@ -108,7 +108,7 @@ def test_deleted_pods_return_their_turns() -> None:
     core.decide()
     for rejected in put_off(core):
         core.delete(Resource.PODS, evil(int(rejected.key.rpartition("-")[2])))
-    ((namespace, paid_at_ns),) = core.state.attempt_budgets.snapshot()
+    ((namespace, paid_at_ns),) = core.state.guards.budgets.snapshot()
     assert namespace == "evil"
     assert (paid_at_ns - core.now_ns) / NS_PER_S < BURST_NS / NS_PER_S + 3
     core.verify_replay()

@@ -321,7 +321,7 @@ def test_percentage_of_nodes_to_score_rotates_start_row() -> None:
     scheduling.see(*(a_node(f"n{number:03}") for number in range(250)))
     starts = []
     for number in range(4):
-        starts.append(scheduling.state.next_start_row)
+        starts.append(scheduling.state.engine.next_start_row)
         scheduling.see(a_pod(f"p{number}"))
         assigned = the_one(scheduling.decide())
         assert isinstance(assigned, r.Assigned)

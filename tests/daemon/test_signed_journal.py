@@ -250,7 +250,7 @@ async def test_forged_checkpoint_is_not_used(recorded: Recorded) -> None:
         fold, _ = await nearest(store, PluginRegistry.discover().load)
     pods = [s async for s in _subjects(recorded.journal)]
     assert "pod/default/first-0" in pods
-    assert fold.state.epoch == 3
+    assert fold.state.engine.epoch == 3
 
 
 async def _subjects(path: Path) -> AsyncIterator[str]:

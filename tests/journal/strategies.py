@@ -41,7 +41,7 @@ _SCALARS: dict[Any, st.SearchStrategy[Any]] = {
 
 
 def _within(annotation: Any, limits: msgspec.Meta) -> st.SearchStrategy[Any]:
-    """Values of a type with limits; those of texts and times hold for all that are drawn."""
+    """Values of a type with limits; those of texts and times apply to all drawn values."""
     if annotation is not int:
         return _of_type(annotation)
     least = -(2**63) if limits.ge is None else int(limits.ge)

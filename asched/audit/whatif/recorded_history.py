@@ -18,8 +18,8 @@ from asched.audit.timeline import time_of
 from asched.audit.whatif.occupancy import percentile
 from asched.audit.whatif.pod_lifetime import PodLifetime, PodSnapshot, as_created, with_node
 from asched.framework.runtime.profile import PluginLoader, evaluate_in_process
+from asched.journal.checkpoints import apply_stored
 from asched.journal.codec import subject_of
-from asched.journal.folding import apply_stored
 from asched.journal.statistics import last_seq_at
 from asched.journal.store import JournalStore
 from asched.model.custom import CustomObject
@@ -147,7 +147,7 @@ def _scheduler(state: ClusterState, recorded: WorkloadRun) -> SchedulerSettings:
         profiles=evaluate_in_process(profile.spec for profile in state.profiles.values()),
         sessions=state.sessions.specs,
         queue=state.queue.settings,
-        seed=state.seed,
+        seed=state.engine.seed,
         latencies=Latencies(bind_ns=percentile(bind_ns, 50) or 0),
     )
 

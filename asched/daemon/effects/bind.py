@@ -9,9 +9,8 @@ from typing import NamedTuple
 
 import structlog
 
-from asched.daemon.effects.bind_health import BindHealth
 from asched.daemon.effects.per_pod_queue import EffectContext
-from asched.daemon.effects.reconciler import AbandonedError, BindingIO, BindReconciler
+from asched.daemon.effects.reconciler import AbandonedError, BindHealth, BindingIO, BindReconciler
 from asched.daemon.plugin_host.binding_calls import BindingPluginCalls, CancelReason
 from asched.daemon.telemetry.scheduler_metrics import AttemptResult
 from asched.framework.binding import BindingClient
@@ -217,7 +216,7 @@ class BindHandler:
         name = info.pod.spec.scheduler_name
         profile = self._cluster.profiles.get(name)
         if profile is not None:
-            return self._cluster.circuits.in_force(profile)
+            return self._cluster.guards.circuits.in_force(profile)
         return self._cluster.binding_profile(name) if mounts_claims(info.pod) else None
 
     def _binding_extenders(self, info: PodInfo) -> list[HttpExtender]:

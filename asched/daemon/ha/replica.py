@@ -44,7 +44,7 @@ from asched.daemon.telemetry.health import Check
 from asched.journal.chain_reader import ChainReader
 from asched.journal.checkpoints import nearest
 from asched.journal.errors import JournalBusyError, JournalIOError, reason_of
-from asched.journal.identity import journal_id
+from asched.journal.statistics import journal_id
 from asched.kube.errors import KubeConfigError
 from asched.kube.extenders import open_extenders
 from asched.kube.timing import Backoff, RetryPolicy

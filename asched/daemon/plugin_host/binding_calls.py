@@ -26,10 +26,10 @@ from asched.framework.pod_info import PodInfo
 from asched.framework.runtime.observation import (
     FAILURES,
     FailureReason,
+    describe_raised,
     failure_reason,
     to_printable,
 )
-from asched.framework.runtime.raised import describe_raised
 from asched.framework.status import SUCCESS, Code, Status
 from asched.kube.errors import ApiError, NoResponseError
 from asched.kube.pod_writer import PodTarget

@@ -140,7 +140,10 @@ def cache_metrics(cluster: ClusterState) -> Iterator[Metric]:
         "asched_plugin_circuit_open",
         "Whether the plugin's circuit breaker is open (1), so that the plugin is skipped.",
         ["plugin", "profile"],
-        [([plugin, profile], circuit.is_open) for profile, plugin, circuit in cluster.circuits],
+        [
+            ([plugin, profile], circuit.is_open)
+            for profile, plugin, circuit in cluster.guards.circuits
+        ],
     )
 
 

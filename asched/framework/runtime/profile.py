@@ -31,7 +31,7 @@ from asched.framework.interface import (
     WaitingPodReviewer,
 )
 from asched.framework.runtime.extenders import ExternalPlugin
-from asched.framework.runtime.raised import describe_raised
+from asched.framework.runtime.observation import describe_raised
 
 P = TypeVar("P", bound=Plugin)
 

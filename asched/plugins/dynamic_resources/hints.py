@@ -10,7 +10,7 @@ from asched.model.meta import Object
 from asched.model.pod import Pod
 from asched.model.resource_claims import ResourceClaim
 from asched.plugins.dynamic_resources.pod_claims import UnusableClaimError, user_claims
-from asched.plugins.hint_results import queue_if
+from asched.plugins.shared import queue_if
 
 
 class ClaimHints:

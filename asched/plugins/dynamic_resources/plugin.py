@@ -47,7 +47,7 @@ from asched.plugins.dynamic_resources.reservation import DeviceReservation
 from asched.plugins.dynamic_resources.reserve import reservation_of, share_ids
 from asched.plugins.dynamic_resources.scores import has_alternatives, raw_scores
 from asched.plugins.dynamic_resources.special_claim import in_memory_claim
-from asched.plugins.hint_results import PROCEED, SKIP
+from asched.plugins.shared import PROCEED, SKIP
 
 NOTHING_TO_DEALLOCATE = PostFilterResult(Status.unschedulable("no new claims to deallocate"))
 NO_STATE = PostFilterResult(Status.error("not found"))

@@ -41,8 +41,7 @@ from asched.model.node import Node
 from asched.model.pod import Pod
 from asched.model.selectors import LabelSelector
 from asched.model.workloads import Namespace
-from asched.plugins.hint_results import PROCEED, SKIP, queue_if
-from asched.plugins.inter_pod_affinity.existing import ExistingTerms
+from asched.plugins.inter_pod_affinity.existing import ExistingTerms, SelectedPods, WeightedQuery
 from asched.plugins.inter_pod_affinity.preferred import PreferredAffinityScores, TermWeight
 from asched.plugins.inter_pod_affinity.required import (
     AffinityQueries,
@@ -53,7 +52,7 @@ from asched.plugins.inter_pod_affinity.required import (
     RequiredAffinity,
     ViolationCache,
 )
-from asched.plugins.inter_pod_affinity.selected_pods import SelectedPods, WeightedQuery
+from asched.plugins.shared import PROCEED, SKIP, queue_if
 
 AFFINITY_UNMET = Status.unresolvable("node(s) didn't match pod affinity rules")
 ANTI_AFFINITY_UNMET = Status.unschedulable("node(s) didn't match pod anti-affinity rules")

@@ -13,7 +13,7 @@ from asched.framework.nodes import BoolColumn, Int64Column, NodeInfo, Nodes
 from asched.framework.pod_info import PodInfo
 from asched.framework.pod_queries import PodQuery, TermKind, terms_of
 from asched.framework.topology import DomainCounts
-from asched.plugins.inter_pod_affinity.selected_pods import SelectedPods
+from asched.plugins.inter_pod_affinity.existing import SelectedPods
 
 ViolationBits = NDArray[np.int16]
 

@@ -42,7 +42,6 @@ from asched.model.pod import Pod
 from asched.model.requests import CPU, EPHEMERAL_STORAGE, MEMORY, PODS, amount, is_extended_resource
 from asched.model.resource_claims import DeviceClass
 from asched.model.selectors import is_qualified_name
-from asched.plugins.hint_results import PROCEED, queue_if
 from asched.plugins.node_resources.scoring import (
     ResourceWeight,
     ScoredResource,
@@ -51,6 +50,7 @@ from asched.plugins.node_resources.scoring import (
     usage_on,
     with_defaults,
 )
+from asched.plugins.shared import PROCEED, queue_if
 
 TOO_MANY_PODS = "Too many pods"
 

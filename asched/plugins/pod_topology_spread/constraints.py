@@ -21,7 +21,7 @@ from asched.framework.topology import DomainCounts, Domains
 from asched.model.node import HOSTNAME_LABEL
 from asched.model.pod import Toleration
 from asched.model.selectors import LabelSelector
-from asched.plugins.node_requirements import repels, required_nodes
+from asched.plugins.shared import repels, required_nodes
 
 _MOST_LABEL_SETS = 64
 _MOST_PATTERNS = 16

@@ -39,7 +39,6 @@ from asched.model.meta import Object
 from asched.model.node import HOSTNAME_LABEL, ZONE_LABEL, Node
 from asched.model.pod import Pod, TopologySpreadConstraint
 from asched.model.selectors import is_qualified_name
-from asched.plugins.hint_results import PROCEED, SKIP, queue_if
 from asched.plugins.pod_topology_spread.constraints import (
     Constraint,
     ConstraintCounts,
@@ -47,6 +46,7 @@ from asched.plugins.pod_topology_spread.constraints import (
     adjusted,
 )
 from asched.plugins.pod_topology_spread.scores import SpreadScores
+from asched.plugins.shared import PROCEED, SKIP, queue_if
 
 CONSTRAINT_UNMET = Status.unschedulable("node(s) didn't match pod topology spread constraints")
 LABEL_MISSING = Status.unresolvable(
