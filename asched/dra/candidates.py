@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from asched.dra.capacity import Consumption, consumption
 from asched.dra.devices import PooledDevice
+from asched.dra.pools import PoolView
 from asched.dra.requests import ClaimError, RequestedDevices
 from asched.dra.selectors import SelectorAnswers
 from asched.dra.sites import Bits, Candidate, Site
@@ -25,13 +26,14 @@ class MatchAnswer(NamedTuple):
 class RequestMatcher:
     """Answers for one request, or one alternative of a request, by content of devices."""
 
-    __slots__ = ("_answers", "_consumption", "_selectors", "wanted")
+    __slots__ = ("_answers", "_consumption", "_failing", "_selectors", "wanted")
 
     def __init__(self, wanted: RequestedDevices, selectors: SelectorAnswers) -> None:
         self.wanted = wanted
         self._selectors = selectors
         self._answers: dict[int, MatchAnswer] = {}
         self._consumption: dict[int, Consumption | None] = {}
+        self._failing: dict[int, Bits] = {}
 
     def answer(self, device: PooledDevice) -> MatchAnswer:
         """Whether selectors and policies allow the device."""
@@ -46,6 +48,18 @@ class RequestMatcher:
         if content not in self._consumption:
             self._consumption[content] = consumption(self.wanted.capacity, device.device.capacity)
         return self._consumption[content]
+
+    def failing(self, pool: PoolView) -> Bits:
+        """The devices of a pool for which selectors have errors or are expensive."""
+        failing = self._failing.get(pool.base)
+        if failing is None:
+            answers = (self.answer(device) for device in pool.devices)
+            failing = self._failing[pool.base] = sum(
+                1 << position
+                for position, answer in enumerate(answers)
+                if answer.error is not None or answer.evaluations
+            )
+        return failing
 
     def refused_by(self, device: PooledDevice) -> str:
         """Which selector does not match a device; empty if none of them."""
@@ -91,20 +105,29 @@ class RequestCandidates:
     __slots__ = ("_matcher", "_meter", "known", "matching", "site", "wanted")
 
     def __init__(self, matcher: RequestMatcher, site: Site, meter: StepMeter) -> None:
+        self._matcher = matcher
+        self._meter = meter
         self.wanted = matcher.wanted
         self.site = site
-        self.known: Bits = 0
+        self.known: Bits = self._certainly_elsewhere()
         """The candidates that were compared with the request."""
         self.matching: Bits = 0
         """Those of them that the request can have."""
-        self._matcher = matcher
-        self._meter = meter
+
+    def _certainly_elsewhere(self) -> Bits:
+        """Candidates for other nodes. Those with errors are left out, because errors count."""
+        bits = self.site.elsewhere
+        if bits:
+            for offset, pool in self.site.offsets():
+                if pool.elsewhere:
+                    bits &= ~(self._matcher.failing(pool) << offset)
+        return bits
 
     def selects(self, position: int) -> bool:
         """Whether selectors, nodes and policies allow the device. Raises ClaimError."""
         bit = 1 << position
         if not self.known & bit:
-            if self._selects(self.site.candidates[position]):
+            if self._selects(self.site.candidates[position]) and not self.site.elsewhere & bit:
                 self.matching |= bit
             self.known |= bit
         return bool(self.matching & bit)
@@ -132,4 +155,4 @@ class RequestCandidates:
             self._meter.add_evaluations(answer.evaluations)
         if answer.error is not None:
             raise answer.error.with_traceback(None)
-        return answer.match and device not in candidate.pool.elsewhere
+        return answer.match

@@ -11,7 +11,7 @@ from asched.dra.changes import ChangeLog, PoolChange
 from asched.dra.contents import Contents
 from asched.dra.devices import NodeView, PooledDevice, PoolID
 from asched.dra.node_traits import NodeTraits, node_traits
-from asched.dra.pools import PoolView, SliceDevices, build_view, devices_elsewhere, is_relevant
+from asched.dra.pools import Bits, PoolView, SliceDevices, build_view, is_relevant
 from asched.dra.selectors import SelectorAnswers, SelectorCompiler
 from asched.dra.usage import Usage
 from asched.model.resource_claims import (
@@ -22,7 +22,7 @@ from asched.model.resource_claims import (
     ResourceSlice,
 )
 
-_ViewKey = tuple[tuple[str, ...], frozenset[PooledDevice]]
+_Names = tuple[str, ...]
 
 
 _UNUSED_CONTENTS: Final = 10_000
@@ -38,7 +38,10 @@ class _Pool:
 
     def __init__(self) -> None:
         self.slices: dict[str, SliceDevices] = {}
-        self.views: dict[_ViewKey, PoolView | None] = {}
+        self.bases: dict[_Names, PoolView | None] = {}
+        """By relevant slices, for nodes that can use all devices of those."""
+        self.views: dict[tuple[_Names, Bits], PoolView] = {}
+        """By relevant slices and devices that are not for the nodes."""
         self.selected_by: NodeTraits | None = None
 
     def traits(self) -> NodeTraits:
@@ -124,6 +127,7 @@ class Inventory:
             self.answers_version += 1
 
     def _slice_changed(self, pool: _Pool, item: ResourceSlice) -> None:
+        pool.bases.clear()
         pool.views.clear()
         pool.selected_by = None
         node_name = "" if self._is_shared(item) else item.spec.node_name
@@ -184,13 +188,22 @@ class Inventory:
         relevant = [item for item in slices if is_relevant(item, node)]
         if not relevant:
             return None
-        elsewhere = devices_elsewhere(relevant, node)
-        key = (tuple(item.resource_slice.key for item in relevant), elsewhere)
-        if key not in pool.views:
-            self._serial += 1
-            view = build_view(pool_id, self._serial, relevant, slices)
-            pool.views[key] = None if view is None else view.without(elsewhere)
-        return pool.views[key]
+        names = tuple(item.resource_slice.key for item in relevant)
+        if names not in pool.bases:
+            pool.bases[names] = build_view(pool_id, self._next_serial(), relevant, slices)
+        base = pool.bases[names]
+        elsewhere = 0 if base is None else base.elsewhere_for(node)
+        if base is None or not elsewhere:
+            return base
+        view = pool.views.get((names, elsewhere))
+        if view is None:
+            view = base.without(elsewhere, self._next_serial())
+            pool.views[names, elsewhere] = view
+        return view
+
+    def _next_serial(self) -> int:
+        self._serial += 1
+        return self._serial
 
     # -- classes ----------------------------------------------------------------------------------
 
