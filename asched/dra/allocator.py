@@ -116,7 +116,7 @@ class Allocator:
             answers.forget_all()
             return
         for change in changes:
-            answers.forget(self._table.sites_of(change.pool_id))
+            answers.forget_users_of(change, self._table)
 
     def _complete(self, answers: SiteAnswers, asked: Indexes) -> Indexes | None:
         """Search the sites without an answer; None if all sites together exceed the budget."""

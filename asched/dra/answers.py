@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from asched.dra.outcomes import TOO_EXPENSIVE, Allocated, AllocationFailed, NotAllocated
+from asched.dra.pools import PoolView
 from asched.dra.preparation import PlannedClaim
 from asched.dra.requests import ClaimError
 from asched.dra.site_search import SearchResult
 from asched.dra.site_table import Indexes, SiteTable
 from asched.dra.steps import AttemptMeter, StepMeter
+from asched.dra.usage import UsedDevice
 
 CodeColumn = NDArray[np.int16]
 StepColumn = NDArray[np.int64]
@@ -83,11 +85,22 @@ class SiteAnswers:
             self.steps = np.concatenate((self.steps, np.zeros(missing, np.int64)))
             self.solutions += [None] * missing
 
-    def forget(self, indexes: Iterable[int]) -> None:
-        """Drop the answers of some sites."""
-        for index in indexes:
-            if index < len(self.codes):
+    def forget_users_of(self, used: UsedDevice, table: SiteTable) -> None:
+        """Drop the answers of the sites that the use of a device may change."""
+        for index, pool, position in table.sites_using(used):
+            is_elsewhere = position >= 0 and pool.elsewhere >> position & 1
+            if not is_elsewhere or pool.counters or self._may_fail(pool, position):
                 self.codes[index] = UNKNOWN
+
+    def _may_fail(self, pool: PoolView, position: int) -> bool:
+        """Whether a selector has an error for a device, unless the device is in use."""
+        return any(
+            matcher.failing(pool) >> position & 1
+            for plan in self.plans
+            for request in plan.requests
+            if not isinstance(request, ClaimError)
+            for matcher in request
+        )
 
     def forget_all(self) -> None:
         self.codes[:] = UNKNOWN

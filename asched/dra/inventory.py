@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from typing import Final
 
-from asched.dra.changes import ChangeLog, PoolChange
+from asched.dra.changes import ChangeLog, SliceChange
 from asched.dra.contents import Contents
 from asched.dra.devices import NodeView, PooledDevice, PoolID
 from asched.dra.node_traits import NodeTraits, node_traits
 from asched.dra.pools import Bits, PoolView, SliceDevices, build_view, is_relevant
 from asched.dra.selectors import SelectorAnswers, SelectorCompiler
-from asched.dra.usage import Usage
+from asched.dra.usage import Usage, UsedDevice
 from asched.model.resource_claims import (
     AllocationResult,
     Device,
@@ -70,8 +70,8 @@ class Inventory:
         self._shared_views: dict[tuple[str | None, ...], tuple[PoolView, ...]] = {}
         """The views of those pools, by what decides which ones a node has."""
         self._shared_by: NodeTraits | None = None
-        self.slice_changes = ChangeLog()
-        self.usage_changes = ChangeLog()
+        self.slice_changes: ChangeLog[SliceChange] = ChangeLog()
+        self.usage_changes: ChangeLog[UsedDevice] = ChangeLog()
         self.answers_version = 0
         """Changes if answers about requests are to be forgotten."""
         self._contents = Contents()
@@ -132,7 +132,7 @@ class Inventory:
         pool.selected_by = None
         node_name = "" if self._is_shared(item) else item.spec.node_name
         pool_id = PoolID(item.spec.driver, item.spec.pool.name)
-        self.slice_changes.add(PoolChange(pool_id, node_name))
+        self.slice_changes.add(SliceChange(pool_id, node_name))
         if not node_name or pool_id in self._shared:
             self._shared_views.clear()
             self._shared_by = None
@@ -257,10 +257,10 @@ class Inventory:
         after = self._in_use(key)
         if before == after:
             return
-        changed: set[PoolID] = set()
+        changed: set[UsedDevice] = set()
         if before is not None:
             changed |= self.usage.remove(before)
         if after is not None:
             changed |= self.usage.add(after)
-        for pool_id in sorted(changed):
-            self.usage_changes.add(PoolChange(pool_id))
+        for device in sorted(changed):
+            self.usage_changes.add(device)
