@@ -228,7 +228,7 @@ class PodTimelines:
         if entry is None:
             return ()
         old = entry.info.pod
-        labels = old.metadata.labels if record.labels is None else record.labels
+        labels = record.labels_after(old.metadata.labels)
         fields = [
             *_label_changes(old.metadata.labels, labels),
             ("node", old.spec.node_name, record.node_name),

@@ -202,13 +202,23 @@ async def _serve_scheduler(
                 journal=redacted(url),
                 health=health.address,
             )
-            if keys.signing is None:
-                log.warning("journal is not signed: journal.signingKey is not set")
+            warn_about_proofs(configuration, keys)
             reloader = _reloader(context, scheduler, watchdog, file, control)
             tasks.start_soon(reloader.run, control.reloads)
             control.started.set()
             await control.stop.wait()
             tasks.cancel_scope.cancel()
+
+
+def warn_about_proofs(configuration: Configuration, keys: JournalKeys) -> None:
+    """Log what a forger of the journal could do."""
+    if keys.signing is None:
+        log.warning("journal is not signed: journal.signingKey is not set")
+    elif not configuration.settings.journal.anchor_file and election_of(configuration) is None:
+        log.warning(
+            "no head of the journal is anchored, so an earlier copy of it would be continued:"
+            " journal.anchorFile is not set"
+        )
 
 
 def _attempt_mark(journal: Path | None) -> AttemptMark | None:

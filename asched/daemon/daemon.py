@@ -279,6 +279,7 @@ def _assemble(parts: _Parts, start: StartState, extenders: Sequence[HttpExtender
         watch = cluster_watch(configuration, client, inbox, context.registry.load)
     metrics.watch(state, lambda: watch.reflectors)
     metrics.watch_work(inbox, lambda: effects.in_flight, events)
+    metrics.watch_held_updates(engine.held_updates)
     targets = ReloadTargets(
         engine=engine,
         inbox=inbox,

@@ -136,21 +136,22 @@ class PostgresDatabase(SqlDatabase):
     )
 
     @classmethod
-    async def open(cls, url: URL, *, read_only: bool) -> PostgresDatabase:
+    async def open(cls, url: URL, *, read_only: bool, daemon: bool = False) -> PostgresDatabase:
         """Open the journal at ``url``; for writing, create or upgrade its tables first.
 
-        Raises :class:`JournalOpenError` (:class:`JournalUnreachableError` if a retry may succeed)
-        and :class:`JournalSchemaError` (newer, or read-only and older).
+        Raises :class:`JournalOpenError` (:class:`JournalUnreachableError` if a retry may succeed),
+        :class:`JournalSchemaError` (newer, or read-only and older), and for a ``daemon``
+        :class:`JournalCorruptError` (other tables, indexes or triggers).
         """
         url = url.set(drivername=_DRIVER)
         readers = _engine(url, READERS, _READ_TIMEOUT_S, default_transaction_read_only="on")
         writer = None if read_only else _engine(url, 1, _WRITE_TIMEOUT_S)
         name = url.set(query={}).render_as_string(hide_password=True)
-        return await cls(name, readers, writer).prepared()
+        return await cls(name, readers, writer).prepared(daemon=daemon)
 
-    async def prepare(self) -> None:
+    async def prepare(self, *, daemon: bool) -> None:
         try:
-            await super().prepare()
+            await super().prepare(daemon=daemon)
         except JournalIOError as error:
             permanent = isinstance(self.driver_error(error), _WRONG_URL)
             kind = JournalOpenError if permanent else JournalUnreachableError

@@ -144,10 +144,15 @@ def upgrade(connection: Connection) -> None:
     if found is not None:
         _check_known(found)
     elif connection.dialect.name == "sqlite":
-        for statement in (migrations_path() / NEWEST_SQLITE).read_text().split("\n\n"):
+        for statement in sqlite_statements():
             connection.exec_driver_sql(statement)
         return
     migrate(connection)
+
+
+def sqlite_statements() -> list[str]:
+    """The statements that create a new SQLite journal."""
+    return (migrations_path() / NEWEST_SQLITE).read_text().split("\n\n")
 
 
 def migrate(connection: Connection) -> None:

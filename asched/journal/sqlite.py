@@ -106,7 +106,8 @@ class SqliteDatabase(SqlDatabase):
             return await cls(path, readers, None, _Locks(), immutable=immutable).prepared()
         writer = _engine(URL.create(_DRIVER, database=str(path)), _WRITER, 1)
         readers = _engine(_read_only_url(path), _READER, READERS)
-        return await cls(path, readers, writer, _Locks.of(path, daemon=daemon)).prepared()
+        opened = cls(path, readers, writer, _Locks.of(path, daemon=daemon))
+        return await opened.prepared(daemon=daemon)
 
     async def upgrade(self) -> None:
         assert self._file_lock is not None

@@ -127,8 +127,6 @@ class CSINodeAllocatable(ApiStruct):
 
 class CSINodeDriver(ApiStruct):
     name: str = ""
-    node_id: str = msgspec.field(default="", name="nodeID")
-    topology_keys: tuple[str, ...] = ()
     allocatable: CSINodeAllocatable | None = None
 
 
@@ -144,7 +142,6 @@ class CSINode(Object, tag_field="kind", tag="CSINode"):
 
 class CSIDriverSpec(ApiStruct):
     storage_capacity: bool = False
-    attach_required: bool = True
 
 
 class CSIDriver(Object, tag_field="kind", tag="CSIDriver"):

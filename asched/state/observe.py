@@ -6,7 +6,7 @@ They change nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -140,6 +140,7 @@ def _observe_pod(state: ClusterState, pod: Pod, refuse: Refuse) -> ObservedChang
         return ObjectObserved(pod, state.templates.new_number(pod))
     annotations = pod.metadata.declared_annotations
     claims = pod.status.resource_claim_statuses
+    labels, label_changes = _recorded_labels(old.metadata.labels, pod.metadata.labels)
     return PodUpdated(
         key=pod.key,
         uid=pod.metadata.uid,
@@ -149,10 +150,28 @@ def _observe_pod(state: ClusterState, pod: Pod, refuse: Refuse) -> ObservedChang
         nominated_node_name=pod.status.nominated_node_name,
         deletion_timestamp=pod.metadata.deletion_timestamp,
         start_time=pod.status.start_time,
-        labels=None if pod.metadata.labels == old.metadata.labels else pod.metadata.labels,
+        labels=labels,
         annotations=None if annotations == old.metadata.declared_annotations else annotations,
         claims=None if claims == old.status.resource_claim_statuses else claims,
+        label_changes=label_changes,
     )
+
+
+def _recorded_labels(
+    old: dict[str, str], new: dict[str, str]
+) -> tuple[dict[str, str] | None, dict[str, str | None] | None]:
+    """All labels, or only what changed if that is smaller; (None, None) if nothing did."""
+    if new == old:
+        return None, None
+    changes: dict[str, str | None] = {k: v for k, v in new.items() if old.get(k) != v}
+    changes |= {name: None for name in old if name not in new}
+    if _size(changes) < _size(new):
+        return None, changes
+    return new, None
+
+
+def _size(labels: Mapping[str, str | None]) -> int:
+    return sum(len(name) + len(value or "") + 6 for name, value in labels.items())
 
 
 def _observe_binding(state: ClusterState, entry: PodEntry, pod: Pod) -> Bound | None:

@@ -84,7 +84,7 @@ class PodFold:
             old,
             metadata=replace(
                 meta,
-                labels=meta.labels if record.labels is None else record.labels,
+                labels=record.labels_after(meta.labels),
                 deletion_timestamp=record.deletion_timestamp,
                 declared_annotations=(
                     meta.declared_annotations if annotations is None else annotations
@@ -103,7 +103,7 @@ class PodFold:
         # Conditions affect the shape only of a pod with resources in its container statuses.
         same_shape = annotations is None and not reports_resources(old)
         shape = entry.info.shape if same_shape else None
-        label_set = entry.info.label_set if record.labels is None else None
+        label_set = None if record.changes_labels else entry.info.label_set
         self._update(entry, PodInfo(pod, shape, label_set))
 
     def on_bound_observed(self, record: Bound) -> None:

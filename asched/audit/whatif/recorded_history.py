@@ -371,8 +371,9 @@ class TraceExtractor:
         pod = self._by_uid.get(uid)
         if pod is None:
             return
-        reason = pod.end_reason(uid, before.node, node_exists=before.node in self._open)
-        pod.release(uid, now_ns, reason)
+        node_exists = before.node in self._open
+        reason = pod.end_reason(uid, before.node, node_exists=node_exists)
+        pod.release(uid, now_ns, reason, node_exists=node_exists)
         if uid == pod.uid and pod.end is None:
             self._end(pod, now_ns, reason)
 
@@ -389,8 +390,11 @@ class TraceExtractor:
 
     def _displace(self, pod: PodLifetime) -> None:
         owner = pod.pod.metadata.controller
-        if owner is not None and pod.recreated:
-            self._displaced.setdefault(owner.uid, deque()).append(pod)
+        if owner is None or not pod.recreated:
+            return
+        displaced = self._displaced.setdefault(owner.uid, deque())
+        if pod not in displaced:  # a victim whose node is removed is displaced once
+            displaced.append(pod)
 
     def _next_displaced(self, pod: Pod) -> PodLifetime | None:
         """The evicted pod that this one replaces, if any."""

@@ -110,6 +110,11 @@ async def check_against(journal: JournalStore, anchors: Sequence[Anchor]) -> Che
             raise JournalError(str(error)) from None
         if newest is not None:
             anchored.append(AnchoredHead(anchor.name, newest))
+        elif await journal.signed_head() is not None:
+            log.warning(
+                "anchor has no head to compare the journal with: is its storage there?",
+                anchor=anchor.name,
+            )
     return await check_history(journal, anchored)
 
 

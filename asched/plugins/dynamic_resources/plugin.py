@@ -38,14 +38,20 @@ from asched.framework.scoring import normalize_to_highest
 from asched.framework.status import SUCCESS, Status
 from asched.model.quantity import parse_duration
 from asched.model.resource_claims import DeviceClass, DeviceRequest, ResourceClaim
-from asched.plugins.dynamic_resources.hints import ClaimHints
-from asched.plugins.dynamic_resources.node_filter import NodeFilter, PodDevices
-from asched.plugins.dynamic_resources.pod_claims import UnusableClaimError, user_claims
+from asched.plugins.dynamic_resources.node_filter import (
+    NodeFilter,
+    PodDevices,
+    has_alternatives,
+    raw_scores,
+)
+from asched.plugins.dynamic_resources.pod_claims import ClaimHints, UnusableClaimError, user_claims
 from asched.plugins.dynamic_resources.post_filter import PostFilterDecision
 from asched.plugins.dynamic_resources.pre_bind import BoundClaims, ClaimBinding, undo
-from asched.plugins.dynamic_resources.reservation import DeviceReservation
-from asched.plugins.dynamic_resources.reserve import reservation_of, share_ids
-from asched.plugins.dynamic_resources.scores import has_alternatives, raw_scores
+from asched.plugins.dynamic_resources.reservation import (
+    DeviceReservation,
+    reservation_of,
+    share_ids,
+)
 from asched.plugins.dynamic_resources.special_claim import in_memory_claim
 from asched.plugins.shared import PROCEED, SKIP
 
@@ -85,7 +91,7 @@ STEP = timedelta(microseconds=2)
 
 
 def search_limits(filter_timeout: timedelta) -> SearchLimits:
-    """The limits of a search for at most this time on a node; 0 stands for the usual limits, which
+    """The limits of a search for at most this time on a node; 0 means the usual limits, which
     are lower than kube-scheduler's default."""
     usual = SearchLimits()
     if not filter_timeout:
@@ -217,7 +223,7 @@ class DynamicResources(
     def deallocation_candidates(
         self, state: CycleState, statuses: NodeToStatus
     ) -> Sequence[ResourceClaim]:
-        """The claims of which PostFilter deallocates one."""
+        """The claims that PostFilter chooses from: it deallocates one."""
         data = state.get(_DEVICES)
         if data is None:
             return ()

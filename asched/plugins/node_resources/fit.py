@@ -44,6 +44,7 @@ from asched.model.resource_claims import DeviceClass
 from asched.model.selectors import is_qualified_name
 from asched.plugins.node_resources.scoring import (
     ResourceWeight,
+    ScoredAmounts,
     ScoredResource,
     scored_resources,
     usage,
@@ -162,9 +163,13 @@ class NodeResourcesFit(
         self._scorer = _scorer(strategy)
         self._ignores_zero_scores = strategy.type == "RequestedToCapacityRatio"
         self._devices = handle.shared(SharedDevices)
+        self._amounts = ScoredAmounts(self._devices, self._resources)
+        if self._amounts.counts_devices:
+            # Equally full nodes may have different devices.
+            self.scope = Scope.NODE  # type: ignore[misc]
 
     def shared_answers_version(self) -> int:
-        return self._devices.classes_version
+        return self._amounts.version
 
     def pre_filter(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> PreFilterResult:
         state.write(_REQUESTED, self._requested(pod.shape))
@@ -234,8 +239,8 @@ class NodeResourcesFit(
         # A single entry while the weights are the same for all nodes.
         weights = np.zeros(1, np.int64)
         for name, weight, asked in state.read(_SCORED):
-            capacity = nodes.capacity(name)
-            requested = usage(name, nodes) + asked
+            capacity, used = self._amounts.of_all(name, usage(name, nodes), nodes)
+            requested = used + asked
             score = self._scorer.of_all(requested, capacity)
             total += score if weight == 1 else score * weight
             counts = capacity > 0
@@ -251,8 +256,11 @@ class NodeResourcesFit(
     def score(self, state: CycleState, pod: PodInfo, node: NodeInfo) -> int:
         total = weights = 0
         for name, weight, asked in state.read(_SCORED):
-            capacity = node.allocatable(name)
-            requested = wrapped(usage_on(name, node) + asked)
+            capacity, used = node.allocatable(name), usage_on(name, node)
+            if self._amounts.counts_devices and not capacity:
+                row = self.handle.cluster.nodes.row_of(node.name)
+                capacity, used = self._amounts.of_row(name, used, row)
+            requested = wrapped(used + asked)
             score = self._scorer.of_node(requested, capacity)
             total += score * weight
             if capacity > 0 and (score > 0 or not self._ignores_zero_scores):
