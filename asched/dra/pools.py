@@ -101,6 +101,17 @@ class PoolView:
     def usable(self) -> bool:
         return not self.incomplete and not self.invalid
 
+    @property
+    def usable_devices(self) -> tuple[PooledDevice, ...]:
+        """The devices that are for these nodes; none unless the pool is complete and valid."""
+        if not self.elsewhere:
+            return self.devices
+        return tuple(
+            device
+            for position, device in enumerate(self.devices)
+            if not self.elsewhere >> position & 1
+        )
+
     def without(self, elsewhere: Bits, serial: int) -> PoolView:
         """The same view for nodes that cannot use some of the devices."""
         return replace(self, elsewhere=elsewhere, serial=serial)
