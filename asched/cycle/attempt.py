@@ -34,8 +34,8 @@ from asched.framework.runtime.plugin_calls import (
 )
 from asched.framework.runtime.profile import Profile, WeightedScorer
 from asched.framework.status import Code, Status
-from asched.model.limits import POD_LIMITS, term_count, too_expensive
-from asched.state.attempt_budget import attempt_steps
+from asched.model.limits import POD_LIMITS, node_requirement_count, term_count, too_expensive
+from asched.state.attempt_budget import is_cheap
 from asched.state.cluster import ClusterState
 from asched.state.node_rows import NodeRows
 from asched.state.records import Rejected
@@ -70,16 +70,22 @@ def refusal(cluster: ClusterState, info: PodInfo) -> Status | None:
 def _turn_ns(cluster: ClusterState, queued: QueuedPod) -> int:
     """When the pod may be attempted; 0 for now."""
     info = queued.info
-    steps = attempt_steps(info.pod, cluster.nodes.cluster_size, len(cluster.pods))
-    if not steps or info.key in cluster.pending_evaluations:
+    if is_cheap(info.pod) or info.key in cluster.pending_evaluations:
         return 0  # free, or an attempt that continues
-    return queued.turn_ns or cluster.guards.budgets.turn_ns(info.namespace, cluster.now_ns)
+    if queued.turn_ns:
+        return queued.turn_ns
+    turn_ns = cluster.guards.budgets.turn_ns(info.namespace, cluster.now_ns)
+    return turn_ns if turn_ns and cluster.attempt_cost(info.pod, preemption=True) else 0
 
 
 def _put_off_message(info: PodInfo) -> str:
+    count = term_count(info.pod.spec)
+    what = "affinity terms and spread constraints"
+    if not count:
+        count, what = node_requirement_count(info.pod.spec), "requirements of node affinity"
     return (
-        f"put off: {term_count(info.pod.spec)} affinity terms and spread constraints take long in"
-        f" this cluster, and namespace {info.namespace} used up its share of decision time"
+        f"put off: {count} {what} take long in this cluster, and namespace {info.namespace} used up"
+        " its share of decision time"
     )
 
 

@@ -81,7 +81,6 @@ class SharedDevices:
 
     # -- extended resources -----------------------------------------------------------------------
 
-    @property
     def classes_version(self) -> int:
         """Grows when any class changes."""
         return self._cluster.objects_version(DeviceClass)
@@ -89,7 +88,7 @@ class SharedDevices:
     @property
     def extended(self) -> ExtendedResources:
         """The extended resources that classes provide."""
-        version = self.classes_version
+        version = self.classes_version()
         if version != self._extended_version:
             self._extended = ExtendedResources(self._cluster.objects(DeviceClass).values())
             self._extended_version = version
@@ -119,7 +118,6 @@ class SharedDevices:
             self._allocators[limits] = Allocator(inventory, limits)
         return self._allocators[limits]
 
-    @property
     def devices_version(self) -> int:
         """Grows when any device or class changes, or what is in use."""
         published = self._cluster.objects_version(ResourceSlice, DeviceClass)
@@ -128,7 +126,7 @@ class SharedDevices:
     def class_devices(self, class_name: str) -> ClassDevices:
         """How many devices of a class each node sees in complete pools, for scores."""
         nodes = self._cluster.nodes
-        version = (nodes.version, nodes.size, self.devices_version)
+        version = (nodes.version, nodes.size, self.devices_version())
         known = self._class_devices.get(class_name)
         if known is None or known[0] != version:
             known = self._class_devices[class_name] = (version, self._count(class_name))

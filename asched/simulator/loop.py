@@ -18,6 +18,7 @@ from asched import __version__
 from asched.config.file import Configuration
 from asched.config.resolve import without_ignored_resources
 from asched.core.scheduler import Budget, SchedulerCore
+from asched.framework.feature_gates import DEFAULT_FEATURE_GATES, FeatureGates
 from asched.framework.runtime.profile import (
     PluginLoader,
     ProfileError,
@@ -75,6 +76,7 @@ class SchedulerSettings(msgspec.Struct, frozen=True):
     seed: int = 0
     latencies: Latencies = Latencies()
     sessions: tuple[SessionSpec, ...] = ()
+    feature_gates: FeatureGates = DEFAULT_FEATURE_GATES
 
 
 def scheduler_from_config(configuration: Configuration, latencies: Latencies) -> SchedulerSettings:
@@ -91,6 +93,7 @@ def scheduler_from_config(configuration: Configuration, latencies: Latencies) ->
         ),
         seed=engine.seed,
         latencies=latencies,
+        feature_gates=configuration.feature_gates,
     )
 
 
@@ -159,7 +162,12 @@ class Simulation:
         self._core.begin_turn(self.now_ns)
         self._core.record_turn()
         self._core.apply(EngineStarted(__version__, self._scheduler.seed))
-        self._core.apply(ProfilesLoaded(self._scheduler.profiles, self._scheduler.queue))
+        scheduler = self._scheduler
+        self._core.apply(
+            ProfilesLoaded(
+                scheduler.profiles, scheduler.queue, feature_gates=scheduler.feature_gates
+            )
+        )
         if self._scheduler.sessions:
             self._core.apply(SessionsLoaded(self._scheduler.sessions))
         for profile in self.cluster.profiles.values():

@@ -95,7 +95,9 @@ def encode(state: ClusterState) -> Steps[list[bytes]]:
         StateSnapshot,
         now_ns=state.now_ns,
         engine=msgspec.structs.replace(state.engine),
-        profiles=ProfilesLoaded(profiles, state.queue.settings, state.extenders),
+        profiles=ProfilesLoaded(
+            profiles, state.queue.settings, state.extenders, state.feature_gates
+        ),
         objects=state.object_store.snapshot(),
         nodes=state.nodes.snapshot(),
         nominator=state.nominator.snapshot(),

@@ -8,9 +8,10 @@ from typing import Any
 from asched.framework.cluster import Eviction, PodRef
 from asched.framework.devices import is_special_claim
 from asched.framework.events import ActionType, ClusterEvent, EventResource
+from asched.framework.feature_gates import without_gated_fields
 from asched.framework.interface import ExtensionPoint
 from asched.framework.pod_groups import group_of, key_of, only_status_changed
-from asched.framework.pod_info import PodInfo
+from asched.framework.pod_info import PodInfo, QueuedPod
 from asched.framework.runtime.profile import PluginLoader, Profile, ProfileError, ProfileSpec
 from asched.framework.status import REJECTIONS, Code
 from asched.model.groups import CustomPodGroup, PodGroup
@@ -21,7 +22,7 @@ from asched.model.resource_claims import ResourceClaim
 from asched.model.resources import KINDS
 from asched.state import records as r
 from asched.state import session_records as sr
-from asched.state.attempt_budget import attempt_steps
+from asched.state.attempt_budget import is_cheap
 from asched.state.circuits import circuit_as_plugin
 from asched.state.cluster import ClusterState, PlacementState, PodEntry, ProfileHandle
 from asched.state.cluster_events import EVENT_RESOURCES, node_changes
@@ -100,6 +101,7 @@ class Fold:
     def _profiles_loaded(self, record: r.ProfilesLoaded) -> None:
         state = self.state
         self._binding_profiles.clear()
+        state.feature_gates = record.feature_gates
         state.shared.clear()
         profiles = {spec.scheduler_name: self._build(spec) for spec in record.profiles}
         state.profiles = profiles
@@ -110,7 +112,8 @@ class Fold:
         state.pending_evaluations.clear()
         plugins = (plugin for profile in profiles.values() for plugin in profile.external)
         state.pending_evaluations.configure(record.extenders, plugins)
-        state.queue.configure(profiles, record.queue, state.now_ns)
+        early = record.feature_gates.scheduler_pop_from_backoff_q
+        state.queue.configure(profiles, record.queue, state.now_ns, pop_from_backoff=early)
         for entry in state.pods.values():
             if self._pods.is_ours(entry) and entry.info.key not in state.queue:
                 state.queue.add(entry.info, state.now_ns)
@@ -184,7 +187,7 @@ class Fold:
     def _object_observed(self, record: r.ObjectObserved) -> None:
         observed = record.object
         if isinstance(observed, Pod):
-            info = PodInfo(observed)
+            info = PodInfo(without_gated_fields(observed, self.state.feature_gates))
             self.state.templates.add(record.template, info)
             self._pods.on_observed(info, record.template)
             return
@@ -242,9 +245,10 @@ class Fold:
             self._pods.emit(ClusterEvent(resource, ActionType.UPDATE_OTHER), old, new)
 
     def _sort_group_again(self, old: Object | None, new: Object | None) -> None:
-        """PreEnqueue and QueueSort may depend on the PodGroup of a pod."""
+        """PreEnqueue, QueueSort and Permit may depend on the PodGroup of a pod."""
         group = new or old
         if isinstance(group, PodGroup | CustomPodGroup) and not only_status_changed(old, new):
+            self.state.groups.note_change(key_of(group))
             for key in sorted(self.state.groups.members(key_of(group)).statuses):
                 self.state.queue.sort_again(key, self.state.now_ns)
 
@@ -355,9 +359,9 @@ class Fold:
                     f"a session decided pod {record.key} ({record.uid}), which does not wait for it"
                 )
             return entry
-        return self._dequeue(record.key, record.uid)
+        return self._dequeue(record.key, record.uid, preemption=isinstance(record, r.Rejected))
 
-    def _dequeue(self, key: str, uid: str) -> PodEntry:
+    def _dequeue(self, key: str, uid: str, *, preemption: bool = False) -> PodEntry:
         """Take the pod from the queue, wherever it waits.
 
         Every decision was made about an active pod. If it is not active here, a plugin that the
@@ -371,12 +375,19 @@ class Fold:
         queued = state.queue.pop(key)
         if queued is None:
             raise FoldError(f"a decision for pod {key} ({uid}), which is in no queue")
-        pod = entry.info.pod
-        steps = attempt_steps(pod, state.nodes.cluster_size, len(state.pods))
-        if steps and not queued.turn_ns:
-            state.guards.budgets.charge(pod.namespace, steps, state.now_ns)
-        queued.turn_ns = 0
+        if queued.turn_ns:
+            queued.turn_ns = 0  # charged when it was put off
+        elif not is_cheap(entry.info.pod):
+            self._charge(queued, preemption=preemption)
         return entry
+
+    def _charge(self, queued: QueuedPod, *, preemption: bool) -> None:
+        """Charge an attempt, which was made or has a turn. ``preemption``: with the search for
+        victims."""
+        state, pod = self.state, queued.info.pod
+        queued.charged_steps = state.attempt_cost(pod, preemption=preemption)
+        if queued.charged_steps:
+            state.guards.budgets.charge(pod.namespace, queued.charged_steps, state.now_ns)
 
     def _extender_call_requested(self, record: r.ExtenderCallRequested) -> None:
         self._dequeue(record.key, record.uid)

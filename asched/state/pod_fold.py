@@ -13,7 +13,6 @@ from asched.framework.pod_info import PodInfo
 from asched.framework.runtime.profile import Profile
 from asched.model.meta import Object
 from asched.model.pod import Pod
-from asched.state.attempt_budget import attempt_steps
 from asched.state.cluster import ClusterState, PlacementState, PodEntry
 from asched.state.cluster_events import QueuedClusterEvent, pod_changes
 from asched.state.observe import bound_pod
@@ -167,9 +166,7 @@ class PodFold:
         entry.info = info
         self.update_group(entry)
         state.nodes.replace_pod(entry.node, info)
-        held = state.waiting.get(info.key)
-        if held is not None:
-            held.info = info
+        state.waiting_pods.update(info)
         self._update_in_queue(old, info)
 
     def _update_bound(self, entry: PodEntry, info: PodInfo) -> None:
@@ -348,7 +345,7 @@ class PodFold:
         state, info = self._state, entry.info
         queued = state.queue.backoff.get(info.key)
         if queued is not None and queued.turn_ns > state.now_ns:
-            steps = attempt_steps(info.pod, state.nodes.cluster_size, len(state.pods))
+            steps = queued.charged_steps
             state.guards.budgets.charge(info.namespace, -steps, state.now_ns)
         state.queue.remove(info.key)
 

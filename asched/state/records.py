@@ -16,6 +16,7 @@ from typing import Any, ClassVar, get_args
 import msgspec
 
 from asched.framework.cluster import PodRef
+from asched.framework.feature_gates import DEFAULT_FEATURE_GATES, FeatureGates
 from asched.framework.interface import ReleasedClaim
 from asched.framework.runtime.extenders import ExtenderSpec, ExtenderVerb, PreemptionCandidate
 from asched.framework.runtime.profile import ProfileSpec
@@ -68,6 +69,7 @@ class ProfilesLoaded(Record):
     queue: QueueSettings = QueueSettings()
     extenders: tuple[ExtenderSpec, ...] = ()
     """In calling order; other records refer to them by position."""
+    feature_gates: FeatureGates = DEFAULT_FEATURE_GATES
 
 
 class ObjectObserved(Record):

@@ -121,6 +121,7 @@ class DynamicResources(
     arguments: ClassVar[type[DynamicResourcesArgs]] = DynamicResourcesArgs
     applies_per_template: ClassVar[bool] = True
     filters_passing_nodes: ClassVar[bool] = True
+    only_own_reservations: ClassVar[bool] = True
     needs: ClassVar[frozenset[Permission]] = frozenset(
         {
             Permission.ALLOCATE_CLAIM,
@@ -135,6 +136,7 @@ class DynamicResources(
         super().__init__(args, handle)
         self._binding_timeout = parse_duration(args.binding_timeout)
         self._devices = handle.shared(SharedDevices)
+        self.shared_answers_version = self._devices.classes_version
         limits = search_limits(parse_duration(args.filter_timeout))
         self._filter = NodeFilter(handle.cluster, self._devices, limits, self._binding_timeout)
         self._hints = ClaimHints(handle.cluster)
@@ -146,9 +148,6 @@ class DynamicResources(
     @property
     def _claims(self) -> Mapping[str, ResourceClaim]:
         return self.handle.cluster.objects(ResourceClaim)
-
-    def shared_answers_version(self) -> int:
-        return self._devices.classes_version
 
     def applies_to(self, pod: PodInfo) -> bool:
         return bool(pod.pod.spec.resource_claims) or bool(self._extended(pod))

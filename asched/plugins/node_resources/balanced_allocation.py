@@ -66,12 +66,10 @@ class NodeResourcesBalancedAllocation(PreScorePlugin, ScoreAllPlugin, ScorePlugi
         super().__init__(args, handle)
         self._resources = with_defaults(args.resources)
         self._amounts = ScoredAmounts(handle.shared(SharedDevices), self._resources)
+        self.shared_answers_version = self._amounts.version
         if self._amounts.counts_devices:
             # Equally full nodes may have different devices.
             self.scope = Scope.NODE  # type: ignore[misc]
-
-    def shared_answers_version(self) -> int:
-        return self._amounts.version
 
     def pre_score(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> Status:
         scored = scored_resources(self._resources, pod.shape, assume_defaults=False)

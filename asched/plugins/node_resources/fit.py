@@ -164,12 +164,10 @@ class NodeResourcesFit(
         self._ignores_zero_scores = strategy.type == "RequestedToCapacityRatio"
         self._devices = handle.shared(SharedDevices)
         self._amounts = ScoredAmounts(self._devices, self._resources)
+        self.shared_answers_version = self._amounts.version
         if self._amounts.counts_devices:
             # Equally full nodes may have different devices.
             self.scope = Scope.NODE  # type: ignore[misc]
-
-    def shared_answers_version(self) -> int:
-        return self._amounts.version
 
     def pre_filter(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> PreFilterResult:
         state.write(_REQUESTED, self._requested(pod.shape))

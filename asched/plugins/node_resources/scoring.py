@@ -92,12 +92,8 @@ class ScoredAmounts:
     def __init__(self, devices: SharedDevices, resources: Sequence[ResourceWeight]) -> None:
         self._devices = devices
         self.counts_devices = any(may_be_extended(resource.name) for resource in resources)
-
-    @property
-    def version(self) -> int:
+        self.version = devices.devices_version if self.counts_devices else devices.classes_version
         """Changes when the class of a resource changes, or devices that count."""
-        devices = self._devices
-        return devices.devices_version if self.counts_devices else devices.classes_version
 
     def of_all(
         self, resource: str, used: Int64Column, nodes: Nodes
