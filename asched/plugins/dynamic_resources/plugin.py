@@ -121,6 +121,9 @@ class DynamicResources(
     arguments: ClassVar[type[DynamicResourcesArgs]] = DynamicResourcesArgs
     applies_per_template: ClassVar[bool] = True
     filters_passing_nodes: ClassVar[bool] = True
+    honors_gates: ClassVar[frozenset[str]] = frozenset(
+        {"DRAExtendedResource", "DRAPrioritizedList"}
+    )
     only_own_reservations: ClassVar[bool] = True
     needs: ClassVar[frozenset[Permission]] = frozenset(
         {
@@ -155,7 +158,7 @@ class DynamicResources(
     def _extended(self, pod: PodInfo) -> dict[str, int]:
         """The extended resources that the pod requests, if a class provides any of them."""
         extended = self._devices.extended
-        if not extended:
+        if not extended or not self.handle.feature_gates.dra_extended_resource:
             return {}
         asked = {n: q for n, q in pod.shape.requests.items() if q and may_be_extended(n)}
         return asked if any(map(extended.class_of, asked)) else {}
@@ -198,6 +201,9 @@ class DynamicResources(
             return f"resource claim {claim.key} is in the process of being allocated"
         classes = self.handle.cluster.objects(DeviceClass)
         for request in claim.spec.devices.requests:
+            if request.first_available and not self.handle.feature_gates.dra_prioritized_list:
+                disabled = "has subrequests, but the DRAPrioritizedList feature is disabled"
+                return f"resource claim {claim.key}, request {request.name}: {disabled}"
             for name, device_class in _classes_of(request):
                 if device_class not in classes:
                     return f"request {name}: device class {device_class} does not exist"
@@ -242,7 +248,8 @@ class DynamicResources(
 
     def score_all(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> Int64Column:
         data = state.get(_DEVICES)
-        if data is None or not has_alternatives(data):
+        prioritized = self.handle.feature_gates.dra_prioritized_list
+        if data is None or not prioritized or not has_alternatives(data):
             return np.zeros(nodes.size, np.int64)
         return raw_scores(data, nodes.align(np.arange(self.handle.cluster.nodes.size)))
 

@@ -65,7 +65,8 @@ class NodeResourcesBalancedAllocation(PreScorePlugin, ScoreAllPlugin, ScorePlugi
     def __init__(self, args: NodeResourcesBalancedAllocationArgs, handle: Handle) -> None:
         super().__init__(args, handle)
         self._resources = with_defaults(args.resources)
-        self._amounts = ScoredAmounts(handle.shared(SharedDevices), self._resources)
+        scored = self._resources if handle.feature_gates.dra_extended_resource else ()
+        self._amounts = ScoredAmounts(handle.shared(SharedDevices), scored)
         self.shared_answers_version = self._amounts.version
         if self._amounts.counts_devices:
             # Equally full nodes may have different devices.

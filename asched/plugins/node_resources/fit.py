@@ -163,7 +163,9 @@ class NodeResourcesFit(
         self._scorer = _scorer(strategy)
         self._ignores_zero_scores = strategy.type == "RequestedToCapacityRatio"
         self._devices = handle.shared(SharedDevices)
-        self._amounts = ScoredAmounts(self._devices, self._resources)
+        self._delegates_to_devices = handle.feature_gates.dra_extended_resource
+        scored = self._resources if self._delegates_to_devices else ()
+        self._amounts = ScoredAmounts(self._devices, scored)
         self.shared_answers_version = self._amounts.version
         if self._amounts.counts_devices:
             # Equally full nodes may have different devices.
@@ -220,6 +222,7 @@ class NodeResourcesFit(
         """Whether DynamicResources serves the resource on nodes without a device plugin for it."""
         return (
             resource not in (CPU, MEMORY, EPHEMERAL_STORAGE)
+            and self._delegates_to_devices
             and self._devices.extended.class_of(resource) is not None
         )
 
@@ -272,11 +275,14 @@ class NodeResourcesFit(
         freed = ActionType.DELETE | ActionType.UPDATE_POD_SCALE_DOWN
         grown = ActionType.ADD | ActionType.UPDATE_NODE_ALLOCATABLE
         named = ActionType.ADD | ActionType.UPDATE
-        return (
+        events = (
             ClusterEventWithHint.on(EventResource.POD, freed, self._pod_freed_resources),
             ClusterEventWithHint.on(EventResource.NODE, grown, self._node_may_fit),
-            ClusterEventWithHint.on(EventResource.DEVICE_CLASS, named, class_provides_resource),
         )
+        if not self._delegates_to_devices:
+            return events
+        classes = EventResource.DEVICE_CLASS
+        return (*events, ClusterEventWithHint.on(classes, named, class_provides_resource))
 
     def _pod_freed_resources(
         self, pod: Pod, old: Object | None, new: Object | None

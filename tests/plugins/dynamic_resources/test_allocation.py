@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from asched.framework.devices import SharedDevices
+from asched.framework.feature_gates import FeatureGates
 from asched.framework.pod_info import PodInfo
 from asched.framework.status import Code
 from asched.model.resource_claims import AllocationResult, ResourceClaim
@@ -325,3 +326,29 @@ def test_share_ids_are_new_uuids_that_a_replay_repeats() -> None:
         assert [len(part) for part in share_id.split("-")] == [8, 4, 4, 4, 12]
         assert share_id[14] == "4"
         assert share_id[19] in "89ab"
+
+
+# -- feature gates --------------------------------------------------------------------------------
+
+
+def test_extended_resources_can_be_turned_off() -> None:
+    scheduling = cluster("gpu-0")
+    scheduling.see(a_class(extendedResourceName=RESOURCE))
+    gates = FeatureGates(dra_extended_resource=False)
+    scheduling.apply(r.ProfilesLoaded((profile_of(*PLUGINS),), feature_gates=gates))
+    scheduling.see(a_pod("p", resources=[{RESOURCE: "1"}]))
+    decision = the_one(scheduling.decide())
+    assert isinstance(decision, r.Rejected)
+    assert f"Insufficient {RESOURCE}" in decision.message
+
+
+def test_prioritized_lists_can_be_turned_off() -> None:
+    scheduling = cluster("gpu-0")
+    gates = FeatureGates(dra_prioritized_list=False)
+    scheduling.apply(r.ProfilesLoaded((profile_of(*PLUGINS),), feature_gates=gates))
+    alternatives = {"name": "a", "firstAvailable": [{"name": "x", "deviceClassName": "gpu"}]}
+    scheduling.see(a_claim("c", alternatives), a_pod("p", "c"))
+    decision = the_one(scheduling.decide())
+    assert isinstance(decision, r.Rejected)
+    text = "resource claim d/c, request a: has subrequests, but the DRAPrioritizedList feature is"
+    assert f"{text} disabled" in decision.message
