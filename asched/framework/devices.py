@@ -139,8 +139,8 @@ class SharedDevices:
         for row in np.flatnonzero(nodes.alive).tolist() if device_class is not None else ():
             view = NodeView(nodes.names[row], nodes.node(row).labels)
             for pool in inventory.pools_of(view):
-                for device in pool.devices if pool.usable else ():
-                    if device not in pool.elsewhere and self._is_of(device_class, device):
+                for device in pool.usable_devices:
+                    if self._is_of(device_class, device):
                         found.total[row] += 1
                         use = inventory.usage.of(device.pool_id, device.name)
                         found.used[row] += not use.is_empty

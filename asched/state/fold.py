@@ -217,16 +217,7 @@ class Fold:
             self.state.nodes.remove_node(old.name)
         self._emit_change(kind, old, None)
         if isinstance(old, ResourceClaim) and is_special_claim(old):
-            self._special_claim_deleted(old)
-
-    def _special_claim_deleted(self, claim: ResourceClaim) -> None:
-        """The pod of a left-over claim for extended resources can be scheduled again. No plugin
-        listens to deletions of claims, as in kube-scheduler."""
-        owner = claim.metadata.controller
-        if owner is not None:
-            key, queue = f"{claim.namespace}/{owner.name}", self.state.queue
-            if key in queue.unschedulable and self.state.entry(key, owner.uid) is not None:
-                queue.activate(key, self.state.now_ns)
+            self._pods.on_special_claim_deleted(old)
 
     def _emit_change(self, kind: type[Object], old: Object | None, new: Object | None) -> None:
         resource = EVENT_RESOURCES.get(kind)

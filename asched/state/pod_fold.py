@@ -13,6 +13,7 @@ from asched.framework.pod_info import PodInfo
 from asched.framework.runtime.profile import Profile
 from asched.model.meta import Object
 from asched.model.pod import Pod
+from asched.model.resource_claims import ResourceClaim
 from asched.state.cluster import ClusterState, PlacementState, PodEntry
 from asched.state.cluster_events import QueuedClusterEvent, pod_changes
 from asched.state.observe import bound_pod
@@ -235,6 +236,15 @@ class PodFold:
         group = group_of(pod)
         if group is not None:
             state.groups.remove(group, key)
+
+    def on_special_claim_deleted(self, claim: ResourceClaim) -> None:
+        """The pod of a left-over claim for extended resources can be scheduled again. No plugin
+        listens to deletions of claims, as in kube-scheduler."""
+        owner = claim.metadata.controller
+        if owner is not None:
+            key, queue = f"{claim.namespace}/{owner.name}", self._state.queue
+            if key in queue.unschedulable and self._state.entry(key, owner.uid) is not None:
+                queue.activate(key, self._state.now_ns)
 
     def place(self, entry: PodEntry, node_name: str, placement_state: PlacementState) -> None:
         self._state.nodes.add_pod(node_name, entry.info)

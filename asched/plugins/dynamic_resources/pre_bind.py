@@ -29,8 +29,9 @@ from asched.plugins.dynamic_resources.reservation import (
 )
 from asched.plugins.dynamic_resources.special_claim import in_memory_claim
 
-OBSERVATION_TIMEOUT_S = 60.0
-"""How long a failed binding waits until the watch shows the allocations that it wrote."""
+OBSERVATION_TIMEOUT_S = 660.0
+"""How long a failed binding waits until the watch shows the allocations that it wrote. A silent
+watch is detected earlier."""
 
 
 @dataclass
@@ -169,8 +170,8 @@ async def undo(
     """Undo the reservations of a failed binding (``Unreserve``), and delete the special claim:
     ``left_over`` if this process did not write it.
 
-    Allocations stay. Returns once the watch shows them, because the pod's reservation, which kept
-    others from the devices, ends with the binding.
+    Allocations stay. Returns once the watch shows them, and the special claim is deleted, because
+    the pod's reservation, which kept others from the devices, ends with the binding.
     """
     unseen: list[ClaimRef] = []
     for ref in bound.reserved:
@@ -180,10 +181,13 @@ async def undo(
     special = bound.special
     if special is None and left_over is not None:
         special = ClaimRef.of(left_over)
-    if special is not None:
-        await client.delete_special_claim(special)
 
     async def check() -> Status | None:
+        nonlocal special
+        if special is not None:
+            if not (await client.delete_special_claim(special)).is_success:
+                return None
+            special = None
         claims = cluster.objects(ResourceClaim)
         for ref in unseen:
             present = claims.get(ref.key)
