@@ -45,6 +45,8 @@ def describe(entry: Entry) -> tuple[str, str]:
             return "evicted", "the API server accepted the deletion"
         case entries.EvictionFailureEntry():
             return "eviction failed", entry.message
+        case entries.ClaimReleaseEntry():
+            return "claim released", entry.message or "the API server accepted the update"
         case entries.DeletionEntry():
             return "deleted", "deleted or finished"
 
@@ -59,6 +61,8 @@ def _assignment(entry: entries.AssignmentEntry) -> str:
         text += f", selected from {entry.ties} nodes with that score"
     if entry.permit_waits:
         text += f"; waiting on {', '.join(entry.permit_waits)}"
+    if entry.devices:
+        text += f"; devices {', '.join(entry.devices)}"
     return text
 
 
@@ -68,4 +72,6 @@ def _rejection(entry: entries.RejectionEntry) -> str:
         text += f"; nominated to {entry.nominated_node}"
     if entry.victims:
         text += f", evicting {', '.join(entry.victims)}"
+    if entry.released_claim:
+        text += f"; releases claim {entry.released_claim}"
     return text

@@ -58,6 +58,8 @@ class Evaluation(NamedTuple):
     match: bool
     error: str
     cost: int
+    steps: int = 0
+    """Work that has no cost."""
 
 
 class DeviceSelector:
@@ -99,13 +101,15 @@ class DeviceSelector:
                 raise CostLimitError
         except SubexpressionError as failure:
             if meter.cost > COST_LIMIT:
-                return Evaluation(False, _COST_ERROR, COST_LIMIT + 1)
-            return Evaluation(False, failure.message or "evaluation failed", meter.cost)
+                return Evaluation(False, _COST_ERROR, COST_LIMIT + 1, meter.steps)
+            return Evaluation(
+                False, failure.message or "evaluation failed", meter.cost, meter.steps
+            )
         except CostLimitError:
-            return Evaluation(False, _COST_ERROR, COST_LIMIT + 1)
+            return Evaluation(False, _COST_ERROR, COST_LIMIT + 1, meter.steps)
         if isinstance(value, bool):
-            return Evaluation(value, "", meter.cost)
-        return Evaluation(False, _conversion_error(value), meter.cost)
+            return Evaluation(value, "", meter.cost, meter.steps)
+        return Evaluation(False, _conversion_error(value), meter.cost, meter.steps)
 
     def _run(self, frame: EvaluationFrame) -> Value:
         if not self._is_deep:

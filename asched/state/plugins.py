@@ -73,6 +73,8 @@ class ReservePluginCalls:
         for reservation in assignment.reservations:
             if reservation.plugin == plugin.name:
                 value = reservation.value
+        if value is None and plugin.only_own_reservations:
+            return
         outer, CURRENT_CALL.call = CURRENT_CALL.call, (plugin.name, "Reserve")
         try:
             method(pod, assignment.node, value)

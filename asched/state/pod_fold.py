@@ -13,7 +13,7 @@ from asched.framework.pod_info import PodInfo
 from asched.framework.runtime.profile import Profile
 from asched.model.meta import Object
 from asched.model.pod import Pod
-from asched.state.attempt_budget import attempt_steps
+from asched.model.resource_claims import ResourceClaim
 from asched.state.cluster import ClusterState, PlacementState, PodEntry
 from asched.state.cluster_events import QueuedClusterEvent, pod_changes
 from asched.state.observe import bound_pod
@@ -77,7 +77,9 @@ class PodFold:
         meta, spec = old.metadata, old.spec
         if spec.node_name != record.node_name:
             spec = replace(spec, node_name=record.node_name)
-        annotations = record.annotations
+        annotations, claims = record.annotations, record.claims
+        if claims is None:
+            claims = old.status.resource_claim_statuses
         pod = replace(
             old,
             metadata=replace(
@@ -95,6 +97,7 @@ class PodFold:
                 conditions=record.conditions,
                 nominated_node_name=record.nominated_node_name,
                 start_time=record.start_time,
+                resource_claim_statuses=claims,
             ),
         )
         # Conditions affect the shape only of a pod with resources in its container statuses.
@@ -164,9 +167,7 @@ class PodFold:
         entry.info = info
         self.update_group(entry)
         state.nodes.replace_pod(entry.node, info)
-        held = state.waiting.get(info.key)
-        if held is not None:
-            held.info = info
+        state.waiting_pods.update(info)
         self._update_in_queue(old, info)
 
     def _update_bound(self, entry: PodEntry, info: PodInfo) -> None:
@@ -235,6 +236,15 @@ class PodFold:
         group = group_of(pod)
         if group is not None:
             state.groups.remove(group, key)
+
+    def on_special_claim_deleted(self, claim: ResourceClaim) -> None:
+        """The pod of a left-over claim for extended resources can be scheduled again. No plugin
+        listens to deletions of claims, as in kube-scheduler."""
+        owner = claim.metadata.controller
+        if owner is not None:
+            key, queue = f"{claim.namespace}/{owner.name}", self._state.queue
+            if key in queue.unschedulable and self._state.entry(key, owner.uid) is not None:
+                queue.activate(key, self._state.now_ns)
 
     def place(self, entry: PodEntry, node_name: str, placement_state: PlacementState) -> None:
         self._state.nodes.add_pod(node_name, entry.info)
@@ -345,7 +355,7 @@ class PodFold:
         state, info = self._state, entry.info
         queued = state.queue.backoff.get(info.key)
         if queued is not None and queued.turn_ns > state.now_ns:
-            steps = attempt_steps(info.pod, state.nodes.cluster_size, len(state.pods))
+            steps = queued.charged_steps
             state.guards.budgets.charge(info.namespace, -steps, state.now_ns)
         state.queue.remove(info.key)
 
