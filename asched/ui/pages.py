@@ -35,6 +35,8 @@ _NAVIGATION: Final = (
     ("/plugins", "Plugins"),
 )
 _KIB: Final = 1024
+_DEVICE_NODES: Final = 50
+"""Nodes whose devices are listed on the page of a decision."""
 _JOURNAL_NAME: Final = web.AppKey("journal_name", str)
 
 Page = Callable[[web.Request], Awaitable[web.Response]]
@@ -221,11 +223,15 @@ def _changes(pod: PodSummary) -> list[_ChangeOnNodes]:
 
 async def _decision(request: web.Request) -> web.Response:
     found: DecisionMatrix = await answer("decision", request)
+    nodes = found.explanation.nodes
+    with_devices = [node for node in nodes if node.requests or node.device_problems]
     values = {
         **_pod_values(request, "decision"),
         "script": "decision.js",
         "found": found,
         "attempts": found.explanation.attempts,
+        "device_nodes": with_devices[:_DEVICE_NODES],
+        "omitted_nodes": max(0, len(with_devices) - _DEVICE_NODES),
         "data": {"source": PREFIX + request.rel_url.raw_path},
     }
     return _page(request, "decision.html", values)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import msgspec
 
 from asched.audit.entries import AssignmentEntry, ClaimReleaseEntry, RejectionEntry
+from asched.audit.entry_text import describe
 from asched.audit.explain import Explanation, explain
 from asched.audit.history import timelines
 from asched.audit.lookup import PodName
 from asched.audit.unblock import ChangeKind, UnblockingChange
-from asched.cli.history import describe
 from asched.model.resource_claims import ResourceSlice
 from asched.state.records import Assigned, ClaimReleaseEnded, Rejected
 from tests.audit.recording import REGISTRY, Recording, node

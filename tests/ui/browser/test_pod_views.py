@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from asched.journal.opening import open_journal
+from tests.audit.recording import Recording, node
+from tests.plugins.dynamic_resources.objects import a_claim, a_class, a_pod, a_request, a_slice
 from tests.ui.browser.browsing import PHONE, Screen, Tab, browsing
 from tests.ui.serving import cli, pod_path
 
@@ -199,3 +203,35 @@ async def test_times_are_in_utc_or_local(chromium: str, demo_journal: str) -> No
         assert utc[17:23] == local[17:23]
         await tab.open(REJECTED)
         assert await tab.text("main time >> nth=0") == local
+
+
+async def device_journal(path: Path, *devices: str) -> str:
+    """A pod that wants two devices of the only node."""
+    recording = Recording()
+    recording.see(node("n0"), a_class(), a_slice("n0", *devices))
+    recording.see(a_claim("c", a_request(count=2)), a_pod("p", "c"))
+    recording.decide()
+    recording.turn(1.0)
+    async with open_journal(str(path)) as store:
+        await recording.store_in(store)
+    return str(path)
+
+
+async def test_decision_shows_the_devices_of_a_claim(chromium: str, tmp_path: Path) -> None:
+    journal = await device_journal(tmp_path / "devices.db", "gpu-0", "gpu-1")
+    wanted = await explained(journal, "d/p")
+    async with browsing(chromium, journal) as (tab, _):
+        await tab.open(pod_path("d", "p", "/decisions/1"))
+        assert await tab.texts("#devices li") == wanted["decision"]["devices"]
+
+
+async def test_decision_shows_what_requests_of_devices_find(chromium: str, tmp_path: Path) -> None:
+    journal = await device_journal(tmp_path / "devices.db", "gpu-0")
+    wanted = await explained(journal, "d/p")
+    async with browsing(chromium, journal) as (tab, _):
+        await tab.open(pod_path("d", "p", "/decisions/1"))
+        await tab.page.locator("#device-requests summary").click()
+        [request] = wanted["nodes"][0]["requests"]
+        [row] = await tab.rows("#device-requests")
+        assert row[:2] == ["n0", f"{request['claim']}/{request['request']}"]
+        assert row[2:5] == [str(request[key]) for key in ("wanted", "suitable", "considered")]
