@@ -23,6 +23,7 @@ from playwright.async_api import (  # noqa: E402
     expect,
 )
 
+from asched.ui.security import Access  # noqa: E402
 from tests.ui.serving import Client, ui_on  # noqa: E402
 
 WIDTH_PX, HEIGHT_PX = 1280, 900
@@ -100,6 +101,8 @@ class Screen(NamedTuple):
     width_px: int = WIDTH_PX
     height_px: int = HEIGHT_PX
     dark: bool = False
+    token: str = ""
+    """What the server asks for; empty for no login."""
 
 
 DESK: Final = Screen()
@@ -110,7 +113,7 @@ async def browsing(
     chromium: str, journal: str, screen: Screen = DESK
 ) -> AsyncIterator[tuple[Tab, Client]]:
     """A tab, and a client of the same server. Nothing may have gone wrong at the end."""
-    async with ui_on(journal) as client, async_playwright() as tools:
+    async with ui_on(journal, Access(screen.token)) as client, async_playwright() as tools:
         await client.caught_up()
         browser = await tools.chromium.launch(
             executable_path=chromium, args=["--no-sandbox", "--disable-dev-shm-usage"]

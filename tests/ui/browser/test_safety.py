@@ -133,3 +133,20 @@ async def test_empty_journal_says_so(chromium: str, tmp_path: Path) -> None:
         assert "No nodes" in await tab.text("#none")
         await tab.open("/")
         assert "Nothing" in await tab.text("#overview")
+
+
+async def test_login_leads_to_the_page_that_was_asked_for(chromium: str, demo_journal: str) -> None:
+    token = "0123456789abcdef"
+    async with browsing(chromium, demo_journal, Screen(token=token)) as (tab, _):
+        await tab.open("/plugins")
+        assert await tab.text("h1") == "Log in"
+        assert Path(demo_journal).name not in await tab.page.content()
+        assert await tab.violations() == []
+        await tab.page.locator("[name=token]").fill("wrong")
+        await tab.page.keyboard.press("Enter")
+        await expect(tab.page.locator("[role=alert]")).to_contain_text("not the token")
+        tab.problems = []
+        await tab.page.locator("[name=token]").fill(token)
+        await tab.page.keyboard.press("Enter")
+        await tab.page.wait_for_url("**/plugins")
+        assert await tab.text("h1") == "Plugins"
