@@ -58,10 +58,12 @@ async def test_search_finds_what_the_api_finds(chromium: str, demo_journal: str)
         ]
         await tab.page.locator("#search").fill("no-such-name")
         await tab.page.keyboard.press("Enter")
-        assert "Nothing has “no-such-name” in its name" in await tab.text("main")
+        await expect(tab.page.locator("main")).to_contain_text(
+            "Nothing has “no-such-name” in its name"
+        )
         await tab.open("/search?q=intolerant-0")
         await tab.page.get_by_role("link", name="intolerant-0").click()
-        assert await tab.text("h1") == "ops/intolerant-0"
+        await expect(tab.page.locator("h1")).to_have_text("ops/intolerant-0")
 
 
 async def slide_to(tab: Tab, step: int) -> None:
