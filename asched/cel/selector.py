@@ -13,7 +13,13 @@ from typing import Final, NamedTuple, TypeAlias
 from asched.cel import types as t
 from asched.cel.attributes import Code, EvaluationFrame
 from asched.cel.checker import check
-from asched.cel.errors import CompileError, CostLimitError, EvaluationError, SubexpressionError
+from asched.cel.errors import (
+    CompileError,
+    CostLimitError,
+    EvaluationError,
+    InternalError,
+    SubexpressionError,
+)
 from asched.cel.estimates import estimate_cost
 from asched.cel.parser import parse
 from asched.cel.program import plan
@@ -103,6 +109,8 @@ class DeviceSelector:
             return Evaluation(False, failure.message or "evaluation failed", meter.cost)
         except CostLimitError:
             return Evaluation(False, _COST_ERROR, COST_LIMIT + 1)
+        except InternalError as failure:
+            return Evaluation(False, failure.message, meter.cost)
         if isinstance(value, bool):
             return Evaluation(value, "", meter.cost)
         return Evaluation(False, _conversion_error(value), meter.cost)

@@ -119,6 +119,14 @@ def test_false(expression: str) -> None:
             "unsupported comprehension range type: types.String",
         ),
         ("cel.bind(k, b'a', {'a': 1}[dyn(k)]) == 1", "invalid qualifier type: types.Bytes"),
+        (
+            "semver('1.2.3') in [dyn('1.2.3')] || dyn(semver('1.2.3')) in ['1.2.3'] || true",
+            "internal error: runtime error: hash of unhashable type cel.Semver",
+        ),
+        (
+            "dyn(b'a') in ['a'] || true",
+            "internal error: runtime error: hash of unhashable type types.Bytes",
+        ),
         ("dyn([1])['a'] == 1", "unsupported index type 'string' in list"),
         ("dyn(1) + dyn(1.0) == 2.0", "no such overload"),
         ("dyn(true) + 1 == 2", "no such overload: _+_"),
