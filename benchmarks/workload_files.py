@@ -132,7 +132,7 @@ class Sleep(Operation, frozen=True, tag="sleep"):
 
 
 class CreateResourceDriver(Operation, frozen=True, kw_only=True, tag="createResourceDriver"):
-    """Publishes devices on all nodes whose names match the pattern."""
+    """Publishes devices on all nodes with names that match the pattern."""
 
     driver_name: str
     nodes: str

@@ -11,7 +11,7 @@ import structlog
 from hypothesis import HealthCheck, settings
 
 # The same examples every time: a change is to blame for a failure, not the day, nor a machine that
-# is slow. More of them would find no more the next day; `make fuzz` looks for new ones, and
+# is slow. More of them would find nothing new the next day; `make fuzz` looks for new ones, and
 # further.
 settings.register_profile(
     "deterministic",
@@ -28,7 +28,7 @@ SHARED_ENV = "ASCHED_SHARED"
 
 @pytest.fixture(scope="session")
 def shared_dir() -> Path:
-    """The folder of recorded data beside the checkout (or ``$ASCHED_SHARED``).
+    """The folder of recorded data next to the checkout (or ``$ASCHED_SHARED``).
 
     It is not part of the project: where it is absent the test is skipped and says so. A folder that
     the variable names has to be there.

@@ -123,6 +123,12 @@ class Auth:
         raise StatusError(403, "Forbidden", message, details=details)
 
     @staticmethod
+    def permits(user: User, verb: str, group: str, resource: str) -> bool:
+        """Whether the user may do this with all objects of the resource."""
+        rules = user.rules
+        return rules is None or any(rule.allows(verb, group, resource, "") for rule in rules)
+
+    @staticmethod
     def authorize_path(user: User, verb: str, path: str) -> None:
         """Health and version are public; discovery requires authentication."""
         if user is not ANONYMOUS or path in _PUBLIC_PATHS:

@@ -9,6 +9,7 @@ import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote
@@ -203,16 +204,19 @@ class ApiServer:
                 return early
         if info.verb == "watch":
             return await self._streams.serve(request, info)
-        response = await self._execute(request, info)
+        response = await self._execute(request, info, user)
         if fault is not None and fault.kind is FaultKind.DROP_AFTER:
             return _abort_connection(request)
         return response
 
-    async def _execute(self, request: web.BaseRequest, info: RequestInfo) -> web.Response:
+    async def _execute(
+        self, request: web.BaseRequest, info: RequestInfo, user: User
+    ) -> web.Response:
         body = await _body_of(request) if request.can_read_body else b""
         headers = request.headers
         content_type = headers.get("Content-Type", "application/json").partition(";")[0].strip()
-        handled = Request(info, body, content_type, headers.get("Accept", ""))
+        accept, permits = headers.get("Accept", ""), partial(Auth.permits, user)
+        handled = Request(info, body, content_type, accept, permits)
         result = handle(self.cluster.api, handled)
         response = _json_response(result.code, result.body)
         for warning in result.warnings:

@@ -22,6 +22,7 @@ from asched.audit.timeline import time_of
 from asched.audit.unblock import NodeUnblocking, unblocking_changes
 from asched.cycle.decide import Decider
 from asched.cycle.inspect import AttemptOutcome, Inspection, inspect
+from asched.dra.diagnosis import RequestDiagnosis
 from asched.framework.pod_info import PodInfo
 from asched.framework.runtime.profile import PluginLoader, Profile
 from asched.framework.status import Status
@@ -49,18 +50,20 @@ class NodeScore(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class DeviceRequestExplanation(msgspec.Struct, frozen=True, rename="camel"):
-    """The devices that a node has for one request."""
+    """What a request of a claim finds on a node."""
 
     claim: str
     request: str
-    needed: int | None
-    """None for all devices."""
-    device_class: str
-    seen: int
-    free: int
+    wanted: int | None
+    """The number of devices; None for all devices."""
+    considered: int
+    """The devices that the node sees."""
+    suitable: int
+    """Those that the request could have if it were alone."""
     refused: dict[str, int] = {}
-    """By reason."""
-    problem: str = ""
+    """By reason, the most frequent first."""
+    users: tuple[str, ...] = ()
+    """Claims that use matching devices."""
 
 
 class NodeExplanation(msgspec.Struct, frozen=True, rename="camel"):
@@ -71,13 +74,13 @@ class NodeExplanation(msgspec.Struct, frozen=True, rename="camel"):
     rejected_by: tuple[NodeRejection, ...] = ()
     """Every plugin that rejects the node, the decisive one first."""
     scores: tuple[NodeScore, ...] = ()
-    requests: tuple[DeviceRequestExplanation, ...] = ()
-    """How the requests of the pod's claims fare, if DynamicResources rejects the node."""
-    unusable_pools: tuple[str, ...] = ()
-    """Pools of devices without devices for now, with the reason."""
     total: int | None = None
     rank: int | None = None
     """By total, from 1; equal totals share a rank."""
+    requests: tuple[DeviceRequestExplanation, ...] = ()
+    """What the requests of the pod's claims find, if DynamicResources rejects the node."""
+    device_problems: tuple[str, ...] = ()
+    """Pools that cannot be used, and errors in claims."""
 
 
 class ReasonCount(msgspec.Struct, frozen=True, rename="camel"):
@@ -336,22 +339,33 @@ def _nodes(found: Inspection) -> tuple[NodeExplanation, ...]:
 
 
 def _with_requests(profile: Profile, info: PodInfo, node: NodeExplanation) -> NodeExplanation:
-    """The node with the counts of its devices, if they are the reason of a rejection."""
+    """The node with what requests find there, if devices are a reason of the rejection."""
     plugin = profile.plugins.get(DynamicResources.name)
     if not isinstance(plugin, DynamicResources) or plugin.name not in (
         rejection.plugin for rejection in node.rejected_by
     ):
         return node
-    counts = plugin.device_counts(info, node.name)
-    if counts is None:
+    found = plugin.diagnosis(info, node.name)
+    if found is None:
         return node
-    requests = tuple(
-        DeviceRequestExplanation(
-            **{field: getattr(each, field) for field in DeviceRequestExplanation.__struct_fields__}
-        )
-        for each in counts.requests
+    pools = (f"pool {each.pool}: {each.problem}" for each in found.pools if each.problem)
+    return msgspec.structs.replace(
+        node,
+        requests=tuple(map(_request, found.requests)),
+        device_problems=(*pools, *found.problems),
     )
-    return msgspec.structs.replace(node, requests=requests, unusable_pools=counts.unusable_pools)
+
+
+def _request(found: RequestDiagnosis) -> DeviceRequestExplanation:
+    return DeviceRequestExplanation(
+        claim=found.claim,
+        request=found.request,
+        wanted=found.wanted,
+        considered=found.considered,
+        suitable=found.suitable,
+        refused=dict(found.refused),
+        users=found.users,
+    )
 
 
 def _ranks(totals: tuple[int, ...]) -> list[int]:

@@ -12,9 +12,8 @@ from asched.audit.entries import PodTimeline
 from asched.audit.lookup import AuditError, PodName, find_pod
 from asched.audit.timeline import PodFilter, PodTimelines, collect_timelines, time_of
 from asched.framework.runtime.profile import PluginLoader
-from asched.journal.checkpoints import RestoredFold, nearest
+from asched.journal.checkpoints import RestoredFold, folding, nearest
 from asched.journal.codec import object_subject
-from asched.journal.folding import folding
 from asched.journal.statistics import last_seq_at
 from asched.journal.store import JournalStore, StoredRecord
 from asched.model.meta import Object
@@ -208,7 +207,7 @@ class _NodeTimelineBuilder:
         """``state`` is the state before the first record."""
         self.timeline = NodeTimeline(name)
         self.date_ns = state.date_ns
-        self._offset_ns = state.clock_offset_ns
+        self._offset_ns = state.engine.clock_offset_ns
         self._name = name
         self._node = state.objects(Node).get(name)
         self.known = self._node is not None

@@ -53,9 +53,9 @@ class HypotheticalState:
         profile = state.profiles[info.pod.spec.scheduler_name]
         if any(gate_status(plugin, info) for plugin in profile.pre_enqueue):
             return ()
-        if state.circuits.blocking(profile):
+        if state.guards.circuits.blocking(profile):
             return ()
-        profile = state.circuits.in_force(profile)
+        profile = state.guards.circuits.in_force(profile)
         try:
             attempt = Attempt(state, profile, info, self._cache)
             screening = attempt.find_feasible_nodes(limit_nodes=False)

@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 from asched.framework.runtime.profile import PluginLoader
 from asched.framework.runtime.strict import nearest as nearest_name
+from asched.journal.checkpoints import apply_stored
 from asched.journal.checkpoints import nearest as nearest_checkpoint
 from asched.journal.codec import object_subject
-from asched.journal.folding import apply_stored
 from asched.journal.store import JournalStore
 from asched.state.fold import Fold
 from asched.state.records import Assigned, AttemptFailed, ObjectObserved, PodObserved, Rejected

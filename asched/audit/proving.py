@@ -13,9 +13,8 @@ from asched.journal.errors import JournalError
 from asched.journal.sealing import batch_leaf
 from asched.journal.signatures import SignedState, signed_state
 from asched.journal.store import JournalStore
-from asched.proof.forms import BatchHeader, row_leaf
 from asched.proof.inclusion import InclusionProof, ProvenRow, RecordProof
-from asched.proof.merkle import Frontier, inclusion_path
+from asched.proof.merkle import BatchHeader, Frontier, inclusion_path, row_leaf
 from asched.state.records import Assigned, AttemptFailed, Rejected
 
 _DECISIONS = (Assigned, Rejected, AttemptFailed)

@@ -18,8 +18,8 @@ from asched.config.registry import PluginRegistry
 from asched.core.scheduler import SchedulerCore
 from asched.cycle.shadow import ShadowDecider
 from asched.framework.runtime.profile import PluginOrigin, ProfileError
+from asched.journal.checkpoints import FOLD_ERRORS, contradiction_reason
 from asched.journal.errors import VERIFY_ADVICE
-from asched.journal.folding import FOLD_ERRORS, contradiction_reason
 from asched.journal.store import JournalStore
 from asched.state.fold import Fold
 from asched.state.records import (

@@ -13,9 +13,8 @@ from typing import Any, Final, NamedTuple, TypeVar
 from asched.audit import entries
 from asched.audit.devices import allocated_devices, released_claim
 from asched.audit.entries import Entry, PodTimeline, TimelineEntry
-from asched.journal.checkpoints import RestoredFold
+from asched.journal.checkpoints import RestoredFold, folding
 from asched.journal.codec import subject_of
-from asched.journal.folding import folding
 from asched.journal.statistics import last_seq_at
 from asched.journal.store import JournalStore
 from asched.model.node import Node
@@ -229,7 +228,7 @@ class PodTimelines:
         if entry is None:
             return ()
         old = entry.info.pod
-        labels = old.metadata.labels if record.labels is None else record.labels
+        labels = record.labels_after(old.metadata.labels)
         fields = [
             *_label_changes(old.metadata.labels, labels),
             ("node", old.spec.node_name, record.node_name),

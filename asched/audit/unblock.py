@@ -15,13 +15,13 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
-from asched.audit.hypotheticals import HypotheticalState
-from asched.audit.unblock_devices import (
+from asched.audit.devices import (
     DeviceChange,
     claim_changes,
     more_devices,
     taint_changes,
 )
+from asched.audit.hypotheticals import HypotheticalState
 from asched.framework.pod_info import start_time
 from asched.model.node import NO_EXECUTE, NO_SCHEDULE, UNSCHEDULABLE_TAINT, Node
 from asched.model.pod import Affinity, Pod, Toleration

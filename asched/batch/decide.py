@@ -14,7 +14,7 @@ from asched.batch.session import run_session
 from asched.batch.session_volumes import SessionVolumes
 from asched.framework.cluster import PodRef
 from asched.framework.pod_groups import POD_GROUP_SCHEDULED, AnyPodGroup, PodGroupKey, find_group
-from asched.framework.runtime.raised import describe_raised
+from asched.framework.runtime.observation import describe_raised
 from asched.framework.sessions import (
     ActionCounts,
     PodGroupOutcome,

@@ -64,6 +64,8 @@ class Evaluation(NamedTuple):
     match: bool
     error: str
     cost: int
+    steps: int = 0
+    """Work that has no cost."""
 
 
 class DeviceSelector:
@@ -105,13 +107,15 @@ class DeviceSelector:
                 raise CostLimitError
         except SubexpressionError as failure:
             if meter.cost > COST_LIMIT:
-                return Evaluation(False, _COST_ERROR, COST_LIMIT + 1)
-            return Evaluation(False, failure.message or "evaluation failed", meter.cost)
+                return Evaluation(False, _COST_ERROR, COST_LIMIT + 1, meter.steps)
+            return Evaluation(
+                False, failure.message or "evaluation failed", meter.cost, meter.steps
+            )
         except CostLimitError:
-            return Evaluation(False, _COST_ERROR, COST_LIMIT + 1)
+            return Evaluation(False, _COST_ERROR, COST_LIMIT + 1, meter.steps)
         except InternalError as failure:
-            return Evaluation(False, failure.message, meter.cost)
-        return _result(value, meter.cost)
+            return Evaluation(False, failure.message, meter.cost, meter.steps)
+        return _result(value, meter)
 
     def _run(self, frame: EvaluationFrame) -> Value:
         if not self._is_deep:
@@ -167,15 +171,15 @@ def _stack_depth() -> int:
     return depth
 
 
-def _result(value: Value, cost: int) -> Evaluation:
+def _result(value: Value, meter: Meter) -> Evaluation:
     """The result of an expression; that of an optional value is the value's."""
     name = type_name(value)
     while isinstance(value, Optional) and value.present:
         value = value.value
     if isinstance(value, bool):
-        return Evaluation(value, "", cost)
+        return Evaluation(value, "", meter.cost, meter.steps)
     text = f"CEL result of type {name} could not be converted to bool: {_conversion_error(value)}"
-    return Evaluation(False, text, cost)
+    return Evaluation(False, text, meter.cost, meter.steps)
 
 
 def _conversion_error(value: Value) -> str:

@@ -58,8 +58,8 @@ def as_command_error(
     from asched.framework.runtime.profile import ProfileError
     from asched.journal import errors as journal
     from asched.kube.errors import CredentialPluginError, KubeConfigError
+    from asched.proof import KeyFileError, ProofError
     from asched.proof.anchors import AnchorError
-    from asched.proof.errors import KeyFileError, ProofError
     from asched.simulator.loop import SimulationStuckError
 
     leaves = _leaves(error)

@@ -279,18 +279,19 @@ def _print_node(node: NodeExplanation) -> None:
 
 
 def _print_requests(node: NodeExplanation) -> None:
-    for pool in node.unusable_pools:
-        print(f"pool {pool}")
+    for problem in node.device_problems:
+        print(problem)
     rows = [
         (
             request.claim,
             request.request,
-            "all" if request.needed is None else request.needed,
-            f"{request.free} of {request.seen}",
-            request.problem
-            or ", ".join(f"{count} {reason}" for reason, count in request.refused.items()),
+            "all" if request.wanted is None else request.wanted,
+            f"{request.suitable} of {request.considered}",
+            ", ".join(f"{count} {reason}" for reason, count in request.refused.items()),
+            ", ".join(request.users),
         )
         for request in node.requests
     ]
     if rows:
-        print_table(("CLAIM", "REQUEST", "NEEDS", "FREE DEVICES", "OTHERS"), rows)
+        columns = ("CLAIM", "REQUEST", "NEEDS", "SUITABLE DEVICES", "REFUSED", "IN USE BY")
+        print_table(columns, rows)

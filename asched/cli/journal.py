@@ -138,7 +138,7 @@ def verify(options: VerifyOptions) -> None:
         f"verified {verified.records} records in {verified.batches} batches of {verified.writers}"
         f" writers, {verified.checkpoints} checkpoints"
     )
-    print_signatures(verified)
+    print_signatures(verified, head_given=kept is not None)
     typer.echo(f"head {verified.head}")
 
 

@@ -37,7 +37,7 @@ from asched.cli.errors import (
     CommandError,
     as_command_error,
 )
-from asched.daemon.process import EscapingStream, infrequent_gc
+from asched.daemon.process import EscapingStream, infrequent_gc, limit_blas_threads
 
 DEBUG_ENV = "ASCHED_DEBUG"
 
@@ -175,5 +175,6 @@ def root(
 
 def main() -> None:
     """Run the command line and exit; :mod:`asched.cli.errors` lists the exit codes."""
+    limit_blas_threads()
     with infrequent_gc():
         app(prog_name="asched")

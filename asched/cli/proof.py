@@ -133,7 +133,7 @@ def prove(
 
 def verify_proof(path: Path, trusted: Sequence[PublicKey]) -> None:
     """Verify a proof and print its records. Raises CommandError."""
-    from asched.proof.errors import ProofError
+    from asched.proof import ProofError
     from asched.proof.inclusion import InclusionProof, readable
 
     if not trusted:
@@ -155,8 +155,8 @@ def verify_proof(path: Path, trusted: Sequence[PublicKey]) -> None:
     typer.echo(f"verified: in the journal with head {head.seq}:{head.hash}, key {proof.head.key}")
 
 
-def print_signatures(verified: VerificationResult) -> None:
-    """What the signatures of a journal cover."""
+def print_signatures(verified: VerificationResult, *, head_given: bool) -> None:
+    """What the signatures of a journal cover. ``head_given``: it matches a stored head."""
     if not verified.keys:
         typer.echo("not signed: whoever can write the database can change all of it")
         return
@@ -166,4 +166,13 @@ def print_signatures(verified: VerificationResult) -> None:
     trust = "trusted" if verified.trusted else "compare it with yours, or give --trusted-key"
     typer.echo(f"key {verified.keys[-1]} ({trust})")
     if verified.anchors:
-        typer.echo(f"matches {verified.anchors} anchored heads")
+        later = verified.head.seq - verified.anchored_seq
+        rest = f", {later} later records are not anchored" if later else ""
+        heads = "head" if verified.anchors == 1 else "heads"
+        up_to = f"up to record {verified.anchored_seq}{rest}"
+        typer.echo(f"matches {verified.anchors} anchored {heads}, {up_to}")
+    elif not head_given:
+        typer.echo(
+            "not anchored: an earlier copy of this journal, or one that was continued from it,"
+            " verifies as well; compare it with --anchors or --head"
+        )

@@ -8,10 +8,11 @@ from typing import NamedTuple, Protocol
 from asched.batch.decide import SessionDecider
 from asched.batch.registry import SessionRegistry
 from asched.core.confirmations import PendingEvictions, UnconfirmedBindings
-from asched.core.inputs import Change, Deleted, Listed, Outcome
+from asched.core.held_updates import UPDATES, HeldUpdates
+from asched.core.inputs import Change, Listed, Outcome, Upserted
 from asched.cycle.decide import AttemptMarker, AttemptObserver, Decider
 from asched.framework.sessions import SessionOutcome
-from asched.model.resources import WatchedResource
+from asched.model.resources import Resource, WatchedResource
 from asched.state import records as r
 from asched.state.cluster import ClusterState
 from asched.state.observe import (
@@ -91,10 +92,12 @@ class SchedulerCore:
         self._victims = fold.state.evictions.by_victim
         self._unconfirmed_bindings = UnconfirmedBindings(fold.state)
         self._listing: _Listing | None = None
+        self.held_updates = HeldUpdates(fold.state)
         self._refused: list[RefusedPod] = []
         self._refuse = self._refused.append
         self._records: list[r.AnyRecord] = []
         self._turn_recorded = False
+        self.state.follow_pods()
 
     def mark_attempts(self, marker: AttemptMarker) -> None:
         """Note each attempt before it begins. The note remains if the process dies in it."""
@@ -109,26 +112,31 @@ class SchedulerCore:
 
     def step_clock(self, offset_ns: int) -> None:
         """Record the offset of dates from turn times if it changed."""
-        if offset_ns != self.state.clock_offset_ns:
+        if offset_ns != self.state.engine.clock_offset_ns:
             self.apply(r.ClockStepped(offset_ns))
 
     @property
     def date_ns(self) -> int:
         """Date of the turn: nanoseconds since the epoch by the wall clock, as far as it was
         right."""
-        return self.now_ns + self.state.clock_offset_ns
+        return self.now_ns + self.state.engine.clock_offset_ns
 
     def fire_timers(self, *, may_decide: bool) -> None:
-        """Record the turn if a timer is due, so that folding it ends backoffs and timeouts."""
+        """Record the turn if a timer is due, so that folding it ends backoffs and timeouts, and the
+        updates for which their namespaces have budget again."""
         due_ns = self.next_timer_ns(may_decide=may_decide)
         if due_ns is not None and due_ns <= self.now_ns:
             self.record_turn()
+        if self.held_updates:
+            for change in self.held_updates.take_due(self.now_ns):
+                self._record_held(change)
 
     def record_turn(self) -> None:
         """Record the clock of the turn, once. Records depend on it, so it precedes the first."""
         if not self._turn_recorded:
             self._turn_recorded = True
             self.apply(r.TurnStarted(self.now_ns))
+            self.state.follow_pods()
 
     def apply(self, record: r.AnyRecord) -> None:
         """Fold a record and add it to the records of the turn."""
@@ -169,17 +177,49 @@ class SchedulerCore:
         """Fold what a change of the cluster means for scheduling. A change that no decision depends
         on leaves no record. After a list, call :meth:`continue_list` until :attr:`listing` ends."""
         if isinstance(change, Listed):
+            self.held_updates.discard_all(change.resource)
             changes = observe_list(
                 self.state, change.resource, change.objects, change.unreadable, self._refuse
             )
             self._listing = _Listing(change.resource, change.relist_count, changes)
             return
-        if isinstance(change, Deleted):
-            record: r.AnyRecord | None = observe_deletion(self.state, change.object)
-        else:
-            record = observe_object(self.state, change.object, self._refuse)
+        if isinstance(change, Upserted):
+            self._observe_upserted(change)
+            return
+        if self.held_updates.by_namespace:
+            self.held_updates.discard(change.resource, change.object.key)
+        record = observe_deletion(self.state, change.object)
         if record is not None:
             self.apply(record)
+
+    def _observe_upserted(self, change: Upserted) -> None:
+        record = observe_object(self.state, change.object, self._refuse)
+        held = self.held_updates
+        if (
+            record is not None
+            and type(record) in UPDATES
+            and held.defer(change, record, self.now_ns)
+        ):
+            return
+        if held.by_namespace:
+            held.discard(change.resource, change.object.key)
+        if record is not None:
+            self.apply(record)
+
+    def _record_held(self, change: Upserted) -> None:
+        record = observe_object(self.state, change.object, self._refuse)
+        if record is not None:
+            self.held_updates.charge(change.object.namespace, record, self.now_ns)
+            self.apply(record)
+
+    def _observe_head(self) -> None:
+        """Record the held form of the pod that is decided next."""
+        while self.held_updates:
+            head = self.state.queue.head()
+            held = head and self.held_updates.discard(Resource.PODS, head.info.key)
+            if not held:
+                return
+            self._record_held(held)
 
     def continue_list(self) -> None:
         """Fold the next object of a list. Long lists are spread over several turns."""
@@ -255,6 +295,8 @@ class SchedulerCore:
         self.record_turn()
         now_ns = self._monotonic_ns()
         while len(made) < budget.decisions and now_ns < budget.deadline_ns:
+            if self.held_updates.by_namespace:
+                self._observe_head()
             decisions, began_ns = self.propose(), now_ns
             if not decisions:
                 self.idle = True
@@ -287,18 +329,17 @@ class SchedulerCore:
         deadlines = (
             state.waiting_pods.next_deadline_ns(),
             state.sessions.next_timer_ns(),
-            state.circuits.next_timer_ns(),
+            state.guards.circuits.next_timer_ns(),
         )
         return min((ns for ns in deadlines if ns is not None), default=None)
 
     def next_timer_ns(self, *, may_decide: bool = True) -> int | None:
         """Deadline of the next turn that needs no input. Without ``may_decide``, deadlines that
         only a decision can end are left out: they would cause one turn after the other."""
-        queue_ns = self.state.queue.next_timer_ns()
-        decision_ns = self.next_decision_ns() if may_decide else None
-        if queue_ns is None or decision_ns is None:
-            return decision_ns if queue_ns is None else queue_ns
-        return min(queue_ns, decision_ns)
+        deadlines = [self.state.queue.next_timer_ns(), self.held_updates.next_due_ns()]
+        if may_decide:
+            deadlines.append(self.next_decision_ns())
+        return min((ns for ns in deadlines if ns is not None), default=None)
 
     @property
     def last_session(self) -> SessionOutcome | None:

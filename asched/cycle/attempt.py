@@ -1,4 +1,7 @@
-"""One scheduling cycle for one pod: filter, score and find the best nodes, without effects."""
+"""One scheduling cycle for one pod: filter, score and find the best nodes, without effects.
+
+Before it: rejections of pods that no plugin looks at, now or ever.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ from asched.cycle.shape_scores import INFEASIBLE, ShapeScores
 from asched.framework.cycle_state import CycleState
 from asched.framework.interface import FilterAllPlugin, FilterPlugin
 from asched.framework.nodes import BoolColumn, FilterResult, Int64Column, Nodes
-from asched.framework.pod_info import PodInfo
+from asched.framework.pod_info import PodInfo, QueuedPod
 from asched.framework.runtime.dry_run import FilterDryRunner
 from asched.framework.runtime.plugin_calls import (
     PRE_FILTER,
@@ -31,8 +34,60 @@ from asched.framework.runtime.plugin_calls import (
 )
 from asched.framework.runtime.profile import Profile, WeightedScorer
 from asched.framework.status import Code, Status
+from asched.model.limits import POD_LIMITS, node_requirement_count, term_count, too_expensive
+from asched.state.attempt_budget import is_cheap
 from asched.state.cluster import ClusterState
 from asched.state.node_rows import NodeRows
+from asched.state.records import Rejected
+
+QUARANTINED = "quarantined: the scheduler died twice while it decided on this pod"
+
+
+def precheck(cluster: ClusterState, queued: QueuedPod, number: int) -> Rejected | None:
+    """The decision for a pod that must not be attempted now; None for all others."""
+    info = queued.info
+    status = refusal(cluster, info)
+    if status is not None:
+        return Rejected(
+            info.key, info.uid, number, status.message, unschedulable_plugins=(status.plugin,)
+        )
+    turn_ns = _turn_ns(cluster, queued)
+    if turn_ns <= cluster.now_ns:
+        return None
+    return Rejected(info.key, info.uid, number, _put_off_message(info), put_off_until_ns=turn_ns)
+
+
+def refusal(cluster: ClusterState, info: PodInfo) -> Status | None:
+    """Why the pod must not be attempted until it changes."""
+    excess = info.pod.spec.oversized
+    if excess:
+        return Status.unschedulable(too_expensive(excess)).by(POD_LIMITS)
+    if cluster.guards.quarantined and cluster.guards.quarantined.get(info.key) == info.uid:
+        return Status.unschedulable(QUARANTINED).by(POD_LIMITS)
+    return None
+
+
+def _turn_ns(cluster: ClusterState, queued: QueuedPod) -> int:
+    """When the pod may be attempted; 0 for now."""
+    info = queued.info
+    if is_cheap(info.pod) or info.key in cluster.pending_evaluations:
+        return 0  # free, or an attempt that continues
+    if queued.turn_ns:
+        return queued.turn_ns
+    turn_ns = cluster.guards.budgets.turn_ns(info.namespace, cluster.now_ns)
+    return turn_ns if turn_ns and cluster.attempt_cost(info.pod, preemption=True) else 0
+
+
+def _put_off_message(info: PodInfo) -> str:
+    count = term_count(info.pod.spec)
+    what = "affinity terms and spread constraints"
+    if not count:
+        count, what = node_requirement_count(info.pod.spec), "requirements of node affinity"
+    return (
+        f"put off: {count} {what} take long in this cluster, and namespace {info.namespace} used up"
+        " its share of decision time"
+    )
+
 
 MIN_FEASIBLE_NODES = 100
 """``minFeasibleNodesToFind``: ``percentageOfNodesToScore`` never limits to fewer nodes."""
@@ -246,7 +301,7 @@ class Attempt:
         enough = feasible_nodes_to_find(
             self._table.cluster_size, self._profile.spec.percentage_of_nodes_to_score
         )
-        order = np.roll(np.arange(size), -self._cluster.next_start_row)
+        order = np.roll(np.arange(size), -self._cluster.engine.next_start_row)
         hits = np.flatnonzero(feasible[order])
         found.evaluated = int(hits[enough - 1]) + 1 if len(hits) >= enough else size
         first = np.zeros(size, np.bool_)

@@ -7,13 +7,12 @@ from typing import Any, Protocol
 
 import msgspec
 
-from asched.cycle.attempt import Attempt
+from asched.cycle.attempt import Attempt, precheck
 from asched.cycle.extenders import ExtenderRound, NoExtenders, extender_round
 from asched.cycle.feasible_nodes import NO_NODES, FeasibleNodes, fit_message
 from asched.cycle.node_selection import BestNodes, select_node
 from asched.cycle.pod_groups import decide_group_conditions
 from asched.cycle.post_filter import run_post_filter
-from asched.cycle.prechecks import precheck
 from asched.cycle.shape_cache import ShapeCache
 from asched.framework.interface import PermitPlugin, PermitResult, ReservePlugin
 from asched.framework.pod_groups import GANG_INFEASIBLE_REASON
@@ -37,11 +36,14 @@ from asched.model.quantity import NS_PER_S, format_duration
 from asched.state import records as r
 from asched.state.circuits import Circuit
 from asched.state.cluster import ClusterState
+from asched.state.waiting_pods import PermitAnswer
 
 _encode = msgspec.json.Encoder().encode
 
 MAX_PERMIT_TIMEOUT_S = 15 * 60.0
 """The longest time that a Permit plugin can make a pod wait (kube-scheduler's ``maxTimeout``)."""
+MAX_ANSWERS = 128
+"""Answers about waiting pods that become decisions in one round."""
 
 
 class AttemptObserver(CallObserver, Protocol):
@@ -117,7 +119,7 @@ class Decider:
         refused = precheck(self._cluster, queued, number)
         if refused is not None:
             return refused
-        circuits = self._cluster.circuits
+        circuits = self._cluster.guards.circuits
         if circuits:
             if plugin := circuits.blocking(profile):
                 message = open_circuit_message(
@@ -162,7 +164,7 @@ class Decider:
             best = BestNodes(0, found.feasible, 1)
         else:
             best = attempt.best(found, extender_scores)
-        row = select_node(best, cluster.nodes, cluster.seed, info.uid, number)
+        row = select_node(best, cluster.nodes, cluster.engine.seed, info.uid, number)
         decision = r.Assigned(
             info.key,
             info.uid,
@@ -278,14 +280,13 @@ class Decider:
         next_ns = cluster.waiting_pods.next_deadline_ns()
         if next_ns is None or next_ns > cluster.now_ns:
             return ()
-        decisions: list[r.Decision] = []
         for key, waiting in cluster.waiting.items():
             until_ns, plugin = min((at, name) for name, at in waiting.pending_until_ns.items())
             if until_ns <= cluster.now_ns:
                 waited = _go_duration(until_ns - waiting.since_ns)
                 message = f"rejected due to timeout after waiting {waited} at plugin {plugin}"
-                decisions.append(r.PermitRejected(key, waiting.info.uid, plugin, message))
-        return tuple(decisions)
+                cluster.waiting_pods.answer(PermitAnswer(key, plugin, message))
+        return self._permit_answers()
 
     def _review_permits(self) -> tuple[r.Decision, ...]:
         """Let Permit plugins review the pods that wait for them."""
@@ -300,9 +301,10 @@ class Decider:
         return self._permit_answers()
 
     def _permit_answers(self) -> tuple[r.Decision, ...]:
-        """Decisions from the answers that plugins gave about waiting pods."""
+        """Decisions from the first answers about waiting pods. The others remain for the next
+        round: folding a decision takes time if many pods wait for its event."""
         waiting_pods = self._cluster.waiting_pods
-        answers = waiting_pods.answers
+        answers = waiting_pods.answers[:MAX_ANSWERS]
         if not answers:
             return ()
         waiting = waiting_pods.waiting

@@ -12,12 +12,11 @@ from typing import cast
 import msgspec
 import numpy as np
 
-from asched.cycle.attempt import Attempt, PluginScores
+from asched.cycle.attempt import Attempt, PluginScores, refusal
 from asched.cycle.decide import open_circuit_message
 from asched.cycle.extenders import ExtenderRound
 from asched.cycle.feasible_nodes import NO_NODES, FeasibleNodes, fit_message
 from asched.cycle.post_filter import run_post_filter
-from asched.cycle.prechecks import refusal
 from asched.cycle.shape_cache import ShapeCache
 from asched.framework.pod_info import PodInfo
 from asched.framework.runtime.extenders import EXTENDER, AttemptPausedError, ExtenderFailureError
@@ -124,7 +123,7 @@ def inspect(cluster: ClusterState, profile: Profile, pod: PodInfo) -> Inspection
     refused = refusal(cluster, pod)
     if refused is not None:
         return _refused(names, refused)
-    circuits = cluster.circuits
+    circuits = cluster.guards.circuits
     if plugin_name := circuits.blocking(profile):
         why = open_circuit_message(
             circuits.circuit(profile.scheduler_name, plugin_name), plugin_name

@@ -119,7 +119,7 @@ def _member_classes(
         if first is not info:
             profile = cluster.profiles[first.pod.spec.scheduler_name]
             # GangScheduling would count this pod as rejected.
-            skipped = cluster.circuits.in_force(profile).skipped
+            skipped = cluster.guards.circuits.in_force(profile).skipped
             profile = profile.without(skipped | {GANG_SCHEDULING})
             attempt = Attempt(cluster, profile, first, ShapeCache(cluster.nodes))
             found = attempt.find_feasible_nodes(limit_nodes=False)

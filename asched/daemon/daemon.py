@@ -21,18 +21,17 @@ from asched.daemon.effects.external_calls import ExtenderPool
 from asched.daemon.effects.per_pod_queue import EffectServices
 from asched.daemon.engine.engine import Engine, EngineOptions
 from asched.daemon.engine.inbox import Inbox
-from asched.daemon.engine.journal_watch import watch_journal
 from asched.daemon.engine.journaling import Checkpoints, JournalAppender
+from asched.daemon.engine.turn_loop import watch_journal
 from asched.daemon.ha.follower import BufferedWatch, StartState
 from asched.daemon.ha.leadership import Leadership, LeadershipController
-from asched.daemon.ha.name_guard import COVERED, NameGuard
+from asched.daemon.ha.lease import COVERED, NameGuard
 from asched.daemon.plugin_host.external_plugins import ExternalPlugins
 from asched.daemon.reload.reconfigurer import Reconfigurer, ReloadTargets, profiles_record
 from asched.daemon.reload.reloader import ConfigApplied, SessionFiles
 from asched.daemon.signing.signer import HeadSigner, head_metrics
 from asched.daemon.signing.start import check_against, file_anchors
 from asched.daemon.startup import (
-    TRANSIENT,
     DaemonContext,
     cluster_watch,
     recover,
@@ -43,7 +42,7 @@ from asched.daemon.telemetry.batch_metrics import TimedRegistry
 from asched.daemon.telemetry.health import Check
 from asched.daemon.telemetry.scheduler_metrics import CountedBackoff
 from asched.daemon.telemetry.stopwatch import CycleStopwatch
-from asched.journal.errors import JournalError
+from asched.journal.errors import TRANSIENT_ERRORS, JournalError
 from asched.kube.client import ApiClient
 from asched.kube.events import EventRecorder, EventRecorderSettings
 from asched.kube.extenders import HttpExtender
@@ -230,7 +229,7 @@ async def _run_engine(
             await controller.abandon()
         # A stopping daemon may lose its last turn: none of its effects were started.
         stopping = running.deadline < math.inf
-        if not stopping or not isinstance(error, TRANSIENT):
+        if not stopping or not isinstance(error, TRANSIENT_ERRORS):
             raise
         log.warning("stopped without writing the journal", error=str(error))
     running.cancel()  # nothing folds the changes of the watches any longer
@@ -280,6 +279,7 @@ def _assemble(parts: _Parts, start: StartState, extenders: Sequence[HttpExtender
         watch = cluster_watch(configuration, client, inbox, context.registry.load)
     metrics.watch(state, lambda: watch.reflectors)
     metrics.watch_work(inbox, lambda: effects.in_flight, events)
+    metrics.watch_held_updates(engine.held_updates)
     targets = ReloadTargets(
         engine=engine,
         inbox=inbox,

@@ -51,11 +51,13 @@ class Runtime(NamedTuple):
 
 SWITCH_INTERVAL_S: Final = 0.0005
 _DAEMON_THRESHOLDS: Final = (20_000, 20, 50)
-_COMMAND_THRESHOLDS: Final = (100_000, 50, 100)
+_COMMAND_THRESHOLDS: Final = (500_000, 50, 100)
+"""More objects than all imports create."""
 
 
 def tune_gc() -> None:
-    """Make collections rare. For the start of a daemon."""
+    """Make collections rare, and exclude what imports created. For the start of a daemon."""
+    gc.freeze()
     gc.set_threshold(*_DAEMON_THRESHOLDS)
 
 
@@ -63,6 +65,14 @@ def freeze_gc() -> None:
     """Exclude all present objects from later collections. For a daemon with filled caches."""
     gc.collect()
     gc.freeze()
+
+
+def limit_blas_threads() -> None:
+    """Let numpy start no threads, unless the environment has a number. Before numpy's import.
+
+    Matrices are too small for threads, and starting them takes 50 ms of CPU.
+    """
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 
 @contextmanager

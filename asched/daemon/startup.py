@@ -24,16 +24,13 @@ from asched.framework.pod_groups import GANG_SCHEDULING
 from asched.framework.runtime.profile import PluginLoader, ProfileError, ProfileSpec
 from asched.framework.sessions import SessionSpec
 from asched.journal.chain_reader import ChainReader
-from asched.journal.checkpoints import nearest
+from asched.journal.checkpoints import apply_stored, nearest
 from asched.journal.errors import (
-    JournalBusyError,
-    JournalFullError,
-    JournalIOError,
+    TRANSIENT_ERRORS,
     JournalUnreachableError,
 )
-from asched.journal.folding import apply_stored
-from asched.journal.identity import journal_id
 from asched.journal.opening import open_journal, redacted
+from asched.journal.statistics import journal_id
 from asched.journal.store import JournalStore
 from asched.kube.client import NO_RETRY, ApiClient, RequestOptions
 from asched.kube.errors import ApiError, NoResponseError
@@ -51,8 +48,6 @@ from asched.state.fold import Fold
 
 T = TypeVar("T")
 
-TRANSIENT = (JournalBusyError, JournalFullError, JournalIOError)
-"""Journal errors that a later attempt may not meet."""
 _CLAIM_RETRY_S = 5.0
 _CONNECT_RETRY = RetryPolicy(initial_s=0.2, max_s=5.0)
 _CONNECT_TIMEOUT_S = 10.0
@@ -101,7 +96,7 @@ async def _claim(journal: JournalStore, runtime: Runtime, *, wait: bool) -> int:
     while True:
         try:
             return await journal.claim(runtime.instance, claimed_at_ns=runtime.clock.time_ns())
-        except TRANSIENT as error:
+        except TRANSIENT_ERRORS as error:
             if not wait:
                 raise
             log.warning("journal not claimed, retrying", error=str(error))

@@ -19,6 +19,7 @@ from asched.dra.requests import ClaimError
 from asched.dra.site_search import SearchResult, search_site
 from asched.dra.site_table import Indexes, NodeRows, SiteTable
 from asched.dra.sites import Site
+from asched.dra.steps import AttemptMeter, StepMeter
 from asched.model.resource_claims import ResourceClaim, ResourceClaimSpec
 
 KEPT_REQUESTS: Final = 128
@@ -64,7 +65,7 @@ class Allocator:
     def allocate(self, request: AllocationRequest, node: NodeView) -> Allocated | NotAllocated:
         """The devices for all claims on a node. Raises AllocationError."""
         plans = self._answers_for(request).plans
-        outcome, _ = self._search(plans, Site(self.inventory.pools_of(node)))
+        outcome = self._search(plans, Site(self.inventory.pools_of(node)), self._meter())
         if isinstance(outcome, ClaimError):
             raise AllocationError(outcome.describe(request.claim_keys))
         return outcome
@@ -115,41 +116,43 @@ class Allocator:
             answers.forget_all()
             return
         for change in changes:
-            answers.forget(self._table.sites_of(change.pool_id))
+            answers.forget_users_of(change, self._table)
 
     def _complete(self, answers: SiteAnswers, asked: Indexes) -> Indexes | None:
         """Search the sites without an answer; None if all sites together exceed the budget."""
-        limit = self._limits.steps_per_attempt
-        unknown = asked[answers.codes[asked] == UNKNOWN]
-        answers.steps[unknown] = 0
-        steps = int(answers.steps[asked].sum())
-        for index in unknown.tolist():
-            if steps > limit:
+        meter = AttemptMeter(self._limits.steps_per_attempt)
+        is_unknown = answers.codes[asked] == UNKNOWN
+        answers.count_all(asked[~is_unknown], meter)
+        for index in asked[is_unknown].tolist():
+            if meter.is_exceeded:
                 return None
-            steps += self._complete_site(answers, index)
-        return asked[:0] if steps <= limit else None
+            self._complete_site(answers, index)
+            answers.count(index, meter)
+        return None if meter.is_exceeded else asked[:0]
 
     def _complete_within_budget(self, answers: SiteAnswers, asked: Indexes) -> Indexes:
         """Search in the order of names while steps are left. Returns the sites that are skipped.
 
         The order does not depend on what is known already, so the result does not either.
         """
-        steps = 0
+        meter = AttemptMeter(self._limits.steps_per_attempt)
         skipped: list[int] = []
         for index in sorted(asked.tolist(), key=self._table.first_name):
-            if steps > self._limits.steps_per_attempt:
+            if meter.is_exceeded:
                 skipped.append(index)
-            elif answers.codes[index] == UNKNOWN:
-                steps += self._complete_site(answers, index)
-            else:
-                steps += int(answers.steps[index])
+                continue
+            if answers.codes[index] == UNKNOWN:
+                self._complete_site(answers, index)
+            answers.count(index, meter)
         return np.array(skipped, np.int32)
 
-    def _complete_site(self, answers: SiteAnswers, index: int) -> int:
-        outcome, steps = self._search(answers.plans, self._table.sites[index])
-        answers.store(index, outcome, steps)
-        return steps
+    def _complete_site(self, answers: SiteAnswers, index: int) -> None:
+        meter = self._meter()
+        answers.store(index, self._search(answers.plans, self._table.sites[index], meter), meter)
 
-    def _search(self, plans: Sequence[PlannedClaim], site: Site) -> tuple[SearchResult, int]:
+    def _meter(self) -> StepMeter:
+        return StepMeter(self._limits.steps_per_node)
+
+    def _search(self, plans: Sequence[PlannedClaim], site: Site, meter: StepMeter) -> SearchResult:
         self.searches += 1
-        return search_site(plans, site, self.inventory.usage, self._limits.steps_per_node)
+        return search_site(plans, site, self.inventory.usage, meter)

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from asched.dra.outcomes import TOO_EXPENSIVE, Allocated, AllocationFailed, NotAllocated
+from asched.dra.pools import PoolView
 from asched.dra.preparation import PlannedClaim
 from asched.dra.requests import ClaimError
 from asched.dra.site_search import SearchResult
 from asched.dra.site_table import Indexes, SiteTable
+from asched.dra.steps import AttemptMeter, StepMeter
+from asched.dra.usage import UsedDevice
 
 CodeColumn = NDArray[np.int16]
 StepColumn = NDArray[np.int64]
@@ -59,7 +62,9 @@ class SiteAnswers:
         self.codes: CodeColumn = np.zeros(0, np.int16)
         self.scores: StepColumn = np.zeros(0, np.int64)
         self.steps: StepColumn = np.zeros(0, np.int64)
-        """How many steps each search took."""
+        """How many steps each search took, without expensive evaluations."""
+        self.evaluations: dict[int, Mapping[int, int]] = {}
+        """The steps of expensive evaluations of each search, if there are any."""
         self.solutions: list[Allocated | None] = []
         self.refusals: list[NotAllocated | ClaimError] = []
         self._numbers: dict[tuple[str, int | None, bool], int] = {}
@@ -72,6 +77,7 @@ class SiteAnswers:
             self.scores = np.zeros(0, np.int64)
             self.steps = np.zeros(0, np.int64)
             self.solutions = []
+            self.evaluations = {}
         missing = len(table.sites) - len(self.solutions)
         if missing > 0:
             self.codes = np.concatenate((self.codes, np.full(missing, UNKNOWN, np.int16)))
@@ -79,18 +85,32 @@ class SiteAnswers:
             self.steps = np.concatenate((self.steps, np.zeros(missing, np.int64)))
             self.solutions += [None] * missing
 
-    def forget(self, indexes: Iterable[int]) -> None:
-        """Drop the answers of some sites."""
-        for index in indexes:
-            if index < len(self.codes):
+    def forget_users_of(self, used: UsedDevice, table: SiteTable) -> None:
+        """Drop the answers of the sites that the use of a device may change."""
+        for index, pool, position in table.sites_using(used):
+            is_elsewhere = position >= 0 and pool.elsewhere >> position & 1
+            if not is_elsewhere or pool.counters or self._may_fail(pool, position):
                 self.codes[index] = UNKNOWN
+
+    def _may_fail(self, pool: PoolView, position: int) -> bool:
+        """Whether a selector has an error for a device, unless the device is in use."""
+        return any(
+            matcher.failing(pool) >> position & 1
+            for plan in self.plans
+            for request in plan.requests
+            if not isinstance(request, ClaimError)
+            for matcher in request
+        )
 
     def forget_all(self) -> None:
         self.codes[:] = UNKNOWN
 
-    def store(self, index: int, outcome: SearchResult, steps: int) -> None:
+    def store(self, index: int, outcome: SearchResult, meter: StepMeter) -> None:
         """Keep the answer of a site."""
-        self.steps[index] = steps
+        self.steps[index] = meter.steps
+        self.evaluations.pop(index, None)
+        if meter.evaluations:
+            self.evaluations[index] = meter.evaluations
         if isinstance(outcome, Allocated):
             self.codes[index] = ALLOCATED
             self.scores[index] = outcome.score
@@ -99,6 +119,17 @@ class SiteAnswers:
             self.codes[index] = self.number(outcome)
             self.scores[index] = 0
             self.solutions[index] = None
+
+    def count(self, index: int, meter: AttemptMeter) -> None:
+        """Count the search of a site."""
+        meter.add(int(self.steps[index]), self.evaluations.get(index))
+
+    def count_all(self, indexes: Indexes, meter: AttemptMeter) -> None:
+        """Count the searches of some sites."""
+        meter.add(int(self.steps[indexes].sum()))
+        if self.evaluations:
+            for index in indexes.tolist():
+                meter.add(0, self.evaluations.get(index))
 
     def number(self, outcome: NotAllocated | ClaimError) -> int:
         """The code of a refusal."""

@@ -30,7 +30,7 @@ class CelSelector:
         except (EvaluationError, SelectorError) as error:
             return SelectorAnswer(False, error=f"CEL runtime error: {error}")
         text = f"CEL runtime error: {result.error}" if result.error else ""
-        return SelectorAnswer(result.match, result.cost, text)
+        return SelectorAnswer(result.match, max(result.cost, result.steps), text)
 
 
 def cel_selector(expression: str) -> CompiledSelector:

@@ -138,8 +138,9 @@ class _RequestExamination:
     def run(self, site: Site, users: Users) -> RequestDiagnosis:
         reasons: Counter[str] = Counter()
         used_by: set[str] = set()
-        for candidate in site.candidates:
-            reason = self._first_reason(candidate)
+        for position, candidate in enumerate(site.candidates):
+            elsewhere = bool(site.elsewhere >> position & 1)
+            reason = next(filter(None, self._reasons(candidate, elsewhere)), "")
             if reason:
                 reasons[reason] += 1
             for device in _in_the_way(reason, candidate):
@@ -156,13 +157,10 @@ class _RequestExamination:
             users=tuple(sorted(used_by)),
         )
 
-    def _first_reason(self, candidate: Candidate) -> str:
-        return next(filter(None, self._reasons(candidate)), "")
-
-    def _reasons(self, candidate: Candidate) -> Iterator[str]:
+    def _reasons(self, candidate: Candidate, elsewhere: bool) -> Iterator[str]:
         device, wanted = candidate.device, self._wanted
         yield self._selection(device)
-        if device in candidate.pool.elsewhere:
+        if elsewhere:
             yield "for other nodes"
         use = self._inventory.usage.of(device.pool_id, device.name)
         if use.exclusive and not wanted.admin_access:

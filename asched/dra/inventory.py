@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from typing import Final
 
-from asched.dra.changes import ChangeLog, PoolChange
+from asched.dra.changes import ChangeLog, SliceChange
 from asched.dra.contents import Contents
 from asched.dra.devices import NodeView, PooledDevice, PoolID
 from asched.dra.node_traits import NodeTraits, node_traits
-from asched.dra.pools import PoolView, SliceDevices, build_view, devices_elsewhere, is_relevant
+from asched.dra.pools import Bits, PoolView, SliceDevices, build_view, is_relevant
 from asched.dra.selectors import SelectorAnswers, SelectorCompiler
-from asched.dra.usage import Usage
+from asched.dra.usage import Usage, UsedDevice
 from asched.model.resource_claims import (
     AllocationResult,
     Device,
@@ -22,7 +22,7 @@ from asched.model.resource_claims import (
     ResourceSlice,
 )
 
-_ViewKey = tuple[tuple[str, ...], frozenset[PooledDevice]]
+_Names = tuple[str, ...]
 
 
 _UNUSED_CONTENTS: Final = 10_000
@@ -38,7 +38,10 @@ class _Pool:
 
     def __init__(self) -> None:
         self.slices: dict[str, SliceDevices] = {}
-        self.views: dict[_ViewKey, PoolView | None] = {}
+        self.bases: dict[_Names, PoolView | None] = {}
+        """By relevant slices, for nodes that can use all devices of those."""
+        self.views: dict[tuple[_Names, Bits], PoolView] = {}
+        """By relevant slices and devices that are not for the nodes."""
         self.selected_by: NodeTraits | None = None
 
     def traits(self) -> NodeTraits:
@@ -67,8 +70,8 @@ class Inventory:
         self._shared_views: dict[tuple[str | None, ...], tuple[PoolView, ...]] = {}
         """The views of those pools, by what decides which ones a node has."""
         self._shared_by: NodeTraits | None = None
-        self.slice_changes = ChangeLog()
-        self.usage_changes = ChangeLog()
+        self.slice_changes: ChangeLog[SliceChange] = ChangeLog()
+        self.usage_changes: ChangeLog[UsedDevice] = ChangeLog()
         self.answers_version = 0
         """Changes if answers about requests are to be forgotten."""
         self._contents = Contents()
@@ -124,11 +127,12 @@ class Inventory:
             self.answers_version += 1
 
     def _slice_changed(self, pool: _Pool, item: ResourceSlice) -> None:
+        pool.bases.clear()
         pool.views.clear()
         pool.selected_by = None
         node_name = "" if self._is_shared(item) else item.spec.node_name
         pool_id = PoolID(item.spec.driver, item.spec.pool.name)
-        self.slice_changes.add(PoolChange(pool_id, node_name))
+        self.slice_changes.add(SliceChange(pool_id, node_name))
         if not node_name or pool_id in self._shared:
             self._shared_views.clear()
             self._shared_by = None
@@ -184,13 +188,22 @@ class Inventory:
         relevant = [item for item in slices if is_relevant(item, node)]
         if not relevant:
             return None
-        elsewhere = devices_elsewhere(relevant, node)
-        key = (tuple(item.resource_slice.key for item in relevant), elsewhere)
-        if key not in pool.views:
-            self._serial += 1
-            view = build_view(pool_id, self._serial, relevant, slices)
-            pool.views[key] = None if view is None else view.without(elsewhere)
-        return pool.views[key]
+        names = tuple(item.resource_slice.key for item in relevant)
+        if names not in pool.bases:
+            pool.bases[names] = build_view(pool_id, self._next_serial(), relevant, slices)
+        base = pool.bases[names]
+        elsewhere = 0 if base is None else base.elsewhere_for(node)
+        if base is None or not elsewhere:
+            return base
+        view = pool.views.get((names, elsewhere))
+        if view is None:
+            view = base.without(elsewhere, self._next_serial())
+            pool.views[names, elsewhere] = view
+        return view
+
+    def _next_serial(self) -> int:
+        self._serial += 1
+        return self._serial
 
     # -- classes ----------------------------------------------------------------------------------
 
@@ -244,10 +257,10 @@ class Inventory:
         after = self._in_use(key)
         if before == after:
             return
-        changed: set[PoolID] = set()
+        changed: set[UsedDevice] = set()
         if before is not None:
             changed |= self.usage.remove(before)
         if after is not None:
             changed |= self.usage.add(after)
-        for pool_id in sorted(changed):
-            self.usage_changes.add(PoolChange(pool_id))
+        for device in sorted(changed):
+            self.usage_changes.add(device)

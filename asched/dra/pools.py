@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from asched.dra.devices import NodeView, PooledDevice, PoolID
 from asched.dra.quantities import amount
@@ -19,12 +20,54 @@ Counters = dict[tuple[str, str], int]
 """Amounts in billionths by counter set and counter."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+Bits = int
+"""A set of positions in a list of devices."""
+
+
+class DeviceSelection:
+    """Which devices of a slice are for which nodes."""
+
+    def __init__(self, devices: Sequence[PooledDevice]) -> None:
+        self._of_node: dict[str, Bits] = {}
+        self._of_all: Bits = 0
+        self._selected: dict[NodeSelector, Bits] = {}
+        for position, pooled in enumerate(devices):
+            device, bit = pooled.device, 1 << position
+            if device.node_name:
+                self._of_node[device.node_name] = self._of_node.get(device.node_name, 0) | bit
+            elif device.all_nodes:
+                self._of_all |= bit
+            elif device.node_selector is not None:
+                selector = device.node_selector
+                self._selected[selector] = self._selected.get(selector, 0) | bit
+
+    def here(self, node: NodeView) -> Bits:
+        """The devices for a node."""
+        bits = self._of_all | self._of_node.get(node.name, 0)
+        for selector, selected in self._selected.items():
+            if selector.matches(node.labels, node.name):
+                bits |= selected
+        return bits
+
+
 class SliceDevices:
     """A slice with its devices."""
 
-    resource_slice: ResourceSlice
-    devices: tuple[PooledDevice, ...]
+    __slots__ = ("devices", "resource_slice", "selection")
+
+    def __init__(self, resource_slice: ResourceSlice, devices: tuple[PooledDevice, ...]) -> None:
+        self.resource_slice = resource_slice
+        self.devices = devices
+        per_device = resource_slice.spec.per_device_node_selection
+        self.selection = DeviceSelection(devices) if per_device else None
+        """None if all devices are for the same nodes."""
+
+
+class Candidate(NamedTuple):
+    """A device of a pool that a node sees."""
+
+    device: PooledDevice
+    pool: PoolView
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -41,8 +84,14 @@ class PoolView:
     """In the order in which they are tried."""
     positions: dict[str, int] = field(default_factory=dict)
     """The index of each device by its name."""
-    elsewhere: frozenset[PooledDevice] = frozenset()
+    elsewhere: Bits = 0
     """Those of the devices that are not for these nodes."""
+    offering: tuple[SliceDevices, ...] = ()
+    """The slices of the devices."""
+    candidates: list[Candidate] = field(default_factory=list)
+    """The devices, shared by all views that differ in :attr:`elsewhere` alone."""
+    base: int = 0
+    """Equal for views that share :attr:`candidates`."""
     counters: Counters = field(default_factory=dict)
     consumers: tuple[PooledDevice, ...] = ()
     """All devices of the pool that consume counters, also those of other nodes."""
@@ -52,9 +101,30 @@ class PoolView:
     def usable(self) -> bool:
         return not self.incomplete and not self.invalid
 
-    def without(self, elsewhere: frozenset[PooledDevice]) -> PoolView:
+    @property
+    def usable_devices(self) -> tuple[PooledDevice, ...]:
+        """The devices that are for these nodes; none unless the pool is complete and valid."""
+        if not self.elsewhere:
+            return self.devices
+        return tuple(
+            device
+            for position, device in enumerate(self.devices)
+            if not self.elsewhere >> position & 1
+        )
+
+    def without(self, elsewhere: Bits, serial: int) -> PoolView:
         """The same view for nodes that cannot use some of the devices."""
-        return replace(self, elsewhere=elsewhere) if elsewhere else self
+        return replace(self, elsewhere=elsewhere, serial=serial)
+
+    def elsewhere_for(self, node: NodeView) -> Bits:
+        """The devices that are not for a node."""
+        bits, offset = 0, 0
+        for item in self.offering:
+            number = len(item.devices)
+            if item.selection is not None:
+                bits |= (((1 << number) - 1) & ~item.selection.here(node)) << offset
+            offset += number
+        return bits
 
     @property
     def order(self) -> tuple[bool, PoolID]:
@@ -80,25 +150,7 @@ def is_relevant(item: SliceDevices, node: NodeView) -> bool:
         return True
     if spec.node_name or spec.all_nodes or spec.node_selector is not None:
         return node_matches(node, spec.node_name, spec.all_nodes, spec.node_selector)
-    return spec.per_device_node_selection and any(
-        _device_matches(node, device) for device in item.devices
-    )
-
-
-def _device_matches(node: NodeView, pooled: PooledDevice) -> bool:
-    device = pooled.device
-    return node_matches(node, device.node_name, device.all_nodes, device.node_selector)
-
-
-def devices_elsewhere(items: Iterable[SliceDevices], node: NodeView) -> frozenset[PooledDevice]:
-    """The devices of these slices that a node sees but cannot use."""
-    return frozenset(
-        device
-        for item in items
-        if item.resource_slice.spec.per_device_node_selection
-        for device in item.devices
-        if not _device_matches(node, device)
-    )
+    return item.selection is not None and item.selection.here(node) != 0
 
 
 def build_view(
@@ -142,15 +194,19 @@ def _complete_view(
     if problem:
         return PoolView(pool_id, serial, invalid=problem)
     devices = tuple(device for item in offering for device in item.devices)
-    return PoolView(
+    view = PoolView(
         pool_id,
         serial,
+        base=serial,
+        offering=tuple(offering),
         devices=devices,
         positions={device.name: index for index, device in enumerate(devices)},
         counters=counters,
         consumers=tuple(d for item in everything for d in item.devices if d.counters),
         has_binding_conditions=any(d.device.binding_conditions for d in devices),
     )
+    view.candidates.extend(Candidate(device, view) for device in devices)
+    return view
 
 
 def _duplicate_device(items: Iterable[SliceDevices]) -> str:

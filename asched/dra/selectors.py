@@ -16,11 +16,11 @@ class SelectorError(Exception):
 
 
 class SelectorAnswer(NamedTuple):
-    """What an expression says about a device."""
+    """What an expression says about a device. Devices that share an evaluation share the object."""
 
     match: bool
     cost: int = 0
-    """The CEL units that the evaluation cost."""
+    """The CEL units that the evaluation cost, or the steps without cost if they are more."""
     error: str = ""
     """Why there is no answer. The text continues ``selector #0: ``."""
 

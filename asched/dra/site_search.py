@@ -24,10 +24,9 @@ SearchResult = Allocated | NotAllocated | ClaimError
 
 
 def search_site(
-    plans: Sequence[PlannedClaim], site: Site, usage: Usage, max_steps: int
-) -> tuple[SearchResult, int]:
-    """The outcome on a site, and how many steps that took."""
-    meter = StepMeter(max_steps)
+    plans: Sequence[PlannedClaim], site: Site, usage: Usage, meter: StepMeter
+) -> SearchResult:
+    """The outcome on a site."""
     try:
         meter.add()
         claims = prepare(plans, site, usage, meter)
@@ -41,17 +40,17 @@ def search_site(
             )
         ).run()
     except SearchBudgetExceededError:
-        return NotAllocated(TOO_EXPENSIVE), meter.steps
+        return NotAllocated(TOO_EXPENSIVE)
     except ClaimError as error:
-        return error, meter.steps
+        return error
     if found is None:
         reason = INVALID_POOLS if site.has_invalid_pool else CANNOT_ALLOCATE
-        return NotAllocated(reason), meter.steps
+        return NotAllocated(reason)
     solutions = tuple(
         ClaimSolution(plan.spec, _chosen(requests, taken), tuple(taken))
         for plan, requests, taken in zip(plans, claims, found, strict=True)
     )
-    return Allocated(solutions), meter.steps
+    return Allocated(solutions)
 
 
 def _chosen(

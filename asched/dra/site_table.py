@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -10,7 +10,9 @@ from numpy.typing import NDArray
 
 from asched.dra.devices import NodeView, PoolID
 from asched.dra.inventory import Inventory
+from asched.dra.pools import PoolView
 from asched.dra.sites import Site
+from asched.dra.usage import UsedDevice
 from asched.model.node import Node
 
 Indexes = NDArray[np.int32]
@@ -66,9 +68,17 @@ class SiteTable:
         if len(self.sites) > 2 * len(self._names) + 64:
             self._start_over()
 
-    def sites_of(self, pool_id: PoolID) -> Iterable[int]:
-        """The indexes of the sites that see a pool."""
-        return self._of_pool.get(pool_id, ())
+    def sites_using(self, used: UsedDevice) -> Iterator[tuple[int, PoolView, int]]:
+        """The sites on which the use of a device may matter, with its pool and its position.
+
+        The position is -1 if the device is not for these nodes, but consumes their counters.
+        """
+        for index in self._of_pool.get(used.pool_id, ()):
+            for pool in self.sites[index].pools:
+                if pool.pool_id == used.pool_id:
+                    position = pool.positions.get(used.device, -1)
+                    if position >= 0 or pool.counters:
+                        yield index, pool, position
 
     def first_name(self, index: int) -> str:
         """The first of the names of a site's nodes."""

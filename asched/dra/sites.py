@@ -2,23 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Iterator, Sequence
 
 from asched.dra.constraints import AttributeValue, attribute_value
-from asched.dra.devices import PooledDevice
-from asched.dra.pools import PoolView
+from asched.dra.pools import Bits, Candidate, PoolView
 from asched.dra.usage import Usage
 
-Bits = int
-"""A set of positions of a site's candidates."""
-
-
-class Candidate(NamedTuple):
-    """A device of a pool that a node sees."""
-
-    device: PooledDevice
-    pool: PoolView
+__all__ = ["Bits", "Candidate", "Site"]
 
 
 class Site:
@@ -27,13 +17,17 @@ class Site:
     Devices of incomplete and invalid pools are not among the candidates.
     """
 
-    __slots__ = ("_in_use", "_values", "_versions", "candidates", "counting", "pools")
+    __slots__ = ("_in_use", "_values", "_versions", "candidates", "counting", "elsewhere", "pools")
 
     def __init__(self, pools: Sequence[PoolView]) -> None:
         self.pools = tuple(pools)
         self.candidates = [
-            Candidate(device, pool) for pool in pools if pool.usable for device in pool.devices
+            candidate for pool in pools if pool.usable for candidate in pool.candidates
         ]
+        self.elsewhere: Bits = 0
+        """The candidates that are not for these nodes."""
+        for offset, pool in self.offsets():
+            self.elsewhere |= pool.elsewhere << offset
         self.counting: Bits = sum(
             1 << position
             for position, candidate in enumerate(self.candidates)
@@ -43,6 +37,14 @@ class Site:
         self._versions: tuple[int, ...] | None = None
         self._in_use: Bits = 0
         self._values: dict[str, dict[AttributeValue, Bits]] = {}
+
+    def offsets(self) -> Iterator[tuple[int, PoolView]]:
+        """The usable pools, with the position of their first device."""
+        offset = 0
+        for pool in self.pools:
+            if pool.usable:
+                yield offset, pool
+                offset += len(pool.devices)
 
     @property
     def has_invalid_pool(self) -> bool:
@@ -57,15 +59,12 @@ class Site:
         return self._in_use
 
     def _count_in_use(self, usage: Usage) -> Bits:
-        in_use, offset = 0, 0
-        for pool in self.pools:
-            if not pool.usable:
-                continue
+        in_use = 0
+        for offset, pool in self.offsets():
             for name, use in usage.devices(pool.pool_id).items():
                 position = pool.positions.get(name)
                 if position is not None and use.exclusive:
                     in_use |= 1 << (offset + position)
-            offset += len(pool.devices)
         return in_use
 
     def with_value(self, attribute: str, value: AttributeValue) -> Bits:

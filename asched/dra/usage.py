@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from asched.dra.devices import PoolID
 from asched.dra.quantities import amount
@@ -40,6 +41,13 @@ class PoolUse:
 _UNUSED = DeviceUse()
 
 
+class UsedDevice(NamedTuple):
+    """A device in use. It need not exist in any slice."""
+
+    pool_id: PoolID
+    device: str
+
+
 class Usage:
     """Devices in use, by pool. Devices need not exist in any slice."""
 
@@ -58,30 +66,32 @@ class Usage:
         return {} if use is None else use.devices
 
     def version(self, pool: PoolID) -> int:
-        """Differs if what is in use in the pool may differ."""
+        """Differs if what is in use in the pool may differ; 0 if nothing is."""
         use = self._pools.get(pool)
         return 0 if use is None else use.version
 
-    def add(self, allocation: AllocationResult) -> set[PoolID]:
-        """Count the devices of an allocation. Returns the pools that changed."""
+    def add(self, allocation: AllocationResult) -> set[UsedDevice]:
+        """Count the devices of an allocation. Returns the devices that changed."""
         return self._change(allocation, 1)
 
-    def remove(self, allocation: AllocationResult) -> set[PoolID]:
+    def remove(self, allocation: AllocationResult) -> set[UsedDevice]:
         """Undo :meth:`add`."""
         return self._change(allocation, -1)
 
-    def _change(self, allocation: AllocationResult, sign: int) -> set[PoolID]:
-        changed: set[PoolID] = set()
+    def _change(self, allocation: AllocationResult, sign: int) -> set[UsedDevice]:
+        changed: set[UsedDevice] = set()
         for result in allocation.devices.results:
             if result.admin_access:
                 continue
             pool = PoolID(result.driver, result.pool)
             use = self._pools.setdefault(pool, PoolUse())
             _change_device(use.devices, result, sign)
-            changed.add(pool)
-        for pool in changed:
+            changed.add(UsedDevice(pool, result.device))
+        for pool in {device.pool_id for device in changed}:
             self._version += 1
             self._pools[pool].version = self._version
+            if not self._pools[pool].devices:
+                del self._pools[pool]
         return changed
 
     def snapshot(self) -> dict[PoolID, dict[str, DeviceUse]]:

@@ -17,6 +17,7 @@ from asched.dra.outcomes import Allocated
 from asched.dra.preparation import plan_claim
 from asched.dra.site_search import search_site
 from asched.dra.sites import Site
+from asched.dra.steps import StepMeter
 from asched.dra.usage import Usage
 from asched.model.resource_claims import (
     DeviceRequest,
@@ -67,7 +68,7 @@ def _is_allocatable(inventory: Inventory, change: _Change, node: NodeView) -> bo
             if key != change.without:
                 usage.add(allocation)
     plans = [plan_claim(index, spec, inventory) for index, spec in enumerate(change.specs)]
-    outcome, _ = search_site(plans, Site(inventory.pools_of(node)), usage, MAX_STEPS)
+    outcome = search_site(plans, Site(inventory.pools_of(node)), usage, StepMeter(MAX_STEPS))
     return isinstance(outcome, Allocated)
 
 

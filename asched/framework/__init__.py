@@ -13,6 +13,7 @@ from asched.framework.binding import ExecutionMode as ExecutionMode
 from asched.framework.binding import NotPermitted as NotPermitted
 from asched.framework.binding import Permission as Permission
 from asched.framework.binding import Unavailable as Unavailable
+from asched.framework.caching import ChangeLog as ChangeLog
 from asched.framework.caching import LruCache as LruCache
 from asched.framework.caching import RowCache as RowCache
 from asched.framework.cluster import Cluster as Cluster
@@ -30,9 +31,11 @@ from asched.framework.events import ClusterEvent as ClusterEvent
 from asched.framework.events import ClusterEventWithHint as ClusterEventWithHint
 from asched.framework.events import CustomHint as CustomHint
 from asched.framework.events import EventResource as EventResource
+from asched.framework.events import HintSelection as HintSelection
 from asched.framework.events import QueueingHint as QueueingHint
 from asched.framework.events import QueueingHintFn as QueueingHintFn
 from asched.framework.events import custom_event as custom_event
+from asched.framework.feature_gates import FeatureGates as FeatureGates
 from asched.framework.interface import API_VERSION as API_VERSION
 from asched.framework.interface import Arguments as Arguments
 from asched.framework.interface import BindPlugin as BindPlugin
@@ -90,8 +93,12 @@ from asched.framework.pod_queries import PodQuery as PodQuery
 from asched.framework.pod_queries import Selector as Selector
 from asched.framework.pod_queries import TermKind as TermKind
 from asched.framework.pod_queries import WorkloadSelectors as WorkloadSelectors
+from asched.framework.query_index import AwaitedIndex as AwaitedIndex
+from asched.framework.query_index import AwaitedQueries as AwaitedQueries
+from asched.framework.query_index import RejectedPods as RejectedPods
 from asched.framework.runtime.dry_run import FilterDryRun as FilterDryRun
 from asched.framework.runtime.dry_run import FilterDryRunner as FilterDryRunner
+from asched.framework.runtime.dry_run import Removal as Removal
 from asched.framework.scoring import normalize_to_highest as normalize_to_highest
 from asched.framework.scoring import truncated_quotient as truncated_quotient
 from asched.framework.session_objects import Job as Job

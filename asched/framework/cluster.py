@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
-from asched.framework.caching import RowCounts
+from asched.framework.caching import ChangeLog, RowCounts
 from asched.framework.cycle_state import CycleState
+from asched.framework.feature_gates import FeatureGates
 from asched.framework.nodes import HypotheticalNodes, Int64Column, Nodes, RowArray
 from asched.framework.pod_groups import GroupMembers, PodGroupKey
 from asched.framework.pod_info import PodInfo
@@ -84,6 +85,10 @@ class Cluster(Protocol):
         """The affinity terms of that kind of pods on nodes. Updated in place."""
 
     @property
+    def affinity_terms_version(self) -> int:
+        """Changes with :meth:`affinity_terms` of any kind."""
+
+    @property
     def has_affinity_terms(self) -> bool:
         """Whether any pod on a node has an affinity term of any kind."""
 
@@ -98,6 +103,11 @@ class Cluster(Protocol):
     @property
     def groups_at_permit(self) -> Collection[PodGroupKey]:
         """Sorted groups with members that wait on Permit."""
+
+    @property
+    def permit_changes(self) -> ChangeLog[PodGroupKey]:
+        """The groups with members that wait on Permit, each when its PodGroup changed, the status
+        of a member, or what a member waits for."""
 
     def objects(self, kind: type[ObjectT]) -> Mapping[str, ObjectT]:
         """All objects of a kind other than Pod and Node, by ``namespace/name`` (or name).
@@ -167,6 +177,10 @@ class Handle(Protocol):
     @property
     def scheduler_name(self) -> str: ...
 
+    @property
+    def feature_gates(self) -> FeatureGates:
+        """The gates of the configuration. They do not change while the profile exists."""
+
     def shared(self, make: Callable[[Cluster], SharedT]) -> SharedT:
         """An object that the plugins of all profiles share: ``make(cluster)``, called once until
         profiles are loaded again. ``make`` is the key, so use a class or a module's function."""
@@ -174,6 +188,9 @@ class Handle(Protocol):
     def waiting_pods(self) -> Sequence[WaitingPod]:
         """Pods that wait on Permit, oldest first. Calls to ``allow`` and ``reject`` become
         decisions of their own right after the current attempt."""
+
+    def waiting_members(self, group: PodGroupKey) -> Sequence[WaitingPod]:
+        """Those of :meth:`waiting_pods` that name the group."""
 
     def nominated_node(self, pod: PodInfo) -> str:
         """The node to which the pod is nominated, or an empty string."""

@@ -12,7 +12,7 @@ so a replay gives the same answers. PreBind, Bind and PostBind are asynchronous 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import Any, ClassVar, Protocol
 
@@ -87,27 +87,27 @@ class Plugin(ABC):
     """Custom resources that it reads with ``Cluster.objects``; watched if a profile enables it."""
     reads_annotations: ClassVar[tuple[str, ...]] = ()
     """Pod annotations that it reads from ``PodShape.annotations``. Others are not decoded."""
+    honors_gates: ClassVar[frozenset[str]] = frozenset()
+    """Feature gates of kube-scheduler that only this plugin reads. A configuration may set them to
+    other values than their defaults only if they are listed here."""
     applies_per_template: ClassVar[bool] = False
     """Whether :meth:`applies_to` depends only on the pod's namespace, spec and annotations, and on
-    what :meth:`shared_answers_version` covers. It is then called once for all pods of a
+    what :attr:`shared_answers_version` covers. It is then called once for all pods of a
     template."""
 
     filters_passing_nodes: ClassVar[bool] = False
     """Whether the Filter of a plugin of scope CLUSTER is called only for nodes that no earlier
     filter rejects. For expensive filters."""
 
+    shared_answers_version: Callable[[], int] | None = None
+    """Returns a number that changes when shared answers change for another reason than nodes and
+    pods. Shared answers are those that are cached by
+    :class:`~asched.framework.pod_info.PodShape`, and :meth:`applies_to` with
+    :attr:`applies_per_template`. Called for each attempt: must be fast. Set it in ``__init__``."""
+
     def __init__(self, args: Any, handle: Handle) -> None:
         """``args`` is an instance of :attr:`arguments`, or None. Raise ValueError to reject it."""
         self.handle = handle
-
-    def shared_answers_version(self) -> int:
-        """A number that changes when shared answers change for another reason than nodes and pods.
-
-        Shared answers are those that are cached by :class:`~asched.framework.pod_info.PodShape`,
-        and :meth:`applies_to` with :attr:`applies_per_template`. Called for each attempt: must be
-        fast.
-        """
-        return 0
 
     def applies_to(self, pod: PodInfo) -> bool:
         """Whether a plugin of scope CLUSTER has anything to do for this pod.
@@ -173,6 +173,16 @@ class PreFilterExtensions(Plugin):
         self, state: CycleState, pod: PodInfo, removed: PodInfo, node: NodeInfo
     ) -> Status:
         """Update ``state``, a clone, for ``removed`` not being on the node."""
+
+
+class UnavoidableRejections(PreFilterExtensions):
+    """For filters of scope CLUSTER that know nodes which no removal of pods from them makes fit.
+    Preemption does not try these nodes one at a time."""
+
+    @abstractmethod
+    def unavoidable(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> FilterResult:
+        """The rejections of nodes that remain, with the same status, whichever pods of the node
+        itself are removed. May omit some."""
 
 
 class FilterPlugin(Plugin):
@@ -295,6 +305,9 @@ class ReservePlugin(Plugin):
     calls them, live and in every replay, so that state is rebuilt from the journal. In
     kube-scheduler one method does both.
     """
+
+    only_own_reservations: ClassVar[bool] = False
+    """Whether the other methods are called only for pods with a reservation of the plugin."""
 
     @abstractmethod
     def reserve(self, state: CycleState, pod: PodInfo, node_name: str) -> ReserveResult:

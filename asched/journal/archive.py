@@ -43,8 +43,8 @@ from asched.journal.errors import (
     JournalFullError,
     JournalIOError,
 )
-from asched.journal.lock import held_exclusively
 from asched.journal.sql import SqlStore
+from asched.journal.sqlite_files import held_exclusively
 from asched.journal.statistics import last_seq_at
 from asched.journal.store import JournalStore
 from asched.state.records import AnyRecord

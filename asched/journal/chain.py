@@ -1,6 +1,6 @@
 """Batches and writers, and their hash chains.
 
-:mod:`asched.proof.forms` defines the hash of a batch.
+:mod:`asched.proof.merkle` defines the hash of a batch.
 
 Writers have a chain of their own. A writer's hash is the SHA-256 of the hash of the previous writer
 and a newline, one line ``asched-writer-1 epoch claimed_at_ns L``, and the name, L code points long.
@@ -15,8 +15,7 @@ from typing import NamedTuple
 
 from asched.journal.codec import EncodedRecord
 from asched.journal.errors import JournalCorruptError
-from asched.proof.forms import BatchHeader, header_hash, row_leaf
-from asched.proof.merkle import root_of
+from asched.proof.merkle import BatchHeader, header_hash, root_of, row_leaf
 
 GENESIS_HASH = "0" * 64
 """The previous hash of the first batch."""

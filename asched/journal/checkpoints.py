@@ -1,26 +1,74 @@
-"""Checkpoints in a journal, which make folds to any record short."""
+"""Folds of stored records, and checkpoints in a journal, which make folds to any record short."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 import structlog
 
-from asched.framework.runtime.profile import PluginLoader
+from asched.framework.runtime.profile import PluginLoader, ProfileError
 from asched.journal.archive import archived_records
-from asched.journal.errors import ArchivedError, IncompleteStateError, archived_message
-from asched.journal.folding import apply_stored
+from asched.journal.errors import (
+    ArchivedError,
+    ContradictionError,
+    IncompleteStateError,
+    archived_message,
+    contradiction_message,
+)
 from asched.journal.statistics import last_seq_at
-from asched.journal.store import JournalStore
+from asched.journal.store import JournalStore, StoredRecord
 from asched.state.checkpoint import CheckpointError, checkpoint_of, restore
 from asched.state.cluster import ClusterState
-from asched.state.fold import Fold
+from asched.state.fold import Fold, FoldError
 from asched.state.plugins import missing_plugin
+from asched.state.records import AnyRecord
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
+
+FOLD_ERRORS: Final = (AssertionError, LookupError, TypeError, ValueError, AttributeError)
+"""What a fold raises for a record that no engine can have recorded there: a FoldError where the
+fold checks it, otherwise the error of the statement that fails."""
+
+
+class AppliesRecords(Protocol):
+    """A fold, or what contains one."""
+
+    def apply(self, record: AnyRecord, /) -> object: ...
+
+
+def apply_stored(fold: AppliesRecords, stored: StoredRecord) -> None:
+    """Apply one record. Raises :class:`ContradictionError`, which names it, and ProfileError."""
+    try:
+        fold.apply(stored.record)
+    except FOLD_ERRORS as error:
+        raise _named(stored.seq, stored.record, error) from error
+
+
+@contextmanager
+def folding(stored: StoredRecord) -> Iterator[None]:
+    """As :func:`apply_stored`, for a block that folds the record."""
+    try:
+        yield
+    except FOLD_ERRORS as error:
+        raise _named(stored.seq, stored.record, error) from error
+
+
+def _named(seq: int, record: AnyRecord, error: Exception) -> Exception:
+    if isinstance(error, ProfileError):
+        return error
+    return ContradictionError(
+        contradiction_message(seq, type(record).__name__, contradiction_reason(error))
+    )
+
+
+def contradiction_reason(error: BaseException) -> str:
+    """Why a record cannot be folded."""
+    return str(error) if isinstance(error, FoldError) else repr(error)
+
 
 SPACING: Final = 64
 """The gap after a checkpoint is at most 1/64 of the records since that checkpoint."""

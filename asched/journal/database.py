@@ -14,7 +14,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_en
 
 from asched.journal import schema
 from asched.journal.chain import SealedBatch
-from asched.journal.errors import JournalError, JournalSchemaError
+from asched.journal.definitions import check_definitions, check_indexes
+from asched.journal.errors import JournalCorruptError, JournalError, JournalSchemaError
 
 READERS = 4
 """Connections for reading."""
@@ -40,30 +41,46 @@ class SqlDatabase(ABC):
 
     # -- opening and closing ------------------------------------------------------------------
 
-    async def prepared(self) -> Self:
+    async def prepared(self, *, daemon: bool = False) -> Self:
         """This database after :meth:`prepare`; closed if that fails."""
         try:
-            await self.prepare()
+            await self.prepare(daemon=daemon)
         except BaseException:
             with anyio.CancelScope(shield=True):
                 await self.close()
             raise
         return self
 
-    async def prepare(self) -> None:
-        """Connect, and create or upgrade the tables; read-only, check their revision."""
+    async def prepare(self, *, daemon: bool) -> None:
+        """Connect, and create or upgrade the tables; read-only, check their revision.
+
+        For a daemon, also check their definitions.
+        """
         try:
             if self._writer is not None:
                 await self.upgrade()
-                return
-            async with self.read() as connection:
-                await connection.run_sync(schema.check)
+            else:
+                async with self.read() as connection:
+                    await connection.run_sync(schema.check)
+            if daemon:
+                await self.check_definitions()
         except JournalSchemaError as error:
             raise type(error)(f"{self.name}: {error}") from None
 
     async def upgrade(self) -> None:
         async with self.write() as connection:
             await connection.run_sync(schema.upgrade)
+
+    async def check_definitions(self, *, indexes: bool = False) -> None:
+        """Raise :class:`JournalCorruptError` if tables, indexes or triggers are not those that
+        asched creates; with ``indexes``, also if the content of an index is wrong."""
+        try:
+            async with self.read() as connection:
+                await connection.run_sync(check_definitions)
+                if indexes:
+                    await connection.run_sync(check_indexes)
+        except JournalCorruptError as error:
+            raise JournalCorruptError(f"{self.name}: {error}") from None
 
     async def close(self) -> None:
         """Idempotent."""

@@ -142,6 +142,10 @@ _REASONS: tuple[tuple[type[JournalError], str], ...] = (
 )
 
 
+TRANSIENT_ERRORS = (JournalBusyError, JournalFullError, JournalIOError)
+"""Errors that a later attempt may not meet."""
+
+
 def reason_of(error: JournalError) -> str:
     """What is wrong, without paths and hosts: for clients of the health port."""
     return next((reason for kind, reason in _REASONS if isinstance(error, kind)), "see the log")

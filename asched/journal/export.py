@@ -18,7 +18,7 @@ import msgspec
 
 from asched.journal.chain import SealedBatch
 from asched.journal.errors import JournalError, JournalIOError, JournalOpenError
-from asched.journal.read_only import check_still_immutable, must_be_immutable
+from asched.journal.sqlite_files import check_still_immutable, must_be_immutable
 from asched.model.quantity import NS_PER_S
 
 _GROUP_ROWS: Final = 50_000

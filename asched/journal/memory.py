@@ -180,6 +180,9 @@ class MemoryStore:
             marks.append(CheckpointMark(seq, batch.batch, batch.hash))
         return marks
 
+    async def check_definitions(self) -> None:
+        """There are none."""
+
     async def save_checkpoint(self, seq: int, blob: bytes) -> None:
         await anyio.lowlevel.checkpoint()
         if not 1 <= seq <= self._journal.head.seq:

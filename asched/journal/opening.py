@@ -43,7 +43,8 @@ async def open_journal(
     an older schema is upgraded and a missing journal created. ``must_exist`` makes a missing
     journal an error, so that a mistyped URL creates no file and no tables in another database.
     ``keys`` sign what is stored.
-    ``daemon`` excludes other daemons from a journal in a file until the end of the block.
+    ``daemon`` excludes other daemons from a journal in a file until the end of the block, and
+    rejects tables, indexes and triggers that are not those that asched creates.
 
     Raises a :class:`~asched.journal.errors.JournalError` with one line for the user.
     """
@@ -74,12 +75,13 @@ async def _open(
             raise JournalUrlError("memory:// is always empty: there is nothing to read")
         return MemoryStore(keys=keys)
     if url.startswith(_POSTGRES):
-        return SqlStore(await _open_postgres(url, read_only=read_only), keys)
+        database = await _open_postgres(url, read_only=read_only, daemon=daemon)
+        return SqlStore(database, keys)
     path = sqlite_path(url)
     return SqlStore(await SqliteDatabase.open(path, read_only=read_only, daemon=daemon), keys)
 
 
-async def _open_postgres(url: str, *, read_only: bool) -> SqlDatabase:
+async def _open_postgres(url: str, *, read_only: bool, daemon: bool) -> SqlDatabase:
     try:
         from asched.journal.postgres import PostgresDatabase
     except ModuleNotFoundError as error:
@@ -88,7 +90,7 @@ async def _open_postgres(url: str, *, read_only: bool) -> SqlDatabase:
         raise JournalUrlError(
             "a journal in PostgreSQL needs asyncpg: pip install 'asched[postgres]'"
         ) from None
-    return await PostgresDatabase.open(_parsed(url), read_only=read_only)
+    return await PostgresDatabase.open(_parsed(url), read_only=read_only, daemon=daemon)
 
 
 def is_shared(url: str) -> bool:

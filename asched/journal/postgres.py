@@ -2,13 +2,21 @@
 
 Every transaction that claims or appends holds one advisory lock. The triggers take it, too, so
 writes of other programs are also serialized (see ``migrations/``).
+
+Connections use TLS as the server's address requires. The driver's default accepts any certificate,
+and a connection without TLS. Connections that may leave the machine are verified against the
+system's authorities, unless the URL has ``ssl=`` (``disable``, or ``verify-full`` with
+``PGSSLROOTCERT``). The address is the one that the driver uses: the URL's host, its parameter
+``host``, a service, or ``PGHOST``.
 """
 
 from __future__ import annotations
 
+import os
 import ssl
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
+from ipaddress import ip_address
 from typing import Any, Final
 
 import anyio
@@ -29,8 +37,47 @@ from asched.journal.errors import (
     JournalUnreachableError,
     trigger_error,
 )
-from asched.journal.postgres_tls import connect_verified
 from asched.journal.schema import JOURNAL_BATCH, JOURNAL_RECORD
+
+_INDIRECT: Final = ("dsn", "service", "servicefile")
+"""Settings that name the server in a way that only the driver resolves."""
+
+
+async def connect_verified(*args: Any, **settings: Any) -> Any:
+    """``asyncpg.connect`` with verified TLS where it is required."""
+    return await asyncpg.connect(*args, **settings, **tls_arguments(settings))
+
+
+def tls_arguments(
+    settings: Mapping[str, Any], environ: Mapping[str, str] = os.environ
+) -> dict[str, ssl.SSLContext]:
+    """The TLS arguments to add to the driver's connection settings."""
+    if settings.get("ssl") is not None or _is_local(settings, environ):
+        return {}
+    # The driver ignores it for a Unix socket.
+    return {"ssl": ssl.create_default_context()}
+
+
+def _is_local(settings: Mapping[str, Any], environ: Mapping[str, str]) -> bool:
+    """Whether a connection cannot leave the machine."""
+    named = settings.get("host")
+    if not named:
+        if any(settings.get(name) for name in _INDIRECT) or environ.get("PGSERVICE"):
+            return False
+        named = environ.get("PGHOST", "")
+    hosts = named.split(",") if isinstance(named, str) else named
+    # Without any host the driver tries Unix sockets and localhost.
+    return all(_is_local_host(str(host)) for host in hosts if host)
+
+
+def _is_local_host(host: str) -> bool:
+    if host.startswith("/") or host == "localhost":
+        return True
+    try:
+        return ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
 
 _DRIVER: Final = "postgresql+asyncpg"
 _CONNECT_TIMEOUT_S: Final = 10.0
@@ -89,21 +136,22 @@ class PostgresDatabase(SqlDatabase):
     )
 
     @classmethod
-    async def open(cls, url: URL, *, read_only: bool) -> PostgresDatabase:
+    async def open(cls, url: URL, *, read_only: bool, daemon: bool = False) -> PostgresDatabase:
         """Open the journal at ``url``; for writing, create or upgrade its tables first.
 
-        Raises :class:`JournalOpenError` (:class:`JournalUnreachableError` if a retry may succeed)
-        and :class:`JournalSchemaError` (newer, or read-only and older).
+        Raises :class:`JournalOpenError` (:class:`JournalUnreachableError` if a retry may succeed),
+        :class:`JournalSchemaError` (newer, or read-only and older), and for a ``daemon``
+        :class:`JournalCorruptError` (other tables, indexes or triggers).
         """
         url = url.set(drivername=_DRIVER)
         readers = _engine(url, READERS, _READ_TIMEOUT_S, default_transaction_read_only="on")
         writer = None if read_only else _engine(url, 1, _WRITE_TIMEOUT_S)
         name = url.set(query={}).render_as_string(hide_password=True)
-        return await cls(name, readers, writer).prepared()
+        return await cls(name, readers, writer).prepared(daemon=daemon)
 
-    async def prepare(self) -> None:
+    async def prepare(self, *, daemon: bool) -> None:
         try:
-            await super().prepare()
+            await super().prepare(daemon=daemon)
         except JournalIOError as error:
             permanent = isinstance(self.driver_error(error), _WRONG_URL)
             kind = JournalOpenError if permanent else JournalUnreachableError

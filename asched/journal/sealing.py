@@ -29,7 +29,7 @@ from asched.journal.schema import (
     JOURNAL_WRITER,
 )
 from asched.journal.store import CheckpointMark
-from asched.proof.errors import ProofError
+from asched.proof import ProofError
 from asched.proof.heads import SignedHead
 from asched.proof.keys import JournalKeys, SigningKey
 from asched.proof.merkle import Frontier, leaf_hash

@@ -12,7 +12,7 @@ from asched.journal.errors import JournalCorruptError, JournalError
 from asched.journal.sealing import log_of, segment_digest, signers_for
 from asched.journal.store import JournalStore
 from asched.model.quantity import NS_PER_S
-from asched.proof.errors import ProofError
+from asched.proof import ProofError
 from asched.proof.heads import SignedHead, TreeHead
 from asched.proof.keys import SigningKey
 from asched.proof.merkle import Frontier

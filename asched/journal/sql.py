@@ -256,6 +256,9 @@ class SqlStore(SqlProofs):
                     return f"{what} {number}"
         return None
 
+    async def check_definitions(self) -> None:
+        await self._database.check_definitions(indexes=True)
+
     async def save_checkpoint(self, seq: int, blob: bytes) -> None:
         holding = (
             select(JOURNAL_BATCH)

@@ -34,10 +34,17 @@ from asched.journal.errors import (
     JournalReplacedError,
     trigger_error,
 )
-from asched.journal.lock import DaemonLock, FileLock, held_exclusively
-from asched.journal.opened_files import OpenedFiles, wal_path
-from asched.journal.read_only import check_still_immutable, may_read, must_be_immutable
 from asched.journal.schema import JOURNAL_BATCH, JOURNAL_RECORD
+from asched.journal.sqlite_files import (
+    DaemonLock,
+    FileLock,
+    OpenedFiles,
+    check_still_immutable,
+    held_exclusively,
+    may_read,
+    must_be_immutable,
+    wal_path,
+)
 
 _DRIVER = "sqlite+aiosqlite"
 _BUSY_TIMEOUT_S = 10.0
@@ -99,7 +106,8 @@ class SqliteDatabase(SqlDatabase):
             return await cls(path, readers, None, _Locks(), immutable=immutable).prepared()
         writer = _engine(URL.create(_DRIVER, database=str(path)), _WRITER, 1)
         readers = _engine(_read_only_url(path), _READER, READERS)
-        return await cls(path, readers, writer, _Locks.of(path, daemon=daemon)).prepared()
+        opened = cls(path, readers, writer, _Locks.of(path, daemon=daemon))
+        return await opened.prepared(daemon=daemon)
 
     async def upgrade(self) -> None:
         assert self._file_lock is not None

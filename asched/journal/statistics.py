@@ -1,15 +1,20 @@
-"""Statistics of a journal, and the record at a time."""
+"""Statistics of a journal, its identity, and the record at a time.
+
+The identity follows from the hash of the first writer, so it is stored in the journal, protected by
+the chain of writers, and the same in copies and restored archives.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from typing import Final
+from uuid import UUID, uuid5
 
 import msgspec
 
 from asched.journal.chain import Writer
 from asched.journal.codec import CLOCK_SUBJECT
-from asched.journal.identity import journal_id
 from asched.journal.store import JournalStore
 
 
@@ -127,3 +132,15 @@ async def _last_between(journal: JournalStore, low: int, high: int, at_ns: int) 
             else:
                 high = middle - 1
     return low
+
+
+_NAMESPACE: Final = UUID("5e2f7f0c-6d0b-4c38-9c1e-0b6a6f6f3f0a")
+
+
+async def journal_id(journal: JournalStore) -> str:
+    """The identity; empty if the journal was never claimed.
+
+    Raises :class:`~asched.journal.errors.JournalError`.
+    """
+    writers = await journal.writers()
+    return str(uuid5(_NAMESPACE, writers[0].hash)) if writers else ""

@@ -144,6 +144,14 @@ class JournalStore(Protocol):
         """
         ...
 
+    async def check_definitions(self) -> None:
+        """Check the tables, indexes and triggers, and the content of indexes.
+
+        Raises :class:`JournalCorruptError` if they are not those that asched creates, or an index
+        does not contain all rows.
+        """
+        ...
+
     async def checkpoint_marks(self) -> Sequence[CheckpointMark]:
         """The batch of each checkpoint, by sequence number."""
         ...

@@ -71,6 +71,8 @@ class VerificationResult(NamedTuple):
     """Records up to this one are signed; 0 without a signature."""
     anchors: int
     """Number of anchored heads that it matches."""
+    anchored_seq: int
+    """Records up to this one are covered by an anchored head; 0 without one."""
 
 
 class NotVerifiedError(JournalError):
@@ -136,7 +138,8 @@ async def verify_journal(
     anchored: Sequence[AnchoredHead] = (),
     progress: Progress | None = None,
 ) -> VerificationResult:
-    """Check every batch, record, writer, checkpoint, segment, statement and signature.
+    """Check every batch, record, writer, checkpoint, segment, statement and signature, and then the
+    tables, indexes and triggers of the database.
 
     ``archive`` is the directory of the archive's files. ``skip_archive``: start at its end, as the
     statement about the last segment has it. ``trusted`` and ``anchored``: heads that were stored
@@ -162,8 +165,7 @@ async def verify_journal(
     await _check_all_chained(store, end.head)
     heads.check_complete(end.head)
     state.roots.check_complete(end.head)
-    await _verify_checkpoints(store)
-    await _verify_final(store, state, end.head)
+    await _verify_rest(store, state, end.head)
     return VerificationResult(
         head=TrustedHead(end.head.seq, end.head.hash),
         batches=end.head.batch - start.batch,
@@ -175,6 +177,7 @@ async def verify_journal(
         trusted=bool(set(store.keys.all_trusted) & set(state.log.keys)),
         signed_seq=0 if state.signed is None else state.signed.seq,
         anchors=len(anchored),
+        anchored_seq=max((anchor.signed.head.seq for anchor in anchored), default=0),
     )
 
 
@@ -232,6 +235,13 @@ def _verify_range(batches: BatchRange, before: _End, tree: Frontier, roots: Expe
         tree.append(batch_leaf(batch[-1]))
         roots.check(tree, batch[2])
     return _End(head, epoch)
+
+
+async def _verify_rest(store: JournalStore, state: SignedState, head: Head) -> None:
+    """Check what is no part of the chain."""
+    await _verify_checkpoints(store)
+    await _verify_final(store, state, head)
+    await store.check_definitions()
 
 
 async def _verify_final(store: JournalStore, state: SignedState, head: Head) -> None:

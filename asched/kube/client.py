@@ -1,13 +1,14 @@
-"""Requests to the API server: bytes in, bytes out, retried if that is safe."""
+"""Requests to the API server, retried if that is safe, and whether any succeed."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from copy import copy
 from datetime import datetime
 from random import Random
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 import anyio
 import structlog
@@ -18,7 +19,6 @@ from asched.kube.errors import (
     NoResponseError,
     ResponseTooLargeError,
 )
-from asched.kube.request_health import UNUSABLE_AFTER_S, RequestHealth
 from asched.kube.timing import Backoff, Clock, RequestBudget, RetryPolicy
 from asched.kube.transport import (
     ApiRequest,
@@ -26,12 +26,49 @@ from asched.kube.transport import (
     Credentials,
     HttpResponse,
     LeaseWriteGuard,
+    RequestObserver,
     StreamingResponse,
     Transport,
     always,
     guard_writes,
     refuse_writes,
 )
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
+
+UNUSABLE_AFTER_S: Final = 10.0
+"""Time without a successful request after which the daemon is not ready."""
+
+
+class RequestHealth(RequestObserver):
+    """Remembers since when every request failed.
+
+    Failures are a missing response, 401 and 5xx: with other responses the API server works.
+    """
+
+    def __init__(self, clock: Clock, then: RequestObserver | None = None) -> None:
+        """``then`` receives the requests, too."""
+        self._clock = clock
+        self._then = then
+        self._failing_since_s: float | None = None
+
+    def request_finished(self, method: str, host: str, status: int, duration_s: float) -> None:
+        if status and status != 401 and status < 500:
+            self._failing_since_s = None
+        elif self._failing_since_s is None:
+            self._failing_since_s = self._clock.monotonic_s() - duration_s
+        if self._then is not None:
+            self._then.request_finished(method, host, status, duration_s)
+
+    def problem(self) -> str:
+        """What is wrong, in one line; empty if a request succeeded within the limit."""
+        if self._failing_since_s is None:
+            return ""
+        failing_s = self._clock.monotonic_s() - self._failing_since_s
+        if failing_s < UNUSABLE_AFTER_S:
+            return ""
+        return f"no request to the API server has succeeded for {failing_s:.0f} s"
+
 
 JSON = "application/json"
 MERGE_PATCH = "application/merge-patch+json"
@@ -45,8 +82,6 @@ MIN_RENEWAL_INTERVAL_S = 1.0
 RENEWAL_RETRY = RetryPolicy(initial_s=1.0, max_s=60.0)
 """Delays after failed renewals."""
 NO_RETRY = RetryPolicy(attempts=1)
-
-log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 
 class CredentialSource(Protocol):
@@ -186,14 +221,13 @@ class ApiClient:
         random: Random,
         budget: RequestBudget | None = None,
         retry: RetryPolicy,
-        may_write: Callable[[], bool] = always,
         health: RequestHealth | None = None,
     ) -> None:
         self._transport = transport
         self._credentials = credentials
         self._budget = budget
         self._retry = retry
-        self._may_write = may_write
+        self._may_write: Callable[[], bool] = always
         self._health = health
         self.clock = clock
         self.random = random
@@ -214,16 +248,9 @@ class ApiClient:
     def _checked(
         self, check: Callable[[ApiRequest], ApiRequest], may_write: Callable[[], bool]
     ) -> ApiClient:
-        return ApiClient(
-            CheckedTransport(self._transport, check),
-            self._credentials,
-            clock=self.clock,
-            random=self.random,
-            budget=self._budget,
-            retry=self._retry,
-            may_write=may_write,
-            health=self._health,
-        )
+        client, transport = copy(self), CheckedTransport(self._transport, check)
+        vars(client).update(_transport=transport, _may_write=may_write)
+        return client
 
     def problem(self) -> str:
         """Why no request succeeds at present, in one line without names; empty if some do."""

@@ -22,13 +22,12 @@ import anyio
 
 from asched import __version__
 from asched.config.yaml import read_limited
-from asched.kube.client import ApiClient, CredentialSource, RenewingCredentials
+from asched.kube.client import ApiClient, CredentialSource, RenewingCredentials, RequestHealth
 from asched.kube.errors import CredentialPluginError, KubeConfigError, one_line
 from asched.kube.exec_plugin import EXEC_TIMEOUT_S, exec_spec, run_exec_plugin
 from asched.kube.http import HttpTransport
 from asched.kube.kubeconfig import SelectedContext, read_context
 from asched.kube.pool import ConnectionPool
-from asched.kube.request_health import RequestHealth
 from asched.kube.timing import Clock, RequestBudget, RetryPolicy, SystemClock
 from asched.kube.transport import Credentials, ObservedTransport, RequestObserver
 

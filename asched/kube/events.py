@@ -1,13 +1,13 @@
 """Kubernetes Events about pods and PodGroups: Scheduled, FailedScheduling, Preempted ...
 
-Recording never waits and never fails. Events go into a bounded queue, from which the oldest is
-dropped when it is full. Sender tasks empty it. Repetitions of an event become a series of one
-Event, as with client-go's recorder.
+Recording never waits and never fails. Events go into a bounded queue with an equal share for each
+namespace. Sender tasks empty it. Repetitions of an event become a series of one Event, as with
+client-go's recorder, and new Events about one object are limited.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -20,6 +20,7 @@ import structlog
 
 from asched.kube.client import JSON, MERGE_PATCH, ApiClient, RequestOptions
 from asched.kube.errors import ApiError, NoResponseError
+from asched.kube.event_limits import FairQueue, ObjectLimit
 from asched.kube.group_writer import GroupRef
 from asched.kube.pod_writer import PodTarget
 from asched.kube.timing import RetryPolicy
@@ -67,6 +68,8 @@ class EventCounts(msgspec.Struct):
     """Dropped because the queue was full."""
     failed: int = 0
     """Abandoned after failures or without a response."""
+    limited: int = 0
+    """Not written: too many Events about one object."""
 
 
 class _Reference(msgspec.Struct, frozen=True, rename="camel"):
@@ -149,7 +152,10 @@ class EventRecorder:
             idempotent=True, retry=self._settings.retry, timeout_s=self._settings.request_timeout_s
         )
         self._series: OrderedDict[_Key, _Occurrence] = OrderedDict()
-        self._queue: deque[_Occurrence] = deque()
+        self._queue: FairQueue[_Occurrence] = FairQueue(
+            self._settings.queue_limit, lambda occurrence: occurrence.event.metadata.namespace
+        )
+        self._object_limit = ObjectLimit()
         self._wake = anyio.Event()
         """Set when the queue grows, and when the recorder is closed."""
         self._gather_lock = anyio.Lock()
@@ -196,6 +202,9 @@ class EventRecorder:
             due_s = known.updated_at_s + self._settings.series_update_s
             if known.count == 2 or now_s >= due_s:
                 self._enqueue(known)
+            return
+        if not once and not self._object_limit.allows(key.regarding, now_s):
+            self.counts.limited += 1
             return
         occurrence = self._occurrence(key, action, event_type, now, now_s)
         if not once:
@@ -250,13 +259,13 @@ class EventRecorder:
         if self._closed:
             self.counts.dropped += 1
             return
-        if len(self._queue) >= self._settings.queue_limit:
-            self._queue.popleft().queued = False
+        occurrence.queued = True
+        dropped = self._queue.put(occurrence)
+        if dropped is not None:
+            dropped.queued = False
             self.counts.dropped += 1
             self._drops_not_logged += 1
             self._log_drops(occurrence.last_at_s)
-        self._queue.append(occurrence)
-        occurrence.queued = True
         self._wake.set()
 
     def _log_drops(self, now_s: float) -> None:
@@ -316,7 +325,7 @@ class EventRecorder:
                 await self._wake.wait()
             if len(self._queue) < limit and not self._closed:
                 await self._client.clock.sleep(self._settings.gather_s)
-            taken = [self._queue.popleft() for _ in range(min(limit, len(self._queue)))]
+            taken = [self._queue.take() for _ in range(min(limit, len(self._queue)))]
         self._in_flight += len(taken)
         for occurrence in taken:
             occurrence.queued = False

@@ -345,7 +345,6 @@ class ClusterWatch:
         client: ApiClient,
         sink: ChangeSink,
         resources: Iterable[WatchedResource] = Resource,
-        settings: ReflectorSettings | None = None,
         *,
         finished_pods: bool = False,
         annotations: Collection[str] = (),
@@ -355,7 +354,6 @@ class ClusterWatch:
         self.annotations = frozenset(annotations)
         self._client = client
         self._sink = sink
-        self._settings = settings
         self.finished_pods = finished_pods
         """Whether finished pods are watched."""
         self._started = anyio.Event()
@@ -368,7 +366,6 @@ class ClusterWatch:
             self._client,
             resource,
             self._sink,
-            self._settings,
             field_selector=UNFINISHED_PODS if pods and not self.finished_pods else "",
             annotations=self.annotations if pods else (),
         )

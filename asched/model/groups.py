@@ -98,34 +98,19 @@ CUSTOM_QUEUES: tuple[type[CustomQueue], ...] = (IncubatorQueue, SigsQueue, Volca
 # -- scheduling.k8s.io (KEP-4671, scheduling.k8s.io/v1alpha2 of 1.36) -----------------------------
 
 
-class BasicPolicy(ApiStruct):
-    """The pods are scheduled one by one."""
-
-
 class GangPolicy(ApiStruct):
     min_count: Int32 = 0
 
 
 class SchedulingPolicy(ApiStruct):
-    """Exactly one field is set."""
+    """Without ``gang`` the pods are scheduled one by one."""
 
-    basic: BasicPolicy | None = None
     gang: GangPolicy | None = None
-
-
-class WorkloadTemplateRef(ApiStruct):
-    workload_name: str = ""
-    pod_group_template_name: str = ""
-
-
-class PodGroupTemplateRef(ApiStruct):
-    workload: WorkloadTemplateRef | None = None
 
 
 class PodGroupSpec(ApiStruct):
     """How the pods of the group are scheduled."""
 
-    pod_group_template_ref: PodGroupTemplateRef | None = None
     scheduling_policy: SchedulingPolicy = SchedulingPolicy()
 
 

@@ -26,10 +26,9 @@ class ResourceRequirements(ApiStruct):
 
 
 class ContainerPort(ApiStruct):
-    """A port of a container; a host port if ``host_port`` is not 0."""
+    """A host port of a container."""
 
     host_port: Int32 = 0
-    container_port: Int32 = 0
     protocol: str = "TCP"
     host_ip: str = msgspec.field(default="", name="hostIP")
 
@@ -45,8 +44,14 @@ class Container(ApiStruct):
     image: str = ""
     resources: ResourceRequirements = ResourceRequirements()
     ports: tuple[ContainerPort, ...] = ()
+    """Host ports only; others do not affect scheduling."""
     restart_policy: str = ""
     restart_policy_rules: tuple[ContainerRestartRule, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.ports:
+            host_ports = tuple([port for port in self.ports if port.host_port > 0])
+            msgspec.structs.force_setattr(self, "ports", host_ports)
 
     @property
     def restartable(self) -> bool:
@@ -161,7 +166,6 @@ class AWSElasticBlockStore(ApiStruct):
 
 
 class AzureDisk(ApiStruct):
-    disk_name: str = ""
     data_disk_uri: str = msgspec.field(default="", name="diskURI")
 
 
@@ -302,6 +306,19 @@ class PodStatus(ApiStruct):
     container_statuses: tuple[ContainerStatus, ...] = ()
     init_container_statuses: tuple[ContainerStatus, ...] = ()
     resource_claim_statuses: tuple[PodResourceClaimStatus, ...] = ()
+    resources: ResourceRequirements | None = None
+    """Actual resources at pod level, for in-place resize."""
+    allocated_resources: dict[str, QuantityText] | None = None
+
+    @property
+    def reports_resources(self) -> bool:
+        """Whether a kubelet reported container statuses or pod-level resources."""
+        return bool(
+            self.container_statuses
+            or self.init_container_statuses
+            or self.resources is not None
+            or self.allocated_resources is not None
+        )
 
 
 class Pod(Object, tag_field="kind", tag="Pod"):

@@ -18,7 +18,7 @@ from asched.model.custom import CustomObject, CustomResource
 from asched.model.meta import Object
 from asched.model.nesting import decode_any_depth, prune_nesting
 from asched.model.node import Node
-from asched.model.pod import Pod, Volume
+from asched.model.pod import ContainerStatus, Pod, PodStatus, Volume
 from asched.model.quantity import QuantityError, milli_value, value
 
 AnyObject = (
@@ -324,22 +324,25 @@ def _check_pod(pod: Pod) -> None:
             if container.resources.requests:
                 where = f"{field}[{index}].resources.requests"
                 _check_quantities(pod.key, where, container.resources.requests)
+    status = pod.status
     for statuses, field in (
-        (pod.status.container_statuses, "status.containerStatuses"),
-        (pod.status.init_container_statuses, "status.initContainerStatuses"),
+        (status.container_statuses, "status.containerStatuses"),
+        (status.init_container_statuses, "status.initContainerStatuses"),
     ):
-        for index, status in enumerate(statuses):
-            where = f"{field}[{index}]"
-            if status.resources is not None:
-                actual = status.resources.requests
-                _check_quantities(pod.key, f"{where}.resources.requests", actual)
-            if status.allocated_resources:
-                allocated = status.allocated_resources
-                _check_quantities(pod.key, f"{where}.allocatedResources", allocated)
+        for index, container_status in enumerate(statuses):
+            _check_reported(pod.key, f"{field}[{index}]", container_status)
+    _check_reported(pod.key, "status", status)
     if spec.resources is not None:
         _check_quantities(pod.key, "spec.resources.requests", spec.resources.requests)
     if spec.overhead:
         _check_quantities(pod.key, "spec.overhead", spec.overhead)
+
+
+def _check_reported(key: str, where: str, status: ContainerStatus | PodStatus) -> None:
+    if status.resources is not None:
+        _check_quantities(key, f"{where}.resources.requests", status.resources.requests)
+    if status.allocated_resources:
+        _check_quantities(key, f"{where}.allocatedResources", status.allocated_resources)
 
 
 def _without_irrelevant_volumes(pod: Pod) -> Pod:

@@ -51,7 +51,6 @@ class StatefulSet(Object, tag_field="kind", tag="StatefulSet"):
 class PodDisruptionBudgetSpec(ApiStruct):
     selector: LabelSelector | None = None
     min_available: Int32 | str | None = None
-    max_unavailable: Int32 | str | None = None
 
 
 class PodDisruptionBudgetStatus(ApiStruct):

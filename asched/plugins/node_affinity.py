@@ -37,8 +37,14 @@ from asched.model.selectors import (
     PreferredSchedulingTerm,
     check_term,
 )
-from asched.plugins.hint_results import PROCEED, SKIP, queue_if
-from asched.plugins.node_requirements import Requirement, required_nodes, required_terms
+from asched.plugins.shared import (
+    PROCEED,
+    SKIP,
+    Requirement,
+    queue_if,
+    required_nodes,
+    required_terms,
+)
 
 MISMATCH = Status.unresolvable("node(s) didn't match Pod's node affinity/selector")
 ENFORCED_MISMATCH = Status.unresolvable("node(s) didn't match scheduler-enforced node affinity")

@@ -22,7 +22,7 @@ from asched.framework.status import Status
 from asched.model.meta import Object
 from asched.model.node import Node
 from asched.model.pod import Pod
-from asched.plugins.hint_results import PROCEED, SKIP, added_or_changed, queue_if
+from asched.plugins.shared import PROCEED, SKIP, added_or_changed, queue_if
 
 MISSING_FEATURE = Status.unresolvable("node(s) didn't match Pod's required features")
 

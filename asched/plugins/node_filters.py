@@ -22,8 +22,7 @@ from asched.framework.status import Status
 from asched.model.meta import Object
 from asched.model.node import NO_SCHEDULE, UNSCHEDULABLE_TAINT, Node, Taint
 from asched.model.pod import Pod
-from asched.plugins.hint_results import PROCEED, SKIP, queue_if
-from asched.plugins.node_requirements import is_tolerated
+from asched.plugins.shared import PROCEED, SKIP, is_tolerated, queue_if
 
 OTHER_NODE = Status.unresolvable("node(s) didn't match the requested node name")
 UNSCHEDULABLE = Status.unresolvable("node(s) were unschedulable")

@@ -45,7 +45,7 @@ from asched.model.storage import (
     StorageClass,
     VolumeAttachment,
 )
-from asched.plugins.hint_results import PROCEED, SKIP, queue_if
+from asched.plugins.shared import PROCEED, SKIP, queue_if
 
 TOO_MANY = Status.unschedulable("node(s) exceed max volume count")
 

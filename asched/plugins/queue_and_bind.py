@@ -16,7 +16,7 @@ from asched.framework.interface import (
 )
 from asched.framework.pod_info import PodInfo, QueuedPod
 from asched.framework.status import SUCCESS, Status
-from asched.plugins.hint_results import own_pod_updated
+from asched.plugins.shared import own_pod_updated
 
 
 class SchedulingGates(PreEnqueuePlugin, EnqueueExtensions):

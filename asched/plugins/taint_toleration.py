@@ -25,8 +25,7 @@ from asched.framework.status import SUCCESS, Status
 from asched.model.meta import Object
 from asched.model.node import PREFER_NO_SCHEDULE, Node, Taint
 from asched.model.pod import Pod, Toleration
-from asched.plugins.hint_results import own_pod_updated, queue_if
-from asched.plugins.node_requirements import is_tolerated, repels
+from asched.plugins.shared import is_tolerated, own_pod_updated, queue_if, repels
 
 UNTOLERATED = Status.unresolvable("node(s) had untolerated taint(s)")
 

@@ -24,7 +24,7 @@ from asched.framework.volumes import claim_not_found, claims_of, is_disk, own_cl
 from asched.model.meta import Object
 from asched.model.pod import Pod, Volume
 from asched.model.storage import PersistentVolumeClaim
-from asched.plugins.hint_results import PROCEED, SKIP, queue_if
+from asched.plugins.shared import PROCEED, SKIP, queue_if
 
 DISK_TAKEN = Status.unschedulable("node(s) had no available disk")
 CLAIM_IN_USE = Status.unschedulable(

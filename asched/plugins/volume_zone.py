@@ -31,7 +31,7 @@ from asched.model.meta import Object
 from asched.model.node import REGION_LABEL, ZONE_LABEL
 from asched.model.pod import Pod
 from asched.model.storage import PersistentVolume, PersistentVolumeClaim, StorageClass
-from asched.plugins.hint_results import PROCEED, SKIP, added_or_changed, queue_if
+from asched.plugins.shared import PROCEED, SKIP, added_or_changed, queue_if
 
 WRONG_ZONE = Status.unresolvable("node(s) had no available volume zone")
 

@@ -9,7 +9,7 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
-from asched.proof.errors import ProofError
+from asched.proof import ProofError
 from asched.proof.heads import SignedHead
 
 ANNOTATION: Final = "asched.dev/journal-head"
@@ -66,13 +66,20 @@ class AnchorFile:
             raise AnchorError(f"{self.path}: cannot write the head: {error.strerror}") from None
 
     def last(self) -> SignedHead | None:
-        """The newest head; None if the file does not exist or is empty. Raises AnchorError."""
+        """The newest head; None if the file does not exist or is empty.
+
+        Raises :class:`AnchorError`, also without the file's directory: its storage is not mounted.
+        """
         try:
             with self.path.open("rb") as file:
                 size = file.seek(0, os.SEEK_END)
                 file.seek(max(0, size - 2 * _LINE_LIMIT_BYTES))
                 lines = file.read().split(b"\n")
         except FileNotFoundError:
+            if not self.path.parent.is_dir():
+                raise AnchorError(
+                    f"{self.path}: cannot read heads: its directory does not exist"
+                ) from None
             return None
         except OSError as error:
             raise AnchorError(f"{self.path}: cannot read heads: {error.strerror}") from None

@@ -6,7 +6,7 @@ from typing import Final
 
 import msgspec
 
-from asched.proof.errors import ProofError
+from asched.proof import ProofError
 from asched.proof.keys import PublicKey, SigningKey
 
 _PREFIX: Final = b"asched-head-1\n"

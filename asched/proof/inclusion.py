@@ -12,11 +12,10 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from asched.proof.errors import ProofError
-from asched.proof.forms import BatchHeader, header_hash, row_leaf
+from asched.proof import ProofError
 from asched.proof.heads import SignedHead, TreeHead
 from asched.proof.keys import PublicKey
-from asched.proof.merkle import leaf_hash, root_by_path
+from asched.proof.merkle import BatchHeader, header_hash, leaf_hash, root_by_path, row_leaf
 from asched.proof.statements import StatementLog, StatementRow
 
 FORMAT: Final = "asched-proof-1"

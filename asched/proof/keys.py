@@ -21,7 +21,7 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_public_key,
 )
 
-from asched.proof.errors import KeyFileError, ProofError
+from asched.proof import KeyFileError, ProofError
 
 _KEY_FILE_LIMIT_BYTES: Final = 64 * 1024
 

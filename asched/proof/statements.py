@@ -19,7 +19,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from asched.proof.errors import ProofError
+from asched.proof import ProofError
 from asched.proof.keys import PublicKey, SigningKey
 from asched.proof.merkle import Frontier
 

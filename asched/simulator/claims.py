@@ -117,10 +117,10 @@ class SimulatedClaims:
                 self._reserve(present, claim.allocation, pod, at_ns)
         special = reservation.special
         if special is not None:
-            claim = in_memory_claim(pod, special.spec)
+            new = in_memory_claim(pod, special.spec)
             name = special.name or f"{pod.name}-extended-resources"
-            metadata = _replace(claim.metadata, name=name, uid=f"claim-{pod.uid}")
-            self._reserve(_replace(claim, metadata=metadata), special.allocation, pod, at_ns)
+            metadata = _replace(new.metadata, name=name, uid=f"claim-{pod.uid}")
+            self._reserve(_replace(new, metadata=metadata), special.allocation, pod, at_ns)
 
     def _reserve(
         self, claim: ResourceClaim, allocation: AllocationResult | None, pod: Pod, at_ns: int

@@ -18,6 +18,7 @@ from asched import __version__
 from asched.config.file import Configuration
 from asched.config.resolve import without_ignored_resources
 from asched.core.scheduler import Budget, SchedulerCore
+from asched.framework.feature_gates import DEFAULT_FEATURE_GATES, FeatureGates
 from asched.framework.runtime.profile import (
     PluginLoader,
     ProfileError,
@@ -75,6 +76,7 @@ class SchedulerSettings(msgspec.Struct, frozen=True):
     seed: int = 0
     latencies: Latencies = Latencies()
     sessions: tuple[SessionSpec, ...] = ()
+    feature_gates: FeatureGates = DEFAULT_FEATURE_GATES
 
 
 def scheduler_from_config(configuration: Configuration, latencies: Latencies) -> SchedulerSettings:
@@ -91,6 +93,7 @@ def scheduler_from_config(configuration: Configuration, latencies: Latencies) ->
         ),
         seed=engine.seed,
         latencies=latencies,
+        feature_gates=configuration.feature_gates,
     )
 
 
@@ -159,7 +162,12 @@ class Simulation:
         self._core.begin_turn(self.now_ns)
         self._core.record_turn()
         self._core.apply(EngineStarted(__version__, self._scheduler.seed))
-        self._core.apply(ProfilesLoaded(self._scheduler.profiles, self._scheduler.queue))
+        scheduler = self._scheduler
+        self._core.apply(
+            ProfilesLoaded(
+                scheduler.profiles, scheduler.queue, feature_gates=scheduler.feature_gates
+            )
+        )
         if self._scheduler.sessions:
             self._core.apply(SessionsLoaded(self._scheduler.sessions))
         for profile in self.cluster.profiles.values():
@@ -197,7 +205,7 @@ class Simulation:
             session_ns = profile.due_ns()
             if session_ns is not None and profile.changed:
                 yield session_ns
-        circuit_ns = self.cluster.circuits.next_timer_ns()
+        circuit_ns = self.cluster.guards.circuits.next_timer_ns()
         if circuit_ns is not None and not self._all_rejected_since_change():
             yield circuit_ns
 
@@ -226,7 +234,7 @@ class Simulation:
         if now_ns > self.now_ns:
             self._attempts_now.clear()
         self.now_ns = now_ns
-        circuit_ns = self.cluster.circuits.next_timer_ns()
+        circuit_ns = self.cluster.guards.circuits.next_timer_ns()
         if circuit_ns is not None and circuit_ns <= now_ns:
             self._closings += 1
         self._core.begin_turn(now_ns)

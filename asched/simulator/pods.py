@@ -61,9 +61,13 @@ class SimulatedPod:
 
     @property
     def grace_ns(self) -> int:
-        """Grace period of an eviction; 0 unless the pod is bound."""
+        """Time from an eviction to the end; 0 unless the pod is bound."""
         if not self.bound:
             return 0
+        before = sum(p.evicted_ns is not None and p.bound_ns is not None for p in self.placements)
+        known = self.created.terminations_ns[before : before + 1]
+        if known and known[0] is not None:
+            return known[0]
         grace_s = self.pod.spec.termination_grace_period_seconds
         return (DEFAULT_GRACE_S if grace_s is None else max(0, grace_s)) * NS_PER_S
 
@@ -93,12 +97,12 @@ class SimulatedPod:
     def evict(self, at_ns: int, reason: EndReason, by: str) -> None:
         """Start terminating; the pod ends after its grace period."""
         self.evicted_ns, self.evict_reason, self.evicted_by = at_ns, reason, by
-        placement = self.placement
-        if placement is not None:
-            self.placements[-1] = msgspec.structs.replace(placement, by=by, evicted_ns=at_ns)
         metadata = msgspec.structs.replace(
             self.pod.metadata, deletion_timestamp=api_time(at_ns + self.grace_ns)
         )
+        placement = self.placement
+        if placement is not None:
+            self.placements[-1] = msgspec.structs.replace(placement, by=by, evicted_ns=at_ns)
         self.pod = msgspec.structs.replace(self.pod, metadata=metadata)
 
     def recreate(self, at_ns: int) -> None:

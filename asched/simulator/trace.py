@@ -41,6 +41,9 @@ class PodCreated(TraceEventBase, frozen=True):
 
     It is then pending with the same key, a new uid and the remaining running time.
     """
+    terminations_ns: tuple[int | None, ...] = ()
+    """For each eviction from a node in order, the time until the pod has ended. None, and any later
+    eviction, takes the grace period."""
 
 
 class PodDeleted(TraceEventBase, frozen=True):

@@ -26,14 +26,13 @@ from asched.model.pod import Pod
 from asched.model.resources import AnyObject
 from asched.state.circuits import CircuitSnapshot
 from asched.state.claim_releases import PendingClaimRelease
-from asched.state.cluster import ClusterState, PodEntry
+from asched.state.cluster import ClusterState, EngineNumbers, PodEntry
 from asched.state.cluster_events import QueuedClusterEvent
-from asched.state.evictions import EvictionsSnapshot
 from asched.state.fold import Fold
 from asched.state.node_table import NodeTableSnapshot
-from asched.state.nominator import NominatedSnapshot
 from asched.state.pending_evaluations import PendingEvaluation
 from asched.state.pod_fold import PodFold
+from asched.state.preemption import EvictionsSnapshot, NominatedSnapshot
 from asched.state.queue_contents import QueueSnapshot, event_from_form, event_to_form
 from asched.state.records import PodObserved, ProfilesLoaded
 from asched.state.sessions import SessionsSnapshot
@@ -59,10 +58,7 @@ class StateSnapshot(StoredForm):
     """The state without its templates."""
 
     now_ns: int
-    clock_offset_ns: int
-    seed: int
-    epoch: int
-    next_start_row: int
+    engine: EngineNumbers
     profiles: ProfilesLoaded
     objects: tuple[AnyObject, ...]
     nodes: NodeTableSnapshot
@@ -98,11 +94,10 @@ def encode(state: ClusterState) -> Steps[list[bytes]]:
     without_pods = partial(
         StateSnapshot,
         now_ns=state.now_ns,
-        clock_offset_ns=state.clock_offset_ns,
-        seed=state.seed,
-        epoch=state.epoch,
-        next_start_row=state.next_start_row,
-        profiles=ProfilesLoaded(profiles, state.queue.settings, state.extenders),
+        engine=msgspec.structs.replace(state.engine),
+        profiles=ProfilesLoaded(
+            profiles, state.queue.settings, state.extenders, state.feature_gates
+        ),
         objects=state.object_store.snapshot(),
         nodes=state.nodes.snapshot(),
         nominator=state.nominator.snapshot(),
@@ -111,9 +106,9 @@ def encode(state: ClusterState) -> Steps[list[bytes]]:
         claim_releases=state.claim_releases.snapshot(),
         pending_evaluations=state.pending_evaluations.snapshot(),
         sessions=state.sessions.snapshot(),
-        circuits=state.circuits.snapshot(),
-        attempt_budgets=state.attempt_budgets.snapshot(),
-        quarantined=tuple(state.quarantined.items()),
+        circuits=state.guards.circuits.snapshot(),
+        attempt_budgets=state.guards.budgets.snapshot(),
+        quarantined=tuple(state.guards.quarantined.items()),
     )
     entries = tuple(map(msgspec.structs.replace, state.pods.values()))
     return _encode(state.templates.snapshot(), entries, state.queue.snapshot(), without_pods)
@@ -193,9 +188,7 @@ def _decode_form(blob: bytes) -> CheckpointContent:
 
 def _restore(fold: Fold, snapshot: StateSnapshot) -> None:
     state = fold.state
-    state.now_ns, state.seed, state.epoch = snapshot.now_ns, snapshot.seed, snapshot.epoch
-    state.clock_offset_ns = snapshot.clock_offset_ns
-    state.next_start_row = snapshot.next_start_row
+    state.now_ns, state.engine = snapshot.now_ns, snapshot.engine
     # Builds the profiles and configures the queue while there are no pods to sort.
     fold.apply(snapshot.profiles)
     state.object_store.restore(snapshot.objects)
@@ -208,9 +201,9 @@ def _restore(fold: Fold, snapshot: StateSnapshot) -> None:
     state.claim_releases.restore(snapshot.claim_releases)
     state.queue.restore(snapshot.queue)
     state.pending_evaluations.update(snapshot.pending_evaluations)
-    state.circuits.restore(snapshot.circuits)
-    state.attempt_budgets.restore(snapshot.attempt_budgets)
-    state.quarantined.update(snapshot.quarantined)
+    state.guards.circuits.restore(snapshot.circuits)
+    state.guards.budgets.restore(snapshot.attempt_budgets)
+    state.guards.quarantined.update(snapshot.quarantined)
     state.sessions.restore(snapshot.sessions)
     pods = PodFold(state)
     for entry in state.pods.values():

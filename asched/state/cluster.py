@@ -9,9 +9,10 @@ from typing import Any, cast
 
 import msgspec
 
-from asched.framework.caching import RowCounts
+from asched.framework.caching import ChangeLog, RowCounts
 from asched.framework.cluster import Cluster, Eviction, ObjectChanges, SharedT, WaitingPod
 from asched.framework.cycle_state import CycleState
+from asched.framework.feature_gates import DEFAULT_FEATURE_GATES, FeatureGates
 from asched.framework.nodes import Int64Column, RowArray
 from asched.framework.pod_groups import GroupMembers, PodGroupKey
 from asched.framework.pod_info import PodInfo
@@ -22,18 +23,18 @@ from asched.framework.runtime.profile import Profile
 from asched.framework.scoring import stable_random
 from asched.framework.term_table import TermTable
 from asched.model.meta import Object
-from asched.state.attempt_budget import AttemptBudgets
+from asched.model.pod import Pod
+from asched.state.attempt_budget import AttemptBudgets, attempt_steps, preemption_steps
 from asched.state.circuits import Circuits
 from asched.state.claim_releases import ClaimReleases
-from asched.state.evictions import Evictions
 from asched.state.node_rows import NodeRows
 from asched.state.node_table import NodeTable
-from asched.state.nominator import Nominator
 from asched.state.objects import ObjectStore, ObjectT
 from asched.state.pending_evaluations import PendingEvaluations
 from asched.state.plugins import ReservePluginCalls
 from asched.state.pod_groups import PodGroups
 from asched.state.pod_index import PodIndex, VolumeIndex
+from asched.state.preemption import Evictions, Nominator
 from asched.state.queue import SchedulingQueue
 from asched.state.records import Assigned
 from asched.state.sessions import Sessions
@@ -66,16 +67,34 @@ class PodEntry(msgspec.Struct, array_like=True, gc=False, eq=False):
     """The message of its last rejection."""
 
 
+class EngineNumbers(msgspec.Struct, array_like=True):
+    """Numbers of the engine that decides."""
+
+    seed: int = 0
+    epoch: int = 0
+    clock_offset_ns: int = 0
+    """See :class:`~asched.state.records.ClockStepped`."""
+    next_start_row: int = 0
+    """Where the next search for feasible nodes starts, if a share of them is enough."""
+
+
+class AttemptGuards:
+    """What prevents or delays attempts."""
+
+    def __init__(self) -> None:
+        self.circuits = Circuits()
+        self.budgets = AttemptBudgets()
+        self.quarantined: dict[str, str] = {}
+        """Pods with which the process died twice: uid by key."""
+
+
 class ClusterState:
     """The state after all records so far. A :class:`asched.framework.cluster.Cluster` for
     plugins."""
 
     def __init__(self) -> None:
         self.now_ns = 0
-        self.clock_offset_ns = 0
-        """See :class:`~asched.state.records.ClockStepped`."""
-        self.seed = 0
-        self.epoch = 0
+        self.engine = EngineNumbers()
         self.nodes = NodeTable()
         self.pods: dict[str, PodEntry] = {}
         self.pod_keys: dict[str, str] = {}
@@ -88,10 +107,7 @@ class ClusterState:
         self.nominator = Nominator(self.nodes)
         self.waiting_pods = WaitingPods()
         self.reserve_calls = ReservePluginCalls()
-        self.circuits = Circuits()
-        self.attempt_budgets = AttemptBudgets()
-        self.quarantined: dict[str, str] = {}
-        """Pods with which the process died twice: uid by key."""
+        self.guards = AttemptGuards()
         self.evictions = Evictions()
         self.claim_releases = ClaimReleases()
         self.sessions = Sessions()
@@ -102,8 +118,7 @@ class ClusterState:
         self.shared: dict[Callable[..., Any], Any] = {}
         """What plugins of all profiles share (``Handle.shared``); empty after profiles are
         loaded."""
-        self.next_start_row = 0
-        """Where the next search for feasible nodes starts, if a share of them is enough."""
+        self.feature_gates = DEFAULT_FEATURE_GATES
 
     def fork(self) -> ClusterState:
         """The same state with a node table of its own, for hypothetical pods on nodes."""
@@ -114,7 +129,7 @@ class ClusterState:
     @property
     def date_ns(self) -> int:
         """Date of the last turn: nanoseconds since the epoch."""
-        return self.now_ns + self.clock_offset_ns
+        return self.now_ns + self.engine.clock_offset_ns
 
     @property
     def waiting(self) -> Mapping[str, WaitingPodState]:
@@ -158,11 +173,20 @@ class ClusterState:
     def count_pods(self, query: PodQuery) -> Int64Column:
         return self._pod_index.count_pods(query)
 
+    def follow_pods(self) -> None:
+        """Bring indexes of pods up to date. Changes no answer: called once in a turn, so that the
+        first decision after many changes does not take long."""
+        self._pod_index.follow()
+
     def row_counts(self, query: PodQuery) -> RowCounts:
         return self._pod_index.row_counts(query)
 
     def affinity_terms(self, kind: TermKind) -> TermTable:
         return self._pod_index.affinity_terms(kind)
+
+    @property
+    def affinity_terms_version(self) -> int:
+        return self._pod_index.affinity_terms_version
 
     @property
     def pods_version(self) -> int:
@@ -176,6 +200,17 @@ class ClusterState:
     def has_affinity_terms(self) -> bool:
         return self._pod_index.has_affinity_terms
 
+    def attempt_cost(self, pod: Pod, *, preemption: bool) -> int:
+        """The estimated steps of an attempt now; 0 if it is free. With ``preemption``, those of a
+        search for victims are included if there can be any."""
+        nodes = self.nodes.cluster_size
+        steps = attempt_steps(pod, nodes, len(self.pods))
+        if preemption and (further := preemption_steps(pod, nodes)):
+            lowest = self.lowest_priority
+            if lowest is not None and lowest < pod.spec.priority:
+                steps += further
+        return steps
+
     def group_members(self, group: PodGroupKey) -> GroupMembers:
         return self.groups.members(group)
 
@@ -187,6 +222,10 @@ class ClusterState:
     def groups_at_permit(self) -> Collection[PodGroupKey]:
         return sorted(self.groups.at_permit)
 
+    @property
+    def permit_changes(self) -> ChangeLog[PodGroupKey]:
+        return self.groups.permit_changes
+
 
 def _no_profile(scheduler_name: str) -> Profile:
     raise LookupError(f"no profile binds pods of {scheduler_name}: no plugins are loaded")
@@ -195,9 +234,13 @@ def _no_profile(scheduler_name: str) -> Profile:
 class ProfileHandle:
     """The :class:`asched.framework.cluster.Handle` of one profile."""
 
-    def __init__(self, state: ClusterState, scheduler_name: str) -> None:
+    def __init__(
+        self, state: ClusterState, scheduler_name: str, feature_gates: FeatureGates | None = None
+    ) -> None:
+        """``feature_gates``: by default those of the state."""
         self._state = state
         self._scheduler_name = scheduler_name
+        self._feature_gates = feature_gates or state.feature_gates
         self._profile: Profile | None = None
 
     @property
@@ -208,6 +251,10 @@ class ProfileHandle:
     def scheduler_name(self) -> str:
         return self._scheduler_name
 
+    @property
+    def feature_gates(self) -> FeatureGates:
+        return self._feature_gates
+
     def shared(self, make: Callable[[Cluster], SharedT]) -> SharedT:
         shared = self._state.shared
         if make not in shared:
@@ -216,6 +263,9 @@ class ProfileHandle:
 
     def waiting_pods(self) -> Sequence[WaitingPod]:
         return self._state.waiting_pods.handles()
+
+    def waiting_members(self, group: PodGroupKey) -> Sequence[WaitingPod]:
+        return self._state.waiting_pods.members(group)
 
     def attach(self, profile: Profile) -> None:
         self._profile = profile
@@ -243,4 +293,4 @@ class ProfileHandle:
         return FilterDryRunner(self._profile, self._state, self._state.nominator, state, pod)
 
     def stable_random(self, text: str, below: int) -> int:
-        return stable_random(self._state.seed, text, below)
+        return stable_random(self._state.engine.seed, text, below)

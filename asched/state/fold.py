@@ -8,9 +8,10 @@ from typing import Any
 from asched.framework.cluster import Eviction, PodRef
 from asched.framework.devices import is_special_claim
 from asched.framework.events import ActionType, ClusterEvent, EventResource
+from asched.framework.feature_gates import without_gated_fields
 from asched.framework.interface import ExtensionPoint
 from asched.framework.pod_groups import group_of, key_of, only_status_changed
-from asched.framework.pod_info import PodInfo
+from asched.framework.pod_info import PodInfo, QueuedPod
 from asched.framework.runtime.profile import PluginLoader, Profile, ProfileError, ProfileSpec
 from asched.framework.status import REJECTIONS, Code
 from asched.model.groups import CustomPodGroup, PodGroup
@@ -21,7 +22,7 @@ from asched.model.resource_claims import ResourceClaim
 from asched.model.resources import KINDS
 from asched.state import records as r
 from asched.state import session_records as sr
-from asched.state.attempt_budget import attempt_steps
+from asched.state.attempt_budget import is_cheap
 from asched.state.circuits import circuit_as_plugin
 from asched.state.cluster import ClusterState, PlacementState, PodEntry, ProfileHandle
 from asched.state.cluster_events import EVENT_RESOURCES, node_changes
@@ -95,22 +96,24 @@ class Fold:
         """No decision depends on it."""
 
     def _engine_started(self, record: r.EngineStarted) -> None:
-        self.state.seed = record.seed
+        self.state.engine.seed = record.seed
 
     def _profiles_loaded(self, record: r.ProfilesLoaded) -> None:
         state = self.state
         self._binding_profiles.clear()
+        state.feature_gates = record.feature_gates
         state.shared.clear()
         profiles = {spec.scheduler_name: self._build(spec) for spec in record.profiles}
         state.profiles = profiles
-        state.circuits.configure(profiles.values())
+        state.guards.circuits.configure(profiles.values())
         for key in state.pending_evaluations:
             # The evaluators may have changed: these attempts start again.
             state.queue.abandon_attempt(key)
         state.pending_evaluations.clear()
         plugins = (plugin for profile in profiles.values() for plugin in profile.external)
         state.pending_evaluations.configure(record.extenders, plugins)
-        state.queue.configure(profiles, record.queue, state.now_ns)
+        early = record.feature_gates.scheduler_pop_from_backoff_q
+        state.queue.configure(profiles, record.queue, state.now_ns, pop_from_backoff=early)
         for entry in state.pods.values():
             if self._pods.is_ours(entry) and entry.info.key not in state.queue:
                 state.queue.add(entry.info, state.now_ns)
@@ -163,28 +166,28 @@ class Fold:
             raise FoldError(f"time goes backwards: {record.now_ns} after {self.state.now_ns}")
         self.state.now_ns = record.now_ns
         self.state.queue.flush(record.now_ns)
-        if self.state.circuits:
-            for key in self.state.circuits.tick(record.now_ns):
+        if self.state.guards.circuits:
+            for key in self.state.guards.circuits.tick(record.now_ns):
                 self.state.queue.activate(key, record.now_ns)
 
     def _clock_stepped(self, record: r.ClockStepped) -> None:
-        self.state.clock_offset_ns = record.offset_ns
+        self.state.engine.clock_offset_ns = record.offset_ns
 
     def _leadership_gained(self, record: r.LeadershipGained) -> None:
-        if record.epoch <= self.state.epoch:
-            raise FoldError(f"epoch {record.epoch} after epoch {self.state.epoch}")
-        self.state.epoch = record.epoch
+        if record.epoch <= self.state.engine.epoch:
+            raise FoldError(f"epoch {record.epoch} after epoch {self.state.engine.epoch}")
+        self.state.engine.epoch = record.epoch
 
     def _pod_quarantined(self, record: r.PodQuarantined) -> None:
         # The pod may be unknown: the turn that observed it may have been lost with the process.
-        self.state.quarantined[record.key] = record.uid
+        self.state.guards.quarantined[record.key] = record.uid
 
     # -- objects ------------------------------------------------------------------------------
 
     def _object_observed(self, record: r.ObjectObserved) -> None:
         observed = record.object
         if isinstance(observed, Pod):
-            info = PodInfo(observed)
+            info = PodInfo(without_gated_fields(observed, self.state.feature_gates))
             self.state.templates.add(record.template, info)
             self._pods.on_observed(info, record.template)
             return
@@ -214,16 +217,7 @@ class Fold:
             self.state.nodes.remove_node(old.name)
         self._emit_change(kind, old, None)
         if isinstance(old, ResourceClaim) and is_special_claim(old):
-            self._special_claim_deleted(old)
-
-    def _special_claim_deleted(self, claim: ResourceClaim) -> None:
-        """The pod of a left-over claim for extended resources can be scheduled again. No plugin
-        listens to deletions of claims, as in kube-scheduler."""
-        owner = claim.metadata.controller
-        if owner is not None:
-            key, queue = f"{claim.namespace}/{owner.name}", self.state.queue
-            if key in queue.unschedulable and self.state.entry(key, owner.uid) is not None:
-                queue.activate(key, self.state.now_ns)
+            self._pods.on_special_claim_deleted(old)
 
     def _emit_change(self, kind: type[Object], old: Object | None, new: Object | None) -> None:
         resource = EVENT_RESOURCES.get(kind)
@@ -242,9 +236,10 @@ class Fold:
             self._pods.emit(ClusterEvent(resource, ActionType.UPDATE_OTHER), old, new)
 
     def _sort_group_again(self, old: Object | None, new: Object | None) -> None:
-        """PreEnqueue and QueueSort may depend on the PodGroup of a pod."""
+        """PreEnqueue, QueueSort and Permit may depend on the PodGroup of a pod."""
         group = new or old
         if isinstance(group, PodGroup | CustomPodGroup) and not only_status_changed(old, new):
+            self.state.groups.note_change(key_of(group))
             for key in sorted(self.state.groups.members(key_of(group)).statuses):
                 self.state.queue.sort_again(key, self.state.now_ns)
 
@@ -261,8 +256,8 @@ class Fold:
         ended_on = state.nominator.withdraw(record.key)
         if ended_on != record.node:
             self._pods.on_nomination_ended(entry.info, ended_on)
-        if state.circuits:
-            state.circuits.succeeded(entry.info.pod.spec.scheduler_name)
+        if state.guards.circuits:
+            state.guards.circuits.succeeded(entry.info.pod.spec.scheduler_name)
         self._advance_start(record.evaluated_nodes)
         if record.permit_waits:
             deadlines = {wait.plugin: wait.deadline_ns for wait in record.permit_waits}
@@ -302,7 +297,7 @@ class Fold:
         plugins, pending = record.unschedulable_plugins, record.pending_plugins
         if record.open_circuit:
             scheduler_name = entry.info.pod.spec.scheduler_name
-            state.circuits.reject(scheduler_name, record.open_circuit, record.key)
+            state.guards.circuits.reject(scheduler_name, record.open_circuit, record.key)
             plugins, pending = (circuit_as_plugin(record.open_circuit),), ()
         if record.requeue_now and not record.open_circuit:
             state.queue.requeue_now(record.key, state.now_ns)
@@ -318,9 +313,9 @@ class Fold:
         self._pods.update_group(entry)
 
     def _plugin_failed(self, entry: PodEntry, plugin: str) -> None:
-        if self.state.circuits:
+        if self.state.guards.circuits:
             scheduler_name = entry.info.pod.spec.scheduler_name
-            self.state.circuits.failed(scheduler_name, plugin, self.state.now_ns)
+            self.state.guards.circuits.failed(scheduler_name, plugin, self.state.now_ns)
 
     def _permit_allowed(self, record: r.PermitAllowed) -> None:
         if not self.state.waiting_pods.allow(record.key, record.plugin):
@@ -336,7 +331,7 @@ class Fold:
         entry.rejection = record.message
         grouped = group_of(entry.info.pod) is not None
         self._pods.release_node(entry, held.since_ns if grouped else None)
-        # A plugin that the pod does not wait for preempted it: its hints cannot tell when the pod
+        # A plugin that the pod does not wait for preempted it: its hints do not show when the pod
         # fits, so the pod backs off.
         preempted = record.plugin not in held.pending_until_ns
         rejected_by = () if preempted else (record.plugin,)
@@ -355,9 +350,9 @@ class Fold:
                     f"a session decided pod {record.key} ({record.uid}), which does not wait for it"
                 )
             return entry
-        return self._dequeue(record.key, record.uid)
+        return self._dequeue(record.key, record.uid, preemption=isinstance(record, r.Rejected))
 
-    def _dequeue(self, key: str, uid: str) -> PodEntry:
+    def _dequeue(self, key: str, uid: str, *, preemption: bool = False) -> PodEntry:
         """Take the pod from the queue, wherever it waits.
 
         Every decision was made about an active pod. If it is not active here, a plugin that the
@@ -371,12 +366,19 @@ class Fold:
         queued = state.queue.pop(key)
         if queued is None:
             raise FoldError(f"a decision for pod {key} ({uid}), which is in no queue")
-        pod = entry.info.pod
-        steps = attempt_steps(pod, state.nodes.cluster_size, len(state.pods))
-        if steps and not queued.turn_ns:
-            state.attempt_budgets.charge(pod.namespace, steps, state.now_ns)
-        queued.turn_ns = 0
+        if queued.turn_ns:
+            queued.turn_ns = 0  # charged when it was put off
+        elif not is_cheap(entry.info.pod):
+            self._charge(queued, preemption=preemption)
         return entry
+
+    def _charge(self, queued: QueuedPod, *, preemption: bool) -> None:
+        """Charge an attempt, which was made or has a turn. ``preemption``: with the search for
+        victims."""
+        state, pod = self.state, queued.info.pod
+        queued.charged_steps = state.attempt_cost(pod, preemption=preemption)
+        if queued.charged_steps:
+            state.guards.budgets.charge(pod.namespace, queued.charged_steps, state.now_ns)
 
     def _extender_call_requested(self, record: r.ExtenderCallRequested) -> None:
         self._dequeue(record.key, record.uid)
@@ -401,8 +403,8 @@ class Fold:
 
     def _advance_start(self, evaluated_nodes: int) -> None:
         if evaluated_nodes:
-            size = max(1, self.state.nodes.size)
-            self.state.next_start_row = (self.state.next_start_row + evaluated_nodes) % size
+            size, engine = max(1, self.state.nodes.size), self.state.engine
+            engine.next_start_row = (engine.next_start_row + evaluated_nodes) % size
 
     # -- sessions -----------------------------------------------------------------------------
 

@@ -254,7 +254,7 @@ class LabelIndex:
     ) -> list[str]:
         """Replace the labels of a row. ``capacity``: length of a new column.
 
-        Returns the labels whose columns were removed or replaced."""
+        Returns the labels with removed or replaced columns."""
         gone: list[str] = []
         for key in old:
             if key not in labels:

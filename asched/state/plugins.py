@@ -16,10 +16,10 @@ from asched.framework.pod_info import PodInfo, QueuedPod
 from asched.framework.runtime.observation import (
     CURRENT_CALL,
     FAILURES,
+    describe_raised,
     failure_reason,
 )
 from asched.framework.runtime.profile import AttachableHandle, PluginWeight, Profile, ProfileSpec
-from asched.framework.runtime.raised import describe_raised
 from asched.framework.status import Status
 from asched.state.records import Assigned
 
@@ -73,6 +73,8 @@ class ReservePluginCalls:
         for reservation in assignment.reservations:
             if reservation.plugin == plugin.name:
                 value = reservation.value
+        if value is None and plugin.only_own_reservations:
+            return
         outer, CURRENT_CALL.call = CURRENT_CALL.call, (plugin.name, "Reserve")
         try:
             method(pod, assignment.node, value)

@@ -13,7 +13,7 @@ from asched.framework.pod_info import PodInfo
 from asched.framework.runtime.profile import Profile
 from asched.model.meta import Object
 from asched.model.pod import Pod
-from asched.state.attempt_budget import attempt_steps
+from asched.model.resource_claims import ResourceClaim
 from asched.state.cluster import ClusterState, PlacementState, PodEntry
 from asched.state.cluster_events import QueuedClusterEvent, pod_changes
 from asched.state.observe import bound_pod
@@ -84,7 +84,7 @@ class PodFold:
             old,
             metadata=replace(
                 meta,
-                labels=meta.labels if record.labels is None else record.labels,
+                labels=record.labels_after(meta.labels),
                 deletion_timestamp=record.deletion_timestamp,
                 declared_annotations=(
                     meta.declared_annotations if annotations is None else annotations
@@ -103,7 +103,7 @@ class PodFold:
         # Conditions affect the shape only of a pod with resources in its container statuses.
         same_shape = annotations is None and not reports_resources(old)
         shape = entry.info.shape if same_shape else None
-        label_set = entry.info.label_set if record.labels is None else None
+        label_set = None if record.changes_labels else entry.info.label_set
         self._update(entry, PodInfo(pod, shape, label_set))
 
     def on_bound_observed(self, record: Bound) -> None:
@@ -142,8 +142,8 @@ class PodFold:
 
     def _update(self, entry: PodEntry, info: PodInfo) -> None:
         old, new = entry.info.pod, info.pod
-        if self._state.quarantined and (old.metadata, old.spec) != (new.metadata, new.spec):
-            self._state.quarantined.pop(info.key, None)
+        if self._state.guards.quarantined and (old.metadata, old.spec) != (new.metadata, new.spec):
+            self._state.guards.quarantined.pop(info.key, None)
         if info.pod.terminal:
             self.on_deleted(info.key)
             self._state.sessions.on_pod_finished(info)
@@ -167,9 +167,7 @@ class PodFold:
         entry.info = info
         self.update_group(entry)
         state.nodes.replace_pod(entry.node, info)
-        held = state.waiting.get(info.key)
-        if held is not None:
-            held.info = info
+        state.waiting_pods.update(info)
         self._update_in_queue(old, info)
 
     def _update_bound(self, entry: PodEntry, info: PodInfo) -> None:
@@ -226,7 +224,7 @@ class PodFold:
         del state.pod_keys[entry.info.uid]
         pod = entry.info.pod
         state.templates.release(entry.template)
-        state.quarantined.pop(key, None)
+        state.guards.quarantined.pop(key, None)
         state.evictions.end(entry.info.uid)
         if entry.node:
             self.release_node(entry)
@@ -238,6 +236,15 @@ class PodFold:
         group = group_of(pod)
         if group is not None:
             state.groups.remove(group, key)
+
+    def on_special_claim_deleted(self, claim: ResourceClaim) -> None:
+        """The pod of a left-over claim for extended resources can be scheduled again. No plugin
+        listens to deletions of claims, as in kube-scheduler."""
+        owner = claim.metadata.controller
+        if owner is not None:
+            key, queue = f"{claim.namespace}/{owner.name}", self._state.queue
+            if key in queue.unschedulable and self._state.entry(key, owner.uid) is not None:
+                queue.activate(key, self._state.now_ns)
 
     def place(self, entry: PodEntry, node_name: str, placement_state: PlacementState) -> None:
         self._state.nodes.add_pod(node_name, entry.info)
@@ -348,8 +355,8 @@ class PodFold:
         state, info = self._state, entry.info
         queued = state.queue.backoff.get(info.key)
         if queued is not None and queued.turn_ns > state.now_ns:
-            steps = attempt_steps(info.pod, state.nodes.cluster_size, len(state.pods))
-            state.attempt_budgets.charge(info.namespace, -steps, state.now_ns)
+            steps = queued.charged_steps
+            state.guards.budgets.charge(info.namespace, -steps, state.now_ns)
         state.queue.remove(info.key)
 
     # -- profiles -----------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from typing import Any, ClassVar, get_args
 import msgspec
 
 from asched.framework.cluster import PodRef
+from asched.framework.feature_gates import DEFAULT_FEATURE_GATES, FeatureGates
 from asched.framework.interface import ReleasedClaim
 from asched.framework.runtime.extenders import ExtenderSpec, ExtenderVerb, PreemptionCandidate
 from asched.framework.runtime.profile import ProfileSpec
@@ -68,6 +69,7 @@ class ProfilesLoaded(Record):
     queue: QueueSettings = QueueSettings()
     extenders: tuple[ExtenderSpec, ...] = ()
     """In calling order; other records refer to them by position."""
+    feature_gates: FeatureGates = DEFAULT_FEATURE_GATES
 
 
 class ObjectObserved(Record):
@@ -111,11 +113,11 @@ class PodObserved(PodRecord):
 class PodUpdated(PodRecord):
     """A pod was updated, but not its template. Far smaller than :class:`ObjectObserved`.
 
-    Every field is the complete current value.
+    Every field except ``label_changes`` is the complete current value.
     """
 
     labels: dict[str, str] | None = None
-    """None if unchanged."""
+    """None if unchanged, or if ``label_changes`` are smaller."""
     node_name: str = ""
     phase: str = ""
     conditions: tuple[PodCondition, ...] = ()
@@ -126,6 +128,20 @@ class PodUpdated(PodRecord):
     """Annotations that plugins read; None if unchanged."""
     claims: tuple[PodResourceClaimStatus, ...] | None = None
     """The ResourceClaims generated for the pod; None if unchanged."""
+    label_changes: dict[str, str | None] | None = None
+    """New and changed labels, and those that were removed, with None as value."""
+
+    def labels_after(self, before: dict[str, str]) -> dict[str, str]:
+        """The labels of the pod that had the labels ``before``."""
+        changes = self.label_changes
+        if changes is None:
+            return before if self.labels is None else self.labels
+        labels = {**before, **changes}
+        return {name: value for name, value in labels.items() if value is not None}
+
+    @property
+    def changes_labels(self) -> bool:
+        return self.labels is not None or self.label_changes is not None
 
 
 class PodQuarantined(PodRecord):

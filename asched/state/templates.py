@@ -180,8 +180,8 @@ def restore_copy(record: PodObserved, template: Pod) -> Pod:
 
 
 def reports_resources(pod: Pod) -> bool:
-    """Whether the pod's container statuses have resources, next to those of its template."""
-    return bool(pod.status.container_statuses or pod.status.init_container_statuses)
+    """Whether the pod's status has resources, next to those of its template."""
+    return pod.status.reports_resources
 
 
 def _unplaced(pod: Pod) -> Pod:

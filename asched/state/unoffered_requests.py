@@ -14,7 +14,7 @@ from asched.framework.nodes import Int64Column
 from asched.model.quantity import saturated
 
 ELSEWHERE = -1
-"""Stands for the row of pods on nodes that are not known."""
+"""Represents the row of pods on nodes that are not known."""
 
 
 class UnofferedRequests:

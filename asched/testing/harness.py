@@ -110,7 +110,8 @@ def fold_cluster(
     fold = Fold(ClusterState(), setup.registry.load)
     fold.apply(TurnStarted(START_NS))
     fold.apply(EngineStarted("asched.testing", seed))
-    fold.apply(ProfilesLoaded(setup.profiles, setup.queue))
+    gates = setup.feature_gates
+    fold.apply(ProfilesLoaded(setup.profiles, setup.queue, feature_gates=gates))
     built = fold.state.profiles[setup.scheduler_name]
     if built.missing:
         raise ProfileError(built.missing)

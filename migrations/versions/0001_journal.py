@@ -75,7 +75,7 @@ LOCKING = ("journal_writer", "journal_batch")
 
 def upgrade() -> None:
     create_tables()
-    if op.get_bind().dialect.name == "sqlite":
+    if op.get_context().dialect.name == "sqlite":
         create_sqlite_triggers()
     else:
         create_postgresql_triggers()

@@ -30,7 +30,7 @@ def upgrade() -> None:
         sa.Column("size", KEY, primary_key=True, autoincrement=False),
         sa.Column("line", sa.Text(), nullable=False),
     )
-    if op.get_bind().dialect.name == "sqlite":
+    if op.get_context().dialect.name == "sqlite":
         create_sqlite_triggers()
     else:
         create_postgresql_triggers()

@@ -54,9 +54,14 @@ async def test_rejected_node_has_counts_of_its_devices() -> None:
     found = await explained(recording)
     assert found.reproduced
     (request,) = found.nodes[0].requests
-    assert (request.claim, request.request, request.needed) == ("d/c", "r", 2)
-    assert (request.seen, request.free) == (4, 1)
-    assert request.refused == {"in use": 1, "not of the class": 1, "taint broken=yes:NoSchedule": 1}
+    assert (request.claim, request.request, request.wanted) == ("d/c", "r", 2)
+    assert (request.considered, request.suitable) == (4, 1)
+    assert request.refused == {
+        "in use": 1,
+        "not selected by selector #0 of class gpu": 1,
+        "taint broken=yes:NoSchedule is not tolerated": 1,
+    }
+    assert request.users == ("d/held",)
 
 
 async def test_pool_that_cannot_be_used_is_named() -> None:
@@ -68,7 +73,9 @@ async def test_pool_that_cannot_be_used_is_named() -> None:
     recording = recorded(incomplete)
     recording.decide()
     found = await explained(recording)
-    assert found.nodes[0].unusable_pools == ("gpu.example.com/n0: incomplete",)
+    assert found.nodes[0].device_problems == (
+        "pool gpu.example.com/n0: not all of its slices are published",
+    )
 
 
 async def test_changes_of_devices_unblock_a_pod() -> None:

@@ -19,7 +19,7 @@ from asched.journal.chain import Head
 from asched.journal.errors import JournalError
 from asched.journal.signatures import introduce_key, replace_key, sign_head
 from asched.journal.store import JournalStore
-from asched.proof.errors import ProofError
+from asched.proof import ProofError
 from asched.proof.inclusion import InclusionProof
 from asched.proof.keys import JournalKeys, PublicKey, SigningKey
 from asched.proof.merkle import Frontier, leaf_hash

@@ -69,7 +69,7 @@ def places(outcome: SessionOutcome) -> list[str]:
 
 def test_host_ports_of_pods_placed_in_the_session() -> None:
     world = two_nodes()
-    port = ContainerPort(host_port=80, container_port=80)
+    port = ContainerPort(host_port=80)
     add_pods(world, 3, containers=(Container(name="main", ports=(port,)),))
     assert places(world.hold(SPEC)) == ["n1", "n2"]
 

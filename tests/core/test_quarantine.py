@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from asched.cycle.prechecks import QUARANTINED
+from asched.cycle.attempt import QUARANTINED
 from asched.model.limits import POD_LIMITS
 from asched.model.resources import Resource
 from asched.state.records import Assigned, PodQuarantined, Rejected
@@ -35,7 +35,7 @@ def test_pod_is_rejected_until_it_changes() -> None:
     core.begin(20)
     (assigned,) = core.decide()
     assert isinstance(assigned, Assigned)
-    assert not core.state.quarantined
+    assert not core.state.guards.quarantined
     core.verify_replay()
 
 
@@ -53,7 +53,7 @@ def test_another_pod_of_that_name() -> None:
     core.see(Resource.PODS, pod)
     quarantined(core)
     core.delete(Resource.PODS, pod)
-    assert not core.state.quarantined
+    assert not core.state.guards.quarantined
     pod["metadata"]["uid"] = "another"
     core.see(Resource.PODS, pod)
     (decision,) = core.decide()

@@ -133,4 +133,4 @@ def test_checkpoint_restores_circuits() -> None:
         assert isinstance(decision, DECISIONS)
         assert the_one(other.next()) == decision
         fold.apply(decision)
-    assert not fold.state.circuits.circuit("default-scheduler", "Moody").rejected
+    assert not fold.state.guards.circuits.circuit("default-scheduler", "Moody").rejected

@@ -32,7 +32,7 @@ from tests.cycle.plugins import (
     SecondGatekeeper,
     SecondRescue,
 )
-from tests.cycle.scheduling import Scheduling, nodes_of, the_one
+from tests.cycle.scheduling import BACKOFF_RESPECTED, Scheduling, nodes_of, the_one
 from tests.state.objects import a_node, a_pod
 from tests.state.profiles import profile_of
 
@@ -219,7 +219,7 @@ def test_pre_filter_error_fails_the_attempt() -> None:
 
 
 def test_failed_attempt_is_retried_after_backoff() -> None:
-    scheduling = Scheduling(Answering)
+    scheduling = Scheduling(Answering, gates=BACKOFF_RESPECTED)
     scheduling.see(a_node("n0"))
     scheduling.see(a_pod("p", labels={"answer": "filter raises"}))
     for attempt, backoff_s in enumerate((1, 2, 4, 8, 10, 10), start=1):
@@ -321,7 +321,7 @@ def test_percentage_of_nodes_to_score_rotates_start_row() -> None:
     scheduling.see(*(a_node(f"n{number:03}") for number in range(250)))
     starts = []
     for number in range(4):
-        starts.append(scheduling.state.next_start_row)
+        starts.append(scheduling.state.engine.next_start_row)
         scheduling.see(a_pod(f"p{number}"))
         assigned = the_one(scheduling.decide())
         assert isinstance(assigned, r.Assigned)

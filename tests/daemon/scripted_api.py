@@ -7,9 +7,8 @@ from random import Random
 
 import msgspec
 
-from asched.daemon.effects.bind_health import BindHealth
 from asched.daemon.effects.per_pod_queue import StoppableSleep
-from asched.daemon.effects.reconciler import BindingIO, BindReconciler
+from asched.daemon.effects.reconciler import BindHealth, BindingIO, BindReconciler
 from asched.framework.pod_info import PodInfo
 from asched.kube.claim_writer import ClaimWriter
 from asched.kube.client import ApiClient, RenewingCredentials

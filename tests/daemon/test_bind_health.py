@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from asched.daemon.effects.bind_health import BindHealth
+from asched.daemon.effects.reconciler import BindHealth
 from asched.kube.write_outcomes import (
     BindOutcome,
     BoundElsewhere,

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from asched.cli.main import app
 from asched.daemon.daemon import Daemon
-from asched.daemon.engine.steady_time import HOLD_S, STEP_S, SteadyTime
+from asched.daemon.engine.turn_loop import HOLD_S, STEP_S, SteadyTime
 from asched.daemon.process import Runtime
 from asched.daemon.telemetry.metrics import Metrics
 from asched.journal import open_journal

@@ -13,9 +13,9 @@ import pytest
 from anyio.abc import SocketStream
 from prometheus_client import CollectorRegistry
 
-from asched.daemon.telemetry.health import Health
-from asched.daemon.telemetry.limited_connections import (
+from asched.daemon.telemetry.health import (
     MAX_CONNECTIONS,
+    Health,
     LimitedConnections,
     server_logger,
 )

@@ -110,7 +110,7 @@ async def check_journal(w: World) -> None:
     assert replayed.equal, replayed.divergence
     assert replayed.decisions
     # A late request of one run may kill the next run before it claims the journal.
-    assert KILLS * 3 // 4 < fold.state.epoch <= KILLS + 1
+    assert KILLS * 3 // 4 < fold.state.engine.epoch <= KILLS + 1
     assert all(entry.placement_state is PlacementState.BOUND for entry in fold.state.pods.values())
     known = {entry.info.uid: entry.node for entry in fold.state.pods.values()}
     alive = {pod["metadata"]["uid"] for pod in w.cluster.list("pods")}

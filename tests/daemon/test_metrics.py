@@ -30,6 +30,8 @@ from asched.framework.status import Code, Status
 from asched.model.meta import ObjectMeta
 from asched.model.node import Node
 from asched.model.resources import Resource
+from asched.state.records import PodQuarantined
+from tests.core.test_held_updates import Flooded
 from tests.daemon.world import KUBE, OWN, TIMEOUT_S, World, registry_with, world
 
 
@@ -317,6 +319,23 @@ def test_process_metrics_need_no_proc_stat(monkeypatch: pytest.MonkeyPatch, tmp_
     monkeypatch.setattr("asched.daemon.telemetry.metrics._PROC", tmp_path / "none")
     assert value("process_cpu_seconds_total") is not None
     assert value("process_resident_memory_bytes") is None
+
+
+def test_metrics_of_limits() -> None:
+    flooded = Flooded()
+    flooded.patch(200)
+    flooded.core.apply(PodQuarantined("default/loud", "pod-loud"))
+    flooded.core.state.guards.budgets.charge("default", 10**9, flooded.now_ns)
+    metrics = Metrics()
+    metrics.watch(flooded.core.state, lambda: ())
+    metrics.watch_held_updates(flooded.core.held_updates)
+    value = metrics.registry.get_sample_value
+    assert value("asched_pods_quarantined") == 1
+    assert value("asched_attempt_budget_namespaces") == 1
+    assert value("asched_journal_budget_namespaces") == value("asched_updates_held") == 1
+    deferred = value("asched_updates_deferred_total")
+    assert deferred is not None
+    assert deferred > 50
 
 
 def test_inbox_age() -> None:

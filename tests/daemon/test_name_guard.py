@@ -8,7 +8,7 @@ from pathlib import Path
 import anyio
 
 from asched.daemon.ha.election import LeaseRecord
-from asched.daemon.ha.name_guard import ObservedLease
+from asched.daemon.ha.lease import ObservedLease
 from tests.daemon.processes import NO_HEALTH, commands, running
 from tests.daemon.test_run_command import arguments, stopped, until_logged
 from tests.daemon.world import KUBE, OWN, World, world
@@ -41,7 +41,7 @@ def test_old_absent_or_released_lease_is_not_live() -> None:
     observed.observe(None, 100.0, NOW)
     observed.observe(lease(0, holder=""), 101.0, NOW)
     assert not observed.live(101.0)
-    # A lease without a readable time was not renewed as far as anyone can tell.
+    # A lease without a readable time counts as not renewed.
     unreadable = ObservedLease()
     unreadable.observe(LeaseRecord("other", 15, None, "yesterday", 0), 100.0, NOW)
     assert not unreadable.live(100.0)

@@ -61,7 +61,7 @@ async def test_clean_restart_continues(tmp_path: Path) -> None:
                 w.add_pods(10, f"run-{epoch}")
                 await w.until(lambda: not w.unbound())
             assert daemon.engine.stats.assigned == daemon.engine.stats.bound == 10
-            assert daemon.cluster.epoch == epoch
+            assert daemon.cluster.engine.epoch == epoch
         assert len(w.placements.order) == 30
         async with open_journal(str(w.journal), read_only=True) as store:
             records = [s.record async for s in store.read()]

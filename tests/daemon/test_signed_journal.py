@@ -16,6 +16,8 @@ from structlog.testing import capture_logs
 from typer.testing import CliRunner
 
 from asched.cli.main import app
+from asched.cli.serve import warn_about_proofs
+from asched.config.file import parse
 from asched.config.registry import PluginRegistry
 from asched.daemon.daemon import Daemon
 from asched.journal import open_journal
@@ -127,7 +129,9 @@ async def test_signed_journal_verifies_and_continues(recorded: Recorded) -> None
     assert code == 0, output
     signed, key, anchored = output.splitlines()[1:4]
     assert (signed.split(",")[0], key) == (signed, f"key {KEY.id} (trusted)")
-    assert anchored == f"matches {len(read_anchors(recorded.anchors))} anchored heads"
+    heads = read_anchors(recorded.anchors)
+    last = heads[-1].head.seq
+    assert anchored == f"matches {len(heads)} anchored heads, up to record {last}"
     assert (
         (await recorded.verify())[1]
         .splitlines()[2]
@@ -250,7 +254,7 @@ async def test_forged_checkpoint_is_not_used(recorded: Recorded) -> None:
         fold, _ = await nearest(store, PluginRegistry.discover().load)
     pods = [s async for s in _subjects(recorded.journal)]
     assert "pod/default/first-0" in pods
-    assert fold.state.epoch == 3
+    assert fold.state.engine.epoch == 3
 
 
 async def _subjects(path: Path) -> AsyncIterator[str]:
@@ -334,10 +338,43 @@ async def test_cut_tail_with_all_proofs_is_detected_by_anchors(
     shutil.copy(original / "first.db", recorded.journal)
     code, output = await recorded.verify("--trusted-key", f"{recorded.key}.pub")
     assert code == 0, output  # it was the journal once
+    assert "not anchored: an earlier copy of this journal" in output
+    head = output.splitlines()[-1].removeprefix("head ")
+    assert "not anchored" not in (await recorded.verify("--head", head))[1]
     line = await recorded.fault("--anchors", recorded.anchors)
     assert "cut off" in line or "altered or deleted" in line
     found = await recorded.refusal()
     assert "cut off" in found or "altered or deleted" in found
+
+
+async def test_missing_anchor_is_reported(recorded: Recorded, original: Path) -> None:
+    """Without it nothing shows that the journal was put back."""
+    shutil.copy(original / "first.db", recorded.journal)
+    recorded.anchors.unlink()
+    log = await recorded.start()
+    assert "anchor has no head to compare the journal with: is its storage there?" in log
+    assert recorded.anchors.exists()
+    await recorded.start()
+    recorded.anchors = recorded.folder / "not mounted" / "heads"
+    assert await recorded.refusal() == (
+        f"{recorded.anchors}: cannot read heads: its directory does not exist"
+    )
+
+
+@pytest.mark.parametrize(
+    ("config", "keys", "warned"),
+    [
+        (OWN, NO_KEYS, "is not signed"),
+        (OWN, KEYS, "no head of the journal is anchored"),
+        (f"{OWN}leaderElection: {{leaseDuration: 15s}}\n", KEYS, ""),
+        (f"{OWN}journal: {{signingKey: k, anchorFile: f}}\n", KEYS, ""),
+    ],
+)
+def test_start_warns_without_proofs(config: str, keys: JournalKeys, warned: str) -> None:
+    with capture_logs() as logs:
+        warn_about_proofs(parse(config, "test", PluginRegistry.discover()), keys)
+    assert bool(logs) == bool(warned)
+    assert all(warned in entry["event"] for entry in logs)
 
 
 async def test_deleted_signed_head_is_detected(recorded: Recorded) -> None:

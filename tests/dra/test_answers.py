@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -25,6 +26,7 @@ from asched.model.meta import ObjectMeta
 from asched.model.resource_claims import (
     AllocationResult,
     Device,
+    DeviceAttribute,
     DeviceClaim,
     DeviceClass,
     DeviceRequest,
@@ -37,7 +39,7 @@ from asched.model.resource_claims import (
 )
 from tests.dra.node_rows import Rows
 from tests.dra.selector_double import TextSelector
-from tests.dra.worlds import NODES, World, classes, worlds
+from tests.dra.worlds import NODES, World, classes, selector, worlds
 
 ALL_VIEWS = (*NODES, NodeView("n0", {"rack": "b"}), NodeView("n2", {"rack": "a"}))
 
@@ -263,3 +265,36 @@ def test_answers_beyond_the_budget_do_not_depend_on_what_is_known() -> None:
     assert refused
     assert refused != list(range(9))
     assert answers.refusal(refused[0]) == NotAllocated(TOO_EXPENSIVE)
+
+
+def dear_claim() -> ResourceClaim:
+    exactly = ExactDeviceRequest(
+        device_class_name="everything", count=1, selectors=(selector("dear"),)
+    )
+    devices = DeviceClaim(requests=(DeviceRequest(name="r", exactly=exactly),))
+    return ResourceClaim(
+        metadata=ObjectMeta(name="dear", namespace="ns"), spec=ResourceClaimSpec(devices=devices)
+    )
+
+
+@pytest.mark.parametrize(("kinds", "searched"), [(1, 20), (20, 3)])
+def test_expensive_selectors_count_once_for_equal_devices(kinds: int, searched: int) -> None:
+    inventory, rows = cluster(0, 0)
+    for index in range(20):
+        attributes = {"kind": DeviceAttribute(string=str(index % kinds))}
+        inventory.put_slice(local_slice(f"node-{index}", 1, attributes=attributes))
+        rows.put(NodeView(f"node-{index}", {}))
+    allocator = Allocator(inventory, SearchLimits(steps_per_attempt=2500))
+    request = AllocationRequest((dear_claim(),))
+    for _ in range(2):
+        codes = allocator.allocate_all(request, rows).codes
+        assert np.count_nonzero(codes == 0) == searched
+
+
+def test_one_search_cannot_evaluate_too_much() -> None:
+    inventory, rows = cluster(0, 0)
+    inventory.put_slice(local_slice("n0", 1))
+    rows.put(NodeView("n0", {}))
+    allocator = Allocator(inventory, SearchLimits(steps_per_node=900))
+    answers = allocator.allocate_all(AllocationRequest((dear_claim(),)), rows)
+    assert answers.refusal(0) == NotAllocated(TOO_EXPENSIVE)

@@ -166,6 +166,9 @@ class FaultyStore:
     async def find_unchained(self, head: Head) -> str | None:
         return await self._store.find_unchained(head)
 
+    async def check_definitions(self) -> None:
+        await self._store.check_definitions()
+
     async def checkpoint_marks(self) -> Sequence[CheckpointMark]:
         return await self._store.checkpoint_marks()
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 
-from asched.framework.runtime.observation import OBSERVATION
-from asched.framework.runtime.raised import describe_raised
+from asched.framework.runtime.observation import OBSERVATION, describe_raised
 
 
 def _inner() -> None:

@@ -25,6 +25,7 @@ from asched.kube.pod_writer import PodTarget
 from asched.kube.write_outcomes import WriteSucceeded
 from asched.model.resource_claims import AllocationResult, ResourceClaim
 from asched.model.resources import Resource
+from tests.daemon.test_devices import add_pods, devices
 from tests.daemon.world import KUBE, World, world
 from tests.helm.chart import VALUE_SETS, Values, permissions, rendered, templates
 from tests.permissions import GANGS, REQUIRED, SESSIONS
@@ -144,10 +145,14 @@ async def _scenario(w: World, asked: set[tuple[str, str]]) -> None:
     await w.until(lambda: ("patch", "persistentvolumeclaims") in asked)
     annotations = w.cluster.get("persistentvolumeclaims", "dynamic", namespace="default")
     assert SELECTED_NODE in annotations["metadata"]["annotations"]
+    # A claim is allocated.
+    async with devices(w, "1"):
+        add_pods(w, "with-device")
+        await w.until(lambda: ("update", "resourceclaims/status") in asked)
 
 
 async def _write_claims(w: World, client: ApiClient) -> None:
-    """The requests of DynamicResources."""
+    """The requests for extended resources, and after failures."""
     writer, pod = ClaimWriter(client), PodTarget("default", "with-device", "uid-of-pod")
     allocated = AllocationResult()
     made = await writer.create_special(pod, ResourceClaim())

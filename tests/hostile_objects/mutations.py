@@ -17,7 +17,7 @@ _RAW = {
     "@surrogate@": b'"\\ud800"',
     "@syntax@": b"[}",
 }
-"""Texts that no encoder writes, by the string that stands for them."""
+"""Texts that no encoder writes, by the string that represents them."""
 
 LEAVES = st.one_of(
     st.sampled_from([*_RAW]),

@@ -41,7 +41,7 @@ _SCALARS: dict[Any, st.SearchStrategy[Any]] = {
 
 
 def _within(annotation: Any, limits: msgspec.Meta) -> st.SearchStrategy[Any]:
-    """Values of a type with limits; those of texts and times hold for all that are drawn."""
+    """Values of a type with limits; those of texts and times apply to all drawn values."""
     if annotation is not int:
         return _of_type(annotation)
     least = -(2**63) if limits.ge is None else int(limits.ge)
@@ -68,6 +68,9 @@ def _of_type(annotation: Any) -> st.SearchStrategy[Any]:
         return st.sampled_from(annotation)
     if issubclass(annotation, msgspec.Struct):
         return struct(annotation)
+    if issubclass(annotation, tuple):  # a NamedTuple
+        fields = [_of_type(type_) for type_ in get_type_hints(annotation).values()]
+        return st.tuples(*fields).map(lambda values: annotation(*values))
     raise TypeError(f"no strategy for {annotation!r}")
 
 

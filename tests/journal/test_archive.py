@@ -23,9 +23,9 @@ from asched.journal.errors import (
     JournalError,
     JournalIOError,
 )
-from asched.journal.lock import held_exclusively
 from asched.journal.memory import MemoryStore
 from asched.journal.sql import SqlStore
+from asched.journal.sqlite_files import held_exclusively
 from asched.journal.store import JournalStore
 from asched.journal.verification import TrustedHead, verify_journal
 from asched.state.records import AnyRecord, ClockStepped, TurnStarted

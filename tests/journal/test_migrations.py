@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 from alembic.autogenerate import compare_metadata
@@ -18,6 +19,8 @@ from asched.journal.errors import JournalAbsentError, JournalOpenError, JournalS
 from asched.journal.verification import verify_journal
 from tests.journal.samples import mixed, turn
 from tests.journal.test_verification import engine_url
+
+T = TypeVar("T")
 
 NEXT_REVISION = """
 import sqlalchemy as sa
@@ -34,7 +37,7 @@ def upgrade():
 """
 
 
-async def in_transaction(url: str, work: Callable[[Connection], object]) -> object:
+async def in_transaction(url: str, work: Callable[[Connection], T]) -> T:
     engine = create_async_engine(engine_url(url))
     try:
         async with engine.begin() as connection:
@@ -126,6 +129,22 @@ async def test_migrations_create_tables_of_schema(database_url: str) -> None:
     async with open_journal(database_url):
         pass
     assert await in_transaction(database_url, differences) == []
+
+
+async def test_new_sqlite_journal_equals_migrated_one(tmp_path: Path) -> None:
+    """The failure shows the text that newest_sqlite.sql should have."""
+    url = f"sqlite+aiosqlite:///{tmp_path}/migrated.db"
+
+    def statements(connection: Connection) -> list[str]:
+        schema.migrate(connection)
+        stored = "SELECT sql FROM sqlite_master WHERE sql IS NOT NULL ORDER BY rowid"
+        rows = connection.execute(text(stored)).scalars()
+        return ["\n".join(map(str.rstrip, sql.splitlines())) for sql in rows]
+
+    revision = f"INSERT INTO journal_schema VALUES ('{schema.NEWEST}')"
+    expected = [*await in_transaction(url, statements), revision]
+    written = (schema.migrations_path() / schema.NEWEST_SQLITE).read_text()
+    assert written == "\n\n".join(expected) + "\n"
 
 
 @pytest.mark.parametrize("read_only", [False, True])

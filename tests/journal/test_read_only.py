@@ -19,7 +19,7 @@ import pytest
 
 from asched.journal import JournalError, open_journal
 from asched.journal.errors import JournalBusyError
-from asched.journal.read_only import check_still_immutable
+from asched.journal.sqlite_files import check_still_immutable
 from tests.audit.recording import woken_pod
 from tests.journal.samples import turn
 
@@ -106,7 +106,7 @@ def test_every_reading_command_works(media: Path, tmp_path: Path) -> None:
 
 
 def with_log(media: Path, tmp_path: Path, *, index: bool) -> None:
-    """Replace the journal by one of a killed daemon, whose last batch is in the log only."""
+    """Replace the journal by one of a killed daemon, with the last batch in the log only."""
     work = tmp_path / "work"
     work.mkdir()
 

@@ -23,10 +23,10 @@ from asched.journal.errors import (
     JournalSchemaError,
     JournalUrlError,
 )
-from asched.journal.lock import FileLock, held_exclusively
 from asched.journal.opening import sqlite_path
 from asched.journal.sql import SqlStore
 from asched.journal.sqlite import SqliteDatabase
+from asched.journal.sqlite_files import FileLock, held_exclusively
 from tests.journal.samples import turn, verified_head
 
 
@@ -252,7 +252,7 @@ async def test_file_lock_excludes_others_and_times_out(tmp_path: Path) -> None:
 async def test_file_lock_is_released_when_its_process_is_killed(tmp_path: Path) -> None:
     path = tmp_path / "lock"
     code = (
-        "import sys, time; from pathlib import Path; from asched.journal.lock import"
+        "import sys, time; from pathlib import Path; from asched.journal.sqlite_files import"
         " held_exclusively;"
         " lock = held_exclusively(Path(sys.argv[1]), ''); lock.__enter__();"
         " print('held', flush=True); time.sleep(60)"

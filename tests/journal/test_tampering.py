@@ -14,6 +14,7 @@ from asched.journal.chain import GENESIS, verify
 from asched.journal.errors import ConflictError, JournalCorruptError, RecordError
 from asched.journal.sql import SqlStore
 from asched.journal.sqlite import SqliteDatabase
+from tests.journal.forging import without_triggers
 from tests.journal.samples import turn, verified_head
 
 
@@ -60,14 +61,10 @@ def test_triggers_reject_changes(path: Path, statement: str, reason: str) -> Non
 
 
 def tamper(path: Path, *statements: str) -> None:
-    """Change the file after dropping the triggers."""
-    with closing(sqlite3.connect(path)) as connection:
-        triggers = connection.execute("SELECT name FROM sqlite_schema WHERE type = 'trigger'")
-        for (name,) in triggers.fetchall():
-            connection.execute(f"DROP TRIGGER {name}")
+    """Change the file without its triggers."""
+    with without_triggers(path) as connection:
         for statement in statements:
             connection.execute(statement)
-        connection.commit()
 
 
 @pytest.mark.parametrize(

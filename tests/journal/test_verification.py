@@ -49,19 +49,23 @@ def engine_url(url: str) -> str:
 
 
 async def tamper(url: str, *statements: str) -> None:
-    """Change the database with its triggers disabled."""
+    """Change the database without its triggers, which are there again afterwards."""
     engine = create_async_engine(engine_url(url))
+    restored: list[str] = []
     async with engine.begin() as connection:
         if engine.dialect.name == "sqlite":
             found = await connection.execute(
-                text("SELECT name FROM sqlite_schema WHERE type = 'trigger'")
+                text("SELECT name, sql FROM sqlite_schema WHERE type = 'trigger'")
             )
-            for (name,) in found.all():
+            for name, sql in found.all():
                 await connection.execute(text(f"DROP TRIGGER {name}"))
+                restored.append(sql)
         else:
             await connection.execute(text("SET session_replication_role = replica"))
         for statement in statements:
             assert (await connection.execute(text(statement))).rowcount != 0, statement
+        for statement in restored:
+            await connection.exec_driver_sql(statement)
     await engine.dispose()
 
 

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from typing import Any
 
-from asched.apiserver.auth import SCHEDULER
+from asched.apiserver.auth import KUBE_SCHEDULER_RULES, SCHEDULER, User
 from asched.apiserver.cluster import EmbeddedCluster
 from asched.apiserver.faults import Fault, Faults
 from asched.apiserver.http import ApiServer
@@ -114,9 +114,9 @@ class Claims:
 
 
 @asynccontextmanager
-async def claims() -> AsyncIterator[Claims]:
+async def claims(user: User = SCHEDULER) -> AsyncIterator[Claims]:
     cluster, faults = EmbeddedCluster(seed=1), RecordedRequests()
-    server = ApiServer(cluster, faults=faults, tokens={"t": SCHEDULER})
+    server = ApiServer(cluster, faults=faults, tokens={"t": user})
     cluster.create("namespaces", {"metadata": {"name": "d"}})
     async with server.run(), client_for(server.url, ManualClock(), token="t") as client:
         yield Claims(cluster, faults, ClaimWriter(client))
@@ -321,4 +321,17 @@ async def test_status_of_pod_is_patched() -> None:
         }  # fmt: skip
         assert await c.writer.patch_extended_resource_status(c.pod, "special", []) == WriteRejected(
             "nil or empty request mappings, no update of pod d/p ExtendedResourceClaimStatus"
+        )
+
+
+async def test_allocation_needs_a_permission_of_its_own() -> None:
+    rules = tuple(r for r in KUBE_SCHEDULER_RULES if "resourceclaims/binding" not in r.resources)
+    async with claims(User("system:serviceaccount:other", rules)) as c:
+        outcome = await c.allocate(allocation())
+        assert isinstance(outcome, WriteRejected)
+        assert outcome.message == (
+            'add allocation and reservation to claim d/c: ResourceClaim.resource.k8s.io "c" is '
+            "invalid: status.allocation: Forbidden: changing status.allocation or "
+            'status.reservedFor requires resource="resourceclaims/binding", verb="update" '
+            "permission: permission denied"
         )

@@ -8,8 +8,8 @@ import anyio
 import pytest
 from structlog.testing import capture_logs
 
+from asched.kube.client import RequestHealth
 from asched.kube.errors import ApiError, CredentialPluginError
-from asched.kube.request_health import RequestHealth
 from asched.kube.transport import Credentials
 from tests.kube.harness import (
     BEGIN,

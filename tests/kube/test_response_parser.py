@@ -99,7 +99,7 @@ def test_more_responses_than_expected_are_rejected(due: int, more: int, places: 
         if parser.feed(piece, due) is not None:
             assert not enough
             return  # the pool closes the connection at the next chunk, which is unsolicited
-    raise AssertionError("all that was due had come")
+    raise AssertionError("every expected response had arrived")
 
 
 def test_pipeline_that_ends_with_connection_is_complete() -> None:

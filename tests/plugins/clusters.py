@@ -97,7 +97,6 @@ ports = st.lists(
     st.builds(
         ContainerPort,
         host_port=st.sampled_from((0, 80, 81)),
-        container_port=st.just(80),
         protocol=st.sampled_from(("TCP", "UDP")),
         host_ip=st.sampled_from(("", "0.0.0.0", "10.0.0.1", "10.0.0.2")),
     ),

@@ -11,7 +11,6 @@ import msgspec
 from asched.audit.replay import ReplayVerifier
 from asched.framework.interface import Plugin
 from asched.model.groups import (
-    BasicPolicy,
     CustomPodGroupSpec,
     GangPolicy,
     IncubatorPodGroup,
@@ -49,7 +48,7 @@ def _meta(name: str, created_s: int) -> ObjectMeta:
 def a_gang(name: str, min_count: int, created_s: int = 0) -> PodGroup:
     """A native PodGroup; with ``min_count`` 0, its pods are scheduled one by one."""
     gang = GangPolicy(min_count=min_count) if min_count else None
-    policy = SchedulingPolicy(gang=gang, basic=None if min_count else BasicPolicy())
+    policy = SchedulingPolicy(gang=gang)
     return PodGroup(metadata=_meta(name, created_s), spec=PodGroupSpec(scheduling_policy=policy))
 
 

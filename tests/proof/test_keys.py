@@ -10,8 +10,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from asched.proof import KeyFileError, ProofError
 from asched.proof.anchors import AnchorError, AnchorFile, read_anchors
-from asched.proof.errors import KeyFileError, ProofError
 from asched.proof.heads import SignedHead, TreeHead
 from asched.proof.keys import PublicKey, SigningKey, expanded
 from asched.proof.merkle import Frontier

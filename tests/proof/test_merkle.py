@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asched.proof.errors import ProofError
+from asched.proof import ProofError
 from asched.proof.merkle import (
     EMPTY_ROOT,
     Frontier,

@@ -8,8 +8,8 @@ import anyio
 from structlog.testing import capture_logs
 
 from asched.daemon.ha.lease import JOURNAL_ANNOTATION
-from asched.journal.identity import journal_id
 from asched.journal.memory import MemoryJournal, MemoryStore
+from asched.journal.statistics import journal_id
 from asched.journal.store import JournalStore
 from tests.daemon.world import World, world
 from tests.journal.samples import turn

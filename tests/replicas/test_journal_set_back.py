@@ -1,4 +1,4 @@
-"""A standby follows a journal whose database loses its last commits in a failover."""
+"""A standby follows a journal with a database that loses its last commits in a failover."""
 
 from __future__ import annotations
 

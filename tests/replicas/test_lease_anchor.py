@@ -9,7 +9,7 @@ import anyio
 import msgspec
 import pytest
 
-from asched.daemon.signing.anchors import annotation_for
+from asched.daemon.signing.start import annotation_for
 from asched.journal import open_journal
 from asched.journal.errors import JournalError
 from asched.journal.verification import verify_journal

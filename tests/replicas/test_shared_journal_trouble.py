@@ -9,17 +9,27 @@ from pathlib import Path
 import anyio
 import asyncpg
 import pytest
+import structlog
 from sqlalchemy import make_url
+from typer.testing import CliRunner
 
+from asched.cli.errors import BadInput, as_command_error
+from asched.cli.main import app
 from asched.daemon.ha.replica import Replica
 from asched.journal.chain import SealedBatch
 from asched.journal.errors import JournalCorruptError, JournalError, JournalIOError
 from asched.journal.memory import MemoryStore
 from asched.journal.opening import open_journal
 from asched.journal.store import JournalStore
+from tests.daemon.processes import NO_HEALTH
+from tests.daemon.test_run_command import KUBECONFIG
 from tests.daemon.world import TIMEOUT_S, World, world
 from tests.journal.postgres_server import PostgresServer
+from tests.journal.samples import turn
+from tests.journal.test_verification import tamper
 from tests.replicas.single_replica import LEASE, LEASES, holder, running
+
+STANDBY = f"{NO_HEALTH}leaderElection: {{leaseDuration: 15s}}\n"
 
 
 class UnreachableStore(MemoryStore):
@@ -29,10 +39,13 @@ class UnreachableStore(MemoryStore):
         super().__init__()
         self.claim_error: JournalError | None = None
         self.away = False
+        self.broken = False
         self.refusals = 0
         self.refused = anyio.Event()
 
     async def batches(self, after_batch: int = 0) -> AsyncIterator[SealedBatch]:
+        if self.broken:
+            raise JournalCorruptError("batch 1 was altered")
         if self.away:
             self.refusals += 1
             self.refused.set()
@@ -114,6 +127,67 @@ async def test_standby_that_cannot_read_the_journal_is_no_candidate(tmp_path: Pa
         w.add_pod("p")
         await w.until(lambda: bool(w.node_of("p")))
         assert holder(w) == "it"
+
+
+async def test_standby_starts_once_the_journal_can_be_read(tmp_path: Path) -> None:
+    store = UnreachableStore()
+    store.away = True
+    async with world(tmp_path, nodes=1) as w, running(w, store, shared=True) as it:
+        replica = it.replica
+        await store.until_refused(2)
+        assert [check.problem() for check in replica.checks() if check.problem()] == [
+            "the journal cannot be read: the disk or the connection failed"
+        ]
+        assert replica.standby is None
+        store.away = False
+        with anyio.fail_after(TIMEOUT_S):
+            await replica.synced.wait()
+        w.add_pod("p")
+        await w.until(lambda: bool(w.node_of("p")))
+
+
+async def test_broken_chain_ends_a_standby_that_follows(tmp_path: Path) -> None:
+    store = UnreachableStore()
+
+    async def follow(w: World) -> None:
+        async with standby(w, store):
+            store.broken = True
+            await anyio.sleep_forever()
+
+    async with world(tmp_path, nodes=1) as w:
+        with pytest.raises(BaseExceptionGroup) as raised:
+            await follow(w)
+    ended = as_command_error(raised.value)
+    assert isinstance(ended, BadInput)
+    assert ended.exit_code == 2
+    assert ended.lines == ["asched: batch 1 was altered"]
+
+
+def test_broken_chain_ends_the_start_of_a_standby(
+    tmp_path: Path, replicas_postgres: PostgresServer
+) -> None:
+    """With the exit code after which systemd does not restart it: a restart would not help."""
+
+    async def write() -> str:
+        url = await replicas_postgres.new_database("broken_chain")
+        async with open_journal(url) as journal:
+            await journal.claim("leader", claimed_at_ns=1)
+            for number in range(2):
+                await journal.append(turn(number), written_at_ns=number)
+        await tamper(url, "UPDATE journal_record SET subject = 'pod/a/b' WHERE seq = 2")
+        return url
+
+    url = anyio.run(write)
+    (tmp_path / "kubeconfig.yaml").write_text(KUBECONFIG)
+    (tmp_path / "config.yaml").write_text(STANDBY)
+    options = ["run", "--journal", url]
+    for name in ("kubeconfig", "config"):
+        options += [f"--{name}", str(tmp_path / f"{name}.yaml")]
+    result = CliRunner().invoke(app, options, prog_name="asched")
+    structlog.reset_defaults()
+    lines = result.stderr.splitlines()
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert lines[-1].startswith("asched: batch 1 (records 1 to 3) was altered")
 
 
 async def test_takeover_waits_for_the_journal_and_reports_it(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from itertools import pairwise
 from typing import Any
 
 from asched.model.resource_claims import ResourceClaim
+from asched.model.resources import AnyObject
 from asched.simulator.expansion import expand
 from asched.simulator.loop import SchedulerSettings, Simulation
 from asched.simulator.scenario import read_scenario
@@ -96,7 +97,7 @@ def test_shared_claim_is_deallocated_after_its_last_pod() -> None:
 
 def test_claim_that_no_node_can_use_is_deallocated() -> None:
     claim = a_claim("c", allocation=an_allocation("gone", "gpu-0"))
-    things = [a_class(), a_slice("n0", "gpu-0"), claim]
+    things: list[AnyObject] = [a_class(), a_slice("n0", "gpu-0"), claim]
     events = [ObjectSet(at(0), item) for item in things]
     found = simulated([*has(node("n0")), *events, comes(a_pod("p", "c"), 1)])
     assert [placement[0] for placement in found.placements("p")] == ["n0"]
@@ -108,7 +109,12 @@ def test_recorded_reservations_of_pods_that_are_not_bound_do_not_count() -> None
         allocation=an_allocation("n1", "gpu-0"),
         status={"reservedFor": [{"resource": "pods", "name": "p", "uid": "Pod-p"}]},
     )
-    things = [a_class(), a_slice("n0", "gpu-0"), a_slice("n1", "gpu-0"), recorded]
+    things: list[AnyObject] = [
+        a_class(),
+        a_slice("n0", "gpu-0"),
+        a_slice("n1", "gpu-0"),
+        recorded,
+    ]
     events = [ObjectSet(at(0), item) for item in things]
     tainted = node("n1", cpu="1")
     pod = a_pod("p", "c", resources=[{"cpu": "2"}])

@@ -21,9 +21,9 @@ def describe(state: ClusterState) -> dict[str, Any]:
     """Everything that a later decision may depend on."""
     return {
         "now_ns": state.now_ns,
-        "seed": state.seed,
-        "epoch": state.epoch,
-        "next_start_row": state.next_start_row,
+        "seed": state.engine.seed,
+        "epoch": state.engine.epoch,
+        "next_start_row": state.engine.next_start_row,
         "profiles": {name: profile.spec for name, profile in state.profiles.items()},
         "pods": {
             key: (

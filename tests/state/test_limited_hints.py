@@ -21,7 +21,7 @@ from asched.framework.pod_info import PodInfo
 from asched.framework.status import SUCCESS, Status
 from asched.model.meta import Object
 from asched.model.pod import Pod
-from asched.state.evictions import Evictions
+from asched.state.preemption import Evictions
 from tests.state.objects import a_node, a_pod
 from tests.state.queue_driver import Queue
 

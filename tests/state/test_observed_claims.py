@@ -7,7 +7,7 @@ import pytest
 
 from asched.framework.events import ActionType, ClusterEvent, EventResource
 from asched.framework.pod_info import PodInfo
-from asched.model.meta import ObjectMeta
+from asched.model.meta import Annotations, ObjectMeta, OwnerReference
 from asched.model.pod import Pod, PodResourceClaim, PodResourceClaimStatus
 from asched.model.resource_claims import (
     AllocatedDeviceStatus,
@@ -115,3 +115,24 @@ def test_only_conditions_of_bindings_are_recorded() -> None:
     assert isinstance(without, r.ObjectObserved)
     assert isinstance(without.object, ResourceClaim)
     assert without.object.status.devices == ()
+
+
+def test_pod_is_requeued_after_its_special_claim_is_deleted() -> None:
+    fold = a_fold(*DEFAULT)
+    pod = a_pod("p")
+    owner = OwnerReference(kind="Pod", name="p", uid=pod.uid, controller=True)
+    meta = ObjectMeta(
+        name="special",
+        namespace=pod.namespace,
+        uid="claim",
+        owner_references=(owner,),
+        annotations=Annotations(extended_resource_claim="true"),
+    )
+    fold.apply(r.ObjectObserved(pod))
+    fold.apply(r.ObjectObserved(ResourceClaim(metadata=meta)))
+    key, queue = pod.key, fold.state.queue
+    assert queue.pop(key) is not None
+    queue.reject(key, ["Other"], (), 0)
+    assert key in queue.unschedulable
+    fold.apply(r.ObjectDeleted("ResourceClaim", f"{pod.namespace}/special", "claim"))
+    assert key in queue.active

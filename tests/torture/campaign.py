@@ -306,7 +306,7 @@ class Campaign:
             "leaders": len({binding.holder for binding in history.bindings}),
             "starts of replicas": sum(r.starts for r in self._replicas),
             "readings of /readyz": self._samples,
-            "requests falsified": sum(sum(r.proxy.told.values()) for r in self._replicas),
+            "requests falsified": sum(sum(r.proxy.injected.values()) for r in self._replicas),
         }
 
 

@@ -66,7 +66,7 @@ class Answer(NamedTuple):
 
 
 class _AlreadySent(web.StreamResponse):
-    """Stands for a response with bytes that the handler wrote itself."""
+    """Represents a response with bytes that the handler wrote itself."""
 
     @property
     def keep_alive(self) -> bool:
@@ -88,7 +88,7 @@ class LyingProxy:
         self.share = 1.0
         """The share of requests that the lie applies to."""
         self.url = ""
-        self.told: dict[Lie, int] = {}
+        self.injected: dict[Lie, int] = {}
         """How often each lie was applied."""
         self._server = server
         self._chance = chance
@@ -136,7 +136,7 @@ class LyingProxy:
         if lie in (Lie.BINDINGS_REFUSED, Lie.BINDINGS_SILENT):
             lie = lie if request.path.endswith("/binding") else Lie.NONE
         if lie is not Lie.NONE:
-            self.told[lie] = self.told.get(lie, 0) + 1
+            self.injected[lie] = self.injected.get(lie, 0) + 1
         try:
             early = await self._before(request, lie)
             if early is not None:

@@ -67,7 +67,7 @@ async def test_without_a_lie_requests_pass() -> None:
     async with proxied() as setup:
         assert await setup.create("p") == 201
         assert await setup.names() == ["p"]
-        assert setup.proxy.told == {}
+        assert setup.proxy.injected == {}
 
 
 @pytest.mark.parametrize(("lie", "executed"), [(Lie.RESET, False), (Lie.RESET_AFTER, True)])
@@ -137,7 +137,7 @@ async def test_silent_server_answers_nothing_until_healed() -> None:
             ended.set()
 
         tasks.start_soon(create)
-        while Lie.BLACK_HOLE not in setup.proxy.told:  # noqa: ASYNC110  within the time limit
+        while Lie.BLACK_HOLE not in setup.proxy.injected:  # noqa: ASYNC110  within the time limit
             await anyio.sleep(0.01)
         assert not ended.is_set()
         setup.proxy.heal()

@@ -25,6 +25,8 @@ CLAIMS: Final = f"resourceclaims.{GROUP}"
 TEMPLATES: Final = f"resourceclaimtemplates.{GROUP}"
 SLICES: Final = f"resourceslices.{GROUP}"
 CLASSES: Final = f"deviceclasses.{GROUP}"
+BINDING: Final = "resourceclaims/binding"
+"""Not served: a permission of its own for some fields of ``resourceclaims/status``."""
 ADMIN_LABEL: Final = "resource.kubernetes.io/admin-access"
 
 _TYPES: dict[str, type[ModelObject]] = {
@@ -113,6 +115,21 @@ def updated_status(api: ObjectApi, resource: ServedResource, new: Object, old: O
     if causes:
         raise invalid(resource.kind, resource.group, new["metadata"]["name"], causes)
     return new
+
+
+def check_binding(new: Object, old: Object, verb: str, *, may_bind: bool) -> None:
+    """Raises StatusError 422 if the user may not change what a claim has and which pods use it
+    (``AuthorizedForBinding``)."""
+    status, before = new.get("status") or {}, old.get("status") or {}
+    bound = ("allocation", "reservedFor")
+    if may_bind or all((status.get(f) or None) == (before.get(f) or None) for f in bound):
+        return
+    rule = (
+        "changing status.allocation or status.reservedFor requires "
+        f'resource="{BINDING}", verb="{verb}" permission: permission denied'
+    )
+    name = old["metadata"]["name"]
+    raise invalid("ResourceClaim", GROUP, name, [forbidden_value("status.allocation", rule)])
 
 
 def _require_admin_namespace(

@@ -52,6 +52,8 @@ class PodLifetime:
     _current: dict[str, int] = field(default_factory=dict)
     """Index of the current placement, by uid."""
     _evicted_uids: set[str] = field(default_factory=set)
+    _terminations_ns: dict[int, int] = field(default_factory=dict)
+    """From the eviction to the end, by index of the placement."""
 
     def __post_init__(self, node: str) -> None:
         self.pod = with_node(self.pod, node) if node else as_created(self.pod)
@@ -116,11 +118,15 @@ class PodLifetime:
             if uid in self._current:
                 self._update(self._current[uid], evicted_ns=None, by="")
 
-    def release(self, uid: str, at_ns: int, reason: EndReason) -> None:
+    def release(self, uid: str, at_ns: int, reason: EndReason, *, node_exists: bool = True) -> None:
         """Ends the placement of that uid, if it has one."""
         index = self._current.pop(uid, None)
-        if index is not None:
-            self._update(index, ended_ns=at_ns, end=reason)
+        if index is None:
+            return
+        self._update(index, ended_ns=at_ns, end=reason)
+        evicted_ns = self.placements[index].evicted_ns
+        if evicted_ns is not None and node_exists:
+            self._terminations_ns[index] = at_ns - evicted_ns
 
     def _update(self, index: int, **fields: object) -> None:
         self.placements[index] = msgspec.structs.replace(self.placements[index], **fields)
@@ -146,8 +152,13 @@ class PodLifetime:
 
     @property
     def run_ns(self) -> int | None:
-        """Running time until it finished by itself; None if that was not observed."""
-        if self.end is not EndReason.FINISHED or not self.was_bound:
+        """Running time until it finished by itself; None if that was not observed.
+
+        A victim that its controller did not replace had finished before it was terminated.
+        """
+        finished = self.end is EndReason.FINISHED
+        finished |= self.end is EndReason.PREEMPTED and self.recreated
+        if not finished or not self.was_bound:
             return None
         return sum(
             placement.ended_ns - placement.bound_ns
@@ -156,7 +167,12 @@ class PodLifetime:
         )
 
     def creation(self) -> PodCreated:
-        return PodCreated(self.created_ns, self.pod, self.run_ns, self.recreated)
+        terminations_ns = tuple(
+            self._terminations_ns.get(index)
+            for index, placement in enumerate(self.placements)
+            if placement.evicted_ns is not None and placement.bound_ns is not None
+        )
+        return PodCreated(self.created_ns, self.pod, self.run_ns, self.recreated, terminations_ns)
 
     def deletion(self, at_ns: int) -> PodDeleted | None:
         """The event that ends it, unless it ends by its running time."""
@@ -186,6 +202,8 @@ def as_created(pod: Pod) -> Pod:
         conditions=tuple(c for c in pod.status.conditions if c.type != POD_SCHEDULED),
         container_statuses=pod.status.container_statuses,
         init_container_statuses=pod.status.init_container_statuses,
+        resources=pod.status.resources,
+        allocated_resources=pod.status.allocated_resources,
     )
     return msgspec.structs.replace(with_node(pod, ""), status=status)
 

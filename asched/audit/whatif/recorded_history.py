@@ -18,8 +18,8 @@ from asched.audit.timeline import time_of
 from asched.audit.whatif.occupancy import percentile
 from asched.audit.whatif.pod_lifetime import PodLifetime, PodSnapshot, as_created, with_node
 from asched.framework.runtime.profile import PluginLoader, evaluate_in_process
+from asched.journal.checkpoints import apply_stored
 from asched.journal.codec import subject_of
-from asched.journal.folding import apply_stored
 from asched.journal.statistics import last_seq_at
 from asched.journal.store import JournalStore
 from asched.model.custom import CustomObject
@@ -147,7 +147,7 @@ def _scheduler(state: ClusterState, recorded: WorkloadRun) -> SchedulerSettings:
         profiles=evaluate_in_process(profile.spec for profile in state.profiles.values()),
         sessions=state.sessions.specs,
         queue=state.queue.settings,
-        seed=state.seed,
+        seed=state.engine.seed,
         latencies=Latencies(bind_ns=percentile(bind_ns, 50) or 0),
     )
 
@@ -371,8 +371,9 @@ class TraceExtractor:
         pod = self._by_uid.get(uid)
         if pod is None:
             return
-        reason = pod.end_reason(uid, before.node, node_exists=before.node in self._open)
-        pod.release(uid, now_ns, reason)
+        node_exists = before.node in self._open
+        reason = pod.end_reason(uid, before.node, node_exists=node_exists)
+        pod.release(uid, now_ns, reason, node_exists=node_exists)
         if uid == pod.uid and pod.end is None:
             self._end(pod, now_ns, reason)
 
@@ -389,8 +390,11 @@ class TraceExtractor:
 
     def _displace(self, pod: PodLifetime) -> None:
         owner = pod.pod.metadata.controller
-        if owner is not None and pod.recreated:
-            self._displaced.setdefault(owner.uid, deque()).append(pod)
+        if owner is None or not pod.recreated:
+            return
+        displaced = self._displaced.setdefault(owner.uid, deque())
+        if pod not in displaced:  # a victim whose node is removed is displaced once
+            displaced.append(pod)
 
     def _next_displaced(self, pod: Pod) -> PodLifetime | None:
         """The evicted pod that this one replaces, if any."""

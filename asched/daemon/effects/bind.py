@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
+from functools import cached_property, partial
 from typing import NamedTuple
 
 import structlog
 
-from asched.daemon.effects.bind_health import BindHealth
 from asched.daemon.effects.per_pod_queue import EffectContext
-from asched.daemon.effects.reconciler import AbandonedError, BindingIO, BindReconciler
+from asched.daemon.effects.reconciler import AbandonedError, BindHealth, BindingIO, BindReconciler
 from asched.daemon.plugin_host.binding_calls import BindingPluginCalls, CancelReason
 from asched.daemon.telemetry.scheduler_metrics import AttemptResult
 from asched.framework.binding import BindingClient
@@ -39,8 +38,14 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 class BindHandler:
     """Binds assumed pods to their nodes and reports ``Bound`` or ``BindFailed``."""
 
-    def __init__(self, context: EffectContext, bound: Callable[[PodInfo, str], None]) -> None:
-        """``bound`` is called with a pod and its node before a successful binding is reported."""
+    def __init__(
+        self,
+        context: EffectContext,
+        bound: Callable[[PodInfo, str], None],
+        expect: Callable[[PodInfo, str], Awaitable[None]],
+    ) -> None:
+        """``bound`` is called with a pod and its node before a successful binding is reported.
+        ``expect`` nominates a pod to its node before PreBind."""
         services = context.services
         self.extenders = services.extenders
         """Extenders of the recorded configuration, in its order."""
@@ -65,6 +70,7 @@ class BindHandler:
         self._metrics = services.metrics.scheduling
         self._stopwatch = services.stopwatch
         self._bound = bound
+        self._expect = expect
         self._expected_failures: set[str] = set()
         """UIDs of pods that need no condition for their ``BindFailed``: bound by another scheduler,
         or decided in a previous term."""
@@ -155,6 +161,8 @@ class BindHandler:
             outcome = await cycle.fail(f"node {node} was removed after the pod was assigned")
         else:
             with self._calls_in_flight(binding, waiting) as cycle.calls:
+                if cycle.pre_bind_plugins and self._nominates_first(binding, entry):
+                    await self._expect(info, node)
                 extenders = self._binding_extenders(info)
                 waiting(len(extenders))
                 outcome = await cycle.run(extenders)
@@ -163,6 +171,16 @@ class BindHandler:
             self._report(binding, outcome, reconciler)
         else:
             self.has_unresolved |= reconciler.unresolved
+
+    def _nominates_first(self, binding: _StartedBinding, entry: PodEntry) -> bool:
+        """Whether a pod with PreBind work is nominated to its node first. A binding of a previous
+        process may have been sent, and a bound pod has no nomination."""
+        return (
+            self._cluster.feature_gates.nominated_node_name_for_expectation
+            and binding.possibly_sent_at_s is None
+            and entry.assignment is not None
+            and not entry.assignment.session
+        )
 
     @contextmanager
     def _calls_in_flight(
@@ -217,7 +235,7 @@ class BindHandler:
         name = info.pod.spec.scheduler_name
         profile = self._cluster.profiles.get(name)
         if profile is not None:
-            return self._cluster.circuits.in_force(profile)
+            return self._cluster.guards.circuits.in_force(profile)
         return self._cluster.binding_profile(name) if mounts_claims(info.pod) else None
 
     def _binding_extenders(self, info: PodInfo) -> list[HttpExtender]:
@@ -260,6 +278,15 @@ class BindingCycle:
         self._node_name = node_name
         self._to_undo: list[PreBindPlugin] = []
 
+    @cached_property
+    def pre_bind_plugins(self) -> Sequence[PreBindPlugin]:
+        """The PreBind plugins that have work for the pod."""
+        return [
+            plugin
+            for plugin in (self._profile.binding.pre_bind if self._profile else ())
+            if _has_pre_bind_work(plugin, self._pod, self._node_name)
+        ]
+
     async def run(self, extenders: Sequence[HttpExtender] = ()) -> Bound | BindFailed | None:
         """Run PreBind, Bind and PostBind. The first of ``extenders`` that does not fail, or is not
         ignorable, binds the pod; without one the Bind plugins do. Never raises for a plugin."""
@@ -297,9 +324,7 @@ class BindingCycle:
 
     async def _pre_bind(self) -> Status:
         pod, node_name = self._pod, self._node_name
-        for plugin in self._profile.binding.pre_bind if self._profile else ():
-            if not _has_pre_bind_work(plugin, pod, node_name):
-                continue
+        for plugin in self.pre_bind_plugins:
             if type(plugin).undo_pre_bind is not PreBindPlugin.undo_pre_bind:
                 self._to_undo.append(plugin)
 

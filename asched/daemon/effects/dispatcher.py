@@ -54,8 +54,8 @@ class EffectDispatcher:
         self._queue = PerPodQueue(services.tasks, inbox.wake)
         self._sleep = StoppableSleep(services.client.clock)
         context = EffectContext(cluster, self._queue, self._sleep, inbox.put_outcome, services)
-        self._bind = BindHandler(context, self._bound)
         self._status = PodStatusHandler(context)
+        self._bind = BindHandler(context, self._bound, self._status.expect)
         self._groups = PodGroupStatusHandler(context)
         self._evict = EvictionHandler(context, self._groups)
         self._claims = ClaimReleaseHandler(context)
@@ -113,6 +113,8 @@ class EffectDispatcher:
         match decision:
             case Assigned():
                 self._status.assigned(decision.key, decision.uid)
+                if decision.permit_waits and decision.key in self._cluster.waiting:
+                    self._status.waits_on_permit(entry.info, decision.node)
                 self._bind.start(entry)
             case PermitAllowed():
                 self._bind.start(entry)

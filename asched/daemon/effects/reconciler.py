@@ -1,14 +1,13 @@
-"""A binding that is reported only with a definite outcome."""
+"""A binding that is reported only with a definite outcome; whether bindings succeed."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import structlog
 
-from asched.daemon.effects.bind_health import BindHealth
 from asched.daemon.effects.per_pod_queue import StoppableSleep
 from asched.framework.pod_info import PodInfo
 from asched.framework.status import SUCCESS, Status
@@ -26,14 +25,64 @@ from asched.kube.write_outcomes import (
     WriteSucceeded,
 )
 
+log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
+
+UNUSABLE_AFTER_S: Final = 8.0
+"""Time without a carried out binding after which the daemon is not ready: a probe has 2 s to see it
+within 10 s."""
+_RECENT_S: Final = 60.0
+"""How long after the last request a failure counts: longer than a request and a backoff take."""
+
+
+class BindHealth:
+    """Remembers since when the API server carried out no binding.
+
+    Other requests may succeed meanwhile. An answer about the pod, such as that it is gone or bound
+    elsewhere, shows that bindings are processed.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._failing_since_s: float | None = None
+        self._requested_at_s = 0.0
+
+    def requested(self) -> None:
+        """A binding is about to be sent."""
+        self._requested_at_s = self._clock.monotonic_s()
+        if self._failing_since_s is None:
+            self._failing_since_s = self._requested_at_s
+
+    def answered(self, outcome: BindOutcome) -> None:
+        if not _is_failure(outcome):
+            self._failing_since_s = None
+
+    def problem(self) -> str:
+        """What is wrong, in one line; empty if bindings succeed or none is sent."""
+        if self._failing_since_s is None:
+            return ""
+        now_s = self._clock.monotonic_s()
+        if now_s - self._requested_at_s > _RECENT_S:
+            self._failing_since_s = None
+            return ""
+        failing_s = now_s - self._failing_since_s
+        if failing_s < UNUSABLE_AFTER_S:
+            return ""
+        return f"no binding has succeeded for {failing_s:.0f} s"
+
+
+def _is_failure(outcome: BindOutcome) -> bool:
+    """Whether the outcome is due to the API server or the way to it, not to the pod."""
+    if isinstance(outcome, WriteRejected):
+        return not outcome.status or outcome.status in (401, 429) or outcome.status >= 500
+    return isinstance(outcome, OutcomeUnknown)
+
+
 _CHECK_INTERVAL_S = 0.25
 """Interval of :meth:`BindReconciler.wait_until`."""
 
 MAX_REQUEST_AGE_S = 60.0
 """An API server may execute a request up to this long after it was sent (``--request-timeout`` of
 kube-apiserver)."""
-
-log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 
 class AbandonedError(Exception):

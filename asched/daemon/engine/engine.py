@@ -14,6 +14,7 @@ import msgspec
 import structlog
 
 from asched.batch.registry import SessionRegistry
+from asched.core.held_updates import HeldUpdates
 from asched.core.scheduler import Budget, SchedulerCore
 from asched.daemon.effects.dispatcher import EffectDispatcher
 from asched.daemon.engine.attempt_mark import AttemptMark
@@ -143,6 +144,7 @@ class Engine(TurnLoop):
         with self._watch.turn():
             self._observe_changes()
             self._report_refused()
+            self._report_limited()
             core.record_unconfirmed()
             self._observe_outcomes()
             decisions = core.decide(self._budget()) if self._decides() else []
@@ -191,6 +193,11 @@ class Engine(TurnLoop):
     def journal_error(self) -> str:
         """Why the journal cannot be written; empty while it can."""
         return self._appender.error
+
+    @property
+    def held_updates(self) -> HeldUpdates:
+        """Updates that are not recorded yet."""
+        return self._core.held_updates
 
     @property
     def leading(self) -> bool:
@@ -254,6 +261,14 @@ class Engine(TurnLoop):
                 uid=first.uid,
                 other=first.other_key,
             )
+
+    def _report_limited(self) -> None:
+        if self._core.held_updates:
+            for namespace in self._core.held_updates.take_newly_limited():
+                log.warning(
+                    "updates held back: the namespace used up its budget of journal bytes",
+                    namespace=namespace,
+                )
 
     def _continue_list(self) -> None:
         was_waiting = bool(self._core.unsynced)
@@ -319,6 +334,8 @@ class Engine(TurnLoop):
                 self._metrics.sessions.executed(decision, self._core.last_session, duration_s)
                 return
             case Rejected() | PermitRejected():
+                if isinstance(decision, Rejected) and decision.put_off_until_ns:
+                    self._metrics.engine.attempt_put_off()
                 result = AttemptResult.UNSCHEDULABLE
             case AttemptFailed():
                 self.stats.failed += 1

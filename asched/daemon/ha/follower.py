@@ -9,6 +9,7 @@ import structlog
 
 from asched.core.inputs import Batch, Change, ChangeSink, Deleted, Listed
 from asched.journal.chain_reader import ChainReader
+from asched.journal.checkpoints import apply_stored
 from asched.journal.errors import (
     JournalBusyError,
     JournalCorruptError,
@@ -16,7 +17,6 @@ from asched.journal.errors import (
     JournalReplacedError,
     reason_of,
 )
-from asched.journal.folding import apply_stored
 from asched.kube.reflector import ClusterWatch
 from asched.kube.timing import Clock
 from asched.model.resources import AnyObject, WatchedResource

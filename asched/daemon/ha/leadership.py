@@ -19,7 +19,7 @@ from asched.daemon.engine.engine import Engine
 from asched.daemon.engine.inbox import Inbox
 from asched.daemon.ha.election import LeaseTiming
 from asched.daemon.ha.lease import LeaderElector, LeaseName
-from asched.daemon.signing.anchors import LeaseAnchor, annotation_for
+from asched.daemon.signing.start import LeaseAnchor, annotation_for
 from asched.daemon.telemetry.metrics import Metrics, counter, gauge
 from asched.kube.client import NO_RETRY, ApiClient, RequestOptions
 from asched.kube.errors import ApiError, NoResponseError

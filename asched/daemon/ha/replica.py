@@ -44,7 +44,7 @@ from asched.daemon.telemetry.health import Check
 from asched.journal.chain_reader import ChainReader
 from asched.journal.checkpoints import nearest
 from asched.journal.errors import JournalBusyError, JournalIOError, reason_of
-from asched.journal.identity import journal_id
+from asched.journal.statistics import journal_id
 from asched.kube.errors import KubeConfigError
 from asched.kube.extenders import open_extenders
 from asched.kube.timing import Backoff, RetryPolicy
@@ -67,6 +67,8 @@ class Replica:
         """None while it follows the leader's journal."""
         self.standby: Standby | None = None
         """None if it has its own journal, or was not started yet."""
+        self.journal_problem = "the journal was not read yet"
+        """Of a standby that was not started yet."""
         self.leadership = leadership
         self._config_lock = anyio.Lock()
 
@@ -82,7 +84,9 @@ class Replica:
         if self.daemon is not None:
             found = {check.name: check.problem for check in self.daemon.checks()}
             return found[name]()
-        return "" if self.standby is None else self.standby.problem(name)
+        if self.standby is None:
+            return self.journal_problem if name == "journal" else ""
+        return self.standby.problem(name)
 
     def is_stuck(self) -> bool:
         """As :meth:`Daemon.is_stuck`."""
@@ -189,7 +193,6 @@ class Standby:
         Raises :class:`~asched.journal.errors.JournalError` if the journal is unusable.
         """
         context, follower = self._context, self._follower
-        await follower.catch_up()
         async with anyio.create_task_group() as following:
             following.start_soon(follower.run)
             following.start_soon(self._compare_journals)
@@ -313,16 +316,34 @@ class ReplicaLifecycle:
         start: StartState | None = None
         async with anyio.create_task_group() as tasks:
             with self._following:
-                await check_against(context.journal, [])
-                fold, seq = await nearest(context.journal, context.registry.load)
-                reader = await ChainReader.after_checkpoint(context.journal, seq)
-                follower = JournalFollower(reader, fold, seq, context.client.clock)
+                follower = await self._read_journal()
                 standby = replica.standby = Standby(context, replica.leadership, follower)
                 tasks.start_soon(standby.watch)
                 start = await standby.until_leading(replica.synced)
             if start is not None:
                 await self._lead(start, standby)
             tasks.cancel_scope.cancel()
+
+    async def _read_journal(self) -> JournalFollower:
+        """Check and fold the journal. Retried while the database is unavailable."""
+        context, replica = self._context, self._replica
+        backoff = Backoff(_TAKEOVER_RETRY, context.client.random)
+        while True:
+            try:
+                await check_against(context.journal, [])
+                fold, seq = await nearest(context.journal, context.registry.load)
+                reader = await ChainReader.after_checkpoint(context.journal, seq)
+                follower = JournalFollower(reader, fold, seq, context.client.clock)
+                await follower.catch_up()
+            except (JournalBusyError, JournalIOError) as error:
+                reason = f"the journal cannot be read: {reason_of(error)}"
+                if reason != replica.journal_problem:
+                    log.warning("reading the journal failed, retrying", error=str(error))
+                replica.journal_problem = reason
+            else:
+                replica.journal_problem = ""
+                return follower
+            await context.runtime.clock.sleep(backoff.next_s())
 
     async def _lead(self, start: StartState, standby: Standby) -> None:
         configuration = standby.configuration

@@ -26,14 +26,21 @@ from asched.framework.pod_info import PodInfo
 from asched.framework.runtime.observation import (
     FAILURES,
     FailureReason,
+    describe_raised,
     failure_reason,
     to_printable,
 )
-from asched.framework.runtime.raised import describe_raised
 from asched.framework.status import SUCCESS, Code, Status
 from asched.kube.errors import ApiError, NoResponseError
 from asched.kube.pod_writer import PodTarget
-from asched.kube.write_outcomes import ObjectGone, PatchOutcome, WriteSucceeded
+from asched.kube.write_outcomes import (
+    ObjectGone,
+    OutcomeUnknown,
+    PatchOutcome,
+    WriteOutcome,
+    WriteRejected,
+    WriteSucceeded,
+)
 from asched.model.pod import ContainerExtendedResourceRequest
 from asched.model.resource_claims import AllocationResult, ResourceClaim
 from asched.model.resources import DecodeError
@@ -189,16 +196,22 @@ class BindingPluginClient:
         self._require(Permission.ANNOTATE)
         return _written(await self._binder.io.writer.annotate(_target(pod), annotations))
 
-    # A write to a claim with an unknown outcome is an error as well. The next attempt finds the
-    # claim allocated, or this one repeats the write after a restart and finds it carried out.
-
     async def allocate_claim(
         self, claim: ClaimRef, allocation: AllocationResult | None, consumer: PodInfo
     ) -> Status:
         self._require(Permission.ALLOCATE_CLAIM)
-        io = self._binder.io
-        target, now = _target(consumer), io.clock.utc()
-        return _written(await io.claims.allocate(claim, allocation, target, now))
+        io, target, unknown = self._binder.io, _target(consumer), False
+
+        async def attempt() -> Status | None:
+            """None while an earlier write without a response may have been carried out: the
+            devices must stay reserved until that is known."""
+            nonlocal unknown
+            outcome = await io.claims.allocate(claim, allocation, target, io.clock.utc())
+            unknown |= isinstance(outcome, OutcomeUnknown)
+            return None if unknown and not _is_definite(outcome) else _written(outcome)
+
+        status = await attempt() or await self._binder.wait_until(attempt, inf)
+        return status or Status.error(f"claim {claim.key}: no answer")
 
     async def release_claim(self, claim: ClaimRef, consumer: PodInfo) -> Status:
         self._require(Permission.RELEASE_CLAIM)
@@ -236,6 +249,13 @@ class BindingPluginClient:
         self, check: Callable[[], Awaitable[Status | None]], timeout_s: float
     ) -> Status | None:
         return await self._binder.wait_until(check, timeout_s)
+
+
+def _is_definite(outcome: WriteOutcome) -> bool:
+    """Whether the outcome is also the outcome of earlier requests."""
+    if isinstance(outcome, WriteRejected):
+        return 400 <= outcome.status < 500 and outcome.status != 429
+    return isinstance(outcome, WriteSucceeded)
 
 
 def _target(pod: PodInfo) -> PodTarget:

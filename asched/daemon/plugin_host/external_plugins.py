@@ -24,10 +24,9 @@ from asched.framework.interface import Plugin
 from asched.framework.nodes import BoolColumn, RowArray
 from asched.framework.pod_info import PodInfo
 from asched.framework.runtime.extenders import ExternalPlugin
-from asched.framework.runtime.observation import FAILURES, failure_reason
+from asched.framework.runtime.observation import FAILURES, describe_raised, failure_reason
 from asched.framework.runtime.plugin_calls import PluginFailure
 from asched.framework.runtime.profile import PluginLoader, parse_arguments
-from asched.framework.runtime.raised import describe_raised
 from asched.state.cluster import ClusterState, ProfileHandle
 from asched.state.pending_evaluations import pack_mask, present_rows
 from asched.state.records import (

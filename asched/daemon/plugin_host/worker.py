@@ -23,10 +23,14 @@ from asched.daemon.plugin_host.evaluation import AttemptKey, PluginEvaluator
 from asched.framework.interface import Plugin
 from asched.framework.pod_info import PodInfo
 from asched.framework.runtime.extenders import ExtenderVerb
-from asched.framework.runtime.observation import FailureReason, failure_reason, to_printable
+from asched.framework.runtime.observation import (
+    FailureReason,
+    describe_raised,
+    failure_reason,
+    to_printable,
+)
 from asched.framework.runtime.plugin_calls import PluginFailure
 from asched.framework.runtime.profile import parse_arguments
-from asched.framework.runtime.raised import describe_raised
 from asched.model.meta import Object
 from asched.state.cluster import ClusterState, ProfileHandle
 from asched.state.pending_evaluations import pack_mask
@@ -64,12 +68,14 @@ class MirroredCluster(ClusterState):
     group_members = _not_mirrored("pod groups")
     gang_pending_members = _not_mirrored("pod groups")
     groups_at_permit = property(_not_mirrored("waiting pods"))
+    permit_changes = property(_not_mirrored("waiting pods"))
 
 
 class MirroredHandle(ProfileHandle):
     """The handle of a plugin in a worker; raises :class:`NotMirroredError` for missing state."""
 
     waiting_pods = _not_mirrored("waiting pods")
+    waiting_members = _not_mirrored("waiting pods")
     nominated_node = _not_mirrored("nominations")
     nominated_pods = _not_mirrored("nominations")
     evictions = property(_not_mirrored("evictions"))

@@ -17,16 +17,15 @@ from asched.config.file import Configuration
 from asched.config.registry import PluginRegistry
 from asched.core.scheduler import SchedulerCore
 from asched.daemon.engine.inbox import Inbox
-from asched.daemon.engine.journal_watch import watch_journal
 from asched.daemon.engine.journaling import JournalAppender
-from asched.daemon.engine.turn_loop import TurnLoop
+from asched.daemon.engine.turn_loop import TurnLoop, watch_journal
 from asched.daemon.process import Runtime
 from asched.daemon.shadow.explainer import Window
 from asched.daemon.shadow.follower import ShadowFollower, shadow_profiles, start_notes
 from asched.daemon.shadow.report import Difference, Report
 from asched.daemon.startup import annotations_of, custom_resources_of
 from asched.daemon.telemetry.metrics import Metrics
-from asched.journal.folding import folding
+from asched.journal.checkpoints import folding
 from asched.journal.store import JournalStore
 from asched.kube.client import ApiClient
 from asched.kube.reflector import ClusterWatch

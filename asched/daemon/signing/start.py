@@ -1,21 +1,18 @@
-"""What a process verifies before it continues a journal."""
+"""What a process verifies before it continues a journal; its anchors: a file, and the Lease."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
 import structlog
+from anyio import to_thread
 
 from asched.config.settings import JournalSettings
-from asched.daemon.signing.anchors import FileAnchor
+from asched.daemon.ha.lease import LeaderElector
 from asched.journal.chain import GENESIS
-from asched.journal.errors import (
-    JournalBusyError,
-    JournalError,
-    JournalFullError,
-    JournalIOError,
-)
+from asched.journal.errors import TRANSIENT_ERRORS, JournalError
 from asched.journal.signatures import (
     AnchoredHead,
     CheckedHistory,
@@ -25,14 +22,71 @@ from asched.journal.signatures import (
 )
 from asched.journal.store import JournalStore
 from asched.kube.timing import Clock
-from asched.proof.anchors import Anchor, AnchorError, AnchorFile
+from asched.proof.anchors import ANNOTATION, Anchor, AnchorError, AnchorFile, heads_of
+from asched.proof.heads import SignedHead
 from asched.proof.keys import expanded
 from asched.proof.merkle import Frontier
 from asched.proof.statements import Position
 
-_RETRY_S: Final = 1.0
-
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
+
+_NAME_LIMIT: Final = 63
+"""Of an annotation, without its prefix and slash."""
+
+
+class FileAnchor:
+    """An :class:`~asched.proof.anchors.Anchor` in a file, which may be on storage that hangs."""
+
+    def __init__(self, file: AnchorFile) -> None:
+        self._file = file
+
+    @property
+    def name(self) -> str:
+        return self._file.name
+
+    async def newest(self) -> SignedHead | None:
+        return await to_thread.run_sync(self._file.last, abandon_on_cancel=True)
+
+    async def publish(self, head: SignedHead) -> None:
+        await to_thread.run_sync(self._file.append, head, abandon_on_cancel=True)
+
+
+class LeaseAnchor:
+    """An :class:`~asched.proof.anchors.Anchor` in an annotation of the Lease.
+
+    The next renewal of the lease writes it. Until the first :meth:`publish`, the annotation of the
+    last leader stays.
+    """
+
+    def __init__(self, elector: LeaderElector, annotation: str) -> None:
+        self._elector = elector
+        self._annotation = annotation
+
+    @property
+    def name(self) -> str:
+        return f"lease {self._elector.lease}"
+
+    async def newest(self) -> SignedHead | None:
+        """That of the lease as it was last read."""
+        stored = self._elector.stored_annotations()
+        own = {key: text for key, text in stored.items() if key == self._annotation}
+        heads = heads_of(own, self.name)
+        return heads[0] if heads else None
+
+    async def publish(self, head: SignedHead) -> None:
+        self._elector.annotations[self._annotation] = head.line
+
+
+def annotation_for(instance: str, *, shared: bool) -> str:
+    """The annotation for a process's journal. Replicas that do not share one have one each."""
+    if shared:
+        return ANNOTATION
+    host = re.sub(r"[^A-Za-z0-9.-]", "-", instance.rpartition("_")[0] or instance)
+    prefix, _, name = ANNOTATION.partition("/")
+    return f"{prefix}/{f'{name}.{host}'[:_NAME_LIMIT].rstrip('.-')}"
+
+
+_RETRY_S: Final = 1.0
 
 
 def file_anchors(settings: JournalSettings) -> list[Anchor]:
@@ -56,6 +110,11 @@ async def check_against(journal: JournalStore, anchors: Sequence[Anchor]) -> Che
             raise JournalError(str(error)) from None
         if newest is not None:
             anchored.append(AnchoredHead(anchor.name, newest))
+        elif await journal.signed_head() is not None:
+            log.warning(
+                "anchor has no head to compare the journal with: is its storage there?",
+                anchor=anchor.name,
+            )
     return await check_history(journal, anchored)
 
 
@@ -94,7 +153,7 @@ async def _when_writable(write: Callable[[], Awaitable[object]], clock: Clock) -
     while True:
         try:
             await write()
-        except (JournalBusyError, JournalFullError, JournalIOError) as error:
+        except TRANSIENT_ERRORS as error:
             if str(error) != logged:
                 logged = str(error)
                 log.warning("head of the journal not signed, retrying", error=logged)

@@ -20,7 +20,7 @@ _LEVELS = {
 
 
 def configure_logs(settings: LogSettings) -> None:
-    """Configure structlog and the standard library's logging, whose records look the same.
+    """Configure structlog and the standard library's logging, with records of the same form.
 
     Tracebacks show lines of code and no values of variables, which may be secrets.
     """

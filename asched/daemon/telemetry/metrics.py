@@ -20,6 +20,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from asched import __version__
+from asched.core.held_updates import HeldUpdates
 from asched.daemon.engine.inbox import Inbox
 from asched.daemon.telemetry.batch_metrics import SessionMetrics
 from asched.daemon.telemetry.scheduler_metrics import (
@@ -33,6 +34,7 @@ from asched.daemon.telemetry.stopwatch import CycleSink
 from asched.framework.runtime.observation import FAILURES
 from asched.kube.events import EventRecorder
 from asched.kube.reflector import Reflector
+from asched.state.attempt_budget import BURST_NS
 from asched.state.cluster import ClusterState, PlacementState
 from asched.state.queue import SchedulingQueue
 
@@ -140,7 +142,45 @@ def cache_metrics(cluster: ClusterState) -> Iterator[Metric]:
         "asched_plugin_circuit_open",
         "Whether the plugin's circuit breaker is open (1), so that the plugin is skipped.",
         ["plugin", "profile"],
-        [([plugin, profile], circuit.is_open) for profile, plugin, circuit in cluster.circuits],
+        [
+            ([plugin, profile], circuit.is_open)
+            for profile, plugin, circuit in cluster.guards.circuits
+        ],
+    )
+
+
+def budget_metrics(cluster: ClusterState) -> Iterator[Metric]:
+    """Pods and namespaces that are limited."""
+    yield GaugeMetricFamily(
+        "asched_pods_quarantined",
+        "Pods that are not attempted, because the process died twice while it decided on them.",
+        value=len(cluster.guards.quarantined),
+    )
+    owing = [at_ns for _, at_ns in cluster.guards.budgets.snapshot()]
+    yield GaugeMetricFamily(
+        "asched_attempt_budget_namespaces",
+        "Namespaces that used up their budget of decision time.",
+        value=sum(at_ns - BURST_NS > cluster.now_ns for at_ns in owing),
+    )
+
+
+def held_update_metrics(held: HeldUpdates) -> Iterator[Metric]:
+    """Updates of namespaces that used up their budget of journal bytes."""
+    yield GaugeMetricFamily(
+        "asched_updates_held",
+        "Objects with an update that is held back, because their namespaces used up their budget"
+        " of journal bytes.",
+        value=len(held),
+    )
+    yield GaugeMetricFamily(
+        "asched_journal_budget_namespaces",
+        "Namespaces that used up their budget of journal bytes.",
+        value=held.namespaces,
+    )
+    yield CounterMetricFamily(
+        "asched_updates_deferred",
+        "Updates that were held back, also those that a newer one replaced.",
+        value=held.deferred,
     )
 
 
@@ -196,13 +236,15 @@ def event_metrics(events: EventRecorder) -> Iterator[Metric]:
     counts = events.counts
     yield counter(
         "asched_events",
-        "Events by outcome: recorded, sent, dropped (queue full), failed.",
+        "Events by outcome: recorded, sent, dropped (queue full), failed, limited (too many about"
+        " one object).",
         ["outcome"],
         [
             (["recorded"], counts.recorded),
             (["sent"], counts.sent),
             (["dropped"], counts.dropped),
             (["failed"], counts.failed),
+            (["limited"], counts.limited),
         ],
     )
     yield GaugeMetricFamily(
@@ -315,6 +357,7 @@ class Metrics:
         self.show(
             partial(queue_metrics, cluster),
             partial(cache_metrics, cluster),
+            partial(budget_metrics, cluster),
             lambda: watch_metrics(reflectors()),
         )
 
@@ -325,6 +368,10 @@ class Metrics:
         self.show(lambda: backlog_metrics(inbox, effects()))
         if events is not None:
             self.show(partial(event_metrics, events))
+
+    def watch_held_updates(self, held: HeldUpdates) -> None:
+        """Add the updates that are held back."""
+        self.show(partial(held_update_metrics, held))
 
     def watch_journal_file(self, path: Path | None) -> None:
         """Add the size of the journal, if it is a file."""

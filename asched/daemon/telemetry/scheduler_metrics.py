@@ -314,6 +314,15 @@ class EngineMetrics:
             "Observed pods that were not recorded, because another pod has their uid.",
         )
 
+        self._put_off = counter(
+            "asched_attempts_put_off",
+            "Attempts that were put off, because their namespace used up its budget of decision"
+            " time.",
+        )
+
+    def attempt_put_off(self) -> None:
+        self._put_off.inc()
+
     def turned(self, duration_s: float) -> None:
         """A turn that produced records ended."""
         self._turn_duration.observe(duration_s)

@@ -1,4 +1,4 @@
-"""Observers of plugin calls, and counts of plugin failures, for metrics and traces.
+"""Observers of plugin calls, counts of plugin failures, and exceptions of plugins in one line.
 
 The pure packages have no clock. A caller that has one sets an observer for one synchronous call, a
 scheduling cycle or the folds of a turn. Observers do not affect decisions. Without one, the cost is
@@ -11,6 +11,8 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from enum import StrEnum
+from pathlib import PurePath
+from types import FrameType, TracebackType
 from typing import NamedTuple, ParamSpec, Protocol, TypeVar
 
 from asched.framework.events import ClusterEvent, QueueingHintFn
@@ -137,3 +139,40 @@ def to_printable(text: object) -> str:
     except BaseException as error:  # noqa: BLE001  __str__ may be the plugin's code
         words = f"({type(text).__name__}: str() raises {type(error).__name__})"
     return words[:MAX_TEXT_LENGTH].encode("utf-8", "replace").decode()
+
+
+_PLUGIN_PACKAGES = ("asched.plugins", "asched.batch.plugins", "asched.batch.actions")
+
+
+def describe_raised(plugin: str, point: str, error: BaseException) -> str:
+    """Such as ``KeyError: 'x' (example/plugin.py:12)``. Passes the exception to the observer of
+    failures, which has the complete traceback."""
+    if OBSERVATION.failed is not None:
+        OBSERVATION.failed(plugin, point, error)
+    text = f"{type(error).__name__}: {to_printable(error)}"
+    place = _place(error.__traceback__)
+    return f"{text} ({place})" if place else text
+
+
+def _place(trace: TracebackType | None) -> str:
+    """The innermost line of the package that the runtime called. The line of a library that raised
+    within a call of the plugin would not show where to look."""
+    called, found = "", ""
+    while trace is not None:
+        package = _package(trace.tb_frame)
+        called = called or package
+        if package and package == called:
+            file = PurePath(trace.tb_frame.f_code.co_filename)
+            found = f"{'/'.join(file.parts[-2:])}:{trace.tb_lineno}"
+        trace = trace.tb_next
+    return found
+
+
+def _package(frame: FrameType) -> str:
+    """The package of a plugin's code; empty for the runtime."""
+    module = str(frame.f_globals.get("__name__", ""))
+    for package in _PLUGIN_PACKAGES:
+        if module == package or module.startswith(f"{package}."):
+            return package
+    top = module.partition(".")[0]
+    return "" if top == "asched" else top

@@ -38,10 +38,10 @@ from asched.framework.runtime.observation import (
     FAILURES,
     OBSERVATION,
     FailureReason,
+    describe_raised,
     failure_reason,
     to_printable,
 )
-from asched.framework.runtime.raised import describe_raised
 from asched.framework.status import SUCCESS, Code, Status
 from asched.model.quantity import MAX_INT64, MIN_INT64
 

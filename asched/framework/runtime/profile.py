@@ -9,7 +9,13 @@ from typing import Any, NamedTuple, Protocol, TypeVar, cast
 import msgspec
 
 from asched.framework.cluster import Handle
-from asched.framework.events import ActionType, ClusterEvent, EventResource, QueueingHintFn
+from asched.framework.events import (
+    ActionType,
+    ClusterEvent,
+    EventResource,
+    HintSelection,
+    QueueingHintFn,
+)
 from asched.framework.interface import (
     BindPlugin,
     EnqueueExtensions,
@@ -31,7 +37,7 @@ from asched.framework.interface import (
     WaitingPodReviewer,
 )
 from asched.framework.runtime.extenders import ExternalPlugin
-from asched.framework.runtime.raised import describe_raised
+from asched.framework.runtime.observation import describe_raised
 
 P = TypeVar("P", bound=Plugin)
 
@@ -177,6 +183,7 @@ class RegisteredEvent(NamedTuple):
     hint: QueueingHintFn | None
     own_group: bool = False
     only_for: Callable[[], Collection[str]] | None = None
+    select: HintSelection | None = None
 
 
 class ClusterScopePlugins(NamedTuple):
@@ -240,11 +247,8 @@ class Profile:
             for plugin in self._at(ExtensionPoint.SCORE, Plugin)
         )
         self.cluster_scope = self._cluster_scope()
-        self._versioned = tuple(
-            plugin.shared_answers_version
-            for plugin in self.plugins.values()
-            if type(plugin).shared_answers_version is not Plugin.shared_answers_version
-        )
+        versions = (plugin.shared_answers_version for plugin in self.plugins.values())
+        self._versions = tuple(dict.fromkeys(v for v in versions if v is not None))
         self.reserve = self._at(ExtensionPoint.RESERVE, ReservePlugin)
         self.permit = self._at(ExtensionPoint.PERMIT, PermitPlugin)
         self.permit_reviewers = tuple(p for p in self.permit if isinstance(p, WaitingPodReviewer))
@@ -263,8 +267,8 @@ class Profile:
 
     def shared_answers_versions(self) -> tuple[int, ...]:
         """Changes when cached answers of its plugins are no longer valid
-        (:meth:`Plugin.shared_answers_version`)."""
-        return tuple([version() for version in self._versioned])
+        (:attr:`Plugin.shared_answers_version`)."""
+        return tuple([version() for version in self._versions])
 
     def without(self, plugins: frozenset[str]) -> Profile:
         """The same profile, with the same instances, without these plugins in the cycle."""

@@ -47,7 +47,7 @@ from asched.plugins.default_preemption.dry_run import (
     DryRunCache,
     less_important,
 )
-from asched.plugins.hint_results import queue_if
+from asched.plugins.shared import queue_if
 
 NEVER = "not eligible due to preemptionPolicy=Never."
 VICTIMS_TERMINATING = "not eligible due to a terminating pod on the nominated node."
@@ -262,7 +262,7 @@ class DefaultPreemption(PostFilterPlugin, PreEnqueuePlugin, EnqueueExtensions):
 
     def _evictions_done(self, pod: Pod, old: Object | None, new: Object | None) -> QueueingHint:
         """Queue a pod that PreEnqueue held once its evictions are done. kube-scheduler returns Skip
-        and relies on the hints of the plugins that rejected the pod, of which only some queue it at
+        and relies on the hints of the plugins that rejected the pod. Only some of them queue it at
         this time."""
         return queue_if(not self.handle.is_preempting(pod.uid))
 

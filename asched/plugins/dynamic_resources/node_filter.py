@@ -1,4 +1,4 @@
-"""Filter: the nodes on which the claims of a pod are available or can be allocated."""
+"""Filter: the nodes on which the claims of a pod are available or can be allocated; Score."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ import numpy as np
 from asched.dra.allocator import AllocationRequest, SearchLimits
 from asched.dra.answers import NodeAnswers
 from asched.dra.binding_conditions import is_usable
-from asched.dra.device_counts import NodeCounts, node_counts
 from asched.dra.devices import NodeView
+from asched.dra.diagnosis import NodeDiagnosis, diagnose
 from asched.dra.extended import ExtendedResources
 from asched.dra.outcomes import Allocated, AllocationFailed, NotAllocated
+from asched.dra.scoring import allocation_score
 from asched.framework.cluster import Cluster
 from asched.framework.devices import SharedDevices
 from asched.framework.node_matching import selector_matches
-from asched.framework.nodes import BoolColumn, FilterResult, Nodes, RowArray
+from asched.framework.nodes import BoolColumn, FilterResult, Int64Column, Nodes, RowArray
 from asched.framework.status import Status
 from asched.model.pod import Pod
 from asched.model.quantity import NS_PER_S
@@ -103,7 +104,7 @@ class PodDevices:
         return NOTHING
 
 
-class NodeGroup(NamedTuple):
+class DeviceNodeGroup(NamedTuple):
     """Nodes that need DRA for the same extended resources."""
 
     rows: RowArray
@@ -111,7 +112,7 @@ class NodeGroup(NamedTuple):
     requests: SpecialRequests
 
 
-def unallocated(data: PodDevices, group: NodeGroup) -> tuple[ResourceClaim, ...]:
+def unallocated(data: PodDevices, group: DeviceNodeGroup) -> tuple[ResourceClaim, ...]:
     """The claims that are allocated together, the special claim last."""
     claims = tuple(claim for claim in data.claims if claim.status.allocation is None)
     return claims if group.special is None else (*claims, group.special)
@@ -141,12 +142,14 @@ def extended_columns(
     return ExtendedColumns(unfit, by_devices)
 
 
-def node_groups(data: PodDevices, extended: ExtendedResources, nodes: Nodes) -> list[NodeGroup]:
+def node_groups(
+    data: PodDevices, extended: ExtendedResources, nodes: Nodes
+) -> list[DeviceNodeGroup]:
     """The nodes on which something has to be allocated, by the claims that they need."""
     every = np.flatnonzero(nodes.alive)
     special = data.special
     if special is None or special.status.allocation is not None:
-        return [NodeGroup(every, None, SpecialRequests((), ()))] if data.claims else []
+        return [DeviceNodeGroup(every, None, SpecialRequests((), ()))] if data.claims else []
     columns = extended_columns(data.extended, extended, nodes)
     return [
         _group(data, special, extended, rows, served)
@@ -161,9 +164,9 @@ def _group(
     extended: ExtendedResources,
     rows: RowArray,
     served: Sequence[str],
-) -> NodeGroup:
+) -> DeviceNodeGroup:
     requests = special_requests(data.pod, served, extended)
-    return NodeGroup(rows, with_requests(special, requests.requests), requests)
+    return DeviceNodeGroup(rows, with_requests(special, requests.requests), requests)
 
 
 def _patterns(
@@ -243,18 +246,18 @@ class NodeFilter:
         selector = allocation.node_selector
         return None if selector is None else selector_matches(matchable(selector), nodes)
 
-    def counts(self, data: PodDevices, row: int) -> NodeCounts | None:
-        """How the unallocated claims fare on a node; None if there are none."""
+    def diagnosis(self, data: PodDevices, row: int) -> NodeDiagnosis | None:
+        """What the unallocated claims find on a node; None if there are none."""
         nodes = self._cluster.nodes.take(np.array([row], np.intp))
         for group in node_groups(data, self._devices.extended, nodes):
             claims = unallocated(data, group)
             if claims:
                 view = NodeView(nodes.names[0], nodes.node(0).labels)
-                return node_counts(self._devices.inventory, AllocationRequest(claims), view)
+                return diagnose(self._devices.inventory, claims, view)
         return None
 
     def _allocate(
-        self, data: PodDevices, group: NodeGroup, nodes: Nodes, found: StatusColumn
+        self, data: PodDevices, group: DeviceNodeGroup, nodes: Nodes, found: StatusColumn
     ) -> None:
         claims = unallocated(data, group)
         rows = group.rows[found.codes[group.rows] == 0]
@@ -277,3 +280,29 @@ def _status(refusal: NotAllocated | AllocationFailed) -> Status:
     if isinstance(refusal, AllocationFailed):
         return Status.error(refusal.error)
     return Status.unresolvable(refusal.reason)
+
+
+# -- Score ----------------------------------------------------------------------------------------
+
+
+def has_alternatives(data: PodDevices) -> bool:
+    """Whether any request of the pod's claims has alternatives."""
+    return any(
+        request.first_available for claim in data.claims for request in claim.spec.devices.requests
+    )
+
+
+def raw_scores(data: PodDevices, rows: RowArray) -> Int64Column:
+    """The raw scores of rows of the cluster's nodes that passed Filter; 0 where nothing is
+    allocated (``computeScore``)."""
+    allocated_before = sum(
+        allocation_score(claim.spec, claim.status.allocation)
+        for claim in data.claims
+        if claim.status.allocation is not None
+    )
+    scores = np.zeros(len(rows), np.int64)
+    for group in data.answers:
+        if group.answers is not None:
+            here = group.member[rows]
+            scores[here] = group.answers.scores[rows[here]] + allocated_before
+    return scores

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from asched.dra.allocator import SearchLimits
-from asched.dra.device_counts import NodeCounts
+from asched.dra.diagnosis import NodeDiagnosis
 from asched.dra.extended import may_be_extended
 from asched.framework.binding import BindingClient, Permission
 from asched.framework.cluster import Handle
@@ -38,16 +38,22 @@ from asched.framework.scoring import normalize_to_highest
 from asched.framework.status import SUCCESS, Status
 from asched.model.quantity import parse_duration
 from asched.model.resource_claims import DeviceClass, DeviceRequest, ResourceClaim
-from asched.plugins.dynamic_resources.hints import ClaimHints
-from asched.plugins.dynamic_resources.node_filter import NodeFilter, PodDevices
-from asched.plugins.dynamic_resources.pod_claims import UnusableClaimError, user_claims
+from asched.plugins.dynamic_resources.node_filter import (
+    NodeFilter,
+    PodDevices,
+    has_alternatives,
+    raw_scores,
+)
+from asched.plugins.dynamic_resources.pod_claims import ClaimHints, UnusableClaimError, user_claims
 from asched.plugins.dynamic_resources.post_filter import PostFilterDecision
 from asched.plugins.dynamic_resources.pre_bind import BoundClaims, ClaimBinding, undo
-from asched.plugins.dynamic_resources.reservation import DeviceReservation
-from asched.plugins.dynamic_resources.reserve import reservation_of, share_ids
-from asched.plugins.dynamic_resources.scores import has_alternatives, raw_scores
+from asched.plugins.dynamic_resources.reservation import (
+    DeviceReservation,
+    reservation_of,
+    share_ids,
+)
 from asched.plugins.dynamic_resources.special_claim import in_memory_claim
-from asched.plugins.hint_results import PROCEED, SKIP
+from asched.plugins.shared import PROCEED, SKIP
 
 NOTHING_TO_DEALLOCATE = PostFilterResult(Status.unschedulable("no new claims to deallocate"))
 NO_STATE = PostFilterResult(Status.error("not found"))
@@ -85,7 +91,7 @@ STEP = timedelta(microseconds=2)
 
 
 def search_limits(filter_timeout: timedelta) -> SearchLimits:
-    """The limits of a search for at most this time on a node; 0 stands for the usual limits, which
+    """The limits of a search for at most this time on a node; 0 means the usual limits, which
     are lower than kube-scheduler's default."""
     usual = SearchLimits()
     if not filter_timeout:
@@ -115,10 +121,15 @@ class DynamicResources(
     arguments: ClassVar[type[DynamicResourcesArgs]] = DynamicResourcesArgs
     applies_per_template: ClassVar[bool] = True
     filters_passing_nodes: ClassVar[bool] = True
+    honors_gates: ClassVar[frozenset[str]] = frozenset(
+        {"DRAExtendedResource", "DRAPrioritizedList"}
+    )
+    only_own_reservations: ClassVar[bool] = True
     needs: ClassVar[frozenset[Permission]] = frozenset(
         {
             Permission.ALLOCATE_CLAIM,
             Permission.RELEASE_CLAIM,
+            Permission.READ_RESOURCE_CLAIM,
             Permission.CREATE_SPECIAL_CLAIM,
             Permission.DELETE_SPECIAL_CLAIM,
             Permission.PATCH_EXTENDED_RESOURCE_STATUS,
@@ -129,6 +140,7 @@ class DynamicResources(
         super().__init__(args, handle)
         self._binding_timeout = parse_duration(args.binding_timeout)
         self._devices = handle.shared(SharedDevices)
+        self.shared_answers_version = self._devices.classes_version
         limits = search_limits(parse_duration(args.filter_timeout))
         self._filter = NodeFilter(handle.cluster, self._devices, limits, self._binding_timeout)
         self._hints = ClaimHints(handle.cluster)
@@ -141,16 +153,13 @@ class DynamicResources(
     def _claims(self) -> Mapping[str, ResourceClaim]:
         return self.handle.cluster.objects(ResourceClaim)
 
-    def shared_answers_version(self) -> int:
-        return self._devices.classes_version
-
     def applies_to(self, pod: PodInfo) -> bool:
         return bool(pod.pod.spec.resource_claims) or bool(self._extended(pod))
 
     def _extended(self, pod: PodInfo) -> dict[str, int]:
         """The extended resources that the pod requests, if a class provides any of them."""
         extended = self._devices.extended
-        if not extended:
+        if not extended or not self.handle.feature_gates.dra_extended_resource:
             return {}
         asked = {n: q for n, q in pod.shape.requests.items() if q and may_be_extended(n)}
         return asked if any(map(extended.class_of, asked)) else {}
@@ -193,6 +202,9 @@ class DynamicResources(
             return f"resource claim {claim.key} is in the process of being allocated"
         classes = self.handle.cluster.objects(DeviceClass)
         for request in claim.spec.devices.requests:
+            if request.first_available and not self.handle.feature_gates.dra_prioritized_list:
+                disabled = "has subrequests, but the DRAPrioritizedList feature is disabled"
+                return f"resource claim {claim.key}, request {request.name}: {disabled}"
             for name, device_class in _classes_of(request):
                 if device_class not in classes:
                     return f"request {name}: device class {device_class} does not exist"
@@ -217,27 +229,28 @@ class DynamicResources(
     def deallocation_candidates(
         self, state: CycleState, statuses: NodeToStatus
     ) -> Sequence[ResourceClaim]:
-        """The claims of which PostFilter deallocates one."""
+        """The claims that PostFilter chooses from: it deallocates one."""
         data = state.get(_DEVICES)
         if data is None:
             return ()
         decision = PostFilterDecision(self.handle, data, self._filter, statuses)
         return decision.candidates(self.handle.cluster.nodes)
 
-    def device_counts(self, pod: PodInfo, node_name: str) -> NodeCounts | None:
-        """For explanations: how the pod's unallocated claims fare on a node. None if it has none
+    def diagnosis(self, pod: PodInfo, node_name: str) -> NodeDiagnosis | None:
+        """For explanations: what the pod's unallocated claims find on a node. None if it has none
         there, or if PreFilter rejects it."""
         cluster = self.handle.cluster
         state, row = CycleState(), cluster.nodes.row_of(node_name)
         if row is None or not self.pre_filter(state, pod, cluster.nodes).status.is_success:
             return None
-        return self._filter.counts(state.read(_DEVICES), row)
+        return self._filter.diagnosis(state.read(_DEVICES), row)
 
     # -- Score ------------------------------------------------------------------------------------
 
     def score_all(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> Int64Column:
         data = state.get(_DEVICES)
-        if data is None or not has_alternatives(data):
+        prioritized = self.handle.feature_gates.dra_prioritized_list
+        if data is None or not prioritized or not has_alternatives(data):
             return np.zeros(nodes.size, np.int64)
         return raw_scores(data, nodes.align(np.arange(self.handle.cluster.nodes.size)))
 

@@ -1,15 +1,19 @@
-"""Which ResourceClaims a pod uses, and whether it can use them.
+"""Which ResourceClaims a pod uses, whether it can use them, and which changes concern it.
 
 Source: ``resourceclaim.Name`` and ``IsForPod`` of k8s.io/dynamic-resource-allocation, 1.36.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from asched.framework.cluster import Cluster
+from asched.framework.events import ActionType, ClusterEventWithHint, EventResource, QueueingHint
+from asched.model.meta import Object
 from asched.model.pod import Pod, PodResourceClaim
 from asched.model.resource_claims import ResourceClaim
+from asched.plugins.shared import queue_if
 
 
 class UnusableClaimError(Exception):
@@ -75,3 +79,53 @@ def _name(pod: Pod, reference: PodResourceClaim) -> _ClaimName | None:
 def _is_owned_by(claim: ResourceClaim, pod: Pod) -> bool:
     owner = claim.metadata.controller
     return owner is not None and owner.uid == pod.uid
+
+
+# -- queueing hints -------------------------------------------------------------------------------
+
+
+class ClaimHints:
+    """The events of DynamicResources."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+
+    def events(self) -> Sequence[ClusterEventWithHint]:
+        kinds, changed = EventResource, ActionType.ADD | ActionType.UPDATE
+        nodes = ActionType.ADD | ActionType.UPDATE_NODE_LABEL | ActionType.UPDATE_NODE_ALLOCATABLE
+        generated = ActionType.UPDATE_POD_GENERATED_RESOURCE_CLAIM
+        on = ClusterEventWithHint.on
+        return (
+            on(kinds.NODE, nodes),
+            on(kinds.RESOURCE_CLAIM, changed, self.claim_changed),
+            on(kinds.TARGET_POD, generated, self.claims_generated),
+            on(kinds.DEVICE_CLASS, changed),
+            on(kinds.RESOURCE_SLICE, changed),
+        )
+
+    @property
+    def _claims(self) -> Mapping[str, ResourceClaim]:
+        return self._cluster.objects(ResourceClaim)
+
+    def claim_changed(self, pod: Pod, old: Object | None, new: Object | None) -> QueueingHint:
+        """Queue if devices became free, or if a claim of the pod is new or has another status."""
+        if not isinstance(new, ResourceClaim):
+            return QueueingHint.QUEUE
+        try:
+            own = any(claim.uid == new.uid for claim in user_claims(pod, self._claims))
+        except UnusableClaimError:
+            return QueueingHint.SKIP
+        before = old.status if isinstance(old, ResourceClaim) else None
+        if before is not None and before.allocation is not None and new.status.allocation is None:
+            return QueueingHint.QUEUE
+        return queue_if(own and before != new.status)
+
+    def claims_generated(self, pod: Pod, old: Object | None, new: Object | None) -> QueueingHint:
+        """Queue if the pod itself was updated and now has all its claims."""
+        if not isinstance(new, Pod) or new.uid != pod.uid:
+            return QueueingHint.SKIP
+        try:
+            user_claims(new, self._claims)
+        except UnusableClaimError:
+            return QueueingHint.SKIP
+        return QueueingHint.QUEUE

@@ -42,15 +42,16 @@ from asched.model.pod import Pod
 from asched.model.requests import CPU, EPHEMERAL_STORAGE, MEMORY, PODS, amount, is_extended_resource
 from asched.model.resource_claims import DeviceClass
 from asched.model.selectors import is_qualified_name
-from asched.plugins.hint_results import PROCEED, queue_if
 from asched.plugins.node_resources.scoring import (
     ResourceWeight,
+    ScoredAmounts,
     ScoredResource,
     scored_resources,
     usage,
     usage_on,
     with_defaults,
 )
+from asched.plugins.shared import PROCEED, queue_if
 
 TOO_MANY_PODS = "Too many pods"
 
@@ -162,9 +163,13 @@ class NodeResourcesFit(
         self._scorer = _scorer(strategy)
         self._ignores_zero_scores = strategy.type == "RequestedToCapacityRatio"
         self._devices = handle.shared(SharedDevices)
-
-    def shared_answers_version(self) -> int:
-        return self._devices.classes_version
+        self._delegates_to_devices = handle.feature_gates.dra_extended_resource
+        scored = self._resources if self._delegates_to_devices else ()
+        self._amounts = ScoredAmounts(self._devices, scored)
+        self.shared_answers_version = self._amounts.version
+        if self._amounts.counts_devices:
+            # Equally full nodes may have different devices.
+            self.scope = Scope.NODE  # type: ignore[misc]
 
     def pre_filter(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> PreFilterResult:
         state.write(_REQUESTED, self._requested(pod.shape))
@@ -217,6 +222,7 @@ class NodeResourcesFit(
         """Whether DynamicResources serves the resource on nodes without a device plugin for it."""
         return (
             resource not in (CPU, MEMORY, EPHEMERAL_STORAGE)
+            and self._delegates_to_devices
             and self._devices.extended.class_of(resource) is not None
         )
 
@@ -234,8 +240,8 @@ class NodeResourcesFit(
         # A single entry while the weights are the same for all nodes.
         weights = np.zeros(1, np.int64)
         for name, weight, asked in state.read(_SCORED):
-            capacity = nodes.capacity(name)
-            requested = usage(name, nodes) + asked
+            capacity, used = self._amounts.of_all(name, usage(name, nodes), nodes)
+            requested = used + asked
             score = self._scorer.of_all(requested, capacity)
             total += score if weight == 1 else score * weight
             counts = capacity > 0
@@ -251,8 +257,11 @@ class NodeResourcesFit(
     def score(self, state: CycleState, pod: PodInfo, node: NodeInfo) -> int:
         total = weights = 0
         for name, weight, asked in state.read(_SCORED):
-            capacity = node.allocatable(name)
-            requested = wrapped(usage_on(name, node) + asked)
+            capacity, used = node.allocatable(name), usage_on(name, node)
+            if self._amounts.counts_devices and not capacity:
+                row = self.handle.cluster.nodes.row_of(node.name)
+                capacity, used = self._amounts.of_row(name, used, row)
+            requested = wrapped(used + asked)
             score = self._scorer.of_node(requested, capacity)
             total += score * weight
             if capacity > 0 and (score > 0 or not self._ignores_zero_scores):
@@ -266,11 +275,14 @@ class NodeResourcesFit(
         freed = ActionType.DELETE | ActionType.UPDATE_POD_SCALE_DOWN
         grown = ActionType.ADD | ActionType.UPDATE_NODE_ALLOCATABLE
         named = ActionType.ADD | ActionType.UPDATE
-        return (
+        events = (
             ClusterEventWithHint.on(EventResource.POD, freed, self._pod_freed_resources),
             ClusterEventWithHint.on(EventResource.NODE, grown, self._node_may_fit),
-            ClusterEventWithHint.on(EventResource.DEVICE_CLASS, named, class_provides_resource),
         )
+        if not self._delegates_to_devices:
+            return events
+        classes = EventResource.DEVICE_CLASS
+        return (*events, ClusterEventWithHint.on(classes, named, class_provides_resource))
 
     def _pod_freed_resources(
         self, pod: Pod, old: Object | None, new: Object | None

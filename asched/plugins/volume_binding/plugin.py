@@ -53,7 +53,7 @@ from asched.model.storage import (
     PersistentVolumeClaim,
     StorageClass,
 )
-from asched.plugins.hint_results import PROCEED, SKIP, added_or_changed, queue_if
+from asched.plugins.shared import PROCEED, SKIP, added_or_changed, queue_if
 from asched.plugins.volume_binding.assumed import AssumedVolumes, VolumeChoice
 from asched.plugins.volume_binding.matching import (
     NO_MATCH,
@@ -142,6 +142,7 @@ class VolumeBinding(
         }
     )
     applies_per_template: ClassVar[bool] = True
+    only_own_reservations: ClassVar[bool] = True
 
     def __init__(self, args: VolumeBindingArgs, handle: Handle) -> None:
         super().__init__(args, handle)

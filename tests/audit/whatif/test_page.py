@@ -10,11 +10,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asched.audit.whatif.charts import FRAME, Mark, span_label, time_marks, upper_bound
 from asched.audit.whatif.comparison import NamedRun, compare
 from asched.audit.whatif.measures import measured
 from asched.audit.whatif.occupancy import workload_of
-from asched.audit.whatif.report import MAX_PODS, TEMPLATES, comparison_page, run_page
+from asched.audit.whatif.report import (
+    FRAME,
+    MAX_PODS,
+    TEMPLATES,
+    Mark,
+    comparison_page,
+    run_page,
+    span_label,
+    time_marks,
+    upper_bound,
+)
 from asched.simulator.trace import WorkloadRun
 from tests.audit.recording import node
 from tests.audit.whatif.runs import placement, pod_run, run_of, span

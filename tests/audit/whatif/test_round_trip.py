@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -67,6 +68,23 @@ async def test_extracted_trace_reproduces_the_simulation(
     first = simulated_from(history, end_s=END_S, seed=seed)
     found = await taken_from(first.records)
     assert placements(found.recorded) == placements(first.run)
+    assert placements(simulated(found)) == placements(first.run)
+
+
+@pytest.mark.parametrize("owner", ["", "set-0"])
+async def test_victim_that_ends_before_its_grace_period(owner: str) -> None:
+    victim = pod("victim", "500m", grace_s=30)
+    if owner:
+        victim = owned(victim, owner)
+    history = [
+        *has(node("n0", "500m"), seconds=0),
+        comes(victim, 100, 2, recreated=bool(owner)),
+        comes(pod("preemptor", "500m", priority=5), 101, None),
+    ]
+    first = simulated_from(history, end_s=END_S)
+    ((_, _, _, ended_ns),) = placements(first.run)["uid-victim"]
+    assert ended_ns == at(102)
+    found = await taken_from(first.records)
     assert placements(simulated(found)) == placements(first.run)
 
 

@@ -7,12 +7,17 @@ from typing import Any, cast
 
 import msgspec
 
+from asched.model.node import Node
 from asched.model.pod import Pod
 from asched.model.resource_claims import DeviceClass, ResourceClaim, ResourceSlice
-from tests.plugins.volume_clusters import api
+from tests.plugins.volume_clusters import a_node, api
 
 DRIVER = "gpu.example.com"
 OWN_DRIVER = f'device.driver == "{DRIVER}"'
+
+
+def a_device_node(name: str, **status: Any) -> Node:
+    return cast(Node, a_node(name, **status))
 
 
 def a_class(name: str = "gpu", expression: str = OWN_DRIVER, **spec: Any) -> DeviceClass:

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from asched.framework.devices import SharedDevices
+from asched.framework.feature_gates import FeatureGates
 from asched.framework.pod_info import PodInfo
 from asched.framework.status import Code
 from asched.model.resource_claims import AllocationResult, ResourceClaim
@@ -21,13 +22,13 @@ from tests.cycle.scheduling import Scheduling, nodes_of, the_one
 from tests.plugins.dynamic_resources.objects import (
     a_claim,
     a_class,
+    a_device_node,
     a_pod,
     a_request,
     a_slice,
     an_allocation,
     with_allocation,
 )
-from tests.plugins.volume_clusters import a_node
 from tests.state.profiles import loader, profile_of
 
 PLUGINS = (NodeResourcesFit, DynamicResources, DefaultPreemption)
@@ -40,7 +41,7 @@ def cluster(*devices: str, nodes: int = 1) -> Scheduling:
     scheduling.see(a_class())
     for number in range(nodes):
         name = f"n{number}"
-        scheduling.see(a_node(name, allocatable={"cpu": "8", "pods": "110"}))
+        scheduling.see(a_device_node(name, allocatable={"cpu": "8", "pods": "110"}))
         scheduling.see(a_slice(name, *devices))
     return scheduling
 
@@ -154,7 +155,7 @@ def test_shared_claim_waits_for_the_pod_that_allocates_it() -> None:
 def test_profiles_share_what_is_in_use() -> None:
     other = msgspec.structs.replace(profile_of(*PLUGINS), scheduler_name="other")
     scheduling = Scheduling(*PLUGINS, profiles=(profile_of(*PLUGINS), other))
-    scheduling.see(a_class(), a_node("n0", allocatable={"cpu": "8", "pods": "9"}))
+    scheduling.see(a_class(), a_device_node("n0", allocatable={"cpu": "8", "pods": "9"}))
     scheduling.see(a_slice("n0", "gpu-0"), a_claim("a"), a_claim("b"))
     scheduling.see(a_pod("p", "a"), a_pod("q", "b", schedulerName="other"))
     first, second = scheduling.decide()
@@ -309,7 +310,7 @@ def test_share_ids_are_new_uuids_that_a_replay_repeats() -> None:
     found = []
     for _ in range(2):
         scheduling = Scheduling(*PLUGINS)
-        scheduling.see(a_class(), a_node("n0", allocatable={"cpu": "8", "pods": "9"}))
+        scheduling.see(a_class(), a_device_node("n0", allocatable={"cpu": "8", "pods": "9"}))
         scheduling.see(a_slice("n0", shared))
         request = a_request(capacity={"requests": {"bandwidth": "4"}})
         scheduling.see(a_claim("a", request), a_claim("b", request), a_claim("c", request))
@@ -325,3 +326,29 @@ def test_share_ids_are_new_uuids_that_a_replay_repeats() -> None:
         assert [len(part) for part in share_id.split("-")] == [8, 4, 4, 4, 12]
         assert share_id[14] == "4"
         assert share_id[19] in "89ab"
+
+
+# -- feature gates --------------------------------------------------------------------------------
+
+
+def test_extended_resources_can_be_turned_off() -> None:
+    scheduling = cluster("gpu-0")
+    scheduling.see(a_class(extendedResourceName=RESOURCE))
+    gates = FeatureGates(dra_extended_resource=False)
+    scheduling.apply(r.ProfilesLoaded((profile_of(*PLUGINS),), feature_gates=gates))
+    scheduling.see(a_pod("p", resources=[{RESOURCE: "1"}]))
+    decision = the_one(scheduling.decide())
+    assert isinstance(decision, r.Rejected)
+    assert f"Insufficient {RESOURCE}" in decision.message
+
+
+def test_prioritized_lists_can_be_turned_off() -> None:
+    scheduling = cluster("gpu-0")
+    gates = FeatureGates(dra_prioritized_list=False)
+    scheduling.apply(r.ProfilesLoaded((profile_of(*PLUGINS),), feature_gates=gates))
+    alternatives = {"name": "a", "firstAvailable": [{"name": "x", "deviceClassName": "gpu"}]}
+    scheduling.see(a_claim("c", alternatives), a_pod("p", "c"))
+    decision = the_one(scheduling.decide())
+    assert isinstance(decision, r.Rejected)
+    text = "resource claim d/c, request a: has subrequests, but the DRAPrioritizedList feature is"
+    assert f"{text} disabled" in decision.message

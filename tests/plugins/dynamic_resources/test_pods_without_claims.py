@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from pathlib import Path
 
 import numpy as np
+import pytest
 
+from asched.dra.allocator import SearchLimits
 from asched.framework.cycle_state import CycleState
 from asched.framework.nodes import RowArray
 from asched.framework.pod_info import PodInfo
+from asched.framework.runtime.profile import parse_arguments
 from asched.framework.status import Code, Status
 from asched.plugins.dynamic_resources import DynamicResources
+from asched.plugins.dynamic_resources.plugin import search_limits
 from asched.state.node_table import NodeTable
 from tests.daemon.world import world
 from tests.plugins.volume_clusters import a_node, a_pod, build, cluster_of
@@ -64,3 +69,22 @@ async def test_pod_condition_has_the_words_of_post_filter(tmp_path: Path) -> Non
         assert w.message("lost") == (
             '0/2 nodes are available: persistentvolumeclaim "none" not found. not found'
         )
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "problem"),
+    [
+        ("filterTimeout", "-1s", "filterTimeout: -1s is less than 0s"),
+        ("bindingTimeout", "500ms", "bindingTimeout: 500ms is less than 1s"),
+        ("bindingTimeout", "soon", 'bindingTimeout: "soon" is not a duration'),
+    ],
+)
+def test_invalid_arguments_are_refused(field: str, value: str, problem: str) -> None:
+    with pytest.raises(ValueError, match=problem):
+        parse_arguments(DynamicResources, {field: value})
+
+
+def test_filter_timeout_limits_the_steps_of_a_search() -> None:
+    usual = SearchLimits()
+    assert search_limits(timedelta(seconds=10)) == search_limits(timedelta()) == usual
+    assert search_limits(timedelta(milliseconds=100)).steps_per_node == 50_000

@@ -1,16 +1,44 @@
-"""Taints, node selectors and required node affinity, as several plugins evaluate them."""
+"""What several plugins share: results of hints, taints, node selectors, required node affinity."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple, TypeVar
 
+from asched.framework.events import QueueingHint, QueueingHintFn
+from asched.framework.interface import PreFilterResult
 from asched.framework.node_matching import labels_match, selector_matches
 from asched.framework.nodes import BoolColumn, Nodes
 from asched.framework.pod_info import PodShape
+from asched.framework.status import SUCCESS, Status
+from asched.model.meta import Object
 from asched.model.node import NO_EXECUTE, NO_SCHEDULE, Node, Taint
-from asched.model.pod import Affinity, PodSpec, Toleration
+from asched.model.pod import Affinity, Pod, PodSpec, Toleration
 from asched.model.selectors import NodeSelector, matchable
+
+PROCEED = PreFilterResult(SUCCESS)
+SKIP = PreFilterResult(Status.skip())
+
+ObjectT = TypeVar("ObjectT", bound=Object)
+
+
+def queue_if(helps: bool) -> QueueingHint:
+    return QueueingHint.QUEUE if helps else QueueingHint.SKIP
+
+
+def own_pod_updated(pod: Pod, old: Object | None, new: Object | None) -> QueueingHint:
+    return queue_if(new is not None and new.uid == pod.uid)
+
+
+def added_or_changed(kind: type[ObjectT], part: Callable[[ObjectT], object]) -> QueueingHintFn:
+    """Queue if an object of the kind is added, or this part of it changes."""
+
+    def hint(pod: Pod, old: Object | None, new: Object | None) -> QueueingHint:
+        if not isinstance(new, kind):
+            return QueueingHint.SKIP
+        return queue_if(not isinstance(old, kind) or part(old) != part(new))
+
+    return hint
 
 
 def is_tolerated(taint: Taint, tolerations: Sequence[Toleration]) -> bool:
