@@ -11,7 +11,6 @@ exit status is 1 if a class is above a limit. Linux only.
 
 from __future__ import annotations
 
-import gc
 import json
 import multiprocessing
 import os
@@ -28,6 +27,7 @@ from asched.config.registry import PluginRegistry
 from asched.config.resolve import resolve
 from asched.core.inputs import Upserted
 from asched.core.scheduler import Budget, SchedulerCore
+from asched.daemon.process import freeze_gc, tune_gc
 from asched.journal.codec import CODEC
 from asched.model.resources import DecodeError, Resource, WatchedResource, decode
 from asched.state.cluster import ClusterState
@@ -233,9 +233,9 @@ def main(
     only: Annotated[list[str] | None, typer.Option(help="Name of a class.")] = None,
 ) -> None:
     """Measure every class of hostile objects."""
+    tune_gc()
     loop = Loop(nodes, pods)
-    gc.collect()
-    gc.freeze()
+    freeze_gc()
     context = multiprocessing.get_context("fork")
     _rate(loop, 2, iter(()), None)
     print(f"{'class':28}{'hold':>9}{'memory':>10}{'journal':>11}{'arriving':>10}{'present':>9}")

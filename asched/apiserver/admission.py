@@ -14,6 +14,7 @@ from asched.apiserver.defaults import (
     complete_status,
     qos_class,
 )
+from asched.apiserver.dra import strategy
 from asched.apiserver.errors import (
     Cause,
     Object,
@@ -60,6 +61,8 @@ def admit_new(api: ObjectApi, resource: ServedResource, obj: Object, now: str) -
             obj.pop("status", None)
         apply_defaults(key, obj)
         complete_status(key, obj)
+        if resource.group == strategy.GROUP:
+            strategy.admit_new(api, resource, obj, now)
 
 
 def _admit_pod(api: ObjectApi, pod: Object, now: str) -> None:

@@ -16,6 +16,7 @@ from datetime import UTC, datetime
 from asched.apiserver import deletion
 from asched.apiserver.admission import admit_new, check_namespace, check_update
 from asched.apiserver.defaults import apply_defaults, complete_status, drop_empty
+from asched.apiserver.dra import strategy
 from asched.apiserver.errors import (
     MODIFIED,
     Object,
@@ -222,6 +223,10 @@ class ObjectApi:
             return old
         if not subresource:
             check_update(resource.storage_key, new, old.obj)
+            strategy.check_update(resource, new, old.obj)
+            strategy.complete_update(resource, new, self.now_text())
+        elif subresource == "status":
+            new = strategy.updated_status(self, resource, new, old.obj)
         if subresource in ("", "resize"):
             check_object(resource, new)
         if dry_run:

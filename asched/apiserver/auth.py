@@ -59,8 +59,12 @@ KUBE_SCHEDULER_RULES: tuple[AuthRule, ...] = (
     _rule("read", "storage.k8s.io", "csinodes csidrivers csistoragecapacities"),
     _rule("read", "", "namespaces"),
     _rule("read", "storage.k8s.io", "volumeattachments"),
-    _rule("read", "resource.k8s.io", "deviceclasses resourceclaims resourceslices"),
-    _rule("patch update", "resource.k8s.io", "resourceclaims/status"),
+    _rule("read", "resource.k8s.io", "deviceclasses resourceslices"),
+    _rule("get list watch patch update", "resource.k8s.io", "resourceclaims resourceclaims/status"),
+    _rule("update", "", "pods/finalizers"),
+    _rule("create delete", "resource.k8s.io", "resourceclaims"),
+    # To change allocation and reservations: gate DRAResourceClaimGranularStatusAuthorization.
+    _rule("patch update", "resource.k8s.io", "resourceclaims/binding"),
     # ClusterRole system:volume-scheduler, bound to the same user by default.
     _rule("get list patch update watch", "", "persistentvolumes persistentvolumeclaims"),
     _rule("read", "storage.k8s.io", "storageclasses"),
@@ -117,6 +121,12 @@ class Auth:
         )
         details = details_of(request.name, group, resource.plural)
         raise StatusError(403, "Forbidden", message, details=details)
+
+    @staticmethod
+    def permits(user: User, verb: str, group: str, resource: str) -> bool:
+        """Whether the user may do this with all objects of the resource."""
+        rules = user.rules
+        return rules is None or any(rule.allows(verb, group, resource, "") for rule in rules)
 
     @staticmethod
     def authorize_path(user: User, verb: str, path: str) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from asched.apiserver.dra.defaults import default_claim, default_template
 from asched.apiserver.errors import Object
 from asched.model.quantity import QuantityError, milli_value, value
 
@@ -289,6 +290,8 @@ _DEFAULT_FUNCS: dict[str, Callable[[Object], None]] = {
     "daemonsets.apps": _default_templated,
     "jobs.batch": _default_templated,
     "customresourcedefinitions.apiextensions.k8s.io": _default_definition,
+    "resourceclaims.resource.k8s.io": default_claim,
+    "resourceclaimtemplates.resource.k8s.io": default_template,
 }
 _DEFAULT_VALUES: dict[str, Object] = {
     "persistentvolumeclaims": {

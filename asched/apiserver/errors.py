@@ -48,6 +48,26 @@ def not_supported(field: str, value: str, supported: tuple[str, ...]) -> Cause:
     return Cause("FieldValueNotSupported", message, field)
 
 
+def too_long(field: str, most_bytes: int) -> Cause:
+    return Cause("FieldValueTooLong", f"Too long: may not be more than {most_bytes} bytes", field)
+
+
+def too_many(field: str, count: int, most: int) -> Cause:
+    message = f"Too many: {count}: must have at most {most} items"
+    return Cause("FieldValueTooMany", message, field)
+
+
+def duplicate(field: str, value: Any) -> Cause:
+    shown = f'"{value}"' if isinstance(value, str) else json.dumps(value, separators=(",", ":"))
+    return Cause("FieldValueDuplicate", f"Duplicate value: {shown}", field)
+
+
+def immutable(field: str, value: Any) -> Cause:
+    """A field that an update changes."""
+    shown = f'"{value}"' if isinstance(value, str) else json.dumps(value, separators=(",", ":"))
+    return Cause("FieldValueInvalid", f"Invalid value: {shown}: field is immutable", field)
+
+
 class StatusError(Exception):
     """A rejected request, with the fields of its Status response."""
 

@@ -9,6 +9,7 @@ import msgspec
 
 from asched.apiserver import apply, protobuf, subresources
 from asched.apiserver.api import DeleteOptions, ObjectApi, UpdateFunc
+from asched.apiserver.dra import strategy
 from asched.apiserver.errors import (
     Object,
     StatusError,
@@ -59,6 +60,8 @@ class Request(NamedTuple):
     body: bytes
     content_type: str
     accept: str
+    permits: Callable[[str, str, str], bool] = lambda verb, group, resource: True
+    """Whether the user may use a verb on a group's resource; for checks of the content."""
 
 
 def _success(code: int | None, details: Object | None = None) -> bytes:
@@ -214,7 +217,7 @@ def _update(api: ObjectApi, request: Request) -> Response:
         info.resource,
         info.namespace,
         info.name,
-        lambda _: obj,
+        _permitted(request, lambda _: obj),
         subresource=info.subresource,
         unconditional=False,
         dry_run=info.dry_run,
@@ -236,11 +239,26 @@ def _patch(api: ObjectApi, request: Request) -> Response:
         info.resource,
         info.namespace,
         info.name,
-        _patch_func(content_type, _decode_body(request)),
+        _permitted(request, _patch_func(content_type, _decode_body(request))),
         subresource=info.subresource,
         dry_run=info.dry_run,
     )
     return _respond(api, request, stored)
+
+
+def _permitted(request: Request, change: UpdateFunc) -> UpdateFunc:
+    """``change``, which fails if the user may not make it."""
+    info = request.info
+    if info.subresource != "status" or info.resource.storage_key != strategy.CLAIMS:
+        return change
+
+    def permitted(current: Object) -> Object:
+        new = change(current)
+        may_bind = request.permits(info.verb, strategy.GROUP, strategy.BINDING)
+        strategy.check_binding(new, current, info.verb, may_bind=may_bind)
+        return new
+
+    return permitted
 
 
 def _patch_func(content_type: str, patch: Any) -> UpdateFunc:

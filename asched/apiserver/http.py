@@ -9,6 +9,7 @@ import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote
@@ -25,6 +26,8 @@ from asched.apiserver.discovery import (
     Discovery,
     wants_aggregated,
 )
+from asched.apiserver.dra.controller import ResourceClaimController
+from asched.apiserver.dra.devices import DeviceSpec, SimulatedDriver
 from asched.apiserver.errors import StatusError, too_many_requests, unknown_path
 from asched.apiserver.faults import Fault, FaultKind, Faults
 from asched.apiserver.handlers import Request, handle
@@ -201,16 +204,19 @@ class ApiServer:
                 return early
         if info.verb == "watch":
             return await self._streams.serve(request, info)
-        response = await self._execute(request, info)
+        response = await self._execute(request, info, user)
         if fault is not None and fault.kind is FaultKind.DROP_AFTER:
             return _abort_connection(request)
         return response
 
-    async def _execute(self, request: web.BaseRequest, info: RequestInfo) -> web.Response:
+    async def _execute(
+        self, request: web.BaseRequest, info: RequestInfo, user: User
+    ) -> web.Response:
         body = await _body_of(request) if request.can_read_body else b""
         headers = request.headers
         content_type = headers.get("Content-Type", "application/json").partition(";")[0].strip()
-        handled = Request(info, body, content_type, headers.get("Accept", ""))
+        accept, permits = headers.get("Accept", ""), partial(Auth.permits, user)
+        handled = Request(info, body, content_type, accept, permits)
         result = handle(self.cluster.api, handled)
         response = _json_response(result.code, result.body)
         for warning in result.warnings:
@@ -304,6 +310,8 @@ class ServeOptions:
     faults: str = ""
     """In the form of :meth:`Faults.parse`."""
     kubelets: bool = True
+    devices: tuple[DeviceSpec, ...] = ()
+    """The devices of each node."""
     timings: KubeletTimings = field(default_factory=lambda: KubeletTimings(heartbeat_s=10.0))
 
 
@@ -331,5 +339,8 @@ async def serve_forever(
         async with anyio.create_task_group() as group:
             if options.kubelets:
                 group.start_soon(Kubelets(cluster, options.timings).run)
+            group.start_soon(ResourceClaimController(cluster).run)
+            for devices in options.devices:
+                group.start_soon(SimulatedDriver(cluster, devices).run)
             on_ready(server)
             await anyio.sleep_forever()

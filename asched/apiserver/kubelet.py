@@ -16,6 +16,12 @@ from ipaddress import IPv4Address
 
 from asched.apiserver.api import DeleteOptions
 from asched.apiserver.cluster import EmbeddedCluster
+from asched.apiserver.dra.pod_claims import (
+    claims_are_ready,
+    unreported_devices,
+    with_reported_devices,
+)
+from asched.apiserver.dra.strategy import CLAIMS
 from asched.apiserver.errors import Object, StatusError
 from asched.apiserver.storage import ADDED, DELETED, StoreChange
 
@@ -135,6 +141,8 @@ class Kubelets:
         self._addresses = itertools.count()
         self._wake = asyncio.Event()
         self._unsubscribe: list[Callable[[], None]] = []
+        self._without_claims: dict[str, str] = {}
+        """Bound pods that wait for their ResourceClaims: UID by key."""
         self.started_pods = 0
         self.finished_pods = 0
 
@@ -143,7 +151,10 @@ class Kubelets:
         self._unsubscribe = [
             self._cluster.listen("pods", self._on_pod),
             self._cluster.listen("nodes", self._on_node),
+            self._cluster.listen("resourceclaims", self._on_claim),
         ]
+        for stored in self._cluster.stored("resourceclaims"):
+            self._manage_claim(stored.obj)
         for stored in self._cluster.stored("pods"):
             self._manage(stored.obj)
         nodes = self._cluster.stored("nodes")
@@ -156,6 +167,7 @@ class Kubelets:
             unsubscribe()
         self._unsubscribe = []
         self._timers.clear()
+        self._without_claims.clear()
 
     async def run(self) -> None:
         """Serve until cancelled."""
@@ -196,6 +208,37 @@ class Kubelets:
         if change.type != DELETED:
             before = change.old.obj if change.old is not None else None
             self._manage(change.new.obj, before)
+        uid = self._without_claims.pop(change.new.key, None)
+        if uid is not None and change.type != DELETED:
+            self._add_timer(0.0, self._start, change.new.key, uid)
+
+    def _on_claim(self, change: StoreChange) -> None:
+        if change.type == DELETED:
+            return
+        claim = change.new.obj
+        self._manage_claim(claim)
+        for consumer in (claim.get("status") or {}).get("reservedFor") or ():
+            key = f"{claim['metadata']['namespace']}/{consumer.get('name')}"
+            uid = self._without_claims.pop(key, None)
+            if uid is not None:
+                self._add_timer(0.0, self._start, key, uid)
+
+    def _manage_claim(self, claim: Object) -> None:
+        """Devices with binding conditions become ready as fast as pods start."""
+        if unreported_devices(claim):
+            metadata = claim["metadata"]
+            key = f"{metadata['namespace']}/{metadata['name']}"
+            self._add_timer(self._timings.start_s, self._report_devices, key, metadata["uid"])
+
+    def _report_devices(self, key: str, uid: str) -> None:
+        namespace, _, name = key.partition("/")
+        stored = self._api.find(CLAIMS, namespace, name)
+        if stored is None or stored.obj["metadata"]["uid"] != uid:
+            return
+        if unreported_devices(stored.obj):
+            claim = with_reported_devices(stored.obj, self._api.now_text())
+            claims = self._cluster.resource("resourceclaims")
+            self._api.update(claims, namespace, name, lambda _: claim, subresource="status")
 
     def _on_node(self, change: StoreChange) -> None:
         if change.type != ADDED:
@@ -259,6 +302,9 @@ class Kubelets:
         if pod is None or pod["metadata"].get("deletionTimestamp"):
             return
         if pod["status"].get("phase") != "Pending":
+            return
+        if not claims_are_ready(self._api, pod):
+            self._without_claims[key] = uid
             return
         now = self._api.now_text()
         address = str(IPv4Address(_POD_NETWORK + 1 + next(self._addresses) % _POD_NETWORK_SIZE))

@@ -92,7 +92,7 @@ _FIELDS_BY_MERGE_KEY = {
     "devicePath": "volumeDevices",
     "containerPort": "ports",
     "topologyKey": "topologySpreadConstraints",
-    "uid": "ownerReferences",
+    "uid": "ownerReferences reservedFor",
 }
 _MERGE_KEYS = {field: key for key, names in _FIELDS_BY_MERGE_KEY.items() for field in names.split()}
 _KEY_BY_PARENT = {

@@ -265,6 +265,22 @@ _REPLICAS = (
     *TEMPLATE,
     SELECTOR,
 )
+
+
+def _claim_state(claim: Object, _: float) -> Any:
+    """``resourceClaimState``."""
+    status = claim.get("status") or {}
+    deleted = bool(claim["metadata"].get("deletionTimestamp"))
+    states = ["deleted"] if deleted else []
+    if not status.get("allocation"):
+        states += [] if deleted else ["pending"]
+    else:
+        states.append("allocated")
+        if status.get("reservedFor"):
+            states.append("reserved")
+    return ",".join(states)
+
+
 _DEFAULT = (NAME, Column("Created At", at_or("metadata.creationTimestamp", UNKNOWN)))
 _COLUMNS: dict[str, tuple[Column, ...]] = {
     "pods": (
@@ -408,6 +424,16 @@ _COLUMNS: dict[str, tuple[Column, ...]] = {
         Column("Global-Default", lambda obj, _: bool(obj.get("globalDefault")), "boolean"),
         AGE,
         Column("PreemptionPolicy", at("preemptionPolicy")),
+    ),
+    "resourceclaims.resource.k8s.io": (NAME, Column("State", _claim_state), AGE),
+    "resourceclaimtemplates.resource.k8s.io": (NAME, AGE),
+    "deviceclasses.resource.k8s.io": (NAME, AGE),
+    "resourceslices.resource.k8s.io": (
+        NAME,
+        Column("Node", at("spec.nodeName")),
+        Column("Driver", at("spec.driver")),
+        Column("Pool", at("spec.pool.name")),
+        AGE,
     ),
     "leases.coordination.k8s.io": (NAME, Column("Holder", at("spec.holderIdentity")), AGE),
     "runtimeclasses.node.k8s.io": (NAME, Column("Handler", at("handler")), AGE),

@@ -6,10 +6,10 @@ input from the scheduler: names, labels, quantities, taints and selectors.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from typing import Any
 
+from asched.apiserver.dra import strategy
 from asched.apiserver.errors import (
     Cause,
     Object,
@@ -21,48 +21,33 @@ from asched.apiserver.errors import (
     required,
     undecodable,
 )
+from asched.apiserver.names import (
+    LABEL,
+    LABEL_RULE,
+    LABEL_VALUE,
+    LABEL_VALUE_RULE,
+    MAX_LABEL,
+    MAX_SUBDOMAIN,
+    QUALIFIED_NAME,
+    QUALIFIED_NAME_RULE,
+    SUBDOMAIN,
+    SUBDOMAIN_RULE,
+)
 from asched.apiserver.resources import ServedResource
 from asched.apiserver.schemas import json_type
 from asched.model.quantity import QuantityError, milli_value
 
-_SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
-_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
-_QUALIFIED_NAME = re.compile(r"([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]")
-_LABEL_VALUE = re.compile(r"(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?")
-
-_SUBDOMAIN_RULE = (
-    "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or "
-    "'.', and must start and end with an alphanumeric character (e.g. 'example.com', regex used "
-    "for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')"
-)
-_LABEL_RULE = (
-    "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and "
-    "must start and end with an alphanumeric character (e.g. 'my-name',  or '123-abc', regex used "
-    "for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?')"
-)
-_LABEL_VALUE_RULE = (
-    "a valid label must be an empty string or consist of alphanumeric characters, '-', '_' or "
-    "'.', and must start and end with an alphanumeric character (e.g. 'MyValue',  or 'my_value',  "
-    "or '12345', regex used for validation is "
-    "'(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?')"
-)
-_QUALIFIED_NAME_RULE = (
-    "name part must consist of alphanumeric characters, '-', '_' or '.', and must start and end "
-    "with an alphanumeric character (e.g. 'MyName',  or 'my.name',  or '123-abc', regex used for "
-    "validation is '([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]')"
-)
 _QUANTITY_RULE = (
     "quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'"
 )
-_MAX_SUBDOMAIN, _MAX_LABEL = 253, 63
 HIGHEST_USER_PRIORITY = 1_000_000_000
 
 
 def _name_causes(resource: ServedResource, name: str) -> list[Cause]:
     if resource.plural == "namespaces":
-        limit, pattern, rule = _MAX_LABEL, _LABEL, _LABEL_RULE
+        limit, pattern, rule = MAX_LABEL, LABEL, LABEL_RULE
     else:
-        limit, pattern, rule = _MAX_SUBDOMAIN, _SUBDOMAIN, _SUBDOMAIN_RULE
+        limit, pattern, rule = MAX_SUBDOMAIN, SUBDOMAIN, SUBDOMAIN_RULE
     causes = []
     if len(name) > limit:
         causes.append(invalid_value("metadata.name", name, f"must be no more than {limit} bytes"))
@@ -75,19 +60,19 @@ def _label_causes(labels: Any, field: str) -> list[Cause]:
     causes = []
     for key, value in (labels or {}).items():
         prefix, slash, name = key.rpartition("/")
-        if len(name) > _MAX_LABEL or not _QUALIFIED_NAME.fullmatch(name):
-            causes.append(invalid_value(field, key, _QUALIFIED_NAME_RULE))
-        elif slash and not _SUBDOMAIN.fullmatch(prefix):
-            causes.append(invalid_value(field, key, f"prefix part {_SUBDOMAIN_RULE}"))
+        if len(name) > MAX_LABEL or not QUALIFIED_NAME.fullmatch(name):
+            causes.append(invalid_value(field, key, QUALIFIED_NAME_RULE))
+        elif slash and not SUBDOMAIN.fullmatch(prefix):
+            causes.append(invalid_value(field, key, f"prefix part {SUBDOMAIN_RULE}"))
         if not isinstance(value, str):
             raise bad_request(
                 "json: cannot unmarshal "
                 f"{json_type(value)} into Go struct field ObjectMeta.{field} of type string"
             )
-        if len(value) > _MAX_LABEL:
-            causes.append(invalid_value(field, value, f"must be no more than {_MAX_LABEL} bytes"))
-        elif not _LABEL_VALUE.fullmatch(value):
-            causes.append(invalid_value(field, value, _LABEL_VALUE_RULE))
+        if len(value) > MAX_LABEL:
+            causes.append(invalid_value(field, value, f"must be no more than {MAX_LABEL} bytes"))
+        elif not LABEL_VALUE.fullmatch(value):
+            causes.append(invalid_value(field, value, LABEL_VALUE_RULE))
     return causes
 
 
@@ -100,6 +85,8 @@ def check_object(resource: ServedResource, obj: Object) -> None:
     else:
         causes = [required("metadata.name", "name or generateName is required")]
     causes.extend(_label_causes(metadata.get("labels"), "metadata.labels"))
+    if resource.group == strategy.GROUP:
+        strategy.check_types(resource, obj)
     check = _CHECKS.get(resource.storage_key)
     if check is not None:
         causes.extend(check(obj))
@@ -149,8 +136,8 @@ def _pod_causes(pod: Object) -> list[Cause]:
             name = container.get("name")
             if not name:
                 causes.append(required(f"{path}.name"))
-            elif not _LABEL.fullmatch(name):
-                causes.append(invalid_value(f"{path}.name", name, _LABEL_RULE))
+            elif not LABEL.fullmatch(name):
+                causes.append(invalid_value(f"{path}.name", name, LABEL_RULE))
             elif name in seen:
                 message = f'Duplicate value: "{name}"'
                 causes.append(Cause("FieldValueDuplicate", message, f"{path}.name"))
@@ -253,4 +240,5 @@ _CHECKS: dict[str, Callable[[Object], list[Cause]]] = {
     "poddisruptionbudgets.policy": _budget_causes,
     "podgroups.scheduling.k8s.io": _pod_group_causes,
     "priorityclasses.scheduling.k8s.io": _priority_class_causes,
+    **strategy.CHECKS,
 }

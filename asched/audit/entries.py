@@ -55,6 +55,8 @@ class AssignmentEntry(TimelineEntry, frozen=True, tag="assigned"):
     """0 for all nodes."""
     permit_waits: tuple[str, ...] = ()
     """The Permit plugins that delay the binding."""
+    devices: tuple[str, ...] = ()
+    """The devices that the pod got: ``claim/request: driver/pool/device``."""
 
 
 class RejectionEntry(TimelineEntry, frozen=True, tag="rejected"):
@@ -66,6 +68,8 @@ class RejectionEntry(TimelineEntry, frozen=True, tag="rejected"):
     pending_plugins: tuple[str, ...] = ()
     nominated_node: str = ""
     victims: tuple[str, ...] = ()
+    released_claim: str = ""
+    """The ResourceClaim that is deallocated or deleted for the pod."""
 
 
 class AttemptFailureEntry(TimelineEntry, frozen=True, tag="failed"):
@@ -129,6 +133,13 @@ class EvictionFailureEntry(TimelineEntry, frozen=True, tag="evictionFailed"):
     message: str
 
 
+class ClaimReleaseEntry(TimelineEntry, frozen=True, tag="claimReleased"):
+    """The ResourceClaim that a rejection released was written, or could not be."""
+
+    message: str = ""
+    """Why it was not written; empty if it was."""
+
+
 class DeletionEntry(TimelineEntry, frozen=True, tag="deleted"):
     """The pod was deleted, finished, or missing from a list."""
 
@@ -148,6 +159,7 @@ Entry = (
     | PreemptionEntry
     | EvictionEntry
     | EvictionFailureEntry
+    | ClaimReleaseEntry
     | DeletionEntry
 )
 

@@ -7,6 +7,7 @@ from datetime import datetime
 
 import msgspec
 
+from asched.audit.devices import allocated_devices, released_claim
 from asched.audit.hypotheticals import HypotheticalState
 from asched.audit.lookup import (
     AuditError,
@@ -21,10 +22,13 @@ from asched.audit.timeline import time_of
 from asched.audit.unblock import NodeUnblocking, unblocking_changes
 from asched.cycle.decide import Decider
 from asched.cycle.inspect import AttemptOutcome, Inspection, inspect
-from asched.framework.runtime.profile import PluginLoader
+from asched.dra.diagnosis import RequestDiagnosis
+from asched.framework.pod_info import PodInfo
+from asched.framework.runtime.profile import PluginLoader, Profile
 from asched.framework.status import Status
 from asched.journal.statistics import last_seq_at
 from asched.journal.store import JournalStore
+from asched.plugins.dynamic_resources import DynamicResources
 from asched.state.cluster import ClusterState, PodEntry
 from asched.state.records import Assigned, AttemptFailed, Rejected
 
@@ -45,6 +49,23 @@ class NodeScore(msgspec.Struct, frozen=True, rename="camel"):
     weighted: int
 
 
+class DeviceRequestExplanation(msgspec.Struct, frozen=True, rename="camel"):
+    """What a request of a claim finds on a node."""
+
+    claim: str
+    request: str
+    wanted: int | None
+    """The number of devices; None for all devices."""
+    considered: int
+    """The devices that the node sees."""
+    suitable: int
+    """Those that the request could have if it were alone."""
+    refused: dict[str, int] = {}
+    """By reason, the most frequent first."""
+    users: tuple[str, ...] = ()
+    """Claims that use matching devices."""
+
+
 class NodeExplanation(msgspec.Struct, frozen=True, rename="camel"):
     """Filter and score results of one node."""
 
@@ -56,6 +77,10 @@ class NodeExplanation(msgspec.Struct, frozen=True, rename="camel"):
     total: int | None = None
     rank: int | None = None
     """By total, from 1; equal totals share a rank."""
+    requests: tuple[DeviceRequestExplanation, ...] = ()
+    """What the requests of the pod's claims find, if DynamicResources rejects the node."""
+    device_problems: tuple[str, ...] = ()
+    """Pools that cannot be used, and errors in claims."""
 
 
 class ReasonCount(msgspec.Struct, frozen=True, rename="camel"):
@@ -79,6 +104,10 @@ class RecordedDecision(msgspec.Struct, frozen=True, rename="camel"):
     feasible: int = 0
     ties: int = 0
     message: str = ""
+    devices: tuple[str, ...] = ()
+    """The devices that the pod got: ``claim/request: driver/pool/device``."""
+    released_claim: str = ""
+    """The ResourceClaim that is deallocated or deleted for the pod."""
 
 
 class Explanation(msgspec.Struct, frozen=True, rename="camel"):
@@ -205,9 +234,11 @@ def _recorded(attempt: RecordedAttempt, state: ClusterState) -> RecordedDecision
                 score=record.score,
                 feasible=record.feasible_nodes,
                 ties=record.ties,
+                devices=allocated_devices(record),
             )
         case Rejected():
-            decision = RecordedDecision("rejected", message=record.message)
+            released = released_claim(record)
+            decision = RecordedDecision("rejected", message=record.message, released_claim=released)
         case AttemptFailed():
             decision = RecordedDecision("failed", message=record.message)
     return msgspec.structs.replace(
@@ -233,7 +264,8 @@ def _explanation(
     if profile.missing:
         raise AuditError(f"the recorded profile cannot run here: {profile.missing}")
     found = inspect(state, profile, info)
-    pre_filter, nodes = found.pre_filter, _nodes(found)
+    pre_filter = found.pre_filter
+    nodes = tuple(_with_requests(profile, info, node) for node in _nodes(found))
     rejections = [*found.pre_enqueue.values()]
     if pre_filter is not None and pre_filter.status is not None:
         rejections.append(pre_filter.status)
@@ -307,6 +339,36 @@ def _nodes(found: Inspection) -> tuple[NodeExplanation, ...]:
     ]
     rejected.sort(key=lambda node: (len(node.rejected_by), node.name))
     return (*feasible, *rejected)
+
+
+def _with_requests(profile: Profile, info: PodInfo, node: NodeExplanation) -> NodeExplanation:
+    """The node with what requests find there, if devices are a reason of the rejection."""
+    plugin = profile.plugins.get(DynamicResources.name)
+    if not isinstance(plugin, DynamicResources) or plugin.name not in (
+        rejection.plugin for rejection in node.rejected_by
+    ):
+        return node
+    found = plugin.diagnosis(info, node.name)
+    if found is None:
+        return node
+    pools = (f"pool {each.pool}: {each.problem}" for each in found.pools if each.problem)
+    return msgspec.structs.replace(
+        node,
+        requests=tuple(map(_request, found.requests)),
+        device_problems=(*pools, *found.problems),
+    )
+
+
+def _request(found: RequestDiagnosis) -> DeviceRequestExplanation:
+    return DeviceRequestExplanation(
+        claim=found.claim,
+        request=found.request,
+        wanted=found.wanted,
+        considered=found.considered,
+        suitable=found.suitable,
+        refused=dict(found.refused),
+        users=found.users,
+    )
 
 
 def _ranks(totals: tuple[int, ...]) -> list[int]:

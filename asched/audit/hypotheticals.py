@@ -8,14 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import cast
 
 from asched.audit.whatif.pod_lifetime import with_node
 from asched.cycle.attempt import Attempt
 from asched.cycle.shape_cache import ShapeCache
 from asched.framework.runtime.plugin_calls import PluginFailure, gate_status
 from asched.framework.runtime.profile import PluginLoader
-from asched.model.node import Node
 from asched.model.pod import Pod
+from asched.model.resources import AnyObject
 from asched.state.checkpoint import checkpoint_of, restore
 from asched.state.cluster import ClusterState, PodEntry
 from asched.state.fold import Fold
@@ -68,19 +69,24 @@ class HypotheticalState:
         return node in self.feasible_nodes()
 
     @contextmanager
-    def replaced(self, item: Node | Pod) -> Iterator[None]:
-        """Replaces the node, or the pending or placed pod, of that key within the block."""
-        before: Node | Pod
-        if isinstance(item, Pod):
-            entry = self.state.pods[item.key]
-            before, item = _on_its_node(entry), with_node(item, entry.node)
-        else:
-            before = self.state.objects(Node)[item.key]
-        self._fold.apply(ObjectObserved(item))
+    def replaced(self, *items: AnyObject) -> Iterator[None]:
+        """Replaces objects by these of the same kind and key within the block: nodes, pending and
+        placed pods, and others."""
+        before = [self._present(item) for item in items]
+        for item in items:
+            if isinstance(item, Pod):
+                item = with_node(item, self.state.pods[item.key].node)
+            self._fold.apply(ObjectObserved(item))
         try:
             yield
         finally:
-            self._fold.apply(ObjectObserved(before))
+            for old in before:
+                self._fold.apply(ObjectObserved(old))
+
+    def _present(self, item: AnyObject) -> AnyObject:
+        if isinstance(item, Pod):
+            return _on_its_node(self.state.pods[item.key])
+        return cast(AnyObject, self.state.objects(type(item))[item.key])
 
     @contextmanager
     def without_pods(self, keys: Sequence[str]) -> Iterator[RemovedPods]:

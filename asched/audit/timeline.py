@@ -11,6 +11,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final, NamedTuple, TypeVar
 
 from asched.audit import entries
+from asched.audit.devices import allocated_devices, released_claim
 from asched.audit.entries import Entry, PodTimeline, TimelineEntry
 from asched.journal.checkpoints import RestoredFold, folding
 from asched.journal.codec import subject_of
@@ -56,6 +57,7 @@ _AboutPod = (
     | EvictionDecided
     | r.EvictionSucceeded
     | r.EvictionFailed
+    | r.ClaimReleaseEnded
 )
 
 
@@ -177,11 +179,20 @@ class PodTimelines:
                 return entries.ExtenderCallEntry(seq, at, record.attempt, record.verb.value, names)
             case r.Assigned():
                 waits = tuple(wait.plugin for wait in record.permit_waits)
-                return _copied(entries.AssignmentEntry, seq, at, record, permit_waits=waits)
+                devices = allocated_devices(record)
+                return _copied(
+                    entries.AssignmentEntry, seq, at, record, permit_waits=waits, devices=devices
+                )
             case r.Rejected():
                 node, victims = record.nominated_node or "", tuple(v.key for v in record.victims)
                 return _copied(
-                    entries.RejectionEntry, seq, at, record, nominated_node=node, victims=victims
+                    entries.RejectionEntry,
+                    seq,
+                    at,
+                    record,
+                    nominated_node=node,
+                    victims=victims,
+                    released_claim=released_claim(record),
                 )
             case r.AttemptFailed():
                 return _copied(entries.AttemptFailureEntry, seq, at, record)
@@ -197,6 +208,8 @@ class PodTimelines:
                 return entries.EvictionEntry(seq, at)
             case r.EvictionFailed():
                 return entries.EvictionFailureEntry(seq, at, record.message)
+            case r.ClaimReleaseEnded():
+                return entries.ClaimReleaseEntry(seq, at, record.message)
 
     def _extender(self, index: int) -> str:
         evaluators = self._fold.state.evaluators
@@ -269,6 +282,7 @@ _CAUSES: Final[dict[type[r.AnyRecord], str]] = {
     r.Bound: "pod {record.key} was bound to {record.node}",
     r.EvictionSucceeded: "pod {record.key} was evicted",
     r.EvictionFailed: "eviction of pod {record.key} failed",
+    r.ClaimReleaseEnded: "the claim of pod {record.key} was released",
     r.ProfilesLoaded: "profiles were loaded",
 }
 """Why another pod moves, by record type."""

@@ -15,12 +15,19 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
+from asched.audit.devices import (
+    DeviceChange,
+    claim_changes,
+    more_devices,
+    taint_changes,
+)
 from asched.audit.hypotheticals import HypotheticalState
 from asched.framework.pod_info import start_time
 from asched.model.node import NO_EXECUTE, NO_SCHEDULE, UNSCHEDULABLE_TAINT, Node
 from asched.model.pod import Affinity, Pod, Toleration
 from asched.model.requests import CPU, PODS
 from asched.model.selectors import NodeSelectorRequirement
+from asched.plugins.dynamic_resources import DynamicResources
 from asched.plugins.inter_pod_affinity.plugin import InterPodAffinity
 from asched.state.cluster import PodEntry
 
@@ -42,6 +49,11 @@ class ChangeKind(Enum):
     OTHER_ANTI_AFFINITY = "otherAntiAffinity"
     """Another pod loses its required anti-affinity."""
     EVICTIONS = "evictions"
+    DEVICE_TAINT = "deviceTaint"
+    """Devices lose a taint."""
+    MORE_DEVICES = "moreDevices"
+    CLAIM = "claim"
+    """A ResourceClaim loses its allocation."""
     UNGATE = "ungate"
 
 
@@ -59,6 +71,10 @@ class UnblockingChange(msgspec.Struct, frozen=True, rename="camel", omit_default
     effect: str = ""
     pods: tuple[str, ...] = ()
     """Pods to evict, or pods with the conflicting anti-affinity."""
+    claim: str = ""
+    """The ResourceClaim that loses its allocation."""
+    devices: int = 0
+    """How many more devices are needed."""
     lower_priority: bool = False
     """All of ``pods`` have a lower priority than the pod, so preemption may evict them."""
 
@@ -96,6 +112,8 @@ def unblocking_changes(
             with applied:
                 if state.feasible(name):
                     changes.append(change)
+        if DynamicResources.name in rejections[name]:
+            changes += _device_changes(state, name)
         evictions = _evictions(state, name)
         if evictions is not None:
             changes.append(evictions)
@@ -114,6 +132,29 @@ def _candidates(
     yield from _own_constraints(state, pod)
     if InterPodAffinity.name in rejected_by:
         yield from _other_anti_affinity(state, node)
+
+
+def _device_changes(state: HypotheticalState, name: str) -> Iterator[UnblockingChange]:
+    """The changes of devices and claims that make the node feasible."""
+    node = state.state.objects(Node)[name]
+    for change in taint_changes(state, node):
+        taint = change.taint
+        if taint is not None and _helps(state, name, change):
+            kind, key, value = ChangeKind.DEVICE_TAINT, taint.key, taint.value
+            yield UnblockingChange(kind, change.summary, key=key, value=value, effect=taint.effect)
+    for change in claim_changes(state, node):
+        if _helps(state, name, change):
+            yield UnblockingChange(ChangeKind.CLAIM, change.summary, claim=change.claim)
+    for more in more_devices(state, node):
+        helping = next((change for change in more if _helps(state, name, change)), None)
+        if helping is not None:
+            kind, summary = ChangeKind.MORE_DEVICES, helping.summary
+            yield UnblockingChange(kind, summary, devices=helping.devices)
+
+
+def _helps(state: HypotheticalState, name: str, change: DeviceChange) -> bool:
+    with change.applied:
+        return state.feasible(name)
 
 
 def _ungated(state: HypotheticalState) -> tuple[NodeUnblocking, ...]:

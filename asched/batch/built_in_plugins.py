@@ -18,7 +18,6 @@ from asched.framework.interface import FilterAllPlugin
 from asched.framework.nodes import BoolColumn, Int64Column, RowArray
 from asched.framework.pod_info import PodInfo, PodShape
 from asched.framework.session_objects import Task
-from asched.plugins.dynamic_resources import DynamicResources
 from asched.plugins.inter_pod_affinity.plugin import InterPodAffinity, InterPodAffinityArgs
 from asched.plugins.node_affinity import NodeAffinityArgs, NodeAffinityPlugin
 from asched.plugins.node_filters import NodePorts, NodeUnschedulable
@@ -64,7 +63,6 @@ _PodDependentPlugin = (
     | NodeVolumeLimits
     | VolumeBinding
     | VolumeZone
-    | DynamicResources
 )
 
 
@@ -86,7 +84,6 @@ class BuiltInPredicates:
             NodeVolumeLimits(None, handle),
             VolumeBinding(VolumeBindingArgs(), handle),
             VolumeZone(None, handle),
-            DynamicResources(None, handle),
         )
         refused = refused_pressures(arguments)
         self._usable = where(self._cluster.nodes, lambda node: is_usable(node, refused))
@@ -115,6 +112,10 @@ class BuiltInPredicates:
     def _prepared(self, pod: PodInfo) -> tuple[list[tuple[FilterAllPlugin, CycleState]], str]:
         """(The pod-dependent plugins that apply, after PreFilter, and the message of a plugin that
         rejected the pod in PreFilter)."""
+        claims = pod.pod.spec.resource_claims
+        if claims:
+            names = ", ".join(claim.name for claim in claims)
+            return [], f"batch sessions do not support ResourceClaims: the pod asks for {names}"
         prepared: list[tuple[FilterAllPlugin, CycleState]] = []
         if pod.shape.ports:
             prepared.append((self._ports, CycleState()))

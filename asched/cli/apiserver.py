@@ -16,6 +16,7 @@ from asched.cli.errors import BadInput, CommandError, as_command_error
 from asched.cli.options import takes_options
 
 if TYPE_CHECKING:
+    from asched.apiserver.dra.devices import DeviceSpec
     from asched.apiserver.http import ApiServer, ServeOptions
 
 _INPUT_CHUNK: Final = 4096
@@ -35,6 +36,12 @@ class ApiServerOptions:
         None, help="Private key of the certificate (PEM).", exists=True, dir_okay=False
     )
     nodes: int = typer.Option(0, help="Number of simulated nodes.", min=0)
+    devices: list[str] = typer.Option(
+        [],
+        help="Devices of each node, COUNT[,NAME=VALUE...]: 8,model=A100,memory=80Gi. Values with a "
+        "unit are capacities, others attributes. driver=NAME sets the driver and the DeviceClass, "
+        "wait=TYPE a binding condition. Repeat the option for several drivers.",
+    )
     kubeconfig: Path = typer.Option(
         Path("asched-kubeconfig.yaml"), help="Where to write the administrator's kubeconfig."
     )
@@ -69,13 +76,21 @@ def apiserver(options: ApiServerOptions) -> None:
     """
     if (options.tls_certificate is None) != (options.tls_key is None):
         raise BadInput("--tls-certificate and --tls-key go together")
+    from asched.apiserver.dra.devices import DeviceSpec
+
     try:
-        anyio.run(_serve, options, backend_options={"use_uvloop": True})
+        devices = tuple(map(DeviceSpec.parse, options.devices))
+    except ValueError as error:
+        raise BadInput(f"--{error}") from None
+    if len({spec.driver for spec in devices}) < len(devices):
+        raise BadInput("--devices: each needs a driver of its own, such as driver=nic.example.com")
+    try:
+        anyio.run(_serve, options, devices, backend_options={"use_uvloop": True})
     except BaseExceptionGroup as group:
         raise _command_error(group, options) from None
 
 
-async def _serve(options: ApiServerOptions) -> None:
+async def _serve(options: ApiServerOptions, devices: tuple[DeviceSpec, ...]) -> None:
     from asched.apiserver.http import ServeOptions, TlsFiles, serve_forever
     from asched.apiserver.kubelet import KubeletTimings
 
@@ -89,6 +104,7 @@ async def _serve(options: ApiServerOptions) -> None:
         scheduler_kubeconfig=options.scheduler_kubeconfig,
         faults=options.faults,
         kubelets=options.kubelets,
+        devices=devices,
         timings=KubeletTimings(options.pod_start, options.pod_stop, options.heartbeat or None),
     )
     async with anyio.create_task_group() as group:

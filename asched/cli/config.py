@@ -10,7 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from asched.cli.errors import BadInput, CommandError, InvalidFile
-from asched.cli.options import command_group, installed_plugins, read_configuration
+from asched.cli.options import (
+    FeatureGatesOption,
+    command_group,
+    installed_plugins,
+    read_configuration,
+)
 from asched.cli.output import (
     DocumentFormat,
     TableOrDocument,
@@ -45,13 +50,14 @@ def check(
     output: Annotated[
         TableOrDocument, typer.Option("--output", "-o", help="Output format.")
     ] = TableOrDocument.TABLE,
+    feature_gates: FeatureGatesOption = None,
 ) -> None:
     """Check a file and print its profiles with all defaults and merges applied.
 
     Prints warnings about settings without effect to stderr. Exits with 2 after one line for each
     mistake.
     """
-    configuration = read_configuration(file, installed_plugins())
+    configuration = read_configuration(file, installed_plugins(), feature_gates)
     if configuration.faults:
         raise InvalidFile(configuration.faults)
     for line in configuration.warnings:

@@ -173,6 +173,10 @@ def _print_head(found: Explanation) -> None:
             f" at {decision.at:%Y-%m-%d %H:%M:%S} UTC, record {decision.seq}"
         )
         print(f"  decision: {_decision(found)}")
+        for device in decision.devices:
+            print(f"    device {device}")
+        if decision.released_claim:
+            print(f"    releases claim {decision.released_claim}")
         print(f"  recomputed from the journal: {_comparison_result(found.reproduced)}")
     if decision.at is None or not found.reproduced:
         print(f"  {found.outcome}{': ' + found.message if found.message else ''}")
@@ -265,9 +269,29 @@ def _print_node(node: NodeExplanation) -> None:
             ("PLUGIN", "CODE", f"REJECTS {node.name} BECAUSE"),
             [(r.plugin, r.code, ", ".join(r.reasons)) for r in node.rejected_by],
         )
+        _print_requests(node)
         return
     print_table(
         ("PLUGIN", "RAW", "NORMALIZED", "WEIGHT", "WEIGHTED"),
         [(s.plugin, s.raw, s.normalized, s.weight, s.weighted) for s in node.scores],
         title=f"{node.name}: total {node.total}, rank {node.rank}",
     )
+
+
+def _print_requests(node: NodeExplanation) -> None:
+    for problem in node.device_problems:
+        print(problem)
+    rows = [
+        (
+            request.claim,
+            request.request,
+            "all" if request.wanted is None else request.wanted,
+            f"{request.suitable} of {request.considered}",
+            ", ".join(f"{count} {reason}" for reason, count in request.refused.items()),
+            ", ".join(request.users),
+        )
+        for request in node.requests
+    ]
+    if rows:
+        columns = ("CLAIM", "REQUEST", "NEEDS", "SUITABLE DEVICES", "REFUSED", "IN USE BY")
+        print_table(columns, rows)

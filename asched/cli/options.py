@@ -168,11 +168,32 @@ def installed_plugins() -> PluginRegistry:
     return PluginRegistry.discover()
 
 
-def read_configuration(file: Path | None, registry: PluginRegistry) -> Configuration:
+FeatureGatesOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="A=true,B=false",
+        help="Feature gates of kube-scheduler; overrides featureGates of the configuration.",
+    ),
+]
+
+
+def read_configuration(
+    file: Path | None, registry: PluginRegistry, feature_gates: str | None = None
+) -> Configuration:
     """The configuration in ``file``, or the defaults for None. Raises ConfigFileError."""
     from asched.config.file import load
 
-    return load(file, registry)
+    return load(file, registry, given_gates(feature_gates))
+
+
+def given_gates(option: str | None) -> dict[str, bool]:
+    """The value of ``--feature-gates``. Raises BadInput."""
+    from asched.config.feature_gates import GateFlagError, parse_flag
+
+    try:
+        return parse_flag(option or "")
+    except GateFlagError as error:
+        raise BadInput(f"--feature-gates: {error}") from None
 
 
 def time_ns(text: str, now: datetime | None = None) -> int:

@@ -10,7 +10,7 @@ from typing import Final
 import typer
 
 from asched.cli.errors import BadInput
-from asched.cli.options import JOURNAL_ENV, takes_options
+from asched.cli.options import JOURNAL_ENV, FeatureGatesOption, takes_options
 from asched.cli.output import OutputOption, TableOrData
 
 DEFAULT_SHADOW_JOURNAL: Final = "asched-shadow.db"
@@ -33,6 +33,7 @@ class ClusterOptions:
     config: Path | None = typer.Option(
         None, help="File with KubeSchedulerConfiguration and AschedConfiguration."
     )
+    feature_gates: FeatureGatesOption = None
     debug: bool = typer.Option(
         False, "--debug", help="Log at level debug, with the tracebacks of plugins that raise."
     )
@@ -101,4 +102,4 @@ def shadow(options: ShadowOptions) -> None:
     elif options.kubeconfig or options.context or options.journal:
         raise BadInput("--tape uses neither a cluster nor a journal; omit those options")
     else:
-        compare_tape(options.tape, options.config, options.output)
+        compare_tape(options.tape, options, options.output)

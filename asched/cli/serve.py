@@ -14,7 +14,7 @@ import msgspec
 import structlog
 
 from asched.cli.errors import CommandError, as_command_error
-from asched.cli.options import read_configuration
+from asched.cli.options import given_gates, read_configuration
 from asched.cli.run import ClusterOptions, RunOptions
 from asched.config.file import Configuration, load
 from asched.config.registry import PluginRegistry
@@ -103,16 +103,14 @@ async def _until_signal(serve: Serve) -> None:
                 control.stop.set()
 
 
-def load_and_log_configuration(
-    file: Path | None, registry: PluginRegistry, *, debug: bool = False
-) -> Configuration:
-    """The configuration in ``file``, with logs set up accordingly, or at level debug.
+def load_and_log_configuration(options: ClusterOptions, registry: PluginRegistry) -> Configuration:
+    """The configuration in the options, with logs set up accordingly, or at level debug.
 
     Raises BadInput with a line for each mistake.
     """
-    configuration = read_configuration(file, registry)
+    configuration = read_configuration(options.config, registry, options.feature_gates)
     logs = configuration.settings.log
-    if debug:
+    if options.debug:
         logs = msgspec.structs.replace(logs, level=LogLevel.DEBUG)
     configure_logs(logs)
     OBSERVATION.failed = _log_traceback if logs.level is LogLevel.DEBUG else None
@@ -157,7 +155,7 @@ def run_daemon(options: RunOptions) -> None:
     set_switch_interval()
     registry = PluginRegistry.discover()
     file = ConfigFile(options.config) if options.config else None
-    configuration = load_and_log_configuration(options.config, registry, debug=options.debug)
+    configuration = load_and_log_configuration(options, registry)
     run_until_signal(partial(_serve_scheduler, configuration, registry, options, file))
 
 
@@ -203,7 +201,8 @@ async def _serve_scheduler(
                 health=health.address,
             )
             warn_about_proofs(configuration, keys)
-            reloader = _reloader(context, scheduler, watchdog, file, control)
+            apply = partial(_apply_config, scheduler, watchdog)
+            reloader = _reloader(context, options, file, apply, control)
             tasks.start_soon(reloader.run, control.reloads)
             control.started.set()
             await control.stop.wait()
@@ -253,19 +252,23 @@ async def _open_scheduler(
 
 def _reloader(
     context: DaemonContext,
-    scheduler: RunningScheduler,
-    watchdog: Watchdog,
+    options: ClusterOptions,
     file: ConfigFile | None,
+    apply: Callable[[Configuration], Awaitable[ConfigApplied]],
     control: ServiceControl,
 ) -> ConfigReloader:
-    async def apply(new: Configuration) -> ConfigApplied:
-        applied = await scheduler.apply_config(new)
-        watchdog.set_limits(limits_of(new.settings))
-        return applied
-
-    read = partial(load, registry=context.registry)
+    gates = given_gates(options.feature_gates)
+    read = partial(load, registry=context.registry, gates=gates)
     reloads, clock = context.metrics.reloads, context.client.clock
     return ConfigReloader(file, read, apply, reloads, control.manager, clock)
+
+
+async def _apply_config(
+    scheduler: RunningScheduler, watchdog: Watchdog, new: Configuration
+) -> ConfigApplied:
+    applied = await scheduler.apply_config(new)
+    watchdog.set_limits(limits_of(new.settings))
+    return applied
 
 
 async def _report_state(

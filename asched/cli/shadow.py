@@ -31,10 +31,10 @@ from asched.kube.tape import Tape, TapeError
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 
-def compare_tape(tape: Path, config: Path | None, output: TableOrData) -> None:
+def compare_tape(tape: Path, options: ClusterOptions, output: TableOrData) -> None:
     """Compare with a recording and print the report. Raises BadInput."""
     registry = PluginRegistry.discover()
-    configuration = load_and_log_configuration(config, registry)
+    configuration = load_and_log_configuration(options, registry)
     try:
         report = compare_recording(Tape(tape), configuration, registry)
     except TapeError as error:
@@ -45,7 +45,7 @@ def compare_tape(tape: Path, config: Path | None, output: TableOrData) -> None:
 def compare_live(options: ClusterOptions, output: TableOrData) -> None:
     """Compare in this process until a signal, then print the report. Raises CommandError."""
     registry = PluginRegistry.discover()
-    configuration = load_and_log_configuration(options.config, registry, debug=options.debug)
+    configuration = load_and_log_configuration(options, registry)
     reports: list[Report] = []
     run_until_signal(partial(_serve, configuration, registry, options, reports))
     for report in reports:

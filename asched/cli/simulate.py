@@ -12,7 +12,12 @@ import msgspec
 import typer
 
 from asched.cli.errors import BadInput
-from asched.cli.options import installed_plugins, read_configuration, takes_options
+from asched.cli.options import (
+    FeatureGatesOption,
+    installed_plugins,
+    read_configuration,
+    takes_options,
+)
 from asched.cli.output import (
     HtmlOption,
     OutputOption,
@@ -43,6 +48,7 @@ class SimulateOptions:
     config: Path | None = typer.Option(
         None, help="The configuration, as for asched run. Default: the default settings."
     )
+    feature_gates: FeatureGatesOption = None
     until: str | None = typer.Option(
         None, metavar="DURATION", help="Virtual time to simulate, such as 2h."
     )
@@ -70,7 +76,7 @@ def simulate(options: SimulateOptions) -> None:
     from asched.cli.simulation import SimulationReport, print_summary
 
     registry = installed_plugins()
-    configuration = _configuration(options.config, registry)
+    configuration = _configuration(options, registry)
     names = [profile.scheduler_name for profile in configuration.profiles]
     name = [*names, *(session.scheduler_name for session in configuration.sessions)][0]
     run = _run(options, configuration, registry, name)
@@ -85,8 +91,8 @@ def simulate(options: SimulateOptions) -> None:
         print_summary(measures)
 
 
-def _configuration(config: Path | None, registry: PluginRegistry) -> Configuration:
-    configuration = read_configuration(config, registry)
+def _configuration(options: SimulateOptions, registry: PluginRegistry) -> Configuration:
+    configuration = read_configuration(options.config, registry, options.feature_gates)
     for warning in configuration.warnings:
         typer.echo(warning, err=True)
     if configuration.scheduler.extenders:

@@ -6,8 +6,9 @@ reported, each as one line: file, line, document, path in the document, and what
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path as FilePath
+from types import MappingProxyType
 
 import msgspec
 
@@ -15,12 +16,14 @@ from asched.batch.registry import SessionRegistry
 from asched.config import kube_scheduler as kube_config
 from asched.config import settings as config_settings
 from asched.config.batch import ConfError, load_conf
+from asched.config.feature_gates import resolve_gates
 from asched.config.kube_scheduler import KubeSchedulerConfiguration, decode_with_problems
 from asched.config.plugin_settings import apply_plugin_settings
 from asched.config.registry import PluginRegistry
 from asched.config.resolve import OptionalPlugins, find_ineffective, resolve_with_problems
 from asched.config.settings import AschedConfiguration
 from asched.config.yaml import Document, YamlError, parse_documents, read_limited
+from asched.framework.feature_gates import DEFAULT_FEATURE_GATES, FeatureGates
 from asched.framework.runtime.profile import ProfileSpec
 from asched.framework.runtime.strict import Problem, StrictDecoder, nearest, quote
 from asched.framework.sessions import SessionSpec
@@ -29,6 +32,8 @@ _API_VERSIONS = {
     kube_config.KIND: kube_config.API_VERSION,
     config_settings.KIND: config_settings.API_VERSION,
 }
+
+NO_GATES: Mapping[str, bool] = MappingProxyType({})
 
 _ENTRY_DEPTH = 5
 """Length of the shortest path to an entry of a profile, ``profiles[0].pluginConfig[0].args``."""
@@ -54,16 +59,20 @@ class Configuration(msgspec.Struct, frozen=True):
     """Specifications of batch sessions, in the order of ``batch``."""
     faults: tuple[str, ...] = ()
     """Files that cannot be used and were replaced by defaults, a line each."""
+    feature_gates: FeatureGates = DEFAULT_FEATURE_GATES
 
 
-def load(path: FilePath | None, registry: PluginRegistry) -> Configuration:
+def load(
+    path: FilePath | None, registry: PluginRegistry, gates: Mapping[str, bool] = NO_GATES
+) -> Configuration:
     """Read and resolve the file; without a path, all defaults.
 
-    Raises :class:`ConfigFileError` with all errors.
+    ``gates``: those of ``--feature-gates``, which override ``featureGates``. Raises
+    :class:`ConfigFileError` with all errors.
     """
     if path is None:
-        return parse("", "(defaults)", registry, empty_is_defaults=True)
-    return parse(read_text(path), str(path), registry)
+        return parse("", "(defaults)", registry, gates, empty_is_defaults=True)
+    return parse(read_text(path), str(path), registry, gates)
 
 
 def read_text(path: FilePath) -> str:
@@ -88,13 +97,18 @@ def parse_yaml(text: str, name: str) -> list[Document]:
 
 
 def parse(
-    text: str, name: str, registry: PluginRegistry, *, empty_is_defaults: bool = False
+    text: str,
+    name: str,
+    registry: PluginRegistry,
+    gates: Mapping[str, bool] = NO_GATES,
+    *,
+    empty_is_defaults: bool = False,
 ) -> Configuration:
     """As :func:`load`, from text; ``name`` is the file in messages."""
     documents = parse_yaml(text, name)
     if not documents and not empty_is_defaults:
         raise ConfigFileError([f"{name}: no document; expected kind {' or '.join(_API_VERSIONS)}"])
-    reader = _Reader(name, registry)
+    reader = _Reader(name, registry, gates)
     numbered = [*enumerate(documents, 1)]
     # asched's settings first: they define which plugins of profiles are optional.
     for number, document in sorted(numbered, key=lambda entry: not _is_asched(entry[1].value)):
@@ -105,8 +119,9 @@ def parse(
 class _Reader:
     """Decodes the documents of one file and collects their errors."""
 
-    def __init__(self, name: str, registry: PluginRegistry) -> None:
+    def __init__(self, name: str, registry: PluginRegistry, gates: Mapping[str, bool]) -> None:
         self._name = name
+        self._given_gates = gates
         self._registry = registry
         self._errors: list[str] = []
         self._errors_in: dict[int, list[str]] = {}
@@ -118,6 +133,9 @@ class _Reader:
         self._settings = AschedConfiguration()
         self._sessions: tuple[SessionSpec, ...] = ()
         self._faults: tuple[str, ...] = ()
+        self._gates = DEFAULT_FEATURE_GATES
+        self._gate_errors: list[Problem] = []
+        self._use_gates({})  # those of the command line, until an AschedConfiguration is read
 
     def read(self, number: int, document: Document) -> None:
         kind, problem = _kind(document.value)
@@ -131,6 +149,7 @@ class _Reader:
         self._errors_in[number] = self._lines(number, document, problems)
 
     def configuration(self) -> Configuration:
+        self._errors += [f"--feature-gates: {problem}" for problem in self._gate_errors]
         for number in sorted(self._errors_in):
             self._errors += self._errors_in[number]
         if self._settings.batch and self._profiles is None:
@@ -138,7 +157,7 @@ class _Reader:
             self._profiles = ()
         if self._profiles is None and not self._errors:
             self._profiles, problems = resolve_with_problems(
-                self._scheduler, self._registry, self._optional
+                self._scheduler, self._registry, self._optional, self._gates
             )
             self._errors += [f"{self._name}: default configuration: {p}" for p in problems]
         if self._profiles is not None and not self._errors:
@@ -153,6 +172,7 @@ class _Reader:
             warnings=tuple(self._warnings),
             sessions=self._sessions,
             faults=self._faults,
+            feature_gates=self._gates,
         )
 
     def _apply_settings(self, profiles: tuple[ProfileSpec, ...]) -> None:
@@ -196,20 +216,29 @@ class _Reader:
                 decoder.decode(document.value, AschedConfiguration) or AschedConfiguration()
             )
             self._optional = OptionalPlugins(p.name for p in self._settings.plugins if p.optional)
-            return decoder.problems
+            return [*decoder.problems, *self._use_gates(self._settings.feature_gates)]
         config, problems = decode_with_problems(document.value)
         if config is None:
             return problems
         self._scheduler = config
-        self._profiles, found = resolve_with_problems(config, self._registry, self._optional)
+        self._profiles, found = resolve_with_problems(
+            config, self._registry, self._optional, self._gates
+        )
         if problems:
             # Invalid entries were dropped and must not be reported as missing.
             seen = {problem.path for problem in problems}
             found = [p for p in found if len(p.path) >= _ENTRY_DEPTH and p.path not in seen]
         if not problems and not found:
-            ineffective = find_ineffective(config, self._registry)
+            ineffective = find_ineffective(config, self._registry, self._gates)
             self._warnings += self._lines(number, document, ineffective)
         return problems + found
+
+    def _use_gates(self, in_file: Mapping[str, bool]) -> list[Problem]:
+        """The problems of gates in the file. Those of the command line are kept."""
+        given = self._given_gates
+        self._gates, found = resolve_gates({**in_file, **given}, self._registry)
+        self._gate_errors = [Problem(p.path[1:], p.message) for p in found if p.path[1] in given]
+        return [problem for problem in found if problem.path[1] not in given]
 
     def _lines(self, number: int, document: Document, problems: Iterable[Problem]) -> list[str]:
         located = document.located(problems)

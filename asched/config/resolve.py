@@ -8,6 +8,7 @@ that they implement (:meth:`_ProfileResolver._expand`).
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -22,7 +23,9 @@ from asched.config.kube_scheduler import (
     ProfileConfig,
 )
 from asched.config.registry import PluginRegistry
+from asched.framework.feature_gates import DEFAULT_FEATURE_GATES, FeatureGates
 from asched.framework.interface import ExtensionPoint, Plugin
+from asched.framework.pod_groups import GANG_SCHEDULING
 from asched.framework.runtime.profile import (
     PluginOrigin,
     PluginWeight,
@@ -63,9 +66,23 @@ _ALL: Final = "*"
 _FIT: Final = "NodeResourcesFit"
 
 
-def default_plugins(registry: PluginRegistry) -> tuple[PluginRef, ...]:
-    """The default plugins at MultiPoint that the registry has."""
-    return tuple(ref for ref in DEFAULT_PLUGINS if ref.name in registry)
+_GATED: Final = {
+    "NodeDeclaredFeatures": attrgetter("node_declared_features"),
+    GANG_SCHEDULING: attrgetter("gang_scheduling"),
+}
+"""The default plugins with a gate."""
+
+
+def default_plugins(
+    registry: PluginRegistry, gates: FeatureGates = DEFAULT_FEATURE_GATES
+) -> tuple[PluginRef, ...]:
+    """The default plugins at MultiPoint that the registry has and the gates allow."""
+    refs = (*DEFAULT_PLUGINS, PluginRef(GANG_SCHEDULING))
+    return tuple(
+        ref
+        for ref in refs
+        if ref.name in registry and (ref.name not in _GATED or _GATED[ref.name](gates))
+    )
 
 
 def without_ignored_resources(
@@ -107,13 +124,15 @@ class _MergedSet(NamedTuple):
 
 
 def resolve(
-    config: KubeSchedulerConfiguration, registry: PluginRegistry
+    config: KubeSchedulerConfiguration,
+    registry: PluginRegistry,
+    gates: FeatureGates = DEFAULT_FEATURE_GATES,
 ) -> tuple[ProfileSpec, ...]:
     """The profiles with defaults and merges applied; loads enabled plugins.
 
     Raises :class:`ConfigurationError` with all problems of all profiles.
     """
-    profiles, problems = resolve_with_problems(config, registry)
+    profiles, problems = resolve_with_problems(config, registry, gates=gates)
     if problems:
         raise ConfigurationError(problems)
     return profiles
@@ -131,13 +150,14 @@ def resolve_with_problems(
     config: KubeSchedulerConfiguration,
     registry: PluginRegistry,
     optional: OptionalPlugins | None = None,
+    gates: FeatureGates = DEFAULT_FEATURE_GATES,
 ) -> tuple[tuple[ProfileSpec, ...], list[Problem]]:
     """As :func:`resolve`, with problems as a value; with any, the profiles are not usable."""
     problems: list[Problem] = []
     specs: list[ProfileSpec] = []
     for index, profile in enumerate(config.effective_profiles):
         resolver = _ProfileResolver(
-            profile, registry, ("profiles", index), optional or OptionalPlugins()
+            profile, registry, ("profiles", index), optional or OptionalPlugins(), gates
         )
         share = profile.percentage_of_nodes_to_score
         if share is None:
@@ -155,8 +175,10 @@ class _ProfileResolver:
         registry: PluginRegistry,
         path: Path,
         optional: OptionalPlugins,
+        gates: FeatureGates,
     ) -> None:
         self._optional = optional
+        self._gates = gates
         self._profile = profile
         self._registry = registry
         self._path = path
@@ -165,7 +187,8 @@ class _ProfileResolver:
 
     def spec(self, percentage_of_nodes_to_score: int) -> ProfileSpec:
         plugins = self._profile.plugins
-        defaults = [_Enabled(ref.name, ref.weight, None) for ref in default_plugins(self._registry)]
+        refs = default_plugins(self._registry, self._gates)
+        defaults = [_Enabled(ref.name, ref.weight, None) for ref in refs]
         multi_point = _merge(defaults, plugins.multi_point, (*self._path, "plugins", "multiPoint"))
         points: dict[str, tuple[PluginWeight, ...]] = {}
         for point in ExtensionPoint:
@@ -197,6 +220,7 @@ class _ProfileResolver:
             self._classes[entry.name] = None
             try:
                 self._classes[entry.name] = self._registry.load(entry.name)
+                self._check_gate(entry)
             except ProfileError as error:
                 why = _unavailable(entry.name, self._registry) or str(error)
                 if entry.name in self._optional.names:
@@ -205,6 +229,14 @@ class _ProfileResolver:
                     path = (*entry.path, "name") if entry.path else None
                     self._note(path, why)
         return self._classes[entry.name]
+
+    def _check_gate(self, entry: _Enabled) -> None:
+        """kube-scheduler ignores a plugin whose gate is off, even if a profile enables it."""
+        if entry.name == "NodeDeclaredFeatures" and not self._gates.node_declared_features:
+            self._note(
+                (*entry.path, "name") if entry.path else None,
+                f"plugin {entry.name} needs the feature gate {entry.name}",
+            )
 
     def _expand(
         self, point: ExtensionPoint, own: _MergedSet, multi_point: _MergedSet
@@ -378,13 +410,17 @@ def _queue_order(spec: ProfileSpec) -> list[tuple[str, Any]]:
     return [(entry.name, spec.arguments.get(entry.name)) for entry in entries]
 
 
-def find_ineffective(config: KubeSchedulerConfiguration, registry: PluginRegistry) -> list[Problem]:
+def find_ineffective(
+    config: KubeSchedulerConfiguration,
+    registry: PluginRegistry,
+    gates: FeatureGates = DEFAULT_FEATURE_GATES,
+) -> list[Problem]:
     """Settings that have no effect and are probably mistakes; kube-scheduler accepts them silently.
 
     These are disabled plugins that do not exist, and arguments of plugins that are not enabled.
     """
     found: list[Problem] = []
-    specs, _ = resolve_with_problems(config, registry)
+    specs, _ = resolve_with_problems(config, registry, gates=gates)
     for index, (profile, spec) in enumerate(zip(config.effective_profiles, specs, strict=True)):
         path: Path = ("profiles", index)
         for field in msgspec.structs.fields(Plugins):

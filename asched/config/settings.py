@@ -251,6 +251,9 @@ class AschedConfiguration(Section, frozen=True):
     """With batch sessions and without a KubeSchedulerConfiguration, no other pods are scheduled."""
 
     plugins: tuple[PluginSettings, ...] = ()
+    feature_gates: dict[str, bool] = msgspec.field(default_factory=dict)
+    """Feature gates of kube-scheduler 1.36 with other values than their defaults
+    (docs/compatibility.md)."""
 
     take_over_names: bool = False
     """Serve a scheduler name even while another scheduler serves it, as its Lease shows

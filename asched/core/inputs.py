@@ -52,6 +52,7 @@ Outcome = (
     | r.BindFailed
     | r.EvictionSucceeded
     | r.EvictionFailed
+    | r.ClaimReleaseEnded
     | r.ExtenderAnswer
     | sr.PodGroupStatusWritten
     | sr.PodGroupStatusWriteFailed

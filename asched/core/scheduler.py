@@ -97,6 +97,7 @@ class SchedulerCore:
         self._refuse = self._refused.append
         self._records: list[r.AnyRecord] = []
         self._turn_recorded = False
+        self.state.follow_pods()
 
     def mark_attempts(self, marker: AttemptMarker) -> None:
         """Note each attempt before it begins. The note remains if the process dies in it."""
@@ -135,6 +136,7 @@ class SchedulerCore:
         if not self._turn_recorded:
             self._turn_recorded = True
             self.apply(r.TurnStarted(self.now_ns))
+            self.state.follow_pods()
 
     def apply(self, record: r.AnyRecord) -> None:
         """Fold a record and add it to the records of the turn."""

@@ -16,12 +16,14 @@ from asched.cycle.shape_cache import ShapeCache
 from asched.cycle.shape_filters import NominatedFilterCache, ShapeFilters
 from asched.cycle.shape_scores import INFEASIBLE, ShapeScores
 from asched.framework.cycle_state import CycleState
-from asched.framework.nodes import BoolColumn, Int64Column, Nodes
+from asched.framework.interface import FilterAllPlugin, FilterPlugin
+from asched.framework.nodes import BoolColumn, FilterResult, Int64Column, Nodes
 from asched.framework.pod_info import PodInfo, QueuedPod
 from asched.framework.runtime.dry_run import FilterDryRunner
 from asched.framework.runtime.plugin_calls import (
     PRE_FILTER,
     PRE_SCORE,
+    FilterError,
     check_status,
     checked_call,
     error_answer,
@@ -32,8 +34,8 @@ from asched.framework.runtime.plugin_calls import (
 )
 from asched.framework.runtime.profile import Profile, WeightedScorer
 from asched.framework.status import Code, Status
-from asched.model.limits import POD_LIMITS, term_count, too_expensive
-from asched.state.attempt_budget import attempt_steps
+from asched.model.limits import POD_LIMITS, node_requirement_count, term_count, too_expensive
+from asched.state.attempt_budget import is_cheap
 from asched.state.cluster import ClusterState
 from asched.state.node_rows import NodeRows
 from asched.state.records import Rejected
@@ -68,16 +70,22 @@ def refusal(cluster: ClusterState, info: PodInfo) -> Status | None:
 def _turn_ns(cluster: ClusterState, queued: QueuedPod) -> int:
     """When the pod may be attempted; 0 for now."""
     info = queued.info
-    steps = attempt_steps(info.pod, cluster.nodes.cluster_size, len(cluster.pods))
-    if not steps or info.key in cluster.pending_evaluations:
+    if is_cheap(info.pod) or info.key in cluster.pending_evaluations:
         return 0  # free, or an attempt that continues
-    return queued.turn_ns or cluster.guards.budgets.turn_ns(info.namespace, cluster.now_ns)
+    if queued.turn_ns:
+        return queued.turn_ns
+    turn_ns = cluster.guards.budgets.turn_ns(info.namespace, cluster.now_ns)
+    return turn_ns if turn_ns and cluster.attempt_cost(info.pod, preemption=True) else 0
 
 
 def _put_off_message(info: PodInfo) -> str:
+    count = term_count(info.pod.spec)
+    what = "affinity terms and spread constraints"
+    if not count:
+        count, what = node_requirement_count(info.pod.spec), "requirements of node affinity"
     return (
-        f"put off: {term_count(info.pod.spec)} affinity terms and spread constraints take long in"
-        f" this cluster, and namespace {info.namespace} used up its share of decision time"
+        f"put off: {count} {what} take long in this cluster, and namespace {info.namespace} used up"
+        " its share of decision time"
     )
 
 
@@ -147,7 +155,7 @@ class Attempt:
         error = self._error(found)
         if error is not None:
             check_status(error.plugin, "Filter", error)
-            raise error_answer(error.plugin, "Filter", error.message or error.code.title)
+            raise FilterError(error.plugin, error.message or error.code.title, found)
         self._select(found, nominated, limit_nodes)
         return found
 
@@ -198,10 +206,28 @@ class Attempt:
         for rank, plugin in self._own.filter:
             if plugin.name in state.skip_filter:
                 continue
-            result = filter_nodes(plugin, state, self._pod, self._table)
+            if plugin.filters_passing_nodes:
+                result = self._filter_passing(rank, plugin, found)
+            else:
+                result = filter_nodes(plugin, state, self._pod, self._table)
             if result.statuses:
                 found.own.append(PodFilterResult(rank, plugin.name, result))
                 found.feasible = np.greater(found.feasible, result.codes)
+
+    def _filter_passing(
+        self, rank: int, plugin: FilterPlugin | FilterAllPlugin, found: FeasibleNodes
+    ) -> FilterResult:
+        """The result of one filter for the nodes that no earlier filter rejects."""
+        passing = found.considered(self._table) & (self._shared.findings.rank > rank)
+        for own in found.own:
+            passing &= own.result.codes == 0
+        rows = np.flatnonzero(passing)
+        codes = np.zeros(self._table.size, np.int16)
+        if not len(rows):
+            return FilterResult(codes, ())
+        result = filter_nodes(plugin, found.state, self._pod, self._table.take(rows))
+        codes[rows] = result.codes
+        return FilterResult(codes, result.statuses)
 
     def _dry_runner(self, found: FeasibleNodes) -> FilterDryRunner:
         cluster = self._cluster

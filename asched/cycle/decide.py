@@ -36,11 +36,14 @@ from asched.model.quantity import NS_PER_S, format_duration
 from asched.state import records as r
 from asched.state.circuits import Circuit
 from asched.state.cluster import ClusterState
+from asched.state.waiting_pods import PermitAnswer
 
 _encode = msgspec.json.Encoder().encode
 
 MAX_PERMIT_TIMEOUT_S = 15 * 60.0
 """The longest time that a Permit plugin can make a pod wait (kube-scheduler's ``maxTimeout``)."""
+MAX_ANSWERS = 128
+"""Answers about waiting pods that become decisions in one round."""
 
 
 class AttemptObserver(CallObserver, Protocol):
@@ -242,10 +245,10 @@ class Decider:
             OBSERVATION.calls.enter("PostFilter")
         extenders.offer_preemption_review(found)
         try:
-            result, gang_infeasible = run_post_filter(self._cluster, profile, info, found)
+            outcome = run_post_filter(self._cluster, profile, info, found)
         except AttemptPausedError as paused:
             return extenders.request_preemption_review(paused)
-        rejected = found.rejected
+        result, rejected = outcome.result, found.rejected
         if rejected is not None:
             statuses = [rejected]
         else:
@@ -253,7 +256,7 @@ class Decider:
         for status in statuses:
             check_status(status.plugin, "Filter" if rejected is None else "PreFilter", status)
         plugins, pending = rejecting_plugins(statuses)
-        gang = (GANG_INFEASIBLE_REASON,) if gang_infeasible else ()
+        gang = (GANG_INFEASIBLE_REASON,) if outcome.gang_infeasible else ()
         return r.Rejected(
             info.key,
             info.uid,
@@ -266,6 +269,7 @@ class Decider:
             evaluated_nodes=found.evaluated,
             cleared_nominations=result.cleared_nominations,
             requeue_now=result.requeue_now,
+            released_claim=outcome.released_claim,
         )
 
     # -- pods that wait on Permit -------------------------------------------------------------
@@ -276,14 +280,13 @@ class Decider:
         next_ns = cluster.waiting_pods.next_deadline_ns()
         if next_ns is None or next_ns > cluster.now_ns:
             return ()
-        decisions: list[r.Decision] = []
         for key, waiting in cluster.waiting.items():
             until_ns, plugin = min((at, name) for name, at in waiting.pending_until_ns.items())
             if until_ns <= cluster.now_ns:
                 waited = _go_duration(until_ns - waiting.since_ns)
                 message = f"rejected due to timeout after waiting {waited} at plugin {plugin}"
-                decisions.append(r.PermitRejected(key, waiting.info.uid, plugin, message))
-        return tuple(decisions)
+                cluster.waiting_pods.answer(PermitAnswer(key, plugin, message))
+        return self._permit_answers()
 
     def _review_permits(self) -> tuple[r.Decision, ...]:
         """Let Permit plugins review the pods that wait for them."""
@@ -298,9 +301,10 @@ class Decider:
         return self._permit_answers()
 
     def _permit_answers(self) -> tuple[r.Decision, ...]:
-        """Decisions from the answers that plugins gave about waiting pods."""
+        """Decisions from the first answers about waiting pods. The others remain for the next
+        round: folding a decision takes time if many pods wait for its event."""
         waiting_pods = self._cluster.waiting_pods
-        answers = waiting_pods.answers
+        answers = waiting_pods.answers[:MAX_ANSWERS]
         if not answers:
             return ()
         waiting = waiting_pods.waiting

@@ -7,6 +7,7 @@ each filter separately for every node, and computes scores even for a single fea
 from __future__ import annotations
 
 from enum import Enum
+from typing import cast
 
 import msgspec
 import numpy as np
@@ -19,7 +20,12 @@ from asched.cycle.post_filter import run_post_filter
 from asched.cycle.shape_cache import ShapeCache
 from asched.framework.pod_info import PodInfo
 from asched.framework.runtime.extenders import EXTENDER, AttemptPausedError, ExtenderFailureError
-from asched.framework.runtime.plugin_calls import PluginFailure, filter_nodes, gate_status
+from asched.framework.runtime.plugin_calls import (
+    FilterError,
+    PluginFailure,
+    filter_nodes,
+    gate_status,
+)
 from asched.framework.runtime.profile import Profile
 from asched.framework.status import Status
 from asched.state.cluster import ClusterState
@@ -156,6 +162,22 @@ class _Inspector:
         self._awaits_extender = False
 
     def inspection(self) -> Inspection:
+        try:
+            return self._inspection()
+        except FilterError as error:
+            return self._failed(error)
+
+    def _failed(self, error: FilterError) -> Inspection:
+        found = cast(FeasibleNodes, error.found)
+        return Inspection(
+            AttemptOutcome.ERROR,
+            self._names,
+            pre_filter=_pre_filter(self._profile, found),
+            filter=FilterInspection(self._each_filter(found), self._rejections(found)),
+            message=str(error),
+        )
+
+    def _inspection(self) -> Inspection:
         nominated = self._cluster.nominator.node_of(self._pod.key)
         found = self._find_feasible_nodes(nominated)
         if found.nominated_used and not found.count:
@@ -189,11 +211,11 @@ class _Inspector:
         # Answers about waiting pods must not take effect.
         with self._cluster.waiting_pods.discard_answers():
             try:
-                result, _ = run_post_filter(self._cluster, self._profile, self._pod, found)
+                outcome = run_post_filter(self._cluster, self._profile, self._pod, found)
             except AttemptPausedError:
                 self._awaits_extender = True
                 return ""
-        return result.status.message
+        return outcome.result.status.message
 
     def _each_filter(self, found: FeasibleNodes) -> dict[str, dict[str, Status]]:
         table, rejections = self._cluster.nodes, {}

@@ -148,8 +148,9 @@ class TopScores:
 
 
 _MAX_CLASSIFICATIONS = 8
-_NO_GROUP = 255
+_NO_GROUP = 4095
 """The group number of infeasible rows; other groups have lower numbers."""
+_FEW_GROUPS = 255
 _MAX_CHANGES = 64
 """With more changes, regrouping all nodes is cheaper."""
 
@@ -169,13 +170,17 @@ class ScoreGroups:
 
     def __init__(self, classes: NodeClasses) -> None:
         self._classes = classes
+        self._best: tuple[int, list[int]] = (0, [])
+        """The highest sum and its groups."""
+        self._best_of: _NonEmptyGroups | None = None
+        """The groups that :attr:`_best` is for."""
         self._scores: TopScores | None = None
         self._cursors = (0, 0)
         self._number: dict[tuple[int, int], int] = {}
         """Group numbers by class and total; empty while nothing is grouped."""
         self._too_many = False
         self._non_empty: _NonEmptyGroups | None = None
-        self._group_of: NDArray[np.uint8] = np.zeros(0, np.uint8)
+        self._group_of: NDArray[np.uint16] = np.zeros(0, np.uint16)
         self._class_of: Int64Column = np.zeros(_NO_GROUP, np.int64)
         self._total_of: Int64Column = np.zeros(_NO_GROUP, np.int64)
         self._count_of: Int64Column = np.zeros(_NO_GROUP, np.int64)
@@ -193,10 +198,13 @@ class ScoreGroups:
             groups = self._count_of.nonzero()[0]
             found = _NonEmptyGroups(groups, self._class_of[groups], self._total_of[groups])
             self._non_empty = found
-        groups = found.groups
-        sums = found.totals + scores_of(found.classes)
-        score: int = sums.item(sums.argmax())
-        best: list[int] = groups[sums == score].tolist()
+        if self._best_of is not found or not self._classes.steady:
+            groups = found.groups
+            sums = found.totals + scores_of(found.classes)
+            score: int = sums.item(sums.argmax())
+            self._best = score, groups[sums == score].tolist()
+            self._best_of = found
+        score, best = self._best
         mask: BoolColumn = self._group_of == best[0]
         for group in best[1:]:
             mask |= self._group_of == group
@@ -240,15 +248,16 @@ class ScoreGroups:
             return_counts=True,
         )
         number = len(pairs)
-        # Half of the numbers are reserved for new groups.
-        self._too_many = number > _NO_GROUP // 2
+        # Half of the numbers are reserved for new groups. More groups than half of the rows do not
+        # pay.
+        self._too_many = number > min(_NO_GROUP, max(_FEW_GROUPS, len(rows))) // 2
         if self._too_many:
             return False
         self._class_of[:number], self._total_of[:number] = pairs // span + lowest, pairs % span
         self._count_of[:number], self._count_of[number:] = count_of, 0
         groups = zip(self._class_of.tolist(), self._total_of.tolist(), range(number), strict=False)
         self._number = {(of_class, total): group for of_class, total, group in groups}
-        self._group_of = np.full(len(totals), _NO_GROUP, np.uint8)
+        self._group_of = np.full(len(totals), _NO_GROUP, np.uint16)
         self._group_of[rows] = group_of
         self._non_empty = None
         return True

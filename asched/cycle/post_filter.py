@@ -10,7 +10,7 @@ import numpy as np
 from asched.cycle.feasible_nodes import FeasibleNodes
 from asched.cycle.pod_groups import gang_stays_incomplete
 from asched.framework.cluster import PodRef
-from asched.framework.interface import PostFilterPlugin, PostFilterResult
+from asched.framework.interface import PostFilterPlugin, PostFilterResult, ReleasedClaim
 from asched.framework.nodes import BoolColumn, RowArray
 from asched.framework.pod_info import PodInfo
 from asched.framework.runtime.extenders import ExtenderFailureError
@@ -33,6 +33,7 @@ class PostFilterOutcome(NamedTuple):
     result: PostFilterResult
     gang_infeasible: bool = False
     """A plugin's preemption was dropped, because the pod's gang would stay incomplete."""
+    released_claim: ReleasedClaim | None = None
 
 
 def run_post_filter(
@@ -46,6 +47,7 @@ def run_post_filter(
     reasons: list[str] = []
     nominated: str | None = None
     requeue_now = gang_infeasible = False
+    released: ReleasedClaim | None = None
     if profile.skipped:
         # Preemption runs all filters of the profile that are not skipped.
         found.state.skip_filter |= profile.skipped
@@ -59,10 +61,11 @@ def run_post_filter(
         except ExtenderFailureError as failure:
             result = PostFilterResult(Status.error(str(failure)))
         _check_result(plugin, result)
+        released = released or result.released_claim
         if result.status.is_success:
             why = gang_stays_incomplete(cluster, profile, info, found)
             if not why:
-                return PostFilterOutcome(_requeue(result, requeue_now))
+                return PostFilterOutcome(_requeue(result, requeue_now), released_claim=released)
             # As in kube-scheduler, preemption for one pod of a group is dropped if the group fails.
             # The rejections of waiting pods by earlier plugins remain.
             cluster.waiting_pods.reset_answers(answers)
@@ -70,17 +73,17 @@ def run_post_filter(
             nominated, gang_infeasible = "", True
             continue
         if result.status.code is Code.UNSCHEDULABLE_AND_UNRESOLVABLE:
-            return PostFilterOutcome(_requeue(result, requeue_now), gang_infeasible)
+            return PostFilterOutcome(_requeue(result, requeue_now), gang_infeasible, released)
         if not result.status.is_rejection:
             # An error does not fail the attempt: the pod stays unschedulable.
             result = PostFilterResult(Status.unschedulable(*result.status.reasons))
-            return PostFilterOutcome(_requeue(result, requeue_now), gang_infeasible)
+            return PostFilterOutcome(_requeue(result, requeue_now), gang_infeasible, released)
         reasons.extend(result.status.reasons)
         requeue_now = requeue_now or result.requeue_now
         if result.nominated_node is not None:
             nominated = result.nominated_node
     result = PostFilterResult(Status.unschedulable(*reasons), nominated, requeue_now=requeue_now)
-    return PostFilterOutcome(result, gang_infeasible)
+    return PostFilterOutcome(result, gang_infeasible, released)
 
 
 def _requeue(result: PostFilterResult, requeue_now: bool) -> PostFilterResult:
@@ -100,6 +103,8 @@ def _check_result(plugin: PostFilterPlugin, result: PostFilterResult) -> None:
             raise TypeError("a victim is not a PodRef")
         if not isinstance(result.nominated_node, str | None):
             raise TypeError("the nominated node is not a str")
+        if not isinstance(result.released_claim, ReleasedClaim | None):
+            raise TypeError("the released claim is not a ReleasedClaim")
     except Exception as error:
         raise invalid_answer(plugin.name, "PostFilter", error) from error
 

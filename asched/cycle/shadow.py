@@ -59,7 +59,7 @@ class ShadowDecider:
                 nominated=state.nominator.node_of(info.key), limit_nodes=False
             )
             if not found.count:
-                result, _ = run_post_filter(state, profile, info, found)
+                result = run_post_filter(state, profile, info, found).result
                 return ShadowDecision(message=fit_message(state, found, result.status.message))
             best = BestNodes(0, found.feasible, 1)
             if found.count > 1:

@@ -116,19 +116,33 @@ class ShapeCache:
         self._table = table
         self._filters: OrderedDict[tuple[Profile, PodShape], ShapeFilters] = OrderedDict()
         self._applicability: dict[Profile, ApplicabilityCache] = {}
+        self._versions: dict[Profile, tuple[int, ...]] = {}
+
+    def _drop_invalid(self, profile: Profile) -> None:
+        """Drop the profile's answers if they depend on something that changed."""
+        versions = profile.shared_answers_versions()
+        if self._versions.get(profile, versions) != versions:
+            self._applicability.pop(profile, None)
+            for key in [key for key in self._filters if key[0] is profile]:
+                del self._filters[key]
+        elif len(self._versions) == _MAX_PROFILES and profile not in self._versions:
+            # Most belong to earlier configurations.
+            self._versions.clear()
+            self._filters.clear()
+            self._applicability.clear()
+        self._versions[profile] = versions
 
     def plugins(self, profile: Profile, pod: PodInfo) -> ApplicablePlugins:
-        """The cluster-scope plugins that apply to the pod. Raises :class:`PluginFailure`."""
+        """The cluster-scope plugins that apply to the pod; call :meth:`filters` first. Raises
+        :class:`PluginFailure`."""
         known = self._applicability.get(profile)
         if known is None:
-            if len(self._applicability) == _MAX_PROFILES:
-                # Most belong to earlier configurations.
-                self._applicability.clear()
             known = self._applicability[profile] = ApplicabilityCache(profile)
         return known.plugins(pod)
 
     def filters(self, profile: Profile, pod: PodInfo) -> ShapeFilters:
         """Up-to-date results for the pod's shape. Raises :class:`PluginFailure`."""
+        self._drop_invalid(profile)
         if pod.pod.spec.node_name:
             # The shape does not include ``nodeName``, so the results cannot be shared.
             filters = ShapeFilters(profile, pod, self._table)

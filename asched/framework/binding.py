@@ -5,24 +5,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from enum import Enum
 from typing import NamedTuple, Protocol
 
 from asched.framework.pod_info import PodInfo
 from asched.framework.status import Status
+from asched.model.pod import ContainerExtendedResourceRequest
+from asched.model.resource_claims import AllocationResult, ResourceClaim
 from asched.model.storage import PersistentVolume, PersistentVolumeClaim
 
 
 class ClaimRef(NamedTuple):
-    """Identifies one PersistentVolumeClaim. A recreated claim has another UID."""
+    """Identifies one PersistentVolumeClaim or ResourceClaim. A recreated claim has another UID."""
 
     namespace: str
     name: str
     uid: str
 
     @classmethod
-    def of(cls, claim: PersistentVolumeClaim) -> ClaimRef:
+    def of(cls, claim: PersistentVolumeClaim | ResourceClaim) -> ClaimRef:
         return cls(claim.namespace, claim.name, claim.uid)
 
     @property
@@ -48,6 +50,12 @@ class Permission(Enum):
     READ_VOLUME = "read_volume"
     READ_CLAIM = "read_claim"
     ANNOTATE = "annotate"
+    ALLOCATE_CLAIM = "allocate_claim"
+    RELEASE_CLAIM = "release_claim"
+    READ_RESOURCE_CLAIM = "read_resource_claim"
+    CREATE_SPECIAL_CLAIM = "create_special_claim"
+    DELETE_SPECIAL_CLAIM = "delete_special_claim"
+    PATCH_EXTENDED_RESOURCE_STATUS = "patch_extended_resource_status"
 
 
 class NotPermitted(Exception):  # noqa: N818  named like Unavailable
@@ -107,6 +115,40 @@ class BindingClient(Protocol):
 
     async def annotate(self, pod: PodInfo, annotations: Mapping[str, str]) -> Status:
         """Set annotations of the pod. Returns an error if the pod is gone."""
+
+    async def allocate_claim(
+        self, claim: ClaimRef, allocation: AllocationResult | None, consumer: PodInfo
+    ) -> Status:
+        """Write the allocation of a ResourceClaim and reserve the claim for the pod. None only
+        reserves. Success if the claim has these devices and is reserved for the pod already.
+
+        An allocation without ``allocation_timestamp`` gets the present time.
+        """
+
+    async def release_claim(self, claim: ClaimRef, consumer: PodInfo) -> Status:
+        """Remove the pod from ``reservedFor`` of a ResourceClaim. Success if the claim is gone."""
+
+    async def read_resource_claim(self, claim: ClaimRef) -> ResourceClaim | None:
+        """The ResourceClaim as stored in the API server, or None if it is gone or was recreated.
+        Raises :class:`Unavailable`."""
+
+    async def create_special_claim(
+        self, pod: PodInfo, claim: ResourceClaim
+    ) -> ResourceClaim | Status:
+        """Create the ResourceClaim for the extended resources of the pod, with the spec of
+        ``claim``. Returns the one that an earlier call with the same spec created."""
+
+    async def delete_special_claim(self, claim: ClaimRef) -> Status:
+        """Delete a claim for extended resources. Success if it is gone."""
+
+    async def patch_extended_resource_status(
+        self,
+        pod: PodInfo,
+        claim_name: str,
+        mappings: Sequence[ContainerExtendedResourceRequest],
+    ) -> Status:
+        """Set ``status.extendedResourceClaimStatus`` of the pod. Returns an error if the pod is
+        gone, or without mappings."""
 
     async def wait_until(
         self, check: Callable[[], Awaitable[Status | None]], timeout_s: float

@@ -42,6 +42,13 @@ class ChangeLog(Generic[T]):
             del self._entries[:drop]
             self._start += drop
 
+    def trim(self, keep: int) -> None:
+        """Drop all but the last ``keep`` changes."""
+        drop = len(self._entries) - keep
+        if drop > 0:
+            del self._entries[:drop]
+            self._start += drop
+
     def forget(self) -> None:
         """Drop all changes: every reader has to start over."""
         self._entries.clear()

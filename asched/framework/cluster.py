@@ -5,13 +5,14 @@ Everything here is a read-only view; a plugin changes none of it.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
-from asched.framework.caching import RowCounts
+from asched.framework.caching import ChangeLog, RowCounts
 from asched.framework.cycle_state import CycleState
+from asched.framework.feature_gates import FeatureGates
 from asched.framework.nodes import HypotheticalNodes, Int64Column, Nodes, RowArray
 from asched.framework.pod_groups import GroupMembers, PodGroupKey
 from asched.framework.pod_info import PodInfo
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from asched.framework.runtime.dry_run import FilterDryRunner
 
 ObjectT = TypeVar("ObjectT", bound=Object)
+SharedT = TypeVar("SharedT")
 
 
 class MountedVolumes(Protocol):
@@ -38,6 +40,16 @@ class MountedVolumes(Protocol):
     def attachable(self) -> Int64Column:
         """By row, how many volumes of its pods may count against an attach limit
         (:func:`asched.framework.volumes.is_attachable`). A volume counts once for each pod."""
+
+
+class ObjectChanges(NamedTuple):
+    """The changes of the objects of one kind."""
+
+    cursor: int
+    """The end of the log: pass it to the next call."""
+    keys: Collection[str] | None
+    """Distinct keys of the objects that were added, updated or deleted, oldest first. None: read
+    all objects again."""
 
 
 class Cluster(Protocol):
@@ -73,6 +85,10 @@ class Cluster(Protocol):
         """The affinity terms of that kind of pods on nodes. Updated in place."""
 
     @property
+    def affinity_terms_version(self) -> int:
+        """Changes with :meth:`affinity_terms` of any kind."""
+
+    @property
     def has_affinity_terms(self) -> bool:
         """Whether any pod on a node has an affinity term of any kind."""
 
@@ -88,6 +104,11 @@ class Cluster(Protocol):
     def groups_at_permit(self) -> Collection[PodGroupKey]:
         """Sorted groups with members that wait on Permit."""
 
+    @property
+    def permit_changes(self) -> ChangeLog[PodGroupKey]:
+        """The groups with members that wait on Permit, each when its PodGroup changed, the status
+        of a member, or what a member waits for."""
+
     def objects(self, kind: type[ObjectT]) -> Mapping[str, ObjectT]:
         """All objects of a kind other than Pod and Node, by ``namespace/name`` (or name).
 
@@ -98,9 +119,18 @@ class Cluster(Protocol):
     def objects_version(self, *kinds: type[Object]) -> int:
         """Grows when any object of these kinds is added, updated or deleted."""
 
+    def object_changes(self, kind: type[Object], since: int) -> ObjectChanges:
+        """What changed since :attr:`ObjectChanges.cursor` of an earlier call; -1 for the first
+        call. The log of each kind is bounded."""
+
     @property
     def now_ns(self) -> int:
         """Time of the current turn, nanoseconds since the epoch. A plugin has no other clock."""
+
+    @property
+    def date_ns(self) -> int:
+        """Date of the current turn, nanoseconds since the epoch: :attr:`now_ns` corrected for a
+        wall clock that was set. For comparisons with dates of objects."""
 
 
 class WaitingPod(Protocol):
@@ -147,9 +177,20 @@ class Handle(Protocol):
     @property
     def scheduler_name(self) -> str: ...
 
+    @property
+    def feature_gates(self) -> FeatureGates:
+        """The gates of the configuration. They do not change while the profile exists."""
+
+    def shared(self, make: Callable[[Cluster], SharedT]) -> SharedT:
+        """An object that the plugins of all profiles share: ``make(cluster)``, called once until
+        profiles are loaded again. ``make`` is the key, so use a class or a module's function."""
+
     def waiting_pods(self) -> Sequence[WaitingPod]:
         """Pods that wait on Permit, oldest first. Calls to ``allow`` and ``reject`` become
         decisions of their own right after the current attempt."""
+
+    def waiting_members(self, group: PodGroupKey) -> Sequence[WaitingPod]:
+        """Those of :meth:`waiting_pods` that name the group."""
 
     def nominated_node(self, pod: PodInfo) -> str:
         """The node to which the pod is nominated, or an empty string."""

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from enum import Enum, IntFlag
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from asched.model.custom import CustomObject, CustomT
 from asched.model.meta import Object
 from asched.model.pod import Pod
+
+if TYPE_CHECKING:
+    from asched.framework.query_index import RejectedPods
 
 
 class ActionType(IntFlag):
@@ -119,6 +122,11 @@ Must be cheap and pure. An exception counts as ``QUEUE``, so a defect cannot lea
 """
 
 
+HintSelection = Callable[["RejectedPods", Object | None, Object | None], Collection[str]]
+"""``select(rejected_pods, old_object, new_object)``: the keys of all pods for which the hint could
+return QUEUE. May include other pods."""
+
+
 class ClusterEventWithHint(NamedTuple):
     """An event that may lift a plugin's rejections. Without a hint it always requeues the pod."""
 
@@ -129,12 +137,18 @@ class ClusterEventWithHint(NamedTuple):
     only_for: Callable[[], Collection[str]] | None = None
     """Returns the keys of all pods for which the hint could return QUEUE; may include other pods.
     Called once per event. For plugins that reject many pods, if an event affects few of them."""
+    select: HintSelection | None = None
+    """As :attr:`only_for`, with the plugin's rejected pods and the event's objects."""
 
     @classmethod
     def on(
-        cls, resource: EventResource, action: ActionType, hint: QueueingHintFn | None = None
+        cls,
+        resource: EventResource,
+        action: ActionType,
+        hint: QueueingHintFn | None = None,
+        select: HintSelection | None = None,
     ) -> ClusterEventWithHint:
-        return cls(ClusterEvent(resource, action), hint)
+        return cls(ClusterEvent(resource, action), hint, select=select)
 
 
 CustomHint = Callable[[Pod, CustomT | None, CustomT | None], QueueingHint]

@@ -12,13 +12,13 @@ so a replay gives the same answers. PreBind, Bind and PostBind are asynchronous 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import Any, ClassVar, Protocol
 
 import msgspec
 
-from asched.framework.binding import BindingClient, ExecutionMode, Permission
+from asched.framework.binding import BindingClient, ClaimRef, ExecutionMode, Permission
 from asched.framework.cluster import Handle, PodRef
 from asched.framework.cycle_state import CycleState
 from asched.framework.events import ClusterEventWithHint
@@ -87,9 +87,23 @@ class Plugin(ABC):
     """Custom resources that it reads with ``Cluster.objects``; watched if a profile enables it."""
     reads_annotations: ClassVar[tuple[str, ...]] = ()
     """Pod annotations that it reads from ``PodShape.annotations``. Others are not decoded."""
+    honors_gates: ClassVar[frozenset[str]] = frozenset()
+    """Feature gates of kube-scheduler that only this plugin reads. A configuration may set them to
+    other values than their defaults only if they are listed here."""
     applies_per_template: ClassVar[bool] = False
-    """Whether :meth:`applies_to` depends only on the pod's namespace, spec and annotations. It is
-    then called once for all pods of a template."""
+    """Whether :meth:`applies_to` depends only on the pod's namespace, spec and annotations, and on
+    what :attr:`shared_answers_version` covers. It is then called once for all pods of a
+    template."""
+
+    filters_passing_nodes: ClassVar[bool] = False
+    """Whether the Filter of a plugin of scope CLUSTER is called only for nodes that no earlier
+    filter rejects. For expensive filters."""
+
+    shared_answers_version: Callable[[], int] | None = None
+    """Returns a number that changes when shared answers change for another reason than nodes and
+    pods. Shared answers are those that are cached by
+    :class:`~asched.framework.pod_info.PodShape`, and :meth:`applies_to` with
+    :attr:`applies_per_template`. Called for each attempt: must be fast. Set it in ``__init__``."""
 
     def __init__(self, args: Any, handle: Handle) -> None:
         """``args`` is an instance of :attr:`arguments`, or None. Raise ValueError to reject it."""
@@ -161,6 +175,16 @@ class PreFilterExtensions(Plugin):
         """Update ``state``, a clone, for ``removed`` not being on the node."""
 
 
+class UnavoidableRejections(PreFilterExtensions):
+    """For filters of scope CLUSTER that know nodes which no removal of pods from them makes fit.
+    Preemption does not try these nodes one at a time."""
+
+    @abstractmethod
+    def unavoidable(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> FilterResult:
+        """The rejections of nodes that remain, with the same status, whichever pods of the node
+        itself are removed. May omit some."""
+
+
 class FilterPlugin(Plugin):
     """Filters nodes one at a time.
 
@@ -195,6 +219,14 @@ class NodeToStatus(Protocol):
         """Ascending rows of the cluster's nodes that were rejected with this code."""
 
 
+class ReleasedClaim(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A ResourceClaim that keeps a pod from being scheduled, and that is released for it."""
+
+    claim: ClaimRef
+    delete: bool = False
+    """Delete the claim, which serves extended resources. Otherwise it loses its allocation."""
+
+
 class PostFilterResult(msgspec.Struct, frozen=True):
     """The outcome of a PostFilter plugin."""
 
@@ -206,6 +238,8 @@ class PostFilterResult(msgspec.Struct, frozen=True):
     """Pending pods of lower priority that lose their nomination to the node."""
     requeue_now: bool = False
     """Retry the rejected pod without backoff, because waiting pods were rejected to make room."""
+    released_claim: ReleasedClaim | None = None
+    """Carried out even if a later plugin returns the result of the phase."""
 
 
 class PostFilterPlugin(Plugin):
@@ -271,6 +305,9 @@ class ReservePlugin(Plugin):
     calls them, live and in every replay, so that state is rebuilt from the journal. In
     kube-scheduler one method does both.
     """
+
+    only_own_reservations: ClassVar[bool] = False
+    """Whether the other methods are called only for pods with a reservation of the plugin."""
 
     @abstractmethod
     def reserve(self, state: CycleState, pod: PodInfo, node_name: str) -> ReserveResult:
@@ -339,6 +376,12 @@ class PreBindPlugin(Plugin):
     @abstractmethod
     async def pre_bind(self, client: BindingClient, pod: PodInfo, node_name: str) -> Status:
         """Success when all work is done; any other status fails the binding."""
+
+    async def undo_pre_bind(self, client: BindingClient, pod: PodInfo, node_name: str) -> None:
+        """Undo what :meth:`pre_bind` wrote, after it or a later step failed.
+
+        Optional. The pod keeps its node and its reservations until it returns.
+        """
 
 
 class BindPlugin(Plugin):

@@ -127,9 +127,10 @@ def shape_of(pod: Pod) -> PodShape:
         spec.tolerations,
         volume_images(pod),
     )
-    if status.container_statuses or status.init_container_statuses:
+    if status.reports_resources:
         resize = [c.reason for c in status.conditions if c.type == "PodResizePending"]
-        parts += (status.container_statuses, status.init_container_statuses, resize)
+        parts += (bool(spec.node_name), status.container_statuses, status.init_container_statuses)
+        parts += (status.resources, status.allocated_resources, resize)
     if pod.metadata.declared_annotations:
         parts += (pod.metadata.declared_annotations,)
     key = _encode(parts)
@@ -196,6 +197,7 @@ class QueuedPod:
     __slots__ = (
         "added_at_ns",
         "attempts",
+        "charged_steps",
         "consecutive_errors",
         "entered_at_ns",
         "gating_plugin",
@@ -228,5 +230,7 @@ class QueuedPod:
         self.pending_plugins: frozenset[str] = frozenset()
         self.turn_ns = 0
         """When a pod that was put off has its turn, until it was attempted; 0 for other pods."""
+        self.charged_steps = 0
+        """Steps charged for the turn of a pod that was put off; returned if it does not need it."""
         self.gating_plugin = ""
         """The PreEnqueue plugin that gates the pod; empty if none does."""

@@ -163,11 +163,15 @@ class WorkloadSelectors:
             _MAX_CACHED
         )
 
+    @property
+    def version(self) -> int:
+        """Changes with the selectors."""
+        return self._cluster.objects_version(*_WORKLOAD_KINDS)
+
     def of(self, labels: LabelSet, owner: OwnerReference | None) -> tuple[Selector, ...]:
         """The selectors for a pod with these labels and this controller. Pods of the same workload
         match all of them; empty if the pod has no service and no controller."""
-        cluster = self._cluster
-        version = cluster.objects_version(*_WORKLOAD_KINDS)
+        cluster, version = self._cluster, self.version
         if version != self._version:
             self._version = version
             self._known.clear()

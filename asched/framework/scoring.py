@@ -81,6 +81,10 @@ class NodeClasses(Protocol):
     """
 
     @property
+    def steady(self) -> bool:
+        """Whether normalized scores depend on nothing but the classes that are present."""
+
+    @property
     def of_row(self) -> Int64Column:
         """The class by row; read-only."""
 

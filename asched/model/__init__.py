@@ -44,6 +44,7 @@ from asched.model.node import Taint as Taint
 from asched.model.pod import DEFAULT_SCHEDULER_NAME as DEFAULT_SCHEDULER_NAME
 from asched.model.pod import Affinity as Affinity
 from asched.model.pod import Container as Container
+from asched.model.pod import ContainerExtendedResourceRequest as ContainerExtendedResourceRequest
 from asched.model.pod import ContainerPort as ContainerPort
 from asched.model.pod import ContainerStatus as ContainerStatus
 from asched.model.pod import NodeAffinity as NodeAffinity

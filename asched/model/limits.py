@@ -17,6 +17,7 @@ from asched.model.node import Node
 from asched.model.pod import (
     Affinity,
     Container,
+    ContainerStatus,
     Pod,
     PodAffinity,
     PodAffinityTerm,
@@ -58,6 +59,9 @@ MAX_CLUSTER_BYTES = 256 * KIB
 """Kept form of an object without a namespace."""
 
 _MAX_NAME = 253
+_MIN_QUANTITY_BYTES = 6
+"""Of JSON, for a resource name and its amount."""
+_NO_RESOURCES = ResourceRequirements()
 _STUB_PORTS = 128
 _FIRST_NAMES = (CPU, MEMORY, EPHEMERAL_STORAGE)
 
@@ -128,6 +132,17 @@ def term_count(spec: PodSpec) -> int:
     return count
 
 
+def node_requirement_count(spec: PodSpec) -> int:
+    """The number of requirements of required and preferred node affinity."""
+    affinity = None if spec.affinity is None else spec.affinity.node_affinity
+    if affinity is None:
+        return 0
+    terms = [preferred.preference for preferred in affinity.preferred]
+    if affinity.required is not None:
+        terms += affinity.required.node_selector_terms
+    return sum(len(term.match_expressions) + len(term.match_fields) for term in terms)
+
+
 # -- pods -----------------------------------------------------------------------------------------
 
 
@@ -148,13 +163,17 @@ def _excess(pod: Pod, raw_bytes: int) -> str:
     containers = len(spec.containers) + len(spec.init_containers)
     if containers > MAX_CONTAINERS:
         return _count(containers, "containers", MAX_CONTAINERS)
-    # The names are counted only if they could be too many, each with at least 6 bytes of JSON.
-    if raw_bytes > 6 * MAX_RESOURCE_NAMES:
-        names = sum(map(len, _quantities(pod)))
+    # A container or its status has few names: all are counted only if there could be too many.
+    statuses = pod.status.container_statuses or pod.status.init_container_statuses
+    if containers > 1 or statuses or spec.resources is not None or spec.overhead:
+        most = raw_bytes // _MIN_QUANTITY_BYTES
+    else:
+        resources = spec.containers[0].resources if spec.containers else _NO_RESOURCES
+        most = len(resources.requests) + len(resources.limits)
+    if most > MAX_RESOURCE_NAMES:
+        names = len({name for quantities in _quantities(pod) for name in quantities})
         if names > MAX_RESOURCE_NAMES:
-            names = len({name for quantities in _quantities(pod) for name in quantities})
-            if names > MAX_RESOURCE_NAMES:
-                return _count(names, "resource names", MAX_RESOURCE_NAMES)
+            return _count(names, "resource names", MAX_RESOURCE_NAMES)
     return _excess_of_large(pod, raw_bytes) if raw_bytes > 4 * MAX_SELECTOR_VALUES else ""
 
 
@@ -202,7 +221,7 @@ def stub_of(pod: Pod, excess: str) -> Pod:
             creation_timestamp=meta.creation_timestamp,
             deletion_timestamp=meta.deletion_timestamp,
             owner_references=() if controller is None else (controller,),
-            annotations=_stub_annotations(meta.annotations),
+            annotations=stub_annotations(meta.annotations),
         ),
         spec=PodSpec(
             node_name=spec.node_name,
@@ -247,7 +266,13 @@ def _stub_requests(pod: Pod) -> dict[str, QuantityText]:
             resources=None if spec.resources is None else reduced(spec.resources),
             overhead={name: q for name, q in spec.overhead.items() if name in kept},
         ),
-        status=_replace(status, container_statuses=(), init_container_statuses=()),
+        status=_replace(
+            status,
+            container_statuses=(),
+            init_container_statuses=(),
+            resources=None,
+            allocated_resources=None,
+        ),
     )
     return {
         name: f"{number}m" if name == CPU else str(number)
@@ -267,7 +292,8 @@ def _first_names(amounts: Sequence[Mapping[str, QuantityText]]) -> list[str]:
     return [*names]
 
 
-def _stub_annotations(annotations: Annotations) -> Annotations:
+def stub_annotations(annotations: Annotations) -> Annotations:
+    """The annotations that are not longer than a name."""
     values = msgspec.structs.asdict(annotations)
     return Annotations(**{k: v for k, v in values.items() if v is None or len(v) <= _MAX_NAME})
 
@@ -300,7 +326,9 @@ def _quantities(pod: Pod) -> Iterator[dict[str, QuantityText]]:
     if spec.resources is not None:
         yield spec.resources.requests
         yield spec.resources.limits
-    for reported in (*status.container_statuses, *status.init_container_statuses):
+    containers = (*status.container_statuses, *status.init_container_statuses)
+    reports: tuple[ContainerStatus | PodStatus, ...] = (*containers, status)
+    for reported in reports:
         if reported.resources is not None:
             yield reported.resources.requests
             yield reported.resources.limits

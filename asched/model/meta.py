@@ -53,6 +53,10 @@ class Annotations(ApiStruct, rename=None):
     group_min_member: str | None = msgspec.field(
         default=None, name="scheduling.k8s.io/group-min-member"
     )
+    extended_resource_claim: str | None = msgspec.field(
+        default=None, name="resource.kubernetes.io/extended-resource-claim"
+    )
+    """``true``: the ResourceClaim serves the extended resources of the pod that owns it."""
 
 
 class ObjectMeta(ApiStruct):

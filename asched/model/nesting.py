@@ -30,20 +30,21 @@ def decode_any_depth(decoder: msgspec.json.Decoder[T], raw: bytes | msgspec.Raw)
     Raises msgspec.DecodeError for everything that is invalid.
     """
     try:
-        return _decode(decoder, raw)
+        return decoder.decode(raw)
     except RecursionError:
         pass
+    except UnicodeDecodeError as error:
+        raise _not_utf8(error) from None
     try:
-        return _decode(decoder, prune_nesting(bytes(raw)))
+        return decoder.decode(prune_nesting(bytes(raw)))
     except RecursionError:
         raise msgspec.DecodeError("nested too deeply") from None
-
-
-def _decode(decoder: msgspec.json.Decoder[T], raw: bytes | msgspec.Raw) -> T:
-    try:
-        return decoder.decode(raw)
     except UnicodeDecodeError as error:
-        raise msgspec.DecodeError(f"not UTF-8: {error.reason}") from None
+        raise _not_utf8(error) from None
+
+
+def _not_utf8(error: UnicodeDecodeError) -> msgspec.DecodeError:
+    return msgspec.DecodeError(f"not UTF-8: {error.reason}")
 
 
 def prune_nesting(raw: bytes, max_depth: int = MAX_DEPTH) -> bytes:

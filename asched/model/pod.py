@@ -288,6 +288,14 @@ class PodResourceClaimStatus(ApiStruct):
     resource_claim_name: str | None = None
 
 
+class ContainerExtendedResourceRequest(ApiStruct):
+    """The claim's request that serves an extended resource of a container."""
+
+    container_name: str = ""
+    resource_name: str = ""
+    request_name: str = ""
+
+
 class PodStatus(ApiStruct):
     """``status`` of a pod."""
 
@@ -298,6 +306,19 @@ class PodStatus(ApiStruct):
     container_statuses: tuple[ContainerStatus, ...] = ()
     init_container_statuses: tuple[ContainerStatus, ...] = ()
     resource_claim_statuses: tuple[PodResourceClaimStatus, ...] = ()
+    resources: ResourceRequirements | None = None
+    """Actual resources at pod level, for in-place resize."""
+    allocated_resources: dict[str, QuantityText] | None = None
+
+    @property
+    def reports_resources(self) -> bool:
+        """Whether a kubelet reported container statuses or pod-level resources."""
+        return bool(
+            self.container_statuses
+            or self.init_container_statuses
+            or self.resources is not None
+            or self.allocated_resources is not None
+        )
 
 
 class Pod(Object, tag_field="kind", tag="Pod"):

@@ -103,6 +103,15 @@ def thousandths(quantity: QuantityText) -> int:
     return _scaled_up(quantity, 3)
 
 
+@lru_cache(maxsize=65536, typed=True)
+def billionths(quantity: QuantityText) -> int:
+    """The quantity in billionths, the finest unit of a quantity. It is not limited to 64 bits.
+
+    Raises :class:`QuantityError`.
+    """
+    return _scaled_up(quantity, 9)
+
+
 def milli_value(quantity: QuantityText) -> int:
     """The quantity in thousandths, rounded away from zero (``Quantity.MilliValue``).
 

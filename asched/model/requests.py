@@ -4,7 +4,8 @@ The rules are those of ``k8s.io/component-helpers/resource.PodRequests`` in kube
 
 - Requests of containers are added up.
 - Init containers count together with the sidecars started before them.
-- A pod that is resized in place counts with the maximum of desired, allocated and actual resources.
+- A pod on a node that is resized in place counts with the maximum of desired, allocated and actual
+  resources, for each container and at pod level.
 - Pod-level requests replace the sum for cpu, memory and huge pages.
 - Overhead is added.
 
@@ -15,7 +16,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from asched.model.pod import Container, ContainerPort, ContainerStatus, Pod
+from asched.model.pod import (
+    Container,
+    ContainerPort,
+    ContainerStatus,
+    Pod,
+    ResourceRequirements,
+)
 from asched.model.quantity import QuantityText, milli_value, saturated, thousandths, value
 
 CPU = "cpu"
@@ -133,19 +140,31 @@ def _rounded(exact: Amounts) -> Amounts:
 def _requests(pod: Pod, defaults: Amounts) -> Amounts:
     total = _container_requests(pod, defaults)
     if pod.spec.resources is not None:
-        for name, quantity in pod.spec.resources.requests.items():
-            if is_pod_level_resource(name):
-                total[name] = thousandths(quantity)
+        total |= _pod_level_requests(pod, pod.spec.resources)
     _add(total, _exact(pod.spec.overhead))
     return total
 
 
+def _pod_level_requests(pod: Pod, desired: ResourceRequirements) -> Amounts:
+    """The requests at pod level, only of resources that ``desired`` names: the maximum of desired,
+    allocated and actual requests once the pod on a node reports actual resources."""
+    requests = {
+        name: quantity for name, quantity in desired.requests.items() if is_pod_level_resource(name)
+    }
+    actual = pod.status.resources
+    if actual is None or not pod.spec.node_name:
+        return _exact(requests)
+    counted = dict.fromkeys(requests, 0) if _resize_infeasible(pod) else _exact(requests)
+    for reported in (actual.requests, pod.status.allocated_resources or {}):
+        _raise_to(counted, _exact({n: q for n, q in reported.items() if n in requests}))
+    return counted
+
+
 def _container_requests(pod: Pod, defaults: Amounts) -> Amounts:
     """The sum of containers and sidecars, or the peak while init containers run if higher."""
-    statuses = {
-        status.name: status
-        for status in (*pod.status.init_container_statuses, *pod.status.container_statuses)
-    }
+    reported = (*pod.status.init_container_statuses, *pod.status.container_statuses)
+    # The status of a pod without a node does not count.
+    statuses = {status.name: status for status in reported if pod.spec.node_name}
     infeasible = bool(statuses) and _resize_infeasible(pod)
 
     def asked(container: Container) -> Amounts:

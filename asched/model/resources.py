@@ -13,12 +13,12 @@ from typing import Any, NamedTuple, cast
 
 import msgspec
 
-from asched.model import groups, limits, resource_claims, storage, workloads
+from asched.model import claim_limits, groups, limits, resource_claims, storage, workloads
 from asched.model.custom import CustomObject, CustomResource
 from asched.model.meta import Object
 from asched.model.nesting import decode_any_depth, prune_nesting
 from asched.model.node import Node
-from asched.model.pod import Pod, Volume
+from asched.model.pod import ContainerStatus, Pod, PodStatus, Volume
 from asched.model.quantity import QuantityError, milli_value, value
 
 AnyObject = (
@@ -249,8 +249,8 @@ def decode(resource: WatchedResource, raw: bytes | msgspec.Raw) -> Object:
     """Decode one object of ``resource`` from JSON.
 
     Raises :class:`DecodeError`, with the field, for malformed JSON, a field of the wrong type, a
-    missing name, an invalid quantity, or an object above its limit. A pod or node above a limit is
-    reduced (:mod:`asched.model.limits`).
+    missing name, an invalid quantity, or an object above its limit. A pod, node or ResourceClaim
+    above a limit is reduced (:mod:`asched.model.limits`).
     """
     object_type, wire = resource.value.type, resource.value.wire
     decoded = _decode_as(wire or object_type, raw)
@@ -273,7 +273,11 @@ def decode(resource: WatchedResource, raw: bytes | msgspec.Raw) -> Object:
         _check_pod(decoded)
         return decoded
     _check_other(decoded)
-    excess = limits.excess_of_other(decoded, len(raw))
+    if isinstance(decoded, resource_claims.ResourceClaim):
+        decoded = claim_limits.limited_claim(decoded, len(raw))
+        excess = claim_limits.excess_of_stub(decoded, len(raw))
+    else:
+        excess = limits.excess_of_other(decoded, len(raw))
     if excess:
         raise DecodeError(f"{resource.kind} {decoded.key} is too large: {excess}")
     return decoded
@@ -320,22 +324,25 @@ def _check_pod(pod: Pod) -> None:
             if container.resources.requests:
                 where = f"{field}[{index}].resources.requests"
                 _check_quantities(pod.key, where, container.resources.requests)
+    status = pod.status
     for statuses, field in (
-        (pod.status.container_statuses, "status.containerStatuses"),
-        (pod.status.init_container_statuses, "status.initContainerStatuses"),
+        (status.container_statuses, "status.containerStatuses"),
+        (status.init_container_statuses, "status.initContainerStatuses"),
     ):
-        for index, status in enumerate(statuses):
-            where = f"{field}[{index}]"
-            if status.resources is not None:
-                actual = status.resources.requests
-                _check_quantities(pod.key, f"{where}.resources.requests", actual)
-            if status.allocated_resources:
-                allocated = status.allocated_resources
-                _check_quantities(pod.key, f"{where}.allocatedResources", allocated)
+        for index, container_status in enumerate(statuses):
+            _check_reported(pod.key, f"{field}[{index}]", container_status)
+    _check_reported(pod.key, "status", status)
     if spec.resources is not None:
         _check_quantities(pod.key, "spec.resources.requests", spec.resources.requests)
     if spec.overhead:
         _check_quantities(pod.key, "spec.overhead", spec.overhead)
+
+
+def _check_reported(key: str, where: str, status: ContainerStatus | PodStatus) -> None:
+    if status.resources is not None:
+        _check_quantities(key, f"{where}.resources.requests", status.resources.requests)
+    if status.allocated_resources:
+        _check_quantities(key, f"{where}.allocatedResources", status.allocated_resources)
 
 
 def _without_irrelevant_volumes(pod: Pod) -> Pod:
@@ -361,6 +368,14 @@ def _check_other(decoded: Object) -> None:
         sizes = {"capacity": decoded.capacity, "maximumVolumeSize": decoded.maximum_volume_size}
         given = {field: size for field, size in sizes.items() if size is not None}
         _check_quantities(decoded.key, "CSIStorageCapacity", given)
+    elif isinstance(decoded, resource_claims.ResourceClaim | resource_claims.ResourceSlice):
+        invalid = claim_limits.invalid_quantity(decoded)
+        if invalid:
+            raise DecodeError(f"{decoded.key}: {invalid}")
+        if isinstance(decoded, resource_claims.ResourceSlice):
+            excess = claim_limits.excess_of_slice(decoded)
+            if excess:
+                raise DecodeError(f"ResourceSlice {decoded.key} is too large: {excess}")
     elif isinstance(decoded, groups.CustomPodGroup):
         _check_quantities(decoded.key, "spec.minResources", decoded.spec.min_resources)
     elif isinstance(decoded, groups.CustomQueue):

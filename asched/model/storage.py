@@ -40,6 +40,7 @@ class PersistentVolumeSpec(ApiStruct):
     access_modes: tuple[str, ...] = ()
     storage_class_name: str = ""
     volume_mode: str = "Filesystem"
+    volume_attributes_class_name: str | None = None
     claim_ref: ObjectReference | None = None
     node_affinity: VolumeNodeAffinity | None = None
     csi: CSIPersistentVolumeSource | None = None
@@ -78,6 +79,7 @@ class PersistentVolumeClaimSpec(ApiStruct):
     storage_class_name: str | None = None
     volume_name: str = ""
     volume_mode: str = "Filesystem"
+    volume_attributes_class_name: str | None = None
     selector: LabelSelector | None = None
     resources: VolumeResourceRequirements = VolumeResourceRequirements()
 

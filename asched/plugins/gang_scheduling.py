@@ -3,10 +3,8 @@ order)."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import ClassVar, NamedTuple
-
-import numpy as np
 
 from asched.framework.cluster import Handle, WaitingPod
 from asched.framework.cycle_state import CycleState
@@ -45,6 +43,7 @@ from asched.framework.pod_groups import (
     siblings,
 )
 from asched.framework.pod_info import PodInfo, QueuedPod
+from asched.framework.runtime.dry_run import Removal
 from asched.framework.status import SUCCESS, Code, Status
 from asched.model.meta import Object
 from asched.model.pod import Pod
@@ -59,6 +58,8 @@ INCOMPLETE = (
     " one or more plugins asked to wait and no plugin rejected pod"
 )
 """kube-scheduler 1.36's message for a pod that had a node when its gang could not be completed."""
+_MAX_RUNS = 256
+"""Nodes to try one at a time, if a filter reads more than a node's row: about 0.2 seconds."""
 RELEASED = "reservations of later incomplete gangs are released: "
 MAX_WAITING_TIME_S = 15 * 60
 """The longest time that the framework lets a pod wait."""
@@ -113,6 +114,10 @@ class GangScheduling(
     def __init__(self, args: GangSchedulingArgs, handle: Handle) -> None:
         super().__init__(args, handle)
         self._args = args
+        self._reviewed = -1
+        """The end of the log of changes at the last review."""
+        self._answered: list[PodGroupKey] = []
+        """The groups with answers at the last review. An answer that was dropped is given again."""
 
     def applies_to(self, pod: PodInfo) -> bool:
         return group_of(pod.pod) is not None
@@ -194,20 +199,43 @@ class GangScheduling(
     # -- members that wait on Permit ----------------------------------------------------------
 
     def review_waiting_pods(self) -> None:
-        """Allow the members of complete gangs, and reject those of gangs that cannot complete."""
+        """Allow the members of complete gangs, and reject those of gangs that cannot complete.
+
+        Looks only at gangs that changed: with many gangs, each decision changes few.
+        """
         cluster = self.handle.cluster
-        for group in cluster.groups_at_permit:
-            gang = self._gang(group)
-            if gang is None:
-                if find_group(cluster, group) is None:
-                    self._reject(group, NO_GROUP)
-                    continue
-                for waiting in self._waiting(group):
-                    waiting.allow(self.name)  # no longer a gang
-            elif gang.members.count(MemberStatus.ASSIGNED, MemberStatus.WAITING) >= gang.min_count:
-                self._allow_if_complete(gang)
-            elif self._cannot_complete(gang):
-                self._reject(group, INCOMPLETE)
+        changes = cluster.permit_changes
+        changed = changes.since(self._reviewed)
+        if changed is None:
+            groups = cluster.groups_at_permit
+        elif changed or self._answered:
+            groups = sorted({*changed, *self._answered})
+        else:
+            return
+        self._reviewed = changes.cursor
+        self._answered = [group for group in groups if self._review(group)]
+
+    def _review(self, group: PodGroupKey) -> bool:
+        """Returns whether the waiting members got an answer."""
+        cluster = self.handle.cluster
+        gang = self._gang(group)
+        if gang is None:
+            if not cluster.group_members(group).count(MemberStatus.WAITING):
+                return False
+            if find_group(cluster, group) is None:
+                self._reject(group, NO_GROUP)
+                return True
+            for waiting in self._waiting(group):
+                waiting.allow(self.name)  # no longer a gang
+        elif not gang.members.count(MemberStatus.WAITING):
+            return False
+        elif gang.members.count(MemberStatus.ASSIGNED, MemberStatus.WAITING) >= gang.min_count:
+            self._allow_if_complete(gang)
+        elif self._cannot_complete(gang):
+            self._reject(group, INCOMPLETE)
+        else:
+            return False
+        return True
 
     def _cannot_complete(self, gang: Gang) -> bool:
         """Whether too few members are schedulable, or a member lost its reservation meanwhile."""
@@ -216,8 +244,8 @@ class GangScheduling(
         return bool(self.handle.cluster.gang_pending_members(gang.group))
 
     def _waiting(self, group: PodGroupKey) -> Iterator[WaitingPod]:
-        for waiting in self.handle.waiting_pods():
-            if self.name in waiting.pending and group_of(waiting.info.pod) == group:
+        for waiting in self.handle.waiting_members(group):
+            if self.name in waiting.pending:
                 yield waiting
 
     def _allow_if_complete(self, gang: Gang) -> None:
@@ -241,16 +269,13 @@ class GangScheduling(
         later = [] if gang is None else self._later_gangs(gang, pod)
         if gang is None or not later:
             return PostFilterResult(Status.unschedulable())
-        for released in (*((one,) for one in later), tuple(later)):
-            if self._would_fit(state, pod, statuses, released):
-                for one in released:
-                    self._reject(
-                        one.group, f"reservation released for earlier gang {gang.group.key}"
-                    )
-                names = ", ".join(one.group.key for one in released)
-                status = Status.unschedulable(f"{RELEASED}{names}.")
-                return PostFilterResult(status, requeue_now=True)
-        return PostFilterResult(Status.unschedulable())
+        released = self._sufficient(state, pod, statuses, later)
+        if not released:
+            return PostFilterResult(Status.unschedulable())
+        for one in released:
+            self._reject(one.group, f"reservation released for earlier gang {gang.group.key}")
+        names = ", ".join(one.group.key for one in released)
+        return PostFilterResult(Status.unschedulable(f"{RELEASED}{names}."), requeue_now=True)
 
     def _later_gangs(self, gang: Gang, pod: PodInfo) -> list[Gang]:
         """The gangs with waiting members that come after this one, the last one first."""
@@ -265,26 +290,43 @@ class GangScheduling(
         found.sort(key=lambda item: item[1].precedence(item[0]), reverse=True)
         return [other for _, other in found]
 
-    def _would_fit(
+    def _sufficient(
         self, state: CycleState, pod: PodInfo, statuses: NodeToStatus, gangs: Sequence[Gang]
-    ) -> bool:
-        """Whether the pod would fit on some node without the waiting members of these gangs."""
+    ) -> Sequence[Gang]:
+        """The first gang without whose waiting members the pod would fit on some node, or else all
+        gangs if it would fit without all of them; empty if it would not."""
+        unschedulable = {*statuses.rows(Code.UNSCHEDULABLE).tolist()}
+        removals: list[Removal] = []
+        owners: list[Gang] = []
+        together: dict[int, list[PodInfo]] = {}
+        shared: dict[int, None] = {}
+        for gang in gangs:
+            for row, pods in self._reserved(gang).items():
+                if row in unschedulable:
+                    removals.append(Removal(row, pods))
+                    owners.append(gang)
+                    if row in together:
+                        shared[row] = None
+                    together.setdefault(row, []).extend(pods)
+        if not removals:
+            return ()
+        dry_runner = self.handle.dry_run(state, pod)
+        first = dry_runner.first_fit(removals, _MAX_RUNS)
+        if first is not None:
+            return (owners[first],)
+        # Rows with members of one gang are known not to suffice.
+        removals = [Removal(row, together[row]) for row in shared]
+        return () if dry_runner.first_fit(removals, _MAX_RUNS) is None else gangs
+
+    def _reserved(self, gang: Gang) -> Mapping[int, Sequence[PodInfo]]:
+        """The waiting members of the gang by row."""
         nodes = self.handle.cluster.nodes
-        reserved: dict[int, list[PodInfo]] = {}
-        for waiting in (waiting for gang in gangs for waiting in self._waiting(gang.group)):
+        found: dict[int, list[PodInfo]] = {}
+        for waiting in self._waiting(gang.group):
             row = nodes.row_of(waiting.node_name)
             if row is not None:
-                reserved.setdefault(row, []).append(waiting.info)
-        unschedulable = statuses.rows(Code.UNSCHEDULABLE).tolist()
-        rows = np.array([row for row in unschedulable if row in reserved], np.intp)
-        if not len(rows):
-            return False
-        for dry_run in self.handle.dry_run(state, pod).dry_runs(rows):
-            rows_of_run = enumerate(dry_run.rows.tolist())
-            dry_run.remove([(at, info) for at, row in rows_of_run for info in reserved[row]])
-            if dry_run.diagnose().passing.any():
-                return True
-        return False
+                found.setdefault(row, []).append(waiting.info)
+        return found
 
 
 class GangSort(QueueSortPlugin):

@@ -24,8 +24,10 @@ from asched.model.groups import (
 )
 from asched.model.meta import Object
 from asched.model.node import Node
-from asched.model.pod import SUCCEEDED, Pod
+from asched.model.pod import SUCCEEDED, Pod, PodResourceClaimStatus
+from asched.model.resource_claims import ResourceClaim
 from asched.model.resources import KINDS, AnyObject
+from asched.simulator.claims import SimulatedClaims
 from asched.simulator.pods import EventQueue, SimulatedPod
 from asched.simulator.trace import (
     EndReason,
@@ -74,6 +76,11 @@ def _with_known_status(group: GroupT, known: Object | None) -> GroupT:
     return group
 
 
+def _claims_of(now: Pod, update: Pod) -> tuple[PodResourceClaimStatus, ...]:
+    """The generated claims: those of the simulation, or of a recorded trace."""
+    return now.status.resource_claim_statuses or update.status.resource_claim_statuses
+
+
 class SimulatedCluster:
     """The current cluster. The state of the fold is what the scheduler knows of it."""
 
@@ -91,6 +98,7 @@ class SimulatedCluster:
         """Creations that wait for the end of the pod with the same key."""
         self._open_spans: dict[str, NodeSpan] = {}
         self._closed_spans: list[NodeSpan] = []
+        self.claims = SimulatedClaims(state, self._observe, record)
 
     def pod(self, key: str, uid: str) -> SimulatedPod | None:
         """The existing pod with this key and current uid."""
@@ -120,6 +128,7 @@ class SimulatedCluster:
             self._waiting.setdefault(key, deque()).append(event)
             return
         pod = self._pods[key] = self._by_uid[event.pod.metadata.uid] = SimulatedPod(event, at_ns)
+        pod.pod = self.claims.generate(pod.pod)
         node = event.pod.spec.node_name
         if node:
             pod.assign(node, at_ns)
@@ -148,6 +157,7 @@ class SimulatedCluster:
             now,
             metadata=replace(now.metadata, labels=update.metadata.labels),
             spec=replace(update.spec, node_name=now.spec.node_name),
+            status=replace(now.status, resource_claim_statuses=_claims_of(now, update)),
         )
         self._observe(pod.pod)
 
@@ -155,9 +165,18 @@ class SimulatedCluster:
         if isinstance(item, PodGroup | CustomPodGroup):
             known = self._state.objects(type(item)).get(item.key)
             item = _with_known_status(item, known)
+        elif isinstance(item, ResourceClaim):
+            shown = self.claims.observed_form(item, self._is_bound)
+            if shown is None:
+                return
+            item = shown
         if self._observe(item) and isinstance(item, Node):
             self._close_span(item.name, at_ns)
             self._open_spans[item.name] = NodeSpan(item, at_ns)
+
+    def _is_bound(self, uid: str) -> bool:
+        pod = self._by_uid.get(uid)
+        return pod is not None and pod.bound
 
     def _remove(self, event: ObjectRemoved) -> None:
         kind = KINDS[event.kind]
@@ -189,6 +208,10 @@ class SimulatedCluster:
     def bind(self, key: str, uid: str, node: str, at_ns: int) -> None:
         """Complete the binding of an assigned pod; fails if the node is gone."""
         entry = self._state.entry(key, uid)
+        if uid in self._state.reserve_calls.unfinished:
+            gone = "the pod is gone since it was assigned"
+            self._record(BindFailed(key, uid, node, Code.ERROR, "", gone))
+            return
         if (
             entry is None
             or entry.placement_state is not PlacementState.ASSUMED
@@ -201,6 +224,7 @@ class SimulatedCluster:
             pod.message = f"node {node} is gone since the pod was assigned"
             self._record(BindFailed(key, uid, node, Code.ERROR, "", pod.message))
             return
+        self.claims.bind(pod.pod, entry.assignment, at_ns)
         self._record(Bound(key, uid, node))
         self._start(pod, at_ns)
         self._observe(pod.pod)
@@ -254,7 +278,9 @@ class SimulatedCluster:
             return
         pod.release(at_ns, reason)
         self._record(ObjectDeleted("Pod", pod.key, pod.uid))
+        self.claims.release(pod.pod)
         pod.recreate(at_ns)
+        pod.pod = self.claims.generate(pod.pod)
         self._observe(pod.pod)
 
     def _end(self, pod: SimulatedPod, at_ns: int, reason: EndReason) -> None:
@@ -267,6 +293,7 @@ class SimulatedCluster:
             self._observe(msgspec.structs.replace(pod.pod, status=status))
         else:
             self._record(ObjectDeleted("Pod", key, pod.uid))
+        self.claims.release(pod.pod)
         waiting = self._waiting.get(key)
         if waiting:
             self._create(waiting.popleft(), at_ns)

@@ -23,6 +23,7 @@ from asched.model.meta import Object
 from asched.model.node import ZONE_LABEL, Node
 from asched.model.pod import DEFAULT_SCHEDULER_NAME, Pod
 from asched.model.quantity import NS_PER_S
+from asched.model.resource_claims import ResourceClaim
 from asched.model.resources import (
     AnyObject,
     DecodeError,
@@ -78,6 +79,7 @@ class _Expansion:
         self._problems: list[Problem] = []
         self._nodes: dict[str, Node] = {}
         self._created: dict[str, list[PodCreated]] = {}
+        self._claim_templates: list[ResourceClaim] = []
 
     def trace(self) -> WorkloadTrace:
         scenario = self._scenario
@@ -99,7 +101,7 @@ class _Expansion:
         events.sort(key=lambda event: event.at_ns)
         duration = scenario.duration
         end_ns = None if duration is None else self._begin_ns + _ns(duration)
-        return WorkloadTrace(tuple(events), self._begin_ns, end_ns)
+        return WorkloadTrace(tuple(events), self._begin_ns, end_ns, tuple(self._claim_templates))
 
     def _admitted(
         self, resource: WatchedResource, raw: dict[str, Any], path: Path, *, keep: bool = False
@@ -151,6 +153,9 @@ class _Expansion:
 
     def _declared(self, index: int, raw: dict[str, Any]) -> Iterator[TraceEvent]:
         kind, version = raw.get("kind"), raw.get("apiVersion")
+        if (kind, version) == ("ResourceClaimTemplate", "resource.k8s.io/v1"):
+            self._claim_template(index, raw)
+            return
         for resource in (*Resource, *GroupResource):
             found = resource.value
             group_version = f"{found.group}/{found.version}" if found.group else found.version
@@ -161,6 +166,23 @@ class _Expansion:
         if kind in ("Pod", "Node"):
             what = f"expected a {kind} in a group under {kind.lower()}s"
         self._problems.append(Problem(("objects", index, "kind"), what))
+
+    def _claim_template(self, index: int, raw: dict[str, Any]) -> None:
+        """Keep the claim of a template."""
+        metadata = _mapping(raw, "metadata")
+        namespace = str(metadata.get("namespace") or "default")
+        claim = {
+            "apiVersion": "resource.k8s.io/v1",
+            "kind": "ResourceClaim",
+            "metadata": {"name": metadata.get("name"), "namespace": namespace},
+            "spec": _mapping(_mapping(raw, "spec"), "spec"),
+        }
+        try:
+            found = self._admitted(Resource.RESOURCE_CLAIMS, claim, ("objects", index))
+        except _RejectedError:
+            return
+        assert isinstance(found, ResourceClaim)
+        self._claim_templates.append(found)
 
     def _added(
         self, resource: WatchedResource, raw: dict[str, Any], path: Path

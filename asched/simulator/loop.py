@@ -18,6 +18,7 @@ from asched import __version__
 from asched.config.file import Configuration
 from asched.config.resolve import without_ignored_resources
 from asched.core.scheduler import Budget, SchedulerCore
+from asched.framework.feature_gates import DEFAULT_FEATURE_GATES, FeatureGates
 from asched.framework.runtime.profile import (
     PluginLoader,
     ProfileError,
@@ -75,6 +76,7 @@ class SchedulerSettings(msgspec.Struct, frozen=True):
     seed: int = 0
     latencies: Latencies = Latencies()
     sessions: tuple[SessionSpec, ...] = ()
+    feature_gates: FeatureGates = DEFAULT_FEATURE_GATES
 
 
 def scheduler_from_config(configuration: Configuration, latencies: Latencies) -> SchedulerSettings:
@@ -91,6 +93,7 @@ def scheduler_from_config(configuration: Configuration, latencies: Latencies) ->
         ),
         seed=engine.seed,
         latencies=latencies,
+        feature_gates=configuration.feature_gates,
     )
 
 
@@ -128,6 +131,7 @@ class Simulation:
         """When the scheduler is free for the next decision."""
         self._attempts_now: Counter[str] = Counter()
         self._simulated = SimulatedCluster(self.cluster, self._events, self._observe)
+        self._simulated.claims.templates = {t.key: t for t in trace.claim_templates}
         self._begin()
 
     @property
@@ -158,7 +162,12 @@ class Simulation:
         self._core.begin_turn(self.now_ns)
         self._core.record_turn()
         self._core.apply(EngineStarted(__version__, self._scheduler.seed))
-        self._core.apply(ProfilesLoaded(self._scheduler.profiles, self._scheduler.queue))
+        scheduler = self._scheduler
+        self._core.apply(
+            ProfilesLoaded(
+                scheduler.profiles, scheduler.queue, feature_gates=scheduler.feature_gates
+            )
+        )
         if self._scheduler.sessions:
             self._core.apply(SessionsLoaded(self._scheduler.sessions))
         for profile in self.cluster.profiles.values():
@@ -337,6 +346,11 @@ class Simulation:
         for victim in decision.victims:
             evict = partial(self._simulated.preempt, victim.key, victim.uid, pod.key)
             self._events.schedule(due_ns, evict)
+        released = decision.released_claim
+        if released is not None:
+            self._reconsider_rejected()
+            end = partial(self._simulated.claims.end_release, decision, released)
+            self._events.schedule(due_ns, lambda _at_ns: end())
 
     def _bind_if_due(self, pod: SimulatedPod, decided_ns: int) -> None:
         self._reconsider_rejected()

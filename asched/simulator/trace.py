@@ -16,6 +16,7 @@ import msgspec
 
 from asched.model.node import Node
 from asched.model.pod import Pod
+from asched.model.resource_claims import ResourceClaim
 from asched.model.resources import AnyObject
 
 
@@ -89,6 +90,8 @@ class WorkloadTrace(msgspec.Struct, frozen=True):
     """Start of the trace; no event is earlier."""
     end_ns: int | None = None
     """End of the simulation; None ends it when no events are left."""
+    claim_templates: tuple[ResourceClaim, ...] = ()
+    """The claims of ResourceClaimTemplates, with the name of the template."""
 
     def __post_init__(self) -> None:
         """Raises ValueError for events out of order and for a uid that is created twice."""

@@ -1,11 +1,11 @@
 """A budget of decision time for each namespace, so that expensive pods of one do not delay others.
 
-Most attempts cost the same and are free. One for a pod with many pod affinity terms or topology
-spread constraints takes time in proportion to the cluster. It is charged to its namespace by
-counted steps, never by measured time: a replay charges the same. A namespace pays back a fifth of a
-second each second, and owes up to :data:`BURST_NS`. Beyond that, each further expensive pod is put
-off to a turn of its own, at which its attempt is already charged: the generic cell rate algorithm,
-with a queue.
+Most attempts cost the same and are free. One for a pod with many pod affinity terms, topology
+spread constraints or requirements of node affinity takes time in proportion to the cluster, and so
+does preemption for a pod with any term. It is charged to its namespace by counted steps, never by
+measured time: a replay charges the same. A namespace pays back a tenth of a second each second,
+and owes up to :data:`BURST_NS`. Beyond that, each further expensive pod is put off to a turn of its
+own, at which its attempt is already charged: the generic cell rate algorithm, with a queue.
 """
 
 from __future__ import annotations
@@ -13,30 +13,49 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from asched.model.limits import term_count
+from asched.model.limits import node_requirement_count, term_count
 from asched.model.pod import Pod
 from asched.model.quantity import NS_PER_S
 
 FREE_TERMS: Final = 8
 """Pods with up to this many terms and constraints are free in a cluster of any size."""
+FREE_REQUIREMENTS: Final = 64
+"""Pods with up to this many requirements of node affinity are free."""
+NODES_PER_STEP: Final = 8
+"""Nodes that are compared with a requirement in one step."""
+PREEMPTION_STEPS: Final = 1000
+"""For each node: with terms or constraints, nodes are tried one at a time."""
 FREE_STEPS: Final = 250_000
 """Attempts of up to this many steps are free: 10 milliseconds."""
 NS_PER_STEP: Final = 40
 """Time of one step, as measured with 5,000 nodes and 50,000 pods."""
-SHARE: Final = 5
+SHARE: Final = 10
 """A namespace gets one part in this many of one core."""
-BURST_NS: Final = SHARE * NS_PER_S
-"""How far a namespace may be behind in paying: attempts of one second together."""
+BURST_NS: Final = SHARE * NS_PER_S // 2
+"""How far a namespace may be behind in paying: attempts of half a second together."""
+
+
+def is_cheap(pod: Pod) -> bool:
+    """Whether the pod has no affinity and no constraints: its attempts are free."""
+    return pod.spec.affinity is None and not pod.spec.topology_spread_constraints
 
 
 def attempt_steps(pod: Pod, nodes: int, pods: int) -> int:
-    """The estimated steps of an attempt in a cluster of this size; 0 if it is free."""
-    spec = pod.spec
-    if spec.affinity is None and len(spec.topology_spread_constraints) <= FREE_TERMS:
+    """The estimated steps of an attempt in a cluster of this size, without preemption; 0 if it is
+    free."""
+    terms, requirements = term_count(pod.spec), node_requirement_count(pod.spec)
+    steps = terms * (nodes + pods) if terms > FREE_TERMS else 0
+    if requirements > FREE_REQUIREMENTS:
+        steps += requirements * nodes // NODES_PER_STEP
+    return steps if steps > FREE_STEPS else 0
+
+
+def preemption_steps(pod: Pod, nodes: int) -> int:
+    """The estimated steps of the search for victims; 0 if it is free."""
+    steps = nodes * PREEMPTION_STEPS
+    if steps <= FREE_STEPS or pod.spec.preemption_policy == "Never":
         return 0
-    terms = term_count(spec)
-    steps = terms * (nodes + pods)
-    return steps if terms > FREE_TERMS and steps > FREE_STEPS else 0
+    return steps if term_count(pod.spec) else 0
 
 
 class AttemptBudgets:

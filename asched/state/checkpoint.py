@@ -25,6 +25,7 @@ from asched.model.node import Node
 from asched.model.pod import Pod
 from asched.model.resources import AnyObject
 from asched.state.circuits import CircuitSnapshot
+from asched.state.claim_releases import PendingClaimRelease
 from asched.state.cluster import ClusterState, EngineNumbers, PodEntry
 from asched.state.cluster_events import QueuedClusterEvent
 from asched.state.fold import Fold
@@ -62,9 +63,11 @@ class StateSnapshot(StoredForm):
     objects: tuple[AnyObject, ...]
     nodes: NodeTableSnapshot
     pods: tuple[PodEntry, ...]
+    unfinished_bindings: tuple[PodEntry, ...]
     nominator: tuple[NominatedSnapshot, ...]
     waiting_pods: WaitingPodsSnapshot
     evictions: EvictionsSnapshot
+    claim_releases: tuple[PendingClaimRelease, ...]
     pending_evaluations: tuple[tuple[str, PendingEvaluation], ...]
     queue: QueueSnapshot
     sessions: SessionsSnapshot
@@ -93,12 +96,16 @@ def encode(state: ClusterState) -> Steps[list[bytes]]:
         StateSnapshot,
         now_ns=state.now_ns,
         engine=msgspec.structs.replace(state.engine),
-        profiles=ProfilesLoaded(profiles, state.queue.settings, state.extenders),
+        profiles=ProfilesLoaded(
+            profiles, state.queue.settings, state.extenders, state.feature_gates
+        ),
         objects=state.object_store.snapshot(),
         nodes=state.nodes.snapshot(),
+        unfinished_bindings=tuple(state.reserve_calls.unfinished.values()),
         nominator=state.nominator.snapshot(),
         waiting_pods=state.waiting_pods.snapshot(),
         evictions=state.evictions.snapshot(),
+        claim_releases=state.claim_releases.snapshot(),
         pending_evaluations=state.pending_evaluations.snapshot(),
         sessions=state.sessions.snapshot(),
         circuits=state.guards.circuits.snapshot(),
@@ -193,6 +200,7 @@ def _restore(fold: Fold, snapshot: StateSnapshot) -> None:
     state.nominator.restore(snapshot.nominator)
     state.waiting_pods.restore(snapshot.waiting_pods)
     state.evictions.restore(snapshot.evictions)
+    state.claim_releases.restore(snapshot.claim_releases)
     state.queue.restore(snapshot.queue)
     state.pending_evaluations.update(snapshot.pending_evaluations)
     state.guards.circuits.restore(snapshot.circuits)
@@ -202,7 +210,9 @@ def _restore(fold: Fold, snapshot: StateSnapshot) -> None:
     pods = PodFold(state)
     for entry in state.pods.values():
         pods.update_group(entry)
-    for entry in state.pods.values():
+    unfinished = {entry.info.uid: entry for entry in snapshot.unfinished_bindings}
+    state.reserve_calls.unfinished.update(unfinished)
+    for entry in (*state.pods.values(), *unfinished.values()):
         pods.reserve_again(entry)
     # Reserve plugins may have added answers.
     state.waiting_pods.reset_answers(snapshot.waiting_pods.answers)

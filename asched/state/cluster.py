@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from copy import copy
 from enum import Enum
+from typing import Any, cast
 
 import msgspec
 
-from asched.framework.caching import RowCounts
-from asched.framework.cluster import Eviction, WaitingPod
+from asched.framework.caching import ChangeLog, RowCounts
+from asched.framework.cluster import Cluster, Eviction, ObjectChanges, SharedT, WaitingPod
 from asched.framework.cycle_state import CycleState
+from asched.framework.feature_gates import DEFAULT_FEATURE_GATES, FeatureGates
 from asched.framework.nodes import Int64Column, RowArray
 from asched.framework.pod_groups import GroupMembers, PodGroupKey
 from asched.framework.pod_info import PodInfo
@@ -21,8 +23,10 @@ from asched.framework.runtime.profile import Profile
 from asched.framework.scoring import stable_random
 from asched.framework.term_table import TermTable
 from asched.model.meta import Object
-from asched.state.attempt_budget import AttemptBudgets
+from asched.model.pod import Pod
+from asched.state.attempt_budget import AttemptBudgets, attempt_steps, preemption_steps
 from asched.state.circuits import Circuits
+from asched.state.claim_releases import ClaimReleases
 from asched.state.node_rows import NodeRows
 from asched.state.node_table import NodeTable
 from asched.state.objects import ObjectStore, ObjectT
@@ -105,11 +109,16 @@ class ClusterState:
         self.reserve_calls = ReservePluginCalls()
         self.guards = AttemptGuards()
         self.evictions = Evictions()
+        self.claim_releases = ClaimReleases()
         self.sessions = Sessions()
         self.pending_evaluations = PendingEvaluations()
         self.binding_profile: Callable[[str], Profile] = _no_profile
         """The profile that binds the pods of a scheduler name that sessions serve."""
         self.profiles: Mapping[str, Profile] = {}
+        self.shared: dict[Callable[..., Any], Any] = {}
+        """What plugins of all profiles share (``Handle.shared``); empty after profiles are
+        loaded."""
+        self.feature_gates = DEFAULT_FEATURE_GATES
 
     def fork(self) -> ClusterState:
         """The same state with a node table of its own, for hypothetical pods on nodes."""
@@ -151,6 +160,9 @@ class ClusterState:
     def objects_version(self, *kinds: type[Object]) -> int:
         return self.object_store.version(*kinds)
 
+    def object_changes(self, kind: type[Object], since: int) -> ObjectChanges:
+        return self.object_store.changes(kind, since)
+
     @property
     def row_stamps(self) -> Int64Column:
         return self.nodes.stamps
@@ -161,11 +173,20 @@ class ClusterState:
     def count_pods(self, query: PodQuery) -> Int64Column:
         return self._pod_index.count_pods(query)
 
+    def follow_pods(self) -> None:
+        """Bring indexes of pods up to date. Changes no answer: called once in a turn, so that the
+        first decision after many changes does not take long."""
+        self._pod_index.follow()
+
     def row_counts(self, query: PodQuery) -> RowCounts:
         return self._pod_index.row_counts(query)
 
     def affinity_terms(self, kind: TermKind) -> TermTable:
         return self._pod_index.affinity_terms(kind)
+
+    @property
+    def affinity_terms_version(self) -> int:
+        return self._pod_index.affinity_terms_version
 
     @property
     def pods_version(self) -> int:
@@ -179,6 +200,17 @@ class ClusterState:
     def has_affinity_terms(self) -> bool:
         return self._pod_index.has_affinity_terms
 
+    def attempt_cost(self, pod: Pod, *, preemption: bool) -> int:
+        """The estimated steps of an attempt now; 0 if it is free. With ``preemption``, those of a
+        search for victims are included if there can be any."""
+        nodes = self.nodes.cluster_size
+        steps = attempt_steps(pod, nodes, len(self.pods))
+        if preemption and (further := preemption_steps(pod, nodes)):
+            lowest = self.lowest_priority
+            if lowest is not None and lowest < pod.spec.priority:
+                steps += further
+        return steps
+
     def group_members(self, group: PodGroupKey) -> GroupMembers:
         return self.groups.members(group)
 
@@ -190,6 +222,10 @@ class ClusterState:
     def groups_at_permit(self) -> Collection[PodGroupKey]:
         return sorted(self.groups.at_permit)
 
+    @property
+    def permit_changes(self) -> ChangeLog[PodGroupKey]:
+        return self.groups.permit_changes
+
 
 def _no_profile(scheduler_name: str) -> Profile:
     raise LookupError(f"no profile binds pods of {scheduler_name}: no plugins are loaded")
@@ -198,9 +234,13 @@ def _no_profile(scheduler_name: str) -> Profile:
 class ProfileHandle:
     """The :class:`asched.framework.cluster.Handle` of one profile."""
 
-    def __init__(self, state: ClusterState, scheduler_name: str) -> None:
+    def __init__(
+        self, state: ClusterState, scheduler_name: str, feature_gates: FeatureGates | None = None
+    ) -> None:
+        """``feature_gates``: by default those of the state."""
         self._state = state
         self._scheduler_name = scheduler_name
+        self._feature_gates = feature_gates or state.feature_gates
         self._profile: Profile | None = None
 
     @property
@@ -211,8 +251,21 @@ class ProfileHandle:
     def scheduler_name(self) -> str:
         return self._scheduler_name
 
+    @property
+    def feature_gates(self) -> FeatureGates:
+        return self._feature_gates
+
+    def shared(self, make: Callable[[Cluster], SharedT]) -> SharedT:
+        shared = self._state.shared
+        if make not in shared:
+            shared[make] = make(self._state)
+        return cast(SharedT, shared[make])
+
     def waiting_pods(self) -> Sequence[WaitingPod]:
         return self._state.waiting_pods.handles()
+
+    def waiting_members(self, group: PodGroupKey) -> Sequence[WaitingPod]:
+        return self._state.waiting_pods.members(group)
 
     def attach(self, profile: Profile) -> None:
         self._profile = profile

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from asched.framework.events import ActionType, ClusterEvent, EventResource, QueueingHint
 from asched.framework.pod_groups import GANG_INFEASIBLE_REASON, PodGroupKey, group_of, key_of
 from asched.framework.pod_info import PodInfo, QueuedPod
+from asched.framework.query_index import RejectedPods
 from asched.framework.runtime.extenders import EXTENDER
 from asched.framework.runtime.observation import (
     CURRENT_CALL,
@@ -49,6 +50,10 @@ _ALWAYS_REGISTERED = (
 above a limit can only be changed itself."""
 
 _GANG_RETRIES = 2
+
+SelectedPods = Mapping[str, Collection[str]]
+"""Keys of pods by plugin."""
+_ALL_PODS: SelectedPods = {}
 
 _OTHER_POD_RESOURCES = frozenset({EventResource.ASSIGNED_POD, EventResource.UNSCHEDULED_POD})
 
@@ -143,8 +148,27 @@ class QueueingHints:
             return {}
         return {key: waiting[key] for key in sorted(key for key in members if key in waiting)}
 
-    def strategy(self, pod: QueuedPod, queued_event: QueuedClusterEvent) -> QueueingStrategy:
-        """``isPodWorthRequeuing`` of kube-scheduler."""
+    def selected(
+        self, rejected: RejectedPods, hints: Sequence[RegisteredHint], event: QueuedClusterEvent
+    ) -> Collection[str] | None:
+        """The pods, of those that wait for a plugin, for which its hints must be evaluated; None if
+        the plugin does not select them."""
+        found: set[str] = set()
+        for _, registered in hints:
+            if registered.select is None:
+                return None
+            try:
+                found.update(registered.select(rejected, event.old, event.new))
+            except BaseException as error:  # noqa: BLE001  plugin code: the hint decides for all
+                FAILURES.note(registered.plugin, "QueueingHint", failure_reason(error))
+                return None
+        return found
+
+    def strategy(
+        self, pod: QueuedPod, queued_event: QueuedClusterEvent, selected: SelectedPods = _ALL_PODS
+    ) -> QueueingStrategy:
+        """``isPodWorthRequeuing`` of kube-scheduler. ``selected``: see :meth:`selected`; the hints
+        of these plugins are SKIP for all other pods."""
         pending = frozenset[str]() if pod.gating_plugin else pod.pending_plugins
         plugins = {pod.gating_plugin} if pod.gating_plugin else pod.unschedulable_plugins | pending
         by_plugin = self.for_event(queued_event.event)
@@ -156,6 +180,8 @@ class QueueingHints:
             if plugin not in plugins or (
                 strategy is not QueueingStrategy.SKIP and plugin not in pending
             ):
+                continue
+            if plugin in selected and pod.info.key not in selected[plugin]:
                 continue
             if any(
                 hint.scheduler_name == scheduler
@@ -301,4 +327,6 @@ def pod_changes(old: PodInfo, new: PodInfo, resource: EventResource) -> list[Clu
         actions.append(ActionType.UPDATE_POD_TOLERATION)
     if old.pod.spec.scheduling_gates and not new.pod.spec.scheduling_gates:
         actions.append(ActionType.UPDATE_POD_SCHEDULING_GATES_ELIMINATED)
+    if old.pod.status.resource_claim_statuses != new.pod.status.resource_claim_statuses:
+        actions.append(ActionType.UPDATE_POD_GENERATED_RESOURCE_CLAIM)
     return [ClusterEvent(resource, action) for action in actions or [ActionType.UPDATE_OTHER]]

@@ -6,20 +6,23 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from asched.framework.cluster import Eviction, PodRef
+from asched.framework.devices import is_special_claim
 from asched.framework.events import ActionType, ClusterEvent, EventResource
+from asched.framework.feature_gates import without_gated_fields
 from asched.framework.interface import ExtensionPoint
 from asched.framework.pod_groups import group_of, key_of, only_status_changed
-from asched.framework.pod_info import PodInfo
+from asched.framework.pod_info import PodInfo, QueuedPod
 from asched.framework.runtime.profile import PluginLoader, Profile, ProfileError, ProfileSpec
 from asched.framework.status import REJECTIONS, Code
 from asched.model.groups import CustomPodGroup, PodGroup
 from asched.model.meta import Object
 from asched.model.node import Node
 from asched.model.pod import Pod
+from asched.model.resource_claims import ResourceClaim
 from asched.model.resources import KINDS
 from asched.state import records as r
 from asched.state import session_records as sr
-from asched.state.attempt_budget import attempt_steps
+from asched.state.attempt_budget import is_cheap
 from asched.state.circuits import circuit_as_plugin
 from asched.state.cluster import ClusterState, PlacementState, PodEntry, ProfileHandle
 from asched.state.cluster_events import EVENT_RESOURCES, node_changes
@@ -72,6 +75,7 @@ class Fold:
             r.BindFailed: self._bind_failed,
             r.EvictionSucceeded: self._eviction_succeeded,
             r.EvictionFailed: self._eviction_failed,
+            r.ClaimReleaseEnded: self._claim_release_ended,
             r.LeadershipGained: self._leadership_gained,
             r.LeadershipLost: self._ignored,
             r.ShadowCompared: self._ignored,
@@ -93,10 +97,13 @@ class Fold:
 
     def _engine_started(self, record: r.EngineStarted) -> None:
         self.state.engine.seed = record.seed
+        self._pods.end_all_bindings()
 
     def _profiles_loaded(self, record: r.ProfilesLoaded) -> None:
         state = self.state
         self._binding_profiles.clear()
+        state.feature_gates = record.feature_gates
+        state.shared.clear()
         profiles = {spec.scheduler_name: self._build(spec) for spec in record.profiles}
         state.profiles = profiles
         state.guards.circuits.configure(profiles.values())
@@ -106,12 +113,15 @@ class Fold:
         state.pending_evaluations.clear()
         plugins = (plugin for profile in profiles.values() for plugin in profile.external)
         state.pending_evaluations.configure(record.extenders, plugins)
-        state.queue.configure(profiles, record.queue, state.now_ns)
+        early = record.feature_gates.scheduler_pop_from_backoff_q
+        state.queue.configure(profiles, record.queue, state.now_ns, pop_from_backoff=early)
         for entry in state.pods.values():
             if self._pods.is_ours(entry) and entry.info.key not in state.queue:
                 state.queue.add(entry.info, state.now_ns)
             else:
                 self._pods.reserve_again(entry)
+        for entry in state.reserve_calls.unfinished.values():
+            self._pods.reserve_again(entry)
         for entry in state.pods.values():
             self._pods.update_group(entry)
         self._end_waits_for_removed()
@@ -170,6 +180,7 @@ class Fold:
         if record.epoch <= self.state.engine.epoch:
             raise FoldError(f"epoch {record.epoch} after epoch {self.state.engine.epoch}")
         self.state.engine.epoch = record.epoch
+        self._pods.end_all_bindings()
 
     def _pod_quarantined(self, record: r.PodQuarantined) -> None:
         # The pod may be unknown: the turn that observed it may have been lost with the process.
@@ -180,7 +191,7 @@ class Fold:
     def _object_observed(self, record: r.ObjectObserved) -> None:
         observed = record.object
         if isinstance(observed, Pod):
-            info = PodInfo(observed)
+            info = PodInfo(without_gated_fields(observed, self.state.feature_gates))
             self.state.templates.add(record.template, info)
             self._pods.on_observed(info, record.template)
             return
@@ -209,6 +220,8 @@ class Fold:
                     evaluation.on_node_deleted(row)
             self.state.nodes.remove_node(old.name)
         self._emit_change(kind, old, None)
+        if isinstance(old, ResourceClaim) and is_special_claim(old):
+            self._pods.on_special_claim_deleted(old)
 
     def _emit_change(self, kind: type[Object], old: Object | None, new: Object | None) -> None:
         resource = EVENT_RESOURCES.get(kind)
@@ -227,9 +240,10 @@ class Fold:
             self._pods.emit(ClusterEvent(resource, ActionType.UPDATE_OTHER), old, new)
 
     def _sort_group_again(self, old: Object | None, new: Object | None) -> None:
-        """PreEnqueue and QueueSort may depend on the PodGroup of a pod."""
+        """PreEnqueue, QueueSort and Permit may depend on the PodGroup of a pod."""
         group = new or old
         if isinstance(group, PodGroup | CustomPodGroup) and not only_status_changed(old, new):
+            self.state.groups.note_change(key_of(group))
             for key in sorted(self.state.groups.members(key_of(group)).statuses):
                 self.state.queue.sort_again(key, self.state.now_ns)
 
@@ -277,6 +291,8 @@ class Fold:
                 ended_on = state.nominator.withdraw(cleared.key)
                 self._pods.update_group(other)
                 self._pods.on_nomination_ended(other.info, ended_on)
+        if record.released_claim is not None:
+            state.claim_releases.begin(record.released_claim, preemptor)
         self._advance_start(record.evaluated_nodes)
         if record.put_off_until_ns:
             state.queue.put_off(record.key, record.put_off_until_ns, state.now_ns)
@@ -338,9 +354,9 @@ class Fold:
                     f"a session decided pod {record.key} ({record.uid}), which does not wait for it"
                 )
             return entry
-        return self._dequeue(record.key, record.uid)
+        return self._dequeue(record.key, record.uid, preemption=isinstance(record, r.Rejected))
 
-    def _dequeue(self, key: str, uid: str) -> PodEntry:
+    def _dequeue(self, key: str, uid: str, *, preemption: bool = False) -> PodEntry:
         """Take the pod from the queue, wherever it waits.
 
         Every decision was made about an active pod. If it is not active here, a plugin that the
@@ -354,12 +370,19 @@ class Fold:
         queued = state.queue.pop(key)
         if queued is None:
             raise FoldError(f"a decision for pod {key} ({uid}), which is in no queue")
-        pod = entry.info.pod
-        steps = attempt_steps(pod, state.nodes.cluster_size, len(state.pods))
-        if steps and not queued.turn_ns:
-            state.guards.budgets.charge(pod.namespace, steps, state.now_ns)
-        queued.turn_ns = 0
+        if queued.turn_ns:
+            queued.turn_ns = 0  # charged when it was put off
+        elif not is_cheap(entry.info.pod):
+            self._charge(queued, preemption=preemption)
         return entry
+
+    def _charge(self, queued: QueuedPod, *, preemption: bool) -> None:
+        """Charge an attempt, which was made or has a turn. ``preemption``: with the search for
+        victims."""
+        state, pod = self.state, queued.info.pod
+        queued.charged_steps = state.attempt_cost(pod, preemption=preemption)
+        if queued.charged_steps:
+            state.guards.budgets.charge(pod.namespace, queued.charged_steps, state.now_ns)
 
     def _extender_call_requested(self, record: r.ExtenderCallRequested) -> None:
         self._dequeue(record.key, record.uid)
@@ -426,8 +449,10 @@ class Fold:
             self._pods.on_bound_observed(record)
             return
         entry = self._assumed_on(record)
-        if entry is not None:  # else the watch was faster, or the pod was deleted
+        if entry is not None:
             self._pods.confirm(entry)
+        else:  # the watch was faster, or the pod was deleted
+            self._pods.end_binding(record.uid)
 
     def _assumed_on(self, record: r.Bound | r.BindFailed) -> PodEntry | None:
         """The pod if it is still assumed on the node of the binding."""
@@ -444,6 +469,7 @@ class Fold:
         state = self.state
         entry = self._assumed_on(record)
         if entry is None:
+            self._pods.end_binding(record.uid)
             return
         state.waiting_pods.remove(record.key)
         entry.rejection = record.message
@@ -463,6 +489,10 @@ class Fold:
             state.queue.fail(record.key, state.now_ns)
         self._pods.update_group(entry)
         self._pods.dequeue_if_not_ours(entry)
+
+    def _claim_release_ended(self, record: r.ClaimReleaseEnded) -> None:
+        """The change of the claim itself requeues the pod."""
+        self.state.claim_releases.end(record.claim_uid)
 
     def _eviction_succeeded(self, record: r.EvictionSucceeded) -> None:
         state = self.state

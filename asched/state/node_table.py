@@ -44,6 +44,8 @@ from asched.state.node_table_view import LOG_LENGTH, NodeTableView
 from asched.state.stored_form import StoredForm
 from asched.state.unoffered_requests import ELSEWHERE
 
+KEPT_PODS = 512
+"""The last changes of pods, which are always in the log."""
 _MAX_LOGGED_PARTS = 8 * LOG_LENGTH
 """Labels of all pods that are added to the pod log before it starts over: about 80 MB."""
 _PARTS_OF_TERMS = 16
@@ -312,11 +314,11 @@ class NodeTable(NodeTableView):
         self._log_pod(row, pod, sign)
 
     def _log_pod(self, row: int, pod: PodInfo, sign: int) -> None:
-        """The log keeps pods in memory: it starts over after many large ones."""
+        """The log keeps pods in memory: it is cut after many large ones."""
         self._logged_parts += len(pod.labels) + (_PARTS_OF_TERMS if pod.shape.names_pods else 0)
         if self._logged_parts > _MAX_LOGGED_PARTS:
             self._logged_parts = 0
-            self._pod_log.forget()
+            self._pod_log.trim(KEPT_PODS)
         self._pod_log.append((row, pod, sign))
 
     def _count_elsewhere(self, pod: PodInfo, sign: int) -> None:

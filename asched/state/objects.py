@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from typing import TypeVar, cast
+from typing import Final, TypeVar, cast
 
+from asched.framework.caching import ChangeLog
+from asched.framework.cluster import ObjectChanges
 from asched.model.custom import CustomObject, CustomResource
 from asched.model.meta import Object
 from asched.model.resources import AnyObject
 
 ObjectT = TypeVar("ObjectT", bound=Object)
+
+LOG_LENGTH: Final = 4096
+"""Changes in the log of a kind: a reader that is further behind reads all objects again."""
 
 
 class ObjectStore:
@@ -25,6 +30,9 @@ class ObjectStore:
         self._versions: Counter[type[Object]] = Counter()
         self._custom: dict[type[CustomResource], dict[str, CustomResource]] = {}
         self._custom_versions: Counter[str] = Counter()
+        self._logs: dict[type[Object] | str, ChangeLog[str]] = {}
+        """By kind, or by the name of a custom resource's definition. Not state: a log that is lost
+        changes no answer."""
 
     def of_kind(self, kind: type[Object]) -> Mapping[str, Object]:
         """The objects as they are recorded."""
@@ -48,6 +56,18 @@ class ObjectStore:
             version += sum(self._custom_versions[kind.definition.name] for kind in custom)
         return version
 
+    def changes(self, kind: type[Object], since: int) -> ObjectChanges:
+        """See :meth:`asched.framework.cluster.Cluster.object_changes`."""
+        log = self._log(kind.definition.name if issubclass(kind, CustomResource) else kind)
+        recent = log.since(since) if 0 <= since <= log.cursor else None
+        return ObjectChanges(log.cursor, None if recent is None else dict.fromkeys(recent).keys())
+
+    def _log(self, kind: type[Object] | str) -> ChangeLog[str]:
+        log = self._logs.get(kind)
+        if log is None:
+            log = self._logs[kind] = ChangeLog(LOG_LENGTH)
+        return log
+
     def put(self, item: Object) -> Object | None:
         """Add or replace an object. Returns the one before."""
         kind = type(item)
@@ -55,7 +75,9 @@ class ObjectStore:
         old = of_kind.get(item.key)
         of_kind[item.key] = item
         self._versions[kind] += 1
+        self._log(kind).append(item.key)
         if isinstance(item, CustomObject):
+            self._log(item.resource).append(item.object_key)
             self._custom_versions[item.resource] += 1
             for typed_kind, view in self._custom.items():
                 if typed_kind.definition.name == item.resource:
@@ -68,7 +90,9 @@ class ObjectStore:
         if item is None:
             return None
         self._versions[kind] += 1
+        self._log(kind).append(key)
         if isinstance(item, CustomObject):
+            self._log(item.resource).append(item.object_key)
             self._custom_versions[item.resource] += 1
             for typed_kind, view in self._custom.items():
                 if typed_kind.definition.name == item.resource:

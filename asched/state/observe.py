@@ -11,10 +11,14 @@ from typing import NamedTuple
 
 import msgspec
 
+from asched.framework.feature_gates import without_gated_fields
+from asched.model.claim_limits import used_device_statuses
 from asched.model.custom import CustomObject
 from asched.model.meta import Object
 from asched.model.node import Node
-from asched.model.pod import POD_SCHEDULED, Pod, PodCondition
+from asched.model.pod import POD_SCHEDULED, ContainerStatus, Pod, PodCondition, PodStatus
+from asched.model.quantity import QuantityText
+from asched.model.resource_claims import ResourceClaim
 from asched.model.resources import AnyObject, Resource, WatchedResource
 from asched.state.cluster import ClusterState, PodEntry
 from asched.state.records import Bound, ObjectDeleted, ObjectObserved, PodObserved, PodUpdated
@@ -50,9 +54,11 @@ def observe_object(
     ``refuse`` is called for a pod that contradicts the state.
     """
     if isinstance(observed, Pod):
-        return _observe_pod(state, observed, refuse)
+        return _observe_pod(state, without_gated_fields(observed, state.feature_gates), refuse)
     if isinstance(observed, Node):
         observed = _reduced_node(observed)
+    elif isinstance(observed, ResourceClaim):
+        observed = _reduced_claim(observed)
     if state.object_store.of_kind(type(observed)).get(observed.key) == observed:
         return None
     return ObjectObserved(observed)
@@ -135,6 +141,7 @@ def _observe_pod(state: ClusterState, pod: Pod, refuse: Refuse) -> ObservedChang
     if not _same_template(old, pod):
         return ObjectObserved(pod, state.templates.new_number(pod))
     annotations = pod.metadata.declared_annotations
+    claims = pod.status.resource_claim_statuses
     labels, label_changes = _recorded_labels(old.metadata.labels, pod.metadata.labels)
     return PodUpdated(
         key=pod.key,
@@ -147,6 +154,7 @@ def _observe_pod(state: ClusterState, pod: Pod, refuse: Refuse) -> ObservedChang
         start_time=pod.status.start_time,
         labels=labels,
         annotations=None if annotations == old.metadata.declared_annotations else annotations,
+        claims=None if claims == old.status.resource_claim_statuses else claims,
         label_changes=label_changes,
     )
 
@@ -222,13 +230,15 @@ def _same_template(old: Pod, new: Pod) -> bool:
         and replace(new.spec, node_name=old.spec.node_name) == old.spec
         and new.status.container_statuses == old.status.container_statuses
         and new.status.init_container_statuses == old.status.init_container_statuses
+        and new.status.resources == old.status.resources
+        and new.status.allocated_resources == old.status.allocated_resources
     )
 
 
 def _reduced_pod(pod: Pod) -> Pod:
     """The pod without unused conditions and without statuses that repeat its template."""
     status, replace = pod.status, msgspec.structs.replace
-    reports = bool(status.container_statuses or status.init_container_statuses)
+    reports = status.reports_resources
     if not status.conditions and not reports:
         return pod
     conditions: tuple[PodCondition, ...] = tuple(
@@ -237,11 +247,17 @@ def _reduced_pod(pod: Pod) -> Pod:
     redundant = reports and _statuses_repeat_template(pod)
     if redundant and any(c.type == "PodResizePending" for c in conditions):
         redundant = False
-    if conditions == status.conditions and not (redundant and status.container_statuses):
+    if conditions == status.conditions and not redundant:
         return pod
     reduced = replace(status, conditions=conditions)
     if redundant:
-        reduced = replace(reduced, container_statuses=(), init_container_statuses=())
+        reduced = replace(
+            reduced,
+            container_statuses=(),
+            init_container_statuses=(),
+            resources=None,
+            allocated_resources=None,
+        )
     return replace(pod, status=reduced)
 
 
@@ -254,20 +270,26 @@ def _is_used(condition: PodCondition) -> bool:
 
 
 def _statuses_repeat_template(pod: Pod) -> bool:
-    """Whether every container has the resources of its template; only a pod resized in place
-    differs."""
+    """Whether the pod and every container have the resources of the template; only a pod resized in
+    place differs."""
+    at_pod_level = pod.spec.resources
+    if at_pod_level is not None and not _repeats(pod.status, at_pod_level.requests):
+        return False
     requested = {
         container.name: container.resources.requests
         for container in (*pod.spec.containers, *pod.spec.init_containers)
     }
     statuses = (*pod.status.container_statuses, *pod.status.init_container_statuses)
-    return all(
-        (status.resources is None or status.resources.requests == requested.get(status.name))
-        and (
-            status.allocated_resources is None
-            or status.allocated_resources == requested.get(status.name)
-        )
-        for status in statuses
+    return all(_repeats(status, requested.get(status.name)) for status in statuses)
+
+
+def _repeats(
+    status: PodStatus | ContainerStatus, requested: Mapping[str, QuantityText] | None
+) -> bool:
+    """Whether actual and allocated requests are missing or equal to ``requested``."""
+    actual, allocated = status.resources, status.allocated_resources
+    return (actual is None or actual.requests == requested) and (
+        allocated is None or allocated == requested
     )
 
 
@@ -279,3 +301,14 @@ def _reduced_node(node: Node) -> Node:
     return msgspec.structs.replace(
         node, status=msgspec.structs.replace(node.status, conditions=conditions)
     )
+
+
+def _reduced_claim(claim: ResourceClaim) -> ResourceClaim:
+    """The claim without device conditions that no binding waits for, such as heartbeats."""
+    status = claim.status
+    if not status.devices:
+        return claim
+    devices = used_device_statuses(status)
+    if devices == status.devices:
+        return claim
+    return msgspec.structs.replace(claim, status=msgspec.structs.replace(status, devices=devices))

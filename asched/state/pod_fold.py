@@ -13,7 +13,7 @@ from asched.framework.pod_info import PodInfo
 from asched.framework.runtime.profile import Profile
 from asched.model.meta import Object
 from asched.model.pod import Pod
-from asched.state.attempt_budget import attempt_steps
+from asched.model.resource_claims import ResourceClaim
 from asched.state.cluster import ClusterState, PlacementState, PodEntry
 from asched.state.cluster_events import QueuedClusterEvent, pod_changes
 from asched.state.observe import bound_pod
@@ -77,7 +77,9 @@ class PodFold:
         meta, spec = old.metadata, old.spec
         if spec.node_name != record.node_name:
             spec = replace(spec, node_name=record.node_name)
-        annotations = record.annotations
+        annotations, claims = record.annotations, record.claims
+        if claims is None:
+            claims = old.status.resource_claim_statuses
         pod = replace(
             old,
             metadata=replace(
@@ -95,6 +97,7 @@ class PodFold:
                 conditions=record.conditions,
                 nominated_node_name=record.nominated_node_name,
                 start_time=record.start_time,
+                resource_claim_statuses=claims,
             ),
         )
         # Conditions affect the shape only of a pod with resources in its container statuses.
@@ -164,9 +167,7 @@ class PodFold:
         entry.info = info
         self.update_group(entry)
         state.nodes.replace_pod(entry.node, info)
-        held = state.waiting.get(info.key)
-        if held is not None:
-            held.info = info
+        state.waiting_pods.update(info)
         self._update_in_queue(old, info)
 
     def _update_bound(self, entry: PodEntry, info: PodInfo) -> None:
@@ -236,6 +237,15 @@ class PodFold:
         if group is not None:
             state.groups.remove(group, key)
 
+    def on_special_claim_deleted(self, claim: ResourceClaim) -> None:
+        """The pod of a left-over claim for extended resources can be scheduled again. No plugin
+        listens to deletions of claims, as in kube-scheduler."""
+        owner = claim.metadata.controller
+        if owner is not None:
+            key, queue = f"{claim.namespace}/{owner.name}", self._state.queue
+            if key in queue.unschedulable and self._state.entry(key, owner.uid) is not None:
+                queue.activate(key, self._state.now_ns)
+
     def place(self, entry: PodEntry, node_name: str, placement_state: PlacementState) -> None:
         self._state.nodes.add_pod(node_name, entry.info)
         entry.node, entry.placement_state = node_name, placement_state
@@ -256,7 +266,9 @@ class PodFold:
         state, node_name = self._state, entry.node
         pod = _as_if_on(node_name, entry.info.pod)
         if entry.placement_state is PlacementState.ASSUMED:
-            if entry.assignment is not None:
+            if self._may_be_binding(entry):
+                state.reserve_calls.unfinished[entry.info.uid] = msgspec.structs.replace(entry)
+            elif entry.assignment is not None:
                 state.reserve_calls.unreserved(self.profile(entry), entry.info, entry.assignment)
         elif entry.reserved is not None:
             state.reserve_calls.deleted(self.profile(entry), entry.info, entry.reserved)
@@ -269,6 +281,25 @@ class PodFold:
         released = QueuedClusterEvent(_ASSIGNED_DELETE, pod, None, held_since_ns)
         state.queue.move_on_event(released, state.now_ns)
         self._activate_nominated(node_name)
+
+    def _may_be_binding(self, entry: PodEntry) -> bool:
+        """Whether a binding cycle of a deleted pod may write what it reserved."""
+        state, key = self._state, entry.info.key
+        if entry.assignment is None or not entry.assignment.reservations:
+            return False
+        return key not in state.pods and key not in state.waiting
+
+    def end_binding(self, uid: str) -> None:
+        """The binding cycle of a deleted pod ended; nothing if there is none."""
+        calls = self._state.reserve_calls
+        entry = calls.unfinished.pop(uid, None)
+        if entry is not None and entry.assignment is not None:
+            calls.unreserved(self.profile(entry), entry.info, entry.assignment)
+
+    def end_all_bindings(self) -> None:
+        """The process that ran the binding cycles of deleted pods ended."""
+        for uid in [*self._state.reserve_calls.unfinished]:
+            self.end_binding(uid)
 
     def _activate_nominated(self, node_name: str) -> None:
         """A pod left the node: activate the pods nominated there with a gang that waits at
@@ -345,7 +376,7 @@ class PodFold:
         state, info = self._state, entry.info
         queued = state.queue.backoff.get(info.key)
         if queued is not None and queued.turn_ns > state.now_ns:
-            steps = attempt_steps(info.pod, state.nodes.cluster_size, len(state.pods))
+            steps = queued.charged_steps
             state.guards.budgets.charge(info.namespace, -steps, state.now_ns)
         state.queue.remove(info.key)
 

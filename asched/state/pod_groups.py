@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, KeysView
 
+from asched.framework.caching import ChangeLog
 from asched.framework.pod_groups import (
     GANG_INFEASIBLE_REASON,
     GANG_SCHEDULING,
@@ -59,6 +60,7 @@ class PodGroupMembers:
 
 
 _EMPTY = PodGroupMembers()
+_MAX_CHANGES = 4096
 
 
 class PodGroups:
@@ -67,6 +69,9 @@ class PodGroups:
     def __init__(self) -> None:
         self._groups: dict[PodGroupKey, PodGroupMembers] = {}
         self._at_permit: dict[PodGroupKey, None] = {}
+        self.permit_changes: ChangeLog[PodGroupKey] = ChangeLog(_MAX_CHANGES)
+        """The groups with members that wait on Permit, each when something about it changed. A
+        cache: it is not part of checkpoints."""
 
     def __iter__(self) -> Iterator[PodGroupKey]:
         return iter(self._groups)
@@ -98,8 +103,15 @@ class PodGroups:
         if not members.statuses:
             del self._groups[group]
 
+    def note_change(self, group: PodGroupKey) -> None:
+        """The PodGroup changed, or the queue in which a member waits."""
+        if group in self._at_permit:
+            self.permit_changes.append(group)
+
     def _update_at_permit(self, group: PodGroupKey, members: PodGroupMembers) -> None:
         if not members.count(MemberStatus.WAITING):
             self._at_permit.pop(group, None)
-        elif group not in self._at_permit:
+            return
+        if group not in self._at_permit:
             self._at_permit[group] = None
+        self.permit_changes.append(group)

@@ -22,7 +22,7 @@ from asched.framework.pod_queries import (
 )
 from asched.framework.term_table import TermTable
 from asched.framework.volumes import is_attachable, is_disk
-from asched.state.node_table import NodeTable
+from asched.state.node_table import KEPT_PODS, NodeTable
 from asched.state.pod_columns import PodColumns
 
 Change = tuple[int, PodInfo, int]
@@ -32,6 +32,9 @@ _MAX_COUNTED = 1 << 23
 """Rows of all cached queries together: 64 MiB."""
 _AT_ONCE = 1024
 """With more changes than this, counting from columns is cheaper."""
+_FOLLOWED = KEPT_PODS // 2
+_RECENT = 1 << 17
+"""Columns that were read within this number of changes follow the log."""
 _MAX_LABEL_SETS = 1024
 """Cached matches per query: each rollout of a workload has label sets of its own."""
 
@@ -81,7 +84,11 @@ class PodIndex:
         self._counts: OrderedDict[PodQuery, _Matches] = OrderedDict()
         self._columns = PodColumns()
         self._columns_cursor = -1
+        self._columns_used = -1
+        """When the columns were last read."""
         self._terms = {kind: TermTable() for kind in TermKind}
+        self._has_terms = False
+        self._terms_version = 0
         self._terms_cursor = -1
         self._priorities: Counter[int] = Counter()
         self._priorities_cursor = -1
@@ -113,6 +120,10 @@ class PodIndex:
         return by_row
 
     def _pod_columns(self) -> PodColumns:
+        self._columns_used = self._table.pods_cursor
+        return self._follow_columns()
+
+    def _follow_columns(self) -> PodColumns:
         changes: Iterable[Change] | None = self._table.pods_changed_since(self._columns_cursor)
         if changes is None:
             self._columns = PodColumns()
@@ -129,8 +140,20 @@ class PodIndex:
     @property
     def has_affinity_terms(self) -> bool:
         """Whether any pod on a node has a term."""
+        if self._terms_cursor != self._table.pods_cursor:
+            self._update_terms()
+        return self._has_terms
+
+    def follow(self) -> None:
+        """Bring the terms up to date, which takes long after many changes of pods with terms."""
         self._update_terms()
-        return any(self._terms.values())
+
+    @property
+    def affinity_terms_version(self) -> int:
+        """Changes with the terms of pods on nodes, and with the nodes of pods that have terms."""
+        if self._terms_cursor != self._table.pods_cursor:
+            self._update_terms()
+        return self._terms_version
 
     @property
     def lowest_priority(self) -> int | None:
@@ -151,13 +174,24 @@ class PodIndex:
         table = self._table
         if self._terms_cursor == table.pods_cursor:
             return
-        changes = table.pods_changed_since(self._terms_cursor)
+        behind = table.pods_cursor - self._columns_cursor
+        used = self._columns_cursor >= 0 and table.pods_cursor - self._columns_used < _RECENT
+        if used and behind > _FOLLOWED:
+            # Following the log is cheaper than starting over when a selector is counted.
+            self._follow_columns()
+        changes: Iterable[Change] | None = table.pods_changed_since(self._terms_cursor)
         if changes is None:
+            self._has_terms = False
+            self._terms_version += 1
             for of_kind in self._terms.values():
                 of_kind.clear()
-            self._move_terms(_all_pods(table))
-        else:
-            self._move_terms(change for change in changes if change[1].shape.names_pods)
+            changes = _all_pods(table)
+        # Most pods have no terms.
+        changes = [change for change in changes if change[1].shape.names_pods]
+        if changes:
+            self._move_terms(changes)
+            self._terms_version += 1
+            self._has_terms = any(self._terms.values())
         self._terms_cursor = table.pods_cursor
 
     def _move_terms(self, changes: Iterable[Change]) -> None:
@@ -165,10 +199,9 @@ class PodIndex:
         net: dict[tuple[int, int], int] = {}
         by_id: dict[int, PodTerms] = {}
         for row, pod, sign in changes:
-            if pod.shape.names_pods:
-                terms = terms_of(pod.shape, pod.namespace)
-                by_id[id(terms)] = terms
-                net[row, id(terms)] = net.get((row, id(terms)), 0) + sign
+            terms = terms_of(pod.shape, pod.namespace)
+            by_id[id(terms)] = terms
+            net[row, id(terms)] = net.get((row, id(terms)), 0) + sign
         for (row, number), difference in net.items():
             if difference:
                 for kind, weighted_terms in by_id[number].items():

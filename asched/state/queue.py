@@ -12,6 +12,8 @@
                                |
                                +-> external call -> answered -> front of active (same attempt)
 
+While active is empty, rejected pods are taken from backoff (:mod:`asched.state.backoff_queue`).
+
 Active is a heap in the order of the profile's QueueSort. A rejected pod waits until the hint of
 one of its rejecting plugins returns QUEUE for an event. A pod without a rejecting plugin (an
 error, or no node at all) backs off. Events between a pod's decision and the end of its binding are
@@ -21,18 +23,34 @@ kept for it, so that it misses none. All times come from records; the queue read
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from itertools import islice
 from typing import Any
 
+from asched.framework.caching import ChangeLog
+from asched.framework.pod_groups import group_of
 from asched.framework.pod_info import PodInfo, QueuedPod
+from asched.framework.query_index import RejectedPods
 from asched.framework.runtime.plugin_calls import gate_status
 from asched.framework.runtime.profile import Profile
 from asched.model.quantity import NS_PER_S
-from asched.state.cluster_events import QueuedClusterEvent, QueueingHints, QueueingStrategy
+from asched.state.backoff_queue import BackoffQueue
+from asched.state.cluster_events import (
+    QueuedClusterEvent,
+    QueueingHints,
+    QueueingStrategy,
+    SelectedPods,
+)
 from asched.state.pod_groups import PodGroups
-from asched.state.pod_heap import FIRST, PodHeap, from_stored_key, sort_key, to_stored_key
+from asched.state.pod_heap import (
+    FIRST,
+    PodHeap,
+    SortKey,
+    from_stored_key,
+    sort_key,
+    to_stored_key,
+)
 from asched.state.queue_contents import (
     ACTIVE,
     ATTEMPT_FAILURE,
@@ -41,6 +59,7 @@ from asched.state.queue_contents import (
     FORCE_ACTIVATE,
     GATED,
     POD_ADD,
+    POP_FROM_BACKOFF,
     RECONFIGURED,
     TIMEOUT,
     UNSCHEDULABLE,
@@ -54,20 +73,24 @@ from asched.state.queue_contents import (
 from asched.state.records import QueueSettings
 from asched.state.stored_form import STEP, Steps
 
+_MAX_CHANGES = 8192
+
 
 class SchedulingQueue:
     """All pending pods of our profiles. Only the fold calls the methods that change it."""
 
     def __init__(self, groups: PodGroups | None = None) -> None:
-        self._hints = QueueingHints(PodGroups() if groups is None else groups)
+        self._groups = PodGroups() if groups is None else groups
+        self._hints = QueueingHints(self._groups)
         self._profiles: Mapping[str, Profile] = {}
-        self.settings = QueueSettings()
         self._active = PodHeap()
-        self._backoff = PodHeap()
+        self._backoff = BackoffQueue()
         self.unschedulable: dict[str, QueuedPod] = {}
         self.gated: dict[str, QueuedPod] = {}
         # Rejected and gated pods by the plugin that they wait for: an event looks only at these.
         self._waiting_for: dict[str, dict[str, QueuedPod]] = {}
+        # Keys of pods that begin or cease to wait, or are updated while they wait.
+        self._changes: ChangeLog[str] = ChangeLog(_MAX_CHANGES)
         # By pod key. The pod is in flight, or active again if its attempt continues.
         self._attempts: dict[str, RunningAttempt] = {}
         self.events: deque[QueuedClusterEvent] = deque()
@@ -79,6 +102,10 @@ class SchedulingQueue:
         """Recorded decisions about pods that were not active here: a plugin changed since."""
 
     # -- reading ------------------------------------------------------------------------------
+
+    @property
+    def settings(self) -> QueueSettings:
+        return self._backoff.settings
 
     def __len__(self) -> int:
         return (
@@ -131,7 +158,7 @@ class SchedulingQueue:
 
     def head(self) -> QueuedPod | None:
         """The pod to schedule next."""
-        first = self._active.head()
+        first = self._active.head() or self._backoff.early.head()
         return None if first is None else first[1]
 
     def place_in_active(self, key: str) -> int:
@@ -144,7 +171,7 @@ class SchedulingQueue:
             pod.timestamp_ns + self._unschedulable_timeout_ns
             for pod in islice(self.unschedulable.values(), 1)
         ]
-        first = self._backoff.head()
+        first = self._backoff.by_end.head()
         if first is not None:
             times.append(first[0])
         return min(times, default=None)
@@ -152,13 +179,22 @@ class SchedulingQueue:
     # -- configuration ------------------------------------------------------------------------
 
     def configure(
-        self, profiles: Mapping[str, Profile], settings: QueueSettings, now_ns: int
+        self,
+        profiles: Mapping[str, Profile],
+        settings: QueueSettings,
+        now_ns: int,
+        *,
+        pop_from_backoff: bool,
     ) -> None:
-        """Replace the profiles and sort all waiting pods under them."""
+        """Replace the profiles and sort all waiting pods under them.
+
+        ``pop_from_backoff``: while no pod is active, schedule pods that back off after a rejection.
+        """
         waiting = [*self]
-        self._profiles, self.settings = profiles, settings
+        self._profiles = profiles
         self._active.clear()
         self._backoff.clear()
+        self._backoff.settings, self._backoff.pops_early = settings, pop_from_backoff
         self.unschedulable.clear()
         self.gated.clear()
         self._waiting_for.clear()
@@ -186,10 +222,14 @@ class SchedulingQueue:
         if info.key in self._active.pods:
             # A QueueSort may read what changed.
             self._activate_or_gate(pod, now_ns)
+        elif info.key in self._backoff.early.pods:
+            self._backoff.push(pod, self._sort_key, early=True)
         elif info.key in self.gated:
+            self._changes.append(info.key)
             cause = next((queued_event.event.label for queued_event in events), "")
             self._requeue(pod, now_ns, cause)
         elif info.key in self.unschedulable:
+            self._changes.append(info.key)
             self._requeue_by_events(pod, events, now_ns)
 
     def remove(self, key: str) -> None:
@@ -202,7 +242,7 @@ class SchedulingQueue:
     def pop(self, key: str) -> QueuedPod | None:
         """The pod was decided: in flight until :meth:`reject`, :meth:`fail` or :meth:`remove`.
         None if it does not wait."""
-        pod = self._active.pop(key)
+        pod = self._active.pop(key) or self._pop_early(key)
         if pod is None:
             pod = self.find_queued(key)
             if pod is None:
@@ -214,6 +254,13 @@ class SchedulingQueue:
         # A continued attempt keeps the events since it began.
         self._attempts.setdefault(key, (pod, self._events_end))
         return pod
+
+    def _pop_early(self, key: str) -> QueuedPod | None:
+        """Remove the pod from backoff if it may be scheduled now."""
+        if self._active.pods or key not in self._backoff.early.pods:
+            return None
+        self.incoming[ACTIVE, POP_FROM_BACKOFF] += 1
+        return self._backoff.pop(key)
 
     def resume_attempt(self, key: str) -> None:
         """An external call was answered: the attempt continues under the same number, before all
@@ -282,10 +329,13 @@ class SchedulingQueue:
             self._activate_or_gate(pod, now_ns, FORCE_ACTIVATE)
 
     def sort_again(self, key: str, now_ns: int) -> None:
-        """PreEnqueue and QueueSort may have another answer for an active pod."""
+        """PreEnqueue and QueueSort may have another answer for a pod that may be scheduled."""
         pod = self._active.pods.get(key)
         if pod is not None and key not in self._attempts:
             self._activate_or_gate(pod, now_ns)
+        early = self._backoff.early.pods.get(key)
+        if early is not None:
+            self._requeue(early, now_ns)
 
     # -- events and timers --------------------------------------------------------------------
 
@@ -300,18 +350,23 @@ class SchedulingQueue:
             self.events.append(queued_event)
         if not self._waiting_for:
             return
-        candidates: dict[str, QueuedPod] = {}
+        parts: list[_Part] = []
+        selected: dict[str, Collection[str]] = {}
         for plugin, hints in self._hints.for_event(queued_event.event).items():
             waiting = self._waiting_for.get(plugin)
             if waiting:
-                candidates.update(self._hints.candidates(waiting, hints, queued_event))
-        for pod in candidates.values():
-            self._requeue_by_events(pod, (queued_event,), now_ns)
+                rejected = RejectedPods(waiting, self._changes)
+                chosen = self._hints.selected(rejected, hints, queued_event)
+                if chosen is not None:
+                    selected[plugin] = chosen
+                parts.append((self._hints.candidates(waiting, hints, queued_event), chosen))
+        for pod in _affected(parts).values():
+            self._requeue_by_events(pod, (queued_event,), now_ns, selected)
 
     def flush(self, now_ns: int) -> None:
         """End the backoffs and timeouts that are due (``flushBackoffQCompleted`` and
         ``flushUnschedulablePodsLeftover``)."""
-        while (first := self._backoff.head()) is not None and first[0] <= now_ns:
+        while (first := self._backoff.by_end.head()) is not None and first[0] <= now_ns:
             self._backoff.pop(first[1].info.key)
             self._activate_or_gate(first[1], now_ns, BACKOFF_COMPLETE)
         overdue: list[QueuedPod] = []
@@ -359,13 +414,17 @@ class SchedulingQueue:
         active_order = yield from self._active.take_in_order(
             lambda key, pod: (positions[pod], to_stored_key(key))
         )
-        backoff_order = yield from self._backoff.take_in_order(lambda _, pod: positions[pod])
+        early_order = yield from self._backoff.early.take_in_order(
+            lambda key, pod: (positions[pod], to_stored_key(key[1]))
+        )
+        backoff_order = yield from self._backoff.by_end.take_in_order(lambda _, pod: positions[pod])
         return QueueSnapshot(
             pods=tuple(forms),
             active=active,
             active_order=active_order,
             backoff=backoff,
             backoff_order=backoff_order,
+            early_order=early_order,
             unschedulable=at(self.unschedulable.values()),
             gated=at(self.gated.values()),
             waiting_for=tuple(
@@ -394,7 +453,12 @@ class SchedulingQueue:
             profile = self._profiles[pod.info.pod.spec.scheduler_name]
             self._active.push(pod, from_stored_key(stored) or sort_key(profile, pod))
         for position in (*snapshot.backoff, *snapshot.backoff_order):
-            self._backoff.push(pods[position], self.backoff_ends_ns(pods[position]))
+            pod = pods[position]
+            self._backoff.by_end.push(pod, self.backoff_ends_ns(pod))
+        for position, stored in snapshot.early_order:
+            pod = pods[position]
+            sort = from_stored_key(stored) or self._sort_key(pod)
+            self._backoff.early.push(pod, (self.backoff_ends_ns(pod), sort))
         self.unschedulable = by_key(snapshot.unschedulable)
         self.gated = by_key(snapshot.gated)
         self._waiting_for = {plugin: by_key(waiting) for plugin, waiting in snapshot.waiting_for}
@@ -417,55 +481,74 @@ class SchedulingQueue:
         return self._events_start + len(self.events)
 
     def backoff_ends_ns(self, pod: QueuedPod) -> int:
-        """When a rejected pod may be retried: after 1 s, doubling up to 10 s with its failures, and
-        not before its turn."""
-        failures = pod.consecutive_errors or pod.unschedulable_count
-        if not failures:
-            return pod.turn_ns
-        return max(pod.timestamp_ns + self.backoff_ns(failures), pod.turn_ns)
+        """When a rejected pod may be retried."""
+        return self._backoff.ends_ns(pod)
 
     def backoff_ns(self, failures: int) -> int:
         """The backoff after that many failures in a row, at least one."""
-        # 2**62 s is far beyond any maximum; the bound keeps the number small.
-        delay_s = self.settings.initial_backoff_s * (1 << min(failures - 1, 62))
-        return round(min(delay_s, self.settings.max_backoff_s) * NS_PER_S)
+        return self._backoff.duration_ns(failures)
+
+    def _sort_key(self, pod: QueuedPod) -> SortKey:
+        return sort_key(self._profiles[pod.info.pod.spec.scheduler_name], pod)
 
     def _activate_or_gate(self, pod: QueuedPod, now_ns: int, cause: str = "") -> None:
         """``cause`` is the queue event; empty if the pod was in this queue before."""
         profile = self._profiles.get(pod.info.pod.spec.scheduler_name)
         if profile is None:
             return  # the profile was removed
+        if self._gate(profile, pod, cause):
+            return
+        if pod.entered_at_ns is None:
+            pod.entered_at_ns = now_ns
+        self._active.push(pod, sort_key(profile, pod))
+        if cause:
+            self.incoming[ACTIVE, cause] += 1
+
+    def _gate(self, profile: Profile, pod: QueuedPod, cause: str) -> bool:
+        """Call PreEnqueue. Returns whether the pod is gated."""
         was_gated = bool(pod.gating_plugin)
         gates = (p.name for p in profile.pre_enqueue if gate_status(p, pod.info) is not None)
         gating = pod.gating_plugin = next(gates, "")
         if gating:
             self._active.pop(pod.info.key)
             self._wait(self.gated, pod, (gating,))
-        else:
-            if pod.entered_at_ns is None:
-                pod.entered_at_ns = now_ns
-            self._active.push(pod, sort_key(profile, pod))
-        if cause and not (was_gated and gating):
-            self.incoming[GATED if gating else ACTIVE, cause] += 1
+            if cause and not was_gated:
+                self.incoming[GATED, cause] += 1
+        return bool(gating)
 
     def _requeue(
-        self, pod: QueuedPod, now_ns: int, cause: str, *, immediately: bool = False
+        self, pod: QueuedPod, now_ns: int, cause: str = "", *, immediately: bool = False
     ) -> None:
+        """``cause`` as for :meth:`_activate_or_gate`."""
         self._remove_from_queues(pod.info.key)
         ends_ns = 0 if immediately else self.backoff_ends_ns(pod)
         if ends_ns <= now_ns:
             self._activate_or_gate(pod, now_ns, cause)
-        else:
-            self._backoff.push(pod, ends_ns)
+            return
+        early = self._backoff.may_pop_early(pod)
+        if early:
+            profile = self._profiles.get(pod.info.pod.spec.scheduler_name)
+            # PreEnqueue is not called again before the pod is scheduled early.
+            if profile is None or self._gate(profile, pod, cause):
+                return
+        self._backoff.push(pod, self._sort_key, early=early)
+        if cause:
             self.incoming[BACKOFF, cause] += 1
+        group = group_of(pod.info.pod)
+        if group is not None:
+            self._groups.note_change(group)
 
     def _requeue_by_events(
-        self, pod: QueuedPod, events: Iterable[QueuedClusterEvent], now_ns: int
+        self,
+        pod: QueuedPod,
+        events: Iterable[QueuedClusterEvent],
+        now_ns: int,
+        selected: SelectedPods | None = None,
     ) -> None:
         """Requeue a waiting pod if any of the events may help it."""
         best, cause = QueueingStrategy.SKIP, ""
         for queued_event in events:
-            strategy = self._hints.strategy(pod, queued_event)
+            strategy = self._hints.strategy(pod, queued_event, selected or {})
             if strategy > best:
                 best, cause = strategy, queued_event.event.label
         if best is not QueueingStrategy.SKIP:
@@ -474,6 +557,7 @@ class SchedulingQueue:
 
     def _wait(self, where: dict[str, QueuedPod], pod: QueuedPod, plugins: Iterable[str]) -> None:
         where[pod.info.key] = pod
+        self._changes.append(pod.info.key)
         for plugin in sorted(plugins):
             self._waiting_for.setdefault(plugin, {})[pod.info.key] = pod
 
@@ -485,6 +569,7 @@ class SchedulingQueue:
         pod = self.unschedulable.pop(key, None) or self.gated.pop(key, None)
         if pod is None:
             return
+        self._changes.append(key)
         plugins = (*pod.unschedulable_plugins, *pod.pending_plugins, pod.gating_plugin)
         for plugin in plugins:
             waiting = self._waiting_for.get(plugin)
@@ -501,3 +586,23 @@ class SchedulingQueue:
         while self._events_start < oldest:
             self.events.popleft()
             self._events_start += 1
+
+
+_Part = tuple[dict[str, QueuedPod], Collection[str] | None]
+"""The pods that wait for a plugin, and the keys of those that it selects; None for all."""
+
+
+def _affected(parts: Sequence[_Part]) -> dict[str, QueuedPod]:
+    """The pods that any plugin selects, in the same order as if each selected all."""
+    found: dict[str, QueuedPod] = {}
+    if all(selected is None for _, selected in parts):
+        for waiting, _ in parts:
+            found.update(waiting)
+        return found
+    keys: set[str] = set()
+    for waiting, selected in parts:
+        keys.update(waiting if selected is None else selected)
+    if keys:
+        for waiting, _ in parts:
+            found.update({key: pod for key, pod in waiting.items() if key in keys})
+    return found

@@ -25,6 +25,7 @@ GATED = "gated"
 POD_ADD = "UnscheduledPodAdd"
 ATTEMPT_FAILURE = "ScheduleAttemptFailure"
 BACKOFF_COMPLETE = "BackoffComplete"
+POP_FROM_BACKOFF = "PopFromBackoffQ"
 FORCE_ACTIVATE = "ForceActivate"
 TIMEOUT = "UnschedulableTimeout"
 RECONFIGURED = "ProfilesLoaded"
@@ -48,6 +49,7 @@ class QueuedPodSnapshot(StoredForm):
     pending_plugins: tuple[str, ...]
     gating_plugin: str
     turn_ns: int
+    charged_steps: int
 
 
 class QueueSnapshot(StoredForm):
@@ -62,6 +64,8 @@ class QueueSnapshot(StoredForm):
     """In scheduling order, with the stored sort key; empty if it is to be computed again."""
     backoff: tuple[int, ...]
     backoff_order: tuple[int, ...]
+    early_order: tuple[tuple[int, tuple[Any, ...]], ...]
+    """Pods of the backoff queue that may be scheduled early, as in ``active_order``."""
     unschedulable: tuple[int, ...]
     gated: tuple[int, ...]
     waiting_for: tuple[tuple[str, tuple[int, ...]], ...]

@@ -16,11 +16,13 @@ from typing import Any, ClassVar, get_args
 import msgspec
 
 from asched.framework.cluster import PodRef
+from asched.framework.feature_gates import DEFAULT_FEATURE_GATES, FeatureGates
+from asched.framework.interface import ReleasedClaim
 from asched.framework.runtime.extenders import ExtenderSpec, ExtenderVerb, PreemptionCandidate
 from asched.framework.runtime.profile import ProfileSpec
 from asched.framework.status import Code
 from asched.model.meta import OwnerReference
-from asched.model.pod import PodCondition
+from asched.model.pod import PodCondition, PodResourceClaimStatus
 from asched.model.resources import AnyObject
 from asched.state.session_records import (
     EvictionDecided,
@@ -67,6 +69,7 @@ class ProfilesLoaded(Record):
     queue: QueueSettings = QueueSettings()
     extenders: tuple[ExtenderSpec, ...] = ()
     """In calling order; other records refer to them by position."""
+    feature_gates: FeatureGates = DEFAULT_FEATURE_GATES
 
 
 class ObjectObserved(Record):
@@ -103,6 +106,8 @@ class PodObserved(PodRecord):
     start_time: datetime | None = None
     annotations: dict[str, str] | None = None
     """Annotations that plugins read; None if equal to the template."""
+    claims: tuple[PodResourceClaimStatus, ...] = ()
+    """The ResourceClaims generated for the pod."""
 
 
 class PodUpdated(PodRecord):
@@ -121,6 +126,8 @@ class PodUpdated(PodRecord):
     start_time: datetime | None = None
     annotations: dict[str, str] | None = None
     """Annotations that plugins read; None if unchanged."""
+    claims: tuple[PodResourceClaimStatus, ...] | None = None
+    """The ResourceClaims generated for the pod; None if unchanged."""
     label_changes: dict[str, str | None] | None = None
     """New and changed labels, and those that were removed, with None as value."""
 
@@ -187,6 +194,14 @@ class EvictionSucceeded(PodRecord):
 
 class EvictionFailed(PodRecord):
     message: str = ""
+
+
+class ClaimReleaseEnded(PodRecord):
+    """A claim that a rejection released was written, or could not be."""
+
+    claim_uid: str
+    message: str = ""
+    """Why it was not written; empty if it was."""
 
 
 class ExtenderFailedNodes(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
@@ -347,6 +362,8 @@ class Rejected(PodRecord):
     """The pod was not attempted: its namespace used up its budget. It has its turn at this time."""
     session: int = 0
     """The number of the deciding batch session (equal to ``attempt``); 0 for none."""
+    released_claim: ReleasedClaim | None = None
+    """A ResourceClaim that is deallocated or deleted for the pod."""
 
 
 class AttemptFailed(PodRecord):
@@ -422,6 +439,7 @@ Observation = (
     | BindFailed
     | EvictionSucceeded
     | EvictionFailed
+    | ClaimReleaseEnded
     | SessionsLoaded
     | PodGroupStatusWritten
     | PodGroupStatusWriteFailed

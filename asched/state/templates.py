@@ -143,6 +143,7 @@ def record_copy(number: int, template: Pod, pod: Pod) -> PodObserved:
         deletion_timestamp=meta.deletion_timestamp,
         start_time=status.start_time,
         annotations=None if annotations == common.declared_annotations else annotations,
+        claims=status.resource_claim_statuses,
     )
 
 
@@ -173,13 +174,14 @@ def restore_copy(record: PodObserved, template: Pod) -> Pod:
             conditions=record.conditions,
             nominated_node_name=record.nominated_node_name,
             start_time=record.start_time,
+            resource_claim_statuses=record.claims,
         ),
     )
 
 
 def reports_resources(pod: Pod) -> bool:
-    """Whether the pod's container statuses have resources, next to those of its template."""
-    return bool(pod.status.container_statuses or pod.status.init_container_statuses)
+    """Whether the pod's status has resources, next to those of its template."""
+    return pod.status.reports_resources
 
 
 def _unplaced(pod: Pod) -> Pod:

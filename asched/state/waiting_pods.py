@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from asched.framework.pod_groups import PodGroupKey, group_of
 from asched.framework.pod_info import PodInfo
 from asched.state.stored_form import StoredForm
 
@@ -101,6 +102,10 @@ class WaitingPods:
         # reach the top.
         self._deadlines: list[tuple[int, int, str, WaitingPodState]] = []
         self._pushed = 0
+        self._numbers: dict[str, int] = {}
+        """In the order of arrival."""
+        self._members: dict[PodGroupKey, dict[str, None]] = {}
+        self._added = 0
 
     @property
     def answers(self) -> Sequence[PermitAnswer]:
@@ -123,11 +128,40 @@ class WaitingPods:
         """The waiting pods for plugins."""
         return [WaitingPodHandle(pod, self) for pod in self.waiting.values()]
 
+    def members(self, group: PodGroupKey) -> list[WaitingPodHandle]:
+        """The waiting pods of a group, oldest first."""
+        keys = sorted(self._members.get(group, ()), key=self._numbers.__getitem__)
+        return [WaitingPodHandle(self.waiting[key], self) for key in keys]
+
     def add(self, pod: WaitingPodState) -> None:
         self.waiting[pod.info.key] = pod
+        self._added += 1
+        self._numbers[pod.info.key] = self._added
+        self._join(pod.info)
         for plugin, until_ns in pod.pending_until_ns.items():
             self._pushed += 1
             heapq.heappush(self._deadlines, (until_ns, self._pushed, plugin, pod))
+
+    def update(self, info: PodInfo) -> None:
+        """The pod changed; nothing if it does not wait."""
+        pod = self.waiting.get(info.key)
+        if pod is not None:
+            self._leave(pod.info)
+            pod.info = info
+            self._join(info)
+
+    def _join(self, info: PodInfo) -> None:
+        group = group_of(info.pod)
+        if group is not None:
+            self._members.setdefault(group, {})[info.key] = None
+
+    def _leave(self, info: PodInfo) -> None:
+        group = group_of(info.pod)
+        if group is not None:
+            members = self._members[group]
+            del members[info.key]
+            if not members:
+                del self._members[group]
 
     def answer(self, answer: PermitAnswer) -> None:
         """Store an answer; it is ignored if the pod does not wait.
@@ -169,8 +203,11 @@ class WaitingPods:
 
     def remove(self, key: str) -> bool:
         """The pod no longer waits, for whatever reason. False if it did not wait."""
-        if self.waiting.pop(key, None) is None:
+        pod = self.waiting.pop(key, None)
+        if pod is None:
             return False
+        del self._numbers[key]
+        self._leave(pod.info)
         self._answers.drop_pod(key)
         return True
 

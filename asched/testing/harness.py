@@ -6,7 +6,7 @@ cycle get a :class:`FakeBindingClient`.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple, TypeVar, cast
 
 import msgspec
@@ -25,8 +25,9 @@ from asched.framework.interface import ExtensionPoint, Plugin
 from asched.framework.pod_info import PodInfo
 from asched.framework.runtime.profile import Profile, ProfileError
 from asched.framework.status import SUCCESS, Status
-from asched.model.meta import Object
-from asched.model.pod import DEFAULT_SCHEDULER_NAME, Pod
+from asched.model.meta import Object, ObjectMeta
+from asched.model.pod import DEFAULT_SCHEDULER_NAME, ContainerExtendedResourceRequest, Pod
+from asched.model.resource_claims import AllocationResult, ResourceClaim
 from asched.model.storage import PersistentVolume, PersistentVolumeClaim
 from asched.state.cluster import ClusterState
 from asched.state.fold import Fold
@@ -109,7 +110,8 @@ def fold_cluster(
     fold = Fold(ClusterState(), setup.registry.load)
     fold.apply(TurnStarted(START_NS))
     fold.apply(EngineStarted("asched.testing", seed))
-    fold.apply(ProfilesLoaded(setup.profiles, setup.queue))
+    gates = setup.feature_gates
+    fold.apply(ProfilesLoaded(setup.profiles, setup.queue, feature_gates=gates))
     built = fold.state.profiles[setup.scheduler_name]
     if built.missing:
         raise ProfileError(built.missing)
@@ -181,7 +183,7 @@ class RecordedRequest(NamedTuple):
     target: str
     """The key of the pod or claim, or the name of the volume."""
     value: object = None
-    """The node, the claim or the annotations, if any."""
+    """The node, the claim, the annotations or the allocation, if any."""
 
 
 class FakeBindingClient:
@@ -197,7 +199,10 @@ class FakeBindingClient:
         cluster: Iterable[Object] = (),
         responses: Mapping[Permission, Status] | None = None,
     ) -> None:
-        """``cluster`` holds the readable volumes and claims. The default response is Success."""
+        """``cluster`` holds the readable volumes and claims. The default response is Success.
+
+        Writes change nothing that is read.
+        """
         self.requests: list[RecordedRequest] = []
         self._plugin = plugin
         self._objects = {(type(item), item.key): item for item in cluster}
@@ -230,6 +235,43 @@ class FakeBindingClient:
         if isinstance(found, PersistentVolumeClaim) and found.uid == claim.uid:
             return found
         return None
+
+    async def allocate_claim(
+        self, claim: ClaimRef, allocation: AllocationResult | None, consumer: PodInfo
+    ) -> Status:
+        return self._respond(Permission.ALLOCATE_CLAIM, claim.key, allocation)
+
+    async def release_claim(self, claim: ClaimRef, consumer: PodInfo) -> Status:
+        return self._respond(Permission.RELEASE_CLAIM, claim.key, consumer.uid)
+
+    async def read_resource_claim(self, claim: ClaimRef) -> ResourceClaim | None:
+        self._respond(Permission.READ_RESOURCE_CLAIM, claim.key)
+        found = self._objects.get((ResourceClaim, claim.key))
+        if isinstance(found, ResourceClaim) and found.uid == claim.uid:
+            return found
+        return None
+
+    async def create_special_claim(
+        self, pod: PodInfo, claim: ResourceClaim
+    ) -> ResourceClaim | Status:
+        status = self._respond(Permission.CREATE_SPECIAL_CLAIM, pod.key, claim.spec)
+        if not status.is_success:
+            return status
+        name = f"{pod.name}-extended-resources-{len(self.requests)}"
+        metadata = ObjectMeta(name=name, namespace=pod.namespace, uid=f"{pod.namespace}/{name}")
+        return msgspec.structs.replace(claim, metadata=metadata)
+
+    async def delete_special_claim(self, claim: ClaimRef) -> Status:
+        return self._respond(Permission.DELETE_SPECIAL_CLAIM, claim.key)
+
+    async def patch_extended_resource_status(
+        self,
+        pod: PodInfo,
+        claim_name: str,
+        mappings: Sequence[ContainerExtendedResourceRequest],
+    ) -> Status:
+        value = (claim_name, tuple(mappings))
+        return self._respond(Permission.PATCH_EXTENDED_RESOURCE_STATUS, pod.key, value)
 
     async def wait_until(
         self, check: Callable[[], Awaitable[Status | None]], timeout_s: float

@@ -20,6 +20,7 @@ from asched.config.kube_scheduler import (
 )
 from asched.config.registry import PluginRegistry
 from asched.config.resolve import resolve
+from asched.framework.feature_gates import DEFAULT_FEATURE_GATES, FeatureGates
 from asched.framework.interface import ExtensionPoint, Plugin
 from asched.framework.runtime.profile import ProfileSpec, evaluate_in_process
 from asched.framework.sessions import SessionSpec
@@ -42,6 +43,7 @@ class ProfileSetup(NamedTuple):
     registry: PluginRegistry
     queue: QueueSettings = QueueSettings()
     sessions: tuple[SessionSpec, ...] = ()
+    feature_gates: FeatureGates = DEFAULT_FEATURE_GATES
 
     @property
     def scheduler_name(self) -> str:
@@ -61,7 +63,13 @@ class ProfileSetup(NamedTuple):
         return all(self.registry.load(name).pure for name in names)
 
     def scheduler(self, seed: int = 0) -> SchedulerSettings:
-        return SchedulerSettings(self.profiles, self.queue, seed, sessions=self.sessions)
+        return SchedulerSettings(
+            self.profiles,
+            self.queue,
+            seed,
+            sessions=self.sessions,
+            feature_gates=self.feature_gates,
+        )
 
 
 @cache
@@ -117,7 +125,13 @@ def profile_setup(config: Path | str, *plugins: type[Plugin]) -> ProfileSetup:
     else:
         found = parse(config, "(text)", registry)
     scheduler = scheduler_from_config(found, Latencies())
-    return ProfileSetup(scheduler.profiles, registry, scheduler.queue, scheduler.sessions)
+    return ProfileSetup(
+        scheduler.profiles,
+        registry,
+        scheduler.queue,
+        scheduler.sessions,
+        scheduler.feature_gates,
+    )
 
 
 def _plain(args: Arguments) -> dict[str, Any]:

@@ -12,6 +12,7 @@ import msgspec
 from asched.config.file import load
 from asched.config.registry import PluginRegistry
 from asched.cycle.decide import Decider
+from asched.framework.feature_gates import FeatureGates
 from asched.framework.runtime.extenders import ExtenderSpec
 from asched.journal.memory import MemoryStore
 from asched.journal.store import JournalStore
@@ -63,16 +64,20 @@ def pod(
     return decoded
 
 
+BACKOFF_RESPECTED = FeatureGates(scheduler_pop_from_backoff_q=False)
+
+
 class Recording:
     """Records as a daemon writes them, with a manual clock."""
 
-    def __init__(self, *extenders: ExtenderSpec) -> None:
+    def __init__(self, *extenders: ExtenderSpec, gates: FeatureGates = BACKOFF_RESPECTED) -> None:
         self.records: list[AnyRecord] = []
         self.state = ClusterState()
         self._fold = Fold(self.state, REGISTRY.load)
         self._decider = Decider(self.state)
         self.add(EngineStarted("test", 7))
-        self.add(ProfilesLoaded(load(None, REGISTRY).profiles, extenders=extenders))
+        profiles = load(None, REGISTRY).profiles
+        self.add(ProfilesLoaded(profiles, extenders=extenders, feature_gates=gates))
         self.turn(0.0)
 
     def add(self, record: AnyRecord) -> int:

@@ -22,6 +22,7 @@ from asched.audit.entries import (
 )
 from asched.audit.history import node_timeline, timelines
 from asched.audit.lookup import AuditError, PodName
+from asched.framework.feature_gates import FeatureGates
 from asched.framework.status import Code
 from asched.state.records import (
     BindFailed,
@@ -78,6 +79,21 @@ async def test_entry_seq_is_the_journal_record() -> None:
     [timeline] = await timelines_for(recording, "default/web")
     for entry, kind in ((timeline.entries[2], "Rejected"), (timeline.entries[7], "Bound")):
         assert type(recording.records[entry.seq - 1]).__name__ == kind
+
+
+async def test_pod_is_scheduled_early_in_its_backoff() -> None:
+    recording = Recording(gates=FeatureGates())
+    recording.see(node("small", cpu="1"), pod("web", "3"))
+    recording.decide()
+    recording.turn(0.5)
+    recording.see(node("large"))
+    recording.decide()
+    (web,) = await timelines_for(recording, "web")
+    backoff, assigned = web.entries[-2:]
+    assert isinstance(backoff, QueueMoveEntry)
+    assert (backoff.queue, backoff.cause) == ("backoff", "node large was observed")
+    assert isinstance(assigned, AssignmentEntry)
+    assert (assigned.attempt, assigned.node, after_s(assigned)) == (2, "large", 0.5)
 
 
 async def test_pods_with_the_same_name_have_separate_timelines() -> None:
@@ -228,7 +244,7 @@ async def test_json_of_entries_is_tagged_and_decodes() -> None:
     assert plain["entries"][6] == {
         "event": "assigned", "seq": plain["entries"][6]["seq"], "at": "2026-01-01T00:00:01.250000Z",
         "attempt": 2, "node": "large", "feasibleNodes": 1, "score": 0, "ties": 1,
-        "evaluatedNodes": 0, "permitWaits": [],
+        "evaluatedNodes": 0, "permitWaits": [], "devices": [],
     }  # fmt: skip
 
 

@@ -242,3 +242,18 @@ def test_literal_defaults_equal_those_of_the_implementation() -> None:
     timings = KubeletTimings()
     assert (defaults["pod_start"], defaults["pod_stop"]) == (timings.start_s, timings.terminate_s)
     assert RUN_SECONDS in (apiserver.__doc__ or "")
+
+
+@pytest.mark.parametrize(
+    ("devices", "message"),
+    [
+        (["0"], "--devices '0': the number of devices is 1 to 4096; write COUNT[,NAME=VALUE...]"),
+        (["2", "4"], "--devices: each needs a driver of its own, such as driver=nic.example.com"),
+    ],
+)
+def test_bad_devices_are_one_line(devices: list[str], message: str) -> None:
+    given = [argument for each in devices for argument in ("--devices", each)]
+    code, out, error = run("apiserver", *given)
+    assert (code, out) == (2, "")
+    assert error.startswith(f"asched: {message}")
+    assert error.count("\n") == 1

@@ -40,6 +40,35 @@ def test_table_output() -> None:
     assert figure(out, "nvidia.com/gpu utilisation, peak") == "100.0%"
 
 
+def test_feature_gates(tmp_path: Path) -> None:
+    off = "SchedulerPopFromBackoffQ=false"
+    code, out, err = run("simulate", SCENARIO, "--feature-gates", off)
+    assert (code, err) == (0, "")
+    assert figure(out, "placed") == "50"
+    for command in (("simulate", SCENARIO), ("run",), ("shadow",)):
+        code, out, err = run(*command, "--feature-gates", "SchedulerQueueingHints=false")
+        assert (code, out) == (2, "")
+        assert err == (
+            "--feature-gates: SchedulerQueueingHints: cannot be false: it is locked to true in"
+            " Kubernetes 1.36\n"
+        )
+    file = tmp_path / "config.yaml"
+    file.write_text(f"{KUBE}")
+    code, out, err = run("config", "check", file, "--feature-gates", "A")
+    assert (code, err) == (2, 'asched: --feature-gates: "A" is not NAME=true or NAME=false\n')
+
+
+def test_gates_are_recorded_with_the_profiles(tmp_path: Path) -> None:
+    journal = tmp_path / "j.db"
+    off = "SchedulerPopFromBackoffQ=false"
+    assert run("simulate", SCENARIO, "--feature-gates", off, "--journal", journal)[0] == 0
+    exported = tmp_path / "j.jsonl"
+    assert run("journal", "export", "--to", exported, "--journal", journal)[0] == 0
+    (loaded,) = [x for x in exported.read_text().splitlines() if '"ProfilesLoaded"' in x]
+    assert '"feature_gates":{"scheduler_pop_from_backoff_q":false}' in loaded
+    assert run("replay", "--verify", "--journal", journal)[0] == 0
+
+
 def test_json_lists_every_pod() -> None:
     code, out, err = run("simulate", SCENARIO, "-o", "json", "--until", "10m")
     assert (code, err) == (0, "")

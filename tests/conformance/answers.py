@@ -17,15 +17,19 @@ from asched.framework.pod_info import PodInfo
 from asched.framework.runtime.profile import Profile
 from asched.framework.status import Code, Status
 from asched.model.pod import DEFAULT_SCHEDULER_NAME
+from asched.model.quantity import NS_PER_S
 from asched.model.resources import Resource
 from asched.plugins.default_preemption.plugin import DefaultPreemption
 from asched.state.cluster import ClusterState
 from asched.state.fold import Fold
-from asched.state.records import ObjectDeleted, ObjectObserved, ProfilesLoaded
+from asched.state.records import ObjectDeleted, ObjectObserved, ProfilesLoaded, TurnStarted
+from tests.conformance.device_answers import DeviceLaboratory
 from tests.conformance.documents import Case, Document
 from tests.framework.decoding import decode_configuration
 
 Answer = dict[str, Any]
+
+_RECORDED_NS = 1_767_225_600 * NS_PER_S
 
 
 class Laboratory:
@@ -43,6 +47,10 @@ class Laboratory:
         for resource in Resource:
             for seen in document.objects(resource):
                 self._fold.apply(ObjectObserved(seen))
+        self._devices = DeviceLaboratory(document, self._fold) if document.has_devices else None
+        if self._devices is not None:
+            # Time stamps of allocations are decades before or after this.
+            self._fold.apply(TurnStarted(_RECORDED_NS))
 
     def answers(self) -> Iterator[tuple[Case, Answer]]:
         """Each case with asched's answer."""
@@ -65,13 +73,33 @@ class Laboratory:
             answer.update(_score(inspection))
         elif inspection.outcome in (AttemptOutcome.UNSCHEDULABLE, AttemptOutcome.ERROR):
             answer["message"] = inspection.message
-        if inspection.outcome is AttemptOutcome.UNSCHEDULABLE and inspection.nodes:
+        if self._devices is not None:
+            answer.update(self._device_answers(self._devices, inspection, pod))
+        elif inspection.outcome is AttemptOutcome.UNSCHEDULABLE and inspection.nodes:
             answer.update(_preemption(state, profile, pod))
         return answer
+
+    def _device_answers(
+        self, devices: DeviceLaboratory, inspection: Inspection, pod: PodInfo
+    ) -> Answer:
+        profile = self._state.profiles[DEFAULT_SCHEDULER_NAME]
+        if inspection.outcome is AttemptOutcome.UNSCHEDULABLE:
+            return {"postFilter": devices.post_filter(profile, pod)}
+        if inspection.outcome is AttemptOutcome.SCHEDULED:
+            return {"reserve": devices.reserve(profile, pod, inspection)}
+        return {}
 
 
 def _status(status: Status) -> list[Any]:
     return [status.code.title, [*status.reasons]]
+
+
+def _as_reported(status: Status) -> Status:
+    """The status with the text of the framework."""
+    if status.code is not Code.ERROR:
+        return status
+    text = f'running "{status.plugin}" filter plugin: {status.message}'
+    return Status.error(text).by(status.plugin)
 
 
 def _by_plugin(statuses: Mapping[str, Status]) -> dict[str, Any]:
@@ -95,14 +123,17 @@ def _pre_filter(inspection: Inspection) -> Answer:
     found = inspection.pre_filter
     if found is None:
         return {}
-    names = found.node_names
+    names, restricted_by = found.node_names, found.restricted_by
+    if found.status is not None and names:
+        # A rejection hides the nodes of plugins before it.
+        names, restricted_by = None, ()
     answer: Answer = {"nodeNames": None if names is None else [*names]}
     if found.skipped:
         answer["skipped"] = [*found.skipped]
     if rejections := pre_filter_rejections(found):
         answer["plugins"] = _by_plugin(rejections)
-    if found.restricted_by:
-        answer["restrictedBy"] = [*found.restricted_by]
+    if restricted_by:
+        answer["restrictedBy"] = [*restricted_by]
     if found.status is not None:
         answer["status"] = [*_status(found.status), found.status.plugin]
     return {"preFilter": answer}
@@ -117,7 +148,8 @@ def _filter(inspection: Inspection) -> Answer:
         answer["plugins"] = {name: _by_plugin(nodes) for name, nodes in found.plugins.items()}
     if found.nodes:
         answer["nodes"] = {
-            node: [status.plugin, *_status(status)] for node, status in found.nodes.items()
+            node: [status.plugin, *_status(_as_reported(status))]
+            for node, status in found.nodes.items()
         }
     return {"filter": answer}
 

@@ -55,6 +55,36 @@ def default_replication_controller(controller: ApiObject) -> ApiObject:
     return controller
 
 
+def default_resource_claim(claim: ApiObject) -> ApiObject:
+    """Allocation mode and count of requests, and the operator of tolerations."""
+    claim = copy.deepcopy(claim)
+    for request in claim.get("spec", {}).get("devices", {}).get("requests") or ():
+        for each in (request.get("exactly"), *(request.get("firstAvailable") or ())):
+            if each is not None:
+                _default_device_request(each)
+    default_allocation((claim.get("status") or {}).get("allocation"))
+    return claim
+
+
+def _default_device_request(request: ApiObject) -> None:
+    if not request.get("allocationMode"):
+        request["allocationMode"] = "ExactCount"
+    if request["allocationMode"] == "ExactCount" and not request.get("count"):
+        request["count"] = 1
+    _default_tolerations(request)
+
+
+def _default_tolerations(holder: ApiObject) -> None:
+    for toleration in holder.get("tolerations") or ():
+        toleration["operator"] = toleration.get("operator") or "Equal"
+
+
+def default_allocation(allocation: ApiObject | None) -> None:
+    """Change an allocation as the API server stores it."""
+    for result in ((allocation or {}).get("devices") or {}).get("results") or ():
+        _default_tolerations(result)
+
+
 def default_pod(pod: ApiObject, priority_classes: Sequence[ApiObject] = ()) -> ApiObject:
     """All defaults of a pod, in the API server's order."""
     pod = copy.deepcopy(pod)
@@ -64,7 +94,7 @@ def default_pod(pod: ApiObject, priority_classes: Sequence[ApiObject] = ()) -> A
         if spec.get("hostNetwork"):
             for port in container.get("ports") or ():
                 port["hostPort"] = port.get("hostPort") or port["containerPort"]
-    if spec.get("resources"):
+    if any((spec.get("resources") or {}).values()):
         _default_pod_level_resources(spec)
     _admit_priority(spec, priority_classes)
     _merge_match_label_keys(spec, pod.get("metadata", {}).get("labels") or {})

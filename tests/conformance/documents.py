@@ -19,6 +19,7 @@ from tests.conformance.defaulting import (
     default_node,
     default_pod,
     default_replication_controller,
+    default_resource_claim,
 )
 
 
@@ -33,18 +34,29 @@ class DocumentError(ValueError):
     """The file is not a recorded document."""
 
 
+def read_document(path: Path) -> dict[str, Any]:
+    """The content of a recorded file. Raises :class:`DocumentError`."""
+    try:
+        recorded = json.loads(path.read_bytes())
+    except ValueError as error:
+        raise DocumentError(f"{path.name} is no recorded document: {error!r}") from None
+    if not isinstance(recorded, dict):
+        raise DocumentError(f"{path.name} is no recorded document: it is no object")
+    return recorded
+
+
 class Document:
     """One recorded file, with objects as the API server returns them."""
 
     def __init__(self, path: Path) -> None:
         """Raises :class:`DocumentError` for an invalid file."""
+        recorded = read_document(path)
         try:
-            recorded = json.loads(path.read_bytes())
             self.topic: str = recorded["topic"]
             self._objects: dict[str, list[ApiObject]] = recorded["objects"]
             self._cases: list[dict[str, Any]] = recorded["cases"]
             self.config: dict[str, Any] | None = recorded.get("config")
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (KeyError, TypeError, AttributeError) as error:
             raise DocumentError(f"{path.name} is no recorded document: {error!r}") from None
         self.name = path.stem
         classes = self._objects.get("priorityClasses", [])
@@ -63,6 +75,16 @@ class Document:
         default = self._defaulting(resource)
         field = _FIELDS.get(resource, resource.plural)
         return [_decode(resource, default(raw)) for raw in self._objects.get(field, ())]
+
+    @property
+    def has_devices(self) -> bool:
+        """Whether it is about ResourceClaims."""
+        return self.topic.startswith("dra-")
+
+    def raw(self, resource: Resource) -> list[ApiObject]:
+        """All objects of one resource as JSON, after defaulting."""
+        default = self._defaulting(resource)
+        return [default(raw) for raw in self._objects.get(_FIELDS.get(resource, ""), ())]
 
     @property
     def cases(self) -> Iterator[Case]:
@@ -98,15 +120,32 @@ class Document:
         match resource:
             case Resource.PODS:
                 return self._default_pod
-            case Resource.NODES:
-                return default_node
-            case Resource.NAMESPACES:
-                return default_namespace
-            case Resource.REPLICATION_CONTROLLERS:
-                return default_replication_controller
             case _:
-                return lambda raw: raw
+                return _DEFAULTING.get(resource, lambda raw: raw)
 
+
+def decode_objects(
+    objects: dict[str, list[ApiObject]],
+) -> Iterator[AnyObject]:
+    """All recorded objects, as the API server returns them."""
+    for resource in Resource:
+        for raw in objects.get(_FIELDS.get(resource, resource.plural), ()):
+            yield decode_object(resource, raw)
+
+
+def decode_object(resource: Resource, raw: ApiObject) -> AnyObject:
+    """A recorded object, as the API server returns it."""
+    default = _DEFAULTING.get(resource)
+    return _decode(resource, raw if default is None else default(raw))
+
+
+_DEFAULTING: dict[Resource, Callable[[ApiObject], ApiObject]] = {
+    Resource.PODS: default_pod,
+    Resource.NODES: default_node,
+    Resource.NAMESPACES: default_namespace,
+    Resource.REPLICATION_CONTROLLERS: default_replication_controller,
+    Resource.RESOURCE_CLAIMS: default_resource_claim,
+}
 
 _FIELDS = {
     Resource.PRIORITY_CLASSES: "priorityClasses",
@@ -121,6 +160,9 @@ _FIELDS = {
     Resource.CSI_DRIVERS: "csiDrivers",
     Resource.CSI_STORAGE_CAPACITIES: "csiStorageCapacities",
     Resource.VOLUME_ATTACHMENTS: "volumeAttachments",
+    Resource.DEVICE_CLASSES: "deviceClasses",
+    Resource.RESOURCE_SLICES: "resourceSlices",
+    Resource.RESOURCE_CLAIMS: "resourceClaims",
 }
 
 

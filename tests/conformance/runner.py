@@ -16,6 +16,7 @@ from tests.conformance.batch_runner import session_differences
 from tests.conformance.cel_documents import expression_differences, is_cel_document
 from tests.conformance.differences import differences
 from tests.conformance.documents import Document, DocumentError
+from tests.conformance.hint_documents import hint_differences, is_hint_document
 
 
 class CaseResult(NamedTuple):
@@ -54,6 +55,10 @@ def results(topic: str, paths: Sequence[Path], registry: PluginRegistry) -> Iter
             if is_cel_document(path):
                 for place, lines in expression_differences(path):
                     yield CaseResult(topic, place, tuple(lines))
+                continue
+            if is_hint_document(path):
+                for number, lines in enumerate(hint_differences(path, registry)):
+                    yield CaseResult(topic, f"{path.stem} case {number}", tuple(lines))
                 continue
             document = Document(path)
             laboratory = Laboratory(document, registry)

@@ -46,9 +46,10 @@ def test_cases_recorded_by_kube_batch(shared_dir: Path) -> None:
 
 
 @pytest.mark.shared
-def test_expressions_recorded_by_kube_scheduler(shared_dir: Path) -> None:
+def test_devices_recorded_by_kube_scheduler(shared_dir: Path) -> None:
+    """Pods with ResourceClaims, queueing hints, expressions, and pods resized in place."""
     registry = PluginRegistry.discover()
-    topics = topics_in(shared_dir / "golden" / "dra" / "dra-cel")
+    topics = topics_in(shared_dir / "golden" / "dra")
     assert topics
     assert_all_agree(
         result for topic, paths in topics.items() for result in results(topic, paths, registry)

@@ -25,7 +25,8 @@ def large_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
     """One expensive attempt is worth about a second of the namespace, as in a large cluster."""
     monkeypatch.setattr(attempt_budget, "FREE_STEPS", 1000)
     # 128 terms in a cluster of 200 nodes and 40 pods.
-    monkeypatch.setattr(attempt_budget, "NS_PER_STEP", NS_PER_S // (128 * 240 * 5))
+    steps = 128 * 240 * attempt_budget.SHARE
+    monkeypatch.setattr(attempt_budget, "NS_PER_STEP", NS_PER_S // steps)
 
 
 def evil(number: int) -> Json:
@@ -111,6 +112,21 @@ def test_deleted_pods_return_their_turns() -> None:
     ((namespace, paid_at_ns),) = core.state.guards.budgets.snapshot()
     assert namespace == "evil"
     assert (paid_at_ns - core.now_ns) / NS_PER_S < BURST_NS / NS_PER_S + 3
+    core.verify_replay()
+
+
+def test_refund_equals_the_charge_whatever_the_cluster_size() -> None:
+    core = crowded()
+    core.decide()
+    before = dict(core.state.guards.budgets.snapshot())["evil"]
+    charged = [queued.charged_steps for queued in core.state.queue.backoff.values()]
+    for number in range(500, 540):
+        core.see(Resource.PODS, {**a_pod("tiny", number, nodeName="n1")})
+    for rejected in put_off(core):
+        core.delete(Resource.PODS, evil(int(rejected.key.rpartition("-")[2])))
+    after = dict(core.state.guards.budgets.snapshot())["evil"]
+    returned_ns = sum(charged) * attempt_budget.NS_PER_STEP * attempt_budget.SHARE
+    assert before - after == returned_ns
     core.verify_replay()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from asched.cycle.decide import Decider
+from asched.framework.feature_gates import DEFAULT_FEATURE_GATES, FeatureGates
 from asched.framework.interface import Plugin
 from asched.framework.runtime.profile import ProfileSpec
 from asched.model.quantity import NS_PER_S
@@ -16,6 +17,8 @@ from asched.state.session_records import PodGroupStatusDecided, SessionExecuted
 from asched.testing.invariants import check
 from tests.state.profiles import loader, profile_of
 
+BACKOFF_RESPECTED = FeatureGates(scheduler_pop_from_backoff_q=False)
+
 
 class Scheduling:
     """Folds objects and decisions, and checks the state after each record."""
@@ -25,13 +28,15 @@ class Scheduling:
         *plugins: type[Plugin],
         profiles: Sequence[ProfileSpec] = (),
         seed: int = 1,
+        gates: FeatureGates = DEFAULT_FEATURE_GATES,
     ) -> None:
         self.records: list[r.AnyRecord] = []
         self.fold = Fold(ClusterState(), loader(*plugins))
         self.state = self.fold.state
         self.decider = Decider(self.state)
         self.apply(r.EngineStarted("test", seed))
-        self.apply(r.ProfilesLoaded(tuple(profiles) or (profile_of(*plugins),)))
+        loaded = tuple(profiles) or (profile_of(*plugins),)
+        self.apply(r.ProfilesLoaded(loaded, feature_gates=gates))
 
     def apply(self, record: r.AnyRecord) -> None:
         self.records.append(record)

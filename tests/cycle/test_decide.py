@@ -32,7 +32,7 @@ from tests.cycle.plugins import (
     SecondGatekeeper,
     SecondRescue,
 )
-from tests.cycle.scheduling import Scheduling, nodes_of, the_one
+from tests.cycle.scheduling import BACKOFF_RESPECTED, Scheduling, nodes_of, the_one
 from tests.state.objects import a_node, a_pod
 from tests.state.profiles import profile_of
 
@@ -171,8 +171,8 @@ def test_post_filter_runs_after_pre_filter_rejection() -> None:
         ("filter none", "Filter: answered None, not a FilterResult"),
         ("filter beyond", "Filter: a code of 3 or 3, but 1 statuses"),
         ("filter success", "Filter: Success among the statuses of rejected nodes"),
-        ("filter error", "Filter: broken"),
-        ("filter wait", "Filter: Wait"),
+        ("filter error", 'running "Answering" filter plugin: broken'),
+        ("filter wait", 'running "Answering" filter plugin: Wait'),
         ("score raises", "Score: ZeroDivisionError: by zero"),
         ("score long", "Score: 3 scores for 2 nodes"),
         ("score square", "Score: 2x2 scores for 2 nodes"),
@@ -200,7 +200,8 @@ def test_failing_plugin_fails_only_its_pod(answer: str, point: str) -> None:
     assert isinstance(failed, r.AttemptFailed)
     assert failed.key == "default/bad"
     assert failed.plugin == "Answering"
-    assert failed.message.startswith(f"plugin Answering at {point}")
+    text = point if point.startswith("running") else f"plugin Answering at {point}"
+    assert failed.message.startswith(text)
     assert isinstance(assigned, r.Assigned)
     assert assigned.key == "default/good"
 
@@ -218,7 +219,7 @@ def test_pre_filter_error_fails_the_attempt() -> None:
 
 
 def test_failed_attempt_is_retried_after_backoff() -> None:
-    scheduling = Scheduling(Answering)
+    scheduling = Scheduling(Answering, gates=BACKOFF_RESPECTED)
     scheduling.see(a_node("n0"))
     scheduling.see(a_pod("p", labels={"answer": "filter raises"}))
     for attempt, backoff_s in enumerate((1, 2, 4, 8, 10, 10), start=1):

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from asched.cycle import node_selection
 from asched.cycle.node_selection import ScoreGroups, TopScores, highest
 from asched.framework.caching import ChangeLog
 from asched.framework.nodes import Int64Column
@@ -18,7 +20,8 @@ classes = st.integers(-2, 2)
 class Named:
     """Classes with their number as the score."""
 
-    def __init__(self, of_row: list[int]) -> None:
+    def __init__(self, of_row: list[int], *, steady: bool = False) -> None:
+        self.steady = steady
         self.of_row: Int64Column = np.array(of_row, np.int64)
         self.moved: ChangeLog[int] = ChangeLog()
 
@@ -49,12 +52,13 @@ def check(scores: TopScores, named: Named, groups: ScoreGroups) -> bool:
 @given(
     first=st.lists(st.tuples(totals, classes), min_size=ROWS, max_size=ROWS),
     changes=st.lists(st.tuples(st.integers(1, ROWS - 1), totals, classes, st.booleans())),
+    steady=st.booleans(),
 )
 def test_groups_follow_changes(
-    first: list[tuple[int, int]], changes: list[tuple[int, int, int, bool]]
+    first: list[tuple[int, int]], changes: list[tuple[int, int, int, bool]], steady: bool
 ) -> None:
     scores = TopScores(np.array([5, *(total for total, _ in first[1:])], np.int64))
-    named = Named([of_class for _, of_class in first])
+    named = Named([of_class for _, of_class in first], steady=steady)
     groups = ScoreGroups(named)
     assert not check(scores, named, groups)  # it would not pay yet
     assert check(scores, named, groups)
@@ -88,7 +92,8 @@ def test_too_many_groups_disable_grouping() -> None:
     assert not any(check(scores, named, groups) for _ in range(3))
 
 
-def test_groups_are_dropped_when_numbers_run_out() -> None:
+def test_groups_are_dropped_when_numbers_run_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(node_selection, "_NO_GROUP", 255)
     scores, named = TopScores(np.zeros(300, np.int64)), Named([0] * 300)
     groups, grouped = ScoreGroups(named), 0
     for row in range(300):

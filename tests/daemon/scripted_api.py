@@ -10,6 +10,7 @@ import msgspec
 from asched.daemon.effects.per_pod_queue import StoppableSleep
 from asched.daemon.effects.reconciler import BindHealth, BindingIO, BindReconciler
 from asched.framework.pod_info import PodInfo
+from asched.kube.claim_writer import ClaimWriter
 from asched.kube.client import ApiClient, RenewingCredentials
 from asched.kube.errors import NoResponseError
 from asched.kube.pod_writer import PodWriter
@@ -77,9 +78,15 @@ class ScriptedApi(Transport):
         waiting: Callable[[int], None] = lambda change: None,
     ) -> BindReconciler:
         client = self.client()
-        pods, volumes = PodWriter(client), VolumeWriter(client)
-        exists = self.nodes.__contains__
-        io = BindingIO(pods, volumes, self.sleep, self.clock, exists, self.health)
+        io = BindingIO(
+            writer=PodWriter(client),
+            volumes=VolumeWriter(client),
+            claims=ClaimWriter(client),
+            sleep=self.sleep,
+            clock=self.clock,
+            node_exists=self.nodes.__contains__,
+            health=self.health,
+        )
         return BindReconciler(
             io, Backoff(RetryPolicy(), client.random), possibly_sent_at_s, waiting
         )

@@ -341,12 +341,12 @@ async def test_pod_waiting_for_plugin_and_extender_counts_once() -> None:
 
 async def test_pod_waiting_for_plugin_is_no_load() -> None:
     async with dispatcher(BlockingPreBind) as o:
-        o.api.close()
         o.scheduling.see(a_pod("p"))
         o.decide()
         assert o.effects.load == 1
         await anyio.wait_all_tasks_blocked()
         assert (o.effects.in_flight, o.effects.load) == (1, 0)
+        o.api.close()
         BlockingPreBind.may_end.set()
         await anyio.wait_all_tasks_blocked()
         assert o.effects.load == 1  # waiting for the API server

@@ -235,7 +235,9 @@ def test_worker_reports_invalid_scores_at_score() -> None:
             PodGroupKey("default/group", native=False)
         ),
         lambda handle: handle.cluster.groups_at_permit,
+        lambda handle: handle.cluster.permit_changes,
         lambda handle: handle.waiting_pods(),
+        lambda handle: handle.waiting_members(PodGroupKey("default/group", native=False)),
         lambda handle: handle.nominated_node(PodInfo(pod())),
         lambda handle: handle.nominated_pods("node"),
         lambda handle: handle.evictions,

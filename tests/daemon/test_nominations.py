@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from random import Random
+from typing import ClassVar
 
 import anyio
 import anyio.lowlevel
@@ -17,8 +18,12 @@ from asched.daemon.effects.per_pod_queue import EffectServices
 from asched.daemon.engine.inbox import Inbox
 from asched.daemon.plugin_host.external_plugins import ExternalPlugins
 from asched.daemon.telemetry.metrics import Metrics
+from asched.framework.binding import BindingClient
 from asched.framework.cluster import PodRef
-from asched.framework.status import Code
+from asched.framework.feature_gates import FeatureGates
+from asched.framework.interface import PreBindPlugin
+from asched.framework.pod_info import PodInfo
+from asched.framework.status import Code, Status
 from asched.kube.client import ApiClient, RenewingCredentials
 from asched.kube.timing import Backoff, RetryPolicy
 from asched.kube.transport import (
@@ -37,12 +42,13 @@ from asched.state.records import (
     ObjectDeleted,
     PermitRejected,
     PermitWait,
+    ProfilesLoaded,
     Rejected,
 )
 from tests.cycle.scheduling import Scheduling
 from tests.kube.harness import FixedCredentials, ManualClock
 from tests.state.objects import a_node, a_pod
-from tests.state.profiles import loader
+from tests.state.profiles import loader, profile_of
 
 KEY, UID = "default/p", "pod-p"
 UNCHANGED = "-"
@@ -102,8 +108,16 @@ class Api(Transport):
 class Term:
     """One term of a daemon: folds decisions and dispatches their effects."""
 
-    def __init__(self, scheduling: Scheduling, effects: EffectDispatcher, api: Api) -> None:
-        self.scheduling, self.effects, self.api = scheduling, effects, api
+    def __init__(
+        self, scheduling: Scheduling, effects: EffectDispatcher, api: Api, inbox: Inbox
+    ) -> None:
+        self.scheduling, self.effects, self.api, self._inbox = scheduling, effects, api, inbox
+
+    def failure(self) -> BindFailed:
+        """The reported outcome of the binding."""
+        outcome = self._inbox.next_outcome()
+        assert isinstance(outcome, BindFailed)
+        return outcome
 
     def decide(self, decision: Decision) -> None:
         self.scheduling.apply(decision)
@@ -163,7 +177,7 @@ async def term(scheduling: Scheduling, api: Api) -> AsyncIterator[Term]:
                 plugins=external,
             ),
         )
-        yield Term(scheduling, effects, api)
+        yield Term(scheduling, effects, api, inbox)
         effects.stop()
 
 
@@ -381,6 +395,137 @@ async def test_failed_binding_clears_nomination() -> None:
         assert t.api.nominated == t.nominated == ""
 
 
+# -- a pod that waits is nominated to its node ------------------------------------------------
+
+WAITING_ON_M = Assigned(KEY, UID, "m", 2, 1, permit_waits=(PermitWait("Permit", 10**18),))
+EXPECTED_ON_M = ("", "m")
+
+
+async def test_pod_that_waits_on_permit_is_nominated_to_its_node() -> None:
+    async with one_term() as t:
+        t.decide(WAITING_ON_M)
+        await t.until_idle()
+        assert t.api.patches == [EXPECTED_ON_M]
+        assert t.nominated == ""  # it is on the node
+
+
+async def test_gate_disables_expectations() -> None:
+    gates = FeatureGates(nominated_node_name_for_expectation=False)
+    scheduling = a_cluster()
+    scheduling.apply(ProfilesLoaded((profile_of(NodeResourcesFit),), feature_gates=gates))
+    async with term(scheduling, Api()) as t:
+        t.decide(WAITING_ON_M)
+        await t.until_idle()
+        assert t.api.patches == []
+
+
+async def test_expectation_that_the_pod_shows_is_not_written() -> None:
+    async with one_term() as t:
+        t.see(nominated="m")
+        t.decide(WAITING_ON_M)
+        await t.until_idle()
+        assert t.api.patches == []
+
+
+async def test_expectation_replaces_nomination_to_another_node() -> None:
+    async with one_term() as t:
+        t.reject("preempting", "n")
+        await t.until_idle()
+        t.see(nominated="n")
+        t.decide(WAITING_ON_M)
+        await t.until_idle()
+        assert t.api.patches[1:] == [EXPECTED_ON_M]
+
+
+@pytest.mark.parametrize("seen", [False, True])
+async def test_rejection_on_permit_clears_expectation(seen: bool) -> None:
+    """Whether or not the watch shows the expectation by then."""
+    async with one_term() as t:
+        t.decide(WAITING_ON_M)
+        await t.until_idle()
+        if seen:
+            t.see(nominated="m")
+        t.decide(PermitRejected(KEY, UID, "Permit", "not now"))
+        await t.until_idle()
+        assert t.api.patches[1:] == [("not now", "")]
+        assert t.api.nominated == t.nominated == ""
+
+
+async def test_failed_binding_clears_expectation_without_an_answer() -> None:
+    """The API server may have accepted it."""
+    async with one_term() as t:
+        t.api.codes = [500]
+        t.decide(WAITING_ON_M)
+        await t.until_idle()
+        failure = BindFailed(KEY, UID, "m", Code.ERROR, message="node deleted")
+        t.scheduling.apply(failure)
+        t.effects.binding_failed(failure)
+        await t.until_idle()
+        assert t.api.patches == [EXPECTED_ON_M, ("node deleted", "")]
+
+
+async def test_expectation_of_rejected_pod_is_not_written() -> None:
+    async with one_term() as t:
+        await begin_patch(t)
+        t.decide(WAITING_ON_M)
+        t.decide(PermitRejected(KEY, UID, "Permit", "not now"))
+        await t.until_idle()
+        assert t.api.patches[1:] == [("not now", UNCHANGED)]
+
+
+async def test_restart_writes_expectation_of_pod_on_permit() -> None:
+    scheduling, api = a_cluster(), Api()
+    scheduling.apply(WAITING_ON_M)
+    async with term(scheduling, api) as after:
+        after.effects.resume()
+        await after.until_idle()
+    assert api.patches == [EXPECTED_ON_M]
+
+
+async def test_standby_writes_no_expectation() -> None:
+    scheduling, api = a_cluster(), Api()
+    scheduling.apply(WAITING_ON_M)
+    async with term(scheduling, api) as after:
+        after.effects.abandon_previous_term()
+        await after.until_idle()
+    assert api.patches == []
+
+
+class Slow(PreBindPlugin):
+    """Has PreBind work for pods with a label."""
+
+    name: ClassVar[str] = "Slow"
+    api_version: ClassVar[int] = 1
+
+    def pre_bind_pre_flight(self, pod: PodInfo, node_name: str) -> bool:
+        return "slow" in pod.labels
+
+    async def pre_bind(self, client: BindingClient, pod: PodInfo, node_name: str) -> Status:
+        return Status.error("out of order")
+
+
+@pytest.mark.parametrize("code", [200, 403])
+async def test_pod_with_pre_bind_work_is_nominated(code: int) -> None:
+    scheduling = Scheduling(Slow)
+    scheduling.see(a_node("m"), a_pod("p", labels={"slow": ""}))
+    async with term(scheduling, Api()) as t:
+        t.api.codes = [code]
+        t.decide(Assigned(KEY, UID, "m", 1, 1))
+        await t.until_idle()
+        assert t.api.patches == [EXPECTED_ON_M]
+        # The binding continues if the write fails.
+        assert t.failure().plugin == "Slow"
+
+
+async def test_pod_without_pre_bind_work_is_not_nominated() -> None:
+    scheduling = Scheduling(Slow)
+    scheduling.see(a_node("m"), a_pod("p"))
+    async with term(scheduling, Api()) as t:
+        t.decide(Assigned(KEY, UID, "m", 1, 1))
+        await anyio.wait_all_tasks_blocked()
+        assert t.api.patches == []
+
+
 # -- redundant patches ------------------------------------------------------------------------
 
 
@@ -463,14 +608,14 @@ async def test_restart_writes_nomination_with_new_decision() -> None:
     assert api.patches == [("preempting again", "m")]
 
 
-async def test_restart_writes_no_nomination_if_pod_is_assigned() -> None:
+async def test_restart_writes_no_earlier_nomination_if_pod_is_assigned() -> None:
     scheduling, api = a_cluster(), Api()
     scheduling.apply(Rejected(KEY, UID, 1, "preempting", ("Fit",), nominated_node="n"))
     async with term(scheduling, api) as after:
         after.effects.resume()
-        after.decide(Assigned(KEY, UID, "n", 2, 1, permit_waits=(PermitWait("Permit", 10**18),)))
+        after.decide(WAITING_ON_M)
         await after.until_idle()
-    assert api.patches == []
+    assert api.patches == [EXPECTED_ON_M]
 
 
 async def test_nomination_of_previous_term_is_written_with_first_patch() -> None:

@@ -282,6 +282,7 @@ async def test_permit_review_after_too_many_effects_uses_recorded_time() -> None
     BlockingPreBind.may_end = anyio.Event()
     async with running_engine(RejectWithTime, BlockingPreBind, max_effects_in_flight=1) as s:
         await s.turn(a_node("n0"), a_pod("held"))
+        await anyio.wait_all_tasks_blocked()  # the nomination of the waiting pod is written
         await s.turn(a_pod("p"))
         await anyio.wait_all_tasks_blocked()
         assert (s.effects.in_flight, s.effects.load) == (1, 0)

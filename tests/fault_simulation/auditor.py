@@ -8,6 +8,7 @@ from asched.audit.replay import ReplayVerifier
 from asched.framework.pod_groups import MemberStatus, PodGroupKey, group_of
 from asched.framework.runtime.profile import PluginLoader
 from asched.model.groups import PodGroup
+from asched.model.resource_claims import DeviceClass
 from asched.state.cluster import ClusterState
 from asched.state.fold import Fold
 from asched.state.records import AnyRecord, Assigned, PermitAllowed, Rejected
@@ -116,7 +117,11 @@ class Auditor:
             table.pod_count[row] <= table.allowed_pods[row],
             f"{made.node} has more pods than it may, by {made.key}",
         )
+        classes = self.state.objects(DeviceClass).values()
+        of_devices = {each.spec.extended_resource_name for each in classes}
         for name in self.state.pods[made.key].info.shape.requests:
+            if name in of_devices:
+                continue
             used, offered = table.requested_on(row, name), table.allocatable_on(row, name)
             demand(
                 used <= offered,

@@ -13,6 +13,7 @@ from asched.apiserver.cluster import EmbeddedCluster
 from asched.apiserver.errors import StatusError
 from asched.apiserver.kubelet import simulated_node
 from tests.fault_simulation.apps import GROUPS, URGENT, ZONES, App, drawn_app
+from tests.fault_simulation.devices import Devices
 from tests.fault_simulation.mixes import Workload
 from tests.fault_simulation.trace import Trace
 from tests.fault_simulation.virtual_time import VirtualLoop
@@ -37,9 +38,11 @@ class Churn:
         load: Workload,
         trace: Trace,
         *,
+        devices: Devices | None,
         shaky: bool,
     ) -> None:
-        """``shaky``: the faulty plugin fails for some pods."""
+        """``devices``: None in a cluster without. ``shaky``: the faulty plugin fails for some
+        pods."""
         self._loop = loop
         self._cluster = cluster
         self._chance = chance
@@ -49,6 +52,9 @@ class Churn:
         self.apps: dict[str, App] = {}
         self.foreign_nodes: set[str] = set()
         """Nodes to which other clients bound pods, regardless of capacity."""
+        self.foreign_pods: set[str] = set()
+        """UIDs of the pods that other clients bound."""
+        self.devices = devices
         self.calm = False
         """No new failures; gates, cordons and unready nodes are resolved."""
         self._apps_made = 0
@@ -69,11 +75,14 @@ class Churn:
             (load.mass_deletion, self._mass_deletion),
             (load.foreign, self._bind_by_other_client),
             (load.gate, self._gate),
+            (load.devices, self._disturb_devices),
         ]
 
     def begin(self) -> None:
         """Create the initial cluster."""
         self._cluster.create("priorityclasses", {"metadata": {"name": URGENT}, "value": 1000})
+        if self.devices is not None:
+            self.devices.begin()
         for _ in range(self._chance.randint(1, 4)):
             self._add_node()
         for _ in range(self._load.apps):
@@ -98,6 +107,8 @@ class Churn:
             elif name:
                 for pod in pods:
                     self._delete(pod)
+        if self.devices is not None:
+            self.devices.tick()
 
     def _kubelet(self, pod: Object, nodes: set[str]) -> bool:
         """Run the kubelet for a pod. False if the pod was removed."""
@@ -161,6 +172,19 @@ class Churn:
             patch = {"metadata": {"labels": {"shaky": None}}}
             self._cluster.patch("pods", pod["metadata"]["name"], patch, namespace=NAMESPACE)
         self._shaky = False
+        if self.devices is not None:
+            self.devices.settle()
+
+    def drop_everything(self) -> None:
+        """Drop all apps and remove their pods."""
+        self.apps.clear()
+        for pod in self._cluster.list("pods"):
+            self._delete(pod, grace_period_s=0)
+        self.tick()
+
+    def _disturb_devices(self) -> None:
+        if self.devices is not None:
+            self.devices.disturb()
 
     def _new_app(self) -> None:
         if len(self.apps) >= _MOST_APPS:
@@ -169,6 +193,8 @@ class Churn:
         self._apps_made += 1
         app = drawn_app(f"app{self._apps_made}", self._chance, self._load)
         self.apps[app.name] = app
+        if self.devices is not None and not app.in_sessions:
+            self.devices.add_to(app.name, app.spec, self._load.claims)
         self._trace("churn", f"new {app.name} x {app.replicas}, gang of {app.gang}: {app.spec}")
         if app.gang:
             self._cluster.create(GROUPS, app.group(), namespace=NAMESPACE)
@@ -226,6 +252,7 @@ class Churn:
             return
         node, pod = self._chance.choice(nodes), self._chance.choice(pods)
         self.foreign_nodes.add(node)
+        self.foreign_pods.add(pod["metadata"]["uid"])
         self._trace("churn", f"another client binds {pod['metadata']['name']} to {node}")
         try:
             self._cluster.bind(NAMESPACE, pod["metadata"]["name"], node)

@@ -126,6 +126,10 @@ class Workload(msgspec.Struct, frozen=True):
     gate: int = 1
     apps: int = 3
     """At the start."""
+    claims: float = 0.0
+    """Share of new apps that use devices."""
+    devices: int = 0
+    """Slices and claims are changed by others."""
     gangs: float = 0.0
     """Share of new apps that are gangs."""
     sessions: float = 0.0
@@ -277,6 +281,20 @@ CLASSES: dict[str, Mix] = {
         api=_SOME_API,
         watch=_SOME_WATCH,
     ),
+    "claims": Mix(
+        workload=Workload(mean_gap_s=2.0, claims=0.7, devices=8, new_app=10),
+        processes=ProcessFaults(crashes_per_hour=150, stops_per_hour=25),
+        api=_API,
+        watch=_SOME_WATCH,
+        journal=_SOME_JOURNAL,
+    ),
+    "allocators": Mix(
+        election=Election.OWN,
+        workload=Workload(mean_gap_s=2.0, claims=0.7, devices=6, new_app=10),
+        processes=ProcessFaults(freezes_per_hour=100, crashes_per_hour=75, stops_per_hour=50),
+        api=ApiFaults(no_response=0.05, failed_but_executed=0.03, slow=0.03, outages_per_hour=30),
+        watch=_SOME_WATCH,
+    ),
     "storm": Mix(
         api=_API,
         watch=_WATCH,
@@ -290,7 +308,9 @@ CLASSES: dict[str, Mix] = {
             reloads_per_hour=25,
         ),
         plugins=_PLUGINS,
-        workload=Workload(gangs=0.2, mass_deletion=1, node_flap=2, node_lost=2),
+        workload=Workload(
+            gangs=0.2, mass_deletion=1, node_flap=2, node_lost=2, claims=0.2, devices=2
+        ),
     ),
 }
 """By name. The seed determines its class unless one is given."""

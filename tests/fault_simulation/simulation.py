@@ -20,6 +20,8 @@ from tests.fault_simulation.auditor import Auditor
 from tests.fault_simulation.breach import BreachError, BreachReporter, demand
 from tests.fault_simulation.churn import Churn
 from tests.fault_simulation.configurations import drawn_configuration, installed
+from tests.fault_simulation.device_use import DeviceUse, check_nothing_pending
+from tests.fault_simulation.devices import Devices
 from tests.fault_simulation.final import check_end
 from tests.fault_simulation.forgotten_pods import forgotten_pods
 from tests.fault_simulation.mixes import CLASSES, Election, Mix
@@ -119,14 +121,23 @@ class Simulation:
             disk = Disk(self._chance("other disk"), self.mix.journal)
             self.around.append(around._replace(disk=disk, auditor=Auditor(registry.load)))
         self.placements = Placements(self.cluster, self.reporter)
+        devices: Devices | None = None
+        if self.mix.workload.claims:
+            devices = Devices(self.cluster, self._chance("devices"), self.trace)
         self.churn = Churn(
             loop,
             self.cluster,
             self._chance("churn"),
             self.mix.workload,
             self.trace,
+            devices=devices,
             shaky=self.mix.plugins.enabled,
         )
+        self.device_use: DeviceUse | None = None
+        if devices is not None:
+            self.device_use = DeviceUse(
+                self.cluster, devices, self.churn.foreign_pods, self.reporter
+            )
         self.placements.shared_nodes = self.churn.foreign_nodes
         self._churn_s = 0.0
         self._lives = 0
@@ -181,6 +192,7 @@ class Simulation:
             await self._run_faults(replicas)
             self._end_faults(replicas)
             await self._settle()
+            await self._release_devices()
             await replicas.stop()
             self._lives = replicas.lives
             self.reporter.check()
@@ -276,6 +288,23 @@ class Simulation:
                 self.loop.time() < until_s,
                 f"forgotten: {', '.join(forgotten)} could have been scheduled",
             )
+
+    async def _release_devices(self) -> None:
+        """Check that no device is in use once all pods are gone."""
+        if self.device_use is None:
+            return
+        self.churn.drop_everything()
+        until_s = self.loop.time() + _SETTLE_LIMIT_S
+        states = [around.auditor for around in self.around]
+        while any(auditor.state.pods for auditor in states):
+            demand(self.loop.time() < until_s, "the daemon does not notice that pods are gone")
+            await anyio.sleep(_CHECK_INTERVAL_S)
+        self.device_use.check_unused()
+        for auditor in states:
+            check_nothing_pending(auditor.state, "the journal")
+            live = auditor.live()
+            if live is not None:
+                check_nothing_pending(live, "the daemon")
 
     def _forgotten_pods(self) -> list[str]:
         around = self.around[0]

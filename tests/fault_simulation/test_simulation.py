@@ -9,7 +9,9 @@ import sys
 import pytest
 
 from asched.daemon.effects.dispatcher import EffectDispatcher
+from asched.framework.devices import SharedDevices
 from asched.journal.memory import MemoryStore
+from asched.plugins.dynamic_resources.plugin import DynamicResources
 from tests.fault_simulation.campaign import described, jobs, run_job
 from tests.fault_simulation.mixes import CLASSES
 from tests.fault_simulation.simulation import simulate
@@ -43,6 +45,10 @@ def test_seeds(name: str) -> None:
         (60001259, "storm"),
         # A stop waited minutes for a last checkpoint.
         (200011214, "storm"),
+        # A failed binding gave up devices although the API server had stored their claim.
+        (40, "allocators"),
+        # A pod waited forever after its left-over claim for extended resources was deleted.
+        (23, "claims"),
     ],
 )
 def test_seeds_with_former_breaches(seed: int, name: str) -> None:
@@ -91,6 +97,17 @@ def first_breach(name: str, seeds: int) -> str:
 def test_daemon_without_resume_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(EffectDispatcher, "resume", lambda self: None)
     assert "could have been scheduled" in first_breach("crash", 40)
+
+
+def test_device_that_is_allocated_twice_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What pods got is not counted until the watch shows it."""
+    monkeypatch.setattr(SharedDevices, "reserve", lambda self, uid, allocations: None)
+    assert "is allocated twice" in first_breach("claims", 40)
+
+
+def test_allocation_that_stays_pending_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(DynamicResources, "on_deleted", lambda *args: None)
+    assert "allocations are still pending" in first_breach("claims", 40)
 
 
 def test_fenced_writer_that_continues_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,16 @@ from asched.config.file import parse
 from asched.config.registry import PluginRegistry
 from asched.daemon.daemon import running_daemon
 from asched.daemon.startup import DaemonContext
+from asched.framework.binding import ClaimRef
 from asched.journal import open_journal
+from asched.kube.claim_writer import ClaimWriter
+from asched.kube.client import ApiClient
 from asched.kube.connection import connect
+from asched.kube.pod_writer import PodTarget
+from asched.kube.write_outcomes import WriteSucceeded
+from asched.model.resource_claims import AllocationResult, ResourceClaim
 from asched.model.resources import Resource
+from tests.daemon.test_devices import add_pods, devices
 from tests.daemon.world import KUBE, World, world
 from tests.helm.chart import VALUE_SETS, Values, permissions, rendered, templates
 from tests.permissions import GANGS, REQUIRED, SESSIONS
@@ -137,6 +145,27 @@ async def _scenario(w: World, asked: set[tuple[str, str]]) -> None:
     await w.until(lambda: ("patch", "persistentvolumeclaims") in asked)
     annotations = w.cluster.get("persistentvolumeclaims", "dynamic", namespace="default")
     assert SELECTED_NODE in annotations["metadata"]["annotations"]
+    # A claim is allocated.
+    async with devices(w, "1"):
+        add_pods(w, "with-device")
+        await w.until(lambda: ("update", "resourceclaims/status") in asked)
+
+
+async def _write_claims(w: World, client: ApiClient) -> None:
+    """The requests for extended resources, and after failures."""
+    writer, pod = ClaimWriter(client), PodTarget("default", "with-device", "uid-of-pod")
+    allocated = AllocationResult()
+    made = await writer.create_special(pod, ResourceClaim())
+    assert isinstance(made, ResourceClaim)
+    claim = ClaimRef.of(made)
+    now = datetime.fromtimestamp(w.cluster.api.clock(), UTC)
+    for outcome in (
+        await writer.allocate(claim, allocated, pod, now),
+        await writer.release(claim, pod.uid),
+        await writer.deallocate(claim, pod.uid),
+        await writer.delete_special(claim),
+    ):
+        assert outcome == WriteSucceeded()
 
 
 async def test_daemon_needs_exactly_this_role(tmp_path: Path) -> None:
@@ -171,4 +200,8 @@ async def test_daemon_needs_exactly_this_role(tmp_path: Path) -> None:
             with anyio.fail_after(60):
                 await daemon.engine.synced.wait()
             await _scenario(w, asked)
-    assert asked == {(verb, resource) for _, resource, verb in permissions(granted)}
+            await _write_claims(w, client)
+    allowed = {(verb, resource) for _, resource, verb in permissions(granted)}
+    # The API server checks these itself when it gets a change of resourceclaims/status.
+    checked = {(verb, "resourceclaims/binding") for verb in ("patch", "update")}
+    assert asked == allowed - checked

@@ -68,6 +68,9 @@ def _of_type(annotation: Any) -> st.SearchStrategy[Any]:
         return st.sampled_from(annotation)
     if issubclass(annotation, msgspec.Struct):
         return struct(annotation)
+    if issubclass(annotation, tuple):  # a NamedTuple
+        fields = [_of_type(type_) for type_ in get_type_hints(annotation).values()]
+        return st.tuples(*fields).map(lambda values: annotation(*values))
     raise TypeError(f"no strategy for {annotation!r}")
 
 

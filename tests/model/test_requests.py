@@ -119,8 +119,42 @@ def test_in_place_resize_uses_maximum(
         "containerStatuses": [_status("a", actual, allocated)],
         "conditions": [condition] if condition else [],
     }
-    pod = a_pod(box("a", cpu=asked), box("untouched", cpu="1"), status=status)
-    assert pod_requests(pod) == {"cpu": expected + 1000}
+    containers = (box("a", cpu=asked), box("untouched", cpu="1"))
+    placed = a_pod(*containers, status=status, nodeName="n0")
+    assert pod_requests(placed) == {"cpu": expected + 1000}
+    # The status of a pod that is to be scheduled does not count.
+    pending = a_pod(*containers, status=status)
+    assert pod_requests(pending) == pod_requests(a_pod(*containers))
+
+
+@pytest.mark.parametrize(
+    ("asked", "actual", "allocated", "condition", "expected"),
+    [
+        ({"cpu": "1"}, {"cpu": "2"}, None, None, {"cpu": 2000, "memory": 2 * MI}),
+        ({"cpu": "1"}, {"cpu": "2"}, {"cpu": "3"}, None, {"cpu": 3000, "memory": 2 * MI}),
+        ({"cpu": "4"}, {"cpu": "2"}, {"cpu": "3"}, DEFERRED, {"cpu": 4000, "memory": 2 * MI}),
+        ({"cpu": "4"}, {"cpu": "2"}, {"cpu": "3"}, INFEASIBLE, {"cpu": 3000, "memory": 2 * MI}),
+        # Actual resources that the pod does not request at pod level do not count.
+        ({"cpu": "1"}, {"cpu": "2", "memory": "9Mi"}, None, None, {"cpu": 2000, "memory": 2 * MI}),
+        # Without actual resources, only desired ones count.
+        ({"cpu": "4"}, None, {"cpu": "9"}, INFEASIBLE, {"cpu": 4000, "memory": 2 * MI}),
+        # Nothing counts, although the containers request some.
+        ({"memory": "5Mi"}, {}, None, INFEASIBLE, {"cpu": 500, "memory": 0}),
+        # Without requests at pod level, the status at pod level does not count.
+        ({}, {"cpu": "9"}, {"cpu": "9"}, None, {"cpu": 500, "memory": 2 * MI}),
+    ],
+)
+def test_in_place_resize_at_pod_level(
+    asked: dict[str, str],
+    actual: dict[str, str] | None,
+    allocated: dict[str, str] | None,
+    condition: dict[str, str] | None,
+    expected: dict[str, int],
+) -> None:
+    status = _status("", actual, allocated) | {"conditions": [condition] if condition else []}
+    spec = {"resources": {"requests": asked}, "nodeName": "n0", "overhead": {}}
+    pod = a_pod(box(cpu="500m", memory="2Mi"), status=status, **spec)
+    assert pod_requests(pod) == expected
 
 
 def test_resize_applies_to_sidecars_not_init_containers() -> None:
@@ -131,7 +165,8 @@ def test_resize_applies_to_sidecars_not_init_containers() -> None:
         ]
     }
     init = [box("side", cpu="1", sidecar=True), box("once", cpu="3")]
-    assert pod_requests(a_pod(box(cpu="1"), init=init, status=status)) == {"cpu": 5000}
+    pod = a_pod(box(cpu="1"), init=init, status=status, nodeName="n0")
+    assert pod_requests(pod) == {"cpu": 5000}
 
 
 def test_scoring_uses_defaults_for_missing_requests() -> None:

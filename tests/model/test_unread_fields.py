@@ -17,11 +17,8 @@ from asched.model.resources import Resource, decode
 
 ROOT = Path(asched.__file__).parent
 NOT_READ_YET = {
-    # Decoded for device plugins.
-    "PodResourceClaim.resource_claim_name",
-    "PodResourceClaim.resource_claim_template_name",
-    "PodResourceClaimStatus.resource_claim_name",
-    "PodStatus.resource_claim_statuses",
+    # Written, never decoded.
+    "ContainerExtendedResourceRequest.container_name",
     # Not watched; the embedded API server stores it.
     "WorkloadSpec.pod_group_templates",
 }

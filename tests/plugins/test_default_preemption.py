@@ -314,7 +314,12 @@ def test_message_if_preemption_does_not_help() -> None:
         a_node("mixed"), on("mixed", "above", "3", priority=200), on("mixed", "below", "1"),
         a_node("small", {"cpu": "1", "pods": "9"}),
     )  # fmt: skip
-    rejected = rejection(scheduling, urgent(nominated="peers"))
+    scheduling.see(urgent(nominated="peers"))
+    # The pod is tried again, because its nomination ended.
+    rejected, again = scheduling.decide()
+    assert isinstance(rejected, r.Rejected)
+    assert isinstance(again, r.Rejected)
+    assert again.message == rejected.message
     assert rejected.message == (
         "0/4 nodes are available: 1 node(s) were unschedulable, 3 Insufficient cpu."
         " preemption: 0/4 nodes are available: 1 Insufficient cpu,"

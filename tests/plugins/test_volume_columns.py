@@ -98,6 +98,7 @@ def volumes(draw: st.DrawFn, name: str) -> Object:
         uid = draw(st.sampled_from(("", f"PersistentVolumeClaim-{holder}", "another")))
         spec["claimRef"] = {"namespace": "d", "name": holder, "uid": uid}
     spec["volumeMode"] = draw(st.sampled_from(("Filesystem", "Filesystem", "Block")))
+    spec["volumeAttributesClassName"] = draw(st.sampled_from((None, None, "", "gold")))
     spec["accessModes"] = draw(st.sampled_from((["ReadWriteOnce"], ["ReadOnlyMany"])))
     hosts = draw(st.lists(st.sampled_from(NODES), max_size=2, unique=True))
     return a_volume(name, draw(st.sampled_from(SIZES)), on=hosts, labels=draw(zones), **spec)
@@ -110,6 +111,7 @@ def claims(draw: st.DrawFn, name: str) -> Object:
     if not bound_to and draw(st.integers(0, 4)) == 0:
         annotations["volume.kubernetes.io/selected-node"] = draw(st.sampled_from((*NODES, "gone")))
     spec: dict[str, Any] = {"storageClassName": draw(st.sampled_from(("static", *CLASSES)))}
+    spec["volumeAttributesClassName"] = draw(st.sampled_from((None, None, "", "gold")))
     if draw(st.integers(0, 9)) == 9:
         spec["selector"] = {"matchLabels": {ZONE: "a"}}
     size = draw(st.sampled_from(SIZES))

@@ -149,7 +149,7 @@ LEAVES_ASLEEP: list[Happening] = [
         features("F"), features("F"),
     ),
     (NodeDeclaredFeatures, PLAIN, K.TARGET_POD, OTHER, a_pod("p"), a_pod("p", DISK)),
-    (DynamicResources, PLAIN, K.NODE, ADD, None, a_node("n")),
+    (DynamicResources, PLAIN, K.NODE, DELETE, a_node("n"), None),
     (DynamicResources, PLAIN, K.TARGET_POD, OTHER, PLAIN, PLAIN),
 ]  # fmt: skip
 

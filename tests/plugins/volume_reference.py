@@ -121,7 +121,8 @@ def matching(
             continue
         if size(volume.spec.capacity) < size(claim.spec.resources.requests):
             continue
-        if volume.spec.volume_mode != claim.spec.volume_mode:
+        classes = (each.spec.volume_attributes_class_name or "" for each in (volume, claim))
+        if volume.spec.volume_mode != claim.spec.volume_mode or len({*classes}) > 1:
             continue
         if volume.metadata.deletion_timestamp is not None:
             continue

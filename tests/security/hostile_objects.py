@@ -131,6 +131,32 @@ def _requests(amount: str) -> Callable[[int, int], Json]:
     return make
 
 
+def waiting_terms(number: int, size_bytes: int) -> Json:
+    """Waits for pods of its own that never come, with as many terms as are free."""
+    wanted = {
+        "labelSelector": {"matchLabels": {"app": f"w{number}"}},
+        "namespaceSelector": {},
+        "topologyKey": "kubernetes.io/hostname",
+    }
+    avoided = (
+        {**wanted, "labelSelector": {"matchLabels": {"a": f"{number}-{i}"}}} for i in range(7)
+    )
+    rules = {
+        "podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [wanted]},
+        "podAntiAffinity": {
+            "requiredDuringSchedulingIgnoredDuringExecution": fill(size_bytes, avoided)
+        },
+    }
+    return a_pod("waiting-terms", number, affinity=rules)
+
+
+def preemptor(number: int, size_bytes: int) -> Json:
+    """Fits on no node, and no preemption helps."""
+    terms = [{**term(number, i), "namespaceSelector": {}} for i in range(8)]
+    rule = {"requiredDuringSchedulingIgnoredDuringExecution": fill(size_bytes, terms)}
+    return a_pod("preemptor", number, affinity={"podAntiAffinity": rule}, priority=10)
+
+
 def names_at_limit(number: int, size_bytes: int) -> Json:
     """As many resource names as a pod may have, each of its own, on a node."""
     names = {f"x{number}.io/r{i}": "1" for i in range(63)}
@@ -252,6 +278,8 @@ POD_CLASSES = (
 ALLOWED_CLASSES = (
     HostileClass("terms at the limit", Resource.PODS, terms_at_limit),
     HostileClass("resource names at the limit", Resource.PODS, names_at_limit),
+    HostileClass("waiting for pods", Resource.PODS, waiting_terms),
+    HostileClass("preemptors", Resource.PODS, preemptor),
 )
 """Pods as expensive as the limits allow."""
 

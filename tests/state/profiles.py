@@ -14,6 +14,7 @@ from asched.framework.events import (
     EventResource,
     QueueingHint,
 )
+from asched.framework.feature_gates import DEFAULT_FEATURE_GATES, FeatureGates
 from asched.framework.interface import (
     EnqueueExtensions,
     ExtensionPoint,
@@ -79,11 +80,12 @@ def a_fold(
     *plugins: type[Plugin],
     profiles: Sequence[ProfileSpec] = (),
     settings: QueueSettings | None = None,
+    gates: FeatureGates = DEFAULT_FEATURE_GATES,
 ) -> Fold:
     """A fold over an empty state with one profile of these plugins, or with ``profiles``."""
     fold = Fold(ClusterState(), loader(*plugins))
     specs = tuple(profiles) or (profile_of(*plugins),)
-    fold.apply(ProfilesLoaded(specs, settings or QueueSettings()))
+    fold.apply(ProfilesLoaded(specs, settings or QueueSettings(), feature_gates=gates))
     return fold
 
 

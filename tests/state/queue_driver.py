@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from asched.framework.cluster import PodRef
+from asched.framework.feature_gates import FeatureGates
 from asched.framework.interface import Plugin
 from asched.framework.pod_info import QueuedPod
 from asched.framework.status import Code
@@ -21,8 +22,11 @@ from tests.state.profiles import NodeWatcher, RoomWatcher, a_fold
 class Queue:
     """A fold; the test decides about the head of its queue."""
 
-    def __init__(self, *plugins: type[Plugin]) -> None:
-        self.fold = a_fold(*(plugins or (SchedulingGates, NodeWatcher, RoomWatcher)))
+    def __init__(self, *plugins: type[Plugin], pop_from_backoff: bool = False) -> None:
+        self.fold = a_fold(
+            *(plugins or (SchedulingGates, NodeWatcher, RoomWatcher)),
+            gates=FeatureGates(scheduler_pop_from_backoff_q=pop_from_backoff),
+        )
         self.apply(r.EngineStarted("test", 0))
         self.see(a_node("n0"))
 

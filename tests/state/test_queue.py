@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
+import msgspec
 import pytest
 
 from asched.framework.events import (
@@ -14,6 +15,7 @@ from asched.framework.events import (
     EventResource,
     QueueingHint,
 )
+from asched.framework.feature_gates import FeatureGates
 from asched.framework.interface import (
     EnqueueExtensions,
     PreEnqueuePlugin,
@@ -23,14 +25,15 @@ from asched.framework.pod_info import PodInfo, QueuedPod
 from asched.framework.status import Code, Status
 from asched.model.meta import Object
 from asched.model.node import Node
-from asched.model.pod import Pod
+from asched.model.pod import Pod, PodSchedulingGroup
 from asched.model.quantity import NS_PER_S
 from asched.plugins.queue_and_bind import SchedulingGates
 from asched.state import records as r
+from asched.state.checkpoint import checkpoint_of, restore
 from asched.state.fold import FoldError
 from tests.state.description import active_in_order
 from tests.state.objects import a_node, a_pod, bound, labelled
-from tests.state.profiles import NodeWatcher, RoomWatcher, a_fold, profile_of
+from tests.state.profiles import NodeWatcher, RoomWatcher, a_fold, loader, profile_of
 from tests.state.queue_driver import Queue
 
 
@@ -423,3 +426,114 @@ def test_order_does_not_depend_on_reads() -> None:
             queue.pass_time(1)
     assert watched.names() == unwatched.names()
     assert len(watched.names()) > 100
+
+
+# -- SchedulerPopFromBackoffQ ---------------------------------------------------------------------
+
+
+def early_queue(*names: str) -> Queue:
+    """A queue that pops from backoff, with these pods backing off after a rejection."""
+    queue = Queue(pop_from_backoff=True)
+    queue.pass_time(0.25)
+    for name in names:
+        queue.see(a_pod(name))
+        queue.reject("NodeWatcher")
+    queue.see(a_node("n1"))
+    return queue
+
+
+def test_rejected_pod_is_popped_from_backoff_while_no_pod_is_active() -> None:
+    queue = early_queue("p")
+    assert list(queue.queue.backoff) == ["default/p"]
+    assert queue.names() == []
+    assert queue.head().info.key == "default/p"
+    queue.see(a_pod("q"))
+    assert queue.head().info.key == "default/q"
+    queue.reject("NodeWatcher")
+    queue.reject("NodeWatcher")
+    assert list(queue.queue.unschedulable) == ["default/q", "default/p"]
+    assert not queue.queue.backoff
+    assert not queue.queue.replay_mismatches
+    assert queue.queue.incoming["active", "PopFromBackoffQ"] == 1
+
+
+def test_pod_that_backs_off_after_an_error_is_not_popped_early() -> None:
+    queue = Queue(pop_from_backoff=True)
+    queue.see(a_pod("p"))
+    queue.fail()
+    assert list(queue.queue.backoff) == ["default/p"]
+    assert queue.queue.head() is None
+
+
+def test_backoffs_that_end_in_one_second_end_together_in_order_of_priority() -> None:
+    queue = early_queue("first")
+    queue.pass_time(0.25)
+    queue.see(a_pod("urgent", priority=9))
+    queue.reject("NodeWatcher")
+    queue.see(a_node("n2"))
+    assert sorted(queue.queue.backoff) == ["default/first", "default/urgent"]
+    assert queue.head().info.key == "default/urgent"
+    # 0.25 s and 0.5 s plus 1 s of backoff, each at the end of its second.
+    assert queue.queue.next_timer_ns() == 2 * NS_PER_S
+    queue.pass_time(1.5)
+    assert queue.names() == ["urgent", "first"]
+
+
+def test_backoff_that_ends_in_an_earlier_second_is_popped_first() -> None:
+    queue = early_queue("first")
+    queue.pass_time(1)
+    queue.see(a_pod("urgent", priority=9))
+    queue.reject("NodeWatcher")
+    queue.see(a_node("n2"))
+    assert queue.head().info.key == "default/first"
+
+
+def test_member_of_a_gang_keeps_its_backoff() -> None:
+    queue = Queue(pop_from_backoff=True)
+    plain = a_pod("p")
+    group = PodSchedulingGroup(pod_group_name="g")
+    spec = msgspec.structs.replace(plain.spec, scheduling_group=group)
+    queue.see(msgspec.structs.replace(plain, spec=spec))
+    queue.reject("NodeWatcher")
+    queue.see(a_node("n1"))
+    assert list(queue.queue.backoff) == ["default/p"]
+    assert queue.queue.head() is None
+
+
+def test_changed_pod_keeps_its_backoff_and_is_sorted_again() -> None:
+    queue = early_queue("p", "q")
+    assert queue.head().info.key == "default/p"
+    queue.see(a_pod("q", priority=5))
+    assert queue.head().info.key == "default/q"
+    assert sorted(queue.queue.backoff) == ["default/p", "default/q"]
+
+
+def test_pod_is_gated_before_it_backs_off() -> None:
+    queue = Queue(NodeGate, NodeWatcher, pop_from_backoff=True)
+    queue.see(a_node("open"), a_pod("p"))
+    queue.reject("NodeWatcher")
+    queue.apply(r.ObjectDeleted("Node", "open"))
+    queue.see(a_node("n0", labels={"a": "b"}))
+    assert list(queue.queue.gated) == ["default/p"]
+    assert queue.queue.head() is None
+
+
+def test_reload_of_the_gate_sorts_pods_again() -> None:
+    queue = early_queue("p")
+    assert queue.queue.head() is not None
+    spec = queue.fold.state.profiles["default-scheduler"].spec
+    off = FeatureGates(scheduler_pop_from_backoff_q=False)
+    queue.apply(r.ProfilesLoaded((spec,), feature_gates=off))
+    assert queue.names() == ["p"]
+
+
+def test_checkpoint_keeps_the_order_of_early_pods() -> None:
+    queue = early_queue("p", "q", "r")
+    queue.see(a_pod("q", priority=5))
+    load = loader(SchedulingGates, NodeWatcher, RoomWatcher)
+    restored = restore(checkpoint_of(queue.fold.state), load).state.queue
+    keys = []
+    while (head := restored.head()) is not None:
+        keys.append(head.info.key)
+        restored.pop(head.info.key)
+    assert keys == ["default/q", "default/p", "default/r"]

@@ -202,6 +202,8 @@ def as_created(pod: Pod) -> Pod:
         conditions=tuple(c for c in pod.status.conditions if c.type != POD_SCHEDULED),
         container_statuses=pod.status.container_statuses,
         init_container_statuses=pod.status.init_container_statuses,
+        resources=pod.status.resources,
+        allocated_resources=pod.status.allocated_resources,
     )
     return msgspec.structs.replace(with_node(pod, ""), status=status)
 

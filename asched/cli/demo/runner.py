@@ -31,7 +31,14 @@ from asched.cli.demo.view import (
     print_summary,
     utilization,
 )
-from asched.cli.demo.workload import DemoWorkload, Loader, LoadProgress, build, most_pods
+from asched.cli.demo.workload import (
+    DEVICES,
+    DemoWorkload,
+    Loader,
+    LoadProgress,
+    build,
+    most_pods,
+)
 from asched.cli.errors import BadInput, CommandError, as_command_error
 from asched.cli.options import installed_plugins, log_warnings, read_configuration
 from asched.config.file import Configuration
@@ -256,7 +263,7 @@ async def api_server(folder: Path, pod_start_s: float) -> AsyncIterator[Kubeconf
     files = Kubeconfigs(folder / "kubeconfig.yaml", folder / "kubeconfig-scheduler.yaml")
     command = [sys.executable, "-m", "asched", "apiserver", "--until-stdin-closes"]
     command += ["--kubeconfig", str(files.admin), "--scheduler-kubeconfig", str(files.scheduler)]
-    command += ["--pod-start", str(pod_start_s)]
+    command += ["--pod-start", str(pod_start_s), "--devices", DEVICES]
     # A new session: Ctrl-C reaches only this process, and the daemon finishes first. The end of
     # the input stops the server if this process is killed.
     process = await anyio.open_process(

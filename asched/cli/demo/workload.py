@@ -25,6 +25,10 @@ Object = dict[str, Any]
 NAMESPACES: Final = ("shop", "data", "ml", "ops")
 GPU: Final = "nvidia.com/gpu"
 GPU_MODEL: Final = "nvidia.com/gpu.product"
+NIC: Final = "nic.example.com"
+"""Driver and class of the devices that every node has."""
+DEVICES: Final = f"4,driver={NIC},gbit=100,queues=64k"
+"""For ``asched apiserver --devices``."""
 POOL: Final = "pool"
 PODS_PER_NODE: Final = 110
 
@@ -151,13 +155,15 @@ def _node_affinity(key: str, value: str, *, required: bool = True) -> Object:
 _L4: Final[Object] = {"nodeSelector": {GPU_MODEL: "L4"}, "tolerations": [_GPU_TOLERATION]}
 _A100: Final[Object] = {**_node_affinity(GPU_MODEL, "A100"), "tolerations": [_GPU_TOLERATION]}
 _H100: Final[Object] = {"nodeSelector": {GPU_MODEL: "H100"}, "tolerations": [_GPU_TOLERATION]}
+_WITH_NIC: Final[Object] = {"resourceClaims": [{"name": "nic", "resourceClaimTemplateName": "nic"}]}
 _MEMORY: Final = _node_affinity(POOL, "memory")
 _ZONE_A: Final = _node_affinity("topology.kubernetes.io/zone", "zone-a", required=False)
 
 _GROUPS: Final = (
     _WorkloadKind("web", "shop", "general", 0.28, (20, 60), "production"),
     _WorkloadKind("api", "shop", "general", 0.20, (10, 30), "production", spec=_ZONE_A),
-    _WorkloadKind("report", "data", "general", 0.22, (20, 50), "batch", run_s=(2.0, 6.0)),
+    _WorkloadKind("report", "data", "general", 0.20, (20, 50), "batch", run_s=(2.0, 6.0)),
+    _WorkloadKind("stream", "data", "general", 0.02, (2, 10), "interactive", spec=_WITH_NIC),
     _WorkloadKind("cache", "data", "memory", 0.10, (5, 20), "interactive", spec=_MEMORY),
     _WorkloadKind("exporter", "ops", "general", 0.10, (5, 15)),
     _WorkloadKind("infer", "ml", "l4", 0.04, (1, 6), "interactive", gpus=(1,), spec=_L4),
@@ -182,6 +188,12 @@ _INFEASIBLE: Final[tuple[tuple[str, str, Object, Object], ...]] = (
         {"tolerations": [_GPU_TOLERATION]},
     ),
     (
+        "quantum",
+        "claims a device of a class that does not exist",
+        {"cpu": "100m"},
+        {"resourceClaims": [{"name": "qpu", "resourceClaimTemplateName": "quantum"}]},
+    ),
+    (
         "gated",
         "has a scheduling gate",
         {"cpu": "100m"},
@@ -189,6 +201,16 @@ _INFEASIBLE: Final[tuple[tuple[str, str, Object, Object], ...]] = (
     ),
 )
 """Name, reason, requests and spec of each kind of unschedulable pod."""
+
+
+_TEMPLATES: Final = (("data", "nic", NIC), ("ops", "quantum", "quantum.example.com"))
+"""Namespace, name and device class of each ResourceClaimTemplate."""
+
+
+def _template(name: str, device_class: str) -> Object:
+    request = {"name": "device", "exactly": {"deviceClassName": device_class}}
+    spec = {"spec": {"devices": {"requests": [request]}}}
+    return {"metadata": {"name": name}, "spec": spec}
 
 
 def most_pods(nodes: int) -> int:
@@ -343,7 +365,7 @@ class Loader:
         self._clock = clock
 
     async def prepare(self) -> None:
-        """Create namespaces, priority classes and the first nodes.
+        """Create namespaces, priority classes, templates of claims and the first nodes.
 
         Raises ApiError and NoResponseError.
         """
@@ -352,6 +374,9 @@ class Loader:
         for name, value in PRIORITY_CLASSES.items():
             body = {"metadata": {"name": name}, "value": value}
             await self._post("/apis/scheduling.k8s.io/v1/priorityclasses", body)
+        for namespace, name, device_class in _TEMPLATES:
+            path = f"/apis/resource.k8s.io/v1/namespaces/{namespace}/resourceclaimtemplates"
+            await self._post(path, _template(name, device_class))
         nodes = [n for pool in self.workload.pools if not pool.late for n in pool.nodes()]
         await self._in_parallel([("/api/v1/nodes", node) for node in nodes])
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
+from functools import cached_property, partial
 from typing import NamedTuple
 
 import structlog
@@ -20,6 +20,7 @@ from asched.framework.runtime.observation import FAILURES, failure_reason, to_pr
 from asched.framework.runtime.profile import Profile
 from asched.framework.status import SUCCESS, Code, Status
 from asched.framework.volumes import mounts_claims
+from asched.kube.claim_writer import ClaimWriter
 from asched.kube.extenders import HttpExtender
 from asched.kube.pod_writer import PodWriter
 from asched.kube.volume_writer import VolumeWriter
@@ -37,8 +38,14 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 class BindHandler:
     """Binds assumed pods to their nodes and reports ``Bound`` or ``BindFailed``."""
 
-    def __init__(self, context: EffectContext, bound: Callable[[PodInfo, str], None]) -> None:
-        """``bound`` is called with a pod and its node before a successful binding is reported."""
+    def __init__(
+        self,
+        context: EffectContext,
+        bound: Callable[[PodInfo, str], None],
+        expect: Callable[[PodInfo, str], Awaitable[None]],
+    ) -> None:
+        """``bound`` is called with a pod and its node before a successful binding is reported.
+        ``expect`` nominates a pod to its node before PreBind."""
         services = context.services
         self.extenders = services.extenders
         """Extenders of the recorded configuration, in its order."""
@@ -51,17 +58,19 @@ class BindHandler:
         self._cluster = context.cluster
         self.health = BindHealth(context.clock)
         self._io = BindingIO(
-            PodWriter(services.client),
-            VolumeWriter(services.client),
-            context.sleep,
-            context.clock,
-            self._node_exists,
-            self.health,
+            writer=PodWriter(services.client),
+            volumes=VolumeWriter(services.client),
+            claims=ClaimWriter(services.client),
+            sleep=context.sleep,
+            clock=context.clock,
+            node_exists=self._node_exists,
+            health=self.health,
         )
         self._limits = services.plugins.limits
         self._metrics = services.metrics.scheduling
         self._stopwatch = services.stopwatch
         self._bound = bound
+        self._expect = expect
         self._expected_failures: set[str] = set()
         """UIDs of pods that need no condition for their ``BindFailed``: bound by another scheduler,
         or decided in a previous term."""
@@ -86,8 +95,18 @@ class BindHandler:
 
     def resume(self) -> None:
         """Restart the bindings that were decided before this process started."""
+        self._end_unfinished()
         for entry in self._cluster.pods.values():
             self.start(entry, possibly_sent=True)
+
+    def _end_unfinished(self, uid: str = "") -> None:
+        """Report the end of bindings of deleted pods that never began here: of that pod, or all."""
+        for entry in self._cluster.reserve_calls.unfinished.values():
+            pod = entry.info
+            if uid in ("", pod.uid):
+                message = "the pod was deleted before its binding began"
+                failed = BindFailed(pod.key, pod.uid, entry.node, Code.ERROR, message=message)
+                self._context.report(failed)
 
     def abandon_previous_term(self) -> None:
         """Fail what a previous term of this replica decided. Another leader may have used the
@@ -97,6 +116,7 @@ class BindHandler:
         binding may still arrive, so its pod keeps the node until the outcome is known. Nothing is
         written.
         """
+        self._end_unfinished()
         assumed = [
             e for e in self._cluster.pods.values() if e.placement_state is PlacementState.ASSUMED
         ]
@@ -138,7 +158,10 @@ class BindHandler:
     async def _run(self, binding: _StartedBinding) -> None:
         info, node = binding.info, binding.node
         entry = self._cluster.entry(info.key, info.uid)
-        if self._cancelled is CancelReason.LEADERSHIP_LOST or entry is None:
+        if self._cancelled is CancelReason.LEADERSHIP_LOST:
+            return
+        if entry is None:
+            self._end_unfinished(info.uid)
             return
         if entry.placement_state is not PlacementState.ASSUMED or entry.node != node:
             return  # bound or given up while this job waited
@@ -152,6 +175,8 @@ class BindHandler:
             outcome = await cycle.fail(f"node {node} was removed after the pod was assigned")
         else:
             with self._calls_in_flight(binding, waiting) as cycle.calls:
+                if cycle.pre_bind_plugins and self._nominates_first(binding, entry):
+                    await self._expect(info, node)
                 extenders = self._binding_extenders(info)
                 waiting(len(extenders))
                 outcome = await cycle.run(extenders)
@@ -160,6 +185,16 @@ class BindHandler:
             self._report(binding, outcome, reconciler)
         else:
             self.has_unresolved |= reconciler.unresolved
+
+    def _nominates_first(self, binding: _StartedBinding, entry: PodEntry) -> bool:
+        """Whether a pod with PreBind work is nominated to its node first. A binding of a previous
+        process may have been sent, and a bound pod has no nomination."""
+        return (
+            self._cluster.feature_gates.nominated_node_name_for_expectation
+            and binding.possibly_sent_at_s is None
+            and entry.assignment is not None
+            and not entry.assignment.session
+        )
 
     @contextmanager
     def _calls_in_flight(
@@ -255,6 +290,16 @@ class BindingCycle:
         self._reconciler = reconciler
         self._pod = pod
         self._node_name = node_name
+        self._to_undo: list[PreBindPlugin] = []
+
+    @cached_property
+    def pre_bind_plugins(self) -> Sequence[PreBindPlugin]:
+        """The PreBind plugins that have work for the pod."""
+        return [
+            plugin
+            for plugin in (self._profile.binding.pre_bind if self._profile else ())
+            if _has_pre_bind_work(plugin, self._pod, self._node_name)
+        ]
 
     async def run(self, extenders: Sequence[HttpExtender] = ()) -> Bound | BindFailed | None:
         """Run PreBind, Bind and PostBind. The first of ``extenders`` that does not fail, or is not
@@ -265,6 +310,8 @@ class BindingCycle:
                 status = await self._bind_by_extender(extenders) or await self._bind()
             if not status.is_success:
                 status = await self._reconciler.reconcile(self._pod, self._node_name, status)
+                if isinstance(self._outcome(status), BindFailed):
+                    await self._undo_pre_bind()
         except AbandonedError:
             return None
         outcome = self._outcome(status)
@@ -291,9 +338,9 @@ class BindingCycle:
 
     async def _pre_bind(self) -> Status:
         pod, node_name = self._pod, self._node_name
-        for plugin in self._profile.binding.pre_bind if self._profile else ():
-            if not _has_pre_bind_work(plugin, pod, node_name):
-                continue
+        for plugin in self.pre_bind_plugins:
+            if type(plugin).undo_pre_bind is not PreBindPlugin.undo_pre_bind:
+                self._to_undo.append(plugin)
 
             async def call(client: BindingClient, plugin: PreBindPlugin = plugin) -> object:
                 return await plugin.pre_bind(client, pod, node_name)
@@ -302,6 +349,17 @@ class BindingCycle:
             if not status.is_success:
                 return status
         return SUCCESS
+
+    async def _undo_pre_bind(self) -> None:
+        """Undo PreBind of the plugins that were called, the last one first."""
+        pod, node_name = self._pod, self._node_name
+        for plugin in reversed(self._to_undo):
+
+            async def call(client: BindingClient, plugin: PreBindPlugin = plugin) -> object:
+                await plugin.undo_pre_bind(client, pod, node_name)
+                return SUCCESS
+
+            await self.calls.call(plugin, "PreBind", self._reconciler, call)
 
     async def _bind_by_extender(self, extenders: Sequence[HttpExtender]) -> Status | None:
         """Status of an extender's binding (``extendersBinding`` of kube-scheduler); None if the

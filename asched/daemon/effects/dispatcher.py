@@ -8,6 +8,7 @@ from functools import partial
 import structlog
 
 from asched.daemon.effects.bind import PREVIOUS_TERM, BindHandler, is_served
+from asched.daemon.effects.claims import ClaimReleaseHandler
 from asched.daemon.effects.external_calls import ExternalCallHandler
 from asched.daemon.effects.per_pod_queue import (
     EffectContext,
@@ -53,10 +54,11 @@ class EffectDispatcher:
         self._queue = PerPodQueue(services.tasks, inbox.wake)
         self._sleep = StoppableSleep(services.client.clock)
         context = EffectContext(cluster, self._queue, self._sleep, inbox.put_outcome, services)
-        self._bind = BindHandler(context, self._bound)
         self._status = PodStatusHandler(context)
+        self._bind = BindHandler(context, self._bound, self._status.expect)
         self._groups = PodGroupStatusHandler(context)
         self._evict = EvictionHandler(context, self._groups)
+        self._claims = ClaimReleaseHandler(context)
         self._external = ExternalCallHandler(context)
 
     @property
@@ -111,6 +113,8 @@ class EffectDispatcher:
         match decision:
             case Assigned():
                 self._status.assigned(decision.key, decision.uid)
+                if decision.permit_waits and decision.key in self._cluster.waiting:
+                    self._status.waits_on_permit(entry.info, decision.node)
                 self._bind.start(entry)
             case PermitAllowed():
                 self._bind.start(entry)
@@ -121,6 +125,8 @@ class EffectDispatcher:
                     self._status.nominate(displaced.key, displaced.uid, "")
                 for victim in decision.victims:
                     self._evict.evict(victim.uid)
+                if decision.released_claim is not None:
+                    self._claims.release(decision.released_claim.claim.uid)
             case EvictionDecided():
                 self._evict.evict(decision.uid)
             case ExtenderCallRequested():
@@ -151,6 +157,7 @@ class EffectDispatcher:
         """After a start: continue every decision without a known outcome."""
         self._bind.resume()
         self._evict.resume()
+        self._claims.resume()
         self._groups.resume()
         self._status.resume()
         if self._queue:
@@ -161,6 +168,7 @@ class EffectDispatcher:
         unresolved, but report its outcome. Another leader may have used the capacity since."""
         self._bind.abandon_previous_term()
         self._evict.abandon_previous_term()
+        self._claims.abandon_previous_term()
         self._groups.abandon_previous_term()
 
     def on_pod_deleted(self, key: str, uid: str) -> None:

@@ -11,6 +11,7 @@ import structlog
 from asched.daemon.effects.per_pod_queue import StoppableSleep
 from asched.framework.pod_info import PodInfo
 from asched.framework.status import SUCCESS, Status
+from asched.kube.claim_writer import ClaimWriter
 from asched.kube.extenders import ExtenderError, HttpExtender
 from asched.kube.pod_writer import PodTarget, PodWriter
 from asched.kube.timing import Backoff, Clock
@@ -93,6 +94,7 @@ class BindingIO(NamedTuple):
 
     writer: PodWriter
     volumes: VolumeWriter
+    claims: ClaimWriter
     sleep: StoppableSleep
     clock: Clock
     node_exists: Callable[[str], bool]

@@ -59,6 +59,8 @@ class PodStatusHandler:
         """By pod key; removed when the pod is bound or deleted."""
         self._nominations: dict[str, str] = {}
         """By UID: the node of the next nomination to be written; empty clears it."""
+        self._expectations: dict[str, str] = {}
+        """By UID: the node written by :meth:`expect`, until the binding ends."""
 
     def write(self, info: PodInfo, message: str, reason: Reason, nominated: str | None) -> None:
         """Write the condition unless the pod has it. ``nominated`` None keeps the nomination."""
@@ -68,6 +70,11 @@ class PodStatusHandler:
         if known is not None and known.uid != info.uid:
             known = None
         node = self._nomination_to_write(info, nominated, known)
+        expected = self._expectations.pop(info.uid, None)
+        if node is None and expected is not None:
+            # The watch may not show the expectation yet.
+            held = self._cluster.nominator.node_of(info.key)
+            node = held if held != expected else None
         if node is not None:
             self._nominations[info.uid] = node
         elif known is not None and (known.message, known.reason) == (message, reason):
@@ -85,6 +92,31 @@ class PodStatusHandler:
         job = partial(self._patch_nomination, PodTarget.of(key, uid), node)
         self._context.queue.submit(uid, "nominate", job)
 
+    async def expect(self, info: PodInfo, node: str) -> None:
+        """Nominate a pod to the node that it will be bound to, unless the API server shows it.
+
+        For a pod whose binding has to wait (``NominatedNodeNameForExpectation``). A failure is
+        logged, and the binding continues, as in kube-scheduler.
+        """
+        entry = self._cluster.entry(info.key, info.uid)
+        if entry is None or entry.placement_state is not PlacementState.ASSUMED:
+            return  # rejected, deleted or bound meanwhile
+        if entry.node != node or self._expectations.get(info.uid) == node:
+            return
+        if entry.info.pod.status.nominated_node_name == node:
+            return
+        self._expectations[info.uid] = node
+        outcome = await self._writer.nominate(pod_ref(info), node)
+        if isinstance(outcome, WriteRejected):
+            self._expectations.pop(info.uid, None)
+        if isinstance(outcome, WriteRejected | OutcomeUnknown):
+            log.warning("nomination not written", pod=info.key, node=node, error=outcome.message)
+
+    def waits_on_permit(self, info: PodInfo, node: str) -> None:
+        """As :meth:`expect`, before later effects on the pod."""
+        if self._cluster.feature_gates.nominated_node_name_for_expectation:
+            self._context.queue.submit(info.uid, "expect", partial(self.expect, info, node))
+
     def assigned(self, key: str, uid: str) -> None:
         """The pod got a node: a nomination that was not written yet is no longer needed."""
         if self._nominations.get(uid):
@@ -93,12 +125,15 @@ class PodStatusHandler:
     def drop(self, key: str, uid: str) -> None:
         """The pod was bound or deleted."""
         self._nominations.pop(uid, None)
+        self._expectations.pop(uid, None)
         known = self._statuses.get(key)
         if known is not None and known.uid == uid:
             del self._statuses[key]
 
     def resume(self) -> None:
         """Write the nominations that were decided before this process started."""
+        for held in self._cluster.waiting.values():
+            self.waits_on_permit(held.info, held.node_name)
         for node, pods in self._cluster.nominator.by_node.items():
             for info in pods.values():
                 if info.pod.status.nominated_node_name != node:
@@ -126,6 +161,8 @@ class PodStatusHandler:
         return None if known == ["False"] else self._context.clock.utc()
 
     async def _patch(self, info: PodInfo, status: _LatestStatus) -> None:
+        if self._statuses.get(info.key, status) is not status:
+            return  # a later job writes a newer one
         nominated = self._nominations.pop(info.uid, None)
         entry = self._cluster.entry(info.key, info.uid)
         if entry is None or entry.placement_state is not PlacementState.PENDING:

@@ -8,7 +8,7 @@ plugin does to the cluster is listed in its ``needs``, which an operator can rea
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from enum import StrEnum
 from math import inf
@@ -33,7 +33,16 @@ from asched.framework.runtime.observation import (
 from asched.framework.status import SUCCESS, Code, Status
 from asched.kube.errors import ApiError, NoResponseError
 from asched.kube.pod_writer import PodTarget
-from asched.kube.write_outcomes import PatchOutcome, WriteSucceeded
+from asched.kube.write_outcomes import (
+    ObjectGone,
+    OutcomeUnknown,
+    PatchOutcome,
+    WriteOutcome,
+    WriteRejected,
+    WriteSucceeded,
+)
+from asched.model.pod import ContainerExtendedResourceRequest
+from asched.model.resource_claims import AllocationResult, ResourceClaim
 from asched.model.resources import DecodeError
 from asched.model.storage import PersistentVolume, PersistentVolumeClaim
 
@@ -185,13 +194,72 @@ class BindingPluginClient:
 
     async def annotate(self, pod: PodInfo, annotations: Mapping[str, str]) -> Status:
         self._require(Permission.ANNOTATE)
-        target = PodTarget(pod.namespace, pod.name, pod.uid)
-        return _written(await self._binder.io.writer.annotate(target, annotations))
+        return _written(await self._binder.io.writer.annotate(_target(pod), annotations))
+
+    async def allocate_claim(
+        self, claim: ClaimRef, allocation: AllocationResult | None, consumer: PodInfo
+    ) -> Status:
+        self._require(Permission.ALLOCATE_CLAIM)
+        io, target, unknown = self._binder.io, _target(consumer), False
+
+        async def attempt() -> Status | None:
+            """None while an earlier write without a response may have been carried out: the
+            devices must stay reserved until that is known."""
+            nonlocal unknown
+            outcome = await io.claims.allocate(claim, allocation, target, io.clock.utc())
+            unknown |= isinstance(outcome, OutcomeUnknown)
+            return None if unknown and not _is_definite(outcome) else _written(outcome)
+
+        status = await attempt() or await self._binder.wait_until(attempt, inf)
+        return status or Status.error(f"claim {claim.key}: no answer")
+
+    async def release_claim(self, claim: ClaimRef, consumer: PodInfo) -> Status:
+        self._require(Permission.RELEASE_CLAIM)
+        outcome = await self._binder.io.claims.release(claim, consumer.uid)
+        return SUCCESS if isinstance(outcome, ObjectGone) else _written(outcome)
+
+    async def read_resource_claim(self, claim: ClaimRef) -> ResourceClaim | None:
+        self._require(Permission.READ_RESOURCE_CLAIM)
+        with _unavailable():
+            return await self._binder.io.claims.read(claim)
+
+    async def create_special_claim(
+        self, pod: PodInfo, claim: ResourceClaim
+    ) -> ResourceClaim | Status:
+        self._require(Permission.CREATE_SPECIAL_CLAIM)
+        made = await self._binder.io.claims.create_special(_target(pod), claim)
+        return made if isinstance(made, ResourceClaim) else Status.error(made.message)
+
+    async def delete_special_claim(self, claim: ClaimRef) -> Status:
+        self._require(Permission.DELETE_SPECIAL_CLAIM)
+        return _written(await self._binder.io.claims.delete_special(claim))
+
+    async def patch_extended_resource_status(
+        self,
+        pod: PodInfo,
+        claim_name: str,
+        mappings: Sequence[ContainerExtendedResourceRequest],
+    ) -> Status:
+        self._require(Permission.PATCH_EXTENDED_RESOURCE_STATUS)
+        claims = self._binder.io.claims
+        outcome = await claims.patch_extended_resource_status(_target(pod), claim_name, mappings)
+        return _written(outcome)
 
     async def wait_until(
         self, check: Callable[[], Awaitable[Status | None]], timeout_s: float
     ) -> Status | None:
         return await self._binder.wait_until(check, timeout_s)
+
+
+def _is_definite(outcome: WriteOutcome) -> bool:
+    """Whether the outcome is also the outcome of earlier requests."""
+    if isinstance(outcome, WriteRejected):
+        return 400 <= outcome.status < 500 and outcome.status != 429
+    return isinstance(outcome, WriteSucceeded)
+
+
+def _target(pod: PodInfo) -> PodTarget:
+    return PodTarget(pod.namespace, pod.name, pod.uid)
 
 
 def _written(outcome: PatchOutcome) -> Status:

@@ -62,15 +62,20 @@ class MirroredCluster(ClusterState):
     def objects_version(self, *kinds: type[Object]) -> NoReturn:
         raise NotMirroredError(", ".join(kind.__name__ for kind in kinds))
 
+    def object_changes(self, kind: type[Object], since: int) -> NoReturn:
+        raise NotMirroredError(kind.__name__)
+
     group_members = _not_mirrored("pod groups")
     gang_pending_members = _not_mirrored("pod groups")
     groups_at_permit = property(_not_mirrored("waiting pods"))
+    permit_changes = property(_not_mirrored("waiting pods"))
 
 
 class MirroredHandle(ProfileHandle):
     """The handle of a plugin in a worker; raises :class:`NotMirroredError` for missing state."""
 
     waiting_pods = _not_mirrored("waiting pods")
+    waiting_members = _not_mirrored("waiting pods")
     nominated_node = _not_mirrored("nominations")
     nominated_pods = _not_mirrored("nominations")
     evictions = property(_not_mirrored("evictions"))

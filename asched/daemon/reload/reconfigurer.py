@@ -35,6 +35,7 @@ RELOADABLE: Final = frozenset(
         "engine.pluginTimeLimit",
         "engine.turnTimeSlice",
         "engine.unschedulableFlushInterval",
+        "featureGates",
         "batch",
         "log",
         "plugins",
@@ -68,6 +69,7 @@ def profiles_record(configuration: Configuration) -> ProfilesLoaded:
             settings.unschedulable_flush_interval.total_seconds(),
         ),
         tuple(extender.spec for extender in in_call_order(scheduler.extenders)),
+        configuration.feature_gates,
     )
 
 
@@ -83,7 +85,8 @@ def check_buildable(record: ProfilesLoaded, cluster: ClusterState, load: PluginL
     try:
         watched_resources(record.profiles, (), load)
         for spec in record.profiles:
-            Profile(spec, load, ProfileHandle(cluster, spec.scheduler_name))
+            handle = ProfileHandle(cluster, spec.scheduler_name, record.feature_gates)
+            Profile(spec, load, handle)
     except ProfileError as error:
         raise ReconfigurationError(str(error)) from None
 

@@ -243,4 +243,5 @@ def shadow_profiles(configuration: Configuration) -> ProfilesLoaded:
     """The profiles to compare with: without extenders, and with all plugins in the process."""
     extenders = configuration.scheduler.extenders
     profiles = without_ignored_resources(configuration.profiles, extenders)
-    return ProfilesLoaded(evaluate_in_process(profiles))
+    gates = configuration.feature_gates
+    return ProfilesLoaded(evaluate_in_process(profiles), feature_gates=gates)

@@ -7,19 +7,27 @@ node's own row, rows cannot affect each other, and all nodes share one dry run.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from copy import copy
 from functools import partial
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
 from asched.framework.cluster import Cluster
 from asched.framework.cycle_state import CycleState
-from asched.framework.interface import FilterAllPlugin, FilterPlugin, PreFilterExtensions, Scope
-from asched.framework.nodes import HypotheticalNodes, Int64Column, RowArray
+from asched.framework.interface import (
+    FilterAllPlugin,
+    FilterPlugin,
+    PreFilterExtensions,
+    Scope,
+    UnavoidableRejections,
+)
+from asched.framework.nodes import FilterResult, HypotheticalNodes, Int64Column, Nodes, RowArray
 from asched.framework.pod_info import PodInfo
 from asched.framework.runtime.diagnosis import FilterDiagnosis, StatusTable
 from asched.framework.runtime.plugin_calls import (
     ADD_POD,
+    FILTER_ALL,
     REMOVE_POD,
     PluginFailure,
     checked_call,
@@ -32,6 +40,17 @@ from asched.framework.runtime.profile import Profile
 
 Placed = tuple[int, PodInfo]
 """A row of a dry run, and a pod that is added there or removed."""
+
+_BATCH_ROWS = 64
+"""Rows to try at a time: usually the first few are sufficient."""
+
+
+class Removal(NamedTuple):
+    """Pods that are hypothetically removed from a row of the cluster's nodes."""
+
+    row: int
+    pods: Sequence[PodInfo]
+
 
 RankedFilter = tuple[int, FilterPlugin | FilterAllPlugin]
 
@@ -91,6 +110,88 @@ class FilterDryRunner:
             for row in rows:
                 yield FilterDryRun(self, np.array([row], np.intp))
 
+    def first_fit(self, removals: Sequence[Removal], most: int) -> int | None:
+        """The index of the first removal after which the pod would fit on that row.
+
+        Rows are tried together, by the filters that read no more than a node's own row. If there
+        are others, at most ``most`` of the remaining rows are tried one at a time. Raises
+        PluginFailure.
+        """
+        own_row = self if self.reads_only_own_row else self._own_row_part()
+        for begin in range(0, len(removals), _BATCH_ROWS):
+            batch = removals[begin : begin + _BATCH_ROWS]
+            for index in own_row.fitting(batch):
+                if own_row is self or self.fitting(batch[index : index + 1]):
+                    return begin + index
+                most -= 1
+                if not most:
+                    return None
+        return None
+
+    def fitting(self, removals: Sequence[Removal]) -> list[int]:
+        """The indexes of the removals after which the pod would fit."""
+        run = FilterDryRun(self, np.array([removal.row for removal in removals], np.intp))
+        run.remove([(at, pod) for at, (_, pods) in enumerate(removals) for pod in pods])
+        return run.diagnose().passing.nonzero()[0].tolist()
+
+    def unavoidable_rows(self, rows: RowArray) -> RowArray:
+        """The rows of ``rows`` that no removal of pods from them makes fit, for
+        :meth:`diagnose_unavoidable`; may omit some."""
+        found = self._unavoidable()
+        if found is None:
+            return rows[:0]
+        by_node, names = self._nominations.by_node, self._cluster.nodes.names
+        rows = rows[found[1].codes[rows] > 0]
+        if by_node:
+            # Nominated pods can be the reason of another rejection.
+            free = [row for row in rows.tolist() if names[row] not in by_node]
+            rows = np.array(free, np.intp)
+        return rows
+
+    def diagnose_unavoidable(self, removals: Sequence[Removal]) -> FilterDiagnosis:
+        """The filters' result for each of these rows without those pods. The rows must be from
+        :meth:`unavoidable_rows`. Raises PluginFailure."""
+        found = self._unavoidable()
+        if found is None:
+            raise ValueError("no rejection is known to be unavoidable")
+        (rank, plugin), result = found
+        rows = np.array([removal.row for removal in removals], np.intp)
+        run = FilterDryRun(self._own_row_part(), rows)
+        run.remove([(at, pod) for at, (_, pods) in enumerate(removals) for pod in pods])
+        diagnosis = run.diagnose()
+        diagnosis.add(rank, plugin.name, FilterResult(result.codes[rows], result.statuses))
+        return diagnosis
+
+    def _unavoidable(self) -> tuple[RankedFilter, FilterResult] | None:
+        """The answer of the only filter that reads more than a node's row; None if it has none."""
+        extensions = {id(plugin) for plugin in self.extensions}
+        beyond = [
+            ranked
+            for ranked in (*self.node_filters, *self.pod_filters)
+            if ranked[1].scope is Scope.CLUSTER or id(ranked[1]) in extensions
+        ]
+        if len(beyond) != 1:
+            return None
+        plugin = beyond[0][1]
+        if not derives(plugin, UnavoidableRejections):
+            return None
+        call = partial(plugin.unavoidable, self.state, self.pod, self._cluster.nodes)
+        return beyond[0], checked_call(FILTER_ALL, plugin, call)
+
+    def _own_row_part(self) -> FilterDryRunner:
+        """Runs the filters that read no more than a node's own row."""
+        part, extensions = copy(self), {id(plugin) for plugin in self.extensions}
+        part.node_filters, part.pod_filters = (
+            [
+                (rank, plugin)
+                for rank, plugin in filters
+                if plugin.scope is not Scope.CLUSTER and id(plugin) not in extensions
+            ]
+            for filters in (self.node_filters, self.pod_filters)
+        )
+        part.extensions, part.reads_only_own_row = [], True
+        return part
+
     def with_nominated(self, rows: RowArray) -> Iterator[tuple[RowArray, FilterDiagnosis]]:
         """The rows of ``rows`` with nominated pods that count, in parts, each with the diagnosis
         with those pods added. Raises PluginFailure."""
@@ -125,6 +226,11 @@ class FilterDryRunner:
 
     def nodes(self, rows: RowArray) -> HypotheticalNodes:
         return self._cluster.hypothetical_nodes(rows)
+
+    @property
+    def cluster_nodes(self) -> Nodes:
+        """The cluster's nodes."""
+        return self._cluster.nodes
 
     @property
     def row_stamps(self) -> Int64Column:

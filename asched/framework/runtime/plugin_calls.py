@@ -63,11 +63,26 @@ class PluginFailure(Exception):  # noqa: N818  control flow: it fails one attemp
         what: str,
         reason: FailureReason = FailureReason.INVALID_ANSWER,
     ) -> None:
-        super().__init__(f"plugin {plugin} at {point}: {to_printable(what)}")
+        super().__init__(self._text(plugin, point, to_printable(what)))
         self.plugin = plugin
         self.point = point
         self.reason = reason
         FAILURES.note(plugin, point, reason)
+
+    def _text(self, plugin: str, point: str, what: str) -> str:
+        return f"plugin {plugin} at {point}: {what}"
+
+
+class FilterError(PluginFailure):
+    """A filter returned an error for a node. The text is kube-scheduler's."""
+
+    def __init__(self, plugin: str, what: str, found: object) -> None:
+        """``found``: the result of all filters, for explanations."""
+        super().__init__(plugin, "Filter", what, FailureReason.ERROR)
+        self.found = found
+
+    def _text(self, plugin: str, point: str, what: str) -> str:
+        return f'running "{plugin}" filter plugin: {what}'
 
 
 def invalid_answer(plugin: str, point: str, error: Exception) -> PluginFailure:

@@ -9,7 +9,13 @@ from typing import Any, NamedTuple, Protocol, TypeVar, cast
 import msgspec
 
 from asched.framework.cluster import Handle
-from asched.framework.events import ActionType, ClusterEvent, EventResource, QueueingHintFn
+from asched.framework.events import (
+    ActionType,
+    ClusterEvent,
+    EventResource,
+    HintSelection,
+    QueueingHintFn,
+)
 from asched.framework.interface import (
     BindPlugin,
     EnqueueExtensions,
@@ -177,6 +183,7 @@ class RegisteredEvent(NamedTuple):
     hint: QueueingHintFn | None
     own_group: bool = False
     only_for: Callable[[], Collection[str]] | None = None
+    select: HintSelection | None = None
 
 
 class ClusterScopePlugins(NamedTuple):
@@ -240,6 +247,8 @@ class Profile:
             for plugin in self._at(ExtensionPoint.SCORE, Plugin)
         )
         self.cluster_scope = self._cluster_scope()
+        versions = (plugin.shared_answers_version for plugin in self.plugins.values())
+        self._versions = tuple(dict.fromkeys(v for v in versions if v is not None))
         self.reserve = self._at(ExtensionPoint.RESERVE, ReservePlugin)
         self.permit = self._at(ExtensionPoint.PERMIT, PermitPlugin)
         self.permit_reviewers = tuple(p for p in self.permit if isinstance(p, WaitingPodReviewer))
@@ -255,6 +264,11 @@ class Profile:
         """The plugins that :meth:`without` left out."""
         self._reduced: dict[frozenset[str], Profile] = {}
         handle.attach(self)
+
+    def shared_answers_versions(self) -> tuple[int, ...]:
+        """Changes when cached answers of its plugins are no longer valid
+        (:attr:`Plugin.shared_answers_version`)."""
+        return tuple([version() for version in self._versions])
 
     def without(self, plugins: frozenset[str]) -> Profile:
         """The same profile, with the same instances, without these plugins in the cycle."""

@@ -16,7 +16,7 @@ import numpy as np
 from asched.framework.caching import RowCache
 from asched.framework.nodes import BoolColumn, RowArray
 from asched.framework.pod_info import PodInfo, start_time
-from asched.framework.runtime.dry_run import FilterDryRun, FilterDryRunner, Placed
+from asched.framework.runtime.dry_run import FilterDryRun, FilterDryRunner, Placed, Removal
 from asched.framework.runtime.plugin_calls import PluginFailure
 from asched.framework.status import Code, Status
 from asched.model.workloads import PodDisruptionBudget
@@ -125,6 +125,8 @@ class CandidateSearch:
         stale = self._cache.is_stale(rows, self._dry_runner.row_stamps)
         if self._own_row is not None:
             stale |= rows == self._own_row
+        if not self._dry_runner.reads_only_own_row:
+            stale[self._reject(rows, stale)] = False
         # At most as many at a time as are likely to be needed.
         limit = len(rows) if self._limit is None else self._limit
         size = max(1, limit) if self._dry_runner.reads_only_own_row else 1
@@ -142,6 +144,36 @@ class CandidateSearch:
                 self._run_singly(batch, stale[begin:end])
             if self._complete:
                 break
+
+    def _reject(self, rows: RowArray, stale: BoolColumn) -> BoolColumn:
+        """Store the results of nodes that need no dry run of their own: those without less
+        important pods, and those that no preemption helps. Returns which of ``rows`` these are."""
+        dry_runner, done = self._dry_runner, np.zeros(len(rows), np.bool_)
+        nodes, pod, stamps = dry_runner.cluster_nodes, dry_runner.pod, dry_runner.row_stamps
+        removals: list[Removal] = []
+        try:
+            unavoidable = {*dry_runner.unavoidable_rows(rows[stale]).tolist()}
+            for at in stale.nonzero()[0].tolist():
+                row: int = rows.item(at)
+                if row == self._own_row:
+                    continue
+                lower = less_important(nodes.pods(row), pod)
+                if not lower:
+                    self._cache.store(
+                        row, int(stamps[row]), NoCandidate(nodes.names[row], NO_VICTIMS)
+                    )
+                    done[at] = True
+                elif row in unavoidable:
+                    removals.append(Removal(row, lower))
+                    done[at] = True
+            diagnosis = dry_runner.diagnose_unavoidable(removals) if removals else None
+        except PluginFailure:
+            return np.zeros(len(rows), np.bool_)  # found again, on the first node that it affects
+        for index, (row, _) in enumerate(removals):
+            status = None if diagnosis is None else diagnosis.status(index)
+            if status is not None:
+                self._cache.store(row, int(stamps[row]), NoCandidate(nodes.names[row], status))
+        return done
 
     def _run_singly(self, rows: RowArray, stale: BoolColumn) -> None:
         for at in range(len(rows)):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import ClassVar, NamedTuple
 
 import numpy as np
@@ -15,11 +15,11 @@ from asched.framework.interface import (
     Arguments,
     EnqueueExtensions,
     FilterAllPlugin,
-    PreFilterExtensions,
     PreFilterPlugin,
     PreFilterResult,
     PreScorePlugin,
     Scope,
+    UnavoidableRejections,
 )
 from asched.framework.nodes import MAX_NODE_SCORE, FilterResult, Int64Column, NodeInfo, Nodes
 from asched.framework.pod_info import LabelSet, PodInfo, PodShape, label_set_of, shape_of
@@ -32,6 +32,7 @@ from asched.framework.pod_queries import (
     WeightedTerm,
     terms_of,
 )
+from asched.framework.query_index import AwaitedIndex, AwaitedQueries, RejectedPods
 from asched.framework.scoring import NodeClasses, ScoresByClass, of_each_value
 from asched.framework.status import SUCCESS, Status
 from asched.framework.term_table import TermTable
@@ -79,6 +80,7 @@ _ROW_BYTES = 25
 """Size of the columns of a :class:`DomainCounts`, for each row."""
 _STATE_BYTES = 1 << 16
 """An estimate for the objects of one entry: it limits the number of entries in small clusters."""
+_MAX_SCORES = 64
 _MAX_HARD_WEIGHT = 100
 _MAX_HINT_TERMS = 8
 
@@ -108,7 +110,11 @@ class AffinityState:
     """The counts for pods of one shape, namespace and labels."""
 
     __slots__ = (
+        "counts_for_score",
         "existing",
+        "existing_version",
+        "own_terms",
+        "scored_version",
         "scores",
         "size_bytes",
         "sums",
@@ -122,7 +128,14 @@ class AffinityState:
         self.size_bytes = size_bytes
         self.version = (-1, -1)
         """The versions of nodes and pods for which the counts are up to date."""
+        self.scored_version = (-1, -1)
+        """The versions for which :attr:`scores` are up to date."""
+        self.counts_for_score = False
+        """Whether any pod counts in :attr:`scores`."""
+        self.existing_version = (-1, -1)
+        """The versions of nodes and terms for which :attr:`sums` are up to date."""
         self.terms = terms
+        self.own_terms = terms.all
         self.sums: dict[TermKind, _Sums] = {}
         """The terms of existing pods that select the pod."""
         self.sums_version: list[object] | None = None
@@ -132,12 +145,18 @@ class AffinityState:
         self.scores: PreferredAffinityScores | None = None
         """None if no term counts."""
 
+    def clone(self) -> AffinityState:
+        """Dry runs do not change it."""
+        return self
+
 
 class _CachedCounts(NamedTuple):
     counts: DomainCounts
     size_bytes: int
 
 
+_NO_SCORES = Status.skip()
+_AFFINITY: StateKey[AffinityState] = StateKey("InterPodAffinity/state")
 _REQUIRED: StateKey[RequiredAffinity] = StateKey("InterPodAffinity/filter")
 _PREFERRED: StateKey[PreferredAffinityScores] = StateKey("InterPodAffinity/score")
 
@@ -145,7 +164,7 @@ _PREFERRED: StateKey[PreferredAffinityScores] = StateKey("InterPodAffinity/score
 class InterPodAffinity(
     PreFilterPlugin,
     FilterAllPlugin,
-    PreFilterExtensions,
+    UnavoidableRejections,
     PreScorePlugin,
     ScoresByClass,
     EnqueueExtensions,
@@ -176,6 +195,11 @@ class InterPodAffinity(
         self._sums: LruCache[object, ExistingTerms] = LruCache(
             _CACHE_BYTES, lambda sums: sums.size_bytes
         )
+        # Pods with other labels that the same terms select share scores, and so groups of nodes.
+        self._scores: LruCache[tuple[TermWeight, ...], PreferredAffinityScores] = LruCache(
+            _MAX_SCORES
+        )
+        self._awaited_index = AwaitedIndex(self._awaited)
         # The caches below depend on namespace labels.
         self._namespaces_version = -1
         self._queries: LruCache[tuple[PodShape, str], AffinityQueries] = LruCache(_MAX_SHAPES)
@@ -188,6 +212,7 @@ class InterPodAffinity(
 
     def pre_filter(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> PreFilterResult:
         affinity = self._affinity_state(pod.shape, pod.label_set)
+        state.write(_AFFINITY, affinity)
         terms = affinity.terms
         existing = [term for term in affinity.existing if term.counts.total]
         if not existing and not terms.affinity and not terms.anti_affinity:
@@ -203,6 +228,12 @@ class InterPodAffinity(
             return FilterResult.passing(nodes.size)
         return FilterResult(violations, _STATUSES)
 
+    def unavoidable(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> FilterResult:
+        violated = state.read(_REQUIRED).unavoidable(self.handle.cluster)
+        if violated is None:
+            return FilterResult.passing(nodes.size)
+        return FilterResult(violated.astype(np.int16), (ANTI_AFFINITY_UNMET,))
+
     def add_pod(self, state: CycleState, pod: PodInfo, added: PodInfo, node: NodeInfo) -> Status:
         state.read(_REQUIRED).update(added, node, 1)
         return SUCCESS
@@ -214,13 +245,18 @@ class InterPodAffinity(
         return SUCCESS
 
     def pre_score(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> Status:
-        affinity = self._affinity_state(pod.shape, pod.label_set)
+        affinity = state.get(_AFFINITY) or self._affinity_state(pod.shape, pod.label_set)
         if self._needs_own_preferences and not affinity.terms.preferred:
-            return Status.skip()
+            return _NO_SCORES
         scores = affinity.scores
-        if scores is None or not scores.total:
-            return Status.skip()
-        scores.refresh()
+        if scores is None:
+            return _NO_SCORES
+        if affinity.scored_version != affinity.existing_version or affinity.terms.preferred:
+            affinity.scored_version = affinity.existing_version
+            affinity.counts_for_score = bool(scores.total)
+            scores.refresh()
+        if not affinity.counts_for_score:
+            return _NO_SCORES
         state.write(_PREFERRED, scores)
         return SUCCESS
 
@@ -256,9 +292,12 @@ class InterPodAffinity(
         if found.version == version:
             return found
         found.version = version
-        for selected, key, counts, _ in found.terms.all:
+        for selected, key, counts, _ in found.own_terms:
             counts.follow(self._domains.of(nodes, key), selected.by_row(cluster))
-        self._update_existing(found, labels)
+        existing_version = (nodes.version, cluster.affinity_terms_version)
+        if found.existing_version != existing_version:
+            found.existing_version = existing_version
+            self._update_existing(found, labels)
         return found
 
     def _new_state(self, shape: PodShape, namespace: str) -> AffinityState:
@@ -309,7 +348,11 @@ class InterPodAffinity(
                 else:
                     weights.append(TermWeight(counts, self._factors[kind]))
         found.existing = existing
-        found.scores = PreferredAffinityScores(weights) if weights else None
+        found.scores = (
+            self._scores.get(tuple(weights), lambda: PreferredAffinityScores(weights))
+            if weights
+            else None
+        )
         found.violations = ViolationCache()
 
     def _terms_of(self, queries: AffinityQueries) -> AffinityTerms:
@@ -401,14 +444,47 @@ class InterPodAffinity(
             self._queries.clear()
             self._states.clear()
             self._sums.clear()
+            self._scores.clear()
 
     def events_to_register(self) -> Sequence[ClusterEventWithHint]:
         pod_changes = ActionType.ADD | ActionType.UPDATE_POD_LABEL | ActionType.DELETE
         node_changes = ActionType.ADD | ActionType.UPDATE_NODE_LABEL
         return (
-            ClusterEventWithHint.on(EventResource.POD, pod_changes, self._pod_changed),
+            ClusterEventWithHint.on(
+                EventResource.POD, pod_changes, self._pod_changed, self._select
+            ),
             ClusterEventWithHint.on(EventResource.NODE, node_changes, self._node_changed),
         )
+
+    def _awaited(self, pod: PodInfo) -> AwaitedQueries:
+        """For which changes of pods :meth:`_pod_changed` queues the pod, besides deletions of pods
+        with anti-affinity terms."""
+        terms = self._queries_of(pod.shape, pod.namespace)
+        if len(terms.anti_affinity) > _MAX_HINT_TERMS:
+            return AwaitedQueries(any_pod=True)
+        return AwaitedQueries(
+            [term.query for term in terms.affinity[:1]],
+            [term.query for term in terms.anti_affinity],
+        )
+
+    def _select(
+        self, rejected: RejectedPods, old: Object | None, new: Object | None
+    ) -> Collection[str]:
+        """The rejected pods for which :meth:`_pod_changed` can return QUEUE."""
+        before = old if isinstance(old, Pod) else None
+        after = new if isinstance(new, Pod) else None
+        if any(other is not None and not other.node_name for other in (before, after)):
+            return ()
+        self._check_namespaces()
+        labels = (None if other is None else label_set_of(other) for other in (before, after))
+        found = self._awaited_index.select(rejected, self._namespaces_version, *labels)
+        if before is None or after is not None or not _has_anti_affinity(before):
+            return found
+        return [
+            key
+            for key, queued in rejected.waiting.items()
+            if key in found or self._is_repelled_by(queued.info, before)
+        ]
 
     def _pod_changed(self, pod: Pod, old: Object | None, new: Object | None) -> QueueingHint:
         """Queue if an assigned pod starts to match the required affinity, stops to match an
@@ -429,33 +505,60 @@ class InterPodAffinity(
         for term in terms.anti_affinity:
             if _matches(term.query, before) and not _matches(term.query, after):
                 return QueueingHint.QUEUE
-        return queue_if(before is not None and after is None and self._is_repelled_by(pod, before))
+        return queue_if(
+            before is not None
+            and after is None
+            and _has_anti_affinity(before)
+            and self._is_repelled_by(PodInfo(pod), before)
+        )
 
-    def _is_repelled_by(self, pod: Pod, other: Pod) -> bool:
+    def _is_repelled_by(self, pod: PodInfo, other: Pod) -> bool:
         """Whether the other pod's required anti-affinity selects this one, or has many terms."""
         terms = terms_of(shape_of(other), other.namespace)[TermKind.REQUIRED_ANTI_AFFINITY]
         if len(terms) > _MAX_HINT_TERMS:
             return True
         namespace_labels = self._namespace_labels(pod.namespace)
-        return any(term.matches(label_set_of(pod), namespace_labels) for term, _ in terms)
+        return any(term.matches(pod.label_set, namespace_labels) for term, _ in terms)
 
     def _node_changed(self, pod: Pod, old: Object | None, new: Object | None) -> QueueingHint:
         """Queue if a new node has the required topology keys, or a node changes its domain of a
         relevant topology key."""
         if not isinstance(new, Node):
             return QueueingHint.SKIP
-        terms = self._queries_of(shape_of(pod), pod.namespace)
+        affinity, anti_affinity = _required_keys(pod)
         if not isinstance(old, Node):
-            suits = all(term.topology_key in new.labels for term in terms.affinity)
-            return queue_if(suits)
+            return queue_if(all(key in new.labels for key in affinity))
+        before, after = old.labels, new.labels
+        if any(before.get(key) != after.get(key) for key in (*affinity, *anti_affinity)):
+            return QueueingHint.QUEUE
+        table = self.handle.cluster.affinity_terms(TermKind.REQUIRED_ANTI_AFFINITY)
+        if all(before.get(key) == after.get(key) for key in table.topology_keys):
+            return QueueingHint.SKIP
         existing = self._affinity_state(shape_of(pod), label_set_of(pod)).existing
-        keys = [term.topology_key for term in (*terms.affinity, *terms.anti_affinity)]
-        keys += [term.topology_key for term in existing]
-        return queue_if(any(old.labels.get(key) != new.labels.get(key) for key in keys))
+        keys = [term.topology_key for term in existing]
+        return queue_if(any(before.get(key) != after.get(key) for key in keys))
 
 
 def _scale(scores: Int64Column, lowest: int, span: int) -> Int64Column:
     return (MAX_NODE_SCORE * ((scores - lowest) / span)).astype(np.int64)
+
+
+def _has_anti_affinity(pod: Pod) -> bool:
+    affinity = pod.spec.affinity
+    rules = None if affinity is None else affinity.pod_anti_affinity
+    return rules is not None and bool(rules.required)
+
+
+def _required_keys(pod: Pod) -> tuple[set[str], set[str]]:
+    """The topology keys of the pod's required affinity and anti-affinity."""
+    affinity = pod.spec.affinity
+    if affinity is None:
+        return set(), set()
+    affinity_keys, anti_affinity_keys = (
+        set[str]() if rules is None else {term.topology_key for term in rules.required}
+        for rules in (affinity.pod_affinity, affinity.pod_anti_affinity)
+    )
+    return affinity_keys, anti_affinity_keys
 
 
 def _matches(query: PodQuery, pod: Pod | None) -> bool:

@@ -72,6 +72,11 @@ class PreferredAffinityScores:
         return self._spread and scores is self._raw
 
     @property
+    def steady(self) -> bool:
+        """The sums themselves are the classes."""
+        return self._domains is None
+
+    @property
     def of_row(self) -> Int64Column:
         """The class by row."""
         return self._raw if self._domains is None else self._domains.of_row

@@ -9,12 +9,14 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from asched.framework.cluster import Cluster
 from asched.framework.nodes import BoolColumn, Int64Column, NodeInfo, Nodes
-from asched.framework.pod_info import PodInfo
+from asched.framework.pod_info import LabelSet, PodInfo
 from asched.framework.pod_queries import PodQuery, TermKind, terms_of
 from asched.framework.topology import DomainCounts
 from asched.plugins.inter_pod_affinity.existing import SelectedPods
 
+_MAX_LABEL_SETS = 1024
 ViolationBits = NDArray[np.int16]
 
 
@@ -85,6 +87,10 @@ Adjustments = dict[tuple[Violation, str], dict[str, int]]
 """By violation and topology key: the change of the count by domain."""
 
 
+_Matched = dict[int, Sequence[tuple[Violation, str, int]]]
+"""By label set: violation, topology key and weight of each term that selects it."""
+
+
 class ViolationCache:
     """The last result of :meth:`RequiredAffinity.violations` for all nodes. Valid until a domain
     gets its first matching pod or loses its last one."""
@@ -111,7 +117,8 @@ class RequiredAffinity:
     changed here: :meth:`update` keeps hypothetical changes separately."""
 
     __slots__ = (
-        "_adjustments", "_cache", "_counts", "_existing", "_namespace_labels", "_pod", "_terms",
+        "_adjustments", "_cache", "_counts", "_existing", "_known", "_namespace_labels", "_pod",
+        "_terms",
     )  # fmt: skip
 
     def __init__(
@@ -122,8 +129,10 @@ class RequiredAffinity:
         existing: Sequence[ExistingTermCounts],
         cache: ViolationCache | None = None,
         adjustments: Adjustments | None = None,
+        known: _Matched | None = None,
     ) -> None:
-        """``cache`` must belong to pods with the same ``terms`` and ``existing``."""
+        """``cache`` must belong to pods with the same ``terms`` and ``existing``, and ``known`` to
+        those with the same ``terms``."""
         self._cache = ViolationCache() if cache is None else cache
         self._pod = pod
         self._namespace_labels = namespace_labels
@@ -134,32 +143,65 @@ class RequiredAffinity:
             Violation.ANTI_AFFINITY: terms.anti_affinity,
             Violation.EXISTING_ANTI_AFFINITY: existing,
         }
+        self._known: _Matched = {} if known is None else known
+        """By label set; shared with clones."""
         self._adjustments: Adjustments = {} if adjustments is None else adjustments
 
     def clone(self) -> RequiredAffinity:
         adjustments = {place: dict(by_value) for place, by_value in self._adjustments.items()}
         return RequiredAffinity(
-            self._pod, self._namespace_labels, self._terms, self._existing, adjustments=adjustments
+            self._pod,
+            self._namespace_labels,
+            self._terms,
+            self._existing,
+            adjustments=adjustments,
+            known=self._known,
         )
+
+    def unavoidable(self, cluster: Cluster) -> BoolColumn | None:
+        """Where an anti-affinity term of the pod selects a pod on another node of the domain: no
+        preemption on the node itself helps. None if that is unknown."""
+        if self._terms.affinity or self._adjustments:
+            return None
+        violated: BoolColumn | None = None
+        for term in self._terms.anti_affinity:
+            here = term.counts.by_row > term.selected.by_row(cluster).column
+            violated = here if violated is None else violated | here
+        return violated
 
     def update(self, other: PodInfo, node: NodeInfo, sign: int) -> None:
         """Add another pod to the node (1), or remove it (-1)."""
+        labels = node.labels
         for term_holder in terms_of(other.shape, other.namespace)[TermKind.REQUIRED_ANTI_AFFINITY]:
             if term_holder.term.matches(self._pod.label_set, self._namespace_labels):
                 self._adjust(
-                    Violation.EXISTING_ANTI_AFFINITY, term_holder.term.topology_key, node, sign
+                    Violation.EXISTING_ANTI_AFFINITY, term_holder.term.topology_key, labels, sign
                 )
-        for violation, terms in (
-            (Violation.AFFINITY, self._terms.affinity),
-            (Violation.ANTI_AFFINITY, self._terms.anti_affinity),
-        ):
-            for term in terms:
-                for query, weight in term.selected.queries:
-                    if query.matches(other.label_set):
-                        self._adjust(violation, term.topology_key, node, sign * weight)
+        for violation, key, number in self._matched(other.label_set):
+            self._adjust(violation, key, labels, sign * number)
 
-    def _adjust(self, violation: Violation, topology_key: str, node: NodeInfo, sign: int) -> None:
-        domain = node.labels.get(topology_key)
+    def _matched(self, labels: LabelSet) -> Sequence[tuple[Violation, str, int]]:
+        """What a pod with these labels adds to the counts of the pod's own terms."""
+        known = self._known.get(labels.number)
+        if known is None:
+            if len(self._known) >= _MAX_LABEL_SETS:
+                self._known.clear()
+            known = self._known[labels.number] = [
+                (violation, term.topology_key, weight)
+                for violation, terms in (
+                    (Violation.AFFINITY, self._terms.affinity),
+                    (Violation.ANTI_AFFINITY, self._terms.anti_affinity),
+                )
+                for term in terms
+                for query, weight in term.selected.queries
+                if query.matches(labels)
+            ]
+        return known
+
+    def _adjust(
+        self, violation: Violation, topology_key: str, labels: Mapping[str, str], sign: int
+    ) -> None:
+        domain = labels.get(topology_key)
         if domain is not None:
             by_value = self._adjustments.setdefault((violation, topology_key), {})
             by_value[domain] = by_value.get(domain, 0) + sign

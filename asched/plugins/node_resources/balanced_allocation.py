@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from asched.framework.cluster import Handle
 from asched.framework.cycle_state import CycleState, StateKey
+from asched.framework.devices import SharedDevices
 from asched.framework.interface import Arguments, PreScorePlugin, Scope, ScoreAllPlugin, ScorePlugin
 from asched.framework.nodes import MAX_NODE_SCORE, BoolColumn, Int64Column, NodeInfo, Nodes
 from asched.framework.pod_info import PodInfo
@@ -18,6 +19,7 @@ from asched.framework.scoring import wrapped
 from asched.framework.status import SUCCESS, Status
 from asched.plugins.node_resources.scoring import (
     ResourceWeight,
+    ScoredAmounts,
     ScoredResource,
     scored_resources,
     with_defaults,
@@ -63,6 +65,12 @@ class NodeResourcesBalancedAllocation(PreScorePlugin, ScoreAllPlugin, ScorePlugi
     def __init__(self, args: NodeResourcesBalancedAllocationArgs, handle: Handle) -> None:
         super().__init__(args, handle)
         self._resources = with_defaults(args.resources)
+        scored = self._resources if handle.feature_gates.dra_extended_resource else ()
+        self._amounts = ScoredAmounts(handle.shared(SharedDevices), scored)
+        self.shared_answers_version = self._amounts.version
+        if self._amounts.counts_devices:
+            # Equally full nodes may have different devices.
+            self.scope = Scope.NODE  # type: ignore[misc]
 
     def pre_score(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> Status:
         scored = scored_resources(self._resources, pod.shape, assume_defaults=False)
@@ -76,7 +84,7 @@ class NodeResourcesBalancedAllocation(PreScorePlugin, ScoreAllPlugin, ScorePlugi
         without: list[NDArray[np.float64]] = []
         including: list[NDArray[np.float64]] = []
         for name, _, asked in state.read(_SCORED):
-            capacity, used = nodes.capacity(name), nodes.requested(name)
+            capacity, used = self._amounts.of_all(name, nodes.requested(name), nodes)
             present = capacity != 0
             everywhere = bool(present.all())
             if not everywhere:
@@ -94,9 +102,15 @@ class NodeResourcesBalancedAllocation(PreScorePlugin, ScoreAllPlugin, ScorePlugi
         including: list[float] = []
         for name, _, asked in state.read(_SCORED):
             # Convert before dividing, as the columns do: the result differs beyond 53 bits.
-            capacity = float(node.allocatable(name))
-            if capacity:
+            total = node.allocatable(name)
+            used = 0
+            if self._amounts.counts_devices and not total:
+                row = self.handle.cluster.nodes.row_of(node.name)
+                total, used = self._amounts.of_row(name, used, row)
+            elif total:
                 used = node.requested(name)
+            if total:
+                capacity = float(total)
                 without.append(min(float(used) / capacity, 1.0))
                 including.append(min(float(wrapped(used + asked)) / capacity, 1.0))
         return _HALF + (_HALF + _balance_of(including) - _balance_of(without)) // 2

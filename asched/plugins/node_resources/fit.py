@@ -8,8 +8,10 @@ from typing import ClassVar, Literal, NamedTuple, Protocol
 
 import numpy as np
 
+from asched.dra.extended import IMPLICIT_PREFIX
 from asched.framework.cluster import Handle
 from asched.framework.cycle_state import CycleState, StateKey
+from asched.framework.devices import SharedDevices
 from asched.framework.events import ActionType, ClusterEventWithHint, EventResource, QueueingHint
 from asched.framework.interface import (
     Arguments,
@@ -38,9 +40,11 @@ from asched.model.meta import Object
 from asched.model.node import Node
 from asched.model.pod import Pod
 from asched.model.requests import CPU, EPHEMERAL_STORAGE, MEMORY, PODS, amount, is_extended_resource
+from asched.model.resource_claims import DeviceClass
 from asched.model.selectors import is_qualified_name
 from asched.plugins.node_resources.scoring import (
     ResourceWeight,
+    ScoredAmounts,
     ScoredResource,
     scored_resources,
     usage,
@@ -158,6 +162,14 @@ class NodeResourcesFit(
         self._resources = with_defaults(strategy.resources)
         self._scorer = _scorer(strategy)
         self._ignores_zero_scores = strategy.type == "RequestedToCapacityRatio"
+        self._devices = handle.shared(SharedDevices)
+        self._delegates_to_devices = handle.feature_gates.dra_extended_resource
+        scored = self._resources if self._delegates_to_devices else ()
+        self._amounts = ScoredAmounts(self._devices, scored)
+        self.shared_answers_version = self._amounts.version
+        if self._amounts.counts_devices:
+            # Equally full nodes may have different devices.
+            self.scope = Scope.NODE  # type: ignore[misc]
 
     def pre_filter(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> PreFilterResult:
         state.write(_REQUESTED, self._requested(pod.shape))
@@ -172,9 +184,11 @@ class NodeResourcesFit(
         for resource, asked, reason in requested:
             allocatable = nodes.allocatable(resource)
             lacking = allocatable - nodes.requested(resource) < asked
+            if self._by_devices(resource):
+                lacking &= allocatable > 0
             if lacking.any():
                 failures.add(lacking, reason)
-                failures.add(allocatable < asked, None)
+                failures.add(lacking & (allocatable < asked), None)
         return failures.result()
 
     def filter(self, state: CycleState, pod: PodInfo, node: NodeInfo) -> Status:
@@ -186,6 +200,8 @@ class NodeResourcesFit(
             reasons.append(TOO_MANY_PODS)
         for resource, asked, reason in requested:
             allocatable = node.allocatable(resource)
+            if allocatable <= 0 and self._by_devices(resource):
+                continue
             if allocatable - node.requested(resource) < asked:
                 reasons.append(reason)
                 if allocatable < asked:
@@ -202,6 +218,14 @@ class NodeResourcesFit(
             if shape.requests.get(name, 0) > 0 and not self._ignores(name)
         )
 
+    def _by_devices(self, resource: str) -> bool:
+        """Whether DynamicResources serves the resource on nodes without a device plugin for it."""
+        return (
+            resource not in (CPU, MEMORY, EPHEMERAL_STORAGE)
+            and self._delegates_to_devices
+            and self._devices.extended.class_of(resource) is not None
+        )
+
     def _ignores(self, name: str) -> bool:
         return is_extended_resource(name) and (
             name in self._ignored or name.partition("/")[0] in self._ignored_groups
@@ -216,8 +240,8 @@ class NodeResourcesFit(
         # A single entry while the weights are the same for all nodes.
         weights = np.zeros(1, np.int64)
         for name, weight, asked in state.read(_SCORED):
-            capacity = nodes.capacity(name)
-            requested = usage(name, nodes) + asked
+            capacity, used = self._amounts.of_all(name, usage(name, nodes), nodes)
+            requested = used + asked
             score = self._scorer.of_all(requested, capacity)
             total += score if weight == 1 else score * weight
             counts = capacity > 0
@@ -233,8 +257,11 @@ class NodeResourcesFit(
     def score(self, state: CycleState, pod: PodInfo, node: NodeInfo) -> int:
         total = weights = 0
         for name, weight, asked in state.read(_SCORED):
-            capacity = node.allocatable(name)
-            requested = wrapped(usage_on(name, node) + asked)
+            capacity, used = node.allocatable(name), usage_on(name, node)
+            if self._amounts.counts_devices and not capacity:
+                row = self.handle.cluster.nodes.row_of(node.name)
+                capacity, used = self._amounts.of_row(name, used, row)
+            requested = wrapped(used + asked)
             score = self._scorer.of_node(requested, capacity)
             total += score * weight
             if capacity > 0 and (score > 0 or not self._ignores_zero_scores):
@@ -247,10 +274,15 @@ class NodeResourcesFit(
     def events_to_register(self) -> Sequence[ClusterEventWithHint]:
         freed = ActionType.DELETE | ActionType.UPDATE_POD_SCALE_DOWN
         grown = ActionType.ADD | ActionType.UPDATE_NODE_ALLOCATABLE
-        return (
+        named = ActionType.ADD | ActionType.UPDATE
+        events = (
             ClusterEventWithHint.on(EventResource.POD, freed, self._pod_freed_resources),
             ClusterEventWithHint.on(EventResource.NODE, grown, self._node_may_fit),
         )
+        if not self._delegates_to_devices:
+            return events
+        classes = EventResource.DEVICE_CLASS
+        return (*events, ClusterEventWithHint.on(classes, named, class_provides_resource))
 
     def _pod_freed_resources(
         self, pod: Pod, old: Object | None, new: Object | None
@@ -273,12 +305,31 @@ class NodeResourcesFit(
         if not isinstance(new, Node):
             return QueueingHint.SKIP
         requested = (RequestedResource(PODS, 1, TOO_MANY_PODS), *self._requested(shape_of(pod)))
-        if any(r.asked > _allocatable(new, r.resource) for r in requested):
+        own = [r for r in requested if not self._delegates(new, r.resource)]
+        if any(r.asked > _allocatable(new, r.resource) for r in own):
             return QueueingHint.SKIP
-        grew = not isinstance(old, Node) or any(
-            _allocatable(new, r.resource) > _allocatable(old, r.resource) for r in requested
+        grew = (
+            not isinstance(old, Node)
+            or len(own) < len(requested)
+            or any(_allocatable(new, r.resource) > _allocatable(old, r.resource) for r in own)
         )
         return queue_if(grew)
+
+    def _delegates(self, node: Node, resource: str) -> bool:
+        return _allocatable(node, resource) <= 0 and self._by_devices(resource)
+
+
+def class_provides_resource(pod: Pod, old: Object | None, new: Object | None) -> QueueingHint:
+    """Queue if a class was added, or got another extended resource, that the pod requests."""
+    if not isinstance(new, DeviceClass):
+        return QueueingHint.QUEUE
+    asked, resource = shape_of(pod).requests, new.spec.extended_resource_name
+    if isinstance(old, DeviceClass):
+        if (old.spec.extended_resource_name or "") == (resource or ""):
+            return QueueingHint.SKIP
+    elif IMPLICIT_PREFIX + new.name in asked:
+        return QueueingHint.QUEUE
+    return queue_if(resource is not None and resource in asked)
 
 
 def _allocatable(node: Node, resource: str) -> int:

@@ -9,7 +9,10 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import msgspec
+import numpy as np
 
+from asched.dra.extended import may_be_extended
+from asched.framework.devices import ClassDevices, SharedDevices
 from asched.framework.interface import Arguments
 from asched.framework.nodes import Int64Column, NodeInfo, Nodes
 from asched.framework.pod_info import PodShape
@@ -78,3 +81,44 @@ def usage_on(resource: str, node: NodeInfo) -> int:
     if resource == CPU:
         return node.scoring_cpu_milli
     return node.scoring_memory_bytes if resource == MEMORY else node.requested(resource)
+
+
+class ScoredAmounts:
+    """The capacity and the usage of a resource in scores.
+
+    Where no device plugin serves an extended resource, the devices of its class count.
+    """
+
+    def __init__(self, devices: SharedDevices, resources: Sequence[ResourceWeight]) -> None:
+        self._devices = devices
+        self.counts_devices = any(may_be_extended(resource.name) for resource in resources)
+        self.version = devices.devices_version if self.counts_devices else devices.classes_version
+        """Changes when the class of a resource changes, or devices that count."""
+
+    def of_all(
+        self, resource: str, used: Int64Column, nodes: Nodes
+    ) -> tuple[Int64Column, Int64Column]:
+        """(Capacity, usage) of every row; ``used`` is the usage by pods' requests."""
+        found = self._class_devices(resource)
+        if found is None:
+            return nodes.capacity(resource), used
+        capacity = nodes.allocatable(resource)
+        total = nodes.align(found.total)
+        by_devices = (capacity == 0) & (total > 0)
+        return (
+            np.where(by_devices, total, capacity),
+            np.where(by_devices, nodes.align(found.used), used),
+        )
+
+    def of_row(self, resource: str, used: int, row: int | None) -> tuple[int, int]:
+        """:meth:`of_all` for one row without a device plugin for the resource."""
+        found = None if row is None else self._class_devices(resource)
+        if found is None or not found.total[row]:
+            return 0, used
+        return int(found.total[row]), int(found.used[row])
+
+    def _class_devices(self, resource: str) -> ClassDevices | None:
+        if not self.counts_devices or not may_be_extended(resource):
+            return None
+        device_class = self._devices.extended.class_of(resource)
+        return None if device_class is None else self._devices.class_devices(device_class)

@@ -19,8 +19,8 @@ from asched.framework.pod_info import LabelSet, PodShape
 from asched.framework.pod_queries import PodQuery, Selector
 from asched.framework.topology import DomainCounts, Domains
 from asched.model.node import HOSTNAME_LABEL
-from asched.model.pod import Toleration
-from asched.model.selectors import LabelSelector
+from asched.model.pod import Toleration, TopologySpreadConstraint
+from asched.model.selectors import LabelSelector, LabelSelectorRequirement
 from asched.plugins.shared import repels, required_nodes
 
 _MOST_LABEL_SETS = 64
@@ -173,6 +173,22 @@ class ConstraintSet:
         if not (missing & nodes.alive).any():
             return Domains(label, counted), None
         return Domains(label, counted, absent_is_empty=not self._require_all_keys), missing
+
+
+def missing_match_labels(
+    constraint: TopologySpreadConstraint, labels: Mapping[str, str]
+) -> tuple[LabelSelectorRequirement, ...]:
+    """Requirements for ``matchLabelKeys`` that the API server has not merged into the selector. It
+    merges them since Kubernetes 1.34."""
+    selector = constraint.label_selector
+    if selector is None or not constraint.match_label_keys:
+        return ()
+    found = [
+        LabelSelectorRequirement(key=key, operator="In", values=(labels[key],))
+        for key in constraint.match_label_keys
+        if key in labels and selector.match_labels.get(key) != labels[key]
+    ]
+    return tuple(each for each in found if each not in selector.match_expressions)
 
 
 def adjusted(sums: Int64Column, adjustments: Mapping[int, int]) -> Int64Column:

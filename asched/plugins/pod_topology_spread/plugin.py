@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import ClassVar, Literal, NamedTuple
 
 import msgspec
@@ -33,17 +33,19 @@ from asched.framework.nodes import (
 )
 from asched.framework.pod_info import LabelSet, PodInfo, PodShape, label_set_of
 from asched.framework.pod_queries import PodQuery, Selector, WorkloadSelectors
+from asched.framework.query_index import AwaitedIndex, AwaitedQueries, RejectedPods
 from asched.framework.scoring import NodeClasses, ScoresByClass, of_each_value
 from asched.framework.status import SUCCESS, Status
 from asched.model.meta import Object
 from asched.model.node import HOSTNAME_LABEL, ZONE_LABEL, Node
 from asched.model.pod import Pod, TopologySpreadConstraint
-from asched.model.selectors import is_qualified_name
+from asched.model.selectors import LabelSelector, is_qualified_name
 from asched.plugins.pod_topology_spread.constraints import (
     Constraint,
     ConstraintCounts,
     ConstraintSet,
     adjusted,
+    missing_match_labels,
 )
 from asched.plugins.pod_topology_spread.scores import SpreadScores
 from asched.plugins.shared import PROCEED, SKIP, queue_if
@@ -239,6 +241,7 @@ class PodTopologySpread(
 
     def __init__(self, args: PodTopologySpreadArgs, handle: Handle) -> None:
         super().__init__(args, handle)
+        self._match_label_keys = handle.feature_gates.match_label_keys_in_pod_topology_spread
         self._system_defaults = args.defaulting_type == "System"
         self._defaults = (
             _SYSTEM_DEFAULTS
@@ -247,6 +250,7 @@ class PodTopologySpread(
         )
         self._defaulted = frozenset(c.when_unsatisfiable for c in self._defaults)
         self._workloads = WorkloadSelectors(handle.cluster)
+        self._awaited_index = AwaitedIndex(self._awaited)
         self._constraint_sets: LruCache[tuple[PodShape, str, str, object], _Cached] = LruCache(
             _CACHE_BYTES, lambda cached: cached.size_bytes
         )
@@ -324,6 +328,10 @@ class PodTopologySpread(
         )
         if not source:
             return _NONE
+        if self._match_label_keys:
+            added = [missing_match_labels(constraint, pod.labels) for constraint in own]
+            if any(added):
+                source = (source, *added)
         key = (pod.shape, pod.namespace, when, source)
         return self._constraint_sets.get(key, lambda: self._new_set(pod, when))
 
@@ -364,7 +372,7 @@ class PodTopologySpread(
                 constraint.node_affinity_policy == _HONOR,
                 constraint.node_taints_policy == _HONOR,
                 PodQuery(
-                    selectors or (Selector(constraint.label_selector),),
+                    selectors or (Selector(self._selector(constraint, pod)),),
                     frozenset({pod.namespace}),
                     count_terminating=False,
                 ),
@@ -373,14 +381,51 @@ class PodTopologySpread(
             if constraint.when_unsatisfiable == when
         )
 
+    def _selector(self, constraint: TopologySpreadConstraint, pod: Pod) -> LabelSelector | None:
+        """The selector of a constraint, with the labels that ``matchLabelKeys`` names."""
+        selector = constraint.label_selector
+        if selector is None or not self._match_label_keys:
+            return selector
+        added = missing_match_labels(constraint, pod.metadata.labels)
+        if not added:
+            return selector
+        expressions = (*selector.match_expressions, *added)
+        return msgspec.structs.replace(selector, match_expressions=expressions)
+
+    def _hard_keys(self, pod: Pod) -> list[str]:
+        """The topology keys of the pod's hard constraints."""
+        own = pod.spec.topology_spread_constraints
+        if not own:
+            return [constraint.topology_key for constraint in self._constraints(pod, HARD)]
+        return [each.topology_key for each in own if each.when_unsatisfiable == HARD]
+
     def events_to_register(self) -> Sequence[ClusterEventWithHint]:
         both = ActionType.ADD | ActionType.DELETE
         pod_changes = both | ActionType.UPDATE_POD_LABEL | ActionType.UPDATE_POD_TOLERATION
         node_changes = both | ActionType.UPDATE_NODE_LABEL | ActionType.UPDATE_NODE_TAINT
         return (
-            ClusterEventWithHint.on(EventResource.POD, pod_changes, self._pod_changed),
+            ClusterEventWithHint.on(
+                EventResource.POD, pod_changes, self._pod_changed, self._select
+            ),
             ClusterEventWithHint.on(EventResource.NODE, node_changes, self._node_changed),
         )
+
+    def _awaited(self, pod: PodInfo) -> AwaitedQueries:
+        queries = [constraint.query for constraint in self._constraints(pod.pod, HARD)]
+        return AwaitedQueries(queries, queries)
+
+    def _select(
+        self, rejected: RejectedPods, old: Object | None, new: Object | None
+    ) -> Collection[str]:
+        """The rejected pods for which :meth:`_pod_changed` can return QUEUE."""
+        before, after = (other if isinstance(other, Pod) else None for other in (old, new))
+        found = {other.key for other in (before, after) if other is not None}
+        if all(other is None or other.node_name for other in (before, after)):
+            labels = (None if other is None else label_set_of(other) for other in (before, after))
+            # Default constraints depend on the objects that own pods.
+            version = self._workloads.version if HARD in self._defaulted else None
+            found.update(self._awaited_index.select(rejected, version, *labels))
+        return found
 
     def _pod_changed(self, pod: Pod, old: Object | None, new: Object | None) -> QueueingHint:
         """Queue if an assigned pod starts or stops to match a constraint, or if the pod's own
@@ -400,7 +445,7 @@ class PodTopologySpread(
     def _node_changed(self, pod: Pod, old: Object | None, new: Object | None) -> QueueingHint:
         """Queue if a node with all topology keys is added or deleted, or changes its domains or
         taints."""
-        keys = [constraint.topology_key for constraint in self._constraints(pod, HARD)]
+        keys = self._hard_keys(pod)
         before, after = (
             [node.labels.get(key) for key in keys] if isinstance(node, Node) else [None]
             for node in (old, new)

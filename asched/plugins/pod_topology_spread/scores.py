@@ -36,6 +36,8 @@ def score_of(counts: ConstraintCounts, held: Int64Column, size: int) -> FloatCol
 class SpreadClasses:
     """The :class:`~asched.framework.scoring.NodeClasses` if every node has every topology key."""
 
+    steady = False
+
     def __init__(self, counts: Sequence[ConstraintCounts]) -> None:
         self._counts = counts
         self.sizes: Sequence[int] = ()

@@ -142,6 +142,7 @@ class VolumeBinding(
         }
     )
     applies_per_template: ClassVar[bool] = True
+    only_own_reservations: ClassVar[bool] = True
 
     def __init__(self, args: VolumeBindingArgs, handle: Handle) -> None:
         super().__init__(args, handle)

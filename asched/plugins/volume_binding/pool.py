@@ -17,7 +17,13 @@ from asched.framework.nodes import BoolColumn, Int32Column, Nodes, RowArray, Voc
 from asched.framework.volumes import STORAGE
 from asched.model.quantity import thousandths
 from asched.model.selectors import NodeSelector
-from asched.model.storage import ObjectReference, PersistentVolume, PersistentVolumeClaim
+from asched.model.storage import (
+    ObjectReference,
+    PersistentVolume,
+    PersistentVolumeClaim,
+    PersistentVolumeClaimSpec,
+    PersistentVolumeSpec,
+)
 from asched.plugins.volume_binding.assumed import AssumedVolumes
 
 AVAILABLE = "Available"
@@ -61,6 +67,11 @@ class _Group(NamedTuple):
     values: Sequence[str]
 
 
+def _mode(spec: PersistentVolumeSpec | PersistentVolumeClaimSpec) -> str:
+    """Volume mode and VolumeAttributesClass, which a volume and its claim must share."""
+    return f"{spec.volume_mode} {spec.volume_attributes_class_name or ''}"
+
+
 class FreeVolumes:
     """The unclaimed volumes of one class, by increasing size.
 
@@ -74,7 +85,7 @@ class FreeVolumes:
         self._sizes = [size for size, _, _ in ordered]
         self._index = {volume.name: index for index, volume in enumerate(self.volumes)}
         words = self._words = Vocabulary()
-        self._modes = np.array([words.intern(v.spec.volume_mode) for v in self.volumes], np.int32)
+        self._modes = np.array([words.intern(_mode(v.spec)) for v in self.volumes], np.int32)
         self._access = [frozenset(volume.spec.access_modes) for volume in self.volumes]
         self._by_access: dict[frozenset[str], list[int]] = {}
         for index, modes in enumerate(self._access):
@@ -131,7 +142,7 @@ class FreeVolumes:
 
     def _fitting(self, claim: PersistentVolumeClaim, exclude: Iterable[str]) -> BoolColumn:
         spec = claim.spec
-        fits: BoolColumn = self._modes == self._words.find(spec.volume_mode)
+        fits: BoolColumn = self._modes == self._words.find(_mode(spec))
         fits[: bisect_left(self._sizes, storage_request(claim))] = False
         wanted = set(spec.access_modes)
         for modes, members in self._by_access.items():
@@ -231,7 +242,7 @@ class VolumePool:
             for volume in found
             if volume.storage_class == claim.storage_class
             and _size(volume) >= storage_request(claim)
-            and volume.spec.volume_mode == claim.spec.volume_mode
+            and _mode(volume.spec) == _mode(claim.spec)
             and volume.metadata.deletion_timestamp is None
         ]
         return min(fitting, key=lambda volume: volume.name, default=None)

@@ -1,0 +1,112 @@
+"""Binding conditions of allocated devices, and where an allocated claim can be used."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from enum import Enum, auto
+
+from asched.dra.devices import NodeView
+from asched.model.resource_claims import (
+    AllocatedDeviceStatus,
+    DeviceRequestAllocationResult,
+    ResourceClaim,
+)
+
+DEFAULT_BINDING_TIMEOUT = timedelta(seconds=600)
+
+
+class Readiness(Enum):
+    """Whether the devices of a claim are ready for binding."""
+
+    READY = auto()
+    PENDING = auto()
+    FAILED = auto()
+
+
+def readiness(claim: ResourceClaim) -> Readiness:
+    """The state of the first device that is not ready; READY if all are."""
+    allocation = claim.status.allocation
+    if allocation is None:
+        return Readiness.PENDING
+    for result in allocation.devices.results:
+        if not result.binding_conditions:
+            continue
+        status = _status_of(claim, result)
+        if status is None:
+            return Readiness.PENDING
+        true = _true_conditions(status)
+        if any(condition in true for condition in result.binding_failure_conditions):
+            return Readiness.FAILED
+        if any(condition not in true for condition in result.binding_conditions):
+            return Readiness.PENDING
+    return Readiness.READY
+
+
+def _status_of(
+    claim: ResourceClaim, result: DeviceRequestAllocationResult
+) -> AllocatedDeviceStatus | None:
+    for status in claim.status.devices:
+        if (status.driver, status.pool, status.device) == (
+            result.driver,
+            result.pool,
+            result.device,
+        ):
+            return status
+    return None
+
+
+def _true_conditions(status: AllocatedDeviceStatus) -> set[str]:
+    """The types of conditions whose first entry is true."""
+    first: dict[str, str] = {}
+    for condition in status.conditions:
+        first.setdefault(condition.type, condition.status)
+    return {name for name, value in first.items() if value == "True"}
+
+
+def has_binding_conditions(claim: ResourceClaim) -> bool:
+    """Whether binding has to wait for conditions of an allocated device."""
+    allocation = claim.status.allocation
+    return allocation is not None and any(
+        result.binding_conditions for result in allocation.devices.results
+    )
+
+
+def has_timed_out(
+    claim: ResourceClaim, now: datetime, timeout: timedelta = DEFAULT_BINDING_TIMEOUT
+) -> bool:
+    """Whether the devices of a claim had long enough to become ready."""
+    allocation = claim.status.allocation
+    return (
+        allocation is not None
+        and allocation.allocation_timestamp is not None
+        and has_binding_conditions(claim)
+        and allocation.allocation_timestamp + timeout < now
+    )
+
+
+def is_usable(
+    claim: ResourceClaim, now: datetime, timeout: timedelta = DEFAULT_BINDING_TIMEOUT
+) -> bool:
+    """Whether binding conditions let a pod use an allocated claim, on whatever node."""
+    state = readiness(claim)
+    if state is Readiness.PENDING:
+        return not has_timed_out(claim, now, timeout)
+    return state is Readiness.READY
+
+
+def is_allocated_for(claim: ResourceClaim, node: NodeView) -> bool:
+    """Whether the allocation of a claim can be used on a node."""
+    allocation = claim.status.allocation
+    return allocation is not None and (
+        allocation.node_selector is None or allocation.node_selector.matches(node.labels, node.name)
+    )
+
+
+def is_available(
+    claim: ResourceClaim,
+    node: NodeView,
+    now: datetime,
+    timeout: timedelta = DEFAULT_BINDING_TIMEOUT,
+) -> bool:
+    """Whether a pod can use an allocated claim on a node."""
+    return is_allocated_for(claim, node) and is_usable(claim, now, timeout)

@@ -1,0 +1,252 @@
+"""Why the claims of a pod cannot be allocated on a node, for ``asched explain``.
+
+Each request is compared with every device of the node as if it were the only request. The first
+reason counts. Selectors come first, so that devices of another kind do not count as in use.
+Computed on demand.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from asched.dra.candidates import RequestMatcher
+from asched.dra.capacity import consumption, fits
+from asched.dra.constraints import attribute_value, constraint_state
+from asched.dra.counters import available_counters
+from asched.dra.devices import NodeView, PooledDevice, PoolID
+from asched.dra.inventory import Inventory
+from asched.dra.pools import PoolView
+from asched.dra.preparation import PlannedClaim, plan_claim
+from asched.dra.requests import ClaimError, RequestedDevices
+from asched.dra.sites import Candidate, Site
+from asched.dra.taints import untolerated
+from asched.model.resource_claims import ALL_DEVICES, ResourceClaim
+
+_NAMED_CLAIMS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class PoolDiagnosis:
+    """A pool that the node sees."""
+
+    pool: str
+    devices: int
+    problem: str
+    """Why nothing is allocated from it; empty for a usable pool."""
+
+
+@dataclass(frozen=True, slots=True)
+class RequestDiagnosis:
+    """A request, or one alternative of a request."""
+
+    claim: str
+    request: str
+    wanted: int | None
+    """The number of devices; None for all devices."""
+    considered: int
+    """The devices of all usable pools."""
+    suitable: int
+    """Those that the request could have if it were alone."""
+    refused: tuple[tuple[str, int], ...]
+    """The reasons, and how many devices each refused; the most frequent first."""
+    users: tuple[str, ...]
+    """Claims that use matching devices."""
+
+    @property
+    def is_satisfiable(self) -> bool:
+        """Whether there are enough devices for the request alone."""
+        return self.suitable > 0 if self.wanted is None else self.suitable >= self.wanted
+
+
+@dataclass(frozen=True, slots=True)
+class NodeDiagnosis:
+    """What the requests of some claims find on a node."""
+
+    node: str
+    pools: tuple[PoolDiagnosis, ...]
+    requests: tuple[RequestDiagnosis, ...]
+    problems: tuple[str, ...]
+    """Errors in the claims."""
+
+
+def diagnose(
+    inventory: Inventory, claims: Sequence[ResourceClaim], node: NodeView
+) -> NodeDiagnosis:
+    """What each request of the claims finds on a node."""
+    site = Site(inventory.pools_of(node))
+    users = _users(inventory, site)
+    keys = tuple(claim.key for claim in claims)
+    requests: list[RequestDiagnosis] = []
+    problems: list[str] = []
+    for index, claim in enumerate(claims):
+        plan = plan_claim(index, claim.spec, inventory)
+        if plan.problem is not None:
+            problems.append(plan.problem.describe(keys))
+        for options in plan.requests:
+            if isinstance(options, ClaimError):
+                problems.append(options.describe(keys))
+                continue
+            requests += (
+                _RequestExamination(inventory, plan, matcher, keys).run(site, users)
+                for matcher in options
+            )
+    pools = tuple(
+        PoolDiagnosis(str(pool.pool_id), len(pool.devices), _pool_problem(pool))
+        for pool in site.pools
+    )
+    return NodeDiagnosis(node.name, pools, tuple(requests), tuple(problems))
+
+
+def _pool_problem(pool: PoolView) -> str:
+    return "not all of its slices are published" if pool.incomplete else pool.invalid
+
+
+DeviceKey = tuple[PoolID, str]
+Users = dict[DeviceKey, list[str]]
+
+
+def _users(inventory: Inventory, site: Site) -> Users:
+    """The claims that use each device of the site."""
+    pools = {pool.pool_id for pool in site.pools}
+    users: Users = {}
+    for key, allocation in sorted(inventory.allocations().items()):
+        for result in allocation.devices.results:
+            pool_id = PoolID(result.driver, result.pool)
+            if pool_id in pools and not result.admin_access:
+                users.setdefault((pool_id, result.device), []).append(key)
+    return users
+
+
+class _RequestExamination:
+    """Compares one request with every device of a site."""
+
+    def __init__(
+        self,
+        inventory: Inventory,
+        plan: PlannedClaim,
+        matcher: RequestMatcher,
+        claim_keys: tuple[str, ...],
+    ) -> None:
+        self._inventory = inventory
+        self._plan = plan
+        self._matcher = matcher
+        self._wanted: RequestedDevices = matcher.wanted
+        self._claim_keys = claim_keys
+
+    def run(self, site: Site, users: Users) -> RequestDiagnosis:
+        reasons: Counter[str] = Counter()
+        used_by: set[str] = set()
+        for position, candidate in enumerate(site.candidates):
+            elsewhere = bool(site.elsewhere >> position & 1)
+            reason = next(filter(None, self._reasons(candidate, elsewhere)), "")
+            if reason:
+                reasons[reason] += 1
+            for device in _in_the_way(reason, candidate):
+                used_by.update(users.get((device.pool_id, device.name), ()))
+        wanted = self._wanted
+        considered = len(site.candidates)
+        return RequestDiagnosis(
+            claim=self._claim_keys[wanted.claim],
+            request=wanted.reference,
+            wanted=None if wanted.mode == ALL_DEVICES else wanted.count,
+            considered=considered,
+            suitable=considered - reasons.total(),
+            refused=tuple(sorted(reasons.items(), key=lambda item: (-item[1], item[0]))),
+            users=tuple(sorted(used_by)),
+        )
+
+    def _reasons(self, candidate: Candidate, elsewhere: bool) -> Iterator[str]:
+        device, wanted = candidate.device, self._wanted
+        yield self._selection(device)
+        if elsewhere:
+            yield "for other nodes"
+        use = self._inventory.usage.of(device.pool_id, device.name)
+        if use.exclusive and not wanted.admin_access:
+            yield _IN_USE
+        yield self._capacity(device)
+        yield self._counters(candidate)
+        taint = untolerated(device.taints, wanted.tolerations)
+        if taint is not None:
+            value = f"={taint.value}" if taint.value else ""
+            yield f"taint {taint.key}{value}:{taint.effect} is not tolerated"
+        yield from self._constraints(device)
+
+    def _selection(self, device: PooledDevice) -> str:
+        answer = self._matcher.answer(device)
+        if answer.error is not None:
+            return answer.error.describe(self._claim_keys)
+        if answer.match:
+            return ""
+        return self._matcher.refused_by(device)
+
+    def _capacity(self, device: PooledDevice) -> str:
+        needed = consumption(self._wanted.capacity, device.device.capacity)
+        if needed is None:
+            return "the requested capacity is missing or not allowed"
+        used = self._inventory.usage.of(device.pool_id, device.name).consumed
+        for name, amount in needed.amounts.items():
+            if not fits({name: amount}, device.device.capacity):
+                return f"not enough capacity {name}"
+            if not fits({name: amount}, device.device.capacity, used):
+                return f"{_CAPACITY_USED} {name}"
+        return ""
+
+    def _counters(self, candidate: Candidate) -> str:
+        device = candidate.device
+        use = self._inventory.usage.of(device.pool_id, device.name)
+        if not device.counters or (device.multiple and use.capacity_shares):
+            return ""
+        left = available_counters(candidate.pool, self._inventory.usage)
+        for used in device.counters:
+            key = (used.counter_set, used.counter)
+            left[key] -= used.amount
+        for (counter_set, counter), amount in left.items():
+            if amount < 0:
+                return f"{_COUNTER_USED} {counter_set}/{counter}"
+        return ""
+
+    def _constraints(self, device: PooledDevice) -> Iterator[str]:
+        wanted = self._wanted
+        for item in self._plan.constraints:
+            state = constraint_state(item)
+            if (
+                state is not None
+                and state.applies_to(wanted.name, wanted.alternative_name)
+                and attribute_value(device.device, device.driver, state.attribute) is None
+            ):
+                yield f"attribute {state.attribute} of a constraint is missing"
+
+
+_IN_USE = "in use"
+_CAPACITY_USED = "in use: capacity"
+_COUNTER_USED = "in use: counter"
+
+
+def _in_the_way(reason: str, candidate: Candidate) -> Sequence[PooledDevice]:
+    """The devices whose users are the reason."""
+    if reason == _IN_USE or reason.startswith(_CAPACITY_USED):
+        return (candidate.device,)
+    return candidate.pool.consumers if reason.startswith(_COUNTER_USED) else ()
+
+
+def describe(found: RequestDiagnosis) -> str:
+    """One line about a request.
+
+    >>> describe(RequestDiagnosis("ns/c", "r", 2, 8, 1, (("in use", 7),), ("ns/a", "ns/b")))
+    'ns/c, request r: 1 of 8 devices suitable, 2 needed; 7 in use (by ns/a, ns/b)'
+    """
+    needed = "all" if found.wanted is None else str(found.wanted)
+    text = (
+        f"{found.claim}, request {found.request}: {found.suitable} of {found.considered} devices"
+        f" suitable, {needed} needed"
+    )
+    refused = ", ".join(f"{number} {reason}" for reason, number in found.refused)
+    if refused:
+        text += f"; {refused}"
+    if found.users:
+        more = len(found.users) - _NAMED_CLAIMS
+        names = ", ".join(found.users[:_NAMED_CLAIMS]) + (f" and {more} more" if more > 0 else "")
+        text += f" (by {names})"
+    return text

@@ -1,0 +1,249 @@
+"""The search for devices on one node: the first solution in the order of kube-scheduler 1.36.
+
+Claims, their requests and the devices of a request are allocated one after the other, depth first.
+Within a request, devices are tried in ascending order. The stack is explicit, so the number of
+claims is not limited by the interpreter's.
+
+What cannot succeed is left out where that changes no answer (:mod:`asched.dra.pruning`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from typing import Final
+
+from asched.dra.ledger import Ledger, TakenDevice
+from asched.dra.preparation import ConstraintState, Option
+from asched.dra.pruning import Pruning
+from asched.dra.requests import MAX_DEVICES_PER_CLAIM
+from asched.dra.sites import Bits, Site
+from asched.dra.steps import StepMeter
+from asched.dra.usage import Usage
+
+STEPS_BEFORE_PROOF: Final = 1_000
+"""Searches that take this long, and longer than the proof, are examined for being impossible."""
+
+
+class _Verdict(Enum):
+    FOUND = auto()
+    FAILED = auto()
+    TOO_MANY = auto()
+    """All that can be tried exceeds the number of devices of a claim."""
+    DESCEND = auto()
+
+
+@dataclass(slots=True, eq=False)
+class _EndOfClaim:
+    """Between two claims."""
+
+
+@dataclass(slots=True, eq=False)
+class _Alternatives:
+    """The choice among the alternatives of a request."""
+
+    options: Sequence[Option]
+    tried: int = 0
+    all_too_many: bool = True
+
+
+@dataclass(slots=True, eq=False)
+class _DeviceChoice:
+    """The choice of one device of a request."""
+
+    option: Option
+    index: int
+    position: int
+    taken: TakenDevice | None = None
+    failed: set[object] = field(default_factory=set)
+    """What the devices that failed here have in common with others."""
+
+
+@dataclass(slots=True)
+class SearchInput:
+    """What a search reads."""
+
+    claims: Sequence[Sequence[Sequence[Option]]]
+    """For each claim and request the alternatives."""
+    constraints: Sequence[Sequence[ConstraintState]]
+    """They are changed by the search."""
+    site: Site
+    usage: Usage
+    meter: StepMeter
+    prune: bool = True
+    """False for a search that leaves nothing out."""
+
+
+class Search:
+    """One search. It can be run once."""
+
+    def __init__(self, given: SearchInput) -> None:
+        self._given = given
+        self._ledger = Ledger(given.site, given.usage, given.constraints)
+        self._stack: list[_EndOfClaim | _Alternatives | _DeviceChoice] = []
+        self._next: tuple[Option, int, int] | None = None
+        self._all: Bits = (1 << len(given.site.candidates)) - 1
+        self._pruning: Pruning | None = None
+        self._examined = False
+        self._meter = given.meter
+
+    def run(self) -> list[list[TakenDevice]] | None:
+        """The devices of each claim, None if there is no solution.
+
+        Raises ClaimError and SearchBudgetExceededError.
+        """
+        verdict = self._enter_request(0, 0)
+        while verdict is not _Verdict.FOUND:
+            self._meter.add()
+            if verdict is _Verdict.DESCEND:
+                verdict = self._descend()
+            elif self._stack:
+                verdict = self._resume(verdict)
+            else:
+                return None
+            if self._is_impossible():
+                return None
+        return self._ledger.results
+
+    def _enter_request(self, claim: int, request: int) -> _Verdict:
+        claims = self._given.claims
+        while claim < len(claims) and request >= len(claims[claim]):
+            self._stack.append(_EndOfClaim())
+            claim, request = claim + 1, 0
+        if claim >= len(claims):
+            return _Verdict.FOUND
+        options = claims[claim][request]
+        if options[0].wanted.alternative_name:
+            self._stack.append(_Alternatives(options))
+            return self._next_alternative()
+        self._next = (options[0], 0, 0)
+        return _Verdict.DESCEND
+
+    def _next_alternative(self) -> _Verdict:
+        choice = self._stack[-1]
+        assert isinstance(choice, _Alternatives)
+        if choice.tried == len(choice.options):
+            self._stack.pop()
+            return _Verdict.TOO_MANY if choice.all_too_many else _Verdict.FAILED
+        self._next = (choice.options[choice.tried], 0, 0)
+        choice.tried += 1
+        return _Verdict.DESCEND
+
+    def _resume(self, verdict: _Verdict) -> _Verdict:
+        """Continue with the latest choice after everything behind it failed."""
+        choice = self._stack[-1]
+        if isinstance(choice, _Alternatives):
+            if verdict is _Verdict.FAILED:
+                choice.all_too_many = False
+            return self._next_alternative()
+        if isinstance(choice, _EndOfClaim):
+            self._stack.pop()
+            return _Verdict.FAILED
+        assert choice.taken is not None
+        self._ledger.give_back(choice.taken)
+        if verdict is _Verdict.TOO_MANY or choice.option.positions is not None:
+            self._stack.pop()
+            return verdict
+        pruning = self._prune()
+        if pruning is not None and self._ledger.is_untouched(choice.taken.position):
+            choice.failed.add(pruning.likeness(choice.taken.position))
+        return self._next_device(choice)
+
+    def _descend(self) -> _Verdict:
+        assert self._next is not None
+        option, index, position = self._next
+        if option.positions is not None and not option.positions:
+            return _Verdict.FAILED
+        wanted = option.wanted
+        if index >= option.count:
+            return self._enter_request(wanted.claim, wanted.request + 1)
+        allocated = len(self._ledger.results[wanted.claim])
+        if allocated + option.count - index > MAX_DEVICES_PER_CLAIM:
+            return _Verdict.TOO_MANY
+        choice = _DeviceChoice(option, index, position)
+        self._stack.append(choice)
+        if option.positions is not None:
+            return self._try(choice, option.positions[index]) or self._fail()
+        return self._next_device(choice)
+
+    def _fail(self) -> _Verdict:
+        self._stack.pop()
+        return _Verdict.FAILED
+
+    def _try(self, choice: _DeviceChoice, position: int) -> _Verdict | None:
+        """Take a device and continue with the next one; None if it cannot be had."""
+        choice.taken = self._ledger.take(choice.option, position)
+        if choice.taken is None:
+            return None
+        self._next = (choice.option, choice.index + 1, position + 1)
+        return _Verdict.DESCEND
+
+    def _next_device(self, choice: _DeviceChoice) -> _Verdict:
+        option = choice.option
+        while left := self._left(choice):
+            if self._too_few(choice, left):
+                break
+            position = (left & -left).bit_length() - 1
+            choice.position = position + 1
+            self._meter.add()
+            if (
+                option.offered.selects(position)
+                and self._ledger.has_capacity(option, position)
+                and not self._has_failed(choice, position)
+            ):
+                verdict = self._try(choice, position)
+                if verdict is not None:
+                    return verdict
+        return self._fail()
+
+    def _left(self, choice: _DeviceChoice) -> Bits:
+        """The devices that remain to be tried."""
+        option = choice.option
+        offered = option.offered
+        bits = self._all & ~self._ledger.blocked(option) & ~(offered.known & ~offered.matching)
+        if self._pruning is not None and self._pruning.allowed:
+            bits &= ~self._pruning.violating(option)
+        return bits >> choice.position << choice.position
+
+    # -- what is left out -------------------------------------------------------------------------
+
+    def _prune(self) -> Pruning | None:
+        """What can be left out, once the search had to go back."""
+        if not self._given.prune:
+            return None
+        if self._pruning is None:
+            self._pruning = self._new_pruning()
+        return self._pruning if self._pruning.allowed else None
+
+    def _new_pruning(self) -> Pruning:
+        given = self._given
+        return Pruning(given.claims, given.constraints, given.site, given.usage)
+
+    def _too_few(self, choice: _DeviceChoice, left: Bits) -> bool:
+        needed = choice.option.count - choice.index
+        if self._pruning is None or not self._pruning.allowed or left.bit_count() >= needed:
+            return False
+        choice.option.offered.evaluate(left)
+        return True
+
+    def _has_failed(self, choice: _DeviceChoice, position: int) -> bool:
+        """Whether a device that is like this one failed in its place."""
+        return (
+            bool(choice.failed)
+            and self._pruning is not None
+            and self._ledger.is_untouched(position)
+            and self._pruning.likeness(position) in choice.failed
+        )
+
+    def _is_impossible(self) -> bool:
+        """Whether a search that went back often has no solution. Examined once."""
+        if self._examined or self._pruning is None:
+            return False
+        effort = self._pruning.effort
+        if self._meter.steps < STEPS_BEFORE_PROOF + effort:
+            return False
+        self._examined = True
+        self._meter.add(effort)
+        pruning = self._pruning = self._new_pruning()
+        return pruning.may_fail and pruning.is_impossible()

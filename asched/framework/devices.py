@@ -1,0 +1,273 @@
+"""The devices of the cluster, which the plugins of all profiles share.
+
+``Handle.shared(SharedDevices)`` returns them. Not part of the public API.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Generic, NamedTuple, TypeVar
+
+import numpy as np
+
+from asched.dra.allocator import Allocator, SearchLimits
+from asched.dra.cel_selectors import cel_selector
+from asched.dra.devices import NodeView, PooledDevice
+from asched.dra.extended import ExtendedResources
+from asched.dra.inventory import Inventory
+from asched.framework.cluster import Cluster
+from asched.framework.nodes import Int64Column
+from asched.model.meta import Object
+from asched.model.resource_claims import AllocationResult, DeviceClass, ResourceClaim, ResourceSlice
+
+ObjectT = TypeVar("ObjectT", bound=Object)
+
+TRUE = "true"
+"""The value of the annotation that marks a special claim."""
+
+
+def is_special_claim(claim: ResourceClaim) -> bool:
+    """Whether the claim serves the extended resources of a pod."""
+    return claim.metadata.annotations.extended_resource_claim == TRUE
+
+
+def special_claim_owner(claim: ResourceClaim) -> str:
+    """The UID of the pod that a special claim serves; empty for other claims."""
+    if not is_special_claim(claim):
+        return ""
+    owner = claim.metadata.controller
+    return "" if owner is None else owner.uid
+
+
+class PendingAllocation(NamedTuple):
+    """An allocation that a pod got and that the API server does not show yet."""
+
+    key: str
+    """``namespace/name`` of the claim; empty for a special claim that is not created yet."""
+    uid: str
+    allocation: AllocationResult
+
+
+class ClassDevices(NamedTuple):
+    """Numbers of devices by row of the cluster's nodes."""
+
+    total: Int64Column
+    used: Int64Column
+
+
+class SharedDevices:
+    """What drivers publish, what claims use, and what pods got that are being bound.
+
+    A pending allocation counts from Reserve until the pod is gone or its reservation is undone,
+    unless the claim itself shows an allocation or no longer exists. So it counts once at any time.
+    """
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._inventory = Inventory(cel_selector)
+        self._allocators: dict[SearchLimits, Allocator] = {}
+        self._class_devices: dict[str, tuple[tuple[int, ...], ClassDevices]] = {}
+        self._extended = ExtendedResources()
+        self._extended_version = 0
+        self._slices = _Changes(cluster, ResourceSlice)
+        self._classes = _Changes(cluster, DeviceClass)
+        self._claims = _Changes(cluster, ResourceClaim)
+        self._pending: dict[str, tuple[PendingAllocation, ...]] = {}
+        """By UID of the pod."""
+        self._pods_of_claim: dict[str, dict[str, PendingAllocation]] = {}
+        """By key of the claim, then by UID of the pod."""
+        self._special_claims: dict[str, dict[str, ResourceClaim]] = {}
+        """By UID of the owner, then by key."""
+
+    # -- extended resources -----------------------------------------------------------------------
+
+    def classes_version(self) -> int:
+        """Grows when any class changes."""
+        return self._cluster.objects_version(DeviceClass)
+
+    @property
+    def extended(self) -> ExtendedResources:
+        """The extended resources that classes provide."""
+        version = self.classes_version()
+        if version != self._extended_version:
+            self._extended = ExtendedResources(self._cluster.objects(DeviceClass).values())
+            self._extended_version = version
+        return self._extended
+
+    def special_claim(self, owner_uid: str) -> ResourceClaim | None:
+        """The special claim of a pod. If there are several, the one with the lowest key."""
+        self._refresh_claims()
+        owned = self._special_claims.get(owner_uid)
+        return None if not owned else owned[min(owned)]
+
+    # -- inventory --------------------------------------------------------------------------------
+
+    @property
+    def inventory(self) -> Inventory:
+        """Up-to-date devices and what is in use."""
+        inventory = self._inventory
+        self._slices.apply(inventory.put_slice, inventory.remove_slice)
+        self._classes.apply(inventory.put_class, inventory.remove_class)
+        self._refresh_claims()
+        return inventory
+
+    def allocator(self, limits: SearchLimits) -> Allocator:
+        """Allocates the devices of :attr:`inventory`; profiles with equal limits share answers."""
+        inventory = self.inventory
+        if limits not in self._allocators:
+            self._allocators[limits] = Allocator(inventory, limits)
+        return self._allocators[limits]
+
+    def devices_version(self) -> int:
+        """Grows when any device or class changes, or what is in use."""
+        published = self._cluster.objects_version(ResourceSlice, DeviceClass)
+        return published + self.inventory.usage_changes.position
+
+    def class_devices(self, class_name: str) -> ClassDevices:
+        """How many devices of a class each node sees in complete pools, for scores."""
+        nodes = self._cluster.nodes
+        version = (nodes.version, nodes.size, self.devices_version())
+        known = self._class_devices.get(class_name)
+        if known is None or known[0] != version:
+            known = self._class_devices[class_name] = (version, self._count(class_name))
+        return known[1]
+
+    def _count(self, class_name: str) -> ClassDevices:
+        nodes, inventory = self._cluster.nodes, self.inventory
+        device_class = inventory.classes.get(class_name)
+        found = ClassDevices(np.zeros(nodes.size, np.int64), np.zeros(nodes.size, np.int64))
+        for row in np.flatnonzero(nodes.alive).tolist() if device_class is not None else ():
+            view = NodeView(nodes.names[row], nodes.node(row).labels)
+            for pool in inventory.pools_of(view):
+                for device in pool.usable_devices:
+                    if self._is_of(device_class, device):
+                        found.total[row] += 1
+                        use = inventory.usage.of(device.pool_id, device.name)
+                        found.used[row] += not use.is_empty
+        return found
+
+    def _is_of(self, device_class: DeviceClass | None, device: PooledDevice) -> bool:
+        return device_class is not None and all(
+            self._inventory.selectors.answer(each.cel.expression, device).match
+            for each in device_class.spec.selectors
+            if each.cel is not None
+        )
+
+    def _refresh_claims(self) -> None:
+        self._claims.apply(self._put_claim, self._remove_claim)
+
+    def _put_claim(self, claim: ResourceClaim) -> None:
+        self._unlist_special(claim.key)
+        owner = special_claim_owner(claim)
+        if owner:
+            self._special_claims.setdefault(owner, {})[claim.key] = claim
+        self._inventory.put_claim(claim)
+        self._count_pending(claim.key)
+        self._count_special(owner)
+
+    def _remove_claim(self, key: str) -> None:
+        owner = self._unlist_special(key)
+        self._inventory.remove_claim(key)
+        self._count_pending(key)
+        self._count_special(owner)
+
+    def _unlist_special(self, key: str) -> str:
+        old = self._claims.seen.get(key)
+        owner = "" if old is None else special_claim_owner(old)
+        if owner and owner in self._special_claims:
+            self._special_claims[owner].pop(key, None)
+            if not self._special_claims[owner]:
+                del self._special_claims[owner]
+        return owner
+
+    # -- pending allocations ----------------------------------------------------------------------
+
+    @property
+    def pods_with_pending_allocations(self) -> Collection[str]:
+        """UIDs of the pods with a reservation."""
+        return self._pending.keys()
+
+    def is_pending(self, claim: ResourceClaim) -> bool:
+        """Whether the claim is being allocated for a pod."""
+        pods = self._pods_of_claim.get(claim.key)
+        return pods is not None and any(p.uid == claim.uid for p in pods.values())
+
+    def reserve(self, pod_uid: str, allocations: Sequence[PendingAllocation]) -> None:
+        """The pod got these allocations. Replaces what it had."""
+        self.release(pod_uid)
+        if not allocations:
+            return
+        self._refresh_claims()
+        self._pending[pod_uid] = tuple(allocations)
+        for pending in allocations:
+            if pending.key:
+                self._pods_of_claim.setdefault(pending.key, {})[pod_uid] = pending
+                self._count_pending(pending.key)
+        self._count_special(pod_uid)
+
+    def release(self, pod_uid: str) -> None:
+        """The pod is gone, or its reservation was undone."""
+        self._inventory.forget(_special_key(pod_uid))
+        for pending in self._pending.pop(pod_uid, ()):
+            if pending.key and pending.key in self._pods_of_claim:
+                pods = self._pods_of_claim[pending.key]
+                pods.pop(pod_uid, None)
+                if not pods:
+                    del self._pods_of_claim[pending.key]
+                self._count_pending(pending.key)
+
+    def _count_pending(self, key: str) -> None:
+        """Count the pending allocation of a claim if the claim exists. The inventory ignores it
+        while the claim has an allocation of its own."""
+        pods = self._pods_of_claim.get(key)
+        claim = self._cluster.objects(ResourceClaim).get(key)
+        valid = [p for p in (pods or {}).values() if claim is not None and p.uid == claim.uid]
+        if valid:
+            self._inventory.assume(key, valid[-1].allocation)
+        else:
+            self._inventory.forget(key)
+
+    def _count_special(self, pod_uid: str) -> None:
+        """Count the pending allocation of a special claim until the claim is created and shows
+        it."""
+        key = _special_key(pod_uid)
+        pending = [p for p in self._pending.get(pod_uid, ()) if not p.key]
+        owned = self._special_claims.get(pod_uid, {})
+        if pending and not any(each.status.allocation for each in owned.values()):
+            self._inventory.assume(key, pending[0].allocation)
+        elif pod_uid:
+            self._inventory.forget(key)
+
+
+def _special_key(pod_uid: str) -> str:
+    # Not a key that a claim in the API server can have.
+    return f"<extended-resources>/{pod_uid}"
+
+
+class _Changes(Generic[ObjectT]):
+    """Objects of a kind that changed since the last look."""
+
+    def __init__(self, cluster: Cluster, kind: type[ObjectT]) -> None:
+        self._cluster = cluster
+        self._kind = kind
+        self._version = 0
+        self._cursor = -1
+        self.seen: dict[str, ObjectT] = {}
+
+    def apply(self, put: Callable[[ObjectT], None], remove: Callable[[str], None]) -> None:
+        version = self._cluster.objects_version(self._kind)
+        if version == self._version:
+            return
+        self._version = version
+        self._cursor, keys = self._cluster.object_changes(self._kind, self._cursor)
+        present: Mapping[str, ObjectT] = self._cluster.objects(self._kind)
+        for key in [*self.seen, *present] if keys is None else keys:
+            item = present.get(key)
+            if item is self.seen.get(key):
+                continue
+            if item is None:
+                remove(key)
+                del self.seen[key]
+            else:
+                put(item)
+                self.seen[key] = item

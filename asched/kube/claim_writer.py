@@ -1,0 +1,270 @@
+"""Writes to ResourceClaims in the binding cycle and after PostFilter (plugin DynamicResources).
+
+The requests and their order are those of kube-scheduler 1.36 (``bindClaim``, ``deleteClaim``). A
+claim is read first and updated under the resourceVersion that was read. Fields that scheduling does
+not decode are written back as they were read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import datetime
+
+import msgspec
+
+from asched.framework.binding import ClaimRef
+from asched.kube.claim_bodies import (
+    FINALIZER,
+    StoredClaim,
+    is_special_claim_of,
+    special_claim_body,
+)
+from asched.kube.client import STRATEGIC_MERGE_PATCH, ApiClient
+from asched.kube.errors import ApiError, NoResponseError
+from asched.kube.pod_writer import PodTarget
+from asched.kube.write_outcomes import (
+    IDEMPOTENT,
+    OutcomeUnknown,
+    PatchOutcome,
+    WriteOutcome,
+    WriteRejected,
+    WriteSucceeded,
+    is_gone,
+    outcome_of,
+    patch,
+)
+from asched.model.pod import ContainerExtendedResourceRequest
+from asched.model.resource_claims import AllocationResult, ResourceClaim
+from asched.model.resources import DecodeError, Resource, decode
+
+_TRIES = 5
+"""Attempts to write a claim that others modify concurrently (``retry.DefaultRetry``)."""
+
+_encode = msgspec.json.Encoder().encode
+
+_Change = Callable[[StoredClaim], Awaitable[WriteOutcome]]
+
+
+class _ConflictError(Exception):
+    """The claim was modified since it was read."""
+
+
+class _FailedUpdateError(Exception):
+    """An update failed for another reason than a conflict."""
+
+    def __init__(self, outcome: WriteRejected | OutcomeUnknown) -> None:
+        super().__init__(outcome.message)
+        self.outcome = outcome
+
+
+class ClaimWriter:
+    """Allocates, reserves, releases, creates and deletes ResourceClaims."""
+
+    def __init__(self, client: ApiClient) -> None:
+        self._client = client
+
+    async def allocate(
+        self,
+        claim: ClaimRef,
+        allocation: AllocationResult | None,
+        consumer: PodTarget,
+        now: datetime,
+    ) -> WriteOutcome:
+        """Write the allocation and reserve the claim for the pod; without one, only reserve.
+
+        ``now`` is the time of an allocation without ``allocation_timestamp``. A claim that already
+        has these devices and is reserved for the pod is a success.
+        """
+
+        async def change(present: StoredClaim) -> WriteOutcome:
+            done = _found(present, claim, allocation, consumer.uid)
+            if done is not None:
+                return done
+            if allocation is not None and FINALIZER not in present.finalizers:
+                body = present.with_finalizers((*present.finalizers, FINALIZER))
+                present = await self._put(claim, body, f"add finalizer to claim {claim.key}")
+            what = "reservation" if allocation is None else "allocation and reservation"
+            body = present.with_reservation(consumer, allocation, now)
+            await self._put(claim, body, f"add {what} to claim {claim.key}", "/status")
+            return WriteSucceeded()
+
+        return await self._change(claim, change)
+
+    async def release(self, claim: ClaimRef, consumer_uid: str) -> PatchOutcome:
+        """Remove the pod from ``reservedFor``. The allocation stays."""
+        entry = {"$patch": "delete", "uid": consumer_uid}
+        body = _encode({"metadata": {"uid": claim.uid}, "status": {"reservedFor": [entry]}})
+        gone = f"claim {claim.key} is gone"
+        path = f"{_path(claim)}/status"
+        return await patch(self._client, path, body, STRATEGIC_MERGE_PATCH, gone=gone)
+
+    async def deallocate(self, claim: ClaimRef, consumer_uid: str) -> WriteOutcome:
+        """Remove allocation, reservations and status of devices. Rejected if the claim is reserved
+        for another consumer than ``consumer_uid``. A claim without allocation is a success."""
+
+        async def change(present: StoredClaim) -> WriteOutcome:
+            if present.uid != claim.uid or present.allocation is None:
+                return WriteSucceeded()
+            if any(uid != consumer_uid for uid in present.reserved_for):
+                return WriteRejected(f"claim {claim.key} is reserved for another pod", 409)
+            body = present.without_allocation()
+            await self._put(claim, body, f"deallocate claim {claim.key}", "/status")
+            return WriteSucceeded()
+
+        return await self._change(claim, change, gone_is_success=True)
+
+    async def create_special(
+        self, pod: PodTarget, claim: ResourceClaim
+    ) -> ResourceClaim | WriteRejected | OutcomeUnknown:
+        """Create the pod's claim for extended resources with the spec of ``claim``.
+
+        The name depends only on the pod and the spec, so that a repeated request finds the claim
+        that an earlier one created.
+        """
+        name, body = special_claim_body(pod, claim.spec)
+        ref = ClaimRef(pod.namespace, name, "")
+        what = f"create claim for extended resources {ref.key}"
+        path, _, _ = _path(ref).rpartition("/")
+        try:
+            try:
+                return _decoded(
+                    await self._client.request("POST", path, body=body, options=IDEMPOTENT)
+                )
+            except ApiError as error:
+                found = await self._read(ref) if error.status == 409 else None
+                if found is None or not is_special_claim_of(found, pod.uid):
+                    raise
+                return found
+        except (ApiError, NoResponseError) as error:
+            return _prefixed(what, outcome_of(error))
+        except DecodeError as error:
+            return WriteRejected(f"{what}: {error}")
+
+    async def delete_special(self, claim: ClaimRef) -> WriteOutcome:
+        """Remove the finalizer of the claim, then delete it. A claim that is gone is a success."""
+
+        async def change(present: StoredClaim) -> WriteOutcome:
+            if present.uid != claim.uid:
+                return WriteSucceeded()
+            if FINALIZER in present.finalizers:
+                kept = [each for each in present.finalizers if each != FINALIZER]
+                body = present.with_finalizers(kept)
+                await self._put(claim, body, f"update resourceclaim {claim.key}")
+            return await self._delete(claim)
+
+        return await self._change(claim, change, gone_is_success=True)
+
+    async def patch_extended_resource_status(
+        self,
+        pod: PodTarget,
+        claim_name: str,
+        mappings: Sequence[ContainerExtendedResourceRequest],
+    ) -> PatchOutcome:
+        """Set ``status.extendedResourceClaimStatus`` of the pod."""
+        target = f"pod {pod.key} ExtendedResourceClaimStatus"
+        if not mappings:
+            return WriteRejected(f"nil or empty request mappings, no update of {target}")
+        status = {"requestMappings": mappings, "resourceClaimName": claim_name}
+        body = _encode(
+            {"metadata": {"uid": pod.uid}, "status": {"extendedResourceClaimStatus": status}}
+        )
+        outcome = await patch(self._client, f"{pod.path}/status", body, STRATEGIC_MERGE_PATCH)
+        if isinstance(outcome, WriteRejected | OutcomeUnknown):
+            return _prefixed(f"update {target}", outcome)
+        return outcome
+
+    async def read(self, claim: ClaimRef) -> ResourceClaim | None:
+        """The present claim, None if it is gone or was recreated. Raises ApiError, NoResponseError
+        and DecodeError."""
+        found = await self._read(claim)
+        return found if found is not None and found.uid == claim.uid else None
+
+    async def _read(self, claim: ClaimRef) -> ResourceClaim | None:
+        try:
+            return _decoded(await self._client.request("GET", _path(claim)))
+        except ApiError as error:
+            if error.status == 404:
+                return None
+            raise
+
+    async def _put(
+        self, claim: ClaimRef, body: bytes, what: str, subresource: str = ""
+    ) -> StoredClaim:
+        """The claim after the update. ``what`` begins the message of a failure."""
+        path = _path(claim) + subresource
+        try:
+            return StoredClaim(
+                await self._client.request("PUT", path, body=body, options=IDEMPOTENT)
+            )
+        except (ApiError, NoResponseError) as error:
+            if isinstance(error, ApiError) and error.status == 409:
+                raise _ConflictError from None
+            raise _FailedUpdateError(_prefixed(what, outcome_of(error))) from None
+
+    async def _delete(self, claim: ClaimRef) -> WriteOutcome:
+        body = _encode({
+            "kind": "DeleteOptions", "apiVersion": "v1", "preconditions": {"uid": claim.uid},
+        })  # fmt: skip
+        try:
+            await self._client.request("DELETE", _path(claim), body=body, options=IDEMPOTENT)
+        except (ApiError, NoResponseError) as error:
+            return WriteSucceeded() if is_gone(error) else outcome_of(error)
+        return WriteSucceeded()
+
+    async def _change(
+        self, claim: ClaimRef, change: _Change, *, gone_is_success: bool = False
+    ) -> WriteOutcome:
+        """Read the claim and ``change`` it, again after a conflict."""
+        for _ in range(_TRIES):
+            try:
+                return await change(StoredClaim(await self._client.request("GET", _path(claim))))
+            except _ConflictError:
+                continue
+            except _FailedUpdateError as failed:
+                return failed.outcome
+            except (ApiError, NoResponseError) as error:
+                if gone_is_success and is_gone(error):
+                    return WriteSucceeded()
+                return _prefixed(f"get claim {claim.key}", outcome_of(error))
+            except msgspec.DecodeError as error:
+                return WriteRejected(f"claim {claim.key}: {error}")
+        return WriteRejected(f"claim {claim.key} was modified concurrently", 409)
+
+
+def _found(
+    present: StoredClaim,
+    claim: ClaimRef,
+    allocation: AllocationResult | None,
+    consumer_uid: str,
+) -> WriteOutcome | None:
+    """The outcome that follows from the claim as it is; None if it has to be written."""
+    if present.uid != claim.uid:
+        return WriteRejected(f"claim {claim.key} was replaced by another one", 409)
+    if present.deleting:
+        return WriteRejected(f"claim {claim.key} got deleted in the meantime", 409)
+    reserved = consumer_uid in present.reserved_for
+    if allocation is None:
+        if present.allocation is None:
+            message = f"claim {claim.key} got deallocated elsewhere in the meantime"
+            return WriteRejected(message, 409)
+        return WriteSucceeded() if reserved else None
+    if present.allocation is None:
+        return None
+    if reserved and present.has_devices_of(allocation):
+        return WriteSucceeded()
+    return WriteRejected(f"claim {claim.key} got allocated elsewhere in the meantime", 409)
+
+
+def _prefixed(what: str, outcome: WriteRejected | OutcomeUnknown) -> WriteRejected | OutcomeUnknown:
+    return msgspec.structs.replace(outcome, message=f"{what}: {outcome.message}")
+
+
+def _decoded(body: bytes) -> ResourceClaim:
+    found = decode(Resource.RESOURCE_CLAIMS, body)
+    if not isinstance(found, ResourceClaim):
+        raise DecodeError("the API server returned no ResourceClaim")
+    return found
+
+
+def _path(claim: ClaimRef) -> str:
+    return f"/apis/resource.k8s.io/v1/namespaces/{claim.namespace}/resourceclaims/{claim.name}"

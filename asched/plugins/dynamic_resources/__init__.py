@@ -1,0 +1,3 @@
+"""DynamicResources: allocates devices for the ResourceClaims of pods."""
+
+from asched.plugins.dynamic_resources.plugin import DynamicResources as DynamicResources

@@ -1,0 +1,131 @@
+"""Which ResourceClaims a pod uses, whether it can use them, and which changes concern it.
+
+Source: ``resourceclaim.Name`` and ``IsForPod`` of k8s.io/dynamic-resource-allocation, 1.36.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from asched.framework.cluster import Cluster
+from asched.framework.events import ActionType, ClusterEventWithHint, EventResource, QueueingHint
+from asched.model.meta import Object
+from asched.model.pod import Pod, PodResourceClaim
+from asched.model.resource_claims import ResourceClaim
+from asched.plugins.shared import queue_if
+
+
+class UnusableClaimError(Exception):
+    """A claim of the pod does not exist or cannot be used. The text is kube-scheduler's."""
+
+
+class _ClaimName(NamedTuple):
+    name: str
+    generated: bool
+    """From a template: the pod must own the claim."""
+
+
+def user_claims(pod: Pod, claims: Mapping[str, ResourceClaim]) -> list[ResourceClaim]:
+    """The claims of ``spec.resourceClaims``, in order; a claim may occur twice.
+
+    Raises :class:`UnusableClaimError` for the first that cannot be used.
+    """
+    found = []
+    for entry in _names(pod):
+        key = f"{pod.namespace}/{entry.name}"
+        claim = claims.get(key)
+        if claim is None:
+            raise UnusableClaimError(f'could not find ResourceClaim "{key}"')
+        if claim.metadata.deletion_timestamp is not None:
+            raise UnusableClaimError(f'resourceclaim "{entry.name}" is being deleted')
+        if entry.generated and not _is_owned_by(claim, pod):
+            raise UnusableClaimError(
+                f"ResourceClaim {key} was not created for Pod {pod.key} (Pod is not owner)"
+            )
+        found.append(claim)
+    return found
+
+
+def reserved_for(claim: ResourceClaim, pod_uid: str) -> bool:
+    """Whether the claim is reserved for the pod."""
+    return any(consumer.uid == pod_uid for consumer in claim.status.reserved_for)
+
+
+def _names(pod: Pod) -> Iterator[_ClaimName]:
+    for reference in pod.spec.resource_claims:
+        name = _name(pod, reference)
+        if name is not None:
+            yield name
+
+
+def _name(pod: Pod, reference: PodResourceClaim) -> _ClaimName | None:
+    """None if the pod needs no claim for this entry."""
+    if reference.resource_claim_name:
+        return _ClaimName(reference.resource_claim_name, False)
+    if not reference.resource_claim_template_name:
+        raise UnusableClaimError(
+            f'pod "{pod.key}", spec.resourceClaim "{reference.name}":'
+            " none of the supported fields are set"
+        )
+    for status in pod.status.resource_claim_statuses:
+        if status.name == reference.name:
+            if status.resource_claim_name is None:
+                return None
+            return _ClaimName(status.resource_claim_name, True)
+    raise UnusableClaimError(f'pod "{pod.key}": ResourceClaim not created yet')
+
+
+def _is_owned_by(claim: ResourceClaim, pod: Pod) -> bool:
+    owner = claim.metadata.controller
+    return owner is not None and owner.uid == pod.uid
+
+
+# -- queueing hints -------------------------------------------------------------------------------
+
+
+class ClaimHints:
+    """The events of DynamicResources."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+
+    def events(self) -> Sequence[ClusterEventWithHint]:
+        kinds, changed = EventResource, ActionType.ADD | ActionType.UPDATE
+        nodes = ActionType.ADD | ActionType.UPDATE_NODE_LABEL | ActionType.UPDATE_NODE_ALLOCATABLE
+        generated = ActionType.UPDATE_POD_GENERATED_RESOURCE_CLAIM
+        on = ClusterEventWithHint.on
+        return (
+            on(kinds.NODE, nodes),
+            on(kinds.RESOURCE_CLAIM, changed, self.claim_changed),
+            on(kinds.TARGET_POD, generated, self.claims_generated),
+            on(kinds.DEVICE_CLASS, changed),
+            on(kinds.RESOURCE_SLICE, changed),
+        )
+
+    @property
+    def _claims(self) -> Mapping[str, ResourceClaim]:
+        return self._cluster.objects(ResourceClaim)
+
+    def claim_changed(self, pod: Pod, old: Object | None, new: Object | None) -> QueueingHint:
+        """Queue if devices became free, or if a claim of the pod is new or has another status."""
+        if not isinstance(new, ResourceClaim):
+            return QueueingHint.QUEUE
+        try:
+            own = any(claim.uid == new.uid for claim in user_claims(pod, self._claims))
+        except UnusableClaimError:
+            return QueueingHint.SKIP
+        before = old.status if isinstance(old, ResourceClaim) else None
+        if before is not None and before.allocation is not None and new.status.allocation is None:
+            return QueueingHint.QUEUE
+        return queue_if(own and before != new.status)
+
+    def claims_generated(self, pod: Pod, old: Object | None, new: Object | None) -> QueueingHint:
+        """Queue if the pod itself was updated and now has all its claims."""
+        if not isinstance(new, Pod) or new.uid != pod.uid:
+            return QueueingHint.SKIP
+        try:
+            user_claims(new, self._claims)
+        except UnusableClaimError:
+            return QueueingHint.SKIP
+        return QueueingHint.QUEUE

@@ -1,0 +1,314 @@
+"""The pages of the browser interface: HTML around the answers of the API.
+
+A page renders the first answer on the server. Modules in ``static/`` draw charts, the decision
+matrix, the timeline and the heat map from the API. Texts of the journal are always escaped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from datetime import UTC, datetime
+from http import HTTPStatus
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+from urllib.parse import quote, urlencode
+
+import msgspec
+from aiohttp import web
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from asched.audit.entries import AssignmentEntry, AttemptFailureEntry, RejectionEntry
+from asched.audit.entry_text import describe
+from asched.ui.api import HTML_PAGES, PREFIX, VIEW, HtmlPages, answer
+from asched.ui.errors import ErrorAnswer
+from asched.ui.index import SearchResults
+from asched.ui.journal_view import JournalView
+from asched.ui.pods import DecisionMatrix, PodSummary, TimelineAnswer
+
+STATIC: Final = "/static"
+_FOLDER: Final = Path(__file__).parent / "static"
+_NAVIGATION: Final = (
+    ("/", "Overview"),
+    ("/search", "Search"),
+    ("/cluster", "Cluster"),
+    ("/journal", "Journal"),
+    ("/plugins", "Plugins"),
+)
+_KIB: Final = 1024
+_DEVICE_NODES: Final = 50
+"""Nodes whose devices are listed on the page of a decision."""
+_JOURNAL_NAME: Final = web.AppKey("journal_name", str)
+
+Page = Callable[[web.Request], Awaitable[web.Response]]
+
+
+def _iso(at: datetime) -> str:
+    """In UTC with milliseconds or microseconds, as in the API."""
+    return at.astimezone(UTC).isoformat().replace("+00:00", "Z")
+
+
+def _state_class(state: str) -> str:
+    """The style of a pod's state; unknown ones are neutral."""
+    return _STATE_CLASSES.get(state, "")
+
+
+_STATE_CLASSES: Final = {
+    "bound": "good",
+    "assumed": "good",
+    "active": "wait",
+    "inFlight": "wait",
+    "backoff": "wait",
+    "gated": "wait",
+    "unschedulable": "bad",
+    "open": "bad",
+    "trial": "wait",
+    "closed": "good",
+}
+
+
+def _duration(seconds: float | None) -> str:
+    """With two significant units at most."""
+    if seconds is None:
+        return "–"
+    if seconds < 1:
+        return f"{seconds * 1000:.0f} ms"
+    if seconds < 60:
+        return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
+    units = [("d", 86400), ("h", 3600), ("min", 60), ("s", 1)]
+    first = next(index for index, (_, size) in enumerate(units) if seconds >= size)
+    unit, size = units[first]
+    text = f"{seconds // size:.0f} {unit}"
+    if first + 1 < len(units):
+        smaller, smaller_size = units[first + 1]
+        rest = int(seconds % size // smaller_size)
+        text += f" {rest} {smaller}" if rest else ""
+    return text
+
+
+def _size(size_bytes: int) -> str:
+    amount = float(size_bytes)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if amount < _KIB:
+            return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}"
+        amount /= _KIB
+    return f"{amount:.1f} TiB"
+
+
+def _pod_path(namespace: str, name: str, rest: str = "") -> str:
+    return f"/pods/{quote(namespace, safe='')}/{quote(name, safe='')}{rest}"
+
+
+def _environment() -> Environment:
+    environment = Environment(
+        loader=PackageLoader("asched.ui"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters.update(
+        iso=_iso,
+        state_class=_state_class,
+        duration=_duration,
+        size=_size,
+        event_text=describe,
+        pretty=lambda value: msgspec.json.format(msgspec.json.encode(value), indent=2).decode(),
+    )
+    environment.globals.update(static=STATIC, navigation=_NAVIGATION, pod_path=_pod_path)
+    return environment
+
+
+_TEMPLATES: Final = _environment()
+
+
+def _moment(request: web.Request) -> str:
+    """``?at=`` or ``?seq=`` of the page, which its links keep; empty without one."""
+    kept = {name: request.query[name] for name in ("at", "seq") if name in request.query}
+    return f"?{urlencode(kept)}" if kept else ""
+
+
+def _text(request: web.Request, template: str, values: Mapping[str, Any]) -> str:
+    """The page. ``data`` becomes attributes of ``main`` for the modules."""
+    defaults: dict[str, Any] = {
+        "active": request.path,
+        "script": "",
+        "api": "",
+        "data": {},
+        "query": "",
+        "moment": _moment(request),
+        "journal_name": "",
+    }
+    return _TEMPLATES.get_template(template).render({**defaults, **values})
+
+
+def _page(request: web.Request, template: str, values: Mapping[str, Any]) -> web.Response:
+    return _response(
+        _text(request, template, {"journal_name": request.app[_JOURNAL_NAME], **values})
+    )
+
+
+def _error(request: web.Request, found: ErrorAnswer) -> web.Response:
+    """The page of a request that failed. Whoever is not admitted may see it."""
+    try:
+        title = HTTPStatus(found.status).phrase
+    except ValueError:
+        title = "Error"
+    values = {"title": title, "found": found, "active": ""}
+    return _response(_text(request, "error.html", values), found.status)
+
+
+def _login(request: web.Request, message: str, status: int) -> web.Response:
+    values = {"message": message, "next": request.query.get("next", "/"), "active": ""}
+    return _response(_text(request, "login.html", values), status)
+
+
+def _response(text: str, status: int = HTTPStatus.OK) -> web.Response:
+    return web.Response(text=text, content_type="text/html", status=status)
+
+
+def _same_api(request: web.Request) -> str:
+    """The address of the page's answer in the API."""
+    return PREFIX + request.rel_url.raw_path + (_moment(request))
+
+
+async def _overview(request: web.Request) -> web.Response:
+    progress = request.app[VIEW].progress
+    data = {
+        "from": request.query.get("from", ""),
+        "to": request.query.get("to", ""),
+        "until": _iso(progress.at) if progress.at else "",
+    }
+    values = {"script": "overview.js", "api": f"{PREFIX}/overview", "data": data}
+    return _page(request, "overview.html", values)
+
+
+async def _search(request: web.Request) -> web.Response:
+    text = request.query.get("q", "")
+    found: SearchResults = await answer("search", request)
+    values = {
+        "api": f"{PREFIX}/search?{urlencode({'q': text})}",
+        "query": text,
+        "found": found,
+    }
+    return _page(request, "search.html", values)
+
+
+async def _why(request: web.Request) -> web.Response:
+    found: PodSummary = await answer("pod", request)
+    values = {**_pod_values(request, "why"), "pod": found, "attempts": found.attempts}
+    values["changes"] = _changes(found)
+    return _page(request, "why.html", values)
+
+
+class _ChangeOnNodes(NamedTuple):
+    """A change that unblocks a pod, and the nodes that it makes feasible."""
+
+    kind: str
+    summary: str
+    rejected_by: tuple[str, ...]
+    nodes: list[str]
+
+
+def _changes(pod: PodSummary) -> list[_ChangeOnNodes]:
+    """Equal changes of several nodes as one."""
+    found: dict[tuple[str, tuple[str, ...]], _ChangeOnNodes] = {}
+    for one in pod.unblocking or ():
+        for change in one.changes:
+            new = _ChangeOnNodes(change.kind.value, change.summary, one.rejected_by, [])
+            same = found.setdefault((change.summary, one.rejected_by), new)
+            if one.node:
+                same.nodes.append(one.node)
+    return list(found.values())
+
+
+async def _decision(request: web.Request) -> web.Response:
+    found: DecisionMatrix = await answer("decision", request)
+    nodes = found.explanation.nodes
+    with_devices = [node for node in nodes if node.requests or node.device_problems]
+    values = {
+        **_pod_values(request, "decision"),
+        "script": "decision.js",
+        "found": found,
+        "attempts": found.explanation.attempts,
+        "device_nodes": with_devices[:_DEVICE_NODES],
+        "omitted_nodes": max(0, len(with_devices) - _DEVICE_NODES),
+        "data": {"source": PREFIX + request.rel_url.raw_path},
+    }
+    return _page(request, "decision.html", values)
+
+
+async def _timeline(request: web.Request) -> web.Response:
+    found: TimelineAnswer = await answer("timeline", request)
+    progress = request.app[VIEW].progress
+    until = progress.at if not _moment(request) else found.pods[-1].entries[-1].at
+    values = {
+        **_pod_values(request, "timeline"),
+        "script": "timeline.js",
+        "attempts": _attempts(found),
+        "found": found,
+        "data": {
+            "source": PREFIX + request.rel_url.raw_path,
+            "until": _iso(until) if until else "",
+        },
+    }
+    return _page(request, "timeline.html", values)
+
+
+def _attempts(found: TimelineAnswer) -> tuple[int, ...]:
+    """The numbers of the attempts for the newest pod."""
+    kinds = AssignmentEntry | RejectionEntry | AttemptFailureEntry
+    made = (entry.attempt for entry in found.pods[-1].entries if isinstance(entry, kinds))
+    return tuple(dict.fromkeys(made))
+
+
+def _pod_values(request: web.Request, view: str) -> dict[str, Any]:
+    """What the pages of a pod have in common. ``attempts`` is replaced where they are known."""
+    return {
+        "active": "",
+        "view": view,
+        "namespace": request.match_info["namespace"],
+        "name": request.match_info["name"],
+        "api": _same_api(request),
+        "attempts": (),
+    }
+
+
+async def _cluster(request: web.Request) -> web.Response:
+    progress = request.app[VIEW].progress
+    data = {
+        "first": _iso(progress.first_at) if progress.first_at else "",
+        "last": _iso(progress.at) if progress.at else "",
+    }
+    values = {"script": "cluster.js", "api": _same_api(request), "data": data}
+    return _page(request, "cluster.html", values)
+
+
+async def _journal(request: web.Request) -> web.Response:
+    found = await answer("journal", request)
+    return _page(request, "journal.html", {"api": _same_api(request), "found": found})
+
+
+async def _plugins(request: web.Request) -> web.Response:
+    found = await answer("plugins", request)
+    return _page(request, "plugins.html", {"api": _same_api(request), "found": found})
+
+
+_PAGES: Final[Mapping[str, Page]] = {
+    "/": _overview,
+    "/search": _search,
+    "/pods/{namespace}/{name}": _why,
+    "/pods/{namespace}/{name}/decisions/{attempt}": _decision,
+    "/pods/{namespace}/{name}/timeline": _timeline,
+    "/cluster": _cluster,
+    "/journal": _journal,
+    "/plugins": _plugins,
+}
+
+
+def register(app: web.Application, view: JournalView) -> None:
+    """Serve all pages and their static files. The application has :data:`~asched.ui.api.VIEW`."""
+    app[_JOURNAL_NAME] = view.name
+    app[HTML_PAGES] = HtmlPages(_error, _login)
+    for path, page in _PAGES.items():
+        app.router.add_get(path, page)
+    app.router.add_static(STATIC, _FOLDER)

@@ -1,0 +1,139 @@
+// Line charts by uPlot with the colours of the page. A chart follows its box and the colour scheme.
+
+import uPlot from "./vendor/uplot/uPlot.esm.js";
+import { cssColour, element, localTimes, onSchemeChange, timeText } from "./dom.js";
+
+const HEIGHT_PX = 190;
+const LINES = ["--line-1", "--line-2", "--line-3", "--line-4", "--line-5", "--still"];
+const DASHES = [[], [6, 3], [2, 2], [10, 3, 2, 3], [4, 4], []];
+const MAX_LINES = LINES.length;
+
+/** The names with the largest values, at most as many as lines are told apart; the rest is summed. */
+export function namedSeries(points, valuesOf) {
+  const sums = new Map();
+  for (const point of points) {
+    for (const [name, value] of Object.entries(valuesOf(point))) {
+      sums.set(name, (sums.get(name) ?? 0) + value);
+    }
+  }
+  const names = [...sums].filter(([, sum]) => sum > 0).sort((a, b) => b[1] - a[1] || (a[0] < b[0] ? -1 : 1))
+    .map(([name]) => name);
+  const own = names.length > MAX_LINES ? names.slice(0, MAX_LINES - 1) : names;
+  const lines = own.map((name) => ({ name, of: (point) => valuesOf(point)[name] ?? 0 }));
+  const rest = names.slice(own.length);
+  if (rest.length) {
+    const sum = (point) => rest.reduce((total, name) => total + (valuesOf(point)[name] ?? 0), 0);
+    lines.push({ name: `${rest.length} others`, of: sum });
+  }
+  return lines;
+}
+
+/** Marks of the time axis in 24 hours, with the date where it changes. */
+function timeMarks(chart, marks, _, __, step) {
+  let before = "";
+  return marks.map((second) => {
+    const at = new Date(second * 1000);
+    const iso = timeText(at.toISOString(), undefined, false);
+    const day = iso.slice(5, 10) === before ? "" : `\n${iso.slice(0, 10)}`;
+    before = iso.slice(5, 10);
+    return (step < 60 ? iso.slice(11, 19) : iso.slice(11, 16)) + day;
+  });
+}
+
+/** Without a cursor the legend shows the last values. */
+function showLast(chart) {
+  if (chart.cursor.idx === null || chart.cursor.idx === undefined) {
+    chart.setLegend({ idx: chart.data[0].length - 1 }, false);
+  }
+}
+
+function axis(format) {
+  const grid = { stroke: cssColour("--rule"), width: 1 };
+  return {
+    stroke: cssColour("--quiet"), grid, ticks: grid, font: "11px system-ui",
+    ...(format ? { values: (_, ticks) => ticks.map(format), size: 58 }
+      : { values: timeMarks, space: 62 }),
+  };
+}
+
+function options(width, lines, format) {
+  const zone = localTimes() ? {} : { tzDate: (s) => uPlot.tzDate(new Date(s * 1000), "Etc/UTC") };
+  const at = (_, value) => (value === null ? "–" : timeText(new Date(value * 1000).toISOString(), undefined, false));
+  const value = (_, shown) => (shown === null || shown === undefined ? "–" : format(shown));
+  return {
+    width, height: HEIGHT_PX, ...zone, padding: [10, 34, 0, 0],
+    hooks: { ready: [showLast], setCursor: [showLast], setData: [showLast] },
+    cursor: { sync: { key: "overview" }, points: { size: 6 } },
+    scales: { y: { range: (_, low, high) => [0, high > 0 ? high * 1.08 : 1] } },
+    axes: [axis(null), axis(format)],
+    series: [
+      { label: "Time", value: at },
+      ...lines.map(({ name }, index) => ({
+        label: name, value, stroke: cssColour(LINES[index]), width: 1.6, dash: DASHES[index],
+        points: { size: 4 }, spanGaps: false,
+      })),
+    ],
+  };
+}
+
+/** A chart in `place` that `show(points, lines)` fills. `format` writes a value of its axis. */
+export class LineChart {
+  constructor(place, format) {
+    this.place = place;
+    this.format = format;
+    this.chart = null;
+    this.shown = null;
+    new ResizeObserver(() => this.resize()).observe(place);
+    const again = () => this.redraw();
+    onSchemeChange(again);
+    document.addEventListener("times", again);
+  }
+
+  show(points, lines) {
+    const names = lines.map(({ name }) => name).join("\n");
+    const data = [
+      points.map((point) => Date.parse(point.at) / 1000),
+      ...lines.map(({ of }) => points.map((point) => of(point) ?? null)),
+    ];
+    const same = this.chart && this.shown.names === names;
+    this.shown = { names, lines, data };
+    if (same) this.chart.setData(data);
+    else this.redraw();
+    this.describe();
+  }
+
+  redraw() {
+    if (!this.shown) return;
+    this.chart?.destroy();
+    this.chart = null;
+    const { lines, data } = this.shown;
+    const width = this.place.clientWidth;
+    if (!lines.length) {
+      this.place.replaceChildren(element("p", { class: "notice" }, "Nothing in this period"));
+      return;
+    }
+    this.place.replaceChildren();
+    this.chart = new uPlot(options(width, lines, this.format), data, this.place);
+    this.describe();
+  }
+
+  /** The last and the highest value of each line, for readers who do not see the chart. */
+  describe() {
+    const { lines, data } = this.shown;
+    const parts = lines.map(({ name }, index) => {
+      const values = data[index + 1].filter((value) => value !== null);
+      if (!values.length) return `${name}: none`;
+      const last = this.format(values.at(-1));
+      return `${name}: last ${last}, highest ${this.format(Math.max(...values))}`;
+    });
+    this.place.querySelector("canvas")?.setAttribute("role", "img");
+    this.place.querySelector("canvas")?.setAttribute("aria-label", parts.join("; "));
+  }
+
+  resize() {
+    const width = this.place.clientWidth;
+    if (this.chart && width && width !== this.chart.width) {
+      this.chart.setSize({ width, height: HEIGHT_PX });
+    }
+  }
+}

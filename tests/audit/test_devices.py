@@ -1,0 +1,130 @@
+"""Explanations, suggestions and timelines of pods with ResourceClaims."""
+
+from __future__ import annotations
+
+import msgspec
+
+from asched.audit.entries import AssignmentEntry, ClaimReleaseEntry, RejectionEntry
+from asched.audit.entry_text import describe
+from asched.audit.explain import Explanation, explain
+from asched.audit.history import timelines
+from asched.audit.lookup import PodName
+from asched.audit.unblock import ChangeKind, UnblockingChange
+from asched.model.resource_claims import ResourceSlice
+from asched.state.records import Assigned, ClaimReleaseEnded, Rejected
+from tests.audit.recording import REGISTRY, Recording, node
+from tests.plugins.dynamic_resources.objects import (
+    a_claim,
+    a_class,
+    a_pod,
+    a_request,
+    a_slice,
+    an_allocation,
+)
+
+TAINT = {"key": "broken", "value": "yes", "effect": "NoSchedule"}
+
+
+def recorded(*slices: ResourceSlice) -> Recording:
+    """Node n0 with slices, and a pod that wants two devices."""
+    recording = Recording()
+    recording.see(node("n0"), a_class(), *slices)
+    recording.see(a_claim("c", a_request(count=2)), a_pod("p", "c"))
+    return recording
+
+
+async def explained(recording: Recording) -> Explanation:
+    return await explain(await recording.journal(), PodName.parse("d/p"), REGISTRY.load)
+
+
+def changes(found: Explanation) -> dict[ChangeKind, UnblockingChange]:
+    assert found.unblocking is not None
+    return {change.kind: change for each in found.unblocking for change in each.changes}
+
+
+async def test_rejected_node_has_counts_of_its_devices() -> None:
+    other = {"name": "nic", "attributes": {"kind": {"string": "nic"}}}
+    recording = recorded(
+        a_slice("n0", "gpu-0", {"name": "gpu-1", "taints": [TAINT]}, "gpu-2", other)
+    )
+    own = 'device.attributes["gpu.example.com"].?kind.orValue("gpu") == "gpu"'
+    recording.see(a_class(expression=own))
+    recording.see(a_claim("held", allocation=an_allocation("n0", "gpu-0")))
+    recording.decide()
+    found = await explained(recording)
+    assert found.reproduced
+    (request,) = found.nodes[0].requests
+    assert (request.claim, request.request, request.wanted) == ("d/c", "r", 2)
+    assert (request.considered, request.suitable) == (4, 1)
+    assert request.refused == {
+        "in use": 1,
+        "not selected by selector #0 of class gpu": 1,
+        "taint broken=yes:NoSchedule is not tolerated": 1,
+    }
+    assert request.users == ("d/held",)
+
+
+async def test_pool_that_cannot_be_used_is_named() -> None:
+    complete = a_slice("n0", "gpu-0")
+    pool = msgspec.structs.replace(complete.spec.pool, resource_slice_count=2)
+    incomplete = msgspec.structs.replace(
+        complete, spec=msgspec.structs.replace(complete.spec, pool=pool)
+    )
+    recording = recorded(incomplete)
+    recording.decide()
+    found = await explained(recording)
+    assert found.nodes[0].device_problems == (
+        "pool gpu.example.com/n0: not all of its slices are published",
+    )
+
+
+async def test_changes_of_devices_unblock_a_pod() -> None:
+    recording = recorded(a_slice("n0", "gpu-0", {"name": "gpu-1", "taints": [TAINT]}, "gpu-2"))
+    recording.see(a_claim("held", allocation=an_allocation("n0", "gpu-2")))
+    recording.decide()
+    found = changes(await explained(recording))
+    taint = found[ChangeKind.DEVICE_TAINT]
+    assert (taint.key, taint.value, taint.effect) == ("broken", "yes", "NoSchedule")
+    assert taint.summary == (
+        "without the taint broken=yes:NoSchedule on the devices of gpu.example.com/n0"
+    )
+    assert found[ChangeKind.CLAIM].claim == "d/held"
+    assert found[ChangeKind.MORE_DEVICES].devices == 1
+
+
+async def test_fewest_additional_devices_are_suggested() -> None:
+    recording = recorded(a_slice("n0", {"name": "gpu-0", "taints": [TAINT]}, "gpu-1"))
+    recording.see(a_claim("held", allocation=an_allocation("n0", "gpu-1")))
+    recording.decide()
+    found = changes(await explained(recording))
+    assert {*found} == {ChangeKind.MORE_DEVICES}
+    assert found[ChangeKind.MORE_DEVICES].devices == 2
+
+
+async def test_assignment_names_the_devices() -> None:
+    recording = recorded(a_slice("n0", "gpu-0", "gpu-1"))
+    (decision,) = recording.decide()
+    assert isinstance(decision, Assigned)
+    expected = ("c/r: gpu.example.com/n0/gpu-0", "c/r: gpu.example.com/n0/gpu-1")
+    assert (await explained(recording)).decision.devices == expected
+    (timeline,) = await timelines(await recording.journal(), PodName.parse("d/p"), REGISTRY.load)
+    (entry,) = [each for each in timeline.entries if isinstance(each, AssignmentEntry)]
+    assert entry.devices == expected
+    assert "devices c/r: gpu.example.com/n0/gpu-0, c/r:" in describe(entry)[1]
+
+
+async def test_timeline_has_the_released_claim() -> None:
+    recording = Recording()
+    gone = a_claim("c", allocation=an_allocation("gone", "gpu-0"))
+    recording.see(node("n0"), a_class(), gone, a_pod("p", "c"))
+    (decision,) = recording.decide()
+    assert isinstance(decision, Rejected)
+    recording.turn(1.0)
+    recording.add(ClaimReleaseEnded("d/p", "Pod-p", "ResourceClaim-c", "forbidden"))
+    (timeline,) = await timelines(await recording.journal(), PodName.parse("d/p"), REGISTRY.load)
+    (rejected,) = [each for each in timeline.entries if isinstance(each, RejectionEntry)]
+    assert rejected.released_claim == "d/c"
+    assert describe(rejected)[1].endswith("; releases claim d/c")
+    (ended,) = [each for each in timeline.entries if isinstance(each, ClaimReleaseEntry)]
+    assert describe(ended) == ("claim released", "forbidden")
+    assert (await explained(recording)).decision.released_claim == "d/c"

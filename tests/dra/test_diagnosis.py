@@ -1,0 +1,193 @@
+"""Why claims cannot be allocated, and what would help."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from asched.dra import NodeView
+from asched.dra.diagnosis import describe, diagnose
+from asched.dra.what_if import helpful_changes
+from asched.model.meta import ObjectMeta
+from asched.model.resource_claims import (
+    CapacityRequirements,
+    Counter,
+    CounterSet,
+    Device,
+    DeviceAttribute,
+    DeviceCapacity,
+    DeviceConstraint,
+    DeviceCounterConsumption,
+    DeviceRequest,
+    DeviceRequestAllocationResult,
+    DeviceTaint,
+    ExactDeviceRequest,
+    ResourceClaim,
+    ResourcePool,
+    ResourceSlice,
+    ResourceSliceSpec,
+)
+from tests.dra.test_search_effort import NODE, claim, exactly, inventory, text
+from tests.dra.worlds import allocated
+
+
+def kind(value: str) -> dict[str, DeviceAttribute]:
+    return {"kind": text(value)}
+
+
+def used(name: str, device: str, **fields: Any) -> ResourceClaim:
+    result = DeviceRequestAllocationResult(
+        request="r", driver="gpu.example", pool="p", device=device, **fields
+    )
+    return allocated(name, (result,))
+
+
+def test_every_device_is_counted_once() -> None:
+    found = inventory(
+        Device(name="a", attributes=kind("big")),
+        Device(name="b", attributes=kind("big")),
+        Device(name="c", attributes=kind("small")),
+        Device(
+            name="d",
+            attributes=kind("big"),
+            taints=(DeviceTaint(key="broken", value="yes", effect="NoExecute"),),
+        ),
+    )
+    found.put_claim(used("x", "a"))
+    found.put_claim(used("y", "c"))
+    wanted = claim(exactly("r", 2, "kind=big"))
+    diagnosis = diagnose(found, (wanted,), NODE)
+    (request,) = diagnosis.requests
+    assert (request.considered, request.suitable, request.is_satisfiable) == (4, 1, False)
+    assert describe(request) == (
+        "ns/c, request r: 1 of 4 devices suitable, 2 needed; 1 in use, 1 not selected by selector"
+        " #0 of the request, 1 taint broken=yes:NoExecute is not tolerated (by ns/x)"
+    )
+    assert helpful_changes(found, (wanted,), NODE) == (
+        "free the devices of claim ns/x",
+        "claim ns/c: request r: tolerate the taints of devices",
+        "claim ns/c: request r: ask for 1 instead of 2 devices",
+    )
+
+
+def test_removing_a_selector_does_not_help_if_the_device_is_used() -> None:
+    found = inventory(Device(name="a", attributes=kind("small")))
+    found.put_claim(used("y", "a"))
+    assert helpful_changes(found, (claim(exactly("r", 1, "kind=big")),), NODE) == ()
+
+
+def test_nothing_is_in_the_way() -> None:
+    found = inventory(Device(name="a"))
+    wanted = (claim(exactly("r", 1)),)
+    assert diagnose(found, wanted, NODE).requests[0].is_satisfiable
+    assert helpful_changes(found, wanted, NODE) == ()
+
+
+def test_constraints_and_missing_attributes() -> None:
+    found = inventory(
+        Device(name="a", attributes=kind("big")),
+        Device(name="b", attributes=kind("small")),
+        Device(name="c"),
+    )
+    constraint = DeviceConstraint(match_attribute="gpu.example/kind")
+    wanted = (claim(exactly("r", 2), constraints=(constraint,)),)
+    (request,) = diagnose(found, wanted, NODE).requests
+    assert request.refused == (("attribute gpu.example/kind of a constraint is missing", 1),)
+    assert request.is_satisfiable
+    assert helpful_changes(found, wanted, NODE)[0] == (
+        "claim ns/c: remove constraint #0 on gpu.example/kind"
+    )
+
+
+def test_capacity() -> None:
+    found = inventory(
+        Device(
+            name="a",
+            allow_multiple_allocations=True,
+            capacity={"memory": DeviceCapacity(value="8")},
+        ),
+        Device(
+            name="b",
+            allow_multiple_allocations=True,
+            capacity={"memory": DeviceCapacity(value="2")},
+        ),
+        Device(name="c"),
+    )
+    found.put_claim(used("x", "a", share_id="s", consumed_capacity={"memory": "6"}))
+    body = ExactDeviceRequest(
+        device_class_name="everything",
+        count=1,
+        capacity=CapacityRequirements(requests={"memory": "4"}),
+    )
+    wanted = (claim(DeviceRequest(name="r", exactly=body)),)
+    (request,) = diagnose(found, wanted, NODE).requests
+    assert dict(request.refused) == {
+        "in use: capacity memory": 1,
+        "not enough capacity memory": 1,
+        "the requested capacity is missing or not allowed": 1,
+    }
+    assert request.users == ("ns/x",)
+    assert helpful_changes(found, wanted, NODE) == (
+        "free the devices of claim ns/x",
+        "claim ns/c: request r: remove the requested capacity",
+    )
+
+
+def test_counters() -> None:
+    consumed = DeviceCounterConsumption(counter_set="s", counters={"x": Counter(value="1")})
+    found = inventory(
+        *(Device(name=name, consumes_counters=(consumed,)) for name in "ab"),
+        counters=(CounterSet(name="s", counters={"x": Counter(value="1")}),),
+    )
+    found.put_claim(used("x", "a"))
+    wanted = (claim(exactly("r", 1)),)
+    (request,) = diagnose(found, wanted, NODE).requests
+    assert dict(request.refused) == {"in use": 1, "in use: counter s/x": 1}
+    assert helpful_changes(found, wanted, NODE) == ("free the devices of claim ns/x",)
+
+
+def test_pools_that_offer_nothing() -> None:
+    found = inventory(Device(name="a"))
+    spec = ResourceSliceSpec(
+        driver="nic.example",
+        pool=ResourcePool(name="q", generation=1, resource_slice_count=2),
+        all_nodes=True,
+        devices=(Device(name="n"),),
+    )
+    found.put_slice(ResourceSlice(metadata=ObjectMeta(name="n"), spec=spec))
+    twice = ResourceSliceSpec(
+        driver="odd.example",
+        pool=ResourcePool(name="o", generation=1, resource_slice_count=1),
+        all_nodes=True,
+        devices=(Device(name="n"), Device(name="n")),
+    )
+    found.put_slice(ResourceSlice(metadata=ObjectMeta(name="o"), spec=twice))
+    pools = diagnose(found, (claim(exactly("r", 1)),), NODE).pools
+    assert [(pool.pool, pool.problem) for pool in pools] == [
+        ("gpu.example/p", ""),
+        ("nic.example/q", "not all of its slices are published"),
+        ("odd.example/o", "duplicate device name n"),
+    ]
+
+
+def test_errors_in_claims() -> None:
+    found = inventory(Device(name="a"))
+    missing = claim(
+        DeviceRequest(name="r", exactly=ExactDeviceRequest(device_class_name="nosuch", count=1))
+    )
+    diagnosis = diagnose(found, (missing,), NODE)
+    assert diagnosis.requests == ()
+    assert len(diagnosis.problems) == 1
+    failing = diagnose(found, (claim(exactly("r", 1, "kind=big")),), NODE)
+    assert failing.requests[0].refused == (
+        ("claim ns/c: selector #0: CEL runtime error: no such key: kind", 1),
+    )
+
+
+def test_long_lists_of_users_are_cut() -> None:
+    found = inventory(*(Device(name=f"d{index}") for index in range(5)))
+    for index in range(5):
+        found.put_claim(used(f"u{index}", f"d{index}"))
+    (request,) = diagnose(found, (claim(exactly("r", 1)),), NodeView("n0", {})).requests
+    assert describe(request).endswith("5 in use (by ns/u0, ns/u1, ns/u2 and 2 more)")
+    assert replace(request, wanted=None).is_satisfiable is False

@@ -1,0 +1,337 @@
+"""Writes to ResourceClaims with the embedded API server over HTTP."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from typing import Any
+
+from asched.apiserver.auth import KUBE_SCHEDULER_RULES, SCHEDULER, User
+from asched.apiserver.cluster import EmbeddedCluster
+from asched.apiserver.faults import Fault, Faults
+from asched.apiserver.http import ApiServer
+from asched.framework.binding import ClaimRef
+from asched.kube.claim_bodies import FINALIZER, SPECIAL_CLAIM
+from asched.kube.claim_writer import ClaimWriter
+from asched.kube.pod_writer import PodTarget
+from asched.kube.write_outcomes import (
+    ObjectGone,
+    OutcomeUnknown,
+    WriteOutcome,
+    WriteRejected,
+    WriteSucceeded,
+)
+from asched.model.pod import ContainerExtendedResourceRequest
+from asched.model.resource_claims import (
+    AllocationResult,
+    DeviceAllocationResult,
+    DeviceClaim,
+    DeviceRequest,
+    DeviceRequestAllocationResult,
+    ExactDeviceRequest,
+    ResourceClaim,
+    ResourceClaimSpec,
+)
+from tests.kube.harness import ManualClock, client_for
+
+Object = dict[str, Any]
+
+NOW = datetime(2026, 5, 6, 7, 8, 9, 123456, tzinfo=UTC)
+REQUEST = {"name": "r", "exactly": {"deviceClassName": "gpu", "count": 1}}
+CONFIG = {"opaque": {"driver": "d.example.com", "parameters": {"ratio": 1.50, "deep": {"a": [1]}}}}
+
+
+def allocation(device: str = "gpu-0", request: str = "r") -> AllocationResult:
+    result = DeviceRequestAllocationResult(
+        request=request, driver="d.example.com", pool="n", device=device
+    )
+    return AllocationResult(devices=DeviceAllocationResult(results=(result,)))
+
+
+STORED = {
+    "devices": {
+        "results": [{"request": "r", "driver": "d.example.com", "pool": "n", "device": "gpu-0"}]
+    },
+    "allocationTimestamp": "2026-05-06T07:08:09Z",
+}
+
+
+class RecordedRequests(Faults):
+    """Records the writes, and calls a hook before each."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.writes: list[str] = []
+        self.on_update: Callable[[], None] = lambda: None
+
+    def take(self, verb: str, resource: str) -> Fault | None:
+        if verb != "get":
+            self.writes.append(f"{verb} {resource}")
+        if verb == "update":
+            self.on_update()
+        return super().take(verb, resource)
+
+
+class Claims:
+    """A server with one claim and one pod, and the writer."""
+
+    def __init__(
+        self, cluster: EmbeddedCluster, faults: RecordedRequests, writer: ClaimWriter
+    ) -> None:
+        self.cluster = cluster
+        self.faults = faults
+        self.writer = writer
+        self.requests = faults.writes
+        spec = {"devices": {"requests": [REQUEST], "config": [CONFIG]}}
+        body = {"metadata": {"name": "c", "namespace": "d", "labels": {"a": "b"}}, "spec": spec}
+        self.claim = ClaimRef("d", "c", cluster.create("resourceclaims", body)["metadata"]["uid"])
+        self.pod = self.add_pod("p")
+
+    def add_pod(self, name: str) -> PodTarget:
+        spec = {"containers": [{"name": "c", "image": "x"}]}
+        made = self.cluster.create(
+            "pods", {"metadata": {"name": name, "namespace": "d"}, "spec": spec}
+        )
+        return PodTarget("d", name, made["metadata"]["uid"])
+
+    @property
+    def stored(self) -> Object:
+        return self.cluster.get("resourceclaims", "c", namespace="d")
+
+    def set_status(self, **status: Any) -> None:
+        self.cluster.patch(
+            "resourceclaims", "c", {"status": status}, namespace="d", subresource="status"
+        )
+
+    async def allocate(
+        self, result: AllocationResult | None, pod: PodTarget | None = None
+    ) -> WriteOutcome:
+        return await self.writer.allocate(self.claim, result, pod or self.pod, NOW)
+
+    def reservation(self, pod: PodTarget) -> Object:
+        return {"resource": "pods", "name": pod.name, "uid": pod.uid}
+
+
+@asynccontextmanager
+async def claims(user: User = SCHEDULER) -> AsyncIterator[Claims]:
+    cluster, faults = EmbeddedCluster(seed=1), RecordedRequests()
+    server = ApiServer(cluster, faults=faults, tokens={"t": user})
+    cluster.create("namespaces", {"metadata": {"name": "d"}})
+    async with server.run(), client_for(server.url, ManualClock(), token="t") as client:
+        yield Claims(cluster, faults, ClaimWriter(client))
+
+
+async def test_claim_is_allocated_and_reserved() -> None:
+    async with claims() as c:
+        spec, labels = c.stored["spec"], c.stored["metadata"]["labels"]
+        assert await c.allocate(allocation()) == WriteSucceeded()
+        assert c.requests == ["update resourceclaims", "update resourceclaims/status"]
+        assert c.stored["metadata"]["finalizers"] == [FINALIZER]
+        assert c.stored["status"] == {"allocation": STORED, "reservedFor": [c.reservation(c.pod)]}
+        assert (c.stored["spec"], c.stored["metadata"]["labels"]) == (spec, labels)
+        revision = c.cluster.revision
+        assert await c.allocate(allocation()) == WriteSucceeded()
+        assert c.cluster.revision == revision
+
+
+async def test_allocated_claim_is_reserved_for_another_pod() -> None:
+    async with claims() as c:
+        await c.allocate(allocation())
+        devices = [{"driver": "d.example.com", "pool": "n", "device": "gpu-0", "data": {"x": 1.10}}]
+        c.set_status(devices=devices)
+        del c.requests[:]
+        other = c.add_pod("q")
+        assert await c.allocate(None, other) == WriteSucceeded()
+        assert c.requests == ["update resourceclaims/status"]
+        assert c.stored["status"] == {
+            "allocation": STORED,
+            "devices": devices,
+            "reservedFor": [c.reservation(c.pod), c.reservation(other)],
+        }
+        assert await c.allocate(None, other) == WriteSucceeded()
+        assert len(c.requests) == 1
+
+
+async def test_allocation_by_others_is_kept() -> None:
+    async with claims() as c:
+        await c.allocate(allocation())
+        elsewhere = WriteRejected("claim d/c got allocated elsewhere in the meantime", 409)
+        assert await c.allocate(allocation("gpu-1")) == elsewhere
+        assert await c.allocate(allocation(), c.add_pod("q")) == elsewhere
+
+
+async def test_unusable_claims_are_rejected() -> None:
+    async with claims() as c:
+        outcome = await c.allocate(None)
+        assert outcome == WriteRejected("claim d/c got deallocated elsewhere in the meantime", 409)
+        c.claim = c.claim._replace(uid="earlier")
+        outcome = await c.allocate(allocation())
+        assert outcome == WriteRejected("claim d/c was replaced by another one", 409)
+        c.claim = c.claim._replace(uid=c.stored["metadata"]["uid"])
+        c.cluster.patch("resourceclaims", "c", {"metadata": {"finalizers": ["x/y"]}}, namespace="d")
+        c.cluster.delete("resourceclaims", "c", namespace="d")
+        outcome = await c.allocate(allocation())
+        assert outcome == WriteRejected("claim d/c got deleted in the meantime", 409)
+        c.claim = ClaimRef("d", "gone", "u")
+        outcome = await c.allocate(allocation())
+        assert outcome == WriteRejected(
+            'get claim d/gone: resourceclaims.resource.k8s.io "gone" not found', 404
+        )
+
+
+async def test_concurrent_changes_are_retried() -> None:
+    async with claims() as c:
+        left = 2
+
+        def touch() -> None:
+            nonlocal left
+            if left:
+                left -= 1
+                labels = {"metadata": {"labels": {"a": str(left)}}}
+                c.cluster.patch("resourceclaims", "c", labels, namespace="d")
+
+        c.faults.on_update = touch
+        assert await c.allocate(allocation()) == WriteSucceeded()
+        assert c.stored["metadata"]["labels"] == {"a": "0"}
+        assert c.stored["status"]["allocation"] == STORED
+
+
+async def test_constantly_changing_claim_is_rejected() -> None:
+    async with claims() as c:
+        count = 0
+
+        def touch() -> None:
+            nonlocal count
+            count += 1
+            labels = {"metadata": {"labels": {"a": str(count)}}}
+            c.cluster.patch("resourceclaims", "c", labels, namespace="d")
+
+        c.faults.on_update = touch
+        outcome = await c.allocate(allocation())
+        assert outcome == WriteRejected("claim d/c was modified concurrently", 409)
+        assert count == 5
+
+
+async def test_lost_responses_are_found_successful() -> None:
+    async with claims() as c:
+        for resource in ("resourceclaims", "resourceclaims/status"):
+            c.faults.drop(verb="update", resource=resource, after_effect=True)
+        assert await c.allocate(allocation()) == WriteSucceeded()
+        assert c.stored["status"]["reservedFor"] == [c.reservation(c.pod)]
+
+
+async def test_failures_have_texts_of_kube_scheduler() -> None:
+    async with claims() as c:
+        c.faults.respond(500, count=10, verb="update", resource="resourceclaims")
+        outcome = await c.allocate(allocation())
+        assert isinstance(outcome, OutcomeUnknown)
+        assert outcome.message.startswith("add finalizer to claim d/c: ")
+    async with claims() as c:
+        c.faults.respond(403, verb="update", resource="resourceclaims/status")
+        outcome = await c.allocate(allocation())
+        assert isinstance(outcome, WriteRejected)
+        assert outcome.message.startswith("add allocation and reservation to claim d/c: ")
+
+
+async def test_reservation_is_released() -> None:
+    async with claims() as c:
+        await c.allocate(allocation())
+        other = c.add_pod("q")
+        await c.allocate(None, other)
+        assert await c.writer.release(c.claim, c.pod.uid) == WriteSucceeded()
+        assert c.stored["status"] == {"allocation": STORED, "reservedFor": [c.reservation(other)]}
+        assert await c.writer.release(c.claim, c.pod.uid) == WriteSucceeded()
+        gone = ObjectGone("claim d/c is gone")
+        assert await c.writer.release(c.claim._replace(uid="earlier"), c.pod.uid) == gone
+
+
+async def test_claim_is_deallocated() -> None:
+    async with claims() as c:
+        await c.allocate(allocation())
+        used = WriteRejected("claim d/c is reserved for another pod", 409)
+        assert await c.writer.deallocate(c.claim, "other") == used
+        assert await c.writer.deallocate(c.claim, c.pod.uid) == WriteSucceeded()
+        assert not c.stored.get("status")
+        assert c.stored["metadata"]["finalizers"] == [FINALIZER]
+        assert await c.writer.deallocate(c.claim, c.pod.uid) == WriteSucceeded()
+        gone = ClaimRef("d", "gone", "u")
+        assert await c.writer.deallocate(gone, c.pod.uid) == WriteSucceeded()
+
+
+def special_spec() -> ResourceClaim:
+    request = DeviceRequest(
+        name="container-0-request-0",
+        exactly=ExactDeviceRequest(device_class_name="gpu", count=1),
+    )
+    spec = ResourceClaimSpec(devices=DeviceClaim(requests=(request,)))
+    return ResourceClaim(spec=spec)
+
+
+async def test_special_claim_is_created_once() -> None:
+    async with claims() as c:
+        c.faults.drop(verb="create", resource="resourceclaims", after_effect=True)
+        made = await c.writer.create_special(c.pod, special_spec())
+        assert isinstance(made, ResourceClaim)
+        assert made.name.startswith("p-extended-resources-")
+        assert len(made.name) == len("p-extended-resources-") + 5
+        stored = c.cluster.get("resourceclaims", made.name, namespace="d")["metadata"]
+        assert stored["annotations"] == {SPECIAL_CLAIM: "true"}
+        assert stored["generateName"] == "p-extended-resources-"
+        assert stored["ownerReferences"] == [{
+            "apiVersion": "v1", "kind": "Pod", "name": "p", "uid": c.pod.uid, "controller": True,
+        }]  # fmt: skip
+        assert await c.writer.create_special(c.pod, special_spec()) == made
+        other = await c.writer.create_special(PodTarget("d", "p", "other"), special_spec())
+        assert isinstance(other, ResourceClaim)
+        assert other.name != made.name
+
+
+async def test_special_claim_is_deleted() -> None:
+    async with claims() as c:
+        made = await c.writer.create_special(c.pod, special_spec())
+        assert isinstance(made, ResourceClaim)
+        ref = ClaimRef.of(made)
+        allocated = allocation(request="container-0-request-0")
+        assert await c.writer.allocate(ref, allocated, c.pod, NOW) == WriteSucceeded()
+        found = await c.writer.read(ref)
+        assert found is not None
+        assert found.status.allocation is not None
+        assert await c.writer.read(ref._replace(uid="earlier")) is None
+        del c.requests[:]
+        assert await c.writer.delete_special(ref) == WriteSucceeded()
+        assert c.requests == ["update resourceclaims", "delete resourceclaims"]
+        assert await c.writer.read(ref) is None
+        assert await c.writer.delete_special(ref) == WriteSucceeded()
+
+
+async def test_status_of_pod_is_patched() -> None:
+    async with claims() as c:
+        mapping = ContainerExtendedResourceRequest(
+            container_name="c", resource_name="example.com/gpu", request_name="r"
+        )
+        patched = await c.writer.patch_extended_resource_status(c.pod, "special", [mapping])
+        assert patched == WriteSucceeded()
+        pod = c.cluster.get("pods", "p", namespace="d")
+        assert pod["status"]["extendedResourceClaimStatus"] == {
+            "requestMappings": [{
+                "containerName": "c", "resourceName": "example.com/gpu", "requestName": "r",
+            }],
+            "resourceClaimName": "special",
+        }  # fmt: skip
+        assert await c.writer.patch_extended_resource_status(c.pod, "special", []) == WriteRejected(
+            "nil or empty request mappings, no update of pod d/p ExtendedResourceClaimStatus"
+        )
+
+
+async def test_allocation_needs_a_permission_of_its_own() -> None:
+    rules = tuple(r for r in KUBE_SCHEDULER_RULES if "resourceclaims/binding" not in r.resources)
+    async with claims(User("system:serviceaccount:other", rules)) as c:
+        outcome = await c.allocate(allocation())
+        assert isinstance(outcome, WriteRejected)
+        assert outcome.message == (
+            'add allocation and reservation to claim d/c: ResourceClaim.resource.k8s.io "c" is '
+            "invalid: status.allocation: Forbidden: changing status.allocation or "
+            'status.reservedFor requires resource="resourceclaims/binding", verb="update" '
+            "permission: permission denied"
+        )

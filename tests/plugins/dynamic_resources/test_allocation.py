@@ -1,0 +1,372 @@
+"""Decisions about pods with claims, and what is in use between Reserve and the watch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from asched.framework.devices import SharedDevices
+from asched.framework.feature_gates import FeatureGates
+from asched.framework.pod_info import PodInfo
+from asched.framework.status import Code
+from asched.model.resource_claims import AllocationResult, ResourceClaim
+from asched.plugins.default_preemption import DefaultPreemption
+from asched.plugins.dynamic_resources import DynamicResources
+from asched.plugins.dynamic_resources.reservation import DeviceReservation
+from asched.plugins.node_resources import NodeResourcesFit
+from asched.state import records as r
+from asched.state.checkpoint import checkpoint_of, restore
+from asched.state.cluster import ProfileHandle
+from tests.cycle.scheduling import Scheduling, nodes_of, the_one
+from tests.plugins.dynamic_resources.objects import (
+    a_claim,
+    a_class,
+    a_device_node,
+    a_pod,
+    a_request,
+    a_slice,
+    an_allocation,
+    with_allocation,
+)
+from tests.state.profiles import loader, profile_of
+
+PLUGINS = (NodeResourcesFit, DynamicResources, DefaultPreemption)
+RESOURCE = "example.com/gpu"
+
+
+def cluster(*devices: str, nodes: int = 1) -> Scheduling:
+    scheduling = Scheduling(*PLUGINS)
+    scheduling.pass_time(1_767_225_600)
+    scheduling.see(a_class())
+    for number in range(nodes):
+        name = f"n{number}"
+        scheduling.see(a_device_node(name, allocatable={"cpu": "8", "pods": "110"}))
+        scheduling.see(a_slice(name, *devices))
+    return scheduling
+
+
+def reservation(decision: r.Decision) -> DeviceReservation:
+    assert isinstance(decision, r.Assigned), decision
+    (found,) = decision.reservations
+    return DeviceReservation.from_record(found.value)
+
+
+def allocation(decision: r.Decision, number: int = 0) -> AllocationResult:
+    found = reservation(decision).claims[number].allocation
+    assert found is not None
+    return found
+
+
+def devices(decision: r.Decision, number: int = 0) -> list[str]:
+    return [each.device for each in allocation(decision, number).devices.results]
+
+
+def shows(scheduling: Scheduling, claim: ResourceClaim, decision: r.Decision) -> ResourceClaim:
+    """The watch shows the allocation of the claim."""
+    changed = with_allocation(claim, allocation(decision))
+    scheduling.see(changed)
+    return changed
+
+
+def in_use(scheduling: Scheduling) -> int:
+    """Devices of node n0 in use."""
+    found = ProfileHandle(scheduling.state, "").shared(SharedDevices)
+    usage = found.inventory.usage.snapshot()
+    return sum(use.exclusive for pool in usage.values() for use in pool.values())
+
+
+def test_two_pods_never_get_the_same_device() -> None:
+    scheduling = cluster("gpu-0", "gpu-1")
+    scheduling.see(a_claim("a"), a_claim("b"), a_claim("c"))
+    scheduling.see(a_pod("p", "a"), a_pod("q", "b"), a_pod("s", "c"))
+    first, second, third = scheduling.decide()
+    assert (devices(first), devices(second)) == (["gpu-0"], ["gpu-1"])
+    assert isinstance(third, r.Rejected)
+    assert "1 cannot allocate all claims" in third.message
+
+
+def test_device_counts_once_when_the_watch_shows_the_claim() -> None:
+    scheduling = cluster("gpu-0", "gpu-1")
+    claim = a_claim("a")
+    scheduling.see(claim, a_pod("p", "a"))
+    decision = the_one(scheduling.decide())
+    assert in_use(scheduling) == 1
+    shows(scheduling, claim, decision)
+    assert in_use(scheduling) == 1
+    scheduling.apply(r.Bound("d/p", "Pod-p", "n0"))
+    assert in_use(scheduling) == 1
+
+
+def test_device_stays_reserved_if_the_pod_is_bound_first() -> None:
+    scheduling = cluster("gpu-0")
+    claim = a_claim("a")
+    scheduling.see(claim, a_claim("b"), a_pod("p", "a"))
+    decision = the_one(scheduling.decide())
+    scheduling.apply(r.Bound("d/p", "Pod-p", "n0"))
+    scheduling.see(a_pod("q", "b"))
+    assert isinstance(the_one(scheduling.decide()), r.Rejected)
+    shows(scheduling, claim, decision)
+    scheduling.apply(r.ObjectDeleted("Pod", "d/p", "Pod-p"))
+    assert in_use(scheduling) == 1
+    scheduling.see(claim)
+    assert in_use(scheduling) == 0
+    scheduling.pass_time(60)
+    assert isinstance(the_one(scheduling.decide()), r.Assigned)
+
+
+def test_failed_binding_releases_the_devices() -> None:
+    scheduling = cluster("gpu-0")
+    scheduling.see(a_claim("a"), a_pod("p", "a"))
+    the_one(scheduling.decide())
+    scheduling.apply(r.BindFailed("d/p", "Pod-p", "n0", Code.ERROR, "DynamicResources", "no"))
+    assert in_use(scheduling) == 0
+
+
+ENDS_OF_A_BINDING: tuple[r.AnyRecord, ...] = (
+    r.BindFailed("d/p", "Pod-p", "n0", Code.ERROR, "", "the pod is gone"),
+    r.Bound("d/p", "Pod-p", "n0"),
+    r.EngineStarted("later", 0),
+    r.LeadershipGained(1),
+)
+
+
+@pytest.mark.parametrize("end", ENDS_OF_A_BINDING, ids=lambda end: type(end).__name__)
+def test_devices_of_deleted_pod_are_released_when_its_binding_ended(end: r.AnyRecord) -> None:
+    scheduling = cluster("gpu-0")
+    scheduling.see(a_claim("a"), a_pod("p", "a"))
+    the_one(scheduling.decide())
+    scheduling.apply(r.ObjectDeleted("Pod", "d/p", "Pod-p"))
+    # PreBind may have sent the allocation.
+    assert in_use(scheduling) == 1
+    restored = restore(checkpoint_of(scheduling.state), loader(*PLUGINS))
+    assert [*restored.state.reserve_calls.unfinished] == ["Pod-p"]
+    scheduling.apply(r.ProfilesLoaded((profile_of(*PLUGINS),)))
+    assert in_use(scheduling) == 1
+    scheduling.apply(end)
+    assert in_use(scheduling) == 0
+    assert not scheduling.state.reserve_calls.unfinished
+
+
+def test_claim_that_was_recreated_does_not_have_the_devices() -> None:
+    scheduling = cluster("gpu-0")
+    scheduling.see(a_claim("a"), a_pod("p", "a"))
+    the_one(scheduling.decide())
+    scheduling.see(a_claim("a", uid="another"))
+    assert in_use(scheduling) == 0
+
+
+def test_shared_claim_waits_for_the_pod_that_allocates_it() -> None:
+    scheduling = cluster("gpu-0")
+    claim = a_claim("a")
+    scheduling.see(claim, a_pod("p", "a"), a_pod("q", "a"))
+    first, second = scheduling.decide()
+    assert isinstance(second, r.Rejected)
+    assert "resource claim d/a is in the process of being allocated" in second.message
+    shows(scheduling, claim, first)
+    scheduling.pass_time(60)
+    again = the_one(scheduling.decide())
+    assert reservation(again).claims[0].allocation is None
+
+
+def test_profiles_share_what_is_in_use() -> None:
+    other = msgspec.structs.replace(profile_of(*PLUGINS), scheduler_name="other")
+    scheduling = Scheduling(*PLUGINS, profiles=(profile_of(*PLUGINS), other))
+    scheduling.see(a_class(), a_device_node("n0", allocatable={"cpu": "8", "pods": "9"}))
+    scheduling.see(a_slice("n0", "gpu-0"), a_claim("a"), a_claim("b"))
+    scheduling.see(a_pod("p", "a"), a_pod("q", "b", schedulerName="other"))
+    first, second = scheduling.decide()
+    assert isinstance(first, r.Assigned)
+    assert isinstance(second, r.Rejected)
+
+
+def test_reload_keeps_reserved_devices() -> None:
+    scheduling = cluster("gpu-0")
+    scheduling.see(a_claim("a"), a_pod("p", "a"))
+    the_one(scheduling.decide())
+    scheduling.apply(r.ProfilesLoaded((profile_of(*PLUGINS),)))
+    assert in_use(scheduling) == 1
+
+
+def test_checkpoint_keeps_reserved_devices_and_pending_releases() -> None:
+    scheduling = cluster("gpu-0", nodes=2)
+    elsewhere = a_claim("b", allocation=an_allocation("n1", "gpu-0"))
+    scheduling.see(a_claim("a"), a_pod("p", "a"))
+    the_one(scheduling.decide())
+    on_n0 = {"kubernetes.io/hostname": "n0"}
+    scheduling.see(elsewhere, a_pod("q", "b", nodeSelector=on_n0))
+    released = the_one(scheduling.decide())
+    assert isinstance(released, r.Assigned)  # the node selector is no filter of this profile
+    restored = restore(checkpoint_of(scheduling.state), loader(*PLUGINS))
+    handle = ProfileHandle(restored.state, "")
+    usage = handle.shared(SharedDevices).inventory.usage
+    ours = ProfileHandle(scheduling.state, "").shared(SharedDevices).inventory.usage
+    assert usage.snapshot() == ours.snapshot()
+
+
+# -- PostFilter -----------------------------------------------------------------------------------
+
+
+def unavailable(**status: Any) -> Scheduling:
+    """A pod with a claim that is allocated on a node that is gone."""
+    scheduling = cluster("gpu-0")
+    scheduling.see(a_claim("a", allocation=an_allocation("gone", "gpu-0"), status=status))
+    scheduling.see(a_pod("p", "a"))
+    return scheduling
+
+
+def test_claim_that_is_not_available_is_deallocated() -> None:
+    scheduling = unavailable()
+    decision = the_one(scheduling.decide())
+    assert isinstance(decision, r.Rejected)
+    assert "deallocation of ResourceClaim completed" in decision.message
+    assert decision.released_claim is not None
+    assert decision.released_claim.claim.key == "d/a"
+    assert not decision.released_claim.delete
+    assert [*scheduling.state.claim_releases] == ["ResourceClaim-a"]
+    restored = restore(checkpoint_of(scheduling.state), loader(*PLUGINS)).state
+    assert dict(restored.claim_releases) == dict(scheduling.state.claim_releases)
+    scheduling.apply(r.ClaimReleaseEnded("d/p", "Pod-p", "ResourceClaim-a"))
+    assert not scheduling.state.claim_releases
+
+
+def test_claim_in_use_by_another_pod_is_kept() -> None:
+    scheduling = unavailable(reservedFor=[{"resource": "pods", "name": "x", "uid": "x"}])
+    decision = the_one(scheduling.decide())
+    assert isinstance(decision, r.Rejected)
+    assert "still not schedulable" in decision.message
+    assert decision.released_claim is None
+
+
+def test_deallocated_claim_is_allocated_again() -> None:
+    scheduling = unavailable()
+    the_one(scheduling.decide())
+    scheduling.pass_time(60)
+    scheduling.see(a_claim("a"))
+    assert devices(the_one(scheduling.decide())) == ["gpu-0"]
+
+
+def test_left_over_special_claim_is_deleted() -> None:
+    scheduling = cluster("gpu-0")
+    owner = {"kind": "Pod", "name": "p", "uid": "Pod-p", "controller": True, "apiVersion": "v1"}
+    left_over = a_claim(
+        "old",
+        annotations={"resource.kubernetes.io/extended-resource-claim": "true"},
+        ownerReferences=[owner],
+    )
+    scheduling.see(a_class(extendedResourceName=RESOURCE), left_over)
+    scheduling.see(a_pod("p", resources=[{RESOURCE: "1"}]))
+    decision = the_one(scheduling.decide())
+    assert isinstance(decision, r.Rejected)
+    assert decision.released_claim is not None
+    assert decision.released_claim.delete
+    scheduling.pass_time(60)
+    scheduling.apply(r.ObjectDeleted("ResourceClaim", "d/old", "ResourceClaim-old"))
+    # As in kube-scheduler, no hint listens to deletions of claims.
+    scheduling.pass_time(600)
+    assert nodes_of(scheduling.decide()) == {"d/p": "n0"}
+
+
+# -- extended resources ---------------------------------------------------------------------------
+
+
+def test_pods_of_one_shape_see_a_new_class() -> None:
+    scheduling = cluster("gpu-0", "gpu-1")
+    scheduling.see(a_pod("p", resources=[{RESOURCE: "1"}]))
+    first = the_one(scheduling.decide())
+    assert isinstance(first, r.Rejected)
+    assert f"Insufficient {RESOURCE}" in first.message
+    scheduling.pass_time(60)
+    scheduling.see(a_class(extendedResourceName=RESOURCE))
+    assigned = the_one(scheduling.decide())
+    special = reservation(assigned).special
+    assert special is not None
+    assert special.allocation is not None
+    assert [each.device for each in special.allocation.devices.results] == ["gpu-0"]
+    scheduling.see(a_class())
+    scheduling.see(a_pod("q", resources=[{RESOURCE: "1"}]))
+    assert isinstance(the_one(scheduling.decide()), r.Rejected)
+
+
+def test_special_claim_counts_once() -> None:
+    scheduling = cluster("gpu-0", "gpu-1")
+    scheduling.see(a_class(extendedResourceName=RESOURCE))
+    scheduling.see(a_pod("p", resources=[{RESOURCE: "1"}]))
+    special = reservation(the_one(scheduling.decide())).special
+    assert special is not None
+    assert in_use(scheduling) == 1
+    owner = {"kind": "Pod", "name": "p", "uid": "Pod-p", "controller": True, "apiVersion": "v1"}
+    created = a_claim(
+        "p-extended-resources-x",
+        annotations={"resource.kubernetes.io/extended-resource-claim": "true"},
+        ownerReferences=[owner],
+    )
+    scheduling.see(created)
+    assert in_use(scheduling) == 1
+    scheduling.see(with_allocation(created, special.allocation))
+    assert in_use(scheduling) == 1
+
+
+def test_pod_without_devices_does_not_concern_the_plugin() -> None:
+    scheduling = cluster("gpu-0")
+    plugin = scheduling.state.profiles[profile_of(*PLUGINS).scheduler_name].plugins
+    own = plugin[DynamicResources.name]
+    plain = PodInfo(a_pod("p", resources=[{"cpu": "1", RESOURCE: "1"}]))
+    assert not own.applies_to(plain)
+    scheduling.see(a_class("other", extendedResourceName=RESOURCE))
+    assert own.applies_to(plain)
+    assert not own.applies_to(PodInfo(a_pod("q", resources=[{"cpu": "1"}])))
+
+
+def test_share_ids_are_new_uuids_that_a_replay_repeats() -> None:
+    shared = {
+        "name": "nic",
+        "allowMultipleAllocations": True,
+        "capacity": {"bandwidth": {"value": "10"}},
+    }
+    found = []
+    for _ in range(2):
+        scheduling = Scheduling(*PLUGINS)
+        scheduling.see(a_class(), a_device_node("n0", allocatable={"cpu": "8", "pods": "9"}))
+        scheduling.see(a_slice("n0", shared))
+        request = a_request(capacity={"requests": {"bandwidth": "4"}})
+        scheduling.see(a_claim("a", request), a_claim("b", request), a_claim("c", request))
+        scheduling.see(a_pod("p", "a"), a_pod("q", "b"), a_pod("s", "c"))
+        *placed, rejected = scheduling.decide()
+        assert isinstance(rejected, r.Rejected)
+        found.append([allocation(each).devices.results[0].share_id for each in placed])
+    first, second = found
+    assert first == second
+    assert len({*first}) == 2
+    for share_id in first:
+        assert share_id is not None
+        assert [len(part) for part in share_id.split("-")] == [8, 4, 4, 4, 12]
+        assert share_id[14] == "4"
+        assert share_id[19] in "89ab"
+
+
+# -- feature gates --------------------------------------------------------------------------------
+
+
+def test_extended_resources_can_be_turned_off() -> None:
+    scheduling = cluster("gpu-0")
+    scheduling.see(a_class(extendedResourceName=RESOURCE))
+    gates = FeatureGates(dra_extended_resource=False)
+    scheduling.apply(r.ProfilesLoaded((profile_of(*PLUGINS),), feature_gates=gates))
+    scheduling.see(a_pod("p", resources=[{RESOURCE: "1"}]))
+    decision = the_one(scheduling.decide())
+    assert isinstance(decision, r.Rejected)
+    assert f"Insufficient {RESOURCE}" in decision.message
+
+
+def test_prioritized_lists_can_be_turned_off() -> None:
+    scheduling = cluster("gpu-0")
+    gates = FeatureGates(dra_prioritized_list=False)
+    scheduling.apply(r.ProfilesLoaded((profile_of(*PLUGINS),), feature_gates=gates))
+    alternatives = {"name": "a", "firstAvailable": [{"name": "x", "deviceClassName": "gpu"}]}
+    scheduling.see(a_claim("c", alternatives), a_pod("p", "c"))
+    decision = the_one(scheduling.decide())
+    assert isinstance(decision, r.Rejected)
+    text = "resource claim d/c, request a: has subrequests, but the DRAPrioritizedList feature is"
+    assert f"{text} disabled" in decision.message

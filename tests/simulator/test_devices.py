@@ -1,0 +1,122 @@
+"""Devices and ResourceClaims in simulations."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+from asched.model.resource_claims import ResourceClaim
+from asched.model.resources import AnyObject
+from asched.simulator.expansion import expand
+from asched.simulator.loop import SchedulerSettings, Simulation
+from asched.simulator.scenario import read_scenario
+from asched.simulator.trace import ObjectSet
+from tests.cycle.default_profile import default_profiles, installed
+from tests.plugins.dynamic_resources.objects import a_claim, a_class, a_pod, a_slice, an_allocation
+from tests.simulator.simulate import at, comes, has, node, seconds, simulated
+from tests.simulator.test_scenario import group, scenario
+
+API = "resource.k8s.io/v1"
+RESOURCE = "example.com/gpu"
+DRIVER = "gpu.example.com"
+
+
+def declared(devices: int, node_name: str = "n-0") -> list[dict[str, Any]]:
+    """A class, a slice of one node, and a template of a claim for one device."""
+    expression = f'device.driver == "{DRIVER}"'
+    pool = {"name": node_name, "generation": 1, "resourceSliceCount": 1}
+    listed = [{"name": f"gpu-{number}"} for number in range(devices)]
+    request = {"name": "r", "exactly": {"deviceClassName": "gpu"}}
+    return [
+        {
+            "apiVersion": API, "kind": "DeviceClass", "metadata": {"name": "gpu"},
+            "spec": {
+                "selectors": [{"cel": {"expression": expression}}],
+                "extendedResourceName": RESOURCE,
+            },
+        },
+        {
+            "apiVersion": API, "kind": "ResourceSlice", "metadata": {"name": "s"},
+            "spec": {"driver": DRIVER, "nodeName": node_name, "pool": pool, "devices": listed},
+        },
+        {
+            "apiVersion": API, "kind": "ResourceClaimTemplate",
+            "metadata": {"name": "one-gpu", "namespace": "default"},
+            "spec": {"spec": {"devices": {"requests": [request]}}},
+        },
+    ]  # fmt: skip
+
+
+def run(pods: dict[str, Any], devices: int = 1) -> tuple[Simulation, list[tuple[str, float]]]:
+    """The simulation, and node and start of each placement."""
+    trace = expand(read_scenario(scenario(pods, objects=declared(devices))))
+    settings = SchedulerSettings(default_profiles())
+    simulation = Simulation(trace, settings, installed().load)
+    for _ in simulation.turns():
+        pass
+    placed = [
+        (placement.node, seconds(placement.assigned_ns))
+        for pod in simulation.result().pods
+        for placement in pod.placements
+    ]
+    return simulation, placed
+
+
+def test_pods_of_a_template_take_turns_with_a_device() -> None:
+    spec = {
+        "containers": [{"name": "c", "image": "i"}],
+        "resourceClaims": [{"name": "gpu", "resourceClaimTemplateName": "one-gpu"}],
+    }
+    pods = group("a", 3, template={"spec": spec}, lifetime={"fixed": "10s"})
+    simulation, placed = run(pods)
+    assert [name for name, _ in placed] == ["n-0"] * 3
+    starts = [start for _, start in placed]
+    assert starts[0] == 0
+    assert all(later - earlier >= 10 for earlier, later in pairwise(starts))
+    assert not simulation.cluster.objects(ResourceClaim)
+
+
+def test_extended_resources_take_turns_with_devices() -> None:
+    container = {"name": "c", "image": "i", "resources": {"limits": {RESOURCE: "1"}}}
+    pods = group("a", 4, template={"spec": {"containers": [container]}}, lifetime={"fixed": "10s"})
+    simulation, placed = run(pods, devices=2)
+    assert [name for name, _ in placed] == ["n-0"] * 4
+    assert [start for _, start in placed][:2] == [0, 0]
+    assert not simulation.cluster.objects(ResourceClaim)
+
+
+def test_shared_claim_is_deallocated_after_its_last_pod() -> None:
+    claim = ObjectSet(at(0), a_claim("c"))
+    things = [ObjectSet(at(0), a_class()), ObjectSet(at(0), a_slice("n0", "gpu-0")), claim]
+    pods = [comes(a_pod(name, "c"), 1, 10, recreated=False) for name in "ab"]
+    later = comes(a_pod("z", "c"), 30, 10, recreated=False)
+    found = simulated([*has(node("n0")), *things, *pods, later])
+    for name in "abz":
+        assert [placement[0] for placement in found.placements(name)] == ["n0"]
+
+
+def test_claim_that_no_node_can_use_is_deallocated() -> None:
+    claim = a_claim("c", allocation=an_allocation("gone", "gpu-0"))
+    things: list[AnyObject] = [a_class(), a_slice("n0", "gpu-0"), claim]
+    events = [ObjectSet(at(0), item) for item in things]
+    found = simulated([*has(node("n0")), *events, comes(a_pod("p", "c"), 1)])
+    assert [placement[0] for placement in found.placements("p")] == ["n0"]
+
+
+def test_recorded_reservations_of_pods_that_are_not_bound_do_not_count() -> None:
+    recorded = a_claim(
+        "c",
+        allocation=an_allocation("n1", "gpu-0"),
+        status={"reservedFor": [{"resource": "pods", "name": "p", "uid": "Pod-p"}]},
+    )
+    things: list[AnyObject] = [
+        a_class(),
+        a_slice("n0", "gpu-0"),
+        a_slice("n1", "gpu-0"),
+        recorded,
+    ]
+    events = [ObjectSet(at(0), item) for item in things]
+    tainted = node("n1", cpu="1")
+    pod = a_pod("p", "c", resources=[{"cpu": "2"}])
+    found = simulated([*has(node("n0"), tainted), *events, comes(pod, 1)])
+    assert [placement[0] for placement in found.placements("p")] == ["n0"]
