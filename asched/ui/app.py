@@ -84,7 +84,11 @@ def _constant(document: Any) -> Handler:
 @web.middleware
 async def _secured(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Add the security headers, also to streams."""
-    response = await handler(request)
+    try:
+        response = await handler(request)
+    except web.HTTPRedirection as redirection:
+        redirection.headers.update(HEADERS)
+        raise
     if not response.prepared:
         for name, value in HEADERS.items():
             response.headers.setdefault(name, value)

@@ -61,9 +61,12 @@ class Client(NamedTuple):
 
     async def caught_up(self) -> None:
         """Wait until everything that is in the journal now is indexed."""
+        await self.view.indexed(await self.head())
+
+    async def head(self) -> int:
+        """The newest record of the journal."""
         async with open_journal(self.journal, read_only=True) as store:
-            head = await store.head()
-        await self.view.indexed(head.seq)
+            return (await store.head()).seq
 
 
 def _texts(query: dict[str, object]) -> dict[str, str]:

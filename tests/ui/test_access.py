@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import signal
 import sys
 from pathlib import Path
+from typing import Any
 
+import aiohttp
 import anyio
 import pytest
 
 from asched.journal.opening import open_journal
-from asched.state.records import ObjectObserved, TurnStarted
+from asched.state.records import AnyRecord, ObjectObserved, TurnStarted
 from asched.ui import app, journal_view
 from asched.ui.api import PREFIX
 from asched.ui.security import COOKIE, HEADERS, Access
@@ -116,7 +117,7 @@ async def test_growing_journal_is_followed(journal: str) -> None:
             before = await _next_event(events.content)
             await store.claim("other", claimed_at_ns=BEGIN_NS)
             now_ns = BEGIN_NS + 20 * 10**9
-            new = [TurnStarted(now_ns), ObjectObserved(pod("late", "64"))]
+            new: list[AnyRecord] = [TurnStarted(now_ns), ObjectObserved(pod("late", "64"))]
             appended = await store.append(new, written_at_ns=now_ns)
             after = await _next_event(events.content)
         found = await client.get("/pods/default/late")
@@ -130,11 +131,11 @@ async def test_growing_journal_is_followed(journal: str) -> None:
     assert [hit["state"] for hit in old["results"]] == ["deleted"]
 
 
-async def _next_event(stream: asyncio.StreamReader | object) -> dict[str, object]:
+async def _next_event(stream: aiohttp.StreamReader) -> Any:
     while True:
-        line = await stream.readline()  # type: ignore[attr-defined]
+        line = await stream.readline()
         if line.startswith(b"data: "):
-            return dict(json.loads(line.removeprefix(b"data: ")))
+            return json.loads(line.removeprefix(b"data: "))
 
 
 async def test_command_serves_until_a_signal(journal: str) -> None:
