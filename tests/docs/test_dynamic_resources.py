@@ -6,6 +6,7 @@ import os
 import re
 import shlex
 from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -19,8 +20,9 @@ from asched.dra.allocator import SearchLimits
 from asched.dra.outcomes import TOO_EXPENSIVE
 from asched.plugins.dynamic_resources.plugin import DynamicResources, DynamicResourcesArgs
 from tests.apiserver.kubectl import needs_kubectl
-from tests.daemon.processes import NO_HEALTH, Commands, commands, running
-from tests.daemon.world import OWN, TIMEOUT_S
+from tests.daemon.processes import NO_HEALTH, commands, running
+from tests.daemon.test_run_command import until_logged
+from tests.daemon.world import OWN
 from tests.docs.command_lines import parsed
 from tests.helm.chart import ROOT
 
@@ -29,7 +31,6 @@ BLOCKS: Final[list[tuple[str, str]]] = re.findall(r"```(sh|text|yaml)\n(.*?)```"
 *WALKTHROUGH, (_, _), (_, ERROR) = BLOCKS
 COMMANDS: Final = [line for kind, text in BLOCKS if kind == "sh" for line in text.splitlines()]
 (MANIFEST,) = (text for kind, text in BLOCKS if kind == "yaml")
-WIDE: Final = {"COLUMNS": "200"}
 
 
 def plain(text: str) -> str:
@@ -49,32 +50,38 @@ def test_asched_commands_parse(line: str) -> None:
 class Walkthrough:
     """Runs the commands of the page in one folder."""
 
-    def __init__(self, folder: Path, processes: Commands, stack: AsyncExitStack) -> None:
+    def __init__(self, folder: Path, stack: AsyncExitStack) -> None:
         self._folder = folder
-        self._processes = processes
         self._stack = stack
 
     async def do(self, line: str) -> str:
         """The output of one command. The test fails if the command fails."""
-        if not line.startswith("asched "):
-            command = ["sh", "-c", line]
-            environment = {"PATH": os.environ["PATH"], "HOME": str(self._folder)}
-            done = await anyio.run_process(command, cwd=self._folder, env=environment)
-            return done.stdout.decode()
-        words = shlex.split(line.removesuffix("&"))[1:]
-        names = ("dra.kubeconfig", "dra.db")
-        words = [str(self._folder / word) if word in names else word for word in words]
-        if not line.endswith("&"):
-            command = await self._processes.start(*words)
-            assert await self._processes.ended(command) == 0, command.output
-            return command.output
+        if line.startswith("asched "):
+            names = ("dra.kubeconfig", "dra.db")
+            words = shlex.split(line.removesuffix(" &"))[1:]
+            words = [str(self._folder / word) if word in names else word for word in words]
+            return await (self._start(words) if line.endswith("&") else self._run(words))
+        environment = {"PATH": os.environ["PATH"], "HOME": str(self._folder)}
+        command = ["sh", "-c", line]
+        done = await anyio.run_process(command, cwd=self._folder, env=environment)
+        return done.stdout.decode()
+
+    async def _run(self, words: list[str]) -> str:
+        invoke = partial(CliRunner().invoke, app, words, env={"COLUMNS": "200"})
+        done = await anyio.to_thread.run_sync(invoke)
+        assert done.exit_code == 0, done.output
+        return done.stdout
+
+    async def _start(self, words: list[str]) -> str:
         if words[0] == "run":
             words += ["--config", str(self._folder / "health-off.yaml")]
-        started = await self._stack.enter_async_context(running(self._processes, *words))
-        ready = "caches synced" if words[0] == "run" else "serving a cluster"
-        with anyio.fail_after(TIMEOUT_S):
-            while ready not in started.output:
-                await anyio.sleep(0.02)
+        outputs = self._folder / words[0]
+        outputs.mkdir()
+        processes = await self._stack.enter_async_context(commands(outputs))
+        started = await self._stack.enter_async_context(running(processes, *words))
+        await until_logged(
+            started, "caches synced" if words[0] == "run" else "serving a cluster of 1 nodes"
+        )
         return ""
 
 
@@ -84,12 +91,11 @@ async def test_walkthrough_prints_what_the_page_shows(tmp_path: Path) -> None:
     (tmp_path / "gpus.yaml").write_text(MANIFEST)
     printed = ""
     async with AsyncExitStack() as stack:
-        processes = await stack.enter_async_context(commands(tmp_path, environment=WIDE))
-        walkthrough = Walkthrough(tmp_path, processes, stack)
+        walkthrough = Walkthrough(tmp_path, stack)
         for kind, text in WALKTHROUGH:
             if kind == "text":
                 shown = [plain(line) for line in text.splitlines()]
-                assert [line for line in shown if line not in plain(printed)] == []
+                assert [line for line in shown if line not in plain(printed)] == [], printed
             elif kind == "sh":
                 for line in text.splitlines():
                     printed = await walkthrough.do(line)
@@ -100,7 +106,7 @@ def test_gates_that_are_off_are_rejected_as_the_page_says(tmp_path: Path) -> Non
     assert {g.name for g in off} == set(re.findall(r"^\| `(DRA\w+)` \|", PAGE, re.M))
     file = tmp_path / "gates.yaml"
     for gate in off:
-        file.write_text(f"{OWN}featureGates:\n  {gate.name}: true\n")
+        file.write_text(f"{OWN}featureGates: {{{gate.name}: true}}\n")
         done = CliRunner().invoke(app, ["config", "check", str(file)], prog_name="asched")
         assert done.exit_code == 2
         (line,) = done.stderr.splitlines()
