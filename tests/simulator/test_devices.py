@@ -8,7 +8,7 @@ from typing import Any
 from asched.model.resource_claims import ResourceClaim
 from asched.model.resources import AnyObject
 from asched.simulator.expansion import expand
-from asched.simulator.loop import SchedulerSettings, Simulation
+from asched.simulator.loop import SchedulerSettings, Simulation, simulate
 from asched.simulator.scenario import read_scenario
 from asched.simulator.trace import ObjectRemoved, ObjectSet
 from asched.state.records import ObjectDeleted, ObjectObserved
@@ -145,3 +145,21 @@ def test_generated_claim_lives_as_long_as_its_pod() -> None:
 
 def _uid(record: ObjectObserved | ObjectDeleted) -> str:
     return record.uid if isinstance(record, ObjectDeleted) else record.object.metadata.uid
+
+
+def test_pods_can_share_a_declared_claim() -> None:
+    request = {"name": "r", "exactly": {"deviceClassName": "gpu"}}
+    claim = {
+        "apiVersion": API,
+        "kind": "ResourceClaim",
+        "metadata": {"name": "shared", "namespace": "default"},
+        "spec": {"devices": {"requests": [request]}},
+    }
+    spec = {
+        "containers": [{"name": "c", "image": "i"}],
+        "resourceClaims": [{"name": "gpu", "resourceClaimName": "shared"}],
+    }
+    pods = group("a", 2, template={"spec": spec})
+    trace = expand(read_scenario(scenario(pods, objects=[*declared(1), claim])))
+    found = simulate(trace, SchedulerSettings(default_profiles()), installed().load)
+    assert [pod.placements[0].node for pod in found.pods] == ["n-0"] * 2

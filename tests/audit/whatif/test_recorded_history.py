@@ -118,7 +118,7 @@ async def test_claims_generated_for_pods_are_in_the_trace() -> None:
         owner = {"kind": "Pod", "name": user.name, "uid": user.uid, "controller": True}
         claim = a_claim(f"{user.name}-gpu", ownerReferences=[owner])
         recording.see(claim)
-        status = PodResourceClaimStatus("gpu", claim.name)
+        status = PodResourceClaimStatus(name="gpu", resource_claim_name=claim.name)
         recording.add(PodUpdated(user.key, user.uid, phase="Pending", claims=(status,)))
     work(recording)
     recording.turn(10)
