@@ -16,7 +16,7 @@ CHARACTERS_PER_STEP: Final = 1
 """Characters of an expression that are compiled in one step."""
 OPTIONS_PER_STEP: Final = 2
 """Requests, or alternatives, that are prepared for a search in one step."""
-CONSTRAINTS_PER_STEP: Final = 4
+CONSTRAINTS_PER_STEP: Final = 2
 """Constraints that a device is compared with in one step."""
 
 
