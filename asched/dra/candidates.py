@@ -33,7 +33,15 @@ class MatchAnswer(NamedTuple):
 class RequestMatcher:
     """Answers for one request, or one alternative of a request, by content of devices."""
 
-    __slots__ = ("_answers", "_consumption", "_failing", "_pool_steps", "_selectors", "_shared", "wanted")
+    __slots__ = (
+        "_answers",
+        "_consumption",
+        "_failing",
+        "_pool_steps",
+        "_selectors",
+        "_shared",
+        "wanted",
+    )
 
     def __init__(
         self,

@@ -10,7 +10,6 @@ from asched.dra.selector_fields import selector_fields
 from asched.model.quantity import QuantityText
 from asched.model.resource_claims import Device, DeviceAttribute
 
-
 KEPT_ANSWERS: Final = 2_000_000
 """Answers for distinct devices, of all expressions together: 500 MiB at most."""
 KEPT_EXPRESSION_BYTES: Final = 1024 * 1024

@@ -17,7 +17,7 @@ from asched.model.pod import Pod
 from asched.model.resource_claims import ResourceClaim
 from asched.state.attempt_budget import FREE_STEPS
 
-SIMPLE_STEPS: Final = 1_500
+SIMPLE_STEPS: Final = 2_000
 """For each node: one request for one device."""
 OTHER_STEPS: Final = 4_000
 """For each node: several requests or devices, alternatives or constraints."""

@@ -220,14 +220,14 @@ class ClusterState:
             return 0
         if self.guards.searches.turn_ns(self.search_form(pod)) is not None:
             return 0
-        claims = self.object_store.of_kind(ResourceClaim)
+        claims = self.objects(ResourceClaim)
         return search_steps(pod, claims, self.nodes.cluster_size)
 
     def search_form(self, pod: Pod) -> str:
         """The form of the claims that have to be allocated for the pod; empty if there are none."""
         if not pod.spec.resource_claims:
             return ""
-        return search_form(pod, self.object_store.of_kind(ResourceClaim))
+        return search_form(pod, self.objects(ResourceClaim))
 
     def group_members(self, group: PodGroupKey) -> GroupMembers:
         return self.groups.members(group)
