@@ -17,6 +17,7 @@ from asched.dra import (
 )
 from asched.dra import allocator as allocators
 from asched.dra.outcomes import TOO_EXPENSIVE, NotAllocated
+from asched.dra.selector_fields import selector_fields
 from asched.model.meta import ObjectMeta
 from asched.model.resource_claims import (
     Device,
@@ -131,6 +132,14 @@ def test_constraints_are_counted() -> None:
 def test_long_expressions_are_counted() -> None:
     cluster = Cluster(limit=20_000)
     assert cluster.allocate(wanting(3, "x" * 10_000)) == []
+
+
+def test_fields_of_long_expressions_are_read_once() -> None:
+    one = " || ".join(f"device.attributes['d'].serial == '{n}'" for n in range(100))
+    fields = selector_fields(one)
+    assert fields is not None
+    assert len(fields.attributes) == 1
+    assert selector_fields(" || ".join(f"device.attributes['d'].a{n}" for n in range(17))) is None
 
 
 def test_answers_of_expressions_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
