@@ -244,7 +244,7 @@ async def test_json_of_entries_is_tagged_and_decodes() -> None:
     assert plain["entries"][6] == {
         "event": "assigned", "seq": plain["entries"][6]["seq"], "at": "2026-01-01T00:00:01.250000Z",
         "attempt": 2, "node": "large", "feasibleNodes": 1, "score": 0, "ties": 1,
-        "evaluatedNodes": 0, "permitWaits": [],
+        "evaluatedNodes": 0, "permitWaits": [], "devices": [],
     }  # fmt: skip
 
 

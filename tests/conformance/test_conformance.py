@@ -47,13 +47,12 @@ def test_cases_recorded_by_kube_batch(shared_dir: Path) -> None:
 
 @pytest.mark.shared
 def test_devices_recorded_by_kube_scheduler(shared_dir: Path) -> None:
-    """Pods with ResourceClaims, queueing hints, and expressions."""
+    """Pods with ResourceClaims, queueing hints, expressions, and pods resized in place."""
     registry = PluginRegistry.discover()
     topics = topics_in(shared_dir / "golden" / "dra")
-    of_devices = {topic: paths for topic, paths in topics.items() if topic.startswith("dra-")}
-    assert of_devices
+    assert topics
     assert_all_agree(
-        result for topic, paths in of_devices.items() for result in results(topic, paths, registry)
+        result for topic, paths in topics.items() for result in results(topic, paths, registry)
     )
 
 

@@ -129,6 +129,7 @@ class DynamicResources(
         {
             Permission.ALLOCATE_CLAIM,
             Permission.RELEASE_CLAIM,
+            Permission.READ_RESOURCE_CLAIM,
             Permission.CREATE_SPECIAL_CLAIM,
             Permission.DELETE_SPECIAL_CLAIM,
             Permission.PATCH_EXTENDED_RESOURCE_STATUS,

@@ -15,7 +15,7 @@ from asched.dra.binding_conditions import (
     has_timed_out,
     readiness,
 )
-from asched.framework.binding import BindingClient, ClaimRef
+from asched.framework.binding import BindingClient, ClaimRef, Unavailable
 from asched.framework.cluster import Cluster
 from asched.framework.pod_info import PodInfo
 from asched.framework.status import SUCCESS, Status
@@ -36,10 +36,10 @@ watch is detected earlier."""
 
 @dataclass
 class BoundClaims:
-    """The claims that a binding has written."""
+    """The claims that a binding has written, or may have written."""
 
-    allocated: dict[ClaimRef, None] = field(default_factory=dict)
-    """With a new allocation, or only reserved; in order."""
+    reserved: dict[ClaimRef, None] = field(default_factory=dict)
+    """In order; also a claim with a write that failed, because it may have been carried out."""
     special: ClaimRef | None = None
 
 
@@ -71,18 +71,16 @@ class ClaimBinding:
     async def _bind_claim(self, claim: ReservedClaim) -> Status:
         ref = ClaimRef(self._pod.namespace, claim.name, claim.uid)
         present = self._claims.get(ref.key)
-        again = ref in self.bound.allocated
+        again = ref in self.bound.reserved
+        self.bound.reserved[ref] = None
         if not again and present is not None and present.uid == claim.uid:
             written = claim.allocation is None or present.status.allocation is not None
             if written and reserved_for(present, self._pod.uid):
-                self.bound.allocated[ref] = None
                 return SUCCESS
         status = await self._client.allocate_claim(ref, claim.allocation, self._pod)
         if again and status.is_success and claim.allocation is not None:
             # The pod lists the claim twice, and got the same devices twice.
             return Status.error(f"claim {ref.key} got allocated elsewhere in the meantime")
-        if status.is_success:
-            self.bound.allocated[ref] = None
         return status
 
     async def _bind_special(self, special: ReservedSpecialClaim) -> Status:
@@ -175,9 +173,11 @@ async def undo(
     Allocations stay. Returns once the watch shows them, and the special claim is deleted, because
     the pod's reservation, which kept others from the devices, ends with the binding.
     """
-    claims = cluster.objects(ResourceClaim)
-    for ref in bound.allocated:
+    unseen: list[ClaimRef] = []
+    for ref in bound.reserved:
         await client.release_claim(ref, pod)
+        if await _is_allocated(client, ref):
+            unseen.append(ref)
     special = bound.special
     if special is None and left_over is not None:
         special = ClaimRef.of(left_over)
@@ -188,10 +188,20 @@ async def undo(
             if not (await client.delete_special_claim(special)).is_success:
                 return None
             special = None
-        for ref in bound.allocated:
+        claims = cluster.objects(ResourceClaim)
+        for ref in unseen:
             present = claims.get(ref.key)
             if present is not None and present.uid == ref.uid and not present.status.allocation:
                 return None
         return SUCCESS
 
     await client.wait_until(check, OBSERVATION_TIMEOUT_S)
+
+
+async def _is_allocated(client: BindingClient, ref: ClaimRef) -> bool:
+    """Whether the claim is allocated in the API server, or may be."""
+    try:
+        claim = await client.read_resource_claim(ref)
+    except Unavailable:
+        return True
+    return claim is not None and claim.status.allocation is not None

@@ -72,6 +72,21 @@ async def test_claim_that_no_node_can_use_is_deallocated(tmp_path: Path) -> None
         assert d.devices("c") == [("n1", "gpu-0")]
 
 
+async def test_deallocation_that_fails_is_decided_again(tmp_path: Path) -> None:
+    async with device_world(tmp_path, nodes=2) as (w, d):
+        d.add_class()
+        d.add_claim("c")
+        d.allocate("c", "n0")
+        d.add_pod("p", "c", nodeSelector={"kubernetes.io/hostname": "n1"})
+        w.faults.respond(403, verb="update", resource=CLAIM_STATUS)
+        async with w.daemon():
+            await w.until(lambda: "deallocation of ResourceClaim completed" in w.message("p"))
+            await w.until(lambda: w.faults.injected == 1)
+            assert d.devices("c") == [("n0", "gpu-0")]
+            d.add_slice("n2", 1)  # requeues the pod
+            await w.until(lambda: w.node_of("p") == "n1")
+
+
 async def test_deallocation_is_continued_after_a_restart(tmp_path: Path) -> None:
     async with device_world(tmp_path, nodes=2) as (w, d):
         d.add_class()
@@ -173,3 +188,17 @@ async def test_pod_waits_for_binding_conditions(tmp_path: Path) -> None:
         device = {"driver": "gpu.example.com", "pool": "n0", "device": "gpu-0"}
         d.set_status("c", {"devices": [{**device, "conditions": [condition]}]})
         await w.until(lambda: w.node_of("p") == "n0")
+
+
+async def test_write_without_an_answer_keeps_its_devices(tmp_path: Path) -> None:
+    async with device_world(tmp_path) as (w, d):
+        d.add_class()
+        d.add_claim("c")
+        d.add_claim("other")
+        d.add_pod("p", "c")
+        w.faults.add(Fault(FaultKind.DROP_AFTER, 1, "update", CLAIM_STATUS))
+        async with w.daemon():
+            await w.until(lambda: d.consumers("c") == ["p"])
+            d.add_pod("q", "other")
+            await w.until(lambda: w.node_of("p") == "n0" and w.message("q") != "")
+        assert not d.devices("other")
