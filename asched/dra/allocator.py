@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from hashlib import blake2b
 from typing import Final
 
 import msgspec
@@ -14,7 +15,7 @@ from asched.dra.answers import UNKNOWN, NodeAnswers, SiteAnswers
 from asched.dra.devices import NodeView
 from asched.dra.inventory import Inventory
 from asched.dra.outcomes import Allocated, AllocationError, NotAllocated
-from asched.dra.preparation import PlannedClaim, plan_claim
+from asched.dra.preparation import PlannedClaim, expression_steps, plan_claim
 from asched.dra.requests import ClaimError
 from asched.dra.site_search import SearchResult, search_site
 from asched.dra.site_table import Indexes, NodeRows, SiteTable
@@ -24,6 +25,10 @@ from asched.model.resource_claims import ResourceClaim, ResourceClaimSpec
 
 KEPT_REQUESTS: Final = 128
 """Answers are kept for this many different requests."""
+KEPT_STEPS: Final = 2_000_000
+"""Answers are kept of searches with this many steps together: 500 MiB at most."""
+UNSORTED: Final = 64
+"""Up to this many sites are searched in any order."""
 
 
 class SearchLimits(msgspec.Struct, frozen=True):
@@ -91,7 +96,11 @@ class Allocator:
         if self._version != self.inventory.answers_version:
             self._version = self.inventory.answers_version
             self._answers.clear()
-        signature = self._encoder.encode(request.specs)
+        elif self.inventory.selectors.is_full:
+            self.inventory.forget_selectors()
+            self._version = self.inventory.answers_version
+            self._answers.clear()
+        signature = blake2b(self._encoder.encode(request.specs), digest_size=16).digest()
         answers = self._answers.get(signature)
         if answers is None:
             plans = [
@@ -99,11 +108,17 @@ class Allocator:
             ]
             answers = self._answers[signature] = SiteAnswers(plans)
             answers.position = self.inventory.usage_changes.position
-            if len(self._answers) > KEPT_REQUESTS:
-                self._answers.popitem(last=False)
+            self._drop_old()
         else:
             self._answers.move_to_end(signature)
         return answers
+
+    def _drop_old(self) -> None:
+        """Drop the answers that were not needed for the longest time."""
+        kept = sum(answers.kept_steps for answers in self._answers.values())
+        while len(self._answers) > KEPT_REQUESTS or (kept > KEPT_STEPS and len(self._answers) > 1):
+            _, dropped = self._answers.popitem(last=False)
+            kept -= dropped.kept_steps
 
     def _take_over_changes(self, answers: SiteAnswers) -> None:
         answers.adapt(self._table)
@@ -120,10 +135,14 @@ class Allocator:
 
     def _complete(self, answers: SiteAnswers, asked: Indexes) -> Indexes | None:
         """Search the sites without an answer; None if all sites together exceed the budget."""
-        meter = AttemptMeter(self._limits.steps_per_attempt)
+        meter = self._attempt_meter(answers)
         is_unknown = answers.codes[asked] == UNKNOWN
         answers.count_all(asked[~is_unknown], meter)
-        for index in asked[is_unknown].tolist():
+        unknown = asked[is_unknown].tolist()
+        if len(unknown) > UNSORTED:
+            # The same order as within the budget: nothing is searched that is not needed there.
+            unknown.sort(key=self._table.first_name)
+        for index in unknown:
             if meter.is_exceeded:
                 return None
             self._complete_site(answers, index)
@@ -135,7 +154,7 @@ class Allocator:
 
         The order does not depend on what is known already, so the result does not either.
         """
-        meter = AttemptMeter(self._limits.steps_per_attempt)
+        meter = self._attempt_meter(answers)
         skipped: list[int] = []
         for index in sorted(asked.tolist(), key=self._table.first_name):
             if meter.is_exceeded:
@@ -149,6 +168,11 @@ class Allocator:
     def _complete_site(self, answers: SiteAnswers, index: int) -> None:
         meter = self._meter()
         answers.store(index, self._search(answers.plans, self._table.sites[index], meter), meter)
+
+    def _attempt_meter(self, answers: SiteAnswers) -> AttemptMeter:
+        meter = AttemptMeter(self._limits.steps_per_attempt)
+        meter.add(expression_steps([plan.spec for plan in answers.plans]))
+        return meter
 
     def _meter(self) -> StepMeter:
         return StepMeter(self._limits.steps_per_node)

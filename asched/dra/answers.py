@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,7 +14,7 @@ from asched.dra.preparation import PlannedClaim
 from asched.dra.requests import ClaimError
 from asched.dra.site_search import SearchResult
 from asched.dra.site_table import Indexes, SiteTable
-from asched.dra.steps import AttemptMeter, StepMeter
+from asched.dra.steps import AttemptMeter, Evaluated, StepMeter
 from asched.dra.usage import UsedDevice
 
 CodeColumn = NDArray[np.int16]
@@ -62,9 +62,14 @@ class SiteAnswers:
         self.codes: CodeColumn = np.zeros(0, np.int16)
         self.scores: StepColumn = np.zeros(0, np.int64)
         self.steps: StepColumn = np.zeros(0, np.int64)
-        """How many steps each search took, without expensive evaluations."""
-        self.evaluations: dict[int, Mapping[int, int]] = {}
-        """The steps of expensive evaluations of each search, if there are any."""
+        """How many steps each search took, without evaluations."""
+        self.groups: Indexes = np.zeros(0, np.int32)
+        """Of each search, the index in :attr:`_evaluated`; 0 for none."""
+        self._evaluated: list[tuple[Evaluated, ...]] = [()]
+        """What searches evaluated. Many searches evaluate the same."""
+        self._group_of: dict[tuple[int, ...], int] = {(): 0}
+        self.kept_steps = 0
+        """The steps of all searches so far: memory is proportional to them."""
         self.solutions: list[Allocated | None] = []
         self.refusals: list[NotAllocated | ClaimError] = []
         self._numbers: dict[tuple[str, int | None, bool], int] = {}
@@ -76,13 +81,14 @@ class SiteAnswers:
             self.codes = np.zeros(0, np.int16)
             self.scores = np.zeros(0, np.int64)
             self.steps = np.zeros(0, np.int64)
+            self.groups = np.zeros(0, np.int32)
             self.solutions = []
-            self.evaluations = {}
         missing = len(table.sites) - len(self.solutions)
         if missing > 0:
             self.codes = np.concatenate((self.codes, np.full(missing, UNKNOWN, np.int16)))
             self.scores = np.concatenate((self.scores, np.zeros(missing, np.int64)))
             self.steps = np.concatenate((self.steps, np.zeros(missing, np.int64)))
+            self.groups = np.concatenate((self.groups, np.zeros(missing, np.int32)))
             self.solutions += [None] * missing
 
     def forget_users_of(self, used: UsedDevice, table: SiteTable) -> None:
@@ -108,9 +114,8 @@ class SiteAnswers:
     def store(self, index: int, outcome: SearchResult, meter: StepMeter) -> None:
         """Keep the answer of a site."""
         self.steps[index] = meter.steps
-        self.evaluations.pop(index, None)
-        if meter.evaluations:
-            self.evaluations[index] = meter.evaluations
+        self.groups[index] = self._group(meter)
+        self.kept_steps += meter.steps
         if isinstance(outcome, Allocated):
             self.codes[index] = ALLOCATED
             self.scores[index] = outcome.score
@@ -122,14 +127,22 @@ class SiteAnswers:
 
     def count(self, index: int, meter: AttemptMeter) -> None:
         """Count the search of a site."""
-        meter.add(int(self.steps[index]), self.evaluations.get(index))
+        meter.add(int(self.steps[index]), self._evaluated[self.groups[index]])
 
     def count_all(self, indexes: Indexes, meter: AttemptMeter) -> None:
         """Count the searches of some sites."""
         meter.add(int(self.steps[indexes].sum()))
-        if self.evaluations:
-            for index in indexes.tolist():
-                meter.add(0, self.evaluations.get(index))
+        for group in np.unique(self.groups[indexes]).tolist():
+            meter.add(0, self._evaluated[group])
+
+    def _group(self, meter: StepMeter) -> int:
+        key = tuple(meter.evaluated)
+        group = self._group_of.get(key)
+        if group is None:
+            group = self._group_of[key] = len(self._evaluated)
+            self._evaluated.append(tuple(meter.evaluated.values()))
+            self.kept_steps += len(key)
+        return group
 
     def number(self, outcome: NotAllocated | ClaimError) -> int:
         """The code of a refusal."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from asched.dra.candidates import RequestCandidates, RequestMatcher
+from asched.dra.candidates import MAX_POOL_STEPS, RequestCandidates, RequestMatcher
 from asched.dra.capacity import fits
 from asched.dra.constraints import DistinctAttribute, MatchAttribute, constraint_state
 from asched.dra.inventory import Inventory
@@ -16,7 +16,7 @@ from asched.dra.requests import (
     requested_devices,
 )
 from asched.dra.sites import Site
-from asched.dra.steps import StepMeter
+from asched.dra.steps import CHARACTERS_PER_STEP, OPTIONS_PER_STEP, StepMeter
 from asched.dra.usage import Usage
 from asched.model.resource_claims import (
     ALL_DEVICES,
@@ -51,15 +51,40 @@ class PlannedClaim:
     constraints: tuple[DeviceConstraint, ...]
     problem: ClaimError | None
 
+    @property
+    def option_count(self) -> int:
+        """The requests, or their alternatives."""
+        return sum(1 if isinstance(each, ClaimError) else len(each) for each in self.requests)
+
+
+def option_count(spec: ResourceClaimSpec) -> int:
+    """The requests, or their alternatives, of a claim."""
+    return sum(len(request.first_available) or 1 for request in spec.devices.requests)
+
+
+def expression_steps(specs: Sequence[ResourceClaimSpec]) -> int:
+    """The steps of compiling all expressions of claims, whether or not they are known."""
+    expressions = {
+        selector.cel.expression
+        for spec in specs
+        for request in spec.devices.requests
+        for body in (request.exactly, *request.first_available)
+        if body is not None
+        for selector in body.selectors
+        if selector.cel is not None
+    }
+    return sum(map(len, expressions)) // CHARACTERS_PER_STEP
+
 
 def plan_claim(index: int, spec: ResourceClaimSpec, inventory: Inventory) -> PlannedClaim:
     """What does not depend on the node."""
     requests: list[tuple[RequestMatcher, ...] | ClaimError] = []
+    pool_steps = MAX_POOL_STEPS // max(1, option_count(spec))
     for number in range(len(spec.devices.requests)):
         try:
             requests.append(
                 tuple(
-                    RequestMatcher(wanted, inventory.selectors)
+                    RequestMatcher(wanted, inventory.selectors, pool_steps)
                     for wanted in requested_devices(spec, index, number, inventory.classes)
                 )
             )
@@ -85,6 +110,7 @@ def prepare(
 
     Raises ClaimError and SearchBudgetExceededError.
     """
+    meter.add(sum(claim.option_count for claim in claims) // OPTIONS_PER_STEP)
     return [
         _prepare_claim(claim, lambda matcher: RequestCandidates(matcher, site, meter), usage)
         for claim in claims

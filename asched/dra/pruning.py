@@ -52,7 +52,9 @@ class Pruning:
     @property
     def effort(self) -> int:
         """Steps of a proof that the search is impossible."""
-        return len(self._options) * len(self._site.candidates)
+        options, devices = len(self._options), len(self._site.candidates)
+        constraints = sum(map(len, self._constraints))
+        return options * devices + (options * options * (1 + constraints) >> 4)
 
     # -- traces -----------------------------------------------------------------------------------
 

@@ -19,7 +19,7 @@ from asched.dra.preparation import ConstraintState, Option
 from asched.dra.pruning import Pruning
 from asched.dra.requests import MAX_DEVICES_PER_CLAIM
 from asched.dra.sites import Bits, Site
-from asched.dra.steps import StepMeter
+from asched.dra.steps import CONSTRAINTS_PER_STEP, OPTIONS_PER_STEP, StepMeter
 from asched.dra.usage import Usage
 
 STEPS_BEFORE_PROOF: Final = 1_000
@@ -87,6 +87,9 @@ class Search:
         self._pruning: Pruning | None = None
         self._examined = False
         self._meter = given.meter
+        most = max(map(len, given.constraints), default=0)
+        self._steps = 1 + most // CONSTRAINTS_PER_STEP
+        """Of one device that is tried."""
 
     def run(self) -> list[list[TakenDevice]] | None:
         """The devices of each claim, None if there is no solution.
@@ -95,7 +98,7 @@ class Search:
         """
         verdict = self._enter_request(0, 0)
         while verdict is not _Verdict.FOUND:
-            self._meter.add()
+            self._meter.add(self._steps)
             if verdict is _Verdict.DESCEND:
                 verdict = self._descend()
             elif self._stack:
@@ -186,7 +189,7 @@ class Search:
                 break
             position = (left & -left).bit_length() - 1
             choice.position = position + 1
-            self._meter.add()
+            self._meter.add(self._steps)
             if (
                 option.offered.selects(position)
                 and self._ledger.has_capacity(option, position)
@@ -218,6 +221,8 @@ class Search:
 
     def _new_pruning(self) -> Pruning:
         given = self._given
+        options = sum(len(options) for claim in given.claims for options in claim)
+        self._meter.add(options * self._steps // OPTIONS_PER_STEP)
         return Pruning(given.claims, given.constraints, given.site, given.usage)
 
     def _too_few(self, choice: _DeviceChoice, left: Bits) -> bool:
