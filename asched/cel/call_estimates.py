@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from asched.cel import types as t
-from asched.cel.costs import LIST_BASE, REGEX_FACTOR, TEXT_FACTOR
+from asched.cel.costs import LIST_BASE, MAX_ATTRIBUTE_VALUES, REGEX_FACTOR, TEXT_FACTOR
 from asched.cel.device_sizes import max_size
 from asched.cel.ranges import MAXIMUM, ONE, UNKNOWN, CallEstimate, Range, fixed
 from asched.cel.types import CelType, Kind
@@ -181,6 +181,10 @@ def _authorization(_: str, __: Argument | None, ___: Arguments) -> CallEstimate 
     return CallEstimate(fixed(350_000))
 
 
+def _includes(_: str, __: Argument | None, ___: Arguments) -> CallEstimate | None:
+    return CallEstimate(Range(0, MAX_ATTRIBUTE_VALUES))
+
+
 def _equals(_: str, __: Argument | None, arguments: Arguments) -> CallEstimate | None:
     left, right = arguments
     if left.checked_type != right.checked_type:
@@ -206,6 +210,7 @@ _UNIT_FUNCTIONS: Final = (
 )
 _BY_FUNCTION: Final[dict[str, Estimate]] = {
     "check": _authorization,
+    "includes": _includes,
     **dict.fromkeys(("isSorted", "sum", "max", "min", "indexOf", "lastIndexOf"), _traversal),
     "url": _url,
     **dict.fromkeys(("lowerAscii", "upperAscii", "substring", "trim"), _of_target),

@@ -6,14 +6,17 @@ import math
 from collections.abc import Callable
 from typing import Final, TypeAlias
 
+from asched.cel.errors import InternalError
 from asched.cel.named_formats import NamedFormat
 from asched.cel.networks import CIDRValue, IPValue
 from asched.cel.quantities import Quantity
 from asched.cel.urls import URLValue
-from asched.cel.values import CelMap, Meter, Value, is_list, size_of
+from asched.cel.values import CelMap, Meter, Value, go_type_name, is_list, size_of
 from asched.cel.versions import Version
 
 LIST_BASE: Final = 10
+MAX_ATTRIBUTE_VALUES: Final = 48
+"""``includes`` looks at this many items of a list at most."""
 MAP_BASE: Final = 30
 TEXT_FACTOR: Final = 0.1
 REGEX_FACTOR: Final = 0.25
@@ -133,15 +136,26 @@ def _result_list(_: Meter, __: Arguments, result: Value) -> int:
 
 def _flatten(_: Meter, arguments: Arguments, __: Value) -> int:
     depth = arguments[1] if len(arguments) == 2 else 1
+    if depth is FAILED:
+        raise _not_convertible("ref.Val is *types.Err, not types.Int")
+    if type(depth) is not int:
+        raise _not_convertible(f"ref.Val is {go_type_name(depth)}, not types.Int")
     levels = depth if isinstance(depth, int) else 1
     return max(size_of(arguments[0]) * levels, 0) + 1 + LIST_BASE
+
+
+def _not_convertible(reason: str) -> InternalError:
+    return InternalError(f"internal error: interface conversion: {reason}")
 
 
 def _self_compare(index: int) -> CallCost:
     def cost(_: Meter, arguments: Arguments, __: Value) -> int:
         items = arguments[index]
+        if items is FAILED:
+            raise _not_convertible("*types.Err is not traits.Lister: missing method Add")
         if not is_list(items):
-            return 1
+            name = go_type_name(items)
+            raise _not_convertible(f"{name} is not traits.Lister: missing method Contains")
         size = size_of(items)
         is_text = size > 0 and isinstance(items[0], str | bytes)  # type: ignore[index]
         return int(size * size * (2.0 + TEXT_FACTOR if is_text else 2.0)) + 1 + LIST_BASE

@@ -23,6 +23,14 @@ class CostLimitError(Exception):
     """The evaluation used more than it may; nothing absorbs this."""
 
 
+class InternalError(Exception):
+    """The evaluation fails inside kube-scheduler; nothing absorbs this."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.message = message
+
+
 NO_SUCH_OVERLOAD = "no such overload"
 
 

@@ -249,7 +249,11 @@ class _Estimator:
         is_list = kind is Kind.LIST
         item = _Local((*path, "@items" if is_list else "@values"), value)
         if loop.second_variable:
-            index = _Local((*path, "@indices" if is_list else "@keys"), key)
+            index_path = (*path, "@indices" if is_list else "@keys")
+            if len(path).bit_count() > 1:
+                # cel-go builds both paths in the same array if it has room: the item's path stays.
+                index_path = item.path
+            index = _Local(index_path, key)
             self._locals.append((loop.variable, index))
             self._locals.append((loop.second_variable, item))
         elif is_list:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Final
 
-from asched.cel.errors import SubexpressionError
+from asched.cel.errors import SubexpressionError, no_overload
 from asched.cel.functions import Implementation, Library
 from asched.cel.named_formats import FORMATS, NamedFormat
 from asched.cel.networks import (
@@ -130,8 +130,8 @@ def _contains_ip(_: Meter, network: CIDRValue, address: IPValue) -> bool:
 def _contains_ip_text(_: Meter, network: CIDRValue, text: str) -> bool:
     try:
         return network.contains(parse_ip(text).address)
-    except ValueError as error:
-        raise SubexpressionError(str(error)) from None
+    except ValueError:
+        raise no_overload() from None
 
 
 def _contains_cidr(_: Meter, network: CIDRValue, other: CIDRValue) -> bool:

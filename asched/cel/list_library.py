@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cmp_to_key
-from typing import Final
+from typing import Final, cast
 
+from asched.cel.costs import MAX_ATTRIBUTE_VALUES
 from asched.cel.errors import CostLimitError, SubexpressionError, no_overload
 from asched.cel.functions import Implementation, Library
 from asched.cel.instants import Duration, Timestamp
@@ -119,7 +120,7 @@ def _slice(_: Meter, items: Items, start: int, end: int) -> Items:
 
 
 def _flatten(meter: Meter, items: Value, depth: int = 1) -> Items:
-    if not isinstance(items, tuple | GrowingList) or isinstance(depth, bool):
+    if not isinstance(items, tuple | GrowingList) or type(depth) is not int:
         raise no_overload()
     if depth < 0:
         raise SubexpressionError("level must be non-negative")
@@ -182,6 +183,21 @@ def _distinct(meter: Meter, items: Items) -> Items:
         if not any(_equals(meter, each, other) for other in found):
             found.append(each)
     return tuple(found)
+
+
+def _includes(meter: Meter, target: Value, wanted: Value) -> bool:
+    """Whether a list has the value, or another value equals it."""
+    if type(target) not in LIST_TYPES:
+        return _equals(meter, target, wanted)
+    items = cast(Items, target)
+    if any(_equals(meter, each, wanted) for each in items[:MAX_ATTRIBUTE_VALUES]):
+        return True
+    if len(items) > MAX_ATTRIBUTE_VALUES:
+        raise SubexpressionError(
+            "'includes' function cannot be applied to lists longer than"
+            f" {MAX_ATTRIBUTE_VALUES} values"
+        )
+    return False
 
 
 def _contains_all(meter: Meter, items: Items, wanted: Items) -> bool:
@@ -285,6 +301,7 @@ def _declare_kubernetes(library: Library) -> None:
             library.add(function, f"list_{name}_{function}_{name}", signature, evaluate)
     for name, zero in _ZEROS.items():
         library.add("sum", f"list_{name}_sum_{name}", f"list({name}).() -> {name}", _sum(zero))
+    library.add("includes", "dra_includes_dyn_dyn", "dyn.(dyn) -> bool", _includes)
     library.add("indexOf", "list_a_index_of_int", "list(A).(A) -> int", _index_of)
     library.add("lastIndexOf", "list_a_last_index_of_int", "list(A).(A) -> int", _last_index_of)
 

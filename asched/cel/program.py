@@ -17,7 +17,13 @@ from asched.cel.comprehensions import (
 )
 from asched.cel.costs import LIST_BASE, MAP_BASE
 from asched.cel.environment import DEVICE_VARIABLE, FUNCTIONS
-from asched.cel.errors import CompileError, CostLimitError, SubexpressionError, no_overload
+from asched.cel.errors import (
+    CompileError,
+    CostLimitError,
+    InternalError,
+    SubexpressionError,
+    no_overload,
+)
 from asched.cel.regular_expressions import compile_regex
 from asched.cel.syntax import (
     Call,
@@ -37,12 +43,15 @@ from asched.cel.values import (
     Value,
     type_name,
 )
+from asched.cel.versions import Version
 
 _CONVERSIONS: Final = frozenset(
     ["bool", "bytes", "double", "duration", "dyn", "int", "string", "timestamp", "type", "uint"]
 )
 _REGEX_FUNCTIONS: Final = frozenset({"matches", "find", "findAll"})
 _PARSERS: Final = frozenset({"quantity", "semver", "ip", "cidr", "url"})
+_UNHASHABLE: Final[dict[type, str]] = {Version: "cel.Semver", bytes: "types.Bytes"}
+"""Values that kube-scheduler cannot look up in a constant list, with their names in Go."""
 _INDEXES: Final = {"_[_]": False, "_[?_]": True, "_?._": True}
 
 
@@ -269,7 +278,11 @@ def _membership(needle: Code, items: Value) -> PlannedCode | None:
         known.insert(item, True)
 
     def evaluate(frame: EvaluationFrame) -> Value:
-        return known.has(needle(frame))
+        value = needle(frame)
+        if type(value) in _UNHASHABLE:
+            name = _UNHASHABLE[type(value)]
+            raise InternalError(f"internal error: runtime error: hash of unhashable type {name}")
+        return known.has(value)
 
     return PlannedCode(evaluate)
 

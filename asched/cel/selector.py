@@ -13,14 +13,20 @@ from typing import Final, NamedTuple, TypeAlias
 from asched.cel import types as t
 from asched.cel.attributes import Code, EvaluationFrame
 from asched.cel.checker import check
-from asched.cel.errors import CompileError, CostLimitError, EvaluationError, SubexpressionError
+from asched.cel.errors import (
+    CompileError,
+    CostLimitError,
+    EvaluationError,
+    InternalError,
+    SubexpressionError,
+)
 from asched.cel.estimates import estimate_cost
 from asched.cel.parser import parse
 from asched.cel.program import plan
 from asched.cel.quantities import Quantity, parse_quantity
 from asched.cel.syntax import SyntaxNode, walk
 from asched.cel.validators import validate
-from asched.cel.values import COST_LIMIT, CelMap, Meter, Value, type_name
+from asched.cel.values import COST_LIMIT, CelMap, Meter, Optional, TypeName, Value, type_name
 from asched.cel.versions import Version
 
 AttributeValue: TypeAlias = bool | int | str | Version
@@ -107,9 +113,9 @@ class DeviceSelector:
             )
         except CostLimitError:
             return Evaluation(False, _COST_ERROR, COST_LIMIT + 1, meter.steps)
-        if isinstance(value, bool):
-            return Evaluation(value, "", meter.cost, meter.steps)
-        return Evaluation(False, _conversion_error(value), meter.cost, meter.steps)
+        except InternalError as failure:
+            return Evaluation(False, failure.message, meter.cost, meter.steps)
+        return _result(value, meter)
 
     def _run(self, frame: EvaluationFrame) -> Value:
         if not self._is_deep:
@@ -165,15 +171,30 @@ def _stack_depth() -> int:
     return depth
 
 
+def _result(value: Value, meter: Meter) -> Evaluation:
+    """The result of an expression; that of an optional value is the value's."""
+    name = type_name(value)
+    while isinstance(value, Optional) and value.present:
+        value = value.value
+    if isinstance(value, bool):
+        return Evaluation(value, "", meter.cost, meter.steps)
+    text = f"CEL result of type {name} could not be converted to bool: {_conversion_error(value)}"
+    return Evaluation(False, text, meter.cost, meter.steps)
+
+
 def _conversion_error(value: Value) -> str:
     name = type_name(value)
+    if isinstance(value, Optional):
+        return "optional.none() dereference"
+    if isinstance(value, TypeName):
+        return "type conversion not supported for 'type'"
     if isinstance(value, str):
-        reason = "unsupported native conversion from string to 'bool'"
-    elif isinstance(value, int):
-        reason = f"unsupported type conversion from '{name}' to bool"
-    else:
-        reason = f"type conversion error from '{name.rpartition('.')[2]}' to 'bool'"
-    return f"CEL result of type {name} could not be converted to bool: {reason}"
+        return "unsupported native conversion from string to 'bool'"
+    if isinstance(value, int):
+        return f"unsupported type conversion from '{name}' to bool"
+    unquoted = {"double": "Double", "bytes": "Bytes", "list": "list", "map": "map"}.get(name)
+    kind = {"kubernetes.NamedFormat": "Format"}.get(name, name.rpartition(".")[2])
+    return f"type conversion error from {unquoted or repr(kind)} to 'bool'"
 
 
 def _domains(driver: str, values: Mapping[str, Value]) -> CelMap:

@@ -7,6 +7,17 @@ from dataclasses import dataclass, field
 
 _ALPHANUMERIC = re.compile(r"[0-9A-Za-z-]+", re.ASCII)
 _MAX_UINT = 2**64 - 1
+_ESCAPES = {
+    '"': '\\"',
+    "\\": "\\\\",
+    "\a": "\\a",
+    "\b": "\\b",
+    "\f": "\\f",
+    "\n": "\\n",
+    "\r": "\\r",
+    "\t": "\\t",
+    "\v": "\\v",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +70,7 @@ class Version:
 
 
 def _without_zeros(part: str) -> str:
-    if len(part) <= 1:
+    if len(part.encode()) <= 1:
         return part
     stripped = part.lstrip("0")
     return stripped if stripped[:1].isdigit() else "0" + stripped
@@ -67,7 +78,7 @@ def _without_zeros(part: str) -> str:
 
 def _number(text: str, name: str) -> int:
     if text and not (text.isascii() and text.isdigit()):
-        raise ValueError(f'Invalid character(s) found in {name} number "{text}"')
+        raise ValueError(f"Invalid character(s) found in {name} number {_quoted(text)}")
     if len(text) > 1 and text[0] == "0":
         raise ValueError(f'{name.capitalize()} number must not contain leading zeroes "{text}"')
     return _unsigned(text)
@@ -89,7 +100,7 @@ def _identifier(text: str) -> int | str:
             raise ValueError(f'Numeric PreRelease version must not contain leading zeroes "{text}"')
         return _unsigned(text)
     if _ALPHANUMERIC.fullmatch(text) is None:
-        raise ValueError(f'Invalid character(s) found in prerelease "{text}"')
+        raise ValueError(f"Invalid character(s) found in prerelease {_quoted(text)}")
     return text
 
 
@@ -97,5 +108,21 @@ def _metadata(text: str) -> str:
     if not text:
         raise ValueError("Build meta data is empty")
     if _ALPHANUMERIC.fullmatch(text) is None:
-        raise ValueError(f'Invalid character(s) found in build meta data "{text}"')
+        raise ValueError(f"Invalid character(s) found in build meta data {_quoted(text)}")
     return text
+
+
+def _quoted(text: str) -> str:
+    """The text as Go writes it in quotes."""
+    return '"' + "".join(map(_escaped, text)) + '"'
+
+
+def _escaped(character: str) -> str:
+    if character in _ESCAPES:
+        return _ESCAPES[character]
+    code = ord(character)
+    if character.isprintable():
+        return character
+    if code < 0x80:
+        return f"\\x{code:02x}"
+    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"

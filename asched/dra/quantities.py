@@ -8,13 +8,17 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from asched.model.quantity import QuantityText, billionths
+from asched.model.quantity import MAX_INT64, QuantityText, billionths
 
 NANO: Final = 1_000_000_000
 
-_VERBATIM_DIGITS: Final = 18
-_BINARY: Final = re.compile(r"[+-]?(\d*)(\.\d*)?([KMGTPE])i", re.ASCII)
-_DECIMAL: Final = re.compile(r"[+-]?(\d*)\.?(\d*)(?:[numkMGTPE]|[eE][+-]?\d+)?", re.ASCII)
+_DECIMAL_DIGITS: Final = 18
+_BINARY_DIGITS: Final = 14
+_NUMBER: Final = re.compile(
+    r"[+-]?0*(?P<whole>\d*)(?:\.(?P<fraction>\d*))?"
+    r"(?:(?P<binary>[KMGTPE]i)|(?P<decimal>[numkMGTPE])|[eE](?P<exponent>[+-]?\d+))?",
+    re.ASCII,
+)
 _BINARY_SUFFIXES: Final = ("", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei")
 _DECIMAL_SUFFIXES: Final = ("n", "u", "m", "", "k", "M", "G", "T", "P", "E")
 
@@ -51,33 +55,69 @@ def decimal_notation(amount_nano: int) -> str:
     >>> decimal_notation(1_500 * NANO), decimal_notation(NANO // 2), decimal_notation(2000 * NANO)
     ('1500', '500m', '2k')
     """
-    if amount_nano == 0:
-        return "0"
+    number, power = _in_thousands(amount_nano)
+    # As in Kubernetes, there is no suffix for even larger units.
+    suffix = _DECIMAL_SUFFIXES[power] if power < len(_DECIMAL_SUFFIXES) else ""
+    return f"{number}{suffix}" if number else "0"
+
+
+def exponent_notation(amount_nano: int) -> str:
+    """An amount in canonical notation with a decimal exponent.
+
+    >>> exponent_notation(10 * NANO), exponent_notation(NANO // 10), exponent_notation(2000 * NANO)
+    ('10', '100e-3', '2e3')
+    """
+    number, power = _in_thousands(amount_nano)
+    exponent = 3 * power - 9
+    return f"{number}e{exponent}" if number and exponent else str(number)
+
+
+def _in_thousands(amount_nano: int) -> tuple[int, int]:
+    """The amount as a number and the power of a thousand billionths that it counts."""
     power = 0
-    while amount_nano % 1000 == 0 and power < len(_DECIMAL_SUFFIXES) - 1:
+    while amount_nano and amount_nano % 1000 == 0:
         amount_nano //= 1000
         power += 1
-    return f"{amount_nano}{_DECIMAL_SUFFIXES[power]}"
+    return amount_nano, power
 
 
 def stored_notation(quantity: QuantityText) -> str:
     """How Kubernetes writes a quantity that it has read.
 
-    A quantity that fits a scaled 64-bit integer keeps its text. A fraction with a binary suffix,
-    for example, becomes canonical.
+    A text that looks canonical is kept; any other one is replaced by the canonical notation in the
+    same kind of suffix.
 
-    >>> stored_notation("1024Mi"), stored_notation("1.5Gi"), stored_notation("0.5")
-    ('1024Mi', '1536Mi', '0.5')
+    >>> [stored_notation(text) for text in ("3Gi", "1024Mi", "1.5Gi", "0.5", "1000m", "1e1")]
+    ['3Gi', '1Gi', '1536Mi', '500m', '1', '10']
     """
     text = quantity.strip() if isinstance(quantity, str) else repr(quantity)
-    binary = _BINARY.fullmatch(text)
-    if binary is None:
-        decimal = _DECIMAL.fullmatch(text)
-        if decimal is None or len(decimal[1]) + len(decimal[2]) <= _VERBATIM_DIGITS:
-            return text
-        return decimal_notation(amount(text))
-    bits = (_BINARY_SUFFIXES.index(f"{binary[3]}i")) * 10
-    if not binary[2] and 15 - len(binary[1]) - bits * 3 // 10 - 1 >= 0:
+    number = _NUMBER.fullmatch(text)
+    if number is None or _is_kept(number):
         return text
     total = amount(text)
-    return decimal_notation(total) if total % NANO else binary_notation(total // NANO)
+    if number["binary"]:
+        total = min(total, MAX_INT64 * NANO)
+        return decimal_notation(total) if total % NANO else binary_notation(total // NANO)
+    return exponent_notation(total) if number["exponent"] else decimal_notation(total)
+
+
+def _is_kept(number: re.Match[str]) -> bool:
+    """Whether Kubernetes keeps the text, because it looks canonical and its value is small."""
+    whole, fraction = number["whole"] or "0", number["fraction"] or ""
+    if number["binary"]:
+        bits = _BINARY_SUFFIXES.index(number["binary"]) * 10
+        fits = not fraction and len(whole) + bits * 3 // 10 <= _BINARY_DIGITS
+        return fits and int(whole) % 8 != 0
+    digits = whole + fraction
+    if number["decimal"]:
+        exponent = 3 * _DECIMAL_SUFFIXES.index(number["decimal"]) - 9
+    else:
+        exponent = int(number["exponent"] or 0)
+    exponent -= len(fraction)
+    return (
+        len(digits) <= _DECIMAL_DIGITS
+        and exponent >= -9
+        and exponent % 3 == 0
+        and not digits.endswith("000")
+        and digits[0] != "0"
+    )

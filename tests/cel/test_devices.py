@@ -28,6 +28,9 @@ CAPACITY = 'device.capacity["gpu.example.com"]'
         f"{ATTRIBUTES}.exists(id, id == 'ecc') && {ATTRIBUTES}.map(id, id).size() == 4",
         f'{ATTRIBUTES}.index == 3.0 && {ATTRIBUTES}.index < 3.5 && {ATTRIBUTES}.index != "3"',
         f'{ATTRIBUTES}.driverVersion != "2.1.0"',
+        f"{ATTRIBUTES}.?nosuch.orValue(optional.of(true))",
+        f"{ATTRIBUTES}.model.includes({ATTRIBUTES}.model) && [1, 2].includes(2u)",
+        f"!{ATTRIBUTES}.model.includes(1) && !lists.range(48).includes(48)",
         f"type({ATTRIBUTES}.index) == int && type({ATTRIBUTES}.model) == string",
     ],
 )
@@ -56,6 +59,27 @@ def test_match(expression: str) -> None:
             (
                 "CEL result of type string could not be converted to bool: unsupported native"
                 " conversion from string to 'bool'"
+            ),
+        ),
+        (
+            f"{ATTRIBUTES}.?nosuch.orValue(optional.none())",
+            (
+                "CEL result of type optional_type could not be converted to bool:"
+                " optional.none() dereference"
+            ),
+        ),
+        (
+            f"{ATTRIBUTES}.?nosuch.orValue([1])",
+            (
+                "CEL result of type list could not be converted to bool: type conversion error"
+                " from list to 'bool'"
+            ),
+        ),
+        (
+            f"{ATTRIBUTES}.?nosuch.orValue(int)",
+            (
+                "CEL result of type type could not be converted to bool: type conversion not"
+                " supported for 'type'"
             ),
         ),
     ],
@@ -91,4 +115,9 @@ def test_estimated_cost_depends_on_limits_of_the_api() -> None:
     assert compile_selector(f'{ATTRIBUTES}.model == "a100"').estimated_cost == 5
     nested = "".join(f"{ATTRIBUTES}.exists({name}, " for name in "abcd") + "a != d" + ")" * 4
     assert compile_selector(nested).estimated_cost > 1_000_000
+    assert compile_selector(f"{ATTRIBUTES}.model.includes(1)").estimated_cost == 52
+    # cel-go takes the sizes of the values for those of the keys.
+    assert compile_selector(f"{CAPACITY}.exists(k, v, k == 'a')").estimated_cost == 164
+    assert compile_selector(f"{ATTRIBUTES}.exists(k, v, k == k)").estimated_cost == 420
+    assert compile_selector(f"{ATTRIBUTES}.exists(k, k == k)").estimated_cost == 324
     assert matches(nested, GPU)

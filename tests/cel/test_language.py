@@ -9,6 +9,7 @@ from tests.cel.devices import GPU, matches
 
 ATTRIBUTES = 'device.attributes["gpu.example.com"]'
 
+NOT_CONVERTIBLE = "internal error: interface conversion:"
 TRUE = [
     # literals
     "0x1F == 31 && 0x1fu == 31u && 1e3 == 1000.0 && .5 == 0.5",
@@ -119,6 +120,40 @@ def test_false(expression: str) -> None:
             "unsupported comprehension range type: types.String",
         ),
         ("cel.bind(k, b'a', {'a': 1}[dyn(k)]) == 1", "invalid qualifier type: types.Bytes"),
+        (
+            "semver('1.2.3') in [dyn('1.2.3')] || dyn(semver('1.2.3')) in ['1.2.3'] || true",
+            "internal error: runtime error: hash of unhashable type cel.Semver",
+        ),
+        (
+            "dyn(b'a') in ['a'] || true",
+            "internal error: runtime error: hash of unhashable type types.Bytes",
+        ),
+        (
+            "lists.range(49).includes(48)",
+            "'includes' function cannot be applied to lists longer than 48 values",
+        ),
+        (
+            "[1 / 0].sort() == [] || true",
+            f"{NOT_CONVERTIBLE} *types.Err is not traits.Lister: missing method Add",
+        ),
+        (
+            "[1].sortBy(x, x / 0) == [1]",
+            f"{NOT_CONVERTIBLE} *types.Err is not traits.Lister: missing method Add",
+        ),
+        (
+            "dyn(1).distinct() == [] || true",
+            f"{NOT_CONVERTIBLE} types.Int is not traits.Lister: missing method Contains",
+        ),
+        (
+            "[[1]].flatten(1 / 0) == []",
+            f"{NOT_CONVERTIBLE} ref.Val is *types.Err, not types.Int",
+        ),
+        ("cidr('10.0.0.0/8').containsIP('x')", "no such overload"),
+        (
+            r"semver('x\n.1.2') == semver('1.2.3')",
+            r'Invalid character(s) found in major number "x\n"',
+        ),
+        ("semver('é', true) == semver('1.2.3')", 'Invalid character(s) found in major number "0é"'),
         ("dyn([1])['a'] == 1", "unsupported index type 'string' in list"),
         ("dyn(1) + dyn(1.0) == 2.0", "no such overload"),
         ("dyn(true) + 1 == 2", "no such overload: _+_"),
