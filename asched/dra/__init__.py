@@ -3,13 +3,12 @@
 The algorithm is the structured allocator (``incubating``) of kube-scheduler 1.36.
 """
 
-from asched.dra.allocator import AllocationRequest, Allocator, SearchLimits
-from asched.dra.answers import NodeAnswers
+from asched.dra.allocator import AllocationRequest, Allocator, NodeAnswers, SearchLimits
 from asched.dra.devices import NodeView, PooledDevice, PoolID
 from asched.dra.inventory import Inventory
 from asched.dra.outcomes import Allocated, AllocationError, AllocationFailed, NotAllocated
 from asched.dra.selectors import CompiledSelector, SelectorAnswer, SelectorCompiler, SelectorError
-from asched.dra.site_table import NodeRows
+from asched.dra.sites import NodeRows
 
 __all__ = [
     "Allocated",

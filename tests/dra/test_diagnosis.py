@@ -6,8 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from asched.dra import NodeView
-from asched.dra.diagnosis import describe, diagnose
-from asched.dra.what_if import helpful_changes
+from asched.dra.diagnosis import describe, diagnose, helpful_changes
 from asched.model.meta import ObjectMeta
 from asched.model.resource_claims import (
     CapacityRequirements,

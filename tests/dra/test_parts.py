@@ -8,13 +8,17 @@ import pytest
 
 from asched.dra import Inventory, NodeView
 from asched.dra.binding_conditions import Readiness, is_available, readiness
-from asched.dra.capacity import consumption, fits
+from asched.dra.capacity import (
+    binary_notation,
+    consumption,
+    decimal_notation,
+    fits,
+    stored_notation,
+)
 from asched.dra.constraints import DistinctAttribute, MatchAttribute, attribute_value
-from asched.dra.devices import PoolID
-from asched.dra.quantities import binary_notation, decimal_notation, stored_notation
-from asched.dra.scoring import allocation_score
-from asched.dra.selector_fields import selector_fields
-from asched.dra.taints import tolerates, untolerated
+from asched.dra.devices import PoolID, tolerates, untolerated
+from asched.dra.outcomes import allocation_score
+from asched.dra.selectors import selector_fields
 from asched.model.meta import ObjectMeta
 from asched.model.resource_claims import (
     AllocatedDeviceStatus,
