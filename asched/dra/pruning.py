@@ -6,17 +6,19 @@ tried: the state of a search then depends only on the devices that are allocated
 - a choice fails if fewer devices are left than are needed,
 - a device fails if a device that is like it in all respects has failed in its place,
 - everything fails if no assignment of devices to requests exists (a bipartite matching, found
-  with augmenting paths).
+  with augmenting paths). That also holds for other searches: traces only rule out more.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from asched.dra.constraints import DistinctAttribute, MatchAttribute, attribute_value
 from asched.dra.devices import Usage, untolerated
-from asched.dra.pools import Bits
+from asched.dra.ledger import available_counters
+from asched.dra.pools import Bits, Counters, PoolView
 from asched.dra.preparation import ConstraintState, Option, has_capacity
 from asched.dra.requests import ClaimError
 from asched.dra.sites import Site
@@ -95,8 +97,13 @@ class Pruning:
         self._site = site
         self._usage = usage
         self._likeness: dict[int, object] = {}
+        self._pool_names = Counter(pool.pool_id.pool for pool in site.pools)
         self.allowed = self._leaves_no_traces()
-        """Whether anything may be left out."""
+        """Whether parts of the search may be left out."""
+        self.may_fail = not any(
+            option.positions is not None and self._applicable(option) for option in self._options
+        )
+        """Whether the search fails, without an error, if it is impossible."""
 
     @property
     def effort(self) -> int:
@@ -205,6 +212,8 @@ class Pruning:
             return False
         if not self._assignable(offers, list(offers)):
             return True
+        if not all(self._counters_suffice(option.positions or ()) for option in offers):
+            return True
         return any(
             not self._can_match(offers, claim, constraint)
             for claim, constraints in enumerate(self._constraints)
@@ -264,10 +273,29 @@ class Pruning:
         return (
             untolerated(device.taints, option.wanted.tolerations) is None
             and has_capacity(option.offered, position, self._usage)
+            and self._counters_suffice((position,))
             and all(
                 attribute_value(device.device, device.driver, constraint.attribute) is not None
                 for constraint in applicable
             )
+        )
+
+    def _counters_suffice(self, positions: Sequence[int]) -> bool:
+        """Whether the pools have the counters for all of these devices if nothing else is booked.
+
+        Pools that share their name with another one are left out, as their tables are mixed.
+        """
+        needed: dict[PoolView, Counters] = {}
+        for device, pool in (self._site.candidates[position] for position in positions):
+            if device.counters and not device.multiple and self._pool_names[pool.pool_id.pool] == 1:
+                of_pool = needed.setdefault(pool, {})
+                for counter_set, counter, amount in device.counters:
+                    key = (counter_set, counter)
+                    of_pool[key] = of_pool.get(key, 0) + amount
+        return all(
+            of_pool.get(key, 0) <= amount
+            for pool, of_pool in needed.items()
+            for key, amount in available_counters(pool, self._usage).items()
         )
 
 

@@ -222,9 +222,12 @@ class Search:
         if not self._given.prune:
             return None
         if self._pruning is None:
-            given = self._given
-            self._pruning = Pruning(given.claims, given.constraints, given.site, given.usage)
+            self._pruning = self._new_pruning()
         return self._pruning if self._pruning.allowed else None
+
+    def _new_pruning(self) -> Pruning:
+        given = self._given
+        return Pruning(given.claims, given.constraints, given.site, given.usage)
 
     def _too_few(self, choice: _DeviceChoice, left: Bits) -> bool:
         needed = choice.option.count - choice.index
@@ -251,9 +254,8 @@ class Search:
             return False
         self._examined = True
         self._meter.add(effort)
-        self._pruning = None
-        pruning = self._prune()
-        return pruning is not None and pruning.is_impossible()
+        pruning = self._pruning = self._new_pruning()
+        return pruning.may_fail and pruning.is_impossible()
 
 
 SearchResult = Allocated | NotAllocated | ClaimError

@@ -174,6 +174,10 @@ class DeviceCondition(ApiStruct):
 
     type: str = ""
     status: str = ""
+    observed_generation: Int64 = 0
+    last_transition_time: Timestamp | None = None
+    reason: str = ""
+    message: str = ""
 
 
 class AllocatedDeviceStatus(ApiStruct):
@@ -184,6 +188,9 @@ class AllocatedDeviceStatus(ApiStruct):
     device: str = ""
     share_id: str | None = msgspec.field(default=None, name="shareID")
     conditions: tuple[DeviceCondition, ...] = ()
+    data: Any = None
+    network_data: Any = None
+    """Not interpreted, but every change may let a pod be scheduled."""
 
 
 class ResourceClaimStatus(ApiStruct):

@@ -27,6 +27,8 @@ from asched.model.resource_claims import (
     DeviceCounterConsumption,
     DeviceRequest,
     DeviceSubRequest,
+    DeviceTaint,
+    DeviceToleration,
     ExactDeviceRequest,
     ResourceClaim,
     ResourceClaimSpec,
@@ -174,8 +176,49 @@ def test_a_search_that_stays_too_long_is_stopped() -> None:
     """Distinct values with several devices of one request: the bookkeeping forbids shortcuts."""
     found = inventory(*distinct(24, kinds=3))
     constraint = DeviceConstraint(distinct_attribute="gpu.example/kind")
-    wanted = claim(exactly("a", 12), exactly("b", 1, "kind=k9"), constraints=(constraint,))
+    wanted = claim(
+        exactly("a", 12),
+        exactly("b", 1, "kind=k0"),
+        exactly("c", 1, "kind=k0"),
+        constraints=(constraint,),
+    )
     assert outcome(found, wanted) == NotAllocated(TOO_EXPENSIVE)
+
+
+def test_bookkeeping_does_not_forbid_the_proof_that_a_search_is_impossible() -> None:
+    found = inventory(*distinct(24, kinds=3))
+    constraint = DeviceConstraint(distinct_attribute="gpu.example/kind")
+    wanted = claim(exactly("a", 12), exactly("b", 1, "kind=k9"), constraints=(constraint,))
+    assert outcome(found, wanted) == NotAllocated(CANNOT_ALLOCATE)
+
+
+@pytest.mark.parametrize("amount", ["1", "4"])
+def test_all_devices_need_their_counters_together(amount: str) -> None:
+    """Tainted devices stay booked, so nothing is left out of the search; but it is impossible."""
+    uses = (DeviceCounterConsumption(counter_set="s", counters={"x": Counter(value=amount)}),)
+    devices = [
+        Device(
+            name=f"d{i:02}",
+            attributes={"half": text(i % 2)},
+            consumes_counters=uses if i % 2 else (),
+            taints=(DeviceTaint(key="k", effect="NoSchedule"),) if i % 4 == 1 else (),
+        )
+        for i in range(24)
+    ]
+    found = inventory(
+        *devices, counters=(CounterSet(name="s", counters={"x": Counter(value="3")}),)
+    )
+    every = DeviceRequest(
+        name="all",
+        exactly=ExactDeviceRequest(
+            device_class_name="everything",
+            allocation_mode="All",
+            selectors=(selector("half=1"),),
+            tolerations=(DeviceToleration(operator="Exists"),),
+        ),
+    )
+    found_outcome = outcome(found, claim(exactly("a", 6)), claim(every))
+    assert found_outcome == NotAllocated(CANNOT_ALLOCATE)
 
 
 def test_many_claims_do_not_exhaust_the_stack() -> None:
