@@ -4,6 +4,7 @@ The language, its libraries, types and costs are those of cel-go 0.26 with Kuber
 """
 
 from asched.cel.errors import CompileError, EvaluationError
+from asched.cel.kubernetes_scalars import Version
 from asched.cel.selector import (
     AttributeValue,
     DeviceSelector,
@@ -11,7 +12,6 @@ from asched.cel.selector import (
     Evaluation,
     compile_selector,
 )
-from asched.cel.versions import Version
 
 __all__ = [
     "AttributeValue",

@@ -8,9 +8,19 @@ from dataclasses import dataclass
 from typing import Final
 
 from asched.cel import types as t
-from asched.cel.costs import LIST_BASE, MAX_ATTRIBUTE_VALUES, REGEX_FACTOR, TEXT_FACTOR
-from asched.cel.device_sizes import max_size
-from asched.cel.ranges import MAXIMUM, ONE, UNKNOWN, CallEstimate, Range, fixed
+from asched.cel.costs import (
+    LIST_BASE,
+    MAX_ATTRIBUTE_VALUES,
+    MAXIMUM,
+    ONE,
+    REGEX_FACTOR,
+    TEXT_FACTOR,
+    UNKNOWN,
+    CallEstimate,
+    Range,
+    fixed,
+)
+from asched.cel.environment import max_size
 from asched.cel.types import CelType, Kind
 from asched.cel.values import Value
 

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Final
 
 from asched.cel.errors import CompileError
-from asched.cel.lexer import Token, located_error, syntax_error, tokenize, unquote
 from asched.cel.macros import MacroError, expand
 from asched.cel.syntax import (
     Call,
@@ -17,6 +16,11 @@ from asched.cel.syntax import (
     MapLiteral,
     Select,
     SyntaxNode,
+    Token,
+    located_error,
+    syntax_error,
+    tokenize,
+    unquote,
 )
 from asched.cel.values import MAX_INT, MAX_UINT, MIN_INT, Uint
 

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple, TypeAlias
 
 from asched.cel import types as t
 from asched.cel.attributes import Code, EvaluationFrame
-from asched.cel.checker import check
+from asched.cel.checker import check, validate
 from asched.cel.errors import (
     CompileError,
     CostLimitError,
@@ -21,13 +21,11 @@ from asched.cel.errors import (
     SubexpressionError,
 )
 from asched.cel.estimates import estimate_cost
+from asched.cel.kubernetes_scalars import Quantity, Version, parse_quantity
 from asched.cel.parser import parse
 from asched.cel.program import plan
-from asched.cel.quantities import Quantity, parse_quantity
 from asched.cel.syntax import SyntaxNode, walk
-from asched.cel.validators import validate
 from asched.cel.values import COST_LIMIT, CelMap, Meter, Optional, TypeName, Value, type_name
-from asched.cel.versions import Version
 
 AttributeValue: TypeAlias = bool | int | str | Version
 
