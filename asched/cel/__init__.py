@@ -7,16 +7,16 @@ from asched.cel.errors import CompileError, EvaluationError
 from asched.cel.kubernetes_scalars import Version
 from asched.cel.selector import (
     AttributeValue,
-    DeviceSelector,
     DeviceView,
     Evaluation,
+    SelectorProgram,
     compile_selector,
 )
 
 __all__ = [
     "AttributeValue",
     "CompileError",
-    "DeviceSelector",
+    "SelectorProgram",
     "DeviceView",
     "Evaluation",
     "EvaluationError",

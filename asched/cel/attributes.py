@@ -316,7 +316,7 @@ def binding(slot: int, result: Code) -> Code:
 
 
 @dataclass(frozen=True, slots=True)
-class Fold:
+class LoopCode:
     """Parts of a loop over elements; the accumulator is in ``slot``, the variables follow."""
 
     items: Code
@@ -341,7 +341,7 @@ class Fold:
         return True
 
 
-def fold(parts: Fold) -> Code:
+def fold(parts: LoopCode) -> Code:
     """Folds the elements of a list or the keys of a map."""
 
     slot, advance = parts.slot, parts.advance
@@ -366,7 +366,7 @@ def fold(parts: Fold) -> Code:
     return evaluate
 
 
-def fold_pairs(parts: Fold) -> Code:
+def fold_pairs(parts: LoopCode) -> Code:
     """Folds indexes and elements of a list or keys and values of a map."""
 
     slot, advance = parts.slot, parts.advance

@@ -6,7 +6,7 @@ from typing import Final
 
 from asched.cel import types as t
 from asched.cel.environment import DEVICE_FIELDS, DEVICE_VARIABLE, FUNCTIONS, TYPE_NAMES
-from asched.cel.errors import CompileError, SubexpressionError
+from asched.cel.errors import CompileError, SubexpressionError, located_error
 from asched.cel.functions import Function, Overload
 from asched.cel.instants import parse_duration, parse_timestamp
 from asched.cel.regular_expressions import compile_regex
@@ -20,7 +20,6 @@ from asched.cel.syntax import (
     MapLiteral,
     Select,
     SyntaxNode,
-    located_error,
     walk,
 )
 from asched.cel.types import CelType, Kind, Unifier, most_general

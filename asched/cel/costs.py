@@ -1,4 +1,4 @@
-"""Costs of calls at run time, in the units of cel-go and Kubernetes, and ranges of costs and sizes."""
+"""Costs of calls at run time, in the units of cel-go and Kubernetes; ranges of costs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What selectors of devices may use: functions, names of types, fields of a device and their sizes."""
+"""What selectors may use: functions, names of types, and fields of a device with their sizes."""
 
 from __future__ import annotations
 

@@ -203,10 +203,12 @@ class Version:
 
     def compare(self, other: Version) -> int:
         """-1, 0 or 1."""
-        ours, theirs = self._order(), other._order()
+        ours, theirs = self.sort_key, other.sort_key
         return (ours > theirs) - (ours < theirs)
 
-    def _order(self) -> tuple[int, int, int, bool, tuple[tuple[bool, int, str], ...]]:
+    @property
+    def sort_key(self) -> tuple[int, int, int, bool, tuple[tuple[bool, int, str], ...]]:
+        """Sorts versions by precedence."""
         identifiers = tuple(
             (False, each, "") if isinstance(each, int) else (True, 0, each)
             for each in self.prerelease

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from asched.cel.errors import CompileError
+from asched.cel.errors import CompileError, located_error, syntax_error
 from asched.cel.macros import MacroError, expand
 from asched.cel.syntax import (
     Call,
@@ -17,8 +17,6 @@ from asched.cel.syntax import (
     Select,
     SyntaxNode,
     Token,
-    located_error,
-    syntax_error,
     tokenize,
     unquote,
 )

@@ -10,7 +10,7 @@ from asched.cel.attributes import (
     Attribute,
     Code,
     EvaluationFrame,
-    Fold,
+    LoopCode,
     Qualifier,
     binding,
     fold,
@@ -191,7 +191,7 @@ class _Planner:
         del self._scopes[mark + 1 :]
         result = self.plan(node.result).code()
         del self._scopes[mark:]
-        parts = Fold(items.code(), condition, step, result, accumulator)
+        parts = LoopCode(items.code(), condition, step, result, accumulator)
         return PlannedCode(fold_pairs(parts) if loop.second_variable else fold(parts))
 
 

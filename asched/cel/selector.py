@@ -66,7 +66,7 @@ class Evaluation(NamedTuple):
     """Work that has no cost."""
 
 
-class DeviceSelector:
+class SelectorProgram:
     """A compiled expression."""
 
     __slots__ = ("_code", "_estimate", "_is_deep", "_root", "_slots", "expression", "output_type")
@@ -122,19 +122,19 @@ class DeviceSelector:
             return self._code(frame)
 
 
-def compile_selector(expression: str) -> DeviceSelector:
+def compile_selector(expression: str) -> SelectorProgram:
     """The selector of an expression; repeated expressions are compiled once.
 
     Raises CompileError.
     """
     compiled = _compile(expression)
-    if isinstance(compiled, DeviceSelector):
+    if isinstance(compiled, SelectorProgram):
         return compiled
     raise CompileError(compiled)
 
 
 @lru_cache(maxsize=CACHED_SELECTORS)
-def _compile(expression: str) -> DeviceSelector | str:
+def _compile(expression: str) -> SelectorProgram | str:
     """The selector, or why there is none."""
     try:
         with _deep_recursion():
@@ -143,7 +143,7 @@ def _compile(expression: str) -> DeviceSelector | str:
             validate(root, expression)
             if output not in (t.BOOL, t.ANY):
                 return f"must evaluate to bool or the unknown type, not {output}"
-            return DeviceSelector(expression, output.name, root)
+            return SelectorProgram(expression, output.name, root)
     except CompileError as error:
         return str(error)
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from asched.cel.errors import CompileError
+from asched.cel.errors import syntax_error
 from asched.cel.types import DYN, CelType
 from asched.cel.values import Value
 
@@ -85,19 +85,6 @@ def tokenize(expression: str) -> list[Token]:
         position = found.end()
     tokens.append(Token("end", "<EOF>", position))
     return tokens
-
-
-def syntax_error(expression: str, offset: int, message: str) -> CompileError:
-    """The error for a place in the expression."""
-    return located_error(expression, offset, f"Syntax error: {message}")
-
-
-def located_error(expression: str, offset: int, message: str) -> CompileError:
-    """The error for a place in the expression."""
-    before = expression[:offset]
-    line = before.count("\n") + 1
-    column = offset - (before.rfind("\n") + 1) + 1
-    return CompileError(f"compilation failed: ERROR: <input>:{line}:{column}: {message}")
 
 
 def unquote(text: str, *, as_bytes: bool) -> str:

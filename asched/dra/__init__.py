@@ -8,7 +8,7 @@ from asched.dra.devices import NodeView, PooledDevice, PoolID
 from asched.dra.inventory import Inventory
 from asched.dra.outcomes import Allocated, AllocationError, AllocationFailed, NotAllocated
 from asched.dra.selectors import CompiledSelector, SelectorAnswer, SelectorCompiler, SelectorError
-from asched.dra.sites import NodeRows
+from asched.dra.sites import SiteNodes
 
 __all__ = [
     "Allocated",
@@ -19,7 +19,7 @@ __all__ = [
     "CompiledSelector",
     "Inventory",
     "NodeAnswers",
-    "NodeRows",
+    "SiteNodes",
     "NodeView",
     "NotAllocated",
     "PoolID",

@@ -27,7 +27,7 @@ from asched.dra.pools import PoolView
 from asched.dra.preparation import PlannedClaim, plan_claim
 from asched.dra.requests import ClaimError
 from asched.dra.search import SearchResult, search_site
-from asched.dra.sites import Indexes, NodeRows, Site, SiteTable
+from asched.dra.sites import Indexes, Site, SiteNodes, SiteTable
 from asched.dra.steps import AttemptMeter, StepMeter
 from asched.model.resource_claims import ResourceClaim, ResourceClaimSpec
 
@@ -228,7 +228,7 @@ class Allocator:
         return outcome
 
     def allocate_all(
-        self, request: AllocationRequest, nodes: NodeRows, rows: Indexes | None = None
+        self, request: AllocationRequest, nodes: SiteNodes, rows: Indexes | None = None
     ) -> NodeAnswers:
         """The answers for the nodes of the cluster, or for some rows of them."""
         table = self._table

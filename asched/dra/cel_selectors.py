@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from asched.cel import (
     AttributeValue,
     CompileError,
-    DeviceSelector,
     DeviceView,
     EvaluationError,
+    SelectorProgram,
     Version,
     compile_selector,
 )
@@ -20,7 +20,7 @@ from asched.model.resource_claims import Device, DeviceAttribute
 class CelSelector:
     """A compiled expression."""
 
-    def __init__(self, selector: DeviceSelector) -> None:
+    def __init__(self, selector: SelectorProgram) -> None:
         self._selector = selector
 
     def evaluate(self, driver: str, device: Device) -> SelectorAnswer:

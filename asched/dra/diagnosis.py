@@ -20,7 +20,7 @@ from asched.dra.devices import NodeView, PooledDevice, PoolID, Usage, untolerate
 from asched.dra.inventory import Inventory
 from asched.dra.ledger import available_counters
 from asched.dra.outcomes import Allocated
-from asched.dra.pools import Candidate, PoolView
+from asched.dra.pools import DeviceCandidate, PoolView
 from asched.dra.preparation import PlannedClaim, RequestMatcher, plan_claim
 from asched.dra.requests import ClaimError, RequestedDevices
 from asched.dra.search import search_site
@@ -169,7 +169,7 @@ class _RequestExamination:
             users=tuple(sorted(used_by)),
         )
 
-    def _reasons(self, candidate: Candidate, elsewhere: bool) -> Iterator[str]:
+    def _reasons(self, candidate: DeviceCandidate, elsewhere: bool) -> Iterator[str]:
         device, wanted = candidate.device, self._wanted
         yield self._selection(device)
         if elsewhere:
@@ -205,7 +205,7 @@ class _RequestExamination:
                 return f"{_CAPACITY_USED} {name}"
         return ""
 
-    def _counters(self, candidate: Candidate) -> str:
+    def _counters(self, candidate: DeviceCandidate) -> str:
         device = candidate.device
         use = self._inventory.usage.of(device.pool_id, device.name)
         if not device.counters or (device.multiple and use.capacity_shares):
@@ -236,7 +236,7 @@ _CAPACITY_USED = "in use: capacity"
 _COUNTER_USED = "in use: counter"
 
 
-def _in_the_way(reason: str, candidate: Candidate) -> Sequence[PooledDevice]:
+def _in_the_way(reason: str, candidate: DeviceCandidate) -> Sequence[PooledDevice]:
     """The devices whose users are the reason."""
     if reason == _IN_USE or reason.startswith(_CAPACITY_USED):
         return (candidate.device,)

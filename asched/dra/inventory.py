@@ -42,7 +42,7 @@ class SliceChange(NamedTuple):
     node_name: str
 
 
-class ChangeLog(Generic[ChangeT]):
+class InventoryChanges(Generic[ChangeT]):
     """The latest changes in order. Positions count all changes ever made."""
 
     def __init__(self) -> None:
@@ -150,8 +150,8 @@ class Inventory:
         self._shared_views: dict[tuple[str | None, ...], tuple[PoolView, ...]] = {}
         """The views of those pools, by what decides which ones a node has."""
         self._shared_by: NodeTraits | None = None
-        self.slice_changes: ChangeLog[SliceChange] = ChangeLog()
-        self.usage_changes: ChangeLog[UsedDevice] = ChangeLog()
+        self.slice_changes: InventoryChanges[SliceChange] = InventoryChanges()
+        self.usage_changes: InventoryChanges[UsedDevice] = InventoryChanges()
         self.answers_version = 0
         """Changes if answers about requests are to be forgotten."""
         self._contents = Contents()

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from asched.dra.capacity import Consumption, fits
 from asched.dra.constraints import attribute_value
 from asched.dra.devices import PooledDevice, Usage, untolerated
-from asched.dra.pools import Bits, Candidate, Counters, PoolView
+from asched.dra.pools import Bits, Counters, DeviceCandidate, PoolView
 from asched.dra.preparation import ConstraintState, Option
 from asched.dra.requests import ClaimError
 from asched.dra.sites import Site
@@ -72,7 +72,7 @@ class TakenDevice:
     """What is consumed of a device that allows several allocations."""
 
     @property
-    def candidate(self) -> Candidate:
+    def candidate(self) -> DeviceCandidate:
         return self.option.offered.site.candidates[self.position]
 
 
@@ -178,7 +178,7 @@ class Ledger:
             return not self._of_claim[option.wanted.claim] >> position & 1
         return not (self._in_use | self._of_any) >> position & 1
 
-    def _book_counters(self, candidate: Candidate) -> bool:
+    def _book_counters(self, candidate: DeviceCandidate) -> bool:
         device = candidate.device
         if not device.counters or (device.multiple and self._is_shared(device)):
             return True

@@ -63,7 +63,7 @@ class SliceDevices:
         """None if all devices are for the same nodes."""
 
 
-class Candidate(NamedTuple):
+class DeviceCandidate(NamedTuple):
     """A device of a pool that a node sees."""
 
     device: PooledDevice
@@ -88,7 +88,7 @@ class PoolView:
     """Those of the devices that are not for these nodes."""
     offering: tuple[SliceDevices, ...] = ()
     """The slices of the devices."""
-    candidates: list[Candidate] = field(default_factory=list)
+    candidates: list[DeviceCandidate] = field(default_factory=list)
     """The devices, shared by all views that differ in :attr:`elsewhere` alone."""
     base: int = 0
     """Equal for views that share :attr:`candidates`."""
@@ -205,7 +205,7 @@ def _complete_view(
         consumers=tuple(d for item in everything for d in item.devices if d.counters),
         has_binding_conditions=any(d.device.binding_conditions for d in devices),
     )
-    view.candidates.extend(Candidate(device, view) for device in devices)
+    view.candidates.extend(DeviceCandidate(device, view) for device in devices)
     return view
 
 

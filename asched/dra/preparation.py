@@ -10,7 +10,7 @@ from asched.dra.capacity import Consumption, consumption, fits
 from asched.dra.constraints import DistinctAttribute, MatchAttribute, constraint_state
 from asched.dra.devices import PooledDevice, Usage
 from asched.dra.inventory import Inventory
-from asched.dra.pools import Bits, Candidate, PoolView
+from asched.dra.pools import Bits, DeviceCandidate, PoolView
 from asched.dra.requests import (
     MAX_DEVICES_PER_CLAIM,
     ClaimError,
@@ -162,7 +162,7 @@ class RequestCandidates:
         """What the request consumes of the device; None if it cannot have it."""
         return self._matcher.consumption(device)
 
-    def _selects(self, candidate: Candidate) -> bool:
+    def _selects(self, candidate: DeviceCandidate) -> bool:
         device = candidate.device
         answer = self._matcher.answer(device)
         if answer.evaluations:

@@ -99,7 +99,7 @@ class Site:
 Indexes = NDArray[np.int32]
 
 
-class NodeRows(Protocol):
+class SiteNodes(Protocol):
     """The nodes of the cluster by row. A row without a name is empty."""
 
     @property
@@ -137,7 +137,7 @@ class SiteTable:
         self.of_row: Indexes = np.zeros(0, np.int32)
         """The index of each row's site."""
 
-    def refresh(self, nodes: NodeRows) -> None:
+    def refresh(self, nodes: SiteNodes) -> None:
         """Take over what changed in nodes and slices."""
         dirty: set[int] = set()
         if nodes.version != self._version or len(nodes.names) != len(self._names):
@@ -165,7 +165,7 @@ class SiteTable:
         """The first of the names of a site's nodes."""
         return min((self._names[row] for row in self._members[index]), default="")
 
-    def _read_nodes(self, nodes: NodeRows) -> set[int]:
+    def _read_nodes(self, nodes: SiteNodes) -> set[int]:
         names = nodes.names
         missing = len(names) - len(self._names)
         if missing < 0:

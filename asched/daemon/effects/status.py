@@ -114,7 +114,7 @@ class PodStatusHandler:
 
     def waits_on_permit(self, info: PodInfo, node: str) -> None:
         """As :meth:`expect`, before later effects on the pod."""
-        if self._cluster.feature_gates.nominated_node_name_for_expectation:
+        if self._cluster.plugin_context.feature_gates.nominated_node_name_for_expectation:
             self._context.queue.submit(info.uid, "expect", partial(self.expect, info, node))
 
     def assigned(self, key: str, uid: str) -> None:
