@@ -20,6 +20,7 @@ from asched.cel.syntax import (
     MapLiteral,
     Select,
     SyntaxNode,
+    qualified_name,
     walk,
 )
 from asched.cel.types import CelType, Kind, Unifier, most_general
@@ -102,7 +103,7 @@ class _Checker:
         return t.type_of(named)
 
     def _select(self, node: Select) -> CelType:
-        name = "" if node.test_only else _dotted(node)
+        name = "" if node.test_only else qualified_name(node).removeprefix(".")
         if name in TYPE_NAMES and self._lookup(name.partition(".")[0]) is None:
             node.type_name = name
             return t.type_of(TYPE_NAMES[name])
@@ -141,7 +142,7 @@ class _Checker:
             self.check(argument)
         name = node.function.removeprefix(".")
         if node.target is not None:
-            prefix = _dotted(node.target)
+            prefix = qualified_name(node.target).removeprefix(".")
             qualified = f"{prefix}.{name}".removeprefix(".")
             if prefix and qualified in FUNCTIONS:
                 node.target, node.function = None, qualified
@@ -278,17 +279,6 @@ class _Checker:
     def _assert_type(self, node: SyntaxNode, expected: CelType) -> None:
         if not self.unifier.is_assignable(expected, node.checked_type):
             raise self._mismatch(node, expected, node.checked_type)
-
-
-def _dotted(node: SyntaxNode) -> str:
-    parts: list[str] = []
-    while isinstance(node, Select) and not node.test_only:
-        parts.append(node.name)
-        node = node.operand
-    if not isinstance(node, Identifier):
-        return ""
-    parts.append(node.name)
-    return ".".join(reversed(parts)).removeprefix(".")
 
 
 def validate(root: SyntaxNode, expression: str) -> None:

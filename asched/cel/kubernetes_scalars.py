@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from typing import Final
 
 _SYNTAX = re.compile(r"([+-]?)([0-9]*)(?:\.([0-9]*))?([eEinumkKMGTP]*(?:[+-]?[0-9]*))", re.ASCII)
 _DECIMAL = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
@@ -152,7 +153,7 @@ def _suffix(suffix: str) -> tuple[int, int | None]:
 
 _ALPHANUMERIC = re.compile(r"[0-9A-Za-z-]+", re.ASCII)
 _MAX_UINT = 2**64 - 1
-_ESCAPES = {
+ESCAPES: Final = {
     '"': '\\"',
     "\\": "\\\\",
     "\a": "\\a",
@@ -163,6 +164,7 @@ _ESCAPES = {
     "\t": "\\t",
     "\v": "\\v",
 }
+"""How Go writes characters in quotes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,8 +267,8 @@ def _quoted(text: str) -> str:
 
 
 def _escaped(character: str) -> str:
-    if character in _ESCAPES:
-        return _ESCAPES[character]
+    if character in ESCAPES:
+        return ESCAPES[character]
     code = ord(character)
     if character.isprintable():
         return character

@@ -246,6 +246,18 @@ def walk(root: SyntaxNode) -> Iterator[tuple[SyntaxNode, int]]:
         pending.extend((child, depth + 1) for child in node.children())
 
 
+def qualified_name(node: SyntaxNode) -> str:
+    """The dotted name of an identifier with selected fields; empty for other expressions."""
+    parts: list[str] = []
+    while isinstance(node, Select) and not node.test_only:
+        parts.append(node.name)
+        node = node.operand
+    if not isinstance(node, Identifier):
+        return ""
+    parts.append(node.name)
+    return ".".join(reversed(parts))
+
+
 def copy_tree(node: SyntaxNode) -> SyntaxNode:
     """A copy that shares no node."""
     if isinstance(node, Literal):

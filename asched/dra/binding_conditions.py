@@ -56,7 +56,7 @@ def _status_of(
 
 
 def _true_conditions(status: AllocatedDeviceStatus) -> set[str]:
-    """The types of conditions whose first entry is true."""
+    """The types of conditions with a first entry that is true."""
     first: dict[str, str] = {}
     for condition in status.conditions:
         first.setdefault(condition.type, condition.status)

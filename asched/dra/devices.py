@@ -94,7 +94,7 @@ class PooledDevice:
         self.resource_slice = resource_slice
         self.pool_id = PoolID(spec.driver, spec.pool.name)
         self.content = content
-        """Equal for devices that no selector and no policy tells apart."""
+        """Equal for devices that are the same to every selector and policy."""
         self.capacity_content = capacity_content
         """Equal for devices with equal capacities."""
         self.multiple = device.allow_multiple_allocations

@@ -237,7 +237,7 @@ _COUNTER_USED = "in use: counter"
 
 
 def _in_the_way(reason: str, candidate: DeviceCandidate) -> Sequence[PooledDevice]:
-    """The devices whose users are the reason."""
+    """The devices with users that are the reason."""
     if reason == _IN_USE or reason.startswith(_CAPACITY_USED):
         return (candidate.device,)
     return candidate.pool.consumers if reason.startswith(_COUNTER_USED) else ()
@@ -276,7 +276,7 @@ class _Change(NamedTuple):
     text: str
     specs: Specs
     without: str = ""
-    """A claim whose devices are free."""
+    """A claim with devices that are free."""
 
 
 def helpful_changes(

@@ -1,8 +1,8 @@
 """Pools of devices, as nodes see them.
 
 A node sees the slices of a pool that are relevant to it. Of those, only the slices with the highest
-generation count. A pool whose slices are not all published is incomplete, and one that contradicts
-itself is invalid; neither offers devices.
+generation count. A pool is incomplete until all its slices are published, and invalid if it
+contradicts itself; neither offers devices.
 """
 
 from __future__ import annotations

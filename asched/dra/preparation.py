@@ -189,7 +189,7 @@ class Option:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PlannedClaim:
-    """A claim whose requests were read, or the error that reading one ends with."""
+    """The requests of a claim, or the error with which reading one of them ends."""
 
     index: int
     spec: ResourceClaimSpec

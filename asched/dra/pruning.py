@@ -163,7 +163,7 @@ class Pruning:
     # -- likeness ---------------------------------------------------------------------------------
 
     def likeness(self, position: int) -> object:
-        """Equal for devices that no request, constraint, taint, counter or capacity tells apart."""
+        """Equal for devices with equal requests, constraints, taints, counters and capacity."""
         known = self._likeness.get(position)
         if known is None:
             try:

@@ -39,7 +39,7 @@ class _Verdict(Enum):
     FOUND = auto()
     FAILED = auto()
     TOO_MANY = auto()
-    """All that can be tried exceeds the number of devices of a claim."""
+    """Every choice exceeds the number of devices of a claim."""
     DESCEND = auto()
 
 

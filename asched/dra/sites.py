@@ -133,7 +133,7 @@ class SiteTable:
         self.sites: list[Site] = []
         """By index. A site without rows is never searched."""
         self.epoch = 0
-        """Changes when indexes are assigned anew."""
+        """Changes when all indexes are assigned again."""
         self.of_row: Indexes = np.zeros(0, np.int32)
         """The index of each row's site."""
 
