@@ -6,8 +6,9 @@ Answers for all sites are kept by request, until a pool of the site changes.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from hashlib import blake2b
 from typing import Final
 
 import msgspec
@@ -24,11 +25,11 @@ from asched.dra.outcomes import (
     NotAllocated,
 )
 from asched.dra.pools import PoolView
-from asched.dra.preparation import PlannedClaim, plan_claim
+from asched.dra.preparation import PlannedClaim, expression_steps, plan_claim
 from asched.dra.requests import ClaimError
 from asched.dra.search import SearchResult, search_site
 from asched.dra.sites import Indexes, Site, SiteNodes, SiteTable
-from asched.dra.steps import AttemptMeter, StepMeter
+from asched.dra.steps import AttemptMeter, Evaluated, StepMeter
 from asched.model.resource_claims import ResourceClaim, ResourceClaimSpec
 
 CodeColumn = NDArray[np.int16]
@@ -76,9 +77,14 @@ class SiteAnswers:
         self.codes: CodeColumn = np.zeros(0, np.int16)
         self.scores: StepColumn = np.zeros(0, np.int64)
         self.steps: StepColumn = np.zeros(0, np.int64)
-        """How many steps each search took, without expensive evaluations."""
-        self.evaluations: dict[int, Mapping[int, int]] = {}
-        """The steps of expensive evaluations of each search, if there are any."""
+        """How many steps each search took, without evaluations."""
+        self.groups: Indexes = np.zeros(0, np.int32)
+        """Of each search, the index in :attr:`_evaluated`; 0 for none."""
+        self._evaluated: list[tuple[Evaluated, ...]] = [()]
+        """What searches evaluated. Many searches evaluate the same."""
+        self._group_of: dict[tuple[int, ...], int] = {(): 0}
+        self.kept_steps = 0
+        """The steps of all searches so far: memory is proportional to them."""
         self.solutions: list[Allocated | None] = []
         self.refusals: list[NotAllocated | ClaimError] = []
         self._numbers: dict[tuple[str, int | None, bool], int] = {}
@@ -90,13 +96,14 @@ class SiteAnswers:
             self.codes = np.zeros(0, np.int16)
             self.scores = np.zeros(0, np.int64)
             self.steps = np.zeros(0, np.int64)
+            self.groups = np.zeros(0, np.int32)
             self.solutions = []
-            self.evaluations = {}
         missing = len(table.sites) - len(self.solutions)
         if missing > 0:
             self.codes = np.concatenate((self.codes, np.full(missing, UNKNOWN, np.int16)))
             self.scores = np.concatenate((self.scores, np.zeros(missing, np.int64)))
             self.steps = np.concatenate((self.steps, np.zeros(missing, np.int64)))
+            self.groups = np.concatenate((self.groups, np.zeros(missing, np.int32)))
             self.solutions += [None] * missing
 
     def forget_users_of(self, used: UsedDevice, table: SiteTable) -> None:
@@ -122,9 +129,8 @@ class SiteAnswers:
     def store(self, index: int, outcome: SearchResult, meter: StepMeter) -> None:
         """Keep the answer of a site."""
         self.steps[index] = meter.steps
-        self.evaluations.pop(index, None)
-        if meter.evaluations:
-            self.evaluations[index] = meter.evaluations
+        self.groups[index] = self._group(meter)
+        self.kept_steps += meter.steps
         if isinstance(outcome, Allocated):
             self.codes[index] = ALLOCATED
             self.scores[index] = outcome.score
@@ -136,14 +142,22 @@ class SiteAnswers:
 
     def count(self, index: int, meter: AttemptMeter) -> None:
         """Count the search of a site."""
-        meter.add(int(self.steps[index]), self.evaluations.get(index))
+        meter.add(int(self.steps[index]), self._evaluated[self.groups[index]])
 
     def count_all(self, indexes: Indexes, meter: AttemptMeter) -> None:
         """Count the searches of some sites."""
         meter.add(int(self.steps[indexes].sum()))
-        if self.evaluations:
-            for index in indexes.tolist():
-                meter.add(0, self.evaluations.get(index))
+        for group in np.unique(self.groups[indexes]).tolist():
+            meter.add(0, self._evaluated[group])
+
+    def _group(self, meter: StepMeter) -> int:
+        key = tuple(meter.evaluated)
+        group = self._group_of.get(key)
+        if group is None:
+            group = self._group_of[key] = len(self._evaluated)
+            self._evaluated.append(tuple(meter.evaluated.values()))
+            self.kept_steps += len(key)
+        return group
 
     def number(self, outcome: NotAllocated | ClaimError) -> int:
         """The code of a refusal."""
@@ -181,6 +195,10 @@ def _describe(refusal: NotAllocated | ClaimError, claim_keys: tuple[str, ...]) -
 
 KEPT_REQUESTS: Final = 128
 """Answers are kept for this many different requests."""
+KEPT_STEPS: Final = 2_000_000
+"""Answers are kept of searches with this many steps together: 500 MiB at most."""
+UNSORTED: Final = 64
+"""Up to this many sites are searched in any order."""
 
 
 class SearchLimits(msgspec.Struct, frozen=True):
@@ -248,7 +266,11 @@ class Allocator:
         if self._version != self.inventory.answers_version:
             self._version = self.inventory.answers_version
             self._answers.clear()
-        signature = self._encoder.encode(request.specs)
+        elif self.inventory.selectors.is_full:
+            self.inventory.forget_selectors()
+            self._version = self.inventory.answers_version
+            self._answers.clear()
+        signature = blake2b(self._encoder.encode(request.specs), digest_size=16).digest()
         answers = self._answers.get(signature)
         if answers is None:
             plans = [
@@ -256,11 +278,17 @@ class Allocator:
             ]
             answers = self._answers[signature] = SiteAnswers(plans)
             answers.position = self.inventory.usage_changes.position
-            if len(self._answers) > KEPT_REQUESTS:
-                self._answers.popitem(last=False)
+            self._drop_old()
         else:
             self._answers.move_to_end(signature)
         return answers
+
+    def _drop_old(self) -> None:
+        """Drop the answers that were not needed for the longest time."""
+        kept = sum(answers.kept_steps for answers in self._answers.values())
+        while len(self._answers) > KEPT_REQUESTS or (kept > KEPT_STEPS and len(self._answers) > 1):
+            _, dropped = self._answers.popitem(last=False)
+            kept -= dropped.kept_steps
 
     def _take_over_changes(self, answers: SiteAnswers) -> None:
         answers.adapt(self._table)
@@ -277,10 +305,14 @@ class Allocator:
 
     def _complete(self, answers: SiteAnswers, asked: Indexes) -> Indexes | None:
         """Search the sites without an answer; None if all sites together exceed the budget."""
-        meter = AttemptMeter(self._limits.steps_per_attempt)
+        meter = self._attempt_meter(answers)
         is_unknown = answers.codes[asked] == UNKNOWN
         answers.count_all(asked[~is_unknown], meter)
-        for index in asked[is_unknown].tolist():
+        unknown = asked[is_unknown].tolist()
+        if len(unknown) > UNSORTED:
+            # The same order as within the budget: nothing is searched that is not needed there.
+            unknown.sort(key=self._table.first_name)
+        for index in unknown:
             if meter.is_exceeded:
                 return None
             self._complete_site(answers, index)
@@ -292,7 +324,7 @@ class Allocator:
 
         The order does not depend on what is known already, so the result does not either.
         """
-        meter = AttemptMeter(self._limits.steps_per_attempt)
+        meter = self._attempt_meter(answers)
         skipped: list[int] = []
         for index in sorted(asked.tolist(), key=self._table.first_name):
             if meter.is_exceeded:
@@ -306,6 +338,11 @@ class Allocator:
     def _complete_site(self, answers: SiteAnswers, index: int) -> None:
         meter = self._meter()
         answers.store(index, self._search(answers.plans, self._table.sites[index], meter), meter)
+
+    def _attempt_meter(self, answers: SiteAnswers) -> AttemptMeter:
+        meter = AttemptMeter(self._limits.steps_per_attempt)
+        meter.add(expression_steps([plan.spec for plan in answers.plans]))
+        return meter
 
     def _meter(self) -> StepMeter:
         return StepMeter(self._limits.steps_per_node)

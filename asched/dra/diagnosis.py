@@ -276,7 +276,7 @@ class _Change(NamedTuple):
     text: str
     specs: Specs
     without: str = ""
-    """A claim with devices that are free."""
+    """The key of a claim that counts as not allocated."""
 
 
 def helpful_changes(

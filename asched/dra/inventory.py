@@ -203,8 +203,12 @@ class Inventory:
         self._slice_changed(pool, item)
         if self._contents.released > len(self._contents) + _UNUSED_CONTENTS:
             self._contents.released = 0
-            self.selectors.clear()
-            self.answers_version += 1
+            self.forget_selectors()
+
+    def forget_selectors(self) -> None:
+        """Forget all answers of selectors."""
+        self.selectors.clear()
+        self.answers_version += 1
 
     def _slice_changed(self, pool: _Pool, item: ResourceSlice) -> None:
         pool.bases.clear()

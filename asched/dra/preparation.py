@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from asched.dra.capacity import Consumption, consumption, fits
 from asched.dra.constraints import DistinctAttribute, MatchAttribute, constraint_state
@@ -19,7 +19,14 @@ from asched.dra.requests import (
 )
 from asched.dra.selectors import SelectorAnswers
 from asched.dra.sites import Site
-from asched.dra.steps import StepMeter, selector_steps
+from asched.dra.steps import (
+    CHARACTERS_PER_STEP,
+    CHEAP_SELECTOR_COST,
+    OPTIONS_PER_STEP,
+    AttemptMeter,
+    StepMeter,
+    selector_steps,
+)
 from asched.model.resource_claims import (
     ALL_DEVICES,
     EXACT_COUNT,
@@ -27,25 +34,49 @@ from asched.model.resource_claims import (
     ResourceClaimSpec,
 )
 
+MAX_POOL_STEPS: Final = 400_000
+"""For the evaluation of all devices of a pool by all requests of a claim."""
+DEVICES_PER_STEP: Final = 8
+"""Devices with known answers that are looked at in one step."""
+
 
 class MatchAnswer(NamedTuple):
     """Whether a request can have devices with some content."""
 
     match: bool
     evaluations: Mapping[int, int]
-    """The steps of expensive evaluations, by identity."""
+    """The steps of each evaluation, by identity."""
+    expensive_steps: int = 0
+    """Of the evaluations that are expensive."""
     error: ClaimError | None = None
 
 
 class RequestMatcher:
     """Answers for one request, or one alternative of a request, by content of devices."""
 
-    __slots__ = ("_answers", "_consumption", "_failing", "_selectors", "wanted")
+    __slots__ = (
+        "_answers",
+        "_consumption",
+        "_failing",
+        "_pool_steps",
+        "_selectors",
+        "_shared",
+        "wanted",
+    )
 
-    def __init__(self, wanted: RequestedDevices, selectors: SelectorAnswers) -> None:
+    def __init__(
+        self,
+        wanted: RequestedDevices,
+        selectors: SelectorAnswers,
+        pool_steps: int = MAX_POOL_STEPS,
+    ) -> None:
+        """``pool_steps``: limit for :meth:`failing`."""
         self.wanted = wanted
+        self._pool_steps = pool_steps
         self._selectors = selectors
         self._answers: dict[int, MatchAnswer] = {}
+        self._shared: dict[tuple[bool, tuple[int, ...]], MatchAnswer] = {}
+        """By result and evaluations: devices with equal answers share the object."""
         self._consumption: dict[int, Consumption | None] = {}
         self._failing: dict[int, Bits] = {}
 
@@ -64,15 +95,24 @@ class RequestMatcher:
         return self._consumption[content]
 
     def failing(self, pool: PoolView) -> Bits:
-        """The devices of a pool for which selectors have errors or are expensive."""
+        """The devices of a pool for which selectors have errors or are expensive; all of them if
+        finding out takes too long."""
         failing = self._failing.get(pool.base)
         if failing is None:
-            answers = (self.answer(device) for device in pool.devices)
-            failing = self._failing[pool.base] = sum(
-                1 << position
-                for position, answer in enumerate(answers)
-                if answer.error is not None or answer.evaluations
-            )
+            failing = self._failing[pool.base] = self._find_failing(pool)
+        return failing
+
+    def _find_failing(self, pool: PoolView) -> Bits:
+        meter = AttemptMeter(self._pool_steps)
+        meter.add(len(pool.devices) // DEVICES_PER_STEP)
+        failing: Bits = 0
+        for position, device in enumerate(pool.devices):
+            answer = self.answer(device)
+            meter.add(0, (answer,))
+            if meter.is_exceeded:
+                return (1 << len(pool.devices)) - 1
+            if answer.error is not None or answer.expensive_steps:
+                failing |= 1 << position
         return failing
 
     def refused_by(self, device: PooledDevice) -> str:
@@ -91,6 +131,7 @@ class RequestMatcher:
     def _evaluate(self, device: PooledDevice) -> MatchAnswer:
         wanted = self.wanted
         evaluations: dict[int, int] = {}
+        expensive_steps = 0
         origins = (
             (f"class {wanted.device_class.name}", None, wanted.device_class.spec.selectors),
             ("", wanted.claim, wanted.selectors),
@@ -99,15 +140,19 @@ class RequestMatcher:
             for index, selector in enumerate(selectors):
                 expression = selector.cel.expression if selector.cel is not None else ""
                 answer = self._selectors.answer(expression, device)
-                steps = selector_steps(answer.cost)
-                if steps:
-                    evaluations[id(answer)] = steps
+                steps = evaluations[id(answer)] = selector_steps(answer.cost)
+                expensive_steps += steps if answer.cost > CHEAP_SELECTOR_COST else 0
                 if answer.error:
                     text = f"{origin}: selector #{index}: {answer.error}"
-                    return MatchAnswer(False, evaluations, ClaimError(text, claim))
+                    error = ClaimError(text, claim)
+                    return MatchAnswer(False, evaluations, expensive_steps, error)
                 if not answer.match:
-                    return MatchAnswer(False, evaluations)
-        return MatchAnswer(self.consumption(device) is not None, evaluations)
+                    return self._share(MatchAnswer(False, evaluations, expensive_steps))
+        match = self.consumption(device) is not None
+        return self._share(MatchAnswer(match, evaluations, expensive_steps))
+
+    def _share(self, answer: MatchAnswer) -> MatchAnswer:
+        return self._shared.setdefault((answer.match, tuple(answer.evaluations)), answer)
 
 
 class RequestCandidates:
@@ -165,8 +210,7 @@ class RequestCandidates:
     def _selects(self, candidate: DeviceCandidate) -> bool:
         device = candidate.device
         answer = self._matcher.answer(device)
-        if answer.evaluations:
-            self._meter.add_evaluations(answer.evaluations)
+        self._meter.add_evaluated(answer)
         if answer.error is not None:
             raise answer.error.with_traceback(None)
         return answer.match
@@ -198,15 +242,40 @@ class PlannedClaim:
     constraints: tuple[DeviceConstraint, ...]
     problem: ClaimError | None
 
+    @property
+    def option_count(self) -> int:
+        """The requests, or their alternatives."""
+        return sum(1 if isinstance(each, ClaimError) else len(each) for each in self.requests)
+
+
+def option_count(spec: ResourceClaimSpec) -> int:
+    """The requests, or their alternatives, of a claim."""
+    return sum(len(request.first_available) or 1 for request in spec.devices.requests)
+
+
+def expression_steps(specs: Sequence[ResourceClaimSpec]) -> int:
+    """The steps of compiling all expressions of claims, whether or not they are known."""
+    expressions = {
+        selector.cel.expression
+        for spec in specs
+        for request in spec.devices.requests
+        for body in (request.exactly, *request.first_available)
+        if body is not None
+        for selector in body.selectors
+        if selector.cel is not None
+    }
+    return sum(map(len, expressions)) // CHARACTERS_PER_STEP
+
 
 def plan_claim(index: int, spec: ResourceClaimSpec, inventory: Inventory) -> PlannedClaim:
     """What does not depend on the node."""
     requests: list[tuple[RequestMatcher, ...] | ClaimError] = []
+    pool_steps = MAX_POOL_STEPS // max(1, option_count(spec))
     for number in range(len(spec.devices.requests)):
         try:
             requests.append(
                 tuple(
-                    RequestMatcher(wanted, inventory.selectors)
+                    RequestMatcher(wanted, inventory.selectors, pool_steps)
                     for wanted in requested_devices(spec, index, number, inventory.classes)
                 )
             )
@@ -232,6 +301,7 @@ def prepare(
 
     Raises ClaimError and SearchBudgetExceededError.
     """
+    meter.add(sum(claim.option_count for claim in claims) // OPTIONS_PER_STEP)
     return [
         _prepare_claim(claim, lambda matcher: RequestCandidates(matcher, site, meter), usage)
         for claim in claims

@@ -108,7 +108,9 @@ class Pruning:
     @property
     def effort(self) -> int:
         """Steps of a proof that the search is impossible."""
-        return len(self._options) * len(self._site.candidates)
+        options, devices = len(self._options), len(self._site.candidates)
+        constraints = sum(map(len, self._constraints))
+        return options * devices + (options * options * (1 + constraints) >> 4)
 
     # -- traces -----------------------------------------------------------------------------------
 
@@ -163,7 +165,7 @@ class Pruning:
     # -- likeness ---------------------------------------------------------------------------------
 
     def likeness(self, position: int) -> object:
-        """Equal for devices with equal requests, constraints, taints, counters and capacity."""
+        """Equal for devices that differ for no request, constraint, taint, counter or capacity."""
         known = self._likeness.get(position)
         if known is None:
             try:

@@ -29,7 +29,12 @@ from asched.dra.preparation import ConstraintState, Option, PlannedClaim, constr
 from asched.dra.pruning import Pruning
 from asched.dra.requests import MAX_DEVICES_PER_CLAIM, ClaimError, RequestedDevices
 from asched.dra.sites import Site
-from asched.dra.steps import SearchBudgetExceededError, StepMeter
+from asched.dra.steps import (
+    CONSTRAINTS_PER_STEP,
+    OPTIONS_PER_STEP,
+    SearchBudgetExceededError,
+    StepMeter,
+)
 
 STEPS_BEFORE_PROOF: Final = 1_000
 """Searches that take this long, and longer than the proof, are examined for being impossible."""
@@ -96,6 +101,9 @@ class Search:
         self._pruning: Pruning | None = None
         self._examined = False
         self._meter = given.meter
+        most = max(map(len, given.constraints), default=0)
+        self._steps = 1 + most // CONSTRAINTS_PER_STEP
+        """Of one device that is tried."""
 
     def run(self) -> list[list[TakenDevice]] | None:
         """The devices of each claim, None if there is no solution.
@@ -104,7 +112,7 @@ class Search:
         """
         verdict = self._enter_request(0, 0)
         while verdict is not _Verdict.FOUND:
-            self._meter.add()
+            self._meter.add(self._steps)
             if verdict is _Verdict.DESCEND:
                 verdict = self._descend()
             elif self._stack:
@@ -195,7 +203,7 @@ class Search:
                 break
             position = (left & -left).bit_length() - 1
             choice.position = position + 1
-            self._meter.add()
+            self._meter.add(self._steps)
             if (
                 option.offered.selects(position)
                 and self._ledger.has_capacity(option, position)
@@ -222,6 +230,8 @@ class Search:
         if not self._given.prune:
             return None
         if self._pruning is None:
+            options = sum(len(options) for claim in self._given.claims for options in claim)
+            self._meter.add(options * self._steps // OPTIONS_PER_STEP)
             self._pruning = self._new_pruning()
         return self._pruning if self._pruning.allowed else None
 

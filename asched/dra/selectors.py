@@ -77,6 +77,12 @@ def selector_fields(expression: str) -> SelectorFields | None:
     return SelectorFields(tuple(read["attributes"]), tuple(read["capacity"]))
 
 
+KEPT_ANSWERS: Final = 2_000_000
+"""Answers for distinct devices, of all expressions together: 500 MiB at most."""
+KEPT_EXPRESSION_BYTES: Final = 1024 * 1024
+"""Of all expressions that were compiled. A compiled expression takes up to 200 times as much."""
+
+
 class SelectorError(Exception):
     """An expression cannot be compiled. The text continues ``selector #0: ``."""
 
@@ -110,7 +116,8 @@ class _Selector:
 
     def __init__(self, expression: str, compile_selector: SelectorCompiler) -> None:
         self._fields = selector_fields(expression)
-        self._by_content: dict[int, SelectorAnswer] = {}
+        self.known: dict[int, SelectorAnswer] = {}
+        """By content of devices."""
         self._by_fields: dict[_Content, SelectorAnswer] = {}
         self._compiled: CompiledSelector | SelectorAnswer
         try:
@@ -119,10 +126,9 @@ class _Selector:
             self._compiled = SelectorAnswer(False, error=str(error))
 
     def answer(self, device: PooledDevice) -> SelectorAnswer:
-        known = self._by_content.get(device.content)
-        if known is None:
-            known = self._by_content[device.content] = self._shared_answer(device)
-        return known
+        """The answer for a device whose content is new."""
+        answer = self.known[device.content] = self._shared_answer(device)
+        return answer
 
     def _shared_answer(self, device: PooledDevice) -> SelectorAnswer:
         driver = device.driver
@@ -152,14 +158,29 @@ class SelectorAnswers:
     def __init__(self, compile_selector: SelectorCompiler) -> None:
         self._compile = compile_selector
         self._selectors: dict[str, _Selector] = {}
+        self._expression_bytes = 0
+        self._devices_answered = 0
 
     def answer(self, expression: str, device: PooledDevice) -> SelectorAnswer:
         """Whether a device matches."""
         selector = self._selectors.get(expression)
         if selector is None:
             selector = self._selectors[expression] = _Selector(expression, self._compile)
+            self._expression_bytes += len(expression)
+        known = selector.known.get(device.content)
+        if known is not None:
+            return known
+        self._devices_answered += 1
         return selector.answer(device)
 
     def clear(self) -> None:
         """Forget all answers."""
         self._selectors.clear()
+        self._expression_bytes = self._devices_answered = 0
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the answers take so much memory that all are to be forgotten."""
+        return (
+            self._devices_answered > KEPT_ANSWERS or self._expression_bytes > KEPT_EXPRESSION_BYTES
+        )

@@ -95,8 +95,8 @@ class PodStatusHandler:
     async def expect(self, info: PodInfo, node: str) -> None:
         """Nominate a pod to the node that it will be bound to, unless the API server shows it.
 
-        For a pod with a binding that has to wait (``NominatedNodeNameForExpectation``). A failure is
-        logged, and the binding continues, as in kube-scheduler.
+        Used if the binding has to wait (``NominatedNodeNameForExpectation``). A failure is logged,
+        and the binding continues, as in kube-scheduler.
         """
         entry = self._cluster.entry(info.key, info.uid)
         if entry is None or entry.placement_state is not PlacementState.ASSUMED:
