@@ -4,11 +4,9 @@ The algorithm is the structured allocator (``incubating``) of kube-scheduler 1.3
 """
 
 from asched.dra.allocator import AllocationRequest, Allocator, NodeAnswers, SearchLimits
-from asched.dra.devices import NodeView, PooledDevice, PoolID
+from asched.dra.devices import NodeView
 from asched.dra.inventory import Inventory
 from asched.dra.outcomes import Allocated, AllocationError, AllocationFailed, NotAllocated
-from asched.dra.selectors import CompiledSelector, SelectorAnswer, SelectorCompiler, SelectorError
-from asched.dra.sites import SiteNodes
 
 __all__ = [
     "Allocated",
@@ -16,16 +14,9 @@ __all__ = [
     "AllocationFailed",
     "AllocationRequest",
     "Allocator",
-    "CompiledSelector",
     "Inventory",
     "NodeAnswers",
-    "SiteNodes",
     "NodeView",
     "NotAllocated",
-    "PoolID",
-    "PooledDevice",
     "SearchLimits",
-    "SelectorAnswer",
-    "SelectorCompiler",
-    "SelectorError",
 ]

@@ -319,10 +319,6 @@ class Inventory:
         """Undo :meth:`assume`."""
         self._replace(claim_key, self._assumed, None)
 
-    def is_assumed(self, claim_key: str) -> bool:
-        """Whether an allocation of the claim is being written."""
-        return claim_key in self._assumed
-
     def allocations(self) -> dict[str, AllocationResult]:
         """Everything that counts as in use, by claim."""
         return {**self._assumed, **self._claims}

@@ -204,11 +204,6 @@ class AllocationError(Exception):
     """An error that ends the whole attempt."""
 
 
-def solution_score(solution: ClaimSolution) -> int:
-    """The raw score of a claim that is being allocated."""
-    return solution.score
-
-
 def allocation_score(spec: ResourceClaimSpec, allocation: AllocationResult) -> int:
     """The raw score of a claim that is allocated."""
     used = {result.request for result in allocation.devices.results}
