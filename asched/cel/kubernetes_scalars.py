@@ -12,6 +12,7 @@ _BINARY = {"Ki": 10, "Mi": 20, "Gi": 30, "Ti": 40, "Pi": 50, "Ei": 60}
 _EXPONENT = re.compile(r"[eE]([+-]?[0-9]{1,9})", re.ASCII)
 _MAX_DIGITS = 18
 _MAX_INT = 2**63 - 1
+_MIN_INT = -(2**63)
 _FORMAT_ERROR = (
     "quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'"
 )
@@ -61,7 +62,10 @@ class Quantity:
 
     def minus(self, other: Quantity) -> Quantity:
         """The difference."""
-        return self.plus(Quantity(-other.value, other.scale, other.arbitrary))
+        # As in Go, the least 64-bit integer is its own opposite.
+        is_least = other.value == _MIN_INT and not other.arbitrary
+        value = other.value if is_least else -other.value
+        return self.plus(Quantity(value, other.scale, other.arbitrary))
 
     def _small_sum(self, other: Quantity) -> Quantity | None:
         if other.value == 0:
@@ -71,7 +75,7 @@ class Quantity:
         scale = min(self.scale, other.scale)
         ours = _small_int(self.value, self.scale - scale)
         theirs = _small_int(other.value, other.scale - scale)
-        if ours is None or theirs is None or abs(ours + theirs) > _MAX_INT:
+        if ours is None or theirs is None or not _is_int64(ours + theirs):
             return None
         return Quantity(ours + theirs, scale)
 
@@ -94,12 +98,16 @@ def _aligned(left: Quantity, right: Quantity) -> tuple[int, int]:
 
 
 def _small_int(value: int, scale: int) -> int | None:
-    if value == 0:
-        return 0
+    if value == 0 or (scale == 0 and _is_int64(value)):
+        return value
     if scale > _MAX_DIGITS:
         return None
     scaled = value * int(10**scale)
     return scaled if abs(scaled) <= _MAX_INT else None
+
+
+def _is_int64(value: int) -> bool:
+    return _MIN_INT <= value <= _MAX_INT
 
 
 def parse_quantity(text: str) -> Quantity:

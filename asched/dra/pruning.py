@@ -100,9 +100,7 @@ class Pruning:
         self._pool_names = Counter(pool.pool_id.pool for pool in site.pools)
         self.allowed = self._leaves_no_traces()
         """Whether parts of the search may be left out."""
-        self.may_fail = not any(
-            option.positions is not None and self._applicable(option) for option in self._options
-        )
+        self.may_fail = not any(map(self._may_end_with_error, self._options))
         """Whether the search fails, without an error, if it is impossible."""
 
     @property
@@ -118,6 +116,20 @@ class Pruning:
         return all(
             self._constraint_is_exact(option) and self._counters_are_exact(option)
             for option in self._options
+        )
+
+    def _may_end_with_error(self, option: Option) -> bool:
+        """Whether it may be an error that a constraint forbids one of all devices."""
+        if not option.positions or not self._applicable(option):
+            return False
+        first = 1 << option.positions[0]
+        in_use = 0 if option.wanted.admin_access else self._site.in_use(self._usage)
+        device = self._site.candidates[option.positions[0]].device
+        # The first device is turned down before constraints are checked.
+        return not (
+            first & in_use
+            or untolerated(device.taints, option.wanted.tolerations) is not None
+            or not self._counters_suffice(option.positions[:1])
         )
 
     def _applicable(self, option: Option) -> list[ConstraintState]:

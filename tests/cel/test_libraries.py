@@ -56,6 +56,8 @@ TRUE = [
     # quantities
     "quantity('1Gi').isGreaterThan(quantity('1G')) && quantity('1k').asInteger() == 1000",
     "quantity('100m') == quantity('0.1') && quantity('100m').asApproximateFloat() == 0.1",
+    "quantity('0').add(-9223372036854775807).add(-1).isInteger()",
+    "quantity('1').sub(-9223372036854775807 - 1).asInteger() == -9223372036854775807",
     "!quantity('500m').isInteger() && !quantity('1.5Gi').isInteger()",
     "quantity('2') != quantity('1').add(1) && [quantity('2')] == [quantity('1').add(1)]",
     "quantity('50k').add(quantity('20k')) == quantity('70k') && sign(quantity('-1')) == -1",

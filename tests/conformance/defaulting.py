@@ -94,7 +94,7 @@ def default_pod(pod: ApiObject, priority_classes: Sequence[ApiObject] = ()) -> A
         if spec.get("hostNetwork"):
             for port in container.get("ports") or ():
                 port["hostPort"] = port.get("hostPort") or port["containerPort"]
-    if spec.get("resources"):
+    if any((spec.get("resources") or {}).values()):
         _default_pod_level_resources(spec)
     _admit_priority(spec, priority_classes)
     _merge_match_label_keys(spec, pod.get("metadata", {}).get("labels") or {})

@@ -192,6 +192,24 @@ def test_bookkeeping_does_not_forbid_the_proof_that_a_search_is_impossible() -> 
     assert outcome(found, wanted) == NotAllocated(CANNOT_ALLOCATE)
 
 
+def test_all_devices_with_a_constraint_fail_at_a_tainted_one() -> None:
+    """A constraint that forbids one of all devices is an error, but the taint comes first."""
+    taint = DeviceTaint(key="k", effect="NoSchedule")
+    tainted = Device(name="a", attributes={"kind": text("k1")}, taints=(taint,))
+    constraint = DeviceConstraint(distinct_attribute="gpu.example/kind")
+    every = DeviceRequest(
+        name="all",
+        exactly=ExactDeviceRequest(
+            device_class_name="everything",
+            allocation_mode="All",
+            selectors=(selector("kind=k1"),),
+        ),
+    )
+    found = inventory(tainted, *distinct(24))
+    wanted = claim(every, constraints=(constraint,))
+    assert outcome(found, claim(exactly("a", 6)), wanted) == NotAllocated(CANNOT_ALLOCATE)
+
+
 @pytest.mark.parametrize("amount", ["1", "4"])
 def test_all_devices_need_their_counters_together(amount: str) -> None:
     """Tainted devices stay booked, so nothing is left out of the search; but it is impossible."""
