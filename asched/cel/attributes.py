@@ -317,7 +317,7 @@ def binding(slot: int, result: Code) -> Code:
 
 @dataclass(frozen=True, slots=True)
 class LoopCode:
-    """Parts of a loop over elements; the accumulator is in ``slot``, the variables follow."""
+    """Code of a comprehension. The accumulator is in ``slot``, the variables follow."""
 
     items: Code
     condition: Code | None
@@ -326,7 +326,7 @@ class LoopCode:
     slot: int
 
     def advance(self, frame: EvaluationFrame) -> bool:
-        """Fold one element; whether to go on."""
+        """Process one element. Returns whether to continue."""
         frame.meter.count()
         if self.condition is not None:
             try:

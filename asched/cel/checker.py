@@ -282,7 +282,7 @@ class _Checker:
 
 
 def validate(root: SyntaxNode, expression: str) -> None:
-    """Raises CompileError for literals that are never valid."""
+    """Check the literals of a typed tree. Raises CompileError for one that is never valid."""
     pending: list[tuple[SyntaxNode, bool]] = [(root, False)]
     while pending:
         node, in_format = pending.pop()

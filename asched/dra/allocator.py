@@ -43,7 +43,7 @@ Refusal = NotAllocated | AllocationFailed
 
 @dataclass(frozen=True, slots=True)
 class NodeAnswers:
-    """What an allocation comes to, by row of the cluster's nodes."""
+    """The devices of the claims, or why there are none, by row of the cluster's nodes."""
 
     codes: CodeColumn
     """0 if all claims can be allocated; otherwise the number of a refusal, from 1; -1 for rows that
@@ -67,7 +67,10 @@ class NodeAnswers:
 
 
 class SiteAnswers:
-    """Answers of one request by index of the site."""
+    """Answers for one list of claims, by index of the site.
+
+    Searches fill them in. A change of devices or of their use drops those that may differ.
+    """
 
     def __init__(self, plans: Sequence[PlannedClaim]) -> None:
         self.plans = plans
@@ -90,7 +93,7 @@ class SiteAnswers:
         self._numbers: dict[tuple[str, int | None, bool], int] = {}
 
     def adapt(self, table: SiteTable) -> None:
-        """Make room for new sites."""
+        """Add room for new sites; drop all answers if sites have new indexes."""
         if self.epoch != table.epoch:
             self.epoch = table.epoch
             self.codes = np.zeros(0, np.int16)
@@ -238,7 +241,7 @@ class Allocator:
         """How many sites were searched."""
 
     def allocate(self, request: AllocationRequest, node: NodeView) -> Allocated | NotAllocated:
-        """The devices for all claims on a node. Raises AllocationError."""
+        """The devices for all claims on a node, searched now. Raises AllocationError."""
         plans = self._answers_for(request).plans
         outcome = self._search(plans, Site(self.inventory.pools_of(node)), self._meter())
         if isinstance(outcome, ClaimError):
@@ -252,7 +255,7 @@ class Allocator:
         table = self._table
         table.refresh(nodes)
         answers = self._answers_for(request)
-        self._take_over_changes(answers)
+        self._apply_usage_changes(answers)
         indexes = table.of_row if rows is None else table.of_row[rows]
         asked = np.unique(indexes[indexes >= 0])
         skipped = self._complete(answers, asked)
@@ -290,7 +293,7 @@ class Allocator:
             _, dropped = self._answers.popitem(last=False)
             kept -= dropped.kept_steps
 
-    def _take_over_changes(self, answers: SiteAnswers) -> None:
+    def _apply_usage_changes(self, answers: SiteAnswers) -> None:
         answers.adapt(self._table)
         log = self.inventory.usage_changes
         if answers.position == log.position:

@@ -34,7 +34,7 @@ class CelSelector:
 
 
 def cel_selector(expression: str) -> CompiledSelector:
-    """Raises SelectorError."""
+    """The compiled form of an expression. Raises SelectorError."""
     try:
         return CelSelector(compile_selector(expression))
     except CompileError as error:

@@ -121,7 +121,7 @@ class PooledDevice:
 
 @dataclass(slots=True)
 class DeviceUse:
-    """Allocations of one device."""
+    """How a device is used: as a whole, or in shares that consume capacity."""
 
     exclusive: int = 0
     """Allocations of the whole device."""
@@ -150,14 +150,14 @@ _UNUSED = DeviceUse()
 
 
 class UsedDevice(NamedTuple):
-    """A device in use. It need not exist in any slice."""
+    """The name of a device in use. The device need not exist in any slice."""
 
     pool_id: PoolID
     device: str
 
 
 class Usage:
-    """Devices in use, by pool. Devices need not exist in any slice."""
+    """What allocated claims use, by pool. A device need not exist in any slice."""
 
     def __init__(self) -> None:
         self._pools: dict[PoolID, PoolUse] = {}

@@ -67,8 +67,11 @@ class InventoryChanges(Generic[ChangeT]):
         return set(self._changes[position - self._first :])
 
 
-class Contents:
-    """Numbers contents that are in use. A number is never used again for another content."""
+class ContentNumbers:
+    """Numbers equal contents equally, so that comparing them is cheap.
+
+    A number is never used again for another content.
+    """
 
     def __init__(self) -> None:
         self._numbers: dict[bytes, int] = {}
@@ -154,7 +157,7 @@ class Inventory:
         self.usage_changes: InventoryChanges[UsedDevice] = InventoryChanges()
         self.answers_version = 0
         """Changes if answers about requests are to be forgotten."""
-        self._contents = Contents()
+        self._contents = ContentNumbers()
         self._serial = 0
         self._claims: dict[str, AllocationResult] = {}
         self._assumed: dict[str, AllocationResult] = {}

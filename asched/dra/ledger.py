@@ -19,7 +19,7 @@ from asched.dra.requests import ClaimError
 from asched.dra.sites import Site
 
 
-class CounterBooks:
+class BookedCounters:
     """Available and booked amounts, by pool name."""
 
     def __init__(self, usage: Usage) -> None:
@@ -77,7 +77,10 @@ class TakenDevice:
 
 
 class Ledger:
-    """Devices, counters, capacity and constraints on the way to a solution."""
+    """What is allocated so far: devices, counters, capacity, and the state of constraints.
+
+    :meth:`take` and :meth:`give_back` are called like push and pop.
+    """
 
     def __init__(
         self, site: Site, usage: Usage, constraints: Sequence[Sequence[ConstraintState]]
@@ -87,7 +90,7 @@ class Ledger:
         self._usage = usage
         self._constraints = constraints
         self._in_use = site.in_use(usage)
-        self._books = CounterBooks(usage)
+        self._counters = BookedCounters(usage)
         self._of_claim: list[Bits] = [0] * len(constraints)
         """Devices that are allocated to each claim as a whole."""
         self._of_any: Bits = 0
@@ -128,7 +131,7 @@ class Ledger:
         self._refused[option] = self._refused.get(option, 0) | 1 << position
 
     def take(self, option: Option, position: int) -> TakenDevice | None:
-        """Allocate a device, unless something prevents that. Raises ClaimError."""
+        """Allocate a device; None if something prevents that. Raises ClaimError."""
         candidate, must = self._site.candidates[position], option.positions is not None
         device, wanted = candidate.device, option.wanted
         if must and not self._may_still_take(option, position):
@@ -170,7 +173,7 @@ class Ledger:
             if not any(bits & bit for bits in self._of_claim):
                 self._of_any &= ~bit
             if device.counters:
-                self._books.release(device)
+                self._counters.release(device)
         self.results[wanted.claim].pop()
 
     def _may_still_take(self, option: Option, position: int) -> bool:
@@ -182,7 +185,7 @@ class Ledger:
         device = candidate.device
         if not device.counters or (device.multiple and self._is_shared(device)):
             return True
-        return self._books.book(device, candidate.pool)
+        return self._counters.book(device, candidate.pool)
 
     def _is_shared(self, device: PooledDevice) -> bool:
         use = self._usage.of(device.pool_id, device.name)

@@ -160,7 +160,7 @@ class ClaimSolution:
 
 @dataclass(frozen=True, slots=True)
 class Allocated:
-    """All claims can be allocated."""
+    """The devices of all claims on a node."""
 
     claims: tuple[ClaimSolution, ...]
 
@@ -185,14 +185,14 @@ class Allocated:
 
 @dataclass(frozen=True, slots=True)
 class NotAllocated:
-    """Not all claims can be allocated on the node."""
+    """Why not all claims can be allocated on a node."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class AllocationFailed:
-    """An error that ends the whole attempt."""
+    """An error in the claims or classes, which ends the pod's attempt on every node."""
 
     error: str
 
@@ -201,7 +201,7 @@ Outcome = Allocated | NotAllocated
 
 
 class AllocationError(Exception):
-    """An error that ends the whole attempt."""
+    """Raised instead of returning :class:`AllocationFailed` if a single node is searched."""
 
 
 def allocation_score(spec: ResourceClaimSpec, allocation: AllocationResult) -> int:

@@ -41,7 +41,7 @@ DEVICES_PER_STEP: Final = 8
 
 
 class MatchAnswer(NamedTuple):
-    """Whether a request can have devices with some content."""
+    """Whether a request can have the devices that selectors and policies see alike."""
 
     match: bool
     evaluations: Mapping[int, int]
@@ -221,7 +221,7 @@ ConstraintState = MatchAttribute | DistinctAttribute
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Option:
-    """A request, or an alternative of one, in one search."""
+    """A request, or an alternative of one, in one search: what is wanted and what a site offers."""
 
     wanted: RequestedDevices
     offered: RequestCandidates
@@ -244,12 +244,12 @@ class PlannedClaim:
 
     @property
     def option_count(self) -> int:
-        """The requests, or their alternatives."""
+        """How many requests there are; each alternative counts."""
         return sum(1 if isinstance(each, ClaimError) else len(each) for each in self.requests)
 
 
 def option_count(spec: ResourceClaimSpec) -> int:
-    """The requests, or their alternatives, of a claim."""
+    """How many requests a claim has; each alternative counts."""
     return sum(len(request.first_available) or 1 for request in spec.devices.requests)
 
 
@@ -268,7 +268,7 @@ def expression_steps(specs: Sequence[ResourceClaimSpec]) -> int:
 
 
 def plan_claim(index: int, spec: ResourceClaimSpec, inventory: Inventory) -> PlannedClaim:
-    """What does not depend on the node."""
+    """The part of the preparation that all nodes share. Errors count once a search meets them."""
     requests: list[tuple[RequestMatcher, ...] | ClaimError] = []
     pool_steps = MAX_POOL_STEPS // max(1, option_count(spec))
     for number in range(len(spec.devices.requests)):

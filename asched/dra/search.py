@@ -274,7 +274,8 @@ SearchResult = Allocated | NotAllocated | ClaimError
 def search_site(
     plans: Sequence[PlannedClaim], site: Site, usage: Usage, meter: StepMeter
 ) -> SearchResult:
-    """The outcome on a site."""
+    """Devices for all claims on a site, or why there are none. A ClaimError is returned, so that
+    callers can keep it as an answer."""
     try:
         meter.add()
         claims = prepare(plans, site, usage, meter)

@@ -117,7 +117,7 @@ _NO_LABELS: Mapping[str, str] = {}
 
 
 class SiteTable:
-    """Rows and their sites. Every site has an index, which stays while the site exists."""
+    """The site of each row. A site keeps its index while nodes see it."""
 
     def __init__(self, inventory: Inventory) -> None:
         self._inventory = inventory
@@ -138,7 +138,7 @@ class SiteTable:
         """The index of each row's site."""
 
     def refresh(self, nodes: SiteNodes) -> None:
-        """Take over what changed in nodes and slices."""
+        """Apply changes of nodes and slices since the last call."""
         dirty: set[int] = set()
         if nodes.version != self._version or len(nodes.names) != len(self._names):
             dirty |= self._read_nodes(nodes)

@@ -128,6 +128,7 @@ class ExtendedColumns(NamedTuple):
 def extended_columns(
     resources: Mapping[str, int], extended: ExtendedResources, nodes: Nodes
 ) -> ExtendedColumns:
+    """Whether a device plugin, devices of a class, or neither serves each resource."""
     unfit = np.zeros(nodes.size, np.bool_)
     by_devices = []
     for resource in sorted(resources):
