@@ -28,6 +28,7 @@ from asched.cel.values import (
     display,
     equal,
     is_list,
+    type_name,
 )
 
 COMPARABLE_NAMES: Final = [
@@ -119,8 +120,13 @@ def _slice(_: Meter, items: Items, start: int, end: int) -> Items:
     raise SubexpressionError(f"cannot slice({start}, {end}), {problem}")
 
 
-def _flatten(meter: Meter, items: Value, depth: int = 1) -> Items:
-    if not isinstance(items, tuple | GrowingList) or type(depth) is not int:
+def _flatten(meter: Meter, items: Value, *levels: Value) -> Items:
+    depth = levels[0] if levels else 1
+    if not isinstance(items, tuple | GrowingList):
+        name = "map(dyn, dyn)" if isinstance(items, CelMap) else type_name(items)
+        given = ", ".join(map(type_name, levels))
+        raise SubexpressionError(f"no such overload: {name}.flatten({given})")
+    if type(depth) is not int:
         raise no_overload()
     if depth < 0:
         raise SubexpressionError("level must be non-negative")

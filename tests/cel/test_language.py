@@ -144,6 +144,8 @@ def test_false(expression: str) -> None:
             "dyn(1).distinct() == [] || true",
             f"{NOT_CONVERTIBLE} types.Int is not traits.Lister: missing method Contains",
         ),
+        ("dyn(1).flatten() == []", "no such overload: int.flatten()"),
+        ("dyn({'a': 1}).flatten(2) == []", "no such overload: map(dyn, dyn).flatten(int)"),
         (
             "[[1]].flatten(1 / 0) == []",
             f"{NOT_CONVERTIBLE} ref.Val is *types.Err, not types.Int",
