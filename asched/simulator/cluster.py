@@ -208,6 +208,10 @@ class SimulatedCluster:
     def bind(self, key: str, uid: str, node: str, at_ns: int) -> None:
         """Complete the binding of an assigned pod; fails if the node is gone."""
         entry = self._state.entry(key, uid)
+        if uid in self._state.reserve_calls.unfinished:
+            gone = "the pod is gone since it was assigned"
+            self._record(BindFailed(key, uid, node, Code.ERROR, "", gone))
+            return
         if (
             entry is None
             or entry.placement_state is not PlacementState.ASSUMED

@@ -63,6 +63,7 @@ class StateSnapshot(StoredForm):
     objects: tuple[AnyObject, ...]
     nodes: NodeTableSnapshot
     pods: tuple[PodEntry, ...]
+    unfinished_bindings: tuple[PodEntry, ...]
     nominator: tuple[NominatedSnapshot, ...]
     waiting_pods: WaitingPodsSnapshot
     evictions: EvictionsSnapshot
@@ -100,6 +101,7 @@ def encode(state: ClusterState) -> Steps[list[bytes]]:
         ),
         objects=state.object_store.snapshot(),
         nodes=state.nodes.snapshot(),
+        unfinished_bindings=tuple(state.reserve_calls.unfinished.values()),
         nominator=state.nominator.snapshot(),
         waiting_pods=state.waiting_pods.snapshot(),
         evictions=state.evictions.snapshot(),
@@ -208,7 +210,9 @@ def _restore(fold: Fold, snapshot: StateSnapshot) -> None:
     pods = PodFold(state)
     for entry in state.pods.values():
         pods.update_group(entry)
-    for entry in state.pods.values():
+    unfinished = {entry.info.uid: entry for entry in snapshot.unfinished_bindings}
+    state.reserve_calls.unfinished.update(unfinished)
+    for entry in (*state.pods.values(), *unfinished.values()):
         pods.reserve_again(entry)
     # Reserve plugins may have added answers.
     state.waiting_pods.reset_answers(snapshot.waiting_pods.answers)

@@ -97,6 +97,7 @@ class Fold:
 
     def _engine_started(self, record: r.EngineStarted) -> None:
         self.state.engine.seed = record.seed
+        self._pods.end_all_bindings()
 
     def _profiles_loaded(self, record: r.ProfilesLoaded) -> None:
         state = self.state
@@ -119,6 +120,8 @@ class Fold:
                 state.queue.add(entry.info, state.now_ns)
             else:
                 self._pods.reserve_again(entry)
+        for entry in state.reserve_calls.unfinished.values():
+            self._pods.reserve_again(entry)
         for entry in state.pods.values():
             self._pods.update_group(entry)
         self._end_waits_for_removed()
@@ -177,6 +180,7 @@ class Fold:
         if record.epoch <= self.state.engine.epoch:
             raise FoldError(f"epoch {record.epoch} after epoch {self.state.engine.epoch}")
         self.state.engine.epoch = record.epoch
+        self._pods.end_all_bindings()
 
     def _pod_quarantined(self, record: r.PodQuarantined) -> None:
         # The pod may be unknown: the turn that observed it may have been lost with the process.
@@ -445,8 +449,10 @@ class Fold:
             self._pods.on_bound_observed(record)
             return
         entry = self._assumed_on(record)
-        if entry is not None:  # else the watch was faster, or the pod was deleted
+        if entry is not None:
             self._pods.confirm(entry)
+        else:  # the watch was faster, or the pod was deleted
+            self._pods.end_binding(record.uid)
 
     def _assumed_on(self, record: r.Bound | r.BindFailed) -> PodEntry | None:
         """The pod if it is still assumed on the node of the binding."""
@@ -463,6 +469,7 @@ class Fold:
         state = self.state
         entry = self._assumed_on(record)
         if entry is None:
+            self._pods.end_binding(record.uid)
             return
         state.waiting_pods.remove(record.key)
         entry.rejection = record.message

@@ -8,7 +8,7 @@ journal: their decisions are recorded.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from asched.framework.binding import BindingClient
 from asched.framework.interface import BindPlugin, ExtensionPoint, QueueSortPlugin, ReservePlugin
@@ -22,6 +22,9 @@ from asched.framework.runtime.observation import (
 from asched.framework.runtime.profile import AttachableHandle, PluginWeight, Profile, ProfileSpec
 from asched.framework.status import Status
 from asched.state.records import Assigned
+
+if TYPE_CHECKING:
+    from asched.state.cluster import PodEntry
 
 _MAX_ERRORS = 100
 
@@ -41,6 +44,9 @@ class ReservePluginCalls:
         self.errors: list[ReservePluginError] = []
         """The latest errors, oldest first."""
         self.error_count = 0
+        self.unfinished: dict[str, PodEntry] = {}
+        """Deleted pods with a binding cycle that has not ended, by UID. Their reservations last as
+        long: what PreBind wrote may still arrive."""
 
     def reserved(self, profile: Profile | None, pod: PodInfo, assignment: Assigned) -> None:
         """The pod was assigned."""

@@ -266,7 +266,9 @@ class PodFold:
         state, node_name = self._state, entry.node
         pod = _as_if_on(node_name, entry.info.pod)
         if entry.placement_state is PlacementState.ASSUMED:
-            if entry.assignment is not None:
+            if self._may_be_binding(entry):
+                state.reserve_calls.unfinished[entry.info.uid] = msgspec.structs.replace(entry)
+            elif entry.assignment is not None:
                 state.reserve_calls.unreserved(self.profile(entry), entry.info, entry.assignment)
         elif entry.reserved is not None:
             state.reserve_calls.deleted(self.profile(entry), entry.info, entry.reserved)
@@ -279,6 +281,25 @@ class PodFold:
         released = QueuedClusterEvent(_ASSIGNED_DELETE, pod, None, held_since_ns)
         state.queue.move_on_event(released, state.now_ns)
         self._activate_nominated(node_name)
+
+    def _may_be_binding(self, entry: PodEntry) -> bool:
+        """Whether a binding cycle of a deleted pod may write what it reserved."""
+        state, key = self._state, entry.info.key
+        if entry.assignment is None or not entry.assignment.reservations:
+            return False
+        return key not in state.pods and key not in state.waiting
+
+    def end_binding(self, uid: str) -> None:
+        """The binding cycle of a deleted pod ended; nothing if there is none."""
+        calls = self._state.reserve_calls
+        entry = calls.unfinished.pop(uid, None)
+        if entry is not None and entry.assignment is not None:
+            calls.unreserved(self.profile(entry), entry.info, entry.assignment)
+
+    def end_all_bindings(self) -> None:
+        """The process that ran the binding cycles of deleted pods ended."""
+        for uid in [*self._state.reserve_calls.unfinished]:
+            self.end_binding(uid)
 
     def _activate_nominated(self, node_name: str) -> None:
         """A pod left the node: activate the pods nominated there with a gang that waits at

@@ -95,8 +95,18 @@ class BindHandler:
 
     def resume(self) -> None:
         """Restart the bindings that were decided before this process started."""
+        self._end_unfinished()
         for entry in self._cluster.pods.values():
             self.start(entry, possibly_sent=True)
+
+    def _end_unfinished(self, uid: str = "") -> None:
+        """Report the end of bindings of deleted pods that never began here: of that pod, or all."""
+        for entry in self._cluster.reserve_calls.unfinished.values():
+            pod = entry.info
+            if uid in ("", pod.uid):
+                message = "the pod was deleted before its binding began"
+                failed = BindFailed(pod.key, pod.uid, entry.node, Code.ERROR, message=message)
+                self._context.report(failed)
 
     def abandon_previous_term(self) -> None:
         """Fail what a previous term of this replica decided. Another leader may have used the
@@ -106,6 +116,7 @@ class BindHandler:
         binding may still arrive, so its pod keeps the node until the outcome is known. Nothing is
         written.
         """
+        self._end_unfinished()
         assumed = [
             e for e in self._cluster.pods.values() if e.placement_state is PlacementState.ASSUMED
         ]
@@ -147,7 +158,10 @@ class BindHandler:
     async def _run(self, binding: _StartedBinding) -> None:
         info, node = binding.info, binding.node
         entry = self._cluster.entry(info.key, info.uid)
-        if self._cancelled is CancelReason.LEADERSHIP_LOST or entry is None:
+        if self._cancelled is CancelReason.LEADERSHIP_LOST:
+            return
+        if entry is None:
+            self._end_unfinished(info.uid)
             return
         if entry.placement_state is not PlacementState.ASSUMED or entry.node != node:
             return  # bound or given up while this job waited

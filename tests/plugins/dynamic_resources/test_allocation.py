@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
+import pytest
 
 from asched.framework.devices import SharedDevices
 from asched.framework.feature_gates import FeatureGates
@@ -123,12 +124,29 @@ def test_failed_binding_releases_the_devices() -> None:
     assert in_use(scheduling) == 0
 
 
-def test_deleted_pod_releases_devices_that_no_claim_shows() -> None:
+ENDS_OF_A_BINDING: tuple[r.AnyRecord, ...] = (
+    r.BindFailed("d/p", "Pod-p", "n0", Code.ERROR, "", "the pod is gone"),
+    r.Bound("d/p", "Pod-p", "n0"),
+    r.EngineStarted("later", 0),
+    r.LeadershipGained(1),
+)
+
+
+@pytest.mark.parametrize("end", ENDS_OF_A_BINDING, ids=lambda end: type(end).__name__)
+def test_devices_of_deleted_pod_are_released_when_its_binding_ended(end: r.AnyRecord) -> None:
     scheduling = cluster("gpu-0")
     scheduling.see(a_claim("a"), a_pod("p", "a"))
     the_one(scheduling.decide())
     scheduling.apply(r.ObjectDeleted("Pod", "d/p", "Pod-p"))
+    # PreBind may have sent the allocation.
+    assert in_use(scheduling) == 1
+    restored = restore(checkpoint_of(scheduling.state), loader(*PLUGINS))
+    assert [*restored.state.reserve_calls.unfinished] == ["Pod-p"]
+    scheduling.apply(r.ProfilesLoaded((profile_of(*PLUGINS),)))
+    assert in_use(scheduling) == 1
+    scheduling.apply(end)
     assert in_use(scheduling) == 0
+    assert not scheduling.state.reserve_calls.unfinished
 
 
 def test_claim_that_was_recreated_does_not_have_the_devices() -> None:
