@@ -126,7 +126,7 @@ class _Selector:
             self._compiled = SelectorAnswer(False, error=str(error))
 
     def answer(self, device: PooledDevice) -> SelectorAnswer:
-        """The answer for a device whose content is new."""
+        """The answer for a device with content that is new."""
         answer = self.known[device.content] = self._shared_answer(device)
         return answer
 
