@@ -14,6 +14,8 @@ from asched.dra.devices import PooledDevice
 from asched.model.quantity import QuantityText
 from asched.model.resource_claims import Device, DeviceAttribute
 
+MAX_FIELDS: Final = 16
+"""Looking up more fields of a device takes longer than its own evaluation."""
 _DEVICE: Final = re.compile(r"\bdevice\b")
 _FIELD: Final = re.compile(
     r"""\bdevice\s*\.\s*(?:
@@ -64,15 +66,17 @@ class SelectorFields(NamedTuple):
 
 
 def selector_fields(expression: str) -> SelectorFields | None:
-    """What an expression reads; None unless every use of ``device`` names a field."""
-    read: dict[str, list[_Field]] = {"attributes": [], "capacity": []}
+    """What an expression reads; None unless every use of ``device`` names one of a few fields."""
+    read: dict[str, dict[_Field, None]] = {"attributes": {}, "capacity": {}}
     covered = 0
     for match in _FIELD.finditer(expression):
         covered += len(_DEVICE.findall(match[0]))
         if match["map"]:
             domain = match["domain"] if match["domain"] is not None else match["domain2"]
-            read[match["map"]].append(_Field(domain, match["id"]))
+            read[match["map"]][_Field(domain, match["id"])] = None
     if covered != len(_DEVICE.findall(expression)):
+        return None
+    if len(read["attributes"]) + len(read["capacity"]) > MAX_FIELDS:
         return None
     return SelectorFields(tuple(read["attributes"]), tuple(read["capacity"]))
 

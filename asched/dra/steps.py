@@ -11,12 +11,12 @@ from typing import Final, Protocol
 CHEAP_SELECTOR_COST: Final = 100
 """Evaluations that cost more CEL units than this are expensive."""
 SELECTOR_COST_PER_STEP: Final = 8
-CHEAP_SELECTOR_STEPS: Final = 6
+CHEAP_SELECTOR_STEPS: Final = 8
 CHARACTERS_PER_STEP: Final = 1
 """Characters of an expression that are compiled in one step."""
 OPTIONS_PER_STEP: Final = 2
 """Requests, or alternatives, that are prepared for a search in one step."""
-CONSTRAINTS_PER_STEP: Final = 4
+CONSTRAINTS_PER_STEP: Final = 2
 """Constraints that a device is compared with in one step."""
 
 

@@ -24,9 +24,11 @@ from asched.framework.scoring import stable_random
 from asched.framework.term_table import TermTable
 from asched.model.meta import Object
 from asched.model.pod import Pod
+from asched.model.resource_claims import ResourceClaim
 from asched.state.attempt_budget import AttemptBudgets, attempt_steps, preemption_steps
 from asched.state.circuits import Circuits
 from asched.state.claim_releases import ClaimReleases
+from asched.state.claim_searches import ClaimSearches, search_form, search_steps
 from asched.state.node_rows import NodeRows
 from asched.state.node_table import NodeTable
 from asched.state.objects import ObjectStore, ObjectT
@@ -84,6 +86,7 @@ class AttemptGuards:
     def __init__(self) -> None:
         self.circuits = Circuits()
         self.budgets = AttemptBudgets()
+        self.searches = ClaimSearches()
         self.quarantined: dict[str, str] = {}
         """Pods with which the process died twice: uid by key."""
 
@@ -220,6 +223,21 @@ class ClusterState:
             if lowest is not None and lowest < pod.spec.priority:
                 steps += further
         return steps
+
+    def search_cost(self, pod: Pod) -> int:
+        """The estimated steps of the search for devices for the pod's claims; 0 if it is free."""
+        if not pod.spec.resource_claims:
+            return 0
+        if self.guards.searches.turn_ns(self.search_form(pod)) is not None:
+            return 0
+        claims = self.objects(ResourceClaim)
+        return search_steps(pod, claims, self.nodes.cluster_size)
+
+    def search_form(self, pod: Pod) -> str:
+        """The form of the claims that have to be allocated for the pod; empty if there are none."""
+        if not pod.spec.resource_claims:
+            return ""
+        return search_form(pod, self.objects(ResourceClaim))
 
     def group_members(self, group: PodGroupKey) -> GroupMembers:
         return self.groups.members(group)

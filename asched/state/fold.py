@@ -354,7 +354,13 @@ class Fold:
                     f"a session decided pod {record.key} ({record.uid}), which does not wait for it"
                 )
             return entry
-        return self._dequeue(record.key, record.uid, preemption=isinstance(record, r.Rejected))
+        entry = self._dequeue(record.key, record.uid, preemption=isinstance(record, r.Rejected))
+        if entry.info.pod.spec.resource_claims:
+            state = self.state
+            turn_ns = record.put_off_until_ns if isinstance(record, r.Rejected) else 0
+            form = state.search_form(entry.info.pod)
+            state.guards.searches.note(form, turn_ns or state.now_ns)
+        return entry
 
     def _dequeue(self, key: str, uid: str, *, preemption: bool = False) -> PodEntry:
         """Take the pod from the queue, wherever it waits.
@@ -381,8 +387,10 @@ class Fold:
         victims."""
         state, pod = self.state, queued.info.pod
         queued.charged_steps = state.attempt_cost(pod, preemption=preemption)
-        if queued.charged_steps:
-            state.guards.budgets.charge(pod.namespace, queued.charged_steps, state.now_ns)
+        # Searches are not given back: another pod may have claims of the same form.
+        steps = queued.charged_steps + state.search_cost(pod)
+        if steps:
+            state.guards.budgets.charge(pod.namespace, steps, state.now_ns)
 
     def _extender_call_requested(self, record: r.ExtenderCallRequested) -> None:
         self._dequeue(record.key, record.uid)
