@@ -54,7 +54,7 @@ class Counting:
 
 
 class Cluster:
-    """Nodes with one device each, all of which differ."""
+    """Nodes with one device each; all devices differ."""
 
     def __init__(self, limit: int) -> None:
         self.selectors = Counting()
