@@ -230,13 +230,13 @@ class Search:
         if not self._given.prune:
             return None
         if self._pruning is None:
-            options = sum(len(options) for claim in self._given.claims for options in claim)
-            self._meter.add(options * self._steps // OPTIONS_PER_STEP)
             self._pruning = self._new_pruning()
         return self._pruning if self._pruning.allowed else None
 
     def _new_pruning(self) -> Pruning:
         given = self._given
+        options = sum(len(options) for claim in given.claims for options in claim)
+        self._meter.add(options * self._steps // OPTIONS_PER_STEP)
         return Pruning(given.claims, given.constraints, given.site, given.usage)
 
     def _too_few(self, choice: _DeviceChoice, left: Bits) -> bool:
