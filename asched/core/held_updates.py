@@ -1,7 +1,7 @@
 """Holds back updates of namespaces that used up their budget of journal bytes.
 
-One pod whose labels change many times a second would fill the journal. A namespace gets a burst of
-bytes and a rate for updates that its tenants can cause at will and that are no step of a pod's
+One pod that changes its labels many times a second would fill the journal. A namespace gets a burst
+of bytes and a rate for updates that its tenants can cause at will and that are no step of a pod's
 life: labels, annotations and images of pods, and objects such as Services. Beyond that the newest
 form of each object is held back, and replaces an earlier one, until the budget allows its record.
 The pod that is decided next is recorded at once. To decisions this is the same as a slow watch, so

@@ -98,7 +98,7 @@ def encode(state: ClusterState) -> Steps[list[bytes]]:
         now_ns=state.now_ns,
         engine=msgspec.structs.replace(state.engine),
         profiles=ProfilesLoaded(
-            profiles, state.queue.settings, state.extenders, state.feature_gates
+            profiles, state.queue.settings, state.extenders, state.plugin_context.feature_gates
         ),
         objects=state.object_store.snapshot(),
         nodes=state.nodes.snapshot(),

@@ -1,7 +1,7 @@
 """Which searches for devices are charged to a namespace: the first for claims of each form.
 
 Answers of searches are kept, so that a pod with claims like those of an earlier pod costs little.
-A tenant whose claims all differ has each one searched on all nodes. The estimate depends on the
+If all claims of a tenant differ, each one is searched on all nodes. The estimate depends on the
 claims and the number of nodes only, not on what is known already: a replay charges the same.
 """
 

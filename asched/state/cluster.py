@@ -91,6 +91,21 @@ class AttemptGuards:
         """Pods with which the process died twice: uid by key."""
 
 
+def _no_profile(scheduler_name: str) -> Profile:
+    raise LookupError(f"no profile binds pods of {scheduler_name}: no plugins are loaded")
+
+
+class PluginContext:
+    """What plugins of all profiles have in common."""
+
+    def __init__(self) -> None:
+        self.binding_profile: Callable[[str], Profile] = _no_profile
+        """The profile that binds the pods of a scheduler name that sessions serve."""
+        self.shared: dict[Callable[..., Any], Any] = {}
+        """The objects of ``Handle.shared``; empty after profiles are loaded."""
+        self.feature_gates = DEFAULT_FEATURE_GATES
+
+
 class ClusterState:
     """The state after all records so far. A :class:`asched.framework.cluster.Cluster` for
     plugins."""
@@ -115,13 +130,8 @@ class ClusterState:
         self.claim_releases = ClaimReleases()
         self.sessions = Sessions()
         self.pending_evaluations = PendingEvaluations()
-        self.binding_profile: Callable[[str], Profile] = _no_profile
-        """The profile that binds the pods of a scheduler name that sessions serve."""
         self.profiles: Mapping[str, Profile] = {}
-        self.shared: dict[Callable[..., Any], Any] = {}
-        """What plugins of all profiles share (``Handle.shared``); empty after profiles are
-        loaded."""
-        self.feature_gates = DEFAULT_FEATURE_GATES
+        self.plugin_context = PluginContext()
 
     def fork(self) -> ClusterState:
         """The same state with a node table of its own, for hypothetical pods on nodes."""
@@ -245,10 +255,6 @@ class ClusterState:
         return self.groups.permit_changes
 
 
-def _no_profile(scheduler_name: str) -> Profile:
-    raise LookupError(f"no profile binds pods of {scheduler_name}: no plugins are loaded")
-
-
 class ProfileHandle:
     """The :class:`asched.framework.cluster.Handle` of one profile."""
 
@@ -258,7 +264,7 @@ class ProfileHandle:
         """``feature_gates``: by default those of the state."""
         self._state = state
         self._scheduler_name = scheduler_name
-        self._feature_gates = feature_gates or state.feature_gates
+        self._feature_gates = feature_gates or state.plugin_context.feature_gates
         self._profile: Profile | None = None
 
     @property
@@ -274,7 +280,7 @@ class ProfileHandle:
         return self._feature_gates
 
     def shared(self, make: Callable[[Cluster], SharedT]) -> SharedT:
-        shared = self._state.shared
+        shared = self._state.plugin_context.shared
         if make not in shared:
             shared[make] = make(self._state)
         return cast(SharedT, shared[make])

@@ -44,7 +44,7 @@ class Fold:
         self._load = load
         self._pods = PodFold(state)
         self._binding_profiles: dict[str, Profile] = {}
-        state.binding_profile = self._binding_profile
+        state.plugin_context.binding_profile = self._binding_profile
         self._apply: dict[type[r.Record], Callable[[Any], None]] = {
             r.EngineStarted: self._engine_started,
             r.ProfilesLoaded: self._profiles_loaded,
@@ -102,8 +102,8 @@ class Fold:
     def _profiles_loaded(self, record: r.ProfilesLoaded) -> None:
         state = self.state
         self._binding_profiles.clear()
-        state.feature_gates = record.feature_gates
-        state.shared.clear()
+        state.plugin_context.feature_gates = record.feature_gates
+        state.plugin_context.shared.clear()
         profiles = {spec.scheduler_name: self._build(spec) for spec in record.profiles}
         state.profiles = profiles
         state.guards.circuits.configure(profiles.values())
@@ -191,7 +191,7 @@ class Fold:
     def _object_observed(self, record: r.ObjectObserved) -> None:
         observed = record.object
         if isinstance(observed, Pod):
-            info = PodInfo(without_gated_fields(observed, self.state.feature_gates))
+            info = PodInfo(without_gated_fields(observed, self.state.plugin_context.feature_gates))
             self.state.templates.add(record.template, info)
             self._pods.on_observed(info, record.template)
             return

@@ -420,7 +420,7 @@ class PodFold:
         name = entry.info.pod.spec.scheduler_name
         decision = entry.assignment or entry.reserved
         if decision is not None and decision.session and decision.reservations:
-            return self._state.binding_profile(name)
+            return self._state.plugin_context.binding_profile(name)
         return self._state.profiles.get(name)
 
     def emit(self, event: ClusterEvent, old: Object | None, new: Object | None) -> None:

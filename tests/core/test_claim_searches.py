@@ -1,4 +1,4 @@
-"""A tenant whose claims all differ pays for the search for devices of each of them."""
+"""A tenant with claims that all differ pays for the search for devices of each of them."""
 
 from __future__ import annotations
 

@@ -8,16 +8,14 @@ import pytest
 from asched.dra import (
     AllocationRequest,
     Allocator,
-    CompiledSelector,
     Inventory,
     NodeView,
     SearchLimits,
-    SelectorAnswer,
     selectors,
 )
 from asched.dra import allocator as allocators
 from asched.dra.outcomes import TOO_EXPENSIVE, NotAllocated
-from asched.dra.selector_fields import selector_fields
+from asched.dra.selectors import CompiledSelector, SelectorAnswer, selector_fields
 from asched.model.meta import ObjectMeta
 from asched.model.resource_claims import (
     Device,
@@ -56,7 +54,7 @@ class Counting:
 
 
 class Cluster:
-    """Nodes with one device each, all of which differ."""
+    """Nodes with one device each; all devices differ."""
 
     def __init__(self, limit: int) -> None:
         self.selectors = Counting()

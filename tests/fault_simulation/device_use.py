@@ -96,7 +96,7 @@ class DeviceUse:
 
 def check_nothing_pending(state: ClusterState, of: str) -> None:
     """Check that no allocation is assumed any longer. Raises BreachError."""
-    shared = state.shared.get(SharedDevices)
+    shared = state.plugin_context.shared.get(SharedDevices)
     pending = [] if shared is None else sorted(shared.pods_with_pending_allocations)
     demand(not pending, f"{of}: allocations are still pending for {', '.join(pending)}")
 

@@ -397,7 +397,7 @@ class TraceExtractor:
         if owner is None or not pod.recreated:
             return
         displaced = self._displaced.setdefault(owner.uid, deque())
-        if pod not in displaced:  # a victim whose node is removed is displaced once
+        if pod not in displaced:  # a victim on a removed node is displaced once
             displaced.append(pod)
 
     def _next_displaced(self, pod: Pod) -> PodLifetime | None:
