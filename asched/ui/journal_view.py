@@ -284,7 +284,7 @@ class JournalView:
         self._keys = keys
         self._reader: JournalReader | None = None
         self._problem: Exception | None = None
-        self._portal: BlockingPortal | None = None
+        self.portal: BlockingPortal | None = None
         self._loop = asyncio.get_running_loop()
         self._changed = asyncio.Event()
         self._stopping = anyio.Event()
@@ -297,12 +297,12 @@ class JournalView:
         """
         if self._queries >= MAX_QUERIES:
             raise BusyError(f"{self._queries} queries are in progress")
-        if self._portal is None:
+        if self.portal is None:
             raise StartingError("asched ui is stopping")
         self._queries += 1
         # Not cancelled after the timeout: a cancelled call would leave a connection that cannot be
         # closed. It counts until it ends.
-        answer = asyncio.wrap_future(self._portal.start_task_soon(self._run, query))
+        answer = asyncio.wrap_future(self.portal.start_task_soon(self._run, query))
         answer.add_done_callback(self._ended)
         async with asyncio.timeout(ANSWER_TIMEOUT_S):
             return await asyncio.shield(answer)
@@ -417,12 +417,12 @@ async def open_view(
     view = JournalView(url, registry, keys)
     portals = start_blocking_portal(backend_options={"use_uvloop": False})
     portal = await asyncio.to_thread(portals.__enter__)
-    view._portal = portal
+    view.portal = portal
     following = portal.start_task_soon(view.follow)
     try:
         yield view
     finally:
-        view._portal = None
+        view.portal = None
         portal.start_task_soon(_call, view.stop)
         await asyncio.wrap_future(following)
         await asyncio.to_thread(portals.__exit__, None, None, None)

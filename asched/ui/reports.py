@@ -26,7 +26,7 @@ class ArchiveSegment(msgspec.Struct, frozen=True, rename="camel"):
     archived_at: datetime
 
 
-class JournalWriter(msgspec.Struct, frozen=True, rename="camel"):
+class JournalClaim(msgspec.Struct, frozen=True, rename="camel"):
     """A process that claimed the journal."""
 
     epoch: int
@@ -50,7 +50,7 @@ class JournalReport(msgspec.Struct, frozen=True, rename="camel"):
     is."""
     checkpoints: tuple[int, ...]
     """Their records."""
-    writers: tuple[JournalWriter, ...]
+    writers: tuple[JournalClaim, ...]
     verification: VerificationReport | None
     """None until the first verification ended."""
 
@@ -75,8 +75,7 @@ async def journal_report(reader: JournalReader) -> JournalReport:
         gap=gap,
         checkpoints=tuple(mark.seq for mark in await store.checkpoint_marks()),
         writers=tuple(
-            JournalWriter(w.epoch, w.writer, time_of(w.claimed_at_ns))
-            for w in await store.writers()
+            JournalClaim(w.epoch, w.writer, time_of(w.claimed_at_ns)) for w in await store.writers()
         ),
         verification=reader.verification,
     )
