@@ -11,6 +11,7 @@ from asched.core.scheduler import SchedulerCore
 from asched.daemon.startup import watched_groups
 from asched.kube.decoding import ObjectDecoder
 from asched.model.pod import Pod
+from asched.model.requests import is_extended_resource, pod_requests
 from asched.model.resources import in_order_of_listing
 from asched.state.cluster import ClusterState, PlacementState
 from asched.state.fold import Fold
@@ -73,15 +74,17 @@ def _decided(fold: Fold, now_ns: int) -> list[str]:
         if entry.placement_state is PlacementState.ASSUMED and key not in fold.state.waiting
     }
     return sorted(
-        placed | {key for key in room if not _depends_on_other_pods(fold.state.pods[key].info.pod)}
+        placed | {key for key in room if not _depends_on_others(fold.state.pods[key].info.pod)}
     )
 
 
-def _depends_on_other_pods(pod: Pod) -> bool:
-    """Whether other pods can make preemption for this pod useful.
+def _depends_on_others(pod: Pod) -> bool:
+    """Whether other pods or free devices can make preemption for this pod useful.
 
     As in kube-scheduler, such a change does not requeue the pod (``UnschedulablePlugins``): it
     waits for the flush of the queue, which no seed reaches.
     """
     spec = pod.spec
+    if spec.resource_claims or any(map(is_extended_resource, pod_requests(pod))):
+        return True
     return bool(spec.topology_spread_constraints) or spec.affinity is not None
