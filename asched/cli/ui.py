@@ -130,7 +130,7 @@ async def _serve(url: str, listen: Listen, access: Access) -> None:
         open_view(url, installed_plugins(), keys) as view,
         serving(make_app(view, access), listen) as address,
     ):
-        typer.echo(f"serving {view.name} at {address}, until Ctrl-C")
         with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+            typer.echo(f"serving {view.name} at {address}, until Ctrl-C")
             async for _ in signals:
                 break

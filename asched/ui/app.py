@@ -1,13 +1,11 @@
 """The HTTP application: routes, limits, errors and live events.
 
-``asched.ui.pages`` adds the pages for browsers with ``pages.register(app, view)``. It may set
-:data:`asched.ui.api.HTML_PAGES`; without it, errors and the login are plain text.
+``asched.ui.pages`` adds the pages for browsers, and renders errors and the login.
 """
 
 from __future__ import annotations
 
 import asyncio
-import importlib.util
 import ssl
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
@@ -19,7 +17,7 @@ import structlog
 from aiohttp import web
 from yarl import URL
 
-from asched.ui import api
+from asched.ui import api, pages
 from asched.ui.errors import BusyError, ErrorAnswer, error_answer
 from asched.ui.journal_view import JournalProgress, JournalView
 from asched.ui.openapi import openapi
@@ -69,13 +67,8 @@ def make_app(view: JournalView, access: Access) -> web.Application:
     app.router.add_get(f"{api.PREFIX}/events", _events, allow_head=False)
     app.router.add_get("/login", _show_login)
     app.router.add_post("/login", _log_in)
-    _register_pages(app, view)
+    pages.register(app, view)
     return app
-
-
-def _register_pages(app: web.Application, view: JournalView) -> None:
-    if importlib.util.find_spec("asched.ui.pages") is not None:
-        importlib.import_module("asched.ui.pages").register(app, view)
 
 
 def _constant(document: Any) -> Handler:
@@ -91,7 +84,11 @@ def _constant(document: Any) -> Handler:
 @web.middleware
 async def _secured(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Add the security headers, also to streams."""
-    response = await handler(request)
+    try:
+        response = await handler(request)
+    except web.HTTPRedirection as redirection:
+        redirection.headers.update(HEADERS)
+        raise
     if not response.prepared:
         for name, value in HEADERS.items():
             response.headers.setdefault(name, value)
@@ -133,11 +130,8 @@ def _error_response(
         headers = {**headers, "Retry-After": "2"}
     if request.path.startswith("/api/"):
         response = api.json_response(found, found.status)
-    elif api.HTML_PAGES in request.app:
-        response = request.app[api.HTML_PAGES].error(request, found)
     else:
-        text = f"{found.error}\n{found.advice}\n".replace("\n\n", "\n")
-        response = web.Response(text=text, status=found.status)
+        response = request.app[api.HTML_PAGES].error(request, found)
     response.headers.update(headers)
     return response
 
@@ -167,9 +161,7 @@ async def _show_login(request: web.Request) -> web.Response:
 
 
 def _login_page(request: web.Request, message: str, status: int) -> web.Response:
-    if api.HTML_PAGES in request.app:
-        return request.app[api.HTML_PAGES].login(request, message, status)
-    return web.Response(text=f"{message}\npost the field token to /login\n", status=status)
+    return request.app[api.HTML_PAGES].login(request, message, status)
 
 
 async def _log_in(request: web.Request) -> web.Response:

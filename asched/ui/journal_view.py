@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from datetime import datetime
 from pathlib import Path
-from typing import Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 import anyio
 import msgspec
@@ -116,8 +116,12 @@ class VerificationReport(msgspec.Struct, frozen=True, rename="camel"):
 class JournalReader:
     """Reads one open journal. All methods run in the thread that owns it."""
 
-    def __init__(self, store: JournalStore, registry: PluginRegistry) -> None:
+    def __init__(
+        self, store: JournalStore, registry: PluginRegistry, progress: Callable[[int], None]
+    ) -> None:
+        """``progress`` receives the records that are followed and verified; it may raise."""
         self.store = store
+        self._progress = progress
         self.registry = registry
         self.load = registry.load
         self.index = JournalIndex()
@@ -151,6 +155,7 @@ class JournalReader:
             apply_stored(self.live.fold, stored)
             self.index.apply(stored.seq, stored.record, self.live.fold.state)
             self.live = RestoredFold(self.live.fold, stored.seq)
+            self._progress(stored.seq)
         return True
 
     def following(self) -> RestoredFold:
@@ -173,7 +178,7 @@ class JournalReader:
         """
         at = time_of(time.time_ns())
         try:
-            found = await verify_journal(self.store, skip_archive=True)
+            found = await verify_journal(self.store, skip_archive=True, progress=self._progress)
         except JournalCorruptError as error:
             self.verification = VerificationReport(at, problem=str(error))
             return
@@ -185,7 +190,7 @@ class JournalReader:
             archived_seq=found.archived_seq,
             signed_seq=found.signed_seq,
             trusted=found.trusted,
-            statistics=await statistics(self.store),
+            statistics=await statistics(self.store, self._progress),
         )
 
     @property
@@ -282,6 +287,7 @@ class JournalView:
         self._portal: BlockingPortal | None = None
         self._loop = asyncio.get_running_loop()
         self._changed = asyncio.Event()
+        self._stopping = anyio.Event()
         self._queries = 0
 
     async def ask(self, query: Query[T]) -> T:
@@ -294,12 +300,17 @@ class JournalView:
         if self._portal is None:
             raise StartingError("asched ui is stopping")
         self._queries += 1
-        try:
-            future = self._portal.start_task_soon(self._run, query)
-            async with asyncio.timeout(ANSWER_TIMEOUT_S):
-                return await asyncio.wrap_future(future)
-        finally:
-            self._queries -= 1
+        # Not cancelled after the timeout: a cancelled call would leave a connection that cannot be
+        # closed. It counts until it ends.
+        answer = asyncio.wrap_future(self._portal.start_task_soon(self._run, query))
+        answer.add_done_callback(self._ended)
+        async with asyncio.timeout(ANSWER_TIMEOUT_S):
+            return await asyncio.shield(answer)
+
+    def _ended(self, answer: asyncio.Future[Any]) -> None:
+        self._queries -= 1
+        if not answer.cancelled():
+            answer.exception()  # it was reported, or its request timed out
 
     async def changed(self) -> JournalProgress:
         """The progress after the next change."""
@@ -319,24 +330,42 @@ class JournalView:
         return await query(self._reader)
 
     async def follow(self) -> None:
-        """Open the journal and follow it until cancelled."""
-        while True:
+        """Open the journal and follow it until :meth:`stop`."""
+        while not self._stopping.is_set():
             try:
                 async with open_journal(self._url, read_only=True, keys=self._keys) as store:
-                    self._reader = JournalReader(store, self.registry)
+                    self._reader = JournalReader(store, self.registry, self._check_stop)
                     self._problem = None
                     await self._follow(self._reader)
+            except _StoppedError:
+                return
             except JournalError as error:
                 self._report(error)
             finally:
                 self._reader = None
-            await anyio.sleep(RETRY_S)
+            await self._pause(RETRY_S)
+
+    def stop(self) -> None:
+        """End :meth:`follow` after its current database call.
+
+        A cancelled call would leave a connection that cannot be closed.
+        """
+        self._stopping.set()
+
+    def _check_stop(self, _: int) -> None:
+        """Raises :class:`_StoppedError` after :meth:`stop`."""
+        if self._stopping.is_set():
+            raise _StoppedError
+
+    async def _pause(self, pause_s: float) -> None:
+        with anyio.move_on_after(pause_s):
+            await self._stopping.wait()
 
     async def _follow(self, reader: JournalReader) -> None:
         """Follow an open journal. Raises :class:`JournalOpenError` if its file is replaced."""
         file = _FileIdentity.of(journal_file(self._url))
         verify_at_s = 0.0
-        while True:
+        while not self._stopping.is_set():
             pause_s = POLL_S
             try:
                 file.check()
@@ -357,9 +386,9 @@ class JournalView:
                 self._report(error, reader.progress)
                 if isinstance(error, _PERMANENT):
                     await reader.discard_partial_record()
-                    await anyio.sleep_forever()
+                    await self._stopping.wait()
                 pause_s = RETRY_S
-            await anyio.sleep(pause_s)
+            await self._pause(pause_s)
 
     def _report(self, error: Exception, progress: JournalProgress | None = None) -> None:
         if str(error) != str(self._problem):
@@ -394,7 +423,8 @@ async def open_view(
         yield view
     finally:
         view._portal = None
-        following.cancel()
+        portal.start_task_soon(_call, view.stop)
+        await asyncio.wrap_future(following)
         await asyncio.to_thread(portals.__exit__, None, None, None)
 
 
@@ -409,6 +439,14 @@ async def check_journal(url: str, keys: JournalKeys = NO_KEYS) -> None:
         raise
     except JournalError:
         return  # the pages say what it is
+
+
+class _StoppedError(Exception):
+    """The view stops."""
+
+
+async def _call(function: Callable[[], None]) -> None:
+    function()
 
 
 class JournalReplaced(JournalOpenError):  # noqa: N818  an event rather than an error

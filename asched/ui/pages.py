@@ -19,7 +19,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from asched.audit.entries import AssignmentEntry, AttemptFailureEntry, RejectionEntry
 from asched.audit.entry_text import describe
-from asched.ui.api import HTML_PAGES, PREFIX, VIEW, HtmlPages, answer
+from asched.ui.api import HTML_PAGES, PREFIX, VIEW, HtmlPages, answer, pattern
 from asched.ui.errors import ErrorAnswer
 from asched.ui.index import SearchResults
 from asched.ui.journal_view import JournalView
@@ -310,5 +310,5 @@ def register(app: web.Application, view: JournalView) -> None:
     app[_JOURNAL_NAME] = view.name
     app[HTML_PAGES] = HtmlPages(_error, _login)
     for path, page in _PAGES.items():
-        app.router.add_get(path, page)
+        app.router.add_get(pattern(path), page)
     app.router.add_static(STATIC, _FOLDER)

@@ -157,9 +157,12 @@ async def pod_summary(reader: JournalReader, pod: PodName, moment: Moment) -> Po
         return place, time_of(state.date_ns), "" if entry is None else entry.rejection
 
     place, at, rejection = await reader.on_state(seq, read)
-    found, job, notes = await _explained(reader, pod, seq)
-    if place is None and found is None and job is None:
-        raise AuditError(f"pod {pod} does not exist at record {seq}: {'; '.join(notes)}")
+    try:
+        found, job, notes = await _explained(reader, pod, seq)
+    except AuditError as error:
+        if place is None:
+            raise AuditError(f"pod {pod} does not exist at record {seq}: {error}") from None
+        found, job, notes = None, None, (str(error),)
     place = place or PodPlace(found.uid if found is not None else "", "deleted")
     summary = PodSummary(
         namespace=pod.namespace,
@@ -187,19 +190,14 @@ _OF_EXPLANATION: Final = (
 async def _explained(
     reader: JournalReader, pod: PodName, seq: int
 ) -> tuple[Explanation | None, JobExplanation | None, tuple[str, ...]]:
-    """The explanation of the pod or of its job, and otherwise why there is none."""
+    """The explanation of the pod or of its job, or that it would need archived records."""
     store, load = reader.store, reader.load
     try:
         return await explain(store, pod, load, last_seq=seq), None, ()
     except InSessionsError as placed:
         session = placed.session or None
-        name = PodName(pod.namespace, pod.name)
-        try:
-            job = await explain_job(store, name, load, session=session, last_seq=seq)
-        except AuditError as error:
-            return None, None, (str(error),)
-        return None, job, ()
-    except (AuditError, ArchivedError) as error:
+        return None, await explain_job(store, pod, load, session=session, last_seq=seq), ()
+    except ArchivedError as error:
         return None, None, (str(error),)
 
 

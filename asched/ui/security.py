@@ -72,6 +72,8 @@ class Access(NamedTuple):
 
     def _is_session(self, cookie: str) -> bool:
         expires_s, _, signature = cookie.partition(".")
+        if not (expires_s.isascii() and expires_s.isdecimal()):
+            return False
         genuine = hmac.compare_digest(signature.encode(), self._signature(expires_s).encode())
         return genuine and time.time() < int(expires_s)
 

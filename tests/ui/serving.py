@@ -15,6 +15,7 @@ import structlog
 from typer.testing import CliRunner
 
 from asched.cli.main import app as command
+from asched.journal.opening import open_journal
 from asched.ui.api import PREFIX, ROUTES
 from asched.ui.app import Listen, make_app, serving
 from asched.ui.journal_view import JournalView, open_view
@@ -30,6 +31,7 @@ class Client(NamedTuple):
     url: str
     view: JournalView
     session: aiohttp.ClientSession
+    journal: str
 
     async def get(self, path: str, **query: object) -> Any:
         """A successful answer as JSON."""
@@ -59,17 +61,12 @@ class Client(NamedTuple):
 
     async def caught_up(self) -> None:
         """Wait until everything that is in the journal now is indexed."""
-        await self.view.indexed((await self.head()) or 1)
+        await self.view.indexed(await self.head())
 
     async def head(self) -> int:
-        async def seq(reader: Any) -> int:
-            return int((await reader.store.head()).seq)
-
-        while True:
-            try:
-                return await self.view.ask(seq)
-            except Exception:  # noqa: BLE001  it is not open yet
-                await self.view.changed()
+        """The newest record of the journal."""
+        async with open_journal(self.journal, read_only=True) as store:
+            return (await store.head()).seq
 
 
 def _texts(query: dict[str, object]) -> dict[str, str]:
@@ -84,7 +81,7 @@ async def ui_on(url: str, access: Access = NO_TOKEN) -> AsyncIterator[Client]:
         serving(make_app(view, access), Listen("127.0.0.1", 0)) as address,
         aiohttp.ClientSession(address) as session,
     ):
-        yield Client(address, view, session)
+        yield Client(address, view, session, url)
 
 
 def pod_path(namespace: str, name: str, rest: str = "") -> str:

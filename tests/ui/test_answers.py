@@ -7,6 +7,7 @@ import io
 import re
 from collections import Counter
 from itertools import pairwise
+from typing import Any
 
 import pytest
 
@@ -46,9 +47,8 @@ async def test_pod_is_explained_as_by_the_command(demo_journal: str, which: str)
     async with ui_on(demo_journal) as client:
         await client.caught_up()
         found = await client.get(pod_path(namespace, name))
-        matrix = (
-            await client.get(pod_path(namespace, name, "/decisions/1")) if which != GATED else 0
-        )
+        path = pod_path(namespace, name, "/decisions/1")
+        matrix: Any = None if which == GATED else await client.get(path)
     shared = found.keys() & explained.keys() - {"namespace", "name"}
     assert {field: found[field] for field in shared} == {
         field: explained[field] for field in shared
@@ -58,7 +58,7 @@ async def test_pod_is_explained_as_by_the_command(demo_journal: str, which: str)
         which, which
     )
     assert found["place"]["uid"] == explained["uid"]
-    if matrix:
+    if matrix is not None:
         assert matrix["explanation"] == explained
 
 
@@ -128,8 +128,8 @@ async def test_journal_is_reported_as_by_the_commands(demo_journal: str) -> None
     _, verified, _ = await run_command("journal", "verify", "--journal", demo_journal)
     async with ui_on(demo_journal) as client:
         await client.caught_up()
-        while (found := await client.get("/journal"))["verification"] is None:
-            await client.view.changed()
+        await client.view.ask(lambda reader: reader.verify())
+        found = await client.get("/journal")
     assert found["verification"]["statistics"] == statistics
     assert f"head {found['verification']['head']}\n" in verified
     assert found["verification"]["head"] == "{seq}:{hash}".format(**found["progress"]["head"])
