@@ -35,11 +35,15 @@ from asched.state.fold import Fold
 from asched.state.records import Assigned, EngineStarted, ProfilesLoaded
 from tests.security.hostile_objects import (
     ALLOWED_CLASSES,
+    CLAIM_CLASSES,
     OTHER_CLASSES,
     POD_CLASSES,
     HostileClass,
     Json,
+    a_device_class,
     a_pod,
+    a_pod_with_claims,
+    a_slice,
 )
 
 HOLD_LIMIT_S = 1.0
@@ -95,8 +99,10 @@ class Loop:
         self._core.apply(ProfilesLoaded(resolve(KubeSchedulerConfiguration(), registry)))
         for name in ("innocent", "evil"):
             self.observe(Resource.NAMESPACES, _bytes({"metadata": {"name": name, "uid": name}}))
+        self.observe(Resource.DEVICE_CLASSES, _bytes(a_device_class()))
         for number in range(nodes):
             self.observe(Resource.NODES, _bytes(_node(number)))
+            self.observe(Resource.RESOURCE_SLICES, _bytes(a_slice(number, f"n{number}")))
         for number in range(pods):
             self.observe(Resource.PODS, self._innocent(nodeName=f"n{number % nodes}"))
         self._core.take_records()
@@ -177,10 +183,20 @@ def _rate(loop: Loop, seconds: float, arrivals: Iterator[bytes], of: HostileClas
     observed = 0
     while (passed_s := time.thread_time() - began_s) < seconds:
         if of is not None and observed < passed_s * _ARRIVALS_PER_S:
-            loop.observe(of.resource, next(arrivals))
+            _observe(loop, of, next(arrivals), observed)
             observed += 1
         loop.turn()
     return (loop.placed - before) / (time.thread_time() - began_s)
+
+
+def _observe(loop: Loop, of: HostileClass, raw: bytes, index: int) -> None:
+    """Observe an object; a claim with a pod that names it."""
+    loop.observe(of.resource, raw)
+    if of.resource is Resource.RESOURCE_CLAIMS:
+        number = index + 1
+        loop.observe(
+            Resource.PODS, _bytes(a_pod_with_claims("claims", number, [f"claim-{number:07}"]))
+        )
 
 
 def _objects(of: HostileClass) -> Iterator[bytes]:
@@ -199,7 +215,7 @@ def measure(loop: Loop, of: HostileClass, objects: int, seconds: float, usual: f
     arriving = _rate(loop, seconds, made, of)
     left = objects - round(seconds * _ARRIVALS_PER_S)
     for number in range(max(0, left)):
-        loop.observe(of.resource, next(made))
+        _observe(loop, of, next(made), round(seconds * _ARRIVALS_PER_S) + number)
         if number % 20 == 0:
             loop.turn()
             highest_mb = max(highest_mb, _rss_mb())
@@ -221,7 +237,7 @@ def _rss_mb() -> int:
 
 
 def _select(names: Sequence[str]) -> list[HostileClass]:
-    every = (*POD_CLASSES, *ALLOWED_CLASSES, *OTHER_CLASSES)
+    every = (*CLAIM_CLASSES, *POD_CLASSES, *ALLOWED_CLASSES, *OTHER_CLASSES)
     return [of for of in every if not names or of.name in names]
 
 

@@ -144,7 +144,7 @@ def more_devices(state: HypotheticalState, node: Node) -> Iterator[Sequence[Devi
             name = f"{item.spec.driver}/{item.spec.pool.name}/{device.name}"
             yield [
                 DeviceChange(
-                    f"{count} more device(s) like {name}",
+                    f"{count} more device{'s' if count > 1 else ''} like {name}",
                     state.replaced(_with_more(item, device, count)),
                     devices=count,
                 )

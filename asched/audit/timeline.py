@@ -18,7 +18,7 @@ from asched.journal.codec import subject_of
 from asched.journal.statistics import last_seq_at
 from asched.journal.store import JournalStore
 from asched.model.node import Node
-from asched.model.pod import Pod, PodCondition
+from asched.model.pod import Pod, PodCondition, PodResourceClaimStatus
 from asched.state import records as r
 from asched.state.cluster import ClusterState, PlacementState
 from asched.state.fold import Fold
@@ -236,6 +236,7 @@ class PodTimelines:
             ("nominated node", old.status.nominated_node_name, record.nominated_node_name),
             ("deletion", _time(old.metadata.deletion_timestamp), _time(record.deletion_timestamp)),
             ("started", _time(old.status.start_time), _time(record.start_time)),
+            *_claims(old, record.claims),
             *_conditions(old, record.conditions),
         ]
         return _differences(fields)
@@ -336,6 +337,17 @@ def changes(old: Pod, new: Pod) -> tuple[str, ...]:
         *_conditions(old, new.status.conditions),
     ]
     return _differences(fields)
+
+
+def _claims(
+    old: Pod, new: tuple[PodResourceClaimStatus, ...] | None
+) -> list[tuple[str, object, object]]:
+    """The ResourceClaims that were generated for the pod; None if unchanged."""
+    before = {each.name: each.resource_claim_name for each in old.status.resource_claim_statuses}
+    return [
+        (f"claim of {each.name}", before.get(each.name), each.resource_claim_name)
+        for each in new or ()
+    ]
 
 
 def _label_changes(old: dict[str, str], new: dict[str, str]) -> list[tuple[str, object, object]]:

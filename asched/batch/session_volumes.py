@@ -96,7 +96,7 @@ class SessionVolumes(VolumeClaims):
             self._plugin().unreserve(reserved.pod, reserved.node, reserved.reservation)
 
     def _plugin(self) -> ReservePlugin:
-        profile = self._cluster.binding_profile(self._scheduler_name)
+        profile = self._cluster.plugin_context.binding_profile(self._scheduler_name)
         if profile.missing:
             raise LookupError(f"volumes cannot be bound: {profile.missing}")
         [plugin] = profile.reserve

@@ -4,19 +4,19 @@ The language, its libraries, types and costs are those of cel-go 0.26 with Kuber
 """
 
 from asched.cel.errors import CompileError, EvaluationError
+from asched.cel.kubernetes_scalars import Version
 from asched.cel.selector import (
     AttributeValue,
-    DeviceSelector,
     DeviceView,
     Evaluation,
+    SelectorProgram,
     compile_selector,
 )
-from asched.cel.versions import Version
 
 __all__ = [
     "AttributeValue",
     "CompileError",
-    "DeviceSelector",
+    "SelectorProgram",
     "DeviceView",
     "Evaluation",
     "EvaluationError",

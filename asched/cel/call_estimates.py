@@ -8,9 +8,19 @@ from dataclasses import dataclass
 from typing import Final
 
 from asched.cel import types as t
-from asched.cel.costs import LIST_BASE, MAX_ATTRIBUTE_VALUES, REGEX_FACTOR, TEXT_FACTOR
-from asched.cel.device_sizes import max_size
-from asched.cel.ranges import MAXIMUM, ONE, UNKNOWN, CallEstimate, Range, fixed
+from asched.cel.costs import (
+    LIST_BASE,
+    MAX_ATTRIBUTE_VALUES,
+    MAXIMUM,
+    ONE,
+    REGEX_FACTOR,
+    TEXT_FACTOR,
+    UNKNOWN,
+    CallEstimate,
+    Range,
+    fixed,
+)
+from asched.cel.environment import max_size
 from asched.cel.types import CelType, Kind
 from asched.cel.values import Value
 
@@ -226,49 +236,7 @@ _BY_FUNCTION: Final[dict[str, Estimate]] = {
     "containsCIDR": _contains_cidr,
     "validate": _validate,
     "_==_": _equals,
-    **dict.fromkeys(
-        [
-            "masked",
-            "prefixLength",
-            "family",
-            "isUnspecified",
-            "isLoopback",
-            "isLinkLocalMulticast",
-            "isLinkLocalUnicast",
-            "isGlobalUnicast",
-            "format.named",
-            "sign",
-            "asInteger",
-            "isInteger",
-            "asApproximateFloat",
-            "isGreaterThan",
-            "isLessThan",
-            "compareTo",
-            "add",
-            "sub",
-            "major",
-            "minor",
-            "patch",
-            "getScheme",
-            "getHostname",
-            "getHost",
-            "getPort",
-            "getEscapedPath",
-            "getQuery",
-            "serviceAccount",
-            "path",
-            "group",
-            "resource",
-            "subresource",
-            "namespace",
-            "name",
-            "allowed",
-            "reason",
-            "error",
-            "errored",
-        ],
-        _unit,
-    ),
+    **dict.fromkeys(_UNIT_FUNCTIONS, _unit),
 }
 
 

@@ -1,4 +1,4 @@
-"""Errors of expressions."""
+"""Errors of expressions, with the place in the text."""
 
 from __future__ import annotations
 
@@ -37,3 +37,16 @@ NO_SUCH_OVERLOAD = "no such overload"
 def no_overload() -> SubexpressionError:
     """Failure of an operation that is not defined for the types of its operands."""
     return SubexpressionError(NO_SUCH_OVERLOAD)
+
+
+def syntax_error(expression: str, offset: int, message: str) -> CompileError:
+    """The error for text that is no expression, with its line and column."""
+    return located_error(expression, offset, f"Syntax error: {message}")
+
+
+def located_error(expression: str, offset: int, message: str) -> CompileError:
+    """The error for a place in the expression, with its line and column."""
+    before = expression[:offset]
+    line = before.count("\n") + 1
+    column = offset - (before.rfind("\n") + 1) + 1
+    return CompileError(f"compilation failed: ERROR: <input>:{line}:{column}: {message}")

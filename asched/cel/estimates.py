@@ -8,9 +8,9 @@ from typing import Final
 
 from asched.cel import types as t
 from asched.cel.call_estimates import Argument, extension_estimate, standard_estimate
-from asched.cel.costs import LIST_BASE, MAP_BASE
-from asched.cel.device_sizes import max_size
-from asched.cel.ranges import (
+from asched.cel.costs import (
+    LIST_BASE,
+    MAP_BASE,
     NOTHING,
     ONE,
     UNKNOWN,
@@ -19,6 +19,7 @@ from asched.cel.ranges import (
     Range,
     fixed,
 )
+from asched.cel.environment import max_size
 from asched.cel.syntax import (
     ACCUMULATOR,
     Call,

@@ -50,7 +50,7 @@ class Overload:
         return len(values) == len(self.arguments) and all(map(_is_instance, self.arguments, values))
 
     def python_types(self) -> list[frozenset[type]] | None:
-        """The classes of values of each argument; None if that is not all that is checked."""
+        """The classes of values of each argument; None if more than that is checked."""
         kinds = {each.kind for each in self.arguments}
         if kinds & _CONTAINERS or any(map(t.is_dynamic, self.arguments)):
             return None

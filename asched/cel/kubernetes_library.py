@@ -7,22 +7,22 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Final
 
-from asched.cel.errors import SubexpressionError, no_overload
-from asched.cel.functions import Implementation, Library
-from asched.cel.named_formats import FORMATS, NamedFormat
-from asched.cel.networks import (
+from asched.cel.addresses import (
     CIDRValue,
     IPValue,
+    URLValue,
     is_global_unicast,
     is_link_local_multicast,
     is_link_local_unicast,
     parse_cidr,
     parse_ip,
+    parse_url,
 )
-from asched.cel.quantities import Quantity, parse_quantity
-from asched.cel.urls import URLValue, parse_url
+from asched.cel.errors import SubexpressionError, no_overload
+from asched.cel.functions import Implementation, Library
+from asched.cel.kubernetes_scalars import Quantity, Version, parse_quantity
+from asched.cel.named_formats import FORMATS, NamedFormat
 from asched.cel.values import ABSENT, CelMap, Meter, Optional, Value
-from asched.cel.versions import Version
 
 CACHED_TEXTS: Final = 256
 

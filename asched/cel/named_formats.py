@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from datetime import date
 from typing import Final
 
+from asched.cel.addresses import parse_url
 from asched.cel.errors import SubexpressionError
 from asched.cel.instants import parse_timestamp
-from asched.cel.urls import parse_url
 from asched.cel.values import register_type
 
 _LABEL: Final = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from asched.cel.errors import CompileError
-from asched.cel.lexer import Token, located_error, syntax_error, tokenize, unquote
+from asched.cel.errors import CompileError, located_error, syntax_error
 from asched.cel.macros import MacroError, expand
 from asched.cel.syntax import (
     Call,
@@ -17,6 +16,10 @@ from asched.cel.syntax import (
     MapLiteral,
     Select,
     SyntaxNode,
+    Token,
+    qualified_name,
+    tokenize,
+    unquote,
 )
 from asched.cel.values import MAX_INT, MAX_UINT, MIN_INT, Uint
 
@@ -211,10 +214,10 @@ class _Parser:
                 node = self._dot(node)
             elif self._next.kind == "[":
                 node = self._index(node)
-            elif self._next.kind == "{" and _qualified_name(node):
+            elif self._next.kind == "{" and qualified_name(node):
                 raise self._fail(
                     self._next.offset,
-                    f"undeclared reference to '{_qualified_name(node)}' (in container '')",
+                    f"undeclared reference to '{qualified_name(node)}' (in container '')",
                 )
             else:
                 self._members = before
@@ -359,14 +362,3 @@ class _Parser:
             return self._flat(Literal(unquote(token.text, as_bytes=False)), token.offset)
         except ValueError as error:
             raise self._fail(token.offset, str(error)) from None
-
-
-def _qualified_name(node: SyntaxNode) -> str:
-    parts: list[str] = []
-    while isinstance(node, Select) and not node.test_only:
-        parts.append(node.name)
-        node = node.operand
-    if not isinstance(node, Identifier):
-        return ""
-    parts.append(node.name)
-    return ".".join(reversed(parts))

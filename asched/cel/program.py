@@ -5,16 +5,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from asched.cel.attributes import KEY_TYPES, Attribute, Code, EvaluationFrame, Qualifier
-from asched.cel.calls import call_code, equality_code
-from asched.cel.comprehensions import (
-    Fold,
+from asched.cel.attributes import (
+    KEY_TYPES,
+    Attribute,
+    Code,
+    EvaluationFrame,
+    LoopCode,
+    Qualifier,
     binding,
     fold,
     fold_pairs,
     lazy_variable,
     variable,
 )
+from asched.cel.calls import call_code, equality_code
 from asched.cel.costs import LIST_BASE, MAP_BASE
 from asched.cel.environment import DEVICE_VARIABLE, FUNCTIONS
 from asched.cel.errors import (
@@ -24,6 +28,7 @@ from asched.cel.errors import (
     SubexpressionError,
     no_overload,
 )
+from asched.cel.kubernetes_scalars import Version
 from asched.cel.regular_expressions import compile_regex
 from asched.cel.syntax import (
     Call,
@@ -43,7 +48,6 @@ from asched.cel.values import (
     Value,
     type_name,
 )
-from asched.cel.versions import Version
 
 _CONVERSIONS: Final = frozenset(
     ["bool", "bytes", "double", "duration", "dyn", "int", "string", "timestamp", "type", "uint"]
@@ -187,7 +191,7 @@ class _Planner:
         del self._scopes[mark + 1 :]
         result = self.plan(node.result).code()
         del self._scopes[mark:]
-        parts = Fold(items.code(), condition, step, result, accumulator)
+        parts = LoopCode(items.code(), condition, step, result, accumulator)
         return PlannedCode(fold_pairs(parts) if loop.second_variable else fold(parts))
 
 

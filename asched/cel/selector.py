@@ -12,7 +12,7 @@ from typing import Final, NamedTuple, TypeAlias
 
 from asched.cel import types as t
 from asched.cel.attributes import Code, EvaluationFrame
-from asched.cel.checker import check
+from asched.cel.checker import check, validate
 from asched.cel.errors import (
     CompileError,
     CostLimitError,
@@ -21,13 +21,11 @@ from asched.cel.errors import (
     SubexpressionError,
 )
 from asched.cel.estimates import estimate_cost
+from asched.cel.kubernetes_scalars import Quantity, Version, parse_quantity
 from asched.cel.parser import parse
 from asched.cel.program import plan
-from asched.cel.quantities import Quantity, parse_quantity
 from asched.cel.syntax import SyntaxNode, walk
-from asched.cel.validators import validate
 from asched.cel.values import COST_LIMIT, CelMap, Meter, Optional, TypeName, Value, type_name
-from asched.cel.versions import Version
 
 AttributeValue: TypeAlias = bool | int | str | Version
 
@@ -68,7 +66,7 @@ class Evaluation(NamedTuple):
     """Work that has no cost."""
 
 
-class DeviceSelector:
+class SelectorProgram:
     """A compiled expression."""
 
     __slots__ = ("_code", "_estimate", "_is_deep", "_root", "_slots", "expression", "output_type")
@@ -124,19 +122,19 @@ class DeviceSelector:
             return self._code(frame)
 
 
-def compile_selector(expression: str) -> DeviceSelector:
+def compile_selector(expression: str) -> SelectorProgram:
     """The selector of an expression; repeated expressions are compiled once.
 
     Raises CompileError.
     """
     compiled = _compile(expression)
-    if isinstance(compiled, DeviceSelector):
+    if isinstance(compiled, SelectorProgram):
         return compiled
     raise CompileError(compiled)
 
 
 @lru_cache(maxsize=CACHED_SELECTORS)
-def _compile(expression: str) -> DeviceSelector | str:
+def _compile(expression: str) -> SelectorProgram | str:
     """The selector, or why there is none."""
     try:
         with _deep_recursion():
@@ -145,7 +143,7 @@ def _compile(expression: str) -> DeviceSelector | str:
             validate(root, expression)
             if output not in (t.BOOL, t.ANY):
                 return f"must evaluate to bool or the unknown type, not {output}"
-            return DeviceSelector(expression, output.name, root)
+            return SelectorProgram(expression, output.name, root)
     except CompileError as error:
         return str(error)
 

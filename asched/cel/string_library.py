@@ -6,6 +6,7 @@ from typing import Final
 
 from asched.cel.errors import SubexpressionError
 from asched.cel.functions import Library
+from asched.cel.kubernetes_scalars import ESCAPES
 from asched.cel.regular_expressions import Pattern, compile_regex
 from asched.cel.string_format import format_text
 from asched.cel.values import MAX_ITEMS, Meter, Value, bounded_text, display
@@ -15,19 +16,7 @@ _SPACES: Final = (
     "\t\n\v\f\r \x85\xa0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009"
     "\u200a\u2028\u2029\u202f\u205f\u3000"
 )
-_QUOTED: Final = str.maketrans(
-    {
-        "\a": "\\a",
-        "\b": "\\b",
-        "\f": "\\f",
-        "\n": "\\n",
-        "\r": "\\r",
-        "\t": "\\t",
-        "\v": "\\v",
-        "\\": "\\\\",
-        '"': '\\"',
-    }
-)
+_QUOTED: Final = str.maketrans(ESCAPES)
 _LOWER: Final = {code: code + 32 for code in range(ord("A"), ord("Z") + 1)}
 _UPPER: Final = {code: code - 32 for code in range(ord("a"), ord("z") + 1)}
 

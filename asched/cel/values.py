@@ -13,8 +13,7 @@ from typing import Final, TypeAlias
 
 from asched.cel.errors import CostLimitError, SubexpressionError, no_overload
 from asched.cel.instants import Duration, Timestamp
-from asched.cel.quantities import Quantity
-from asched.cel.versions import Version
+from asched.cel.kubernetes_scalars import Quantity, Version
 
 Value: TypeAlias = object
 

@@ -231,7 +231,7 @@ class _ProfileResolver:
         return self._classes[entry.name]
 
     def _check_gate(self, entry: _Enabled) -> None:
-        """kube-scheduler ignores a plugin whose gate is off, even if a profile enables it."""
+        """kube-scheduler ignores a plugin if its gate is off, even if a profile enables it."""
         if entry.name == "NodeDeclaredFeatures" and not self._gates.node_declared_features:
             self._note(
                 (*entry.path, "name") if entry.path else None,

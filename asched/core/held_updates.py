@@ -1,7 +1,7 @@
 """Holds back updates of namespaces that used up their budget of journal bytes.
 
-One pod whose labels change many times a second would fill the journal. A namespace gets a burst of
-bytes and a rate for updates that its tenants can cause at will and that are no step of a pod's
+One pod that changes its labels many times a second would fill the journal. A namespace gets a burst
+of bytes and a rate for updates that its tenants can cause at will and that are no step of a pod's
 life: labels, annotations and images of pods, and objects such as Services. Beyond that the newest
 form of each object is held back, and replaces an earlier one, until the budget allows its record.
 The pod that is decided next is recorded at once. To decisions this is the same as a slow watch, so
@@ -39,6 +39,7 @@ _HELD_TYPES: Final = frozenset(
         Resource.REPLICA_SETS.type,
         Resource.STATEFUL_SETS.type,
         Resource.POD_DISRUPTION_BUDGETS.type,
+        Resource.RESOURCE_CLAIMS.type,
         PodGroup,
         *CUSTOM_POD_GROUPS,
         CustomObject,
@@ -169,6 +170,8 @@ def _is_deferrable(state: ClusterState, record: r.AnyRecord) -> bool:
         case r.ObjectObserved(object=observed) if type(observed) in _HELD_TYPES:
             stored = state.object_store.of_kind(type(observed)).get(observed.key)
             if stored is None or not observed.namespace or stored.uid != observed.uid:
+                return False
+            if stored.metadata.deletion_timestamp != observed.metadata.deletion_timestamp:
                 return False
             # A status comes from a controller, which may wait until it is seen.
             return getattr(stored, "status", None) == getattr(observed, "status", None)

@@ -74,8 +74,16 @@ def _turn_ns(cluster: ClusterState, queued: QueuedPod) -> int:
         return 0  # free, or an attempt that continues
     if queued.turn_ns:
         return queued.turn_ns
+    if info.pod.spec.resource_claims:
+        # Pods with claims like those of a pod that was put off share its turn.
+        shared_ns = cluster.guards.searches.turn_ns(cluster.search_form(info.pod))
+        if shared_ns is not None and shared_ns > cluster.now_ns:
+            return shared_ns
     turn_ns = cluster.guards.budgets.turn_ns(info.namespace, cluster.now_ns)
-    return turn_ns if turn_ns and cluster.attempt_cost(info.pod, preemption=True) else 0
+    if not turn_ns:
+        return 0
+    steps = cluster.attempt_cost(info.pod, preemption=True) + cluster.search_cost(info.pod)
+    return turn_ns if steps else 0
 
 
 def _put_off_message(info: PodInfo) -> str:
@@ -83,6 +91,8 @@ def _put_off_message(info: PodInfo) -> str:
     what = "affinity terms and spread constraints"
     if not count:
         count, what = node_requirement_count(info.pod.spec), "requirements of node affinity"
+    if not count:
+        count, what = len(info.pod.spec.resource_claims), "resource claims"
     return (
         f"put off: {count} {what} take long in this cluster, and namespace {info.namespace} used up"
         " its share of decision time"

@@ -3,13 +3,10 @@
 The algorithm is the structured allocator (``incubating``) of kube-scheduler 1.36.
 """
 
-from asched.dra.allocator import AllocationRequest, Allocator, SearchLimits
-from asched.dra.answers import NodeAnswers
-from asched.dra.devices import NodeView, PooledDevice, PoolID
+from asched.dra.allocator import AllocationRequest, Allocator, NodeAnswers, SearchLimits
+from asched.dra.devices import NodeView
 from asched.dra.inventory import Inventory
 from asched.dra.outcomes import Allocated, AllocationError, AllocationFailed, NotAllocated
-from asched.dra.selectors import CompiledSelector, SelectorAnswer, SelectorCompiler, SelectorError
-from asched.dra.site_table import NodeRows
 
 __all__ = [
     "Allocated",
@@ -17,16 +14,9 @@ __all__ = [
     "AllocationFailed",
     "AllocationRequest",
     "Allocator",
-    "CompiledSelector",
     "Inventory",
     "NodeAnswers",
-    "NodeRows",
     "NodeView",
     "NotAllocated",
-    "PoolID",
-    "PooledDevice",
     "SearchLimits",
-    "SelectorAnswer",
-    "SelectorCompiler",
-    "SelectorError",
 ]

@@ -1,29 +1,207 @@
-"""The structured allocator: devices for all claims of a pod on a node, or on all nodes."""
+"""The structured allocator: devices for all claims of a pod on a node, or on all nodes.
+
+Answers for all sites are kept by request, until a pool of the site changes.
+"""
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from hashlib import blake2b
 from typing import Final
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
-from asched.dra.answers import UNKNOWN, NodeAnswers, SiteAnswers
-from asched.dra.devices import NodeView
+from asched.dra.devices import NodeView, UsedDevice
 from asched.dra.inventory import Inventory
-from asched.dra.outcomes import Allocated, AllocationError, NotAllocated
-from asched.dra.preparation import PlannedClaim, plan_claim
+from asched.dra.outcomes import (
+    TOO_EXPENSIVE,
+    Allocated,
+    AllocationError,
+    AllocationFailed,
+    NotAllocated,
+)
+from asched.dra.pools import PoolView
+from asched.dra.preparation import PlannedClaim, expression_steps, plan_claim
 from asched.dra.requests import ClaimError
-from asched.dra.site_search import SearchResult, search_site
-from asched.dra.site_table import Indexes, NodeRows, SiteTable
-from asched.dra.sites import Site
-from asched.dra.steps import AttemptMeter, StepMeter
+from asched.dra.search import SearchResult, search_site
+from asched.dra.sites import Indexes, Site, SiteNodes, SiteTable
+from asched.dra.steps import AttemptMeter, Evaluated, StepMeter
 from asched.model.resource_claims import ResourceClaim, ResourceClaimSpec
+
+CodeColumn = NDArray[np.int16]
+StepColumn = NDArray[np.int64]
+
+UNKNOWN = -1
+ALLOCATED = 0
+
+Refusal = NotAllocated | AllocationFailed
+
+
+@dataclass(frozen=True, slots=True)
+class NodeAnswers:
+    """The devices of the claims, or why there are none, by row of the cluster's nodes."""
+
+    codes: CodeColumn
+    """0 if all claims can be allocated; otherwise the number of a refusal, from 1; -1 for rows that
+    were not asked for."""
+    refusals: Sequence[Refusal]
+    scores: StepColumn
+    """The raw score where all claims can be allocated."""
+    solutions: Sequence[Allocated | None]
+    """By index of the site."""
+    site_of_row: Indexes
+
+    def solution(self, row: int) -> Allocated | None:
+        """The devices on a node; None if not all claims can be allocated."""
+        index = int(self.site_of_row[row])
+        return self.solutions[index] if self.codes[row] == ALLOCATED else None
+
+    def refusal(self, row: int) -> Refusal | None:
+        """Why not all claims can be allocated on a node."""
+        code = int(self.codes[row])
+        return self.refusals[code - 1] if code > 0 else None
+
+
+class SiteAnswers:
+    """Answers for one list of claims, by index of the site.
+
+    Searches fill them in. A change of devices or of their use drops those that may differ.
+    """
+
+    def __init__(self, plans: Sequence[PlannedClaim]) -> None:
+        self.plans = plans
+        self.position = 0
+        """Of the changes of usage that were taken over."""
+        self.epoch = -1
+        self.codes: CodeColumn = np.zeros(0, np.int16)
+        self.scores: StepColumn = np.zeros(0, np.int64)
+        self.steps: StepColumn = np.zeros(0, np.int64)
+        """How many steps each search took, without evaluations."""
+        self.groups: Indexes = np.zeros(0, np.int32)
+        """Of each search, the index in :attr:`_evaluated`; 0 for none."""
+        self._evaluated: list[tuple[Evaluated, ...]] = [()]
+        """What searches evaluated. Many searches evaluate the same."""
+        self._group_of: dict[tuple[int, ...], int] = {(): 0}
+        self.kept_steps = 0
+        """The steps of all searches so far: memory is proportional to them."""
+        self.solutions: list[Allocated | None] = []
+        self.refusals: list[NotAllocated | ClaimError] = []
+        self._numbers: dict[tuple[str, int | None, bool], int] = {}
+
+    def adapt(self, table: SiteTable) -> None:
+        """Add room for new sites; drop all answers if sites have new indexes."""
+        if self.epoch != table.epoch:
+            self.epoch = table.epoch
+            self.codes = np.zeros(0, np.int16)
+            self.scores = np.zeros(0, np.int64)
+            self.steps = np.zeros(0, np.int64)
+            self.groups = np.zeros(0, np.int32)
+            self.solutions = []
+        missing = len(table.sites) - len(self.solutions)
+        if missing > 0:
+            self.codes = np.concatenate((self.codes, np.full(missing, UNKNOWN, np.int16)))
+            self.scores = np.concatenate((self.scores, np.zeros(missing, np.int64)))
+            self.steps = np.concatenate((self.steps, np.zeros(missing, np.int64)))
+            self.groups = np.concatenate((self.groups, np.zeros(missing, np.int32)))
+            self.solutions += [None] * missing
+
+    def forget_users_of(self, used: UsedDevice, table: SiteTable) -> None:
+        """Drop the answers of the sites that the use of a device may change."""
+        for index, pool, position in table.sites_using(used):
+            is_elsewhere = position >= 0 and pool.elsewhere >> position & 1
+            if not is_elsewhere or pool.counters or self._may_fail(pool, position):
+                self.codes[index] = UNKNOWN
+
+    def _may_fail(self, pool: PoolView, position: int) -> bool:
+        """Whether a selector has an error for a device, unless the device is in use."""
+        return any(
+            matcher.failing(pool) >> position & 1
+            for plan in self.plans
+            for request in plan.requests
+            if not isinstance(request, ClaimError)
+            for matcher in request
+        )
+
+    def forget_all(self) -> None:
+        self.codes[:] = UNKNOWN
+
+    def store(self, index: int, outcome: SearchResult, meter: StepMeter) -> None:
+        """Keep the answer of a site."""
+        self.steps[index] = meter.steps
+        self.groups[index] = self._group(meter)
+        self.kept_steps += meter.steps
+        if isinstance(outcome, Allocated):
+            self.codes[index] = ALLOCATED
+            self.scores[index] = outcome.score
+            self.solutions[index] = outcome
+        else:
+            self.codes[index] = self.number(outcome)
+            self.scores[index] = 0
+            self.solutions[index] = None
+
+    def count(self, index: int, meter: AttemptMeter) -> None:
+        """Count the search of a site."""
+        meter.add(int(self.steps[index]), self._evaluated[self.groups[index]])
+
+    def count_all(self, indexes: Indexes, meter: AttemptMeter) -> None:
+        """Count the searches of some sites."""
+        meter.add(int(self.steps[indexes].sum()))
+        for group in np.unique(self.groups[indexes]).tolist():
+            meter.add(0, self._evaluated[group])
+
+    def _group(self, meter: StepMeter) -> int:
+        key = tuple(meter.evaluated)
+        group = self._group_of.get(key)
+        if group is None:
+            group = self._group_of[key] = len(self._evaluated)
+            self._evaluated.append(tuple(meter.evaluated.values()))
+            self.kept_steps += len(key)
+        return group
+
+    def number(self, outcome: NotAllocated | ClaimError) -> int:
+        """The code of a refusal."""
+        if isinstance(outcome, ClaimError):
+            key = (outcome.text, outcome.claim, True)
+        else:
+            key = (outcome.reason, None, False)
+        if key not in self._numbers:
+            self.refusals.append(outcome)
+            self._numbers[key] = len(self.refusals)
+        return self._numbers[key]
+
+    def columns(
+        self, table: SiteTable, asked: Indexes, skipped: Indexes, claim_keys: tuple[str, ...]
+    ) -> NodeAnswers:
+        """The answers by row. ``skipped`` are sites that were too expensive to search."""
+        shown = np.full(len(self.codes) + 1, UNKNOWN, np.int16)
+        shown[asked] = self.codes[asked]
+        if len(skipped):
+            shown[skipped] = self.number(NotAllocated(TOO_EXPENSIVE))
+        return NodeAnswers(
+            codes=shown[table.of_row],
+            refusals=[_describe(refusal, claim_keys) for refusal in self.refusals],
+            scores=np.append(self.scores, 0)[table.of_row],
+            solutions=self.solutions.copy(),
+            site_of_row=table.of_row.copy(),
+        )
+
+
+def _describe(refusal: NotAllocated | ClaimError, claim_keys: tuple[str, ...]) -> Refusal:
+    if isinstance(refusal, NotAllocated):
+        return refusal
+    return AllocationFailed(refusal.describe(claim_keys))
+
 
 KEPT_REQUESTS: Final = 128
 """Answers are kept for this many different requests."""
+KEPT_STEPS: Final = 2_000_000
+"""Answers are kept of searches with this many steps together: 500 MiB at most."""
+UNSORTED: Final = 64
+"""Up to this many sites are searched in any order."""
 
 
 class SearchLimits(msgspec.Struct, frozen=True):
@@ -63,7 +241,7 @@ class Allocator:
         """How many sites were searched."""
 
     def allocate(self, request: AllocationRequest, node: NodeView) -> Allocated | NotAllocated:
-        """The devices for all claims on a node. Raises AllocationError."""
+        """The devices for all claims on a node, searched now. Raises AllocationError."""
         plans = self._answers_for(request).plans
         outcome = self._search(plans, Site(self.inventory.pools_of(node)), self._meter())
         if isinstance(outcome, ClaimError):
@@ -71,13 +249,13 @@ class Allocator:
         return outcome
 
     def allocate_all(
-        self, request: AllocationRequest, nodes: NodeRows, rows: Indexes | None = None
+        self, request: AllocationRequest, nodes: SiteNodes, rows: Indexes | None = None
     ) -> NodeAnswers:
         """The answers for the nodes of the cluster, or for some rows of them."""
         table = self._table
         table.refresh(nodes)
         answers = self._answers_for(request)
-        self._take_over_changes(answers)
+        self._apply_usage_changes(answers)
         indexes = table.of_row if rows is None else table.of_row[rows]
         asked = np.unique(indexes[indexes >= 0])
         skipped = self._complete(answers, asked)
@@ -91,7 +269,11 @@ class Allocator:
         if self._version != self.inventory.answers_version:
             self._version = self.inventory.answers_version
             self._answers.clear()
-        signature = self._encoder.encode(request.specs)
+        elif self.inventory.selectors.is_full:
+            self.inventory.forget_selectors()
+            self._version = self.inventory.answers_version
+            self._answers.clear()
+        signature = blake2b(self._encoder.encode(request.specs), digest_size=16).digest()
         answers = self._answers.get(signature)
         if answers is None:
             plans = [
@@ -99,13 +281,19 @@ class Allocator:
             ]
             answers = self._answers[signature] = SiteAnswers(plans)
             answers.position = self.inventory.usage_changes.position
-            if len(self._answers) > KEPT_REQUESTS:
-                self._answers.popitem(last=False)
+            self._drop_old()
         else:
             self._answers.move_to_end(signature)
         return answers
 
-    def _take_over_changes(self, answers: SiteAnswers) -> None:
+    def _drop_old(self) -> None:
+        """Drop the answers that were not needed for the longest time."""
+        kept = sum(answers.kept_steps for answers in self._answers.values())
+        while len(self._answers) > KEPT_REQUESTS or (kept > KEPT_STEPS and len(self._answers) > 1):
+            _, dropped = self._answers.popitem(last=False)
+            kept -= dropped.kept_steps
+
+    def _apply_usage_changes(self, answers: SiteAnswers) -> None:
         answers.adapt(self._table)
         log = self.inventory.usage_changes
         if answers.position == log.position:
@@ -120,10 +308,14 @@ class Allocator:
 
     def _complete(self, answers: SiteAnswers, asked: Indexes) -> Indexes | None:
         """Search the sites without an answer; None if all sites together exceed the budget."""
-        meter = AttemptMeter(self._limits.steps_per_attempt)
+        meter = self._attempt_meter(answers)
         is_unknown = answers.codes[asked] == UNKNOWN
         answers.count_all(asked[~is_unknown], meter)
-        for index in asked[is_unknown].tolist():
+        unknown = asked[is_unknown].tolist()
+        if len(unknown) > UNSORTED:
+            # The same order as within the budget: nothing is searched that is not needed there.
+            unknown.sort(key=self._table.first_name)
+        for index in unknown:
             if meter.is_exceeded:
                 return None
             self._complete_site(answers, index)
@@ -135,7 +327,7 @@ class Allocator:
 
         The order does not depend on what is known already, so the result does not either.
         """
-        meter = AttemptMeter(self._limits.steps_per_attempt)
+        meter = self._attempt_meter(answers)
         skipped: list[int] = []
         for index in sorted(asked.tolist(), key=self._table.first_name):
             if meter.is_exceeded:
@@ -149,6 +341,11 @@ class Allocator:
     def _complete_site(self, answers: SiteAnswers, index: int) -> None:
         meter = self._meter()
         answers.store(index, self._search(answers.plans, self._table.sites[index], meter), meter)
+
+    def _attempt_meter(self, answers: SiteAnswers) -> AttemptMeter:
+        meter = AttemptMeter(self._limits.steps_per_attempt)
+        meter.add(expression_steps([plan.spec for plan in answers.plans]))
+        return meter
 
     def _meter(self) -> StepMeter:
         return StepMeter(self._limits.steps_per_node)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from enum import Enum, auto
 
-from asched.dra.devices import NodeView
 from asched.model.resource_claims import (
     AllocatedDeviceStatus,
     DeviceRequestAllocationResult,
@@ -56,7 +55,7 @@ def _status_of(
 
 
 def _true_conditions(status: AllocatedDeviceStatus) -> set[str]:
-    """The types of conditions whose first entry is true."""
+    """The types of conditions with a first entry that is true."""
     first: dict[str, str] = {}
     for condition in status.conditions:
         first.setdefault(condition.type, condition.status)
@@ -92,21 +91,3 @@ def is_usable(
     if state is Readiness.PENDING:
         return not has_timed_out(claim, now, timeout)
     return state is Readiness.READY
-
-
-def is_allocated_for(claim: ResourceClaim, node: NodeView) -> bool:
-    """Whether the allocation of a claim can be used on a node."""
-    allocation = claim.status.allocation
-    return allocation is not None and (
-        allocation.node_selector is None or allocation.node_selector.matches(node.labels, node.name)
-    )
-
-
-def is_available(
-    claim: ResourceClaim,
-    node: NodeView,
-    now: datetime,
-    timeout: timedelta = DEFAULT_BINDING_TIMEOUT,
-) -> bool:
-    """Whether a pod can use an allocated claim on a node."""
-    return is_allocated_for(claim, node) and is_usable(claim, now, timeout)

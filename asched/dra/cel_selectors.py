@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from asched.cel import (
     AttributeValue,
     CompileError,
-    DeviceSelector,
     DeviceView,
     EvaluationError,
+    SelectorProgram,
     Version,
     compile_selector,
 )
@@ -20,7 +20,7 @@ from asched.model.resource_claims import Device, DeviceAttribute
 class CelSelector:
     """A compiled expression."""
 
-    def __init__(self, selector: DeviceSelector) -> None:
+    def __init__(self, selector: SelectorProgram) -> None:
         self._selector = selector
 
     def evaluate(self, driver: str, device: Device) -> SelectorAnswer:
@@ -34,7 +34,7 @@ class CelSelector:
 
 
 def cel_selector(expression: str) -> CompiledSelector:
-    """Raises SelectorError."""
+    """The compiled form of an expression. Raises SelectorError."""
     try:
         return CelSelector(compile_selector(expression))
     except CompileError as error:

@@ -11,18 +11,19 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from asched.dra.candidates import RequestMatcher
 from asched.dra.capacity import consumption, fits
 from asched.dra.constraints import attribute_value, constraint_state
-from asched.dra.counters import available_counters
-from asched.dra.devices import NodeView, PooledDevice, PoolID
+from asched.dra.devices import NodeView, PooledDevice, PoolID, untolerated
 from asched.dra.inventory import Inventory
-from asched.dra.pools import PoolView
-from asched.dra.preparation import PlannedClaim, plan_claim
+from asched.dra.ledger import available_counters
+from asched.dra.pools import DeviceCandidate, PoolView
+from asched.dra.preparation import PlannedClaim, RequestMatcher, plan_claim
 from asched.dra.requests import ClaimError, RequestedDevices
-from asched.dra.sites import Candidate, Site
-from asched.dra.taints import untolerated
-from asched.model.resource_claims import ALL_DEVICES, ResourceClaim
+from asched.dra.sites import Site
+from asched.model.resource_claims import (
+    ALL_DEVICES,
+    ResourceClaim,
+)
 
 _NAMED_CLAIMS = 3
 
@@ -53,11 +54,6 @@ class RequestDiagnosis:
     """The reasons, and how many devices each refused; the most frequent first."""
     users: tuple[str, ...]
     """Claims that use matching devices."""
-
-    @property
-    def is_satisfiable(self) -> bool:
-        """Whether there are enough devices for the request alone."""
-        return self.suitable > 0 if self.wanted is None else self.suitable >= self.wanted
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +153,7 @@ class _RequestExamination:
             users=tuple(sorted(used_by)),
         )
 
-    def _reasons(self, candidate: Candidate, elsewhere: bool) -> Iterator[str]:
+    def _reasons(self, candidate: DeviceCandidate, elsewhere: bool) -> Iterator[str]:
         device, wanted = candidate.device, self._wanted
         yield self._selection(device)
         if elsewhere:
@@ -193,7 +189,7 @@ class _RequestExamination:
                 return f"{_CAPACITY_USED} {name}"
         return ""
 
-    def _counters(self, candidate: Candidate) -> str:
+    def _counters(self, candidate: DeviceCandidate) -> str:
         device = candidate.device
         use = self._inventory.usage.of(device.pool_id, device.name)
         if not device.counters or (device.multiple and use.capacity_shares):
@@ -224,8 +220,8 @@ _CAPACITY_USED = "in use: capacity"
 _COUNTER_USED = "in use: counter"
 
 
-def _in_the_way(reason: str, candidate: Candidate) -> Sequence[PooledDevice]:
-    """The devices whose users are the reason."""
+def _in_the_way(reason: str, candidate: DeviceCandidate) -> Sequence[PooledDevice]:
+    """The devices with users that are the reason."""
     if reason == _IN_USE or reason.startswith(_CAPACITY_USED):
         return (candidate.device,)
     return candidate.pool.consumers if reason.startswith(_COUNTER_USED) else ()

@@ -5,15 +5,22 @@ Every change costs as much as the object that changes.
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Hashable
+from typing import Final, Generic, NamedTuple, TypeVar
 
-from asched.dra.changes import ChangeLog, SliceChange
-from asched.dra.contents import Contents
-from asched.dra.devices import NodeView, PooledDevice, PoolID
-from asched.dra.node_traits import NodeTraits, node_traits
-from asched.dra.pools import Bits, PoolView, SliceDevices, build_view, is_relevant
+import msgspec
+
+from asched.dra.devices import NodeView, PooledDevice, PoolID, Usage, UsedDevice
+from asched.dra.pools import (
+    Bits,
+    NodeTraits,
+    PoolView,
+    SliceDevices,
+    build_view,
+    is_relevant,
+    node_traits,
+)
 from asched.dra.selectors import SelectorAnswers, SelectorCompiler
-from asched.dra.usage import Usage, UsedDevice
 from asched.model.resource_claims import (
     AllocationResult,
     Device,
@@ -21,6 +28,82 @@ from asched.model.resource_claims import (
     ResourceClaim,
     ResourceSlice,
 )
+
+_KEPT: Final = 10_000
+
+
+ChangeT = TypeVar("ChangeT", bound=Hashable)
+
+
+class SliceChange(NamedTuple):
+    """The pool of a slice, and its node; empty if the slice is not for one node."""
+
+    pool_id: PoolID
+    node_name: str
+
+
+class InventoryChanges(Generic[ChangeT]):
+    """The latest changes in order. Positions count all changes ever made."""
+
+    def __init__(self) -> None:
+        self._first = 0
+        self._changes: list[ChangeT] = []
+
+    @property
+    def position(self) -> int:
+        """The position after the latest change."""
+        return self._first + len(self._changes)
+
+    def add(self, change: ChangeT) -> None:
+        self._changes.append(change)
+        if len(self._changes) > 2 * _KEPT:
+            del self._changes[:_KEPT]
+            self._first += _KEPT
+
+    def since(self, position: int) -> set[ChangeT] | None:
+        """The changes after a position; None if they are no longer known."""
+        if position < self._first:
+            return None
+        return set(self._changes[position - self._first :])
+
+
+class ContentNumbers:
+    """Numbers equal contents equally, so that comparing them is cheap.
+
+    A number is never used again for another content.
+    """
+
+    def __init__(self) -> None:
+        self._numbers: dict[bytes, int] = {}
+        self._uses: dict[int, tuple[bytes, int]] = {}
+        self._next = 0
+        self._encoder = msgspec.msgpack.Encoder(order="deterministic")
+        self.released = 0
+        """How many contents are no longer in use."""
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    def acquire(self, content: object) -> int:
+        """The number of a content, which stays until it is released as often."""
+        encoded = self._encoder.encode(content)
+        number = self._numbers.get(encoded)
+        if number is None:
+            number = self._numbers[encoded] = self._next
+            self._next += 1
+        self._uses[number] = (encoded, self._uses.get(number, (encoded, 0))[1] + 1)
+        return number
+
+    def release(self, number: int) -> None:
+        """Undo one :meth:`acquire`."""
+        encoded, uses = self._uses[number]
+        if uses > 1:
+            self._uses[number] = (encoded, uses - 1)
+            return
+        del self._uses[number]
+        del self._numbers[encoded]
+        self.released += 1
+
 
 _Names = tuple[str, ...]
 
@@ -70,11 +153,11 @@ class Inventory:
         self._shared_views: dict[tuple[str | None, ...], tuple[PoolView, ...]] = {}
         """The views of those pools, by what decides which ones a node has."""
         self._shared_by: NodeTraits | None = None
-        self.slice_changes: ChangeLog[SliceChange] = ChangeLog()
-        self.usage_changes: ChangeLog[UsedDevice] = ChangeLog()
+        self.slice_changes: InventoryChanges[SliceChange] = InventoryChanges()
+        self.usage_changes: InventoryChanges[UsedDevice] = InventoryChanges()
         self.answers_version = 0
         """Changes if answers about requests are to be forgotten."""
-        self._contents = Contents()
+        self._contents = ContentNumbers()
         self._serial = 0
         self._claims: dict[str, AllocationResult] = {}
         self._assumed: dict[str, AllocationResult] = {}
@@ -123,8 +206,12 @@ class Inventory:
         self._slice_changed(pool, item)
         if self._contents.released > len(self._contents) + _UNUSED_CONTENTS:
             self._contents.released = 0
-            self.selectors.clear()
-            self.answers_version += 1
+            self.forget_selectors()
+
+    def forget_selectors(self) -> None:
+        """Forget all answers of selectors."""
+        self.selectors.clear()
+        self.answers_version += 1
 
     def _slice_changed(self, pool: _Pool, item: ResourceSlice) -> None:
         pool.bases.clear()
@@ -234,10 +321,6 @@ class Inventory:
     def forget(self, claim_key: str) -> None:
         """Undo :meth:`assume`."""
         self._replace(claim_key, self._assumed, None)
-
-    def is_assumed(self, claim_key: str) -> bool:
-        """Whether an allocation of the claim is being written."""
-        return claim_key in self._assumed
 
     def allocations(self) -> dict[str, AllocationResult]:
         """Everything that counts as in use, by claim."""

@@ -1,4 +1,9 @@
-"""What a search has allocated so far, with the bookkeeping of kube-scheduler 1.36."""
+"""What a search has allocated so far, with the bookkeeping of kube-scheduler 1.36.
+
+Tables of shared counters are keyed by the name of a pool alone: pools of different drivers with one
+name share them, and the pool that is examined first provides the available amounts. A device that
+fits is booked before other conditions are checked, and stays booked if one of those rejects it.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +12,54 @@ from dataclasses import dataclass
 
 from asched.dra.capacity import Consumption, fits
 from asched.dra.constraints import attribute_value
-from asched.dra.counters import CounterBooks
-from asched.dra.devices import PooledDevice
+from asched.dra.devices import PooledDevice, Usage, untolerated
+from asched.dra.pools import Bits, Counters, DeviceCandidate, PoolView
 from asched.dra.preparation import ConstraintState, Option
 from asched.dra.requests import ClaimError
-from asched.dra.sites import Bits, Candidate, Site
-from asched.dra.taints import untolerated
-from asched.dra.usage import Usage
+from asched.dra.sites import Site
+
+
+class BookedCounters:
+    """Available and booked amounts, by pool name."""
+
+    def __init__(self, usage: Usage) -> None:
+        self._usage = usage
+        self._available: dict[str, Counters] = {}
+        self._booked: dict[str, Counters] = {}
+
+    def book(self, device: PooledDevice, pool: PoolView) -> bool:
+        """Book a device, unless any counter of the pool would be overdrawn."""
+        name = pool.pool_id.pool
+        available = self._available.get(name)
+        if available is None:
+            available = self._available[name] = available_counters(pool, self._usage)
+        booked = self._booked.setdefault(name, {})
+        _add(booked, device, 1)
+        for counter, amount in available.items():
+            if amount < booked.get(counter, 0):
+                _add(booked, device, -1)
+                return False
+        return True
+
+    def release(self, device: PooledDevice) -> None:
+        """Undo :meth:`book`."""
+        _add(self._booked.setdefault(device.pool_id.pool, {}), device, -1)
+
+
+def available_counters(pool: PoolView, usage: Usage) -> Counters:
+    """The counters of a pool minus what its allocated devices consume."""
+    available = dict(pool.counters)
+    for device in pool.consumers:
+        if not usage.of(device.pool_id, device.name).is_empty:
+            for counter_set, counter, amount in device.counters:
+                available[counter_set, counter] -= amount
+    return available
+
+
+def _add(booked: Counters, device: PooledDevice, sign: int) -> None:
+    for counter_set, counter, amount in device.counters:
+        key = (counter_set, counter)
+        booked[key] = booked.get(key, 0) + sign * amount
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -26,12 +72,15 @@ class TakenDevice:
     """What is consumed of a device that allows several allocations."""
 
     @property
-    def candidate(self) -> Candidate:
+    def candidate(self) -> DeviceCandidate:
         return self.option.offered.site.candidates[self.position]
 
 
 class Ledger:
-    """Devices, counters, capacity and constraints on the way to a solution."""
+    """What is allocated so far: devices, counters, capacity, and the state of constraints.
+
+    :meth:`take` and :meth:`give_back` are called like push and pop.
+    """
 
     def __init__(
         self, site: Site, usage: Usage, constraints: Sequence[Sequence[ConstraintState]]
@@ -41,7 +90,7 @@ class Ledger:
         self._usage = usage
         self._constraints = constraints
         self._in_use = site.in_use(usage)
-        self._books = CounterBooks(usage)
+        self._counters = BookedCounters(usage)
         self._of_claim: list[Bits] = [0] * len(constraints)
         """Devices that are allocated to each claim as a whole."""
         self._of_any: Bits = 0
@@ -82,7 +131,7 @@ class Ledger:
         self._refused[option] = self._refused.get(option, 0) | 1 << position
 
     def take(self, option: Option, position: int) -> TakenDevice | None:
-        """Allocate a device, unless something prevents that. Raises ClaimError."""
+        """Allocate a device; None if something prevents that. Raises ClaimError."""
         candidate, must = self._site.candidates[position], option.positions is not None
         device, wanted = candidate.device, option.wanted
         if must and not self._may_still_take(option, position):
@@ -124,7 +173,7 @@ class Ledger:
             if not any(bits & bit for bits in self._of_claim):
                 self._of_any &= ~bit
             if device.counters:
-                self._books.release(device)
+                self._counters.release(device)
         self.results[wanted.claim].pop()
 
     def _may_still_take(self, option: Option, position: int) -> bool:
@@ -132,11 +181,11 @@ class Ledger:
             return not self._of_claim[option.wanted.claim] >> position & 1
         return not (self._in_use | self._of_any) >> position & 1
 
-    def _book_counters(self, candidate: Candidate) -> bool:
+    def _book_counters(self, candidate: DeviceCandidate) -> bool:
         device = candidate.device
         if not device.counters or (device.multiple and self._is_shared(device)):
             return True
-        return self._books.book(device, candidate.pool)
+        return self._counters.book(device, candidate.pool)
 
     def _is_shared(self, device: PooledDevice) -> bool:
         use = self._usage.of(device.pool_id, device.name)

@@ -1,18 +1,18 @@
 """Pools of devices, as nodes see them.
 
 A node sees the slices of a pool that are relevant to it. Of those, only the slices with the highest
-generation count. A pool whose slices are not all published is incomplete, and one that contradicts
-itself is invalid; neither offers devices.
+generation count. A pool is incomplete until all its slices are published, and invalid if it
+contradicts itself; neither offers devices.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
+from asched.dra.capacity import amount
 from asched.dra.devices import NodeView, PooledDevice, PoolID
-from asched.dra.quantities import amount
 from asched.model.resource_claims import ResourceSlice
 from asched.model.selectors import NodeSelector
 
@@ -63,7 +63,7 @@ class SliceDevices:
         """None if all devices are for the same nodes."""
 
 
-class Candidate(NamedTuple):
+class DeviceCandidate(NamedTuple):
     """A device of a pool that a node sees."""
 
     device: PooledDevice
@@ -88,7 +88,7 @@ class PoolView:
     """Those of the devices that are not for these nodes."""
     offering: tuple[SliceDevices, ...] = ()
     """The slices of the devices."""
-    candidates: list[Candidate] = field(default_factory=list)
+    candidates: list[DeviceCandidate] = field(default_factory=list)
     """The devices, shared by all views that differ in :attr:`elsewhere` alone."""
     base: int = 0
     """Equal for views that share :attr:`candidates`."""
@@ -205,7 +205,7 @@ def _complete_view(
         consumers=tuple(d for item in everything for d in item.devices if d.counters),
         has_binding_conditions=any(d.device.binding_conditions for d in devices),
     )
-    view.candidates.extend(Candidate(device, view) for device in devices)
+    view.candidates.extend(DeviceCandidate(device, view) for device in devices)
     return view
 
 
@@ -242,3 +242,54 @@ def _unknown_counter(items: Iterable[SliceDevices], counters: Counters) -> str:
                 if (use.counter_set, use.counter) not in counters:
                     return f"counter {use.counter} not found in counter set {use.counter_set}"
     return ""
+
+
+class NodeTraits(NamedTuple):
+    """Labels, and names of single nodes."""
+
+    labels: tuple[str, ...] = ()
+    names: frozenset[str] = frozenset()
+
+    @classmethod
+    def of_all(cls, parts: Iterable[NodeTraits]) -> NodeTraits:
+        """Everything that any of the parts reads."""
+        labels: set[str] = set()
+        names: set[str] = set()
+        for part in parts:
+            labels.update(part.labels)
+            names.update(part.names)
+        return cls(tuple(sorted(labels)), frozenset(names))
+
+    def read(self, node: NodeView) -> tuple[str | None, ...]:
+        """Equal for nodes that see the same."""
+        name = node.name if node.name in self.names else None
+        return (name, *(node.labels.get(label) for label in self.labels))
+
+
+def node_traits(items: Iterable[SliceDevices]) -> NodeTraits:
+    """What decides which of these slices and of their devices a node sees."""
+    names: set[str] = set()
+    labels: set[str] = set()
+    for item in items:
+        spec = item.resource_slice.spec
+        names.add(spec.node_name)
+        selectors = [spec.node_selector]
+        if spec.per_device_node_selection:
+            names.update(device.device.node_name for device in item.devices)
+            selectors += [device.device.node_selector for device in item.devices]
+        for selector in selectors:
+            labels.update(_labels(selector))
+            names.update(_names(selector))
+    return NodeTraits(tuple(sorted(labels)), frozenset(names))
+
+
+def _labels(selector: NodeSelector | None) -> Iterator[str]:
+    for term in selector.node_selector_terms if selector is not None else ():
+        for requirement in term.match_expressions:
+            yield requirement.key
+
+
+def _names(selector: NodeSelector | None) -> Iterator[str]:
+    for term in selector.node_selector_terms if selector is not None else ():
+        for requirement in term.match_fields:
+            yield from requirement.values

@@ -5,24 +5,78 @@ tried: the state of a search then depends only on the devices that are allocated
 
 - a choice fails if fewer devices are left than are needed,
 - a device fails if a device that is like it in all respects has failed in its place,
-- everything fails if no assignment of devices to requests exists
-  (:mod:`asched.dra.assignment`). That also holds for other searches: traces only rule out more.
+- everything fails if no assignment of devices to requests exists (a bipartite matching, found
+  with augmenting paths). That also holds for other searches: traces only rule out more.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from typing import NamedTuple
 
-from asched.dra.assignment import Demand, is_assignable
 from asched.dra.constraints import DistinctAttribute, MatchAttribute, attribute_value
-from asched.dra.counters import available_counters
-from asched.dra.pools import Counters, PoolView
+from asched.dra.devices import Usage, untolerated
+from asched.dra.ledger import available_counters
+from asched.dra.pools import Bits, Counters, PoolView
 from asched.dra.preparation import ConstraintState, Option, has_capacity
 from asched.dra.requests import ClaimError
-from asched.dra.sites import Bits, Site
-from asched.dra.taints import untolerated
-from asched.dra.usage import Usage
+from asched.dra.sites import Site
+
+
+class Demand(NamedTuple):
+    """A number of devices out of a set, each for one demand only."""
+
+    number: int
+    devices: Bits
+
+
+def is_assignable(demands: Sequence[Demand]) -> bool:
+    """Whether all demands can be satisfied at the same time."""
+    owned: list[Bits] = [0] * len(demands)
+    free: Bits = 0
+    for demand in demands:
+        free |= demand.devices
+    for index, demand in enumerate(demands):
+        for _ in range(demand.number):
+            taken = _augment(demands, owned, index, free)
+            if not taken:
+                return False
+            free &= ~taken
+    return True
+
+
+def _augment(demands: Sequence[Demand], owned: list[Bits], start: int, free: Bits) -> Bits:
+    """Give one more device to a demand, moving others if needed. Returns the device, or nothing."""
+    came_from: dict[int, tuple[int, Bits]] = {}
+    visited = {start}
+    waiting = [start]
+    while waiting:
+        index = waiting.pop()
+        found = demands[index].devices & free
+        if found:
+            device = found & -found
+            _shift(owned, came_from, index, device)
+            return device
+        for other, devices in enumerate(owned):
+            movable = devices & demands[index].devices
+            if movable and other not in visited:
+                visited.add(other)
+                came_from[other] = (index, movable & -movable)
+                waiting.append(other)
+    return 0
+
+
+def _shift(
+    owned: list[Bits], came_from: dict[int, tuple[int, Bits]], index: int, device: Bits
+) -> None:
+    owned[index] |= device
+    while index in came_from:
+        receiver, moved = came_from[index]
+        owned[index] &= ~moved
+        owned[receiver] |= moved
+        index = receiver
+
 
 Claims = Sequence[Sequence[Sequence[Option]]]
 
@@ -52,7 +106,9 @@ class Pruning:
     @property
     def effort(self) -> int:
         """Steps of a proof that the search is impossible."""
-        return len(self._options) * len(self._site.candidates)
+        options, devices = len(self._options), len(self._site.candidates)
+        constraints = sum(map(len, self._constraints))
+        return options * devices + (options * options * (1 + constraints) >> 4)
 
     # -- traces -----------------------------------------------------------------------------------
 
@@ -121,7 +177,7 @@ class Pruning:
     # -- likeness ---------------------------------------------------------------------------------
 
     def likeness(self, position: int) -> object:
-        """Equal for devices that no request, constraint, taint, counter or capacity tells apart."""
+        """Equal for devices that differ for no request, constraint, taint, counter or capacity."""
         known = self._likeness.get(position)
         if known is None:
             try:

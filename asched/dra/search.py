@@ -1,4 +1,4 @@
-"""The search for devices on one node: the first solution in the order of kube-scheduler 1.36.
+"""The search for devices on one site: the first solution in the order of kube-scheduler 1.36.
 
 Claims, their requests and the devices of a request are allocated one after the other, depth first.
 Within a request, devices are tried in ascending order. The stack is explicit, so the number of
@@ -14,13 +14,27 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Final
 
+from asched.dra.devices import Usage
 from asched.dra.ledger import Ledger, TakenDevice
-from asched.dra.preparation import ConstraintState, Option
+from asched.dra.outcomes import (
+    CANNOT_ALLOCATE,
+    INVALID_POOLS,
+    TOO_EXPENSIVE,
+    Allocated,
+    ClaimSolution,
+    NotAllocated,
+)
+from asched.dra.pools import Bits
+from asched.dra.preparation import ConstraintState, Option, PlannedClaim, constraint_states, prepare
 from asched.dra.pruning import Pruning
-from asched.dra.requests import MAX_DEVICES_PER_CLAIM
-from asched.dra.sites import Bits, Site
-from asched.dra.steps import StepMeter
-from asched.dra.usage import Usage
+from asched.dra.requests import MAX_DEVICES_PER_CLAIM, ClaimError, RequestedDevices
+from asched.dra.sites import Site
+from asched.dra.steps import (
+    CONSTRAINTS_PER_STEP,
+    OPTIONS_PER_STEP,
+    SearchBudgetExceededError,
+    StepMeter,
+)
 
 STEPS_BEFORE_PROOF: Final = 1_000
 """Searches that take this long, and longer than the proof, are examined for being impossible."""
@@ -30,7 +44,7 @@ class _Verdict(Enum):
     FOUND = auto()
     FAILED = auto()
     TOO_MANY = auto()
-    """All that can be tried exceeds the number of devices of a claim."""
+    """Every choice exceeds the number of devices of a claim."""
     DESCEND = auto()
 
 
@@ -87,6 +101,9 @@ class Search:
         self._pruning: Pruning | None = None
         self._examined = False
         self._meter = given.meter
+        most = max(map(len, given.constraints), default=0)
+        self._steps = 1 + most // CONSTRAINTS_PER_STEP
+        """Of one device that is tried."""
 
     def run(self) -> list[list[TakenDevice]] | None:
         """The devices of each claim, None if there is no solution.
@@ -95,7 +112,7 @@ class Search:
         """
         verdict = self._enter_request(0, 0)
         while verdict is not _Verdict.FOUND:
-            self._meter.add()
+            self._meter.add(self._steps)
             if verdict is _Verdict.DESCEND:
                 verdict = self._descend()
             elif self._stack:
@@ -186,7 +203,7 @@ class Search:
                 break
             position = (left & -left).bit_length() - 1
             choice.position = position + 1
-            self._meter.add()
+            self._meter.add(self._steps)
             if (
                 option.offered.selects(position)
                 and self._ledger.has_capacity(option, position)
@@ -218,6 +235,8 @@ class Search:
 
     def _new_pruning(self) -> Pruning:
         given = self._given
+        options = sum(len(options) for claim in given.claims for options in claim)
+        self._meter.add(options * self._steps // OPTIONS_PER_STEP)
         return Pruning(given.claims, given.constraints, given.site, given.usage)
 
     def _too_few(self, choice: _DeviceChoice, left: Bits) -> bool:
@@ -247,3 +266,48 @@ class Search:
         self._meter.add(effort)
         pruning = self._pruning = self._new_pruning()
         return pruning.may_fail and pruning.is_impossible()
+
+
+SearchResult = Allocated | NotAllocated | ClaimError
+
+
+def search_site(
+    plans: Sequence[PlannedClaim], site: Site, usage: Usage, meter: StepMeter
+) -> SearchResult:
+    """Devices for all claims on a site, or why there are none. A ClaimError is returned, so that
+    callers can keep it as an answer."""
+    try:
+        meter.add()
+        claims = prepare(plans, site, usage, meter)
+        found = Search(
+            SearchInput(
+                claims=claims,
+                constraints=constraint_states(plans),
+                site=site,
+                usage=usage,
+                meter=meter,
+            )
+        ).run()
+    except SearchBudgetExceededError:
+        return NotAllocated(TOO_EXPENSIVE)
+    except ClaimError as error:
+        return error
+    if found is None:
+        reason = INVALID_POOLS if site.has_invalid_pool else CANNOT_ALLOCATE
+        return NotAllocated(reason)
+    solutions = tuple(
+        ClaimSolution(plan.spec, _chosen(requests, taken), tuple(taken))
+        for plan, requests, taken in zip(plans, claims, found, strict=True)
+    )
+    return Allocated(solutions)
+
+
+def _chosen(
+    requests: Sequence[Sequence[Option]], taken: Sequence[TakenDevice]
+) -> tuple[RequestedDevices, ...]:
+    """The requests of a claim, with alternatives replaced by the chosen one."""
+    used = {device.option for device in taken}
+    return tuple(
+        next((option.wanted for option in options if option in used), options[0].wanted)
+        for options in requests
+    )

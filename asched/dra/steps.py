@@ -5,29 +5,51 @@ A step takes about two microseconds.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Final
+from collections.abc import Iterable, Mapping
+from typing import Final, Protocol
 
-FREE_SELECTOR_COST: Final = 100
-"""Evaluations that cost up to this many CEL units are free."""
+CHEAP_SELECTOR_COST: Final = 100
+"""Evaluations that cost more CEL units than this are expensive."""
 SELECTOR_COST_PER_STEP: Final = 8
+CHEAP_SELECTOR_STEPS: Final = 8
+CHARACTERS_PER_STEP: Final = 1
+"""Characters of an expression that are compiled in one step."""
+OPTIONS_PER_STEP: Final = 2
+"""Requests, or alternatives, that are prepared for a search in one step."""
+CONSTRAINTS_PER_STEP: Final = 2
+"""Constraints that a device is compared with in one step."""
 
 
 class SearchBudgetExceededError(Exception):
     """The search took more steps than it may."""
 
 
+class Evaluated(Protocol):
+    """Evaluations of the selectors of a request for equal devices."""
+
+    @property
+    def evaluations(self) -> Mapping[int, int]:
+        """The steps of each, by identity: several searches may need the same."""
+        ...
+
+    @property
+    def expensive_steps(self) -> int:
+        """The steps of those that are expensive."""
+        ...
+
+
 class StepMeter:
     """Counts the steps of one search."""
 
-    __slots__ = ("evaluations", "limit", "steps")
+    __slots__ = ("_expensive_steps", "evaluated", "limit", "steps")
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self.steps = 0
-        """Without those of :attr:`evaluations`."""
-        self.evaluations: dict[int, int] = {}
-        """The steps of expensive evaluations, by identity: several searches may need the same."""
+        """Without those of evaluations."""
+        self.evaluated: dict[int, Evaluated] = {}
+        """By identity."""
+        self._expensive_steps = 0
 
     def add(self, steps: int = 1) -> None:
         """Raises SearchBudgetExceededError beyond the limit."""
@@ -35,16 +57,19 @@ class StepMeter:
         if self.steps > self.limit:
             raise SearchBudgetExceededError
 
-    def add_evaluations(self, evaluations: Mapping[int, int]) -> None:
+    def add_evaluated(self, evaluated: Evaluated) -> None:
         """Count evaluations, whether or not their answers were known. Each counts once."""
-        self.evaluations.update(evaluations)
-        if self.steps + sum(self.evaluations.values()) > self.limit:
+        if id(evaluated) in self.evaluated:
+            return
+        self.evaluated[id(evaluated)] = evaluated
+        self._expensive_steps += evaluated.expensive_steps
+        if self.steps + self._expensive_steps > self.limit:
             raise SearchBudgetExceededError
 
 
 def selector_steps(cost: int) -> int:
     """The steps of an evaluation that costs so many CEL units."""
-    return cost // SELECTOR_COST_PER_STEP if cost > FREE_SELECTOR_COST else 0
+    return cost // SELECTOR_COST_PER_STEP if cost > CHEAP_SELECTOR_COST else CHEAP_SELECTOR_STEPS
 
 
 class AttemptMeter:
@@ -53,14 +78,21 @@ class AttemptMeter:
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._steps = 0
-        self._evaluations: dict[int, int] = {}
+        self._evaluated: dict[int, Evaluated] = {}
+        self._evaluations: set[int] = set()
 
-    def add(self, steps: int, evaluations: Mapping[int, int] | None = None) -> None:
+    def add(self, steps: int, evaluated: Iterable[Evaluated] = ()) -> None:
         """Count a search."""
         self._steps += steps
-        for identity, cost in (evaluations or {}).items():
+        for answer in evaluated:
+            if id(answer) not in self._evaluated:
+                self._evaluated[id(answer)] = answer
+                self._add_evaluations(answer.evaluations)
+
+    def _add_evaluations(self, evaluations: Mapping[int, int]) -> None:
+        for identity, cost in evaluations.items():
             if identity not in self._evaluations:
-                self._evaluations[identity] = cost
+                self._evaluations.add(identity)
                 self._steps += cost
 
     @property

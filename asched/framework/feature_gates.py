@@ -24,7 +24,7 @@ class FeatureGates(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     node_declared_features: bool = True
     """The plugin NodeDeclaredFeatures is among the default plugins."""
     nominated_node_name_for_expectation: bool = True
-    """A pod whose binding has to wait gets ``status.nominatedNodeName`` first."""
+    """A pod gets ``status.nominatedNodeName`` first if its binding has to wait."""
     pod_level_resources: bool = True
     """``spec.resources`` of a pod counts."""
     scheduler_pop_from_backoff_q: bool = True

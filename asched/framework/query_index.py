@@ -1,8 +1,8 @@
 """Rejected pods by what they wait for: an index for queueing hints.
 
 A hint is called for each rejected pod. With thousands of them, and several selectors for each, one
-event would take long. The index finds the pods whose queries the event's pod begins or ceases to
-match, in about the time of one.
+event would take long. The index finds the pods with queries that the event's pod begins or ceases
+to match, in about the time of one.
 """
 
 from __future__ import annotations

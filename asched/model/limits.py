@@ -46,6 +46,8 @@ MAX_ANNOTATION_BYTES = 16 * KIB
 MAX_TOLERATIONS = 256
 MAX_VOLUMES = 256
 """Volumes of the types that affect scheduling."""
+MAX_POD_CLAIMS = 32
+"""Entries of ``spec.resourceClaims``."""
 MAX_CONTAINERS = 256
 """With init containers."""
 MAX_HOST_PORTS = 1024
@@ -160,6 +162,8 @@ def _excess(pod: Pod, raw_bytes: int) -> str:
         return _count(len(spec.tolerations), "tolerations", MAX_TOLERATIONS)
     if len(spec.volumes) > MAX_VOLUMES:
         return _count(len(spec.volumes), "volumes", MAX_VOLUMES)
+    if len(spec.resource_claims) > MAX_POD_CLAIMS:
+        return _count(len(spec.resource_claims), "resource claims", MAX_POD_CLAIMS)
     containers = len(spec.containers) + len(spec.init_containers)
     if containers > MAX_CONTAINERS:
         return _count(containers, "containers", MAX_CONTAINERS)

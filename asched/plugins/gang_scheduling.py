@@ -293,8 +293,8 @@ class GangScheduling(
     def _sufficient(
         self, state: CycleState, pod: PodInfo, statuses: NodeToStatus, gangs: Sequence[Gang]
     ) -> Sequence[Gang]:
-        """The first gang without whose waiting members the pod would fit on some node, or else all
-        gangs if it would fit without all of them; empty if it would not."""
+        """The first gang that keeps the pod from fitting: without its waiting members the pod fits
+        on some node. Otherwise all gangs if the pod fits without all of them; else empty."""
         unschedulable = {*statuses.rows(Code.UNSCHEDULABLE).tolist()}
         removals: list[Removal] = []
         owners: list[Gang] = []

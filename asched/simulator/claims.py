@@ -149,6 +149,8 @@ class SimulatedClaims:
                 continue
             owner = claim.metadata.controller
             if owner is not None and owner.uid == pod.uid:
+                # As Kubernetes does: rejected pods are requeued by the update, not by the deletion.
+                self._unreserve(claim, pod.uid)
                 self._record(ObjectDeleted("ResourceClaim", key, claim.uid))
             else:
                 self._unreserve(claim, pod.uid)

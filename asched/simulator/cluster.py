@@ -81,6 +81,10 @@ def _claims_of(now: Pod, update: Pod) -> tuple[PodResourceClaimStatus, ...]:
     return now.status.resource_claim_statuses or update.status.resource_claim_statuses
 
 
+def _is_deleted(item: Object) -> bool:
+    return item.metadata.deletion_timestamp is not None
+
+
 class SimulatedCluster:
     """The current cluster. The state of the fold is what the scheduler knows of it."""
 
@@ -167,7 +171,7 @@ class SimulatedCluster:
             item = _with_known_status(item, known)
         elif isinstance(item, ResourceClaim):
             shown = self.claims.observed_form(item, self._is_bound)
-            if shown is None:
+            if shown is None or self._follows_its_pod(item, deleted=_is_deleted(item)):
                 return
             item = shown
         if self._observe(item) and isinstance(item, Node):
@@ -178,10 +182,21 @@ class SimulatedCluster:
         pod = self._by_uid.get(uid)
         return pod is not None and pod.bound
 
+    def _follows_its_pod(self, item: Object, *, deleted: bool) -> bool:
+        """Whether the simulated end of the pod that owns the claim decides, not the recorded one.
+
+        ``deleted``: whether the recorded claim is deleted.
+        """
+        owner = item.metadata.controller
+        pod = self._by_uid.get(owner.uid) if owner is not None else None
+        return pod is not None and (pod.end_reason is None) is deleted
+
     def _remove(self, event: ObjectRemoved) -> None:
         kind = KINDS[event.kind]
         known = self._state.objects(kind).get(event.key)
         if known is None or (event.uid and known.uid != event.uid):
+            return
+        if kind is ResourceClaim and self._follows_its_pod(known, deleted=True):
             return
         self._record(ObjectDeleted(event.kind, event.key, known.uid))
         if kind is Node:

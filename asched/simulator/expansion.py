@@ -65,6 +65,9 @@ def expand(scenario: Scenario, scheduler_name: str = DEFAULT_SCHEDULER_NAME) -> 
     return _Expansion(scenario, scheduler_name).trace()
 
 
+CLAIMS: Final = "resourceclaims.resource.k8s.io"
+
+
 class _RejectedError(Exception):
     """A rejected object; the problem is recorded."""
 
@@ -91,6 +94,7 @@ class _Expansion:
                 template = self._template(pods, ("pods", index, "template"))
             except _RejectedError:
                 continue
+            self._check_claims(template, ("pods", index, "template", "spec", "resourceClaims"))
             self._created.setdefault(pods.name, []).extend(self._pod_events(pods, template))
         if self._problems:
             raise ScenarioError(self._problems)
@@ -183,6 +187,19 @@ class _Expansion:
             return
         assert isinstance(found, ResourceClaim)
         self._claim_templates.append(found)
+
+    def _check_claims(self, pod: Pod, path: Path) -> None:
+        """Nothing creates the claims of a pod later: it would wait without a message."""
+        templates = {template.key for template in self._claim_templates}
+        for index, reference in enumerate(pod.spec.resource_claims):
+            name, template = reference.resource_claim_name, reference.resource_claim_template_name
+            missing = ""
+            if template and f"{pod.namespace}/{template}" not in templates:
+                missing = f"ResourceClaimTemplate {pod.namespace}/{template}"
+            elif name and self._cluster.api.find(CLAIMS, pod.namespace, name) is None:
+                missing = f"ResourceClaim {pod.namespace}/{name}"
+            if missing:
+                self._problems.append(Problem((*path, index), f"{missing} is not in objects"))
 
     def _added(
         self, resource: WatchedResource, raw: dict[str, Any], path: Path

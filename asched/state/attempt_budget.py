@@ -3,9 +3,12 @@
 Most attempts cost the same and are free. One for a pod with many pod affinity terms, topology
 spread constraints or requirements of node affinity takes time in proportion to the cluster, and so
 does preemption for a pod with any term. It is charged to its namespace by counted steps, never by
-measured time: a replay charges the same. A namespace pays back a tenth of a second each second,
-and owes up to :data:`BURST_NS`. Beyond that, each further expensive pod is put off to a turn of its
-own, at which its attempt is already charged: the generic cell rate algorithm, with a queue.
+measured time: a replay charges the same. The first search for devices for claims of a new form is
+charged as well (:mod:`asched.state.claim_searches`).
+
+A namespace pays back a tenth of a second each second, and owes up to :data:`BURST_NS`. Beyond that,
+each further expensive pod is put off to a turn of its own, at which its attempt is already charged:
+the generic cell rate algorithm, with a queue.
 """
 
 from __future__ import annotations
@@ -36,8 +39,11 @@ BURST_NS: Final = SHARE * NS_PER_S // 2
 
 
 def is_cheap(pod: Pod) -> bool:
-    """Whether the pod has no affinity and no constraints: its attempts are free."""
-    return pod.spec.affinity is None and not pod.spec.topology_spread_constraints
+    """Whether the pod has no affinity, constraints and claims: its attempts are free."""
+    spec = pod.spec
+    return (
+        spec.affinity is None and not spec.topology_spread_constraints and not spec.resource_claims
+    )
 
 
 def attempt_steps(pod: Pod, nodes: int, pods: int) -> int:

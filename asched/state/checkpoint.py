@@ -73,6 +73,7 @@ class StateSnapshot(StoredForm):
     sessions: SessionsSnapshot
     circuits: tuple[CircuitSnapshot, ...]
     attempt_budgets: tuple[tuple[str, int], ...]
+    claim_searches: tuple[tuple[str, int], ...]
     quarantined: tuple[tuple[str, str], ...]
 
 
@@ -97,7 +98,7 @@ def encode(state: ClusterState) -> Steps[list[bytes]]:
         now_ns=state.now_ns,
         engine=msgspec.structs.replace(state.engine),
         profiles=ProfilesLoaded(
-            profiles, state.queue.settings, state.extenders, state.feature_gates
+            profiles, state.queue.settings, state.extenders, state.plugin_context.feature_gates
         ),
         objects=state.object_store.snapshot(),
         nodes=state.nodes.snapshot(),
@@ -110,6 +111,7 @@ def encode(state: ClusterState) -> Steps[list[bytes]]:
         sessions=state.sessions.snapshot(),
         circuits=state.guards.circuits.snapshot(),
         attempt_budgets=state.guards.budgets.snapshot(),
+        claim_searches=state.guards.searches.snapshot(),
         quarantined=tuple(state.guards.quarantined.items()),
     )
     entries = tuple(map(msgspec.structs.replace, state.pods.values()))
@@ -205,6 +207,7 @@ def _restore(fold: Fold, snapshot: StateSnapshot) -> None:
     state.pending_evaluations.update(snapshot.pending_evaluations)
     state.guards.circuits.restore(snapshot.circuits)
     state.guards.budgets.restore(snapshot.attempt_budgets)
+    state.guards.searches.restore(snapshot.claim_searches)
     state.guards.quarantined.update(snapshot.quarantined)
     state.sessions.restore(snapshot.sessions)
     pods = PodFold(state)

@@ -24,9 +24,11 @@ from asched.framework.scoring import stable_random
 from asched.framework.term_table import TermTable
 from asched.model.meta import Object
 from asched.model.pod import Pod
+from asched.model.resource_claims import ResourceClaim
 from asched.state.attempt_budget import AttemptBudgets, attempt_steps, preemption_steps
 from asched.state.circuits import Circuits
 from asched.state.claim_releases import ClaimReleases
+from asched.state.claim_searches import ClaimSearches, search_form, search_steps
 from asched.state.node_rows import NodeRows
 from asched.state.node_table import NodeTable
 from asched.state.objects import ObjectStore, ObjectT
@@ -84,8 +86,24 @@ class AttemptGuards:
     def __init__(self) -> None:
         self.circuits = Circuits()
         self.budgets = AttemptBudgets()
+        self.searches = ClaimSearches()
         self.quarantined: dict[str, str] = {}
         """Pods with which the process died twice: uid by key."""
+
+
+def _no_profile(scheduler_name: str) -> Profile:
+    raise LookupError(f"no profile binds pods of {scheduler_name}: no plugins are loaded")
+
+
+class PluginContext:
+    """What plugins of all profiles have in common."""
+
+    def __init__(self) -> None:
+        self.binding_profile: Callable[[str], Profile] = _no_profile
+        """The profile that binds the pods of a scheduler name that sessions serve."""
+        self.shared: dict[Callable[..., Any], Any] = {}
+        """The objects of ``Handle.shared``; empty after profiles are loaded."""
+        self.feature_gates = DEFAULT_FEATURE_GATES
 
 
 class ClusterState:
@@ -112,13 +130,8 @@ class ClusterState:
         self.claim_releases = ClaimReleases()
         self.sessions = Sessions()
         self.pending_evaluations = PendingEvaluations()
-        self.binding_profile: Callable[[str], Profile] = _no_profile
-        """The profile that binds the pods of a scheduler name that sessions serve."""
         self.profiles: Mapping[str, Profile] = {}
-        self.shared: dict[Callable[..., Any], Any] = {}
-        """What plugins of all profiles share (``Handle.shared``); empty after profiles are
-        loaded."""
-        self.feature_gates = DEFAULT_FEATURE_GATES
+        self.plugin_context = PluginContext()
 
     def fork(self) -> ClusterState:
         """The same state with a node table of its own, for hypothetical pods on nodes."""
@@ -211,6 +224,21 @@ class ClusterState:
                 steps += further
         return steps
 
+    def search_cost(self, pod: Pod) -> int:
+        """The estimated steps of the search for devices for the pod's claims; 0 if it is free."""
+        if not pod.spec.resource_claims:
+            return 0
+        if self.guards.searches.turn_ns(self.search_form(pod)) is not None:
+            return 0
+        claims = self.objects(ResourceClaim)
+        return search_steps(pod, claims, self.nodes.cluster_size)
+
+    def search_form(self, pod: Pod) -> str:
+        """The form of the claims that have to be allocated for the pod; empty if there are none."""
+        if not pod.spec.resource_claims:
+            return ""
+        return search_form(pod, self.objects(ResourceClaim))
+
     def group_members(self, group: PodGroupKey) -> GroupMembers:
         return self.groups.members(group)
 
@@ -227,10 +255,6 @@ class ClusterState:
         return self.groups.permit_changes
 
 
-def _no_profile(scheduler_name: str) -> Profile:
-    raise LookupError(f"no profile binds pods of {scheduler_name}: no plugins are loaded")
-
-
 class ProfileHandle:
     """The :class:`asched.framework.cluster.Handle` of one profile."""
 
@@ -240,7 +264,7 @@ class ProfileHandle:
         """``feature_gates``: by default those of the state."""
         self._state = state
         self._scheduler_name = scheduler_name
-        self._feature_gates = feature_gates or state.feature_gates
+        self._feature_gates = feature_gates or state.plugin_context.feature_gates
         self._profile: Profile | None = None
 
     @property
@@ -256,7 +280,7 @@ class ProfileHandle:
         return self._feature_gates
 
     def shared(self, make: Callable[[Cluster], SharedT]) -> SharedT:
-        shared = self._state.shared
+        shared = self._state.plugin_context.shared
         if make not in shared:
             shared[make] = make(self._state)
         return cast(SharedT, shared[make])

@@ -44,7 +44,7 @@ class Fold:
         self._load = load
         self._pods = PodFold(state)
         self._binding_profiles: dict[str, Profile] = {}
-        state.binding_profile = self._binding_profile
+        state.plugin_context.binding_profile = self._binding_profile
         self._apply: dict[type[r.Record], Callable[[Any], None]] = {
             r.EngineStarted: self._engine_started,
             r.ProfilesLoaded: self._profiles_loaded,
@@ -102,8 +102,8 @@ class Fold:
     def _profiles_loaded(self, record: r.ProfilesLoaded) -> None:
         state = self.state
         self._binding_profiles.clear()
-        state.feature_gates = record.feature_gates
-        state.shared.clear()
+        state.plugin_context.feature_gates = record.feature_gates
+        state.plugin_context.shared.clear()
         profiles = {spec.scheduler_name: self._build(spec) for spec in record.profiles}
         state.profiles = profiles
         state.guards.circuits.configure(profiles.values())
@@ -191,7 +191,7 @@ class Fold:
     def _object_observed(self, record: r.ObjectObserved) -> None:
         observed = record.object
         if isinstance(observed, Pod):
-            info = PodInfo(without_gated_fields(observed, self.state.feature_gates))
+            info = PodInfo(without_gated_fields(observed, self.state.plugin_context.feature_gates))
             self.state.templates.add(record.template, info)
             self._pods.on_observed(info, record.template)
             return
@@ -354,7 +354,13 @@ class Fold:
                     f"a session decided pod {record.key} ({record.uid}), which does not wait for it"
                 )
             return entry
-        return self._dequeue(record.key, record.uid, preemption=isinstance(record, r.Rejected))
+        entry = self._dequeue(record.key, record.uid, preemption=isinstance(record, r.Rejected))
+        if entry.info.pod.spec.resource_claims:
+            state = self.state
+            turn_ns = record.put_off_until_ns if isinstance(record, r.Rejected) else 0
+            form = state.search_form(entry.info.pod)
+            state.guards.searches.note(form, turn_ns or state.now_ns)
+        return entry
 
     def _dequeue(self, key: str, uid: str, *, preemption: bool = False) -> PodEntry:
         """Take the pod from the queue, wherever it waits.
@@ -381,8 +387,10 @@ class Fold:
         victims."""
         state, pod = self.state, queued.info.pod
         queued.charged_steps = state.attempt_cost(pod, preemption=preemption)
-        if queued.charged_steps:
-            state.guards.budgets.charge(pod.namespace, queued.charged_steps, state.now_ns)
+        # Searches are not given back: another pod may have claims of the same form.
+        steps = queued.charged_steps + state.search_cost(pod)
+        if steps:
+            state.guards.budgets.charge(pod.namespace, steps, state.now_ns)
 
     def _extender_call_requested(self, record: r.ExtenderCallRequested) -> None:
         self._dequeue(record.key, record.uid)

@@ -54,7 +54,9 @@ def observe_object(
     ``refuse`` is called for a pod that contradicts the state.
     """
     if isinstance(observed, Pod):
-        return _observe_pod(state, without_gated_fields(observed, state.feature_gates), refuse)
+        return _observe_pod(
+            state, without_gated_fields(observed, state.plugin_context.feature_gates), refuse
+        )
     if isinstance(observed, Node):
         observed = _reduced_node(observed)
     elif isinstance(observed, ResourceClaim):

@@ -268,8 +268,8 @@ class PodFold:
         if entry.placement_state is PlacementState.ASSUMED:
             if self._may_be_binding(entry):
                 state.reserve_calls.unfinished[entry.info.uid] = msgspec.structs.replace(entry)
-            elif entry.assignment is not None:
-                state.reserve_calls.unreserved(self.profile(entry), entry.info, entry.assignment)
+            else:
+                self._unreserve(entry)
         elif entry.reserved is not None:
             state.reserve_calls.deleted(self.profile(entry), entry.info, entry.reserved)
         state.nodes.remove_pod(node_name, entry.info)
@@ -293,8 +293,18 @@ class PodFold:
         """The binding cycle of a deleted pod ended; nothing if there is none."""
         calls = self._state.reserve_calls
         entry = calls.unfinished.pop(uid, None)
-        if entry is not None and entry.assignment is not None:
-            calls.unreserved(self.profile(entry), entry.info, entry.assignment)
+        if entry is not None:
+            self._unreserve(entry)
+
+    def _unreserve(self, entry: PodEntry) -> None:
+        """Undo the assignment, and retry the pods that wait for what it reserved."""
+        assignment, state = entry.assignment, self._state
+        if assignment is None:
+            return
+        state.reserve_calls.unreserved(self.profile(entry), entry.info, assignment)
+        for reservation in assignment.reservations:
+            cause = _ASSIGNED_DELETE.label
+            state.queue.retry_rejected_by(reservation.plugin, state.now_ns, cause)
 
     def end_all_bindings(self) -> None:
         """The process that ran the binding cycles of deleted pods ended."""
@@ -410,7 +420,7 @@ class PodFold:
         name = entry.info.pod.spec.scheduler_name
         decision = entry.assignment or entry.reserved
         if decision is not None and decision.session and decision.reservations:
-            return self._state.binding_profile(name)
+            return self._state.plugin_context.binding_profile(name)
         return self._state.profiles.get(name)
 
     def emit(self, event: ClusterEvent, old: Object | None, new: Object | None) -> None:

@@ -363,6 +363,13 @@ class SchedulingQueue:
         for pod in _affected(parts).values():
             self._requeue_by_events(pod, (queued_event,), now_ns, selected)
 
+    def retry_rejected_by(self, plugin: str, now_ns: int, cause: str) -> None:
+        """Requeue the pods that a plugin rejected. For a change that is no event of the plugin:
+        kube-scheduler leaves such pods to the flush."""
+        for pod in [*self._waiting_for.get(plugin, {}).values()]:
+            if pod.info.key in self.unschedulable:
+                self._requeue(pod, now_ns, cause)
+
     def flush(self, now_ns: int) -> None:
         """End the backoffs and timeouts that are due (``flushBackoffQCompleted`` and
         ``flushUnschedulablePodsLeftover``)."""

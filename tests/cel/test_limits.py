@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from asched.cel import (
     CompileError,
-    DeviceSelector,
     DeviceView,
     EvaluationError,
+    SelectorProgram,
     Version,
     compile_selector,
 )
@@ -212,14 +212,14 @@ DEVICES = st.builds(
 )
 
 
-def _compiled(expression: str) -> DeviceSelector | None:
+def _compiled(expression: str) -> SelectorProgram | None:
     try:
         return compile_selector(expression)
     except CompileError:
         return None
 
 
-def _result(selector: DeviceSelector, device: DeviceView) -> bool | str:
+def _result(selector: SelectorProgram, device: DeviceView) -> bool | str:
     try:
         return selector.matches(device)
     except EvaluationError as error:

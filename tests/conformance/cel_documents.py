@@ -10,9 +10,9 @@ from typing import Any
 from asched.cel import (
     AttributeValue,
     CompileError,
-    DeviceSelector,
     DeviceView,
     Evaluation,
+    SelectorProgram,
     Version,
     compile_selector,
 )
@@ -87,7 +87,7 @@ def _iterates_over_map(expression: str) -> bool:
     return any(not isinstance(loop.range, ListLiteral) for loop in loops)
 
 
-def _selector_differences(case: Mapping[str, Any], selector: DeviceSelector) -> Iterator[str]:
+def _selector_differences(case: Mapping[str, Any], selector: SelectorProgram) -> Iterator[str]:
     if selector.output_type != case["outputType"]:
         yield f"outputType: expected {case['outputType']}, got {selector.output_type}"
     if str(selector.estimated_cost) != case["estimatedCost"]:

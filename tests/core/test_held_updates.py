@@ -39,7 +39,7 @@ def size(records: list[r.AnyRecord]) -> int:
 
 
 class Flooded:
-    """A core with a running pod whose labels change ten times a second."""
+    """A core with a running pod that changes its labels ten times a second."""
 
     def __init__(self) -> None:
         self.core = started(SchedulerCore(new_fold()))

@@ -1,4 +1,4 @@
-"""A daemon names the namespace whose updates it holds back."""
+"""A daemon names the namespace that has updates held back."""
 
 from __future__ import annotations
 

@@ -217,7 +217,8 @@ def _resources(registry: PluginRegistry) -> Iterator[Row]:
         version, resource = label.split()
         cells = (f"`{version}`", resource)
         if label not in watched:
-            why = "for ResourceClaims" if version.startswith("resource.k8s.io") else ""
+            gate = "needs the gate DRADeviceTaintRules, which is off by default"
+            why = gate if resource == "devicetaintrules" else ""
             yield Row(cells, Answer.NO, why)
         elif label == _label(GroupResource.POD_GROUPS):
             yield Row(cells, Answer.DIFFERS, "if a profile schedules gangs (docs/gang.md)")

@@ -1,4 +1,4 @@
-"""Answers for all nodes equal those of an inventory that is built anew."""
+"""Answers for all nodes equal those of an inventory that is built from scratch."""
 
 from __future__ import annotations
 

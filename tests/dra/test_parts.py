@@ -7,14 +7,18 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from asched.dra import Inventory, NodeView
-from asched.dra.binding_conditions import Readiness, is_available, readiness
-from asched.dra.capacity import consumption, fits
+from asched.dra.binding_conditions import Readiness, is_usable, readiness
+from asched.dra.capacity import (
+    binary_notation,
+    consumption,
+    decimal_notation,
+    fits,
+    stored_notation,
+)
 from asched.dra.constraints import DistinctAttribute, MatchAttribute, attribute_value
-from asched.dra.devices import PoolID
-from asched.dra.quantities import binary_notation, decimal_notation, stored_notation
-from asched.dra.scoring import allocation_score
-from asched.dra.selector_fields import selector_fields
-from asched.dra.taints import tolerates, untolerated
+from asched.dra.devices import PoolID, tolerates, untolerated
+from asched.dra.outcomes import allocation_score
+from asched.dra.selectors import selector_fields
 from asched.model.meta import ObjectMeta
 from asched.model.resource_claims import (
     AllocatedDeviceStatus,
@@ -37,7 +41,6 @@ from asched.model.resource_claims import (
     ResourceClaimSpec,
     ResourceClaimStatus,
 )
-from asched.model.selectors import NodeSelector, NodeSelectorRequirement, NodeSelectorTerm
 from tests.dra.selector_double import TextSelector
 
 # -- notation -------------------------------------------------------------------------------------
@@ -269,7 +272,7 @@ def test_an_assumed_allocation_counts_once() -> None:
     inventory = Inventory(TextSelector)
     assumed = allocation(result("x", share_id="1", memory="1"))
     inventory.assume("ns/c", assumed)
-    assert inventory.is_assumed("ns/c")
+    assert inventory.allocations() == {"ns/c": assumed}
     inventory.put_claim(claim(assumed))
     assert inventory.usage.of(POOL, "x").shares == 1
     inventory.forget("ns/c")
@@ -327,17 +330,7 @@ def bound(
 )
 def test_binding_conditions(found: ResourceClaim, state: Readiness, available: bool) -> None:
     assert readiness(found) is state
-    assert is_available(found, NODE, NOW) is available
-
-
-@pytest.mark.parametrize(("value", "available"), [("n", True), ("m", False)])
-def test_the_allocation_selects_nodes(value: str, available: bool) -> None:
-    field = NodeSelectorRequirement(key="metadata.name", operator="In", values=(value,))
-    selector = NodeSelector(node_selector_terms=(NodeSelectorTerm(match_fields=(field,)),))
-    found = AllocationResult(
-        devices=DeviceAllocationResult(results=(result("x"),)), node_selector=selector
-    )
-    assert is_available(claim(found), NODE, NOW) is available
+    assert (found.status.allocation is not None and is_usable(found, NOW)) is available
 
 
 # -- scores and selectors -------------------------------------------------------------------------

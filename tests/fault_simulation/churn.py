@@ -248,6 +248,8 @@ class Churn:
         """Another client binds a pod."""
         nodes = [node["metadata"]["name"] for node in self._cluster.list("nodes")]
         pods = self._cluster.list("pods", fields="spec.nodeName=")
+        # A pod that is bound without its devices never starts, and keeps those promised to it.
+        pods = [pod for pod in pods if not pod["spec"].get("resourceClaims")]
         if not nodes or not pods:
             return
         node, pod = self._chance.choice(nodes), self._chance.choice(pods)

@@ -78,18 +78,25 @@ class DeviceUse:
                 breach = f"pod {name} was bound without its claim {ref.claim_name}"
                 self._reporter.report(BreachError(breach))
 
+    def in_use(self) -> str:
+        """What is in use, after all pods are gone; empty if nothing is."""
+        for claim in self._cluster.list("resourceclaims"):
+            name = claim["metadata"]["name"]
+            if claim["metadata"].get("ownerReferences"):
+                return f"claim {name} is left after its pod"
+            consumers = (claim.get("status") or {}).get("reservedFor")
+            if consumers:
+                return f"claim {name} is still reserved: {consumers}"
+        return ""
+
     def check_unused(self) -> None:
         """Check that nothing is in use after all pods are gone. Raises BreachError."""
-        for claim in self._cluster.list("resourceclaims"):
-            name, owners = claim["metadata"]["name"], claim["metadata"].get("ownerReferences")
-            demand(not owners, f"claim {name} is left after its pod")
-            consumers = (claim.get("status") or {}).get("reservedFor")
-            demand(not consumers, f"claim {name} is still reserved: {consumers}")
+        demand(not self.in_use(), self.in_use())
 
 
 def check_nothing_pending(state: ClusterState, of: str) -> None:
     """Check that no allocation is assumed any longer. Raises BreachError."""
-    shared = state.shared.get(SharedDevices)
+    shared = state.plugin_context.shared.get(SharedDevices)
     pending = [] if shared is None else sorted(shared.pods_with_pending_allocations)
     demand(not pending, f"{of}: allocations are still pending for {', '.join(pending)}")
 

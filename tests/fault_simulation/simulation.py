@@ -296,8 +296,10 @@ class Simulation:
         self.churn.drop_everything()
         until_s = self.loop.time() + _SETTLE_LIMIT_S
         states = [around.auditor for around in self.around]
-        while any(auditor.state.pods for auditor in states):
-            demand(self.loop.time() < until_s, "the daemon does not notice that pods are gone")
+        while any(auditor.state.pods for auditor in states) or self.device_use.in_use():
+            left = self.device_use.in_use()  # a late request may have created a claim
+            what = left or "the daemon does not notice that pods are gone"
+            demand(self.loop.time() < until_s, what)
             await anyio.sleep(_CHECK_INTERVAL_S)
         self.device_use.check_unused()
         for auditor in states:

@@ -173,9 +173,9 @@ def test_plugin_reads_the_gates_that_it_honors() -> None:
 
 def test_checkpoint_keeps_the_gates() -> None:
     fold = a_fold(gates=FeatureGates(dra_device_taints=False))
-    assert restore(checkpoint_of(fold.state), loader()).state.feature_gates == FeatureGates(
-        dra_device_taints=False
-    )
+    assert restore(
+        checkpoint_of(fold.state), loader()
+    ).state.plugin_context.feature_gates == FeatureGates(dra_device_taints=False)
 
 
 # -- default plugins ------------------------------------------------------------------------------

@@ -37,7 +37,7 @@ async def test_missing_server_or_database(
         (url.set(database="absent"), "JournalOpenError"),
         (url.set(query={"host": str(tmp_path)}), "JournalUnreachableError"),
         (url.set(query={}, host="127.0.0.1", port=1), "JournalUnreachableError"),
-        (url.set(username="nobody"), "JournalOpenError"),
+        (url.set(username="unknown"), "JournalOpenError"),
     ):
         message = await refusal(there.render_as_string(hide_password=False))
         assert message.startswith(f"{kind}: ")

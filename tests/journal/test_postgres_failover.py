@@ -122,7 +122,7 @@ async def test_start_before_database_waits(url: str, tmp_path: Path) -> None:
     assert clock.pauses == 3
 
 
-@pytest.mark.parametrize(("user", "database"), [("nobody", None), (None, "absent")])
+@pytest.mark.parametrize(("user", "database"), [("unknown", None), (None, "absent")])
 async def test_permanent_error_is_not_retried(
     url: str, user: str | None, database: str | None
 ) -> None:

@@ -211,6 +211,11 @@ def _ports(number: int, size_bytes: int) -> Json:
     return a_pod("ports", number, containers=[{"name": "c", "ports": fill(size_bytes, items)}])
 
 
+def _claim_references(number: int, size_bytes: int) -> Json:
+    items = ({"name": f"c{i}", "resourceClaimName": f"claim-{i}"} for i in count())
+    return a_pod("claim-references", number, resourceClaims=fill(size_bytes, items))
+
+
 def _image(number: int, size_bytes: int) -> Json:
     name = "i" * (size_bytes - 1000)
     return a_pod("image", number, containers=[{"name": "c", "image": name}])
@@ -253,6 +258,108 @@ def _pod_group(number: int, size_bytes: int) -> Json:
     return {"metadata": metadata("group", number), "spec": {"minMember": 1, "minResources": least}}
 
 
+# -- devices --------------------------------------------------------------------------------------
+
+
+def a_device_class() -> Json:
+    selectors = [{"cel": {"expression": "device.driver == 'gpu.example'"}}]
+    return {"metadata": {"name": "gpu", "uid": "u-gpu"}, "spec": {"selectors": selectors}}
+
+
+def a_slice(number: int, node: str, devices: int = 8) -> Json:
+    """The devices of a node, each with a serial number."""
+    found = [
+        {
+            "name": f"d{i}",
+            "attributes": {"serial": {"string": f"{number}-{i}"}, "numa": {"int": i // 4}},
+            "capacity": {"memory": {"value": "40Gi"}},
+        }
+        for i in range(devices)
+    ]
+    pool = {"name": node, "generation": 1, "resourceSliceCount": 1}
+    spec = {"driver": "gpu.example", "nodeName": node, "pool": pool, "devices": found}
+    return {"metadata": {"name": f"slice-{number}", "uid": f"u-slice-{number}"}, "spec": spec}
+
+
+def _exactly(index: int, expressions: Iterable[str], amount: int = 1) -> Json:
+    selectors = [{"cel": {"expression": expression}} for expression in expressions]
+    exactly = {
+        "deviceClassName": "gpu",
+        "allocationMode": "ExactCount",
+        "count": amount,
+        "selectors": selectors,
+    }
+    return {"name": f"r{index}", "exactly": exactly}
+
+
+def a_claim(name: str, number: int, expressions: Iterable[str] = ()) -> Json:
+    """A claim with one request."""
+    return _claim(name, number, [_exactly(0, expressions)])
+
+
+def _claim(name: str, number: int, requests: list[Json], constraints: Iterable[Json] = ()) -> Json:
+    devices = {"requests": requests, "constraints": [*constraints]}
+    return {"metadata": metadata(name, number), "spec": {"devices": devices}}
+
+
+def a_pod_with_claims(name: str, number: int, claims: Iterable[str]) -> Json:
+    references = [{"name": f"c{i}", "resourceClaimName": c} for i, c in enumerate(claims)]
+    return a_pod(name, number, resourceClaims=references)
+
+
+def _one_selector(number: int, size_bytes: int) -> Json:
+    return a_claim("claim", number, [_SERIAL.format(number, 0)])
+
+
+def _many_selectors(number: int, size_bytes: int) -> Json:
+    requests = [_exactly(i, (_SERIAL.format(number, j) for j in range(32))) for i in range(8)]
+    return _claim("claim", number, requests)
+
+
+def _expensive_selector(number: int, size_bytes: int) -> Json:
+    digits = "[0,1,2,3,4,5,6,7,8,9]"
+    loops = "".join(f"{digits}.all({name}, " for name in "abcd")
+    return a_claim("claim", number, [f"{loops}a + b + c + d >= -{number})))) && {_READS_SERIAL}"])
+
+
+def _long_selectors(number: int, size_bytes: int) -> Json:
+    terms = " || ".join(_SERIAL.format(number, i) for i in range(150))
+    return a_claim("claim", number, [f"{terms} || {i} > 0" for i in range(6)])
+
+
+def _alternatives(number: int, size_bytes: int) -> Json:
+    options = [
+        {"name": f"s{i}", "deviceClassName": "gpu", "allocationMode": "ExactCount", "count": 1}
+        for i in range(8)
+    ]
+    requests = [{"name": f"r{i}", "firstAvailable": options} for i in range(32)]
+    # Requests for more than a node has, with a number of its own.
+    requests[0] = _exactly(0, [_SERIAL.format(number, 0)])
+    constraints = [{"matchAttribute": "gpu.example/numa"}] * 32
+    return _claim("claim", number, requests, constraints)
+
+
+def _combinations(number: int, size_bytes: int) -> Json:
+    requests = [_exactly(i, [_SERIAL.format(number, i)]) for i in range(8)]
+    pair = {"requests": ["r0", "r7"]}
+    attribute = "gpu.example/numa"
+    constraints = [{**pair, "distinctAttribute": attribute}, {**pair, "matchAttribute": attribute}]
+    return _claim("claim", number, requests, constraints)
+
+
+_READS_SERIAL = "device.attributes['gpu.example'].serial != ''"
+_SERIAL = "device.attributes['gpu.example'].serial != 'x{}-{}'"
+
+CLAIM_CLASSES = (
+    HostileClass("claims: one selector", Resource.RESOURCE_CLAIMS, _one_selector),
+    HostileClass("claims: 256 selectors", Resource.RESOURCE_CLAIMS, _many_selectors),
+    HostileClass("claims: expensive CEL", Resource.RESOURCE_CLAIMS, _expensive_selector),
+    HostileClass("claims: long CEL", Resource.RESOURCE_CLAIMS, _long_selectors),
+    HostileClass("claims: alternatives", Resource.RESOURCE_CLAIMS, _alternatives),
+    HostileClass("claims: combinations", Resource.RESOURCE_CLAIMS, _combinations),
+)
+"""Claims within all limits, each of a form of its own; a pod names each one."""
+
 POD_CLASSES = (
     HostileClass("preferred anti-affinity", Resource.PODS, _preferred("podAntiAffinity")),
     HostileClass("preferred affinity", Resource.PODS, _preferred("podAffinity")),
@@ -268,6 +375,7 @@ POD_CLASSES = (
     HostileClass("volumes", Resource.PODS, _volumes),
     HostileClass("containers", Resource.PODS, _containers),
     HostileClass("host ports", Resource.PODS, _ports),
+    HostileClass("resource claims", Resource.PODS, _claim_references),
     HostileClass("image name", Resource.PODS, _image),
     HostileClass("scheduler name", Resource.PODS, _scheduler_name),
     HostileClass("group name", Resource.PODS, _group_name),

@@ -101,6 +101,7 @@ def test_limits_equal_those_in_code() -> None:
         [],
         [MAX_EXPRESSION_BYTES],
         [],
+        [],
         [exec_plugin.OUTPUT_LIMIT_BYTES],
     ]
     assert limits["nesting of an object"].startswith(f"{nesting.MAX_DEPTH} ")

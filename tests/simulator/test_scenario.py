@@ -269,6 +269,28 @@ _CONTAINER = ("pods", 0, "template", "spec", "containers", 0)
         (_set("pods", 0, "name", to="A b"), 'pods[0].template: Pod "A b-0" is invalid: '),
         (_set("nodes", 0, "name", to="N"), 'nodes[0]: Node "N-0" is invalid: '),
         (
+            _set(
+                "pods",
+                0,
+                "template",
+                "spec",
+                "resourceClaims",
+                to=[{"name": "gpu", "resourceClaimTemplateName": "t"}],
+            ),
+            "pods[0].template.spec.resourceClaims[0]: ResourceClaimTemplate default/t is not in",
+        ),
+        (
+            _set(
+                "pods",
+                0,
+                "template",
+                "spec",
+                "resourceClaims",
+                to=[{"name": "gpu", "resourceClaimName": "c"}],
+            ),
+            "pods[0].template.spec.resourceClaims[0]: ResourceClaim default/c is not in objects",
+        ),
+        (
             _set("objects", to=[{"apiVersion": "v1", "kind": "Pod"}]),
             "objects[0].kind: expected a Pod in a group under pods",
         ),

@@ -204,6 +204,7 @@ def as_created(pod: Pod) -> Pod:
         init_container_statuses=pod.status.init_container_statuses,
         resources=pod.status.resources,
         allocated_resources=pod.status.allocated_resources,
+        resource_claim_statuses=pod.status.resource_claim_statuses,
     )
     return msgspec.structs.replace(with_node(pod, ""), status=status)
 

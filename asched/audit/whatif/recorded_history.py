@@ -318,7 +318,11 @@ class TraceExtractor:
             if not pod.on_node:
                 self._end(pod, now_ns, EndReason.DELETED)
         labels = pod.own_labels(new)
-        if labels != pod.own_labels(old) or with_node(new, "").spec != with_node(old, "").spec:
+        if (
+            labels != pod.own_labels(old)
+            or with_node(new, "").spec != with_node(old, "").spec
+            or new.status.resource_claim_statuses != old.status.resource_claim_statuses
+        ):
             # The trace keeps the pod's first name.
             metadata = msgspec.structs.replace(pod.pod.metadata, labels=labels)
             changed = msgspec.structs.replace(as_created(new), metadata=metadata)
@@ -393,7 +397,7 @@ class TraceExtractor:
         if owner is None or not pod.recreated:
             return
         displaced = self._displaced.setdefault(owner.uid, deque())
-        if pod not in displaced:  # a victim whose node is removed is displaced once
+        if pod not in displaced:  # a victim on a removed node is displaced once
             displaced.append(pod)
 
     def _next_displaced(self, pod: Pod) -> PodLifetime | None:

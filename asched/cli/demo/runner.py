@@ -60,6 +60,7 @@ from asched.state.records import (
     Bound,
     ObjectObserved,
     PodObserved,
+    PodUpdated,
     Rejected,
     TurnStarted,
 )
@@ -341,6 +342,8 @@ class JournalCounts:
                 self._now_ns = record.now_ns
             case ObjectObserved(object=Pod() as pod):
                 self._pod_observed(pod.metadata.uid, pod.node_name)
+                if pod.node_name:
+                    self._pod_bound(pod.key, pod.metadata.uid)
             case PodObserved():
                 self._pod_observed(record.uid, record.node_name)
             case Assigned():
@@ -352,7 +355,10 @@ class JournalCounts:
                 self.failures += 1
                 self.latest.append(f"{record.key} failed: {record.message}")
             case Bound():
-                self._pod_bound(record)
+                self._pod_bound(record.key, record.uid)
+            case PodUpdated() if record.node_name:
+                # The watch reported the binding before its request returned.
+                self._pod_bound(record.key, record.uid)
 
     def _attempted(self, record: Assigned | Rejected, text: str) -> None:
         self.latest.append(f"{record.key} {text}")
@@ -365,9 +371,13 @@ class JournalCounts:
         self._observed_ns[uid] = self._now_ns
         self.first_observed_ns = self.first_observed_ns or self._now_ns
 
-    def _pod_bound(self, record: Bound) -> None:
-        self.unbound.discard(record.key)
-        self.latencies_ns.append(self._now_ns - self._observed_ns[record.uid])
+    def _pod_bound(self, key: str, uid: str) -> None:
+        """Count the binding once: the confirmation and the watch may both report it."""
+        observed_ns = self._observed_ns.pop(uid, None)
+        self.unbound.discard(key)
+        if observed_ns is None:
+            return
+        self.latencies_ns.append(self._now_ns - observed_ns)
         self.last_bound_ns = self._now_ns
         second = self._now_ns // NS_PER_S
         self._bound_per_s[second] = self._bound_per_s.get(second, 0) + 1

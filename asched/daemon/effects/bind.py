@@ -190,7 +190,7 @@ class BindHandler:
         """Whether a pod with PreBind work is nominated to its node first. A binding of a previous
         process may have been sent, and a bound pod has no nomination."""
         return (
-            self._cluster.feature_gates.nominated_node_name_for_expectation
+            self._cluster.plugin_context.feature_gates.nominated_node_name_for_expectation
             and binding.possibly_sent_at_s is None
             and entry.assignment is not None
             and not entry.assignment.session
@@ -250,7 +250,9 @@ class BindHandler:
         profile = self._cluster.profiles.get(name)
         if profile is not None:
             return self._cluster.guards.circuits.in_force(profile)
-        return self._cluster.binding_profile(name) if mounts_claims(info.pod) else None
+        return (
+            self._cluster.plugin_context.binding_profile(name) if mounts_claims(info.pod) else None
+        )
 
     def _binding_extenders(self, info: PodInfo) -> list[HttpExtender]:
         """Extenders that bind the pod instead of the Bind plugins."""

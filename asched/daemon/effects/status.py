@@ -95,8 +95,8 @@ class PodStatusHandler:
     async def expect(self, info: PodInfo, node: str) -> None:
         """Nominate a pod to the node that it will be bound to, unless the API server shows it.
 
-        For a pod whose binding has to wait (``NominatedNodeNameForExpectation``). A failure is
-        logged, and the binding continues, as in kube-scheduler.
+        Used if the binding has to wait (``NominatedNodeNameForExpectation``). A failure is logged,
+        and the binding continues, as in kube-scheduler.
         """
         entry = self._cluster.entry(info.key, info.uid)
         if entry is None or entry.placement_state is not PlacementState.ASSUMED:
@@ -114,7 +114,7 @@ class PodStatusHandler:
 
     def waits_on_permit(self, info: PodInfo, node: str) -> None:
         """As :meth:`expect`, before later effects on the pod."""
-        if self._cluster.feature_gates.nominated_node_name_for_expectation:
+        if self._cluster.plugin_context.feature_gates.nominated_node_name_for_expectation:
             self._context.queue.submit(info.uid, "expect", partial(self.expect, info, node))
 
     def assigned(self, key: str, uid: str) -> None:

@@ -42,7 +42,7 @@ class WorkerLostError(Exception):
     """The process ended, could not be started, or was killed because it took too long."""
 
 
-class EvaluationError(Exception):
+class PluginEvaluationError(Exception):
     """The plugin was not evaluated. The text names the plugin and the reason."""
 
 
@@ -194,7 +194,7 @@ class InProcessClient:
         self._cluster = cluster
 
     async def evaluate(self, call: PendingCall) -> Evaluation | None:
-        """None once the result is no longer needed. Raises :class:`EvaluationError` and
+        """None once the result is no longer needed. Raises :class:`PluginEvaluationError` and
         :class:`~asched.framework.runtime.plugin_calls.PluginFailure`."""
         await anyio.lowlevel.checkpoint()
         rows = call.rows()
@@ -302,7 +302,7 @@ class WorkerClient:
                     return np.array(scores, np.int64)
                 case m.EvaluationFailed():
                     FAILURES.note(self._plugin.name, reply.point, reply.reason)
-                    raise EvaluationError(reply.message)
+                    raise PluginEvaluationError(reply.message)
         raise WorkerLostError("its worker replied to another request")
 
     def _lost(self, reason: FailureReason) -> None:
@@ -311,8 +311,8 @@ class WorkerClient:
         self._losses = min(self._losses + 1, 16)
         self._restart_at_s = anyio.current_time() + backoff_s
 
-    def _error(self, why: str) -> EvaluationError:
-        return EvaluationError(f"plugin {self._plugin.name}: {why}")
+    def _error(self, why: str) -> PluginEvaluationError:
+        return PluginEvaluationError(f"plugin {self._plugin.name}: {why}")
 
     async def close(self) -> None:
         await self._process.kill()

@@ -13,10 +13,10 @@ from asched.config.settings import PluginLimits
 from asched.daemon.plugin_host import evaluation as m
 from asched.daemon.plugin_host.clients import (
     Evaluation,
-    EvaluationError,
     InProcessClient,
     PendingCall,
     PluginClient,
+    PluginEvaluationError,
     WorkerClient,
 )
 from asched.framework.binding import ExecutionMode
@@ -68,12 +68,12 @@ class ExternalPlugins:
             client = await self._client(plugin)
             call = PendingCall(request.verb, pod, request.attempt, nodes.rows)
             result = await client.evaluate(call)
-        except (PluginFailure, EvaluationError) as failure:
+        except (PluginFailure, PluginEvaluationError) as failure:
             return ExtenderCallFailed(*about, request.verb, str(failure))
         return None if result is None else _record(about, nodes, result)
 
     async def _client(self, plugin: ExternalPlugin) -> PluginClient:
-        """Raises :class:`EvaluationError` if the plugin cannot be created."""
+        """Raises :class:`PluginEvaluationError` if the plugin cannot be created."""
         key = (plugin.scheduler_name, plugin.name)
         profile = self._cluster.profiles[plugin.scheduler_name]
         arguments = profile.spec.arguments.get(plugin.name)
@@ -116,7 +116,9 @@ class ExternalPlugins:
         except BaseException as error:
             FAILURES.note(plugin.name, "Init", failure_reason(error))
             what = describe_raised(plugin.name, "Init", error)
-            raise EvaluationError(f"plugin {plugin.name}: it cannot be created: {what}") from error
+            raise PluginEvaluationError(
+                f"plugin {plugin.name}: it cannot be created: {what}"
+            ) from error
         return InProcessClient(created, self._cluster)
 
 

@@ -113,7 +113,7 @@ class FilterDryRunner:
     def first_fit(self, removals: Sequence[Removal], most: int) -> int | None:
         """The index of the first removal after which the pod would fit on that row.
 
-        Rows are tried together, by the filters that read no more than a node's own row. If there
+        Rows are tried together, by the filters that read only a node's own row. If there
         are others, at most ``most`` of the remaining rows are tried one at a time. Raises
         PluginFailure.
         """
@@ -179,7 +179,7 @@ class FilterDryRunner:
         return beyond[0], checked_call(FILTER_ALL, plugin, call)
 
     def _own_row_part(self) -> FilterDryRunner:
-        """Runs the filters that read no more than a node's own row."""
+        """Runs the filters that read only a node's own row."""
         part, extensions = copy(self), {id(plugin) for plugin in self.extensions}
         part.node_filters, part.pod_filters = (
             [

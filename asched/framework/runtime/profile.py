@@ -230,7 +230,6 @@ class Profile:
         self.spec = spec
         self.missing = ""
         """Why the profile cannot schedule. Set for a recorded profile that cannot be built here."""
-        self.scheduler_name = spec.scheduler_name
         self.external = spec.external
         self.plugins: Mapping[str, Plugin] = _instantiate(spec, load, handle)
         self.pre_enqueue = self._at(ExtensionPoint.PRE_ENQUEUE, PreEnqueuePlugin)
@@ -264,6 +263,10 @@ class Profile:
         """The plugins that :meth:`without` left out."""
         self._reduced: dict[frozenset[str], Profile] = {}
         handle.attach(self)
+
+    @property
+    def scheduler_name(self) -> str:
+        return self.spec.scheduler_name
 
     def shared_answers_versions(self) -> tuple[int, ...]:
         """Changes when cached answers of its plugins are no longer valid

@@ -9,14 +9,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from asched.dra.allocator import AllocationRequest, SearchLimits
-from asched.dra.answers import NodeAnswers
+from asched.dra.allocator import AllocationRequest, NodeAnswers, SearchLimits
 from asched.dra.binding_conditions import is_usable
 from asched.dra.devices import NodeView
 from asched.dra.diagnosis import NodeDiagnosis, diagnose
 from asched.dra.extended import ExtendedResources
-from asched.dra.outcomes import Allocated, AllocationFailed, NotAllocated
-from asched.dra.scoring import allocation_score
+from asched.dra.outcomes import Allocated, AllocationFailed, NotAllocated, allocation_score
 from asched.framework.cluster import Cluster
 from asched.framework.devices import SharedDevices
 from asched.framework.node_matching import selector_matches
@@ -130,6 +128,7 @@ class ExtendedColumns(NamedTuple):
 def extended_columns(
     resources: Mapping[str, int], extended: ExtendedResources, nodes: Nodes
 ) -> ExtendedColumns:
+    """Whether a device plugin, devices of a class, or neither serves each resource."""
     unfit = np.zeros(nodes.size, np.bool_)
     by_devices = []
     for resource in sorted(resources):

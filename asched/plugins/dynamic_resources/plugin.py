@@ -46,7 +46,7 @@ from asched.plugins.dynamic_resources.node_filter import (
 )
 from asched.plugins.dynamic_resources.pod_claims import ClaimHints, UnusableClaimError, user_claims
 from asched.plugins.dynamic_resources.post_filter import PostFilterDecision
-from asched.plugins.dynamic_resources.pre_bind import BoundClaims, ClaimBinding, undo
+from asched.plugins.dynamic_resources.pre_bind import BoundClaims, ClaimBinding, undo_binding
 from asched.plugins.dynamic_resources.reservation import (
     DeviceReservation,
     reservation_of,
@@ -316,7 +316,7 @@ class DynamicResources(
     async def undo_pre_bind(self, client: BindingClient, pod: PodInfo, node_name: str) -> None:
         bound = self._bound.get(pod.uid, BoundClaims())
         left_over = self._devices.special_claim(pod.uid)
-        await undo(self.handle.cluster, left_over, client, pod, bound)
+        await undo_binding(self.handle.cluster, left_over, client, pod, bound)
 
     def events_to_register(self) -> Sequence[ClusterEventWithHint]:
         return self._hints.events()

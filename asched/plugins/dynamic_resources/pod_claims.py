@@ -76,6 +76,16 @@ def _name(pod: Pod, reference: PodResourceClaim) -> _ClaimName | None:
     raise UnusableClaimError(f'pod "{pod.key}": ResourceClaim not created yet')
 
 
+def _may_use(pod: Pod, claim: ResourceClaim) -> bool:
+    """Whether a pod names a claim."""
+    if pod.namespace != claim.namespace:
+        return False
+    name = claim.name
+    return any(each.resource_claim_name == name for each in pod.spec.resource_claims) or any(
+        each.resource_claim_name == name for each in pod.status.resource_claim_statuses
+    )
+
+
 def _is_owned_by(claim: ResourceClaim, pod: Pod) -> bool:
     owner = claim.metadata.controller
     return owner is not None and owner.uid == pod.uid
@@ -111,14 +121,16 @@ class ClaimHints:
         """Queue if devices became free, or if a claim of the pod is new or has another status."""
         if not isinstance(new, ResourceClaim):
             return QueueingHint.QUEUE
+        before = old.status if isinstance(old, ResourceClaim) else None
+        released = before is not None and before.allocation is not None
+        released = released and new.status.allocation is None
+        if not released and (before == new.status or not _may_use(pod, new)):
+            return QueueingHint.SKIP  # without a look at the pod's other claims: pods may be many
         try:
             own = any(claim.uid == new.uid for claim in user_claims(pod, self._claims))
         except UnusableClaimError:
             return QueueingHint.SKIP
-        before = old.status if isinstance(old, ResourceClaim) else None
-        if before is not None and before.allocation is not None and new.status.allocation is None:
-            return QueueingHint.QUEUE
-        return queue_if(own and before != new.status)
+        return queue_if(released or own)
 
     def claims_generated(self, pod: Pod, old: Object | None, new: Object | None) -> QueueingHint:
         """Queue if the pod itself was updated and now has all its claims."""

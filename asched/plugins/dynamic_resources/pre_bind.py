@@ -160,7 +160,7 @@ def _progress_of(claim: ResourceClaim, now: datetime, limit: timedelta) -> Statu
     return None
 
 
-async def undo(
+async def undo_binding(
     cluster: Cluster,
     left_over: ResourceClaim | None,
     client: BindingClient,

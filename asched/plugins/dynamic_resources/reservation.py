@@ -43,12 +43,13 @@ class DeviceReservation(ApiStruct):
     special: ReservedSpecialClaim | None = None
 
     def recorded(self) -> dict[str, Any]:
-        """As JSON values."""
+        """The JSON values that the decision records."""
         value: dict[str, Any] = msgspec.to_builtins(self)
         return value
 
     @classmethod
     def from_record(cls, value: dict[str, Any]) -> DeviceReservation:
+        """The reservation that :meth:`recorded` wrote."""
         return msgspec.convert(value, cls)
 
     def pending(self, namespace: str) -> list[PendingAllocation]:

@@ -15,6 +15,7 @@ from asched.audit.whatif.recorded_history import recorded_history
 from asched.framework.status import Code
 from asched.journal.checkpoints import write_checkpoints
 from asched.journal.memory import MemoryStore
+from asched.model.pod import PodResourceClaimStatus
 from asched.model.quantity import NS_PER_S
 from asched.simulator.trace import (
     EndReason,
@@ -47,6 +48,7 @@ from tests.audit.whatif.histories import (
     simulated,
     store_by_turns,
 )
+from tests.plugins.dynamic_resources.objects import a_claim, a_class, a_slice
 
 
 def created(events: tuple[TraceEvent, ...]) -> dict[str, PodCreated]:
@@ -103,6 +105,27 @@ async def test_pod_runs_as_long_as_recorded() -> None:
     assert placements(found.recorded) == {"p": [("n", 1, 10)]}
     ran = run_of(found.recorded, "p")
     assert (ran.bound_ns, ran.end, ran.attempts) == (BEGIN_NS + 3 * NS_PER_S, EndReason.FINISHED, 1)
+    assert placements(simulated(found)) == placements(found.recorded)
+
+
+async def test_claims_generated_for_pods_are_in_the_trace() -> None:
+    template = {"name": "gpu", "resourceClaimTemplateName": "one-gpu"}
+    users = [pod(name, namespace="d", resourceClaims=[template]) for name in ("p", "q")]
+    recording = Recording()
+    recording.turn(1)
+    recording.see(node("n"), a_class(), a_slice("n", "gpu-0", "gpu-1"), *users)
+    for user in users:
+        owner = {"kind": "Pod", "name": user.name, "uid": user.uid, "controller": True}
+        claim = a_claim(f"{user.name}-gpu", ownerReferences=[owner])
+        recording.see(claim)
+        status = PodResourceClaimStatus(name="gpu", resource_claim_name=claim.name)
+        recording.add(PodUpdated(user.key, user.uid, phase="Pending", claims=(status,)))
+    work(recording)
+    recording.turn(10)
+    for user in users:
+        recording.lose(user)
+    found = await history_of(recording)
+    assert placements(found.recorded) == {name: [("n", 1, 10)] for name in ("p", "q")}
     assert placements(simulated(found)) == placements(found.recorded)
 
 
