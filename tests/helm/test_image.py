@@ -40,8 +40,8 @@ def test_both_stages_share_a_base_pinned_by_digest() -> None:
 def test_copied_files_exist() -> None:
     sources = [w for rest in arguments("COPY") if "--from" not in rest for w in rest.split()[:-1]]
     assert {*sources} == {
-        "constraints.txt", "pyproject.toml", "README.md", "LICENSE", "NOTICE", "migrations", "asched",
-        "plugins/asched-plugin-template",
+        "constraints.txt", "pyproject.toml", "README.md", "LICENSE", "NOTICE", "migrations",
+        "asched", "plugins/asched-plugin-template",
     }  # fmt: skip
     ignored = (ROOT / ".containerignore").read_text().splitlines()
     kept = {line.removeprefix("!") for line in ignored if line.startswith("!")}
