@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,6 +44,11 @@ class UiOptions:
     behind_proxy: bool = typer.Option(
         False, "--behind-proxy", help="A proxy in front of the server speaks HTTPS."
     )
+    index_dir: Path | None = typer.Option(
+        None,
+        metavar="DIR",
+        help="Keep the index here between starts. Default: asched below the user's cache folder.",
+    )
 
 
 @takes_options
@@ -66,7 +72,7 @@ def ui(options: UiOptions) -> None:
             )
     log_warnings()
     try:
-        anyio.run(_serve, options.journal, listen, access)
+        anyio.run(_serve, options, listen, access)
     except (ListenError, BaseExceptionGroup) as error:
         raise as_command_error(error, bad_input=(ListenError,)) from None
 
@@ -120,14 +126,24 @@ def _access(options: UiOptions) -> Access:
     return Access(token, secure)
 
 
-async def _serve(url: str, listen: Listen, access: Access) -> None:
+def _index_dir(options: UiOptions) -> Path:
+    """``--index-dir``, or ``asched`` in the cache folder of the user (XDG_CACHE_HOME)."""
+    if options.index_dir is not None:
+        return options.index_dir
+    cache = os.environ.get("XDG_CACHE_HOME", "")
+    folder = Path(cache) if cache.startswith("/") else Path("~/.cache").expanduser()
+    return folder / "asched"
+
+
+async def _serve(options: UiOptions, listen: Listen, access: Access) -> None:
     from asched.ui.app import make_app, serving
     from asched.ui.journal_view import check_journal, open_view
 
     keys = journal_keys()
+    url = options.journal
     await check_journal(url, keys)
     async with (
-        open_view(url, installed_plugins(), keys) as view,
+        open_view(url, installed_plugins(), keys, _index_dir(options)) as view,
         serving(make_app(view, access), listen) as address,
     ):
         with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:

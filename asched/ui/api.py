@@ -136,20 +136,22 @@ async def _timeline(reader: JournalReader, question: Question) -> TimelineAnswer
 
 
 async def _cluster(reader: JournalReader, question: Question) -> ClusterPicture:
-    return await _at(reader, question.moment(), picture)
+    seq = await reader.seq_of(question.moment())
+    indexed = reader.picture(seq)
+    return await reader.at(seq, picture) if indexed is None else indexed
 
 
 async def _node(reader: JournalReader, question: Question) -> NodeDetail:
-    name = question.path["node"]
-    return await _at(reader, question.moment(), lambda s, seq: node_detail(s, seq, name))
+    seq = await reader.seq_of(question.moment())
+    return await reader.at(seq, node_detail, question.path["node"])
 
 
 async def _difference(reader: JournalReader, question: Question) -> ClusterDifference:
     before, after = question.moment("from", "fromSeq"), question.moment("to", "toSeq")
     if before == NOW:
         raise RequestError("from: missing; give from or fromSeq")
-    old = await _at(reader, before, snapshot)
-    return difference(old, await _at(reader, after, snapshot))
+    old = await reader.at(await reader.seq_of(before), snapshot)
+    return difference(old, await reader.at(await reader.seq_of(after), snapshot))
 
 
 async def _at(
@@ -161,12 +163,13 @@ async def _at(
 
 async def _overview(reader: JournalReader, question: Question) -> Overview:
     since_ns, until_ns = question.time_ns("from"), question.time_ns("to")
-    live = reader.following()
+    live = reader.live
     since_s = (since_ns or 0) // NS_PER_S
     until_s = _NO_END_S if until_ns is None else until_ns // NS_PER_S
     if until_s < since_s:
         raise RequestError("to: before from")
-    return reader.index.series.overview(live.fold.state, live.seq, since_s, until_s)
+    state = None if live is None else live.fold.state
+    return reader.index.series.overview(state, reader.indexed_seq, since_s, until_s)
 
 
 async def _journal(reader: JournalReader, question: Question) -> JournalReport:

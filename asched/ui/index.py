@@ -1,6 +1,6 @@
-"""An index for search and time, kept in memory beside the journal, which stays untouched.
+"""An index for search and time beside the journal, which stays untouched.
 
-It is rebuilt from the journal at each start, by the fold that follows the journal.
+The fold that follows the journal extends it. :mod:`asched.ui.index_file` keeps it between starts.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum
+from sys import intern
 from typing import Final
 
 import msgspec
@@ -75,8 +76,8 @@ class LikePods(msgspec.Struct, frozen=True, rename="camel"):
 class IndexedPod:
     """The newest pod of a name."""
 
+    key: str
     namespace: str
-    name: str
     uid: str
     like: str = ""
     owners: tuple[str, ...] = ()
@@ -85,6 +86,10 @@ class IndexedPod:
     last_seq: int = 0
     pending_since_ns: int = 0
     """0 for a pod that had a node at first."""
+
+    @property
+    def name(self) -> str:
+        return self.key[len(self.namespace) + 1 :]
 
 
 @dataclass(slots=True)
@@ -112,6 +117,7 @@ class JournalIndex:
         self.totals: Counter[str] = Counter()
         """What happened since the start of the index."""
         self.series = Series()
+        self._owners: dict[tuple[str, ...], tuple[str, ...]] = {}
 
     def begin(self, seq: int, state: ClusterState) -> None:
         """Start with the state of a checkpoint: earlier records are archived."""
@@ -195,12 +201,14 @@ class JournalIndex:
 
     def _add_pod(self, seq: int, pod: Pod, state: ClusterState) -> IndexedPod:
         gang, names = group_of(pod), [*_owner_names(pod, state)]
-        namespace, own = pod.namespace, (pod.namespace, pod.name, pod.metadata.uid)
+        namespace, key = pod.namespace, pod.key
         owners = {f"{namespace}/{name}": name for name in names}
-        added = IndexedPod(*own, owners=tuple(owners))
-        added.gang = "" if gang is None else gang.key
-        added.like = added.owners[-1] if owners else _form(pod, state)
-        self.pods[pod.key] = added
+        added = IndexedPod(
+            key, intern(namespace), pod.metadata.uid, owners=self._shared(tuple(owners))
+        )
+        added.gang = intern("" if gang is None else gang.key)
+        added.like = intern(added.owners[-1] if owners else _form(pod, state))
+        self.pods[key] = added
         _join(self.likes, added.like, (namespace, added.like), pod.key)
         for key, name in owners.items():
             _join(self.owners, key, (namespace, name), pod.key)
@@ -209,6 +217,24 @@ class JournalIndex:
             _join(self.gangs, added.gang, (namespace, name), pod.key)
         self._mention(seq, pod.key)
         return added
+
+    def _shared(self, owners: tuple[str, ...]) -> tuple[str, ...]:
+        """The same tuple for all pods of an owner."""
+        return self._owners.setdefault(owners, owners)
+
+    def restore_pod(self, pod: IndexedPod) -> None:
+        """Add a stored pod to its groups, which are restored before."""
+        pod.owners, pod.like, pod.gang = (
+            self._shared(tuple(map(intern, pod.owners))),
+            intern(pod.like),
+            intern(pod.gang),
+        )
+        self.pods[pod.key] = pod
+        self.likes[pod.like].pods[pod.key] = None
+        for owner in pod.owners:
+            self.owners[owner].pods[pod.key] = None
+        if pod.gang:
+            self.gangs[pod.gang].pods[pod.key] = None
 
     def _mention(self, seq: int, key: str) -> None:
         pod = self.pods.get(key)
