@@ -5,6 +5,7 @@ The fold that follows the journal extends it. :mod:`asched.ui.index_file` keeps 
 
 from __future__ import annotations
 
+import heapq
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -253,8 +254,8 @@ class JournalIndex:
         recent. ``state`` is the one after record ``seq``."""
         wanted = text.casefold().strip()
         found = [*self._matches(wanted)]
-        found.sort(key=lambda match: (_distance(match[1], wanted), -match[2]))
-        results = tuple(self._result(*match, state) for match in found[:limit])
+        best = heapq.nsmallest(limit, found, lambda m: (_distance(m[1], wanted), -m[2]))
+        results = tuple(self._result(*match, state) for match in best)
         return SearchResults(results, len(found), seq)
 
     def _matches(self, wanted: str) -> Iterator[tuple[FoundKind, str, int]]:
@@ -317,6 +318,8 @@ def _states(state: ClusterState, keys: Iterable[str]) -> str:
 
 
 def _distance(key: str, wanted: str) -> int:
+    if not wanted:
+        return 0
     name, folded = key.rpartition("/")[2].casefold(), key.casefold()
     if wanted in (name, folded):
         return 0

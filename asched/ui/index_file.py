@@ -318,8 +318,10 @@ def _checked(path: Path, journal_id: str, lock: int) -> IndexFile | None:
         return None
 
 
-def _connected(path: Path | str) -> sqlite3.Connection:
-    """Raises sqlite3.Error, ValueError for another version."""
+def _connected(path: Path) -> sqlite3.Connection:
+    """Raises sqlite3.Error, OSError, ValueError for another version."""
+    # It names pods: nobody else may read it.
+    os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
     connection = sqlite3.connect(path, check_same_thread=False)
     try:
         connection.execute("PRAGMA journal_mode = WAL")

@@ -138,12 +138,16 @@ class FactsHistory:
 
 def group_labels(nodes: list[dict[str, str]]) -> tuple[GroupLabel, ...]:
     """The labels with few values, from those of all nodes."""
-    values: dict[str, set[str]] = {}
+    values: dict[str, set[str] | None] = {HOSTNAME_LABEL: None}
     for labels in nodes:
         for key, value in labels.items():
-            values.setdefault(key, set()).add(value)
+            found = values.setdefault(key, set())
+            if found is not None:
+                found.add(value)
+                if len(found) > MAX_GROUPS:
+                    values[key] = None
     return tuple(
         GroupLabel(key, tuple(sorted(found)))
         for key, found in sorted(values.items())
-        if len(found) <= MAX_GROUPS and key != HOSTNAME_LABEL
+        if found is not None
     )

@@ -94,10 +94,11 @@ def pod_json(number: int, app: int, requests: dict[str, str], priority: int = 0)
     }
 
 
-class _Recorder:
+class Recorder:
     """A simulated cluster around the core."""
 
-    def __init__(self, nodes: int, pods_at_once: int) -> None:
+    def __init__(self, nodes: int, pods_at_once: int, pods_per_turn: int = PODS_PER_TURN) -> None:
+        self._pods_per_turn = pods_per_turn
         registry = PluginRegistry.discover()
         self._core = SchedulerCore(Fold(ClusterState(), registry.load))
         self._profiles = load(None, registry).profiles
@@ -152,7 +153,7 @@ class _Recorder:
     def _arrive(self, turn: int) -> None:
         app = self._random.randrange(APPS)
         cpu = f"{250 + 250 * (app % 8)}m"
-        for _ in range(PODS_PER_TURN):
+        for _ in range(self._pods_per_turn):
             number = next(self._numbers)
             if number % _UNSCHEDULABLE_EVERY == 17:
                 self._unschedulable.append(self._create(number, app, {"cpu": "64"}))
@@ -233,7 +234,7 @@ def main(
     if path.exists():
         raise typer.BadParameter(f"{path} exists")
     anyio.run(create, path)
-    write(path, _dated(_Recorder(nodes, pods).turns()), records)
+    write(path, _dated(Recorder(nodes, pods).turns()), records)
     anyio.run(_add_checkpoints, path, checkpoint_every)
     print(json.dumps({"path": str(path), "bytes": path.stat().st_size}, indent=2))
 
