@@ -16,7 +16,6 @@ from aiohttp import web
 from asched.audit.lookup import PodName
 from asched.audit.times import parse_time_ns
 from asched.model.quantity import NS_PER_S
-from asched.state.cluster import ClusterState
 from asched.ui.cluster import (
     ClusterDifference,
     ClusterPicture,
@@ -39,7 +38,13 @@ from asched.ui.pods import (
     pod_summary,
     pod_timeline,
 )
-from asched.ui.reports import JournalReport, PluginReport, journal_report, plugin_report
+from asched.ui.reports import (
+    JournalReport,
+    PluginReport,
+    journal_report,
+    past_plugins,
+    plugin_report,
+)
 from asched.ui.series import Overview
 from asched.ui.tables import csv_of
 
@@ -154,13 +159,6 @@ async def _difference(reader: JournalReader, question: Question) -> ClusterDiffe
     return difference(old, await reader.at(await reader.seq_of(after), snapshot))
 
 
-async def _at(
-    reader: JournalReader, moment: Moment, compute: Callable[[ClusterState, int], T]
-) -> T:
-    seq = await reader.seq_of(moment)
-    return await reader.on_state(seq, lambda state: compute(state, seq))
-
-
 async def _overview(reader: JournalReader, question: Question) -> Overview:
     since_ns, until_ns = question.time_ns("from"), question.time_ns("to")
     live = reader.live
@@ -178,9 +176,10 @@ async def _journal(reader: JournalReader, question: Question) -> JournalReport:
 
 async def _plugins(reader: JournalReader, question: Question) -> PluginReport:
     registry, failures = reader.registry, reader.index.plugin_failures
-    return await _at(
-        reader, question.moment(), lambda s, seq: plugin_report(s, seq, registry, failures)
-    )
+    seq = await reader.seq_of(question.moment())
+    if reader.live is not None and reader.live.seq == seq:
+        return plugin_report(reader.live.fold.state, seq, registry, failures)
+    return await reader.call(past_plugins, seq, tuple(sorted(failures.items())))
 
 
 class Parameter(NamedTuple):

@@ -87,6 +87,8 @@ class IndexedPod:
     last_seq: int = 0
     pending_since_ns: int = 0
     """0 for a pod that had a node at first."""
+    mentions: tuple[int, ...] = ()
+    """Records that evict it for another pod."""
 
     @property
     def name(self) -> str:
@@ -117,6 +119,8 @@ class JournalIndex:
         self.plugin_failures: dict[str, int] = {}
         self.totals: Counter[str] = Counter()
         """What happened since the start of the index."""
+        self.touched: set[str] = set()
+        """Pods whose mentions changed. The owner of the file clears it."""
         self.series = Series()
         self._owners: dict[tuple[str, ...], tuple[str, ...]] = {}
 
@@ -150,6 +154,8 @@ class JournalIndex:
             case _ if isinstance(record, PodRecord):
                 self._mention(seq, record.key)
                 self._count(record, state)
+                if isinstance(record, r.Rejected):
+                    self._add_victims(seq, record)
 
     def _add(self, what: str, number: int = 1) -> None:
         self.totals[what] += number
@@ -175,6 +181,13 @@ class JournalIndex:
                 entry = state.entry(record.key, record.uid)
                 if entry is not None and entry.placement_state is PlacementState.BOUND:
                     self._bound(record.key, state)
+
+    def _add_victims(self, seq: int, record: r.Rejected) -> None:
+        for victim in record.victims:
+            pod = self.pods.get(victim.key)
+            if pod is not None:
+                pod.mentions += (seq,)
+                self.touched.add(victim.key)
 
     def _bound(self, key: str, state: ClusterState) -> None:
         """The pod is bound; may be reported repeatedly."""
@@ -209,6 +222,9 @@ class JournalIndex:
         )
         added.gang = intern("" if gang is None else gang.key)
         added.like = intern(added.owners[-1] if owners else _form(pod, state))
+        before = self.pods.get(key)
+        if before is not None:
+            added.mentions = before.mentions
         self.pods[key] = added
         _join(self.likes, added.like, (namespace, added.like), pod.key)
         for key, name in owners.items():
@@ -279,6 +295,11 @@ class JournalIndex:
             return SearchResult(kind, pod.name, pod.namespace, pod_state(state, key), seq)
         group = (self.owners if kind is FoundKind.OWNER else self.gangs)[key]
         return SearchResult(kind, group.name, group.namespace, _states(state, group.pods), seq)
+
+    def mentions(self, key: str) -> tuple[int, ...]:
+        """The records of other pods that evict pods of that key."""
+        pod = self.pods.get(key)
+        return () if pod is None else pod.mentions
 
     def like_pods(self, key: str) -> LikePods | None:
         """The pods like the newest one of that key; None if it is the only one."""

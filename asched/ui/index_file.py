@@ -75,6 +75,7 @@ class _PodForm(msgspec.Struct, array_like=True):
     gang: str
     last_seq: int
     pending_since_ns: int
+    mentions: tuple[int, ...]
 
 
 class _GroupForm(msgspec.Struct, array_like=True):
@@ -174,6 +175,7 @@ class IndexFile:
             restored = IndexedPod(key, intern(pod.namespace), pod.uid)
             restored.like, restored.owners, restored.gang = pod.like, pod.owners, pod.gang
             restored.last_seq, restored.pending_since_ns = pod.last_seq, pod.pending_since_ns
+            restored.mentions = pod.mentions
             index.restore_pod(restored)
         series = index.series
         series.step_s = self._saved_step_s = form.step_s
@@ -218,10 +220,14 @@ class IndexFile:
             self._put("mark", [(1, encode(form))])
         self._saved, self._saved_nodes = mark, len(indexes.cluster.names)
         indexes.facts.unsaved.clear()
+        names.touched.clear()
 
     def _save_names(self, index: JournalIndex) -> None:
         encode, after = msgspec.msgpack.encode, self._saved.seq
-        changed = [(key, pod) for key, pod in index.pods.items() if pod.last_seq > after]
+        touched = index.touched
+        changed = [
+            (key, pod) for key, pod in index.pods.items() if pod.last_seq > after or key in touched
+        ]
         forms = ((key, _PodForm(*(getattr(pod, f) for f in _POD_FIELDS))) for key, pod in changed)
         self._put("pod", ((key, encode(form)) for key, form in forms))
         dirty = {

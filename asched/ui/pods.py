@@ -19,7 +19,7 @@ from asched.audit.explain import (
     explain,
 )
 from asched.audit.explain_job import JobExplanation, explain_job
-from asched.audit.history import timelines
+from asched.audit.history import timelines, timelines_until
 from asched.audit.lookup import AuditError, PodName, find_pod
 from asched.audit.timeline import queue_of, time_of
 from asched.audit.unblock import NodeUnblocking
@@ -378,9 +378,10 @@ async def _timelines(
     reader: JournalReader, pod: PodName, moment: Moment
 ) -> tuple[PodTimeline, ...]:
     """The timelines up to the moment. At least one."""
-    seq = await reader.seq_of(moment)
+    key, seq = await find_pod(reader.store, pod), await reader.seq_of(moment)
+    mentions = reader.index.mentions(key) if seq <= reader.indexed_seq else None
     found = []
-    for timeline in await reader.call(_all_timelines, pod, seq):
+    for timeline in await reader.call(_all_timelines, key, seq, mentions):
         until = [entry for entry in timeline.entries if entry.seq <= seq]
         if until:
             found.append(msgspec.structs.replace(timeline, entries=until))
@@ -389,9 +390,13 @@ async def _timelines(
     return tuple(found)
 
 
-async def _all_timelines(journal: PastStates, pod: PodName, _: int) -> list[PodTimeline]:
-    """The second argument makes calls differ when the journal has grown."""
-    return await timelines(journal.store, pod, journal.load)
+async def _all_timelines(
+    journal: PastStates, key: str, seq: int, mentions: tuple[int, ...] | None
+) -> list[PodTimeline]:
+    """The timelines up to a record or longer. ``mentions``: None if they are not indexed yet."""
+    if mentions is None:
+        return await timelines(journal.store, PodName.parse(key), journal.load)
+    return await timelines_until(journal.store, key, journal.load, seq, mentions)
 
 
 def spans_of(timeline: list[Entry]) -> list[TimelineSpan]:

@@ -7,8 +7,8 @@ arguments are pickled, and its result is encoded as the type that the function d
 from __future__ import annotations
 
 import asyncio
+import gc
 import multiprocessing
-import os
 import signal
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
@@ -31,8 +31,6 @@ T = TypeVar("T")
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 _CACHED_BYTES: Final = 16 * 1024**2
-_NICENESS: Final = 5
-"""Pages that need no fold go first."""
 
 
 class WorkerSettings(NamedTuple):
@@ -191,10 +189,16 @@ def _start(settings: WorkerSettings) -> None:
     global _worker
     # The parent stops its workers; a signal for the whole group would end them in a call.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    os.nice(_NICENESS)
     _worker = _Worker(settings)
 
 
 def _run(function: Callable[..., Awaitable[Any]], arguments: tuple[Any, ...]) -> _Answer:
     assert _worker is not None, "the initializer ran"
-    return _worker.run(function, arguments)
+    # States are in reference cycles: without this, several of them would be in memory. While one is
+    # restored, the collector would only look at what stays.
+    gc.collect()
+    gc.disable()
+    try:
+        return _worker.run(function, arguments)
+    finally:
+        gc.enable()

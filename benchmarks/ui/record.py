@@ -25,6 +25,7 @@ from asched.core.inputs import Deleted, Outcome, Upserted
 from asched.core.scheduler import SchedulerCore
 from asched.journal.checkpoints import write_checkpoints
 from asched.journal.opening import open_journal
+from asched.model.node import Node
 from asched.model.pod import Pod
 from asched.model.quantity import NS_PER_S
 from asched.model.resources import AnyObject, Resource, decode
@@ -138,6 +139,7 @@ class Recorder:
         core.apply(ProfilesLoaded(self._profiles))
         for number in range(self._nodes):
             node = decode(Resource.NODES, msgspec.json.encode(node_json(number)))
+            assert isinstance(node, Node)
             core.observe(Upserted(Resource.NODES, node))
         return core.take_records()
 
