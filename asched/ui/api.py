@@ -16,6 +16,7 @@ from aiohttp import web
 from asched.audit.lookup import PodName
 from asched.audit.times import parse_time_ns
 from asched.model.quantity import NS_PER_S
+from asched.ui.caching import tagged
 from asched.ui.cluster import (
     ClusterDifference,
     ClusterPicture,
@@ -119,7 +120,7 @@ Handler = Callable[[JournalReader, Question], Awaitable[Any]]
 
 async def _search(reader: JournalReader, question: Question) -> SearchResults:
     text, limit = question.text("q"), question.number("limit", most=MAX_RESULTS) or 50
-    live = reader.following()
+    live = await reader.newest()
     return reader.index.search(text, limit, live.seq, live.fold.state)
 
 
@@ -206,8 +207,11 @@ class ApiRoute(NamedTuple):
     parameters: tuple[Parameter, ...] = ()
     rows: Callable[[Any], Sequence[msgspec.Struct]] | None = None
     """The table in the answer, for CSV; None if it has none."""
+    fixed_by: tuple[str, ...] = ()
+    """The parameters with which the answer is always the same."""
 
 
+_SEQ: Final = ("seq",)
 _POD: Final = "/pods/{namespace}/{name}"
 
 ROUTES: Final[Mapping[str, ApiRoute]] = {
@@ -227,6 +231,7 @@ ROUTES: Final[Mapping[str, ApiRoute]] = {
         _decisions,
         MOMENT,
         lambda found: found.decisions,
+        fixed_by=_SEQ,
     ),
     "decision": ApiRoute(
         f"{_POD}/decisions/{{attempt}}",
@@ -235,6 +240,7 @@ ROUTES: Final[Mapping[str, ApiRoute]] = {
         _decision,
         MOMENT,
         lambda found: found.explanation.nodes,
+        fixed_by=_SEQ,
     ),
     "timeline": ApiRoute(
         f"{_POD}/timeline",
@@ -243,9 +249,16 @@ ROUTES: Final[Mapping[str, ApiRoute]] = {
         _timeline,
         MOMENT,
         lambda found: [entry for pod in found.pods for entry in pod.entries],
+        fixed_by=_SEQ,
     ),
     "cluster": ApiRoute(
-        "/cluster", "All nodes.", ClusterPicture, _cluster, MOMENT, lambda found: found.nodes
+        "/cluster",
+        "All nodes.",
+        ClusterPicture,
+        _cluster,
+        MOMENT,
+        lambda found: found.nodes,
+        fixed_by=_SEQ,
     ),
     "node": ApiRoute(
         "/cluster/nodes/{node}",
@@ -254,6 +267,7 @@ ROUTES: Final[Mapping[str, ApiRoute]] = {
         _node,
         MOMENT,
         lambda found: found.pods,
+        fixed_by=_SEQ,
     ),
     "difference": ApiRoute(
         "/cluster/difference",
@@ -267,6 +281,7 @@ ROUTES: Final[Mapping[str, ApiRoute]] = {
             Parameter("toSeq", "The second record, instead of to.", "integer"),
         ),
         lambda found: found.placements,
+        fixed_by=("fromSeq", "toSeq"),
     ),
     "overview": ApiRoute(
         "/overview",
@@ -316,17 +331,21 @@ def pattern(path: str) -> str:
 
 def _responder(name: str, route: ApiRoute) -> Callable[[web.Request], Awaitable[web.Response]]:
     async def respond(request: web.Request) -> web.Response:
+        fixed = bool(route.fixed_by) and all(name in request.query for name in route.fixed_by)
+        return await tagged(request, fixed, lambda: found(request))
+
+    async def found(request: web.Request) -> web.Response:
         wanted = request.query.get("format", "json")
         if wanted not in ("json", "csv"):
             raise RequestError(f"format: {wanted[:40]!r} is neither json nor csv")
         if wanted == "csv" and route.rows is None:
             raise RequestError("format: this answer is not a table; use json")
-        found = await answer(name, request)
+        answered = await answer(name, request)
         if wanted == "csv" and route.rows is not None:
             disposition = {"Content-Disposition": f'attachment; filename="asched-{name}.csv"'}
-            text = csv_of(route.rows(found))
+            text = csv_of(route.rows(answered))
             return web.Response(text=text, content_type="text/csv", headers=disposition)
-        return json_response(found)
+        return json_response(answered)
 
     return respond
 

@@ -18,7 +18,7 @@ import structlog
 from aiohttp import web
 from yarl import URL
 
-from asched.ui import api, pages
+from asched.ui import api, caching, pages
 from asched.ui.errors import BusyError, ErrorAnswer, error_answer
 from asched.ui.journal_view import JournalProgress, JournalView
 from asched.ui.openapi import openapi
@@ -94,6 +94,8 @@ async def _secured(request: web.Request, handler: Handler) -> web.StreamResponse
     if not response.prepared:
         spent_ms = (time.perf_counter() - begun_s) * 1000
         response.headers["Server-Timing"] = f"total;dur={spent_ms:.1f}"
+        if request.path.startswith(f"{pages.STATIC}/") and response.status == 200:
+            response.headers["Cache-Control"] = caching.FOREVER
         for name, value in HEADERS.items():
             response.headers.setdefault(name, value)
     return response

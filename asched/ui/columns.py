@@ -148,8 +148,11 @@ def _turn(state: ClusterState) -> tuple[int, int, int, int, int]:
 class ClusterHistory:
     """The columns of every record from the first that was followed."""
 
-    def __init__(self, load: Callable[[int], bytes] | None = None) -> None:
+    def __init__(
+        self, load: Callable[[int], bytes] | None = None, chunk_records: int = CHUNK_RECORDS
+    ) -> None:
         """``load`` returns the stored chunk with a base."""
+        self._chunk_records = chunk_records
         self.names: list[str] = []
         """Of all nodes ever, by number."""
         self.bases: list[int] = []
@@ -203,7 +206,7 @@ class ClusterHistory:
             for row in rows:
                 self._change(seq, table, row)
         chunk.end_record(seq, state)
-        if seq - chunk.base_seq >= CHUNK_RECORDS:
+        if seq - chunk.base_seq >= self._chunk_records:
             self.end(seq, state)
 
     def _change(self, seq: int, table: NodeTable, row: int) -> None:

@@ -65,6 +65,8 @@ class _MarkForm(msgspec.Struct, array_like=True):
     totals: dict[str, int]
     step_s: int
     blocked: dict[str, tuple[str, ...]]
+    sizes: dict[str, int]
+    """The number of rows by table."""
 
 
 class _PodForm(msgspec.Struct, array_like=True):
@@ -148,6 +150,8 @@ class IndexFile:
         """The stored index, and the time of the journal's first record."""
         form = self._form()
         assert form is not None, "mark() is not the beginning"
+        if form.sizes != self._sizes():
+            raise ValueError("rows are missing")
         names, facts, cluster = JournalIndex(), FactsHistory(), ClusterHistory(self.load_chunk)
         self._load_names(names, form)
         kept = self._connection.execute("SELECT name FROM node_name ORDER BY number").fetchall()
@@ -186,6 +190,14 @@ class IndexFile:
         for key, plugins in form.blocked.items():
             series.block(key, plugins)
 
+    def _sizes(self) -> dict[str, int]:
+        count = "SELECT count(*) FROM {}".format
+        return {
+            table: self._connection.execute(count(table)).fetchone()[0]
+            for table in _WIDTHS
+            if table != "mark"
+        }
+
     def load_chunk(self, base_seq: int) -> bytes:
         row = self._connection.execute("SELECT form FROM chunk WHERE base_seq = ?", (base_seq,))
         blob: bytes = row.fetchone()[0]
@@ -208,6 +220,7 @@ class IndexFile:
             totals=dict(names.totals),
             step_s=names.series.step_s,
             blocked=names.series.blocked,
+            sizes={},
         )
         with self._connection:
             self._save_names(names)
@@ -217,6 +230,7 @@ class IndexFile:
             self._put("node_name", enumerate(new, self._saved_nodes))
             facts = indexes.facts.unsaved
             self._put("node_facts", ((one.seq, one.name, encode(one.facts)) for one in facts))
+            form.sizes = self._sizes()
             self._put("mark", [(1, encode(form))])
         self._saved, self._saved_nodes = mark, len(indexes.cluster.names)
         indexes.facts.unsaved.clear()

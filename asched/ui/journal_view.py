@@ -154,6 +154,8 @@ class JournalReader(PastStates):
         self.live: RestoredFold | None = None
         """The fold that follows the journal; None until it is where the index is."""
         self.problem: Exception | None = None
+        self.settled = asyncio.Event()
+        """Set once there is a live fold or a problem."""
         self.verification: VerificationReport | None = None
         self.first_at: datetime | None = None
         self.archived_seq = 0
@@ -169,6 +171,7 @@ class JournalReader(PastStates):
         """
         if self.live is None:
             self.live = await self._begin()
+            self.settled.set()
         self.head = await self.store.head()
         before = self.live.seq
         if self.head.seq <= before:
@@ -277,6 +280,12 @@ class JournalReader(PastStates):
         if self.live is None:
             raise self.problem or StartingError("the journal is being opened")
         return self.live
+
+    async def newest(self) -> RestoredFold:
+        """As :meth:`following`, after waiting until the state is folded up to a restored index."""
+        if self.indexed_seq:
+            await self.settled.wait()
+        return self.following()
 
     async def discard_partial_record(self) -> None:
         """Restore the state before a record that contradicts it."""
@@ -415,6 +424,8 @@ class JournalView:
         self._settings = settings
         self._index_dir = index_dir
         self._published_s = 0.0
+        self._caught_up = False
+        """Whether the state of the newest record was known once."""
         self._reader: JournalReader | None = None
         self._problem: Exception | None = None
         self.portal: BlockingPortal | None = None
@@ -452,7 +463,7 @@ class JournalView:
 
     async def indexed(self, seq: int) -> None:
         """Wait until the journal is followed up to a record."""
-        while self.progress.indexed_seq < seq:
+        while self.progress.indexed_seq < seq or not self._caught_up:
             await self.changed()
 
     # -- in the thread ----------------------------------------------------------------------------
@@ -472,7 +483,7 @@ class JournalView:
                     reader = JournalReader(
                         store, self._settings, self._report_progress, self._index_dir
                     )
-                    self._reader, self._problem = reader, None
+                    self._reader, self._problem, self._caught_up = reader, None, False
                     try:
                         await self._follow(reader)
                     finally:
@@ -515,7 +526,8 @@ class JournalView:
                 file.check()
                 grown = await reader.catch_up()
                 recovered, reader.problem = reader.problem is not None, None
-                if grown or recovered or not self.progress.first_at:
+                if grown or recovered or not (self._caught_up and self.progress.first_at):
+                    self._caught_up = True
                     self._publish(reader.progress)
                 verified = reader.verification
                 outdated = verified is None or verified.seq != reader.head.seq
@@ -527,6 +539,7 @@ class JournalView:
                 raise
             except (JournalError, ProfileError) as error:
                 reader.problem = error
+                reader.settled.set()
                 self._report(error, reader.progress)
                 if isinstance(error, _PERMANENT):
                     await reader.discard_partial_record()

@@ -20,13 +20,14 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from asched.audit.entries import AssignmentEntry, AttemptFailureEntry, RejectionEntry
 from asched.audit.entry_text import describe
 from asched.ui.api import HTML_PAGES, PREFIX, VIEW, HtmlPages, answer, pattern
+from asched.ui.caching import digest_of
 from asched.ui.errors import ErrorAnswer
 from asched.ui.index import SearchResults
-from asched.ui.journal_view import JournalView
+from asched.ui.journal_view import JournalProgress, JournalView
 from asched.ui.pods import DecisionMatrix, PodSummary, TimelineAnswer
 
-STATIC: Final = "/static"
 _FOLDER: Final = Path(__file__).parent / "static"
+STATIC: Final = f"/static/{digest_of(_FOLDER)}"
 _NAVIGATION: Final = (
     ("/", "Overview"),
     ("/search", "Search"),
@@ -37,6 +38,8 @@ _NAVIGATION: Final = (
 _KIB: Final = 1024
 _DEVICE_NODES: Final = 50
 """Nodes whose devices are listed on the page of a decision."""
+_MUCH: Final = 10_000
+"""Records that are not indexed and worth a notice."""
 _JOURNAL_NAME: Final = web.AppKey("journal_name", str)
 
 Page = Callable[[web.Request], Awaitable[web.Response]]
@@ -137,14 +140,21 @@ def _text(request: web.Request, template: str, values: Mapping[str, Any]) -> str
         "query": "",
         "moment": _moment(request),
         "journal_name": "",
+        "behind": None,
     }
     return _TEMPLATES.get_template(template).render({**defaults, **values})
 
 
 def _page(request: web.Request, template: str, values: Mapping[str, Any]) -> web.Response:
-    return _response(
-        _text(request, template, {"journal_name": request.app[_JOURNAL_NAME], **values})
-    )
+    progress = request.app[VIEW].progress
+    common = {"journal_name": request.app[_JOURNAL_NAME], "behind": _behind(progress)}
+    return _response(_text(request, template, {**common, **values}))
+
+
+def _behind(progress: JournalProgress) -> JournalProgress | None:
+    """The progress if much of the journal is not indexed yet."""
+    missing = progress.head.seq - progress.indexed_seq
+    return progress if missing > _MUCH and not progress.problem else None
 
 
 def _error(request: web.Request, found: ErrorAnswer) -> web.Response:
