@@ -34,6 +34,15 @@ class RouteFigures(msgspec.Struct):
         return cls(route, len(times_ms), p50_ms, p95_ms, limit_ms, failed)
 
 
+class CostFigures(msgspec.Struct):
+    """CPU time of the server, with all its processes, for one kind of request at a time."""
+
+    route: str
+    requests: int
+    p50_ms: float
+    p95_ms: float
+
+
 class StartFigures(msgspec.Struct):
     """A start of the server."""
 
@@ -44,6 +53,8 @@ class StartFigures(msgspec.Struct):
     """To the first answer of the overview and of the cluster."""
     indexed_s: float
     """Until everything is indexed and verified."""
+    cpu_s: float
+    """CPU time until then."""
 
 
 class LiveFigures(msgspec.Struct):
@@ -55,7 +66,7 @@ class LiveFigures(msgspec.Struct):
     lag_p95_s: float
 
 
-RowT = TypeVar("RowT", RouteFigures, StartFigures, LiveFigures)
+RowT = TypeVar("RowT", RouteFigures, CostFigures, StartFigures, LiveFigures)
 
 
 class UiFigures(msgspec.Struct):
@@ -67,6 +78,7 @@ class UiFigures(msgspec.Struct):
     starts: list[StartFigures]
     routes: list[RouteFigures]
     slider: list[RouteFigures]
+    costs: list[CostFigures]
     peak_rss_mib: float
     live: LiveFigures | None = None
 
@@ -79,6 +91,7 @@ class UiFigures(msgspec.Struct):
             starts=[_median([run.starts[i] for run in runs]) for i in range(len(first.starts))],
             routes=[_median([run.routes[i] for run in runs]) for i in range(len(first.routes))],
             slider=[_median([run.slider[i] for run in runs]) for i in range(len(first.slider))],
+            costs=[_median([run.costs[i] for run in runs]) for i in range(len(first.costs))],
             peak_rss_mib=median(run.peak_rss_mib for run in runs),
         )
         live = [run.live for run in runs if run.live is not None]

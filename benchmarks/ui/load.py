@@ -13,13 +13,16 @@ from urllib.parse import quote
 import aiohttp
 import anyio
 
-from benchmarks.ui.figures import PAGE_MS, SLIDER_MS, RouteFigures
+from benchmarks.measurement import Percentiles
+from benchmarks.ui.figures import PAGE_MS, SLIDER_MS, CostFigures, RouteFigures
 from benchmarks.ui.server import Server
 
 THINK_S: Final = (2.0, 6.0)
 """How long a user looks at a page."""
 _API: Final = "/api/v1"
 _SLIDER_STEPS: Final = 100
+_KINDS: Final = 13
+"""Kinds of requests in :func:`visits`."""
 
 
 class Visit(NamedTuple):
@@ -144,3 +147,27 @@ async def slide(server: Server, last_seq: int) -> list[RouteFigures]:
             for seq in seqs:
                 await times.get(server, session, name, f"{_API}/cluster?seq={seq}")
     return times.figures(SLIDER_MS)
+
+
+async def costs(server: Server, journal: Path, requests: int) -> list[CostFigures]:
+    """CPU time of the server for each kind of request, one after another.
+
+    On a machine that others use as well, this says more than the time that passes.
+    """
+    random = Random(3)
+    history = History.of(journal, random)
+    spent: dict[str, list[float]] = {}
+    async with aiohttp.ClientSession() as session:
+        for visit in visits(history, random):
+            for route, path in visit.requests:
+                begun_s = server.cpu_s()
+                await server.get(session, path)
+                spent.setdefault(route, []).append((server.cpu_s() - begun_s) * 1000)
+            if len(spent) >= _KINDS and min(map(len, spent.values())) >= requests:
+                break
+    rows = ((route, Percentiles.of(spent[route])) for route in sorted(spent))
+    return [
+        CostFigures(route, len(spent[route]), found.perc50, found.perc95)
+        for route, found in rows
+        if found is not None
+    ]

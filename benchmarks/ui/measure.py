@@ -10,7 +10,7 @@ import tempfile
 import time
 from pathlib import Path
 from random import Random
-from typing import Annotated
+from typing import Annotated, Final
 
 import aiohttp
 import anyio
@@ -22,6 +22,8 @@ from benchmarks.ui.figures import StartFigures, UiFigures
 from benchmarks.ui.live import follow
 from benchmarks.ui.server import Server, serving
 
+_COST_REQUESTS: Final = 10
+
 
 async def _start(name: str, server: Server) -> StartFigures:
     """How long a start takes."""
@@ -31,7 +33,8 @@ async def _start(name: str, server: Server) -> StartFigures:
         first_answer_s = await _until_answered(server, session, "/api/v1/cluster")
         await server.wait_for_index(session)
     indexed_s = time.monotonic() - server.begun_s
-    times = (round(spent_s, 2) for spent_s in (first_page_s, first_answer_s, indexed_s))
+    spent = first_page_s, first_answer_s, indexed_s, server.cpu_s()
+    times = (round(spent_s, 2) for spent_s in spent)
     return StartFigures(name, *times)
 
 
@@ -53,6 +56,7 @@ async def run(journal: Path, index_dir: Path, clients: int, seconds: float) -> U
         routes = await load.browse(server, journal, clients, seconds)
         history = load.History.of(journal, Random(1))
         slider = await load.slide(server, history.last_seq)
+        costs = await load.costs(server, journal, _COST_REQUESTS)
         peak_mib = max(peak_mib, server.peak_rss_mib)
     return UiFigures(
         records=history.last_seq,
@@ -61,6 +65,7 @@ async def run(journal: Path, index_dir: Path, clients: int, seconds: float) -> U
         starts=starts,
         routes=routes,
         slider=slider,
+        costs=costs,
         peak_rss_mib=round(peak_mib),
         live=await follow(index_dir),
     )

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import resource
 import sys
 import time
 from collections.abc import AsyncIterator
@@ -18,7 +20,6 @@ from anyio.abc import Process
 _DURATION: Final = re.compile(r"total;dur=([0-9.]+)")
 _SAMPLE_S: Final = 0.25
 _MIB: Final = 1024**2
-_PAGE_BYTES: Final = 4096
 _STOP_S: Final = 30
 
 
@@ -52,6 +53,10 @@ class Server:
             server_ms = float(found[1]) if found is not None else 0.0
             return Answered(response.status, server_ms, body)
 
+    def cpu_s(self) -> float:
+        """CPU time of the process with all its children."""
+        return sum(map(_cpu_s, tree(self._process.pid)))
+
     async def watch_memory(self) -> None:
         """Until cancelled."""
         while True:
@@ -71,19 +76,38 @@ class Server:
             await anyio.sleep(0.5)
 
 
+def tree(pid: int) -> list[int]:
+    """A process and all below it."""
+    found, pids = [], [pid]
+    while pids:
+        one = pids.pop()
+        found.append(one)
+        try:
+            for task in Path(f"/proc/{one}/task").iterdir():
+                pids += map(int, (task / "children").read_text().split())
+        except OSError:
+            continue
+    return found
+
+
 def rss_mib(pid: int) -> float:
     """Resident memory of a process and its children; shared pages count in each."""
-    total = 0
-    pids = [pid]
-    while pids:
-        one = Path(f"/proc/{pids.pop()}")
-        try:
-            total += int((one / "statm").read_text().split()[1])
-            for task in (one / "task").iterdir():
-                pids += [int(child) for child in (task / "children").read_text().split()]
-        except (OSError, IndexError):
-            continue
-    return total * _PAGE_BYTES / _MIB
+    return sum(map(_resident_bytes, tree(pid))) / _MIB
+
+
+def _resident_bytes(pid: int) -> int:
+    try:
+        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * resource.getpagesize()
+    except OSError:
+        return 0
+
+
+def _cpu_s(pid: int) -> float:
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 @asynccontextmanager

@@ -19,7 +19,7 @@ from asched.ui.journal_view import JournalView, open_view
 from tests.audit.recording import REGISTRY, Recording, node, pod, woken_pod
 from tests.ui.serving import NO_TOKEN, Client
 
-QUESTIONS = (
+QUESTIONS: tuple[tuple[str, dict[str, object]], ...] = (
     ("/search", {"q": ""}),
     ("/overview", {}),
     ("/cluster", {}),
