@@ -42,6 +42,10 @@ class PastStates:
             self._folds.popitem(last=False)
         return result
 
+    def forget(self) -> None:
+        """Drop the kept states, for a query that folds states of its own."""
+        self._folds.clear()
+
     async def _nearest(self, seq: int) -> RestoredFold:
         """The nearest kept fold, which is removed, or that of a checkpoint."""
         kept = max((known for known in self._folds if known <= seq), default=-1)

@@ -164,6 +164,12 @@ class _Worker:
         self._journal: PastStates | None = None
 
     def run(self, function: Callable[..., Awaitable[Any]], arguments: tuple[Any, ...]) -> _Answer:
+        if self._journal is not None and function is not state_at:
+            self._journal.forget()
+        # States are in reference cycles: without this, several of them would be in memory. While
+        # one is restored, the collector would only look at what stays.
+        gc.collect()
+        gc.disable()
         try:
             return _Answer(self._loop.run_until_complete(self._call(function, arguments)))
         except Exception as error:
@@ -172,6 +178,8 @@ class _Worker:
                 log.error("worker failed", function=function.__qualname__, exc_info=error)
                 found = ErrorAnswer(500, "internal error", "the log of asched ui has the details")
             return _Answer(b"", found)
+        finally:
+            gc.enable()
 
     async def _call(
         self, function: Callable[..., Awaitable[Any]], arguments: tuple[Any, ...]
@@ -194,11 +202,4 @@ def _start(settings: WorkerSettings) -> None:
 
 def _run(function: Callable[..., Awaitable[Any]], arguments: tuple[Any, ...]) -> _Answer:
     assert _worker is not None, "the initializer ran"
-    # States are in reference cycles: without this, several of them would be in memory. While one is
-    # restored, the collector would only look at what stays.
-    gc.collect()
-    gc.disable()
-    try:
-        return _worker.run(function, arguments)
-    finally:
-        gc.enable()
+    return _worker.run(function, arguments)
