@@ -126,10 +126,10 @@ def _access(options: UiOptions) -> Access:
     return Access(token, secure)
 
 
-def _index_dir(options: UiOptions) -> Path:
+def index_folder(chosen: Path | None) -> Path:
     """``--index-dir``, or ``asched`` in the cache folder of the user (XDG_CACHE_HOME)."""
-    if options.index_dir is not None:
-        return options.index_dir
+    if chosen is not None:
+        return chosen
     cache = os.environ.get("XDG_CACHE_HOME", "")
     folder = Path(cache) if cache.startswith("/") else Path("~/.cache").expanduser()
     return folder / "asched"
@@ -143,7 +143,7 @@ async def _serve(options: UiOptions, listen: Listen, access: Access) -> None:
     url = options.journal
     await check_journal(url, keys)
     async with (
-        open_view(url, installed_plugins(), keys, _index_dir(options)) as view,
+        open_view(url, installed_plugins(), keys, index_folder(options.index_dir)) as view,
         serving(make_app(view, access), listen) as address,
     ):
         with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
