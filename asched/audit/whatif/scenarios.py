@@ -14,10 +14,17 @@ from asched.audit.whatif.candidate import (
 from asched.audit.whatif.comparison import Comparison, NamedRun, compare
 from asched.audit.whatif.node_changes import with_node_changes
 from asched.config.file import ConfigFileError, Configuration, parse, parse_yaml
+from asched.config.schema import Schema, schema_of
 from asched.config.yaml import Document
 from asched.simulator.expansion import expand
 from asched.simulator.loop import Latencies, SchedulerSettings, scheduler_from_config
-from asched.simulator.scenario import Scenario, ScenarioError, read_scenario
+from asched.simulator.scenario import (
+    API_VERSION,
+    KIND,
+    Scenario,
+    ScenarioError,
+    read_scenario,
+)
 from asched.simulator.trace import WorkloadTrace
 
 DEFAULTS = "default configuration"
@@ -103,3 +110,11 @@ def compare_on_scenario(
 def _first_name(scheduler: SchedulerSettings) -> str:
     names = [profile.scheduler_name for profile in scheduler.profiles]
     return [*names, *(session.scheduler_name for session in scheduler.sessions)][0]
+
+
+def scenario_schema() -> Schema:
+    """The JSON schema of a scenario."""
+    schema = schema_of([Scenario])
+    fields = schema["$defs"]["Scenario"]["properties"]
+    fields["apiVersion"]["const"], fields["kind"]["const"] = API_VERSION, KIND
+    return {**schema, "$ref": "#/$defs/Scenario"}
