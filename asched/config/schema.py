@@ -163,7 +163,7 @@ def _with_durations(value: Any) -> Any:
             return {**{name: kept[name] for name in kept if name != "format"}, **_DURATION}
         case dict():
             return {name: _with_durations(inner) for name, inner in value.items()}
-        case list():
+        case list() | tuple():
             return [_with_durations(inner) for inner in value]
         case str() if _ISO_DURATION.fullmatch(value):
             return format_duration(msgspec.convert(value, timedelta))

@@ -153,6 +153,7 @@ def _scheduler(state: ClusterState, recorded: WorkloadRun) -> SchedulerSettings:
         queue=state.queue.settings,
         seed=state.engine.seed,
         latencies=Latencies(bind_ns=percentile(bind_ns, 50) or 0),
+        feature_gates=state.plugin_context.feature_gates,
     )
 
 
