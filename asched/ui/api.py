@@ -53,6 +53,8 @@ class HtmlPages:
     error: Callable[[web.Request, ErrorAnswer], web.Response]
     login: Callable[[web.Request, str, int], web.Response]
     """A form that posts ``token`` and ``next`` to ``/login``, with a message and HTTP status."""
+    page: Callable[[web.Request, str, Mapping[str, Any]], web.Response]
+    """The page of a template with these values."""
 
 
 VIEW: Final = web.AppKey("view", JournalView)

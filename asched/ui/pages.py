@@ -31,6 +31,8 @@ _NAVIGATION: Final = (
     ("/", "Overview"),
     ("/search", "Search"),
     ("/cluster", "Cluster"),
+    ("/lab", "What if"),
+    ("/shadow", "Shadow"),
     ("/journal", "Journal"),
     ("/plugins", "Plugins"),
 )
@@ -308,7 +310,7 @@ _PAGES: Final[Mapping[str, Page]] = {
 def register(app: web.Application, view: JournalView) -> None:
     """Serve all pages and their static files. The application has :data:`~asched.ui.api.VIEW`."""
     app[_JOURNAL_NAME] = view.name
-    app[HTML_PAGES] = HtmlPages(_error, _login)
+    app[HTML_PAGES] = HtmlPages(_error, _login, _page)
     for path, page in _PAGES.items():
         app.router.add_get(pattern(path), page)
     app.router.add_static(STATIC, _FOLDER)

@@ -250,6 +250,9 @@ class WhatIfProgress(NamedTuple):
 
 ProgressListener = Callable[[WhatIfProgress], None]
 
+WHAT_IF_ERRORS: Final = (AuditError, SimulationStuckError, ProfileError)
+"""What a comparison raises, besides a JournalError. The texts are one line for the user."""
+
 
 async def compare_candidate(
     journal: JournalStore,

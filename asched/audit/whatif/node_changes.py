@@ -35,7 +35,7 @@ class AddedNodes(NamedTuple):
 
     template: str
     """The name of the node."""
-    count: int
+    number: int
 
 
 class NodeChanges(NamedTuple):
@@ -45,7 +45,7 @@ class NodeChanges(NamedTuple):
     removed: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        added = [f"{one.count} more like {one.template}" for one in self.added]
+        added = [f"{one.number} more like {one.template}" for one in self.added]
         return ", ".join([*added, *(f"without {name}" for name in self.removed)])
 
 
@@ -63,7 +63,7 @@ def parse_node_changes(added: str, removed: str) -> NodeChanges:
     changes = NodeChanges(
         tuple(_added(item) for item in _items(added)), tuple(dict.fromkeys(_items(removed)))
     )
-    if sum(one.count for one in changes.added) > MAX_ADDED:
+    if sum(one.number for one in changes.added) > MAX_ADDED:
         raise AuditError(f"--add-nodes: at most {MAX_ADDED:,} nodes can be added")
     return changes
 
@@ -171,7 +171,7 @@ def _copies(
         if isinstance(event, ObjectSet) and isinstance(event.object, CSINode):
             drivers.setdefault(event.object.name, event.object)
     for one in added:
-        for _ in range(one.count):
+        for _ in range(one.number):
             name = _free_name(one.template, taken)
             taken.add(name)
             yield ObjectSet(trace.begin_ns, _copy(nodes[one.template], name))
