@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import shlex
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 from urllib.parse import parse_qsl
 
@@ -44,6 +45,7 @@ _MAX_NODE_NAMES: Final = 500
 _SHOWN_PODS: Final = 50
 _CHECKS: Final = 2
 """Validations at a time."""
+_EXAMPLE: Final = Path(__file__).parent / "example.yaml"
 _OFF: Final = "the what-if lab is off: start asched ui with --lab-workers 1 or more"
 
 
@@ -271,6 +273,7 @@ async def _form_page(
         "form": form,
         "check": check,
         "error": error,
+        "example": _EXAMPLE.read_text(encoding="utf-8"),
         "lab": overview,
         "nodes": await lab.view.ask(_node_names),
         "keeps_results": lab.settings.keeps_results,
