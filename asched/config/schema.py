@@ -10,8 +10,10 @@ import ast
 import inspect
 import re
 import textwrap
+import threading
 from collections.abc import Iterable, Iterator
 from datetime import timedelta
+from functools import cache
 from itertools import pairwise
 from typing import Any, Final
 
@@ -131,21 +133,34 @@ def _inner_of(kind: types.Type) -> Iterator[type[msgspec.Struct]]:
         yield from _inner_structs(kind)
 
 
-def _field_docs(cls: type[msgspec.Struct]) -> Iterator[tuple[str, str]]:
+@cache
+def _field_docs(cls: type[msgspec.Struct]) -> tuple[tuple[str, str], ...]:
     """The name of each field in files, and the text below it in the source."""
     names = dict(zip(cls.__struct_fields__, cls.__struct_encode_fields__, strict=True))
+    found = []
     for owner in reversed(cls.__mro__):
         if not issubclass(owner, msgspec.Struct) or owner is msgspec.Struct:
             continue
-        try:
-            tree = ast.parse(textwrap.dedent(inspect.getsource(owner)))
-        except (OSError, TypeError, SyntaxError):
-            continue  # a plugin without source has no descriptions
-        body = getattr(tree.body[0], "body", [])
+        body = _body(owner)
         for field, after in pairwise(body):
             text = _text(after)
             if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and text:
-                yield names.get(field.target.id, field.target.id), text
+                found.append((names.get(field.target.id, field.target.id), text))
+    return tuple(found)
+
+
+_PARSING: Final = threading.Lock()
+"""CPython 3.11 fails if several threads make syntax trees."""
+
+
+def _body(cls: type[msgspec.Struct]) -> list[ast.stmt]:
+    """The statements of a class; none for a plugin without source."""
+    with _PARSING:
+        try:
+            tree = ast.parse(textwrap.dedent(inspect.getsource(cls)))
+        except (OSError, TypeError, SyntaxError):
+            return []
+    return getattr(tree.body[0], "body", [])
 
 
 def _text(statement: ast.stmt) -> str:

@@ -88,7 +88,9 @@ def main() -> int:
 
 
 def _end_with_server() -> None:
-    sys.stdin.buffer.read()
+    # Not sys.stdin: the interpreter cannot end while a thread holds its lock.
+    while os.read(sys.stdin.fileno(), 1):
+        pass
     os._exit(1)
 
 

@@ -30,7 +30,7 @@ export class Editor {
     area.addEventListener("blur", () => this.close());
     area.addEventListener("click", () => this.close());
     this.number();
-    schema.then((found) => { this.schema = found; }, () => {});
+    this.loading = schema.then((found) => { this.schema = found; }, () => {});
   }
 
   get text() {
@@ -78,7 +78,11 @@ export class Editor {
   /** Shows the proposals at the cursor; `choose` chooses the first one. */
   propose(choose) {
     const { selectionStart, selectionEnd } = this.area;
-    if (!this.schema || selectionStart !== selectionEnd) return;
+    if (selectionStart !== selectionEnd) return;
+    if (!this.schema) {
+      if (choose) this.loading.then(() => this.schema && this.propose(choose));
+      return;
+    }
     const { prefix, items } = proposals(this.schema, this.text, selectionStart);
     const only = items.length === 1 && items[0].label === prefix;
     this.items = only ? [] : items;

@@ -16,7 +16,7 @@ from tests.ui.serving import cli
 from tests.ui.test_lab import ENDLESS, PACKING
 
 HOSTILE = "<img src=x onerror=alert(1)>"
-HOSTILE_TEXT = f"kind: {HOSTILE}\n</textarea><script>alert(1)</script>\n"
+HOSTILE_TEXT = f"kind: '{HOSTILE}'\n# </textarea><script>alert(1)</script>\n"
 
 
 @pytest.fixture
@@ -114,7 +114,7 @@ async def test_keyboard_completes_from_the_schema(
         area, keys = tab.page.locator("#configuration"), tab.page.keyboard
         await area.focus()
         await keys.press("Control+Space")
-        assert len(await tab.texts(".proposals li")) == 2
+        await expect(tab.page.locator(".proposals li")).to_have_count(2)
         await keys.press("Enter")
         await keys.type("prof")
         await keys.press("Control+Space")
