@@ -103,7 +103,7 @@ def _operation(name: str, route: ApiRoute, references: dict[type, Any]) -> dict[
 
 
 def _path_parameter(name: str) -> dict[str, Any]:
-    schema = {"type": "integer"} if name == "attempt" else {"type": "string"}
+    schema = {"type": "integer"} if name in ("attempt", "record") else {"type": "string"}
     return {"name": name, "in": "path", "required": True, "schema": schema}
 
 
