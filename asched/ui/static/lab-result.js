@@ -40,7 +40,13 @@ function steps(series, end) {
 }
 
 function lines(runs) {
-  return runs.map(({ name }, index) => ({ name, of: ({ values }) => values[index] }));
+  return runs.map(({ label }, index) => ({ name: label, of: ({ values }) => values[index] }));
+}
+
+/** Short names for legends: that of the candidate may be long. */
+function labelled({ baseline, candidate, recorded }) {
+  const runs = [{ ...baseline, label: baseline.name }, { ...candidate, label: "candidate" }];
+  return recorded ? [...runs, { ...recorded, label: recorded.name }] : runs;
 }
 
 function drawSteps(id, runs, of, format, end) {
@@ -64,7 +70,7 @@ function panel(id, title) {
 
 async function draw() {
   const { report } = await fetchAnswer(page.source);
-  const runs = [report.baseline, report.candidate, report.recorded].filter(Boolean);
+  const runs = labelled(report);
   const end = Math.max((Date.parse(report.end) - begin) / 1000, 0.001);
   drawWaits(runs);
   drawSteps("placed", runs, (run) => run.placed, count, end);
