@@ -51,7 +51,7 @@ class RecordedShadow(msgspec.Struct, frozen=True, rename="camel"):
     sole_best: int
     messages: AgreementCounts
     unexplained_yet: int
-    """Disagreements whose cause is not known yet, or is not in the journal."""
+    """Disagreements without a known cause, so far or because the shadow was restarted."""
     causes: tuple[CauseCount, ...]
     """The most frequent ones first."""
     differences: tuple[RecordedDifference, ...]

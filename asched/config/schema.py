@@ -64,7 +64,7 @@ def configuration_schema(registry: PluginRegistry) -> Schema:
 
 
 def schema_of(structs: Iterable[type[msgspec.Struct]]) -> Schema:
-    """A schema whose ``$defs`` has these structs and those within them, by class name."""
+    """A schema with these structs and those within them in ``$defs``, by class name."""
     wanted = [*dict.fromkeys(structs)]
     _, definitions = msgspec.json.schema_components(wanted, ref_template=_REF)
     for cls in _with_inner(wanted):

@@ -22,7 +22,7 @@ class ShadowDifference(msgspec.Struct, frozen=True, rename="camel"):
     difference: RecordedDifference
     """As in ``asched shadow -o json``, with its nodes."""
     plugins: tuple[str, ...]
-    """The plugins that score any of the nodes."""
+    """The plugins with a score other than 0."""
     agreed: int
     compared: int
     """Comparisons of the same kind so far."""
@@ -77,7 +77,9 @@ def _with_nodes(
     counts = report.bindings if found.node else report.messages
     return ShadowDifference(
         difference=msgspec.structs.replace(found, nodes=nodes),
-        plugins=tuple(dict.fromkeys(plugin for node in nodes for plugin in node.scores)),
+        plugins=tuple(
+            dict.fromkeys(name for node in nodes for name, score in node.scores.items() if score)
+        ),
         agreed=counts.agreed,
         compared=counts.compared,
     )

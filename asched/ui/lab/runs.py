@@ -18,7 +18,7 @@ import msgspec
 import structlog
 
 from asched.ui.errors import BusyError
-from asched.ui.lab.requests import LabRequest
+from asched.ui.lab.requests import LabRequest, LabSource
 from asched.ui.lab.results import ResultStore
 from asched.ui.lab.worker import WorkerMessage, WorkerTask
 
@@ -56,8 +56,12 @@ class LabRun(msgspec.Struct, frozen=True, rename="camel"):
 
     id: str
     state: RunState
-    request: LabRequest
     started_at: datetime
+    source: LabSource
+    changes: str
+    """The candidate in one line."""
+    since: str
+    until: str
     activity: str = ""
     done: int = 0
     total: int = 0
@@ -68,6 +72,18 @@ class LabRun(msgspec.Struct, frozen=True, rename="camel"):
     @property
     def active(self) -> bool:
         return self.state in (RunState.WAITING, RunState.RUNNING)
+
+    @classmethod
+    def of(cls, request: LabRequest, state: RunState) -> LabRun:
+        return cls(
+            id=request.id,
+            state=state,
+            started_at=datetime.now(UTC),
+            source=request.source,
+            changes=request.changes,
+            since=request.since,
+            until=request.until,
+        )
 
 
 class LabRuns:
@@ -90,12 +106,12 @@ class LabRuns:
         if found is not None and found.active:
             return found
         if await asyncio.to_thread(self.store.load, request.id) is not None:
-            return LabRun(request.id, RunState.FINISHED, request, datetime.now(UTC))
+            return LabRun.of(request, RunState.FINISHED)
         if len(self._tasks) >= self.settings.workers + MAX_WAITING:
             raise BusyError(f"{len(self._tasks)} runs are in progress or wait")
-        run = LabRun(request.id, RunState.WAITING, request, datetime.now(UTC))
+        run = LabRun.of(request, RunState.WAITING)
         self._show(run)
-        task = self._tasks[run.id] = asyncio.create_task(self._run(run))
+        task = self._tasks[run.id] = asyncio.create_task(self._run(run, request))
         task.add_done_callback(lambda _: self._tasks.pop(run.id, None))
         return run
 
@@ -131,13 +147,13 @@ class LabRuns:
         for known in ended[: max(0, len(self._runs) - _KEPT_RUNS)]:
             del self._runs[known]
 
-    async def _run(self, run: LabRun) -> None:
+    async def _run(self, run: LabRun, request: LabRequest) -> None:
         replace = msgspec.structs.replace
         try:
             async with self._slots:
                 run = replace(run, state=RunState.RUNNING, activity="starting")
                 self._show(run)
-                run = await self._execute(run)
+                run = await self._execute(run, request)
         except asyncio.CancelledError:
             self._show(replace(run, state=RunState.CANCELLED))
             raise
@@ -150,7 +166,7 @@ class LabRuns:
             log.warning("what-if run failed", run=run.id, error=run.error)
         self._show(run)
 
-    async def _execute(self, run: LabRun) -> LabRun:
+    async def _execute(self, run: LabRun, request: LabRequest) -> LabRun:
         """Run the worker to its end. Raises OSError."""
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "asched.ui.lab.worker"),
@@ -160,6 +176,7 @@ class LabRuns:
             start_new_session=True,
         )
         try:
+            await self._give(request, process)
             return await self._follow(run, process)
         finally:
             if process.returncode is None:
@@ -167,25 +184,27 @@ class LabRuns:
                     process.kill()
             await asyncio.shield(process.wait())
 
-    async def _follow(self, run: LabRun, process: Process) -> LabRun:
+    async def _give(self, request: LabRequest, process: Process) -> None:
+        """Send the task to the worker."""
         assert process.stdin is not None
-        assert process.stdout is not None
-        settings, replace = self.settings, msgspec.structs.replace
         task = WorkerTask(
-            request=run.request,
-            journal_url=settings.journal_url,
-            result_path=str(self.store.partial_path(run.id)),
-            memory_bytes=settings.memory_bytes,
+            request=request,
+            journal_url=self.settings.journal_url,
+            result_path=str(self.store.partial_path(request.id)),
+            memory_bytes=self.settings.memory_bytes,
         )
-        last = WorkerMessage()
         with suppress(ConnectionError):  # it ended; its exit code says why
             process.stdin.write(msgspec.json.encode(task) + b"\n")
             await process.stdin.drain()
-            async for line in process.stdout:
-                last = msgspec.json.decode(line, type=WorkerMessage)
-                if last.activity:
-                    run = replace(run, activity=last.activity, done=last.done, total=last.total)
-                    self._show(run)
+
+    async def _follow(self, run: LabRun, process: Process) -> LabRun:
+        assert process.stdout is not None
+        replace, last = msgspec.structs.replace, WorkerMessage()
+        async for line in process.stdout:
+            last = msgspec.json.decode(line, type=WorkerMessage)
+            if last.activity:
+                run = replace(run, activity=last.activity, done=last.done, total=last.total)
+                self._show(run)
         code = await process.wait()
         if last.finished:
             await asyncio.to_thread(self.store.keep, run.id)
