@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import resource
+import select
 import sys
 import threading
 import time
@@ -44,7 +45,11 @@ from asched.ui.lab.results import LabResult, shortened
 
 _NICENESS: Final = 10
 _PROGRESS_INTERVAL_S: Final = 0.1
-_MAX_ERROR: Final = 2_000
+_MAX_ERROR: Final = 1_000
+_WATCH_INTERVAL_S: Final = 0.1
+_HEADROOM_BYTES: Final = 256 << 20
+_MAXRSS_BYTES: Final = 1 if sys.platform == "darwin" else 1024
+"""The unit of ``ru_maxrss``."""
 
 
 class WorkerTask(msgspec.Struct, frozen=True):
@@ -69,32 +74,54 @@ class WorkerMessage(msgspec.Struct, frozen=True, omit_defaults=True):
     """Whether the result is written."""
 
 
+Send = Callable[[WorkerMessage], None]
+
+
 def main() -> int:
     """Execute the task in standard input. Returns the exit code."""
-    messages = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
+    messages = os.dup(sys.stdout.fileno())
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what plugins print is no message
     task = msgspec.json.decode(sys.stdin.buffer.readline(), type=WorkerTask)
-    threading.Thread(target=_end_with_server, daemon=True).start()
 
     def send(message: WorkerMessage) -> None:
-        messages.write(msgspec.json.encode(message) + b"\n")
-        messages.flush()
+        # Short enough to be written at once, also by two threads.
+        os.write(messages, msgspec.json.encode(message) + b"\n")
 
     os.nice(_NICENESS)
     if task.memory_bytes:
-        resource.setrlimit(resource.RLIMIT_DATA, (task.memory_bytes, task.memory_bytes))
+        hard_bytes = 2 * task.memory_bytes + _HEADROOM_BYTES
+        resource.setrlimit(resource.RLIMIT_DATA, (hard_bytes, hard_bytes))
+    threading.Thread(target=_watch, args=(task, send), daemon=True).start()
     send(_outcome(task, send))
     return 0
 
 
-def _end_with_server() -> None:
+def _watch(task: WorkerTask, send: Send) -> None:
+    """End the process with the server, or when it uses too much memory.
+
+    At a limit of the operating system, Python may end before it can report why. That limit is
+    higher, and for allocations that are faster than this thread.
+    """
     # Not sys.stdin: the interpreter cannot end while a thread holds its lock.
-    while os.read(sys.stdin.fileno(), 1):
-        pass
-    os._exit(1)
+    source = sys.stdin.fileno()
+    while True:
+        readable, _, _ = select.select([source], [], [], _WATCH_INTERVAL_S)
+        if readable and not os.read(source, 1):
+            os._exit(1)
+        used_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _MAXRSS_BYTES
+        if 0 < task.memory_bytes < used_bytes:
+            send(WorkerMessage(error=_out_of_memory(task)))
+            os._exit(1)
 
 
-def _outcome(task: WorkerTask, send: Callable[[WorkerMessage], None]) -> WorkerMessage:
+def _out_of_memory(task: WorkerTask) -> str:
+    return (
+        f"the comparison needs more memory than {task.memory_bytes >> 20} MiB: choose a shorter"
+        " period, or give asched ui a larger --lab-memory"
+    )
+
+
+def _outcome(task: WorkerTask, send: Send) -> WorkerMessage:
     try:
         _write_result(task, _Progress(send))
     except ConfigFileError as error:
@@ -102,11 +129,7 @@ def _outcome(task: WorkerTask, send: Callable[[WorkerMessage], None]) -> WorkerM
     except (*WHAT_IF_ERRORS, JournalError) as error:
         return WorkerMessage(error=_line(str(error)))
     except MemoryError:
-        limit = f"{task.memory_bytes >> 20} MiB"
-        return WorkerMessage(
-            error=f"the comparison needs more memory than {limit}: choose a shorter period, or give"
-            " asched ui a larger --lab-memory"
-        )
+        return WorkerMessage(error=_out_of_memory(task))
     except OSError as error:
         return WorkerMessage(error=f"the result cannot be stored: {error.strerror or error}")
     except Exception:  # noqa: BLE001  a bug; the server reports that there is no result
@@ -122,7 +145,7 @@ def _line(text: str) -> str:
 class _Progress:
     """Sends progress, at most ten times a second."""
 
-    def __init__(self, send: Callable[[WorkerMessage], None]) -> None:
+    def __init__(self, send: Send) -> None:
         self._send = send
         self._activity = ""
         self._next_s = 0.0
