@@ -115,6 +115,8 @@ export class Editor {
     const before = this.text.slice(0, this.area.selectionStart).split("\n");
     const style = getComputedStyle(this.area);
     const line = parseFloat(style.lineHeight);
+    const last = before.length * line - this.area.clientHeight + 2 * line;
+    this.area.scrollTop = Math.min(Math.max(this.area.scrollTop, last), (before.length - 1) * line);
     const top = before.length * line - this.area.scrollTop + parseFloat(style.paddingTop);
     const low = top + this.list.offsetHeight > this.area.offsetHeight && top > this.list.offsetHeight;
     this.list.style.top = `${low ? top - line - this.list.offsetHeight : top}px`;
