@@ -316,6 +316,17 @@ async def test_lab_that_is_off(demo_journal: str) -> None:
     assert error.startswith("the what-if lab is off")
 
 
+async def test_same_question_at_the_same_time_is_one_run(settings: LabSettings) -> None:
+    async with ui_on(settings.journal_url, lab=settings) as client:
+        lab = await LabClient(client).begin()
+        form = {"source": "scenario", "scenario": ENDLESS}
+        found = await asyncio.gather(*(lab.start(**form) for _ in range(5)))
+        assert len({*found}) == 1
+        await lab.running(found[0])
+        assert len(worker_ids()) == 1
+        assert len((await client.get("/lab"))["runs"]) == 1
+
+
 async def test_too_many_runs(settings: LabSettings) -> None:
     async with ui_on(settings.journal_url, lab=settings) as client:
         lab = await LabClient(client).begin()

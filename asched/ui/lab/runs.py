@@ -102,11 +102,12 @@ class LabRuns:
 
         Raises :class:`BusyError` if too many wait.
         """
+        if await asyncio.to_thread(self.store.load, request.id) is not None:
+            return LabRun.of(request, RunState.FINISHED)
+        # Nothing is awaited from here on: the same question starts one run only.
         found = self._runs.get(request.id)
         if found is not None and found.active:
             return found
-        if await asyncio.to_thread(self.store.load, request.id) is not None:
-            return LabRun.of(request, RunState.FINISHED)
         if len(self._tasks) >= self.settings.workers + MAX_WAITING:
             raise BusyError(f"{len(self._tasks)} runs are in progress or wait")
         run = LabRun.of(request, RunState.WAITING)
