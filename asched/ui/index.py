@@ -15,6 +15,7 @@ from typing import Final
 
 import msgspec
 
+from asched.audit.shadow import ShadowLog
 from asched.audit.timeline import queue_of
 from asched.framework.pod_groups import group_of
 from asched.model.meta import Object, OwnerReference
@@ -123,6 +124,7 @@ class JournalIndex:
         """Pods whose mentions changed. The owner of the file clears it."""
         self.series = Series()
         self._owners: dict[tuple[str, ...], tuple[str, ...]] = {}
+        self.shadow = ShadowLog()
 
     def begin(self, seq: int, state: ClusterState) -> None:
         """Start with the state of a checkpoint: earlier records are archived."""
@@ -134,6 +136,7 @@ class JournalIndex:
 
     def apply(self, seq: int, record: r.AnyRecord, state: ClusterState) -> None:
         """Add a record; ``state`` is the one after it."""
+        self.shadow.apply(seq, record, state.date_ns)
         match record:
             case r.TurnStarted():
                 self.series.move_to(state)

@@ -225,6 +225,7 @@ class JournalReader(PastStates):
         try:
             mark = file.mark()
             if not mark.seq:
+                file.clear()
                 return 0
             if not await self._holds(mark):
                 raise ValueError("it was built from other records")
@@ -260,6 +261,8 @@ class JournalReader(PastStates):
         self.cluster.end(live.seq, live.fold.state)
         first_at_ns = 0 if self.first_at is None else round(self.first_at.timestamp() * 1e6) * 1000
         mark = IndexMark(live.seq, self.head.batch, self.head.hash)
+        if self.index.shadow.is_shadow:
+            mark = IndexMark()  # comparisons of a shadow are not stored: the next start builds anew
         try:
             file.save(Indexes(self.index, self.cluster, self.facts), mark, first_at_ns)
         except sqlite3.Error as error:
