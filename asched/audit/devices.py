@@ -16,7 +16,6 @@ from asched.model.resource_claims import (
     Device,
     DeviceTaint,
     ResourceClaim,
-    ResourceClaimStatus,
     ResourceSlice,
     ResourceSliceSpec,
 )
@@ -122,10 +121,9 @@ def claim_changes(state: HypotheticalState, node: Node) -> Iterator[DeviceChange
     ]
     found.sort(key=lambda claim: (not is_own(claim), claim.key))
     for claim in found[:_MAX_CLAIMS]:
-        freed = replace(claim, status=ResourceClaimStatus())
         yield DeviceChange(
             f"after claim {claim.key} gives back its devices",
-            state.replaced(freed),
+            state.deallocated(claim),
             claim=claim.key,
         )
 

@@ -117,13 +117,13 @@ def _presence(resolve: Code, cost: int) -> Code:
 
 def _chain(base: Code, qualifiers: list[Qualifier]) -> Code:
     steps = [_qualify(qualifier) for qualifier in qualifiers]
-    optional = _optional_chain(base, qualifiers)
+    select_if_present = _optional_selection(qualifiers)
     first, rest = steps[0], steps[1:]
 
     def evaluate(frame: EvaluationFrame) -> Value:
         value = base(frame)
         if type(value) is Optional:
-            return optional(frame)
+            return select_if_present(frame, value)
         value = first(frame, value)
         for step in rest:
             value = step(frame, value)
@@ -133,10 +133,17 @@ def _chain(base: Code, qualifiers: list[Qualifier]) -> Code:
 
 
 def _optional_chain(base: Code, qualifiers: list[Qualifier]) -> Code:
+    select = _optional_selection(qualifiers)
+    return lambda frame: select(frame, base(frame))
+
+
+def _optional_selection(
+    qualifiers: list[Qualifier],
+) -> Callable[[EvaluationFrame, Value], Value]:
+    """Selects from a value of which some part is optional."""
     steps = [(_qualify(each), _qualify_if_present(each), each.optional) for each in qualifiers]
 
-    def evaluate(frame: EvaluationFrame) -> Value:
-        value = base(frame)
+    def select(frame: EvaluationFrame, value: Value) -> Value:
         is_optional = isinstance(value, Optional)
         if isinstance(value, Optional):
             if not value.present:
@@ -153,7 +160,7 @@ def _optional_chain(base: Code, qualifiers: list[Qualifier]) -> Code:
             value = found.value
         return Optional(value) if is_optional else value
 
-    return evaluate
+    return select
 
 
 def _missing_key(key: Value) -> SubexpressionError:

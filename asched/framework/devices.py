@@ -5,7 +5,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
@@ -215,6 +216,21 @@ class SharedDevices:
                 if not pods:
                     del self._pods_of_claim[pending.key]
                 self._count_pending(pending.key)
+
+    @contextmanager
+    def without_pending(self, claim: ResourceClaim) -> Iterator[None]:
+        """Within the block, no pod has a pending allocation of the claim: a hypothesis."""
+        owner = special_claim_owner(claim)
+        uids = [owner] if owner else [*self._pods_of_claim.get(claim.key, ())]
+        held = {uid: self._pending[uid] for uid in uids if uid in self._pending}
+        dropped_key = "" if owner else claim.key
+        for uid, allocations in held.items():
+            self.reserve(uid, [each for each in allocations if each.key != dropped_key])
+        try:
+            yield
+        finally:
+            for uid, allocations in held.items():
+                self.reserve(uid, allocations)
 
     def _count_pending(self, key: str) -> None:
         """Count the pending allocation of a claim if the claim exists. The inventory ignores it

@@ -101,6 +101,17 @@ async def test_fewest_additional_devices_are_suggested() -> None:
     assert found[ChangeKind.MORE_DEVICES].devices == 2
 
 
+async def test_claim_that_asched_allocated_can_be_given_back() -> None:
+    recording = Recording()
+    recording.see(node("n0"), a_class(), a_slice("n0", "gpu-0"), a_claim("held"))
+    recording.see(a_pod("first", "held"))
+    recording.bind(recording.decide())
+    recording.see(a_claim("held", allocation=an_allocation("n0", "gpu-0")))
+    recording.see(a_claim("c"), a_pod("p", "c"))
+    recording.decide()
+    assert changes(await explained(recording))[ChangeKind.CLAIM].claim == "d/held"
+
+
 async def test_assignment_names_the_devices() -> None:
     recording = recorded(a_slice("n0", "gpu-0", "gpu-1"))
     (decision,) = recording.decide()
