@@ -15,6 +15,7 @@ from asched.dra.capacity import (
     fits,
     stored_notation,
 )
+from asched.dra.cel_selectors import cel_selector
 from asched.dra.constraints import DistinctAttribute, MatchAttribute, attribute_value
 from asched.dra.devices import PoolID, tolerates, untolerated
 from asched.dra.outcomes import allocation_score
@@ -40,6 +41,9 @@ from asched.model.resource_claims import (
     ResourceClaim,
     ResourceClaimSpec,
     ResourceClaimStatus,
+    ResourcePool,
+    ResourceSlice,
+    ResourceSliceSpec,
 )
 from tests.dra.selector_double import TextSelector
 
@@ -387,3 +391,28 @@ def test_fields_of_an_expression() -> None:
     assert set(seen.capacity) == {"e/z"}
     assert seen.allow_multiple_allocations
     assert set(fields.project("e", device).attributes) == {"d/x", "y"}
+
+
+@pytest.mark.parametrize(
+    ("invalid", "problem"),
+    [
+        (DeviceAttribute(), "unsupported attribute value"),
+        (DeviceAttribute(version="1"), "parse semantic version: "),
+    ],
+)
+def test_invalid_attribute_is_an_error_for_every_expression(
+    invalid: DeviceAttribute, problem: str
+) -> None:
+    device = Device(name="g", attributes={"model": DeviceAttribute(string="A"), "other": invalid})
+    pool = ResourcePool(name="p", generation=1, resource_slice_count=1)
+    inventory = Inventory(cel_selector)
+    inventory.put_slice(
+        ResourceSlice(
+            metadata=ObjectMeta(name="s"),
+            spec=ResourceSliceSpec(driver="d", pool=pool, all_nodes=True, devices=(device,)),
+        )
+    )
+    (view,) = inventory.pools_of(NodeView("n", {}))
+    for expression in ('device.attributes["d"].model == "A"', "true"):
+        error = inventory.selectors.answer(expression, view.devices[0]).error
+        assert error.startswith(f"CEL runtime error: attribute other: {problem}")

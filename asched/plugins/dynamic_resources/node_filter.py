@@ -137,7 +137,7 @@ def extended_columns(
             by_devices.append((resource, missing))
             continue
         for row in np.flatnonzero(missing & nodes.alive).tolist():
-            unfit[row] = resource not in nodes.node(row).status.allocatable
+            unfit[row] |= resource not in nodes.node(row).status.allocatable
     return ExtendedColumns(unfit, by_devices)
 
 

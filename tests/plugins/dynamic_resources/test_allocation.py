@@ -14,6 +14,7 @@ from asched.framework.status import Code
 from asched.model.resource_claims import AllocationResult, ResourceClaim
 from asched.plugins.default_preemption import DefaultPreemption
 from asched.plugins.dynamic_resources import DynamicResources
+from asched.plugins.dynamic_resources.node_filter import extended_columns
 from asched.plugins.dynamic_resources.reservation import DeviceReservation
 from asched.plugins.node_resources import NodeResourcesFit
 from asched.state import records as r
@@ -344,6 +345,18 @@ def test_share_ids_are_new_uuids_that_a_replay_repeats() -> None:
         assert [len(part) for part in share_id.split("-")] == [8, 4, 4, 4, 12]
         assert share_id[14] == "4"
         assert share_id[19] in "89ab"
+
+
+def test_missing_extended_resource_is_not_hidden_by_a_later_one() -> None:
+    served, missing, empty = RESOURCE, "a.example.com/missing", "b.example.com/empty"
+    scheduling = Scheduling(*PLUGINS)
+    scheduling.see(a_class(extendedResourceName=served))
+    scheduling.see(a_device_node("n0", allocatable={"cpu": "8", empty: "0"}))
+    extended = ProfileHandle(scheduling.state, "").shared(SharedDevices).extended
+    resources = {missing: 1, empty: 1, served: 1}
+    assert extended_columns(resources, extended, scheduling.state.nodes).unfit[0]
+    resources.pop(missing)
+    assert not extended_columns(resources, extended, scheduling.state.nodes).unfit[0]
 
 
 # -- feature gates --------------------------------------------------------------------------------
