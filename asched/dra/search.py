@@ -23,6 +23,7 @@ from asched.dra.outcomes import (
     Allocated,
     ClaimSolution,
     NotAllocated,
+    node_selector,
 )
 from asched.dra.pools import Bits
 from asched.dra.preparation import ConstraintState, Option, PlannedClaim, constraint_states, prepare
@@ -288,6 +289,8 @@ def search_site(
                 meter=meter,
             )
         ).run()
+        for taken in found or ():
+            node_selector(taken, node_name="")  # Its errors count.
     except SearchBudgetExceededError:
         return NotAllocated(TOO_EXPENSIVE)
     except ClaimError as error:

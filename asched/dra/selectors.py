@@ -55,11 +55,9 @@ class SelectorFields(NamedTuple):
             for name in field.names(driver)
             if name in device.attributes
         }
-        for name, attribute in device.attributes.items():
-            if _may_be_invalid(attribute):
-                read[name] = attribute
+        unsure = {name: each for name, each in device.attributes.items() if _may_be_invalid(each)}
         return Device(
-            attributes=read,
+            attributes=read | unsure,
             capacity={
                 name: device.capacity[name]
                 for field in self.capacity

@@ -59,6 +59,16 @@ class GroupAnswers(NamedTuple):
     answers: NodeAnswers | None
     """None if there is nothing to allocate."""
 
+    def with_rows_of(self, later: GroupAnswers) -> GroupAnswers | None:
+        """These answers and later ones; None if they cannot be combined."""
+        if self.requests != later.requests:
+            return None
+        member = self.member | later.member
+        if self.answers is None or later.answers is None:
+            return None if self.answers is not later.answers else self._replace(member=member)
+        answers = self.answers.with_rows(later.member, later.answers)
+        return None if answers is None else self._replace(member=member, answers=answers)
+
     def allocation(self, row: int) -> NodeAllocation | None:
         """What the claims get on a node; None if they cannot be allocated there."""
         if self.answers is None:
@@ -93,6 +103,22 @@ class PodDevices:
         """A special claim of an earlier attempt."""
         special = self.special
         return None if special is None or special.name == IN_MEMORY_NAME else special
+
+    def known(self, requests: SpecialRequests, rows: RowArray) -> NodeAnswers | None:
+        """The answers for all of these rows of the cluster's nodes, if Filter has them."""
+        for group in self.answers:
+            if group.requests == requests and group.member[rows].all():
+                return group.answers
+        return None
+
+    def add(self, found: GroupAnswers) -> None:
+        """Keep answers. Preemption asks node by node, so they are combined where possible."""
+        for index, group in enumerate(self.answers):
+            combined = group.with_rows_of(found)
+            if combined is not None:
+                self.answers[index] = combined
+                return
+        self.answers.append(found)
 
     def allocation(self, row: int) -> NodeAllocation | None:
         """What the claims get on a node that Filter has seen; None if they cannot be allocated."""
@@ -187,7 +213,7 @@ class StatusColumn:
     """Collects one status for each row; the first one counts."""
 
     def __init__(self, size: int) -> None:
-        self.codes = np.zeros(size, np.int16)
+        self.codes = np.zeros(size, np.int32)
         self._statuses: list[Status] = []
         self._numbers: dict[Status, int] = {}
 
@@ -262,17 +288,18 @@ class NodeFilter:
         rows = group.rows[found.codes[group.rows] == 0]
         table = self._cluster.nodes
         table_rows = nodes.align(np.arange(table.size, dtype=np.int32))[rows]
-        member = np.zeros(table.size, np.bool_)
-        member[table_rows] = True
-        answers = None
-        if claims:
-            allocator = self._devices.allocator(self._limits)
-            answers = allocator.allocate_all(AllocationRequest(claims), table, table_rows)
+        answers = data.known(group.requests, table_rows)
+        if answers is None:
+            if claims:
+                allocator = self._devices.allocator(self._limits)
+                answers = allocator.allocate_all(AllocationRequest(claims), table, table_rows)
+            member = np.zeros(table.size, np.bool_)
+            member[table_rows] = True
+            data.add(GroupAnswers(member, group.special, group.requests, answers))
+        if answers is not None:
             codes = answers.codes[table_rows]
-            for number in np.unique(codes[codes > 0]).tolist():
-                status = _status(answers.refusals[number - 1])
-                found.reject(rows[codes == number], status)
-        data.answers.append(GroupAnswers(member, group.special, group.requests, answers))
+            for code in np.unique(codes[codes > 0]).tolist():
+                found.reject(rows[codes == code], _status(answers.refusal_of(code)))
 
 
 def _status(refusal: NotAllocated | AllocationFailed) -> Status:

@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 
+from asched.dra.allocator import SearchLimits
 from asched.framework.devices import SharedDevices
 from asched.framework.feature_gates import FeatureGates
 from asched.framework.pod_info import PodInfo
-from asched.framework.status import Code
+from asched.framework.status import Code, Status
 from asched.model.resource_claims import AllocationResult, ResourceClaim
 from asched.plugins.default_preemption import DefaultPreemption
 from asched.plugins.dynamic_resources import DynamicResources
-from asched.plugins.dynamic_resources.node_filter import extended_columns
+from asched.plugins.dynamic_resources.node_filter import (
+    NodeFilter,
+    PodDevices,
+    StatusColumn,
+    extended_columns,
+)
 from asched.plugins.dynamic_resources.reservation import DeviceReservation
 from asched.plugins.node_resources import NodeResourcesFit
 from asched.state import records as r
@@ -267,6 +275,35 @@ def test_left_over_special_claim_is_deleted() -> None:
     # As in kube-scheduler, no hint listens to deletions of claims.
     scheduling.pass_time(600)
     assert nodes_of(scheduling.decide()) == {"d/p": "n0"}
+
+
+# -- filter ----------------------------------------------------------------------------------------
+
+
+def test_filter_of_single_nodes_keeps_one_answer_for_all() -> None:
+    scheduling = cluster("gpu-0", nodes=3)
+    nodes, claim = scheduling.state.nodes, a_claim("c")
+    scheduling.see(claim)
+    shared = ProfileHandle(scheduling.state, "").shared(SharedDevices)
+    node_filter = NodeFilter(scheduling.state, shared, SearchLimits(), timedelta(minutes=1))
+    data = PodDevices(a_pod("p", "c"), (claim,))
+    for row in (0, 2, 0, 2):
+        result = node_filter.run(data, nodes.take(np.array([row], np.intp)))
+        assert not result.codes.any()
+    assert len(data.answers) == 1
+    for row in (0, 2):
+        found = data.allocation(row)
+        assert found is not None
+        (allocated,) = found.solution.results("", str)
+        assert allocated.devices.results[0].pool == f"n{row}"
+
+
+def test_more_statuses_than_a_small_number_can_count() -> None:
+    statuses = [Status.unresolvable(str(number)) for number in range(40_000)]
+    column = StatusColumn(len(statuses))
+    for row, status in enumerate(statuses):
+        column.reject(row, status)
+    assert column.result().status(39_999) == statuses[-1]
 
 
 # -- extended resources ---------------------------------------------------------------------------
