@@ -158,13 +158,15 @@ class SharedDevices:
         self._claims.apply(self._put_claim, self._remove_claim)
 
     def _put_claim(self, claim: ResourceClaim) -> None:
-        self._unlist_special(claim.key)
+        former_owner = self._unlist_special(claim.key)
         owner = special_claim_owner(claim)
         if owner:
             self._special_claims.setdefault(owner, {})[claim.key] = claim
         self._inventory.put_claim(claim)
         self._count_pending(claim.key)
         self._count_special(owner)
+        if former_owner != owner:
+            self._count_special(former_owner)
 
     def _remove_claim(self, key: str) -> None:
         owner = self._unlist_special(key)

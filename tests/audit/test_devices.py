@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import msgspec
+import pytest
 
 from asched.audit.entries import AssignmentEntry, ClaimReleaseEntry, RejectionEntry
 from asched.audit.entry_text import describe
@@ -10,7 +11,8 @@ from asched.audit.explain import Explanation, explain
 from asched.audit.history import timelines
 from asched.audit.lookup import PodName
 from asched.audit.unblock import ChangeKind, UnblockingChange
-from asched.model.resource_claims import ResourceSlice
+from asched.dra import Inventory
+from asched.model.resource_claims import AllocationResult, ResourceSlice
 from asched.state.records import Assigned, ClaimReleaseEnded, Rejected
 from tests.audit.recording import REGISTRY, Recording, node
 from tests.plugins.dynamic_resources.objects import (
@@ -62,6 +64,24 @@ async def test_rejected_node_has_counts_of_its_devices() -> None:
         "taint broken=yes:NoSchedule is not tolerated": 1,
     }
     assert request.users == ("d/held",)
+
+
+async def test_allocations_are_read_once_for_all_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    recording = recorded(a_slice("n0"))
+    recording.see(node("n1"), node("n2"))
+    recording.decide()
+    reads = 0
+
+    def counted(self: Inventory) -> dict[str, AllocationResult]:
+        nonlocal reads
+        reads += 1
+        return allocations(self)
+
+    allocations = Inventory.allocations
+    monkeypatch.setattr(Inventory, "allocations", counted)
+    found = await explained(recording)
+    assert [len(each.requests) for each in found.nodes] == [1, 1, 1]
+    assert reads == 1
 
 
 async def test_pool_that_cannot_be_used_is_named() -> None:

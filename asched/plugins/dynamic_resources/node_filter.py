@@ -12,7 +12,7 @@ import numpy as np
 from asched.dra.allocator import AllocationRequest, NodeAnswers, SearchLimits
 from asched.dra.binding_conditions import is_usable
 from asched.dra.devices import NodeView
-from asched.dra.diagnosis import NodeDiagnosis, diagnose
+from asched.dra.diagnosis import ClaimDiagnoser, NodeDiagnosis
 from asched.dra.extended import ExtendedResources
 from asched.dra.outcomes import Allocated, AllocationFailed, NotAllocated, allocation_score
 from asched.framework.cluster import Cluster
@@ -271,14 +271,16 @@ class NodeFilter:
         selector = allocation.node_selector
         return None if selector is None else selector_matches(matchable(selector), nodes)
 
-    def diagnosis(self, data: PodDevices, row: int) -> NodeDiagnosis | None:
+    def diagnosis(
+        self, data: PodDevices, row: int, diagnoser: ClaimDiagnoser
+    ) -> NodeDiagnosis | None:
         """What the unallocated claims find on a node; None if there are none."""
         nodes = self._cluster.nodes.take(np.array([row], np.intp))
         for group in node_groups(data, self._devices.extended, nodes):
             claims = unallocated(data, group)
             if claims:
                 view = NodeView(nodes.names[0], nodes.node(0).labels)
-                return diagnose(self._devices.inventory, claims, view)
+                return diagnoser.run(claims, view)
         return None
 
     def _allocate(

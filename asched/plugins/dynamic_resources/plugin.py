@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, ClassVar
 
 import numpy as np
 
 from asched.dra.allocator import SearchLimits
-from asched.dra.diagnosis import NodeDiagnosis
+from asched.dra.diagnosis import ClaimDiagnoser, NodeDiagnosis
 from asched.dra.extended import may_be_extended
 from asched.framework.binding import BindingClient, Permission
 from asched.framework.cluster import Handle
@@ -236,14 +236,19 @@ class DynamicResources(
         decision = PostFilterDecision(self.handle, data, self._filter, statuses)
         return decision.candidates(self.handle.cluster.nodes)
 
-    def diagnosis(self, pod: PodInfo, node_name: str) -> NodeDiagnosis | None:
-        """For explanations: what the pod's unallocated claims find on a node. None if it has none
-        there, or if PreFilter rejects it."""
-        cluster = self.handle.cluster
-        state, row = CycleState(), cluster.nodes.row_of(node_name)
-        if row is None or not self.pre_filter(state, pod, cluster.nodes).status.is_success:
-            return None
-        return self._filter.diagnosis(state.read(_DEVICES), row)
+    def diagnoses(self, pod: PodInfo) -> Callable[[str], NodeDiagnosis | None]:
+        """For explanations: a function that returns what the pod's unallocated claims find on a
+        node. None if it has none there, or if PreFilter rejects it."""
+        state, nodes = CycleState(), self.handle.cluster.nodes
+        if not self.pre_filter(state, pod, nodes).status.is_success:
+            return lambda _: None
+        data, diagnoser = state.read(_DEVICES), ClaimDiagnoser(self._devices.inventory)
+
+        def diagnosis(node_name: str) -> NodeDiagnosis | None:
+            row = nodes.row_of(node_name)
+            return None if row is None else self._filter.diagnosis(data, row, diagnoser)
+
+        return diagnosis
 
     # -- Score ------------------------------------------------------------------------------------
 

@@ -346,6 +346,20 @@ def test_special_claim_counts_once() -> None:
     assert in_use(scheduling) == 1
 
 
+def test_special_claim_that_gets_another_owner() -> None:
+    scheduling = cluster("gpu-0", "gpu-1")
+    scheduling.see(a_class(extendedResourceName=RESOURCE), a_pod("p", resources=[{RESOURCE: "1"}]))
+    special = reservation(the_one(scheduling.decide())).special
+    assert special is not None
+    marked = {"resource.kubernetes.io/extended-resource-claim": "true"}
+    for pod, result in (("p", special.allocation), ("q", None)):
+        uid = f"Pod-{pod}"
+        owner = {"kind": "Pod", "name": pod, "uid": uid, "controller": True, "apiVersion": "v1"}
+        claim = a_claim("x", annotations=marked, ownerReferences=[owner])
+        scheduling.see(claim if result is None else with_allocation(claim, result))
+        assert in_use(scheduling) == 1
+
+
 def test_pod_without_devices_does_not_concern_the_plugin() -> None:
     scheduling = cluster("gpu-0")
     plugin = scheduling.state.profiles[profile_of(*PLUGINS).scheduler_name].plugins
