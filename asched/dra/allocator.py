@@ -224,7 +224,7 @@ UNSORTED: Final = 64
 
 
 class SearchLimits(msgspec.Struct, frozen=True):
-    """Limits of searches in counted steps, of about two microseconds each."""
+    """Limits of searches in counted steps (:data:`asched.dra.steps.STEP`)."""
 
     steps_per_node: int = 200_000
     steps_per_attempt: int = 400_000

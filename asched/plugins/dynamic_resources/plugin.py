@@ -11,6 +11,7 @@ import numpy as np
 from asched.dra.allocator import SearchLimits
 from asched.dra.diagnosis import ClaimDiagnoser, NodeDiagnosis
 from asched.dra.extended import may_be_extended
+from asched.dra.steps import STEP
 from asched.framework.binding import BindingClient, Permission
 from asched.framework.cluster import Handle
 from asched.framework.cycle_state import CycleState, StateKey
@@ -68,7 +69,7 @@ class DynamicResourcesArgs(Arguments, frozen=True):
 
     filter_timeout: str = "10s"
     """How long devices are searched for on one node. Counted in steps of the search, so that a
-    replay is exact; 0s means no limit."""
+    replay is exact; 0s means the usual limit, as do times beyond it."""
     binding_timeout: str = "600s"
     """How long devices may take to meet their binding conditions."""
 
@@ -84,10 +85,6 @@ def _duration(field: str, text: str) -> timedelta:
         return parse_duration(text)
     except ValueError as error:
         raise ValueError(f"{field}: {error}") from None
-
-
-STEP = timedelta(microseconds=2)
-"""How long a step of a search takes."""
 
 
 def search_limits(filter_timeout: timedelta) -> SearchLimits:
@@ -291,7 +288,8 @@ class DynamicResources(
         self._devices.release(pod.uid)
 
     def on_bound(self, pod: PodInfo, node_name: str, reservation: dict[str, Any] | None) -> None:
-        # The devices stay reserved until the watch shows the claims.
+        # The devices stay reserved until the pod is gone. Once the watch shows the allocation of a
+        # claim, that one counts instead.
         self._reservations.pop(pod.uid, None)
         self._bound.pop(pod.uid, None)
 

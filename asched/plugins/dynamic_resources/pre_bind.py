@@ -71,15 +71,19 @@ class ClaimBinding:
     async def _bind_claim(self, claim: ReservedClaim) -> Status:
         ref = ClaimRef(self._pod.namespace, claim.name, claim.uid)
         present = self._claims.get(ref.key)
-        again = ref in self.bound.reserved
+        if ref in self.bound.reserved:
+            return await self._bind_again(ref, claim)
         self.bound.reserved[ref] = None
-        if not again and present is not None and present.uid == claim.uid:
+        if present is not None and present.uid == claim.uid:
             written = claim.allocation is None or present.status.allocation is not None
             if written and reserved_for(present, self._pod.uid):
                 return SUCCESS
+        return await self._client.allocate_claim(ref, claim.allocation, self._pod)
+
+    async def _bind_again(self, ref: ClaimRef, claim: ReservedClaim) -> Status:
+        """For a claim that the pod lists twice: an error if both entries got devices."""
         status = await self._client.allocate_claim(ref, claim.allocation, self._pod)
-        if again and status.is_success and claim.allocation is not None:
-            # The pod lists the claim twice, and got the same devices twice.
+        if status.is_success and claim.allocation is not None:
             return Status.error(f"claim {ref.key} got allocated elsewhere in the meantime")
         return status
 
