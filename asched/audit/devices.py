@@ -104,8 +104,7 @@ def claim_changes(state: HypotheticalState, node: Node) -> Iterator[DeviceChange
     """Each claim that has devices of the node's pools loses its allocation; the pod's own claims
     come first."""
     pools = {(s.spec.driver, s.spec.pool.name) for s in _slices(state, node)}
-    own = {reference.resource_claim_name for reference in state.pod.spec.resource_claims}
-    own |= {s.resource_claim_name or "" for s in state.pod.status.resource_claim_statuses}
+    own = {*state.pod.claim_names()}
 
     def is_own(claim: ResourceClaim) -> bool:
         return claim.namespace == state.pod.namespace and claim.name in own

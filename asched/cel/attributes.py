@@ -5,15 +5,14 @@ A chain of selections is one attribute, as in cel-go: its errors and costs depen
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
-from asched.cel.errors import CostLimitError, SubexpressionError, no_overload
+from asched.cel.errors import SubexpressionError, no_overload
 from asched.cel.values import (
     ABSENT,
     LIST_TYPES,
-    MAX_ITEMS,
     CelMap,
     GrowingList,
     Meter,
@@ -83,6 +82,8 @@ class Attribute:
         resolve = self.resolver()
         is_conditional = self.truthy is not None
         if self.test_only:
+            # A presence test is free: cel-go takes back the cost of a selection, even if it has not
+            # added one, as for a conditional.
             return _presence(resolve, -1 if is_conditional else 0)
         if is_conditional:
             return resolve
@@ -381,18 +382,17 @@ def fold_pairs(parts: LoopCode) -> Code:
 
     def evaluate(frame: EvaluationFrame) -> Value:
         value = items(frame)
-        pairs: list[tuple[Value, Value]]
+        pairs: Iterable[tuple[Value, Value]]
         if isinstance(value, CelMap):
-            pairs = list(value.items())
+            pairs = tuple(value.items())
         elif isinstance(value, tuple | GrowingList):
-            pairs = list(enumerate(value))
+            pairs = enumerate(tuple(value))
         else:
             raise SubexpressionError(f"unsupported comprehension range type: {go_type_name(value)}")
-        if len(pairs) > MAX_ITEMS:
-            raise CostLimitError
         slots = frame.slots
         slots[slot] = _UNSET
-        for slots[slot + 1], slots[slot + 2] in pairs:
+        for first, second in pairs:
+            slots[slot + 1], slots[slot + 2] = first, second
             if not advance(frame):
                 break
         return _finished(result(frame))

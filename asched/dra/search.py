@@ -78,7 +78,7 @@ class _NextDevice(NamedTuple):
     """The device that is chosen next."""
 
     option: Option
-    index: int
+    chosen: int
     """How many devices of the request are chosen before it."""
     position: int = 0
     """The first candidate that it may be."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import msgspec
 
 from asched.model.meta import ApiStruct, Int32, Int64, Object, Timestamp
@@ -326,6 +328,15 @@ class Pod(Object, tag_field="kind", tag="Pod"):
 
     spec: PodSpec = PodSpec()
     status: PodStatus = PodStatus()
+
+    def claim_names(self) -> Iterator[str]:
+        """The names of its ResourceClaims; of those from templates once they exist."""
+        statuses = self.status.resource_claim_statuses
+        generated = {each.name: each.resource_claim_name for each in statuses}
+        for entry in self.spec.resource_claims:
+            name = entry.resource_claim_name or generated.get(entry.name)
+            if name:
+                yield name
 
     @property
     def terminal(self) -> bool:

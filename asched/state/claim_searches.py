@@ -86,9 +86,7 @@ def _is_simple(claim: ResourceClaim) -> bool:
 
 
 def _unallocated(pod: Pod, claims: Mapping[str, ResourceClaim]) -> Iterator[ResourceClaim]:
-    generated = {each.name: each.resource_claim_name for each in pod.status.resource_claim_statuses}
-    for entry in pod.spec.resource_claims:
-        name = entry.resource_claim_name or generated.get(entry.name)
-        claim = claims.get(f"{pod.namespace}/{name}") if name else None
+    for name in pod.claim_names():
+        claim = claims.get(f"{pod.namespace}/{name}")
         if claim is not None and claim.status.allocation is None:
             yield claim

@@ -95,10 +95,6 @@ class PodDevices:
         return self
 
     @property
-    def every_claim(self) -> tuple[ResourceClaim, ...]:
-        return self.claims if self.special is None else (*self.claims, self.special)
-
-    @property
     def left_over(self) -> ResourceClaim | None:
         """A special claim of an earlier attempt."""
         special = self.special
@@ -254,10 +250,10 @@ class NodeFilter:
             found.reject(extended_columns(data.extended, extended, nodes).unfit, CANNOT_FIT)
         for group in node_groups(data, extended, nodes):
             self._allocate(data, group, nodes, found)
-            for claim in data.every_claim:
-                available = self.available(claim, nodes)
-                if available is not None:
-                    found.reject(group.rows[~available[group.rows]], NOT_AVAILABLE)
+        for claim in data.claims:
+            available = self.available(claim, nodes)
+            if available is not None:
+                found.reject(nodes.alive & ~available, NOT_AVAILABLE)
         return found.result()
 
     def available(self, claim: ResourceClaim, nodes: Nodes) -> BoolColumn | None:
@@ -276,12 +272,10 @@ class NodeFilter:
     ) -> NodeDiagnosis | None:
         """What the unallocated claims find on a node; None if there are none."""
         nodes = self._cluster.nodes.take(np.array([row], np.intp))
-        for group in node_groups(data, self._devices.extended, nodes):
-            claims = unallocated(data, group)
-            if claims:
-                view = NodeView(nodes.names[0], nodes.node(0).labels)
-                return diagnoser.run(claims, view)
-        return None
+        group = next(iter(node_groups(data, self._devices.extended, nodes)), None)
+        claims = () if group is None else unallocated(data, group)
+        view = NodeView(nodes.names[0], nodes.node(0).labels)
+        return diagnoser.run(claims, view) if claims else None
 
     def _allocate(
         self, data: PodDevices, group: DeviceNodeGroup, nodes: Nodes, found: StatusColumn

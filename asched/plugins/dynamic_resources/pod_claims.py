@@ -78,12 +78,7 @@ def _name(pod: Pod, reference: PodResourceClaim) -> _ClaimName | None:
 
 def _may_use(pod: Pod, claim: ResourceClaim) -> bool:
     """Whether a pod names a claim."""
-    if pod.namespace != claim.namespace:
-        return False
-    name = claim.name
-    return any(each.resource_claim_name == name for each in pod.spec.resource_claims) or any(
-        each.resource_claim_name == name for each in pod.status.resource_claim_statuses
-    )
+    return pod.namespace == claim.namespace and claim.name in pod.claim_names()
 
 
 def _is_owned_by(claim: ResourceClaim, pod: Pod) -> bool:

@@ -20,7 +20,7 @@ from asched.framework.cluster import Cluster
 from asched.framework.pod_info import PodInfo
 from asched.framework.status import SUCCESS, Status
 from asched.model.quantity import NS_PER_S
-from asched.model.resource_claims import AllocationResult, ResourceClaim
+from asched.model.resource_claims import ResourceClaim
 from asched.plugins.dynamic_resources.pod_claims import reserved_for
 from asched.plugins.dynamic_resources.reservation import (
     DeviceReservation,
@@ -117,14 +117,14 @@ class ClaimBinding:
 
     def _must_wait(self) -> bool:
         special = self._reservation.special
-        if special is not None and _names_conditions(special.allocation):
+        if special is not None and has_binding_conditions(special.allocation):
             return True
         for claim in self._reservation.claims:
             present = self._claims.get(f"{self._pod.namespace}/{claim.name}")
-            if claim.allocation is not None:
-                if _names_conditions(claim.allocation):
-                    return True
-            elif present is not None and has_binding_conditions(present):
+            allocation = claim.allocation
+            if allocation is None and present is not None:
+                allocation = present.status.allocation
+            if has_binding_conditions(allocation):
                 return True
         return False
 
@@ -145,12 +145,6 @@ class ClaimBinding:
         present = self._claims.get(self.bound.special.key)
         # The watch may show a new claim late.
         return None if present is None else _progress_of(present, now, limit)
-
-
-def _names_conditions(allocation: AllocationResult | None) -> bool:
-    return allocation is not None and any(
-        result.binding_conditions for result in allocation.devices.results
-    )
 
 
 def _progress_of(claim: ResourceClaim, now: datetime, limit: timedelta) -> Status | None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from itertools import count
 from typing import Any
-from uuid import UUID
 
 import msgspec
 
@@ -79,7 +78,10 @@ def share_ids(handle: Handle, pod_uid: str, node_name: str) -> Callable[[], str]
         text = f"share/{handle.cluster.now_ns}/{pod_uid}/{node_name}/{next(numbers)}"
         high = handle.stable_random(f"{text}/high", _HALF)
         low = handle.stable_random(f"{text}/low", _HALF)
-        return str(UUID(int=high * _HALF + low, version=4))
+        high = high & ~0xF000 | 0x4000
+        low = low & ~(0b11 << 62) | (0b10 << 62)
+        digits = f"{high:016x}{low:016x}"
+        return "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]))
 
     return new
 
