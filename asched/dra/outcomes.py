@@ -201,9 +201,6 @@ class AllocationFailed:
     error: str
 
 
-Outcome = Allocated | NotAllocated
-
-
 class AllocationError(Exception):
     """Raised instead of returning :class:`AllocationFailed` if a single node is searched."""
 

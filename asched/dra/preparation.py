@@ -55,7 +55,7 @@ class _Expression(NamedTuple):
     """A selector of a request or of its class."""
 
     text: str
-    index: int
+    number: int
     of_class: str
     """``class NAME``; empty for a selector of the request itself."""
 
@@ -67,9 +67,9 @@ def _expressions(wanted: RequestedDevices) -> Iterator[_Expression]:
         (f"class {device_class.name}", device_class.spec.selectors),
         ("", wanted.selectors),
     ):
-        for index, selector in enumerate(selectors):
+        for number, selector in enumerate(selectors):
             text = selector.cel.expression if selector.cel is not None else ""
-            yield _Expression(text, index, of_class)
+            yield _Expression(text, number, of_class)
 
 
 class RequestMatcher:
@@ -141,7 +141,7 @@ class RequestMatcher:
         for each in _expressions(self.wanted):
             if not self._selectors.answer(each.text, device).match:
                 origin = each.of_class or "the request"
-                return f"not selected by selector #{each.index} of {origin}"
+                return f"not selected by selector #{each.number} of {origin}"
         return ""
 
     def _evaluate(self, device: PooledDevice) -> MatchAnswer:
@@ -152,7 +152,7 @@ class RequestMatcher:
             steps = evaluations[id(answer)] = selector_steps(answer.cost)
             expensive_steps += steps if answer.cost > CHEAP_SELECTOR_COST else 0
             if answer.error:
-                text = f"{each.of_class}: selector #{each.index}: {answer.error}"
+                text = f"{each.of_class}: selector #{each.number}: {answer.error}"
                 error = ClaimError(text, None if each.of_class else self.wanted.claim)
                 return MatchAnswer(False, evaluations, expensive_steps, error)
             if not answer.match:

@@ -18,7 +18,7 @@ from asched.dra.capacity import (
 )
 from asched.dra.cel_selectors import cel_selector
 from asched.dra.constraints import DistinctAttribute, MatchAttribute, attribute_value
-from asched.dra.devices import PoolID, tolerates, untolerated
+from asched.dra.devices import PooledDevice, PoolID, tolerates, untolerated
 from asched.dra.outcomes import allocation_score
 from asched.dra.selectors import selector_fields
 from asched.model.meta import ObjectMeta
@@ -161,7 +161,8 @@ def test_tolerations(toleration: DeviceToleration, tolerated: bool) -> None:
 
 def test_other_effects_are_ignored() -> None:
     taints = (DeviceTaint(key="k", effect="None"), DeviceTaint(key="k", effect="Unknown"))
-    assert untolerated(taints, ()) is None
+    device = PooledDevice(Device(name="a", taints=taints), ResourceSlice(), 0, 0)
+    assert not device.taints
 
 
 # -- constraints ----------------------------------------------------------------------------------
