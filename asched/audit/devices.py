@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from asched.audit.hypotheticals import HypotheticalState
 from asched.model.node import NO_EXECUTE, NO_SCHEDULE, Node
+from asched.model.pod import claim_names
 from asched.model.resource_claims import (
     AllocationResult,
     Device,
@@ -104,7 +105,7 @@ def claim_changes(state: HypotheticalState, node: Node) -> Iterator[DeviceChange
     """Each claim that has devices of the node's pools loses its allocation; the pod's own claims
     come first."""
     pools = {(s.spec.driver, s.spec.pool.name) for s in _slices(state, node)}
-    own = {*state.pod.claim_names()}
+    own = {*claim_names(state.pod)}
 
     def is_own(claim: ResourceClaim) -> bool:
         return claim.namespace == state.pod.namespace and claim.name in own

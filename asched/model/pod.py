@@ -329,15 +329,6 @@ class Pod(Object, tag_field="kind", tag="Pod"):
     spec: PodSpec = PodSpec()
     status: PodStatus = PodStatus()
 
-    def claim_names(self) -> Iterator[str]:
-        """The names of its ResourceClaims; of those from templates once they exist."""
-        statuses = self.status.resource_claim_statuses
-        generated = {each.name: each.resource_claim_name for each in statuses}
-        for entry in self.spec.resource_claims:
-            name = entry.resource_claim_name or generated.get(entry.name)
-            if name:
-                yield name
-
     @property
     def terminal(self) -> bool:
         """Whether the pod finished: it uses no resources."""
@@ -350,3 +341,13 @@ class Pod(Object, tag_field="kind", tag="Pod"):
     @property
     def node_name(self) -> str:
         return self.spec.node_name
+
+
+def claim_names(pod: Pod) -> Iterator[str]:
+    """The names of the pod's ResourceClaims; of those from templates once they exist."""
+    statuses = pod.status.resource_claim_statuses
+    generated = {each.name: each.resource_claim_name for each in statuses}
+    for entry in pod.spec.resource_claims:
+        name = entry.resource_claim_name or generated.get(entry.name)
+        if name:
+            yield name
