@@ -132,6 +132,23 @@ async def test_claim_that_asched_allocated_can_be_given_back() -> None:
     assert changes(await explained(recording))[ChangeKind.CLAIM].claim == "d/held"
 
 
+async def test_special_claim_that_asched_allocated_can_be_given_back() -> None:
+    recording, resource = Recording(), "example.com/gpu"
+    recording.see(node("n0"), a_class(extendedResourceName=resource), a_slice("n0", "gpu-0"))
+    recording.see(a_pod("first", resources=[{resource: "1"}]))
+    recording.bind(recording.decide())
+    owner = {"kind": "Pod", "name": "first", "uid": "Pod-first", "apiVersion": "v1"}
+    special = a_claim(
+        "first-extended-resources-x",
+        allocation=an_allocation("n0", "gpu-0"),
+        annotations={"resource.kubernetes.io/extended-resource-claim": "true"},
+        ownerReferences=[{**owner, "controller": True}],
+    )
+    recording.see(special, a_claim("c"), a_pod("p", "c"))
+    recording.decide()
+    assert changes(await explained(recording))[ChangeKind.CLAIM].claim == special.key
+
+
 async def test_assignment_names_the_devices() -> None:
     recording = recorded(a_slice("n0", "gpu-0", "gpu-1"))
     (decision,) = recording.decide()
