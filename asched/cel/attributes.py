@@ -141,7 +141,7 @@ def _optional_chain(base: Code, qualifiers: list[Qualifier]) -> Code:
 def _optional_selection(
     qualifiers: list[Qualifier],
 ) -> Callable[[EvaluationFrame, Value], Value]:
-    """Selects from a value of which some part is optional."""
+    """Selects from an optional value, or with optional selections."""
     steps = [(_qualify(each), _qualify_if_present(each), each.optional) for each in qualifiers]
 
     def select(frame: EvaluationFrame, value: Value) -> Value:
