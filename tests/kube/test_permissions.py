@@ -15,7 +15,7 @@ from tests.permissions import REQUIRED
 
 def test_role_grants_required_permissions() -> None:
     for group, resource, verb in REQUIRED:
-        assert any(rule.allows(verb, group, resource, "") for rule in KUBE_SCHEDULER_RULES), (
+        assert any(rule.allows(WantedAccess(verb, group, resource)) for rule in KUBE_SCHEDULER_RULES), (
             group, resource, verb,
         )  # fmt: skip
 
