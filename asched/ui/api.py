@@ -59,8 +59,8 @@ class HtmlPages:
 VIEW: Final = web.AppKey("view", JournalView)
 HTML_PAGES: Final = web.AppKey("html_pages", HtmlPages)
 PREFIX: Final = "/api/v1"
-VISIBLE: Final = "visible"
-"""The key of a request for what its reader may see, a :class:`Visible`."""
+VISIBLE: Final = web.RequestKey("visible", Visible)
+"""What the reader of a request may see."""
 _MAX_TEXT: Final = 300
 _NO_END_S: Final = 1 << 40
 

@@ -136,7 +136,7 @@ async def _with_errors(request: web.Request, handler: Handler) -> web.StreamResp
 
 def _redacted(request: web.Request, found: ErrorAnswer) -> ErrorAnswer:
     """The error without names that its reader may not see."""
-    visible: Visible | None = request.get(api.VISIBLE)
+    visible = request.get(api.VISIBLE)
     if visible is None or visible.everywhere:
         return found  # nothing of the journal is read for a request without a reader
     redaction = Redaction(visible, request.app[api.VIEW].namespaces or frozenset())
@@ -188,7 +188,7 @@ async def _authenticated(request: web.Request, handler: Handler) -> web.StreamRe
 @web.middleware
 async def _authorized(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Check the scope of the path, and say what is left out."""
-    visible: Visible | None = request.get(api.VISIBLE)
+    visible = request.get(api.VISIBLE)
     if visible is None or visible == EVERYTHING:
         return await handler(request)
     resource = request.match_info.route.resource
@@ -242,7 +242,7 @@ async def _events(request: web.Request) -> web.StreamResponse:
         raise BusyError(f"{MAX_STREAMS} event streams are open")
     response = web.StreamResponse(headers={**HEADERS, "Content-Type": "text/event-stream"})
     await response.prepare(request)
-    visible: Visible = request[api.VISIBLE]
+    visible = request[api.VISIBLE]
     sending = asyncio.ensure_future(_send_events(view, response, visible))
     streams.add(sending)
     try:

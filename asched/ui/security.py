@@ -1,9 +1,9 @@
 """Who may read: hosts, tokens and headers of the browser interface.
 
-:mod:`asched.ui.cluster_access` admits users of a cluster instead. Without a token the server listens only on loopback, and answers only requests for a loopback host
+Without a token the server listens only on loopback, and answers only requests for a loopback host
 name: a foreign page cannot reach it through a name that resolves to 127.0.0.1. With a token,
 programs send it as a bearer token. Browsers exchange it at ``/login`` for a cookie that scripts
-cannot read.
+cannot read. :mod:`asched.ui.cluster_access` admits the users of a cluster.
 """
 
 from __future__ import annotations

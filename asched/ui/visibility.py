@@ -1,9 +1,9 @@
 """What a reader may see, and the only way by which an answer reaches one.
 
 The journal holds the pods of all tenants. A query returns a :class:`Sealed` answer, and
-:meth:`Sealed.release` removes what the reader may not see: objects whose ``namespace`` is hidden,
-and every mention ``namespace/name`` of one. Names of objects are never compared: a text does not
-show whether a hidden object exists.
+:meth:`Sealed.release` removes what the reader may not see: objects whose ``namespace`` or ``key``
+is hidden, and every mention ``namespace/name`` of one. Names of objects are never compared: a text
+does not show whether a hidden object exists.
 """
 
 from __future__ import annotations
@@ -175,7 +175,7 @@ class Redaction:
         return HIDDEN_TEXT if any(part in self._hidden for part in parts) else found[0]
 
     def _struct(self, value: msgspec.Struct) -> Any:
-        if self._is_hidden(getattr(value, "namespace", None)):
+        if self._is_hidden(getattr(value, "namespace", None), getattr(value, "key", None)):
             return _REMOVED
         changed: dict[str, Any] = {}
         for name in value.__struct_fields__:
@@ -190,7 +190,7 @@ class Redaction:
         return msgspec.structs.replace(value, **changed) if changed else value
 
     def _mapping(self, value: dict[Any, Any]) -> Any:
-        if self._is_hidden(value.get("namespace")):
+        if self._is_hidden(value.get("namespace"), value.get("key")):
             return _REMOVED
         found = {}
         for key, before in value.items():
@@ -207,8 +207,11 @@ class Redaction:
             return value
         return type(value)._make(kept) if hasattr(value, "_make") else type(value)(kept)
 
-    def _is_hidden(self, namespace: object) -> bool:
-        return isinstance(namespace, str) and bool(namespace) and not self._visible.sees(namespace)
+    def _is_hidden(self, namespace: object, key: object) -> bool:
+        """Whether an object with these fields is hidden; ``key`` is ``namespace/name``."""
+        if isinstance(namespace, str) and namespace and not self._visible.sees(namespace):
+            return True
+        return isinstance(key, str) and self.text(key) == HIDDEN_TEXT
 
 
 _OPTIONAL: Final[dict[tuple[type, str], bool]] = {}
