@@ -147,7 +147,8 @@ def _text(request: web.Request, template: str, values: Mapping[str, Any]) -> str
 
 def _visible(request: web.Request) -> Visible:
     """What the reader may see; pages without a reader, such as the login, hold no answers."""
-    return request.get(VISIBLE, EVERYTHING)
+    visible: Visible = request.get(VISIBLE, EVERYTHING)
+    return visible
 
 
 def _page(request: web.Request, template: str, values: Mapping[str, Any]) -> web.Response:
