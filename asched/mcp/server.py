@@ -135,5 +135,6 @@ def _answered(found: msgspec.Struct) -> types.CallToolResult:
 
 
 def _failed(line: str) -> types.CallToolResult:
-    text = " ".join(line.split())
+    words = " ".join(line.split())
+    text = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in words)
     return types.CallToolResult(content=[types.TextContent(type="text", text=text)], is_error=True)
