@@ -70,7 +70,9 @@ async def test_pod_fits_now_and_did_not_before(journal: MemoryStore) -> None:
 
 async def test_answer_is_the_decision_that_follows(journal: MemoryStore) -> None:
     """The scheduler decides the same for the pod when it is created."""
-    for cpu, spec in (("2", {}), ("5", {}), ("5", {"tolerations": [{"operator": "Exists"}]})):
+    tolerant = {"tolerations": [{"operator": "Exists"}]}
+    cases: list[tuple[str, Object]] = [("2", {}), ("5", {}), ("5", tolerant)]
+    for cpu, spec in cases:
         found = await answer(journal, manifest(cpu, **spec))
         recording = recorded()
         recording.see(pod("try", cpu, **spec))
