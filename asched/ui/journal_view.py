@@ -29,6 +29,7 @@ from asched.journal.chain import GENESIS
 from asched.journal.checkpoints import RestoredFold, apply_stored
 from asched.journal.errors import (
     ArchivedError,
+    JournalBusyError,
     JournalCorruptError,
     JournalError,
     JournalOpenError,
@@ -401,8 +402,8 @@ class JournalView:
                     verify_at_s = time.monotonic() + VERIFY_EVERY_S
                     await reader.verify()
                     self._publish(reader.progress)
-            except JournalReplaced:
-                raise
+            except (JournalReplaced, JournalBusyError):
+                raise  # a file that was opened as immutable is opened again
             except (JournalError, ProfileError) as error:
                 reader.problem = error
                 self._report(error, reader.progress)
