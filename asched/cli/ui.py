@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 import anyio
 import typer
 
+from asched.cli.apiserver import stop_at_end_of_input
 from asched.cli.errors import BadInput, as_command_error
 from asched.cli.options import (
     DEFAULT_JOURNAL,
@@ -71,6 +72,9 @@ class UiOptions:
     )
     behind_proxy: bool = typer.Option(
         False, "--behind-proxy", help="A proxy in front of the server speaks HTTPS."
+    )
+    until_stdin_closes: bool = typer.Option(
+        False, "--until-stdin-closes", help="Stop also at the end of standard input."
     )
 
 
@@ -207,8 +211,11 @@ async def _serve(options: UiOptions, listen: Listen, access: Access) -> None:
         _gate(options, access) as gate,
         open_view(options.journal, installed_plugins(), keys) as view,
         serving(make_app(view, gate), listen) as address,
+        anyio.create_task_group() as tasks,
     ):
+        if options.until_stdin_closes:
+            tasks.start_soon(stop_at_end_of_input, tasks.cancel_scope)
         with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
             typer.echo(f"serving {view.name} at {address}, until Ctrl-C")
             async for _ in signals:
-                break
+                tasks.cancel_scope.cancel()
