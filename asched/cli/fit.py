@@ -39,10 +39,10 @@ class FitOptions:
 
 @takes_options
 def fit(options: FitOptions) -> None:
-    """Say whether a pod would run now, or would have run at a time: where, or what blocks it.
+    """Decide whether and where a pod would run.
 
-    Decides the manifest against the state in the journal. Nothing is recorded, and no cluster is
-    asked. Exits with 1 if the pod does not fit.
+    Decides a manifest against the state in the journal, now or at a past time, and says what blocks
+    it. Nothing is recorded, and no cluster is asked. Exits with 1 if the pod does not fit.
     """
     from asched.audit.fit import fit as fit_pod
 

@@ -31,10 +31,11 @@ class McpOptions:
 
 @takes_options
 def mcp(options: McpOptions) -> None:
-    """Serve questions about a journal as tools of the Model Context Protocol (docs/mcp.md).
+    """Serve questions about a journal as MCP tools.
 
-    Read-only: explain, decision, history, fit and what_if. Speaks over stdin and stdout with the
-    program that starts it. Needs the extra asched[mcp].
+    Read-only, in the Model Context Protocol (docs/mcp.md): explain, decision, history, fit and
+    what_if. Speaks over stdin and stdout with the program that starts it. Needs the extra
+    asched[mcp].
     """
     try:
         from asched.mcp.server import JournalServer
