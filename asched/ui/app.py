@@ -200,7 +200,8 @@ async def _authorized(request: web.Request, handler: Handler) -> web.StreamRespo
     response = await handler(request)
     if visible.note and not response.prepared:
         # Names of namespaces are ASCII, unless the journal is not from an API server.
-        response.headers[NOTE_HEADER] = visible.note.encode("ascii", "replace").decode()
+        shown = (c if c.isascii() and c.isprintable() else "?" for c in visible.note)
+        response.headers[NOTE_HEADER] = "".join(shown)
     return response
 
 

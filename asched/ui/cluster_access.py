@@ -22,8 +22,8 @@ from asched.ui.review_cache import Lifetimes, ReviewCache
 from asched.ui.security import COOKIE, Gate, bearer_token
 from asched.ui.visibility import EVERYTHING, Viewer, Visible
 
-TOKEN_LIFETIMES: Final = Lifetimes(60.0, 10.0, 2_000)
-ACCESS_LIFETIMES: Final = Lifetimes(300.0, 30.0, 50_000)
+TOKEN_LIFETIMES: Final = Lifetimes(60.0, 10.0, 2_000, 32)
+ACCESS_LIFETIMES: Final = Lifetimes(300.0, 30.0, 50_000, 1_000)
 SESSION_S: Final = 12 * 3600
 MAX_SESSIONS: Final = 2_000
 MAX_NAMESPACES: Final = 2_000

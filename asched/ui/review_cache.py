@@ -7,6 +7,8 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Hashable
 from typing import Generic, NamedTuple, TypeVar
 
+from asched.ui.errors import BusyError
+
 KeyT = TypeVar("KeyT", bound=Hashable)
 ValueT = TypeVar("ValueT")
 
@@ -18,6 +20,8 @@ class Lifetimes(NamedTuple):
     negative_s: float
     most: int
     """Positive ones, and as many negative ones: these never displace positive ones."""
+    most_loading: int
+    """Results that are loaded at a time; more are an error."""
 
 
 class ReviewCache(Generic[KeyT, ValueT]):
@@ -33,7 +37,10 @@ class ReviewCache(Generic[KeyT, ValueT]):
         self._loading: dict[KeyT, asyncio.Task[ValueT]] = {}
 
     async def get(self, key: KeyT, load: Callable[[], Awaitable[ValueT]]) -> ValueT:
-        """The result that is kept, or that of ``load``. Errors of ``load`` are not kept."""
+        """The result that is kept, or that of ``load``. Errors of ``load`` are not kept.
+
+        Raises :class:`~asched.ui.errors.BusyError`.
+        """
         for kept in self._kept.values():
             found = kept.get(key)
             if found is not None:
@@ -43,6 +50,8 @@ class ReviewCache(Generic[KeyT, ValueT]):
                 del kept[key]
         task = self._loading.get(key)
         if task is None:
+            if len(self._loading) >= self._lifetimes.most_loading:
+                raise BusyError(f"{len(self._loading)} reviews are in progress")
             task = self._loading[key] = asyncio.ensure_future(self._load(key, load))
             task.add_done_callback(lambda done: done.cancelled() or done.exception())
         # Others may wait for it, too.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -9,6 +11,7 @@ import aiohttp
 import anyio
 import msgspec
 import pytest
+from anyio.streams.text import TextReceiveStream
 
 from asched.apiserver.auth import User
 from asched.apiserver.cluster import EmbeddedCluster
@@ -20,6 +23,7 @@ from asched.kube.reviews import AccessQuestion, ApiReviewer, ReviewedUser, Revie
 from asched.ui import cluster_access
 from asched.ui.api import PREFIX
 from asched.ui.cluster_access import ClusterAccess
+from asched.ui.errors import BusyError
 from asched.ui.review_cache import Lifetimes, ReviewCache
 from asched.ui.security import COOKIE
 from asched.ui.visibility import HIDDEN_TEXT, Redaction, Visible
@@ -36,6 +40,8 @@ from tests.ui.tenants import (
     reviewing,
     stored,
 )
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 class Cluster:
@@ -205,7 +211,7 @@ async def test_token_must_be_for_the_audience(tmp_path: Path) -> None:
 
 async def test_cache_loads_once_and_is_bounded() -> None:
     now_s, loads = [0.0], list[str]()
-    cache: ReviewCache[str, bool] = ReviewCache(Lifetimes(10.0, 2.0, 2), lambda: now_s[0])
+    cache: ReviewCache[str, bool] = ReviewCache(Lifetimes(10.0, 2.0, 2, 1), lambda: now_s[0])
     release = anyio.Event()
 
     async def load(key: str, result: bool) -> bool:
@@ -217,6 +223,8 @@ async def test_cache_loads_once_and_is_bounded() -> None:
         for _ in range(3):
             tasks.start_soon(cache.get, "a", lambda: load("a", True))
         await anyio.wait_all_tasks_blocked()
+        with pytest.raises(BusyError, match="1 reviews are in progress"):
+            await cache.get("b", lambda: load("b", True))
         release.set()
     assert loads == ["a"]
     for number in range(5):
@@ -232,6 +240,38 @@ async def test_cache_loads_once_and_is_bounded() -> None:
     for _ in range(2):
         with pytest.raises(ValueError, match="no answer"):
             await cache.get("failing", fail)
+
+
+async def test_command_reviews_readers(tmp_path: Path) -> None:
+    url = await stored(preempting_tenants(), tmp_path / "journal.db")
+    async with ApiServer(EmbeddedCluster(), tokens=dict(TOKENS)).run() as server:
+        kubeconfig = server.kubeconfig(tmp_path / "ui.yaml", user=UI_SERVER)
+        command = [
+            *(sys.executable, "-m", "asched", "ui", "--journal", url, "--listen", "127.0.0.1:0"),
+            *("--authentication", "kubernetes", "--kubeconfig", str(kubeconfig)),
+        ]
+        environment = {"PATH": "/usr/bin:/bin", "PYTHONPATH": str(ROOT)}
+        async with await anyio.open_process(command, env=environment, stderr=None) as process:
+            assert process.stdout is not None
+            line = await TextReceiveStream(process.stdout).receive()
+            address = line.split()[3].rstrip(",")
+            found = await _searched(address)
+            process.send_signal(signal.SIGTERM)
+            assert await process.wait() == 0
+    assert found == {MINE}
+
+
+async def _searched(address: str) -> set[str]:
+    """The namespaces that the tenant finds, once the journal has been read."""
+    retry = aiohttp.ClientTimeout(total=60)
+    async with aiohttp.ClientSession(address, timeout=retry) as session:
+        with anyio.fail_after(60):
+            while True:
+                async with session.get(f"{PREFIX}/search", headers=bearer(TENANT)) as response:
+                    if response.status != 503:
+                        results = (await response.json())["results"]
+                        return {found["namespace"] for found in results}
+                await anyio.sleep(0.05)
 
 
 class Item(msgspec.Struct, frozen=True):
