@@ -65,8 +65,12 @@ def _access_status(auth: Auth, spec: Object) -> Object:
     if not isinstance(attributes, dict) or not (spec.get("user") or spec.get("groups")):
         raise bad_request("spec: a user or groups, and resourceAttributes are required")
     user = auth.named(str(spec.get("user")))
-    fields = (str(attributes.get(field, "")) for field in WantedAccess._fields)
-    if user is None or not user.may(WantedAccess(*fields)):
+    verb, group, resource, name, namespace = (
+        str(attributes.get(field, ""))
+        for field in ("verb", "group", "resource", "name", "namespace")
+    )
+    wanted = WantedAccess(verb, group, resource, name, namespace)
+    if user is None or not user.may(wanted):
         return {"allowed": False, "reason": ""}
     return {"allowed": True, "reason": "RBAC: allowed by a rule of the server"}
 

@@ -44,8 +44,8 @@ class FitAnswer(msgspec.Struct, frozen=True, rename="camel"):
     fits: bool
     sentence: str
     nodes: tuple[str, ...]
-    """The best nodes, of which any may be chosen; at most :data:`MAX_BEST`. Empty if it does not
-    fit."""
+    """The best nodes; any of them may be chosen. At most :data:`MAX_BEST`; empty if the pod does
+    not fit."""
     notes: tuple[str, ...]
     explanation: Explanation
     """As ``asched explain -o json`` for a pod without attempts."""
@@ -92,7 +92,7 @@ async def fit(
 
 
 def _admitted(manifest: Mapping[str, Any], state: ClusterState) -> tuple[Pod, tuple[str, ...]]:
-    """The pod as an API server would store it, and what was changed beside its defaults."""
+    """The pod as an API server would store it, and what was changed in the manifest."""
     if manifest.get("kind") != "Pod" or manifest.get("apiVersion") != "v1":
         kind = f"{manifest.get('apiVersion', '?')} {manifest.get('kind', '?')}"
         raise AuditError(f"the manifest is of {kind}; expected v1 Pod")

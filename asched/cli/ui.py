@@ -27,7 +27,7 @@ from asched.cli.options import (
 if TYPE_CHECKING:
     from asched.kube.reviews import ApiReviewer, ReviewedUser
     from asched.ui.app import Listen
-    from asched.ui.security import Access, Gate
+    from asched.ui.security import Access, AccessControl
 
 _REVIEW_QPS: Final = 50.0
 
@@ -162,7 +162,7 @@ def _access(options: UiOptions) -> Access:
 
 
 @asynccontextmanager
-async def _gate(options: UiOptions, access: Access) -> AsyncIterator[Gate]:
+async def _access_control(options: UiOptions, access: Access) -> AsyncIterator[AccessControl]:
     """Who may read. Raises KubeConfigError."""
     if options.authentication is Authentication.TOKEN_FILE:
         yield access
@@ -208,9 +208,9 @@ async def _serve(options: UiOptions, listen: Listen, access: Access) -> None:
     keys = journal_keys()
     await check_journal(options.journal, keys)
     async with (
-        _gate(options, access) as gate,
+        _access_control(options, access) as control,
         open_view(options.journal, installed_plugins(), keys) as view,
-        serving(make_app(view, gate), listen) as address,
+        serving(make_app(view, control), listen) as address,
         anyio.create_task_group() as tasks,
     ):
         if options.until_stdin_closes:

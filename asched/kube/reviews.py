@@ -29,7 +29,7 @@ class ReviewError(Exception):
 
 
 class ReviewedUser(msgspec.Struct, frozen=True):
-    """A user whom the API server authenticated."""
+    """A user that the API server authenticated."""
 
     username: str = ""
     uid: str = ""

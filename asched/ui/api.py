@@ -42,7 +42,7 @@ from asched.ui.pods import (
 from asched.ui.reports import JournalReport, PluginReport, journal_report, plugin_report
 from asched.ui.series import Overview
 from asched.ui.tables import csv_of
-from asched.ui.visibility import Scope, Visible
+from asched.ui.visibility import AnswerScope, Visible
 
 T = TypeVar("T")
 
@@ -217,7 +217,7 @@ class ApiRoute(NamedTuple):
     parameters: tuple[Parameter, ...] = ()
     rows: Callable[[Any], Sequence[msgspec.Struct]] | None = None
     """The table in the answer, for CSV; None if it has none."""
-    scope: Scope | None = None
+    scope: AnswerScope | None = None
     """Who may have the answer. Without one, only readers who may see everything."""
 
 
@@ -231,7 +231,7 @@ ROUTES: Final[Mapping[str, ApiRoute]] = {
         _search,
         (Parameter("q", "The text."), Parameter("limit", "Results at most.", "integer")),
         lambda found: found.results,
-        Scope.VISIBLE,
+        AnswerScope.VISIBLE,
     ),
     "namespaces": ApiRoute(
         "/namespaces",
@@ -239,7 +239,7 @@ ROUTES: Final[Mapping[str, ApiRoute]] = {
         NamespaceList,
         _namespaces,
         rows=lambda found: found.namespaces,
-        scope=Scope.VISIBLE,
+        scope=AnswerScope.VISIBLE,
     ),
     "pod": ApiRoute(
         _POD,
@@ -247,7 +247,7 @@ ROUTES: Final[Mapping[str, ApiRoute]] = {
         PodSummary,
         _pod,
         MOMENT,
-        scope=Scope.NAMESPACE,
+        scope=AnswerScope.NAMESPACE,
     ),
     "decisions": ApiRoute(
         f"{_POD}/decisions",
@@ -256,7 +256,7 @@ ROUTES: Final[Mapping[str, ApiRoute]] = {
         _decisions,
         MOMENT,
         lambda found: found.decisions,
-        Scope.NAMESPACE,
+        AnswerScope.NAMESPACE,
     ),
     "decision": ApiRoute(
         f"{_POD}/decisions/{{attempt}}",
@@ -265,7 +265,7 @@ ROUTES: Final[Mapping[str, ApiRoute]] = {
         _decision,
         MOMENT,
         lambda found: found.explanation.nodes,
-        Scope.NAMESPACE,
+        AnswerScope.NAMESPACE,
     ),
     "timeline": ApiRoute(
         f"{_POD}/timeline",
@@ -274,7 +274,7 @@ ROUTES: Final[Mapping[str, ApiRoute]] = {
         _timeline,
         MOMENT,
         lambda found: [entry for pod in found.pods for entry in pod.entries],
-        Scope.NAMESPACE,
+        AnswerScope.NAMESPACE,
     ),
     "cluster": ApiRoute(
         "/cluster",
@@ -283,7 +283,7 @@ ROUTES: Final[Mapping[str, ApiRoute]] = {
         _cluster,
         MOMENT,
         lambda found: found.nodes,
-        Scope.NODES,
+        AnswerScope.NODES,
     ),
     "node": ApiRoute(
         "/cluster/nodes/{node}",
@@ -292,7 +292,7 @@ ROUTES: Final[Mapping[str, ApiRoute]] = {
         _node,
         MOMENT,
         lambda found: found.pods,
-        Scope.NODES,
+        AnswerScope.NODES,
     ),
     "difference": ApiRoute(
         "/cluster/difference",
@@ -306,7 +306,7 @@ ROUTES: Final[Mapping[str, ApiRoute]] = {
             Parameter("toSeq", "The second record, instead of to.", "integer"),
         ),
         lambda found: found.placements,
-        Scope.NODES,
+        AnswerScope.NODES,
     ),
     "overview": ApiRoute(
         "/overview",
@@ -318,14 +318,14 @@ ROUTES: Final[Mapping[str, ApiRoute]] = {
             Parameter("to", "The end. Default: that of the journal."),
         ),
         lambda found: found.points,
-        Scope.CLUSTER,
+        AnswerScope.CLUSTER,
     ),
     "journal": ApiRoute(
         "/journal",
         "Head, verification, sizes and archive.",
         JournalReport,
         _journal,
-        scope=Scope.CLUSTER,
+        scope=AnswerScope.CLUSTER,
     ),
     "plugins": ApiRoute(
         "/plugins",
@@ -334,7 +334,7 @@ ROUTES: Final[Mapping[str, ApiRoute]] = {
         _plugins,
         MOMENT,
         lambda found: found.plugins,
-        Scope.CLUSTER,
+        AnswerScope.CLUSTER,
     ),
 }
 """By name, for :func:`answer`."""

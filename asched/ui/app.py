@@ -21,8 +21,8 @@ from asched.ui import api, pages
 from asched.ui.errors import BusyError, ErrorAnswer, StartingError, error_answer
 from asched.ui.journal_view import JournalProgress, JournalView
 from asched.ui.openapi import openapi
-from asched.ui.security import HEADERS, Gate, Handler
-from asched.ui.visibility import EVERYTHING, Redaction, Scope, Visible
+from asched.ui.security import HEADERS, AccessControl, Handler
+from asched.ui.visibility import EVERYTHING, AnswerScope, Redaction, Visible
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
@@ -32,12 +32,12 @@ EVENT_INTERVAL_S: Final = 1.0
 KEEP_ALIVE_S: Final = 15.0
 _STOP_S: Final = 2.0
 HEALTH: Final = "/healthz"
-SCOPES: Final[Mapping[str, Scope]] = {
-    HEALTH: Scope.PUBLIC,
-    "/login": Scope.PUBLIC,
-    pages.STATIC: Scope.PUBLIC,
-    f"{api.PREFIX}/openapi.json": Scope.PUBLIC,
-    f"{api.PREFIX}/events": Scope.VISIBLE,
+SCOPES: Final[Mapping[str, AnswerScope]] = {
+    HEALTH: AnswerScope.PUBLIC,
+    "/login": AnswerScope.PUBLIC,
+    pages.STATIC: AnswerScope.PUBLIC,
+    f"{api.PREFIX}/openapi.json": AnswerScope.PUBLIC,
+    f"{api.PREFIX}/events": AnswerScope.VISIBLE,
     **{api.PREFIX + route.path: route.scope for route in api.ROUTES.values() if route.scope},
     **pages.SCOPES,
 }
@@ -45,7 +45,7 @@ SCOPES: Final[Mapping[str, Scope]] = {
 _OPEN_PATHS: Final = ("/login", "/static/", HEALTH)
 """Paths that need no token."""
 
-ACCESS: Final = web.AppKey("access", Gate)
+ACCESS: Final = web.AppKey("access", AccessControl)
 NOTE_HEADER: Final = "Asched-Visible"
 """The response header that says what is left out."""
 _STREAMS: Final = web.AppKey("streams", set[asyncio.Task[None]])
@@ -66,7 +66,7 @@ class LiveEvent(msgspec.Struct, frozen=True, rename="camel"):
     problem: str
 
 
-def make_app(view: JournalView, access: Gate) -> web.Application:
+def make_app(view: JournalView, access: AccessControl) -> web.Application:
     """The application; ``view`` must outlive it."""
     app = web.Application(
         middlewares=[_secured, _with_errors, _authenticated, _authorized],
@@ -195,7 +195,7 @@ async def _authorized(request: web.Request, handler: Handler) -> web.StreamRespo
     if resource is not None:
         scope = SCOPES.get(resource.canonical)
         visible.check(scope, request.match_info.get("namespace"))
-        if scope is not Scope.PUBLIC and request.app[api.VIEW].namespaces is None:
+        if scope is not AnswerScope.PUBLIC and request.app[api.VIEW].namespaces is None:
             raise StartingError("the namespaces of the journal are being read")
     response = await handler(request)
     if visible.note and not response.prepared:

@@ -1,8 +1,8 @@
-"""Readers whom the API server authenticates and authorizes, for ``asched ui`` in a cluster.
+"""Readers that the API server authenticates and authorizes, for ``asched ui`` in a cluster.
 
 A bearer token is checked by TokenReview. What its user may see is asked by SubjectAccessReview:
 ``list`` of pods, in all namespaces or in each one, and of nodes. Both results are kept for a short
-time. If the API server does not answer, nobody gets an answer.
+time. If the API server does not answer, every request fails.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Final, Generic, Protocol, TypeVar
 from aiohttp import web
 
 from asched.ui.review_cache import Lifetimes, ReviewCache
-from asched.ui.security import COOKIE, Gate, bearer_token
+from asched.ui.security import COOKIE, AccessControl, bearer_token
 from asched.ui.visibility import EVERYTHING, Viewer, Visible
 
 TOKEN_LIFETIMES: Final = Lifetimes(60.0, 10.0, 2_000, 32)
@@ -57,7 +57,7 @@ class Reviewer(Protocol[ReaderT]):
         ...
 
 
-class ClusterAccess(Gate, Generic[ReaderT]):
+class ClusterAccess(AccessControl, Generic[ReaderT]):
     """Admits users of the cluster."""
 
     login_hint = "A token of the cluster, such as from: kubectl create token NAME"

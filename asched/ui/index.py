@@ -132,7 +132,7 @@ class JournalIndex:
         self.nodes: dict[str, int] = {}
         """The last record about each node."""
         self.namespaces: frozenset[str] = frozenset()
-        """All that an object of the journal was in. Replaced by a larger one, never changed."""
+        """Of all objects in the journal. Replaced by a larger set, never changed."""
         self.plugin_failures: dict[str, int] = {}
         self.totals: Counter[str] = Counter()
         """What happened since the start of the index."""

@@ -24,7 +24,7 @@ from asched.ui.errors import ErrorAnswer
 from asched.ui.index import NamespaceList, SearchResults
 from asched.ui.journal_view import JournalView
 from asched.ui.pods import DecisionMatrix, PodSummary, TimelineAnswer
-from asched.ui.visibility import EVERYTHING, Scope, Visible
+from asched.ui.visibility import EVERYTHING, AnswerScope, Visible
 
 STATIC: Final = "/static"
 _FOLDER: Final = Path(__file__).parent / "static"
@@ -311,7 +311,7 @@ async def _plugins(request: web.Request) -> web.Response:
     return _page(request, "plugins.html", {"api": _same_api(request), "found": found})
 
 
-def _scopes_of(path: str) -> tuple[Scope, ...]:
+def _scopes_of(path: str) -> tuple[AnswerScope, ...]:
     """The declared scope of the API's answer with the path of a page; empty without one."""
     return tuple(r.scope for r in ROUTES.values() if r.path == path and r.scope is not None)
 
@@ -329,9 +329,9 @@ _PAGES: Final[Mapping[str, Page]] = {
 }
 
 
-SCOPES: Final[Mapping[str, Scope]] = {
+SCOPES: Final[Mapping[str, AnswerScope]] = {
     **{path: scope for path in _PAGES for scope in _scopes_of(path)},
-    "/": Scope.VISIBLE,
+    "/": AnswerScope.VISIBLE,
 }
 """The scope of each page: that of its answer in the API."""
 

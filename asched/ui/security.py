@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 
 from aiohttp import web
 
-from asched.ui.visibility import Omniscient, Viewer
+from asched.ui.visibility import UnrestrictedViewer, Viewer
 
 MIN_TOKEN_LENGTH: Final = 16
 SESSION_S: Final = 12 * 3600
@@ -45,7 +45,7 @@ def bearer_token(request: web.Request) -> str:
     return sent.strip() if scheme.lower() == "bearer" else ""
 
 
-class Gate(Protocol):
+class AccessControl(Protocol):
     """Admits readers."""
 
     login_hint: str
@@ -66,7 +66,7 @@ class Gate(Protocol):
         ...
 
 
-class Access(Gate):
+class Access(AccessControl):
     """Admits whoever has the token, or without one everybody who reaches the loopback address."""
 
     stream_s = None
@@ -78,7 +78,7 @@ class Access(Gate):
         self.login_hint = "The token that asched ui was started with" if token else ""
 
     async def viewer(self, request: web.Request) -> Viewer | None:
-        return Omniscient() if self.admits(request) else None
+        return UnrestrictedViewer() if self.admits(request) else None
 
     async def log_in(self, token: str, response: web.Response) -> bool:
         if not self.token or not self.is_token(token):

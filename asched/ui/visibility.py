@@ -1,8 +1,8 @@
 """What a reader may see, and the only way by which an answer reaches one.
 
 The journal holds the pods of all tenants. A query returns a :class:`Sealed` answer, and
-:meth:`Sealed.release` removes what the reader may not see: objects whose ``namespace`` or ``key``
-is hidden, and every mention ``namespace/name`` of one. Names of objects are never compared: a text
+:meth:`Sealed.release` removes what the reader may not see: objects with a hidden ``namespace`` or
+``key``, and every mention ``namespace/name`` of one. Names of objects are never compared: a text
 does not show whether a hidden object exists.
 """
 
@@ -28,7 +28,7 @@ _LABEL: Final = re.compile(r"[a-z0-9](?:[-a-z0-9]*[a-z0-9])?")
 _WHOLE: Final = re.compile(rf"({_LABEL.pattern})/[^/\s]+")
 
 
-class Scope(Enum):
+class AnswerScope(Enum):
     """Who may have an answer."""
 
     PUBLIC = "everybody: it holds nothing of the journal"
@@ -52,18 +52,18 @@ class Visible:
     def sees(self, namespace: str) -> bool:
         return self.everywhere or namespace in self.namespaces
 
-    def check(self, scope: Scope | None, namespace: str | None) -> None:
+    def check(self, scope: AnswerScope | None, namespace: str | None) -> None:
         """Raises :class:`ForbiddenError` if the reader may not have answers of that scope, and for
         a route that declares none. ``namespace`` is that of the path."""
-        if (self.everywhere and self.nodes) or scope in (Scope.PUBLIC, Scope.VISIBLE):
+        if (self.everywhere and self.nodes) or scope in (AnswerScope.PUBLIC, AnswerScope.VISIBLE):
             return
-        if scope is Scope.NAMESPACE and namespace is not None:
+        if scope is AnswerScope.NAMESPACE and namespace is not None:
             if not self.sees(namespace):
                 raise ForbiddenError(f"you may not list pods in namespace {namespace}")
-        elif scope is Scope.NODES:
+        elif scope is AnswerScope.NODES:
             if not self.nodes:
                 raise ForbiddenError("you may not list nodes")
-        elif scope is Scope.CLUSTER:
+        elif scope is AnswerScope.CLUSTER:
             if not self.everywhere:
                 raise ForbiddenError("you may not list pods in all namespaces")
         else:
@@ -99,7 +99,7 @@ class Viewer(Protocol):
         ...
 
 
-class Omniscient(Viewer):
+class UnrestrictedViewer(Viewer):
     """A reader who may see everything."""
 
     async def visible(self, namespaces: frozenset[str]) -> Visible:
@@ -112,7 +112,7 @@ class Sealed(Generic[T]):
     __slots__ = ("_answer", "_namespaces")
 
     def __init__(self, answer: T, namespaces: frozenset[str] | None) -> None:
-        """``namespaces``: all that the answer can name; None if they are not known yet."""
+        """``namespaces``: every one that the answer can name; None if they are not known yet."""
         self._answer = answer
         self._namespaces = namespaces
 
@@ -137,7 +137,7 @@ class Redaction:
     """Removes hidden objects from values."""
 
     def __init__(self, visible: Visible, namespaces: frozenset[str]) -> None:
-        """``namespaces``: all that a text can name."""
+        """``namespaces``: every one that a text can name."""
         self._visible = visible
         self._hidden = namespaces - visible.namespaces
 
@@ -205,7 +205,10 @@ class Redaction:
         kept = [item for item in found if item is not _REMOVED]
         if len(kept) == len(value) and all(a is b for a, b in zip(kept, value, strict=True)):
             return value
-        return type(value)._make(kept) if hasattr(value, "_make") else type(value)(kept)
+        if type(value) in (list, tuple, set, frozenset):
+            return type(value)(kept)
+        # A named tuple: without a field it is not that object.
+        return type(value)(*kept) if len(kept) == len(value) else _REMOVED
 
     def _is_hidden(self, namespace: object, key: object) -> bool:
         """Whether an object with these fields is hidden; ``key`` is ``namespace/name``."""

@@ -19,7 +19,7 @@ from asched.journal.opening import open_journal
 from asched.ui.api import PREFIX, ROUTES
 from asched.ui.app import Listen, make_app, serving
 from asched.ui.journal_view import JournalView, open_view
-from asched.ui.security import Access, Gate
+from asched.ui.security import Access, AccessControl
 from tests.audit.recording import REGISTRY
 
 NO_TOKEN = Access()
@@ -74,7 +74,7 @@ def _texts(query: dict[str, object]) -> dict[str, str]:
 
 
 @asynccontextmanager
-async def ui_on(url: str, access: Gate = NO_TOKEN) -> AsyncIterator[Client]:
+async def ui_on(url: str, access: AccessControl = NO_TOKEN) -> AsyncIterator[Client]:
     """The browser interface on the journal at ``url``."""
     async with (
         open_view(url, REGISTRY) as view,

@@ -18,7 +18,7 @@ from asched.ui.api import PREFIX, ROUTES
 from asched.ui.app import NOTE_HEADER, SCOPES, make_app
 from asched.ui.openapi import openapi
 from asched.ui.security import Access
-from asched.ui.visibility import Scope
+from asched.ui.visibility import AnswerScope
 from tests.ui.serving import Client, pod_path, ui_on
 from tests.ui.tenants import (
     CANARY,
@@ -147,7 +147,7 @@ async def test_every_path_of_the_server_declares_its_scope(tmp_path: Path) -> No
         app = make_app(client.view, Access())
         paths = {resource.canonical for resource in app.router.resources()}
     assert paths - SCOPES.keys() == set()
-    public = {path for path, scope in SCOPES.items() if scope is Scope.PUBLIC}
+    public = {path for path, scope in SCOPES.items() if scope is AnswerScope.PUBLIC}
     assert public == {"/healthz", "/login", "/static", f"{PREFIX}/openapi.json"}
 
 

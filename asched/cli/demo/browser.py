@@ -63,7 +63,7 @@ async def _url_of(process: Process) -> str:
 
 
 def _shown(show: Callable[[str], object], url: str) -> None:
-    # Browsers are found and started in many ways, none of which may end the demo.
+    # Browsers are found and started in many ways; a failure of one must not end the demo.
     with suppress(Exception):
         show(url)
 
