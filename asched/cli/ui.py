@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -25,8 +25,12 @@ from asched.cli.options import (
 )
 
 if TYPE_CHECKING:
+    from aiohttp import web
+
     from asched.kube.reviews import ApiReviewer, ReviewedUser
     from asched.ui.app import Listen
+    from asched.ui.journal_view import JournalView
+    from asched.ui.lab.runs import LabSettings
     from asched.ui.security import Access, AccessControl
 
 _REVIEW_QPS: Final = 50.0
@@ -76,6 +80,17 @@ class UiOptions:
     until_stdin_closes: bool = typer.Option(
         False, "--until-stdin-closes", help="Stop also at the end of standard input."
     )
+    lab_workers: int = typer.Option(
+        1, min=0, max=64, help="What-if comparisons at a time, each in a process. 0 for no lab."
+    )
+    lab_memory: int = typer.Option(
+        4096, min=0, metavar="MIB", help="Memory limit of a comparison; 0 for none."
+    )
+    results_dir: Path | None = typer.Option(
+        None,
+        metavar="DIRECTORY",
+        help="Where results of the what-if lab are kept. Default: until the process ends.",
+    )
 
 
 @takes_options
@@ -107,7 +122,8 @@ def ui(options: UiOptions) -> None:
             )
     log_warnings()
     try:
-        anyio.run(_serve, options, listen, access)
+        with _lab(options) as lab:
+            anyio.run(_serve, options, lab, listen, access)
     except (ListenError, BaseExceptionGroup) as error:
         raise as_command_error(error, bad_input=(ListenError,)) from None
 
@@ -201,16 +217,35 @@ class UiReviewer:
             raise ReviewUnavailableError(str(error)) from None
 
 
-async def _serve(options: UiOptions, listen: Listen, access: Access) -> None:
-    from asched.ui.app import make_app, serving
+@contextmanager
+def _lab(options: UiOptions) -> Iterator[LabSettings]:
+    """The settings of the lab, and its folder. Raises BadInput."""
+    import tempfile
+
+    from asched.ui.lab.runs import LabSettings
+
+    kept, memory_bytes = options.results_dir, options.lab_memory << 20
+    with tempfile.TemporaryDirectory(prefix="asched-lab-") as temporary:
+        folder = Path(temporary) if kept is None else kept
+        try:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            raise BadInput(f"--results-dir {folder}: {error.strerror or error}") from None
+        yield LabSettings(
+            options.journal, folder, options.lab_workers, memory_bytes, kept is not None
+        )
+
+
+async def _serve(options: UiOptions, lab: LabSettings, listen: Listen, access: Access) -> None:
+    from asched.ui.app import serving
     from asched.ui.journal_view import check_journal, open_view
 
-    keys = journal_keys()
-    await check_journal(options.journal, keys)
+    url, keys = lab.journal_url, journal_keys()
+    await check_journal(url, keys)
     async with (
         _access_control(options, access) as control,
-        open_view(options.journal, installed_plugins(), keys) as view,
-        serving(make_app(view, control), listen) as address,
+        open_view(url, installed_plugins(), keys) as view,
+        serving(_app(view, control, lab), listen) as address,
         anyio.create_task_group() as tasks,
     ):
         if options.until_stdin_closes:
@@ -219,3 +254,14 @@ async def _serve(options: UiOptions, listen: Listen, access: Access) -> None:
             typer.echo(f"serving {view.name} at {address}, until Ctrl-C")
             async for _ in signals:
                 tasks.cancel_scope.cancel()
+
+
+def _app(view: JournalView, access: AccessControl, lab: LabSettings) -> web.Application:
+    """Raises BadInput."""
+    from asched.ui.app import make_app
+
+    try:
+        return make_app(view, access, lab)
+    except OSError as error:
+        reason = error.strerror or error
+        raise BadInput(f"--results-dir {lab.results_dir}: not writable: {reason}") from None

@@ -14,6 +14,7 @@ import msgspec
 from aiohttp import web
 
 from asched.audit.lookup import PodName
+from asched.audit.shadow import RecordedShadow
 from asched.audit.times import parse_time_ns
 from asched.model.quantity import NS_PER_S
 from asched.state.cluster import ClusterState
@@ -41,6 +42,7 @@ from asched.ui.pods import (
 )
 from asched.ui.reports import JournalReport, PluginReport, journal_report, plugin_report
 from asched.ui.series import Overview
+from asched.ui.shadow import ShadowDifference, shadow_difference, shadow_report
 from asched.ui.tables import csv_of
 from asched.ui.visibility import AnswerScope, Visible
 
@@ -54,6 +56,8 @@ class HtmlPages:
     error: Callable[[web.Request, ErrorAnswer], web.Response]
     login: Callable[[web.Request, str, int], web.Response]
     """A form that posts ``token`` and ``next`` to ``/login``, with a message and HTTP status."""
+    page: Callable[[web.Request, str, Mapping[str, Any]], web.Response]
+    """The page of a template with these values."""
 
 
 VIEW: Final = web.AppKey("view", JournalView)
@@ -191,6 +195,15 @@ async def _plugins(reader: JournalReader, question: Question) -> PluginReport:
     return await _at(
         reader, question.moment(), lambda s, seq: plugin_report(s, seq, registry, failures)
     )
+
+
+async def _shadow(reader: JournalReader, question: Question) -> RecordedShadow:
+    cause, pod = question.text("cause"), question.text("pod")
+    return await shadow_report(reader, question.moment(), cause, pod)
+
+
+async def _shadow_difference(reader: JournalReader, question: Question) -> ShadowDifference:
+    return await shadow_difference(reader, question.number("record") or 0)
 
 
 class Parameter(NamedTuple):
@@ -335,6 +348,27 @@ ROUTES: Final[Mapping[str, ApiRoute]] = {
         MOMENT,
         lambda found: found.plugins,
         AnswerScope.CLUSTER,
+    ),
+    "shadow": ApiRoute(
+        "/shadow",
+        "How often another scheduler agrees, and why it does not.",
+        RecordedShadow,
+        _shadow,
+        (
+            *MOMENT,
+            Parameter("cause", "Only disagreements with this cause; `open` for none yet."),
+            Parameter("pod", "Only disagreements about pods with this text in their name."),
+        ),
+        lambda found: found.differences,
+        AnswerScope.CLUSTER,
+    ),
+    "shadowDifference": ApiRoute(
+        "/shadow/{record}",
+        "One disagreement: both choices with their scores.",
+        ShadowDifference,
+        _shadow_difference,
+        rows=lambda found: found.difference.nodes,
+        scope=AnswerScope.CLUSTER,
     ),
 }
 """By name, for :func:`answer`."""

@@ -20,6 +20,8 @@ from yarl import URL
 from asched.ui import api, pages
 from asched.ui.errors import BusyError, ErrorAnswer, StartingError, error_answer
 from asched.ui.journal_view import JournalProgress, JournalView
+from asched.ui.lab import views
+from asched.ui.lab.runs import LabSettings
 from asched.ui.openapi import openapi
 from asched.ui.security import HEADERS, AccessControl, Handler
 from asched.ui.visibility import EVERYTHING, AnswerScope, Redaction, Visible
@@ -40,6 +42,7 @@ SCOPES: Final[Mapping[str, AnswerScope]] = {
     f"{api.PREFIX}/events": AnswerScope.VISIBLE,
     **{api.PREFIX + route.path: route.scope for route in api.ROUTES.values() if route.scope},
     **pages.SCOPES,
+    **views.SCOPES,
 }
 """The scope of each path, for readers who may not see everything. Others get no answer."""
 _OPEN_PATHS: Final = ("/login", "/static/", HEALTH)
@@ -66,8 +69,10 @@ class LiveEvent(msgspec.Struct, frozen=True, rename="camel"):
     problem: str
 
 
-def make_app(view: JournalView, access: AccessControl) -> web.Application:
-    """The application; ``view`` must outlive it."""
+def make_app(
+    view: JournalView, access: AccessControl, lab: LabSettings | None = None
+) -> web.Application:
+    """The application; ``view`` must outlive it. Raises OSError if ``lab`` cannot store results."""
     app = web.Application(
         middlewares=[_secured, _with_errors, _authenticated, _authorized],
         client_max_size=MAX_BODY_BYTES,
@@ -85,6 +90,7 @@ def make_app(view: JournalView, access: AccessControl) -> web.Application:
     app.router.add_get("/login", _show_login)
     app.router.add_post("/login", _log_in)
     pages.register(app, view)
+    views.register(app, view, lab, document)
     return app
 
 
@@ -145,7 +151,7 @@ def _redacted(request: web.Request, found: ErrorAnswer) -> ErrorAnswer:
 
 _REASONS: Final = {
     404: "there is no such page",
-    405: "only GET is allowed: nothing can be changed here",
+    405: "this method is not allowed here; questions are asked with GET",
     413: f"the request is larger than {MAX_BODY_BYTES} bytes",
 }
 

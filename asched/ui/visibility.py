@@ -15,7 +15,7 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 
 import msgspec
 
-from asched.ui.errors import ForbiddenError, StartingError
+from asched.ui.errors import NotVisibleError, StartingError
 
 T = TypeVar("T")
 
@@ -53,21 +53,21 @@ class Visible:
         return self.everywhere or namespace in self.namespaces
 
     def check(self, scope: AnswerScope | None, namespace: str | None) -> None:
-        """Raises :class:`ForbiddenError` if the reader may not have answers of that scope, and for
+        """Raises :class:`NotVisibleError` if the reader may not have answers of that scope, and for
         a route that declares none. ``namespace`` is that of the path."""
         if (self.everywhere and self.nodes) or scope in (AnswerScope.PUBLIC, AnswerScope.VISIBLE):
             return
         if scope is AnswerScope.NAMESPACE and namespace is not None:
             if not self.sees(namespace):
-                raise ForbiddenError(f"you may not list pods in namespace {namespace}")
+                raise NotVisibleError(f"you may not list pods in namespace {namespace}")
         elif scope is AnswerScope.NODES:
             if not self.nodes:
-                raise ForbiddenError("you may not list nodes")
+                raise NotVisibleError("you may not list nodes")
         elif scope is AnswerScope.CLUSTER:
             if not self.everywhere:
-                raise ForbiddenError("you may not list pods in all namespaces")
+                raise NotVisibleError("you may not list pods in all namespaces")
         else:
-            raise ForbiddenError("this page is only for readers who may see everything")
+            raise NotVisibleError("this page is only for readers who may see everything")
 
     @property
     def note(self) -> str:
@@ -119,8 +119,8 @@ class Sealed(Generic[T]):
     def release(self, visible: Visible) -> T:
         """The answer without what is hidden from the reader.
 
-        Raises :class:`ForbiddenError` if nothing remains, :class:`StartingError` while the names of
-        the journal's namespaces are unknown.
+        Raises :class:`NotVisibleError` if nothing remains, :class:`StartingError` while the names
+        of the journal's namespaces are unknown.
         """
         if visible.everywhere:
             return self._answer
@@ -128,7 +128,7 @@ class Sealed(Generic[T]):
             raise StartingError("the namespaces of the journal are being read")
         released: Any = Redaction(visible, self._namespaces).apply(self._answer)
         if released is _REMOVED:
-            raise ForbiddenError("you may not list pods in the namespace of the answer")
+            raise NotVisibleError("you may not list pods in the namespace of the answer")
         answer: T = released
         return answer
 

@@ -40,6 +40,8 @@ FILLED = {
     "attempt": ("1", "2"),
     "node": ("n0", "n1"),
     "queue": ("mine",),
+    "record": ("1",),
+    "id": ("0" * 16,),
 }
 """What the parameters of paths stand for; a new parameter needs an entry."""
 QUERIES = ("", "format=csv", "seq={half}")
@@ -148,7 +150,13 @@ async def test_every_path_of_the_server_declares_its_scope(tmp_path: Path) -> No
         paths = {resource.canonical for resource in app.router.resources()}
     assert paths - SCOPES.keys() == set()
     public = {path for path, scope in SCOPES.items() if scope is AnswerScope.PUBLIC}
-    assert public == {"/healthz", "/login", "/static", f"{PREFIX}/openapi.json"}
+    assert public == {
+        "/healthz",
+        "/login",
+        "/static",
+        f"{PREFIX}/openapi.json",
+        f"{PREFIX}/config-schema",
+    }
 
 
 async def test_restricted_answers_say_so(client: Client) -> None:

@@ -23,6 +23,7 @@ from playwright.async_api import (  # noqa: E402
     expect,
 )
 
+from asched.ui.lab.runs import LabSettings  # noqa: E402
 from asched.ui.security import Access  # noqa: E402
 from tests.ui.serving import Client, ui_on  # noqa: E402
 
@@ -103,6 +104,7 @@ class Screen(NamedTuple):
     dark: bool = False
     token: str = ""
     """What the server asks for; empty for no login."""
+    lab: LabSettings | None = None
 
 
 DESK: Final = Screen()
@@ -114,7 +116,7 @@ async def browsing(
 ) -> AsyncIterator[tuple[Tab, Client]]:
     """A tab, and a client of the same server. Nothing may have gone wrong at the end."""
     async with (
-        ui_on(journal, Access(screen.token)) as client,
+        ui_on(journal, Access(screen.token), screen.lab) as client,
         tab_on(chromium, client, screen) as tab,
     ):
         await client.caught_up()
