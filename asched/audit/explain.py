@@ -190,6 +190,17 @@ async def explain(
     return msgspec.structs.replace(found, unblocking=_unblocking(state, load, key, found))
 
 
+def explain_pending(state: ClusterState, load: PluginLoader, key: str) -> Explanation:
+    """Explains what an attempt for a pod of the state would decide now, with unblocking changes.
+
+    The state must be a private copy. Raises :class:`AuditError`, :class:`InSessionsError`.
+    """
+    found = _without_attempts(state, key, "")
+    if found.outcome not in _PENDING_OUTCOMES:
+        return found
+    return msgspec.structs.replace(found, unblocking=_unblocking(state, load, key, found))
+
+
 _PENDING_OUTCOMES = (AttemptOutcome.UNSCHEDULABLE.value, AttemptOutcome.GATED.value)
 
 

@@ -94,6 +94,7 @@ def _operation(name: str, route: ApiRoute, references: dict[type, Any]) -> dict[
     return {
         "operationId": name,
         "summary": route.summary,
+        **({} if route.scope is None else {"description": f"For {route.scope.value}."}),
         "parameters": [*map(_path_parameter, re.findall(r"{(\w+)}", route.path)), *parameters],
         "responses": {
             "200": {"description": "The answer.", "content": content},

@@ -20,7 +20,7 @@ from asched.ui.api import PREFIX, ROUTES
 from asched.ui.app import Listen, make_app, serving
 from asched.ui.journal_view import JournalView, open_view
 from asched.ui.lab.runs import LabSettings
-from asched.ui.security import Access
+from asched.ui.security import Access, AccessControl
 from tests.audit.recording import REGISTRY
 
 NO_TOKEN = Access()
@@ -76,7 +76,7 @@ def _texts(query: dict[str, object]) -> dict[str, str]:
 
 @asynccontextmanager
 async def ui_on(
-    url: str, access: Access = NO_TOKEN, lab: LabSettings | None = None
+    url: str, access: AccessControl = NO_TOKEN, lab: LabSettings | None = None
 ) -> AsyncIterator[Client]:
     """The browser interface on the journal at ``url``."""
     async with (
