@@ -1,7 +1,7 @@
 """Evictions that the scheduler decided: of which pod, for which one, by which rule, with which
 result.
 
-:class:`EvictionLog` follows a fold. ``asched evictions`` and the browser interface use the same one.
+:class:`EvictionLog` follows a fold, that of ``asched show evictions`` and of the browser interface.
 """
 
 from __future__ import annotations
@@ -84,6 +84,7 @@ class EvictionReport(msgspec.Struct, frozen=True, rename="camel"):
     result: EvictionResult
     message: str = ""
     """Why the API server rejected the eviction."""
+    accepted_seq: int = 0
     accepted_at: datetime | None = None
     ended_seq: int = 0
     ended_at: datetime | None = None
@@ -156,6 +157,7 @@ class _Eviction:
             decided,
             result=result,
             message="" if failed is None else failed.detail,
+            accepted_seq=0 if accepted is None else accepted.seq,
             accepted_at=None if accepted is None else accepted.at,
             ended_seq=0 if ended is None else ended.seq,
             ended_at=None if ended is None else ended.at,
@@ -270,7 +272,7 @@ class EvictionLog:
                 at=time_of(state.date_ns),
                 kind=EvictionKind(action),
                 by=f"{action} of session {record.session} of {record.scheduler_name}",
-                rule=_session_rule(record.reason, victim, beneficiary),
+                rule=_session_rule(record, state, victim, beneficiary),
                 victim=victim,
                 node=record.node,
                 beneficiary=beneficiary,
@@ -370,10 +372,14 @@ def _priorities(what: str, victim: PodIdentity, beneficiary: PodIdentity) -> str
     return f"{what} {beneficiary.priority} over {victim.priority}"
 
 
-def _session_rule(reason: EvictionReason, victim: PodIdentity, beneficiary: PodIdentity) -> str:
-    if reason is EvictionReason.RECLAIM:
-        source, target = victim.queue or "the default queue", beneficiary.queue or "another queue"
-        return f"queue {target} reclaims its share from {source}"
+def _session_rule(
+    record: EvictionDecided, state: ClusterState, victim: PodIdentity, beneficiary: PodIdentity
+) -> str:
+    if record.reason is EvictionReason.RECLAIM:
+        profile = state.sessions.get(record.scheduler_name)
+        default = "" if profile is None else profile.spec.default_queue
+        source, target = victim.queue or default, beneficiary.queue or default
+        return f"queue {target} reclaims its share from queue {source}"
     return _priorities("priority", victim, beneficiary)
 
 

@@ -10,12 +10,11 @@ from typing import Final
 
 import msgspec
 
-from asched.audit.lookup import AuditError, fold_before
+from asched.audit.lookup import state_at
 from asched.audit.pod_state import is_pending, pending_since_ns, pod_state, queue_name
 from asched.audit.timeline import time_of
 from asched.framework.pod_groups import PodGroupKey, find_group, group_of, key_of, min_count
 from asched.framework.runtime.profile import PluginLoader
-from asched.journal.statistics import last_seq_at
 from asched.journal.store import JournalStore
 from asched.model.groups import CUSTOM_POD_GROUPS, PodGroup
 from asched.model.quantity import NS_PER_S
@@ -205,7 +204,4 @@ async def gangs_at(
     Raises :class:`AuditError` before the first record,
     :class:`~asched.journal.errors.JournalError`, ProfileError.
     """
-    seq = (await journal.head()).seq if at_ns is None else await last_seq_at(journal, at_ns)
-    if not seq:
-        raise AuditError("the journal has no records until then")
-    return gang_states((await fold_before(journal, load, seq + 1)).state, seq)
+    return gang_states(*await state_at(journal, load, at_ns))

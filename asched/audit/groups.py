@@ -12,7 +12,7 @@ import msgspec
 from asched.audit.explain_job import JobExplanation, explain_job
 from asched.audit.gangs import FINISHED, GangPhase, GangSummary, gang_summary, member_keys
 from asched.audit.history import Owner
-from asched.audit.lookup import AuditError, PodName, fold_before
+from asched.audit.lookup import AuditError, PodName, state_at
 from asched.audit.pod_state import (
     AWAITS_SESSION,
     is_pending,
@@ -22,10 +22,9 @@ from asched.audit.pod_state import (
     why_pending,
 )
 from asched.audit.timeline import time_of
-from asched.framework.pod_groups import PodGroupKey, find_group
+from asched.framework.pod_groups import GANG_SCHEDULING, PodGroupKey, find_group
 from asched.framework.runtime.profile import PluginLoader
 from asched.framework.runtime.strict import nearest
-from asched.journal.statistics import last_seq_at
 from asched.journal.store import JournalStore
 from asched.model.quantity import NS_PER_S
 from asched.state.cluster import ClusterState, PlacementState, PodEntry
@@ -248,11 +247,14 @@ def _sentence(
         head = f"Its PodGroup does not exist: {bound} of {total} pods are bound"
     if not pending:
         return f"{head}."
-    most = reasons[0]
-    which = "the pending pod" if pending == 1 else f"{most.pods} of {pending} pending pods"
-    if pending > 1 and most.pods == pending:
-        which = f"all {pending} pending pods"
-    return f"{head}. The main reason, for {which}: {most.reason.rstrip('.')}."
+    held = [reason for reason in reasons if reason.plugins != (GANG_SCHEDULING,)]
+    most = (held or reasons)[0]
+    which = f"{most.pods} of {pending} pending pods"
+    if most.pods == pending:
+        which = "the pending pod" if pending == 1 else f"all {pending} pending pods"
+    others = sum(reason.pods for reason in reasons if reason not in held) if held else 0
+    rest = f" The other {others} wait for the gang." if others else ""
+    return f"{head}. The main reason, for {which}: {most.reason.rstrip('.')}.{rest}"
 
 
 _GANG_TEXTS = {
@@ -304,8 +306,5 @@ async def explain_group(
     Raises :class:`AuditError` for an unknown group, :class:`~asched.journal.errors.JournalError`,
     ProfileError.
     """
-    seq = (await journal.head()).seq if at_ns is None else await last_seq_at(journal, at_ns)
-    if not seq:
-        raise AuditError("the journal has no records until then")
-    state = (await fold_before(journal, load, seq + 1)).state
+    state, seq = await state_at(journal, load, at_ns)
     return await with_session(journal, load, *read_group(state, seq, group))

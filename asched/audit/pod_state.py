@@ -7,9 +7,13 @@ from typing import Final
 
 import msgspec
 
+from asched.audit.lookup import state_at
 from asched.audit.timeline import queue_of, time_of
 from asched.framework.pod_groups import AnyPodGroup, find_group, group_of
+from asched.framework.runtime.profile import PluginLoader
+from asched.journal.store import JournalStore
 from asched.model.groups import CustomPodGroup
+from asched.model.quantity import NS_PER_S
 from asched.state.cluster import ClusterState, PlacementState, PodEntry
 
 AWAITS_SESSION: Final = "awaitsSession"
@@ -146,7 +150,19 @@ def _pending(state: ClusterState, entry: PodEntry) -> PendingPod:
         name=entry.info.name,
         state=pod_state(state, entry.info.key),
         since=time_of(since_ns) if since_ns else None,
-        waited_s=(state.date_ns - since_ns) / 1e9 if since_ns else None,
+        waited_s=(state.date_ns - since_ns) / NS_PER_S if since_ns else None,
         priority=entry.info.priority,
         reason=why_pending(state, entry),
     )
+
+
+async def pending_at(
+    journal: JournalStore, load: PluginLoader, limit: int, at_ns: int | None = None
+) -> PendingPods:
+    """The pods without a node at a time; None for the journal's end.
+
+    Raises :class:`AuditError` before the first record,
+    :class:`~asched.journal.errors.JournalError`, ProfileError.
+    """
+    state, seq = await state_at(journal, load, at_ns)
+    return longest_pending(state, seq, limit)

@@ -9,13 +9,12 @@ from typing import Final
 
 import msgspec
 
-from asched.audit.lookup import AuditError, fold_before
+from asched.audit.lookup import state_at
 from asched.audit.timeline import time_of
 from asched.batch.inspect import JobPlace, QueueUsage, SessionInspection, inspect_opening
 from asched.batch.registry import SessionRegistry
 from asched.batch.tiers import CREATION
 from asched.framework.runtime.profile import PluginLoader
-from asched.journal.statistics import last_seq_at
 from asched.journal.store import JournalStore
 from asched.state.cluster import ClusterState
 from asched.state.sessions import SessionProfile
@@ -233,10 +232,5 @@ async def queues_at(
     Raises :class:`AuditError` before the first record,
     :class:`~asched.journal.errors.JournalError`, ProfileError.
     """
-    seq = (await journal.head()).seq if at_ns is None else await last_seq_at(journal, at_ns)
-    if not seq:
-        raise AuditError("the journal has no records until then")
-    state = (await fold_before(journal, load, seq + 1)).state
+    state, seq = await state_at(journal, load, at_ns)
     return queue_states(state, seq, SessionRegistry.discover())
-
-

@@ -274,8 +274,11 @@ class PodTimelines:
         return cause.format(record=record, subject=subject, kind=type(record).__name__)
 
 
+TIMER_EXPIRED: Final = "backoff or timeout expired"
+"""The cause of moves that no other object caused."""
+
 _CAUSES: Final[dict[type[r.AnyRecord], str]] = {
-    r.TurnStarted: "backoff or timeout expired",
+    r.TurnStarted: TIMER_EXPIRED,
     r.ObjectObserved: "{subject} was observed",
     r.ObjectDeleted: "{subject} was deleted",
     r.PodObserved: "pod {record.key} was observed",

@@ -155,7 +155,8 @@ def inspect_opening(
     session = run.session
     queues = sorted(snapshot.queues.values(), key=session.queue_order)
     usages = [
-        _queue_usage(run, snapshot, queue.name) or QueueUsage(queue.name, queue.weight, False, 0, ())
+        _queue_usage(run, snapshot, queue.name)
+        or QueueUsage(queue.name, queue.weight, False, 0, ())
         for queue in queues
     ]
     places = {queue.name: index for index, queue in enumerate(queues)}

@@ -28,6 +28,7 @@ from asched.cli import (
     proof,
     replay,
     run,
+    show,
     simulate,
     ui,
 )
@@ -140,6 +141,7 @@ app.command("demo")(demo.demo)
 app.command("apiserver")(apiserver.apiserver)
 app.command("history")(history.history)
 app.command("explain")(explain.explain)
+app.add_typer(show.app, name="show")
 app.command("replay")(replay.replay)
 app.command("ui")(ui.ui)
 app.command("simulate")(simulate.simulate)

@@ -1,0 +1,251 @@
+"""Queues of batch sessions over time, and what recent sessions decided, in order.
+
+:class:`QueueLog` follows a fold, that of ``asched show shares`` and of the browser interface.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from datetime import datetime
+from functools import cache
+from typing import Final
+
+import msgspec
+
+from asched.audit.history import ALWAYS, Period, fold_for
+from asched.audit.queues import opening
+from asched.audit.timeline import time_of
+from asched.batch.registry import SessionRegistry
+from asched.framework.pod_groups import group_of
+from asched.framework.runtime.profile import PluginLoader
+from asched.framework.sessions import ActionCounts
+from asched.journal.checkpoints import apply_stored
+from asched.journal.statistics import last_seq_at
+from asched.journal.store import JournalStore
+from asched.state import records as r
+from asched.state.cluster import ClusterState
+from asched.state.session_records import EvictionDecided, SessionExecuted
+
+MAX_SAMPLES: Final = 1024
+"""Above this number every second sample is dropped, and later ones are taken half as often."""
+MAX_SESSIONS: Final = 500
+"""Sessions with decisions that are kept."""
+
+
+class QueueAmounts(msgspec.Struct, frozen=True, rename="camel"):
+    """Cpu in millicores, memory in bytes, others in thousandths."""
+
+    deserved: float
+    used: float
+    asked: float
+
+
+class QueuePoint(msgspec.Struct, frozen=True, rename="camel"):
+    """A queue when a session opened."""
+
+    at: datetime
+    seq: int
+    scheduler_name: str
+    queue: str
+    share: float
+    """The largest ratio of used to deserved over all resources."""
+    resources: dict[str, QueueAmounts]
+
+
+class SessionPart(msgspec.Struct, frozen=True, rename="camel"):
+    """Pods of one gang or owner that a session placed or evicted, one after the other."""
+
+    what: str
+    """``bind``, ``preempt`` or ``reclaim``."""
+    group: str
+    """``namespace/name`` of the gang; the pod without one."""
+    pods: int
+    first_pod: str
+    """``namespace/name``."""
+    first_seq: int
+    beneficiary: str = ""
+    """For which pod others were evicted."""
+
+
+class SessionDecisions(msgspec.Struct, frozen=True, rename="camel"):
+    """A session that decided something, and its decisions in order: who went first."""
+
+    scheduler_name: str
+    number: int
+    seq: int
+    at: datetime
+    actions: tuple[ActionCounts, ...]
+    error: str
+    parts: tuple[SessionPart, ...]
+
+
+class QueueHistory(msgspec.Struct, frozen=True, rename="camel"):
+    """The queues of batch sessions over time."""
+
+    seq: int
+    points: tuple[QueuePoint, ...]
+    """Oldest first. Not every session has one: see ``docs/ui.md``."""
+    sessions: tuple[SessionDecisions, ...]
+    """The newest ones with decisions, newest first."""
+
+
+class _Part:
+    """A :class:`SessionPart` that grows."""
+
+    __slots__ = ("beneficiary", "first_pod", "first_seq", "group", "pods", "what")
+
+    def __init__(self, what: str, group: str, pod: str, seq: int, beneficiary: str) -> None:
+        self.what, self.group, self.beneficiary = what, group, beneficiary
+        self.first_pod, self.first_seq = pod, seq
+        self.pods = 1
+
+    def continues(self, what: str, group: str, beneficiary: str) -> bool:
+        return (self.what, self.group, self.beneficiary) == (what, group, beneficiary)
+
+    def read(self) -> SessionPart:
+        return SessionPart(
+            self.what, self.group, self.pods, self.first_pod, self.first_seq, self.beneficiary
+        )
+
+
+class _Session:
+    """A session, and its decisions so far."""
+
+    __slots__ = ("at", "executed", "parts", "seq")
+
+    def __init__(self, seq: int, at: datetime, executed: SessionExecuted) -> None:
+        self.seq, self.at, self.executed = seq, at, executed
+        self.parts: list[_Part] = []
+
+    def read(self) -> SessionDecisions:
+        return SessionDecisions(
+            scheduler_name=self.executed.scheduler_name,
+            number=self.executed.number,
+            seq=self.seq,
+            at=self.at,
+            actions=self.executed.actions,
+            error=self.executed.error,
+            parts=tuple(part.read() for part in self.parts),
+        )
+
+
+class QueueLog:
+    """Collects samples of queues, and the decisions of sessions."""
+
+    def __init__(self) -> None:
+        self.points: list[QueuePoint] = []
+        self.sessions: deque[_Session] = deque(maxlen=MAX_SESSIONS)
+        self._registry = cache(SessionRegistry.discover)
+        self._records = 0
+        """Since the last sample."""
+        self._gap_ns = 0
+        """The least time between two samples of a scheduler name."""
+        self._sampled_ns: dict[str, int] = {}
+        self._samples = 0
+        self._open: _Session | None = None
+        """The session to which the next decisions belong."""
+
+    def apply(self, seq: int, record: r.AnyRecord, state: ClusterState) -> None:
+        """Add a record; ``state`` is the one after it."""
+        self._records += 1
+        match record:
+            case SessionExecuted():
+                self._open = _Session(seq, time_of(state.date_ns), record)
+                if record.error:
+                    self.sessions.append(self._open)
+                if self._is_due(record.scheduler_name, state):
+                    self._sample(seq, record.scheduler_name, state)
+            case r.Assigned() if record.session:
+                self._decided(seq, "bind", record.key, "", state)
+            case EvictionDecided():
+                what, pod = record.reason.value, record.preemptor.key
+                self._decided(seq, what, record.key, pod, state)
+
+    def _is_due(self, scheduler_name: str, state: ClusterState) -> bool:
+        """Opening a session costs about as much as folding a record for each pod: sampling must
+        not cost more than following the journal."""
+        last_ns = self._sampled_ns.get(scheduler_name)
+        if last_ns is None:
+            return True
+        return self._records * 2 >= len(state.pods) and state.now_ns - last_ns >= self._gap_ns
+
+    def _sample(self, seq: int, scheduler_name: str, state: ClusterState) -> None:
+        profile = state.sessions.get(scheduler_name)
+        if profile is None:
+            return
+        self._records, self._sampled_ns[scheduler_name] = 0, state.now_ns
+        try:
+            found = opening(state, profile, self._registry())
+        except Exception:  # noqa: BLE001  a plugin of a third party; the session's record has it
+            return
+        self._samples += 1
+        self.points += (
+            QueuePoint(
+                at=time_of(state.date_ns),
+                seq=seq,
+                scheduler_name=scheduler_name,
+                queue=usage.name,
+                share=usage.share,
+                resources={
+                    one.resource: QueueAmounts(one.deserved, one.allocated, one.requested)
+                    for one in usage.resources
+                },
+            )
+            for usage in found.queues
+        )
+        if self._samples > MAX_SAMPLES:
+            self._thin()
+
+    def _thin(self) -> None:
+        seqs = [*dict.fromkeys(point.seq for point in self.points)]
+        kept = {*seqs[::2], seqs[-1]}
+        self.points = [point for point in self.points if point.seq in kept]
+        self._samples = len(kept)
+        length = self.points[-1].at - self.points[0].at
+        self._gap_ns = int(length.total_seconds() * 1e9) // MAX_SAMPLES * 2
+
+    def _decided(
+        self, seq: int, what: str, key: str, beneficiary: str, state: ClusterState
+    ) -> None:
+        session = self._open
+        if session is None:
+            return
+        entry = state.pods.get(key)
+        group = None if entry is None else group_of(entry.info.pod)
+        name = key if group is None else group.key
+        if not session.parts:
+            self.sessions.append(session)
+        last = session.parts[-1] if session.parts else None
+        if last is not None and last.continues(what, name, beneficiary):
+            last.pods += 1
+        else:
+            session.parts.append(_Part(what, name, key, seq, beneficiary))
+
+    def history(self, seq: int, period: Period = ALWAYS, limit: int = 50) -> QueueHistory:
+        """Points in the period, and the last ``limit`` sessions, up to record ``seq``."""
+        first, last = time_of(period.since_ns), period.until_ns
+        end = None if last is None else time_of(last)
+
+        def within(one: QueuePoint | _Session) -> bool:
+            return one.seq <= seq and first <= one.at and (end is None or one.at <= end)
+
+        sessions = [one for one in reversed(self.sessions) if within(one)]
+        points = tuple(point for point in self.points if within(point))
+        return QueueHistory(seq, points, tuple(one.read() for one in sessions[:limit]))
+
+
+async def queue_history(
+    journal: JournalStore, load: PluginLoader, period: Period = ALWAYS
+) -> QueueHistory:
+    """The queues in the period.
+
+    Raises :class:`~asched.journal.errors.JournalError`, ProfileError.
+    """
+    start = await fold_for(journal, load, period)
+    end = None if period.until_ns is None else await last_seq_at(journal, period.until_ns)
+    log, seq = QueueLog(), start.seq
+    async for stored in journal.read(start.seq, end):
+        apply_stored(start.fold, stored)
+        seq = stored.seq
+        log.apply(seq, stored.record, start.fold.state)
+    return log.history(seq, period)
