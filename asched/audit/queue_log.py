@@ -58,7 +58,7 @@ class SessionPart(msgspec.Struct, frozen=True, rename="camel"):
     what: str
     """``bind``, ``preempt`` or ``reclaim``."""
     group: str
-    """``namespace/name`` of the gang; the pod without one."""
+    """``namespace/name`` of the gang; empty for a pod without one."""
     pods: int
     first_pod: str
     """``namespace/name``."""
@@ -100,7 +100,8 @@ class _Part:
         self.pods = 1
 
     def continues(self, what: str, group: str, beneficiary: str) -> bool:
-        return (self.what, self.group, self.beneficiary) == (what, group, beneficiary)
+        same = (self.what, self.group, self.beneficiary) == (what, group, beneficiary)
+        return same and group != ""
 
     def read(self) -> SessionPart:
         return SessionPart(
@@ -212,7 +213,7 @@ class QueueLog:
             return
         entry = state.pods.get(key)
         group = None if entry is None else group_of(entry.info.pod)
-        name = key if group is None else group.key
+        name = "" if group is None else group.key
         if not session.parts:
             self.sessions.append(session)
         last = session.parts[-1] if session.parts else None

@@ -178,7 +178,14 @@ def shares(options: ShareOptions) -> None:
     columns = ("TIME (UTC)", "QUEUE", "SHARE", "RESOURCE", "DESERVED", "USED", "ASKED")
     print_table(columns, points)
     parts = [
-        (_time(session.at), session.number, part.what, part.group, part.pods, part.beneficiary)
+        (
+            _time(session.at),
+            session.number,
+            part.what,
+            part.group or part.first_pod,
+            part.pods,
+            part.beneficiary,
+        )
         for session in found.sessions
         for part in session.parts
     ]

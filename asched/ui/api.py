@@ -208,7 +208,7 @@ class ApiRoute(NamedTuple):
 
 _POD: Final = "/pods/{namespace}/{name}"
 
-ROUTES: Final[Mapping[str, ApiRoute]] = {
+ROUTES: Final[dict[str, ApiRoute]] = {
     "search": ApiRoute(
         "/search",
         "Pods, owners, gangs and nodes with a text in their name.",
@@ -289,7 +289,7 @@ ROUTES: Final[Mapping[str, ApiRoute]] = {
         lambda found: found.plugins,
     ),
 }
-"""By name, for :func:`answer`."""
+"""By name, for :func:`answer`. :mod:`asched.ui.app` adds those of other modules."""
 
 
 async def answer(name: str, request: web.Request) -> Any:

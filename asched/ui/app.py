@@ -19,10 +19,12 @@ from yarl import URL
 
 from asched.ui import api, pages
 from asched.ui.errors import BusyError, ErrorAnswer, error_answer
+from asched.ui.group_api import GROUP_ROUTES
 from asched.ui.journal_view import JournalProgress, JournalView
 from asched.ui.openapi import openapi
 from asched.ui.security import HEADERS, Access, Handler
 
+api.ROUTES.update(GROUP_ROUTES)
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 MAX_BODY_BYTES: Final = 4096

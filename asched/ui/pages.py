@@ -21,6 +21,13 @@ from asched.audit.entries import AssignmentEntry, AttemptFailureEntry, Rejection
 from asched.audit.entry_text import describe
 from asched.ui.api import HTML_PAGES, PREFIX, VIEW, HtmlPages, answer, pattern
 from asched.ui.errors import ErrorAnswer
+from asched.ui.group_pages import (
+    GROUP_GLOBALS,
+    GROUP_NAVIGATION,
+    GROUP_PAGES,
+    ContentOf,
+    amount_text,
+)
 from asched.ui.index import SearchResults
 from asched.ui.journal_view import JournalView
 from asched.ui.pods import DecisionMatrix, PodSummary, TimelineAnswer
@@ -31,6 +38,7 @@ _NAVIGATION: Final = (
     ("/", "Overview"),
     ("/search", "Search"),
     ("/cluster", "Cluster"),
+    *GROUP_NAVIGATION,
     ("/journal", "Journal"),
     ("/plugins", "Plugins"),
 )
@@ -60,6 +68,14 @@ _STATE_CLASSES: Final = {
     "backoff": "wait",
     "gated": "wait",
     "unschedulable": "bad",
+    "awaitsSession": "wait",
+    "complete": "good",
+    "waiting": "wait",
+    "pending": "bad",
+    "tooFewPods": "wait",
+    "noPodGroup": "wait",
+    "started": "good",
+    "failed": "bad",
     "open": "bad",
     "trial": "wait",
     "closed": "good",
@@ -111,10 +127,13 @@ def _environment() -> Environment:
         state_class=_state_class,
         duration=_duration,
         size=_size,
+        amount=amount_text,
         event_text=describe,
         pretty=lambda value: msgspec.json.format(msgspec.json.encode(value), indent=2).decode(),
     )
-    environment.globals.update(static=STATIC, navigation=_NAVIGATION, pod_path=_pod_path)
+    environment.globals.update(
+        static=STATIC, navigation=_NAVIGATION, pod_path=_pod_path, **GROUP_GLOBALS
+    )
     return environment
 
 
@@ -293,6 +312,14 @@ async def _plugins(request: web.Request) -> web.Response:
     return _page(request, "plugins.html", {"api": _same_api(request), "found": found})
 
 
+def _rendered(content_of: ContentOf) -> Page:
+    async def respond(request: web.Request) -> web.Response:
+        content = await content_of(request)
+        return _page(request, content.template, content.values)
+
+    return respond
+
+
 _PAGES: Final[Mapping[str, Page]] = {
     "/": _overview,
     "/search": _search,
@@ -302,6 +329,7 @@ _PAGES: Final[Mapping[str, Page]] = {
     "/cluster": _cluster,
     "/journal": _journal,
     "/plugins": _plugins,
+    **{path: _rendered(content_of) for path, content_of in GROUP_PAGES.items()},
 }
 
 
