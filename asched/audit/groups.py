@@ -253,8 +253,9 @@ def _sentence(
     if most.pods == pending:
         which = "the pending pod" if pending == 1 else f"all {pending} pending pods"
     others = sum(reason.pods for reason in reasons if reason not in held) if held else 0
-    rest = f" The other {others} wait for the gang." if others else ""
-    return f"{head}. The main reason, for {which}: {most.reason.rstrip('.')}.{rest}"
+    rest = f"; {others} {'waits' if others == 1 else 'wait'} for the gang" if others else ""
+    # What follows the first sentence is about preemption.
+    return f"{head}; {which}: {most.reason.split('. ')[0].rstrip('.')}{rest}."
 
 
 _GANG_TEXTS = {

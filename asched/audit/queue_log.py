@@ -31,6 +31,11 @@ MAX_SAMPLES: Final = 1024
 MAX_SESSIONS: Final = 500
 """Sessions with decisions that are kept."""
 
+CREDIT_PODS: Final = 50_000
+"""Pods that samples may visit at the beginning."""
+PODS_PER_RECORD: Final = 2
+"""Pods that samples may visit for each record that is folded."""
+
 
 class QueueAmounts(msgspec.Struct, frozen=True, rename="camel"):
     """Cpu in millicores, memory in bytes, others in thousandths."""
@@ -137,8 +142,8 @@ class QueueLog:
         self.points: list[QueuePoint] = []
         self.sessions: deque[_Session] = deque(maxlen=MAX_SESSIONS)
         self._registry = cache(SessionRegistry.discover)
-        self._records = 0
-        """Since the last sample."""
+        self._credit = CREDIT_PODS
+        """How many pods samples may visit."""
         self._gap_ns = 0
         """The least time between two samples of a scheduler name."""
         self._sampled_ns: dict[str, int] = {}
@@ -148,7 +153,7 @@ class QueueLog:
 
     def apply(self, seq: int, record: r.AnyRecord, state: ClusterState) -> None:
         """Add a record; ``state`` is the one after it."""
-        self._records += 1
+        self._credit += PODS_PER_RECORD
         match record:
             case SessionExecuted():
                 self._open = _Session(seq, time_of(state.date_ns), record)
@@ -163,18 +168,19 @@ class QueueLog:
                 self._decided(seq, what, record.key, pod, state)
 
     def _is_due(self, scheduler_name: str, state: ClusterState) -> bool:
-        """Opening a session costs about as much as folding a record for each pod: sampling must
-        not cost more than following the journal."""
+        """Opening a session visits all pods: sampling must not cost more than following the
+        journal."""
         last_ns = self._sampled_ns.get(scheduler_name)
         if last_ns is None:
             return True
-        return self._records * 2 >= len(state.pods) and state.now_ns - last_ns >= self._gap_ns
+        return self._credit >= len(state.pods) and state.now_ns - last_ns >= self._gap_ns
 
     def _sample(self, seq: int, scheduler_name: str, state: ClusterState) -> None:
         profile = state.sessions.get(scheduler_name)
         if profile is None:
             return
-        self._records, self._sampled_ns[scheduler_name] = 0, state.now_ns
+        self._credit -= len(state.pods)
+        self._sampled_ns[scheduler_name] = state.now_ns
         try:
             found = opening(state, profile, self._registry())
         except Exception:  # noqa: BLE001  a plugin of a third party; the session's record has it

@@ -32,6 +32,9 @@ class JobInOrder(msgspec.Struct, frozen=True, rename="camel"):
     queue: str
     group: str
     """``namespace/name`` of its PodGroup; empty for a job without one."""
+    namespace: str
+    owner: str
+    """``Kind/name`` of the controller of its first pod."""
     min_available: int
     ready: int
     pending: int
@@ -188,6 +191,8 @@ def in_order(jobs: Sequence[JobPlace]) -> Iterator[JobInOrder]:
             job=job.job,
             queue=job.queue,
             group=job.group,
+            namespace=job.namespace,
+            owner=job.owner,
             min_available=job.min_available,
             ready=job.ready,
             pending=job.pending,

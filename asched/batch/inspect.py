@@ -123,6 +123,9 @@ class JobPlace(msgspec.Struct, frozen=True, rename="camel"):
     queue: str
     group: str
     """``namespace/name`` of its PodGroup; empty for a job without one."""
+    namespace: str
+    owner: str
+    """``Kind/name`` of the controller of its first pod."""
     min_available: int
     ready: int
     """Pods that occupy resources or succeeded."""
@@ -173,10 +176,14 @@ def inspect_opening(
 
 
 def _place(run: SessionRun, job: Job) -> JobPlace:
+    first = next(iter(job.tasks.values())).info.pod
+    controller = first.metadata.controller
     return JobPlace(
         job=job.id,
         queue=job.queue,
         group=job.group,
+        namespace=first.namespace,
+        owner="" if controller is None else f"{controller.kind}/{controller.name}",
         min_available=job.min_available,
         ready=job.ready_count,
         pending=job.count(TaskStatus.PENDING),

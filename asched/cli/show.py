@@ -137,7 +137,15 @@ def queues(options: MomentOptions) -> None:
     ]
     print_table(columns, rows)
     jobs = [
-        (job.queue, job.place, job.job, job.min_available, job.ready, job.pending, job.because)
+        (
+            job.queue,
+            job.place,
+            job.group or job.owner or job.job,
+            job.min_available,
+            job.ready,
+            job.pending,
+            job.because,
+        )
         for session in found.sessions
         for job in session.jobs
     ]

@@ -56,7 +56,7 @@ function axis(format) {
   };
 }
 
-function options(width, lines, format) {
+function options(width, lines, format, stepped) {
   const zone = localTimes() ? {} : { tzDate: (s) => uPlot.tzDate(new Date(s * 1000), "Etc/UTC") };
   const at = (_, value) => (value === null ? "–" : timeText(new Date(value * 1000).toISOString(), undefined, false));
   const value = (_, shown) => (shown === null || shown === undefined ? "–" : format(shown));
@@ -71,15 +71,18 @@ function options(width, lines, format) {
       ...lines.map(({ name }, index) => ({
         label: name, value, stroke: cssColour(LINES[index]), width: 1.6, dash: DASHES[index],
         points: { size: 4 }, spanGaps: false,
+        ...(stepped ? { paths: uPlot.paths.stepped({ align: 1 }) } : {}),
       })),
     ],
   };
 }
 
-/** A chart in `place` that `show(points, lines)` fills. `format` writes a value of its axis. */
+/** A chart in `place` that `show(points, lines)` fills. `format` writes a value of its axis. With
+ *  `stepped`, a value holds until the next point. */
 export class LineChart {
-  constructor(place, format) {
+  constructor(place, format, stepped = false) {
     this.place = place;
+    this.stepped = stepped;
     this.format = format;
     this.chart = null;
     this.shown = null;
@@ -113,7 +116,7 @@ export class LineChart {
       return;
     }
     this.place.replaceChildren();
-    this.chart = new uPlot(options(width, lines, this.format), data, this.place);
+    this.chart = new uPlot(options(width, lines, this.format, this.stepped), data, this.place);
     this.describe();
   }
 

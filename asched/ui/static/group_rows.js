@@ -5,25 +5,13 @@ const EVENTS = "";
 
 const keyOf = (pod) => `${pod.namespace}/${pod.name}`;
 
-/** The longest text with which all names begin, up to a separator. */
-function commonPrefix(names) {
-  if (names.length < 2) return "";
-  const [first] = names;
-  let length = first.length;
-  for (const name of names) {
-    while (!name.startsWith(first.slice(0, length))) length -= 1;
-  }
-  const prefix = first.slice(0, length);
-  return prefix.slice(0, Math.max(prefix.lastIndexOf("/"), prefix.lastIndexOf("-")) + 1);
-}
-
 /** A row for each pod of the group, in the order of the answer. A name may have had several pods. */
 function memberRows(members, until) {
   const keys = members.map(keyOf);
-  const prefix = commonPrefix([...new Set(keys)]);
+  const alone = new Set(members.map((member) => member.namespace)).size === 1;
   return members.map((member, index) => ({
     key: keys[index],
-    name: keys[index].slice(prefix.length),
+    name: alone ? member.name : keys[index],
     bars: member.spans.map((span) => ({
       kind: span.kind, begin: span.begin, end: span.end ?? until, lasts: span.end === null,
       text: span.node || span.cause,

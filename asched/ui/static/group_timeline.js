@@ -16,6 +16,7 @@ const MAX_NAME_CHARACTERS = 28;
 const MIN_TICK_PX = 78;
 const MIN_WIDTH_PX = 480;
 const GAP_PX = 5;
+const BUS_PX = { released: 5, freed: 8, evicts: 11, evicted: 11, queued: 14 };
 
 const place = byId("timeline");
 let answer = null;
@@ -67,7 +68,8 @@ function axisShapes(plan) {
     if (left - last < MIN_TICK_PX) return [];
     last = left;
     const label = `+${durationText((at - known[0]) / 1000)}`;
-    return [shape("text", { x: left, y: 15, class: "quiet", "text-anchor": "middle" }, label)];
+    const anchor = left > plan.width - MIN_TICK_PX / 2 ? "end" : "middle";
+    return [shape("text", { x: left, y: 15, class: "quiet", "text-anchor": anchor }, label)];
   });
 }
 
@@ -105,7 +107,7 @@ function linkShapes(link, plan) {
   const start = plan.y(link.from);
   const ends = link.effects.map((effect) => plan.y(effect.key)).filter(Number.isFinite);
   if (!ends.length) return [];
-  const bus = Math.max(from - 5, to - 5);
+  const bus = to - BUS_PX[link.kind];
   const [top, bottom] = [Math.min(start, ...ends), Math.max(start, ...ends)];
   const branches = ends.map((y) => `M${bus} ${y}H${to - 1}`).join("");
   const d = `M${from} ${start}H${bus}M${bus} ${top}V${bottom}${branches}`;

@@ -8,13 +8,13 @@ import { LineChart } from "./charts.js";
 const PERCENT = 100;
 const place = byId("shares");
 const unit = () => byId("resource").value;
-const chart = new LineChart(place, (value) => resourceText(unit(), value));
+const chart = new LineChart(place, (value) => resourceText(unit(), value), true);
 let points = [];
 
 /** Cpu in millicores, memory in bytes, others in thousandths. */
 function resourceText(resource, value) {
-  if (resource === "cpu" || resource === "memory") return amountText(resource, Math.round(value));
-  return amountText(resource, value / 1000);
+  if (resource === "memory") return amountText(resource, Math.round(value));
+  return (value / 1000).toLocaleString("en", { maximumFractionDigits: 2 });
 }
 
 function choices(id, values, text = (value) => value) {
@@ -47,7 +47,13 @@ async function load() {
     place.replaceChildren(notice("No session has run until then", "Shares appear with the first batch session."));
     return;
   }
-  const names = [...new Set(points.map(nameOf))];
+  // The queue that asks for most comes first.
+  const asked = new Map();
+  for (const point of points) {
+    const most = Math.max(0, ...Object.values(point.resources).map((one) => one.asked));
+    asked.set(nameOf(point), Math.max(most, asked.get(nameOf(point)) ?? 0));
+  }
+  const names = [...asked].sort((a, b) => b[1] - a[1]).map(([name]) => name);
   const schedulers = new Set(points.map((point) => point.schedulerName));
   choices("queue", names, (name) => name.split("\n").slice(schedulers.size > 1 ? 0 : 1).join(" "));
   choices("resource", [...new Set(points.flatMap((point) => Object.keys(point.resources)))]);
