@@ -13,7 +13,14 @@ import msgspec
 from asched.audit.lookup import state_at
 from asched.audit.pod_state import is_pending, pending_since_ns, pod_state, queue_name
 from asched.audit.timeline import time_of
-from asched.framework.pod_groups import PodGroupKey, find_group, group_of, key_of, min_count
+from asched.framework.pod_groups import (
+    AnyPodGroup,
+    PodGroupKey,
+    find_group,
+    group_of,
+    key_of,
+    min_count,
+)
 from asched.framework.runtime.profile import PluginLoader
 from asched.journal.store import JournalStore
 from asched.model.groups import CUSTOM_POD_GROUPS, PodGroup
@@ -90,12 +97,9 @@ def gang_states(state: ClusterState, seq: int) -> GangsReport:
 
 def _groups(state: ClusterState) -> dict[PodGroupKey, None]:
     """All groups with pods, and PodGroups without."""
-    objects = [
-        key_of(group)
-        for kind in (PodGroup, *CUSTOM_POD_GROUPS)
-        for group in state.objects(kind).values()
-    ]
-    return dict.fromkeys((*state.groups, *objects))
+    custom = (group for kind in CUSTOM_POD_GROUPS for group in state.objects(kind).values())
+    objects: list[AnyPodGroup] = [*state.objects(PodGroup).values(), *custom]
+    return dict.fromkeys((*state.groups, *map(key_of, objects)))
 
 
 def member_keys(state: ClusterState, group: PodGroupKey) -> list[str]:

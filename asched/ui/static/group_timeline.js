@@ -3,8 +3,8 @@
 import {
   byId, durationText, fetchAnswer, notice, page, perFrame, shape, showing, withMoment,
 } from "./dom.js";
-import { buildRows } from "./group_rows.js";
-import { crowded, timeScale } from "./spans.js";
+import { buildRows, pointScale } from "./group_rows.js";
+import { crowded } from "./spans.js";
 
 const ROW_PX = 22;
 const DENSE_ROW_PX = 15;
@@ -28,13 +28,13 @@ class Plan {
     this.rowPx = shown.rows.length > DENSE_FROM ? DENSE_ROW_PX : ROW_PX;
     this.left = Math.round(Math.min(longest, MAX_NAME_CHARACTERS) * CHARACTER_PX) + 16;
     this.places = shown.places;
-    this.scale = timeScale(shown.times, even);
+    this.scale = pointScale(shown.points, even);
     this.width = width;
     this.height = shown.rows.length * this.rowPx + 4;
   }
 
-  x(at) {
-    return this.left + 8 + this.scale.place(at) * (this.width - this.left - RIGHT_PX - 16);
+  x(point) {
+    return this.left + 8 + this.scale.place(point) * (this.width - this.left - RIGHT_PX - 16);
   }
 
   y(key) {
@@ -62,12 +62,12 @@ function mark(node) {
 
 function axisShapes(plan) {
   let last = -Infinity;
-  const { known } = plan.scale;
-  return known.flatMap((at) => {
-    const left = plan.x(new Date(at).toISOString());
+  const { marks, first } = plan.scale;
+  return marks.flatMap((mark) => {
+    const left = plan.x(mark);
     if (left - last < MIN_TICK_PX) return [];
     last = left;
-    const label = `+${durationText((at - known[0]) / 1000)}`;
+    const label = `+${durationText((Date.parse(mark.at) - first) / 1000)}`;
     const anchor = left > plan.width - MIN_TICK_PX / 2 ? "end" : "middle";
     return [shape("text", { x: left, y: 15, class: "quiet", "text-anchor": anchor }, label)];
   });
@@ -95,7 +95,7 @@ function rowShapes(row, index, plan) {
 function barShape(bar, y, height, plan) {
   const x = plan.x(bar.begin);
   const width = Math.max(2, plan.x(bar.end) - x);
-  const length = durationText((Date.parse(bar.end) - Date.parse(bar.begin)) / 1000);
+  const length = durationText((Date.parse(bar.end.at) - Date.parse(bar.begin.at)) / 1000);
   const text = `${bar.kind}, ${length}${bar.lasts ? " so far" : ""}${bar.text ? `; ${bar.text}` : ""}`;
   return shape("rect", { x, y, width, height, rx: 2, class: `span ${bar.kind}`,
     "pointer-events": "none" }, shape("title", {}, text));
@@ -107,7 +107,8 @@ function linkShapes(link, plan) {
   const start = plan.y(link.from);
   const ends = link.effects.map((effect) => plan.y(effect.key)).filter(Number.isFinite);
   if (!ends.length) return [];
-  const bus = to - BUS_PX[link.kind];
+  // Not before its cause, unless both are the same record.
+  const bus = from < to ? Math.max(from, to - BUS_PX[link.kind]) : to - BUS_PX[link.kind];
   const [top, bottom] = [Math.min(start, ...ends), Math.max(start, ...ends)];
   const branches = ends.map((y) => `M${bus} ${y}H${to - 1}`).join("");
   const d = `M${from} ${start}H${bus}M${bus} ${top}V${bottom}${branches}`;
@@ -127,14 +128,16 @@ function linkShapes(link, plan) {
 
 function draw() {
   const shown = buildRows(answer, byId("links").value);
-  const width = Math.max(MIN_WIDTH_PX, place.clientWidth - 4);
+  const style = getComputedStyle(place);
+  const padding = parseFloat(style.paddingLeft) + parseFloat(style.paddingRight);
+  const width = Math.max(MIN_WIDTH_PX, Math.floor(place.clientWidth - padding));
   const plan = new Plan(shown, width, byId("scale").value === "even");
   const pods = shown.rows.filter((row) => row.key);
   const label = `Timeline of ${pods.length} pods with ${shown.links.length} causes, listed below`;
   place.replaceChildren(
-    shape("svg", { viewBox: `0 0 ${width} ${AXIS_PX}`, height: AXIS_PX, class: "axis-head",
+    shape("svg", { width, height: AXIS_PX, class: "axis-head",
       "aria-hidden": "true" }, axisShapes(plan)),
-    shape("svg", { viewBox: `0 0 ${width} ${plan.height}`, height: plan.height, role: "img",
+    shape("svg", { width, height: plan.height, role: "img",
       "aria-label": label },
     shown.rows.flatMap((row, index) => rowShapes(row, index, plan)),
     shown.links.flatMap((link) => linkShapes(link, plan))));
@@ -147,7 +150,7 @@ async function load() {
     place.replaceChildren(notice("No pods", "The group has no pods at this time."));
     return;
   }
-  byId("scale").value = crowded(buildRows(answer, "").times) ? "even" : "true";
+  byId("scale").value = crowded(buildRows(answer, "").points.map(({ at }) => at)) ? "even" : "true";
   for (const id of ["scale", "links"]) byId(id).addEventListener("change", draw);
   new ResizeObserver(perFrame(draw)).observe(place);
   draw();

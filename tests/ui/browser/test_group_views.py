@@ -13,7 +13,7 @@ from playwright.async_api import expect
 
 from asched.journal.opening import open_journal
 from asched.model.groups import PodGroup
-from asched.model.resources import OptionalResource, decode
+from asched.model.resources import GroupResource, decode
 from tests.audit.recording import Recording, node, pod
 from tests.ui.browser.browsing import PHONE, Screen, browsing
 from tests.ui.group_scenario import SCENARIO, after, native, pods, record
@@ -351,13 +351,13 @@ async def hostile_journal(tmp_path: Path) -> str:
     recording = Recording()
     raw = {**native(HOSTILE, 2, HOSTILE)}
     raw["metadata"] = {**raw["metadata"], "uid": "g"}
-    group = decode(OptionalResource.POD_GROUPS, msgspec.json.encode(raw))
+    group = decode(GroupResource.POD_GROUPS, msgspec.json.encode(raw))
     assert isinstance(group, PodGroup)
     recording.see(node(HOSTILE, "4"), group)
     recording.see(pod(f"{HOSTILE}-low", "4", namespace=HOSTILE, priority=0))
     recording.bind(recording.decide())
     recording.turn(1.0)
-    member = {"schedulingGroup": {"podGroupName": HOSTILE}, "priority": 9}
+    member: dict[str, Any] = {"schedulingGroup": {"podGroupName": HOSTILE}, "priority": 9}
     recording.see(*(pod(f"{HOSTILE}-{i}", "2", namespace=HOSTILE, **member) for i in range(2)))
     recording.decide()
     recording.turn(2.0)
