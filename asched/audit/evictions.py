@@ -16,6 +16,7 @@ import msgspec
 from asched.audit.history import ALWAYS, Period, fold_for
 from asched.audit.pod_state import PodIdentity, identity
 from asched.audit.timeline import time_of
+from asched.framework.cluster import PodRef
 from asched.framework.pod_groups import GANG_SCHEDULING
 from asched.framework.runtime.profile import PluginLoader
 from asched.framework.sessions import EvictionReason
@@ -125,19 +126,16 @@ class _Step(NamedTuple):
     detail: str = ""
 
 
-class _Eviction:
+class _Eviction(msgspec.Struct, array_like=True):
     """A decided eviction, and what is known about it by now."""
 
-    __slots__ = ("accepted", "bound", "decided", "ended", "failed", "lost")
-
-    def __init__(self, decided: EvictionReport) -> None:
-        self.decided = decided
-        self.accepted: _Step | None = None
-        self.failed: _Step | None = None
-        self.ended: _Step | None = None
-        self.bound: _Step | None = None
-        self.lost: _Step | None = None
-        """The beneficiary was deleted first."""
+    decided: EvictionReport
+    accepted: _Step | None = None
+    failed: _Step | None = None
+    ended: _Step | None = None
+    bound: _Step | None = None
+    lost: _Step | None = None
+    """The beneficiary was deleted first."""
 
     def report(self, seq: int) -> EvictionReport:
         """As of a record."""
@@ -169,19 +167,39 @@ class _Eviction:
         )
 
 
+class EvictionLogForm(msgspec.Struct, array_like=True):
+    """A log to be stored."""
+
+    evictions: list[_Eviction]
+    reserved_on: dict[str, str]
+    requeued: PodRef | None
+
+
 class EvictionLog:
     """Collects the evictions of a journal."""
 
-    def __init__(self) -> None:
-        self._evictions: list[_Eviction] = []
+    def __init__(self, form: EvictionLogForm | None = None) -> None:
+        """``form``: a stored log to continue with the next record."""
+        form = form or EvictionLogForm([], {}, None)
+        self._evictions = form.evictions
         self._of_victim: dict[str, _Eviction] = {}
         """The last eviction of each present victim, by uid."""
         self._of_beneficiary: dict[str, list[_Eviction]] = {}
         """The evictions for each pod that waits for its node, by uid."""
-        self._reserved_on: dict[str, str] = {}
+        self._reserved_on = form.reserved_on
         """The node of each pod that waits on Permit, by uid."""
-        self._requeued: r.Rejected | None = None
+        self._requeued = form.requeued
         """The last pod for which gangs release reservations."""
+        for one in form.evictions:
+            if one.ended is None:
+                self._of_victim[one.decided.victim.uid] = one
+            if one.bound is None and one.lost is None:
+                self._of_beneficiary.setdefault(one.decided.beneficiary.uid, []).append(one)
+
+    @property
+    def form(self) -> EvictionLogForm:
+        """To be stored."""
+        return EvictionLogForm(self._evictions, self._reserved_on, self._requeued)
 
     def apply(self, seq: int, record: r.AnyRecord, state: ClusterState) -> None:
         """Add a record; ``state`` is the one after it."""
@@ -190,7 +208,7 @@ class EvictionLog:
                 if record.victims:
                     self._preempted(seq, record, state)
                 if record.requeue_now:
-                    self._requeued = record
+                    self._requeued = PodRef(record.key, record.uid)
             case EvictionDecided():
                 self._evicted(seq, record, state)
             case r.Assigned():

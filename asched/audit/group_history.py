@@ -36,6 +36,8 @@ class CauseKind(Enum):
     """The end of an evicted pod is followed by the assignment of the member."""
     EVICTED = "evicted"
     """A member is evicted for another pod."""
+    REJECTED = "rejected"
+    """A member that waited on Permit lost its reservation."""
 
 
 class CauseLink(msgspec.Struct, frozen=True, rename="camel"):
@@ -156,6 +158,9 @@ def _effects(
             source = "" if cause is None else cause.pod
             event, effect = _Event(seq, at, source), _Event(seq, at, key)
             yield _link(CauseKind.QUEUED, entry.cause, event, effect)
+        case entries.PermitEntry(allowed=False):
+            text = f"{entry.plugin} rejected it: {entry.message}"
+            yield _link(CauseKind.REJECTED, text, _Event(seq, at, ""), _Event(seq, at, key))
         case entries.PreemptionEntry():
             event, effect = _Event(seq, at, entry.by), _Event(seq, at, key)
             yield _link(CauseKind.EVICTED, f"evicted for {entry.by}", event, effect)

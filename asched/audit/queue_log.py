@@ -94,69 +94,90 @@ class QueueHistory(msgspec.Struct, frozen=True, rename="camel"):
     """The newest ones with decisions, newest first."""
 
 
-class _Part:
-    """A :class:`SessionPart` that grows."""
-
-    __slots__ = ("beneficiary", "first_pod", "first_seq", "group", "pods", "what")
-
-    def __init__(self, what: str, group: str, pod: str, seq: int, beneficiary: str) -> None:
-        self.what, self.group, self.beneficiary = what, group, beneficiary
-        self.first_pod, self.first_seq = pod, seq
-        self.pods = 1
-
-    def continues(self, what: str, group: str, beneficiary: str) -> bool:
-        same = (self.what, self.group, self.beneficiary) == (what, group, beneficiary)
-        return same and group != ""
-
-    def read(self) -> SessionPart:
-        return SessionPart(
-            self.what, self.group, self.pods, self.first_pod, self.first_seq, self.beneficiary
-        )
-
-
-class _Session:
+class _Session(msgspec.Struct, array_like=True):
     """A session, and its decisions so far."""
 
-    __slots__ = ("at", "executed", "parts", "seq")
+    head: SessionDecisions
+    """Without its decisions."""
+    parts: list[SessionPart] = []
 
-    def __init__(self, seq: int, at: datetime, executed: SessionExecuted) -> None:
-        self.seq, self.at, self.executed = seq, at, executed
-        self.parts: list[_Part] = []
+    def add(self, part: SessionPart) -> None:
+        """Add a decision to the last ones of the same gang, or after them."""
+        last = self.parts[-1] if self.parts else None
+        if last is not None and part.group and _sort(last) == _sort(part):
+            self.parts[-1] = msgspec.structs.replace(last, pods=last.pods + part.pods)
+        else:
+            self.parts.append(part)
 
     def read(self) -> SessionDecisions:
-        return SessionDecisions(
-            scheduler_name=self.executed.scheduler_name,
-            number=self.executed.number,
-            seq=self.seq,
-            at=self.at,
-            actions=self.executed.actions,
-            error=self.executed.error,
-            parts=tuple(part.read() for part in self.parts),
-        )
+        return msgspec.structs.replace(self.head, parts=tuple(self.parts))
+
+
+def _sort(part: SessionPart) -> tuple[str, str, str]:
+    return part.what, part.group, part.beneficiary
+
+
+class QueueLogForm(msgspec.Struct, array_like=True):
+    """A log to be stored."""
+
+    points: list[QueuePoint] = []
+    sessions: list[_Session] = []
+    open: _Session | None = None
+    credit: int = CREDIT_PODS
+    gap_ns: int = 0
+    sampled_ns: dict[str, int] = {}
+    samples: int = 0
 
 
 class QueueLog:
     """Collects samples of queues, and the decisions of sessions."""
 
-    def __init__(self) -> None:
-        self.points: list[QueuePoint] = []
-        self.sessions: deque[_Session] = deque(maxlen=MAX_SESSIONS)
+    def __init__(self, form: QueueLogForm | None = None) -> None:
+        """``form``: a stored log to continue with the next record."""
+        form = form or QueueLogForm()
+        self.points = form.points
+        self.sessions = deque(form.sessions, MAX_SESSIONS)
         self._registry = cache(SessionRegistry.discover)
-        self._credit = CREDIT_PODS
+        self._credit = form.credit
         """How many pods samples may visit."""
-        self._gap_ns = 0
+        self._gap_ns = form.gap_ns
         """The least time between two samples of a scheduler name."""
-        self._sampled_ns: dict[str, int] = {}
-        self._samples = 0
-        self._open: _Session | None = None
+        self._sampled_ns = form.sampled_ns
+        self._samples = form.samples
+        self._open = form.open
         """The session to which the next decisions belong."""
+        if form.open is not None and form.open.parts:
+            self.sessions[-1] = form.open
+
+    @property
+    def form(self) -> QueueLogForm:
+        """To be stored."""
+        return QueueLogForm(
+            points=self.points,
+            sessions=[*self.sessions],
+            open=self._open,
+            credit=self._credit,
+            gap_ns=self._gap_ns,
+            sampled_ns=self._sampled_ns,
+            samples=self._samples,
+        )
 
     def apply(self, seq: int, record: r.AnyRecord, state: ClusterState) -> None:
         """Add a record; ``state`` is the one after it."""
         self._credit += PODS_PER_RECORD
         match record:
             case SessionExecuted():
-                self._open = _Session(seq, time_of(state.date_ns), record)
+                self._open = _Session(
+                    SessionDecisions(
+                        scheduler_name=record.scheduler_name,
+                        number=record.number,
+                        seq=seq,
+                        at=time_of(state.date_ns),
+                        actions=record.actions,
+                        error=record.error,
+                        parts=(),
+                    )
+                )
                 if record.error:
                     self.sessions.append(self._open)
                 if self._is_due(record.scheduler_name, state):
@@ -222,21 +243,17 @@ class QueueLog:
         name = "" if group is None else group.key
         if not session.parts:
             self.sessions.append(session)
-        last = session.parts[-1] if session.parts else None
-        if last is not None and last.continues(what, name, beneficiary):
-            last.pods += 1
-        else:
-            session.parts.append(_Part(what, name, key, seq, beneficiary))
+        session.add(SessionPart(what, name, 1, key, seq, beneficiary))
 
     def history(self, seq: int, period: Period = ALWAYS, limit: int = 50) -> QueueHistory:
         """Points in the period, and the last ``limit`` sessions, up to record ``seq``."""
         first, last = time_of(period.since_ns), period.until_ns
         end = None if last is None else time_of(last)
 
-        def within(one: QueuePoint | _Session) -> bool:
+        def within(one: QueuePoint | SessionDecisions) -> bool:
             return one.seq <= seq and first <= one.at and (end is None or one.at <= end)
 
-        sessions = [one for one in reversed(self.sessions) if within(one)]
+        sessions = [one for one in reversed(self.sessions) if within(one.head)]
         points = tuple(point for point in self.points if within(point))
         return QueueHistory(seq, points, tuple(one.read() for one in sessions[:limit]))
 

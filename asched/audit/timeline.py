@@ -283,6 +283,8 @@ _CAUSES: Final[dict[type[r.AnyRecord], str]] = {
     r.ObjectDeleted: "{subject} was deleted",
     r.PodObserved: "pod {record.key} was observed",
     r.PodUpdated: "pod {record.key} changed",
+    r.Assigned: "pod {record.key} was assigned to {record.node}",
+    r.PermitRejected: "pod {record.key} was rejected at Permit",
     r.Bound: "pod {record.key} was bound to {record.node}",
     r.EvictionSucceeded: "pod {record.key} was evicted",
     r.EvictionFailed: "eviction of pod {record.key} failed",

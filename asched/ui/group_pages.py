@@ -37,7 +37,7 @@ def amount_text(amount: float, resource: str) -> str:
     if resource == "cpu":
         return f"{amount / 1000:g}"
     if resource == "memory":
-        return f"{amount / (1 << 30):.4g}Gi"
+        return f"{amount / (1 << 30):.4g}Gi" if amount else "0"
     return f"{amount / 1000:g}"
 
 

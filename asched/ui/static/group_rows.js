@@ -1,6 +1,6 @@
 // Rows, links and times of a group's timeline, from the answer of the API. No DOM here.
 
-const IMPORTANT = new Set(["released", "evicts", "evicted", "freed"]);
+const IMPORTANT = new Set(["released", "evicts", "evicted", "freed", "rejected"]);
 const EVENTS = "";
 
 const point = (at, seq) => ({ at, seq });

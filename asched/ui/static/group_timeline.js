@@ -16,7 +16,7 @@ const MAX_NAME_CHARACTERS = 28;
 const MIN_TICK_PX = 78;
 const MIN_WIDTH_PX = 480;
 const GAP_PX = 5;
-const BUS_PX = { released: 5, freed: 8, evicts: 11, evicted: 11, queued: 14 };
+const BUS_PX = { released: 5, freed: 8, evicts: 11, evicted: 11, rejected: 11, queued: 14 };
 
 const place = byId("timeline");
 let answer = null;

@@ -1,0 +1,99 @@
+"""Logs of evictions and queues that are stored and continued."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+import pytest
+
+from asched.audit.evictions import EvictionLog, EvictionLogForm
+from asched.audit.queue_log import CREDIT_PODS, QueueLog, QueueLogForm
+from asched.audit.timeline import time_of
+from asched.journal.opening import open_journal
+from asched.state import records as r
+from asched.state.cluster import ClusterState
+from asched.state.fold import Fold
+from tests.audit.recording import REGISTRY
+from tests.ui.group_scenario import record
+
+T = TypeVar("T")
+
+
+@pytest.fixture(scope="module")
+def journal(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return record(tmp_path_factory.mktemp("logs"))
+
+
+async def records_of(journal: Path) -> list[r.AnyRecord]:
+    async with open_journal(str(journal), read_only=True) as store:
+        return [stored.record async for stored in store.read()]
+
+
+def stored(form: T, kind: type[T]) -> T:
+    """The form after it was written and read."""
+    return msgspec.msgpack.decode(msgspec.msgpack.encode(form), type=kind)
+
+
+@pytest.mark.parametrize("every", [1, 7, 100])
+async def test_stored_logs_are_continued(journal: Path, every: int) -> None:
+    """Stored after every few records, they give the same answers as one that runs through."""
+    records = await records_of(journal)
+    fold = Fold(ClusterState(), REGISTRY.load)
+    whole, parts = (EvictionLog(), QueueLog()), (EvictionLog(), QueueLog())
+    for seq, one in enumerate(records, 1):
+        fold.apply(one)
+        for log in (*whole, *parts):
+            log.apply(seq, one, fold.state)
+        if seq % every == 0:
+            parts = (
+                EvictionLog(stored(parts[0].form, EvictionLogForm)),
+                QueueLog(stored(parts[1].form, QueueLogForm)),
+            )
+    last = len(records)
+    assert parts[0].reports(last) == whole[0].reports(last)
+    assert parts[1].history(last) == whole[1].history(last)
+    assert whole[0].reports(last).total > 10
+    assert len(whole[1].history(last).sessions) > 5
+
+
+async def test_reports_are_as_of_a_record(journal: Path) -> None:
+    """A log that has read on gives the answer that it gave before."""
+    records = await records_of(journal)
+    fold, log = Fold(ClusterState(), REGISTRY.load), EvictionLog()
+    then = []
+    for seq, one in enumerate(records, 1):
+        fold.apply(one)
+        log.apply(seq, one, fold.state)
+        then.append(log.reports(seq))
+    for seq in range(1, len(records) + 1, 5):
+        assert log.reports(seq) == then[seq - 1]
+
+
+async def test_samples_do_not_cost_more_than_following(journal: Path) -> None:
+    """Without credit, a session is sampled only after enough records."""
+    records = await records_of(journal)
+    fold, log = Fold(ClusterState(), REGISTRY.load), QueueLog(QueueLogForm(credit=0))
+    visited = 0
+    for seq, one in enumerate(records, 1):
+        fold.apply(one)
+        before = len(log.points)
+        log.apply(seq, one, fold.state)
+        visited += len(fold.state.pods) * (len(log.points) > before)
+    assert 0 < visited <= 2 * len(records) + max(1, len(fold.state.pods))
+    assert visited < CREDIT_PODS
+
+
+async def test_periods_of_the_log(journal: Path) -> None:
+    records = await records_of(journal)
+    fold, log = Fold(ClusterState(), REGISTRY.load), QueueLog()
+    for seq, one in enumerate(records, 1):
+        fold.apply(one)
+        log.apply(seq, one, fold.state)
+    found = log.history(len(records))
+    assert [point.at for point in found.points] == sorted(point.at for point in found.points)
+    assert found.points[-1].at <= time_of(fold.state.date_ns)
+    assert [one.number for one in found.sessions] == sorted(
+        (one.number for one in found.sessions), reverse=True
+    )
