@@ -80,7 +80,7 @@ class GroupExplanation(msgspec.Struct, frozen=True, rename="camel"):
     """Earlier pods of the group that were deleted or have finished, as far as they are known."""
     gang: GangSummary | None = None
     job: JobExplanation | None = None
-    """For pods that batch sessions place: their last session."""
+    """For pods without a node that batch sessions serve: their last session."""
 
 
 class GroupName(NamedTuple):
@@ -282,8 +282,8 @@ def _session_pod(state: ClusterState, group: GroupName) -> PodName | None:
 async def with_session(
     journal: JournalStore, load: PluginLoader, found: GroupExplanation, pod: PodName | None
 ) -> GroupExplanation:
-    """The explanation with the last session of the group's ``pod``."""
-    if pod is None:
+    """The explanation with the last session of the group's ``pod``, if pods have no node."""
+    if pod is None or not found.reasons:
         return found
     try:
         job = await explain_job(journal, pod, load, last_seq=found.seq)

@@ -31,9 +31,9 @@ MAX_SAMPLES: Final = 1024
 MAX_SESSIONS: Final = 500
 """Sessions with decisions that are kept."""
 
-CREDIT_PODS: Final = 50_000
+CREDIT_PODS: Final = 20_000
 """Pods that samples may visit at the beginning."""
-PODS_PER_RECORD: Final = 2
+PODS_PER_RECORD: Final = 1
 """Pods that samples may visit for each record that is folded."""
 
 

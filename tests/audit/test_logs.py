@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from asched.audit.evictions import EvictionLog, EvictionLogForm
-from asched.audit.queue_log import CREDIT_PODS, QueueLog, QueueLogForm
+from asched.audit.queue_log import CREDIT_PODS, PODS_PER_RECORD, QueueLog, QueueLogForm
 from asched.audit.timeline import time_of
 from asched.journal.opening import open_journal
 from asched.state import records as r
@@ -81,7 +81,7 @@ async def test_samples_do_not_cost_more_than_following(journal: Path) -> None:
         before = len(log.points)
         log.apply(seq, one, fold.state)
         visited += len(fold.state.pods) * (len(log.points) > before)
-    assert 0 < visited <= 2 * len(records) + max(1, len(fold.state.pods))
+    assert 0 < visited <= PODS_PER_RECORD * len(records) + max(1, len(fold.state.pods))
     assert visited < CREDIT_PODS
 
 
