@@ -1,5 +1,4 @@
-"""Evictions that the scheduler decided: of which pod, for which one, by which rule, with which
-result.
+"""Evictions that the scheduler decided: the pod, the pod that needed its place, rule and result.
 
 :class:`EvictionLog` follows a fold, that of ``asched show evictions`` and of the browser interface.
 """

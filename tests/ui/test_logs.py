@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TypeVar
 
 import msgspec
 import pytest
 
-from asched.audit.evictions import EvictionLog, EvictionLogForm
+from asched.audit.evictions import EvictionLog
 from asched.audit.queue_log import CREDIT_PODS, PODS_PER_RECORD, QueueLog, QueueLogForm
 from asched.audit.timeline import time_of
 from asched.journal.opening import open_journal
 from asched.state import records as r
 from asched.state.cluster import ClusterState
 from asched.state.fold import Fold
+from asched.ui.logs import FollowedLogs, FollowedLogsForm
 from tests.audit.recording import REGISTRY
 from tests.ui.group_scenario import record
-
-T = TypeVar("T")
 
 
 @pytest.fixture(scope="module")
@@ -31,9 +29,9 @@ async def records_of(journal: Path) -> list[r.AnyRecord]:
         return [stored.record async for stored in store.read()]
 
 
-def stored(form: T, kind: type[T]) -> T:
+def stored(form: FollowedLogsForm) -> FollowedLogsForm:
     """The form after it was written and read."""
-    return msgspec.msgpack.decode(msgspec.msgpack.encode(form), type=kind)
+    return msgspec.msgpack.decode(msgspec.msgpack.encode(form), type=FollowedLogsForm)
 
 
 @pytest.mark.parametrize("every", [1, 7, 100])
@@ -41,21 +39,18 @@ async def test_stored_logs_are_continued(journal: Path, every: int) -> None:
     """Stored after every few records, they give the same answers as one that runs through."""
     records = await records_of(journal)
     fold = Fold(ClusterState(), REGISTRY.load)
-    whole, parts = (EvictionLog(), QueueLog()), (EvictionLog(), QueueLog())
+    whole, parts = FollowedLogs(), FollowedLogs()
     for seq, one in enumerate(records, 1):
         fold.apply(one)
-        for log in (*whole, *parts):
-            log.apply(seq, one, fold.state)
+        whole.apply(seq, one, fold.state)
+        parts.apply(seq, one, fold.state)
         if seq % every == 0:
-            parts = (
-                EvictionLog(stored(parts[0].form, EvictionLogForm)),
-                QueueLog(stored(parts[1].form, QueueLogForm)),
-            )
+            parts = FollowedLogs(stored(parts.form))
     last = len(records)
-    assert parts[0].reports(last) == whole[0].reports(last)
-    assert parts[1].history(last) == whole[1].history(last)
-    assert whole[0].reports(last).total > 10
-    assert len(whole[1].history(last).sessions) > 5
+    assert parts.evictions.reports(last) == whole.evictions.reports(last)
+    assert parts.queues.history(last) == whole.queues.history(last)
+    assert whole.evictions.reports(last).total > 10
+    assert len(whole.queues.history(last).sessions) > 5
 
 
 async def test_reports_are_as_of_a_record(journal: Path) -> None:
