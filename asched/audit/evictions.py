@@ -68,7 +68,7 @@ class BeneficiaryResult(Enum):
 
 
 class EvictionReport(msgspec.Struct, frozen=True, rename="camel"):
-    """An eviction, which is also its JSON form (see ``docs/history.md``)."""
+    """An eviction, which is also its JSON form (see ``docs/show.md``)."""
 
     seq: int
     """The record of the decision."""

@@ -47,7 +47,7 @@ class GangPhase(Enum):
 
 
 class GangSummary(msgspec.Struct, frozen=True, rename="camel"):
-    """A gang, which is also its JSON form (see ``docs/gang.md``)."""
+    """A gang, which is also its JSON form (see ``docs/show.md``)."""
 
     namespace: str
     name: str

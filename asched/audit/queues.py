@@ -81,7 +81,7 @@ class ActivePod(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class QueuesReport(msgspec.Struct, frozen=True, rename="camel"):
-    """All queues at a moment, which is also the JSON form (see ``docs/batch.md``)."""
+    """All queues at a moment, which is also the JSON form (see ``docs/show.md``)."""
 
     seq: int
     at: datetime

@@ -12,12 +12,13 @@ from urllib.parse import quote, urlencode
 from aiohttp import web
 
 from asched.audit.evictions import EvictionKind, EvictionReports
-from asched.audit.gangs import GangPhase
+from asched.audit.gangs import GangPhase, GangsReport
 from asched.audit.groups import GANG, GroupExplanation
 from asched.audit.queues import QueuesReport
 from asched.ui.api import PREFIX, answer
 
 _SHOWN_EVICTIONS: Final = 500
+_SHOWN_GANGS: Final = 500
 _SHOWN_MEMBERS: Final = 500
 _SHOWN_JOBS: Final = 50
 
@@ -102,10 +103,12 @@ async def _queues(request: web.Request) -> PageContent:
 
 
 async def _gangs(request: web.Request) -> PageContent:
+    found: GangsReport = await answer("gangs", request)
     values = {
         "api": api_with(request),
         "csv": api_with(request, format="csv"),
-        "found": await answer("gangs", request),
+        "found": found,
+        "shown": found.gangs[:_SHOWN_GANGS],
         "phases": [phase.value for phase in GangPhase],
         "asked": _asked(request, "q", "phase"),
     }
