@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from asched.audit.groups import GroupName, explained
+from asched.journal.opening import open_journal
 from asched.state import records as r
 from asched.state.cluster import ClusterState, PlacementState
 from asched.state.session_records import EvictionDecided, SessionExecuted
+from tests.audit.recording import Recording, pod
 from tests.ui.serving import cli, run_command, ui_on
 from tests.ui.test_answers import csv_rows, folded
 
@@ -399,3 +402,20 @@ async def test_cluster_without_sessions_and_gangs(demo_journal: str) -> None:
     assert (queues["sessions"], gangs["gangs"], history["points"]) == ([], [], [])
     assert queues["scheduling"]["gated"] > 0
     assert evictions["evictions"] == (await shown(demo_journal, "evictions"))["evictions"]
+
+
+async def test_active_pods_are_listed_in_their_order(tmp_path: Path) -> None:
+    recording = Recording()
+    recording.see(*(pod(f"p{i}", "1", priority=i % 3) for i in range(30)))
+    recording.turn(1.0)
+    url = str(tmp_path / "journal.db")
+    async with open_journal(url) as store:
+        await recording.store_in(store)
+    found = await answers(url, "/queues")
+    keys = [f"{one['namespace']}/{one['name']}" for one in found["active"]]
+    queue = recording.state.queue
+    assert found["scheduling"]["active"] == 30
+    assert [one["place"] for one in found["active"]] == [queue.place_in_active(key) for key in keys]
+    assert len(keys) == 20
+    priorities = [one["priority"] for one in found["active"]]
+    assert priorities == sorted(priorities, reverse=True)
