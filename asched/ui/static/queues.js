@@ -8,7 +8,7 @@ import { LineChart } from "./charts.js";
 const PERCENT = 100;
 const place = byId("shares");
 const unit = () => byId("resource").value;
-const chart = new LineChart(place, (value) => resourceText(unit(), value), true);
+const chart = new LineChart(place, (value) => resourceText(unit(), value), null, true);
 let points = [];
 
 /** Cpu in millicores, memory in bytes, others in thousandths. */
