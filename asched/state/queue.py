@@ -165,6 +165,10 @@ class SchedulingQueue:
         """The place in the active queue, from 1; 0 for a pod that is not active."""
         return self._active.place_of(key)
 
+    def first_active(self, count: int) -> list[QueuedPod]:
+        """The first pods of the active queue, the next one first."""
+        return self._active.first(count)
+
     def next_timer_ns(self) -> int | None:
         """When the next backoff ends, or the next rejected pod times out."""
         times = [
