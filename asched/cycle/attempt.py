@@ -74,16 +74,15 @@ def _turn_ns(cluster: ClusterState, queued: QueuedPod) -> int:
         return 0  # free, or an attempt that continues
     if queued.turn_ns:
         return queued.turn_ns
-    if info.pod.spec.resource_claims:
-        # Pods with claims like those of a pod that was put off share its turn.
-        shared_ns = cluster.guards.searches.turn_ns(cluster.search_form(info.pod))
-        if shared_ns is not None and shared_ns > cluster.now_ns:
-            return shared_ns
-    turn_ns = cluster.guards.budgets.turn_ns(info.namespace, cluster.now_ns)
-    if not turn_ns:
+    # Pods with claims or terms like those of a pod that was put off share its turn.
+    shared_ns = cluster.shared_turn_ns(info.pod)
+    if shared_ns > cluster.now_ns:
+        return shared_ns
+    budgets = cluster.guards.budgets
+    if not budgets.owes(info.namespace, cluster.now_ns):
         return 0
-    steps = cluster.attempt_cost(info.pod, preemption=True) + cluster.search_cost(info.pod)
-    return turn_ns if steps else 0
+    steps = cluster.attempt_cost(info.pod, preemption=True) + cluster.first_cost(info.pod)
+    return budgets.turn_ns(info.namespace, steps, cluster.now_ns) if steps else 0
 
 
 def _put_off_message(info: PodInfo) -> str:

@@ -208,7 +208,7 @@ class SearchLimits(msgspec.Struct, frozen=True):
     """Limits of searches in counted steps, of about two microseconds each."""
 
     steps_per_node: int = 200_000
-    steps_per_attempt: int = 400_000
+    steps_per_attempt: int = 250_000
     """For all nodes together, as if no answer were known."""
 
 

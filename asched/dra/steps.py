@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final, Protocol
 
+SITE_STEPS: Final = 12
+"""Of each search, whatever it finds."""
 CHEAP_SELECTOR_COST: Final = 100
 """Evaluations that cost more CEL units than this are expensive."""
 SELECTOR_COST_PER_STEP: Final = 8

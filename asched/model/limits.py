@@ -134,6 +134,11 @@ def term_count(spec: PodSpec) -> int:
     return count
 
 
+def pod_terms(spec: PodSpec) -> Iterator[PodAffinityTerm]:
+    """The pod affinity and anti-affinity terms."""
+    return _terms(spec.affinity)
+
+
 def node_requirement_count(spec: PodSpec) -> int:
     """The number of requirements of required and preferred node affinity."""
     affinity = None if spec.affinity is None else spec.affinity.node_affinity

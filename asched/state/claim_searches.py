@@ -1,59 +1,43 @@
 """Which searches for devices are charged to a namespace: the first for claims of each form.
 
-Answers of searches are kept, so that a pod with claims like those of an earlier pod costs little.
-If all claims of a tenant differ, each one is searched on all nodes. The estimate depends on the
-claims and the number of nodes only, not on what is known already: a replay charges the same.
+The estimate depends on the claims and the number of nodes only.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from hashlib import blake2b
+import re
+from collections.abc import Iterator, Mapping
 from typing import Final
 
-import msgspec
-
 from asched.model.pod import Pod
-from asched.model.resource_claims import ResourceClaim
+from asched.model.resource_claims import DeviceSelector, ResourceClaim
 from asched.state.attempt_budget import FREE_STEPS
+from asched.state.charged_forms import form_of
 
 SIMPLE_STEPS: Final = 2_000
 """For each node: one request for one device."""
 OTHER_STEPS: Final = 4_000
-"""For each node: several requests or devices, alternatives or constraints."""
-MOST_STEPS: Final = 20_000_000
+"""For each node: several requests or devices, alternatives, constraints or long selectors."""
+MOST_STEPS: Final = 15_000_000
 """The search for devices of one attempt is stopped after this time."""
-KEPT_FORMS: Final = 2_048
+MAX_FORMS: Final = 8
+"""Forms of claims of one namespace. Answers are kept for few searches of a large cluster."""
 
-_encode = msgspec.msgpack.Encoder(order="deterministic").encode
-
-
-class ClaimSearches:
-    """The forms of claims that were charged. Only the fold changes it."""
-
-    def __init__(self) -> None:
-        self._from_ns: dict[str, int] = {}
-        """When pods with claims of a form may be attempted, by namespace and digest. The oldest
-        are forgotten, and charged again."""
-
-    def turn_ns(self, form: str) -> int | None:
-        """From when on pods with claims of this form are free; None if they are to be charged."""
-        return self._from_ns.get(form)
-
-    def note(self, form: str, from_ns: int) -> None:
-        """A pod with claims of this form is attempted, or has a turn at that time."""
-        if not form:
-            return
-        known_ns = self._from_ns.get(form)
-        self._from_ns[form] = from_ns if known_ns is None else min(from_ns, known_ns)
-        if len(self._from_ns) > KEPT_FORMS:
-            del self._from_ns[next(iter(self._from_ns))]
-
-    def snapshot(self) -> tuple[tuple[str, int], ...]:
-        return tuple(self._from_ns.items())
-
-    def restore(self, snapshot: Iterable[tuple[str, int]]) -> None:
-        self._from_ns.update(snapshot)
+_MAX_EXPRESSION: Final = 256
+_CALL: Final = re.compile(r"(\w+)\s*\(")
+_CHEAP_CALLS: Final = frozenset(
+    {
+        "compareTo",
+        "contains",
+        "endsWith",
+        "has",
+        "isGreaterThan",
+        "isLessThan",
+        "quantity",
+        "semver",
+        "startsWith",
+    }
+)
 
 
 def search_form(pod: Pod, claims: Mapping[str, ResourceClaim]) -> str:
@@ -61,7 +45,7 @@ def search_form(pod: Pod, claims: Mapping[str, ResourceClaim]) -> str:
     specs = [claim.spec for claim in _unallocated(pod, claims)]
     if not specs:
         return ""
-    return f"{pod.namespace}/{blake2b(_encode(specs), digest_size=16).hexdigest()}"
+    return form_of(pod, specs)
 
 
 def search_steps(pod: Pod, claims: Mapping[str, ResourceClaim], nodes: int) -> int:
@@ -81,8 +65,15 @@ def _is_simple(claim: ResourceClaim) -> bool:
         exactly is not None
         and exactly.count == 1
         and len(exactly.selectors) <= 1
+        and all(map(_is_cheap_selector, exactly.selectors))
         and not devices.constraints
     )
+
+
+def _is_cheap_selector(selector: DeviceSelector) -> bool:
+    expression = selector.cel.expression if selector.cel is not None else ""
+    calls = set(_CALL.findall(expression))
+    return len(expression) <= _MAX_EXPRESSION and calls <= _CHEAP_CALLS
 
 
 def _unallocated(pod: Pod, claims: Mapping[str, ResourceClaim]) -> Iterator[ResourceClaim]:

@@ -355,11 +355,9 @@ class Fold:
                 )
             return entry
         entry = self._dequeue(record.key, record.uid, preemption=isinstance(record, r.Rejected))
-        if entry.info.pod.spec.resource_claims:
-            state = self.state
+        if not is_cheap(entry.info.pod):
             turn_ns = record.put_off_until_ns if isinstance(record, r.Rejected) else 0
-            form = state.search_form(entry.info.pod)
-            state.guards.searches.note(form, turn_ns or state.now_ns)
+            self.state.note_forms(entry.info.pod, turn_ns or self.state.now_ns)
         return entry
 
     def _dequeue(self, key: str, uid: str, *, preemption: bool = False) -> PodEntry:
@@ -387,8 +385,8 @@ class Fold:
         victims."""
         state, pod = self.state, queued.info.pod
         queued.charged_steps = state.attempt_cost(pod, preemption=preemption)
-        # Searches are not given back: another pod may have claims of the same form.
-        steps = queued.charged_steps + state.search_cost(pod)
+        # The first attempt of a form is not given back: another pod may have the same form.
+        steps = queued.charged_steps + state.first_cost(pod)
         if steps:
             state.guards.budgets.charge(pod.namespace, steps, state.now_ns)
 
