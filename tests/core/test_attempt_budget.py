@@ -173,8 +173,9 @@ def test_budget_is_paid_back() -> None:
 
 
 def test_few_terms_are_charged_for_the_first_pod_of_a_form(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(attempt_budget, "FREE_FORM_STEPS", 100)
-    monkeypatch.setattr(attempt_budget, "NS_PER_STEP", NS_PER_S // (2 * 10 * attempt_budget.SHARE))
+    # Two terms in a cluster of 10 nodes and 20 pods are worth a second of the namespace.
+    monkeypatch.setattr(attempt_budget, "FREE_FORM_STEPS", 1)
+    monkeypatch.setattr(attempt_budget, "NS_PER_STEP", NS_PER_S // (60 * attempt_budget.SHARE))
     core = HostileCore(nodes=10)
     for number in range(10):
         core.see(Resource.PODS, _with_terms("same", number, "a"))
