@@ -35,7 +35,6 @@ from asched.framework.runtime.plugin_calls import (
 from asched.framework.runtime.profile import Profile, WeightedScorer
 from asched.framework.status import Code, Status
 from asched.model.limits import POD_LIMITS, node_requirement_count, term_count, too_expensive
-from asched.state.attempt_budget import is_cheap
 from asched.state.cluster import ClusterState
 from asched.state.node_rows import NodeRows
 from asched.state.records import Rejected
@@ -70,18 +69,19 @@ def refusal(cluster: ClusterState, info: PodInfo) -> Status | None:
 def _turn_ns(cluster: ClusterState, queued: QueuedPod) -> int:
     """When the pod may be attempted; 0 for now."""
     info = queued.info
-    if is_cheap(info.pod) or info.key in cluster.pending_evaluations:
+    if cluster.costs.is_cheap(info) or info.key in cluster.pending_evaluations:
         return 0  # free, or an attempt that continues
     if queued.turn_ns:
         return queued.turn_ns
     # Pods with claims or terms like those of a pod that was put off share its turn.
-    shared_ns = cluster.shared_turn_ns(info.pod)
+    shared_ns = cluster.costs.shared_turn_ns(info)
     if shared_ns > cluster.now_ns:
         return shared_ns
     budgets = cluster.guards.budgets
     if not budgets.owes(info.namespace, cluster.now_ns):
         return 0
-    steps = cluster.attempt_cost(info.pod, preemption=True) + cluster.first_cost(info.pod)
+    costs = cluster.costs
+    steps = costs.of_attempt(info, preemption=True) + costs.of_first(info)
     return budgets.turn_ns(info.namespace, steps, cluster.now_ns) if steps else 0
 
 
@@ -92,6 +92,8 @@ def _put_off_message(info: PodInfo) -> str:
         count, what = node_requirement_count(info.pod.spec), "requirements of node affinity"
     if not count:
         count, what = len(info.pod.spec.resource_claims), "resource claims"
+    if not count:
+        count, what = len(info.shape.requests), "requests for resources of devices"
     return (
         f"put off: {count} {what} take long in this cluster, and namespace {info.namespace} used up"
         " its share of decision time"

@@ -6,10 +6,11 @@ The estimate depends on the claims and the number of nodes only.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from typing import Final
 
 from asched.model.pod import Pod
+from asched.model.quantity import QuantityText
 from asched.model.resource_claims import DeviceSelector, ResourceClaim
 from asched.state.attempt_budget import FREE_STEPS
 from asched.state.charged_forms import form_of
@@ -40,20 +41,37 @@ _CHEAP_CALLS: Final = frozenset(
 )
 
 
-def search_form(pod: Pod, claims: Mapping[str, ResourceClaim]) -> str:
-    """The form of the claims that have to be allocated for the pod; empty if there are none."""
+SpecialAmounts = tuple[tuple[tuple[str, QuantityText], ...], ...]
+"""For each container with extended resources that devices serve: their names and amounts."""
+
+
+def special_amounts(pod: Pod, resources: Container[str]) -> SpecialAmounts:
+    """What containers request of these extended resources, which classes of devices provide."""
+    containers = (*pod.spec.init_containers, *pod.spec.containers)
+    amounts = (
+        tuple(sorted(item for item in each.resources.requests.items() if item[0] in resources))
+        for each in containers
+    )
+    return tuple(each for each in amounts if each)
+
+
+def search_form(pod: Pod, claims: Mapping[str, ResourceClaim], special: SpecialAmounts) -> str:
+    """The form of what has to be allocated for the pod; empty if there is nothing."""
     specs = [claim.spec for claim in _unallocated(pod, claims)]
-    if not specs:
-        return ""
-    return form_of(pod, specs)
+    return form_of(pod, (specs, special)) if specs or special else ""
 
 
-def search_steps(pod: Pod, claims: Mapping[str, ResourceClaim], nodes: int) -> int:
+def search_steps(
+    pod: Pod, claims: Mapping[str, ResourceClaim], special: SpecialAmounts, nodes: int
+) -> int:
     """The estimated steps of the search for devices; 0 if it is free."""
     unallocated = [*_unallocated(pod, claims)]
-    if not unallocated:
+    if special:
+        simple = not unallocated and len(special) == len(special[0]) == 1
+    else:
+        simple = len(unallocated) == 1 and _is_simple(unallocated[0])
+    if not unallocated and not special:
         return 0
-    simple = len(unallocated) == 1 and _is_simple(unallocated[0])
     steps = min(nodes * (SIMPLE_STEPS if simple else OTHER_STEPS), MOST_STEPS)
     return steps if steps > FREE_STEPS else 0
 

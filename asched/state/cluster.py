@@ -23,18 +23,12 @@ from asched.framework.runtime.profile import Profile
 from asched.framework.scoring import stable_random
 from asched.framework.term_table import TermTable
 from asched.model.meta import Object
-from asched.model.pod import Pod
-from asched.model.resource_claims import ResourceClaim
-from asched.state.attempt_budget import (
-    AttemptBudgets,
-    attempt_steps,
-    form_steps,
-    preemption_steps,
-)
-from asched.state.charged_forms import ChargedForms, TermForms
+from asched.state.attempt_budget import AttemptBudgets
+from asched.state.attempt_costs import AttemptCosts
+from asched.state.charged_forms import ChargedForms
 from asched.state.circuits import Circuits
 from asched.state.claim_releases import ClaimReleases
-from asched.state.claim_searches import MAX_FORMS, search_form, search_steps
+from asched.state.claim_searches import MAX_FORMS
 from asched.state.node_rows import NodeRows
 from asched.state.node_table import NodeTable
 from asched.state.objects import ObjectStore, ObjectT
@@ -100,7 +94,6 @@ class AttemptGuards:
         """Of claims that have to be allocated."""
         self.terms = ChargedForms(MAX_TERM_FORMS)
         """Of affinity terms and spread constraints."""
-        self.term_forms = TermForms()
         self.quarantined: dict[str, str] = {}
         """Pods with which the process died twice: uid by key."""
 
@@ -140,6 +133,7 @@ class ClusterState:
         self.waiting_pods = WaitingPods()
         self.reserve_calls = ReservePluginCalls()
         self.guards = AttemptGuards()
+        self.costs = AttemptCosts(self)
         self.evictions = Evictions()
         self.claim_releases = ClaimReleases()
         self.sessions = Sessions()
@@ -226,56 +220,6 @@ class ClusterState:
     @property
     def has_affinity_terms(self) -> bool:
         return self._pod_index.has_affinity_terms
-
-    def attempt_cost(self, pod: Pod, *, preemption: bool) -> int:
-        """The estimated steps of an attempt now; 0 if it is free. With ``preemption``, those of a
-        search for victims are included if there can be any."""
-        nodes = self.nodes.cluster_size
-        steps = attempt_steps(pod, nodes, len(self.pods))
-        if preemption and (further := preemption_steps(pod, nodes)):
-            lowest = self.lowest_priority
-            if lowest is not None and lowest < pod.spec.priority:
-                steps += further
-        return steps
-
-    def first_cost(self, pod: Pod) -> int:
-        """The estimated steps that only the first attempt of the pod's form takes; 0 if there are
-        none."""
-        nodes = self.nodes.cluster_size
-        steps = 0
-        claims = self.search_form(pod)
-        if claims and self.guards.searches.turn_ns(claims) is None:
-            steps = search_steps(pod, self.objects(ResourceClaim), nodes)
-        terms = self.term_form(pod)
-        if terms and self.guards.terms.turn_ns(terms) is None:
-            steps += form_steps(pod, nodes, len(self.pods))
-        return steps
-
-    def note_forms(self, pod: Pod, from_ns: int) -> None:
-        """The first attempt of the pod's forms is charged: others are free from that time on."""
-        self.guards.searches.note(self.search_form(pod), from_ns)
-        self.guards.terms.note(self.term_form(pod), from_ns)
-
-    def shared_turn_ns(self, pod: Pod) -> int:
-        """When a pod with a form of this pod has its turn; 0 if there is none."""
-        guards = self.guards
-        return max(
-            guards.searches.turn_ns(self.search_form(pod)) or 0,
-            guards.terms.turn_ns(self.term_form(pod)) or 0,
-        )
-
-    def term_form(self, pod: Pod) -> str:
-        """The form of the pod's affinity terms and spread constraints; empty if counting pods for
-        them is free."""
-        if not form_steps(pod, self.nodes.cluster_size, len(self.pods)):
-            return ""
-        return self.guards.term_forms.of(pod)
-
-    def search_form(self, pod: Pod) -> str:
-        """The form of the claims that have to be allocated for the pod; empty if there are none."""
-        if not pod.spec.resource_claims:
-            return ""
-        return search_form(pod, self.objects(ResourceClaim))
 
     def group_members(self, group: PodGroupKey) -> GroupMembers:
         return self.groups.members(group)

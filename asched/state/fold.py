@@ -22,7 +22,6 @@ from asched.model.resource_claims import ResourceClaim
 from asched.model.resources import KINDS
 from asched.state import records as r
 from asched.state import session_records as sr
-from asched.state.attempt_budget import is_cheap
 from asched.state.circuits import circuit_as_plugin
 from asched.state.cluster import ClusterState, PlacementState, PodEntry, ProfileHandle
 from asched.state.cluster_events import EVENT_RESOURCES, node_changes
@@ -355,9 +354,9 @@ class Fold:
                 )
             return entry
         entry = self._dequeue(record.key, record.uid, preemption=isinstance(record, r.Rejected))
-        if not is_cheap(entry.info.pod):
+        if not self.state.costs.is_cheap(entry.info):
             turn_ns = record.put_off_until_ns if isinstance(record, r.Rejected) else 0
-            self.state.note_forms(entry.info.pod, turn_ns or self.state.now_ns)
+            self.state.costs.note_forms(entry.info, turn_ns or self.state.now_ns)
         return entry
 
     def _dequeue(self, key: str, uid: str, *, preemption: bool = False) -> PodEntry:
@@ -376,7 +375,7 @@ class Fold:
             raise FoldError(f"a decision for pod {key} ({uid}), which is in no queue")
         if queued.turn_ns:
             queued.turn_ns = 0  # charged when it was put off
-        elif not is_cheap(entry.info.pod):
+        elif not state.costs.is_cheap(entry.info):
             self._charge(queued, preemption=preemption)
         return entry
 
@@ -384,9 +383,9 @@ class Fold:
         """Charge an attempt, which was made or has a turn. ``preemption``: with the search for
         victims."""
         state, pod = self.state, queued.info.pod
-        queued.charged_steps = state.attempt_cost(pod, preemption=preemption)
+        queued.charged_steps = state.costs.of_attempt(queued.info, preemption=preemption)
         # The first attempt of a form is not given back: another pod may have the same form.
-        steps = queued.charged_steps + state.first_cost(pod)
+        steps = queued.charged_steps + state.costs.of_first(queued.info)
         if steps:
             state.guards.budgets.charge(pod.namespace, steps, state.now_ns)
 

@@ -156,6 +156,6 @@ def test_selectors_that_may_take_long_cost_more(expression: str, is_simple: bool
     core = HostileCore(nodes=NODES)
     core.see(Resource.RESOURCE_CLAIMS, a_claim("c", 1, [expression]))
     core.see(Resource.PODS, evil(1))
-    pod = core.state.pods["evil/claims-1"].info.pod
+    info = core.state.pods["evil/claims-1"].info
     per_node = claim_searches.SIMPLE_STEPS if is_simple else claim_searches.OTHER_STEPS
-    assert core.state.first_cost(pod) == NODES * per_node
+    assert core.state.costs.of_first(info) == NODES * per_node
