@@ -178,6 +178,8 @@ async def test_unsigned_journal_is_signed_once_by_command(tmp_path: Path) -> Non
     assert "without a signature, and a key is configured" in await made.refusal()
     code, output = await made.run("sign", "--journal", made.journal, "--signing-key", made.key)
     assert code == 0, output
+    assert "is missing" in await made.refusal()
+    made.anchors.touch()
     await made.start()
     assert (await made.verify("--trusted-key", public))[0] == 0
     assert "give its file with --signing-key" in await made.refusal(NO_KEYS)
