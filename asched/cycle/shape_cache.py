@@ -121,11 +121,14 @@ class ShapeCache:
     def _drop_invalid(self, profile: Profile) -> None:
         """Drop the profile's answers if they depend on something that changed."""
         versions = profile.shared_answers_versions()
-        if self._versions.get(profile, versions) != versions:
+        known = self._versions.get(profile)
+        if known == versions:
+            return
+        if known is not None:
             self._applicability.pop(profile, None)
             for key in [key for key in self._filters if key[0] is profile]:
                 del self._filters[key]
-        elif len(self._versions) == _MAX_PROFILES and profile not in self._versions:
+        elif len(self._versions) == _MAX_PROFILES:
             # Most belong to earlier configurations.
             self._versions.clear()
             self._filters.clear()

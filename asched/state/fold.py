@@ -353,13 +353,14 @@ class Fold:
                     f"a session decided pod {record.key} ({record.uid}), which does not wait for it"
                 )
             return entry
-        entry = self._dequeue(record.key, record.uid, preemption=isinstance(record, r.Rejected))
-        if not self.state.costs.is_cheap(entry.info):
-            turn_ns = record.put_off_until_ns if isinstance(record, r.Rejected) else 0
-            self.state.costs.note_forms(entry.info, turn_ns or self.state.now_ns)
-        return entry
+        if isinstance(record, r.Rejected):
+            turn_ns = record.put_off_until_ns
+            return self._dequeue(record.key, record.uid, preemption=True, turn_ns=turn_ns)
+        return self._dequeue(record.key, record.uid)
 
-    def _dequeue(self, key: str, uid: str, *, preemption: bool = False) -> PodEntry:
+    def _dequeue(
+        self, key: str, uid: str, *, preemption: bool = False, turn_ns: int = 0
+    ) -> PodEntry:
         """Take the pod from the queue, wherever it waits.
 
         Every decision was made about an active pod. If it is not active here, a plugin that the
@@ -377,6 +378,7 @@ class Fold:
             queued.turn_ns = 0  # charged when it was put off
         elif not state.costs.is_cheap(entry.info):
             self._charge(queued, preemption=preemption)
+            state.costs.note_forms(queued.info, turn_ns or state.now_ns)
         return entry
 
     def _charge(self, queued: QueuedPod, *, preemption: bool) -> None:
