@@ -179,6 +179,10 @@ class Attempt:
             self._own.inapplicable,
         )
         state = found.state
+        if shared.passes and self._applicable_pre_filters_pass(found):
+            state.inapplicable |= self._own.inapplicable_pre_filters
+            state.skip_filter |= self._own.inapplicable_pre_filters
+            return
         # If no shared answer matters, the order of the shared plugins does not either.
         plugins = profile.cluster_scope.pre_filter if shared.passes else profile.pre_filter
         for plugin in plugins:
@@ -210,6 +214,23 @@ class Attempt:
                     raise invalid_answer(plugin.name, "PreFilter", error) from error
                 if not found.node_names:
                     return
+
+    def _applicable_pre_filters_pass(self, found: FeasibleNodes) -> bool:
+        """Run PreFilter of the plugins that apply; False if all have to run in their order, because
+        one of them rejects the pod or restricts its nodes."""
+        state = found.state
+        for plugin in self._own.pre_filter:
+            result = checked_call(
+                PRE_FILTER, plugin, plugin.pre_filter, state, self._pod, self._table
+            )
+            status = result.status
+            if type(status) is not Status or result.node_names is not None:
+                return False
+            if status.code is Code.SKIP:
+                state.skip_filter.add(plugin.name)
+            elif status.code is not Code.SUCCESS:
+                return False
+        return True
 
     def _filter(self, found: FeasibleNodes) -> None:
         """Add the results of cluster-scope filters to the shared results of node-scope filters."""

@@ -31,6 +31,8 @@ class ApplicablePlugins:
         scope = profile.cluster_scope
         self.inapplicable = inapplicable
         """Names of the profile's cluster-scope plugins that do not apply."""
+        self.inapplicable_pre_filters = inapplicable.intersection(p.name for p in scope.pre_filter)
+        """Those of them with a PreFilter."""
         self.inapplicable_scores = inapplicable.intersection(p.name for p in scope.pre_score)
         """Those of them with a PreScore, which would return Skip."""
         self.none_applies = len(inapplicable) == len(scope.all())
