@@ -27,7 +27,7 @@ FREE_REQUIREMENTS: Final = 64
 """Pods with up to this many requirements of node affinity are free."""
 NODES_PER_STEP: Final = 8
 """Nodes that are compared with a requirement in one step."""
-PREEMPTION_STEPS: Final = 1750
+PREEMPTION_STEPS: Final = 2250
 """For each node: with terms or constraints, nodes are tried one at a time."""
 FREE_STEPS: Final = 250_000
 """Attempts of up to this many steps are free: 10 milliseconds."""
