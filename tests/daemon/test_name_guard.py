@@ -107,7 +107,7 @@ async def test_setting_takes_name_over(tmp_path: Path) -> None:
 async def test_unreadable_leases_prevent_nothing(tmp_path: Path) -> None:
     async with world(tmp_path, nodes=1) as w:
         hold_lease(w)
-        w.faults.respond(403, count=1000, resource=LEASES)
+        w.faults.respond(403, count=1000, resource="leases")
         w.add_pod("p")
         async with w.daemon():
             await w.until(lambda: w.node_of("p") == "n0")
