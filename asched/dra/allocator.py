@@ -227,7 +227,7 @@ class SearchLimits(msgspec.Struct, frozen=True):
     """Limits of searches in counted steps (:data:`asched.dra.steps.STEP`)."""
 
     steps_per_node: int = 200_000
-    steps_per_attempt: int = 400_000
+    steps_per_attempt: int = 250_000
     """For all nodes together, as if no answer were known."""
 
 
@@ -331,10 +331,10 @@ class Allocator:
         meter = self._attempt_meter(answers)
         is_unknown = answers.codes[asked] == UNKNOWN
         answers.count_all(asked[~is_unknown], meter)
-        unknown = asked[is_unknown].tolist()
+        unknown: list[int] = asked[is_unknown].tolist()
         if len(unknown) > UNSORTED:
             # The same order as within the budget: nothing is searched that is not needed there.
-            unknown.sort(key=self._table.first_name)
+            unknown = self._table.by_first_name(asked[is_unknown])
         for index in unknown:
             if meter.is_exceeded:
                 return None
@@ -349,10 +349,11 @@ class Allocator:
         """
         meter = self._attempt_meter(answers)
         skipped: list[int] = []
-        for index in sorted(asked.tolist(), key=self._table.first_name):
+        order = self._table.by_first_name(asked)
+        for place, index in enumerate(order):
             if meter.is_exceeded:
-                skipped.append(index)
-                continue
+                skipped = order[place:]
+                break
             if answers.codes[index] == UNKNOWN:
                 self._complete_site(answers, index)
             answers.count(index, meter)
