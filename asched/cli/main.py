@@ -22,12 +22,15 @@ from asched.cli import (
     demo,
     diff,
     explain,
+    fit,
     history,
     journal,
+    mcp,
     plugins,
     proof,
     replay,
     run,
+    show,
     simulate,
     ui,
 )
@@ -140,6 +143,9 @@ app.command("demo")(demo.demo)
 app.command("apiserver")(apiserver.apiserver)
 app.command("history")(history.history)
 app.command("explain")(explain.explain)
+app.command("fit")(fit.fit)
+app.command("mcp")(mcp.mcp)
+app.add_typer(show.app, name="show")
 app.command("replay")(replay.replay)
 app.command("ui")(ui.ui)
 app.command("simulate")(simulate.simulate)

@@ -7,12 +7,13 @@ from typing import Any, Protocol
 
 import msgspec
 
-from asched.cycle.attempt import Attempt, precheck
+from asched.cycle.attempt import Attempt
 from asched.cycle.extenders import ExtenderRound, NoExtenders, extender_round
 from asched.cycle.feasible_nodes import NO_NODES, FeasibleNodes, fit_message
 from asched.cycle.node_selection import BestNodes, select_node
 from asched.cycle.pod_groups import decide_group_conditions
 from asched.cycle.post_filter import run_post_filter
+from asched.cycle.precheck import precheck
 from asched.cycle.shape_cache import ShapeCache
 from asched.framework.interface import PermitPlugin, PermitResult, ReservePlugin
 from asched.framework.pod_groups import GANG_INFEASIBLE_REASON

@@ -136,6 +136,8 @@ class SiteTable:
         """Changes when all indexes are assigned again."""
         self.of_row: Indexes = np.zeros(0, np.int32)
         """The index of each row's site."""
+        self._order: Indexes | None = None
+        """All sites by :meth:`first_name`; None if they changed."""
 
     def refresh(self, nodes: SiteNodes) -> None:
         """Apply changes of nodes and slices since the last call."""
@@ -145,6 +147,7 @@ class SiteTable:
             self._version = nodes.version
         dirty |= self._rows_of_changed_pools()
         if dirty:
+            self._order = None
             self._assign(sorted(dirty))
         if len(self.sites) > 2 * len(self._names) + 64:
             self._start_over()
@@ -161,8 +164,16 @@ class SiteTable:
                     if position >= 0 or pool.counters:
                         yield index, pool, position
 
-    def first_name(self, index: int) -> str:
-        """The first of the names of a site's nodes."""
+    def by_first_name(self, indexes: Indexes) -> list[int]:
+        """These sites in the order of the first names of their nodes."""
+        if self._order is None:
+            self._order = np.array(sorted(range(len(self.sites)), key=self._first_name), np.int32)
+        wanted = np.zeros(len(self.sites), np.bool_)
+        wanted[indexes] = True
+        found: list[int] = self._order[wanted[self._order]].tolist()
+        return found
+
+    def _first_name(self, index: int) -> str:
         return min((self._names[row] for row in self._members[index]), default="")
 
     def _read_nodes(self, nodes: SiteNodes) -> set[int]:
@@ -254,6 +265,7 @@ class SiteTable:
         self.epoch += 1
 
     def _start_over(self) -> None:
+        self._order = None
         names, labels = self._names, self._labels
         self._clear()
         self._names, self._labels = names, labels

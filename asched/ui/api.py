@@ -6,16 +6,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 from aiohttp import web
 
-from asched.audit.lookup import PodName
 from asched.audit.shadow import RecordedShadow
-from asched.audit.times import parse_time_ns
 from asched.model.quantity import NS_PER_S
 from asched.ui.caching import tagged
 from asched.ui.cluster import (
@@ -28,8 +26,9 @@ from asched.ui.cluster import (
     snapshot,
 )
 from asched.ui.errors import ErrorAnswer, RequestError
-from asched.ui.index import MAX_RESULTS, SearchResults
-from asched.ui.journal_view import NOW, JournalReader, JournalView, Moment
+from asched.ui.group_api import GROUP_ROUTES
+from asched.ui.index import MAX_RESULTS, NamespaceList, SearchQuery, SearchResults
+from asched.ui.journal_view import NOW, JournalReader, JournalView
 from asched.ui.pods import (
     DecisionList,
     DecisionMatrix,
@@ -40,6 +39,7 @@ from asched.ui.pods import (
     pod_summary,
     pod_timeline,
 )
+from asched.ui.questions import MOMENT, ApiRoute, Parameter, Question
 from asched.ui.reports import (
     JournalReport,
     PluginReport,
@@ -50,6 +50,7 @@ from asched.ui.reports import (
 from asched.ui.series import Overview
 from asched.ui.shadow import ShadowDifference, shadow_difference, shadow_report
 from asched.ui.tables import csv_of
+from asched.ui.visibility import AnswerScope
 
 T = TypeVar("T")
 
@@ -68,64 +69,20 @@ class HtmlPages:
 VIEW: Final = web.AppKey("view", JournalView)
 HTML_PAGES: Final = web.AppKey("html_pages", HtmlPages)
 PREFIX: Final = "/api/v1"
-_MAX_TEXT: Final = 300
 _NO_END_S: Final = 1 << 40
-
-
-class Question(NamedTuple):
-    """The parameters of a request, checked when they are read."""
-
-    path: Mapping[str, str]
-    query: Mapping[str, str]
-
-    @classmethod
-    def of(cls, request: web.Request) -> Question:
-        return cls(request.match_info, request.query)
-
-    def text(self, name: str) -> str:
-        """Raises :class:`RequestError` if it is too long."""
-        value = self.query.get(name, "")
-        if len(value) > _MAX_TEXT:
-            raise RequestError(f"{name}: longer than {_MAX_TEXT} characters")
-        return value
-
-    def number(self, name: str, *, most: int | None = None) -> int | None:
-        """A parameter of the path or query, at least 1; None if it is missing.
-
-        Raises :class:`RequestError`.
-        """
-        text = self.path.get(name) or self.query.get(name) or ""
-        if not text:
-            return None
-        if not (text.isascii() and text.isdecimal() and len(text) < 19) or int(text) < 1:
-            raise RequestError(f"{name}: {text[:40]!r} is not a number from 1 on")
-        return int(text) if most is None else min(int(text), most)
-
-    def time_ns(self, name: str) -> int | None:
-        """A time; None if it is missing. Raises TimeTextError."""
-        text = self.text(name)
-        # A plus sign that is not escaped is a space in a query.
-        return parse_time_ns(text.replace(" ", "+")) if text else None
-
-    def moment(self, at: str = "at", seq: str = "seq") -> Moment:
-        """Raises :class:`RequestError` if both are given, TimeTextError."""
-        moment = Moment(self.number(seq), self.time_ns(at))
-        if None not in moment:
-            raise RequestError(f"give {at} or {seq}, not both")
-        return moment
-
-    @property
-    def pod(self) -> PodName:
-        return PodName(self.path["namespace"], self.path["name"])
-
-
-Handler = Callable[[JournalReader, Question], Awaitable[Any]]
 
 
 async def _search(reader: JournalReader, question: Question) -> SearchResults:
     text, limit = question.text("q"), question.number("limit", most=MAX_RESULTS) or 50
     live = await reader.newest()
-    return reader.index.search(text, limit, live.seq, live.fold.state)
+    wanted = SearchQuery(text, limit, question.visible)
+    return reader.index.search(wanted, live.seq, live.fold.state)
+
+
+async def _namespaces(reader: JournalReader, question: Question) -> NamespaceList:
+    live = await reader.newest()
+    uses = reader.index.namespace_uses(question.visible, live.fold.state)
+    return NamespaceList(live.seq, uses)
 
 
 async def _pod(reader: JournalReader, question: Question) -> PodSummary:
@@ -196,34 +153,6 @@ async def _shadow_difference(reader: JournalReader, question: Question) -> Shado
     return await shadow_difference(reader, question.number("record") or 0)
 
 
-class Parameter(NamedTuple):
-    """A query parameter."""
-
-    name: str
-    summary: str
-    kind: str = "string"
-
-
-MOMENT: Final = (
-    Parameter("at", "The answer as of this time: RFC 3339, or a duration such as 2h30m ago."),
-    Parameter("seq", "The answer as of this record.", "integer"),
-)
-
-
-class ApiRoute(NamedTuple):
-    """A question that the API answers."""
-
-    path: str
-    summary: str
-    answers: type[msgspec.Struct]
-    handler: Handler
-    parameters: tuple[Parameter, ...] = ()
-    rows: Callable[[Any], Sequence[msgspec.Struct]] | None = None
-    """The table in the answer, for CSV; None if it has none."""
-    fixed_by: tuple[str, ...] = ()
-    """The parameters with which the answer is always the same."""
-
-
 _SEQ: Final = ("seq",)
 _POD: Final = "/pods/{namespace}/{name}"
 
@@ -235,8 +164,24 @@ ROUTES: Final[Mapping[str, ApiRoute]] = {
         _search,
         (Parameter("q", "The text."), Parameter("limit", "Results at most.", "integer")),
         lambda found: found.results,
+        AnswerScope.VISIBLE,
     ),
-    "pod": ApiRoute(_POD, "Why a pod is or is not running.", PodSummary, _pod, MOMENT),
+    "namespaces": ApiRoute(
+        "/namespaces",
+        "The namespaces that the reader may see.",
+        NamespaceList,
+        _namespaces,
+        rows=lambda found: found.namespaces,
+        scope=AnswerScope.VISIBLE,
+    ),
+    "pod": ApiRoute(
+        _POD,
+        "Why a pod is or is not running.",
+        PodSummary,
+        _pod,
+        MOMENT,
+        scope=AnswerScope.NAMESPACE,
+    ),
     "decisions": ApiRoute(
         f"{_POD}/decisions",
         "The attempts for a pod.",
@@ -244,6 +189,7 @@ ROUTES: Final[Mapping[str, ApiRoute]] = {
         _decisions,
         MOMENT,
         lambda found: found.decisions,
+        AnswerScope.NAMESPACE,
         fixed_by=_SEQ,
     ),
     "decision": ApiRoute(
@@ -253,6 +199,7 @@ ROUTES: Final[Mapping[str, ApiRoute]] = {
         _decision,
         MOMENT,
         lambda found: found.explanation.nodes,
+        AnswerScope.NAMESPACE,
         fixed_by=_SEQ,
     ),
     "timeline": ApiRoute(
@@ -262,6 +209,7 @@ ROUTES: Final[Mapping[str, ApiRoute]] = {
         _timeline,
         MOMENT,
         lambda found: [entry for pod in found.pods for entry in pod.entries],
+        AnswerScope.NAMESPACE,
         fixed_by=_SEQ,
     ),
     "cluster": ApiRoute(
@@ -271,6 +219,7 @@ ROUTES: Final[Mapping[str, ApiRoute]] = {
         _cluster,
         MOMENT,
         lambda found: found.nodes,
+        AnswerScope.NODES,
         fixed_by=_SEQ,
     ),
     "node": ApiRoute(
@@ -280,6 +229,7 @@ ROUTES: Final[Mapping[str, ApiRoute]] = {
         _node,
         MOMENT,
         lambda found: found.pods,
+        AnswerScope.NODES,
         fixed_by=_SEQ,
     ),
     "difference": ApiRoute(
@@ -294,6 +244,7 @@ ROUTES: Final[Mapping[str, ApiRoute]] = {
             Parameter("toSeq", "The second record, instead of to.", "integer"),
         ),
         lambda found: found.placements,
+        AnswerScope.NODES,
         fixed_by=("fromSeq", "toSeq"),
     ),
     "overview": ApiRoute(
@@ -306,9 +257,14 @@ ROUTES: Final[Mapping[str, ApiRoute]] = {
             Parameter("to", "The end. Default: that of the journal."),
         ),
         lambda found: found.points,
+        AnswerScope.CLUSTER,
     ),
     "journal": ApiRoute(
-        "/journal", "Head, verification, sizes and archive.", JournalReport, _journal
+        "/journal",
+        "Head, verification, sizes and archive.",
+        JournalReport,
+        _journal,
+        scope=AnswerScope.CLUSTER,
     ),
     "plugins": ApiRoute(
         "/plugins",
@@ -317,6 +273,7 @@ ROUTES: Final[Mapping[str, ApiRoute]] = {
         _plugins,
         MOMENT,
         lambda found: found.plugins,
+        AnswerScope.CLUSTER,
     ),
     "shadow": ApiRoute(
         "/shadow",
@@ -329,6 +286,7 @@ ROUTES: Final[Mapping[str, ApiRoute]] = {
             Parameter("pod", "Only disagreements about pods with this text in their name."),
         ),
         lambda found: found.differences,
+        AnswerScope.CLUSTER,
     ),
     "shadowDifference": ApiRoute(
         "/shadow/{record}",
@@ -336,18 +294,24 @@ ROUTES: Final[Mapping[str, ApiRoute]] = {
         ShadowDifference,
         _shadow_difference,
         rows=lambda found: found.difference.nodes,
+        scope=AnswerScope.CLUSTER,
     ),
+    **GROUP_ROUTES,
 }
 """By name, for :func:`answer`."""
 
 
 async def answer(name: str, request: web.Request) -> Any:
-    """The answer to the question of that name, with the parameters of the request.
+    """The answer to the question of that name, with the parameters of the request and without what
+    its reader may not see.
 
     Raises what :func:`asched.ui.errors.error_answer` knows.
     """
-    question = Question.of(request)
-    return await request.app[VIEW].ask(lambda reader: ROUTES[name].handler(reader, question))
+    question, route = Question.of(request), ROUTES[name]
+    visible = question.visible
+    visible.check(route.scope, question.path.get("namespace"))
+    sealed = await request.app[VIEW].ask(lambda reader: route.handler(reader, question))
+    return sealed.release(visible)
 
 
 def add_routes(app: web.Application) -> None:

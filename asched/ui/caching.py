@@ -10,6 +10,8 @@ from typing import Final
 
 from aiohttp import web
 
+from asched.ui.questions import VISIBLE
+
 FOREVER: Final = "public, max-age=31536000, immutable"
 CHECKED: Final = "private, no-cache"
 """Kept, and compared with the server before each use."""
@@ -33,11 +35,14 @@ async def tagged(
 ) -> web.Response:
     """The response with an entity tag if the answer is ``fixed``; 304 if the client has it.
 
-    The tag follows from the question: an answer that the client has is not computed again.
+    The tag follows from the question and from what the reader may see: an answer that the client
+    has is not computed again.
     """
     if not fixed:
         return await respond()
-    asked = f"{request.path_qs} {request.get('visible')!r}"
+    visible = request[VISIBLE]
+    seen = (visible.everywhere, visible.nodes, *sorted(visible.namespaces))
+    asked = f"{request.path_qs} {seen}"
     tag = f'"{_PROCESS}-{hashlib.sha256(asked.encode()).hexdigest()[:32]}"'
     headers = {"ETag": tag, "Cache-Control": CHECKED}
     known = request.headers.get("If-None-Match", "")

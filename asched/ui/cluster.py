@@ -7,6 +7,7 @@ from datetime import datetime
 import msgspec
 
 from asched.audit.lookup import AuditError
+from asched.audit.pod_state import pod_state
 from asched.audit.timeline import time_of
 from asched.framework.runtime.strict import nearest
 from asched.model.meta import Object
@@ -14,7 +15,6 @@ from asched.model.node import Node
 from asched.model.requests import PODS
 from asched.state.cluster import ClusterState
 from asched.ui.columns import QUEUES, NodeColumns, resources_of
-from asched.ui.index import pod_state
 from asched.ui.node_facts import FactsTable, GroupLabel, NodeFacts, group_labels
 from asched.ui.series import queue_lengths
 

@@ -11,12 +11,12 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum
 from sys import intern
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
+from asched.audit.pod_state import pod_state
 from asched.audit.shadow import ShadowLog
-from asched.audit.timeline import queue_of
 from asched.framework.pod_groups import group_of
 from asched.model.meta import Object, OwnerReference
 from asched.model.node import Node
@@ -27,6 +27,7 @@ from asched.state.cluster import ClusterState, PlacementState
 from asched.state.session_records import EvictionDecided
 from asched.state.stored_form import PodRecord
 from asched.ui.series import Series, WaitHistogram
+from asched.ui.visibility import Visible
 
 MAX_RESULTS: Final = 200
 _MAX_OWNERS: Final = 4
@@ -62,6 +63,28 @@ class SearchResults(msgspec.Struct, frozen=True, rename="camel"):
     """The last record that is searched."""
 
 
+class NamespaceUse(msgspec.Struct, frozen=True, rename="camel"):
+    namespace: str
+    pods: dict[str, int]
+    """By state."""
+
+
+class NamespaceList(msgspec.Struct, frozen=True, rename="camel"):
+    """The namespaces that a reader may see."""
+
+    seq: int
+    namespaces: tuple[NamespaceUse, ...]
+
+
+class SearchQuery(NamedTuple):
+    """What to search."""
+
+    text: str
+    limit: int
+    visible: Visible
+    """Of the reader: others are neither found nor counted."""
+
+
 class LikePods(msgspec.Struct, frozen=True, rename="camel"):
     """How long pods like one waited, from their first observation to the binding."""
 
@@ -88,6 +111,8 @@ class IndexedPod:
     last_seq: int = 0
     pending_since_ns: int = 0
     """0 for a pod that had a node at first."""
+    first_seq: int = 0
+    """The first record about a pod of this name, or the checkpoint where the index begins."""
     mentions: tuple[int, ...] = ()
     """Records that evict it for another pod."""
 
@@ -117,6 +142,8 @@ class JournalIndex:
         self.likes: dict[str, IndexedGroup] = {}
         self.nodes: dict[str, int] = {}
         """The last record about each node."""
+        self.namespaces: frozenset[str] = frozenset()
+        """Of all objects in the journal. Replaced by a larger set, never changed."""
         self.plugin_failures: dict[str, int] = {}
         self.totals: Counter[str] = Counter()
         """What happened since the start of the index."""
@@ -133,9 +160,19 @@ class JournalIndex:
             if entry.rejection:
                 self.series.block(entry.info.key, _rejecting_plugins(state, entry.info.key))
         self.nodes.update(dict.fromkeys(state.objects(Node), seq))
+        for objects in state.object_store.by_kind.values():
+            self._add_namespaces(item.metadata.namespace for item in objects.values())
+        self._add_namespaces(entry.info.namespace for entry in state.pods.values())
+
+    def _add_namespaces(self, names: Iterable[str]) -> None:
+        new = {name for name in names if name} - self.namespaces
+        if new:
+            self.namespaces |= new
 
     def apply(self, seq: int, record: r.AnyRecord, state: ClusterState) -> None:
         """Add a record; ``state`` is the one after it."""
+        if isinstance(record, r.ObjectObserved):
+            self._add_namespaces((record.object.metadata.namespace,))
         self.shadow.apply(seq, record, state.date_ns)
         match record:
             case r.TurnStarted():
@@ -218,6 +255,7 @@ class JournalIndex:
 
     def _add_pod(self, seq: int, pod: Pod, state: ClusterState) -> IndexedPod:
         gang, names = group_of(pod), [*_owner_names(pod, state)]
+        self._add_namespaces((pod.namespace,))
         namespace, key = pod.namespace, pod.key
         owners = {f"{namespace}/{name}": name for name in names}
         added = IndexedPod(
@@ -228,6 +266,8 @@ class JournalIndex:
         before = self.pods.get(key)
         if before is not None:
             added.mentions = before.mentions
+            self._leave(before)
+        added.first_seq = seq if before is None else before.first_seq
         self.pods[key] = added
         _join(self.likes, added.like, (namespace, added.like), pod.key)
         for key, name in owners.items():
@@ -237,6 +277,14 @@ class JournalIndex:
             _join(self.gangs, added.gang, (namespace, name), pod.key)
         self._mention(seq, pod.key)
         return added
+
+    def _leave(self, pod: IndexedPod) -> None:
+        """Another pod has its name."""
+        self.likes[pod.like].pods.pop(pod.key, None)
+        for owner in pod.owners:
+            self.owners[owner].pods.pop(pod.key, None)
+        if pod.gang:
+            self.gangs[pod.gang].pods.pop(pod.key, None)
 
     def _shared(self, owners: tuple[str, ...]) -> tuple[str, ...]:
         """The same tuple for all pods of an owner."""
@@ -268,26 +316,37 @@ class JournalIndex:
 
     # -- questions --------------------------------------------------------------------------------
 
-    def search(self, text: str, limit: int, seq: int, state: ClusterState) -> SearchResults:
-        """Everything with ``text`` in its name: equal names first, then beginnings, then the most
+    def search(self, wanted: SearchQuery, seq: int, state: ClusterState) -> SearchResults:
+        """Everything with a text in its name: equal names first, then beginnings, then the most
         recent. ``state`` is the one after record ``seq``."""
-        wanted = text.casefold().strip()
-        found = [*self._matches(wanted)]
-        best = heapq.nsmallest(limit, found, lambda m: (_distance(m[1], wanted), -m[2]))
+        text, limit, visible = wanted
+        folded = text.casefold().strip()
+        found = [*self._matches(folded, visible)]
+        best = heapq.nsmallest(limit, found, lambda m: (_distance(m[1], folded), -m[2], m[1]))
         results = tuple(self._result(*match, state) for match in best)
         return SearchResults(results, len(found), seq)
 
-    def _matches(self, wanted: str) -> Iterator[tuple[FoundKind, str, int]]:
+    def _matches(self, wanted: str, visible: Visible) -> Iterator[tuple[FoundKind, str, int]]:
         for key, pod in self.pods.items():
-            if wanted in key.casefold():
+            if wanted in key.casefold() and visible.sees(pod.namespace):
                 yield FoundKind.POD, key, pod.last_seq
         for kind, groups in ((FoundKind.OWNER, self.owners), (FoundKind.GANG, self.gangs)):
             for key, group in groups.items():
-                if wanted in key.casefold():
+                if wanted in key.casefold() and visible.sees(group.namespace):
                     yield kind, key, group.last_seq
-        for name, seq in self.nodes.items():
+        for name, seq in self.nodes.items() if visible.nodes else ():
             if wanted in name.casefold():
                 yield FoundKind.NODE, name, seq
+
+    def namespace_uses(self, visible: Visible, state: ClusterState) -> tuple[NamespaceUse, ...]:
+        """The pods of each visible namespace by state."""
+        found: dict[str, Counter[str]] = {
+            name: Counter() for name in sorted(self.namespaces) if visible.sees(name)
+        }
+        for key, entry in state.pods.items():
+            if entry.info.namespace in found:
+                found[entry.info.namespace][pod_state(state, key)] += 1
+        return tuple(NamespaceUse(name, dict(counts)) for name, counts in found.items())
 
     def _result(self, kind: FoundKind, key: str, seq: int, state: ClusterState) -> SearchResult:
         if kind is FoundKind.NODE:
@@ -320,17 +379,6 @@ def _join(groups: dict[str, IndexedGroup], key: str, name: tuple[str, str], pod_
     if group is None:
         group = groups[key] = IndexedGroup(*name)
     group.pods[pod_key] = None
-
-
-def pod_state(state: ClusterState, key: str) -> str:
-    """``bound``, ``assumed``, ``deleted``, ``inFlight``, or the name of the pod's queue."""
-    entry = state.pods.get(key)
-    if entry is None:
-        return "deleted"
-    if entry.placement_state is PlacementState.PENDING:
-        return queue_of(state.queue, key) or "inFlight"
-    placed: str = entry.placement_state.value
-    return placed
 
 
 def _states(state: ClusterState, keys: Iterable[str]) -> str:

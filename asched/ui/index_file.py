@@ -21,18 +21,20 @@ from filelock import lock_descriptor, unlock_descriptor
 
 from asched.ui.columns import ClusterHistory
 from asched.ui.index import IndexedGroup, IndexedPod, JournalIndex
+from asched.ui.logs import FollowedLogs, FollowedLogsForm
 from asched.ui.node_facts import FactsHistory, NodeFacts, StoredFacts
 from asched.ui.series import Bucket, BucketForm
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
-VERSION: Final = 1
+VERSION: Final = 2
 """Incremented whenever the tables or the contents of the index change."""
 DAMAGE: Final = (sqlite3.Error, msgspec.MsgspecError, zlib.error, ValueError, LookupError)
 """What reading a damaged file raises."""
 _GROUPS: Final = ("owners", "gangs", "likes")
 _TABLES: Final = """
 CREATE TABLE IF NOT EXISTS mark (id INTEGER PRIMARY KEY CHECK (id = 1), form BLOB NOT NULL);
+CREATE TABLE IF NOT EXISTS logs (id INTEGER PRIMARY KEY CHECK (id = 1), form BLOB NOT NULL);
 CREATE TABLE IF NOT EXISTS pod (key TEXT PRIMARY KEY, form BLOB NOT NULL) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS pod_group
   (kind TEXT, key TEXT, form BLOB NOT NULL, PRIMARY KEY (kind, key)) WITHOUT ROWID;
@@ -63,6 +65,7 @@ class _MarkForm(msgspec.Struct, array_like=True):
     nodes: dict[str, int]
     plugin_failures: dict[str, int]
     totals: dict[str, int]
+    namespaces: frozenset[str]
     step_s: int
     blocked: dict[str, tuple[str, ...]]
     sizes: dict[str, int]
@@ -77,6 +80,7 @@ class _PodForm(msgspec.Struct, array_like=True):
     gang: str
     last_seq: int
     pending_since_ns: int
+    first_seq: int
     mentions: tuple[int, ...]
 
 
@@ -93,6 +97,7 @@ class Indexes(NamedTuple):
     names: JournalIndex
     cluster: ClusterHistory
     facts: FactsHistory
+    logs: FollowedLogs
 
 
 class IndexFile:
@@ -161,12 +166,17 @@ class IndexFile:
         for seq, name, blob in self._connection.execute("SELECT * FROM node_facts ORDER BY seq"):
             facts.add(StoredFacts(seq, name, decode_facts(blob)))
         self._saved, self._saved_nodes = form.mark, len(kept)
-        return Indexes(names, cluster, facts), form.first_at_ns
+        return Indexes(names, cluster, facts, self._load_logs()), form.first_at_ns
+
+    def _load_logs(self) -> FollowedLogs:
+        (blob,) = self._connection.execute("SELECT form FROM logs").fetchone()
+        return FollowedLogs(msgspec.msgpack.decode(blob, type=FollowedLogsForm))
 
     def _load_names(self, index: JournalIndex, form: _MarkForm) -> None:
         index.nodes.update(form.nodes)
         index.plugin_failures.update(form.plugin_failures)
         index.totals.update(form.totals)
+        index.namespaces = form.namespaces
         decode_group = msgspec.msgpack.Decoder(_GroupForm).decode
         for kind, key, blob in self._connection.execute("SELECT * FROM pod_group"):
             found = decode_group(blob)
@@ -179,7 +189,7 @@ class IndexFile:
             restored = IndexedPod(key, intern(pod.namespace), pod.uid)
             restored.like, restored.owners, restored.gang = pod.like, pod.owners, pod.gang
             restored.last_seq, restored.pending_since_ns = pod.last_seq, pod.pending_since_ns
-            restored.mentions = pod.mentions
+            restored.first_seq, restored.mentions = pod.first_seq, pod.mentions
             index.restore_pod(restored)
         series = index.series
         series.step_s = self._saved_step_s = form.step_s
@@ -218,6 +228,7 @@ class IndexFile:
             nodes=names.nodes,
             plugin_failures=names.plugin_failures,
             totals=dict(names.totals),
+            namespaces=names.namespaces,
             step_s=names.series.step_s,
             blocked=names.series.blocked,
             sizes={},
@@ -230,6 +241,7 @@ class IndexFile:
             self._put("node_name", enumerate(new, self._saved_nodes))
             facts = indexes.facts.unsaved
             self._put("node_facts", ((one.seq, one.name, encode(one.facts)) for one in facts))
+            self._put("logs", [(1, encode(indexes.logs.form))])
             form.sizes = self._sizes()
             self._put("mark", [(1, encode(form))])
         self._saved, self._saved_nodes = mark, len(indexes.cluster.names)
@@ -276,6 +288,7 @@ _POD_FIELDS: Final = _PodForm.__struct_fields__
 _RECENT: Final = 64
 _WIDTHS: Final = {
     "mark": 2,
+    "logs": 2,
     "pod": 2,
     "pod_group": 3,
     "bucket": 2,

@@ -29,6 +29,7 @@ from asched.journal.chain import GENESIS, Batch
 from asched.journal.checkpoints import RestoredFold, apply_stored, nearest
 from asched.journal.errors import (
     ArchivedError,
+    JournalBusyError,
     JournalCorruptError,
     JournalError,
     JournalOpenError,
@@ -54,9 +55,11 @@ from asched.ui.columns import CHUNK_RECORDS, QUEUES, ClusterHistory, OutsideErro
 from asched.ui.errors import BeforeBeginningError, BusyError, StartingError
 from asched.ui.index import JournalIndex
 from asched.ui.index_file import DAMAGE, Indexes, IndexFile, IndexMark, open_index
+from asched.ui.logs import FollowedLogs
 from asched.ui.node_facts import FactsHistory
 from asched.ui.past import PastStates
 from asched.ui.series import queue_lengths
+from asched.ui.visibility import Sealed
 from asched.ui.workers import Workers, WorkerSettings
 
 T = TypeVar("T")
@@ -147,10 +150,11 @@ class JournalReader(PastStates):
         self._workers = Workers(settings)
         self._file: IndexFile | None = None
         self.index = JournalIndex()
+        self.logs = FollowedLogs()
         self.cluster = ClusterHistory()
         self.facts = FactsHistory()
         self.indexed_seq = 0
-        """The last record of the three."""
+        """The last record of the four."""
         self.live: RestoredFold | None = None
         """The fold that follows the journal; None until it is where the index is."""
         self.problem: Exception | None = None
@@ -161,6 +165,9 @@ class JournalReader(PastStates):
         self.archived_seq = 0
         self.head = GENESIS
         self._saved_seq = 0
+        self._caught_up = False
+        self._furthest_seq = 0
+        """The newest record that a query asked for."""
 
     # -- following --------------------------------------------------------------------------------
 
@@ -175,6 +182,7 @@ class JournalReader(PastStates):
         self.head = await self.store.head()
         before = self.live.seq
         if self.head.seq <= before:
+            self._caught_up = True
             return False
         async for stored in self.store.read(before, self.head.seq):
             if self.first_at is None:
@@ -185,6 +193,7 @@ class JournalReader(PastStates):
             if stored.seq - self._saved_seq >= CHUNK_RECORDS:
                 self.save()
             self._progress(stored.seq)
+        self._caught_up = True
         return True
 
     def _index(self, seq: int, record: AnyRecord, state: ClusterState) -> None:
@@ -194,6 +203,7 @@ class JournalReader(PastStates):
             case ObjectDeleted(kind="Node"):
                 self.facts.delete(seq, record.key)
         self.index.apply(seq, record, state)
+        self.logs.apply(seq, record, state)
         self.cluster.apply(seq, state)
         self.indexed_seq = seq
 
@@ -234,7 +244,7 @@ class JournalReader(PastStates):
             log.warning("index discarded", journal=file.journal_id, reason=str(error))
             file.clear()
             return 0
-        self.index, self.cluster, self.facts = loaded
+        self.index, self.cluster, self.facts, self.logs = loaded
         self.first_at = time_of(first_at_ns) if first_at_ns else None
         self.indexed_seq = self._saved_seq = mark.seq
         self._progress(mark.seq)
@@ -264,7 +274,7 @@ class JournalReader(PastStates):
         if self.index.shadow.is_shadow:
             mark = IndexMark()  # comparisons of a shadow are not stored: the next start builds anew
         try:
-            file.save(Indexes(self.index, self.cluster, self.facts), mark, first_at_ns)
+            file.save(Indexes(self.index, self.cluster, self.facts, self.logs), mark, first_at_ns)
         except sqlite3.Error as error:
             log.warning("index not saved", journal=file.journal_id, reason=str(error))
         self._saved_seq = live.seq
@@ -276,6 +286,13 @@ class JournalReader(PastStates):
             self._file.close()
             self._file = None
         self._workers.stop()
+
+    @property
+    def namespaces(self) -> frozenset[str] | None:
+        """All namespaces that an answer can name; None while they are not known."""
+        if not self._caught_up or self._furthest_seq > self.indexed_seq:
+            return None
+        return self.index.namespaces
 
     def following(self) -> RestoredFold:
         """The newest state and its record. Raises :class:`StartingError` before there is one, and
@@ -368,6 +385,7 @@ class JournalReader(PastStates):
         head = (await self.store.head()).seq
         if seq > head:
             raise AuditError(f"there is no record {seq}: the journal ends at record {head}")
+        self._furthest_seq = max(self._furthest_seq, seq)
         return seq
 
     async def _beginning(self, archived_seq: int) -> str:
@@ -437,7 +455,13 @@ class JournalView:
         self._stopping = anyio.Event()
         self._queries = 0
 
-    async def ask(self, query: Query[T]) -> T:
+    @property
+    def namespaces(self) -> frozenset[str] | None:
+        """All namespaces that an answer can name; None while they are not known."""
+        reader = self._reader
+        return None if reader is None else reader.namespaces
+
+    async def ask(self, query: Query[T]) -> Sealed[T]:
         """The answer of ``query``, which runs in the thread that owns the journal.
 
         Raises what the query raises; :class:`BusyError`, :class:`StartingError`, TimeoutError.
@@ -471,10 +495,12 @@ class JournalView:
 
     # -- in the thread ----------------------------------------------------------------------------
 
-    async def _run(self, query: Query[T]) -> T:
-        if self._reader is None:
+    async def _run(self, query: Query[T]) -> Sealed[T]:
+        reader = self._reader
+        if reader is None:
             raise self._problem or StartingError("the journal is being opened")
-        return await query(self._reader)
+        answer = await query(reader)
+        return Sealed(answer, reader.namespaces)
 
     async def follow(self) -> None:
         """Open the journal and follow it until :meth:`stop`."""
@@ -538,8 +564,8 @@ class JournalView:
                     verify_at_s = time.monotonic() + VERIFY_EVERY_S
                     await reader.verify()
                     self._publish(reader.progress)
-            except JournalReplaced:
-                raise
+            except (JournalReplaced, JournalBusyError):
+                raise  # a file that was opened as immutable is opened again
             except (JournalError, ProfileError) as error:
                 reader.problem = error
                 reader.settled.set()

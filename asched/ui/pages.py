@@ -20,13 +20,22 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from asched.audit.entries import AssignmentEntry, AttemptFailureEntry, RejectionEntry
 from asched.audit.entry_text import describe
 from asched.audit.shadow import RecordedShadow
-from asched.ui.api import HTML_PAGES, PREFIX, VIEW, HtmlPages, answer, pattern
+from asched.ui.api import HTML_PAGES, PREFIX, ROUTES, VIEW, HtmlPages, answer, pattern
 from asched.ui.caching import digest_of
 from asched.ui.errors import ErrorAnswer
-from asched.ui.index import SearchResults
+from asched.ui.group_pages import (
+    GROUP_GLOBALS,
+    GROUP_NAVIGATION,
+    GROUP_PAGES,
+    ContentOf,
+    amount_text,
+)
+from asched.ui.index import NamespaceList, SearchResults
 from asched.ui.journal_view import JournalProgress, JournalView
 from asched.ui.pods import DecisionMatrix, PodSummary, TimelineAnswer
+from asched.ui.questions import VISIBLE
 from asched.ui.shadow import EXAMPLES, ShadowDifference
+from asched.ui.visibility import EVERYTHING, AnswerScope, Visible
 
 _FOLDER: Final = Path(__file__).parent / "static"
 STATIC: Final = f"/static/{digest_of(_FOLDER)}"
@@ -34,6 +43,7 @@ _NAVIGATION: Final = (
     ("/", "Overview"),
     ("/search", "Search"),
     ("/cluster", "Cluster"),
+    *GROUP_NAVIGATION,
     ("/lab", "What if"),
     ("/shadow", "Shadow"),
     ("/journal", "Journal"),
@@ -44,6 +54,8 @@ _DEVICE_NODES: Final = 50
 """Nodes whose devices are listed on the page of a decision."""
 _MUCH: Final = 10_000
 """Records that are not indexed and worth a notice."""
+LOGIN_HINT: Final = web.AppKey("login_hint", str)
+"""What the login form asks for."""
 _JOURNAL_NAME: Final = web.AppKey("journal_name", str)
 
 Page = Callable[[web.Request], Awaitable[web.Response]]
@@ -67,6 +79,14 @@ _STATE_CLASSES: Final = {
     "backoff": "wait",
     "gated": "wait",
     "unschedulable": "bad",
+    "awaitsSession": "wait",
+    "complete": "good",
+    "waiting": "wait",
+    "pending": "bad",
+    "tooFewPods": "wait",
+    "noPodGroup": "wait",
+    "started": "good",
+    "failed": "bad",
     "open": "bad",
     "trial": "wait",
     "closed": "good",
@@ -118,10 +138,13 @@ def _environment() -> Environment:
         state_class=_state_class,
         duration=_duration,
         size=_size,
+        amount=amount_text,
         event_text=describe,
         pretty=lambda value: msgspec.json.format(msgspec.json.encode(value), indent=2).decode(),
     )
-    environment.globals.update(static=STATIC, navigation=_NAVIGATION, pod_path=_pod_path)
+    environment.globals.update(
+        static=STATIC, navigation=_NAVIGATION, pod_path=_pod_path, **GROUP_GLOBALS
+    )
     return environment
 
 
@@ -145,8 +168,15 @@ def _text(request: web.Request, template: str, values: Mapping[str, Any]) -> str
         "moment": _moment(request),
         "journal_name": "",
         "behind": None,
+        "note": _visible(request).note,
     }
     return _TEMPLATES.get_template(template).render({**defaults, **values})
+
+
+def _visible(request: web.Request) -> Visible:
+    """What the reader may see; pages without a reader, such as the login, hold no answers."""
+    visible: Visible = request.get(VISIBLE, EVERYTHING)
+    return visible
 
 
 def _page(request: web.Request, template: str, values: Mapping[str, Any]) -> web.Response:
@@ -172,7 +202,8 @@ def _error(request: web.Request, found: ErrorAnswer) -> web.Response:
 
 
 def _login(request: web.Request, message: str, status: int) -> web.Response:
-    values = {"message": message, "next": request.query.get("next", "/"), "active": ""}
+    hint, wanted = request.app[LOGIN_HINT], request.query.get("next", "/")
+    values = {"message": message, "next": wanted, "active": "", "hint": hint}
     return _response(_text(request, "login.html", values), status)
 
 
@@ -186,6 +217,8 @@ def _same_api(request: web.Request) -> str:
 
 
 async def _overview(request: web.Request) -> web.Response:
+    if not _visible(request).everywhere:
+        return await _namespaces(request)
     progress = request.app[VIEW].progress
     data = {
         "from": request.query.get("from", ""),
@@ -194,6 +227,11 @@ async def _overview(request: web.Request) -> web.Response:
     }
     values = {"script": "overview.js", "api": f"{PREFIX}/overview", "data": data}
     return _page(request, "overview.html", values)
+
+
+async def _namespaces(request: web.Request) -> web.Response:
+    found: NamespaceList = await answer("namespaces", request)
+    return _page(request, "namespaces.html", {"api": f"{PREFIX}/namespaces", "found": found})
 
 
 async def _search(request: web.Request) -> web.Response:
@@ -307,6 +345,19 @@ async def _plugins(request: web.Request) -> web.Response:
     return _page(request, "plugins.html", {"api": _same_api(request), "found": found})
 
 
+def _scopes_of(path: str) -> tuple[AnswerScope, ...]:
+    """The declared scope of the API's answer with the path of a page; empty without one."""
+    return tuple(r.scope for r in ROUTES.values() if r.path == path and r.scope is not None)
+
+
+def _rendered(content_of: ContentOf) -> Page:
+    async def respond(request: web.Request) -> web.Response:
+        content = await content_of(request)
+        return _page(request, content.template, content.values)
+
+    return respond
+
+
 async def _shadow(request: web.Request) -> web.Response:
     found: RecordedShadow = await answer("shadow", request)
     filters = {name: request.query.get(name, "") for name in ("cause", "pod")}
@@ -333,6 +384,7 @@ async def _shadow_difference(request: web.Request) -> web.Response:
 
 _PAGES: Final[Mapping[str, Page]] = {
     "/": _overview,
+    "/namespaces": _namespaces,
     "/search": _search,
     "/pods/{namespace}/{name}": _why,
     "/pods/{namespace}/{name}/decisions/{attempt}": _decision,
@@ -340,9 +392,17 @@ _PAGES: Final[Mapping[str, Page]] = {
     "/cluster": _cluster,
     "/journal": _journal,
     "/plugins": _plugins,
+    **{path: _rendered(content_of) for path, content_of in GROUP_PAGES.items()},
     "/shadow": _shadow,
     "/shadow/{record}": _shadow_difference,
 }
+
+
+SCOPES: Final[Mapping[str, AnswerScope]] = {
+    **{path: scope for path in _PAGES for scope in _scopes_of(path)},
+    "/": AnswerScope.VISIBLE,
+}
+"""The scope of each page: that of its answer in the API."""
 
 
 def register(app: web.Application, view: JournalView) -> None:

@@ -20,7 +20,7 @@ from asched.ui.api import PREFIX, ROUTES
 from asched.ui.app import Listen, make_app, serving
 from asched.ui.journal_view import JournalView, open_view
 from asched.ui.lab.runs import LabSettings
-from asched.ui.security import Access
+from asched.ui.security import Access, AccessControl
 from tests.audit.recording import REGISTRY
 
 NO_TOKEN = Access()
@@ -76,7 +76,7 @@ def _texts(query: dict[str, object]) -> dict[str, str]:
 
 @asynccontextmanager
 async def ui_on(
-    url: str, access: Access = NO_TOKEN, lab: LabSettings | None = None
+    url: str, access: AccessControl = NO_TOKEN, lab: LabSettings | None = None
 ) -> AsyncIterator[Client]:
     """The browser interface on the journal at ``url``."""
     async with (
@@ -101,9 +101,11 @@ async def cli(*arguments: str) -> Any:
 async def run_command(*arguments: str) -> tuple[int, str, str]:
     """Exit code, output and errors of a command, which has an event loop of its own."""
 
-    def run() -> tuple[int, str, str]:
-        result = CliRunner().invoke(command, [*arguments], prog_name="asched")
-        structlog.reset_defaults()
-        return result.exit_code, result.stdout, result.stderr
+    return await anyio.to_thread.run_sync(lambda: invoke(*arguments))
 
-    return await anyio.to_thread.run_sync(run)
+
+def invoke(*arguments: str) -> tuple[int, str, str]:
+    """As :func:`run_command`, for a test without an event loop."""
+    result = CliRunner().invoke(command, [*arguments], prog_name="asched")
+    structlog.reset_defaults()
+    return result.exit_code, result.stdout, result.stderr

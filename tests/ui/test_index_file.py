@@ -17,6 +17,7 @@ from asched.ui.app import Listen, make_app, serving
 from asched.ui.index_file import VERSION, open_index
 from asched.ui.journal_view import JournalView, open_view
 from tests.audit.recording import REGISTRY, Recording, node, pod, woken_pod
+from tests.ui.group_scenario import record
 from tests.ui.serving import NO_TOKEN, Client
 
 QUESTIONS: tuple[tuple[str, dict[str, object]], ...] = (
@@ -179,3 +180,36 @@ async def test_first_page_needs_no_index(journal: Path, tmp_path: Path) -> None:
         session.get("/") as response,
     ):
         assert response.status == 200
+
+
+GROUP_QUESTIONS: tuple[tuple[str, dict[str, object]], ...] = (
+    ("/evictions", {}),
+    ("/queues/history", {}),
+    ("/namespaces", {}),
+    ("/search", {"q": ""}),
+    ("/gangs", {}),
+)
+
+
+@pytest.fixture(scope="module")
+def group_journal(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return record(tmp_path_factory.mktemp("groups"))
+
+
+async def test_evictions_queues_and_groups_are_kept(
+    group_journal: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def answers(index_dir: Path | None) -> list[Any]:
+        async with _ui(group_journal, index_dir) as client:
+            found = [await client.get(path, **query) for path, query in GROUP_QUESTIONS]
+            gangs = [(gang["namespace"], gang["name"]) for gang in found[-1]["gangs"]]
+            assert len(gangs) > 1
+            for namespace, name in gangs:
+                found.append(await client.get(f"/gangs/{namespace}/{name}/timeline"))
+            return found
+
+    fresh = await answers(None)
+    assert fresh[0]["total"] > 10
+    assert await answers(tmp_path / "kept") == fresh
+    monkeypatch.setattr("asched.ui.logs.FollowedLogs.apply", None)
+    assert await answers(tmp_path / "kept") == fresh

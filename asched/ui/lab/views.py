@@ -22,7 +22,7 @@ from asched.audit.whatif.comparison import ReportRow, figure_rows
 from asched.audit.whatif.scenarios import scenario_schema
 from asched.config.schema import configuration_schema
 from asched.model.node import Node
-from asched.ui.api import HTML_PAGES, PREFIX, VIEW, Question, json_response
+from asched.ui.api import HTML_PAGES, PREFIX, VIEW, json_response
 from asched.ui.errors import RequestError
 from asched.ui.journal_view import JournalReader, JournalView, Moment
 from asched.ui.lab.forgery import TOKEN_FIELD, TOKEN_HEADER, ForgeryCheck
@@ -37,7 +37,9 @@ from asched.ui.lab.requests import (
 from asched.ui.lab.results import LabResult, ListedResult
 from asched.ui.lab.runs import LabRun, LabRuns, LabSettings
 from asched.ui.openapi import Operation, describe
+from asched.ui.questions import VISIBLE, Question
 from asched.ui.tables import csv_of
+from asched.ui.visibility import EVERYTHING, AnswerScope
 
 MAX_REQUEST_BYTES: Final = 1 << 20
 _MAX_FIELDS: Final = 20
@@ -89,8 +91,8 @@ class Lab:
             where = f"{problem.field}:{problem.line}" if problem.line else problem.field
             raise RequestError(f"{where}: {problem.message}")
         name = self.view.name
-        request = await self.view.ask(lambda reader: resolve(form, reader, name))
-        return await self.runs.start(request)
+        sealed = await self.view.ask(lambda reader: resolve(form, reader, name))
+        return await self.runs.start(sealed.release(EVERYTHING))
 
     async def overview(self) -> LabOverview:
         results = await asyncio.to_thread(self.runs.store.listed)
@@ -233,8 +235,8 @@ async def _get_schema(request: web.Request) -> web.Response:
 
 async def _get_configuration(request: web.Request) -> web.Response:
     moment = Question.of(request).moment()
-    found = await request.app[VIEW].ask(lambda reader: _recorded(reader, moment))
-    return json_response(found)
+    sealed = await request.app[VIEW].ask(lambda reader: _recorded(reader, moment))
+    return json_response(sealed.release(request[VISIBLE]))
 
 
 async def _recorded(reader: JournalReader, moment: Moment) -> RecordedConfiguration:
@@ -275,7 +277,7 @@ async def _form_page(
         "error": error,
         "example": _EXAMPLE.read_text(encoding="utf-8"),
         "lab": overview,
-        "nodes": await lab.view.ask(_node_names),
+        "nodes": (await lab.view.ask(_node_names)).release(request[VISIBLE]),
         "keeps_results": lab.settings.keeps_results,
         "data": {"token": lab.forgery.token},
     }
@@ -421,6 +423,17 @@ _HANDLERS: Final = {
     ("get", "/lab/results/{id}"): _get_result,
     ("get", "/lab/configuration"): _get_configuration,
 }
+
+
+SCOPES: Final[Mapping[str, AnswerScope]] = {
+    **{PREFIX + path: AnswerScope.CLUSTER for _, path in _HANDLERS},
+    f"{PREFIX}/config-schema": AnswerScope.PUBLIC,
+    "/lab": AnswerScope.CLUSTER,
+    "/lab/results/{id}": AnswerScope.CLUSTER,
+    "/lab/runs": AnswerScope.CLUSTER,
+    "/lab/runs/{id}/cancel": AnswerScope.CLUSTER,
+}
+"""A run reads the pods of all namespaces."""
 
 
 def register(

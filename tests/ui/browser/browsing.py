@@ -117,9 +117,17 @@ async def browsing(
     """A tab, and a client of the same server. Nothing may have gone wrong at the end."""
     async with (
         ui_on(journal, Access(screen.token), screen.lab) as client,
-        async_playwright() as tools,
+        tab_on(chromium, client, screen) as tab,
     ):
         await client.caught_up()
+        yield tab, client
+        assert tab.problems == []
+
+
+@asynccontextmanager
+async def tab_on(chromium: str, client: Client, screen: Screen = DESK) -> AsyncIterator[Tab]:
+    """A tab on the server of the client."""
+    async with async_playwright() as tools:
         browser = await tools.chromium.launch(
             executable_path=chromium, args=["--no-sandbox", "--disable-dev-shm-usage"]
         )
@@ -129,8 +137,6 @@ async def browsing(
                 color_scheme="dark" if screen.dark else "light",
                 timezone_id="Asia/Kolkata",
             )
-            tab = Tab(await context.new_page(), client.url)
-            yield tab, client
-            assert tab.problems == []
+            yield Tab(await context.new_page(), client.url)
         finally:
             await browser.close()
