@@ -6,6 +6,7 @@ Source: ``test/integration/scheduler_perf/dra.go`` of Kubernetes 1.36.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from random import Random
 
 import msgspec
@@ -100,7 +101,7 @@ class ClaimAllocator:
             outcome = self._allocator.allocate(AllocationRequest((claim,)), nodes[place])
             if isinstance(outcome, Allocated):
                 share_id = f"{self._random.getrandbits(128):032x}"
-                return outcome.results(nodes[place].name, lambda: share_id)[0]
+                return outcome.results(nodes[place].name, partial(str, share_id))[0]
             nodes[place] = nodes[-1]
             nodes.pop()
         return None
