@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from asched.dra.devices import NodeView, UsedDevice
 from asched.dra.inventory import Inventory
+from asched.dra.like_sites import LikeSites, SiteKinds, SiteOutcome, SiteSolution
 from asched.dra.outcomes import (
     TOO_EXPENSIVE,
     Allocated,
@@ -51,14 +52,16 @@ class NodeAnswers:
     refusals: Sequence[Refusal]
     scores: StepColumn
     """The raw score where all claims can be allocated."""
-    solutions: Sequence[Allocated | None]
+    solutions: Sequence[SiteSolution | None]
     """By index of the site."""
     site_of_row: Indexes
 
     def solution(self, row: int) -> Allocated | None:
         """The devices on a node; None if not all claims can be allocated."""
-        index = int(self.site_of_row[row])
-        return self.solutions[index] if self.codes[row] == ALLOCATED else None
+        if self.codes[row] != ALLOCATED:
+            return None
+        found = self.solutions[int(self.site_of_row[row])]
+        return None if found is None else found.here()
 
     def refusal(self, row: int) -> Refusal | None:
         """Why not all claims can be allocated on a node."""
@@ -88,7 +91,8 @@ class SiteAnswers:
         self._group_of: dict[tuple[int, ...], int] = {(): 0}
         self.kept_steps = 0
         """The steps of all searches so far: memory is proportional to them."""
-        self.solutions: list[Allocated | None] = []
+        self.like = LikeSites()
+        self.solutions: list[SiteSolution | None] = []
         self.refusals: list[NotAllocated | ClaimError] = []
         self._numbers: dict[tuple[str, int | None, bool], int] = {}
 
@@ -129,19 +133,22 @@ class SiteAnswers:
     def forget_all(self) -> None:
         self.codes[:] = UNKNOWN
 
-    def store(self, index: int, outcome: SearchResult, meter: StepMeter) -> None:
-        """Keep the answer of a site."""
-        self.steps[index] = meter.steps
-        self.groups[index] = self._group(meter)
+    def outcome(self, found: SearchResult, meter: StepMeter) -> SiteOutcome:
+        """The outcome of a search in the form of :meth:`store`."""
+        group = self._group(meter)
         self.kept_steps += meter.steps
-        if isinstance(outcome, Allocated):
-            self.codes[index] = ALLOCATED
-            self.scores[index] = outcome.score
-            self.solutions[index] = outcome
-        else:
-            self.codes[index] = self.number(outcome)
-            self.scores[index] = 0
-            self.solutions[index] = None
+        if isinstance(found, Allocated):
+            return SiteOutcome(ALLOCATED, found, found.score, meter.steps, group)
+        return SiteOutcome(self.number(found), None, 0, meter.steps, group)
+
+    def store(self, index: int, outcome: SiteOutcome, site: Site) -> None:
+        """Keep the answer of a site."""
+        found = outcome.found
+        self.codes[index] = outcome.code
+        self.scores[index] = outcome.score
+        self.steps[index] = outcome.steps
+        self.groups[index] = outcome.group
+        self.solutions[index] = None if found is None else SiteSolution(found, site.candidates)
 
     def count(self, index: int, meter: AttemptMeter) -> None:
         """Count the search of a site."""
@@ -234,6 +241,7 @@ class Allocator:
         self.inventory = inventory
         self._limits = limits if limits is not None else SearchLimits()
         self._table = SiteTable(inventory)
+        self._kinds = SiteKinds()
         self._answers: OrderedDict[bytes, SiteAnswers] = OrderedDict()
         self._version = inventory.answers_version
         self._encoder = msgspec.msgpack.Encoder(order="deterministic")
@@ -339,8 +347,16 @@ class Allocator:
         return np.array(skipped, np.int32)
 
     def _complete_site(self, answers: SiteAnswers, index: int) -> None:
-        meter = self._meter()
-        answers.store(index, self._search(answers.plans, self._table.sites[index], meter), meter)
+        site = self._table.sites[index]
+        kind, use = self._kinds.kind(site), site.use(self.inventory.usage)
+        outcome = answers.like.get(kind, use)
+        if outcome is None:
+            meter = self._meter()
+            found = self._search(answers.plans, site, meter)
+            outcome = answers.outcome(found, meter)
+            if not isinstance(found, ClaimError):  # An error may name a device.
+                answers.like.put(kind, use, outcome)
+        answers.store(index, outcome, site)
 
     def _attempt_meter(self, answers: SiteAnswers) -> AttemptMeter:
         meter = AttemptMeter(self._limits.steps_per_attempt)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from asched.dra.ledger import TakenDevice
+from asched.dra.pools import DeviceCandidate
 from asched.dra.requests import ClaimError, RequestedDevices
 from asched.model.resource_claims import (
     AllocationResult,
@@ -157,6 +158,13 @@ class ClaimSolution:
             if request.alternative_name and request in used
         )
 
+    def on(self, candidates: Sequence[DeviceCandidate]) -> ClaimSolution:
+        """The same with the devices of another site, at the same positions."""
+        devices = tuple(
+            replace(device, candidate=candidates[device.position]) for device in self.devices
+        )
+        return replace(self, devices=devices)
+
 
 @dataclass(frozen=True, slots=True)
 class Allocated:
@@ -168,6 +176,10 @@ class Allocated:
     def score(self) -> int:
         """The raw score of the claims."""
         return sum(claim.score for claim in self.claims)
+
+    def on(self, candidates: Sequence[DeviceCandidate]) -> Allocated:
+        """The same with the devices of another site, at the same positions."""
+        return Allocated(tuple(claim.on(candidates) for claim in self.claims))
 
     def results(self, node_name: str, share_ids: ShareIds) -> tuple[AllocationResult, ...]:
         """The allocations as they are written. Raises AllocationError."""

@@ -6,7 +6,7 @@ Nodes that see the same pools share a site. The table is kept up to date as node
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,13 +18,39 @@ from asched.dra.pools import Bits, PoolView
 from asched.model.node import Node
 
 
+class ShareUse(NamedTuple):
+    """What allocations consume of a device that allows several of them."""
+
+    position: int
+    capacity_shares: int
+    consumed: tuple[tuple[str, int], ...]
+
+
+class SiteUse(NamedTuple):
+    """What is in use of the candidates of a site."""
+
+    whole: Bits
+    """Those that are allocated as a whole."""
+    shares: tuple[ShareUse, ...]
+
+
 class Site:
     """The devices that some nodes see, in the order in which they are tried.
 
     Devices of incomplete and invalid pools are not among the candidates.
     """
 
-    __slots__ = ("_in_use", "_values", "_versions", "candidates", "counting", "elsewhere", "pools")
+    __slots__ = (
+        "_use",
+        "_values",
+        "_versions",
+        "candidates",
+        "counting",
+        "elsewhere",
+        "is_numbered",
+        "kind",
+        "pools",
+    )
 
     def __init__(self, pools: Sequence[PoolView]) -> None:
         self.pools = tuple(pools)
@@ -41,8 +67,12 @@ class Site:
             if candidate.device.counters
         )
         """The candidates that consume counters."""
+        self.kind: int | None = None
+        """Equal for sites that are alike (:mod:`asched.dra.like_sites`)."""
+        self.is_numbered = False
+        """Whether the kind is known."""
         self._versions: tuple[int, ...] | None = None
-        self._in_use: Bits = 0
+        self._use = SiteUse(0, ())
         self._values: dict[str, dict[AttributeValue, Bits]] = {}
 
     def offsets(self) -> Iterator[tuple[int, PoolView]]:
@@ -59,20 +89,29 @@ class Site:
 
     def in_use(self, usage: Usage) -> Bits:
         """The candidates that are allocated as a whole."""
-        versions = tuple(usage.version(pool.pool_id) for pool in self.pools)
+        return self.use(usage).whole
+
+    def use(self, usage: Usage) -> SiteUse:
+        """What is in use of the candidates."""
+        versions = tuple([usage.version(pool.pool_id) for pool in self.pools])
         if versions != self._versions:
             self._versions = versions
-            self._in_use = self._count_in_use(usage)
-        return self._in_use
+            self._use = self._count_use(usage)
+        return self._use
 
-    def _count_in_use(self, usage: Usage) -> Bits:
-        in_use = 0
+    def _count_use(self, usage: Usage) -> SiteUse:
+        whole: Bits = 0
+        shares: list[ShareUse] = []
         for offset, pool in self.offsets():
             for name, use in usage.devices(pool.pool_id).items():
-                position = pool.positions.get(name)
-                if position is not None and use.exclusive:
-                    in_use |= 1 << (offset + position)
-        return in_use
+                position = pool.positions.get(name, -1)
+                if position >= 0:
+                    if use.exclusive:
+                        whole |= 1 << (offset + position)
+                    if use.shares:
+                        consumed = tuple(sorted(use.consumed.items()))
+                        shares.append(ShareUse(offset + position, use.capacity_shares, consumed))
+        return SiteUse(whole, tuple(sorted(shares)))
 
     def with_value(self, attribute: str, value: AttributeValue) -> Bits:
         """The candidates with this value of an attribute."""
@@ -158,7 +197,7 @@ class SiteTable:
             for pool in self.sites[index].pools:
                 if pool.pool_id == used.pool_id:
                     position = pool.positions.get(used.device, -1)
-                    if position >= 0 or pool.counters:
+                    if position >= 0 or (pool.counters and pool.devices):
                         yield index, pool, position
 
     def first_name(self, index: int) -> str:
