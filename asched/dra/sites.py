@@ -5,6 +5,8 @@ Nodes that see the same pools share a site. The table is kept up to date as node
 
 from __future__ import annotations
 
+from array import array
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
@@ -18,12 +20,8 @@ from asched.dra.pools import Bits, PoolView
 from asched.model.node import Node
 
 
-class ShareUse(NamedTuple):
-    """What allocations consume of a device that allows several of them."""
-
-    position: int
-    capacity_shares: int
-    consumed: tuple[tuple[str, int], ...]
+def _order(pool: PoolView) -> tuple[bool, PoolID]:
+    return pool.order
 
 
 class SiteUse(NamedTuple):
@@ -31,7 +29,8 @@ class SiteUse(NamedTuple):
 
     whole: Bits
     """Those that are allocated as a whole."""
-    shares: tuple[ShareUse, ...]
+    shares: tuple[tuple[int, int], ...]
+    """Positions of those of which shares are in use, with :meth:`Usage.share_number`."""
 
 
 class Site:
@@ -41,9 +40,13 @@ class Site:
     """
 
     __slots__ = (
+        "_shares",
+        "_starts",
+        "_usage",
         "_use",
         "_values",
-        "_versions",
+        "_version",
+        "_whole",
         "candidates",
         "counting",
         "elsewhere",
@@ -71,7 +74,15 @@ class Site:
         """Equal for sites that are alike (:mod:`asched.dra.like_sites`)."""
         self.is_numbered = False
         """Whether the kind is known."""
-        self._versions: tuple[int, ...] | None = None
+        self._starts = array("I", [0])
+        """The position of the first device of each pool."""
+        for pool in self.pools:
+            self._starts.append(self._starts[-1] + len(pool.candidates))
+        self._usage: Usage | None = None
+        self._version = 0
+        """Of the usage."""
+        self._whole: Bits = 0
+        self._shares: dict[int, int] = {}
         self._use = SiteUse(0, ())
         self._values: dict[str, dict[AttributeValue, Bits]] = {}
 
@@ -93,25 +104,46 @@ class Site:
 
     def use(self, usage: Usage) -> SiteUse:
         """What is in use of the candidates."""
-        versions = tuple([usage.version(pool.pool_id) for pool in self.pools])
-        if versions != self._versions:
-            self._versions = versions
-            self._use = self._count_use(usage)
+        if self._usage is usage and self._version == usage.version:
+            return self._use
+        changed: Iterable[int] = range(len(self.pools))
+        if self._usage is usage:
+            indexes = map(self._index_of, usage.changed_since(self._version))
+            changed = [index for index in indexes if index is not None]
+        self._usage, self._version = usage, usage.version
+        for index in changed:
+            self._count_use(index, usage)
+        if changed:
+            self._use = SiteUse(self._whole, tuple(sorted(self._shares.items())))
         return self._use
 
-    def _count_use(self, usage: Usage) -> SiteUse:
-        whole: Bits = 0
-        shares: list[ShareUse] = []
-        for offset, pool in self.offsets():
-            for name, use in usage.devices(pool.pool_id).items():
-                position = pool.positions.get(name, -1)
-                if position >= 0:
-                    if use.exclusive:
-                        whole |= 1 << (offset + position)
-                    if use.shares:
-                        consumed = tuple(sorted(use.consumed.items()))
-                        shares.append(ShareUse(offset + position, use.capacity_shares, consumed))
-        return SiteUse(whole, tuple(sorted(shares)))
+    def find(self, pool_id: PoolID) -> PoolView | None:
+        """The site's view of a pool, if it has one."""
+        index = self._index_of(pool_id)
+        return None if index is None else self.pools[index]
+
+    def _index_of(self, pool_id: PoolID) -> int | None:
+        for has_conditions in (False, True):
+            key = (has_conditions, pool_id)
+            index = bisect_left(self.pools, key, key=_order)
+            if index < len(self.pools) and self.pools[index].pool_id == pool_id:
+                return index
+        return None
+
+    def _count_use(self, index: int, usage: Usage) -> None:
+        start, end = self._starts[index], self._starts[index + 1]
+        self._whole &= ~(((1 << end - start) - 1) << start)
+        if self._shares:
+            for position in range(start, end):
+                self._shares.pop(position, None)
+        pool = self.pools[index]
+        for name, use in usage.devices(pool.pool_id).items():
+            position = pool.positions.get(name, -1)
+            if position >= 0:
+                if use.exclusive:
+                    self._whole |= 1 << (start + position)
+                if use.shares:
+                    self._shares[start + position] = usage.share_number(use)
 
     def with_value(self, attribute: str, value: AttributeValue) -> Bits:
         """The candidates with this value of an attribute."""
@@ -194,11 +226,11 @@ class SiteTable:
         The position is -1 if the device is not for these nodes, but consumes their counters.
         """
         for index in self._of_pool.get(used.pool_id, ()):
-            for pool in self.sites[index].pools:
-                if pool.pool_id == used.pool_id:
-                    position = pool.positions.get(used.device, -1)
-                    if position >= 0 or (pool.counters and pool.devices):
-                        yield index, pool, position
+            pool = self.sites[index].find(used.pool_id)
+            if pool is not None:
+                position = pool.positions.get(used.device, -1)
+                if position >= 0 or (pool.counters and pool.devices):
+                    yield index, pool, position
 
     def first_name(self, index: int) -> str:
         """The first of the names of a site's nodes."""
