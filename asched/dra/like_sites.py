@@ -6,19 +6,23 @@ in use.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from hashlib import blake2b
 from typing import Final, NamedTuple
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
+from asched.dra.inventory import Inventory
 from asched.dra.outcomes import Allocated
-from asched.dra.pools import DeviceCandidate
-from asched.dra.sites import Site, SiteUse
+from asched.dra.sites import Indexes, Site, SiteTable, SiteUse
 
 KEPT_KINDS: Final = 10_000
 KEPT_OUTCOMES: Final = 256
-"""Outcomes are kept for this many kinds of sites and uses of their devices, by request."""
+"""Outcomes of one request are kept for this many sites that differ."""
+_UNKNOWN: Final = -1
+
+Numbers = NDArray[np.int64]
 
 
 class SiteKinds:
@@ -50,6 +54,61 @@ class SiteKinds:
         return number
 
 
+class SiteStates:
+    """Numbers the sites of a table by all that searches read, the use of devices included.
+
+    A number is never used again for another state.
+    """
+
+    def __init__(self, table: SiteTable, inventory: Inventory) -> None:
+        self._table = table
+        self._inventory = inventory
+        self._kinds = SiteKinds()
+        self._numbers: dict[tuple[int, SiteUse], int] = {}
+        self._next = 0
+        self._column: Numbers = np.zeros(0, np.int64)
+        """By index of the site."""
+        self._epoch = -1
+        self._position = 0
+        """Of the changes of usage that were taken over."""
+
+    def refresh(self) -> None:
+        """Apply changes of the table and of the use of devices since the last call."""
+        table, log = self._table, self._inventory.usage_changes
+        if self._epoch != table.epoch:
+            self._epoch = table.epoch
+            self._column = np.zeros(0, np.int64)
+        missing = len(table.sites) - len(self._column)
+        self._column = np.concatenate((self._column, np.full(missing, _UNKNOWN, np.int64)))
+        changes = log.since(self._position)
+        self._position = log.position
+        if changes is None:
+            self._column[:] = _UNKNOWN
+        for change in changes or ():
+            for index, _, _ in table.sites_using(change):
+                self._column[index] = _UNKNOWN
+
+    def of(self, indexes: Indexes) -> Numbers:
+        """Equal for sites on which every search has the same outcome, after :meth:`refresh`."""
+        numbers = self._column[indexes]
+        for index in indexes[numbers == _UNKNOWN].tolist():
+            self._column[index] = self._number(self._table.sites[index])
+        return self._column[indexes]
+
+    def _number(self, site: Site) -> int:
+        kind = self._kinds.kind(site)
+        key = None if kind is None else (kind, site.use(self._inventory.usage))
+        known = None if key is None else self._numbers.get(key)
+        if known is not None:
+            return known
+        self._next += 1
+        if key is not None:
+            if len(self._numbers) >= KEPT_KINDS:
+                self._numbers.clear()
+            self._numbers[key] = self._next
+        return self._next
+
+
 class SiteOutcome(NamedTuple):
     """The outcome of a search as :class:`asched.dra.allocator.SiteAnswers` keeps it."""
 
@@ -63,31 +122,17 @@ class SiteOutcome(NamedTuple):
 
 
 class LikeSites:
-    """The outcomes of searches for one list of claims, by all that they depend on."""
+    """The outcomes of searches for one list of claims, by the states of sites."""
 
     def __init__(self) -> None:
-        self._outcomes: dict[tuple[int, SiteUse], SiteOutcome] = {}
+        self._outcomes: dict[int, SiteOutcome] = {}
 
-    def get(self, kind: int | None, use: SiteUse) -> SiteOutcome | None:
-        """The outcome on sites of this kind with this use of their devices, if it is known."""
-        return None if kind is None else self._outcomes.get((kind, use))
+    def get(self, state: int) -> SiteOutcome | None:
+        """The outcome on sites in this state, if it is known."""
+        return self._outcomes.get(state)
 
-    def put(self, kind: int | None, use: SiteUse, outcome: SiteOutcome) -> None:
+    def put(self, state: int, outcome: SiteOutcome) -> None:
         """Keep an outcome. All are dropped once there are many."""
-        if kind is None:
-            return
         if len(self._outcomes) >= KEPT_OUTCOMES:
             self._outcomes.clear()
-        self._outcomes[kind, use] = outcome
-
-
-class SiteSolution(NamedTuple):
-    """The devices that a search found on a site, or on one like it."""
-
-    found: Allocated
-    candidates: Sequence[DeviceCandidate]
-    """Of the site."""
-
-    def here(self) -> Allocated:
-        """The devices of the site."""
-        return self.found.on(self.candidates)
+        self._outcomes[state] = outcome
