@@ -8,6 +8,7 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -106,10 +107,12 @@ class Site:
         """What is in use of the candidates."""
         if self._usage is usage and self._version == usage.version:
             return self._use
-        changed: Iterable[int] = range(len(self.pools))
+        changed: Sequence[int] = range(len(self.pools))
         if self._usage is usage:
-            indexes = map(self._index_of, usage.changed_since(self._version))
-            changed = [index for index in indexes if index is not None]
+            pools = list(islice(usage.changed_since(self._version), len(changed)))
+            if len(pools) < len(changed):
+                indexes = map(self._index_of, pools)
+                changed = [index for index in indexes if index is not None]
         self._usage, self._version = usage, usage.version
         for index in changed:
             self._count_use(index, usage)
