@@ -48,8 +48,9 @@ class PendingAllocation(NamedTuple):
 class SharedDevices:
     """What drivers publish, what claims use, and what pods got that are being bound.
 
-    A pending allocation counts from Reserve until the pod is gone or its reservation is undone,
-    unless the claim itself shows an allocation or no longer exists. So it counts once at any time.
+    A pending allocation counts from Reserve until the pod is bound and its claims show theirs, the
+    pod is gone, or its reservation is undone. It does not count while the claim itself shows an
+    allocation or no longer exists. So it counts once at any time.
     """
 
     def __init__(self, cluster: Cluster) -> None:
@@ -160,6 +161,27 @@ class SharedDevices:
         """Whether the claim is being allocated for a pod."""
         pods = self._pods_of_claim.get(claim.key)
         return pods is not None and any(p.uid == claim.uid for p in pods.values())
+
+    def holders(self, claim: ResourceClaim) -> list[str]:
+        """UIDs of the pods whose pending allocations the claim may show."""
+        pods = [*self._pods_of_claim.get(claim.key, ())]
+        owner = special_claim_owner(claim)
+        return [*pods, owner] if owner in self._pending else pods
+
+    def shows_allocations(self, pod_uid: str) -> bool:
+        """Whether the claims of a pod that still exist show its allocations."""
+        self._refresh_claims()
+        claims = self._cluster.objects(ResourceClaim)
+        for pending in self._pending.get(pod_uid, ()):
+            if pending.key:
+                claim = claims.get(pending.key)
+                shown = claim is None or claim.uid != pending.uid or bool(claim.status.allocation)
+            else:
+                owned = self._special_claims.get(pod_uid, {}).values()
+                shown = any(each.status.allocation for each in owned)
+            if not shown:
+                return False
+        return True
 
     def reserve(self, pod_uid: str, allocations: Sequence[PendingAllocation]) -> None:
         """The pod got these allocations. Replaces what it had."""

@@ -6,6 +6,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import pytest
+
 from asched.apiserver.faults import Fault, FaultKind
 from tests.daemon.world import World, world
 from tests.plugins.dynamic_resources.devices import RESOURCE, DeviceWorld
@@ -202,3 +204,26 @@ async def test_write_without_an_answer_keeps_its_devices(tmp_path: Path) -> None
             d.add_pod("q", "other")
             await w.until(lambda: w.node_of("p") == "n0" and w.message("q") != "")
         assert not d.devices("other")
+
+
+@pytest.mark.parametrize("restart", [False, True])
+async def test_device_is_free_once_another_client_deallocates_its_claim(
+    tmp_path: Path, restart: bool
+) -> None:
+    async with device_world(tmp_path) as (w, d):
+        d.add_class()
+        d.add_claim("c")
+        d.add_claim("other")
+        d.add_pod("p", "c")
+        async with w.daemon():
+            await w.until(lambda: w.node_of("p") == "n0")
+            d.set_status("c", {"allocation": None, "reservedFor": None})
+            if not restart:
+                d.add_pod("q", "other")
+                await w.until(lambda: w.node_of("q") == "n0")
+        if restart:
+            async with w.daemon():
+                d.add_pod("q", "other")
+                await w.until(lambda: w.node_of("q") == "n0")
+        assert d.devices("other") == [("n0", "gpu-0")]
+        assert not d.devices("c")
