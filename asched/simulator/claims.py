@@ -98,9 +98,7 @@ class SimulatedClaims:
         ``earlier``: what the pod that this one replaces had. A journal has no templates.
         """
         earlier = earlier or {}
-        statuses = {
-            s.name: s for s in pod.status.resource_claim_statuses if s.name not in earlier
-        }
+        statuses = {s.name: s for s in pod.status.resource_claim_statuses if s.name not in earlier}
         for reference in pod.spec.resource_claims:
             template = self.templates.get(
                 f"{pod.namespace}/{reference.resource_claim_template_name}"

@@ -270,7 +270,9 @@ class PodFold:
         for settled in state.reserve_calls.settled_by(state.profiles.values(), changed):
             entry = state.pods.get(settled.key)
             if entry is not None and entry.reserved is not None:
-                kept = [each for each in entry.reserved.reservations if each.plugin != settled.plugin]
+                kept = [
+                    each for each in entry.reserved.reservations if each.plugin != settled.plugin
+                ]
                 entry.reserved = msgspec.structs.replace(entry.reserved, reservations=tuple(kept))
 
     def release_node(self, entry: PodEntry, held_since_ns: int | None = None) -> None:
