@@ -86,7 +86,7 @@ class Api(Transport):
 
     async def exchange(self, credentials: Credentials, request: ApiRequest) -> HttpResponse:
         if request.method != "PATCH":
-            return HttpResponse(500, b"{}", None, reusable=True)
+            return HttpResponse(403, b"{}", None, reusable=True)  # bindings are rejected
         status = msgspec.json.decode(request.body or b"", type=_Patch).status
         node = status.nominated_node_name
         self.patches.append(

@@ -273,7 +273,6 @@ def laughs(levels: int) -> str:
     return "\n".join(lines)
 
 
-@pytest.mark.timeout(10)
 @pytest.mark.parametrize(
     ("text", "says"),
     [
