@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,7 +23,11 @@ from asched.cli.options import (
 )
 
 if TYPE_CHECKING:
+    from aiohttp import web
+
     from asched.ui.app import Listen
+    from asched.ui.journal_view import JournalView
+    from asched.ui.lab.runs import LabSettings
     from asched.ui.security import Access
 
 
@@ -42,6 +48,17 @@ class UiOptions:
     )
     behind_proxy: bool = typer.Option(
         False, "--behind-proxy", help="A proxy in front of the server speaks HTTPS."
+    )
+    lab_workers: int = typer.Option(
+        1, min=0, max=64, help="What-if comparisons at a time, each in a process. 0 for no lab."
+    )
+    lab_memory: int = typer.Option(
+        4096, min=0, metavar="MIB", help="Memory limit of a comparison; 0 for none."
+    )
+    results_dir: Path | None = typer.Option(
+        None,
+        metavar="DIRECTORY",
+        help="Where results of the what-if lab are kept. Default: until the process ends.",
     )
 
 
@@ -66,7 +83,8 @@ def ui(options: UiOptions) -> None:
             )
     log_warnings()
     try:
-        anyio.run(_serve, options.journal, listen, access)
+        with _lab(options) as lab:
+            anyio.run(_serve, lab, listen, access)
     except (ListenError, BaseExceptionGroup) as error:
         raise as_command_error(error, bad_input=(ListenError,)) from None
 
@@ -120,17 +138,47 @@ def _access(options: UiOptions) -> Access:
     return Access(token, secure)
 
 
-async def _serve(url: str, listen: Listen, access: Access) -> None:
-    from asched.ui.app import make_app, serving
+@contextmanager
+def _lab(options: UiOptions) -> Iterator[LabSettings]:
+    """The settings of the lab, and its folder. Raises BadInput."""
+    import tempfile
+
+    from asched.ui.lab.runs import LabSettings
+
+    kept, memory_bytes = options.results_dir, options.lab_memory << 20
+    with tempfile.TemporaryDirectory(prefix="asched-lab-") as temporary:
+        folder = Path(temporary) if kept is None else kept
+        try:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            raise BadInput(f"--results-dir {folder}: {error.strerror or error}") from None
+        yield LabSettings(
+            options.journal, folder, options.lab_workers, memory_bytes, kept is not None
+        )
+
+
+async def _serve(lab: LabSettings, listen: Listen, access: Access) -> None:
+    from asched.ui.app import serving
     from asched.ui.journal_view import check_journal, open_view
 
-    keys = journal_keys()
+    url, keys = lab.journal_url, journal_keys()
     await check_journal(url, keys)
     async with (
         open_view(url, installed_plugins(), keys) as view,
-        serving(make_app(view, access), listen) as address,
+        serving(_app(view, access, lab), listen) as address,
     ):
         with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
             typer.echo(f"serving {view.name} at {address}, until Ctrl-C")
             async for _ in signals:
                 break
+
+
+def _app(view: JournalView, access: Access, lab: LabSettings) -> web.Application:
+    """Raises BadInput."""
+    from asched.ui.app import make_app
+
+    try:
+        return make_app(view, access, lab)
+    except OSError as error:
+        reason = error.strerror or error
+        raise BadInput(f"--results-dir {lab.results_dir}: not writable: {reason}") from None

@@ -14,6 +14,7 @@ import msgspec
 from aiohttp import web
 
 from asched.audit.lookup import PodName
+from asched.audit.shadow import RecordedShadow
 from asched.audit.times import parse_time_ns
 from asched.model.quantity import NS_PER_S
 from asched.state.cluster import ClusterState
@@ -41,6 +42,7 @@ from asched.ui.pods import (
 )
 from asched.ui.reports import JournalReport, PluginReport, journal_report, plugin_report
 from asched.ui.series import Overview
+from asched.ui.shadow import ShadowDifference, shadow_difference, shadow_report
 from asched.ui.tables import csv_of
 
 T = TypeVar("T")
@@ -53,6 +55,8 @@ class HtmlPages:
     error: Callable[[web.Request, ErrorAnswer], web.Response]
     login: Callable[[web.Request, str, int], web.Response]
     """A form that posts ``token`` and ``next`` to ``/login``, with a message and HTTP status."""
+    page: Callable[[web.Request, str, Mapping[str, Any]], web.Response]
+    """The page of a template with these values."""
 
 
 VIEW: Final = web.AppKey("view", JournalView)
@@ -180,6 +184,15 @@ async def _plugins(reader: JournalReader, question: Question) -> PluginReport:
     )
 
 
+async def _shadow(reader: JournalReader, question: Question) -> RecordedShadow:
+    cause, pod = question.text("cause"), question.text("pod")
+    return await shadow_report(reader, question.moment(), cause, pod)
+
+
+async def _shadow_difference(reader: JournalReader, question: Question) -> ShadowDifference:
+    return await shadow_difference(reader, question.number("record") or 0)
+
+
 class Parameter(NamedTuple):
     """A query parameter."""
 
@@ -287,6 +300,25 @@ ROUTES: Final[Mapping[str, ApiRoute]] = {
         _plugins,
         MOMENT,
         lambda found: found.plugins,
+    ),
+    "shadow": ApiRoute(
+        "/shadow",
+        "How often another scheduler agrees, and why it does not.",
+        RecordedShadow,
+        _shadow,
+        (
+            *MOMENT,
+            Parameter("cause", "Only disagreements with this cause; `open` for none yet."),
+            Parameter("pod", "Only disagreements about pods with this text in their name."),
+        ),
+        lambda found: found.differences,
+    ),
+    "shadowDifference": ApiRoute(
+        "/shadow/{record}",
+        "One disagreement: both choices with their scores.",
+        ShadowDifference,
+        _shadow_difference,
+        rows=lambda found: found.difference.nodes,
     ),
 }
 """By name, for :func:`answer`."""

@@ -20,6 +20,8 @@ from yarl import URL
 from asched.ui import api, pages
 from asched.ui.errors import BusyError, ErrorAnswer, error_answer
 from asched.ui.journal_view import JournalProgress, JournalView
+from asched.ui.lab import views
+from asched.ui.lab.runs import LabSettings
 from asched.ui.openapi import openapi
 from asched.ui.security import HEADERS, Access, Handler
 
@@ -52,8 +54,8 @@ class LiveEvent(msgspec.Struct, frozen=True, rename="camel"):
     problem: str
 
 
-def make_app(view: JournalView, access: Access) -> web.Application:
-    """The application; ``view`` must outlive it."""
+def make_app(view: JournalView, access: Access, lab: LabSettings | None = None) -> web.Application:
+    """The application; ``view`` must outlive it. Raises OSError if ``lab`` cannot store results."""
     app = web.Application(
         middlewares=[_secured, _with_errors, _authenticated], client_max_size=MAX_BODY_BYTES
     )
@@ -68,6 +70,7 @@ def make_app(view: JournalView, access: Access) -> web.Application:
     app.router.add_get("/login", _show_login)
     app.router.add_post("/login", _log_in)
     pages.register(app, view)
+    views.register(app, view, lab, document)
     return app
 
 
@@ -118,7 +121,7 @@ async def _with_errors(request: web.Request, handler: Handler) -> web.StreamResp
 
 _REASONS: Final = {
     404: "there is no such page",
-    405: "only GET is allowed: nothing can be changed here",
+    405: "this method is not allowed here; questions are asked with GET",
     413: f"the request is larger than {MAX_BODY_BYTES} bytes",
 }
 

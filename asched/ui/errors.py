@@ -16,6 +16,11 @@ class RequestError(Exception):
     """A request with a wrong parameter. Its text is one line for the user."""
 
 
+class ForbiddenError(Exception):
+    """A request that changes something and is not from a page of this server. Its text is one line
+    for the user."""
+
+
 class BusyError(Exception):
     """Too many requests are in progress. Its text is one line for the user."""
 
@@ -44,6 +49,7 @@ _RETRY: Final = "the page works again when the journal can be read"
 
 _KNOWN: Final[tuple[tuple[tuple[type[Exception], ...], int, str], ...]] = (
     ((RequestError, TimeTextError), 400, ""),
+    ((ForbiddenError,), 403, ""),
     ((BeforeBeginningError,), 404, "choose a later time"),
     ((AuditError,), 404, ""),
     ((journal.ArchivedError,), 410, ""),

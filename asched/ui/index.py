@@ -13,6 +13,7 @@ from typing import Final
 
 import msgspec
 
+from asched.audit.shadow import ShadowLog
 from asched.audit.timeline import queue_of
 from asched.framework.pod_groups import group_of
 from asched.model.meta import Object, OwnerReference
@@ -112,6 +113,7 @@ class JournalIndex:
         self.totals: Counter[str] = Counter()
         """What happened since the start of the index."""
         self.series = Series()
+        self.shadow = ShadowLog()
 
     def begin(self, seq: int, state: ClusterState) -> None:
         """Start with the state of a checkpoint: earlier records are archived."""
@@ -123,6 +125,7 @@ class JournalIndex:
 
     def apply(self, seq: int, record: r.AnyRecord, state: ClusterState) -> None:
         """Add a record; ``state`` is the one after it."""
+        self.shadow.apply(seq, record, state.date_ns)
         match record:
             case r.TurnStarted():
                 self.series.move_to(state)

@@ -19,11 +19,13 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from asched.audit.entries import AssignmentEntry, AttemptFailureEntry, RejectionEntry
 from asched.audit.entry_text import describe
+from asched.audit.shadow import RecordedShadow
 from asched.ui.api import HTML_PAGES, PREFIX, VIEW, HtmlPages, answer, pattern
 from asched.ui.errors import ErrorAnswer
 from asched.ui.index import SearchResults
 from asched.ui.journal_view import JournalView
 from asched.ui.pods import DecisionMatrix, PodSummary, TimelineAnswer
+from asched.ui.shadow import EXAMPLES, ShadowDifference
 
 STATIC: Final = "/static"
 _FOLDER: Final = Path(__file__).parent / "static"
@@ -31,6 +33,8 @@ _NAVIGATION: Final = (
     ("/", "Overview"),
     ("/search", "Search"),
     ("/cluster", "Cluster"),
+    ("/lab", "What if"),
+    ("/shadow", "Shadow"),
     ("/journal", "Journal"),
     ("/plugins", "Plugins"),
 )
@@ -293,6 +297,30 @@ async def _plugins(request: web.Request) -> web.Response:
     return _page(request, "plugins.html", {"api": _same_api(request), "found": found})
 
 
+async def _shadow(request: web.Request) -> web.Response:
+    found: RecordedShadow = await answer("shadow", request)
+    filters = {name: request.query.get(name, "") for name in ("cause", "pod")}
+    given = {name: value for name, value in filters.items() if value}
+    moment = _moment(request)
+    api = _same_api(request)
+    api += f"{'&' if moment else '?'}{urlencode(given)}" if given else ""
+    values = {"api": api, "found": found, "shown": EXAMPLES, **filters}
+    return _page(request, "shadow.html", values)
+
+
+async def _shadow_difference(request: web.Request) -> web.Response:
+    found: ShadowDifference = await answer("shadowDifference", request)
+    namespace, _, name = found.difference.pod.partition("/")
+    values = {
+        "active": "/shadow",
+        "api": _same_api(request),
+        "found": found,
+        "namespace": namespace,
+        "name": name,
+    }
+    return _page(request, "shadow-difference.html", values)
+
+
 _PAGES: Final[Mapping[str, Page]] = {
     "/": _overview,
     "/search": _search,
@@ -302,13 +330,15 @@ _PAGES: Final[Mapping[str, Page]] = {
     "/cluster": _cluster,
     "/journal": _journal,
     "/plugins": _plugins,
+    "/shadow": _shadow,
+    "/shadow/{record}": _shadow_difference,
 }
 
 
 def register(app: web.Application, view: JournalView) -> None:
     """Serve all pages and their static files. The application has :data:`~asched.ui.api.VIEW`."""
     app[_JOURNAL_NAME] = view.name
-    app[HTML_PAGES] = HtmlPages(_error, _login)
+    app[HTML_PAGES] = HtmlPages(_error, _login, _page)
     for path, page in _PAGES.items():
         app.router.add_get(pattern(path), page)
     app.router.add_static(STATIC, _FOLDER)

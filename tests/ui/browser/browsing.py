@@ -23,6 +23,7 @@ from playwright.async_api import (  # noqa: E402
     expect,
 )
 
+from asched.ui.lab.runs import LabSettings  # noqa: E402
 from asched.ui.security import Access  # noqa: E402
 from tests.ui.serving import Client, ui_on  # noqa: E402
 
@@ -103,6 +104,7 @@ class Screen(NamedTuple):
     dark: bool = False
     token: str = ""
     """What the server asks for; empty for no login."""
+    lab: LabSettings | None = None
 
 
 DESK: Final = Screen()
@@ -113,7 +115,10 @@ async def browsing(
     chromium: str, journal: str, screen: Screen = DESK
 ) -> AsyncIterator[tuple[Tab, Client]]:
     """A tab, and a client of the same server. Nothing may have gone wrong at the end."""
-    async with ui_on(journal, Access(screen.token)) as client, async_playwright() as tools:
+    async with (
+        ui_on(journal, Access(screen.token), screen.lab) as client,
+        async_playwright() as tools,
+    ):
         await client.caught_up()
         browser = await tools.chromium.launch(
             executable_path=chromium, args=["--no-sandbox", "--disable-dev-shm-usage"]
