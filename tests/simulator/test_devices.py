@@ -14,7 +14,7 @@ from asched.model.resources import AnyObject
 from asched.simulator.expansion import expand
 from asched.simulator.loop import SchedulerSettings, Simulation, simulate
 from asched.simulator.scenario import read_scenario
-from asched.simulator.trace import ObjectRemoved, ObjectSet
+from asched.simulator.trace import ObjectRemoved, ObjectSet, TraceEvent
 from asched.state.records import ObjectDeleted, ObjectObserved
 from tests.cycle.default_profile import default_profiles, installed
 from tests.plugins.dynamic_resources.objects import a_claim, a_class, a_pod, a_slice, an_allocation
@@ -159,7 +159,7 @@ def test_recreated_pod_gets_a_new_claim(owner_uid: str) -> None:
     status = msgspec.structs.replace(pod.status, resource_claim_statuses=(named,))
     things: list[AnyObject] = [a_class(), a_slice("n0", "gpu-0"), a_slice("n1", "gpu-0"), claim]
     events = [ObjectSet(at(0), item) for item in things]
-    changes = [
+    changes: list[TraceEvent] = [
         ObjectSet(at(2), msgspec.structs.replace(pod, status=status)),
         ObjectRemoved(at(4), "Node", "n0", "uid-n0"),
         ObjectSet(at(5), node("n1")),
