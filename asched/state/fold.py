@@ -198,6 +198,8 @@ class Fold:
         self.state.sessions.on_object_observed(observed)
         if isinstance(observed, Node):
             self.state.nodes.set_node(observed)
+        elif isinstance(observed, ResourceClaim):
+            self._pods.settle(observed)
         self._emit_change(type(observed), old, observed)
 
     def _object_deleted(self, record: r.ObjectDeleted) -> None:
