@@ -100,7 +100,7 @@ class Attempt:
         error = self._error(found)
         if error is not None:
             check_status(error.plugin, "Filter", error)
-            raise FilterError(error.plugin, error.message or error.code.title, found)
+            raise FilterError(error, found)
         self._select(found, nominated, limit_nodes)
         return found
 

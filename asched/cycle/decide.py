@@ -135,7 +135,10 @@ class Decider:
             # A decision that cannot be recorded must not be folded. Encoding takes less than 1 us.
             _encode(decision)
             return decision
-        except (PluginFailure, ExtenderFailureError) as failure:
+        except PluginFailure as failure:
+            plugin = "" if failure.by_object else failure.plugin
+            return r.AttemptFailed(info.key, info.uid, number, plugin, str(failure))
+        except ExtenderFailureError as failure:
             return r.AttemptFailed(info.key, info.uid, number, failure.plugin, str(failure))
         except AssertionError:
             raise  # the state is inconsistent

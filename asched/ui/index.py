@@ -213,8 +213,9 @@ class JournalIndex:
                 self.series.block(record.key, record.unschedulable_plugins)
             case r.AttemptFailed():
                 self._add("failed")
-                failures = self.plugin_failures
-                failures[record.plugin] = failures.get(record.plugin, 0) + 1
+                if record.plugin:
+                    failures = self.plugin_failures
+                    failures[record.plugin] = failures.get(record.plugin, 0) + 1
             case EvictionDecided():
                 self._add("preempted")
             case r.Bound() | r.PodUpdated():
