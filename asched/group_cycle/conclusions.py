@@ -66,9 +66,7 @@ def _decision(
     return _unplaced(member, plugins)
 
 
-def _waiting(
-    member: MemberResult, plugins: tuple[str, ...], result: GroupResult
-) -> MemberDecision:
+def _waiting(member: MemberResult, plugins: tuple[str, ...], result: GroupResult) -> MemberDecision:
     """A member of a group that fits once victims are gone."""
     info, number = member.queued.info, member.queued.attempts + 1
     if member.preempts:

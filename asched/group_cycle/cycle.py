@@ -175,9 +175,13 @@ class GroupCycle:
             for victim in member.decision.victims
         }
         pods = self._cluster.pods
-        keys = [self._cluster.pod_keys[uid] for uid in sorted(uids) if uid in self._cluster.pod_keys]
+        keys = [
+            self._cluster.pod_keys[uid] for uid in sorted(uids) if uid in self._cluster.pod_keys
+        ]
         victims = [pods[key].info for key in keys if pods[key].node]
-        with self._passes.trial.without(victims):
+        placed = [(m.queued.info, m.node) for m in preempting.members if m.fits]
+        trial = self._passes.trial
+        with trial.without(victims), trial.nominated(placed):
             without = mode._replace(preemption=Preemption.NONE)
             return self._passes.run(members, without).feasible
 

@@ -52,9 +52,11 @@ def _pending(
         queued = head if key == head.info.key else queue.find_queued(key)
         if queued is None or queued.info.pod.terminating:
             continue
-        if queued is head or key in queue.active:
-            yield queued
-        elif not any(gate_status(plugin, queued.info) for plugin in profile.pre_enqueue):
+        if (
+            queued is head
+            or key in queue.active
+            or not any(gate_status(plugin, queued.info) for plugin in profile.pre_enqueue)
+        ):
             yield queued
 
 

@@ -13,8 +13,8 @@ from asched.framework.placements import (
     GeneratedPlacements,
     GroupAssignments,
     GroupInCycle,
-    Placement,
     PlacedMember,
+    Placement,
 )
 from asched.framework.runtime.plugin_calls import CallSite, PluginFailure, checked_call
 from asched.framework.runtime.profile import Profile

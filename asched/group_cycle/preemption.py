@@ -78,7 +78,7 @@ def find_victims(
     if not units:
         return None
     units.sort(key=lambda unit: unit.importance)
-    with trial.without(pod for unit in units for pod in unit.pods) as removed:
+    with trial.without([*_pods(units)]) as removed:
         first = try_group()
         if not first.feasible:
             return first

@@ -6,7 +6,7 @@ that the columns, indexes and caches of all plugins follow them row by row.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -57,7 +57,19 @@ class Trial:
                 cluster.nominator.reset(nominations)
 
     @contextmanager
-    def without(self, pods: Iterable[PodInfo]) -> Iterator[RemovedPods]:
+    def nominated(self, placed: Iterable[tuple[PodInfo, str]]) -> Iterator[None]:
+        """Nominates pods to nodes within the block."""
+        nominator = self._cluster.nominator
+        before = nominator.copy_contents()
+        for pod, node in placed:
+            nominator.nominate(pod, node)
+        try:
+            yield
+        finally:
+            nominator.reset(before)
+
+    @contextmanager
+    def without(self, pods: Sequence[PodInfo]) -> Iterator[RemovedPods]:
         """Removes pods from their nodes within the block."""
         removed = RemovedPods(self._cluster, pods)
         try:
@@ -69,7 +81,7 @@ class Trial:
 class RemovedPods:
     """Pods that are left out of the state for a while."""
 
-    def __init__(self, cluster: ClusterState, pods: Iterable[PodInfo]) -> None:
+    def __init__(self, cluster: ClusterState, pods: Sequence[PodInfo]) -> None:
         self._nodes = cluster.nodes
         self._node_of = {pod.uid: cluster.pods[pod.key].node for pod in pods}
         self._order = cluster.nodes.pod_order(self._node_of.values())

@@ -16,8 +16,13 @@ from asched.cycle.node_selection import BestNodes
 from asched.cycle.shape_cache import ShapeCache
 from asched.framework.pod_info import PodInfo, QueuedPod
 from asched.framework.runtime.profile import Profile
-from asched.group_cycle.conclusions import MemberDecision, group_condition, member_decisions
-from asched.group_cycle.cycle import GroupCycle, GroupResult, TieBreakers
+from asched.group_cycle.conclusions import (
+    MemberDecision,
+    group_condition,
+    member_decisions,
+    victims_of,
+)
+from asched.group_cycle.cycle import GroupCycle, GroupOutcome, GroupResult, TieBreakers
 from asched.group_cycle.members import CycleMembers, collect_members
 from asched.model.groups import PodGroup
 from asched.model.pod import DEFAULT_SCHEDULER_NAME
@@ -25,7 +30,14 @@ from asched.model.quantity import NS_PER_S
 from asched.model.resources import GroupResource, Resource, decode
 from asched.state.cluster import ClusterState
 from asched.state.fold import Fold
-from asched.state.records import Assigned, ObjectObserved, ProfilesLoaded, TurnStarted
+from asched.state.records import (
+    Assigned,
+    ObjectDeleted,
+    ObjectObserved,
+    ProfilesLoaded,
+    Rejected,
+    TurnStarted,
+)
 from tests.conformance.documents import DocumentError, decode_object, decode_objects, read_document
 from tests.framework.decoding import decode_configuration
 
@@ -123,6 +135,17 @@ class CycleAnswer(NamedTuple):
             if not isinstance(decision, Assigned)
         }
 
+    def victims(self) -> list[str]:
+        """The keys of the pods that are evicted, sorted."""
+        of_members = (
+            victim.key
+            for decision in self.decisions
+            if isinstance(decision, Rejected)
+            for victim in decision.victims
+        )
+        of_group = () if self.result is None else victims_of(self.result)
+        return sorted({*of_members, *(victim.key for victim in of_group)})
+
 
 def name_of(key: str) -> str:
     return key.partition("/")[2]
@@ -133,6 +156,7 @@ class GroupLaboratory:
 
     def __init__(self, case: GroupCase, registry: PluginRegistry) -> None:
         self.case = case
+        self._registry = registry
         self.state = ClusterState()
         self._fold = Fold(self.state, registry.load)
         self._now_ns = _START_NS
@@ -179,10 +203,26 @@ class GroupLaboratory:
         rows: list[int] = np.flatnonzero(best.mask).tolist()
         return min(rows, key=lambda row: names[row])
 
-    def running(self, name: str) -> PodInfo | None:
-        """A pod of the default namespace on a node."""
-        entry = self.state.pods.get(f"default/{name}")
-        return None if entry is None else entry.info
+    def pod(self, name: str) -> PodInfo:
+        """A pod of the default namespace."""
+        return self._info(f"default/{name}")
+
+    def fits_without(self, victims: Sequence[str], answer: CycleAnswer) -> bool:
+        """Whether the group is scheduled once the victims are gone."""
+        later = GroupLaboratory(self.case, self._registry)
+        for key in victims:
+            later.delete(key)
+        for decision in answer.decisions:
+            if isinstance(decision, Rejected) and decision.nominated_node:
+                later.state.nominator.nominate(self._info(decision.key), decision.nominated_node)
+        return later.answer().outcome == GroupOutcome.SCHEDULED.value
+
+    def delete(self, key: str) -> None:
+        """A pod is gone."""
+        self._fold.apply(ObjectDeleted("Pod", key, self._info(key).uid))
+
+    def _info(self, key: str) -> PodInfo:
+        return self.state.pods[key].info
 
 
 def _pod_group(raw: dict[str, Any]) -> PodGroup:
