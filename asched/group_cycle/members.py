@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from asched.framework.placements import GroupInCycle, PlacedMember
 from asched.framework.pod_groups import GroupRules, PodGroupKey, find_group, group_of, rules_of
-from asched.framework.pod_info import PodInfo, QueuedPod
+from asched.framework.pod_info import QueuedPod
 from asched.framework.runtime.plugin_calls import gate_status
 from asched.framework.runtime.profile import Profile
 from asched.state.cluster import ClusterState
@@ -48,15 +48,15 @@ def _pending(
     cluster: ClusterState, profile: Profile, group: PodGroupKey, head: QueuedPod
 ) -> Iterator[QueuedPod]:
     queue = cluster.queue
+
+    def is_ready(queued: QueuedPod) -> bool:
+        if queued is head or queued.info.key in queue.active:
+            return True
+        return not any(gate_status(plugin, queued.info) for plugin in profile.pre_enqueue)
+
     for key in cluster.group_members(group).statuses:
         queued = head if key == head.info.key else queue.find_queued(key)
-        if queued is None or queued.info.pod.terminating:
-            continue
-        if (
-            queued is head
-            or key in queue.active
-            or not any(gate_status(plugin, queued.info) for plugin in profile.pre_enqueue)
-        ):
+        if queued is not None and not queued.info.pod.terminating and is_ready(queued):
             yield queued
 
 
@@ -90,7 +90,3 @@ def _mixed_names(pending: tuple[QueuedPod, ...]) -> str:
 def quorum_is_met(rules: GroupRules, with_node: int) -> bool:
     """Whether as many members have a node as must run together."""
     return with_node >= rules.min_count
-
-
-def infos(pending: tuple[QueuedPod, ...]) -> tuple[PodInfo, ...]:
-    return tuple(one.info for one in pending)

@@ -177,9 +177,9 @@ def _unlike_natural(case: GroupCase, answer: CycleAnswer) -> Iterator[str]:
         if isinstance(decision, AttemptFailed)
     }
     for name, message in answer.messages().items():
-        got = [reasons.get(name, "Unschedulable"), message]
-        if got not in natural["members"][name].get("conditions", []):
-            yield f"condition of {name}: {got} was in no run"
+        shown = [reasons.get(name, "Unschedulable"), message]
+        if shown not in natural["members"][name].get("conditions", []):
+            yield f"condition of {name}: {shown} was in no run"
     for name, node in answer.nodes().items():
         if node not in natural["members"][name].get("nodes", []):
             yield f"node of {name}: {node} was in no run"

@@ -186,7 +186,7 @@ class GroupLaboratory:
         active = tuple(sorted(map(name_of, queue.active)))
         gated = {name_of(key): pod.gating_plugin for key, pod in queue.gated.items()}
         head = queue.head()
-        members = head and collect_members(self.state, self.profile, head)
+        members = None if head is None else collect_members(self.state, self.profile, head)
         if members is None:
             return CycleAnswer(active, gated)
         result = self.run(members)

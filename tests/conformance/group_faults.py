@@ -116,7 +116,9 @@ def _outdated_affinity(case: GroupCase) -> bool:
     missed = _MissedTerms(case)
     by_placement: dict[str, list[tuple[dict[str, Any], str]]] = {}
     for step in case.cycle.get("trace") or ():
-        later, feasible = pods.get(step["pod"]), step.get("feasible") or []
+        later = pods.get(step["pod"])
+        # A node that it gets by preemption passed the filters, too.
+        feasible = step.get("feasible") or [node for node in (step.get("nominated"),) if node]
         earlier = by_placement.setdefault(step.get("placement", ""), [])
         if later is None:
             continue

@@ -56,6 +56,17 @@ def test_devices_recorded_by_kube_scheduler(shared_dir: Path) -> None:
     )
 
 
+@pytest.mark.shared
+def test_groups_recorded_by_kube_scheduler(shared_dir: Path) -> None:
+    registry = PluginRegistry.discover()
+    topics = topics_in(shared_dir / "golden" / "groups")
+    assert topics
+    found = [r for topic, paths in topics.items() for r in results(topic, paths, registry)]
+    assert_all_agree(found)
+    in_full = sum(not result.rule for result in found)
+    assert in_full >= 0.85 * len(found)
+
+
 @pytest.mark.parametrize("topic", sorted(topics_in(CASES)))
 def test_cases_derived_by_hand(topic: str) -> None:
     assert_all_agree(results(topic, topics_in(CASES)[topic], PluginRegistry.discover()))
