@@ -46,6 +46,13 @@ class AttemptObserver(CallObserver, Protocol):
         """Called with the decision of an observed attempt."""
 
 
+class GroupDecisions(Protocol):
+    """Decides whole pod groups."""
+
+    def decide(self, profile: Profile, head: QueuedPod) -> tuple[r.Decision, ...]:
+        """The decisions about the group of a pod; empty if it is in none."""
+
+
 class AttemptMarker(Protocol):
     """Notes the pod in hand."""
 
@@ -59,9 +66,11 @@ class Decider:
 
     def __init__(self, cluster: ClusterState, observer: AttemptObserver | None = None) -> None:
         self._cluster = cluster
-        self._cache = ShapeCache(cluster.nodes)
+        self.cache = self._cache = ShapeCache(cluster.nodes)
         self._observer = observer
         self.marker: AttemptMarker | None = None
+        self.groups: GroupDecisions | None = None
+        """For profiles that schedule whole groups."""
 
     def next(self) -> tuple[r.Decision, ...]:
         """The next decisions; empty if there is nothing to decide now.
@@ -86,6 +95,10 @@ class Decider:
         observer, marker = self._observer, self.marker
         if marker is not None:
             marker.begin(queued.info)
+        if profile.group_cycle is not None and (grouped := self._decide_group(profile, queued)):
+            if marker is not None:
+                marker.end()
+            return grouped
         if observer is not None and observer.begin(queued.info, queued.attempts + 1):
             OBSERVATION.calls = observer
             try:
@@ -98,6 +111,15 @@ class Decider:
         if marker is not None:
             marker.end()
         return (decision, *self._permit_answers()) if cluster.waiting else (decision,)
+
+    def _decide_group(self, profile: Profile, head: QueuedPod) -> tuple[r.Decision, ...]:
+        """Decide the group of a pod; empty if the pod has to be decided alone."""
+        circuits = self._cluster.guards.circuits
+        if self.groups is None or profile.missing or (circuits and circuits.blocking(profile)):
+            return ()
+        if precheck(self._cluster, head, head.attempts + 1) is not None:
+            return ()
+        return self.groups.decide(profile, head)
 
     # -- one pod ------------------------------------------------------------------------------
 

@@ -246,6 +246,8 @@ def decide_group_conditions(
             continue
         if profile is None or GANG_SCHEDULING not in profile.plugins:
             continue
+        if profile.group_cycle is not None:
+            continue  # a group cycle decides it with the members
         condition = _condition(cluster, group, decision)
         if condition is not None:
             decided = group_status_decision(cluster, group, condition, profile.scheduler_name)

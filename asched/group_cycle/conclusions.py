@@ -9,11 +9,13 @@ import msgspec
 from asched.framework.cluster import PodRef
 from asched.framework.pod_groups import GANG_SCHEDULING, POD_GROUP_SCHEDULED
 from asched.framework.pod_info import QueuedPod
-from asched.group_cycle.cycle import GroupOutcome, GroupResult
+from asched.group_cycle.cycle import GroupResult
 from asched.group_cycle.member_pass import MemberResult
 from asched.group_cycle.members import CycleMembers
 from asched.plugins.gang_scheduling import INCOMPLETE
 from asched.state import records as r
+from asched.state.cluster import ClusterState
+from asched.state.group_records import GroupOutcome
 from asched.state.session_records import DecidedGroupCondition
 
 MemberDecision = r.Assigned | r.Rejected | r.AttemptFailed
@@ -33,12 +35,22 @@ def group_condition(result: GroupResult) -> DecidedGroupCondition:
     return DecidedGroupCondition(POD_GROUP_SCHEDULED, "False", reason, result.message)
 
 
-def member_decisions(members: CycleMembers, result: GroupResult) -> list[MemberDecision]:
+def member_decisions(
+    cluster: ClusterState, members: CycleMembers, result: GroupResult
+) -> list[MemberDecision]:
     """All members are assigned or rejected together, except those beyond the minimum that do not
     fit. In the order of the members."""
     found = {member.queued.info.key: member for member in result.members}
     rejected_by = _rejecting_plugins(result)
-    return [_decision(queued, found, rejected_by, result) for queued in members.pending]
+    decisions = [
+        _replace(_decision(queued, found, rejected_by, result), grouped=True)
+        for queued in members.pending
+    ]
+    victims = _evicted(cluster, result)
+    if victims and isinstance(decisions[0], r.Rejected):
+        # One pod stands for the group: while its victims run, the group is not tried.
+        decisions[0] = _replace(decisions[0], victims=victims)
+    return decisions
 
 
 def _decision(
@@ -106,6 +118,13 @@ def _rejections(result: GroupResult) -> Iterator[tuple[str, r.Rejected]]:
                 yield member.queued.info.key, member.decision
 
 
-def victims_of(result: GroupResult) -> tuple[PodRef, ...]:
-    """The victims of a group that preempts as one."""
-    return tuple(PodRef(pod.key, pod.uid) for pod in result.victims if not pod.pod.terminating)
+def _evicted(cluster: ClusterState, result: GroupResult) -> tuple[PodRef, ...]:
+    """The victims to evict for a group that preempts as one: not those that are terminating, that
+    are being evicted already, or that wait on Permit."""
+    return tuple(
+        PodRef(pod.key, pod.uid)
+        for pod in result.victims
+        if not pod.pod.terminating
+        and pod.uid not in cluster.evictions
+        and pod.key not in cluster.waiting
+    )

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import NamedTuple
 
 from asched.cycle.shape_cache import ShapeCache
@@ -39,6 +38,7 @@ from asched.group_cycle.placement_choice import (
 from asched.group_cycle.preemption import NO_VICTIMS, GroupVictims, find_victims, ineligible
 from asched.state import records as r
 from asched.state.cluster import ClusterState
+from asched.state.group_records import GroupOutcome
 
 GROUP_UNSCHEDULABLE = "pod group is unschedulable"
 AWAITS_VICTIMS = f"{GROUP_UNSCHEDULABLE}, pod group is waiting for preemption to complete"
@@ -46,16 +46,6 @@ NO_PLACEMENTS = "no feasible placements found"
 OTHER_FAILED = "failed to schedule other pod from a pod group: "
 BY_PLACEMENTS = "not eligible due to placement-based pod group scheduling limitation"
 BY_GROUP_PREEMPTION = "not eligible due to workload aware preemption enabled"
-
-
-class GroupOutcome(StrEnum):
-    """What became of the group."""
-
-    SCHEDULED = "scheduled"
-    WAITING = "waiting"
-    """It fits once victims are gone."""
-    UNSCHEDULABLE = "unschedulable"
-    ERROR = "error"
 
 
 class TieBreakers(NamedTuple):

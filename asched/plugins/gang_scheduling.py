@@ -174,13 +174,16 @@ class GangScheduling(
         return gang.members.count(*SCHEDULABLE, *UNSCHEDULABLE) >= gang.min_count
 
     def events_to_register(self) -> Sequence[ClusterEventWithHint]:
-        events = (
+        events: tuple[ClusterEvent, ...] = (
             ClusterEvent(EventResource.POD, ActionType.ADD),
             ClusterEvent(
                 EventResource.UNSCHEDULED_POD, ActionType.UPDATE_POD_SCHEDULING_GATES_ELIMINATED
             ),
             ClusterEvent(EventResource.POD_GROUP, ActionType.ADD | ActionType.UPDATE),
         )
+        if self._args.group_cycle:
+            # A member for which the others await victims may be gone.
+            events += (ClusterEvent(EventResource.UNSCHEDULED_POD, ActionType.DELETE),)
         hint = self._reaches_min_count
         return tuple(ClusterEventWithHint(event, hint, own_group=True) for event in events)
 

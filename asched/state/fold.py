@@ -20,6 +20,7 @@ from asched.model.node import Node
 from asched.model.pod import Pod
 from asched.model.resource_claims import ResourceClaim
 from asched.model.resources import KINDS
+from asched.state import group_records as gr
 from asched.state import records as r
 from asched.state import session_records as sr
 from asched.state.attempt_budget import is_cheap
@@ -51,6 +52,7 @@ class Fold:
             sr.SessionsLoaded: self._sessions_loaded,
             sr.SessionExecuted: self._session_executed,
             sr.EvictionDecided: self._eviction_decided,
+            gr.PodGroupAttempted: self._group_attempted,
             sr.PodGroupStatusDecided: self._group_status_decided,
             sr.PodGroupStatusWritten: self._group_write_ended,
             sr.PodGroupStatusWriteFailed: self._group_write_ended,
@@ -354,7 +356,9 @@ class Fold:
                     f"a session decided pod {record.key} ({record.uid}), which does not wait for it"
                 )
             return entry
-        entry = self._dequeue(record.key, record.uid, preemption=isinstance(record, r.Rejected))
+        rejected = isinstance(record, r.Rejected)
+        grouped = record.grouped
+        entry = self._dequeue(record.key, record.uid, preemption=rejected, grouped=grouped)
         if entry.info.pod.spec.resource_claims:
             state = self.state
             turn_ns = record.put_off_until_ns if isinstance(record, r.Rejected) else 0
@@ -362,10 +366,13 @@ class Fold:
             state.guards.searches.note(form, turn_ns or state.now_ns)
         return entry
 
-    def _dequeue(self, key: str, uid: str, *, preemption: bool = False) -> PodEntry:
+    def _dequeue(
+        self, key: str, uid: str, *, preemption: bool = False, grouped: bool = False
+    ) -> PodEntry:
         """Take the pod from the queue, wherever it waits.
 
-        Every decision was made about an active pod. If it is not active here, a plugin that the
+        Every decision was made about an active pod, or about a member of a group whose head was
+        active (``grouped``). If it is not active here, a plugin that the
         fold calls (a hint, PreEnqueue) has changed. The decision counts nevertheless; a replay
         reports it.
         """
@@ -373,7 +380,7 @@ class Fold:
         entry = state.entry(key, uid)
         if entry is None or entry.placement_state is not PlacementState.PENDING:
             raise FoldError(f"a decision for pod {key} ({uid}), which is not pending")
-        queued = state.queue.pop(key)
+        queued = state.queue.pop(key, waiting=grouped)
         if queued is None:
             raise FoldError(f"a decision for pod {key} ({uid}), which is in no queue")
         if queued.turn_ns:
@@ -436,6 +443,12 @@ class Fold:
             Eviction(victim, record.preemptor, record.node, record.reason.value)
         )
         self._pods.update_sessions(entry)
+
+    def _group_attempted(self, record: gr.PodGroupAttempted) -> None:
+        """The decisions about the members follow."""
+        group = self.state.object_store.of_kind(KINDS[record.kind]).get(record.group)
+        if group is None or group.uid != record.uid:
+            raise FoldError(f"a group cycle of {record.group} ({record.uid}), which is unknown")
 
     def _group_status_decided(self, record: sr.PodGroupStatusDecided) -> None:
         group = self.state.object_store.of_kind(KINDS[record.kind]).get(record.group)

@@ -16,13 +16,8 @@ from asched.cycle.node_selection import BestNodes
 from asched.cycle.shape_cache import ShapeCache
 from asched.framework.pod_info import PodInfo, QueuedPod
 from asched.framework.runtime.profile import Profile
-from asched.group_cycle.conclusions import (
-    MemberDecision,
-    group_condition,
-    member_decisions,
-    victims_of,
-)
-from asched.group_cycle.cycle import GroupCycle, GroupOutcome, GroupResult, TieBreakers
+from asched.group_cycle.conclusions import MemberDecision, group_condition, member_decisions
+from asched.group_cycle.cycle import GroupCycle, GroupResult, TieBreakers
 from asched.group_cycle.members import CycleMembers, collect_members
 from asched.model.groups import PodGroup
 from asched.model.pod import DEFAULT_SCHEDULER_NAME
@@ -30,6 +25,7 @@ from asched.model.quantity import NS_PER_S
 from asched.model.resources import GroupResource, Resource, decode
 from asched.state.cluster import ClusterState
 from asched.state.fold import Fold
+from asched.state.group_records import GroupOutcome
 from asched.state.records import (
     Assigned,
     ObjectDeleted,
@@ -137,14 +133,14 @@ class CycleAnswer(NamedTuple):
 
     def victims(self) -> list[str]:
         """The keys of the pods that are evicted, sorted."""
-        of_members = (
-            victim.key
-            for decision in self.decisions
-            if isinstance(decision, Rejected)
-            for victim in decision.victims
+        return sorted(
+            {
+                victim.key
+                for decision in self.decisions
+                if isinstance(decision, Rejected)
+                for victim in decision.victims
+            }
         )
-        of_group = () if self.result is None else victims_of(self.result)
-        return sorted({*of_members, *(victim.key for victim in of_group)})
 
 
 def name_of(key: str) -> str:
@@ -190,7 +186,7 @@ class GroupLaboratory:
         if members is None:
             return CycleAnswer(active, gated)
         result = self.run(members)
-        decisions = member_decisions(members, result)
+        decisions = member_decisions(self.state, members, result)
         return CycleAnswer(active, gated, members, result, decisions)
 
     def run(self, members: CycleMembers) -> GroupResult:
