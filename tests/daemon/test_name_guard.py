@@ -60,9 +60,9 @@ def test_renewals_count_whatever_the_clocks_say() -> None:
 
 
 def hold_lease(w: World, holder: str = "control-plane_1") -> None:
-    """kube-scheduler renews its lease now."""
+    """kube-scheduler renews its lease now, for longer than the test takes on a slow machine."""
     now = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%S.%fZ}"
-    spec = {"holderIdentity": holder, "leaseDurationSeconds": 15, "renewTime": now}
+    spec = {"holderIdentity": holder, "leaseDurationSeconds": 900, "renewTime": now}
     metadata = {"name": "kube-scheduler", "namespace": "kube-system"}
     if not w.cluster.count(LEASES):
         w.cluster.create(LEASES, {"metadata": metadata, "spec": spec}, namespace="kube-system")
@@ -107,7 +107,7 @@ async def test_setting_takes_name_over(tmp_path: Path) -> None:
 async def test_unreadable_leases_prevent_nothing(tmp_path: Path) -> None:
     async with world(tmp_path, nodes=1) as w:
         hold_lease(w)
-        w.faults.respond(403, count=1000, resource=LEASES)
+        w.faults.respond(403, count=1000, resource="leases")
         w.add_pod("p")
         async with w.daemon():
             await w.until(lambda: w.node_of("p") == "n0")
