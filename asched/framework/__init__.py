@@ -84,8 +84,8 @@ from asched.framework.placements import NO_PREEMPTION as NO_PREEMPTION
 from asched.framework.placements import GeneratedPlacements as GeneratedPlacements
 from asched.framework.placements import GroupAssignments as GroupAssignments
 from asched.framework.placements import GroupInCycle as GroupInCycle
+from asched.framework.placements import GroupPlacement as GroupPlacement
 from asched.framework.placements import PlacedMember as PlacedMember
-from asched.framework.placements import Placement as Placement
 from asched.framework.pod_groups import AnyPodGroup as AnyPodGroup
 from asched.framework.pod_groups import DisruptionMode as DisruptionMode
 from asched.framework.pod_groups import GroupMembers as GroupMembers

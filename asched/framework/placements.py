@@ -35,7 +35,7 @@ class GroupInCycle(NamedTuple):
     """The members that are bound or assumed."""
 
 
-class Placement(NamedTuple):
+class GroupPlacement(NamedTuple):
     """Nodes on which the group is tried."""
 
     name: str
@@ -48,11 +48,11 @@ class GeneratedPlacements(NamedTuple):
     """The outcome of a PlacementGenerate plugin."""
 
     status: Status = SUCCESS
-    placements: tuple[Placement, ...] = ()
+    placements: tuple[GroupPlacement, ...] = ()
 
 
 class GroupAssignments(NamedTuple):
     """The members that fit in a placement."""
 
-    placement: Placement
+    placement: GroupPlacement
     members: tuple[PlacedMember, ...]

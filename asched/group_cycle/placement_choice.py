@@ -13,8 +13,8 @@ from asched.framework.placements import (
     GeneratedPlacements,
     GroupAssignments,
     GroupInCycle,
+    GroupPlacement,
     PlacedMember,
-    Placement,
 )
 from asched.framework.runtime.plugin_calls import CallSite, PluginFailure, checked_call
 from asched.framework.runtime.profile import Profile
@@ -40,7 +40,7 @@ class PlacementScores(NamedTuple):
 class TriedPlacement(NamedTuple):
     """A placement, and what a pass found in it."""
 
-    placement: Placement
+    placement: GroupPlacement
     result: PassResult
 
     def assignments(self) -> GroupAssignments:
@@ -55,13 +55,13 @@ def generate_placements(
     """The placements to try. Raises :class:`PluginFailure`."""
     plugin = profile.placement.generate
     if plugin is None:
-        every = Placement("", np.flatnonzero(cluster.nodes.alive))
+        every = GroupPlacement("", np.flatnonzero(cluster.nodes.alive))
         return GeneratedPlacements(placements=(every,))
     method = plugin.generate_placements
     return checked_call(GENERATE, plugin, method, group, cluster.nodes)
 
 
-def rows_within(cluster: ClusterState, placement: Placement) -> BoolColumn | None:
+def rows_within(cluster: ClusterState, placement: GroupPlacement) -> BoolColumn | None:
     """By row, whether the placement has the node; None if it has all."""
     nodes = cluster.nodes
     if len(placement.rows) == nodes.cluster_size:

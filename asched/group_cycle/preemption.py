@@ -15,7 +15,7 @@ from asched.framework.pod_groups import DisruptionMode, PodGroupKey, find_group,
 from asched.framework.pod_info import PodInfo, start_time
 from asched.group_cycle.member_pass import PassResult
 from asched.group_cycle.members import CycleMembers
-from asched.group_cycle.trial import RemovedPods, Trial
+from asched.group_cycle.trial import RemovedVictims, Trial
 from asched.model.workloads import PodDisruptionBudget
 from asched.plugins.default_preemption.dry_run import Budgets
 from asched.state.cluster import ClusterState
@@ -134,7 +134,7 @@ def _split(
 class _Reprieve:
     """Puts back the units without which the group need not do."""
 
-    def __init__(self, removed: RemovedPods, try_group: TryGroup) -> None:
+    def __init__(self, removed: RemovedVictims, try_group: TryGroup) -> None:
         self._removed = removed
         self._try_group = try_group
         self.victims: list[VictimUnit] = []

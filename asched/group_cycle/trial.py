@@ -69,16 +69,16 @@ class Trial:
             nominator.reset(before)
 
     @contextmanager
-    def without(self, pods: Sequence[PodInfo]) -> Iterator[RemovedPods]:
+    def without(self, pods: Sequence[PodInfo]) -> Iterator[RemovedVictims]:
         """Removes pods from their nodes within the block."""
-        removed = RemovedPods(self._cluster, pods)
+        removed = RemovedVictims(self._cluster, pods)
         try:
             yield removed
         finally:
             removed.restore_all()
 
 
-class RemovedPods:
+class RemovedVictims:
     """Pods that are left out of the state for a while."""
 
     def __init__(self, cluster: ClusterState, pods: Sequence[PodInfo]) -> None:

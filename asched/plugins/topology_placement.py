@@ -16,7 +16,7 @@ from asched.framework.events import (
 )
 from asched.framework.interface import EnqueueExtensions, PlacementGeneratePlugin
 from asched.framework.nodes import LabelColumn, Nodes
-from asched.framework.placements import GeneratedPlacements, GroupInCycle, Placement
+from asched.framework.placements import GeneratedPlacements, GroupInCycle, GroupPlacement
 from asched.framework.pod_groups import find_group, group_of, rules_of
 from asched.framework.status import Status
 from asched.model.meta import Object
@@ -40,7 +40,9 @@ class TopologyPlacementGenerator(PlacementGeneratePlugin, EnqueueExtensions):
     def generate_placements(self, group: GroupInCycle, nodes: Nodes) -> GeneratedPlacements:
         key = group.rules.topology_key
         if not key:
-            return GeneratedPlacements(placements=(Placement("", np.flatnonzero(nodes.alive)),))
+            return GeneratedPlacements(
+                placements=(GroupPlacement("", np.flatnonzero(nodes.alive)),)
+            )
         labels = nodes.label(key)
         required = _domain_of_running(group, nodes, labels)
         if isinstance(required, Status):
@@ -52,7 +54,7 @@ class TopologyPlacementGenerator(PlacementGeneratePlugin, EnqueueExtensions):
         ]
         return GeneratedPlacements(
             placements=tuple(
-                Placement(name, rows)
+                GroupPlacement(name, rows)
                 for name, rows in sorted(found, key=lambda placement: placement[0])
                 if required is None or name == required
             )

@@ -161,9 +161,9 @@ def test_members_evict_only_if_the_group_then_fits(s: GroupScheduling) -> None:
     assert not victims(decisions)
     nodes(s, 1, first=2)
     s.pass_time(11)
-    decisions = s.decide()
-    assert outcomes(decisions)[0] is GroupOutcome.WAITING
-    assert victims(decisions) == ["v0", "v1"]
+    later = s.decide()
+    assert outcomes(later)[0] is GroupOutcome.WAITING
+    assert victims(later) == ["v0", "v1"]
     s.evict()
     settle(s)
     assert len(placed(s)) == 3
