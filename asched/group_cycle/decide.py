@@ -120,6 +120,4 @@ class GroupDecider:
 def _put_back(head: QueuedPod) -> r.Rejected:
     """The decision about a member that became active while victims of its group still run."""
     info = head.info
-    return r.Rejected(
-        info.key, info.uid, head.attempts + 1, AWAITS_VICTIMS, (GANG_SCHEDULING,), grouped=True
-    )
+    return r.Rejected(info.key, info.uid, head.attempts + 1, AWAITS_VICTIMS, (GANG_SCHEDULING,))

@@ -9,6 +9,9 @@ import anyio
 import yaml
 
 from asched.apiserver.kubelet import Kubelets, KubeletTimings
+from asched.audit.explain import explain
+from asched.audit.lookup import PodName
+from asched.config.registry import PluginRegistry
 from asched.journal import open_journal
 from asched.plugins.gang_scheduling import INCOMPLETE
 from asched.state.group_records import GroupOutcome, PodGroupAttempted
@@ -88,6 +91,15 @@ async def test_group_is_bound_in_one_rack(tmp_path: Path) -> None:
             await w.until(lambda: not w.unbound())
             await w.until(lambda: group_condition(w)["status"] == "True")
         assert racks(w, 3) == {"large"}
+        async with open_journal(str(w.journal), read_only=True) as store:
+            registry = PluginRegistry.discover()
+            name = PodName.parse("default/worker-0")
+            first = await explain(store, name, registry.load, attempt=1)
+            last = await explain(store, name, registry.load)
+        assert first.reproduced
+        assert last.reproduced
+        assert "unschedulable: 2 of 3 pending members fit in domain small" in first.notes[-1]
+        assert "scheduled: 3 of 3 pending members fit in domain large (2 domains" in last.notes[-1]
         assert (await cycles(w))[-1] is GroupOutcome.SCHEDULED
         await check_replay(w)
 
