@@ -43,7 +43,7 @@ def member_decisions(
     found = {member.queued.info.key: member for member in result.members}
     rejected_by = _rejecting_plugins(result)
     decisions = [
-        _replace(_decision(queued, found, rejected_by, result), grouped=True)
+        _replace(_decision(queued, found, rejected_by, result, members.pending[0]), grouped=True)
         for queued in members.pending
     ]
     victims = _evicted(cluster, result)
@@ -58,13 +58,16 @@ def _decision(
     found: dict[str, MemberResult],
     rejected_by: dict[str, tuple[str, ...]],
     result: GroupResult,
+    first: QueuedPod,
 ) -> MemberDecision:
     info, number = queued.info, queued.attempts + 1
     member = found.get(info.key)
     if result.outcome is GroupOutcome.ERROR:
         if member is not None and isinstance(member.decision, r.AttemptFailed):
             return member.decision
-        return r.AttemptFailed(info.key, info.uid, number, result.plugin, result.message)
+        # The failure of a plugin counts once for its circuit breaker.
+        plugin = result.plugin if queued is first else ""
+        return r.AttemptFailed(info.key, info.uid, number, plugin, result.message)
     if member is None:
         by = (result.plugin,) if result.plugin else ()
         return r.Rejected(info.key, info.uid, number, result.message, by, nominated_node="")

@@ -14,6 +14,7 @@ from asched.cycle.shape_cache import ShapeCache
 from asched.framework.interface import GroupCycleSettings
 from asched.framework.pod_groups import GANG_SCHEDULING
 from asched.framework.pod_info import PodInfo
+from asched.framework.runtime.observation import to_printable
 from asched.framework.runtime.plugin_calls import PluginFailure
 from asched.framework.runtime.profile import Profile
 from asched.framework.status import Code
@@ -104,6 +105,11 @@ class GroupCycle:
             result = self._run(members)
         except PluginFailure as failure:
             return GroupResult(GroupOutcome.ERROR, str(failure), plugin=failure.plugin)
+        except AssertionError:
+            raise  # the state is inconsistent
+        except Exception as error:  # noqa: BLE001  an invalid answer
+            why = f"a plugin's answer is invalid: {type(error).__name__}: {to_printable(error)}"
+            return GroupResult(GroupOutcome.ERROR, why)
         if result.outcome is GroupOutcome.UNSCHEDULABLE and self._settings.group_preemption:
             self._preempt(members, result)
         return result

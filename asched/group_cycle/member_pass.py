@@ -122,7 +122,8 @@ class MemberPass:
     def run(self, members: CycleMembers, mode: PassMode) -> PassResult:
         """Try all members. The state is the same afterwards."""
         result = PassResult()
-        with_node = len(members.group.running)
+        removed = self.trial.removed
+        with_node = sum(member.pod.uid not in removed for member in members.group.running)
         with self.trial.members():
             for queued in members.pending:
                 tried = self._try(queued, mode)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+import msgspec
 import numpy as np
 
 from asched.framework.interface import PlacementScorePlugin
@@ -16,7 +17,14 @@ from asched.framework.placements import (
     GroupPlacement,
     PlacedMember,
 )
-from asched.framework.runtime.plugin_calls import CallSite, PluginFailure, checked_call
+from asched.framework.runtime.plugin_calls import (
+    CallSite,
+    PluginFailure,
+    call,
+    check_status,
+    checked_call,
+    invalid_answer,
+)
 from asched.framework.runtime.profile import Profile
 from asched.framework.scoring import stable_random
 from asched.group_cycle.member_pass import PassResult
@@ -24,6 +32,9 @@ from asched.state.cluster import ClusterState
 
 GENERATE = CallSite("PlacementGenerate", GeneratedPlacements)
 SCORE = CallSite("PlacementScore", int)
+NORMALIZE = "NormalizePlacementScore"
+
+_encode = msgspec.json.Encoder().encode
 
 PlacementChooser = Callable[[Sequence[str]], int]
 """Returns the position of one of the best placements, by their names."""
@@ -58,7 +69,23 @@ def generate_placements(
         every = GroupPlacement("", np.flatnonzero(cluster.nodes.alive))
         return GeneratedPlacements(placements=(every,))
     method = plugin.generate_placements
-    return checked_call(GENERATE, plugin, method, group, cluster.nodes)
+    generated = checked_call(GENERATE, plugin, method, group, cluster.nodes)
+    check_status(plugin.name, GENERATE.point, generated.status)
+    try:
+        _check_placements(cluster, generated.placements)
+    except Exception as error:
+        raise invalid_answer(plugin.name, GENERATE.point, error) from error
+    return generated
+
+
+def _check_placements(cluster: ClusterState, placements: Sequence[GroupPlacement]) -> None:
+    """Raise an exception for placements that cannot be tried or recorded."""
+    for placement in placements:
+        if not isinstance(placement.name, str):
+            raise TypeError("the name of a placement is not a str")
+        _encode(placement.name)
+        if not cluster.nodes.alive[placement.rows].all():
+            raise ValueError(f"placement {placement.name!r} has a row without a node")
 
 
 def rows_within(cluster: ClusterState, placement: GroupPlacement) -> BoolColumn | None:
@@ -91,11 +118,9 @@ def score_placements(
 
 
 def _normalized(plugin: PlacementScorePlugin, raw: Sequence[int]) -> list[int]:
-    normalized = [*plugin.normalize_placements(raw)]
+    normalized = [*call(plugin, NORMALIZE, plugin.normalize_placements, raw)]
     if len(normalized) != len(raw) or not all(type(score) is int for score in normalized):
-        raise PluginFailure(
-            plugin.name, "NormalizePlacementScore", "not one integer for each placement"
-        )
+        raise PluginFailure(plugin.name, NORMALIZE, "not one integer for each placement")
     return normalized
 
 

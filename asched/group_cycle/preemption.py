@@ -100,8 +100,8 @@ def victim_units(cluster: ClusterState) -> list[VictimUnit]:
     whole: dict[PodGroupKey, list[PodInfo]] = {}
     priorities: dict[PodGroupKey, int] = {}
     for entry in cluster.pods.values():
-        if not entry.node:
-            continue
+        if cluster.nodes.row_of(entry.node) is None:
+            continue  # on no node, or on one that is gone
         info = entry.info
         key = group_of(info.pod)
         if key is not None and key not in priorities:

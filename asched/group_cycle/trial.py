@@ -30,6 +30,8 @@ class Trial:
         self._cluster = cluster
         self._profile = profile
         self._assumed: list[_Assumed] = []
+        self.removed: dict[str, PodInfo] = {}
+        """The pods that are left out now, by uid."""
 
     def assume(self, pod: PodInfo, node: str, assignment: Assigned | None) -> None:
         """Count a member on a node, and reserve what its assignment reserves."""
@@ -71,7 +73,7 @@ class Trial:
     @contextmanager
     def without(self, pods: Sequence[PodInfo]) -> Iterator[RemovedVictims]:
         """Removes pods from their nodes within the block."""
-        removed = RemovedVictims(self._cluster, pods)
+        removed = RemovedVictims(self._cluster, pods, self.removed)
         try:
             yield removed
         finally:
@@ -81,11 +83,14 @@ class Trial:
 class RemovedVictims:
     """Pods that are left out of the state for a while."""
 
-    def __init__(self, cluster: ClusterState, pods: Sequence[PodInfo]) -> None:
+    def __init__(
+        self, cluster: ClusterState, pods: Sequence[PodInfo], removed: dict[str, PodInfo]
+    ) -> None:
+        """``removed``: receives the pods that are removed."""
         self._nodes = cluster.nodes
         self._node_of = {pod.uid: cluster.pods[pod.key].node for pod in pods}
         self._order = cluster.nodes.pod_order(self._node_of.values())
-        self._removed: dict[str, PodInfo] = {}
+        self._removed = removed
         self.remove(pods)
 
     def remove(self, pods: Iterable[PodInfo]) -> None:

@@ -40,10 +40,12 @@ _replace = msgspec.structs.replace
 class GroupScheduling(Scheduling):
     """A state whose profile schedules whole groups. A cycle must leave the state as it was."""
 
-    def __init__(self, *, group_preemption: bool = False) -> None:
+    def __init__(
+        self, *, group_preemption: bool = False, plugins: Sequence[type[Plugin]] = PLUGINS
+    ) -> None:
         arguments: dict[str, Any] = {"groupCycle": True, "groupPreemption": group_preemption}
-        profile = profile_of(*PLUGINS, arguments={GangScheduling.name: arguments})
-        super().__init__(*PLUGINS, profiles=[profile])
+        profile = profile_of(*plugins, arguments={GangScheduling.name: arguments})
+        super().__init__(*plugins, profiles=[profile])
 
     def next(self) -> tuple[r.Decision, ...]:
         before = checkpoint_of(self.state)

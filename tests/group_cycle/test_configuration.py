@@ -38,10 +38,8 @@ def errors(tmp_path: Path, text: str) -> list[str]:
 
 def test_extenders_exclude_group_cycles(tmp_path: Path) -> None:
     found = errors(tmp_path, PROFILE % "false" + EXTENDER)
-    assert found == [
-        f"{tmp_path / 'config.yaml'}: profile default-scheduler: groupCycle of GangScheduling is"
-        " not possible with extenders: set it to false"
-    ]
+    why = "groupCycle of GangScheduling is not possible with extenders: set it to false"
+    assert found == [f"{tmp_path / 'config.yaml'}: profile default-scheduler: {why}"]
 
 
 def test_group_preemption_needs_group_cycle(tmp_path: Path) -> None:

@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, ClassVar
 
+import numpy as np
 import pytest
 
+from asched.framework.interface import PlacementGeneratePlugin, PlacementScorePlugin, Plugin
+from asched.framework.nodes import Nodes
+from asched.framework.placements import (
+    GeneratedPlacements,
+    GroupAssignments,
+    GroupInCycle,
+    GroupPlacement,
+)
 from asched.framework.pod_groups import GANG_SCHEDULING
 from asched.group_cycle.cycle import AWAITS_VICTIMS, NO_PLACEMENTS
 from asched.model.node import Node
 from asched.model.pod import Pod
 from asched.plugins.gang_scheduling import INCOMPLETE
+from asched.plugins.pod_group_pods_count import PodGroupPodsCount
+from asched.plugins.topology_placement import TopologyPlacementGenerator
 from asched.state import records as r
 from asched.state.group_records import GroupOutcome, PodGroupAttempted
 from asched.state.session_records import PodGroupStatusDecided
@@ -252,3 +264,66 @@ def test_member_alone_is_recorded_with_its_gang(s: GroupScheduling) -> None:
     decisions = s.next()
     by_plugin = {d.unschedulable_plugins for d in decisions if isinstance(d, r.Rejected)}
     assert (GANG_SCHEDULING,) in by_plugin
+
+
+# -- plugins that fail ----------------------------------------------------------------------------
+
+
+class BadRows(PlacementGeneratePlugin):
+    """Names rows that do not exist."""
+
+    name: ClassVar[str] = "BadRows"
+    api_version: ClassVar[int] = 1
+
+    def generate_placements(self, group: GroupInCycle, nodes: Nodes) -> GeneratedPlacements:
+        return GeneratedPlacements(placements=(GroupPlacement("far", np.array([999])),))
+
+
+class Raises(PlacementGeneratePlugin):
+    name: ClassVar[str] = "Raises"
+    api_version: ClassVar[int] = 1
+
+    def generate_placements(self, group: GroupInCycle, nodes: Nodes) -> GeneratedPlacements:
+        raise RuntimeError("no idea")
+
+
+class BadScores(PlacementScorePlugin):
+    name: ClassVar[str] = "BadScores"
+    api_version: ClassVar[int] = 1
+
+    def score_placement(self, group: GroupInCycle, assignments: GroupAssignments) -> int:
+        return 1
+
+    def normalize_placements(self, scores: Sequence[int]) -> Sequence[int]:
+        return scores[1:]
+
+
+@pytest.mark.parametrize(
+    ("plugin", "message"),
+    [
+        (BadRows, "plugin BadRows at PlacementGenerate: its answer cannot be used: IndexError"),
+        (Raises, "plugin Raises at PlacementGenerate: RuntimeError: no idea"),
+        (BadScores, "plugin BadScores at NormalizePlacementScore: not one integer for each"),
+    ],
+)
+def test_failing_plugin_fails_the_group(plugin: type[Plugin], message: str) -> None:
+    replaced = TopologyPlacementGenerator if plugin is not BadScores else PodGroupPodsCount
+    s = GroupScheduling(plugins=[plugin if p is replaced else p for p in PLUGINS])
+    s.see(*(in_rack(f"n{n}", f"r{n % 2}") for n in range(4)))
+    s.see(a_group("a", 2, rack=True), *gang_pods("a", 2))
+    decisions = s.next()
+    assert outcomes(decisions) == [GroupOutcome.ERROR]
+    failed = [d for d in decisions if isinstance(d, r.AttemptFailed)]
+    assert all(d.message.startswith(message) for d in failed)
+    assert [d.plugin for d in failed] == [plugin.name, ""]
+
+
+def test_own_members_that_are_victims_do_not_count() -> None:
+    """Evicting a running member of the group makes room for one member, and takes one away."""
+    s = GroupScheduling(group_preemption=True)
+    nodes(s, 1)
+    first, second = gang_pods("a", 2)
+    s.see(a_group("a", 2, priority=10), bound(first, "n0"), second)
+    decisions = s.next()
+    assert outcomes(decisions) == [GroupOutcome.UNSCHEDULABLE]
+    assert not victims(decisions)
