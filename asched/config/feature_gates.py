@@ -234,7 +234,7 @@ GATES: Final = (
     ),
     _missing(
         "TopologyAwareWorkloadScheduling",
-        "`groupCycle` of GangScheduling and placement plugins instead (docs/gang.md)",
+        "`groupCycle` of GangScheduling instead (docs/gang.md)",
         "GenericWorkload",
     ),
     _ga("VolumeAttributesClass", "VolumeAttributesClasses of claims"),

@@ -5,7 +5,7 @@ As in kube-scheduler there is no backtracking: a member that does not fit is ski
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
@@ -120,13 +120,33 @@ class MemberPass:
         return select_node(best, cluster.nodes, cluster.engine.seed, queued.info.uid, number)
 
     def run(self, members: CycleMembers, mode: PassMode) -> PassResult:
-        """Try all members. The state is the same afterwards."""
+        """Try all members. The state is the same afterwards.
+
+        As in kube-scheduler, the nominations of later members count as pods. If the group does not
+        fit that way, it is tried without: the members are placed in this pass anyway.
+        """
+        nominator = self._cluster.nominator
+        nominated = {pod.key: nominator.node_of(pod.key) for pod in members.group.pending}
+        result = self._run(members, mode, nominated, counted=True)
+        if result.feasible or result.error is not None or not any(nominated.values()):
+            return result
+        again = self._run(members, mode, nominated, counted=False)
+        return again if again.feasible else result
+
+    def _run(
+        self, members: CycleMembers, mode: PassMode, nominated: Mapping[str, str], *, counted: bool
+    ) -> PassResult:
+        """``nominated``: by pod key, the node that is tried first; empty for none. ``counted``:
+        nominations of members that are not placed yet count as pods."""
         result = PassResult()
         removed = self.trial.removed
         with_node = sum(member.pod.uid not in removed for member in members.group.running)
         with self.trial.members():
+            if not counted:
+                for key in nominated:
+                    self._cluster.nominator.withdraw(key)
             for queued in members.pending:
-                tried = self._try(queued, mode)
+                tried = self._try(queued, mode, nominated[queued.info.key])
                 result.members.append(tried)
                 if isinstance(tried.decision, r.AttemptFailed):
                     result.feasible, result.error = False, tried.decision
@@ -139,10 +159,10 @@ class MemberPass:
                 result.feasible = result.feasible or quorum_is_met(members.rules, with_node)
         return result
 
-    def _try(self, queued: QueuedPod, mode: PassMode) -> MemberResult:
+    def _try(self, queued: QueuedPod, mode: PassMode, nominated: str) -> MemberResult:
         info, number = queued.info, queued.attempts + 1
         try:
-            result = self._attempt(queued, mode)
+            result = self._attempt(queued, mode, nominated)
             _encode(result.decision)
             return result
         except PluginFailure as failure:
@@ -154,7 +174,7 @@ class MemberPass:
             failed = r.AttemptFailed(info.key, info.uid, number, "", why)
         return MemberResult(queued, failed, plain_message=failed.message)
 
-    def _attempt(self, queued: QueuedPod, mode: PassMode) -> MemberResult:
+    def _attempt(self, queued: QueuedPod, mode: PassMode, nominated: str) -> MemberResult:
         cluster, info, number = self._cluster, queued.info, queued.attempts + 1
         refused = refusal(cluster, info)
         if refused is not None or not cluster.nodes.cluster_size:
@@ -163,7 +183,6 @@ class MemberPass:
             rejected = r.Rejected(info.key, info.uid, number, status.message, plugins)
             return MemberResult(queued, rejected, plain_message=status.message)
         attempt = Attempt(cluster, self._profile, info, self._cache, mode.within)
-        nominated = cluster.nominator.node_of(info.key)
         found = attempt.find_feasible_nodes(nominated=nominated, limit_nodes=False)
         if not found.count:
             return self._without_node(queued, found, mode)

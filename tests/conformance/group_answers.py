@@ -39,6 +39,9 @@ def group_differences(path: Path, registry: PluginRegistry) -> Iterator[GroupDif
             lines = [*_unlike_natural(case, answer)]
         else:
             lines = [*_unlike_canonical(case, case.canonical, answer)]
+            victims = answer.victims()
+            if victims and not laboratory.fits_without(victims, answer):
+                lines.append(f"the group does not fit without the victims {victims}")
         name = "" if rule is None else rule.name
         yield GroupDifferences(f"{path.stem} case {number} ({case.name})", lines, name)
 
