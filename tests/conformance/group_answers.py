@@ -42,6 +42,7 @@ def group_differences(path: Path, registry: PluginRegistry) -> Iterator[GroupDif
             victims = answer.victims()
             if victims and not laboratory.fits_without(victims, answer):
                 lines.append(f"the group does not fit without the victims {victims}")
+            lines += _unlike_second_cycle(case, laboratory, answer)
         name = "" if rule is None else rule.name
         yield GroupDifferences(f"{path.stem} case {number} ({case.name})", lines, name)
 
@@ -75,6 +76,26 @@ def _unlike_canonical(
     yield from _unlike("steps", _recorded_steps(cycle), _steps(answer))
     yield from _unlike("placementScores", cycle.get("placementScores") or [], _scores(answer))
     yield from _unlike_messages(cycle, answer)
+
+
+def _unlike_second_cycle(
+    case: GroupCase, laboratory: GroupLaboratory, answer: CycleAnswer
+) -> Iterator[str]:
+    """Members that were left are tried again. After a preemption only the number of placed members
+    is compared: the recorded members rarely go to their nominated nodes."""
+    cycles = (case.canonical or {}).get("run", {}).get("cycles") or []
+    if len(cycles) < 2:
+        return
+    again = laboratory.answer_again(answer)
+    pods = cycles[1]["pods"]
+    expected = {name: pod["node"] for name, pod in pods.items() if "node" in pod}
+    got = answer.nodes() | again.nodes()
+    if answer.outcome == "waiting":
+        yield from _unlike("placed in the second cycle", len(expected), len(got))
+        return
+    yield from _unlike("nodes after the second cycle", expected, got)
+    if again.result is not None:
+        yield from _unlike_messages(cycles[1], again)
 
 
 def _active(case: GroupCase, answer: CycleAnswer) -> list[str]:
