@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from asched.apiserver.errors import StatusError, details_of, qualified
 from asched.apiserver.requests import RequestInfo
@@ -21,14 +22,27 @@ class AuthRule:
     group: str
     resources: frozenset[str]
     names: frozenset[str] = frozenset()
+    namespaces: frozenset[str] = frozenset()
+    """Where it holds, as a RoleBinding in each; empty for a ClusterRoleBinding."""
 
-    def allows(self, verb: str, group: str, resource: str, name: str) -> bool:
+    def allows(self, wanted: WantedAccess) -> bool:
         return (
-            verb in self.verbs
-            and group == self.group
-            and resource in self.resources
-            and (not self.names or name in self.names)
+            wanted.verb in self.verbs
+            and wanted.group == self.group
+            and wanted.resource in self.resources
+            and (not self.names or wanted.name in self.names)
+            and (not self.namespaces or wanted.namespace in self.namespaces)
         )
+
+
+class WantedAccess(NamedTuple):
+    """A verb on a resource; an empty name or namespace means all."""
+
+    verb: str
+    group: str
+    resource: str
+    name: str = ""
+    namespace: str = ""
 
 
 def _rule(verbs: str, group: str, resources: str, names: str = "") -> AuthRule:
@@ -77,6 +91,10 @@ class User:
 
     name: str
     rules: tuple[AuthRule, ...] | None
+    groups: tuple[str, ...] = ()
+
+    def may(self, wanted: WantedAccess) -> bool:
+        return self.rules is None or any(rule.allows(wanted) for rule in self.rules)
 
 
 ADMIN = User("kubernetes-admin", None)
@@ -104,12 +122,10 @@ class Auth:
     @staticmethod
     def authorize(user: User, request: RequestInfo) -> None:
         """Raises StatusError 403 with the message of kube-apiserver."""
-        if user.rules is None:
-            return
         resource, group = request.resource, request.resource.group
         full = request.full_resource
         name = "" if request.verb == "create" else request.name or request.selected_name
-        if any(rule.allows(request.verb, group, full, name) for rule in user.rules):
+        if user.may(WantedAccess(request.verb, group, full, name, request.namespace)):
             return
         where = "at the cluster scope"
         if request.namespace:
@@ -125,8 +141,15 @@ class Auth:
     @staticmethod
     def permits(user: User, verb: str, group: str, resource: str) -> bool:
         """Whether the user may do this with all objects of the resource."""
-        rules = user.rules
-        return rules is None or any(rule.allows(verb, group, resource, "") for rule in rules)
+        return user.may(WantedAccess(verb, group, resource))
+
+    def reviewed(self, token: str) -> User | None:
+        """The user of a token of a TokenReview; None if it is unknown."""
+        return self.tokens.get(token)
+
+    def named(self, name: str) -> User | None:
+        """The user of a SubjectAccessReview; None if no token is theirs."""
+        return next((user for user in self.tokens.values() if user.name == name), None)
 
     @staticmethod
     def authorize_path(user: User, verb: str, path: str) -> None:

@@ -18,6 +18,7 @@ import anyio
 import yaml
 from aiohttp import web
 
+from asched.apiserver import reviews
 from asched.apiserver.auth import ADMIN, SCHEDULER, Auth, User
 from asched.apiserver.cluster import EmbeddedCluster
 from asched.apiserver.discovery import (
@@ -182,6 +183,8 @@ class ApiServer:
         try:
             user = self.auth.authenticate(request.headers.get("Authorization", ""))
             path = request.path
+            if request.method == "POST" and path in reviews.PATHS:
+                return await self._review(request, user)
             if path.startswith(("/api/", "/apis/")) and path.count("/") > _GROUP_DEPTH[path[4]]:
                 return await self._resources(request, user)
             return self._document(request, user)
@@ -193,6 +196,15 @@ class ApiServer:
             # Input that the type check does not cover. The connection stays open.
             logger.exception("request failed: %s %s", request.method, request.path)
             return _error_response(StatusError(500, "InternalError", _PANIC, details={}))
+
+    async def _review(self, request: web.BaseRequest, user: User) -> web.StreamResponse:
+        fault = self.faults.take("create", request.path.rpartition("/")[2])
+        if fault is not None:
+            early = await self._inject(fault, request)
+            if early is not None:
+                return early
+        body = await _body_of(request)
+        return _json_response(201, encode(reviews.review(self.auth, user, request.path, body)))
 
     async def _resources(self, request: web.BaseRequest, user: User) -> web.StreamResponse:
         info = parse_request(self.cluster.api.registry, request.method, request.path, request.query)

@@ -11,12 +11,12 @@ from msgspec.structs import replace
 
 from asched.audit.hypotheticals import HypotheticalState
 from asched.model.node import NO_EXECUTE, NO_SCHEDULE, Node
+from asched.model.pod import claim_names
 from asched.model.resource_claims import (
     AllocationResult,
     Device,
     DeviceTaint,
     ResourceClaim,
-    ResourceClaimStatus,
     ResourceSlice,
     ResourceSliceSpec,
 )
@@ -105,8 +105,7 @@ def claim_changes(state: HypotheticalState, node: Node) -> Iterator[DeviceChange
     """Each claim that has devices of the node's pools loses its allocation; the pod's own claims
     come first."""
     pools = {(s.spec.driver, s.spec.pool.name) for s in _slices(state, node)}
-    own = {reference.resource_claim_name for reference in state.pod.spec.resource_claims}
-    own |= {s.resource_claim_name or "" for s in state.pod.status.resource_claim_statuses}
+    own = {*claim_names(state.pod)}
 
     def is_own(claim: ResourceClaim) -> bool:
         return claim.namespace == state.pod.namespace and claim.name in own
@@ -122,10 +121,9 @@ def claim_changes(state: HypotheticalState, node: Node) -> Iterator[DeviceChange
     ]
     found.sort(key=lambda claim: (not is_own(claim), claim.key))
     for claim in found[:_MAX_CLAIMS]:
-        freed = replace(claim, status=ResourceClaimStatus())
         yield DeviceChange(
             f"after claim {claim.key} gives back its devices",
-            state.replaced(freed),
+            state.deallocated(claim),
             claim=claim.key,
         )
 

@@ -22,7 +22,7 @@ from asched.audit.lookup import (
 from asched.audit.timeline import time_of
 from asched.audit.unblock import NodeUnblocking, unblocking_changes
 from asched.cycle.inspect import AttemptOutcome, Inspection, inspect
-from asched.dra.diagnosis import RequestDiagnosis
+from asched.dra.diagnosis import NodeDiagnosis, RequestDiagnosis
 from asched.framework.pod_info import PodInfo
 from asched.framework.runtime.profile import PluginLoader, Profile
 from asched.framework.status import Status
@@ -202,6 +202,17 @@ async def explain(
     return msgspec.structs.replace(found, unblocking=_unblocking(state, load, key, found))
 
 
+def explain_pending(state: ClusterState, load: PluginLoader, key: str) -> Explanation:
+    """Explains what an attempt for a pod of the state would decide now, with unblocking changes.
+
+    The state must be a private copy. Raises :class:`AuditError`, :class:`InSessionsError`.
+    """
+    found = _without_attempts(state, key, "")
+    if found.outcome not in _PENDING_OUTCOMES:
+        return found
+    return msgspec.structs.replace(found, unblocking=_unblocking(state, load, key, found))
+
+
 _PENDING_OUTCOMES = (AttemptOutcome.UNSCHEDULABLE.value, AttemptOutcome.GATED.value)
 
 
@@ -275,7 +286,7 @@ def _explanation(
         raise AuditError(f"the recorded profile cannot run here: {profile.missing}")
     found = inspect(state, profile, info)
     pre_filter = found.pre_filter
-    nodes = tuple(_with_requests(profile, info, node) for node in _nodes(found))
+    nodes = _with_requests(profile, info, _nodes(found))
     rejections = [*found.pre_enqueue.values()]
     if pre_filter is not None and pre_filter.status is not None:
         rejections.append(pre_filter.status)
@@ -351,14 +362,25 @@ def _nodes(found: Inspection) -> tuple[NodeExplanation, ...]:
     return (*feasible, *rejected)
 
 
-def _with_requests(profile: Profile, info: PodInfo, node: NodeExplanation) -> NodeExplanation:
-    """The node with what requests find there, if devices are a reason of the rejection."""
+def _with_requests(
+    profile: Profile, info: PodInfo, nodes: tuple[NodeExplanation, ...]
+) -> tuple[NodeExplanation, ...]:
+    """The nodes with what requests find there, if devices are a reason of the rejection."""
     plugin = profile.plugins.get(DynamicResources.name)
-    if not isinstance(plugin, DynamicResources) or plugin.name not in (
-        rejection.plugin for rejection in node.rejected_by
-    ):
-        return node
-    found = plugin.diagnosis(info, node.name)
+    if not isinstance(plugin, DynamicResources) or not any(map(_lacks_devices, nodes)):
+        return nodes
+    diagnosis = plugin.diagnoses(info)
+    return tuple(
+        _with_diagnosis(node, diagnosis(node.name)) if _lacks_devices(node) else node
+        for node in nodes
+    )
+
+
+def _lacks_devices(node: NodeExplanation) -> bool:
+    return any(rejection.plugin == DynamicResources.name for rejection in node.rejected_by)
+
+
+def _with_diagnosis(node: NodeExplanation, found: NodeDiagnosis | None) -> NodeExplanation:
     if found is None:
         return node
     pools = (f"pool {each.pool}: {each.problem}" for each in found.pools if each.problem)

@@ -7,15 +7,19 @@ A node that is feasible here would be feasible after the real change.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import cast
+
+from msgspec.structs import replace
 
 from asched.audit.whatif.pod_lifetime import with_node
 from asched.cycle.attempt import Attempt
 from asched.cycle.shape_cache import ShapeCache
+from asched.framework.devices import SharedDevices
 from asched.framework.runtime.plugin_calls import PluginFailure, gate_status
 from asched.framework.runtime.profile import PluginLoader
 from asched.model.pod import Pod
+from asched.model.resource_claims import ResourceClaim, ResourceClaimStatus
 from asched.model.resources import AnyObject
 from asched.state.checkpoint import checkpoint_of, restore
 from asched.state.cluster import ClusterState, PodEntry
@@ -87,6 +91,15 @@ class HypotheticalState:
         if isinstance(item, Pod):
             return _on_its_node(self.state.pods[item.key])
         return cast(AnyObject, self.state.objects(type(item))[item.key])
+
+    @contextmanager
+    def deallocated(self, claim: ResourceClaim) -> Iterator[None]:
+        """The claim loses its allocation within the block. Pods that were placed with it no longer
+        hold its devices."""
+        with self.replaced(replace(claim, status=ResourceClaimStatus())):
+            shared = self.state.plugin_context.shared.get(SharedDevices)
+            with nullcontext() if shared is None else shared.without_pending(claim):
+                yield
 
     @contextmanager
     def without_pods(self, keys: Sequence[str]) -> Iterator[RemovedPods]:

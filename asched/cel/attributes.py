@@ -5,15 +5,14 @@ A chain of selections is one attribute, as in cel-go: its errors and costs depen
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
-from asched.cel.errors import CostLimitError, SubexpressionError, no_overload
+from asched.cel.errors import SubexpressionError, no_overload
 from asched.cel.values import (
     ABSENT,
     LIST_TYPES,
-    MAX_ITEMS,
     CelMap,
     GrowingList,
     Meter,
@@ -83,6 +82,8 @@ class Attribute:
         resolve = self.resolver()
         is_conditional = self.truthy is not None
         if self.test_only:
+            # A presence test is free: cel-go takes back the cost of a selection, even if it has not
+            # added one, as for a conditional.
             return _presence(resolve, -1 if is_conditional else 0)
         if is_conditional:
             return resolve
@@ -117,13 +118,13 @@ def _presence(resolve: Code, cost: int) -> Code:
 
 def _chain(base: Code, qualifiers: list[Qualifier]) -> Code:
     steps = [_qualify(qualifier) for qualifier in qualifiers]
-    optional = _optional_chain(base, qualifiers)
+    select_if_present = _optional_selection(qualifiers)
     first, rest = steps[0], steps[1:]
 
     def evaluate(frame: EvaluationFrame) -> Value:
         value = base(frame)
         if type(value) is Optional:
-            return optional(frame)
+            return select_if_present(frame, value)
         value = first(frame, value)
         for step in rest:
             value = step(frame, value)
@@ -133,10 +134,17 @@ def _chain(base: Code, qualifiers: list[Qualifier]) -> Code:
 
 
 def _optional_chain(base: Code, qualifiers: list[Qualifier]) -> Code:
+    select = _optional_selection(qualifiers)
+    return lambda frame: select(frame, base(frame))
+
+
+def _optional_selection(
+    qualifiers: list[Qualifier],
+) -> Callable[[EvaluationFrame, Value], Value]:
+    """Selects from an optional value, or with optional selections."""
     steps = [(_qualify(each), _qualify_if_present(each), each.optional) for each in qualifiers]
 
-    def evaluate(frame: EvaluationFrame) -> Value:
-        value = base(frame)
+    def select(frame: EvaluationFrame, value: Value) -> Value:
         is_optional = isinstance(value, Optional)
         if isinstance(value, Optional):
             if not value.present:
@@ -153,7 +161,7 @@ def _optional_chain(base: Code, qualifiers: list[Qualifier]) -> Code:
             value = found.value
         return Optional(value) if is_optional else value
 
-    return evaluate
+    return select
 
 
 def _missing_key(key: Value) -> SubexpressionError:
@@ -374,18 +382,17 @@ def fold_pairs(parts: LoopCode) -> Code:
 
     def evaluate(frame: EvaluationFrame) -> Value:
         value = items(frame)
-        pairs: list[tuple[Value, Value]]
+        pairs: Iterable[tuple[Value, Value]]
         if isinstance(value, CelMap):
-            pairs = list(value.items())
+            pairs = tuple(value.items())
         elif isinstance(value, tuple | GrowingList):
-            pairs = list(enumerate(value))
+            pairs = enumerate(tuple(value))
         else:
             raise SubexpressionError(f"unsupported comprehension range type: {go_type_name(value)}")
-        if len(pairs) > MAX_ITEMS:
-            raise CostLimitError
         slots = frame.slots
         slots[slot] = _UNSET
-        for slots[slot + 1], slots[slot + 2] in pairs:
+        for first, second in pairs:
+            slots[slot + 1], slots[slot + 2] = first, second
             if not advance(frame):
                 break
         return _finished(result(frame))

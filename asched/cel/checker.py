@@ -122,7 +122,7 @@ class _Checker:
                 raise self._error(node, f"undefined field '{name}'")
             selected = DEVICE_FIELDS[name]
         elif target.kind is Kind.PARAMETER:
-            self.unifier.is_assignable(t.DYN, target)
+            self.unifier.unify(t.DYN, target)
             selected = t.DYN
         elif t.is_dynamic_or_error(target):
             selected = t.DYN
@@ -164,7 +164,7 @@ class _Checker:
             if overload.is_member is (node.target is None):
                 continue
             arguments, overload_result = self._instantiate(overload)
-            if not self.unifier.all_assignable(found, arguments):
+            if not self.unifier.unify_all(found, arguments):
                 continue
             identifiers.append(overload.identifier)
             resolved = self.unifier.substitute(overload_result)
@@ -187,7 +187,7 @@ class _Checker:
 
     def _logical(self, node: Call) -> CelType:
         for argument in node.arguments:
-            if not self.unifier.is_assignable(argument.checked_type, t.BOOL):
+            if not self.unifier.unify(argument.checked_type, t.BOOL):
                 raise self._mismatch(argument, t.BOOL, argument.checked_type)
         node.overloads = (FUNCTIONS[node.function].overloads[0].identifier,)
         return t.BOOL
@@ -197,7 +197,7 @@ class _Checker:
             return list(overload.arguments), overload.result
         fresh = Unifier()
         for name in overload.parameters:
-            fresh.is_assignable(self.unifier.new_variable(), t.parameter(name))
+            fresh.unify(self.unifier.new_variable(), t.parameter(name))
         return [fresh.substitute(each) for each in overload.arguments], fresh.substitute(
             overload.result
         )
@@ -205,7 +205,7 @@ class _Checker:
     def _join(self, previous: CelType | None, current: CelType) -> CelType:
         if previous is None:
             return current
-        if not self.unifier.is_assignable(previous, current):
+        if not self.unifier.unify(previous, current):
             # A literal of several types; only arguments of format may be one.
             return t.DYN
         return most_general(previous, current)
@@ -266,7 +266,7 @@ class _Checker:
         elif checked.kind is Kind.MAP:
             types = list(checked.parameters)
         elif checked.kind in (Kind.DYN, Kind.ERROR, Kind.PARAMETER):
-            self.unifier.is_assignable(t.DYN, checked)
+            self.unifier.unify(t.DYN, checked)
             types = [t.DYN, t.DYN]
         else:
             raise self._error(
@@ -277,7 +277,7 @@ class _Checker:
         return types if node.loop.second_variable else types[:1]
 
     def _assert_type(self, node: SyntaxNode, expected: CelType) -> None:
-        if not self.unifier.is_assignable(expected, node.checked_type):
+        if not self.unifier.unify(expected, node.checked_type):
             raise self._mismatch(node, expected, node.checked_type)
 
 

@@ -54,6 +54,12 @@ class EntrySizes:
         return EntrySizes(self.kind, self.key.union(other.key), self.value.union(other.value))
 
 
+def _go_slice_has_room(length: int) -> bool:
+    """Whether Go appends to a slice that grew one by one without copying it: its capacity doubles,
+    so it is full when the length is a power of two."""
+    return length.bit_count() > 1
+
+
 @dataclass(frozen=True, slots=True)
 class _Local:
     path: Path
@@ -251,8 +257,8 @@ class _Estimator:
         item = _Local((*path, "@items" if is_list else "@values"), value)
         if loop.second_variable:
             index_path = (*path, "@indices" if is_list else "@keys")
-            if len(path).bit_count() > 1:
-                # cel-go builds both paths in the same array if it has room: the item's path stays.
+            if _go_slice_has_room(len(path)):
+                # cel-go builds both paths in the same array: the item's path stays.
                 index_path = item.path
             index = _Local(index_path, key)
             self._locals.append((loop.variable, index))

@@ -161,11 +161,11 @@ class Unifier:
         self._variables += 1
         return CelType(Kind.PARAMETER, f"_var{self._variables - 1}")
 
-    def is_assignable(self, target: CelType, source: CelType) -> bool:
+    def unify(self, target: CelType, source: CelType) -> bool:
         """Whether the types agree; binds the variables that this needs."""
-        return self.all_assignable((target,), (source,))
+        return self.unify_all((target,), (source,))
 
-    def all_assignable(self, targets: Sequence[CelType], sources: Sequence[CelType]) -> bool:
+    def unify_all(self, targets: Sequence[CelType], sources: Sequence[CelType]) -> bool:
         """Whether both sequences agree element by element."""
         mark = len(self._trail)
         if self._assign_all(targets, sources):

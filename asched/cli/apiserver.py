@@ -110,7 +110,7 @@ async def _serve(options: ApiServerOptions, devices: tuple[DeviceSpec, ...]) -> 
     async with anyio.create_task_group() as group:
         group.start_soon(_stop_on_signal, group.cancel_scope)
         if options.until_stdin_closes:
-            group.start_soon(_stop_at_end_of_input, group.cancel_scope)
+            group.start_soon(stop_at_end_of_input, group.cancel_scope)
         await serve_forever(serve, on_ready=lambda server: _announce(server, serve))
 
 
@@ -133,7 +133,8 @@ async def _stop_on_signal(scope: anyio.CancelScope) -> None:
             return
 
 
-async def _stop_at_end_of_input(scope: anyio.CancelScope) -> None:
+async def stop_at_end_of_input(scope: anyio.CancelScope) -> None:
+    """Cancel the scope when standard input ends: the process that started this one is gone."""
     stdin = sys.stdin.fileno()
     while True:
         try:

@@ -95,6 +95,14 @@ def defaults(
 
 
 @app.command()
+def schema() -> None:
+    """Print the JSON schema of configuration files, for editors."""
+    from asched.config.schema import configuration_schema
+
+    print_json(configuration_schema(installed_plugins()))
+
+
+@app.command()
 def convert(
     policy_file: Annotated[
         Path, typer.Argument(help="Legacy scheduler policy (kind: Policy), in JSON or YAML.")

@@ -34,7 +34,7 @@ from asched.cli.output import (
 from asched.daemon.process import escape_control
 
 if TYPE_CHECKING:
-    from asched.audit.whatif.candidate import CandidateConfig
+    from asched.audit.whatif.candidate import CandidateConfig, WhatIfProgress
     from asched.audit.whatif.comparison import Comparison
     from asched.journal.store import JournalStore
 
@@ -52,6 +52,12 @@ class DiffOptions:
         None,
         metavar="CHANGES",
         help="Changes to it, or to the recorded one: Name=WEIGHT, +Name, -Name; comma-separated.",
+    )
+    add_nodes: str = typer.Option(
+        "", metavar="NODE=COUNT", help="Copies of a node to add at the beginning; comma-separated."
+    )
+    remove_nodes: str = typer.Option(
+        "", metavar="NODE", help="Nodes to remove at the beginning; comma-separated."
     )
     since: SinceOption = None
     until: UntilOption = None
@@ -87,43 +93,45 @@ def diff(options: DiffOptions) -> None:
 
 
 def _candidate(options: DiffOptions) -> CandidateConfig:
-    from asched.audit.whatif.candidate import BASELINE, CandidateConfig, parse_changes
-    from asched.simulator.loop import Latencies, scheduler_from_config
+    from asched.audit.whatif.candidate import WhatIfSettings, candidate_config
 
-    config, plugins = options.config, options.plugins
-    if config is None and plugins is None:
-        raise BadInput("nothing to compare with: give --config, --plugins or both")
-    changes = () if plugins is None else parse_changes(plugins)
-    registry = installed_plugins()
-    name = BASELINE if config is None else config.name
-    if plugins:
-        name = f"{name} with {plugins}"
-    if config is None:
-        return CandidateConfig(name, registry, changes=changes)
-    configuration = read_configuration(config, registry)
-    for line in configuration.warnings:
-        typer.echo(line, err=True)
-    extenders = f"{name} configures extenders; a simulation does not call them"
-    return CandidateConfig(
-        name,
-        registry,
-        scheduler_from_config(configuration, Latencies()),
-        changes,
-        (extenders,) if configuration.scheduler.extenders else (),
+    file = options.config
+    settings = WhatIfSettings(
+        name="" if file is None else file.name,
+        plugins=options.plugins or "",
+        add_nodes=options.add_nodes,
+        remove_nodes=options.remove_nodes,
     )
+    if file is None and settings == WhatIfSettings():
+        raise BadInput(
+            "nothing to compare with: give --config, --plugins, --add-nodes or --remove-nodes"
+        )
+    registry = installed_plugins()
+    configuration = None if file is None else read_configuration(file, registry)
+    for line in () if configuration is None else configuration.warnings:
+        typer.echo(line, err=True)
+    return candidate_config(settings, configuration, registry)
 
 
 @contextmanager
-def _status() -> Iterator[Callable[[str], None]]:
+def _status() -> Iterator[Callable[[WhatIfProgress], None]]:
     """A function that shows the present activity, on a terminal's stderr only."""
     if not sys.stderr.isatty():
-        yield lambda activity: None
+        yield lambda progress: None
         return
     from rich.console import Console
     from rich.markup import escape
 
     with Console(stderr=True).status("") as status:
-        yield lambda activity: status.update(escape(escape_control(activity)))
+        shown = ""
+
+        def show(progress: WhatIfProgress) -> None:
+            nonlocal shown
+            if progress.activity != shown:
+                shown = progress.activity
+                status.update(escape(escape_control(shown)))
+
+        yield show
 
 
 def _print(found: Comparison) -> None:

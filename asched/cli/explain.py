@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from asched.audit.explain_job import JobExplanation
     from asched.journal.store import JournalStore
 
-_LIMIT: Final = 15
+NODE_LIMIT: Final = 15
 """Nodes shown of each kind without ``--all``."""
 
 
@@ -77,8 +77,8 @@ def explain(options: ExplainOptions) -> None:
         if options.node is not None:
             _print_node(found.nodes[0])
         else:
-            _print_nodes(found, None if options.every else _LIMIT)
-        _print_unblocking(found)
+            print_nodes(found, None if options.every else NODE_LIMIT)
+        print_unblocking(found)
     if found.reproduced is False:
         typer.echo("asched: the recomputed decision differs from the recorded one", err=True)
         raise typer.Exit(EXIT_FAILURE)
@@ -206,7 +206,7 @@ def _rejection(rejection: NodeRejection) -> str:
     return f"{rejection.plugin}: {', '.join(rejection.reasons)} ({rejection.code})"
 
 
-def _print_nodes(found: Explanation, limit: int | None) -> None:
+def print_nodes(found: Explanation, limit: int | None) -> None:
     feasible = [node for node in found.nodes if node.feasible]
     rejected = [node for node in found.nodes if not node.feasible]
     if feasible:
@@ -233,7 +233,7 @@ def _print_nodes(found: Explanation, limit: int | None) -> None:
         _print_omitted(len(rejected), limit)
 
 
-def _print_unblocking(found: Explanation) -> None:
+def print_unblocking(found: Explanation) -> None:
     if found.unblocking is None:
         return
     rows = [

@@ -22,8 +22,10 @@ from asched.cli import (
     demo,
     diff,
     explain,
+    fit,
     history,
     journal,
+    mcp,
     plugins,
     proof,
     replay,
@@ -140,6 +142,8 @@ app.command("demo")(demo.demo)
 app.command("apiserver")(apiserver.apiserver)
 app.command("history")(history.history)
 app.command("explain")(explain.explain)
+app.command("fit")(fit.fit)
+app.command("mcp")(mcp.mcp)
 app.command("replay")(replay.replay)
 app.command("ui")(ui.ui)
 app.command("simulate")(simulate.simulate)

@@ -20,8 +20,8 @@ from asched.cli.serve import (
 from asched.config.file import Configuration
 from asched.config.registry import PluginRegistry
 from asched.config.settings import JournalSettings
+from asched.cycle.shadow_report import AgreementCounts, ComparedNode, Difference, Report
 from asched.daemon.shadow.daemon import compare_recording, running_shadow
-from asched.daemon.shadow.report import AgreementCounts, ComparedNode, Difference, Report
 from asched.daemon.startup import journal_when_reachable
 from asched.daemon.telemetry.health import Check, Health, ServiceManager
 from asched.daemon.telemetry.metrics import Metrics

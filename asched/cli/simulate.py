@@ -73,12 +73,12 @@ def simulate(options: SimulateOptions) -> None:
     from asched.audit.whatif.measures import measured
     from asched.audit.whatif.occupancy import workload_of
     from asched.audit.whatif.report import run_page
+    from asched.audit.whatif.scenarios import default_scheduler_name
     from asched.cli.simulation import SimulationReport, print_summary
 
     registry = installed_plugins()
     configuration = _configuration(options, registry)
-    names = [profile.scheduler_name for profile in configuration.profiles]
-    name = [*names, *(session.scheduler_name for session in configuration.sessions)][0]
+    name = default_scheduler_name(configuration)
     run = _run(options, configuration, registry, name)
     measures = measured(run, workload_of(run.pods))
     source = options.scenario or options.openb_pods
@@ -137,11 +137,13 @@ async def _simulate(
 
 def _trace(options: SimulateOptions, scheduler_name: str) -> WorkloadTrace:
     """The workload in the given files, up to ``--until``."""
-    from asched.cli.simulation import openb_trace, scenario_trace
+    from asched.audit.whatif.scenarios import scenario_trace
+    from asched.cli.simulation import openb_trace
+    from asched.config.file import read_text
 
     scenario, nodes, pods = options.scenario, options.openb_nodes, options.openb_pods
     if scenario is not None and nodes is None and pods is None:
-        trace = scenario_trace(scenario, scheduler_name)
+        trace = scenario_trace(read_text(scenario), str(scenario), scheduler_name)
     elif scenario is None and nodes is not None and pods is not None:
         trace = openb_trace(nodes, pods, scheduler_name)
     else:

@@ -15,13 +15,11 @@ from asched.audit.whatif.comparison import RunReport, figure_rows
 from asched.audit.whatif.measures import MeasuredRun, to_place
 from asched.cli.errors import BadInput, InvalidFile
 from asched.cli.output import print_table
-from asched.config.file import parse_yaml, read_text
+from asched.config.file import read_text
 from asched.journal.store import JournalStore
 from asched.model.quantity import NS_PER_S
-from asched.simulator.expansion import expand
 from asched.simulator.loop import Turn
 from asched.simulator.openb import Table, TraceError, read_openb
-from asched.simulator.scenario import ScenarioError, read_scenario
 from asched.simulator.trace import EndReason, PodRun, WorkloadRun, WorkloadTrace
 from asched.state.records import AnyRecord
 
@@ -136,25 +134,6 @@ class JournalWriter:
         if self._pending:
             pending, self._pending = self._pending, []
             await self._journal.append(pending, written_at_ns=self._now_ns)
-
-
-def scenario_trace(path: Path, scheduler_name: str) -> WorkloadTrace:
-    """The workload of a scenario file; ``scheduler_name`` is the default of its pods.
-
-    Raises BadInput or ConfigFileError with a line for each mistake.
-    """
-    documents = parse_yaml(read_text(path), str(path))
-    if len(documents) != 1:
-        count = len(documents)
-        raise InvalidFile([f"{path}: expected one document of kind Scenario, got {count}"])
-    document = documents[0]
-    try:
-        if document.problems:
-            raise ScenarioError(document.problems)
-        return expand(read_scenario(document.value), scheduler_name)
-    except ScenarioError as error:
-        placed = sorted((document.line(p.path), n, p) for n, p in enumerate(error.problems))
-        raise InvalidFile(f"{path}:{line}: {problem}" for line, _, problem in placed) from None
 
 
 def openb_trace(nodes: Path, pods: Path, scheduler_name: str) -> WorkloadTrace:

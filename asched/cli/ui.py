@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import anyio
 import typer
 
+from asched.cli.apiserver import stop_at_end_of_input
 from asched.cli.errors import BadInput, as_command_error
 from asched.cli.options import (
     DEFAULT_JOURNAL,
@@ -21,8 +25,22 @@ from asched.cli.options import (
 )
 
 if TYPE_CHECKING:
+    from aiohttp import web
+
+    from asched.kube.reviews import ApiReviewer, ReviewedUser
     from asched.ui.app import Listen
-    from asched.ui.security import Access
+    from asched.ui.journal_view import JournalView
+    from asched.ui.lab.runs import LabSettings
+    from asched.ui.security import Access, AccessControl
+
+_REVIEW_QPS: Final = 50.0
+
+
+class Authentication(Enum):
+    """How readers show who they are."""
+
+    TOKEN_FILE = "token-file"
+    KUBERNETES = "kubernetes"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,6 +52,22 @@ class UiOptions:
     token_file: Path | None = typer.Option(
         None, metavar="FILE", help="Require the token in this file. Needed beyond loopback."
     )
+    authentication: Authentication = typer.Option(
+        Authentication.TOKEN_FILE,
+        help="kubernetes: readers send tokens of the cluster, which the API server reviews, and see"
+        " the namespaces that they may list pods in.",
+    )
+    token_audience: list[str] = typer.Option(
+        [],
+        metavar="AUDIENCE",
+        help="With --authentication kubernetes: accept only tokens for this audience. Repeatable."
+        " Default: those of the API server.",
+    )
+    kubeconfig: Path | None = typer.Option(
+        None,
+        help="With --authentication kubernetes: of the cluster that reviews. Default: as asched"
+        " run.",
+    )
     tls_certificate: Path | None = typer.Option(
         None, metavar="FILE", help="Serve HTTPS with this certificate (PEM)."
     )
@@ -43,6 +77,20 @@ class UiOptions:
     behind_proxy: bool = typer.Option(
         False, "--behind-proxy", help="A proxy in front of the server speaks HTTPS."
     )
+    until_stdin_closes: bool = typer.Option(
+        False, "--until-stdin-closes", help="Stop also at the end of standard input."
+    )
+    lab_workers: int = typer.Option(
+        1, min=0, max=64, help="What-if comparisons at a time, each in a process. 0 for no lab."
+    )
+    lab_memory: int = typer.Option(
+        4096, min=0, metavar="MIB", help="Memory limit of a comparison; 0 for none."
+    )
+    results_dir: Path | None = typer.Option(
+        None,
+        metavar="DIRECTORY",
+        help="Where results of the what-if lab are kept. Default: until the process ends.",
+    )
 
 
 @takes_options
@@ -50,15 +98,23 @@ def ui(options: UiOptions) -> None:
     """Serve pages and an API that answer questions about a journal.
 
     Read-only, in a process of its own, on a journal that may grow meanwhile. Listens on loopback;
-    another address needs a token, and TLS or a proxy that has it. Every reader sees all namespaces:
-    TokenReview and SubjectAccessReview are not supported yet. Ctrl-C or SIGTERM stops it.
+    another address needs a token or --authentication kubernetes, and TLS or a proxy that has it.
+    With a token file every reader sees all namespaces. Ctrl-C or SIGTERM stops it.
     """
     from asched.ui.app import ListenError
 
     listen, access = _listen(options), _access(options)
+    reviewed = options.authentication is Authentication.KUBERNETES
+    if reviewed and options.token_file is not None:
+        raise BadInput("--token-file and --authentication kubernetes exclude each other")
+    if not reviewed and (options.token_audience or options.kubeconfig):
+        raise BadInput("--token-audience and --kubeconfig need --authentication kubernetes")
     if not _is_local(listen.host):
-        if not access.token:
-            raise BadInput(f"--listen {options.listen}: beyond loopback give --token-file FILE")
+        if not access.token and not reviewed:
+            raise BadInput(
+                f"--listen {options.listen}: beyond loopback give --token-file FILE or"
+                " --authentication kubernetes"
+            )
         if not access.secure:
             raise BadInput(
                 f"--listen {options.listen}: beyond loopback give --tls-certificate and --tls-key,"
@@ -66,7 +122,8 @@ def ui(options: UiOptions) -> None:
             )
     log_warnings()
     try:
-        anyio.run(_serve, options.journal, listen, access)
+        with _lab(options) as lab:
+            anyio.run(_serve, options, lab, listen, access)
     except (ListenError, BaseExceptionGroup) as error:
         raise as_command_error(error, bad_input=(ListenError,)) from None
 
@@ -120,17 +177,91 @@ def _access(options: UiOptions) -> Access:
     return Access(token, secure)
 
 
-async def _serve(url: str, listen: Listen, access: Access) -> None:
-    from asched.ui.app import make_app, serving
+@asynccontextmanager
+async def _access_control(options: UiOptions, access: Access) -> AsyncIterator[AccessControl]:
+    """Who may read. Raises KubeConfigError."""
+    if options.authentication is Authentication.TOKEN_FILE:
+        yield access
+        return
+    from asched.kube.connection import connect
+    from asched.kube.reviews import ApiReviewer
+    from asched.ui.cluster_access import ClusterAccess
+
+    async with connect(options.kubeconfig, qps=_REVIEW_QPS) as client:
+        reviewer = ApiReviewer(client, tuple(options.token_audience))
+        yield ClusterAccess(UiReviewer(reviewer), access.secure)
+
+
+class UiReviewer:
+    """The API server's reviews, as the browser interface asks for them."""
+
+    def __init__(self, reviewer: ApiReviewer) -> None:
+        self._reviewer = reviewer
+
+    async def authenticate(self, token: str) -> ReviewedUser | None:
+        from asched.kube.reviews import ReviewError
+        from asched.ui.errors import ReviewUnavailableError
+
+        try:
+            return await self._reviewer.authenticate(token)
+        except ReviewError as error:
+            raise ReviewUnavailableError(str(error)) from None
+
+    async def may_list(self, user: ReviewedUser, resource: str, namespace: str) -> bool:
+        from asched.kube.reviews import AccessQuestion, ReviewError
+        from asched.ui.errors import ReviewUnavailableError
+
+        try:
+            return await self._reviewer.allows(user, AccessQuestion("list", resource, namespace))
+        except ReviewError as error:
+            raise ReviewUnavailableError(str(error)) from None
+
+
+@contextmanager
+def _lab(options: UiOptions) -> Iterator[LabSettings]:
+    """The settings of the lab, and its folder. Raises BadInput."""
+    import tempfile
+
+    from asched.ui.lab.runs import LabSettings
+
+    kept, memory_bytes = options.results_dir, options.lab_memory << 20
+    with tempfile.TemporaryDirectory(prefix="asched-lab-") as temporary:
+        folder = Path(temporary) if kept is None else kept
+        try:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            raise BadInput(f"--results-dir {folder}: {error.strerror or error}") from None
+        yield LabSettings(
+            options.journal, folder, options.lab_workers, memory_bytes, kept is not None
+        )
+
+
+async def _serve(options: UiOptions, lab: LabSettings, listen: Listen, access: Access) -> None:
+    from asched.ui.app import serving
     from asched.ui.journal_view import check_journal, open_view
 
-    keys = journal_keys()
+    url, keys = lab.journal_url, journal_keys()
     await check_journal(url, keys)
     async with (
+        _access_control(options, access) as control,
         open_view(url, installed_plugins(), keys) as view,
-        serving(make_app(view, access), listen) as address,
+        serving(_app(view, control, lab), listen) as address,
+        anyio.create_task_group() as tasks,
     ):
+        if options.until_stdin_closes:
+            tasks.start_soon(stop_at_end_of_input, tasks.cancel_scope)
         with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
             typer.echo(f"serving {view.name} at {address}, until Ctrl-C")
             async for _ in signals:
-                break
+                tasks.cancel_scope.cancel()
+
+
+def _app(view: JournalView, access: AccessControl, lab: LabSettings) -> web.Application:
+    """Raises BadInput."""
+    from asched.ui.app import make_app
+
+    try:
+        return make_app(view, access, lab)
+    except OSError as error:
+        reason = error.strerror or error
+        raise BadInput(f"--results-dir {lab.results_dir}: not writable: {reason}") from None

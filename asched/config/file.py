@@ -107,12 +107,16 @@ def parse(
     gates: Mapping[str, bool] = NO_GATES,
     *,
     empty_is_defaults: bool = False,
+    reads_files: bool = True,
 ) -> Configuration:
-    """As :func:`load`, from text; ``name`` is the file in messages."""
+    """As :func:`load`, from text; ``name`` is the file in messages.
+
+    ``reads_files``: whether the text may name other files. Otherwise each is an error.
+    """
     documents = parse_yaml(text, name)
     if not documents and not empty_is_defaults:
         raise ConfigFileError([f"{name}: no document; expected kind {' or '.join(_API_VERSIONS)}"])
-    reader = _Reader(name, registry, gates)
+    reader = _Reader(name, registry, gates, reads_files=reads_files)
     numbered = [*enumerate(documents, 1)]
     # asched's settings first: they define which plugins of profiles are optional.
     for number, document in sorted(numbered, key=lambda entry: not _is_asched(entry[1].value)):
@@ -123,8 +127,16 @@ def parse(
 class _Reader:
     """Decodes the documents of one file and collects their errors."""
 
-    def __init__(self, name: str, registry: PluginRegistry, gates: Mapping[str, bool]) -> None:
+    def __init__(
+        self,
+        name: str,
+        registry: PluginRegistry,
+        gates: Mapping[str, bool],
+        *,
+        reads_files: bool = True,
+    ) -> None:
         self._name = name
+        self._reads_files = reads_files
         self._given_gates = gates
         self._registry = registry
         self._errors: list[str] = []
@@ -207,6 +219,11 @@ class _Reader:
             name = settings.scheduler_name
             if name in profile_names:
                 self._errors.append(f'{self._name}: batch: "{name}" is also a profile')
+            if settings.conf and not self._reads_files:
+                self._errors.append(
+                    f"{self._name}: batch: conf: files are not read here; leave it out"
+                )
+                continue
             try:
                 found.append(load_conf(settings, registry))
             except ConfError as error:

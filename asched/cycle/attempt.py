@@ -240,7 +240,7 @@ class Attempt:
         for own in found.own:
             passing &= own.result.codes == 0
         rows = np.flatnonzero(passing)
-        codes = np.zeros(self._table.size, np.int16)
+        codes = np.zeros(self._table.size, np.int32)
         if not len(rows):
             return FilterResult(codes, ())
         result = filter_nodes(plugin, found.state, self._pod, self._table.take(rows))

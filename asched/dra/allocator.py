@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import blake2b
 from typing import Final
 
@@ -32,8 +32,9 @@ from asched.dra.sites import Indexes, Site, SiteNodes, SiteTable
 from asched.dra.steps import AttemptMeter, Evaluated, StepMeter
 from asched.model.resource_claims import ResourceClaim, ResourceClaimSpec
 
-CodeColumn = NDArray[np.int16]
+CodeColumn = NDArray[np.int32]
 StepColumn = NDArray[np.int64]
+BoolColumn = NDArray[np.bool_]
 
 UNKNOWN = -1
 ALLOCATED = 0
@@ -48,7 +49,8 @@ class NodeAnswers:
     codes: CodeColumn
     """0 if all claims can be allocated; otherwise the number of a refusal, from 1; -1 for rows that
     were not asked for."""
-    refusals: Sequence[Refusal]
+    refusals: Sequence[NotAllocated | ClaimError]
+    claim_keys: tuple[str, ...]
     scores: StepColumn
     """The raw score where all claims can be allocated."""
     solutions: Sequence[Allocated | None]
@@ -63,7 +65,21 @@ class NodeAnswers:
     def refusal(self, row: int) -> Refusal | None:
         """Why not all claims can be allocated on a node."""
         code = int(self.codes[row])
-        return self.refusals[code - 1] if code > 0 else None
+        return self.refusal_of(code) if code > 0 else None
+
+    def refusal_of(self, code: int) -> Refusal:
+        """What a positive code means."""
+        found = self.refusals[code - 1]
+        if isinstance(found, NotAllocated):
+            return found
+        return AllocationFailed(found.describe(self.claim_keys))
+
+    def with_rows(self, rows: BoolColumn, later: NodeAnswers) -> NodeAnswers | None:
+        """These answers, and later ones for some rows; None if too much changed in between."""
+        same_sites = np.array_equal(self.site_of_row, later.site_of_row)
+        if later.refusals is not self.refusals or not same_sites:
+            return None
+        return replace(later, codes=np.where(rows, later.codes, self.codes))
 
 
 class SiteAnswers:
@@ -77,7 +93,7 @@ class SiteAnswers:
         self.position = 0
         """Of the changes of usage that were taken over."""
         self.epoch = -1
-        self.codes: CodeColumn = np.zeros(0, np.int16)
+        self.codes: CodeColumn = np.zeros(0, np.int32)
         self.scores: StepColumn = np.zeros(0, np.int64)
         self.steps: StepColumn = np.zeros(0, np.int64)
         """How many steps each search took, without evaluations."""
@@ -87,7 +103,7 @@ class SiteAnswers:
         """What searches evaluated. Many searches evaluate the same."""
         self._group_of: dict[tuple[int, ...], int] = {(): 0}
         self.kept_steps = 0
-        """The steps of all searches so far: memory is proportional to them."""
+        """The steps of the searches with an answer: memory is proportional to them."""
         self.solutions: list[Allocated | None] = []
         self.refusals: list[NotAllocated | ClaimError] = []
         self._numbers: dict[tuple[str, int | None, bool], int] = {}
@@ -96,14 +112,15 @@ class SiteAnswers:
         """Add room for new sites; drop all answers if sites have new indexes."""
         if self.epoch != table.epoch:
             self.epoch = table.epoch
-            self.codes = np.zeros(0, np.int16)
+            self.kept_steps -= int(self.steps.sum())
+            self.codes = np.zeros(0, np.int32)
             self.scores = np.zeros(0, np.int64)
             self.steps = np.zeros(0, np.int64)
             self.groups = np.zeros(0, np.int32)
             self.solutions = []
         missing = len(table.sites) - len(self.solutions)
         if missing > 0:
-            self.codes = np.concatenate((self.codes, np.full(missing, UNKNOWN, np.int16)))
+            self.codes = np.concatenate((self.codes, np.full(missing, UNKNOWN, np.int32)))
             self.scores = np.concatenate((self.scores, np.zeros(missing, np.int64)))
             self.steps = np.concatenate((self.steps, np.zeros(missing, np.int64)))
             self.groups = np.concatenate((self.groups, np.zeros(missing, np.int32)))
@@ -131,9 +148,9 @@ class SiteAnswers:
 
     def store(self, index: int, outcome: SearchResult, meter: StepMeter) -> None:
         """Keep the answer of a site."""
+        self.kept_steps += meter.steps - int(self.steps[index])
         self.steps[index] = meter.steps
         self.groups[index] = self._group(meter)
-        self.kept_steps += meter.steps
         if isinstance(outcome, Allocated):
             self.codes[index] = ALLOCATED
             self.scores[index] = outcome.score
@@ -142,6 +159,11 @@ class SiteAnswers:
             self.codes[index] = self.number(outcome)
             self.scores[index] = 0
             self.solutions[index] = None
+
+    @property
+    def has_old_refusals(self) -> bool:
+        """Whether many refusals are of answers that were dropped."""
+        return len(self.refusals) > len(self.codes) + KEPT_REFUSALS
 
     def count(self, index: int, meter: AttemptMeter) -> None:
         """Count the search of a site."""
@@ -177,25 +199,22 @@ class SiteAnswers:
         self, table: SiteTable, asked: Indexes, skipped: Indexes, claim_keys: tuple[str, ...]
     ) -> NodeAnswers:
         """The answers by row. ``skipped`` are sites that were too expensive to search."""
-        shown = np.full(len(self.codes) + 1, UNKNOWN, np.int16)
+        shown = np.full(len(self.codes) + 1, UNKNOWN, np.int32)
         shown[asked] = self.codes[asked]
         if len(skipped):
             shown[skipped] = self.number(NotAllocated(TOO_EXPENSIVE))
         return NodeAnswers(
             codes=shown[table.of_row],
-            refusals=[_describe(refusal, claim_keys) for refusal in self.refusals],
+            refusals=self.refusals,
+            claim_keys=claim_keys,
             scores=np.append(self.scores, 0)[table.of_row],
             solutions=self.solutions.copy(),
             site_of_row=table.of_row.copy(),
         )
 
 
-def _describe(refusal: NotAllocated | ClaimError, claim_keys: tuple[str, ...]) -> Refusal:
-    if isinstance(refusal, NotAllocated):
-        return refusal
-    return AllocationFailed(refusal.describe(claim_keys))
-
-
+KEPT_REFUSALS: Final = 10_000
+"""Refusals of dropped answers that are kept, by request. Their texts may name pools and devices."""
 KEPT_REQUESTS: Final = 128
 """Answers are kept for this many different requests."""
 KEPT_STEPS: Final = 2_000_000
@@ -205,7 +224,7 @@ UNSORTED: Final = 64
 
 
 class SearchLimits(msgspec.Struct, frozen=True):
-    """Limits of searches in counted steps, of about two microseconds each."""
+    """Limits of searches in counted steps (:data:`asched.dra.steps.STEP`)."""
 
     steps_per_node: int = 200_000
     steps_per_attempt: int = 400_000
@@ -258,9 +277,12 @@ class Allocator:
         self._apply_usage_changes(answers)
         indexes = table.of_row if rows is None else table.of_row[rows]
         asked = np.unique(indexes[indexes >= 0])
+        steps_before = answers.kept_steps
         skipped = self._complete(answers, asked)
         if skipped is None:
             skipped = self._complete_within_budget(answers, asked)
+        if answers.kept_steps > steps_before:
+            self._drop_old()
         return answers.columns(table, asked, skipped, request.claim_keys)
 
     # -- answers that are kept --------------------------------------------------------------------
@@ -275,15 +297,13 @@ class Allocator:
             self._answers.clear()
         signature = blake2b(self._encoder.encode(request.specs), digest_size=16).digest()
         answers = self._answers.get(signature)
-        if answers is None:
+        if answers is None or answers.has_old_refusals:
             plans = [
                 plan_claim(index, spec, self.inventory) for index, spec in enumerate(request.specs)
             ]
             answers = self._answers[signature] = SiteAnswers(plans)
             answers.position = self.inventory.usage_changes.position
-            self._drop_old()
-        else:
-            self._answers.move_to_end(signature)
+        self._answers.move_to_end(signature)
         return answers
 
     def _drop_old(self) -> None:

@@ -7,6 +7,7 @@ from enum import Enum, auto
 
 from asched.model.resource_claims import (
     AllocatedDeviceStatus,
+    AllocationResult,
     DeviceRequestAllocationResult,
     ResourceClaim,
 )
@@ -62,9 +63,8 @@ def _true_conditions(status: AllocatedDeviceStatus) -> set[str]:
     return {name for name, value in first.items() if value == "True"}
 
 
-def has_binding_conditions(claim: ResourceClaim) -> bool:
+def has_binding_conditions(allocation: AllocationResult | None) -> bool:
     """Whether binding has to wait for conditions of an allocated device."""
-    allocation = claim.status.allocation
     return allocation is not None and any(
         result.binding_conditions for result in allocation.devices.results
     )
@@ -78,7 +78,7 @@ def has_timed_out(
     return (
         allocation is not None
         and allocation.allocation_timestamp is not None
-        and has_binding_conditions(claim)
+        and has_binding_conditions(allocation)
         and allocation.allocation_timestamp + timeout < now
     )
 

@@ -147,7 +147,8 @@ class Consumption:
 def consumption(
     requested: CapacityRequirements | None, capacity: Mapping[str, DeviceCapacity]
 ) -> Consumption | None:
-    """What a request consumes of a device with this capacity. None if a policy rules it out."""
+    """What a request consumes of a device with this capacity. None if a policy rules it out, or if
+    the device lacks a capacity that is requested."""
     requests = requested.requests if requested is not None else {}
     if any(name not in capacity for name in requests):
         return None

@@ -60,8 +60,8 @@ def _value(name: str, attribute: DeviceAttribute) -> AttributeValue:
         try:
             return Version.parse(attribute.version)
         except ValueError as error:
-            raise SelectorError(f"parse semantic version: {error}") from None
+            raise SelectorError(f"attribute {name}: parse semantic version: {error}") from None
     for value in (attribute.integer, attribute.boolean, attribute.string):
         if value is not None:
             return value
-    raise SelectorError(f"unsupported attribute value of {name}")
+    raise SelectorError(f"attribute {name}: unsupported attribute value")

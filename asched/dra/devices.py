@@ -38,11 +38,9 @@ def tolerates(toleration: DeviceToleration, taint: DeviceTaint) -> bool:
 def untolerated(
     taints: Iterable[DeviceTaint], tolerations: Sequence[DeviceToleration]
 ) -> DeviceTaint | None:
-    """The first taint that keeps a request without these tolerations from a device."""
+    """The first of :attr:`PooledDevice.taints` that these tolerations do not cover."""
     for taint in taints:
-        if taint.effect in PREVENTING_EFFECTS and not any(
-            tolerates(toleration, taint) for toleration in tolerations
-        ):
+        if not any(tolerates(toleration, taint) for toleration in tolerations):
             return taint
     return None
 

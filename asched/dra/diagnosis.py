@@ -25,8 +25,6 @@ from asched.model.resource_claims import (
     ResourceClaim,
 )
 
-_NAMED_CLAIMS = 3
-
 
 @dataclass(frozen=True, slots=True)
 class PoolDiagnosis:
@@ -67,50 +65,60 @@ class NodeDiagnosis:
     """Errors in the claims."""
 
 
-def diagnose(
-    inventory: Inventory, claims: Sequence[ResourceClaim], node: NodeView
-) -> NodeDiagnosis:
-    """What each request of the claims finds on a node."""
-    site = Site(inventory.pools_of(node))
-    users = _users(inventory, site)
-    keys = tuple(claim.key for claim in claims)
-    requests: list[RequestDiagnosis] = []
-    problems: list[str] = []
-    for index, claim in enumerate(claims):
-        plan = plan_claim(index, claim.spec, inventory)
-        if plan.problem is not None:
-            problems.append(plan.problem.describe(keys))
-        for options in plan.requests:
-            if isinstance(options, ClaimError):
-                problems.append(options.describe(keys))
-                continue
-            requests += (
-                _RequestExamination(inventory, plan, matcher, keys).run(site, users)
-                for matcher in options
-            )
-    pools = tuple(
-        PoolDiagnosis(str(pool.pool_id), len(pool.devices), _pool_problem(pool))
-        for pool in site.pools
-    )
-    return NodeDiagnosis(node.name, pools, tuple(requests), tuple(problems))
+DeviceKey = tuple[PoolID, str]
+Users = dict[DeviceKey, list[str]]
+
+
+class ClaimDiagnoser:
+    """Compares claims with the devices of nodes. What nodes share is computed once."""
+
+    def __init__(self, inventory: Inventory) -> None:
+        """The inventory must not change while nodes are diagnosed."""
+        self._inventory = inventory
+        self._users = _users(inventory)
+        self._claims: tuple[ResourceClaim, ...] = ()
+        self._plans: list[PlannedClaim] = []
+
+    def run(self, claims: tuple[ResourceClaim, ...], node: NodeView) -> NodeDiagnosis:
+        """What each request of the claims finds on a node."""
+        if claims != self._claims:
+            self._claims = claims
+            self._plans = [
+                plan_claim(index, claim.spec, self._inventory) for index, claim in enumerate(claims)
+            ]
+        site = Site(self._inventory.pools_of(node))
+        keys = tuple(claim.key for claim in claims)
+        requests: list[RequestDiagnosis] = []
+        problems: list[str] = []
+        for plan in self._plans:
+            if plan.problem is not None:
+                problems.append(plan.problem.describe(keys))
+            for options in plan.requests:
+                if isinstance(options, ClaimError):
+                    problems.append(options.describe(keys))
+                    continue
+                requests += (
+                    _RequestExamination(self._inventory, plan, matcher, keys).run(site, self._users)
+                    for matcher in options
+                )
+        pools = tuple(
+            PoolDiagnosis(str(pool.pool_id), len(pool.devices), _pool_problem(pool))
+            for pool in site.pools
+        )
+        return NodeDiagnosis(node.name, pools, tuple(requests), tuple(problems))
 
 
 def _pool_problem(pool: PoolView) -> str:
     return "not all of its slices are published" if pool.incomplete else pool.invalid
 
 
-DeviceKey = tuple[PoolID, str]
-Users = dict[DeviceKey, list[str]]
-
-
-def _users(inventory: Inventory, site: Site) -> Users:
-    """The claims that use each device of the site."""
-    pools = {pool.pool_id for pool in site.pools}
+def _users(inventory: Inventory) -> Users:
+    """The claims that use each device."""
     users: Users = {}
     for key, allocation in sorted(inventory.allocations().items()):
         for result in allocation.devices.results:
-            pool_id = PoolID(result.driver, result.pool)
-            if pool_id in pools and not result.admin_access:
+            if not result.admin_access:
+                pool_id = PoolID(result.driver, result.pool)
                 users.setdefault((pool_id, result.device), []).append(key)
     return users
 
@@ -225,24 +233,3 @@ def _in_the_way(reason: str, candidate: DeviceCandidate) -> Sequence[PooledDevic
     if reason == _IN_USE or reason.startswith(_CAPACITY_USED):
         return (candidate.device,)
     return candidate.pool.consumers if reason.startswith(_COUNTER_USED) else ()
-
-
-def describe(found: RequestDiagnosis) -> str:
-    """One line about a request.
-
-    >>> describe(RequestDiagnosis("ns/c", "r", 2, 8, 1, (("in use", 7),), ("ns/a", "ns/b")))
-    'ns/c, request r: 1 of 8 devices suitable, 2 needed; 7 in use (by ns/a, ns/b)'
-    """
-    needed = "all" if found.wanted is None else str(found.wanted)
-    text = (
-        f"{found.claim}, request {found.request}: {found.suitable} of {found.considered} devices"
-        f" suitable, {needed} needed"
-    )
-    refused = ", ".join(f"{number} {reason}" for reason, number in found.refused)
-    if refused:
-        text += f"; {refused}"
-    if found.users:
-        more = len(found.users) - _NAMED_CLAIMS
-        names = ", ".join(found.users[:_NAMED_CLAIMS]) + (f" and {more} more" if more > 0 else "")
-        text += f" (by {names})"
-    return text

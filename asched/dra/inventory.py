@@ -105,6 +105,9 @@ class ContentNumbers:
         self.released += 1
 
 
+_KEPT_VIEWS: Final = 10_000
+"""Nodes that are gone leave views behind. They are dropped once there are many."""
+
 _Names = tuple[str, ...]
 
 
@@ -166,8 +169,8 @@ class Inventory:
 
     def put_slice(self, item: ResourceSlice) -> None:
         """Add or replace a slice."""
-        self.remove_slice(item.key)
         pool_id = PoolID(item.spec.driver, item.spec.pool.name)
+        # Before the old ones are removed, so that unchanged devices keep the numbers of contents.
         devices = tuple(
             PooledDevice(
                 device,
@@ -177,6 +180,7 @@ class Inventory:
             )
             for device in item.spec.devices
         )
+        self.remove_slice(item.key)
         pool = self._pools.setdefault(pool_id, _Pool())
         pool.slices[item.key] = SliceDevices(item, devices)
         self._slices[item.key] = pool_id
@@ -266,6 +270,8 @@ class Inventory:
             views = tuple(
                 sorted((view for view in found if view is not None), key=lambda view: view.order)
             )
+            if len(self._shared_views) >= _KEPT_VIEWS:
+                self._shared_views.clear()
             self._shared_views[traits] = views
         return views
 
@@ -285,6 +291,8 @@ class Inventory:
         view = pool.views.get((names, elsewhere))
         if view is None:
             view = base.without(elsewhere, self._next_serial())
+            if len(pool.views) >= _KEPT_VIEWS:
+                pool.views.clear()
             pool.views[names, elsewhere] = view
         return view
 

@@ -104,7 +104,11 @@ def node_selector(taken: Sequence[TakenDevice], node_name: str) -> NodeSelector 
             return _only_node(node_name)
         terms = source.node_selector.node_selector_terms if source.node_selector else ()
         if len(terms) > 1:
-            raise ClaimError(f"unsupported ResourceSlice.NodeSelector with {len(terms)} terms")
+            raise ClaimError(
+                f": unsupported ResourceSlice.NodeSelector with {len(terms)} terms",
+                device.option.wanted.claim,
+                action="create NodeSelector",
+            )
         for term in terms:
             _add_new(fields, term.match_fields)
             _add_new(expressions, term.match_expressions)
@@ -170,7 +174,7 @@ class Allocated:
         return sum(claim.score for claim in self.claims)
 
     def results(self, node_name: str, share_ids: ShareIds) -> tuple[AllocationResult, ...]:
-        """The allocations as they are written. Raises AllocationError."""
+        """The allocations as they are written."""
         return tuple(
             allocation_result(
                 claim.spec,
@@ -195,9 +199,6 @@ class AllocationFailed:
     """An error in the claims or classes, which ends the pod's attempt on every node."""
 
     error: str
-
-
-Outcome = Allocated | NotAllocated
 
 
 class AllocationError(Exception):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -49,6 +49,27 @@ class MatchAnswer(NamedTuple):
     expensive_steps: int = 0
     """Of the evaluations that are expensive."""
     error: ClaimError | None = None
+
+
+class _Expression(NamedTuple):
+    """A selector of a request or of its class."""
+
+    text: str
+    number: int
+    of_class: str
+    """``class NAME``; empty for a selector of the request itself."""
+
+
+def _expressions(wanted: RequestedDevices) -> Iterator[_Expression]:
+    """The selectors in the order of their evaluation."""
+    device_class = wanted.device_class
+    for of_class, selectors in (
+        (f"class {device_class.name}", device_class.spec.selectors),
+        ("", wanted.selectors),
+    ):
+        for number, selector in enumerate(selectors):
+            text = selector.cel.expression if selector.cel is not None else ""
+            yield _Expression(text, number, of_class)
 
 
 class RequestMatcher:
@@ -117,37 +138,25 @@ class RequestMatcher:
 
     def refused_by(self, device: PooledDevice) -> str:
         """Which selector does not match a device; empty if none of them."""
-        wanted = self.wanted
-        for origin, selectors in (
-            (f"class {wanted.device_class.name}", wanted.device_class.spec.selectors),
-            ("the request", wanted.selectors),
-        ):
-            for index, selector in enumerate(selectors):
-                expression = selector.cel.expression if selector.cel is not None else ""
-                if not self._selectors.answer(expression, device).match:
-                    return f"not selected by selector #{index} of {origin}"
+        for each in _expressions(self.wanted):
+            if not self._selectors.answer(each.text, device).match:
+                origin = each.of_class or "the request"
+                return f"not selected by selector #{each.number} of {origin}"
         return ""
 
     def _evaluate(self, device: PooledDevice) -> MatchAnswer:
-        wanted = self.wanted
         evaluations: dict[int, int] = {}
         expensive_steps = 0
-        origins = (
-            (f"class {wanted.device_class.name}", None, wanted.device_class.spec.selectors),
-            ("", wanted.claim, wanted.selectors),
-        )
-        for origin, claim, selectors in origins:
-            for index, selector in enumerate(selectors):
-                expression = selector.cel.expression if selector.cel is not None else ""
-                answer = self._selectors.answer(expression, device)
-                steps = evaluations[id(answer)] = selector_steps(answer.cost)
-                expensive_steps += steps if answer.cost > CHEAP_SELECTOR_COST else 0
-                if answer.error:
-                    text = f"{origin}: selector #{index}: {answer.error}"
-                    error = ClaimError(text, claim)
-                    return MatchAnswer(False, evaluations, expensive_steps, error)
-                if not answer.match:
-                    return self._share(MatchAnswer(False, evaluations, expensive_steps))
+        for each in _expressions(self.wanted):
+            answer = self._selectors.answer(each.text, device)
+            steps = evaluations[id(answer)] = selector_steps(answer.cost)
+            expensive_steps += steps if answer.cost > CHEAP_SELECTOR_COST else 0
+            if answer.error:
+                text = f"{each.of_class}: selector #{each.number}: {answer.error}"
+                error = ClaimError(text, None if each.of_class else self.wanted.claim)
+                return MatchAnswer(False, evaluations, expensive_steps, error)
+            if not answer.match:
+                return self._share(MatchAnswer(False, evaluations, expensive_steps))
         match = self.consumption(device) is not None
         return self._share(MatchAnswer(match, evaluations, expensive_steps))
 
@@ -241,15 +250,11 @@ class PlannedClaim:
     """The alternatives of each request."""
     constraints: tuple[DeviceConstraint, ...]
     problem: ClaimError | None
-
-    @property
-    def option_count(self) -> int:
-        """How many requests there are; each alternative counts."""
-        return sum(1 if isinstance(each, ClaimError) else len(each) for each in self.requests)
+    option_count: int
+    """How many requests there are; each alternative counts."""
 
 
-def option_count(spec: ResourceClaimSpec) -> int:
-    """How many requests a claim has; each alternative counts."""
+def _option_count(spec: ResourceClaimSpec) -> int:
     return sum(len(request.first_available) or 1 for request in spec.devices.requests)
 
 
@@ -270,7 +275,8 @@ def expression_steps(specs: Sequence[ResourceClaimSpec]) -> int:
 def plan_claim(index: int, spec: ResourceClaimSpec, inventory: Inventory) -> PlannedClaim:
     """The part of the preparation that all nodes share. Errors count once a search meets them."""
     requests: list[tuple[RequestMatcher, ...] | ClaimError] = []
-    pool_steps = MAX_POOL_STEPS // max(1, option_count(spec))
+    option_count = _option_count(spec)
+    pool_steps = MAX_POOL_STEPS // max(1, option_count)
     for number in range(len(spec.devices.requests)):
         try:
             requests.append(
@@ -291,7 +297,9 @@ def plan_claim(index: int, spec: ResourceClaimSpec, inventory: Inventory) -> Pla
         ),
         None,
     )
-    return PlannedClaim(index, spec, tuple(requests), spec.devices.constraints, problem)
+    return PlannedClaim(
+        index, spec, tuple(requests), spec.devices.constraints, problem, option_count=option_count
+    )
 
 
 def prepare(

@@ -98,13 +98,13 @@ class Pruning:
         self._usage = usage
         self._likeness: dict[int, object] = {}
         self._pool_names = Counter(pool.pool_id.pool for pool in site.pools)
-        self.allowed = self._leaves_no_traces()
+        self.is_exact = self._leaves_no_traces()
         """Whether parts of the search may be left out."""
-        self.may_fail = not any(map(self._may_end_with_error, self._options))
-        """Whether the search fails, without an error, if it is impossible."""
+        self.fails_without_error = not any(map(self._may_end_with_error, self._options))
+        """Whether an impossible search fails without an error."""
 
     @property
-    def effort(self) -> int:
+    def proof_steps(self) -> int:
         """Steps of a proof that the search is impossible."""
         options, devices = len(self._options), len(self._site.candidates)
         constraints = sum(map(len, self._constraints))

@@ -23,14 +23,21 @@ MAX_DEVICES_PER_CLAIM: Final = 32
 class ClaimError(Exception):
     """An error that ends the attempt. Its text names the claim if ``claim`` is its index."""
 
-    def __init__(self, text: str, claim: int | None = None) -> None:
+    def __init__(self, text: str, claim: int | None = None, action: str = "") -> None:
+        """``action``: what failed, in the words of kube-scheduler."""
         super().__init__(text)
         self.text = text
         self.claim = claim
+        self.action = action
 
     def describe(self, claim_keys: tuple[str, ...]) -> str:
         """The text for claims with these keys."""
-        return self.text if self.claim is None else f"claim {claim_keys[self.claim]}{self.text}"
+        if self.claim is None:
+            return self.text
+        key = claim_keys[self.claim]
+        if self.action:
+            return f"{self.action} for claim {key.rpartition('/')[2]}{self.text}"
+        return f"claim {key}{self.text}"
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
-from typing import Final
+from typing import Final, NamedTuple
 
 from asched.dra.devices import Usage
 from asched.dra.ledger import Ledger, TakenDevice
@@ -23,6 +23,7 @@ from asched.dra.outcomes import (
     Allocated,
     ClaimSolution,
     NotAllocated,
+    node_selector,
 )
 from asched.dra.pools import Bits
 from asched.dra.preparation import ConstraintState, Option, PlannedClaim, constraint_states, prepare
@@ -45,7 +46,6 @@ class _Verdict(Enum):
     FAILED = auto()
     TOO_MANY = auto()
     """Every choice exceeds the number of devices of a claim."""
-    DESCEND = auto()
 
 
 @dataclass(slots=True, eq=False)
@@ -68,10 +68,23 @@ class _DeviceChoice:
 
     option: Option
     index: int
-    position: int
+    next_position: int
     taken: TakenDevice | None = None
     failed: set[object] = field(default_factory=set)
     """What the devices that failed here have in common with others."""
+
+
+class _NextDevice(NamedTuple):
+    """The device that is chosen next."""
+
+    option: Option
+    chosen: int
+    """How many devices of the request are chosen before it."""
+    position: int = 0
+    """The first candidate that it may be."""
+
+
+_State = _NextDevice | _Verdict
 
 
 @dataclass(slots=True)
@@ -85,8 +98,6 @@ class SearchInput:
     site: Site
     usage: Usage
     meter: StepMeter
-    prune: bool = True
-    """False for a search that leaves nothing out."""
 
 
 class Search:
@@ -96,7 +107,6 @@ class Search:
         self._given = given
         self._ledger = Ledger(given.site, given.usage, given.constraints)
         self._stack: list[_EndOfClaim | _Alternatives | _DeviceChoice] = []
-        self._next: tuple[Option, int, int] | None = None
         self._all: Bits = (1 << len(given.site.candidates)) - 1
         self._pruning: Pruning | None = None
         self._examined = False
@@ -110,20 +120,20 @@ class Search:
 
         Raises ClaimError and SearchBudgetExceededError.
         """
-        verdict = self._enter_request(0, 0)
-        while verdict is not _Verdict.FOUND:
+        state = self._enter_request(0, 0)
+        while state is not _Verdict.FOUND:
             self._meter.add(self._steps)
-            if verdict is _Verdict.DESCEND:
-                verdict = self._descend()
+            if isinstance(state, _NextDevice):
+                state = self._descend(state)
             elif self._stack:
-                verdict = self._resume(verdict)
+                state = self._resume(state)
             else:
                 return None
             if self._is_impossible():
                 return None
         return self._ledger.results
 
-    def _enter_request(self, claim: int, request: int) -> _Verdict:
+    def _enter_request(self, claim: int, request: int) -> _State:
         claims = self._given.claims
         while claim < len(claims) and request >= len(claims[claim]):
             self._stack.append(_EndOfClaim())
@@ -134,20 +144,18 @@ class Search:
         if options[0].wanted.alternative_name:
             self._stack.append(_Alternatives(options))
             return self._next_alternative()
-        self._next = (options[0], 0, 0)
-        return _Verdict.DESCEND
+        return _NextDevice(options[0], 0)
 
-    def _next_alternative(self) -> _Verdict:
+    def _next_alternative(self) -> _State:
         choice = self._stack[-1]
         assert isinstance(choice, _Alternatives)
         if choice.tried == len(choice.options):
             self._stack.pop()
             return _Verdict.TOO_MANY if choice.all_too_many else _Verdict.FAILED
-        self._next = (choice.options[choice.tried], 0, 0)
         choice.tried += 1
-        return _Verdict.DESCEND
+        return _NextDevice(choice.options[choice.tried - 1], 0)
 
-    def _resume(self, verdict: _Verdict) -> _Verdict:
+    def _resume(self, verdict: _Verdict) -> _State:
         """Continue with the latest choice after everything behind it failed."""
         choice = self._stack[-1]
         if isinstance(choice, _Alternatives):
@@ -167,9 +175,8 @@ class Search:
             choice.failed.add(pruning.likeness(choice.taken.position))
         return self._next_device(choice)
 
-    def _descend(self) -> _Verdict:
-        assert self._next is not None
-        option, index, position = self._next
+    def _descend(self, following: _NextDevice) -> _State:
+        option, index, position = following
         if option.positions is not None and not option.positions:
             return _Verdict.FAILED
         wanted = option.wanted
@@ -181,37 +188,38 @@ class Search:
         choice = _DeviceChoice(option, index, position)
         self._stack.append(choice)
         if option.positions is not None:
-            return self._try(choice, option.positions[index]) or self._fail()
+            found = self._try(choice, option.positions[index])
+            return self._fail() if found is None else found
         return self._next_device(choice)
 
     def _fail(self) -> _Verdict:
         self._stack.pop()
         return _Verdict.FAILED
 
-    def _try(self, choice: _DeviceChoice, position: int) -> _Verdict | None:
+    def _try(self, choice: _DeviceChoice, position: int) -> _NextDevice | None:
         """Take a device and continue with the next one; None if it cannot be had."""
         choice.taken = self._ledger.take(choice.option, position)
         if choice.taken is None:
             return None
-        self._next = (choice.option, choice.index + 1, position + 1)
-        return _Verdict.DESCEND
+        return _NextDevice(choice.option, choice.index + 1, position + 1)
 
-    def _next_device(self, choice: _DeviceChoice) -> _Verdict:
+    def _next_device(self, choice: _DeviceChoice) -> _State:
         option = choice.option
         while left := self._left(choice):
-            if self._too_few(choice, left):
+            if self._has_too_few(choice, left):
+                choice.option.offered.evaluate(left)  # Errors count.
                 break
             position = (left & -left).bit_length() - 1
-            choice.position = position + 1
+            choice.next_position = position + 1
             self._meter.add(self._steps)
             if (
                 option.offered.selects(position)
                 and self._ledger.has_capacity(option, position)
                 and not self._has_failed(choice, position)
             ):
-                verdict = self._try(choice, position)
-                if verdict is not None:
-                    return verdict
+                found = self._try(choice, position)
+                if found is not None:
+                    return found
         return self._fail()
 
     def _left(self, choice: _DeviceChoice) -> Bits:
@@ -219,19 +227,17 @@ class Search:
         option = choice.option
         offered = option.offered
         bits = self._all & ~self._ledger.blocked(option) & ~(offered.known & ~offered.matching)
-        if self._pruning is not None and self._pruning.allowed:
+        if self._pruning is not None and self._pruning.is_exact:
             bits &= ~self._pruning.violating(option)
-        return bits >> choice.position << choice.position
+        return bits >> choice.next_position << choice.next_position
 
     # -- what is left out -------------------------------------------------------------------------
 
     def _prune(self) -> Pruning | None:
         """What can be left out, once the search had to go back."""
-        if not self._given.prune:
-            return None
         if self._pruning is None:
             self._pruning = self._new_pruning()
-        return self._pruning if self._pruning.allowed else None
+        return self._pruning if self._pruning.is_exact else None
 
     def _new_pruning(self) -> Pruning:
         given = self._given
@@ -239,12 +245,10 @@ class Search:
         self._meter.add(options * self._steps // OPTIONS_PER_STEP)
         return Pruning(given.claims, given.constraints, given.site, given.usage)
 
-    def _too_few(self, choice: _DeviceChoice, left: Bits) -> bool:
+    def _has_too_few(self, choice: _DeviceChoice, left: Bits) -> bool:
+        """Whether fewer devices are left than the request still needs."""
         needed = choice.option.count - choice.index
-        if self._pruning is None or not self._pruning.allowed or left.bit_count() >= needed:
-            return False
-        choice.option.offered.evaluate(left)
-        return True
+        return self._pruning is not None and self._pruning.is_exact and left.bit_count() < needed
 
     def _has_failed(self, choice: _DeviceChoice, position: int) -> bool:
         """Whether a device that is like this one failed in its place."""
@@ -259,13 +263,13 @@ class Search:
         """Whether a search that went back often has no solution. Examined once."""
         if self._examined or self._pruning is None:
             return False
-        effort = self._pruning.effort
-        if self._meter.steps < STEPS_BEFORE_PROOF + effort:
+        proof_steps = self._pruning.proof_steps
+        if self._meter.steps < STEPS_BEFORE_PROOF + proof_steps:
             return False
         self._examined = True
-        self._meter.add(effort)
+        self._meter.add(proof_steps)
         pruning = self._pruning = self._new_pruning()
-        return pruning.may_fail and pruning.is_impossible()
+        return pruning.fails_without_error and pruning.is_impossible()
 
 
 SearchResult = Allocated | NotAllocated | ClaimError
@@ -288,6 +292,8 @@ def search_site(
                 meter=meter,
             )
         ).run()
+        for taken in found or ():
+            node_selector(taken, node_name="")  # Its errors count.
     except SearchBudgetExceededError:
         return NotAllocated(TOO_EXPENSIVE)
     except ClaimError as error:

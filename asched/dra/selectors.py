@@ -47,14 +47,17 @@ class SelectorFields(NamedTuple):
     capacity: tuple[_Field, ...]
 
     def project(self, driver: str, device: Device) -> Device:
-        """The device with nothing but what the expression reads."""
+        """The device with nothing but what the expression reads, and attributes that may be
+        invalid: as in kube-scheduler, those are an error for every expression."""
+        read = {
+            name: device.attributes[name]
+            for field in self.attributes
+            for name in field.names(driver)
+            if name in device.attributes
+        }
+        unsure = {name: each for name, each in device.attributes.items() if _may_be_invalid(each)}
         return Device(
-            attributes={
-                name: device.attributes[name]
-                for field in self.attributes
-                for name in field.names(driver)
-                if name in device.attributes
-            },
+            attributes=read | unsure,
             capacity={
                 name: device.capacity[name]
                 for field in self.capacity
@@ -63,6 +66,13 @@ class SelectorFields(NamedTuple):
             },
             allow_multiple_allocations=device.allow_multiple_allocations,
         )
+
+
+def _may_be_invalid(attribute: DeviceAttribute) -> bool:
+    """True for a version, which has to be parsed, and for a type that is not supported."""
+    return attribute.version is not None or (
+        attribute.string is None and attribute.integer is None and attribute.boolean is None
+    )
 
 
 def selector_fields(expression: str) -> SelectorFields | None:

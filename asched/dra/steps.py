@@ -1,13 +1,13 @@
-"""Steps of searches, counted instead of measured time: a replay stops at the same place.
-
-A step takes about two microseconds.
-"""
+"""Steps of searches, counted instead of measured time: a replay stops at the same place."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from datetime import timedelta
 from typing import Final, Protocol
 
+STEP: Final = timedelta(microseconds=2)
+"""About how long a step takes."""
 CHEAP_SELECTOR_COST: Final = 100
 """Evaluations that cost more CEL units than this are expensive."""
 SELECTOR_COST_PER_STEP: Final = 8

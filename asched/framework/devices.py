@@ -5,7 +5,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
@@ -157,13 +158,15 @@ class SharedDevices:
         self._claims.apply(self._put_claim, self._remove_claim)
 
     def _put_claim(self, claim: ResourceClaim) -> None:
-        self._unlist_special(claim.key)
+        former_owner = self._unlist_special(claim.key)
         owner = special_claim_owner(claim)
         if owner:
             self._special_claims.setdefault(owner, {})[claim.key] = claim
         self._inventory.put_claim(claim)
         self._count_pending(claim.key)
         self._count_special(owner)
+        if former_owner != owner:
+            self._count_special(former_owner)
 
     def _remove_claim(self, key: str) -> None:
         owner = self._unlist_special(key)
@@ -215,6 +218,21 @@ class SharedDevices:
                 if not pods:
                     del self._pods_of_claim[pending.key]
                 self._count_pending(pending.key)
+
+    @contextmanager
+    def without_pending(self, claim: ResourceClaim) -> Iterator[None]:
+        """Within the block, no pod has a pending allocation of the claim: a hypothesis."""
+        owner = special_claim_owner(claim)
+        uids = [owner] if owner else [*self._pods_of_claim.get(claim.key, ())]
+        held = {uid: self._pending[uid] for uid in uids if uid in self._pending}
+        dropped_key = "" if owner else claim.key
+        for uid, allocations in held.items():
+            self.reserve(uid, [each for each in allocations if each.key != dropped_key])
+        try:
+            yield
+        finally:
+            for uid, allocations in held.items():
+                self.reserve(uid, allocations)
 
     def _count_pending(self, key: str) -> None:
         """Count the pending allocation of a claim if the claim exists. The inventory ignores it

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -340,7 +340,7 @@ class FilterResult:
 
     __slots__ = ("codes", "statuses")
 
-    def __init__(self, codes: NDArray[np.int16], statuses: Sequence[Status]) -> None:
+    def __init__(self, codes: NDArray[np.integer[Any]], statuses: Sequence[Status]) -> None:
         self.codes = codes
         self.statuses = statuses
 

@@ -38,7 +38,7 @@ from asched.model.resource_claims import AllocationResult, ResourceClaim
 from asched.model.resources import DecodeError, Resource, decode
 
 _TRIES = 5
-"""Attempts to write a claim that others modify concurrently (``retry.DefaultRetry``)."""
+"""Attempts to write a claim that others modify concurrently. Each begins by reading it."""
 
 _encode = msgspec.json.Encoder().encode
 
@@ -138,7 +138,8 @@ class ClaimWriter:
         except (ApiError, NoResponseError) as error:
             return _prefixed(what, outcome_of(error))
         except DecodeError as error:
-            return WriteRejected(f"{what}: {error}")
+            # The claim exists.
+            return OutcomeUnknown(f"{what}: {error}")
 
     async def delete_special(self, claim: ClaimRef) -> WriteOutcome:
         """Remove the finalizer of the claim, then delete it. A claim that is gone is a success."""
@@ -200,6 +201,9 @@ class ClaimWriter:
             if isinstance(error, ApiError) and error.status == 409:
                 raise _ConflictError from None
             raise _FailedUpdateError(_prefixed(what, outcome_of(error))) from None
+        except msgspec.DecodeError as error:
+            # The API server has accepted the update.
+            raise _FailedUpdateError(OutcomeUnknown(f"{what}: {error}")) from None
 
     async def _delete(self, claim: ClaimRef) -> WriteOutcome:
         body = _encode({

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import msgspec
 
 from asched.model.meta import ApiStruct, Int32, Int64, Object, Timestamp
@@ -339,3 +341,13 @@ class Pod(Object, tag_field="kind", tag="Pod"):
     @property
     def node_name(self) -> str:
         return self.spec.node_name
+
+
+def claim_names(pod: Pod) -> Iterator[str]:
+    """The names of the pod's ResourceClaims; of those from templates once they exist."""
+    statuses = pod.status.resource_claim_statuses
+    generated = {each.name: each.resource_claim_name for each in statuses}
+    for entry in pod.spec.resource_claims:
+        name = entry.resource_claim_name or generated.get(entry.name)
+        if name:
+            yield name

@@ -13,7 +13,7 @@ from typing import Final
 
 import msgspec
 
-from asched.model.pod import Pod
+from asched.model.pod import Pod, claim_names
 from asched.model.resource_claims import ResourceClaim
 from asched.state.attempt_budget import FREE_STEPS
 
@@ -86,9 +86,7 @@ def _is_simple(claim: ResourceClaim) -> bool:
 
 
 def _unallocated(pod: Pod, claims: Mapping[str, ResourceClaim]) -> Iterator[ResourceClaim]:
-    generated = {each.name: each.resource_claim_name for each in pod.status.resource_claim_statuses}
-    for entry in pod.spec.resource_claims:
-        name = entry.resource_claim_name or generated.get(entry.name)
-        claim = claims.get(f"{pod.namespace}/{name}") if name else None
+    for name in claim_names(pod):
+        claim = claims.get(f"{pod.namespace}/{name}")
         if claim is not None and claim.status.allocation is None:
             yield claim

@@ -14,6 +14,7 @@ import msgspec
 from aiohttp import web
 
 from asched.audit.lookup import PodName
+from asched.audit.shadow import RecordedShadow
 from asched.audit.times import parse_time_ns
 from asched.model.quantity import NS_PER_S
 from asched.state.cluster import ClusterState
@@ -27,7 +28,7 @@ from asched.ui.cluster import (
     snapshot,
 )
 from asched.ui.errors import ErrorAnswer, RequestError
-from asched.ui.index import MAX_RESULTS, SearchResults
+from asched.ui.index import MAX_RESULTS, NamespaceList, SearchQuery, SearchResults
 from asched.ui.journal_view import NOW, JournalReader, JournalView, Moment
 from asched.ui.pods import (
     DecisionList,
@@ -41,7 +42,9 @@ from asched.ui.pods import (
 )
 from asched.ui.reports import JournalReport, PluginReport, journal_report, plugin_report
 from asched.ui.series import Overview
+from asched.ui.shadow import ShadowDifference, shadow_difference, shadow_report
 from asched.ui.tables import csv_of
+from asched.ui.visibility import AnswerScope, Visible
 
 T = TypeVar("T")
 
@@ -53,11 +56,15 @@ class HtmlPages:
     error: Callable[[web.Request, ErrorAnswer], web.Response]
     login: Callable[[web.Request, str, int], web.Response]
     """A form that posts ``token`` and ``next`` to ``/login``, with a message and HTTP status."""
+    page: Callable[[web.Request, str, Mapping[str, Any]], web.Response]
+    """The page of a template with these values."""
 
 
 VIEW: Final = web.AppKey("view", JournalView)
 HTML_PAGES: Final = web.AppKey("html_pages", HtmlPages)
 PREFIX: Final = "/api/v1"
+VISIBLE: Final = web.RequestKey("visible", Visible)
+"""What the reader of a request may see."""
 _MAX_TEXT: Final = 300
 _NO_END_S: Final = 1 << 40
 
@@ -67,10 +74,13 @@ class Question(NamedTuple):
 
     path: Mapping[str, str]
     query: Mapping[str, str]
+    visible: Visible
+    """What the reader may see. Needed where an answer counts or limits: the rest is removed when
+    the answer is released."""
 
     @classmethod
     def of(cls, request: web.Request) -> Question:
-        return cls(request.match_info, request.query)
+        return cls(request.match_info, request.query, request[VISIBLE])
 
     def text(self, name: str) -> str:
         """Raises :class:`RequestError` if it is too long."""
@@ -115,7 +125,14 @@ Handler = Callable[[JournalReader, Question], Awaitable[Any]]
 async def _search(reader: JournalReader, question: Question) -> SearchResults:
     text, limit = question.text("q"), question.number("limit", most=MAX_RESULTS) or 50
     live = reader.following()
-    return reader.index.search(text, limit, live.seq, live.fold.state)
+    wanted = SearchQuery(text, limit, question.visible)
+    return reader.index.search(wanted, live.seq, live.fold.state)
+
+
+async def _namespaces(reader: JournalReader, question: Question) -> NamespaceList:
+    live = reader.following()
+    uses = reader.index.namespace_uses(question.visible, live.fold.state)
+    return NamespaceList(live.seq, uses)
 
 
 async def _pod(reader: JournalReader, question: Question) -> PodSummary:
@@ -180,6 +197,15 @@ async def _plugins(reader: JournalReader, question: Question) -> PluginReport:
     )
 
 
+async def _shadow(reader: JournalReader, question: Question) -> RecordedShadow:
+    cause, pod = question.text("cause"), question.text("pod")
+    return await shadow_report(reader, question.moment(), cause, pod)
+
+
+async def _shadow_difference(reader: JournalReader, question: Question) -> ShadowDifference:
+    return await shadow_difference(reader, question.number("record") or 0)
+
+
 class Parameter(NamedTuple):
     """A query parameter."""
 
@@ -204,6 +230,8 @@ class ApiRoute(NamedTuple):
     parameters: tuple[Parameter, ...] = ()
     rows: Callable[[Any], Sequence[msgspec.Struct]] | None = None
     """The table in the answer, for CSV; None if it has none."""
+    scope: AnswerScope | None = None
+    """Who may have the answer. Without one, only readers who may see everything."""
 
 
 _POD: Final = "/pods/{namespace}/{name}"
@@ -216,8 +244,24 @@ ROUTES: Final[Mapping[str, ApiRoute]] = {
         _search,
         (Parameter("q", "The text."), Parameter("limit", "Results at most.", "integer")),
         lambda found: found.results,
+        AnswerScope.VISIBLE,
     ),
-    "pod": ApiRoute(_POD, "Why a pod is or is not running.", PodSummary, _pod, MOMENT),
+    "namespaces": ApiRoute(
+        "/namespaces",
+        "The namespaces that the reader may see.",
+        NamespaceList,
+        _namespaces,
+        rows=lambda found: found.namespaces,
+        scope=AnswerScope.VISIBLE,
+    ),
+    "pod": ApiRoute(
+        _POD,
+        "Why a pod is or is not running.",
+        PodSummary,
+        _pod,
+        MOMENT,
+        scope=AnswerScope.NAMESPACE,
+    ),
     "decisions": ApiRoute(
         f"{_POD}/decisions",
         "The attempts for a pod.",
@@ -225,6 +269,7 @@ ROUTES: Final[Mapping[str, ApiRoute]] = {
         _decisions,
         MOMENT,
         lambda found: found.decisions,
+        AnswerScope.NAMESPACE,
     ),
     "decision": ApiRoute(
         f"{_POD}/decisions/{{attempt}}",
@@ -233,6 +278,7 @@ ROUTES: Final[Mapping[str, ApiRoute]] = {
         _decision,
         MOMENT,
         lambda found: found.explanation.nodes,
+        AnswerScope.NAMESPACE,
     ),
     "timeline": ApiRoute(
         f"{_POD}/timeline",
@@ -241,9 +287,16 @@ ROUTES: Final[Mapping[str, ApiRoute]] = {
         _timeline,
         MOMENT,
         lambda found: [entry for pod in found.pods for entry in pod.entries],
+        AnswerScope.NAMESPACE,
     ),
     "cluster": ApiRoute(
-        "/cluster", "All nodes.", ClusterPicture, _cluster, MOMENT, lambda found: found.nodes
+        "/cluster",
+        "All nodes.",
+        ClusterPicture,
+        _cluster,
+        MOMENT,
+        lambda found: found.nodes,
+        AnswerScope.NODES,
     ),
     "node": ApiRoute(
         "/cluster/nodes/{node}",
@@ -252,6 +305,7 @@ ROUTES: Final[Mapping[str, ApiRoute]] = {
         _node,
         MOMENT,
         lambda found: found.pods,
+        AnswerScope.NODES,
     ),
     "difference": ApiRoute(
         "/cluster/difference",
@@ -265,6 +319,7 @@ ROUTES: Final[Mapping[str, ApiRoute]] = {
             Parameter("toSeq", "The second record, instead of to.", "integer"),
         ),
         lambda found: found.placements,
+        AnswerScope.NODES,
     ),
     "overview": ApiRoute(
         "/overview",
@@ -276,9 +331,14 @@ ROUTES: Final[Mapping[str, ApiRoute]] = {
             Parameter("to", "The end. Default: that of the journal."),
         ),
         lambda found: found.points,
+        AnswerScope.CLUSTER,
     ),
     "journal": ApiRoute(
-        "/journal", "Head, verification, sizes and archive.", JournalReport, _journal
+        "/journal",
+        "Head, verification, sizes and archive.",
+        JournalReport,
+        _journal,
+        scope=AnswerScope.CLUSTER,
     ),
     "plugins": ApiRoute(
         "/plugins",
@@ -287,18 +347,44 @@ ROUTES: Final[Mapping[str, ApiRoute]] = {
         _plugins,
         MOMENT,
         lambda found: found.plugins,
+        AnswerScope.CLUSTER,
+    ),
+    "shadow": ApiRoute(
+        "/shadow",
+        "How often another scheduler agrees, and why it does not.",
+        RecordedShadow,
+        _shadow,
+        (
+            *MOMENT,
+            Parameter("cause", "Only disagreements with this cause; `open` for none yet."),
+            Parameter("pod", "Only disagreements about pods with this text in their name."),
+        ),
+        lambda found: found.differences,
+        AnswerScope.CLUSTER,
+    ),
+    "shadowDifference": ApiRoute(
+        "/shadow/{record}",
+        "One disagreement: both choices with their scores.",
+        ShadowDifference,
+        _shadow_difference,
+        rows=lambda found: found.difference.nodes,
+        scope=AnswerScope.CLUSTER,
     ),
 }
 """By name, for :func:`answer`."""
 
 
 async def answer(name: str, request: web.Request) -> Any:
-    """The answer to the question of that name, with the parameters of the request.
+    """The answer to the question of that name, with the parameters of the request and without what
+    its reader may not see.
 
     Raises what :func:`asched.ui.errors.error_answer` knows.
     """
-    question = Question.of(request)
-    return await request.app[VIEW].ask(lambda reader: ROUTES[name].handler(reader, question))
+    question, route = Question.of(request), ROUTES[name]
+    visible = question.visible
+    visible.check(route.scope, question.path.get("namespace"))
+    sealed = await request.app[VIEW].ask(lambda reader: route.handler(reader, question))
+    return sealed.release(visible)
 
 
 def add_routes(app: web.Application) -> None:

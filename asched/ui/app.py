@@ -18,10 +18,13 @@ from aiohttp import web
 from yarl import URL
 
 from asched.ui import api, pages
-from asched.ui.errors import BusyError, ErrorAnswer, error_answer
+from asched.ui.errors import BusyError, ErrorAnswer, StartingError, error_answer
 from asched.ui.journal_view import JournalProgress, JournalView
+from asched.ui.lab import views
+from asched.ui.lab.runs import LabSettings
 from asched.ui.openapi import openapi
-from asched.ui.security import HEADERS, Access, Handler
+from asched.ui.security import HEADERS, AccessControl, Handler
+from asched.ui.visibility import EVERYTHING, AnswerScope, Redaction, Visible
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
@@ -30,10 +33,24 @@ MAX_STREAMS: Final = 100
 EVENT_INTERVAL_S: Final = 1.0
 KEEP_ALIVE_S: Final = 15.0
 _STOP_S: Final = 2.0
-_OPEN_PATHS: Final = ("/login", "/static/")
+HEALTH: Final = "/healthz"
+SCOPES: Final[Mapping[str, AnswerScope]] = {
+    HEALTH: AnswerScope.PUBLIC,
+    "/login": AnswerScope.PUBLIC,
+    pages.STATIC: AnswerScope.PUBLIC,
+    f"{api.PREFIX}/openapi.json": AnswerScope.PUBLIC,
+    f"{api.PREFIX}/events": AnswerScope.VISIBLE,
+    **{api.PREFIX + route.path: route.scope for route in api.ROUTES.values() if route.scope},
+    **pages.SCOPES,
+    **views.SCOPES,
+}
+"""The scope of each path, for readers who may not see everything. Others get no answer."""
+_OPEN_PATHS: Final = ("/login", "/static/", HEALTH)
 """Paths that need no token."""
 
-ACCESS: Final = web.AppKey("access", Access)
+ACCESS: Final = web.AppKey("access", AccessControl)
+NOTE_HEADER: Final = "Asched-Visible"
+"""The response header that says what is left out."""
 _STREAMS: Final = web.AppKey("streams", set[asyncio.Task[None]])
 
 
@@ -52,22 +69,28 @@ class LiveEvent(msgspec.Struct, frozen=True, rename="camel"):
     problem: str
 
 
-def make_app(view: JournalView, access: Access) -> web.Application:
-    """The application; ``view`` must outlive it."""
+def make_app(
+    view: JournalView, access: AccessControl, lab: LabSettings | None = None
+) -> web.Application:
+    """The application; ``view`` must outlive it. Raises OSError if ``lab`` cannot store results."""
     app = web.Application(
-        middlewares=[_secured, _with_errors, _authenticated], client_max_size=MAX_BODY_BYTES
+        middlewares=[_secured, _with_errors, _authenticated, _authorized],
+        client_max_size=MAX_BODY_BYTES,
     )
     app[api.VIEW] = view
     app[ACCESS] = access
+    app[pages.LOGIN_HINT] = access.login_hint
     app[_STREAMS] = set()
     app.on_shutdown.append(_end_streams)
     document = openapi()
     api.add_routes(app)
     app.router.add_get(f"{api.PREFIX}/openapi.json", _constant(document))
     app.router.add_get(f"{api.PREFIX}/events", _events, allow_head=False)
+    app.router.add_get(HEALTH, _health)
     app.router.add_get("/login", _show_login)
     app.router.add_post("/login", _log_in)
     pages.register(app, view)
+    views.register(app, view, lab, document)
     return app
 
 
@@ -113,12 +136,22 @@ async def _with_errors(request: web.Request, handler: Handler) -> web.StreamResp
         if known is None:
             log.error("request failed", path=request.path, exc_info=error)
             known = ErrorAnswer(500, "internal error", "the log of asched ui has the details")
+        known = _redacted(request, known)
         return _error_response(request, known, {})
+
+
+def _redacted(request: web.Request, found: ErrorAnswer) -> ErrorAnswer:
+    """The error without names that its reader may not see."""
+    visible = request.get(api.VISIBLE)
+    if visible is None or visible.everywhere:
+        return found  # nothing of the journal is read for a request without a reader
+    redaction = Redaction(visible, request.app[api.VIEW].namespaces or frozenset())
+    return msgspec.structs.replace(found, error=redaction.text(found.error))
 
 
 _REASONS: Final = {
     404: "there is no such page",
-    405: "only GET is allowed: nothing can be changed here",
+    405: "this method is not allowed here; questions are asked with GET",
     413: f"the request is larger than {MAX_BODY_BYTES} bytes",
 }
 
@@ -145,12 +178,37 @@ async def _authenticated(request: web.Request, handler: Handler) -> web.StreamRe
             421, "this host name is not served", "use the address that asched ui printed"
         )
         return _error_response(request, found, {})
-    if request.path.startswith(_OPEN_PATHS) or access.admits(request):
+    if request.path.startswith(_OPEN_PATHS):
+        return await handler(request)
+    viewer = await access.viewer(request)
+    if viewer is not None:
+        namespaces = request.app[api.VIEW].namespaces or frozenset()
+        request[api.VISIBLE] = await viewer.visible(namespaces)
         return await handler(request)
     if request.path.startswith("/api/"):
         found = ErrorAnswer(401, "a token is needed", "send it as Authorization: Bearer TOKEN")
         return _error_response(request, found, {"WWW-Authenticate": "Bearer"})
     raise web.HTTPSeeOther(URL("/login").with_query(next=request.path_qs))
+
+
+@web.middleware
+async def _authorized(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Check the scope of the path, and say what is left out."""
+    visible = request.get(api.VISIBLE)
+    if visible is None or visible == EVERYTHING:
+        return await handler(request)
+    resource = request.match_info.route.resource
+    if resource is not None:
+        scope = SCOPES.get(resource.canonical)
+        visible.check(scope, request.match_info.get("namespace"))
+        if scope is not AnswerScope.PUBLIC and request.app[api.VIEW].namespaces is None:
+            raise StartingError("the namespaces of the journal are being read")
+    response = await handler(request)
+    if visible.note and not response.prepared:
+        # Names of namespaces are ASCII, unless the journal is not from an API server.
+        shown = (c if c.isascii() and c.isprintable() else "?" for c in visible.note)
+        response.headers[NOTE_HEADER] = "".join(shown)
+    return response
 
 
 # -- login --------------------------------------------------------------------------------------
@@ -167,14 +225,18 @@ def _login_page(request: web.Request, message: str, status: int) -> web.Response
 async def _log_in(request: web.Request) -> web.Response:
     form = await request.post()
     access, sent = request.app[ACCESS], form.get("token", "")
-    if not access.token or not isinstance(sent, str) or not access.is_token(sent.strip()):
-        return _login_page(request, "this is not the token", 403)
     wanted = str(form.get("next", "/"))
     # Only a path of this server: neither another host nor another scheme.
     target = wanted if wanted.startswith("/") and wanted[1:2] not in ("/", "\\") else "/"
     response = web.Response(status=303, headers={"Location": target})
-    access.log_in(response)
+    if not isinstance(sent, str) or not await access.log_in(sent.strip(), response):
+        return _login_page(request, "this token is not valid here", 403)
     return response
+
+
+async def _health(_: web.Request) -> web.Response:
+    """The server responds. The journal may still be unreadable: pages say so."""
+    return web.Response(text="ok")
 
 
 # -- live ---------------------------------------------------------------------------------------
@@ -187,22 +249,25 @@ async def _events(request: web.Request) -> web.StreamResponse:
         raise BusyError(f"{MAX_STREAMS} event streams are open")
     response = web.StreamResponse(headers={**HEADERS, "Content-Type": "text/event-stream"})
     await response.prepare(request)
-    sending = asyncio.ensure_future(_send_events(view, response))
+    visible = request[api.VISIBLE]
+    sending = asyncio.ensure_future(_send_events(view, response, visible))
     streams.add(sending)
     try:
-        with suppress(ConnectionError, asyncio.CancelledError):
-            await sending
+        with suppress(ConnectionError, asyncio.CancelledError, TimeoutError):
+            # The browser connects again, and its reader is checked again.
+            async with asyncio.timeout(request.app[ACCESS].stream_s):
+                await sending
     finally:
         sending.cancel()
         streams.discard(sending)
     return response
 
 
-async def _send_events(view: JournalView, response: web.StreamResponse) -> None:
+async def _send_events(view: JournalView, response: web.StreamResponse, visible: Visible) -> None:
     before = view.progress
     while True:
         progress = view.progress
-        data = msgspec.json.encode(_live_event(before, progress))
+        data = msgspec.json.encode(_live_event(before, progress, visible))
         await response.write(b"event: head\ndata: " + data + b"\n\n")
         before = progress
         await asyncio.sleep(EVENT_INTERVAL_S)
@@ -213,7 +278,10 @@ async def _send_events(view: JournalView, response: web.StreamResponse) -> None:
                 await response.write(b": no change\n\n")
 
 
-def _live_event(before: JournalProgress, now: JournalProgress) -> LiveEvent:
+def _live_event(before: JournalProgress, now: JournalProgress, visible: Visible) -> LiveEvent:
+    """Counts of the whole cluster are for readers who may see all pods."""
+    if not visible.everywhere:
+        return LiveEvent(now.indexed_seq, now.at, {}, {}, {}, "")
     rates = _rates(before, now)
     return LiveEvent(now.indexed_seq, now.at, now.counts, rates, now.queues, now.problem)
 

@@ -16,8 +16,21 @@ class RequestError(Exception):
     """A request with a wrong parameter. Its text is one line for the user."""
 
 
+class ForbiddenError(Exception):
+    """A request that changes something and is not from a page of this server. Its text is one line
+    for the user."""
+
+
 class BusyError(Exception):
     """Too many requests are in progress. Its text is one line for the user."""
+
+
+class NotVisibleError(Exception):
+    """The reader may not see the answer. Its text is one line for the user."""
+
+
+class ReviewUnavailableError(Exception):
+    """The API server did not say who the reader is or what they may see."""
 
 
 class StartingError(Exception):
@@ -44,9 +57,12 @@ _RETRY: Final = "the page works again when the journal can be read"
 
 _KNOWN: Final[tuple[tuple[tuple[type[Exception], ...], int, str], ...]] = (
     ((RequestError, TimeTextError), 400, ""),
+    ((ForbiddenError,), 403, ""),
     ((BeforeBeginningError,), 404, "choose a later time"),
+    ((NotVisibleError,), 403, "ask an administrator of the cluster for the right"),
     ((AuditError,), 404, ""),
     ((journal.ArchivedError,), 410, ""),
+    ((ReviewUnavailableError,), 503, "the page works again when the API server answers"),
     ((BusyError, StartingError), 503, "try again in a few seconds"),
     ((journal.JournalUnreachableError, journal.JournalBusyError), 503, _RETRY),
     ((journal.JournalIOError, journal.JournalOpenError), 503, _RETRY),

@@ -9,10 +9,11 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
+from asched.audit.shadow import ShadowLog
 from asched.audit.timeline import queue_of
 from asched.framework.pod_groups import group_of
 from asched.model.meta import Object, OwnerReference
@@ -24,6 +25,7 @@ from asched.state.cluster import ClusterState, PlacementState
 from asched.state.session_records import EvictionDecided
 from asched.state.stored_form import PodRecord
 from asched.ui.series import Series, WaitHistogram
+from asched.ui.visibility import Visible
 
 MAX_RESULTS: Final = 200
 _MAX_OWNERS: Final = 4
@@ -57,6 +59,28 @@ class SearchResults(msgspec.Struct, frozen=True, rename="camel"):
     """How many there are without the limit."""
     indexed_seq: int
     """The last record that is searched."""
+
+
+class NamespaceUse(msgspec.Struct, frozen=True, rename="camel"):
+    namespace: str
+    pods: dict[str, int]
+    """By state."""
+
+
+class NamespaceList(msgspec.Struct, frozen=True, rename="camel"):
+    """The namespaces that a reader may see."""
+
+    seq: int
+    namespaces: tuple[NamespaceUse, ...]
+
+
+class SearchQuery(NamedTuple):
+    """What to search."""
+
+    text: str
+    limit: int
+    visible: Visible
+    """Of the reader: others are neither found nor counted."""
 
 
 class LikePods(msgspec.Struct, frozen=True, rename="camel"):
@@ -108,10 +132,13 @@ class JournalIndex:
         self.likes: dict[str, IndexedGroup] = {}
         self.nodes: dict[str, int] = {}
         """The last record about each node."""
+        self.namespaces: frozenset[str] = frozenset()
+        """Of all objects in the journal. Replaced by a larger set, never changed."""
         self.plugin_failures: dict[str, int] = {}
         self.totals: Counter[str] = Counter()
         """What happened since the start of the index."""
         self.series = Series()
+        self.shadow = ShadowLog()
 
     def begin(self, seq: int, state: ClusterState) -> None:
         """Start with the state of a checkpoint: earlier records are archived."""
@@ -120,9 +147,20 @@ class JournalIndex:
             if entry.rejection:
                 self.series.block(entry.info.key, _rejecting_plugins(state, entry.info.key))
         self.nodes.update(dict.fromkeys(state.objects(Node), seq))
+        for objects in state.object_store.by_kind.values():
+            self._add_namespaces(item.metadata.namespace for item in objects.values())
+        self._add_namespaces(entry.info.namespace for entry in state.pods.values())
+
+    def _add_namespaces(self, names: Iterable[str]) -> None:
+        new = {name for name in names if name} - self.namespaces
+        if new:
+            self.namespaces |= new
 
     def apply(self, seq: int, record: r.AnyRecord, state: ClusterState) -> None:
         """Add a record; ``state`` is the one after it."""
+        if isinstance(record, r.ObjectObserved):
+            self._add_namespaces((record.object.metadata.namespace,))
+        self.shadow.apply(seq, record, state.date_ns)
         match record:
             case r.TurnStarted():
                 self.series.move_to(state)
@@ -195,6 +233,7 @@ class JournalIndex:
 
     def _add_pod(self, seq: int, pod: Pod, state: ClusterState) -> IndexedPod:
         gang, names = group_of(pod), [*_owner_names(pod, state)]
+        self._add_namespaces((pod.namespace,))
         namespace, own = pod.namespace, (pod.namespace, pod.name, pod.metadata.uid)
         owners = {f"{namespace}/{name}": name for name in names}
         added = IndexedPod(*own, owners=tuple(owners))
@@ -222,26 +261,36 @@ class JournalIndex:
 
     # -- questions --------------------------------------------------------------------------------
 
-    def search(self, text: str, limit: int, seq: int, state: ClusterState) -> SearchResults:
-        """Everything with ``text`` in its name: equal names first, then beginnings, then the most
+    def search(self, wanted: SearchQuery, seq: int, state: ClusterState) -> SearchResults:
+        """Everything with a text in its name: equal names first, then beginnings, then the most
         recent. ``state`` is the one after record ``seq``."""
-        wanted = text.casefold().strip()
-        found = [*self._matches(wanted)]
-        found.sort(key=lambda match: (_distance(match[1], wanted), -match[2]))
+        text, limit, visible = wanted
+        found = [*self._matches(text.casefold().strip(), visible)]
+        found.sort(key=lambda match: (_distance(match[1], text.casefold().strip()), -match[2]))
         results = tuple(self._result(*match, state) for match in found[:limit])
         return SearchResults(results, len(found), seq)
 
-    def _matches(self, wanted: str) -> Iterator[tuple[FoundKind, str, int]]:
+    def _matches(self, wanted: str, visible: Visible) -> Iterator[tuple[FoundKind, str, int]]:
         for key, pod in self.pods.items():
-            if wanted in key.casefold():
+            if wanted in key.casefold() and visible.sees(pod.namespace):
                 yield FoundKind.POD, key, pod.last_seq
         for kind, groups in ((FoundKind.OWNER, self.owners), (FoundKind.GANG, self.gangs)):
             for key, group in groups.items():
-                if wanted in key.casefold():
+                if wanted in key.casefold() and visible.sees(group.namespace):
                     yield kind, key, group.last_seq
-        for name, seq in self.nodes.items():
+        for name, seq in self.nodes.items() if visible.nodes else ():
             if wanted in name.casefold():
                 yield FoundKind.NODE, name, seq
+
+    def namespace_uses(self, visible: Visible, state: ClusterState) -> tuple[NamespaceUse, ...]:
+        """The pods of each visible namespace by state."""
+        found: dict[str, Counter[str]] = {
+            name: Counter() for name in sorted(self.namespaces) if visible.sees(name)
+        }
+        for key, entry in state.pods.items():
+            if entry.info.namespace in found:
+                found[entry.info.namespace][pod_state(state, key)] += 1
+        return tuple(NamespaceUse(name, dict(counts)) for name, counts in found.items())
 
     def _result(self, kind: FoundKind, key: str, seq: int, state: ClusterState) -> SearchResult:
         if kind is FoundKind.NODE:

@@ -29,6 +29,7 @@ from asched.journal.chain import GENESIS
 from asched.journal.checkpoints import RestoredFold, apply_stored
 from asched.journal.errors import (
     ArchivedError,
+    JournalBusyError,
     JournalCorruptError,
     JournalError,
     JournalOpenError,
@@ -45,6 +46,7 @@ from asched.state.cluster import ClusterState
 from asched.ui.errors import BeforeBeginningError, BusyError, StartingError
 from asched.ui.index import JournalIndex
 from asched.ui.series import queue_lengths
+from asched.ui.visibility import Sealed
 
 T = TypeVar("T")
 
@@ -132,6 +134,9 @@ class JournalReader:
         self.first_at: datetime | None = None
         self.archived_seq = 0
         self.head = GENESIS
+        self._caught_up = False
+        self._furthest_seq = 0
+        """The newest record that a query asked for."""
         self._folds: OrderedDict[int, RestoredFold] = OrderedDict()
 
     # -- following --------------------------------------------------------------------------------
@@ -148,6 +153,7 @@ class JournalReader:
         self.head = await self.store.head()
         before = self.live.seq
         if self.head.seq <= before:
+            self._caught_up = True
             return False
         async for stored in self.store.read(before, self.head.seq):
             if self.first_at is None:
@@ -156,7 +162,15 @@ class JournalReader:
             self.index.apply(stored.seq, stored.record, self.live.fold.state)
             self.live = RestoredFold(self.live.fold, stored.seq)
             self._progress(stored.seq)
+        self._caught_up = True
         return True
+
+    @property
+    def namespaces(self) -> frozenset[str] | None:
+        """All namespaces that an answer can name; None while they are not known."""
+        if not self._caught_up or self.live is None or self._furthest_seq > self.live.seq:
+            return None
+        return self.index.namespaces
 
     def following(self) -> RestoredFold:
         """The newest state and its record. Raises :class:`StartingError` before there is one, and
@@ -232,6 +246,7 @@ class JournalReader:
         head = (await self.store.head()).seq
         if seq > head:
             raise AuditError(f"there is no record {seq}: the journal ends at record {head}")
+        self._furthest_seq = max(self._furthest_seq, seq)
         return seq
 
     async def _beginning(self, archived_seq: int) -> str:
@@ -290,7 +305,13 @@ class JournalView:
         self._stopping = anyio.Event()
         self._queries = 0
 
-    async def ask(self, query: Query[T]) -> T:
+    @property
+    def namespaces(self) -> frozenset[str] | None:
+        """All namespaces that an answer can name; None while they are not known."""
+        reader = self._reader
+        return None if reader is None else reader.namespaces
+
+    async def ask(self, query: Query[T]) -> Sealed[T]:
         """The answer of ``query``, which runs in the thread that owns the journal.
 
         Raises what the query raises; :class:`BusyError`, :class:`StartingError`, TimeoutError.
@@ -324,10 +345,12 @@ class JournalView:
 
     # -- in the thread ----------------------------------------------------------------------------
 
-    async def _run(self, query: Query[T]) -> T:
-        if self._reader is None:
+    async def _run(self, query: Query[T]) -> Sealed[T]:
+        reader = self._reader
+        if reader is None:
             raise self._problem or StartingError("the journal is being opened")
-        return await query(self._reader)
+        answer = await query(reader)
+        return Sealed(answer, reader.namespaces)
 
     async def follow(self) -> None:
         """Open the journal and follow it until :meth:`stop`."""
@@ -379,8 +402,8 @@ class JournalView:
                     verify_at_s = time.monotonic() + VERIFY_EVERY_S
                     await reader.verify()
                     self._publish(reader.progress)
-            except JournalReplaced:
-                raise
+            except (JournalReplaced, JournalBusyError):
+                raise  # a file that was opened as immutable is opened again
             except (JournalError, ProfileError) as error:
                 reader.problem = error
                 self._report(error, reader.progress)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from typing import Any, Final
+from collections.abc import Iterable
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -39,6 +40,50 @@ def openapi() -> dict[str, Any]:
     }
 
 
+class Operation(NamedTuple):
+    """A request that is not among the questions of the API."""
+
+    method: str
+    path: str
+    summary: str
+    answers: type[msgspec.Struct]
+    accepts: type[msgspec.Struct] | None = None
+    """The JSON body; None without one."""
+
+
+def describe(document: dict[str, Any], operations: Iterable[Operation]) -> None:
+    """Add operations to the document."""
+    listed = [*operations]
+    types: list[type] = [one.answers for one in listed]
+    types += [one.accepts for one in listed if one.accepts is not None]
+    types.append(ErrorAnswer)
+    schemas, components = msgspec.json.schema_components(types, ref_template=_REF)
+    references = dict(zip(types, schemas, strict=True))
+    document["components"]["schemas"].update(components)
+    for one in listed:
+        parameters = [*map(_path_parameter, re.findall(r"{(\w+)}", one.path))]
+        found = {
+            "operationId": re.sub(r"\W+", "-", f"{one.method}{one.path}").strip("-"),
+            "summary": one.summary,
+            "parameters": parameters,
+            "responses": _responses(references[one.answers], references[ErrorAnswer]),
+        }
+        if one.accepts is not None:
+            body = {"application/json": {"schema": references[one.accepts]}}
+            found["requestBody"] = {"required": True, "content": body}
+        document["paths"].setdefault(PREFIX + one.path, {})[one.method] = found
+
+
+def _responses(answer: Any, error: Any) -> dict[str, Any]:
+    def content(schema: Any) -> dict[str, Any]:
+        return {"application/json": {"schema": schema}}
+
+    return {
+        "200": {"description": "The answer.", "content": content(answer)},
+        "default": {"description": "What is wrong.", "content": content(error)},
+    }
+
+
 def _operation(name: str, route: ApiRoute, references: dict[type, Any]) -> dict[str, Any]:
     content: dict[str, Any] = {"application/json": {"schema": references[route.answers]}}
     parameters = [_parameter(parameter) for parameter in route.parameters]
@@ -49,6 +94,7 @@ def _operation(name: str, route: ApiRoute, references: dict[type, Any]) -> dict[
     return {
         "operationId": name,
         "summary": route.summary,
+        **({} if route.scope is None else {"description": f"For {route.scope.value}."}),
         "parameters": [*map(_path_parameter, re.findall(r"{(\w+)}", route.path)), *parameters],
         "responses": {
             "200": {"description": "The answer.", "content": content},
@@ -58,7 +104,7 @@ def _operation(name: str, route: ApiRoute, references: dict[type, Any]) -> dict[
 
 
 def _path_parameter(name: str) -> dict[str, Any]:
-    schema = {"type": "integer"} if name == "attempt" else {"type": "string"}
+    schema = {"type": "integer"} if name in ("attempt", "record") else {"type": "string"}
     return {"name": name, "in": "path", "required": True, "schema": schema}
 
 

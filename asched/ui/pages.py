@@ -19,11 +19,14 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from asched.audit.entries import AssignmentEntry, AttemptFailureEntry, RejectionEntry
 from asched.audit.entry_text import describe
-from asched.ui.api import HTML_PAGES, PREFIX, VIEW, HtmlPages, answer, pattern
+from asched.audit.shadow import RecordedShadow
+from asched.ui.api import HTML_PAGES, PREFIX, ROUTES, VIEW, VISIBLE, HtmlPages, answer, pattern
 from asched.ui.errors import ErrorAnswer
-from asched.ui.index import SearchResults
+from asched.ui.index import NamespaceList, SearchResults
 from asched.ui.journal_view import JournalView
 from asched.ui.pods import DecisionMatrix, PodSummary, TimelineAnswer
+from asched.ui.shadow import EXAMPLES, ShadowDifference
+from asched.ui.visibility import EVERYTHING, AnswerScope, Visible
 
 STATIC: Final = "/static"
 _FOLDER: Final = Path(__file__).parent / "static"
@@ -31,12 +34,16 @@ _NAVIGATION: Final = (
     ("/", "Overview"),
     ("/search", "Search"),
     ("/cluster", "Cluster"),
+    ("/lab", "What if"),
+    ("/shadow", "Shadow"),
     ("/journal", "Journal"),
     ("/plugins", "Plugins"),
 )
 _KIB: Final = 1024
 _DEVICE_NODES: Final = 50
 """Nodes whose devices are listed on the page of a decision."""
+LOGIN_HINT: Final = web.AppKey("login_hint", str)
+"""What the login form asks for."""
 _JOURNAL_NAME: Final = web.AppKey("journal_name", str)
 
 Page = Callable[[web.Request], Awaitable[web.Response]]
@@ -137,8 +144,15 @@ def _text(request: web.Request, template: str, values: Mapping[str, Any]) -> str
         "query": "",
         "moment": _moment(request),
         "journal_name": "",
+        "note": _visible(request).note,
     }
     return _TEMPLATES.get_template(template).render({**defaults, **values})
+
+
+def _visible(request: web.Request) -> Visible:
+    """What the reader may see; pages without a reader, such as the login, hold no answers."""
+    visible: Visible = request.get(VISIBLE, EVERYTHING)
+    return visible
 
 
 def _page(request: web.Request, template: str, values: Mapping[str, Any]) -> web.Response:
@@ -158,7 +172,8 @@ def _error(request: web.Request, found: ErrorAnswer) -> web.Response:
 
 
 def _login(request: web.Request, message: str, status: int) -> web.Response:
-    values = {"message": message, "next": request.query.get("next", "/"), "active": ""}
+    hint, wanted = request.app[LOGIN_HINT], request.query.get("next", "/")
+    values = {"message": message, "next": wanted, "active": "", "hint": hint}
     return _response(_text(request, "login.html", values), status)
 
 
@@ -172,6 +187,8 @@ def _same_api(request: web.Request) -> str:
 
 
 async def _overview(request: web.Request) -> web.Response:
+    if not _visible(request).everywhere:
+        return await _namespaces(request)
     progress = request.app[VIEW].progress
     data = {
         "from": request.query.get("from", ""),
@@ -180,6 +197,11 @@ async def _overview(request: web.Request) -> web.Response:
     }
     values = {"script": "overview.js", "api": f"{PREFIX}/overview", "data": data}
     return _page(request, "overview.html", values)
+
+
+async def _namespaces(request: web.Request) -> web.Response:
+    found: NamespaceList = await answer("namespaces", request)
+    return _page(request, "namespaces.html", {"api": f"{PREFIX}/namespaces", "found": found})
 
 
 async def _search(request: web.Request) -> web.Response:
@@ -293,8 +315,38 @@ async def _plugins(request: web.Request) -> web.Response:
     return _page(request, "plugins.html", {"api": _same_api(request), "found": found})
 
 
+def _scopes_of(path: str) -> tuple[AnswerScope, ...]:
+    """The declared scope of the API's answer with the path of a page; empty without one."""
+    return tuple(r.scope for r in ROUTES.values() if r.path == path and r.scope is not None)
+
+
+async def _shadow(request: web.Request) -> web.Response:
+    found: RecordedShadow = await answer("shadow", request)
+    filters = {name: request.query.get(name, "") for name in ("cause", "pod")}
+    given = {name: value for name, value in filters.items() if value}
+    moment = _moment(request)
+    api = _same_api(request)
+    api += f"{'&' if moment else '?'}{urlencode(given)}" if given else ""
+    values = {"api": api, "found": found, "shown": EXAMPLES, **filters}
+    return _page(request, "shadow.html", values)
+
+
+async def _shadow_difference(request: web.Request) -> web.Response:
+    found: ShadowDifference = await answer("shadowDifference", request)
+    namespace, _, name = found.difference.pod.partition("/")
+    values = {
+        "active": "/shadow",
+        "api": _same_api(request),
+        "found": found,
+        "namespace": namespace,
+        "name": name,
+    }
+    return _page(request, "shadow-difference.html", values)
+
+
 _PAGES: Final[Mapping[str, Page]] = {
     "/": _overview,
+    "/namespaces": _namespaces,
     "/search": _search,
     "/pods/{namespace}/{name}": _why,
     "/pods/{namespace}/{name}/decisions/{attempt}": _decision,
@@ -302,13 +354,22 @@ _PAGES: Final[Mapping[str, Page]] = {
     "/cluster": _cluster,
     "/journal": _journal,
     "/plugins": _plugins,
+    "/shadow": _shadow,
+    "/shadow/{record}": _shadow_difference,
 }
+
+
+SCOPES: Final[Mapping[str, AnswerScope]] = {
+    **{path: scope for path in _PAGES for scope in _scopes_of(path)},
+    "/": AnswerScope.VISIBLE,
+}
+"""The scope of each page: that of its answer in the API."""
 
 
 def register(app: web.Application, view: JournalView) -> None:
     """Serve all pages and their static files. The application has :data:`~asched.ui.api.VIEW`."""
     app[_JOURNAL_NAME] = view.name
-    app[HTML_PAGES] = HtmlPages(_error, _login)
+    app[HTML_PAGES] = HtmlPages(_error, _login, _page)
     for path, page in _PAGES.items():
         app.router.add_get(pattern(path), page)
     app.router.add_static(STATIC, _FOLDER)

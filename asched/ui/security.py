@@ -3,7 +3,7 @@
 Without a token the server listens only on loopback, and answers only requests for a loopback host
 name: a foreign page cannot reach it through a name that resolves to 127.0.0.1. With a token,
 programs send it as a bearer token. Browsers exchange it at ``/login`` for a cookie that scripts
-cannot read.
+cannot read. :mod:`asched.ui.cluster_access` admits the users of a cluster.
 """
 
 from __future__ import annotations
@@ -12,10 +12,12 @@ import hmac
 import ipaddress
 import time
 from collections.abc import Awaitable, Callable
-from typing import Final, NamedTuple
+from typing import Final, Protocol
 from urllib.parse import urlsplit
 
 from aiohttp import web
+
+from asched.ui.visibility import UnrestrictedViewer, Viewer
 
 MIN_TOKEN_LENGTH: Final = 16
 SESSION_S: Final = 12 * 3600
@@ -37,28 +39,65 @@ HEADERS: Final = {
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
-class Access(NamedTuple):
-    """Who may read."""
+def bearer_token(request: web.Request) -> str:
+    """The token in the header; empty without one."""
+    scheme, _, sent = request.headers.get("Authorization", "").partition(" ")
+    return sent.strip() if scheme.lower() == "bearer" else ""
 
-    token: str = ""
-    """Empty: everybody who reaches the loopback address."""
-    secure: bool = False
-    """Whether browsers use HTTPS."""
+
+class AccessControl(Protocol):
+    """Admits readers."""
+
+    login_hint: str
+    """What the login form asks for; empty if there is no login."""
+    stream_s: float | None
+    """How long a stream of events may last before its reader is checked again; None: any time."""
+
+    def check_host(self, request: web.Request) -> bool:
+        """Whether the host name of the request is served."""
+        ...
+
+    async def viewer(self, request: web.Request) -> Viewer | None:
+        """The reader who sends the request; None if they are not admitted."""
+        ...
+
+    async def log_in(self, token: str, response: web.Response) -> bool:
+        """Let the client read, by a cookie, if the token is valid. Returns whether it is."""
+        ...
+
+
+class Access(AccessControl):
+    """Admits whoever has the token, or without one everybody who reaches the loopback address."""
+
+    stream_s = None
+
+    def __init__(self, token: str = "", secure: bool = False) -> None:
+        """``secure``: whether browsers use HTTPS."""
+        self.token = token
+        self.secure = secure
+        self.login_hint = "The token that asched ui was started with" if token else ""
+
+    async def viewer(self, request: web.Request) -> Viewer | None:
+        return UnrestrictedViewer() if self.admits(request) else None
+
+    async def log_in(self, token: str, response: web.Response) -> bool:
+        if not self.token or not self.is_token(token):
+            return False
+        self._set_cookie(response)
+        return True
 
     def admits(self, request: web.Request) -> bool:
         """Whether the request has the token, as bearer or as the cookie of a login."""
         if not self.token:
             return True
-        scheme, _, sent = request.headers.get("Authorization", "").partition(" ")
-        if scheme.lower() == "bearer" and self.is_token(sent.strip()):
-            return True
-        return self._is_session(request.cookies.get(COOKIE, ""))
+        return self.is_token(bearer_token(request)) or self._is_session(
+            request.cookies.get(COOKIE, "")
+        )
 
     def is_token(self, sent: str) -> bool:
         return hmac.compare_digest(sent.encode(), self.token.encode())
 
-    def log_in(self, response: web.Response) -> None:
-        """Let the client read for :data:`SESSION_S`."""
+    def _set_cookie(self, response: web.Response) -> None:
         expires_s = int(time.time()) + SESSION_S
         value = f"{expires_s}.{self._signature(str(expires_s))}"
         response.set_cookie(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import msgspec
+import pytest
 
 from asched.audit.entries import AssignmentEntry, ClaimReleaseEntry, RejectionEntry
 from asched.audit.entry_text import describe
@@ -10,7 +11,8 @@ from asched.audit.explain import Explanation, explain
 from asched.audit.history import timelines
 from asched.audit.lookup import PodName
 from asched.audit.unblock import ChangeKind, UnblockingChange
-from asched.model.resource_claims import ResourceSlice
+from asched.dra import Inventory
+from asched.model.resource_claims import AllocationResult, ResourceSlice
 from asched.state.records import Assigned, ClaimReleaseEnded, Rejected
 from tests.audit.recording import REGISTRY, Recording, node
 from tests.plugins.dynamic_resources.objects import (
@@ -64,6 +66,24 @@ async def test_rejected_node_has_counts_of_its_devices() -> None:
     assert request.users == ("d/held",)
 
 
+async def test_allocations_are_read_once_for_all_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    recording = recorded(a_slice("n0"))
+    recording.see(node("n1"), node("n2"))
+    recording.decide()
+    reads = 0
+
+    def counted(self: Inventory) -> dict[str, AllocationResult]:
+        nonlocal reads
+        reads += 1
+        return allocations(self)
+
+    allocations = Inventory.allocations
+    monkeypatch.setattr(Inventory, "allocations", counted)
+    found = await explained(recording)
+    assert [len(each.requests) for each in found.nodes] == [1, 1, 1]
+    assert reads == 1
+
+
 async def test_pool_that_cannot_be_used_is_named() -> None:
     complete = a_slice("n0", "gpu-0")
     pool = msgspec.structs.replace(complete.spec.pool, resource_slice_count=2)
@@ -99,6 +119,34 @@ async def test_fewest_additional_devices_are_suggested() -> None:
     found = changes(await explained(recording))
     assert {*found} == {ChangeKind.MORE_DEVICES}
     assert found[ChangeKind.MORE_DEVICES].devices == 2
+
+
+async def test_claim_that_asched_allocated_can_be_given_back() -> None:
+    recording = Recording()
+    recording.see(node("n0"), a_class(), a_slice("n0", "gpu-0"), a_claim("held"))
+    recording.see(a_pod("first", "held"))
+    recording.bind(recording.decide())
+    recording.see(a_claim("held", allocation=an_allocation("n0", "gpu-0")))
+    recording.see(a_claim("c"), a_pod("p", "c"))
+    recording.decide()
+    assert changes(await explained(recording))[ChangeKind.CLAIM].claim == "d/held"
+
+
+async def test_special_claim_that_asched_allocated_can_be_given_back() -> None:
+    recording, resource = Recording(), "example.com/gpu"
+    recording.see(node("n0"), a_class(extendedResourceName=resource), a_slice("n0", "gpu-0"))
+    recording.see(a_pod("first", resources=[{resource: "1"}]))
+    recording.bind(recording.decide())
+    owner = {"kind": "Pod", "name": "first", "uid": "Pod-first", "apiVersion": "v1"}
+    special = a_claim(
+        "first-extended-resources-x",
+        allocation=an_allocation("n0", "gpu-0"),
+        annotations={"resource.kubernetes.io/extended-resource-claim": "true"},
+        ownerReferences=[{**owner, "controller": True}],
+    )
+    recording.see(special, a_claim("c"), a_pod("p", "c"))
+    recording.decide()
+    assert changes(await explained(recording))[ChangeKind.CLAIM].claim == special.key
 
 
 async def test_assignment_names_the_devices() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from asched.apiserver.auth import AuthRule
+from asched.apiserver.auth import AuthRule, WantedAccess
 from asched.batch.registry import SessionRegistry
 from asched.config.file import parse
 from asched.config.registry import PluginRegistry
@@ -58,4 +58,5 @@ def test_cluster_role_permits_what_sessions_use() -> None:
         for group in rule["apiGroups"]
     ]
     for group, resource, verb in SESSIONS:
-        assert any(rule.allows(verb, group, resource, "") for rule in rules), (resource, verb)
+        wanted = WantedAccess(verb, group, resource)
+        assert any(rule.allows(wanted) for rule in rules), (resource, verb)

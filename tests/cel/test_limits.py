@@ -118,6 +118,15 @@ def test_cost_is_limited(expression: str) -> None:
         selector.matches(GPU)
 
 
+@pytest.mark.parametrize("selection", [".a", ".?a"])
+def test_operand_of_a_selection_is_evaluated_once(selection: str) -> None:
+    nested_cost = compile_selector(
+        nested('optional.of({"a": ', "true", f"}}){selection}.orValue(false)", 16)
+    ).evaluate(GPU)
+    assert nested_cost.match
+    assert nested_cost.cost == 498
+
+
 def test_macros_that_copy_are_limited() -> None:
     with pytest.raises(CompileError, match="too large"):
         compile_selector("optional.of(1)" + ".optMap(x, x)" * 60 + ".hasValue()")

@@ -158,7 +158,7 @@ def test_html_report_escapes_names(journal: Path, config: Path, tmp_path: Path) 
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        ((), "nothing to compare with: give --config, --plugins or both"),
+        ((), "nothing to compare with: give --config, --plugins, --add-nodes or --remove-nodes"),
         (("--plugins", "Nonsense=2"), '--plugins: unknown plugin "Nonsense"'),
         (("--plugins", "ImageLocality=x"), 'invalid weight "x" for ImageLocality'),
         (("--plugins", "-DefaultBinder"), "would have no Bind plugin"),

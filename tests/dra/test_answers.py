@@ -21,9 +21,15 @@ from asched.dra import (
     NotAllocated,
     SearchLimits,
 )
+from asched.dra import allocator as allocators
+from asched.dra.allocator import SiteAnswers
 from asched.dra.outcomes import TOO_EXPENSIVE
+from asched.dra.requests import ClaimError
+from asched.dra.sites import SiteTable
+from asched.dra.steps import StepMeter
 from asched.model.meta import ObjectMeta
 from asched.model.resource_claims import (
+    ALL_DEVICES,
     AllocationResult,
     Device,
     DeviceAttribute,
@@ -265,6 +271,53 @@ def test_answers_beyond_the_budget_do_not_depend_on_what_is_known() -> None:
     assert refused
     assert refused != list(range(9))
     assert answers.refusal(refused[0]) == NotAllocated(TOO_EXPENSIVE)
+
+
+def site_answers(sites: int) -> SiteAnswers:
+    inventory, rows = cluster(sites, 1)
+    table = SiteTable(inventory)
+    table.refresh(rows)
+    answers = SiteAnswers([])
+    answers.adapt(table)
+    return answers
+
+
+def test_repeated_searches_of_a_site_are_kept_once() -> None:
+    answers = site_answers(2)
+    for steps in (100, 50, 70):
+        meter = StepMeter(1_000)
+        meter.add(steps)
+        answers.store(0, NotAllocated("none"), meter)
+    assert answers.kept_steps == answers.steps.sum() == 70
+
+
+def test_many_different_errors() -> None:
+    answers = site_answers(1)
+    for number in range(40_000):
+        answers.store(0, ClaimError(f", request r: pool p{number} is invalid", 0), StepMeter(1))
+    assert answers.codes[0] == 40_000
+    assert answers.has_old_refusals
+
+
+def test_errors_of_the_past_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(allocators, "KEPT_REFUSALS", 5)
+    inventory, rows = cluster(0, 0)
+    rows.put(NodeView("n0", {}))
+    allocator = Allocator(inventory)
+    exactly = ExactDeviceRequest(device_class_name="everything", allocation_mode=ALL_DEVICES)
+    spec = ResourceClaimSpec(
+        devices=DeviceClaim(requests=(DeviceRequest(name="r", exactly=exactly),))
+    )
+    claim = ResourceClaim(metadata=ObjectMeta(name="c", namespace="ns"), spec=spec)
+    for number in range(150):
+        pool = ResourcePool(name=f"p{number}", generation=1, resource_slice_count=2)
+        incomplete = ResourceSliceSpec(driver="gpu.example", pool=pool, node_name="n0")
+        inventory.put_slice(ResourceSlice(metadata=ObjectMeta(name="s"), spec=incomplete))
+        answers = allocator.allocate_all(AllocationRequest((claim,)), rows)
+        found = answers.refusal(0)
+        assert isinstance(found, AllocationFailed)
+        assert f"pool gpu.example/p{number} is currently being updated" in found.error
+        assert len(answers.refusals) < 100
 
 
 def dear_claim() -> ResourceClaim:

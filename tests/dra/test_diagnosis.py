@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from asched.dra import NodeView
-from asched.dra.diagnosis import describe, diagnose
+from asched.dra import Inventory, NodeView
+from asched.dra.diagnosis import ClaimDiagnoser, NodeDiagnosis
 from asched.model.meta import ObjectMeta
 from asched.model.resource_claims import (
     CapacityRequirements,
@@ -40,6 +40,12 @@ def used(name: str, device: str, **fields: Any) -> ResourceClaim:
     return allocated(name, (result,))
 
 
+def diagnose(
+    inventory: Inventory, claims: tuple[ResourceClaim, ...], node: NodeView
+) -> NodeDiagnosis:
+    return ClaimDiagnoser(inventory).run(claims, node)
+
+
 def test_every_device_is_counted_once() -> None:
     found = inventory(
         Device(name="a", attributes=kind("big")),
@@ -56,11 +62,14 @@ def test_every_device_is_counted_once() -> None:
     wanted = claim(exactly("r", 2, "kind=big"))
     diagnosis = diagnose(found, (wanted,), NODE)
     (request,) = diagnosis.requests
+    assert (request.claim, request.request, request.wanted) == ("ns/c", "r", 2)
     assert (request.considered, request.suitable) == (4, 1)
-    assert describe(request) == (
-        "ns/c, request r: 1 of 4 devices suitable, 2 needed; 1 in use, 1 not selected by selector"
-        " #0 of the request, 1 taint broken=yes:NoExecute is not tolerated (by ns/x)"
+    assert request.refused == (
+        ("in use", 1),
+        ("not selected by selector #0 of the request", 1),
+        ("taint broken=yes:NoExecute is not tolerated", 1),
     )
+    assert request.users == ("ns/x",)
 
 
 def test_nothing_is_in_the_way() -> None:
@@ -162,9 +171,9 @@ def test_errors_in_claims() -> None:
     )
 
 
-def test_long_lists_of_users_are_cut() -> None:
-    found = inventory(*(Device(name=f"d{index}") for index in range(5)))
-    for index in range(5):
-        found.put_claim(used(f"u{index}", f"d{index}"))
-    (request,) = diagnose(found, (claim(exactly("r", 1)),), NodeView("n0", {})).requests
-    assert describe(request).endswith("5 in use (by ns/u0, ns/u1, ns/u2 and 2 more)")
+def test_later_claims_are_compared_on_their_own() -> None:
+    found = inventory(Device(name="a"))
+    diagnoser = ClaimDiagnoser(found)
+    for count in (1, 2):
+        (request,) = diagnoser.run((claim(exactly("r", count)),), NODE).requests
+        assert request.wanted == count

@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from asched.dra import Inventory, NodeView
+from asched.dra import inventory as inventories
 from asched.dra.binding_conditions import Readiness, is_usable, readiness
 from asched.dra.capacity import (
     binary_notation,
@@ -15,8 +16,9 @@ from asched.dra.capacity import (
     fits,
     stored_notation,
 )
+from asched.dra.cel_selectors import cel_selector
 from asched.dra.constraints import DistinctAttribute, MatchAttribute, attribute_value
-from asched.dra.devices import PoolID, tolerates, untolerated
+from asched.dra.devices import PooledDevice, PoolID, tolerates, untolerated
 from asched.dra.outcomes import allocation_score
 from asched.dra.selectors import selector_fields
 from asched.model.meta import ObjectMeta
@@ -40,7 +42,11 @@ from asched.model.resource_claims import (
     ResourceClaim,
     ResourceClaimSpec,
     ResourceClaimStatus,
+    ResourcePool,
+    ResourceSlice,
+    ResourceSliceSpec,
 )
+from asched.model.selectors import NodeSelector, NodeSelectorRequirement, NodeSelectorTerm
 from tests.dra.selector_double import TextSelector
 
 # -- notation -------------------------------------------------------------------------------------
@@ -155,7 +161,8 @@ def test_tolerations(toleration: DeviceToleration, tolerated: bool) -> None:
 
 def test_other_effects_are_ignored() -> None:
     taints = (DeviceTaint(key="k", effect="None"), DeviceTaint(key="k", effect="Unknown"))
-    assert untolerated(taints, ()) is None
+    device = PooledDevice(Device(name="a", taints=taints), ResourceSlice(), 0, 0)
+    assert not device.taints
 
 
 # -- constraints ----------------------------------------------------------------------------------
@@ -387,3 +394,63 @@ def test_fields_of_an_expression() -> None:
     assert set(seen.capacity) == {"e/z"}
     assert seen.allow_multiple_allocations
     assert set(fields.project("e", device).attributes) == {"d/x", "y"}
+
+
+@pytest.mark.parametrize(
+    ("invalid", "problem"),
+    [
+        (DeviceAttribute(), "unsupported attribute value"),
+        (DeviceAttribute(version="1"), "parse semantic version: "),
+    ],
+)
+def test_invalid_attribute_is_an_error_for_every_expression(
+    invalid: DeviceAttribute, problem: str
+) -> None:
+    device = Device(name="g", attributes={"model": DeviceAttribute(string="A"), "other": invalid})
+    pool = ResourcePool(name="p", generation=1, resource_slice_count=1)
+    inventory = Inventory(cel_selector)
+    inventory.put_slice(
+        ResourceSlice(
+            metadata=ObjectMeta(name="s"),
+            spec=ResourceSliceSpec(driver="d", pool=pool, all_nodes=True, devices=(device,)),
+        )
+    )
+    (view,) = inventory.pools_of(NodeView("n", {}))
+    for expression in ('device.attributes["d"].model == "A"', "true"):
+        error = inventory.selectors.answer(expression, view.devices[0]).error
+        assert error.startswith(f"CEL runtime error: attribute other: {problem}")
+
+
+def test_unchanged_devices_of_a_published_slice_are_not_evaluated_again() -> None:
+    inventory = Inventory(TextSelector)
+    pool = ResourcePool(name="p", generation=1, resource_slice_count=1)
+    contents = []
+    for kind in ("a", "b"):
+        changed = Device(name="changed", attributes={"kind": DeviceAttribute(string=kind)})
+        devices = (Device(name="same", attributes={"kind": DeviceAttribute(string="x")}), changed)
+        spec = ResourceSliceSpec(driver="d", pool=pool, all_nodes=True, devices=devices)
+        inventory.put_slice(ResourceSlice(metadata=ObjectMeta(name="s"), spec=spec))
+        (view,) = inventory.pools_of(NodeView("n", {}))
+        contents.append([device.content for device in view.devices])
+    (same, changed_before), (same_after, changed_after) = contents
+    assert same == same_after
+    assert changed_before != changed_after
+
+
+def test_views_of_nodes_that_are_gone_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inventories, "_KEPT_VIEWS", 10)
+    inventory = Inventory(TextSelector)
+    pool = ResourcePool(name="p", generation=1, resource_slice_count=1)
+    spec = ResourceSliceSpec(
+        driver="d", pool=pool, node_selector=only_rack("a"), devices=(Device(name="x"),)
+    )
+    inventory.put_slice(ResourceSlice(metadata=ObjectMeta(name="s"), spec=spec))
+    for number in range(50):
+        assert inventory.pools_of(NodeView(f"n{number}", {"rack": str(number)})) == ()
+        assert len(inventory._shared_views) <= 10
+    assert inventory.pools_of(NodeView("n", {"rack": "a"}))
+
+
+def only_rack(value: str) -> NodeSelector:
+    requirement = NodeSelectorRequirement(key="rack", operator="In", values=(value,))
+    return NodeSelector(node_selector_terms=(NodeSelectorTerm(match_expressions=(requirement,)),))

@@ -505,6 +505,15 @@ def test_binding_conditions_are_copied() -> None:
 # -- errors in claims -----------------------------------------------------------------------------
 
 
+def test_node_selector_with_two_terms() -> None:
+    (term,) = only("rack", "a", "b").node_selector_terms
+    two = NodeSelector(node_selector_terms=(term, term))
+    rack = slice_of("r", *named("r"), pool="r", node_selector=two)
+    assert error(world(rack), claim(request())) == (
+        "create NodeSelector for claim c: unsupported ResourceSlice.NodeSelector with 2 terms"
+    )
+
+
 @pytest.mark.parametrize(
     ("wanted", "text"),
     [

@@ -13,7 +13,7 @@ from asched.dra import (
     NotAllocated,
     SearchLimits,
 )
-from asched.dra.outcomes import CANNOT_ALLOCATE, TOO_EXPENSIVE, Outcome
+from asched.dra.outcomes import CANNOT_ALLOCATE, TOO_EXPENSIVE
 from asched.model.meta import ObjectMeta
 from asched.model.resource_claims import (
     CapacityRequirements,
@@ -82,7 +82,7 @@ def claim(
     )
 
 
-def outcome(found: Inventory, *claims: ResourceClaim) -> Outcome:
+def outcome(found: Inventory, *claims: ResourceClaim) -> Allocated | NotAllocated:
     return Allocator(found, FEW_STEPS).allocate(AllocationRequest(claims), NODE)
 
 

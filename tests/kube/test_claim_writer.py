@@ -7,6 +7,9 @@ from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from typing import Any
 
+import msgspec
+import pytest
+
 from asched.apiserver.auth import KUBE_SCHEDULER_RULES, SCHEDULER, User
 from asched.apiserver.cluster import EmbeddedCluster
 from asched.apiserver.faults import Fault, Faults
@@ -33,7 +36,7 @@ from asched.model.resource_claims import (
     ResourceClaim,
     ResourceClaimSpec,
 )
-from tests.kube.harness import ManualClock, client_for
+from tests.kube.harness import Answer, ManualClock, ScriptedServer, client_for, in_turn
 
 Object = dict[str, Any]
 
@@ -219,6 +222,36 @@ async def test_lost_responses_are_found_successful() -> None:
             c.faults.drop(verb="update", resource=resource, after_effect=True)
         assert await c.allocate(allocation()) == WriteSucceeded()
         assert c.stored["status"]["reservedFor"] == [c.reservation(c.pod)]
+
+
+@pytest.mark.parametrize("finalizers", [[], [FINALIZER]])
+async def test_outcome_of_an_update_with_an_unreadable_answer_is_unknown(
+    finalizers: list[str],
+) -> None:
+    metadata = {"name": "c", "namespace": "d", "uid": "u", "finalizers": finalizers}
+    stored = msgspec.json.encode({"metadata": metadata, "spec": {}})
+    answers = in_turn(Answer(body=stored), Answer(body=b"{"))
+    async with (
+        ScriptedServer(answers).run() as server,
+        client_for(server.url, ManualClock()) as client,
+    ):
+        outcome = await ClaimWriter(client).allocate(
+            ClaimRef("d", "c", "u"), allocation(), PodTarget("d", "p", "Pod-p"), NOW
+        )
+    assert isinstance(outcome, OutcomeUnknown)
+    assert outcome.message.startswith("add ")
+
+
+async def test_outcome_of_a_creation_with_an_unreadable_answer_is_unknown() -> None:
+    answers = in_turn(Answer(201, body=b"{"))
+    async with (
+        ScriptedServer(answers).run() as server,
+        client_for(server.url, ManualClock()) as client,
+    ):
+        outcome = await ClaimWriter(client).create_special(
+            PodTarget("d", "p", "Pod-p"), ResourceClaim()
+        )
+    assert isinstance(outcome, OutcomeUnknown)
 
 
 async def test_failures_have_texts_of_kube_scheduler() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from asched.apiserver.auth import KUBE_SCHEDULER_RULES, SCHEDULER
+from asched.apiserver.auth import KUBE_SCHEDULER_RULES, SCHEDULER, WantedAccess
 from asched.apiserver.cluster import EmbeddedCluster
 from asched.apiserver.http import ApiServer
 from asched.kube.pod_writer import PodTarget, PodWriter
@@ -15,7 +15,8 @@ from tests.permissions import REQUIRED
 
 def test_role_grants_required_permissions() -> None:
     for group, resource, verb in REQUIRED:
-        assert any(rule.allows(verb, group, resource, "") for rule in KUBE_SCHEDULER_RULES), (
+        wanted = WantedAccess(verb, group, resource)
+        assert any(rule.allows(wanted) for rule in KUBE_SCHEDULER_RULES), (
             group, resource, verb,
         )  # fmt: skip
 

@@ -9,10 +9,10 @@ from typing import Any
 
 from asched.config.file import parse
 from asched.config.registry import PluginRegistry
+from asched.cycle.shadow_report import Report
 from asched.daemon.shadow.daemon import records_of
 from asched.daemon.shadow.explainer import Window
 from asched.daemon.shadow.follower import ShadowFollower
-from asched.daemon.shadow.report import Report
 from asched.kube.tape import Tape
 from asched.state.records import AnyRecord
 

@@ -15,9 +15,9 @@ import pytest
 from asched.apiserver.http import ApiServer
 from asched.config.file import parse
 from asched.config.registry import PluginRegistry
+from asched.cycle.shadow_report import Difference
 from asched.daemon.shadow.daemon import JournalKindError, Shadow, require_kind, running_shadow
 from asched.daemon.shadow.explainer import Window
-from asched.daemon.shadow.report import Difference
 from asched.journal import open_journal
 from asched.kube.connection import connect
 from asched.state.records import DisagreementCause, ShadowCompared, ShadowExplained

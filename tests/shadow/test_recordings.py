@@ -12,9 +12,9 @@ from typer.testing import CliRunner
 from asched.cli.main import app
 from asched.config.registry import PluginRegistry
 from asched.cycle.shadow import ShadowDecider
+from asched.cycle.shadow_report import Report
 from asched.daemon.shadow.explainer import Window
 from asched.daemon.shadow.follower import UncomparedPod
-from asched.daemon.shadow.report import Report
 from asched.state.cluster import ClusterState
 from asched.state.fold import Fold
 from asched.state.records import DisagreementCause, ShadowCompared, ShadowExplained

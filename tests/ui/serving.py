@@ -19,7 +19,8 @@ from asched.journal.opening import open_journal
 from asched.ui.api import PREFIX, ROUTES
 from asched.ui.app import Listen, make_app, serving
 from asched.ui.journal_view import JournalView, open_view
-from asched.ui.security import Access
+from asched.ui.lab.runs import LabSettings
+from asched.ui.security import Access, AccessControl
 from tests.audit.recording import REGISTRY
 
 NO_TOKEN = Access()
@@ -74,11 +75,13 @@ def _texts(query: dict[str, object]) -> dict[str, str]:
 
 
 @asynccontextmanager
-async def ui_on(url: str, access: Access = NO_TOKEN) -> AsyncIterator[Client]:
+async def ui_on(
+    url: str, access: AccessControl = NO_TOKEN, lab: LabSettings | None = None
+) -> AsyncIterator[Client]:
     """The browser interface on the journal at ``url``."""
     async with (
         open_view(url, REGISTRY) as view,
-        serving(make_app(view, access), Listen("127.0.0.1", 0)) as address,
+        serving(make_app(view, access, lab), Listen("127.0.0.1", 0)) as address,
         aiohttp.ClientSession(address) as session,
     ):
         yield Client(address, view, session, url)

@@ -13,7 +13,14 @@ from asched.audit.history import ALWAYS, Period
 from asched.audit.lookup import AuditError
 from asched.audit.whatif.comparison import Comparison, NamedRun, compare
 from asched.audit.whatif.measures import to_place
+from asched.audit.whatif.node_changes import (
+    NO_NODE_CHANGES,
+    NodeChanges,
+    parse_node_changes,
+    with_node_changes,
+)
 from asched.audit.whatif.recorded_history import RecordedHistory, recorded_history
+from asched.config.file import Configuration
 from asched.config.registry import PluginRegistry
 from asched.framework.interface import ExtensionPoint, Plugin
 from asched.framework.runtime.profile import (
@@ -24,8 +31,14 @@ from asched.framework.runtime.profile import (
     parse_arguments,
 )
 from asched.journal.store import JournalStore
-from asched.simulator.loop import SchedulerSettings, SimulationStuckError, simulate
-from asched.simulator.trace import WorkloadRun
+from asched.simulator.loop import (
+    Latencies,
+    SchedulerSettings,
+    SimulationStuckError,
+    scheduler_from_config,
+    simulate,
+)
+from asched.simulator.trace import WorkloadRun, WorkloadTrace
 from asched.state.fold import FoldError
 
 BASELINE: Final = "recorded configuration"
@@ -186,13 +199,66 @@ class CandidateConfig(NamedTuple):
     changes: tuple[PluginChange, ...] = ()
     notes: tuple[str, ...] = ()
     """Notes for the reader."""
+    nodes: NodeChanges = NO_NODE_CHANGES
+
+
+class WhatIfSettings(NamedTuple):
+    """What a user changes, as text."""
+
+    name: str = ""
+    """The name of the configuration; empty for the recorded one."""
+    plugins: str = ""
+    """See :func:`parse_changes`; empty for none."""
+    add_nodes: str = ""
+    remove_nodes: str = ""
+    """See :func:`~asched.audit.whatif.node_changes.parse_node_changes`."""
+
+
+def candidate_config(
+    settings: WhatIfSettings, configuration: Configuration | None, registry: PluginRegistry
+) -> CandidateConfig:
+    """The candidate of these settings; ``configuration`` is None for the recorded one.
+
+    Raises :class:`AuditError`.
+    """
+    changes = parse_changes(settings.plugins) if settings.plugins else ()
+    nodes = parse_node_changes(settings.add_nodes, settings.remove_nodes)
+    base = settings.name or BASELINE
+    changed = [text for text in (settings.plugins, str(nodes)) if text]
+    name = f"{base} with {', '.join(changed)}" if changed else base
+    if configuration is None:
+        return CandidateConfig(name, registry, changes=changes, nodes=nodes)
+    extenders = f"{name} configures extenders; a simulation does not call them"
+    return CandidateConfig(
+        name=name,
+        registry=registry,
+        scheduler=scheduler_from_config(configuration, Latencies()),
+        changes=changes,
+        notes=(extenders,) if configuration.scheduler.extenders else (),
+        nodes=nodes,
+    )
+
+
+class WhatIfProgress(NamedTuple):
+    """How far a comparison is."""
+
+    activity: str
+    done: int = 0
+    total: int = 0
+    """The unit of both depends on the activity; 0 if it is unknown."""
+
+
+ProgressListener = Callable[[WhatIfProgress], None]
+
+WHAT_IF_ERRORS: Final = (AuditError, SimulationStuckError, ProfileError)
+"""What a comparison raises, besides a JournalError. The texts are one line for the user."""
 
 
 async def compare_candidate(
     journal: JournalStore,
     candidate: CandidateConfig,
     period: Period = ALWAYS,
-    progress: Callable[[str], None] = lambda activity: None,
+    progress: ProgressListener = lambda _: None,
 ) -> Comparison:
     """Simulates a period of a journal with the recorded configuration and with the candidate.
 
@@ -200,19 +266,30 @@ async def compare_candidate(
     scheduler without a profile; SimulationStuckError; and as :func:`recorded_history`.
     """
     load = candidate.registry.load
-    progress("reading the journal")
-    history = await recorded_history(journal, load, period)
+    history = await _history(journal, load, period, progress)
     scheduler = _scheduler(history, candidate)
-    progress("simulating the recorded configuration")
-    baseline = _simulate(history, history.scheduler, load)
-    progress(f"simulating {candidate.name}")
-    other = _simulate(history, scheduler, load)
-    progress("comparing")
+    changed = with_node_changes(history.trace, candidate.nodes)
+    simulating = f"simulating {BASELINE}"
+    baseline = simulate_trace(history.trace, history.scheduler, load, (simulating, progress))
+    simulating = f"simulating {candidate.name}"
+    other = simulate_trace(changed.trace, scheduler, load, (simulating, progress))
+    progress(WhatIfProgress("comparing"))
     return compare(
         NamedRun(BASELINE, baseline),
         NamedRun(candidate.name, other),
         history.recorded,
-        (*history.notes, *candidate.notes),
+        (*history.notes, *candidate.notes, *changed.notes),
+    )
+
+
+async def _history(
+    journal: JournalStore, load: PluginLoader, period: Period, progress: ProgressListener
+) -> RecordedHistory:
+    reading = "reading the journal"
+    progress(WhatIfProgress(reading))
+    end_seq = (await journal.head()).seq
+    return await recorded_history(
+        journal, load, period, lambda seq: progress(WhatIfProgress(reading, seq, end_seq))
     )
 
 
@@ -228,11 +305,26 @@ def _scheduler(history: RecordedHistory, candidate: CandidateConfig) -> Schedule
     return scheduler
 
 
-def _simulate(
-    history: RecordedHistory, scheduler: SchedulerSettings, load: PluginLoader
+def simulate_trace(
+    trace: WorkloadTrace,
+    scheduler: SchedulerSettings,
+    load: PluginLoader,
+    shown: tuple[str, ProgressListener],
 ) -> WorkloadRun:
+    """Simulates, and reports the progress of the named activity.
+
+    Raises SimulationStuckError, ProfileError.
+    """
+    activity, progress = shown
+    last = trace.events[-1].at_ns if trace.events else trace.begin_ns
+    total = (last if trace.end_ns is None else trace.end_ns) - trace.begin_ns
+
+    def at(now_ns: int) -> None:
+        progress(WhatIfProgress(activity, min(now_ns - trace.begin_ns, total), total))
+
+    progress(WhatIfProgress(activity))
     try:
-        return simulate(history.trace, scheduler, load)
+        return simulate(trace, scheduler, load, at)
     except (SimulationStuckError, FoldError) as error:
         raise SimulationStuckError(f"the simulation failed: {error}") from error
 

@@ -16,7 +16,7 @@ from asched.audit.whatif.measures import (
     node_of,
     to_place,
 )
-from asched.audit.whatif.occupancy import Steps, workload_of
+from asched.audit.whatif.occupancy import Steps, percentile, workload_of
 from asched.model.quantity import NS_PER_S
 from asched.simulator.trace import PodRun, WorkloadRun
 
@@ -58,23 +58,53 @@ class TimeSeries(msgspec.Struct, frozen=True, rename="camel"):
         return cls(seconds.tolist(), thin.values.round(6).tolist())
 
 
+WAIT_PERCENTS: Final = (0, 5, 10, 20, 30, 40, 50, 60, 70, 80, 90, 95, 99, 99.9, 100)
+
+
+class WaitPercentiles(msgspec.Struct, frozen=True, rename="camel"):
+    """The distribution of the time to bind: ``percents[i]`` of the bound pods waited at most
+    ``seconds[i]``. Empty without bound pods."""
+
+    percents: tuple[float, ...] = ()
+    seconds: tuple[float, ...] = ()
+
+    @classmethod
+    def of(cls, ordered_ns: Sequence[int]) -> WaitPercentiles:
+        """``ordered_ns`` ascending."""
+        if not ordered_ns:
+            return cls()
+        found = (percentile(ordered_ns, percent) or 0 for percent in WAIT_PERCENTS)
+        return cls(WAIT_PERCENTS, tuple(ns / NS_PER_S for ns in found))
+
+
 class RunReport(msgspec.Struct, frozen=True, rename="camel"):
     """The figures and series of one run."""
 
     name: str
     figures: Figures
+    waits: WaitPercentiles
     pending: TimeSeries
+    placed: TimeSeries
+    """Pods placed at least once so far."""
+    evicted: TimeSeries
+    """Evictions so far."""
     utilisation: dict[str, TimeSeries]
     fragmentation: dict[str, TimeSeries]
 
     @classmethod
     def of(cls, name: str, run: MeasuredRun) -> RunReport:
+        series = TimeSeries.of
         return cls(
-            name,
-            run.figures,
-            TimeSeries.of(run.pending),
-            {resource: TimeSeries.of(steps) for resource, steps in run.utilisation.items()},
-            {resource: TimeSeries.of(steps) for resource, steps in run.fragmentation.items()},
+            name=name,
+            figures=run.figures,
+            waits=WaitPercentiles.of(run.to_bind_ns),
+            pending=series(run.pending),
+            placed=series(run.placed),
+            evicted=series(run.evicted),
+            utilisation={resource: series(steps) for resource, steps in run.utilisation.items()},
+            fragmentation={
+                resource: series(steps) for resource, steps in run.fragmentation.items()
+            },
         )
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 import numpy as np
@@ -97,6 +97,10 @@ class MeasuredRun(NamedTuple):
     """Times to bind in ascending order, of bound pods only."""
     pending: Steps
     """Number of pods without a node."""
+    placed: Steps
+    """Number of pods that were placed at least once so far."""
+    evicted: Steps
+    """Number of evictions so far, for other pods and by drained or removed nodes."""
     utilisation: dict[str, Steps]
     fragmentation: dict[str, Steps]
 
@@ -131,7 +135,42 @@ def measured(run: WorkloadRun, workload: RecordedWorkload) -> MeasuredRun:
         },
         spread=spread_violations(run),
     )
-    return MeasuredRun(run, figures, to_bind_ns, pending, shares.utilisation, shares.fragmentation)
+    return MeasuredRun(
+        run=run,
+        figures=figures,
+        to_bind_ns=to_bind_ns,
+        pending=pending,
+        placed=_so_far(_first_placements(pods), run),
+        evicted=_so_far(_evictions(run.pods), run),
+        utilisation=shares.utilisation,
+        fragmentation=shares.fragmentation,
+    )
+
+
+def _first_placements(pods: Iterable[PodRun]) -> Iterator[int]:
+    for pod in pods:
+        placed = (p.assigned_ns for p in pod.placements if p.end is not EndReason.BIND_FAILED)
+        first_ns = next(placed, None)
+        if first_ns is not None:
+            yield first_ns
+
+
+_EVICTED: Final = (EndReason.PREEMPTED, EndReason.DRAINED, EndReason.NODE_GONE)
+
+
+def _evictions(pods: Iterable[PodRun]) -> Iterator[int]:
+    for pod in pods:
+        for placement in pod.placements:
+            if placement.evicted_ns is not None:
+                yield placement.evicted_ns
+            elif placement.end in _EVICTED and placement.ended_ns is not None:
+                yield placement.ended_ns
+
+
+def _so_far(times_ns: Iterable[int], run: WorkloadRun) -> Steps:
+    """The number of these times that are past, over the time of the run."""
+    within = sorted(max(ns, run.begin_ns) for ns in times_ns if ns <= run.end_ns)
+    return Steps([run.begin_ns, *within], [*range(len(within) + 1)], run.end_ns)
 
 
 def to_place(run: WorkloadRun) -> list[PodRun]:

@@ -7,7 +7,7 @@ does not depend on the types of records that move pods.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple, cast
 
 import msgspec
@@ -57,9 +57,12 @@ class RecordedHistory(NamedTuple):
 
 
 async def recorded_history(
-    journal: JournalStore, load: PluginLoader, period: Period = ALWAYS
+    journal: JournalStore,
+    load: PluginLoader,
+    period: Period = ALWAYS,
+    progress: Callable[[int], None] = lambda seq: None,
 ) -> RecordedHistory:
-    """The trace and the recorded run of a period.
+    """The trace and the recorded run of a period. ``progress`` receives each record's number.
 
     Reads the journal once, as a stream. Memory use grows with the pods and changes of the period.
 
@@ -74,6 +77,7 @@ async def recorded_history(
     last_seq = None if until_ns is None else await last_seq_at(journal, until_ns)
     async for stored in journal.read(first_seq - 1):
         record = stored.record
+        progress(stored.seq)
         if isinstance(record, r.TurnStarted):
             # The trace has turn times, the period has dates.
             ahead_ns = stored.written_at_ns - record.now_ns
@@ -149,6 +153,7 @@ def _scheduler(state: ClusterState, recorded: WorkloadRun) -> SchedulerSettings:
         queue=state.queue.settings,
         seed=state.engine.seed,
         latencies=Latencies(bind_ns=percentile(bind_ns, 50) or 0),
+        feature_gates=state.plugin_context.feature_gates,
     )
 
 

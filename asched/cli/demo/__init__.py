@@ -37,6 +37,9 @@ class DemoOptions:
         "--keep/--exit",
         help="Keep cluster and daemon running after the summary, until Ctrl-C.",
     )
+    ui: bool = typer.Option(
+        False, "--ui", help="Open the journal in the browser while it grows; keeps running."
+    )
 
 
 @takes_options

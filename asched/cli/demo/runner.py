@@ -9,7 +9,7 @@ import tempfile
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -22,6 +22,7 @@ from anyio.streams.text import TextReceiveStream
 
 from asched.audit.whatif.occupancy import percentile
 from asched.cli.demo import DemoOptions
+from asched.cli.demo.browser import browser_interface
 from asched.cli.demo.view import (
     DemoResult,
     DemoStatus,
@@ -106,7 +107,7 @@ async def _demo(
     async with api_server(folder, _POD_START_S) as kubeconfigs:
         demo = _Demo(options, journal, workload, kubeconfigs)
         result = await demo.run(configuration, registry)
-    if not options.keep:
+    if not demo.stays:
         print_summary(result)
         _print_next_commands(result, None)
     return result.succeeded
@@ -139,12 +140,18 @@ class _Demo(NamedTuple):
     workload: DemoWorkload
     kubeconfigs: Kubeconfigs
 
+    @property
+    def stays(self) -> bool:
+        """Whether all parts keep running after the summary."""
+        return self.options.keep or self.options.ui
+
     async def run(self, configuration: Configuration, registry: PluginRegistry) -> DemoResult:
         log_warnings()
         async with (
             connect(self.kubeconfigs.admin) as admin,
             connect(self.kubeconfigs.scheduler) as client,
             open_journal(str(self.journal)) as store,
+            AsyncExitStack() as parts,
         ):
             loader = Loader(admin, self.workload, self.options.over, time.monotonic)
             await loader.prepare()
@@ -152,6 +159,7 @@ class _Demo(NamedTuple):
                 DaemonContext(configuration, registry, client, store)
             ) as daemon:
                 await daemon.engine.synced.wait()
+                await self._open_browser(parts)
                 counts = JournalCounts(self.workload.feasible)
                 with open_view() as show:
                     # Again: the live view has replaced stderr, to print log lines above itself.
@@ -162,10 +170,16 @@ class _Demo(NamedTuple):
                 result = DemoResult(
                     self.workload, counts, utilization(state), _pending(state), self.journal
                 )
-                if self.options.keep:
+                if self.stays:
                     print_summary(result)
                     await _stay(result, self.kubeconfigs)
         return result
+
+    async def _open_browser(self, parts: AsyncExitStack) -> None:
+        if self.options.ui:
+            url = await parts.enter_async_context(browser_interface(self.journal))
+            if url:
+                print(f"The journal in the browser: {url}", flush=True)
 
     async def _until_settled(
         self,

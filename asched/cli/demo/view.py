@@ -299,6 +299,7 @@ def next_commands(result: DemoResult, kubeconfig: Path | None) -> Sequence[str]:
     bound = sorted(result.workload.feasible - result.counts.unbound)
     if bound:
         lines.append(f"{asched} explain {bound[len(bound) // 2]} {journal}")
+    lines.append(f"{asched} ui {journal}")
     if kubeconfig is not None:
         kubectl = f"kubectl --kubeconfig {shlex.quote(str(kubeconfig))}"
         lines += [f"{kubectl} get pods -A -o wide", f"{kubectl} get nodes"]

@@ -16,13 +16,13 @@ from asched import __version__
 from asched.config.file import Configuration
 from asched.config.registry import PluginRegistry
 from asched.core.scheduler import SchedulerCore
+from asched.cycle.shadow_report import Difference, Report
 from asched.daemon.engine.inbox import Inbox
 from asched.daemon.engine.journaling import JournalAppender
 from asched.daemon.engine.turn_loop import TurnLoop, watch_journal
 from asched.daemon.process import Runtime
 from asched.daemon.shadow.explainer import Window
 from asched.daemon.shadow.follower import ShadowFollower, shadow_profiles, start_notes
-from asched.daemon.shadow.report import Difference, Report
 from asched.daemon.startup import annotations_of, custom_resources_of
 from asched.daemon.telemetry.metrics import Metrics
 from asched.journal.checkpoints import folding

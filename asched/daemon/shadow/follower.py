@@ -16,8 +16,8 @@ from asched.config.file import Configuration
 from asched.config.resolve import without_ignored_resources
 from asched.core.inputs import Change, Deleted, Listed
 from asched.cycle.shadow import ShadowDecider
+from asched.cycle.shadow_report import Difference, Report, ReportWriter
 from asched.daemon.shadow.explainer import Explainer, Window
-from asched.daemon.shadow.report import Difference, Report, ReportWriter
 from asched.daemon.shadow.steps import folded_step
 from asched.framework.runtime.profile import PluginLoader, evaluate_in_process
 from asched.model.pod import POD_SCHEDULED, Pod

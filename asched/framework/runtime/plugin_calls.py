@@ -266,7 +266,7 @@ def _filter_each(
                 if number > len(statuses):
                     statuses.append(answer)
         codes_of_alive.append(number)
-    codes = np.zeros(nodes.size, np.int16)
+    codes = np.zeros(nodes.size, np.int32)
     codes[rows] = codes_of_alive
     return FilterResult(codes, statuses)
 

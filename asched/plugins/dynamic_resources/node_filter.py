@@ -12,7 +12,7 @@ import numpy as np
 from asched.dra.allocator import AllocationRequest, NodeAnswers, SearchLimits
 from asched.dra.binding_conditions import is_usable
 from asched.dra.devices import NodeView
-from asched.dra.diagnosis import NodeDiagnosis, diagnose
+from asched.dra.diagnosis import ClaimDiagnoser, NodeDiagnosis
 from asched.dra.extended import ExtendedResources
 from asched.dra.outcomes import Allocated, AllocationFailed, NotAllocated, allocation_score
 from asched.framework.cluster import Cluster
@@ -59,6 +59,16 @@ class GroupAnswers(NamedTuple):
     answers: NodeAnswers | None
     """None if there is nothing to allocate."""
 
+    def with_rows_of(self, later: GroupAnswers) -> GroupAnswers | None:
+        """These answers and later ones; None if they cannot be combined."""
+        if self.requests != later.requests:
+            return None
+        member = self.member | later.member
+        if self.answers is None or later.answers is None:
+            return None if self.answers is not later.answers else self._replace(member=member)
+        answers = self.answers.with_rows(later.member, later.answers)
+        return None if answers is None else self._replace(member=member, answers=answers)
+
     def allocation(self, row: int) -> NodeAllocation | None:
         """What the claims get on a node; None if they cannot be allocated there."""
         if self.answers is None:
@@ -85,14 +95,26 @@ class PodDevices:
         return self
 
     @property
-    def every_claim(self) -> tuple[ResourceClaim, ...]:
-        return self.claims if self.special is None else (*self.claims, self.special)
-
-    @property
     def left_over(self) -> ResourceClaim | None:
         """A special claim of an earlier attempt."""
         special = self.special
         return None if special is None or special.name == IN_MEMORY_NAME else special
+
+    def known(self, requests: SpecialRequests, rows: RowArray) -> NodeAnswers | None:
+        """The answers for all of these rows of the cluster's nodes, if Filter has them."""
+        for group in self.answers:
+            if group.requests == requests and group.member[rows].all():
+                return group.answers
+        return None
+
+    def add(self, found: GroupAnswers) -> None:
+        """Keep answers. Preemption asks node by node, so they are combined where possible."""
+        for index, group in enumerate(self.answers):
+            combined = group.with_rows_of(found)
+            if combined is not None:
+                self.answers[index] = combined
+                return
+        self.answers.append(found)
 
     def allocation(self, row: int) -> NodeAllocation | None:
         """What the claims get on a node that Filter has seen; None if they cannot be allocated."""
@@ -137,7 +159,7 @@ def extended_columns(
             by_devices.append((resource, missing))
             continue
         for row in np.flatnonzero(missing & nodes.alive).tolist():
-            unfit[row] = resource not in nodes.node(row).status.allocatable
+            unfit[row] |= resource not in nodes.node(row).status.allocatable
     return ExtendedColumns(unfit, by_devices)
 
 
@@ -187,7 +209,7 @@ class StatusColumn:
     """Collects one status for each row; the first one counts."""
 
     def __init__(self, size: int) -> None:
-        self.codes = np.zeros(size, np.int16)
+        self.codes = np.zeros(size, np.int32)
         self._statuses: list[Status] = []
         self._numbers: dict[Status, int] = {}
 
@@ -228,10 +250,10 @@ class NodeFilter:
             found.reject(extended_columns(data.extended, extended, nodes).unfit, CANNOT_FIT)
         for group in node_groups(data, extended, nodes):
             self._allocate(data, group, nodes, found)
-            for claim in data.every_claim:
-                available = self.available(claim, nodes)
-                if available is not None:
-                    found.reject(group.rows[~available[group.rows]], NOT_AVAILABLE)
+        for claim in data.claims:
+            available = self.available(claim, nodes)
+            if available is not None:
+                found.reject(nodes.alive & ~available, NOT_AVAILABLE)
         return found.result()
 
     def available(self, claim: ResourceClaim, nodes: Nodes) -> BoolColumn | None:
@@ -245,15 +267,15 @@ class NodeFilter:
         selector = allocation.node_selector
         return None if selector is None else selector_matches(matchable(selector), nodes)
 
-    def diagnosis(self, data: PodDevices, row: int) -> NodeDiagnosis | None:
+    def diagnosis(
+        self, data: PodDevices, row: int, diagnoser: ClaimDiagnoser
+    ) -> NodeDiagnosis | None:
         """What the unallocated claims find on a node; None if there are none."""
         nodes = self._cluster.nodes.take(np.array([row], np.intp))
-        for group in node_groups(data, self._devices.extended, nodes):
-            claims = unallocated(data, group)
-            if claims:
-                view = NodeView(nodes.names[0], nodes.node(0).labels)
-                return diagnose(self._devices.inventory, claims, view)
-        return None
+        group = next(iter(node_groups(data, self._devices.extended, nodes)), None)
+        claims = () if group is None else unallocated(data, group)
+        view = NodeView(nodes.names[0], nodes.node(0).labels)
+        return diagnoser.run(claims, view) if claims else None
 
     def _allocate(
         self, data: PodDevices, group: DeviceNodeGroup, nodes: Nodes, found: StatusColumn
@@ -262,17 +284,18 @@ class NodeFilter:
         rows = group.rows[found.codes[group.rows] == 0]
         table = self._cluster.nodes
         table_rows = nodes.align(np.arange(table.size, dtype=np.int32))[rows]
-        member = np.zeros(table.size, np.bool_)
-        member[table_rows] = True
-        answers = None
-        if claims:
-            allocator = self._devices.allocator(self._limits)
-            answers = allocator.allocate_all(AllocationRequest(claims), table, table_rows)
+        answers = data.known(group.requests, table_rows)
+        if answers is None:
+            if claims:
+                allocator = self._devices.allocator(self._limits)
+                answers = allocator.allocate_all(AllocationRequest(claims), table, table_rows)
+            member = np.zeros(table.size, np.bool_)
+            member[table_rows] = True
+            data.add(GroupAnswers(member, group.special, group.requests, answers))
+        if answers is not None:
             codes = answers.codes[table_rows]
-            for number in np.unique(codes[codes > 0]).tolist():
-                status = _status(answers.refusals[number - 1])
-                found.reject(rows[codes == number], status)
-        data.answers.append(GroupAnswers(member, group.special, group.requests, answers))
+            for code in np.unique(codes[codes > 0]).tolist():
+                found.reject(rows[codes == code], _status(answers.refusal_of(code)))
 
 
 def _status(refusal: NotAllocated | AllocationFailed) -> Status:

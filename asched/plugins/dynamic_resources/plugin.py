@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, ClassVar
 
 import numpy as np
 
 from asched.dra.allocator import SearchLimits
-from asched.dra.diagnosis import NodeDiagnosis
+from asched.dra.diagnosis import ClaimDiagnoser, NodeDiagnosis
 from asched.dra.extended import may_be_extended
+from asched.dra.steps import STEP
 from asched.framework.binding import BindingClient, Permission
 from asched.framework.cluster import Handle
 from asched.framework.cycle_state import CycleState, StateKey
@@ -68,7 +69,7 @@ class DynamicResourcesArgs(Arguments, frozen=True):
 
     filter_timeout: str = "10s"
     """How long devices are searched for on one node. Counted in steps of the search, so that a
-    replay is exact; 0s means no limit."""
+    replay is exact; 0s means the usual limit, as do times beyond it."""
     binding_timeout: str = "600s"
     """How long devices may take to meet their binding conditions."""
 
@@ -84,10 +85,6 @@ def _duration(field: str, text: str) -> timedelta:
         return parse_duration(text)
     except ValueError as error:
         raise ValueError(f"{field}: {error}") from None
-
-
-STEP = timedelta(microseconds=2)
-"""How long a step of a search takes."""
 
 
 def search_limits(filter_timeout: timedelta) -> SearchLimits:
@@ -236,14 +233,19 @@ class DynamicResources(
         decision = PostFilterDecision(self.handle, data, self._filter, statuses)
         return decision.candidates(self.handle.cluster.nodes)
 
-    def diagnosis(self, pod: PodInfo, node_name: str) -> NodeDiagnosis | None:
-        """For explanations: what the pod's unallocated claims find on a node. None if it has none
-        there, or if PreFilter rejects it."""
-        cluster = self.handle.cluster
-        state, row = CycleState(), cluster.nodes.row_of(node_name)
-        if row is None or not self.pre_filter(state, pod, cluster.nodes).status.is_success:
-            return None
-        return self._filter.diagnosis(state.read(_DEVICES), row)
+    def diagnoses(self, pod: PodInfo) -> Callable[[str], NodeDiagnosis | None]:
+        """For explanations: a function that returns what the pod's unallocated claims find on a
+        node. None if it has none there, or if PreFilter rejects it."""
+        state, nodes = CycleState(), self.handle.cluster.nodes
+        if not self.pre_filter(state, pod, nodes).status.is_success:
+            return lambda _: None
+        data, diagnoser = state.read(_DEVICES), ClaimDiagnoser(self._devices.inventory)
+
+        def diagnosis(node_name: str) -> NodeDiagnosis | None:
+            row = nodes.row_of(node_name)
+            return None if row is None else self._filter.diagnosis(data, row, diagnoser)
+
+        return diagnosis
 
     # -- Score ------------------------------------------------------------------------------------
 
@@ -286,7 +288,8 @@ class DynamicResources(
         self._devices.release(pod.uid)
 
     def on_bound(self, pod: PodInfo, node_name: str, reservation: dict[str, Any] | None) -> None:
-        # The devices stay reserved until the watch shows the claims.
+        # The devices stay reserved until the pod is gone. Once the watch shows the allocation of a
+        # claim, that one counts instead.
         self._reservations.pop(pod.uid, None)
         self._bound.pop(pod.uid, None)
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from asched.framework.cluster import Cluster
 from asched.framework.events import ActionType, ClusterEventWithHint, EventResource, QueueingHint
 from asched.model.meta import Object
-from asched.model.pod import Pod, PodResourceClaim
+from asched.model.pod import Pod, PodResourceClaim, claim_names
 from asched.model.resource_claims import ResourceClaim
 from asched.plugins.shared import queue_if
 
@@ -78,12 +78,7 @@ def _name(pod: Pod, reference: PodResourceClaim) -> _ClaimName | None:
 
 def _may_use(pod: Pod, claim: ResourceClaim) -> bool:
     """Whether a pod names a claim."""
-    if pod.namespace != claim.namespace:
-        return False
-    name = claim.name
-    return any(each.resource_claim_name == name for each in pod.spec.resource_claims) or any(
-        each.resource_claim_name == name for each in pod.status.resource_claim_statuses
-    )
+    return pod.namespace == claim.namespace and claim.name in claim_names(pod)
 
 
 def _is_owned_by(claim: ResourceClaim, pod: Pod) -> bool:

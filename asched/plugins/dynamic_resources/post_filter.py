@@ -21,11 +21,11 @@ class PostFilterDecision:
     """Which claim of an unschedulable pod is deallocated or deleted."""
 
     def __init__(
-        self, handle: Handle, data: PodDevices, nodes: NodeFilter, statuses: NodeToStatus
+        self, handle: Handle, data: PodDevices, node_filter: NodeFilter, statuses: NodeToStatus
     ) -> None:
         self._handle = handle
         self._data = data
-        self._filter = nodes
+        self._filter = node_filter
         self._statuses = statuses
 
     def result(self, nodes: Nodes) -> PostFilterResult:

@@ -20,7 +20,7 @@ from asched.framework.cluster import Cluster
 from asched.framework.pod_info import PodInfo
 from asched.framework.status import SUCCESS, Status
 from asched.model.quantity import NS_PER_S
-from asched.model.resource_claims import AllocationResult, ResourceClaim
+from asched.model.resource_claims import ResourceClaim
 from asched.plugins.dynamic_resources.pod_claims import reserved_for
 from asched.plugins.dynamic_resources.reservation import (
     DeviceReservation,
@@ -71,15 +71,19 @@ class ClaimBinding:
     async def _bind_claim(self, claim: ReservedClaim) -> Status:
         ref = ClaimRef(self._pod.namespace, claim.name, claim.uid)
         present = self._claims.get(ref.key)
-        again = ref in self.bound.reserved
+        if ref in self.bound.reserved:
+            return await self._bind_again(ref, claim)
         self.bound.reserved[ref] = None
-        if not again and present is not None and present.uid == claim.uid:
+        if present is not None and present.uid == claim.uid:
             written = claim.allocation is None or present.status.allocation is not None
             if written and reserved_for(present, self._pod.uid):
                 return SUCCESS
+        return await self._client.allocate_claim(ref, claim.allocation, self._pod)
+
+    async def _bind_again(self, ref: ClaimRef, claim: ReservedClaim) -> Status:
+        """For a claim that the pod lists twice: an error if both entries got devices."""
         status = await self._client.allocate_claim(ref, claim.allocation, self._pod)
-        if again and status.is_success and claim.allocation is not None:
-            # The pod lists the claim twice, and got the same devices twice.
+        if status.is_success and claim.allocation is not None:
             return Status.error(f"claim {ref.key} got allocated elsewhere in the meantime")
         return status
 
@@ -113,14 +117,14 @@ class ClaimBinding:
 
     def _must_wait(self) -> bool:
         special = self._reservation.special
-        if special is not None and _names_conditions(special.allocation):
+        if special is not None and has_binding_conditions(special.allocation):
             return True
         for claim in self._reservation.claims:
             present = self._claims.get(f"{self._pod.namespace}/{claim.name}")
-            if claim.allocation is not None:
-                if _names_conditions(claim.allocation):
-                    return True
-            elif present is not None and has_binding_conditions(present):
+            allocation = claim.allocation
+            if allocation is None and present is not None:
+                allocation = present.status.allocation
+            if has_binding_conditions(allocation):
                 return True
         return False
 
@@ -141,12 +145,6 @@ class ClaimBinding:
         present = self._claims.get(self.bound.special.key)
         # The watch may show a new claim late.
         return None if present is None else _progress_of(present, now, limit)
-
-
-def _names_conditions(allocation: AllocationResult | None) -> bool:
-    return allocation is not None and any(
-        result.binding_conditions for result in allocation.devices.results
-    )
 
 
 def _progress_of(claim: ResourceClaim, now: datetime, limit: timedelta) -> Status | None:

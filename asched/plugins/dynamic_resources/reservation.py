@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import count
 from typing import Any
 
 import msgspec
@@ -71,12 +72,10 @@ _HALF = 2**64
 
 def share_ids(handle: Handle, pod_uid: str, node_name: str) -> Callable[[], str]:
     """New share IDs: UUIDs (version 4) that are the same in a replay."""
-    number = 0
+    numbers = count(1)
 
     def new() -> str:
-        nonlocal number
-        number += 1
-        text = f"share/{handle.cluster.now_ns}/{pod_uid}/{node_name}/{number}"
+        text = f"share/{handle.cluster.now_ns}/{pod_uid}/{node_name}/{next(numbers)}"
         high = handle.stable_random(f"{text}/high", _HALF)
         low = handle.stable_random(f"{text}/low", _HALF)
         high = high & ~0xF000 | 0x4000

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import msgspec
 
 from asched.dra.extended import ExtendedResources
+from asched.framework.devices import TRUE
 from asched.model.meta import Annotations, ObjectMeta, OwnerReference
 from asched.model.pod import Container, ContainerExtendedResourceRequest, Pod
 from asched.model.quantity import thousandths
@@ -42,7 +43,7 @@ def in_memory_claim(pod: Pod, spec: ResourceClaimSpec | None = None) -> Resource
             name=IN_MEMORY_NAME,
             namespace=pod.namespace,
             owner_references=(owner,),
-            annotations=Annotations(extended_resource_claim="true"),
+            annotations=Annotations(extended_resource_claim=TRUE),
         ),
         spec=spec or ResourceClaimSpec(),
     )
@@ -73,8 +74,9 @@ def special_requests(
 class _OneResource:
     """The requests and mappings for one resource.
 
-    Sidecars and ordinary containers have a request each. Other init containers end before later
-    containers start: they use the requests of those, and one request for the rest.
+    Long-lived containers, which are ordinary ones and sidecars, have a request each. Short-lived
+    ones, the other init containers, end before later containers start: they use the requests of
+    those, and one request for the rest.
     """
 
     def __init__(self, pod: Pod, resource: str, device_class: str) -> None:
@@ -84,24 +86,24 @@ class _OneResource:
         self.mappings: list[ContainerExtendedResourceRequest] = []
         own: list[DeviceRequest | None] = [None] * len(self._containers)
         init = len(pod.spec.init_containers)
-        ending = [i for i in range(init) if not self._containers[i].restartable]
+        short_lived = [i for i in range(init) if not self._containers[i].restartable]
         for index, container in enumerate(self._containers):
-            if index not in ending:
+            if index not in short_lived:
                 own[index] = self._request(index, container)
                 if own[index] is not None:
                     self._map(container, own[index])
-        largest = self._add_ending(ending, own)
+        largest = self._add_short_lived(short_lived, own)
         self.requests = [each for each in (largest, *own) if each is not None]
 
-    def _add_ending(
-        self, ending: Sequence[int], own: Sequence[DeviceRequest | None]
+    def _add_short_lived(
+        self, short_lived: Sequence[int], own: Sequence[DeviceRequest | None]
     ) -> DeviceRequest | None:
-        """The mappings of init containers that are not sidecars. Returns the request that they
-        share, if any."""
+        """Add the mappings of short-lived containers. Returns the request that they share, if
+        any."""
         largest: DeviceRequest | None = None
         replaced: set[str] = set()
         first = len(self.mappings)
-        for index in ending:
+        for index in short_lived:
             container = self._containers[index]
             request = self._request(index, container, self._reuse(container, own[index:]))
             if request is None:

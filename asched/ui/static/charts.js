@@ -56,18 +56,24 @@ function axis(format) {
   };
 }
 
-function options(width, lines, format) {
+/** An axis of numbers instead of times. */
+function numberAxis({ format }) {
+  return { ...axis(null), values: (_, marks) => marks.map(format), space: 50 };
+}
+
+function options(width, lines, format, x) {
   const zone = localTimes() ? {} : { tzDate: (s) => uPlot.tzDate(new Date(s * 1000), "Etc/UTC") };
   const at = (_, value) => (value === null ? "–" : timeText(new Date(value * 1000).toISOString(), undefined, false));
   const value = (_, shown) => (shown === null || shown === undefined ? "–" : format(shown));
   return {
     width, height: HEIGHT_PX, ...zone, padding: [10, 34, 0, 0],
     hooks: { ready: [showLast], setCursor: [showLast], setData: [showLast] },
-    cursor: { sync: { key: "overview" }, points: { size: 6 } },
-    scales: { y: { range: (_, low, high) => [0, high > 0 ? high * 1.08 : 1] } },
-    axes: [axis(null), axis(format)],
+    cursor: { sync: { key: x ? x.name : "overview" }, points: { size: 6 } },
+    scales: { ...(x ? { x: { time: false } } : {}), y: { range: (_, low, high) => [0, high > 0 ? high * 1.08 : 1] } },
+    axes: [x ? numberAxis(x) : axis(null), axis(format)],
     series: [
-      { label: "Time", value: at },
+      x ? { label: x.name, value: (_, shown) => (shown === null ? "–" : x.format(shown)) }
+        : { label: "Time", value: at },
       ...lines.map(({ name }, index) => ({
         label: name, value, stroke: cssColour(LINES[index]), width: 1.6, dash: DASHES[index],
         points: { size: 4 }, spanGaps: false,
@@ -76,11 +82,13 @@ function options(width, lines, format) {
   };
 }
 
-/** A chart in `place` that `show(points, lines)` fills. `format` writes a value of its axis. */
+/** A chart in `place` that `show(points, lines)` fills. `format` writes a value of its axis.
+ *  Points have a time `at`, or a number `x` on an axis with the given name and format. */
 export class LineChart {
-  constructor(place, format) {
+  constructor(place, format, x = null) {
     this.place = place;
     this.format = format;
+    this.x = x;
     this.chart = null;
     this.shown = null;
     new ResizeObserver(() => this.resize()).observe(place);
@@ -92,7 +100,7 @@ export class LineChart {
   show(points, lines) {
     const names = lines.map(({ name }) => name).join("\n");
     const data = [
-      points.map((point) => Date.parse(point.at) / 1000),
+      points.map((point) => (this.x ? point.x : Date.parse(point.at) / 1000)),
       ...lines.map(({ of }) => points.map((point) => of(point) ?? null)),
     ];
     const same = this.chart && this.shown.names === names;
@@ -113,7 +121,7 @@ export class LineChart {
       return;
     }
     this.place.replaceChildren();
-    this.chart = new uPlot(options(width, lines, this.format), data, this.place);
+    this.chart = new uPlot(options(width, lines, this.format, this.x), data, this.place);
     this.describe();
   }
 

@@ -16,6 +16,12 @@ Checks that the schema cannot express. The pod template includes them, so every 
 {{- if and .Values.journal.signing.anchorClaim (not .Values.journal.signing.secret.name) -}}
 {{- fail "journal.signing.anchorClaim needs journal.signing.secret.name: only signed heads are anchored" -}}
 {{- end -}}
+{{- if and .Values.ui.enabled (not (include "asched.inPostgres" .)) (gt (int .Values.replicas) 1) -}}
+{{- fail "ui.enabled with more than one replica needs a journal in PostgreSQL: each SQLite journal holds only what its replica decided" -}}
+{{- end -}}
+{{- if and .Values.ui.enabled (eq (int .Values.ui.port) (int .Values.health.port)) -}}
+{{- fail "ui.port and health.port are the same" -}}
+{{- end -}}
 {{- if hasKey .Values.settings "journal" -}}
 {{- fail "settings.journal is set by the chart: use journal" -}}
 {{- end -}}

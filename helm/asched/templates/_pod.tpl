@@ -77,6 +77,9 @@ spec:
         {{- if .Values.journal.signing.anchorClaim }}
         - {name: anchors, mountPath: /var/lib/asched-anchors}
         {{- end }}
+    {{- if and .Values.ui.enabled (not (include "asched.inPostgres" .)) }}
+    - {{- include "asched.uicontainer" . | nindent 6 }}
+    {{- end }}
   volumes:
     - name: config
       configMap: {name: {{ include "asched.fullname" . }}}
@@ -95,6 +98,9 @@ spec:
     {{- with .Values.journal.signing.anchorClaim }}
     - name: anchors
       persistentVolumeClaim: {claimName: {{ . }}}
+    {{- end }}
+    {{- if and .Values.ui.enabled (not (include "asched.inPostgres" .)) }}
+    {{- include "asched.uivolumes" . | nindent 4 }}
     {{- end }}
   {{- with .Values.nodeSelector }}
   nodeSelector: {{- toYaml . | nindent 4 }}

@@ -39,7 +39,14 @@ from asched.state.records import (
     Rejected,
     TurnStarted,
 )
-from tests.audit.recording import BEGIN_NS, REGISTRY, Recording, node, pod
+from tests.audit.recording import (
+    BACKOFF_RESPECTED,
+    BEGIN_NS,
+    REGISTRY,
+    Recording,
+    node,
+    pod,
+)
 from tests.audit.whatif.histories import (
     history_of,
     owned,
@@ -438,6 +445,11 @@ async def test_period_without_records_is_an_error(since_s: float, until_s: float
 async def test_empty_journal_is_an_error() -> None:
     with pytest.raises(AuditError, match="the journal is empty"):
         await recorded_history(MemoryStore(), REGISTRY.load)
+
+
+async def test_simulation_has_the_recorded_feature_gates() -> None:
+    history = await history_of(three_pods())
+    assert history.scheduler.feature_gates == BACKOFF_RESPECTED
 
 
 async def test_configuration_change_is_noted() -> None:

@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 
+from asched.dra.allocator import SearchLimits
 from asched.framework.devices import SharedDevices
 from asched.framework.feature_gates import FeatureGates
 from asched.framework.pod_info import PodInfo
-from asched.framework.status import Code
+from asched.framework.status import Code, Status
 from asched.model.resource_claims import AllocationResult, ResourceClaim
 from asched.plugins.default_preemption import DefaultPreemption
 from asched.plugins.dynamic_resources import DynamicResources
+from asched.plugins.dynamic_resources.node_filter import (
+    NodeFilter,
+    PodDevices,
+    StatusColumn,
+    extended_columns,
+)
 from asched.plugins.dynamic_resources.reservation import DeviceReservation
 from asched.plugins.node_resources import NodeResourcesFit
 from asched.state import records as r
@@ -268,6 +277,35 @@ def test_left_over_special_claim_is_deleted() -> None:
     assert nodes_of(scheduling.decide()) == {"d/p": "n0"}
 
 
+# -- filter ----------------------------------------------------------------------------------------
+
+
+def test_filter_of_single_nodes_keeps_one_answer_for_all() -> None:
+    scheduling = cluster("gpu-0", nodes=3)
+    nodes, claim = scheduling.state.nodes, a_claim("c")
+    scheduling.see(claim)
+    shared = ProfileHandle(scheduling.state, "").shared(SharedDevices)
+    node_filter = NodeFilter(scheduling.state, shared, SearchLimits(), timedelta(minutes=1))
+    data = PodDevices(a_pod("p", "c"), (claim,))
+    for row in (0, 2, 0, 2):
+        result = node_filter.run(data, nodes.take(np.array([row], np.intp)))
+        assert not result.codes.any()
+    assert len(data.answers) == 1
+    for row in (0, 2):
+        found = data.allocation(row)
+        assert found is not None
+        (allocated,) = found.solution.results("", str)
+        assert allocated.devices.results[0].pool == f"n{row}"
+
+
+def test_more_statuses_than_a_small_number_can_count() -> None:
+    statuses = [Status.unresolvable(str(number)) for number in range(40_000)]
+    column = StatusColumn(len(statuses))
+    for row, status in enumerate(statuses):
+        column.reject(row, status)
+    assert column.result().status(39_999) == statuses[-1]
+
+
 # -- extended resources ---------------------------------------------------------------------------
 
 
@@ -308,6 +346,20 @@ def test_special_claim_counts_once() -> None:
     assert in_use(scheduling) == 1
 
 
+def test_special_claim_that_gets_another_owner() -> None:
+    scheduling = cluster("gpu-0", "gpu-1")
+    scheduling.see(a_class(extendedResourceName=RESOURCE), a_pod("p", resources=[{RESOURCE: "1"}]))
+    special = reservation(the_one(scheduling.decide())).special
+    assert special is not None
+    marked = {"resource.kubernetes.io/extended-resource-claim": "true"}
+    for pod, result in (("p", special.allocation), ("q", None)):
+        uid = f"Pod-{pod}"
+        owner = {"kind": "Pod", "name": pod, "uid": uid, "controller": True, "apiVersion": "v1"}
+        claim = a_claim("x", annotations=marked, ownerReferences=[owner])
+        scheduling.see(claim if result is None else with_allocation(claim, result))
+        assert in_use(scheduling) == 1
+
+
 def test_pod_without_devices_does_not_concern_the_plugin() -> None:
     scheduling = cluster("gpu-0")
     plugin = scheduling.state.profiles[profile_of(*PLUGINS).scheduler_name].plugins
@@ -344,6 +396,18 @@ def test_share_ids_are_new_uuids_that_a_replay_repeats() -> None:
         assert [len(part) for part in share_id.split("-")] == [8, 4, 4, 4, 12]
         assert share_id[14] == "4"
         assert share_id[19] in "89ab"
+
+
+def test_missing_extended_resource_is_not_hidden_by_a_later_one() -> None:
+    served, missing, empty = RESOURCE, "a.example.com/missing", "b.example.com/empty"
+    scheduling = Scheduling(*PLUGINS)
+    scheduling.see(a_class(extendedResourceName=served))
+    scheduling.see(a_device_node("n0", allocatable={"cpu": "8", empty: "0"}))
+    extended = ProfileHandle(scheduling.state, "").shared(SharedDevices).extended
+    resources = {missing: 1, empty: 1, served: 1}
+    assert extended_columns(resources, extended, scheduling.state.nodes).unfit[0]
+    resources.pop(missing)
+    assert not extended_columns(resources, extended, scheduling.state.nodes).unfit[0]
 
 
 # -- feature gates --------------------------------------------------------------------------------

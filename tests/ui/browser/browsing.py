@@ -23,6 +23,7 @@ from playwright.async_api import (  # noqa: E402
     expect,
 )
 
+from asched.ui.lab.runs import LabSettings  # noqa: E402
 from asched.ui.security import Access  # noqa: E402
 from tests.ui.serving import Client, ui_on  # noqa: E402
 
@@ -103,6 +104,7 @@ class Screen(NamedTuple):
     dark: bool = False
     token: str = ""
     """What the server asks for; empty for no login."""
+    lab: LabSettings | None = None
 
 
 DESK: Final = Screen()
@@ -113,8 +115,19 @@ async def browsing(
     chromium: str, journal: str, screen: Screen = DESK
 ) -> AsyncIterator[tuple[Tab, Client]]:
     """A tab, and a client of the same server. Nothing may have gone wrong at the end."""
-    async with ui_on(journal, Access(screen.token)) as client, async_playwright() as tools:
+    async with (
+        ui_on(journal, Access(screen.token), screen.lab) as client,
+        tab_on(chromium, client, screen) as tab,
+    ):
         await client.caught_up()
+        yield tab, client
+        assert tab.problems == []
+
+
+@asynccontextmanager
+async def tab_on(chromium: str, client: Client, screen: Screen = DESK) -> AsyncIterator[Tab]:
+    """A tab on the server of the client."""
+    async with async_playwright() as tools:
         browser = await tools.chromium.launch(
             executable_path=chromium, args=["--no-sandbox", "--disable-dev-shm-usage"]
         )
@@ -124,8 +137,6 @@ async def browsing(
                 color_scheme="dark" if screen.dark else "light",
                 timezone_id="Asia/Kolkata",
             )
-            tab = Tab(await context.new_page(), client.url)
-            yield tab, client
-            assert tab.problems == []
+            yield Tab(await context.new_page(), client.url)
         finally:
             await browser.close()

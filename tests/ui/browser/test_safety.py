@@ -144,7 +144,7 @@ async def test_login_leads_to_the_page_that_was_asked_for(chromium: str, demo_jo
         assert await tab.violations() == []
         await tab.page.locator("[name=token]").fill("wrong")
         await tab.page.keyboard.press("Enter")
-        await expect(tab.page.locator("[role=alert]")).to_contain_text("not the token")
+        await expect(tab.page.locator("[role=alert]")).to_contain_text("token is not valid")
         tab.problems = []
         await tab.page.locator("[name=token]").fill(token)
         await tab.page.keyboard.press("Enter")

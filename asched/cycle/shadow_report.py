@@ -124,9 +124,6 @@ class ReportWriter:
 
 
 def _difference(state: ClusterState, record: ShadowCompared) -> Difference:
-    names = [*([record.node] if record.node else []), *record.best]
-    info = state.pods[record.key].info
-    found = inspect(state, state.profiles[info.pod.spec.scheduler_name], info)
     return Difference(
         number=record.number,
         at=_EPOCH + timedelta(microseconds=state.date_ns // 1000),
@@ -136,8 +133,17 @@ def _difference(state: ClusterState, record: ShadowCompared) -> Difference:
         message=record.message,
         best=record.best,
         own_message=record.own_message,
-        nodes=tuple(_evaluation(found, name) for name in names),
+        nodes=compared_nodes(state, record),
     )
+
+
+def compared_nodes(state: ClusterState, record: ShadowCompared) -> tuple[ComparedNode, ...]:
+    """Our evaluation of the other scheduler's node and of our best ones, in the state before the
+    record."""
+    names = [*([record.node] if record.node else []), *record.best]
+    info = state.pods[record.key].info
+    found = inspect(state, state.profiles[info.pod.spec.scheduler_name], info)
+    return tuple(_evaluation(found, name) for name in names)
 
 
 def _evaluation(found: Inspection, name: str) -> ComparedNode:

@@ -1,0 +1,1 @@
+"""The what-if lab: comparisons in worker processes, and their stored results."""

@@ -1,0 +1,88 @@
+"""``asched demo --ui``: the journal in the browser while the demo runs."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import sys
+from pathlib import Path
+
+import aiohttp
+import anyio
+import pytest
+from anyio.streams.text import TextReceiveStream
+
+from asched.cli.demo.browser import browser_interface
+from asched.journal.opening import open_journal
+from tests.audit.recording import woken_pod
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+async def journal(tmp_path: Path) -> Path:
+    path = tmp_path / "journal.db"
+    async with open_journal(str(path)) as store:
+        await woken_pod().store_in(store)
+    return path
+
+
+async def test_browser_is_shown_the_journal(journal: Path) -> None:
+    shown: list[str] = []
+    async with browser_interface(journal, shown.append) as url, aiohttp.ClientSession(url) as http:
+        assert shown == [url]
+        async with http.get("/") as response:
+            assert response.status == 200
+    async with aiohttp.ClientSession() as http:
+        with pytest.raises(aiohttp.ClientConnectionError):
+            await http.get(url)
+
+
+async def test_machine_without_browser_is_no_failure(journal: Path) -> None:
+    def show(url: str) -> None:
+        raise OSError("no display")
+
+    async with browser_interface(journal, show) as url:
+        assert url.startswith("http://127.0.0.1:")
+
+
+async def test_interface_that_does_not_start_is_no_failure(tmp_path: Path) -> None:
+    async with browser_interface(tmp_path / "absent.db", lambda url: None) as url:
+        assert url == ""
+
+
+async def test_demo_opens_the_browser(tmp_path: Path) -> None:
+    """The browser of this test writes its argument to a file."""
+    opened = tmp_path / "opened"
+    browser = tmp_path / "browser"
+    await anyio.Path(browser).write_text(f'#!/bin/sh\nprintf %s "$1" > {opened}\n')
+    await anyio.Path(browser).chmod(0o755)
+    command = [
+        *(sys.executable, "-m", "asched", "demo", "--ui", "--nodes", "12", "--pods", "40"),
+        *("--over", "0.5", "--journal", str(tmp_path / "demo.db")),
+    ]
+    environment = {
+        "PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "TMPDIR": str(tmp_path),
+        "PYTHONPATH": str(ROOT), "BROWSER": str(browser),
+    }  # fmt: skip
+    text = ""
+    with anyio.fail_after(100):
+        async with await anyio.open_process(command, env=environment, cwd=tmp_path) as process:
+            assert process.stdout is not None
+            async for chunk in TextReceiveStream(process.stdout):
+                text += chunk
+                if "Ctrl-C ends them" in text:
+                    break
+            found = re.search(r"The journal in the browser: (http://127\.0\.0\.1:\d+)", text)
+            assert found is not None
+            url = found[1]
+            assert await anyio.Path(opened).read_text() == url
+            async with (
+                aiohttp.ClientSession(url) as http,
+                http.get("/api/v1/search", params={"q": "", "limit": "1"}) as response,
+            ):
+                assert json.loads(await response.read())["total"] > 40
+            process.send_signal(signal.SIGINT)
+            assert await process.wait() == 0
+    assert "asched ui --journal" in text.replace(sys.argv[0], "asched") or " ui --journal" in text

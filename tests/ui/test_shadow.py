@@ -1,0 +1,146 @@
+"""Answers about shadow mode: what ``asched shadow`` reports."""
+
+from __future__ import annotations
+
+import csv
+import io
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+import pytest
+
+from asched.journal.opening import open_journal
+from asched.state.records import AnyRecord, ShadowCompared
+from tests.audit.record_histories import record_shadow, write_turns, written_tape
+from tests.shadow.tapes import TapeWriter, play
+from tests.ui.serving import cli, ui_on
+
+HOSTILE = "<img src=x onerror=alert(1)>"
+
+
+class ShadowFiles(NamedTuple):
+    tape: Path
+    journal: str
+
+
+@pytest.fixture
+async def files(tmp_path: Path) -> ShadowFiles:
+    tape, journal = written_tape(tmp_path), tmp_path / "shadow.db"
+    await record_shadow(tape, journal)
+    return ShadowFiles(tape, str(journal))
+
+
+def without_own_fields(difference: dict[str, Any]) -> dict[str, Any]:
+    """A difference without what only a journal, or only the command, has."""
+    return {k: v for k, v in difference.items() if k not in ("seq", "at", "nodes")}
+
+
+async def test_report_is_that_of_the_command(files: ShadowFiles) -> None:
+    printed = await cli("shadow", "--tape", str(files.tape))
+    async with ui_on(files.journal) as client:
+        await client.caught_up()
+        found = await client.typed("shadow", "/shadow")
+        answer = await client.get("/shadow")
+        details = [
+            await client.get(f"/shadow/{difference['seq']}") for difference in answer["differences"]
+        ]
+    assert found.shadow
+    assert found.bindings.compared == 32
+    for name in ("bindings", "messages", "soleBest", "differencesLeftOut"):
+        assert answer[name] == printed[name]
+    assert len(answer["differences"]) > 5
+    assert [*map(without_own_fields, answer["differences"])] == [
+        *map(without_own_fields, printed["differences"])
+    ]
+    assert [one["difference"].get("nodes", []) for one in details] == [
+        difference.get("nodes", []) for difference in printed["differences"]
+    ]
+    sums = {one["cause"]: one["bindings"] + one["messages"] for one in answer["causes"]}
+    assert sum(sums.values()) == len(answer["differences"])
+
+
+async def test_report_of_the_past(files: ShadowFiles) -> None:
+    """At each record, what had been compared and explained until then."""
+    async with open_journal(files.journal, read_only=True) as store:
+        stored = [one async for one in store.read()]
+    compared = [one for one in stored if isinstance(one.record, ShadowCompared)]
+    async with ui_on(files.journal) as client:
+        await client.caught_up()
+        for number, one in enumerate(compared, 1):
+            found = await client.get("/shadow", seq=one.seq)
+            assert found["bindings"]["compared"] + found["messages"]["compared"] == number
+            unknown = [d for d in found["differences"] if not d.get("explained")]
+            assert len(unknown) == found["unexplainedYet"]
+        assert not found["differences"][-1].get("explained")
+
+
+async def test_filters_and_table(files: ShadowFiles) -> None:
+    async with ui_on(files.journal) as client:
+        await client.caught_up()
+        everything = await client.get("/shadow")
+        cause = everything["causes"][0]
+        found = await client.get("/shadow", cause=cause["cause"])
+        assert len(found["differences"]) == cause["bindings"] + cause["messages"]
+        named = await client.get("/shadow", pod="huge")
+        assert {one["pod"] for one in named["differences"]} == {"default/huge"}
+        status, error, _ = await client.fails("/shadow", cause="weather")
+        assert (status, error.partition(":")[0]) == (400, "cause")
+        async with client.session.get("/api/v1/shadow?format=csv") as response:
+            rows = [*csv.DictReader(io.StringIO(await response.text()))]
+        assert len(rows) == len(everything["differences"])
+        status, error, _ = await client.fails("/shadow/1")
+        assert (status, error) == (404, "record 1 is no disagreement of a shadow, or only counted")
+
+
+async def test_journal_of_a_scheduler_has_no_report(demo_journal: str) -> None:
+    async with ui_on(demo_journal) as client:
+        await client.caught_up()
+        found = await client.get("/shadow")
+        async with client.session.get("/shadow") as response:
+            text = await response.text()
+    assert (found["shadow"], found["bindings"]["compared"]) == (False, 0)
+    assert "This is not the journal of a shadow" in text
+
+
+async def test_second_start_keeps_what_was_found(tmp_path: Path) -> None:
+    """Numbers start again; an open disagreement of the first run stays open."""
+    tape = TapeWriter()
+    tape.node("big", "8")
+    tape.node("small", "2")
+    tape.pod("p")
+    tape.bind("p", "small")
+    records, _ = play(tape.write(tmp_path / "tape.gz"))
+    explained = [one for one in records if isinstance(one, msgspec.Struct)]
+    first = [one for one in explained if type(one).__name__ != "ShadowExplained"]
+    again = [one for one in first if type(one).__name__ == "EngineStarted"]
+    both: list[AnyRecord] = [*first, *again]
+    path = tmp_path / "twice.db"
+    await write_turns(both, path)
+    async with ui_on(str(path)) as client:
+        await client.caught_up()
+        found = await client.get("/shadow")
+    assert (found["bindings"]["compared"], found["unexplainedYet"]) == (1, 1)
+
+
+@pytest.fixture
+async def hostile(tmp_path: Path) -> str:
+    tape = TapeWriter()
+    tape.node("big", "8")
+    tape.node("small", "2")
+    tape.pod(HOSTILE)
+    tape.bind(HOSTILE, "small")
+    path = tmp_path / "hostile.db"
+    await record_shadow(tape.write(tmp_path / "tape.gz"), path)
+    return str(path)
+
+
+async def test_names_are_text(hostile: str) -> None:
+    async with ui_on(hostile) as client:
+        await client.caught_up()
+        [difference] = (await client.get("/shadow"))["differences"]
+        assert difference["pod"] == f"default/{HOSTILE}"
+        for path in ("/shadow", f"/shadow/{difference['seq']}", "/shadow?pod=%3Cimg"):
+            async with client.session.get(path) as response:
+                assert response.status == 200
+                assert "<img" not in await response.text()
