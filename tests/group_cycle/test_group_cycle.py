@@ -124,6 +124,24 @@ def test_group_is_placed_in_one_rack(s: GroupScheduling) -> None:
     check_replay(s, *PLUGINS)
 
 
+def test_rack_with_most_members_wins(s: GroupScheduling) -> None:
+    """Members that fit count first, then the utilization of the rack."""
+    s.see(*(in_rack(f"s{n}", "small") for n in range(2)))
+    s.see(*(in_rack(f"l{n}", "large") for n in range(4)))
+    s.see(a_group("a", 2, rack=True), *gang_pods("a", 3))
+    decisions = s.next()
+    assert {*nodes_of(decisions).values()} < {"l0", "l1", "l2", "l3"}
+    assert len(nodes_of(decisions)) == 3
+
+
+def test_fuller_rack_wins_if_equally_many_members_fit(s: GroupScheduling) -> None:
+    s.see(*(in_rack(f"e{n}", "empty", "4") for n in range(2)))
+    s.see(*(in_rack(f"f{n}", "full", "4") for n in range(2)))
+    s.see(low("v0", "f0"), low("v1", "f1"))
+    s.see(a_group("a", 2, rack=True), *gang_pods("a", 2))
+    assert {*nodes_of(s.next()).values()} <= {"f0", "f1"}
+
+
 def test_later_member_stays_in_the_rack_of_the_group(s: GroupScheduling) -> None:
     s.see(*(in_rack(f"n{n}", f"r{n % 2}") for n in range(4)))
     s.see(a_group("a", 2, rack=True), *gang_pods("a", 2))

@@ -317,6 +317,11 @@ class Profile:
         self.pre_score = kept(self.pre_score)
         self.score = tuple(scorer for scorer in self.score if scorer.plugin.name not in names)
         self.cluster_scope = self._cluster_scope()
+        generate, placement_score = self.placement
+        self.placement = PlacementPlugins(
+            None if generate is None or generate.name in names else generate,
+            tuple(scorer for scorer in placement_score if scorer.plugin.name not in names),
+        )
         self.reserve = kept(self.reserve)
         self.permit = kept(self.permit)
         self.permit_reviewers = kept(self.permit_reviewers)
