@@ -3,12 +3,17 @@
 Source: ``podgrouppreemption.go`` of kube-scheduler 1.36. It puts victims back one at a time and
 tries the group each time. Here several are put back at a time, and halves of them if the group does
 not fit then. The victims are the same where a group that fits also fits with fewer other pods.
+
+A search is limited to :data:`MAX_TRIES`. A larger one first puts back all pods on nodes that no
+member uses, then the most important pod of each other node, then the next one of each. What is not
+put back within the limit is evicted.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from datetime import datetime
+from itertools import zip_longest
 from typing import NamedTuple
 
 from asched.framework.pod_groups import DisruptionMode, PodGroupKey, find_group, group_of, rules_of
@@ -25,6 +30,13 @@ CONSTRAINED = (
     "workload aware preemption is not supported for pod groups with scheduling constraints"
 )
 NO_VICTIMS = "No preemption victims found for incoming preemptor"
+
+
+MAX_TRIES = 20_000
+"""Members that are tried in one search: about 1.5 seconds."""
+
+_MIN_PASSES = 8
+"""How often even a very large group is tried."""
 
 
 class VictimUnit(NamedTuple):
@@ -70,7 +82,11 @@ def ineligible(members: CycleMembers, *, has_placements: bool) -> str:
 
 
 def find_victims(
-    cluster: ClusterState, trial: Trial, members: CycleMembers, try_group: TryGroup
+    cluster: ClusterState,
+    trial: Trial,
+    members: CycleMembers,
+    try_group: TryGroup,
+    max_tries: int = MAX_TRIES,
 ) -> GroupVictims | PassResult | None:
     """The victims; the failed pass if not even the absence of all possible ones helps; None if
     there are no possible ones."""
@@ -82,10 +98,13 @@ def find_victims(
         first = try_group()
         if not first.feasible:
             return first
-        violating, others = _split(cluster, units)
-        search = _Reprieve(removed, try_group)
-        search.run(violating)
-        search.run(others)
+        passes = max(_MIN_PASSES, max_tries // len(members.pending))
+        search = _Reprieve(removed, try_group, passes)
+        exact = 2 * len(units) <= passes
+        used = {member.node for member in first.members if member.fits}
+        for part in _split(cluster, units):
+            for step in [part] if exact else _steps(cluster, part, used):
+                search.run(step)
         chosen = {unit.pods[0].uid for unit in search.victims}
         victims = [unit for unit in units if unit.pods[0].uid in chosen]
         result = try_group()
@@ -131,18 +150,41 @@ def _split(
     return violating, others
 
 
+def _steps(
+    cluster: ClusterState, units: Sequence[VictimUnit], used: Set[str]
+) -> Iterator[list[VictimUnit]]:
+    """Units to put back together: those on nodes that no member uses, then one of each node."""
+    by_node: dict[str, list[VictimUnit]] = {}
+    unused: list[VictimUnit] = []
+    for unit in units:
+        nodes = [cluster.pods[pod.key].node for pod in unit.pods]
+        if used.isdisjoint(nodes):
+            unused.append(unit)
+        else:
+            by_node.setdefault(nodes[0], []).append(unit)
+    yield unused
+    for step in zip_longest(*by_node.values()):
+        yield [unit for unit in step if unit is not None]
+
+
 class _Reprieve:
     """Puts back the units without which the group need not do."""
 
-    def __init__(self, removed: RemovedVictims, try_group: TryGroup) -> None:
+    def __init__(self, removed: RemovedVictims, try_group: TryGroup, passes: int) -> None:
+        """``passes``: how often the group may be tried."""
         self._removed = removed
         self._try_group = try_group
+        self._passes = passes
         self.victims: list[VictimUnit] = []
 
     def run(self, units: Sequence[VictimUnit]) -> None:
         """Put back as many of these as possible, the most important first."""
         if not units:
             return
+        if self._passes <= 0:
+            self.victims += units
+            return
+        self._passes -= 1
         pods = [*_pods(units)]
         self._removed.restore(pods)
         if self._try_group().feasible:
