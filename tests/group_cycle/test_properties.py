@@ -34,6 +34,8 @@ class Plan(NamedTuple):
     rack: bool
     apart: str
     """The label whose values members must not share; empty for none."""
+    together: bool
+    """Members need another member in their rack, except the first one."""
 
     @property
     def pods(self) -> list[Pod]:
@@ -43,11 +45,14 @@ class Plan(NamedTuple):
         labels = {"group": self.name}
         name = f"{self.name}{number}"
         made = member(self.name, name, str(self.cpu), priority=self.priority, labels=labels)
-        if not self.apart:
-            return made
         selector = LabelSelector(match_labels=labels)
-        term = PodAffinityTerm(label_selector=selector, topology_key=self.apart)
-        affinity = Affinity(pod_anti_affinity=PodAffinity(required=(term,)))
+
+        def rule(key: str) -> PodAffinity | None:
+            term = PodAffinityTerm(label_selector=selector, topology_key=key)
+            return PodAffinity(required=(term,)) if key else None
+
+        near = rule(RACK if self.together else "")
+        affinity = Affinity(pod_affinity=near, pod_anti_affinity=rule(self.apart))
         return _replace(made, spec=_replace(made.spec, affinity=affinity))
 
     @property
@@ -69,6 +74,7 @@ def plans(draw: st.DrawFn, most: int = 3) -> list[Plan]:
                 draw(st.sampled_from([5, 10])),
                 draw(st.booleans()),
                 draw(st.sampled_from(["", "", HOST, RACK])),
+                draw(st.booleans()),
             )
         )
     return found
@@ -128,7 +134,7 @@ def label(s: GroupScheduling, node: str, key: str) -> str:
 def check_groups(s: GroupScheduling, plans: list[Plan]) -> None:
     for plan in plans:
         nodes = [*placed_members(s, plan).values()]
-        if plan.rack:
+        if plan.rack or plan.together:
             assert len({label(s, node, RACK) for node in nodes}) <= 1
         if plan.apart:
             domains = [label(s, node, plan.apart) for node in nodes]
