@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -218,12 +218,25 @@ class GroupLaboratory:
 
     def fits_without(self, victims: Sequence[str], answer: CycleAnswer) -> bool:
         """Whether the group is scheduled once the victims are gone."""
+        nominated = {
+            decision.key: decision.nominated_node
+            for decision in answer.decisions
+            if isinstance(decision, Rejected) and decision.nominated_node
+        }
+        return self._fits_later(victims, nominated)
+
+    def recorded_victims_suffice(self) -> bool:
+        """Whether asched schedules the group once the recorded victims are gone."""
+        pods = self.case.cycle["pods"].items()
+        nominated = {f"default/{n}": p["nominated"] for n, p in pods if p.get("nominated")}
+        return self._fits_later(self.case.cycle.get("victims") or (), nominated)
+
+    def _fits_later(self, victims: Sequence[str], nominated: Mapping[str, str]) -> bool:
         later = GroupLaboratory(self.case, self._registry)
         for key in victims:
             later.delete(key)
-        for decision in answer.decisions:
-            if isinstance(decision, Rejected) and decision.nominated_node:
-                later.state.nominator.nominate(self._info(decision.key), decision.nominated_node)
+        for key, node in nominated.items():
+            later.state.nominator.nominate(self._info(key), node)
         return later.answer().outcome == GroupOutcome.SCHEDULED.value
 
     def delete(self, key: str) -> None:

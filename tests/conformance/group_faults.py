@@ -29,6 +29,22 @@ def rule_for(case: GroupCase) -> FaultRule | None:
     return next((rule for rule in RULES if rule.shows(case)), None)
 
 
+def rule_by_answer(
+    case: GroupCase, laboratory: GroupLaboratory, answer: CycleAnswer
+) -> FaultRule | None:
+    """The rule of a recorded group that waits for victims, where the recording alone does not show
+    whether they are in vain or for a surplus member."""
+    if case.canonical is None or case.canonical["outcome"] != "waiting":
+        return None
+    if case.gates["WorkloadAwarePreemption"] or answer.outcome == "waiting":
+        return None
+    preempting = sum(step.get("postFilter") == "Success" for step in case.cycle["trace"])
+    others = len(case.pods) - preempting + len(case.bound)
+    if answer.outcome == "scheduled" and others >= _min_count(case):
+        return SURPLUS_PREEMPTS
+    return None if laboratory.recorded_victims_suffice() else VICTIMS_IN_VAIN
+
+
 def broken_promises(
     rule: FaultRule, laboratory: GroupLaboratory, answer: CycleAnswer
 ) -> Iterator[str]:
@@ -101,11 +117,17 @@ def _surplus_preempts(case: GroupCase) -> bool:
     """The group waits for victims of a member, although it is complete without that member."""
     if case.canonical is None or case.canonical["outcome"] != "waiting":
         return False
-    if case.gates["WorkloadAwarePreemption"] or case.pod_group is None:
+    if case.gates["WorkloadAwarePreemption"]:
         return False
-    gang = case.pod_group["spec"]["schedulingPolicy"].get("gang") or {}
     fitting = sum("node" in step for step in case.cycle["trace"])
-    return fitting > 0 and fitting + len(case.bound) >= gang.get("minCount", 1)
+    return fitting > 0 and fitting + len(case.bound) >= _min_count(case)
+
+
+def _min_count(case: GroupCase) -> int:
+    """How many members must run together; 1 for a group without minimum."""
+    policy = (case.pod_group or {}).get("spec", {}).get("schedulingPolicy", {})
+    count: int = (policy.get("gang") or {}).get("minCount", 1)
+    return count
 
 
 def _outdated_affinity(case: GroupCase) -> bool:
@@ -218,10 +240,12 @@ def _refused_by_api_server(case: GroupCase) -> bool:
 
 _ANY_OUTCOME = frozenset({"scheduled", "waiting", "unschedulable"})
 
+VICTIMS_IN_VAIN = FaultRule("victims-in-vain", _victims_in_vain, _ANY_OUTCOME)
+SURPLUS_PREEMPTS = FaultRule("surplus-preempts", _surplus_preempts, frozenset({"scheduled"}))
 RULES: Sequence[FaultRule] = (
     FaultRule("refused-by-api-server", _refused_by_api_server, _ANY_OUTCOME),
-    FaultRule("victims-in-vain", _victims_in_vain, _ANY_OUTCOME),
-    FaultRule("surplus-preempts", _surplus_preempts, frozenset({"scheduled"})),
+    VICTIMS_IN_VAIN,
+    SURPLUS_PREEMPTS,
     FaultRule("outdated-affinity", _outdated_affinity, _ANY_OUTCOME),
 )
 
