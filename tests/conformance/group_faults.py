@@ -33,10 +33,14 @@ def rule_by_answer(
     case: GroupCase, laboratory: GroupLaboratory, answer: CycleAnswer
 ) -> FaultRule | None:
     """The rule of a recorded group that waits for victims, where the recording alone does not show
-    whether they are in vain or for a surplus member."""
+    the fault: whether they are in vain or for a surplus member, and which terms were missed in the
+    passes that chose them, which are not recorded."""
     if case.canonical is None or case.canonical["outcome"] != "waiting":
         return None
-    if case.gates["WorkloadAwarePreemption"] or answer.outcome == "waiting":
+    if case.gates["WorkloadAwarePreemption"]:
+        same = sorted(case.cycle.get("victims") or ()) == answer.victims()
+        return OUTDATED_AFFINITY if not same and _name_each_other(case.pods) else None
+    if answer.outcome == "waiting":
         return None
     preempting = sum(step.get("postFilter") == "Success" for step in case.cycle["trace"])
     others = len(case.pods) - preempting + len(case.bound)
@@ -151,6 +155,19 @@ def _outdated_affinity(case: GroupCase) -> bool:
     return False
 
 
+def _name_each_other(pods: Sequence[dict[str, Any]]) -> bool:
+    """Whether any pod has an affinity term that selects another one."""
+    return any(
+        True
+        for pod in pods
+        for other in pods
+        for kind in ("podAffinity", "podAntiAffinity")
+        for when in (_REQUIRED, _PREFERRED)
+        for _ in _matching(pod, kind, when, other)
+        if pod is not other
+    )
+
+
 class _MissedTerms:
     """Terms of assumed members that kube-scheduler does not see."""
 
@@ -242,11 +259,12 @@ _ANY_OUTCOME = frozenset({"scheduled", "waiting", "unschedulable"})
 
 VICTIMS_IN_VAIN = FaultRule("victims-in-vain", _victims_in_vain, _ANY_OUTCOME)
 SURPLUS_PREEMPTS = FaultRule("surplus-preempts", _surplus_preempts, frozenset({"scheduled"}))
+OUTDATED_AFFINITY = FaultRule("outdated-affinity", _outdated_affinity, _ANY_OUTCOME)
 RULES: Sequence[FaultRule] = (
     FaultRule("refused-by-api-server", _refused_by_api_server, _ANY_OUTCOME),
     VICTIMS_IN_VAIN,
     SURPLUS_PREEMPTS,
-    FaultRule("outdated-affinity", _outdated_affinity, _ANY_OUTCOME),
+    OUTDATED_AFFINITY,
 )
 
 
