@@ -5,21 +5,28 @@ Source: ``test/integration/scheduler_perf/dra.go`` of Kubernetes 1.36.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
+from functools import partial
 from random import Random
-from typing import NamedTuple
 
+import msgspec
+
+from asched.dra.allocator import AllocationRequest, Allocator
+from asched.dra.cel_selectors import cel_selector
+from asched.dra.devices import NodeView
+from asched.dra.inventory import Inventory
+from asched.dra.outcomes import Allocated
+from asched.model.resource_claims import (
+    AllocationResult,
+    DeviceClass,
+    ResourceClaim,
+    ResourceClaimSpec,
+    ResourceSlice,
+)
+from asched.model.resources import Resource, decode
 from benchmarks.kinds import Json
 
 API_VERSION = "resource.k8s.io/v1"
-
-
-class DeviceId(NamedTuple):
-    """A device of the cluster. The name of its pool is the name of its node."""
-
-    driver: str
-    pool: str
-    device: str
 
 
 def slice_of(driver: str, node: str, devices: int) -> Json:
@@ -51,43 +58,54 @@ def slice_of(driver: str, node: str, devices: int) -> Json:
     }
 
 
-class FreeDevices:
-    """The devices that no claim uses, chosen at random but equally in each run."""
+class ClaimAllocator:
+    """Allocates devices to claims on nodes in a random order, which is the same in each run."""
 
-    def __init__(self, slices: list[Json], claims: list[Json]) -> None:
-        used = {
-            DeviceId(result["driver"], result["pool"], result["device"])
-            for claim in claims
-            for result in claim.get("status", {})
-            .get("allocation", {})
-            .get("devices", {})
-            .get("results", ())
-        }
-        free = [
-            DeviceId(spec["driver"], spec["pool"]["name"], device["name"])
-            for spec in (each["spec"] for each in slices)
-            for device in spec.get("devices", ())
+    def __init__(self, nodes: Sequence[Json], slices: Sequence[Json], classes: Sequence[Json]):
+        """The arguments are objects of the API server."""
+        self._inventory = Inventory(cel_selector)
+        for item in slices:
+            published = decode(Resource.RESOURCE_SLICES, msgspec.json.encode(item))
+            assert isinstance(published, ResourceSlice)
+            self._inventory.put_slice(published)
+        for item in classes:
+            device_class = decode(Resource.DEVICE_CLASSES, msgspec.json.encode(item))
+            assert isinstance(device_class, DeviceClass)
+            self._inventory.put_class(device_class)
+        views = [
+            NodeView(node["metadata"]["name"], node["metadata"].get("labels", {})) for node in nodes
         ]
-        self._free = sorted(each for each in free if each not in used)
-        Random(0).shuffle(self._free)
+        self._nodes = sorted(views, key=lambda view: view.name)
+        self._allocator = Allocator(self._inventory)
+        self._random = Random(0)
+        self._left: dict[bytes, list[NodeView]] = {}
+        """By the spec of a claim, the nodes that may have devices for another one."""
 
-    def take(self) -> DeviceId | None:
-        """A free device, which is in use from now on; None if there is none."""
-        return self._free.pop() if self._free else None
+    def allocate(self, item: Json) -> AllocationResult | None:
+        """``status.allocation`` for a claim, whose devices are in use from now on.
 
+        A claim with an allocation keeps it. None if no node has devices for the claim. Raises
+        AllocationError.
+        """
+        claim = decode(Resource.RESOURCE_CLAIMS, msgspec.json.encode(item))
+        assert isinstance(claim, ResourceClaim)
+        found = claim.status.allocation or self._search(claim)
+        if found is not None:
+            self._inventory.assume(claim.key, found)
+        return found
 
-def allocation(claim: Json, take: Callable[[], DeviceId | None]) -> Json | None:
-    """``status.allocation`` with one device for each request; None if devices are missing."""
-    results = []
-    nodes = set()
-    for request in claim["spec"]["devices"]["requests"]:
-        device = take()
-        if device is None:
-            return None
-        results.append({"request": request["name"], **device._asdict()})
-        nodes.add(device.pool)
-    fields = [
-        {"key": "metadata.name", "operator": "In", "values": [node]} for node in sorted(nodes)
-    ]
-    terms = [{"matchFields": [field]} for field in fields]
-    return {"devices": {"results": results}, "nodeSelector": {"nodeSelectorTerms": terms}}
+    def _search(self, claim: ResourceClaim) -> AllocationResult | None:
+        nodes = self._nodes_for(claim.spec)
+        while nodes:
+            place = self._random.randrange(len(nodes))
+            outcome = self._allocator.allocate(AllocationRequest((claim,)), nodes[place])
+            if isinstance(outcome, Allocated):
+                share_id = f"{self._random.getrandbits(128):032x}"
+                return outcome.results(nodes[place].name, partial(str, share_id))[0]
+            nodes[place] = nodes[-1]
+            nodes.pop()
+        return None
+
+    def _nodes_for(self, spec: ResourceClaimSpec) -> list[NodeView]:
+        key = msgspec.msgpack.encode(spec)
+        return self._left.setdefault(key, self._nodes.copy())

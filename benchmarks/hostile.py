@@ -4,9 +4,11 @@
 
 For each class of :mod:`tests.security.hostile_objects` a forked process observes the objects, at
 first a few every second while it places pods of another namespace, and then all. Prints the longest
-step of the loop, the growth of memory, and the rate at which the other pods were placed, compared
-with the rate before. All times are CPU time of the loop, which other processes do not affect. The
-exit status is 1 if a class is above a limit. Linux only.
+step of the loop, the growth of memory, and the rate at which the other pods were placed. The rate
+is compared with that of a second process, which places the same pods without the objects. Both run
+in turns of a fraction of a second, so that caches, clock rates and other processes affect them
+equally. All times are CPU time of the loop. The exit status is 1 if a class is above a limit. Linux
+only.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ import multiprocessing
 import os
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
@@ -40,6 +42,7 @@ from tests.security.hostile_objects import (
     POD_CLASSES,
     HostileClass,
     Json,
+    a_claim,
     a_device_class,
     a_pod,
     a_pod_with_claims,
@@ -55,6 +58,8 @@ _BACKLOG = 100
 """Pods of the other namespace that wait at any time."""
 _ARRIVALS_PER_S = 5
 _SLICE_NS = 20_000_000
+_TURN_S = 0.5
+"""How long the processes that are compared run in turns."""
 _PLACEHOLDER = 7_777_777
 
 
@@ -68,7 +73,7 @@ class Result(NamedTuple):
     journal_kb: float
     """Size of the records of one object, with the decisions about it."""
     arriving: float
-    """The rate of other pods while objects arrive, as a share of the rate before."""
+    """The rate of other pods while objects arrive, as a share of the rate without objects."""
     present: float
     """The same when all objects are there."""
 
@@ -177,16 +182,20 @@ def _node(number: int) -> Json:
     }
 
 
-def _rate(loop: Loop, seconds: float, arrivals: Iterator[bytes], of: HostileClass | None) -> float:
-    """Other pods placed a second."""
+class Measured(NamedTuple):
+    """A slice of one phase."""
+
+    placed: int
+    """Other pods."""
+    cpu_s: float
+
+
+def _place(loop: Loop, seconds: float) -> Measured:
+    """Place other pods for this time."""
     before, began_s = loop.placed, time.thread_time()
-    observed = 0
-    while (passed_s := time.thread_time() - began_s) < seconds:
-        if of is not None and observed < passed_s * _ARRIVALS_PER_S:
-            _observe(loop, of, next(arrivals), observed)
-            observed += 1
+    while time.thread_time() - began_s < seconds:
         loop.turn()
-    return (loop.placed - before) / (time.thread_time() - began_s)
+    return Measured(loop.placed - before, time.thread_time() - began_s)
 
 
 def _observe(loop: Loop, of: HostileClass, raw: bytes, index: int) -> None:
@@ -207,28 +216,117 @@ def _objects(of: HostileClass) -> Iterator[bytes]:
         yield template.replace(b"7777777", b"%07d" % number)
 
 
-def measure(loop: Loop, of: HostileClass, objects: int, seconds: float, usual: float) -> Result:
+class Phase(NamedTuple):
+    """The rates of other pods, with the hostile objects and without."""
+
+    hostile: float
+    usual: float
+
+    @property
+    def share(self) -> float:
+        return self.hostile / self.usual
+
+
+def _compare(seconds: float, hostile: Callable[[float], Measured], usual: Usual) -> Phase:
+    """Run both in turns, each for this time."""
+    slices = max(1, round(seconds / _TURN_S))
+    placed, placed_usually = [], []
+    for _ in range(slices):
+        placed.append(hostile(seconds / slices))
+        placed_usually.append(usual.place(seconds / slices))
+    return Phase(_rate(placed), _rate(placed_usually))
+
+
+def _rate(slices: Sequence[Measured]) -> float:
+    return sum(each.placed for each in slices) / sum(each.cpu_s for each in slices)
+
+
+class Usual:
+    """A process without hostile objects, which runs only when it is asked to."""
+
+    def __init__(self, loop: Loop) -> None:
+        context = multiprocessing.get_context("fork")
+        self._connection, theirs = context.Pipe()
+
+        def run() -> None:
+            self._connection.close()
+            loop.restart_clock()
+            while (seconds := theirs.recv()) > 0:
+                theirs.send(_place(loop, seconds))
+
+        self._process = context.Process(target=run)
+        self._process.start()
+        theirs.close()
+
+    def place(self, seconds: float) -> Measured:
+        """Place pods for this time."""
+        self._connection.send(seconds)
+        found: Measured = self._connection.recv()
+        return found
+
+    def stop(self) -> None:
+        self._connection.send(0)
+        self._process.join()
+
+
+class _Arrivals:
+    """Observes objects of a class at a constant rate, while other pods are placed."""
+
+    def __init__(self, loop: Loop, of: HostileClass) -> None:
+        self._loop, self._of, self._made = loop, of, _objects(of)
+        self._passed_s = 0.0
+        self.observed = 0
+
+    def observe(self) -> None:
+        """Observe the next object."""
+        _observe(self._loop, self._of, next(self._made), self.observed)
+        self.observed += 1
+
+    def place(self, seconds: float) -> Measured:
+        """Like :func:`_place`, with the objects of this time."""
+        before, began_s = self._loop.placed, time.thread_time()
+        while (passed_s := time.thread_time() - began_s) < seconds:
+            if self.observed < (self._passed_s + passed_s) * _ARRIVALS_PER_S:
+                self.observe()
+            self._loop.turn()
+        passed_s = time.thread_time() - began_s
+        self._passed_s += passed_s
+        return Measured(self._loop.placed - before, passed_s)
+
+
+def measure(loop: Loop, of: HostileClass, objects: int, seconds: float) -> Result:
     """Run in a forked process: the loop cannot be reset."""
-    rss_mb, made = _rss_mb(), _objects(of)
-    highest_mb = rss_mb
+    usual = Usual(loop)
+    loop.restart_clock()
+    rss_mb = highest_mb = _rss_mb()
     loop.hold_s = 0.0
-    arriving = _rate(loop, seconds, made, of)
-    left = objects - round(seconds * _ARRIVALS_PER_S)
-    for number in range(max(0, left)):
-        _observe(loop, of, next(made), round(seconds * _ARRIVALS_PER_S) + number)
-        if number % 20 == 0:
+    arrivals = _Arrivals(loop, of)
+    arriving = _compare(seconds, arrivals.place, usual)
+    while arrivals.observed < objects:
+        arrivals.observe()
+        if arrivals.observed % 20 == 0:
             loop.turn()
             highest_mb = max(highest_mb, _rss_mb())
-    present = _rate(loop, seconds, made, None)
-    highest_mb = max(highest_mb, _rss_mb())
+    present = _compare(seconds, lambda for_s: _place(loop, for_s), usual)
+    usual.stop()
     return Result(
         of.name,
         loop.hold_s,
-        highest_mb - rss_mb,
+        max(highest_mb, _rss_mb()) - rss_mb,
         loop.hostile_bytes / 1024 / objects,
-        arriving / usual,
-        present / usual,
+        arriving.share,
+        present.share,
     )
+
+
+def _warm(loop: Loop) -> None:
+    """Place a pod with a claim, as there are in any cluster with devices."""
+    claim, pod = a_claim("warm", 0), a_pod_with_claims("warm", 0, ["warm-0"])
+    for made in (claim, pod):
+        made["metadata"]["namespace"] = "innocent"
+    loop.observe(Resource.RESOURCE_CLAIMS, _bytes(claim))
+    loop.observe(Resource.PODS, _bytes(pod))
+    loop.turn()
 
 
 def _rss_mb() -> int:
@@ -253,16 +351,19 @@ def main(
     loop = Loop(nodes, pods)
     freeze_gc()
     context = multiprocessing.get_context("fork")
-    _rate(loop, 2, iter(()), None)
+    _place(loop, 2)
+    _warm(loop)
+    print(
+        "hold: longest step; memory: growth; journal: of one object; arriving, present: rate of"
+        " other pods, compared with a process without objects that ran in turns. CPU time."
+    )
     print(f"{'class':28}{'hold':>9}{'memory':>10}{'journal':>11}{'arriving':>10}{'present':>9}")
     failed = False
     for of in _select(only or ()):
         receive, send = context.Pipe(duplex=False)
 
         def run(of: HostileClass = of, send: object = send) -> None:
-            loop.restart_clock()
-            usual = _rate(loop, seconds / 2, iter(()), None)
-            send.send(measure(loop, of, objects, seconds, usual))  # type: ignore[attr-defined]
+            send.send(measure(loop, of, objects, seconds))  # type: ignore[attr-defined]
 
         child = context.Process(target=run)
         child.start()

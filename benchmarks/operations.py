@@ -20,9 +20,10 @@ import anyio
 import msgspec
 from anyio.abc import TaskGroup
 
+from asched.dra.outcomes import AllocationError
 from benchmarks import workload_files as w
 from benchmarks.api import Api, in_parallel
-from benchmarks.devices import FreeDevices, allocation, slice_of
+from benchmarks.devices import ClaimAllocator, slice_of
 from benchmarks.kinds import HOSTNAME, Json
 from benchmarks.pods import ObservedPod, PodTracker
 from benchmarks.templates import Template
@@ -205,7 +206,7 @@ class Executor:
         if not operation.collect_metrics:
             await self._create_pods_in(namespace, operation)
             return
-        if self._backlog is None or operation.steady_state:
+        if self._backlog is None or self._workload.is_steady(operation):
             async with self._measuring(namespace, (namespace,), {}):
                 await self._create_pods_in(namespace, operation)
             return
@@ -230,7 +231,7 @@ class Executor:
             name = await self._api.create(pod, namespace)
             self._pods.created(namespace, name, pod["metadata"].get("labels", {}))
 
-        if operation.steady_state:
+        if self._workload.is_steady(operation):
             await self._run_steady_state(namespace, count, operation, create)
             return
         await in_parallel(count, create)
@@ -332,17 +333,21 @@ class Executor:
         await in_parallel(len(names), publish)
 
     async def _allocate_claims(self, operation: w.AllocResourceClaims) -> None:
-        slices = await self._api.list("ResourceSlice")
-        free = FreeDevices(slices, await self._api.list("ResourceClaim"))
+        kinds = ("Node", "ResourceSlice", "DeviceClass")
+        allocator = ClaimAllocator(*[await self._api.list(kind) for kind in kinds])
         claims = await self._api.list("ResourceClaim", operation.namespace)
-        claims = [claim for claim in claims if "allocation" not in claim.get("status", {})]
+        # Those with devices come first: they keep them.
+        claims.sort(key=lambda claim: "allocation" not in claim.get("status", {}))
 
         async def allocate(number: int) -> None:
             claim = {"kind": "ResourceClaim", **claims[number]}
-            found = allocation(claim, free.take)
+            try:
+                found = allocator.allocate(claim)
+            except AllocationError as error:
+                raise WorkloadError(f"{self._workload.name}: {error}") from None
             if found is None:
                 raise WorkloadError(f"{self._workload.name}: fewer devices than claims")
-            await self._api.set_status(claim, {"allocation": found})
+            await self._api.set_status(claim, {"allocation": msgspec.to_builtins(found)})
 
         await in_parallel(len(claims), allocate)
 

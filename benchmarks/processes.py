@@ -5,6 +5,7 @@ Reads ``/proc``: Linux only.
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sys
@@ -12,6 +13,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from subprocess import CalledProcessError
+from typing import Any, Final
 
 import anyio
 import msgspec
@@ -30,17 +32,12 @@ health: {address: ''}
 log: {level: warning, format: json}
 """
 
-_KUBE_SCHEDULER_SETTINGS = """\
-apiVersion: kubescheduler.config.k8s.io/v1
-kind: KubeSchedulerConfiguration
-leaderElection: {{leaderElect: false}}
-clientConnection:
-  kubeconfig: {kubeconfig}
-  contentType: application/json
-  acceptContentTypes: application/json
-  qps: 5000
-  burst: 5000
-"""
+_UNLIMITED: Final = {
+    "contentType": "application/json",
+    "acceptContentTypes": "application/json",
+    "qps": 5000,
+    "burst": 5000,
+}
 
 
 class ProcessEndedError(RuntimeError):
@@ -122,7 +119,9 @@ class SchedulerOptions(msgspec.Struct, frozen=True):
     profile: Path | None = None
     """Output file of cProfile, which slows the scheduler down."""
     kube_scheduler: Path | None = None
-    """Run this kube-scheduler instead of asched; the other options do not apply to it."""
+    """Run this kube-scheduler instead of asched; of the other options, ``profiles`` apply to it."""
+    profiles: tuple[dict[str, Any], ...] = ()
+    """Profiles of a KubeSchedulerConfiguration; empty for the defaults."""
 
 
 @asynccontextmanager
@@ -208,24 +207,36 @@ async def scheduler(
 ) -> AsyncIterator[MeasuredProcess]:
     """Run ``asched run`` with a SQLite journal and Events, or the kube-scheduler of the options."""
     if options is not None and options.kube_scheduler is not None:
-        async with _kube_scheduler(folder, kubeconfig, options.kube_scheduler) as process:
+        binary, profiles = options.kube_scheduler, options.profiles
+        async with _kube_scheduler(folder, kubeconfig, binary, profiles) as process:
             yield process
         return
     options, settings = options or SchedulerOptions(), folder / "settings.yaml"
-    settings.write_text(_SETTINGS + options.configuration)
+    documents = f"---\n{_kube_configuration(options.profiles)}\n" if options.profiles else ""
+    settings.write_text(_SETTINGS + options.configuration + documents)
     arguments = ("--kubeconfig", kubeconfig, "--config", settings, "--journal", journal)
     command = ("run", *map(str, arguments))
     async with running(folder, "scheduler", *command, options=options) as process:
         yield process
 
 
+def _kube_configuration(profiles: tuple[dict[str, Any], ...], **fields: Any) -> str:
+    """A KubeSchedulerConfiguration."""
+    kind = {"apiVersion": "kubescheduler.config.k8s.io/v1", "kind": "KubeSchedulerConfiguration"}
+    return json.dumps({**kind, **({"profiles": profiles} if profiles else {}), **fields})
+
+
 @asynccontextmanager
 async def _kube_scheduler(
-    folder: Path, kubeconfig: Path, binary: Path
+    folder: Path, kubeconfig: Path, binary: Path, profiles: tuple[dict[str, Any], ...]
 ) -> AsyncIterator[MeasuredProcess]:
     """Run a kube-scheduler without limits on its requests, as scheduler_perf does."""
     settings = folder / "kube-scheduler.yaml"
-    settings.write_text(_KUBE_SCHEDULER_SETTINGS.format(kubeconfig=kubeconfig))
+    connection = {"kubeconfig": str(kubeconfig), **_UNLIMITED}
+    election = {"leaderElect": False}
+    settings.write_text(
+        _kube_configuration(profiles, clientConnection=connection, leaderElection=election)
+    )
     options = ("--secure-port=0", "--authentication-skip-lookup=true", "--leader-elect=false")
     command = [str(binary), f"--config={settings}", *options]
     async with _process(folder / "scheduler.log", command, dict(os.environ)) as process:

@@ -78,6 +78,7 @@ class CreatePods(_Counted, frozen=True, tag="createPods"):
     skip_wait_to_completion: bool = False
     steady_state: bool = False
     """Replace each scheduled pod by a new one, for ``duration``."""
+    steady_state_param: str = ""
     duration: str = ""
     duration_param: str = ""
     persistent_volume_template_path: str = ""
@@ -194,6 +195,8 @@ class Case(_Part, frozen=True):
     workload_template: tuple[AnyOperation, ...]
     workloads: tuple[WorkloadSize, ...]
     default_pod_template_path: str = ""
+    scheduler_config_path: str = ""
+    """A KubeSchedulerConfiguration."""
     feature_gates: dict[str, bool] = {}
 
 
@@ -221,6 +224,26 @@ class Workload(msgspec.Struct, frozen=True):
         if operation.count_param:
             return int(self.param(operation.count_param))
         return operation.count or default
+
+    def is_steady(self, operation: CreatePods) -> bool:
+        """Whether scheduled pods are replaced by new ones."""
+        if operation.steady_state_param:
+            return bool(self.param(operation.steady_state_param))
+        return operation.steady_state
+
+    def scheduler_profiles(self) -> list[dict[str, Any]]:
+        """The profiles of the case's KubeSchedulerConfiguration; empty for the defaults.
+
+        Raises :class:`WorkloadError`.
+        """
+        if not self.case.scheduler_config_path:
+            return []
+        path = self.folder / self.case.scheduler_config_path
+        try:
+            profiles: list[dict[str, Any]] = yaml.safe_load(path.read_text())["profiles"]
+        except (OSError, yaml.YAMLError, KeyError, TypeError) as error:
+            raise WorkloadError(f"{path}: {error}") from None
+        return profiles
 
     def devices_per_node(self, operation: CreateResourceDriver) -> int:
         if operation.max_claims_per_node_param:

@@ -91,6 +91,9 @@ async def run(workload: Workload, options: RunOptions, progress: Progress) -> Re
 
     Raises WorkloadError, ApiError, NoResponseError, ProcessEndedError, TimeoutError.
     """
+    profiles = tuple(workload.scheduler_profiles())
+    scheduler_options = msgspec.structs.replace(options.scheduler, profiles=profiles)
+    options = msgspec.structs.replace(options, scheduler=scheduler_options)
     async with benchmark_cluster(options) as at:
         async with at.scheduler(options, progress) as scheduler, anyio.create_task_group() as tasks:
             measurements = Measurements(at.pods, scheduler, time.monotonic)
@@ -104,6 +107,8 @@ async def run(workload: Workload, options: RunOptions, progress: Progress) -> Re
                 backlog=scheduler if options.backlog else None,
             )
             with anyio.fail_after(_TIMEOUT_S):
+                # The CPU time of the start belongs to no measured part.
+                await scheduler.settled_cpu_s()
                 await executor.run()
             report = build_report(workload.name, measurements, scheduler, at.pods)
             report.params = workload.size.params

@@ -64,6 +64,8 @@ class DeviceRequestExplanation(msgspec.Struct, frozen=True, rename="camel"):
     """By reason, the most frequent first."""
     users: tuple[str, ...] = ()
     """Claims that use matching devices."""
+    matching: str = ""
+    """The class and the selectors of the request."""
 
 
 class NodeExplanation(msgspec.Struct, frozen=True, rename="camel"):
@@ -400,6 +402,7 @@ def _request(found: RequestDiagnosis) -> DeviceRequestExplanation:
         suitable=found.suitable,
         refused=dict(found.refused),
         users=found.users,
+        matching=found.matching,
     )
 
 

@@ -10,7 +10,9 @@ from asched.framework.runtime.strict import nearest as nearest_name
 from asched.journal.checkpoints import apply_stored
 from asched.journal.checkpoints import nearest as nearest_checkpoint
 from asched.journal.codec import object_subject
+from asched.journal.statistics import last_seq_at
 from asched.journal.store import JournalStore
+from asched.state.cluster import ClusterState
 from asched.state.fold import Fold
 from asched.state.records import Assigned, AttemptFailed, ObjectObserved, PodObserved, Rejected
 
@@ -113,6 +115,19 @@ async def fold_before(journal: JournalStore, load: PluginLoader, seq: int) -> Fo
         async for stored in journal.read(checkpoint_seq, seq - 1):
             apply_stored(fold, stored)
     return fold
+
+
+async def state_at(
+    journal: JournalStore, load: PluginLoader, at_ns: int | None
+) -> tuple[ClusterState, int]:
+    """The state at a time, and its last record; None for the journal's end.
+
+    Raises :class:`AuditError` before the first record, and as :func:`fold_before`.
+    """
+    seq = (await journal.head()).seq if at_ns is None else await last_seq_at(journal, at_ns)
+    if not seq:
+        raise AuditError("the journal has no records until then")
+    return (await fold_before(journal, load, seq + 1)).state, seq
 
 
 async def attempts_of(journal: JournalStore, key: str, end: int) -> Attempts:

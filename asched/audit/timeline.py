@@ -274,12 +274,17 @@ class PodTimelines:
         return cause.format(record=record, subject=subject, kind=type(record).__name__)
 
 
+TIMER_EXPIRED: Final = "backoff or timeout expired"
+"""The cause of moves that no other object caused."""
+
 _CAUSES: Final[dict[type[r.AnyRecord], str]] = {
-    r.TurnStarted: "backoff or timeout expired",
+    r.TurnStarted: TIMER_EXPIRED,
     r.ObjectObserved: "{subject} was observed",
     r.ObjectDeleted: "{subject} was deleted",
     r.PodObserved: "pod {record.key} was observed",
     r.PodUpdated: "pod {record.key} changed",
+    r.Assigned: "pod {record.key} was assigned to {record.node}",
+    r.PermitRejected: "pod {record.key} was rejected at Permit",
     r.Bound: "pod {record.key} was bound to {record.node}",
     r.EvictionSucceeded: "pod {record.key} was evicted",
     r.EvictionFailed: "eviction of pod {record.key} failed",

@@ -116,6 +116,90 @@ def inspect_job(
     )
 
 
+class JobPlace(msgspec.Struct, frozen=True, rename="camel"):
+    """A job with pending pods, where the session has it in the order of its queue."""
+
+    job: str
+    queue: str
+    group: str
+    """``namespace/name`` of its PodGroup; empty for a job without one."""
+    namespace: str
+    owner: str
+    """``Kind/name`` of the controller of its first pod."""
+    min_available: int
+    ready: int
+    """Pods that occupy resources or succeeded."""
+    pending: int
+    priority: int
+    order: tuple[tuple[str, float | str], ...]
+    """What the jobs of a queue are compared by, most important first: the plugin and its value. The
+    smaller value is first."""
+
+
+class SessionInspection(NamedTuple):
+    """A session when it opens: nothing is decided yet."""
+
+    queues: tuple[QueueUsage, ...]
+    """In the order in which they are served."""
+    jobs: tuple[JobPlace, ...]
+    """Those with pending pods, by queue and in the order of the queue."""
+    ignored: Mapping[str, str]
+    """Jobs that the session ignores or drops, with the reason."""
+    job_queues: Mapping[str, str]
+    """The queue of each job, with and without pending pods."""
+
+
+def inspect_opening(
+    cluster: ClusterState, spec: SessionSpec, registry: SessionRegistry, number: int
+) -> SessionInspection:
+    """Opens the session and reports shares and order, without running its actions."""
+    snapshot = Cache(cluster, spec).snapshot()
+    run = SessionRun(cluster, spec, registry, number, snapshot=snapshot)
+    session = run.session
+    queues = sorted(snapshot.queues.values(), key=session.queue_order)
+    usages = [
+        _queue_usage(run, snapshot, queue.name)
+        or QueueUsage(queue.name, queue.weight, False, 0, ())
+        for queue in queues
+    ]
+    places = {queue.name: index for index, queue in enumerate(queues)}
+    pending = [job for job in session.jobs.values() if job.count(TaskStatus.PENDING)]
+    pending.sort(key=lambda job: (places[job.queue], session.job_order(job)))
+    dropped = {job.id: _invalid(run, job) for job in snapshot.jobs.values()}
+    dropped = {job: reason for job, reason in dropped.items() if job not in session.jobs}
+    return SessionInspection(
+        tuple(usages),
+        tuple(_place(run, job) for job in pending),
+        {**snapshot.ignored_jobs, **dropped},
+        {job.id: job.queue for job in snapshot.jobs.values()},
+    )
+
+
+def _place(run: SessionRun, job: Job) -> JobPlace:
+    first = next(iter(job.tasks.values())).info.pod
+    controller = first.metadata.controller
+    return JobPlace(
+        job=job.id,
+        queue=job.queue,
+        group=job.group,
+        namespace=first.namespace,
+        owner="" if controller is None else f"{controller.kind}/{controller.name}",
+        min_available=job.min_available,
+        ready=job.ready_count,
+        pending=job.count(TaskStatus.PENDING),
+        priority=job.priority,
+        order=tuple(
+            (plugin, float(value) if isinstance(value, int | float) else str(value))
+            for plugin, value in run.session.tiers.job_order_parts(job)
+        ),
+    )
+
+
+def _invalid(run: SessionRun, job: Job) -> str:
+    invalid = run.session.tiers.job_valid(job)
+    return "" if invalid is None else invalid.message
+
+
 def jobs_of(cluster: ClusterState, spec: SessionSpec) -> dict[str, tuple[str, ...]]:
     """The jobs of a session, ignored ones included, with the keys of their pods."""
     snapshot = Cache(cluster, spec).snapshot()

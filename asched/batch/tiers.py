@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -33,6 +33,10 @@ from asched.framework.session_plugins import (
 from asched.framework.sessions import Callback
 
 P = TypeVar("P", bound=SessionPlugin)
+
+CREATION: Final = "creation"
+NAME: Final = "name"
+"""What decides the order of jobs after all plugins."""
 
 
 class TierPlugin(NamedTuple):
@@ -74,6 +78,11 @@ class Tiers:
     def job_order(self, job: Job) -> tuple[Any, ...]:
         own = [plugin.job_order(job) for plugin in self._job_orders]
         return (*own, job.created_s, job.id)
+
+    def job_order_parts(self, job: Job) -> tuple[tuple[str, Any], ...]:
+        """The parts of :meth:`job_order` with the plugin that gives each."""
+        own = [(plugin.name, plugin.job_order(job)) for plugin in self._job_orders]
+        return (*own, (CREATION, job.created_s), (NAME, job.id))
 
     def queue_order(self, queue: Queue) -> tuple[Any, ...]:
         own = [plugin.queue_order(queue) for plugin in self._queue_orders]

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 import typer
 
+from asched.cli.device_requests import print_device_requests
 from asched.cli.errors import EXIT_FAILURE, BadInput
 from asched.cli.options import (
     DEFAULT_JOURNAL,
@@ -78,6 +79,8 @@ def explain(options: ExplainOptions) -> None:
             _print_node(found.nodes[0])
         else:
             print_nodes(found, None if options.every else NODE_LIMIT)
+            if not found.feasible:
+                print_device_requests(found.nodes)
         print_unblocking(found)
     if found.reproduced is False:
         typer.echo("asched: the recomputed decision differs from the recorded one", err=True)

@@ -30,6 +30,7 @@ from asched.cli import (
     proof,
     replay,
     run,
+    show,
     simulate,
     ui,
 )
@@ -144,6 +145,7 @@ app.command("history")(history.history)
 app.command("explain")(explain.explain)
 app.command("fit")(fit.fit)
 app.command("mcp")(mcp.mcp)
+app.add_typer(show.app, name="show")
 app.command("replay")(replay.replay)
 app.command("ui")(ui.ui)
 app.command("simulate")(simulate.simulate)

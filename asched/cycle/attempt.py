@@ -1,7 +1,4 @@
-"""One scheduling cycle for one pod: filter, score and find the best nodes, without effects.
-
-Before it: rejections of pods that no plugin looks at, now or ever.
-"""
+"""One scheduling cycle for one pod: filter, score and find the best nodes, without effects."""
 
 from __future__ import annotations
 
@@ -18,7 +15,7 @@ from asched.cycle.shape_scores import INFEASIBLE, ShapeScores
 from asched.framework.cycle_state import CycleState
 from asched.framework.interface import FilterAllPlugin, FilterPlugin
 from asched.framework.nodes import BoolColumn, FilterResult, Int64Column, Nodes
-from asched.framework.pod_info import PodInfo, QueuedPod
+from asched.framework.pod_info import PodInfo
 from asched.framework.runtime.dry_run import FilterDryRunner
 from asched.framework.runtime.plugin_calls import (
     PRE_FILTER,
@@ -34,70 +31,8 @@ from asched.framework.runtime.plugin_calls import (
 )
 from asched.framework.runtime.profile import Profile, WeightedScorer
 from asched.framework.status import Code, Status
-from asched.model.limits import POD_LIMITS, node_requirement_count, term_count, too_expensive
-from asched.state.attempt_budget import is_cheap
 from asched.state.cluster import ClusterState
 from asched.state.node_rows import NodeRows
-from asched.state.records import Rejected
-
-QUARANTINED = "quarantined: the scheduler died twice while it decided on this pod"
-
-
-def precheck(cluster: ClusterState, queued: QueuedPod, number: int) -> Rejected | None:
-    """The decision for a pod that must not be attempted now; None for all others."""
-    info = queued.info
-    status = refusal(cluster, info)
-    if status is not None:
-        return Rejected(
-            info.key, info.uid, number, status.message, unschedulable_plugins=(status.plugin,)
-        )
-    turn_ns = _turn_ns(cluster, queued)
-    if turn_ns <= cluster.now_ns:
-        return None
-    return Rejected(info.key, info.uid, number, _put_off_message(info), put_off_until_ns=turn_ns)
-
-
-def refusal(cluster: ClusterState, info: PodInfo) -> Status | None:
-    """Why the pod must not be attempted until it changes."""
-    excess = info.pod.spec.oversized
-    if excess:
-        return Status.unschedulable(too_expensive(excess)).by(POD_LIMITS)
-    if cluster.guards.quarantined and cluster.guards.quarantined.get(info.key) == info.uid:
-        return Status.unschedulable(QUARANTINED).by(POD_LIMITS)
-    return None
-
-
-def _turn_ns(cluster: ClusterState, queued: QueuedPod) -> int:
-    """When the pod may be attempted; 0 for now."""
-    info = queued.info
-    if is_cheap(info.pod) or info.key in cluster.pending_evaluations:
-        return 0  # free, or an attempt that continues
-    if queued.turn_ns:
-        return queued.turn_ns
-    if info.pod.spec.resource_claims:
-        # Pods with claims like those of a pod that was put off share its turn.
-        shared_ns = cluster.guards.searches.turn_ns(cluster.search_form(info.pod))
-        if shared_ns is not None and shared_ns > cluster.now_ns:
-            return shared_ns
-    turn_ns = cluster.guards.budgets.turn_ns(info.namespace, cluster.now_ns)
-    if not turn_ns:
-        return 0
-    steps = cluster.attempt_cost(info.pod, preemption=True) + cluster.search_cost(info.pod)
-    return turn_ns if steps else 0
-
-
-def _put_off_message(info: PodInfo) -> str:
-    count = term_count(info.pod.spec)
-    what = "affinity terms and spread constraints"
-    if not count:
-        count, what = node_requirement_count(info.pod.spec), "requirements of node affinity"
-    if not count:
-        count, what = len(info.pod.spec.resource_claims), "resource claims"
-    return (
-        f"put off: {count} {what} take long in this cluster, and namespace {info.namespace} used up"
-        " its share of decision time"
-    )
-
 
 MIN_FEASIBLE_NODES = 100
 """``minFeasibleNodesToFind``: ``percentageOfNodesToScore`` never limits to fewer nodes."""
@@ -173,7 +108,7 @@ class Attempt:
         error = self._error(found)
         if error is not None:
             check_status(error.plugin, "Filter", error)
-            raise FilterError(error.plugin, error.message or error.code.title, found)
+            raise FilterError(error, found)
         self._select(found, nominated, limit_nodes)
         return found
 
@@ -186,6 +121,10 @@ class Attempt:
             self._own.inapplicable,
         )
         state = found.state
+        if shared.passes and self._applicable_pre_filters_pass(found):
+            state.inapplicable |= self._own.inapplicable_pre_filters
+            state.skip_filter |= self._own.inapplicable_pre_filters
+            return
         # If no shared answer matters, the order of the shared plugins does not either.
         plugins = profile.cluster_scope.pre_filter if shared.passes else profile.pre_filter
         for plugin in plugins:
@@ -217,6 +156,23 @@ class Attempt:
                     raise invalid_answer(plugin.name, "PreFilter", error) from error
                 if not found.node_names:
                     return
+
+    def _applicable_pre_filters_pass(self, found: FeasibleNodes) -> bool:
+        """Run PreFilter of the plugins that apply; False if all have to run in their order, because
+        one of them rejects the pod or restricts its nodes."""
+        state = found.state
+        for plugin in self._own.pre_filter:
+            result = checked_call(
+                PRE_FILTER, plugin, plugin.pre_filter, state, self._pod, self._table
+            )
+            status = result.status
+            if type(status) is not Status or result.node_names is not None:
+                return False
+            if status.code is Code.SKIP:
+                state.skip_filter.add(plugin.name)
+            elif status.code is not Code.SUCCESS:
+                return False
+        return True
 
     def _filter(self, found: FeasibleNodes) -> None:
         """Add the results of cluster-scope filters to the shared results of node-scope filters."""

@@ -7,13 +7,14 @@ from typing import Protocol
 
 import msgspec
 
-from asched.cycle.attempt import Attempt, precheck
+from asched.cycle.attempt import Attempt
 from asched.cycle.attempt_decisions import rejection, reserve_and_permit
 from asched.cycle.extenders import ExtenderRound, NoExtenders, extender_round
 from asched.cycle.feasible_nodes import NO_NODES, FeasibleNodes
 from asched.cycle.node_selection import BestNodes, select_node
 from asched.cycle.pod_groups import decide_group_conditions
 from asched.cycle.post_filter import run_post_filter
+from asched.cycle.precheck import precheck
 from asched.cycle.shape_cache import ShapeCache
 from asched.framework.pod_info import PodInfo, QueuedPod
 from asched.framework.runtime.extenders import AttemptPausedError, ExtenderFailureError
@@ -146,7 +147,10 @@ class Decider:
             # A decision that cannot be recorded must not be folded. Encoding takes less than 1 us.
             _encode(decision)
             return decision
-        except (PluginFailure, ExtenderFailureError) as failure:
+        except PluginFailure as failure:
+            plugin = "" if failure.by_object else failure.plugin
+            return r.AttemptFailed(info.key, info.uid, number, plugin, str(failure))
+        except ExtenderFailureError as failure:
             return r.AttemptFailed(info.key, info.uid, number, failure.plugin, str(failure))
         except AssertionError:
             raise  # the state is inconsistent

@@ -12,11 +12,12 @@ from typing import cast
 import msgspec
 import numpy as np
 
-from asched.cycle.attempt import Attempt, PluginScores, refusal
+from asched.cycle.attempt import Attempt, PluginScores
 from asched.cycle.decide import open_circuit_message
 from asched.cycle.extenders import ExtenderRound
 from asched.cycle.feasible_nodes import NO_NODES, FeasibleNodes, fit_message
 from asched.cycle.post_filter import run_post_filter
+from asched.cycle.precheck import refusal
 from asched.cycle.shape_cache import ShapeCache
 from asched.framework.pod_info import PodInfo
 from asched.framework.runtime.extenders import EXTENDER, AttemptPausedError, ExtenderFailureError

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import msgspec
 
-from asched.cycle.attempt import Attempt, refusal
+from asched.cycle.attempt import Attempt
 from asched.cycle.feasible_nodes import NO_NODES, fit_message
 from asched.cycle.node_selection import BestNodes
 from asched.cycle.post_filter import run_post_filter
+from asched.cycle.precheck import refusal
 from asched.cycle.shape_cache import ShapeCache
 from asched.framework.pod_info import PodInfo
 from asched.framework.runtime.extenders import AttemptPausedError

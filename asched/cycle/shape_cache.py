@@ -31,6 +31,8 @@ class ApplicablePlugins:
         scope = profile.cluster_scope
         self.inapplicable = inapplicable
         """Names of the profile's cluster-scope plugins that do not apply."""
+        self.inapplicable_pre_filters = inapplicable.intersection(p.name for p in scope.pre_filter)
+        """Those of them with a PreFilter."""
         self.inapplicable_scores = inapplicable.intersection(p.name for p in scope.pre_score)
         """Those of them with a PreScore, which would return Skip."""
         self.none_applies = len(inapplicable) == len(scope.all())
@@ -121,11 +123,14 @@ class ShapeCache:
     def _drop_invalid(self, profile: Profile) -> None:
         """Drop the profile's answers if they depend on something that changed."""
         versions = profile.shared_answers_versions()
-        if self._versions.get(profile, versions) != versions:
+        known = self._versions.get(profile)
+        if known == versions:
+            return
+        if known is not None:
             self._applicability.pop(profile, None)
             for key in [key for key in self._filters if key[0] is profile]:
                 del self._filters[key]
-        elif len(self._versions) == _MAX_PROFILES and profile not in self._versions:
+        elif len(self._versions) == _MAX_PROFILES:
             # Most belong to earlier configurations.
             self._versions.clear()
             self._filters.clear()

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from asched.dra.devices import NodeView, UsedDevice
 from asched.dra.inventory import Inventory
+from asched.dra.like_sites import LikeSites, SiteOutcome, SiteStates
 from asched.dra.outcomes import (
     TOO_EXPENSIVE,
     Allocated,
@@ -35,6 +36,7 @@ from asched.model.resource_claims import ResourceClaim, ResourceClaimSpec
 CodeColumn = NDArray[np.int32]
 StepColumn = NDArray[np.int64]
 BoolColumn = NDArray[np.bool_]
+SolutionColumn = NDArray[np.object_]
 
 UNKNOWN = -1
 ALLOCATED = 0
@@ -53,14 +55,18 @@ class NodeAnswers:
     claim_keys: tuple[str, ...]
     scores: StepColumn
     """The raw score where all claims can be allocated."""
-    solutions: Sequence[Allocated | None]
-    """By index of the site."""
+    solutions: SolutionColumn
+    """By index of the site, with the devices of that site or of one like it."""
+    sites: Sequence[Site]
     site_of_row: Indexes
 
     def solution(self, row: int) -> Allocated | None:
         """The devices on a node; None if not all claims can be allocated."""
+        if self.codes[row] != ALLOCATED:
+            return None
         index = int(self.site_of_row[row])
-        return self.solutions[index] if self.codes[row] == ALLOCATED else None
+        found: Allocated = self.solutions[index]
+        return found.on(self.sites[index].candidates)
 
     def refusal(self, row: int) -> Refusal | None:
         """Why not all claims can be allocated on a node."""
@@ -104,7 +110,8 @@ class SiteAnswers:
         self._group_of: dict[tuple[int, ...], int] = {(): 0}
         self.kept_steps = 0
         """The steps of the searches with an answer: memory is proportional to them."""
-        self.solutions: list[Allocated | None] = []
+        self.like = LikeSites()
+        self.solutions: SolutionColumn = np.zeros(0, np.object_)
         self.refusals: list[NotAllocated | ClaimError] = []
         self._numbers: dict[tuple[str, int | None, bool], int] = {}
 
@@ -117,14 +124,14 @@ class SiteAnswers:
             self.scores = np.zeros(0, np.int64)
             self.steps = np.zeros(0, np.int64)
             self.groups = np.zeros(0, np.int32)
-            self.solutions = []
+            self.solutions = np.zeros(0, np.object_)
         missing = len(table.sites) - len(self.solutions)
         if missing > 0:
             self.codes = np.concatenate((self.codes, np.full(missing, UNKNOWN, np.int32)))
             self.scores = np.concatenate((self.scores, np.zeros(missing, np.int64)))
             self.steps = np.concatenate((self.steps, np.zeros(missing, np.int64)))
             self.groups = np.concatenate((self.groups, np.zeros(missing, np.int32)))
-            self.solutions += [None] * missing
+            self.solutions = np.concatenate((self.solutions, np.full(missing, None)))
 
     def forget_users_of(self, used: UsedDevice, table: SiteTable) -> None:
         """Drop the answers of the sites that the use of a device may change."""
@@ -146,19 +153,21 @@ class SiteAnswers:
     def forget_all(self) -> None:
         self.codes[:] = UNKNOWN
 
-    def store(self, index: int, outcome: SearchResult, meter: StepMeter) -> None:
-        """Keep the answer of a site."""
-        self.kept_steps += meter.steps - int(self.steps[index])
-        self.steps[index] = meter.steps
-        self.groups[index] = self._group(meter)
-        if isinstance(outcome, Allocated):
-            self.codes[index] = ALLOCATED
-            self.scores[index] = outcome.score
-            self.solutions[index] = outcome
-        else:
-            self.codes[index] = self.number(outcome)
-            self.scores[index] = 0
-            self.solutions[index] = None
+    def outcome(self, found: SearchResult, meter: StepMeter) -> SiteOutcome:
+        """The outcome of a search in the form of :meth:`store`."""
+        group = self._group(meter)
+        if isinstance(found, Allocated):
+            return SiteOutcome(ALLOCATED, found, found.score, meter.steps, group)
+        return SiteOutcome(self.number(found), None, 0, meter.steps, group)
+
+    def store(self, indexes: Indexes, outcome: SiteOutcome) -> None:
+        """Keep the answer of some sites."""
+        self.kept_steps += outcome.steps * len(indexes) - int(self.steps[indexes].sum())
+        self.codes[indexes] = outcome.code
+        self.scores[indexes] = outcome.score
+        self.steps[indexes] = outcome.steps
+        self.groups[indexes] = outcome.group
+        self.solutions[indexes] = outcome.found
 
     @property
     def has_old_refusals(self) -> bool:
@@ -209,6 +218,7 @@ class SiteAnswers:
             claim_keys=claim_keys,
             scores=np.append(self.scores, 0)[table.of_row],
             solutions=self.solutions.copy(),
+            sites=table.sites.copy(),
             site_of_row=table.of_row.copy(),
         )
 
@@ -227,7 +237,7 @@ class SearchLimits(msgspec.Struct, frozen=True):
     """Limits of searches in counted steps (:data:`asched.dra.steps.STEP`)."""
 
     steps_per_node: int = 200_000
-    steps_per_attempt: int = 400_000
+    steps_per_attempt: int = 250_000
     """For all nodes together, as if no answer were known."""
 
 
@@ -253,6 +263,7 @@ class Allocator:
         self.inventory = inventory
         self._limits = limits if limits is not None else SearchLimits()
         self._table = SiteTable(inventory)
+        self._states = SiteStates(self._table, inventory)
         self._answers: OrderedDict[bytes, SiteAnswers] = OrderedDict()
         self._version = inventory.answers_version
         self._encoder = msgspec.msgpack.Encoder(order="deterministic")
@@ -273,6 +284,7 @@ class Allocator:
         """The answers for the nodes of the cluster, or for some rows of them."""
         table = self._table
         table.refresh(nodes)
+        self._states.refresh()
         answers = self._answers_for(request)
         self._apply_usage_changes(answers)
         indexes = table.of_row if rows is None else table.of_row[rows]
@@ -331,16 +343,25 @@ class Allocator:
         meter = self._attempt_meter(answers)
         is_unknown = answers.codes[asked] == UNKNOWN
         answers.count_all(asked[~is_unknown], meter)
-        unknown = asked[is_unknown].tolist()
-        if len(unknown) > UNSORTED:
-            # The same order as within the budget: nothing is searched that is not needed there.
-            unknown.sort(key=self._table.first_name)
-        for index in unknown:
+        for like in self._like(asked[is_unknown]):
             if meter.is_exceeded:
                 return None
-            self._complete_site(answers, index)
-            answers.count(index, meter)
+            self._complete_sites(answers, like)
+            answers.count_all(like, meter)
         return None if meter.is_exceeded else asked[:0]
+
+    def _like(self, indexes: Indexes) -> list[Indexes]:
+        """The sites in groups on which every search has the same outcome."""
+        states = self._states.of(indexes)
+        order = np.argsort(states, kind="stable")
+        ends = np.flatnonzero(np.diff(states[order])) + 1
+        groups = np.split(indexes[order], ends) if len(indexes) else []
+        if len(groups) > UNSORTED:
+            # The same order as within the budget: nothing is searched that is not needed there.
+            place = np.zeros(len(self._table.sites), np.int64)
+            place[self._table.by_first_name(indexes)] = np.arange(len(indexes))
+            groups.sort(key=lambda group: int(place[group].min()))
+        return groups
 
     def _complete_within_budget(self, answers: SiteAnswers, asked: Indexes) -> Indexes:
         """Search in the order of names while steps are left. Returns the sites that are skipped.
@@ -349,18 +370,33 @@ class Allocator:
         """
         meter = self._attempt_meter(answers)
         skipped: list[int] = []
-        for index in sorted(asked.tolist(), key=self._table.first_name):
+        order = self._table.by_first_name(asked)
+        for place, index in enumerate(order):
             if meter.is_exceeded:
-                skipped.append(index)
-                continue
+                skipped = order[place:]
+                break
             if answers.codes[index] == UNKNOWN:
-                self._complete_site(answers, index)
+                self._complete_sites(answers, np.array([index], np.int32))
             answers.count(index, meter)
         return np.array(skipped, np.int32)
 
-    def _complete_site(self, answers: SiteAnswers, index: int) -> None:
-        meter = self._meter()
-        answers.store(index, self._search(answers.plans, self._table.sites[index], meter), meter)
+    def _complete_sites(self, answers: SiteAnswers, indexes: Indexes) -> None:
+        """Search one of these sites, which are alike."""
+        state = int(self._states.of(indexes[:1])[0])
+        outcome = answers.like.get(state)
+        if outcome is not None:
+            answers.store(indexes, outcome)
+            return
+        for index in indexes:
+            meter = self._meter()
+            found = self._search(answers.plans, self._table.sites[int(index)], meter)
+            outcome = answers.outcome(found, meter)
+            if not isinstance(found, ClaimError):
+                answers.like.put(state, outcome)
+                answers.store(indexes, outcome)
+                return
+            # An error may name a device of the site.
+            answers.store(np.array([index], np.int32), outcome)
 
     def _attempt_meter(self, answers: SiteAnswers) -> AttemptMeter:
         meter = AttemptMeter(self._limits.steps_per_attempt)

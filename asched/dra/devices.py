@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -14,7 +14,9 @@ from asched.model.resource_claims import (
     DeviceTaint,
     DeviceToleration,
     ResourceSlice,
+    ResourceSliceSpec,
 )
+from asched.model.selectors import NodeSelectorTerm
 
 PREVENTING_EFFECTS: Final = frozenset({"NoSchedule", "NoExecute"})
 """Taints with other effects are ignored."""
@@ -110,6 +112,18 @@ class PooledDevice:
         return self.pool_id.driver
 
     @property
+    def node_source(self) -> Device | ResourceSliceSpec:
+        """What names the nodes on which the device can be used."""
+        spec = self.resource_slice.spec
+        return self.device if spec.per_device_node_selection else spec
+
+    @property
+    def selector_terms(self) -> tuple[NodeSelectorTerm, ...]:
+        """Of the selector for nodes; more than one are not supported."""
+        selector = self.node_source.node_selector
+        return () if selector is None else selector.node_selector_terms
+
+    @property
     def name(self) -> str:
         return self.device.name
 
@@ -140,11 +154,12 @@ class PoolUse:
     """The devices of a pool that are in use, by name."""
 
     devices: dict[str, DeviceUse] = field(default_factory=dict)
-    version: int = 0
-    """Changes whenever :attr:`devices` does."""
 
 
 _UNUSED = DeviceUse()
+
+
+KEPT_SHARE_NUMBERS: Final = 10_000
 
 
 class UsedDevice(NamedTuple):
@@ -159,7 +174,30 @@ class Usage:
 
     def __init__(self) -> None:
         self._pools: dict[PoolID, PoolUse] = {}
-        self._version = 0
+        self._latest: dict[PoolID, int] = {}
+        """The version of the latest change of each pool, in this order."""
+        self._share_numbers: dict[tuple[int, tuple[tuple[str, int], ...]], int] = {}
+        self._next_share_number = 0
+        self.version = 0
+        """Grows with every change."""
+
+    def changed_since(self, version: int) -> Iterator[PoolID]:
+        """The pools in which something changed after a version."""
+        for pool, changed in reversed(self._latest.items()):
+            if changed <= version:
+                return
+            yield pool
+
+    def share_number(self, use: DeviceUse) -> int:
+        """Equal only for devices of which shares use equal amounts."""
+        key = (use.capacity_shares, tuple(sorted(use.consumed.items())))
+        number = self._share_numbers.get(key)
+        if number is None:
+            if len(self._share_numbers) >= KEPT_SHARE_NUMBERS:
+                self._share_numbers.clear()
+            number = self._share_numbers[key] = self._next_share_number
+            self._next_share_number += 1
+        return number
 
     def of(self, pool: PoolID, device: str) -> DeviceUse:
         """The use of one device. The result must not be changed."""
@@ -170,11 +208,6 @@ class Usage:
         """The devices of a pool that are in use."""
         use = self._pools.get(pool)
         return {} if use is None else use.devices
-
-    def version(self, pool: PoolID) -> int:
-        """Differs if what is in use in the pool may differ; 0 if nothing is."""
-        use = self._pools.get(pool)
-        return 0 if use is None else use.version
 
     def add(self, allocation: AllocationResult) -> set[UsedDevice]:
         """Count the devices of an allocation. Returns the devices that changed."""
@@ -194,8 +227,9 @@ class Usage:
             _change_device(use.devices, result, sign)
             changed.add(UsedDevice(pool, result.device))
         for pool in {device.pool_id for device in changed}:
-            self._version += 1
-            self._pools[pool].version = self._version
+            self.version += 1
+            self._latest.pop(pool, None)
+            self._latest[pool] = self.version
             if not self._pools[pool].devices:
                 del self._pools[pool]
         return changed

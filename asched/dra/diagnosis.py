@@ -52,6 +52,8 @@ class RequestDiagnosis:
     """The reasons, and how many devices each refused; the most frequent first."""
     users: tuple[str, ...]
     """Claims that use matching devices."""
+    matching: str = ""
+    """The class and the selectors of the request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +161,7 @@ class _RequestExamination:
             suitable=considered - reasons.total(),
             refused=tuple(sorted(reasons.items(), key=lambda item: (-item[1], item[0]))),
             users=tuple(sorted(used_by)),
+            matching=_matching(wanted),
         )
 
     def _reasons(self, candidate: DeviceCandidate, elsewhere: bool) -> Iterator[str]:
@@ -221,6 +224,12 @@ class _RequestExamination:
                 and attribute_value(device.device, device.driver, state.attribute) is None
             ):
                 yield f"attribute {state.attribute} of a constraint is missing"
+
+
+def _matching(wanted: RequestedDevices) -> str:
+    selectors = [each.cel.expression for each in wanted.selectors if each.cel is not None]
+    name = f"class {wanted.device_class.name}"
+    return f"{name} with {' && '.join(selectors)}" if selectors else name
 
 
 _IN_USE = "in use"

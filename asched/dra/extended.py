@@ -6,7 +6,7 @@ or is the implicit one that every class has.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, KeysView
 from datetime import UTC, datetime
 
 from asched.model.requests import is_extended_resource
@@ -50,6 +50,14 @@ class ExtendedResources:
         """The name of the class that provides the resource; None if there is none."""
         found = self._classes.get(resource)
         return None if found is None else found.name
+
+    @property
+    def names(self) -> KeysView[str]:
+        """The resources."""
+        return self._classes.keys()
+
+    def __contains__(self, resource: object) -> bool:
+        return resource in self._classes
 
     def __bool__(self) -> bool:
         """Whether there is any class."""

@@ -153,6 +153,14 @@ class Inventory:
         """Pools with slices of one node only, by node name, with the number of those slices."""
         self._shared: dict[PoolID, int] = {}
         """Pools with slices that several nodes may see, with the number of those slices."""
+        self._unexamined: dict[PoolID, None] = {}
+        """Those of them that may no longer be where the next attributes have them."""
+        self._everywhere: dict[PoolID, None] = {}
+        """Those that matter to several nodes."""
+        self._confined: dict[PoolID, str] = {}
+        """Those that matter to one node only, which is named."""
+        self._confined_to: dict[str, dict[PoolID, None]] = {}
+        """The same by node."""
         self._shared_views: dict[tuple[str | None, ...], tuple[PoolView, ...]] = {}
         """The views of those pools, by what decides which ones a node has."""
         self._shared_by: NodeTraits | None = None
@@ -221,12 +229,46 @@ class Inventory:
         pool.bases.clear()
         pool.views.clear()
         pool.selected_by = None
-        node_name = "" if self._is_shared(item) else item.spec.node_name
         pool_id = PoolID(item.spec.driver, item.spec.pool.name)
+        node_name = "" if pool_id in self._everywhere else item.spec.node_name
         self.slice_changes.add(SliceChange(pool_id, node_name))
-        if not node_name or pool_id in self._shared:
-            self._shared_views.clear()
-            self._shared_by = None
+        if pool_id in self._shared or pool_id in self._everywhere or pool_id in self._confined:
+            self._unexamined[pool_id] = None
+
+    def _examine(self) -> None:
+        """Find out which nodes the changed ones of the shared pools matter to."""
+        while self._unexamined:
+            pool_id, _ = self._unexamined.popitem()
+            everywhere = pool_id in self._everywhere
+            self._everywhere.pop(pool_id, None)
+            before = self._confined.pop(pool_id, "")
+            if before:
+                del self._confined_to[before][pool_id]
+                if not self._confined_to[before]:
+                    del self._confined_to[before]
+            name = self._only_node(pool_id) if pool_id in self._shared else ""
+            if name:
+                self._confined[pool_id] = name
+                self._confined_to.setdefault(name, {})[pool_id] = None
+            elif pool_id in self._shared:
+                everywhere = True
+                self._everywhere[pool_id] = None
+            if everywhere:
+                self._shared_views.clear()
+                self._shared_by = None
+
+    def _only_node(self, pool_id: PoolID) -> str:
+        """The node that a pool matters to; empty if there may be several.
+
+        All nodes see the counters of a pool. Without devices they matter only if they are invalid.
+        """
+        slices = self._pools[pool_id].sorted_slices()
+        names = {item.resource_slice.spec.node_name for item in slices}
+        if len(names) != 1 or "" in names:
+            return ""
+        counters = [item for item in slices if item.resource_slice.spec.shared_counters]
+        elsewhere = build_view(pool_id, self._next_serial(), counters, slices)
+        return names.pop() if elsewhere is None or elsewhere.usable else ""
 
     @staticmethod
     def _is_shared(item: ResourceSlice) -> bool:
@@ -238,8 +280,9 @@ class Inventory:
         return self._local.setdefault(item.spec.node_name, {})
 
     def nodes_of(self, pool_id: PoolID) -> frozenset[str] | None:
-        """The nodes that may see a pool; None for all nodes."""
-        if pool_id in self._shared:
+        """The nodes that a pool may matter to; None for all nodes."""
+        self._examine()
+        if pool_id in self._everywhere:
             return None
         pool = self._pools.get(pool_id)
         items = pool.slices.values() if pool is not None else ()
@@ -247,26 +290,30 @@ class Inventory:
 
     def pools_of(self, node: NodeView) -> tuple[PoolView, ...]:
         """The pools that a node sees, in the order in which they are tried."""
+        self._examine()
         shared = self._shared_pools(node)
-        local = self._local.get(node.name)
+        local = [
+            *(pool_id for pool_id in self._local.get(node.name, ()) if pool_id not in self._shared),
+            *self._confined_to.get(node.name, ()),
+        ]
         if not local:
             return shared
-        views = [self._view(pool_id, node) for pool_id in local if pool_id not in self._shared]
+        views = [self._view(pool_id, node) for pool_id in local]
         found = [*shared, *(view for view in views if view is not None)]
         return tuple(sorted(found, key=lambda view: view.order))
 
     def _shared_pools(self, node: NodeView) -> tuple[PoolView, ...]:
-        if not self._shared:
+        if not self._everywhere:
             return ()
         selected_by = self._shared_by
         if selected_by is None:
             selected_by = self._shared_by = NodeTraits.of_all(
-                self._pools[pool_id].traits() for pool_id in self._shared
+                self._pools[pool_id].traits() for pool_id in self._everywhere
             )
         traits = selected_by.read(node)
         views = self._shared_views.get(traits)
         if views is None:
-            found = [self._view(pool_id, node) for pool_id in self._shared]
+            found = [self._view(pool_id, node) for pool_id in self._everywhere]
             views = tuple(
                 sorted((view for view in found if view is not None), key=lambda view: view.order)
             )

@@ -68,12 +68,9 @@ class TakenDevice:
 
     option: Option
     position: int
+    candidate: DeviceCandidate
     consumption: Consumption | None
     """What is consumed of a device that allows several allocations."""
-
-    @property
-    def candidate(self) -> DeviceCandidate:
-        return self.option.offered.site.candidates[self.position]
 
 
 class Ledger:
@@ -156,7 +153,7 @@ class Ledger:
         elif must and not self.has_capacity(option, position):
             # As in kube-scheduler, constraints keep the device.
             return None
-        taken = TakenDevice(option, position, self._consume(option, device))
+        taken = TakenDevice(option, position, candidate, self._consume(option, device))
         self.results[wanted.claim].append(taken)
         return taken
 

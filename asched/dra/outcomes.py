@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from asched.dra.ledger import TakenDevice
+from asched.dra.pools import DeviceCandidate
 from asched.dra.requests import ClaimError, RequestedDevices
 from asched.model.resource_claims import (
     AllocationResult,
@@ -98,11 +99,9 @@ def node_selector(taken: Sequence[TakenDevice], node_name: str) -> NodeSelector 
     expressions: list[NodeSelectorRequirement] = []
     for device in taken:
         pooled = device.candidate.device
-        spec = pooled.resource_slice.spec
-        source = pooled.device if spec.per_device_node_selection else spec
-        if source.node_name or pooled.device.binds_to_node:
+        if pooled.node_source.node_name or pooled.device.binds_to_node:
             return _only_node(node_name)
-        terms = source.node_selector.node_selector_terms if source.node_selector else ()
+        terms = pooled.selector_terms
         if len(terms) > 1:
             raise ClaimError(
                 f": unsupported ResourceSlice.NodeSelector with {len(terms)} terms",
@@ -161,6 +160,13 @@ class ClaimSolution:
             if request.alternative_name and request in used
         )
 
+    def on(self, candidates: Sequence[DeviceCandidate]) -> ClaimSolution:
+        """The same with the devices of another site, at the same positions."""
+        devices = tuple(
+            replace(device, candidate=candidates[device.position]) for device in self.devices
+        )
+        return replace(self, devices=devices)
+
 
 @dataclass(frozen=True, slots=True)
 class Allocated:
@@ -172,6 +178,10 @@ class Allocated:
     def score(self) -> int:
         """The raw score of the claims."""
         return sum(claim.score for claim in self.claims)
+
+    def on(self, candidates: Sequence[DeviceCandidate]) -> Allocated:
+        """The same with the devices of another site, at the same positions."""
+        return Allocated(tuple(claim.on(candidates) for claim in self.claims))
 
     def results(self, node_name: str, share_ids: ShareIds) -> tuple[AllocationResult, ...]:
         """The allocations as they are written."""

@@ -33,6 +33,7 @@ from asched.dra.sites import Site
 from asched.dra.steps import (
     CONSTRAINTS_PER_STEP,
     OPTIONS_PER_STEP,
+    SITE_STEPS,
     SearchBudgetExceededError,
     StepMeter,
 )
@@ -281,7 +282,7 @@ def search_site(
     """Devices for all claims on a site, or why there are none. A ClaimError is returned, so that
     callers can keep it as an answer."""
     try:
-        meter.add()
+        meter.add(SITE_STEPS)
         claims = prepare(plans, site, usage, meter)
         found = Search(
             SearchInput(

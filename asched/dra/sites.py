@@ -5,8 +5,11 @@ Nodes that see the same pools share a site. The table is kept up to date as node
 
 from __future__ import annotations
 
+from array import array
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Protocol
+from itertools import islice
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,13 +21,40 @@ from asched.dra.pools import Bits, PoolView
 from asched.model.node import Node
 
 
+def _order(pool: PoolView) -> tuple[bool, PoolID]:
+    return pool.order
+
+
+class SiteUse(NamedTuple):
+    """What is in use of the candidates of a site."""
+
+    whole: Bits
+    """Those that are allocated as a whole."""
+    shares: tuple[tuple[int, int], ...]
+    """Positions of those of which shares are in use, with :meth:`Usage.share_number`."""
+
+
 class Site:
     """The devices that some nodes see, in the order in which they are tried.
 
     Devices of incomplete and invalid pools are not among the candidates.
     """
 
-    __slots__ = ("_in_use", "_values", "_versions", "candidates", "counting", "elsewhere", "pools")
+    __slots__ = (
+        "_shares",
+        "_starts",
+        "_usage",
+        "_use",
+        "_values",
+        "_version",
+        "_whole",
+        "candidates",
+        "counting",
+        "elsewhere",
+        "is_numbered",
+        "kind",
+        "pools",
+    )
 
     def __init__(self, pools: Sequence[PoolView]) -> None:
         self.pools = tuple(pools)
@@ -41,8 +71,20 @@ class Site:
             if candidate.device.counters
         )
         """The candidates that consume counters."""
-        self._versions: tuple[int, ...] | None = None
-        self._in_use: Bits = 0
+        self.kind: int | None = None
+        """Equal for sites that are alike (:mod:`asched.dra.like_sites`)."""
+        self.is_numbered = False
+        """Whether the kind is known."""
+        self._starts = array("I", [0])
+        """The position of the first device of each pool."""
+        for pool in self.pools:
+            self._starts.append(self._starts[-1] + len(pool.candidates))
+        self._usage: Usage | None = None
+        self._version = 0
+        """Of the usage."""
+        self._whole: Bits = 0
+        self._shares: dict[int, int] = {}
+        self._use = SiteUse(0, ())
         self._values: dict[str, dict[AttributeValue, Bits]] = {}
 
     def offsets(self) -> Iterator[tuple[int, PoolView]]:
@@ -59,20 +101,52 @@ class Site:
 
     def in_use(self, usage: Usage) -> Bits:
         """The candidates that are allocated as a whole."""
-        versions = tuple(usage.version(pool.pool_id) for pool in self.pools)
-        if versions != self._versions:
-            self._versions = versions
-            self._in_use = self._count_in_use(usage)
-        return self._in_use
+        return self.use(usage).whole
 
-    def _count_in_use(self, usage: Usage) -> Bits:
-        in_use = 0
-        for offset, pool in self.offsets():
-            for name, use in usage.devices(pool.pool_id).items():
-                position = pool.positions.get(name)
-                if position is not None and use.exclusive:
-                    in_use |= 1 << (offset + position)
-        return in_use
+    def use(self, usage: Usage) -> SiteUse:
+        """What is in use of the candidates."""
+        if self._usage is usage and self._version == usage.version:
+            return self._use
+        changed: Sequence[int] = range(len(self.pools))
+        if self._usage is usage:
+            pools = list(islice(usage.changed_since(self._version), len(changed)))
+            if len(pools) < len(changed):
+                indexes = map(self._index_of, pools)
+                changed = [index for index in indexes if index is not None]
+        self._usage, self._version = usage, usage.version
+        for index in changed:
+            self._count_use(index, usage)
+        if changed:
+            self._use = SiteUse(self._whole, tuple(sorted(self._shares.items())))
+        return self._use
+
+    def find(self, pool_id: PoolID) -> PoolView | None:
+        """The site's view of a pool, if it has one."""
+        index = self._index_of(pool_id)
+        return None if index is None else self.pools[index]
+
+    def _index_of(self, pool_id: PoolID) -> int | None:
+        for has_conditions in (False, True):
+            key = (has_conditions, pool_id)
+            index = bisect_left(self.pools, key, key=_order)
+            if index < len(self.pools) and self.pools[index].pool_id == pool_id:
+                return index
+        return None
+
+    def _count_use(self, index: int, usage: Usage) -> None:
+        start, end = self._starts[index], self._starts[index + 1]
+        self._whole &= ~(((1 << end - start) - 1) << start)
+        if self._shares:
+            for position in range(start, end):
+                self._shares.pop(position, None)
+        pool = self.pools[index]
+        for name, use in usage.devices(pool.pool_id).items():
+            position = pool.positions.get(name, -1)
+            if position >= 0:
+                if use.exclusive:
+                    self._whole |= 1 << (start + position)
+                if use.shares:
+                    self._shares[start + position] = usage.share_number(use)
 
     def with_value(self, attribute: str, value: AttributeValue) -> Bits:
         """The candidates with this value of an attribute."""
@@ -136,6 +210,8 @@ class SiteTable:
         """Changes when all indexes are assigned again."""
         self.of_row: Indexes = np.zeros(0, np.int32)
         """The index of each row's site."""
+        self._order: Indexes | None = None
+        """All sites by :meth:`first_name`; None if they changed."""
 
     def refresh(self, nodes: SiteNodes) -> None:
         """Apply changes of nodes and slices since the last call."""
@@ -145,6 +221,7 @@ class SiteTable:
             self._version = nodes.version
         dirty |= self._rows_of_changed_pools()
         if dirty:
+            self._order = None
             self._assign(sorted(dirty))
         if len(self.sites) > 2 * len(self._names) + 64:
             self._start_over()
@@ -155,14 +232,22 @@ class SiteTable:
         The position is -1 if the device is not for these nodes, but consumes their counters.
         """
         for index in self._of_pool.get(used.pool_id, ()):
-            for pool in self.sites[index].pools:
-                if pool.pool_id == used.pool_id:
-                    position = pool.positions.get(used.device, -1)
-                    if position >= 0 or pool.counters:
-                        yield index, pool, position
+            pool = self.sites[index].find(used.pool_id)
+            if pool is not None:
+                position = pool.positions.get(used.device, -1)
+                if position >= 0 or (pool.counters and pool.devices):
+                    yield index, pool, position
 
-    def first_name(self, index: int) -> str:
-        """The first of the names of a site's nodes."""
+    def by_first_name(self, indexes: Indexes) -> list[int]:
+        """These sites in the order of the first names of their nodes."""
+        if self._order is None:
+            self._order = np.array(sorted(range(len(self.sites)), key=self._first_name), np.int32)
+        wanted = np.zeros(len(self.sites), np.bool_)
+        wanted[indexes] = True
+        found: list[int] = self._order[wanted[self._order]].tolist()
+        return found
+
+    def _first_name(self, index: int) -> str:
         return min((self._names[row] for row in self._members[index]), default="")
 
     def _read_nodes(self, nodes: SiteNodes) -> set[int]:
@@ -254,6 +339,7 @@ class SiteTable:
         self.epoch += 1
 
     def _start_over(self) -> None:
+        self._order = None
         names, labels = self._names, self._labels
         self._clear()
         self._names, self._labels = names, labels

@@ -8,6 +8,8 @@ from typing import Final, Protocol
 
 STEP: Final = timedelta(microseconds=2)
 """About how long a step takes."""
+SITE_STEPS: Final = 12
+"""Of each search, whatever it finds."""
 CHEAP_SELECTOR_COST: Final = 100
 """Evaluations that cost more CEL units than this are expensive."""
 SELECTOR_COST_PER_STEP: Final = 8

@@ -9,15 +9,12 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Generic, NamedTuple, TypeVar
 
-import numpy as np
-
 from asched.dra.allocator import Allocator, SearchLimits
 from asched.dra.cel_selectors import cel_selector
-from asched.dra.devices import NodeView, PooledDevice
 from asched.dra.extended import ExtendedResources
 from asched.dra.inventory import Inventory
+from asched.framework.class_devices import ClassDeviceCounts, ClassDevices
 from asched.framework.cluster import Cluster
-from asched.framework.nodes import Int64Column
 from asched.model.meta import Object
 from asched.model.resource_claims import AllocationResult, DeviceClass, ResourceClaim, ResourceSlice
 
@@ -49,25 +46,19 @@ class PendingAllocation(NamedTuple):
     allocation: AllocationResult
 
 
-class ClassDevices(NamedTuple):
-    """Numbers of devices by row of the cluster's nodes."""
-
-    total: Int64Column
-    used: Int64Column
-
-
 class SharedDevices:
     """What drivers publish, what claims use, and what pods got that are being bound.
 
-    A pending allocation counts from Reserve until the pod is gone or its reservation is undone,
-    unless the claim itself shows an allocation or no longer exists. So it counts once at any time.
+    A pending allocation counts from Reserve until the pod is bound and its claims show theirs, the
+    pod is gone, or its reservation is undone. It does not count while the claim itself shows an
+    allocation or no longer exists. So it counts once at any time.
     """
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self._inventory = Inventory(cel_selector)
         self._allocators: dict[SearchLimits, Allocator] = {}
-        self._class_devices: dict[str, tuple[tuple[int, ...], ClassDevices]] = {}
+        self._class_devices: dict[str, ClassDeviceCounts] = {}
         self._extended = ExtendedResources()
         self._extended_version = 0
         self._slices = _Changes(cluster, ResourceSlice)
@@ -126,33 +117,12 @@ class SharedDevices:
 
     def class_devices(self, class_name: str) -> ClassDevices:
         """How many devices of a class each node sees in complete pools, for scores."""
-        nodes = self._cluster.nodes
-        version = (nodes.version, nodes.size, self.devices_version())
-        known = self._class_devices.get(class_name)
-        if known is None or known[0] != version:
-            known = self._class_devices[class_name] = (version, self._count(class_name))
-        return known[1]
-
-    def _count(self, class_name: str) -> ClassDevices:
-        nodes, inventory = self._cluster.nodes, self.inventory
-        device_class = inventory.classes.get(class_name)
-        found = ClassDevices(np.zeros(nodes.size, np.int64), np.zeros(nodes.size, np.int64))
-        for row in np.flatnonzero(nodes.alive).tolist() if device_class is not None else ():
-            view = NodeView(nodes.names[row], nodes.node(row).labels)
-            for pool in inventory.pools_of(view):
-                for device in pool.usable_devices:
-                    if self._is_of(device_class, device):
-                        found.total[row] += 1
-                        use = inventory.usage.of(device.pool_id, device.name)
-                        found.used[row] += not use.is_empty
-        return found
-
-    def _is_of(self, device_class: DeviceClass | None, device: PooledDevice) -> bool:
-        return device_class is not None and all(
-            self._inventory.selectors.answer(each.cel.expression, device).match
-            for each in device_class.spec.selectors
-            if each.cel is not None
-        )
+        inventory = self.inventory
+        counts = self._class_devices.get(class_name)
+        if counts is None:
+            counts = self._class_devices[class_name] = ClassDeviceCounts(inventory, class_name)
+        published = self._cluster.objects_version(ResourceSlice, DeviceClass)
+        return counts.count(self._cluster.nodes, published)
 
     def _refresh_claims(self) -> None:
         self._claims.apply(self._put_claim, self._remove_claim)
@@ -194,6 +164,27 @@ class SharedDevices:
         """Whether the claim is being allocated for a pod."""
         pods = self._pods_of_claim.get(claim.key)
         return pods is not None and any(p.uid == claim.uid for p in pods.values())
+
+    def holders(self, claim: ResourceClaim) -> list[str]:
+        """UIDs of the pods whose pending allocations the claim may show."""
+        pods = [*self._pods_of_claim.get(claim.key, ())]
+        owner = special_claim_owner(claim)
+        return [*pods, owner] if owner in self._pending else pods
+
+    def shows_allocations(self, pod_uid: str) -> bool:
+        """Whether the claims of a pod that still exist show its allocations."""
+        self._refresh_claims()
+        claims = self._cluster.objects(ResourceClaim)
+        for pending in self._pending.get(pod_uid, ()):
+            if pending.key:
+                claim = claims.get(pending.key)
+                shown = claim is None or claim.uid != pending.uid or bool(claim.status.allocation)
+            else:
+                owned = self._special_claims.get(pod_uid, {}).values()
+                shown = any(each.status.allocation for each in owned)
+            if not shown:
+                return False
+        return True
 
     def reserve(self, pod_uid: str, allocations: Sequence[PendingAllocation]) -> None:
         """The pod got these allocations. Replaces what it had."""

@@ -50,6 +50,8 @@ def without_gated_fields(pod: Pod, gates: FeatureGates) -> Pod:
     """The pod without the fields of gates that are off. Nothing that reads the pod has to know the
     gates, because the fields are neither recorded nor in the state."""
     replace, status = msgspec.structs.replace, pod.status
+    if pod.spec.resources is None and status.resources is None and not status.allocated_resources:
+        return pod
     if not gates.pod_level_resources and pod.spec.resources is not None:
         pod = replace(pod, spec=replace(pod.spec, resources=None))
     in_place = gates.in_place_pod_level_resources_vertical_scaling and gates.pod_level_resources

@@ -12,7 +12,7 @@ so a replay gives the same answers. PreBind, Bind and PostBind are asynchronous 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from enum import Enum
 from typing import Any, ClassVar, Protocol
 
@@ -27,6 +27,7 @@ from asched.framework.placements import GeneratedPlacements, GroupAssignments, G
 from asched.framework.pod_info import PodInfo, QueuedPod
 from asched.framework.status import SUCCESS, Code, Status
 from asched.model.custom import CustomResource
+from asched.model.meta import Object
 
 API_VERSION = 1
 """Version of this API. Within one version it only grows."""
@@ -326,6 +327,20 @@ class ReservePlugin(Plugin):
     def on_deleted(self, pod: PodInfo, node_name: str, reservation: dict[str, Any] | None) -> None:
         """The bound pod is gone. After a restart, :meth:`on_reserved` and :meth:`on_bound` are
         called for every pod that was bound as decided and still exists."""
+
+
+class SettlingReservePlugin(ReservePlugin):
+    """A Reserve plugin whose reservations end once the API server shows what bound pods have.
+
+    Not part of the public API.
+    """
+
+    @abstractmethod
+    def settled_by(self, changed: Object) -> Collection[str]:
+        """Keys of the bound pods whose reservations end now. The plugin forgets them.
+
+        ``changed`` is an object that was observed, or a pod that was bound just now.
+        """
 
 
 class PermitResult(msgspec.Struct, frozen=True):

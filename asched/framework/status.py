@@ -87,6 +87,11 @@ class Status(msgspec.Struct, frozen=True, gc=False):
         return self if self.plugin == plugin else msgspec.structs.replace(self, plugin=plugin)
 
 
+class ObjectErrorStatus(Status, frozen=True):
+    """An error that an object causes, such as a selector that fails at run time. It fails the
+    attempt, but is no failure of the plugin. Not part of the public API."""
+
+
 SUCCESS = Status()
 """The shared Success status."""
 _SKIP = Status(Code.SKIP)

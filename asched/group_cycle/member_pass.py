@@ -12,11 +12,12 @@ from typing import NamedTuple
 
 import msgspec
 
-from asched.cycle.attempt import Attempt, refusal
+from asched.cycle.attempt import Attempt
 from asched.cycle.attempt_decisions import rejection, reserve_and_permit
 from asched.cycle.feasible_nodes import NO_NODES, FeasibleNodes, fit_message
 from asched.cycle.node_selection import BestNodes, select_node
 from asched.cycle.post_filter import PostFilterOutcome, run_post_filter
+from asched.cycle.precheck import refusal
 from asched.cycle.shape_cache import ShapeCache
 from asched.framework.interface import PostFilterResult
 from asched.framework.nodes import BoolColumn

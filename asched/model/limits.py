@@ -134,6 +134,11 @@ def term_count(spec: PodSpec) -> int:
     return count
 
 
+def pod_terms(spec: PodSpec) -> Iterator[PodAffinityTerm]:
+    """The pod affinity and anti-affinity terms."""
+    return _terms(spec.affinity)
+
+
 def node_requirement_count(spec: PodSpec) -> int:
     """The number of requirements of required and preferred node affinity."""
     affinity = None if spec.affinity is None else spec.affinity.node_affinity
@@ -156,17 +161,12 @@ def _excess(pod: Pod, raw_bytes: int) -> str:
         terms = term_count(spec)
         if terms > MAX_TERMS:
             return _count(terms, "affinity terms and spread constraints", MAX_TERMS)
-    if len(labels) > MAX_LABELS:
-        return _count(len(labels), "labels", MAX_LABELS)
-    if len(spec.tolerations) > MAX_TOLERATIONS:
-        return _count(len(spec.tolerations), "tolerations", MAX_TOLERATIONS)
-    if len(spec.volumes) > MAX_VOLUMES:
-        return _count(len(spec.volumes), "volumes", MAX_VOLUMES)
-    if len(spec.resource_claims) > MAX_POD_CLAIMS:
-        return _count(len(spec.resource_claims), "resource claims", MAX_POD_CLAIMS)
     containers = len(spec.containers) + len(spec.init_containers)
-    if containers > MAX_CONTAINERS:
-        return _count(containers, "containers", MAX_CONTAINERS)
+    items = len(labels) + len(spec.tolerations) + len(spec.volumes) + len(spec.resource_claims)
+    if items + containers > MAX_POD_CLAIMS:  # the lowest of these limits
+        excess = _excess_of_lists(pod)
+        if excess:
+            return excess
     # A container or its status has few names: all are counted only if there could be too many.
     statuses = pod.status.container_statuses or pod.status.init_container_statuses
     if containers > 1 or statuses or spec.resources is not None or spec.overhead:
@@ -179,6 +179,21 @@ def _excess(pod: Pod, raw_bytes: int) -> str:
         if names > MAX_RESOURCE_NAMES:
             return _count(names, "resource names", MAX_RESOURCE_NAMES)
     return _excess_of_large(pod, raw_bytes) if raw_bytes > 4 * MAX_SELECTOR_VALUES else ""
+
+
+def _excess_of_lists(pod: Pod) -> str:
+    """The limits of numbers of items."""
+    spec = pod.spec
+    for items, most, what in (
+        (len(pod.metadata.labels), MAX_LABELS, "labels"),
+        (len(spec.tolerations), MAX_TOLERATIONS, "tolerations"),
+        (len(spec.volumes), MAX_VOLUMES, "volumes"),
+        (len(spec.resource_claims), MAX_POD_CLAIMS, "resource claims"),
+        (len(spec.containers) + len(spec.init_containers), MAX_CONTAINERS, "containers"),
+    ):
+        if items > most:
+            return _count(items, what, most)
+    return ""
 
 
 def _excess_of_large(pod: Pod, raw_bytes: int) -> str:

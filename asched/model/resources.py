@@ -315,6 +315,26 @@ def _without_nulls(json_value: Any) -> Any:
 
 
 def _check_pod(pod: Pod) -> None:
+    """Raises DecodeError for an invalid quantity. Nothing is named before one is found."""
+    spec, status = pod.spec, pod.status
+    try:
+        for container in spec.containers:
+            _read_quantities(container.resources.requests)
+        for container in spec.init_containers:
+            _read_quantities(container.resources.requests)
+        if spec.resources is None and not spec.overhead and not status.reports_resources:
+            return
+    except QuantityError:
+        pass
+    _check_each_quantity(pod)
+
+
+def _read_quantities(quantities: dict[str, str | int | float]) -> None:
+    for name, quantity in quantities.items():
+        milli_value(quantity) if name == "cpu" else value(quantity)
+
+
+def _check_each_quantity(pod: Pod) -> None:
     spec = pod.spec
     for containers, field in (
         (spec.containers, "spec.containers"),

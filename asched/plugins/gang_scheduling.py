@@ -62,6 +62,8 @@ INCOMPLETE = (
 """kube-scheduler 1.36's message for a pod that had a node when its gang could not be completed."""
 _MAX_RUNS = 256
 """Nodes to try one at a time, if a filter reads more than a node's row: about 0.2 seconds."""
+RELEASED_FOR = "reservation released for earlier gang "
+"""Before the gang, in the message of a member that loses its reservation to an earlier gang."""
 RELEASED = "reservations of later incomplete gangs are released: "
 MAX_WAITING_TIME_S = 15 * 60
 """The longest time that the framework lets a pod wait."""
@@ -299,7 +301,7 @@ class GangScheduling(
         if not released:
             return PostFilterResult(Status.unschedulable())
         for one in released:
-            self._reject(one.group, f"reservation released for earlier gang {gang.group.key}")
+            self._reject(one.group, f"{RELEASED_FOR}{gang.group.key}")
         names = ", ".join(one.group.key for one in released)
         return PostFilterResult(Status.unschedulable(f"{RELEASED}{names}."), requeue_now=True)
 

@@ -22,7 +22,7 @@ _LINE_LIMIT_BYTES: Final = 16 * 1024
 class Anchor(Protocol):
     """A place that keeps signed heads outside the database.
 
-    Both methods raise :class:`AnchorError` if it cannot be reached.
+    The methods raise :class:`AnchorError` if it cannot be reached.
     """
 
     @property
@@ -31,6 +31,12 @@ class Anchor(Protocol):
 
     async def newest(self) -> SignedHead | None:
         """The last head that was published."""
+
+    async def is_missing(self) -> bool:
+        """Whether what holds the heads was removed, or never created."""
+
+    async def create(self) -> None:
+        """Create what holds the heads, empty, unless it is there."""
 
     async def publish(self, head: SignedHead) -> None:
         """Store a head, durably on return."""
@@ -64,6 +70,13 @@ class AnchorFile:
                 os.close(descriptor)
         except OSError as error:
             raise AnchorError(f"{self.path}: cannot write the head: {error.strerror}") from None
+
+    def create(self) -> None:
+        """Create an empty file unless there is one. Raises :class:`AnchorError`."""
+        try:
+            self.path.touch(0o644)
+        except OSError as error:
+            raise AnchorError(f"{self.path}: cannot create the file: {error.strerror}") from None
 
     def last(self) -> SignedHead | None:
         """The newest head; None if the file does not exist or is empty.

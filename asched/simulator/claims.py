@@ -6,7 +6,7 @@ with binding conditions are ready at once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
 import msgspec
@@ -19,6 +19,7 @@ from asched.model.resource_claims import (
     AllocationResult,
     ResourceClaim,
     ResourceClaimConsumerReference,
+    ResourceClaimSpec,
     ResourceClaimStatus,
 )
 from asched.model.resources import AnyObject
@@ -73,14 +74,37 @@ class SimulatedClaims:
             return None
         return _replace(claim, status=ResourceClaimStatus()) if recorded else claim
 
-    def generate(self, pod: Pod) -> Pod:
-        """Create the claims of the pod's templates. Returns the pod with their names."""
-        statuses = {s.name: s for s in pod.status.resource_claim_statuses}
+    def generated(self, pod: Pod) -> dict[str, ResourceClaimSpec]:
+        """The specs of claims that were generated for a pod, by their names in the pod."""
+        return {name: claim.spec for name, claim in self._generated(pod)}
+
+    def of_others(self, pod: Pod) -> dict[str, ResourceClaimSpec]:
+        """Those that were generated for another pod, which this one replaces in the simulation."""
+        return {
+            name: claim.spec
+            for name, claim in self._generated(pod)
+            if not any(owner.uid == pod.uid for owner in claim.metadata.owner_references)
+        }
+
+    def _generated(self, pod: Pod) -> Iterator[tuple[str, ResourceClaim]]:
+        for status in pod.status.resource_claim_statuses:
+            claim = self._claims.get(f"{pod.namespace}/{status.resource_claim_name}")
+            if claim is not None and claim.metadata.controller is not None:
+                yield status.name, claim
+
+    def generate(self, pod: Pod, earlier: Mapping[str, ResourceClaimSpec] | None = None) -> Pod:
+        """Create the claims of the pod's templates. Returns the pod with their names.
+
+        ``earlier``: what the pod that this one replaces had. A journal has no templates.
+        """
+        earlier = earlier or {}
+        statuses = {s.name: s for s in pod.status.resource_claim_statuses if s.name not in earlier}
         for reference in pod.spec.resource_claims:
             template = self.templates.get(
                 f"{pod.namespace}/{reference.resource_claim_template_name}"
             )
-            if template is None or reference.name in statuses:
+            spec = earlier.get(reference.name) if template is None else template.spec
+            if spec is None or reference.name in statuses:
                 continue
             name = f"{pod.name}-{reference.name}"
             self._observe(
@@ -91,13 +115,13 @@ class SimulatedClaims:
                         uid=f"claim-{pod.uid}-{reference.name}",
                         owner_references=(_owner(pod),),
                     ),
-                    spec=template.spec,
+                    spec=spec,
                 )
             )
             statuses[reference.name] = PodResourceClaimStatus(
                 name=reference.name, resource_claim_name=name
             )
-        if len(statuses) == len(pod.status.resource_claim_statuses):
+        if not earlier and len(statuses) == len(pod.status.resource_claim_statuses):
             return pod
         status = _replace(pod.status, resource_claim_statuses=tuple(statuses.values()))
         return _replace(pod, status=status)

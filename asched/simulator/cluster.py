@@ -163,6 +163,7 @@ class SimulatedCluster:
             spec=replace(update.spec, node_name=now.spec.node_name),
             status=replace(now.status, resource_claim_statuses=_claims_of(now, update)),
         )
+        pod.pod = self.claims.generate(pod.pod, self.claims.of_others(pod.pod))
         self._observe(pod.pod)
 
     def _set(self, item: AnyObject, at_ns: int) -> None:
@@ -293,9 +294,10 @@ class SimulatedCluster:
             return
         pod.release(at_ns, reason)
         self._record(ObjectDeleted("Pod", pod.key, pod.uid))
+        generated = self.claims.generated(pod.pod)
         self.claims.release(pod.pod)
         pod.recreate(at_ns)
-        pod.pod = self.claims.generate(pod.pod)
+        pod.pod = self.claims.generate(pod.pod, generated)
         self._observe(pod.pod)
 
     def _end(self, pod: SimulatedPod, at_ns: int, reason: EndReason) -> None:

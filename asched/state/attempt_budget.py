@@ -3,12 +3,12 @@
 Most attempts cost the same and are free. One for a pod with many pod affinity terms, topology
 spread constraints or requirements of node affinity takes time in proportion to the cluster, and so
 does preemption for a pod with any term. It is charged to its namespace by counted steps, never by
-measured time: a replay charges the same. The first search for devices for claims of a new form is
-charged as well (:mod:`asched.state.claim_searches`).
+measured time: a replay charges the same. With few terms, and with claims for devices, the first
+attempt for pods of a form is charged (:mod:`asched.state.charged_forms`).
 
-A namespace pays back a tenth of a second each second, and owes up to :data:`BURST_NS`. Beyond that,
-each further expensive pod is put off to a turn of its own, at which its attempt is already charged:
-the generic cell rate algorithm, with a queue.
+A namespace pays back a tenth of a second each second, and owes up to :data:`BURST_NS`, or one
+attempt. Beyond that, each further expensive pod is put off to a turn of its own, at which its
+attempt is already charged: the generic cell rate algorithm, with a queue.
 """
 
 from __future__ import annotations
@@ -21,21 +21,24 @@ from asched.model.pod import Pod
 from asched.model.quantity import NS_PER_S
 
 FREE_TERMS: Final = 8
-"""Pods with up to this many terms and constraints are free in a cluster of any size."""
+"""Pods with up to this many terms and constraints are charged for the first of their form only:
+the counts of matching pods are kept."""
 FREE_REQUIREMENTS: Final = 64
 """Pods with up to this many requirements of node affinity are free."""
 NODES_PER_STEP: Final = 8
 """Nodes that are compared with a requirement in one step."""
-PREEMPTION_STEPS: Final = 1000
+PREEMPTION_STEPS: Final = 2250
 """For each node: with terms or constraints, nodes are tried one at a time."""
 FREE_STEPS: Final = 250_000
 """Attempts of up to this many steps are free: 10 milliseconds."""
+FREE_FORM_STEPS: Final = 50_000
+"""First attempts of a form of up to this many steps are free: 2 milliseconds."""
 NS_PER_STEP: Final = 40
 """Time of one step, as measured with 5,000 nodes and 50,000 pods."""
 SHARE: Final = 10
 """A namespace gets one part in this many of one core."""
-BURST_NS: Final = SHARE * NS_PER_S // 2
-"""How far a namespace may be behind in paying: attempts of half a second together."""
+BURST_NS: Final = SHARE * NS_PER_S // 4
+"""How far a namespace may be behind in paying: attempts of a quarter of a second together."""
 
 
 def is_cheap(pod: Pod) -> bool:
@@ -56,6 +59,13 @@ def attempt_steps(pod: Pod, nodes: int, pods: int) -> int:
     return steps if steps > FREE_STEPS else 0
 
 
+def form_steps(pod: Pod, nodes: int, pods: int) -> int:
+    """The estimated steps of counting pods for few terms and constraints; 0 if it is free."""
+    terms = term_count(pod.spec)
+    steps = terms * (nodes + pods)
+    return steps if terms <= FREE_TERMS and steps > FREE_FORM_STEPS else 0
+
+
 def preemption_steps(pod: Pod, nodes: int) -> int:
     """The estimated steps of the search for victims; 0 if it is free."""
     steps = nodes * PREEMPTION_STEPS
@@ -70,16 +80,21 @@ class AttemptBudgets:
     def __init__(self) -> None:
         self._paid_at_ns: dict[str, int] = {}
 
-    def turn_ns(self, namespace: str, now_ns: int) -> int:
+    def owes(self, namespace: str, now_ns: int) -> bool:
+        """Whether the namespace has not paid for all attempts yet."""
+        return self._paid_at_ns.get(namespace, 0) > now_ns
+
+    def turn_ns(self, namespace: str, steps: int, now_ns: int) -> int:
         """When the next expensive pod of the namespace may be attempted; 0 for now."""
-        turn_ns = self._paid_at_ns.get(namespace, 0) - BURST_NS
-        return turn_ns if turn_ns > now_ns else 0
+        paid_at_ns = self._paid_at_ns.get(namespace, 0)
+        turn_ns = paid_at_ns + min(_cost_ns(steps), BURST_NS) - BURST_NS
+        return turn_ns if paid_at_ns > now_ns and turn_ns > now_ns else 0
 
     def charge(self, namespace: str, steps: int, now_ns: int) -> None:
         """An attempt was made, or has a turn. Negative steps for a turn that is not needed."""
         paid_at_ns = self._paid_at_ns
         owed_since_ns = max(paid_at_ns.get(namespace, 0), now_ns)
-        paid_at_ns[namespace] = owed_since_ns + steps * NS_PER_STEP * SHARE
+        paid_at_ns[namespace] = owed_since_ns + _cost_ns(steps)
         for paid in [name for name, at_ns in paid_at_ns.items() if at_ns <= now_ns]:
             del paid_at_ns[paid]
 
@@ -88,3 +103,8 @@ class AttemptBudgets:
 
     def restore(self, snapshot: Iterable[tuple[str, int]]) -> None:
         self._paid_at_ns.update(snapshot)
+
+
+def _cost_ns(steps: int) -> int:
+    """How long a namespace takes to pay for an attempt."""
+    return steps * NS_PER_STEP * SHARE

@@ -74,6 +74,7 @@ class StateSnapshot(StoredForm):
     circuits: tuple[CircuitSnapshot, ...]
     attempt_budgets: tuple[tuple[str, int], ...]
     claim_searches: tuple[tuple[str, int], ...]
+    term_forms: tuple[tuple[str, int], ...]
     quarantined: tuple[tuple[str, str], ...]
 
 
@@ -112,6 +113,7 @@ def encode(state: ClusterState) -> Steps[list[bytes]]:
         circuits=state.guards.circuits.snapshot(),
         attempt_budgets=state.guards.budgets.snapshot(),
         claim_searches=state.guards.searches.snapshot(),
+        term_forms=state.guards.terms.snapshot(),
         quarantined=tuple(state.guards.quarantined.items()),
     )
     entries = tuple(map(msgspec.structs.replace, state.pods.values()))
@@ -208,6 +210,7 @@ def _restore(fold: Fold, snapshot: StateSnapshot) -> None:
     state.guards.circuits.restore(snapshot.circuits)
     state.guards.budgets.restore(snapshot.attempt_budgets)
     state.guards.searches.restore(snapshot.claim_searches)
+    state.guards.terms.restore(snapshot.term_forms)
     state.guards.quarantined.update(snapshot.quarantined)
     state.sessions.restore(snapshot.sessions)
     pods = PodFold(state)

@@ -23,12 +23,12 @@ from asched.framework.runtime.profile import Profile
 from asched.framework.scoring import stable_random
 from asched.framework.term_table import TermTable
 from asched.model.meta import Object
-from asched.model.pod import Pod
-from asched.model.resource_claims import ResourceClaim
-from asched.state.attempt_budget import AttemptBudgets, attempt_steps, preemption_steps
+from asched.state.attempt_budget import AttemptBudgets
+from asched.state.attempt_costs import AttemptCosts
+from asched.state.charged_forms import ChargedForms
 from asched.state.circuits import Circuits
 from asched.state.claim_releases import ClaimReleases
-from asched.state.claim_searches import ClaimSearches, search_form, search_steps
+from asched.state.claim_searches import MAX_FORMS
 from asched.state.node_rows import NodeRows
 from asched.state.node_table import NodeTable
 from asched.state.objects import ObjectStore, ObjectT
@@ -80,13 +80,20 @@ class EngineNumbers(msgspec.Struct, array_like=True):
     """Where the next search for feasible nodes starts, if a share of them is enough."""
 
 
+MAX_TERM_FORMS = 64
+"""Of one namespace. Counts of matching pods are kept for a limited number of selectors."""
+
+
 class AttemptGuards:
     """What prevents or delays attempts."""
 
     def __init__(self) -> None:
         self.circuits = Circuits()
         self.budgets = AttemptBudgets()
-        self.searches = ClaimSearches()
+        self.searches = ChargedForms(MAX_FORMS)
+        """Of claims that have to be allocated."""
+        self.terms = ChargedForms(MAX_TERM_FORMS)
+        """Of affinity terms and spread constraints."""
         self.quarantined: dict[str, str] = {}
         """Pods with which the process died twice: uid by key."""
 
@@ -126,6 +133,7 @@ class ClusterState:
         self.waiting_pods = WaitingPods()
         self.reserve_calls = ReservePluginCalls()
         self.guards = AttemptGuards()
+        self.costs = AttemptCosts(self)
         self.evictions = Evictions()
         self.claim_releases = ClaimReleases()
         self.sessions = Sessions()
@@ -212,32 +220,6 @@ class ClusterState:
     @property
     def has_affinity_terms(self) -> bool:
         return self._pod_index.has_affinity_terms
-
-    def attempt_cost(self, pod: Pod, *, preemption: bool) -> int:
-        """The estimated steps of an attempt now; 0 if it is free. With ``preemption``, those of a
-        search for victims are included if there can be any."""
-        nodes = self.nodes.cluster_size
-        steps = attempt_steps(pod, nodes, len(self.pods))
-        if preemption and (further := preemption_steps(pod, nodes)):
-            lowest = self.lowest_priority
-            if lowest is not None and lowest < pod.spec.priority:
-                steps += further
-        return steps
-
-    def search_cost(self, pod: Pod) -> int:
-        """The estimated steps of the search for devices for the pod's claims; 0 if it is free."""
-        if not pod.spec.resource_claims:
-            return 0
-        if self.guards.searches.turn_ns(self.search_form(pod)) is not None:
-            return 0
-        claims = self.objects(ResourceClaim)
-        return search_steps(pod, claims, self.nodes.cluster_size)
-
-    def search_form(self, pod: Pod) -> str:
-        """The form of the claims that have to be allocated for the pod; empty if there are none."""
-        if not pod.spec.resource_claims:
-            return ""
-        return search_form(pod, self.objects(ResourceClaim))
 
     def group_members(self, group: PodGroupKey) -> GroupMembers:
         return self.groups.members(group)

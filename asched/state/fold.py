@@ -23,7 +23,6 @@ from asched.model.resources import KINDS
 from asched.state import group_records as gr
 from asched.state import records as r
 from asched.state import session_records as sr
-from asched.state.attempt_budget import is_cheap
 from asched.state.circuits import circuit_as_plugin
 from asched.state.cluster import ClusterState, PlacementState, PodEntry, ProfileHandle
 from asched.state.cluster_events import EVENT_RESOURCES, node_changes
@@ -201,6 +200,8 @@ class Fold:
         self.state.sessions.on_object_observed(observed)
         if isinstance(observed, Node):
             self.state.nodes.set_node(observed)
+        elif isinstance(observed, ResourceClaim):
+            self._pods.settle(observed)
         self._emit_change(type(observed), old, observed)
 
     def _object_deleted(self, record: r.ObjectDeleted) -> None:
@@ -356,18 +357,25 @@ class Fold:
                     f"a session decided pod {record.key} ({record.uid}), which does not wait for it"
                 )
             return entry
-        rejected = isinstance(record, r.Rejected)
-        grouped = record.grouped
-        entry = self._dequeue(record.key, record.uid, preemption=rejected, grouped=grouped)
-        if entry.info.pod.spec.resource_claims:
-            state = self.state
-            turn_ns = record.put_off_until_ns if isinstance(record, r.Rejected) else 0
-            form = state.search_form(entry.info.pod)
-            state.guards.searches.note(form, turn_ns or state.now_ns)
-        return entry
+        turn_ns, rejected = 0, False
+        if isinstance(record, r.Rejected):
+            turn_ns, rejected = record.put_off_until_ns, True
+        return self._dequeue(
+            record.key,
+            record.uid,
+            preemption=rejected,
+            turn_ns=turn_ns,
+            grouped=record.grouped,
+        )
 
     def _dequeue(
-        self, key: str, uid: str, *, preemption: bool = False, grouped: bool = False
+        self,
+        key: str,
+        uid: str,
+        *,
+        preemption: bool = False,
+        turn_ns: int = 0,
+        grouped: bool = False,
     ) -> PodEntry:
         """Take the pod from the queue, wherever it waits.
 
@@ -385,17 +393,18 @@ class Fold:
             raise FoldError(f"a decision for pod {key} ({uid}), which is in no queue")
         if queued.turn_ns:
             queued.turn_ns = 0  # charged when it was put off
-        elif not is_cheap(entry.info.pod):
+        elif not state.costs.is_cheap(entry.info):
             self._charge(queued, preemption=preemption)
+            state.costs.note_forms(queued.info, turn_ns or state.now_ns)
         return entry
 
     def _charge(self, queued: QueuedPod, *, preemption: bool) -> None:
         """Charge an attempt, which was made or has a turn. ``preemption``: with the search for
         victims."""
         state, pod = self.state, queued.info.pod
-        queued.charged_steps = state.attempt_cost(pod, preemption=preemption)
-        # Searches are not given back: another pod may have claims of the same form.
-        steps = queued.charged_steps + state.search_cost(pod)
+        queued.charged_steps = state.costs.of_attempt(queued.info, preemption=preemption)
+        # The first attempt of a form is not given back: another pod may have the same form.
+        steps = queued.charged_steps + state.costs.of_first(queued.info)
         if steps:
             state.guards.budgets.charge(pod.namespace, steps, state.now_ns)
 

@@ -48,6 +48,8 @@ class ObjectStore:
     def version(self, *kinds: type[Object]) -> int:
         """Grows with every change of an object of these kinds."""
         versions = self._versions
+        if len(kinds) == 1 and CustomObject not in versions:
+            return versions.get(kinds[0], 0)
         version = 0
         for kind in kinds:
             version += versions.get(kind, 0)

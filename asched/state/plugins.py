@@ -7,11 +7,17 @@ journal: their decisions are recorded.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from asched.framework.binding import BindingClient
-from asched.framework.interface import BindPlugin, ExtensionPoint, QueueSortPlugin, ReservePlugin
+from asched.framework.interface import (
+    BindPlugin,
+    ExtensionPoint,
+    QueueSortPlugin,
+    ReservePlugin,
+    SettlingReservePlugin,
+)
 from asched.framework.pod_info import PodInfo, QueuedPod
 from asched.framework.runtime.observation import (
     CURRENT_CALL,
@@ -21,6 +27,7 @@ from asched.framework.runtime.observation import (
 )
 from asched.framework.runtime.profile import AttachableHandle, PluginWeight, Profile, ProfileSpec
 from asched.framework.status import Status
+from asched.model.meta import Object
 from asched.state.records import Assigned
 
 if TYPE_CHECKING:
@@ -35,6 +42,13 @@ class ReservePluginError(NamedTuple):
     plugin: str
     pod: str
     error: str
+
+
+class SettledPod(NamedTuple):
+    """A bound pod whose reservation by a plugin ends."""
+
+    key: str
+    plugin: str
 
 
 class ReservePluginCalls:
@@ -68,6 +82,24 @@ class ReservePluginCalls:
         for plugin in reversed(_plugins(profile)):
             self._call(plugin, plugin.on_deleted, pod, assignment)
 
+    def settled_by(self, profiles: Iterable[Profile], changed: Object) -> Iterator[SettledPod]:
+        """The bound pods whose reservations end with this change."""
+        for profile in profiles:
+            for plugin in profile.reserve:
+                if isinstance(plugin, SettlingReservePlugin):
+                    for key in self._settled_by(plugin, changed):
+                        yield SettledPod(key, plugin.name)
+
+    def _settled_by(self, plugin: SettlingReservePlugin, changed: Object) -> Collection[str]:
+        outer, CURRENT_CALL.call = CURRENT_CALL.call, (plugin.name, "Reserve")
+        try:
+            return plugin.settled_by(changed)
+        except BaseException as error:  # noqa: BLE001  plugin code must not stop the fold
+            self._note(plugin.name, changed.key, "settled_by", error)
+            return ()
+        finally:
+            CURRENT_CALL.call = outer
+
     def _call(
         self,
         plugin: ReservePlugin,
@@ -85,13 +117,16 @@ class ReservePluginCalls:
         try:
             method(pod, assignment.node, value)
         except BaseException as error:  # noqa: BLE001  plugin code must not stop the fold
-            FAILURES.note(plugin.name, "Reserve", failure_reason(error))
-            text = f"{method.__name__}: {describe_raised(plugin.name, 'Reserve', error)}"
-            self.errors.append(ReservePluginError(plugin.name, pod.key, text))
-            self.error_count += 1
-            del self.errors[:-_MAX_ERRORS]
+            self._note(plugin.name, pod.key, method.__name__, error)
         finally:
             CURRENT_CALL.call = outer
+
+    def _note(self, plugin: str, key: str, method: str, error: BaseException) -> None:
+        FAILURES.note(plugin, "Reserve", failure_reason(error))
+        text = f"{method}: {describe_raised(plugin, 'Reserve', error)}"
+        self.errors.append(ReservePluginError(plugin, key, text))
+        self.error_count += 1
+        del self.errors[:-_MAX_ERRORS]
 
 
 def _plugins(profile: Profile | None) -> tuple[ReservePlugin, ...]:

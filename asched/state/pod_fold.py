@@ -256,10 +256,24 @@ class PodFold:
         """An assumed pod is bound to its node."""
         entry.placement_state = PlacementState.BOUND
         self._end_scheduling(entry)
+        if entry.reserved is not None:
+            self.settle(entry.info.pod)
         self.update_sessions(entry)
         self.update_group(entry)
         if self._state.queue.uses_events:
             self.emit(_ASSIGNED_ADD, None, _as_if_on(entry.node, entry.info.pod))
+
+    def settle(self, changed: Object) -> None:
+        """End the reservations that this change makes unnecessary: an object that was observed, or
+        a pod that was bound."""
+        state = self._state
+        for settled in state.reserve_calls.settled_by(state.profiles.values(), changed):
+            entry = state.pods.get(settled.key)
+            if entry is not None and entry.reserved is not None:
+                kept = [
+                    each for each in entry.reserved.reservations if each.plugin != settled.plugin
+                ]
+                entry.reserved = msgspec.structs.replace(entry.reserved, reservations=tuple(kept))
 
     def release_node(self, entry: PodEntry, held_since_ns: int | None = None) -> None:
         """Release the node of a placed pod. ``held_since_ns``: see :class:`QueuedClusterEvent`."""

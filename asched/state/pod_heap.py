@@ -68,6 +68,12 @@ class PodHeap:
         own = next((entry for entry in entries if entry[2] == key), None)
         return 0 if own is None else 1 + sum(entry < own for entry in entries)
 
+    def first(self, count: int) -> list[QueuedPod]:
+        """The first pods in order, without removing them."""
+        numbers = self._numbers
+        entries = (entry for entry in self._entries if numbers.get(entry[2]) == entry[1])
+        return [self.pods[key] for _, _, key in heapq.nsmallest(count, entries)]
+
     def take_in_order(self, convert: Callable[[Any, QueuedPod], _T]) -> Steps[tuple[_T, ...]]:
         """Remove the pods in order. Returns the conversions of each sort key and pod."""
         taken: list[_T] = []

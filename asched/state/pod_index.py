@@ -145,8 +145,11 @@ class PodIndex:
         return self._has_terms
 
     def follow(self) -> None:
-        """Bring the terms up to date, which takes long after many changes of pods with terms."""
+        """Bring the terms up to date, which takes long after many changes of pods with terms, and
+        the priorities, if they were needed before."""
         self._update_terms()
+        if self._priorities_cursor >= 0:
+            self._follow_priorities()
 
     @property
     def affinity_terms_version(self) -> int:
@@ -158,6 +161,12 @@ class PodIndex:
     @property
     def lowest_priority(self) -> int | None:
         """The lowest priority of all pods on nodes; None if there are none."""
+        self._follow_priorities()
+        return min(self._priorities, default=None)
+
+    def _follow_priorities(self) -> None:
+        if self._priorities_cursor == self._table.pods_cursor:
+            return
         changes = self._table.pods_changed_since(self._priorities_cursor)
         if changes is None:
             self._priorities.clear()
@@ -168,7 +177,6 @@ class PodIndex:
             if not self._priorities[priority]:
                 del self._priorities[priority]
         self._priorities_cursor = self._table.pods_cursor
-        return min(self._priorities, default=None)
 
     def _update_terms(self) -> None:
         table = self._table

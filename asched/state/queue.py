@@ -165,6 +165,10 @@ class SchedulingQueue:
         """The place in the active queue, from 1; 0 for a pod that is not active."""
         return self._active.place_of(key)
 
+    def first_active(self, count: int) -> list[QueuedPod]:
+        """The first pods of the active queue, the next one first."""
+        return self._active.first(count)
+
     def next_timer_ns(self) -> int | None:
         """When the next backoff ends, or the next rejected pod times out."""
         times = [
@@ -514,8 +518,12 @@ class SchedulingQueue:
     def _gate(self, profile: Profile, pod: QueuedPod, cause: str) -> bool:
         """Call PreEnqueue. Returns whether the pod is gated."""
         was_gated = bool(pod.gating_plugin)
-        gates = (p.name for p in profile.pre_enqueue if gate_status(p, pod.info) is not None)
-        gating = pod.gating_plugin = next(gates, "")
+        gating = ""
+        for plugin in profile.pre_enqueue:
+            if gate_status(plugin, pod.info) is not None:
+                gating = plugin.name
+                break
+        pod.gating_plugin = gating
         if gating:
             self._active.pop(pod.info.key)
             self._wait(self.gated, pod, (gating,))

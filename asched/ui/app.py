@@ -23,6 +23,7 @@ from asched.ui.journal_view import JournalProgress, JournalView
 from asched.ui.lab import views
 from asched.ui.lab.runs import LabSettings
 from asched.ui.openapi import openapi
+from asched.ui.questions import VISIBLE
 from asched.ui.security import HEADERS, AccessControl, Handler
 from asched.ui.visibility import EVERYTHING, AnswerScope, Redaction, Visible
 
@@ -142,7 +143,7 @@ async def _with_errors(request: web.Request, handler: Handler) -> web.StreamResp
 
 def _redacted(request: web.Request, found: ErrorAnswer) -> ErrorAnswer:
     """The error without names that its reader may not see."""
-    visible = request.get(api.VISIBLE)
+    visible = request.get(VISIBLE)
     if visible is None or visible.everywhere:
         return found  # nothing of the journal is read for a request without a reader
     redaction = Redaction(visible, request.app[api.VIEW].namespaces or frozenset())
@@ -183,7 +184,7 @@ async def _authenticated(request: web.Request, handler: Handler) -> web.StreamRe
     viewer = await access.viewer(request)
     if viewer is not None:
         namespaces = request.app[api.VIEW].namespaces or frozenset()
-        request[api.VISIBLE] = await viewer.visible(namespaces)
+        request[VISIBLE] = await viewer.visible(namespaces)
         return await handler(request)
     if request.path.startswith("/api/"):
         found = ErrorAnswer(401, "a token is needed", "send it as Authorization: Bearer TOKEN")
@@ -194,7 +195,7 @@ async def _authenticated(request: web.Request, handler: Handler) -> web.StreamRe
 @web.middleware
 async def _authorized(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Check the scope of the path, and say what is left out."""
-    visible = request.get(api.VISIBLE)
+    visible = request.get(VISIBLE)
     if visible is None or visible == EVERYTHING:
         return await handler(request)
     resource = request.match_info.route.resource
@@ -249,7 +250,7 @@ async def _events(request: web.Request) -> web.StreamResponse:
         raise BusyError(f"{MAX_STREAMS} event streams are open")
     response = web.StreamResponse(headers={**HEADERS, "Content-Type": "text/event-stream"})
     await response.prepare(request)
-    visible = request[api.VISIBLE]
+    visible = request[VISIBLE]
     sending = asyncio.ensure_future(_send_events(view, response, visible))
     streams.add(sending)
     try:

@@ -8,13 +8,13 @@ from typing import Final
 import msgspec
 
 from asched.audit.lookup import AuditError
+from asched.audit.pod_state import pod_state
 from asched.audit.timeline import time_of
 from asched.framework.runtime.strict import nearest
 from asched.model.meta import Object
 from asched.model.node import HOSTNAME_LABEL, Node
 from asched.model.requests import PODS
 from asched.state.cluster import ClusterState
-from asched.ui.index import pod_state
 from asched.ui.series import queue_lengths
 
 MAX_GROUPS: Final = 64

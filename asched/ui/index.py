@@ -13,8 +13,8 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from asched.audit.pod_state import pod_state
 from asched.audit.shadow import ShadowLog
-from asched.audit.timeline import queue_of
 from asched.framework.pod_groups import group_of
 from asched.model.meta import Object, OwnerReference
 from asched.model.node import Node
@@ -198,8 +198,9 @@ class JournalIndex:
                 self.series.block(record.key, record.unschedulable_plugins)
             case r.AttemptFailed():
                 self._add("failed")
-                failures = self.plugin_failures
-                failures[record.plugin] = failures.get(record.plugin, 0) + 1
+                if record.plugin:
+                    failures = self.plugin_failures
+                    failures[record.plugin] = failures.get(record.plugin, 0) + 1
             case EvictionDecided():
                 self._add("preempted")
             case r.Bound() | r.PodUpdated():
@@ -318,17 +319,6 @@ def _join(groups: dict[str, IndexedGroup], key: str, name: tuple[str, str], pod_
     if group is None:
         group = groups[key] = IndexedGroup(*name)
     group.pods[pod_key] = None
-
-
-def pod_state(state: ClusterState, key: str) -> str:
-    """``bound``, ``assumed``, ``deleted``, ``inFlight``, or the name of the pod's queue."""
-    entry = state.pods.get(key)
-    if entry is None:
-        return "deleted"
-    if entry.placement_state is PlacementState.PENDING:
-        return queue_of(state.queue, key) or "inFlight"
-    placed: str = entry.placement_state.value
-    return placed
 
 
 def _states(state: ClusterState, keys: Iterable[str]) -> str:

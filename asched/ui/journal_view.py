@@ -45,6 +45,7 @@ from asched.proof.keys import NO_KEYS, JournalKeys
 from asched.state.cluster import ClusterState
 from asched.ui.errors import BeforeBeginningError, BusyError, StartingError
 from asched.ui.index import JournalIndex
+from asched.ui.logs import FollowedLogs
 from asched.ui.series import queue_lengths
 from asched.ui.visibility import Sealed
 
@@ -127,6 +128,7 @@ class JournalReader:
         self.registry = registry
         self.load = registry.load
         self.index = JournalIndex()
+        self.logs = FollowedLogs()
         self.live: RestoredFold | None = None
         """The fold that follows the journal."""
         self.problem: Exception | None = None
@@ -160,6 +162,7 @@ class JournalReader:
                 self.first_at = time_of(stored.written_at_ns)
             apply_stored(self.live.fold, stored)
             self.index.apply(stored.seq, stored.record, self.live.fold.state)
+            self.logs.apply(stored.seq, stored.record, self.live.fold.state)
             self.live = RestoredFold(self.live.fold, stored.seq)
             self._progress(stored.seq)
         self._caught_up = True

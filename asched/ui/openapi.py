@@ -9,8 +9,9 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from asched import __version__
-from asched.ui.api import PREFIX, ROUTES, ApiRoute, Parameter
+from asched.ui.api import PREFIX, ROUTES
 from asched.ui.errors import ErrorAnswer
+from asched.ui.questions import ApiRoute, Parameter
 
 _REF: Final = "#/components/schemas/{name}"
 _FORMAT: Final = Parameter("format", "`csv` for the table in the answer. Default: `json`.")

@@ -20,11 +20,19 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from asched.audit.entries import AssignmentEntry, AttemptFailureEntry, RejectionEntry
 from asched.audit.entry_text import describe
 from asched.audit.shadow import RecordedShadow
-from asched.ui.api import HTML_PAGES, PREFIX, ROUTES, VIEW, VISIBLE, HtmlPages, answer, pattern
+from asched.ui.api import HTML_PAGES, PREFIX, ROUTES, VIEW, HtmlPages, answer, pattern
 from asched.ui.errors import ErrorAnswer
+from asched.ui.group_pages import (
+    GROUP_GLOBALS,
+    GROUP_NAVIGATION,
+    GROUP_PAGES,
+    ContentOf,
+    amount_text,
+)
 from asched.ui.index import NamespaceList, SearchResults
 from asched.ui.journal_view import JournalView
 from asched.ui.pods import DecisionMatrix, PodSummary, TimelineAnswer
+from asched.ui.questions import VISIBLE
 from asched.ui.shadow import EXAMPLES, ShadowDifference
 from asched.ui.visibility import EVERYTHING, AnswerScope, Visible
 
@@ -34,6 +42,7 @@ _NAVIGATION: Final = (
     ("/", "Overview"),
     ("/search", "Search"),
     ("/cluster", "Cluster"),
+    *GROUP_NAVIGATION,
     ("/lab", "What if"),
     ("/shadow", "Shadow"),
     ("/journal", "Journal"),
@@ -67,6 +76,14 @@ _STATE_CLASSES: Final = {
     "backoff": "wait",
     "gated": "wait",
     "unschedulable": "bad",
+    "awaitsSession": "wait",
+    "complete": "good",
+    "waiting": "wait",
+    "pending": "bad",
+    "tooFewPods": "wait",
+    "noPodGroup": "wait",
+    "started": "good",
+    "failed": "bad",
     "open": "bad",
     "trial": "wait",
     "closed": "good",
@@ -118,10 +135,13 @@ def _environment() -> Environment:
         state_class=_state_class,
         duration=_duration,
         size=_size,
+        amount=amount_text,
         event_text=describe,
         pretty=lambda value: msgspec.json.format(msgspec.json.encode(value), indent=2).decode(),
     )
-    environment.globals.update(static=STATIC, navigation=_NAVIGATION, pod_path=_pod_path)
+    environment.globals.update(
+        static=STATIC, navigation=_NAVIGATION, pod_path=_pod_path, **GROUP_GLOBALS
+    )
     return environment
 
 
@@ -320,6 +340,14 @@ def _scopes_of(path: str) -> tuple[AnswerScope, ...]:
     return tuple(r.scope for r in ROUTES.values() if r.path == path and r.scope is not None)
 
 
+def _rendered(content_of: ContentOf) -> Page:
+    async def respond(request: web.Request) -> web.Response:
+        content = await content_of(request)
+        return _page(request, content.template, content.values)
+
+    return respond
+
+
 async def _shadow(request: web.Request) -> web.Response:
     found: RecordedShadow = await answer("shadow", request)
     filters = {name: request.query.get(name, "") for name in ("cause", "pod")}
@@ -354,6 +382,7 @@ _PAGES: Final[Mapping[str, Page]] = {
     "/cluster": _cluster,
     "/journal": _journal,
     "/plugins": _plugins,
+    **{path: _rendered(content_of) for path, content_of in GROUP_PAGES.items()},
     "/shadow": _shadow,
     "/shadow/{record}": _shadow_difference,
 }

@@ -21,13 +21,14 @@ from asched.audit.explain import (
 from asched.audit.explain_job import JobExplanation, explain_job
 from asched.audit.history import timelines
 from asched.audit.lookup import AuditError, PodName, find_pod
+from asched.audit.pod_state import pod_state
 from asched.audit.timeline import queue_of, time_of
 from asched.audit.unblock import NodeUnblocking
 from asched.framework.pod_groups import group_of
 from asched.journal.errors import ArchivedError
 from asched.journal.store import StoredRecord
 from asched.state.cluster import ClusterState, PlacementState, PodEntry
-from asched.ui.index import LikePods, pod_state
+from asched.ui.index import LikePods
 from asched.ui.journal_view import JournalReader, Moment
 
 
@@ -80,6 +81,10 @@ class PodSummary(msgspec.Struct, frozen=True, rename="camel"):
     unblocking: tuple[NodeUnblocking, ...] | None = None
     job: JobExplanation | None = None
     """For a pod that batch sessions place."""
+    evicted: int = 0
+    """How often a pod of this name was evicted."""
+    evicted_for: int = 0
+    """How many pods were evicted for it."""
 
 
 class StoredDecision(msgspec.Struct, frozen=True, rename="camel"):
@@ -164,6 +169,7 @@ async def pod_summary(reader: JournalReader, pod: PodName, moment: Moment) -> Po
             raise AuditError(f"pod {pod} does not exist at record {seq}: {error}") from None
         found, job, notes = None, None, (str(error),)
     place = place or PodPlace(found.uid if found is not None else "", "deleted")
+    evicted, evicted_for = reader.logs.evictions.about(key, seq)
     summary = PodSummary(
         namespace=pod.namespace,
         name=pod.name,
@@ -174,6 +180,8 @@ async def pod_summary(reader: JournalReader, pod: PodName, moment: Moment) -> Po
         like_pods=reader.index.like_pods(key),
         notes=notes,
         job=job,
+        evicted=evicted,
+        evicted_for=evicted_for,
     )
     if found is None:
         return summary
@@ -239,6 +247,8 @@ def sentence_of(
     reason = _without_stop(rejection or (found.message if found is not None else ""))
     because = f": {reason}" if reason else ""
     match place.state:
+        case "awaitsSession":
+            return f"The pod waits for the next batch session{because}."
         case "active":
             number = f"{place.place_in_queue} of {place.queue_length}"
             return f"The pod waits for its next attempt, at place {number} in the active queue."

@@ -9,6 +9,7 @@ from typing import Final
 
 import msgspec
 
+from asched.audit.pod_state import AWAITS_SESSION
 from asched.audit.timeline import time_of
 from asched.model.quantity import NS_PER_S
 from asched.model.requests import PODS
@@ -200,12 +201,15 @@ class Series:
 def queue_lengths(state: ClusterState) -> dict[str, int]:
     """The pods without a node by queue."""
     queue = state.queue
-    return {
+    lengths = {
         "active": len(queue.active),
         "backoff": len(queue.backoff),
         "unschedulable": len(queue.unschedulable),
         "gated": len(queue.gated),
     }
+    if state.sessions:
+        lengths[AWAITS_SESSION] = sum(len(profile.pending) for profile in state.sessions)
+    return lengths
 
 
 def used_shares(state: ClusterState) -> tuple[int, dict[str, float]]:

@@ -7,17 +7,16 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from asched.model.resource_claims import ResourceSlice
+from asched.model.resource_claims import AllocationResult, ResourceSlice
 from asched.model.resources import Resource, decode
 from benchmarks import workload_files as w
-from benchmarks.devices import DeviceId, FreeDevices, allocation, slice_of
+from benchmarks.devices import ClaimAllocator, slice_of
 from benchmarks.kinds import Json
 from benchmarks.suite import OWN_WORKLOADS
 from benchmarks.templates import Template
 from tests.benchmarks.test_operations import Bench
 
 CONFIGURATION = OWN_WORKLOADS / "dra" / "performance-config.yaml"
-CLAIM: Json = {"spec": {"devices": {"requests": [{"name": "a"}, {"name": "b"}]}}}
 NODES = w.CreateNodes(count=3)
 DRIVER = w.CreateResourceDriver(
     driver_name="gpu.example.com", nodes="node-*", max_claims_per_node=2
@@ -49,24 +48,49 @@ def test_slice_is_one_complete_pool_of_its_node() -> None:
     assert [device.name for device in published.spec.devices] == [f"instance-{i}" for i in range(3)]
 
 
-def test_free_devices_exclude_those_in_use_and_end() -> None:
-    used = DeviceId("d", "n", "instance-1")
-    status = {"allocation": {"devices": {"results": [used._asdict()]}}}
-    free = FreeDevices([slice_of("d", "n", 3)], [{"status": status}])
-    taken = [free.take() for _ in range(3)]
-    assert {each.device for each in taken if each} == {"instance-0", "instance-2"}
-    assert taken[2] is None
+def claim(name: str, *requests: Json, allocation: Json | None = None) -> Json:
+    return {
+        "kind": "ResourceClaim",
+        "metadata": {"name": name, "namespace": "init"},
+        "spec": {"devices": {"requests": list(requests)}},
+        "status": {"allocation": allocation} if allocation else {},
+    }
 
 
-def test_allocation_has_one_device_for_each_request() -> None:
-    free = FreeDevices([slice_of("d", "n", 3)], [])
-    found = allocation(CLAIM, free.take)
+def request(name: str, *selectors: str) -> Json:
+    cel = [{"cel": {"expression": each}} for each in selectors]
+    exactly = {"deviceClassName": "gpu", "allocationMode": "ExactCount", "count": 1}
+    return {"name": name, "exactly": {**exactly, "selectors": cel}}
+
+
+def allocator(devices: int) -> ClaimAllocator:
+    device_class = {"kind": "DeviceClass", "metadata": {"name": "gpu"}, "spec": {}}
+    node = {"metadata": {"name": "n"}}
+    return ClaimAllocator([node], [slice_of("d", "n", devices)], [device_class])
+
+
+def devices_of(found: AllocationResult | None) -> list[str]:
     assert found is not None
-    results = found["devices"]["results"]
-    assert [result["request"] for result in results] == ["a", "b"]
-    assert len({result["device"] for result in results}) == 2
-    assert found["nodeSelector"]["nodeSelectorTerms"][0]["matchFields"][0]["values"] == ["n"]
-    assert allocation(CLAIM, free.take) is None
+    return [result.device for result in found.devices.results]
+
+
+def test_devices_in_use_are_not_allocated_again() -> None:
+    device = {"driver": "d", "pool": "n", "device": "instance-1", "request": "a"}
+    used = {"devices": {"results": [device]}}
+    devices = allocator(3)
+    assert devices_of(devices.allocate(claim("used", allocation=used))) == ["instance-1"]
+    assert devices_of(devices.allocate(claim("x", request("a")))) == ["instance-0"]
+    assert devices_of(devices.allocate(claim("y", request("a")))) == ["instance-2"]
+    assert devices.allocate(claim("z", request("a"))) is None
+
+
+def test_allocation_respects_selectors_and_has_a_device_for_each_request() -> None:
+    wanted = 'device.attributes["dra.example.com"].numa == 2'
+    found = allocator(3).allocate(claim("x", request("a", wanted), request("b")))
+    assert devices_of(found) == ["instance-2", "instance-0"]
+    assert found is not None
+    assert found.node_selector is not None
+    assert found.node_selector.node_selector_terms[0].match_fields[0].values == ("n",)
 
 
 async def test_driver_publishes_a_slice_for_each_matching_node(tmp_path: Path) -> None:

@@ -6,9 +6,9 @@ import pytest
 
 from asched.model.quantity import NS_PER_S
 from asched.model.resources import Resource
-from asched.state import claim_searches
+from asched.state import charged_forms, claim_searches
 from asched.state.attempt_budget import BURST_NS, NS_PER_STEP, SHARE
-from asched.state.claim_searches import ClaimSearches
+from asched.state.charged_forms import ChargedForms
 from asched.state.records import Assigned, Rejected
 from tests.core.hostile import HostileCore
 from tests.security.hostile_objects import (
@@ -128,8 +128,34 @@ def test_pods_that_name_very_many_claims_are_not_attempted() -> None:
 
 
 def test_number_of_known_forms_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(claim_searches, "KEPT_FORMS", 3)
-    searches = ClaimSearches()
+    forms = ChargedForms(3)
     for number in range(5):
-        searches.note(f"evil/{number}", number)
-    assert searches.snapshot() == (("evil/2", 2), ("evil/3", 3), ("evil/4", 4))
+        forms.note(f"evil/{number}", number)
+    assert forms.snapshot() == (("evil/2", 2), ("evil/3", 3), ("evil/4", 4))
+    monkeypatch.setattr(charged_forms, "MAX_FORMS", 4)
+    forms.note("other/0", 0)
+    forms.note("other/1", 1)
+    kept = (("evil/3", 3), ("evil/4", 4), ("other/0", 0), ("other/1", 1))
+    assert forms.snapshot() == kept
+    restored = ChargedForms(3)
+    restored.restore(kept)
+    assert restored.snapshot() == kept
+
+
+@pytest.mark.parametrize(
+    ("expression", "is_simple"),
+    [
+        ("device.driver == 'x'", True),
+        ("device.capacity['x'].memory.compareTo(quantity('40Gi')) >= 0", True),
+        ("[0, 1, 2].all (a, a >= 0)", False),
+        ("device.attributes['x'].model.matches('a*')", False),
+        (" || ".join(f"device.driver != 'x{number}'" for number in range(20)), False),
+    ],
+)
+def test_selectors_that_may_take_long_cost_more(expression: str, is_simple: bool) -> None:
+    core = HostileCore(nodes=NODES)
+    core.see(Resource.RESOURCE_CLAIMS, a_claim("c", 1, [expression]))
+    core.see(Resource.PODS, evil(1))
+    info = core.state.pods["evil/claims-1"].info
+    per_node = claim_searches.SIMPLE_STEPS if is_simple else claim_searches.OTHER_STEPS
+    assert core.state.costs.of_first(info) == NODES * per_node

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from asched.cycle.attempt import QUARANTINED
+from asched.cycle.precheck import QUARANTINED
 from asched.model.limits import POD_LIMITS
 from asched.model.resources import Resource
 from asched.state.records import Assigned, PodQuarantined, Rejected

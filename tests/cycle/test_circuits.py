@@ -13,7 +13,7 @@ from asched.framework.interface import FilterPlugin, ScorePlugin
 from asched.framework.nodes import NodeInfo
 from asched.framework.pod_info import PodInfo
 from asched.framework.runtime.profile import BreakerSpec, PluginPolicy
-from asched.framework.status import SUCCESS, Status
+from asched.framework.status import SUCCESS, Code, ObjectErrorStatus, Status
 from asched.state import records as r
 from asched.state.checkpoint import checkpoint_of, restore
 from asched.state.cluster import ClusterState
@@ -64,6 +64,29 @@ def replayed(made: Scheduling) -> None:
         if isinstance(record, r.Rejected) and record.open_circuit:
             assert the_one(decider.next()) == record
         fold.apply(record)
+
+
+class Choosy(FilterPlugin):
+    """Every pod has a broken object."""
+
+    name: ClassVar[str] = "Choosy"
+    api_version: ClassVar[int] = 1
+
+    def filter(self, state: CycleState, pod: PodInfo, node: NodeInfo) -> Status:
+        return ObjectErrorStatus(Code.ERROR, ("no such key: model",))
+
+
+def test_errors_of_objects_do_not_open_the_circuit() -> None:
+    policy = PluginPolicy("Choosy", breaker=BreakerSpec(1, 60.0, 30.0))
+    spec = msgspec.structs.replace(profile_of(Choosy), policies=(policy,))
+    made = Scheduling(Choosy, profiles=(spec,))
+    made.see(a_node("n0"), a_pod("a"), a_pod("b"))
+    message = 'running "Choosy" filter plugin: no such key: model'
+    assert [
+        (decision.plugin, decision.message)
+        for decision in made.decide()
+        if isinstance(decision, r.AttemptFailed)
+    ] == [("", message)] * 2
 
 
 def test_pods_are_rejected_while_circuit_is_open_and_retried_when_it_closes() -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from asched.audit.replay import replay
 from asched.config.registry import PluginRegistry
-from asched.cycle.attempt import QUARANTINED
+from asched.cycle.precheck import QUARANTINED
 from asched.daemon.engine.attempt_mark import AttemptMark
 from asched.framework.pod_info import PodInfo
 from asched.journal import open_journal

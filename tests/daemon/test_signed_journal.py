@@ -178,6 +178,8 @@ async def test_unsigned_journal_is_signed_once_by_command(tmp_path: Path) -> Non
     assert "without a signature, and a key is configured" in await made.refusal()
     code, output = await made.run("sign", "--journal", made.journal, "--signing-key", made.key)
     assert code == 0, output
+    assert "is missing" in await made.refusal()
+    made.anchors.touch()
     await made.start()
     assert (await made.verify("--trusted-key", public))[0] == 0
     assert "give its file with --signing-key" in await made.refusal(NO_KEYS)
@@ -347,18 +349,32 @@ async def test_cut_tail_with_all_proofs_is_detected_by_anchors(
     assert "cut off" in found or "altered or deleted" in found
 
 
-async def test_missing_anchor_is_reported(recorded: Recorded, original: Path) -> None:
+async def test_missing_anchor_is_refused(recorded: Recorded, original: Path) -> None:
     """Without it nothing shows that the journal was put back."""
     shutil.copy(original / "first.db", recorded.journal)
     recorded.anchors.unlink()
-    log = await recorded.start()
-    assert "anchor has no head to compare the journal with: is its storage there?" in log
-    assert recorded.anchors.exists()
-    await recorded.start()
+    assert await recorded.refusal() == (
+        f"the journal is signed, and anchor file {recorded.anchors} is missing: restore the file;"
+        " if the journal was never anchored there, create an empty one"
+    )
+    assert not recorded.anchors.exists()
+    code, line = await recorded.verify("--anchors", recorded.anchors)
+    assert (code, "cannot read heads: No such file" in line) == (2, True)
     recorded.anchors = recorded.folder / "not mounted" / "heads"
     assert await recorded.refusal() == (
         f"{recorded.anchors}: cannot read heads: its directory does not exist"
     )
+
+
+async def test_empty_anchor_file_is_a_new_anchor(recorded: Recorded, original: Path) -> None:
+    shutil.copy(original / "first.db", recorded.journal)
+    recorded.anchors.write_text("")
+    code, line = await recorded.verify("--anchors", recorded.anchors)
+    assert (code, "contains no signed head" in line) == (2, True)
+    log = await recorded.start()
+    assert "anchor has no head to compare the journal with" in log
+    assert recorded.anchors.read_text()
+    assert "anchor has no head to compare the journal with" not in await recorded.start()
 
 
 @pytest.mark.parametrize(

@@ -96,6 +96,7 @@ _FIELD_NOTES: Final = {
 }
 _PLUGIN_NOTES: Final = {
     "DefaultPreemption": Row((), Answer.YES, "evictions are always asynchronous"),
+    "DynamicResources": Row((), Answer.YES, "batch sessions reject pods with ResourceClaims"),
 }
 
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from asched.dra import (
     Allocated,
@@ -31,11 +32,16 @@ from asched.model.meta import ObjectMeta
 from asched.model.resource_claims import (
     ALL_DEVICES,
     AllocationResult,
+    Counter,
+    CounterSet,
     Device,
     DeviceAttribute,
+    DeviceCapacity,
     DeviceClaim,
     DeviceClass,
+    DeviceCounterConsumption,
     DeviceRequest,
+    DeviceTaint,
     ExactDeviceRequest,
     ResourceClaim,
     ResourceClaimSpec,
@@ -208,13 +214,15 @@ def simple_claim(name: str, number: int = 1) -> ResourceClaim:
     )
 
 
-def cluster(nodes: int, number: int) -> tuple[Inventory, Rows]:
+def cluster(nodes: int, number: int, *, serials: bool = True) -> tuple[Inventory, Rows]:
+    """``serials``: whether the devices of each node differ from those of the others."""
     inventory = Inventory(TextSelector)
     for device_class in classes():
         inventory.put_class(device_class)
     names = [f"node-{index}" for index in range(nodes)]
     for name in names:
-        inventory.put_slice(local_slice(name, number))
+        serial = {"serial": DeviceAttribute(string=name)} if serials else {}
+        inventory.put_slice(local_slice(name, number, attributes=serial))
     return inventory, Rows(NodeView(name, {}) for name in names)
 
 
@@ -229,6 +237,99 @@ def test_a_placement_makes_one_search_new() -> None:
             inventory.assume(f"ns/c{index}", solution.results("n", lambda: "new")[0])
     assert allocator.searches == 50 + 4
     assert np.flatnonzero(answers.codes != 0).tolist() == [7, 8]
+
+
+def test_nodes_with_equal_devices_in_use_share_the_search() -> None:
+    inventory, rows = cluster(50, 2, serials=False)
+    allocator = Allocator(inventory)
+    devices = []
+    for index in range(6):
+        request = AllocationRequest((simple_claim(f"c{index}"),))
+        answers = allocator.allocate_all(request, rows)
+        solution = answers.solution(7 + index % 2)
+        if solution is not None:
+            (found,) = solution.results("n", lambda: "new")
+            inventory.assume(f"ns/c{index}", found)
+            devices += [(each.pool, each.device) for each in found.devices.results]
+    assert devices == [(f"node-{row}", f"d{number}") for number in (0, 1) for row in (7, 8)]
+    assert allocator.searches == 3
+    assert np.flatnonzero(answers.codes != 0).tolist() == [7, 8]
+
+
+def test_taints_and_shares_distinguish_nodes() -> None:
+    inventory, rows = cluster(4, 1, serials=False)
+    tainted = DeviceTaint(key="bad", effect="NoSchedule")
+    inventory.put_slice(local_slice("node-0", 1, taints=(tainted,)))
+    for row in (2, 3):
+        capacity = {"memory": DeviceCapacity(value="4Gi")}
+        inventory.put_slice(
+            local_slice(f"node-{row}", 1, allow_multiple_allocations=True, capacity=capacity)
+        )
+    allocator = Allocator(inventory)
+    request = AllocationRequest((simple_claim("c"),))
+    answers = allocator.allocate_all(request, rows)
+    assert answers.codes.tolist() == [1, 0, 0, 0]
+    assert allocator.searches == 3
+    solution = answers.solution(2)
+    assert solution is not None
+    inventory.assume("ns/c", solution.results("n", lambda: "new")[0])
+    assert allocator.allocate_all(request, rows).codes.tolist() == [1, 0, 1, 0]
+
+
+def partitions(node: str) -> tuple[ResourceSlice, ResourceSlice]:
+    """A slice with counters, and a slice with two devices that consume them."""
+    pool = ResourcePool(name=node, generation=1, resource_slice_count=2)
+    counters = {"part": Counter(value="1")}
+    sets = ResourceSliceSpec(
+        driver="gpu.example",
+        node_name=node,
+        pool=pool,
+        shared_counters=(CounterSet(name="card", counters=counters),),
+    )
+    uses = (DeviceCounterConsumption(counter_set="card", counters=counters),)
+    devices = local_slice(node, 2, consumes_counters=uses)
+    return (
+        ResourceSlice(metadata=ObjectMeta(name=f"counters-{node}"), spec=sets),
+        replace(devices, spec=replace(devices.spec, pool=pool)),
+    )
+
+
+def test_partitions_of_a_node_matter_to_that_node_only() -> None:
+    inventory, rows = cluster(20, 0)
+    for name in rows.names:
+        for item in partitions(name):
+            inventory.put_slice(item)
+    allocator = Allocator(inventory)
+    for index in range(3):
+        request = AllocationRequest((simple_claim(f"c{index}"),))
+        answers = allocator.allocate_all(request, rows)
+        solution = answers.solution(7 + index)
+        assert solution is not None
+        inventory.assume(f"ns/c{index}", solution.results("n", lambda: "new")[0])
+    assert allocator.searches == 20 + 2
+    assert np.flatnonzero(answers.codes).tolist() == [7, 8]
+    inventory.put_slice(partitions("node-7")[0])
+    allocator.allocate_all(request, rows)
+    assert allocator.searches == 20 + 2 + 2
+
+
+def test_broken_partitions_of_a_node_matter_to_all_nodes() -> None:
+    inventory, rows = cluster(3, 1)
+    counters, devices = partitions("node-1")
+    inventory.put_slice(devices)
+    double = replace(
+        counters, spec=replace(counters.spec, shared_counters=counters.spec.shared_counters * 2)
+    )
+    allocator = Allocator(inventory)
+    request = AllocationRequest((simple_claim("c", 2),))
+    found = []
+    for item in (double, counters, double):
+        inventory.put_slice(item)
+        answers = allocator.allocate_all(request, rows)
+        found.append([str(answers.refusal(row)) for row in range(3)])
+    assert ["invalid" in each for each in found[0]] == [True] * 3
+    assert ["invalid" in each for each in found[1]] == [False] * 3
+    assert found[2] == found[0]
 
 
 def test_nodes_that_see_the_same_pools_share_the_search() -> None:
@@ -282,19 +383,23 @@ def site_answers(sites: int) -> SiteAnswers:
     return answers
 
 
+FIRST = np.zeros(1, np.int32)
+
+
 def test_repeated_searches_of_a_site_are_kept_once() -> None:
     answers = site_answers(2)
     for steps in (100, 50, 70):
         meter = StepMeter(1_000)
         meter.add(steps)
-        answers.store(0, NotAllocated("none"), meter)
+        answers.store(FIRST, answers.outcome(NotAllocated("none"), meter))
     assert answers.kept_steps == answers.steps.sum() == 70
 
 
 def test_many_different_errors() -> None:
     answers = site_answers(1)
     for number in range(40_000):
-        answers.store(0, ClaimError(f", request r: pool p{number} is invalid", 0), StepMeter(1))
+        error = ClaimError(f", request r: pool p{number} is invalid", 0)
+        answers.store(FIRST, answers.outcome(error, StepMeter(1)))
     assert answers.codes[0] == 40_000
     assert answers.has_old_refusals
 

@@ -267,9 +267,9 @@ def test_devices_in_use() -> None:
     assert (shared.exclusive, shared.shares) == (0, 2)
     assert shared.consumed == {"memory": 3 * 2**30 * 10**9}
     assert usage.of(POOL, "seen").is_empty
-    version = usage.version(POOL)
+    version = usage.version
     inventory.put_claim(claim(allocation(result("other"))))
-    assert usage.version(POOL) != version
+    assert list(usage.changed_since(version)) == [POOL]
     assert usage.of(POOL, "whole").is_empty
     inventory.remove_claim("ns/c")
     assert usage.snapshot() == {}

@@ -5,12 +5,16 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import Any
 
+import msgspec
+import pytest
+
+from asched.model.pod import PodResourceClaimStatus
 from asched.model.resource_claims import ResourceClaim
 from asched.model.resources import AnyObject
 from asched.simulator.expansion import expand
 from asched.simulator.loop import SchedulerSettings, Simulation, simulate
 from asched.simulator.scenario import read_scenario
-from asched.simulator.trace import ObjectRemoved, ObjectSet
+from asched.simulator.trace import ObjectRemoved, ObjectSet, TraceEvent
 from asched.state.records import ObjectDeleted, ObjectObserved
 from tests.cycle.default_profile import default_profiles, installed
 from tests.plugins.dynamic_resources.objects import a_claim, a_class, a_pod, a_slice, an_allocation
@@ -141,6 +145,35 @@ def test_generated_claim_lives_as_long_as_its_pod() -> None:
     ends = [isinstance(r, ObjectDeleted) for r in about if _uid(r) == owned.uid]
     assert ends.count(True) == 1
     assert ends[-1]
+
+
+@pytest.mark.parametrize("owner_uid", ["Pod-p", "replacement"])
+def test_recreated_pod_gets_a_new_claim(owner_uid: str) -> None:
+    """In a journal, which has no templates. The recorded claim may also be that of a pod which
+    replaced the first one there."""
+    template = {"name": "gpu", "resourceClaimTemplateName": "one-gpu"}
+    pod = msgspec.structs.replace(a_pod("p"), spec=a_pod("p", resourceClaims=[template]).spec)
+    owner = {"kind": "Pod", "name": "p", "uid": owner_uid, "controller": True}
+    claim = a_claim("p-gpu-x7b2c", ownerReferences=[owner])
+    named = PodResourceClaimStatus(name="gpu", resource_claim_name=claim.name)
+    status = msgspec.structs.replace(pod.status, resource_claim_statuses=(named,))
+    things: list[AnyObject] = [a_class(), a_slice("n0", "gpu-0"), a_slice("n1", "gpu-0"), claim]
+    events = [ObjectSet(at(0), item) for item in things]
+    changes: list[TraceEvent] = [
+        ObjectSet(at(2), msgspec.structs.replace(pod, status=status)),
+        ObjectRemoved(at(4), "Node", "n0", "uid-n0"),
+        ObjectSet(at(5), node("n1")),
+    ]
+    found = simulated([*has(node("n0")), *events, comes(pod, 1), *changes])
+    assert [placement[0] for placement in found.placements("p")] == ["n0", "n1"]
+    claims = [
+        record.object.metadata.uid
+        for record in found.records
+        if isinstance(record, ObjectObserved)
+        and isinstance(record.object, ResourceClaim)
+        and record.object.status.allocation
+    ]
+    assert claims[-1] == f"claim-{pod.uid}-1-gpu"
 
 
 def _uid(record: ObjectObserved | ObjectDeleted) -> str:

@@ -10,6 +10,7 @@ import pytest
 
 from tests.demo.running import demo
 from tests.journal.conftest import new_postgres_database, postgres
+from tests.ui.group_scenario import record
 
 ROOT = Path(__file__).parents[2]
 
@@ -27,6 +28,18 @@ def recorded_demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return journal
+
+
+@pytest.fixture(scope="session")
+def recorded_groups(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A journal with gangs, queues and evictions."""
+    return record(tmp_path_factory.mktemp("groups"))
+
+
+@pytest.fixture
+def group_journal(recorded_groups: Path, tmp_path: Path) -> str:
+    """A copy of it."""
+    return str(shutil.copy(recorded_groups, tmp_path / "groups.db"))
 
 
 @pytest.fixture

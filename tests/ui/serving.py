@@ -101,9 +101,11 @@ async def cli(*arguments: str) -> Any:
 async def run_command(*arguments: str) -> tuple[int, str, str]:
     """Exit code, output and errors of a command, which has an event loop of its own."""
 
-    def run() -> tuple[int, str, str]:
-        result = CliRunner().invoke(command, [*arguments], prog_name="asched")
-        structlog.reset_defaults()
-        return result.exit_code, result.stdout, result.stderr
+    return await anyio.to_thread.run_sync(lambda: invoke(*arguments))
 
-    return await anyio.to_thread.run_sync(run)
+
+def invoke(*arguments: str) -> tuple[int, str, str]:
+    """As :func:`run_command`, for a test without an event loop."""
+    result = CliRunner().invoke(command, [*arguments], prog_name="asched")
+    structlog.reset_defaults()
+    return result.exit_code, result.stdout, result.stderr

@@ -40,6 +40,7 @@ FILLED = {
     "attempt": ("1", "2"),
     "node": ("n0", "n1"),
     "queue": ("mine",),
+    "kind": ("ReplicaSet", "Job"),
     "record": ("1",),
     "id": ("0" * 16,),
 }

@@ -47,6 +47,12 @@ class FileAnchor:
     async def newest(self) -> SignedHead | None:
         return await to_thread.run_sync(self._file.last, abandon_on_cancel=True)
 
+    async def is_missing(self) -> bool:
+        return not await to_thread.run_sync(self._file.path.exists, abandon_on_cancel=True)
+
+    async def create(self) -> None:
+        await to_thread.run_sync(self._file.create, abandon_on_cancel=True)
+
     async def publish(self, head: SignedHead) -> None:
         await to_thread.run_sync(self._file.append, head, abandon_on_cancel=True)
 
@@ -72,6 +78,13 @@ class LeaseAnchor:
         own = {key: text for key, text in stored.items() if key == self._annotation}
         heads = heads_of(own, self.name)
         return heads[0] if heads else None
+
+    async def is_missing(self) -> bool:
+        """Never: whoever may delete the lease may write it."""
+        return False
+
+    async def create(self) -> None:
+        """The election creates the lease."""
 
     async def publish(self, head: SignedHead) -> None:
         self._elector.annotations[self._annotation] = head.line
@@ -100,22 +113,43 @@ async def check_against(journal: JournalStore, anchors: Sequence[Anchor]) -> Che
     """Compare the journal with its signatures and with ``anchors``.
 
     None for a journal without signatures. Raises
-    :class:`~asched.journal.errors.JournalError`, also if an anchor cannot be read.
+    :class:`~asched.journal.errors.JournalError`, also if an anchor cannot be read, or if a signed
+    journal has an anchor that is missing: without it, an older copy of the journal looks complete.
     """
     anchored: list[AnchoredHead] = []
+    missing: list[str] = []
     for anchor in anchors:
         try:
             newest = await anchor.newest()
+            if newest is not None:
+                anchored.append(AnchoredHead(anchor.name, newest))
+            elif await journal.signed_head() is None:
+                continue
+            elif await anchor.is_missing():
+                missing.append(anchor.name)
+            else:
+                log.warning("anchor has no head to compare the journal with", anchor=anchor.name)
         except AnchorError as error:
             raise JournalError(str(error)) from None
-        if newest is not None:
-            anchored.append(AnchoredHead(anchor.name, newest))
-        elif await journal.signed_head() is not None:
-            log.warning(
-                "anchor has no head to compare the journal with: is its storage there?",
-                anchor=anchor.name,
-            )
-    return await check_history(journal, anchored)
+    checked = await check_history(journal, anchored)
+    if missing:
+        raise JournalError(
+            f"the journal is signed, and {missing[0]} is missing: restore the file; if the journal"
+            " was never anchored there, create an empty one"
+        )
+    return checked
+
+
+async def _create(anchors: Sequence[Anchor]) -> None:
+    """Create the anchors of a journal that begins: a signed journal with a missing one is an error.
+
+    Raises :class:`~asched.journal.errors.JournalError`.
+    """
+    for anchor in anchors:
+        try:
+            await anchor.create()
+        except AnchorError as error:
+            raise JournalError(str(error)) from None
 
 
 async def take_over(
@@ -131,6 +165,7 @@ async def take_over(
     if key is None:
         return None
     if checked is None:
+        await _create(anchors)
         await _when_writable(lambda: introduce_key(journal, key, clock.time_ns()), clock)
         checked = CheckedHistory(GENESIS, Frontier(), 0)
         log.info("journal is signed from its beginning", key=key.id)

@@ -42,7 +42,7 @@ from asched.framework.runtime.observation import (
     failure_reason,
     to_printable,
 )
-from asched.framework.status import SUCCESS, Code, Status
+from asched.framework.status import SUCCESS, Code, ObjectErrorStatus, Status
 from asched.model.quantity import MAX_INT64, MIN_INT64
 
 Args = ParamSpec("Args")
@@ -67,6 +67,8 @@ class PluginFailure(Exception):  # noqa: N818  control flow: it fails one attemp
         self.plugin = plugin
         self.point = point
         self.reason = reason
+        self.by_object = False
+        """Whether an object causes the failure, and not the plugin."""
         FAILURES.note(plugin, point, reason)
 
     def _text(self, plugin: str, point: str, what: str) -> str:
@@ -76,10 +78,12 @@ class PluginFailure(Exception):  # noqa: N818  control flow: it fails one attemp
 class FilterError(PluginFailure):
     """A filter returned an error for a node. The text is kube-scheduler's."""
 
-    def __init__(self, plugin: str, what: str, found: object) -> None:
+    def __init__(self, status: Status, found: object) -> None:
         """``found``: the result of all filters, for explanations."""
-        super().__init__(plugin, "Filter", what, FailureReason.ERROR)
+        what = status.message or status.code.title
+        super().__init__(status.plugin, "Filter", what, FailureReason.ERROR)
         self.found = found
+        self.by_object = isinstance(status, ObjectErrorStatus)
 
     def _text(self, plugin: str, point: str, what: str) -> str:
         return f'running "{plugin}" filter plugin: {what}'

@@ -19,7 +19,7 @@ from asched.framework.cluster import Cluster
 from asched.framework.devices import SharedDevices
 from asched.framework.node_matching import selector_matches
 from asched.framework.nodes import BoolColumn, FilterResult, Int64Column, Nodes, RowArray
-from asched.framework.status import Status
+from asched.framework.status import Code, ObjectErrorStatus, Status
 from asched.model.pod import Pod
 from asched.model.quantity import NS_PER_S
 from asched.model.resource_claims import ResourceClaim
@@ -300,7 +300,7 @@ class NodeFilter:
 
 def _status(refusal: NotAllocated | AllocationFailed) -> Status:
     if isinstance(refusal, AllocationFailed):
-        return Status.error(refusal.error)
+        return ObjectErrorStatus(Code.ERROR, (refusal.error,))
     return Status.unresolvable(refusal.reason)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, ClassVar
 
@@ -29,14 +29,15 @@ from asched.framework.interface import (
     PreEnqueuePlugin,
     PreFilterPlugin,
     PreFilterResult,
-    ReservePlugin,
     ReserveResult,
     ScoreAllPlugin,
+    SettlingReservePlugin,
 )
 from asched.framework.nodes import FilterResult, Int64Column, Nodes
 from asched.framework.pod_info import PodInfo
 from asched.framework.scoring import normalize_to_highest
 from asched.framework.status import SUCCESS, Status
+from asched.model.meta import Object
 from asched.model.quantity import parse_duration
 from asched.model.resource_claims import DeviceClass, DeviceRequest, ResourceClaim
 from asched.plugins.dynamic_resources.node_filter import (
@@ -104,7 +105,7 @@ class DynamicResources(
     PostFilterPlugin,
     ScoreAllPlugin,
     NormalizeScore,
-    ReservePlugin,
+    SettlingReservePlugin,
     PreBindPlugin,
     EnqueueExtensions,
 ):
@@ -145,6 +146,8 @@ class DynamicResources(
         """By UID of the pod, until it is bound."""
         self._bound: dict[str, BoundClaims] = {}
         """What PreBind wrote for a pod, in case the binding fails."""
+        self._unsettled: dict[str, str] = {}
+        """Keys of the bound pods with a reservation, by UID."""
 
     @property
     def _claims(self) -> Mapping[str, ResourceClaim]:
@@ -288,12 +291,25 @@ class DynamicResources(
         self._devices.release(pod.uid)
 
     def on_bound(self, pod: PodInfo, node_name: str, reservation: dict[str, Any] | None) -> None:
-        # The devices stay reserved until the pod is gone. Once the watch shows the allocation of a
-        # claim, that one counts instead.
+        # The devices stay reserved until the watch shows the allocations of all claims.
         self._reservations.pop(pod.uid, None)
         self._bound.pop(pod.uid, None)
+        self._unsettled[pod.uid] = pod.key
+
+    def settled_by(self, changed: Object) -> Collection[str]:
+        if isinstance(changed, ResourceClaim):
+            uids = self._devices.holders(changed)
+        else:
+            uids = [changed.uid]
+        settled = [
+            uid for uid in uids if uid in self._unsettled and self._devices.shows_allocations(uid)
+        ]
+        for uid in settled:
+            self._devices.release(uid)
+        return [self._unsettled.pop(uid) for uid in settled]
 
     def on_deleted(self, pod: PodInfo, node_name: str, reservation: dict[str, Any] | None) -> None:
+        self._unsettled.pop(pod.uid, None)
         self._devices.release(pod.uid)
 
     # -- PreBind ----------------------------------------------------------------------------------

@@ -12,7 +12,8 @@ import msgspec
 import numpy as np
 
 from asched.dra.extended import may_be_extended
-from asched.framework.devices import ClassDevices, SharedDevices
+from asched.framework.class_devices import ClassDevices
+from asched.framework.devices import SharedDevices
 from asched.framework.interface import Arguments
 from asched.framework.nodes import Int64Column, NodeInfo, Nodes
 from asched.framework.pod_info import PodShape

@@ -22,7 +22,7 @@ from asched.audit.whatif.comparison import ReportRow, figure_rows
 from asched.audit.whatif.scenarios import scenario_schema
 from asched.config.schema import configuration_schema
 from asched.model.node import Node
-from asched.ui.api import HTML_PAGES, PREFIX, VIEW, VISIBLE, Question, json_response
+from asched.ui.api import HTML_PAGES, PREFIX, VIEW, json_response
 from asched.ui.errors import RequestError
 from asched.ui.journal_view import JournalReader, JournalView, Moment
 from asched.ui.lab.forgery import TOKEN_FIELD, TOKEN_HEADER, ForgeryCheck
@@ -37,6 +37,7 @@ from asched.ui.lab.requests import (
 from asched.ui.lab.results import LabResult, ListedResult
 from asched.ui.lab.runs import LabRun, LabRuns, LabSettings
 from asched.ui.openapi import Operation, describe
+from asched.ui.questions import VISIBLE, Question
 from asched.ui.tables import csv_of
 from asched.ui.visibility import EVERYTHING, AnswerScope
 

@@ -61,7 +61,7 @@ function numberAxis({ format }) {
   return { ...axis(null), values: (_, marks) => marks.map(format), space: 50 };
 }
 
-function options(width, lines, format, x) {
+function options(width, lines, format, { x, stepped }) {
   const zone = localTimes() ? {} : { tzDate: (s) => uPlot.tzDate(new Date(s * 1000), "Etc/UTC") };
   const at = (_, value) => (value === null ? "–" : timeText(new Date(value * 1000).toISOString(), undefined, false));
   const value = (_, shown) => (shown === null || shown === undefined ? "–" : format(shown));
@@ -77,16 +77,19 @@ function options(width, lines, format, x) {
       ...lines.map(({ name }, index) => ({
         label: name, value, stroke: cssColour(LINES[index]), width: 1.6, dash: DASHES[index],
         points: { size: 4 }, spanGaps: false,
+        ...(stepped ? { paths: uPlot.paths.stepped({ align: 1 }) } : {}),
       })),
     ],
   };
 }
 
 /** A chart in `place` that `show(points, lines)` fills. `format` writes a value of its axis.
- *  Points have a time `at`, or a number `x` on an axis with the given name and format. */
+ *  Points have a time `at`, or a number `x` on an axis with the given name and format. With
+ *  `stepped`, a value holds until the next point. */
 export class LineChart {
-  constructor(place, format, x = null) {
+  constructor(place, format, x = null, stepped = false) {
     this.place = place;
+    this.stepped = stepped;
     this.format = format;
     this.x = x;
     this.chart = null;
@@ -121,7 +124,7 @@ export class LineChart {
       return;
     }
     this.place.replaceChildren();
-    this.chart = new uPlot(options(width, lines, this.format, this.x), data, this.place);
+    this.chart = new uPlot(options(width, lines, this.format, this), data, this.place);
     this.describe();
   }
 

@@ -2,7 +2,8 @@
 
 import { byId, localTimes, writeTime } from "./dom.js";
 
-const PAGES = { o: "/", c: "/cluster", s: "/search", j: "/journal", p: "/plugins", l: "/lab", d: "/shadow" };
+const PAGES = { o: "/", c: "/cluster", s: "/search", j: "/journal", p: "/plugins",
+  q: "/queues", g: "/gangs", e: "/evictions", l: "/lab", d: "/shadow" };
 const TABS = ["1", "2", "3"];
 
 function writeTimes() {

@@ -4,6 +4,7 @@ import {
   byId, durationText, fetchAnswer, page, showing, timeElement,
 } from "./dom.js";
 import { LineChart, namedSeries } from "./charts.js";
+import { showPending } from "./pending.js";
 
 const RELOAD_MS = 2000;
 const PERCENT = 100;
@@ -70,6 +71,7 @@ async function refresh() {
     drawFigures(answer.points);
     draw(answer);
   }
+  await showPending();
   byId("overview").setAttribute("aria-busy", "false");
   byId("overview").dataset.seq = answer.indexedSeq;
 }

@@ -6,8 +6,11 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import anyio
+import pytest
+
 from asched.apiserver.faults import Fault, FaultKind
-from tests.daemon.world import World, world
+from tests.daemon.world import TIMEOUT_S, World, world
 from tests.plugins.dynamic_resources.devices import RESOURCE, DeviceWorld
 
 CLAIM_STATUS = "resourceclaims/status"
@@ -87,7 +90,10 @@ async def test_deallocation_that_fails_is_decided_again(tmp_path: Path) -> None:
             await w.until(lambda: w.node_of("p") == "n1")
 
 
-async def test_deallocation_is_continued_after_a_restart(tmp_path: Path) -> None:
+async def test_deallocation_is_continued_after_a_restart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("asched.daemon.daemon.DRAIN_S", 0.05)
     async with device_world(tmp_path, nodes=2) as (w, d):
         d.add_class()
         d.add_claim("c")
@@ -153,14 +159,23 @@ async def test_special_claim_is_deleted_if_the_binding_fails(tmp_path: Path) -> 
         assert len(d.claims()) == 1
 
 
-async def test_binding_continues_after_a_restart(tmp_path: Path) -> None:
+async def test_binding_continues_after_a_restart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("asched.daemon.daemon.DRAIN_S", 0.05)
+    # The time in which an earlier binding may still take effect.
+    monkeypatch.setattr("asched.daemon.effects.reconciler.MAX_REQUEST_AGE_S", 0.2)
     async with device_world(tmp_path, devices=2) as (w, d):
         d.add_class()
         d.add_claim("c")
         d.add_pod("p", "c")
         w.faults.add(Fault(FaultKind.DELAY, 1, "create", "pods/binding", delay_s=3600.0))
+        sent = anyio.Event()
+        w.faults.on_request = lambda _, resource: sent.set() if resource == "pods/binding" else None
         async with w.daemon():
-            await w.until(lambda: d.consumers("c") == ["p"])
+            with anyio.fail_after(TIMEOUT_S):
+                await sent.wait()
+        assert d.consumers("c") == ["p"]
         async with w.daemon():
             d.add_claim("other")
             d.add_pod("q", "other")
@@ -202,3 +217,26 @@ async def test_write_without_an_answer_keeps_its_devices(tmp_path: Path) -> None
             d.add_pod("q", "other")
             await w.until(lambda: w.node_of("p") == "n0" and w.message("q") != "")
         assert not d.devices("other")
+
+
+@pytest.mark.parametrize("restart", [False, True])
+async def test_device_is_free_once_another_client_deallocates_its_claim(
+    tmp_path: Path, restart: bool
+) -> None:
+    async with device_world(tmp_path) as (w, d):
+        d.add_class()
+        d.add_claim("c")
+        d.add_claim("other")
+        d.add_pod("p", "c")
+        async with w.daemon():
+            await w.until(lambda: w.node_of("p") == "n0")
+            d.set_status("c", {"allocation": None, "reservedFor": None})
+            if not restart:
+                d.add_pod("q", "other")
+                await w.until(lambda: w.node_of("q") == "n0")
+        if restart:
+            async with w.daemon():
+                d.add_pod("q", "other")
+                await w.until(lambda: w.node_of("q") == "n0")
+        assert d.devices("other") == [("n0", "gpu-0")]
+        assert not d.devices("c")

@@ -1,0 +1,69 @@
+"""Rejections of pods that must not be attempted, now or until they change: no plugin is called."""
+
+from __future__ import annotations
+
+from asched.framework.pod_info import PodInfo, QueuedPod
+from asched.framework.status import Status
+from asched.model.limits import POD_LIMITS, node_requirement_count, term_count, too_expensive
+from asched.state.cluster import ClusterState
+from asched.state.records import Rejected
+
+QUARANTINED = "quarantined: the scheduler died twice while it decided on this pod"
+
+
+def precheck(cluster: ClusterState, queued: QueuedPod, number: int) -> Rejected | None:
+    """The decision for a pod that must not be attempted now; None for all others."""
+    info = queued.info
+    status = refusal(cluster, info)
+    if status is not None:
+        return Rejected(
+            info.key, info.uid, number, status.message, unschedulable_plugins=(status.plugin,)
+        )
+    turn_ns = _turn_ns(cluster, queued)
+    if turn_ns <= cluster.now_ns:
+        return None
+    return Rejected(info.key, info.uid, number, _put_off_message(info), put_off_until_ns=turn_ns)
+
+
+def refusal(cluster: ClusterState, info: PodInfo) -> Status | None:
+    """Why the pod must not be attempted until it changes."""
+    excess = info.pod.spec.oversized
+    if excess:
+        return Status.unschedulable(too_expensive(excess)).by(POD_LIMITS)
+    if cluster.guards.quarantined and cluster.guards.quarantined.get(info.key) == info.uid:
+        return Status.unschedulable(QUARANTINED).by(POD_LIMITS)
+    return None
+
+
+def _turn_ns(cluster: ClusterState, queued: QueuedPod) -> int:
+    """When the pod may be attempted; 0 for now."""
+    info = queued.info
+    if cluster.costs.is_cheap(info) or info.key in cluster.pending_evaluations:
+        return 0  # free, or an attempt that continues
+    if queued.turn_ns:
+        return queued.turn_ns
+    # Pods with claims or terms like those of a pod that was put off share its turn.
+    shared_ns = cluster.costs.shared_turn_ns(info)
+    if shared_ns > cluster.now_ns:
+        return shared_ns
+    budgets = cluster.guards.budgets
+    if not budgets.owes(info.namespace, cluster.now_ns):
+        return 0
+    costs = cluster.costs
+    steps = costs.of_attempt(info, preemption=True) + costs.of_first(info)
+    return budgets.turn_ns(info.namespace, steps, cluster.now_ns) if steps else 0
+
+
+def _put_off_message(info: PodInfo) -> str:
+    count = term_count(info.pod.spec)
+    what = "affinity terms and spread constraints"
+    if not count:
+        count, what = node_requirement_count(info.pod.spec), "requirements of node affinity"
+    if not count:
+        count, what = len(info.pod.spec.resource_claims), "resource claims"
+    if not count:
+        count, what = len(info.shape.requests), "requests for resources of devices"
+    return (
+        f"put off: {count} {what} take long in this cluster, and namespace {info.namespace} used up"
+        " its share of decision time"
+    )

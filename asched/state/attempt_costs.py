@@ -1,0 +1,110 @@
+"""What an attempt costs in the cluster as it is now, in counted steps."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from asched.dra.extended import ExtendedResources
+from asched.framework.pod_info import PodInfo
+from asched.model.pod import Pod
+from asched.model.resource_claims import DeviceClass, ResourceClaim
+from asched.state.attempt_budget import attempt_steps, form_steps, is_cheap, preemption_steps
+from asched.state.charged_forms import TermForms
+from asched.state.claim_searches import (
+    SpecialAmounts,
+    search_form,
+    search_steps,
+    special_amounts,
+)
+
+if TYPE_CHECKING:
+    from asched.state.cluster import ClusterState
+
+
+class AttemptCosts:
+    """Estimates for the pods of a cluster. Reads the state and changes nothing."""
+
+    def __init__(self, state: ClusterState) -> None:
+        self._state = state
+        self._extended = ExtendedResources()
+        self._extended_version = 0
+        self._term_forms = TermForms()
+
+    def is_cheap(self, info: PodInfo) -> bool:
+        """Whether the pod has no affinity, constraints and devices: its attempts are free."""
+        if not is_cheap(info.pod):
+            return False
+        if DeviceClass not in self._state.object_store.by_kind:
+            return True
+        return not self._asks_for_devices(info)
+
+    def of_attempt(self, info: PodInfo, *, preemption: bool) -> int:
+        """The estimated steps of an attempt now; 0 if it is free. With ``preemption``, those of a
+        search for victims are included if there can be any."""
+        state, pod = self._state, info.pod
+        nodes = state.nodes.cluster_size
+        steps = attempt_steps(pod, nodes, len(state.pods))
+        if preemption and (further := preemption_steps(pod, nodes)):
+            lowest = state.lowest_priority
+            if lowest is not None and lowest < pod.spec.priority:
+                steps += further
+        return steps
+
+    def of_first(self, info: PodInfo) -> int:
+        """The estimated steps that only the first attempt of the pod's form takes; 0 if there are
+        none."""
+        state, pod = self._state, info.pod
+        nodes = state.nodes.cluster_size
+        steps = 0
+        claims = self._search_form(info)
+        if claims and state.guards.searches.turn_ns(claims) is None:
+            objects = state.objects(ResourceClaim)
+            steps = search_steps(pod, objects, self._special(info), nodes)
+        terms = self._term_form(pod)
+        if terms and state.guards.terms.turn_ns(terms) is None:
+            steps += form_steps(pod, nodes, len(state.pods))
+        return steps
+
+    def note_forms(self, info: PodInfo, from_ns: int) -> None:
+        """The first attempt of the pod's forms is charged: others are free from that time on."""
+        guards = self._state.guards
+        guards.searches.note(self._search_form(info), from_ns)
+        guards.terms.note(self._term_form(info.pod), from_ns)
+
+    def shared_turn_ns(self, info: PodInfo) -> int:
+        """When a pod with a form of this pod has its turn; 0 if there is none."""
+        guards = self._state.guards
+        return max(
+            guards.searches.turn_ns(self._search_form(info)) or 0,
+            guards.terms.turn_ns(self._term_form(info.pod)) or 0,
+        )
+
+    def _term_form(self, pod: Pod) -> str:
+        """The form of the pod's affinity terms and spread constraints; empty if counting pods for
+        them is free."""
+        if not form_steps(pod, self._state.nodes.cluster_size, len(self._state.pods)):
+            return ""
+        return self._term_forms.of(pod)
+
+    def _search_form(self, info: PodInfo) -> str:
+        """The form of what has to be allocated for the pod; empty if there is nothing."""
+        special = self._special(info)
+        if not special and not info.pod.spec.resource_claims:
+            return ""
+        return search_form(info.pod, self._state.objects(ResourceClaim), special)
+
+    def _special(self, info: PodInfo) -> SpecialAmounts:
+        """The extended resources of the pod that classes provide."""
+        if not self._asks_for_devices(info):
+            return ()
+        return special_amounts(info.pod, self._extended)
+
+    def _asks_for_devices(self, info: PodInfo) -> bool:
+        state = self._state
+        if not state.plugin_context.feature_gates.dra_extended_resource:
+            return False
+        version = state.object_store.version(DeviceClass)
+        if version != self._extended_version:
+            self._extended = ExtendedResources(state.objects(DeviceClass).values())
+            self._extended_version = version
+        return not self._extended.names.isdisjoint(info.shape.requests)

@@ -1,0 +1,107 @@
+"""Which forms of pods were charged to a namespace: the first attempt of each form is expensive.
+
+Counts of matching pods and answers of searches for devices are kept, so that a pod with the terms
+or claims of an earlier pod costs little. If all pods of a tenant differ, each one is counted or
+searched for. What is charged depends on the pod and the size of the cluster only, not on what is
+known already: a replay charges the same.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable
+from hashlib import blake2b
+from typing import Final
+
+import msgspec
+
+from asched.model.limits import pod_terms
+from asched.model.pod import Pod, PodSpec
+
+MAX_FORMS: Final = 2_048
+"""Forms that are known, of all namespaces."""
+_MAX_SPECS: Final = 256
+
+_encode = msgspec.msgpack.Encoder(order="deterministic").encode
+
+
+class ChargedForms:
+    """The forms that were charged. Only the fold changes it."""
+
+    def __init__(self, most: int) -> None:
+        """``most``: forms of one namespace. The oldest are forgotten, and charged again: what is
+        kept for them is limited, too."""
+        self._most = most
+        self._from_ns: dict[str, dict[str, int]] = {}
+        """When pods of a form may be attempted, by namespace and digest."""
+        self._size = 0
+
+    def turn_ns(self, form: str) -> int | None:
+        """From when on pods of this form are free; None if they are to be charged."""
+        return self._from_ns.get(_namespace(form), {}).get(form)
+
+    def note(self, form: str, from_ns: int) -> None:
+        """A pod of this form is attempted, or has a turn at that time."""
+        if not form:
+            return
+        forms = self._from_ns.setdefault(_namespace(form), {})
+        known_ns = forms.get(form)
+        self._size += known_ns is None
+        forms[form] = from_ns if known_ns is None else min(from_ns, known_ns)
+        if len(forms) > self._most:
+            self._drop_oldest(forms)
+        elif self._size > MAX_FORMS:
+            self._drop_oldest(max(self._from_ns.values(), key=len))
+
+    def _drop_oldest(self, forms: dict[str, int]) -> None:
+        oldest = next(iter(forms))
+        del forms[oldest]
+        self._size -= 1
+        if not forms:
+            del self._from_ns[_namespace(oldest)]
+
+    def snapshot(self) -> tuple[tuple[str, int], ...]:
+        return tuple(item for forms in self._from_ns.values() for item in forms.items())
+
+    def restore(self, snapshot: Iterable[tuple[str, int]]) -> None:
+        for form, from_ns in snapshot:
+            self.note(form, from_ns)
+
+
+def form_of(pod: Pod, content: object) -> str:
+    """The name of a form with this content."""
+    return f"{pod.namespace}/{blake2b(_encode(content), digest_size=16).hexdigest()}"
+
+
+def _namespace(form: str) -> str:
+    return form.partition("/")[0]
+
+
+class TermForms:
+    """The forms of affinity terms and spread constraints. Pods of a template share them."""
+
+    def __init__(self) -> None:
+        self._known: OrderedDict[int, tuple[PodSpec, str]] = OrderedDict()
+        """By identity of the specification, which is kept alive."""
+
+    def of(self, pod: Pod) -> str:
+        """The form of the pod's terms and constraints."""
+        spec = pod.spec
+        known = self._known.get(id(spec))
+        if known is not None and known[1].startswith(f"{pod.namespace}/"):
+            return known[1]
+        keyed = _reads_own_labels(spec)
+        labels = pod.metadata.labels if keyed else None
+        form = form_of(pod, (spec.affinity, spec.topology_spread_constraints, labels))
+        if not keyed:
+            self._known[id(spec)] = (spec, form)
+            if len(self._known) > _MAX_SPECS:
+                self._known.popitem(last=False)
+        return form
+
+
+def _reads_own_labels(spec: PodSpec) -> bool:
+    """Whether terms or constraints select by labels of the pod itself."""
+    if any(constraint.match_label_keys for constraint in spec.topology_spread_constraints):
+        return True
+    return any(term.match_label_keys or term.mismatch_label_keys for term in pod_terms(spec))

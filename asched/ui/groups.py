@@ -1,0 +1,143 @@
+"""Answers about groups of pods: gangs, owners, queues and evictions."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Final, NamedTuple
+
+import msgspec
+
+from asched.audit.entries import PodTimeline
+from asched.audit.evictions import EvictionKind, EvictionReport, EvictionReports
+from asched.audit.gangs import GangPhase, GangsReport, GangSummary
+from asched.audit.group_history import CauseLink, GroupHistory, group_history
+from asched.audit.groups import (
+    GANG,
+    GroupExplanation,
+    GroupName,
+    read_group,
+    with_session,
+)
+from asched.audit.history import Period
+from asched.audit.timeline import time_of
+from asched.journal.codec import object_subject
+from asched.ui.index import IndexedGroup
+from asched.ui.journal_view import JournalReader, Moment
+from asched.ui.pods import TimelineSpan, spans_of
+
+MAX_MEMBERS: Final = 500
+"""Pods of a timeline."""
+
+
+class MemberSpans(msgspec.Struct, frozen=True, rename="camel"):
+    """The periods of one pod."""
+
+    namespace: str
+    name: str
+    uid: str
+    spans: tuple[TimelineSpan, ...]
+
+
+class GroupTimeline(msgspec.Struct, frozen=True, rename="camel"):
+    """The timelines of a group. Lists are those of ``asched show gang --timeline -o json``."""
+
+    kind: str
+    namespace: str
+    name: str
+    until: datetime
+    """The end of spans that last."""
+    pods: tuple[PodTimeline, ...]
+    members: tuple[MemberSpans, ...]
+    """As :attr:`pods`."""
+    evictions: tuple[EvictionReport, ...]
+    causes: tuple[CauseLink, ...]
+    omitted: int
+    """Older pods beyond the limit."""
+
+
+def _indexed(reader: JournalReader, group: GroupName) -> IndexedGroup | None:
+    if group.kind == GANG:
+        return reader.index.gangs.get(group.key)
+    return reader.index.owners.get(f"{group.namespace}/{group.kind}/{group.name}")
+
+
+async def group_explanation(
+    reader: JournalReader, group: GroupName, moment: Moment
+) -> GroupExplanation:
+    """Raises AuditError for an unknown group, JournalError, ProfileError."""
+    seq = await reader.seq_of(moment)
+    indexed = _indexed(reader, group)
+    known = () if indexed is None else tuple(indexed.pods)
+    found, pod = await reader.on_state(
+        seq,
+        lambda state: read_group(state, seq, group, sum(key not in state.pods for key in known)),
+    )
+    return await with_session(reader.store, reader.load, found, pod)
+
+
+async def group_timeline(reader: JournalReader, group: GroupName, moment: Moment) -> GroupTimeline:
+    """Raises as :func:`group_explanation`."""
+    seq = await reader.seq_of(moment)
+    first, last = await _extent(reader, group)
+    found: GroupHistory = await group_history(
+        reader.store, reader.load, group, first_seq=first, last_seq=min(seq, last or seq)
+    )
+    until = await reader.on_state(seq, lambda state: state.date_ns)
+    newest = sorted(found.pods, key=lambda pod: pod.entries[0].seq)[-MAX_MEMBERS:]
+    kept = {pod.uid for pod in newest}
+    pods = tuple(pod for pod in found.pods if pod.uid in kept)
+    return GroupTimeline(
+        kind=group.kind,
+        namespace=group.namespace,
+        name=group.name,
+        until=time_of(until),
+        pods=pods,
+        members=tuple(
+            MemberSpans(pod.namespace, pod.name, pod.uid, tuple(spans_of(pod.entries)))
+            for pod in pods
+        ),
+        evictions=found.evictions,
+        causes=found.causes,
+        omitted=len(found.pods) - len(pods),
+    )
+
+
+async def _extent(reader: JournalReader, group: GroupName) -> tuple[int, int]:
+    """The first record of the group's first pod, and the last record about any; 1 and 0 if they
+    are unknown."""
+    indexed = _indexed(reader, group)
+    if indexed is None:
+        return 1, 0
+    first_key = next(iter(indexed.pods))
+    archived = (await reader.store.archived()).seq
+    async for stored in reader.store.read(archived, subject=object_subject("Pod", first_key)):
+        return stored.seq, indexed.last_seq
+    return archived + 1, indexed.last_seq
+
+
+class EvictionFilter(NamedTuple):
+    """Which evictions are wanted."""
+
+    text: str = ""
+    kind: EvictionKind | None = None
+    limit: int | None = None
+
+
+def chosen_evictions(
+    reader: JournalReader, seq: int, period: Period, wanted: EvictionFilter
+) -> EvictionReports:
+    """The evictions decided in the period and up to record ``seq``, newest first."""
+    found = reader.logs.evictions.reports(seq, period, wanted.text)
+    kept = [one for one in found.evictions if wanted.kind in (None, one.kind)]
+    return EvictionReports(seq, len(kept), tuple(kept[: wanted.limit]))
+
+
+def chosen_gangs(found: GangsReport, text: str, phase: GangPhase | None) -> GangsReport:
+    """The gangs with the text in their name or queue, and of that phase."""
+    wanted = text.casefold().strip()
+
+    def matches(gang: GangSummary) -> bool:
+        named = f"{gang.namespace}/{gang.name} {gang.queue}".casefold()
+        return wanted in named and phase in (None, gang.phase)
+
+    return msgspec.structs.replace(found, gangs=tuple(filter(matches, found.gangs)))

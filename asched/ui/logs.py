@@ -1,0 +1,36 @@
+"""What follows the journal in addition to the index: evictions, and queues of batch sessions."""
+
+from __future__ import annotations
+
+import msgspec
+
+from asched.audit.evictions import EvictionLog, EvictionLogForm
+from asched.audit.queue_log import QueueLog, QueueLogForm
+from asched.state import records as r
+from asched.state.cluster import ClusterState
+
+
+class FollowedLogsForm(msgspec.Struct, array_like=True):
+    """Logs to be stored."""
+
+    evictions: EvictionLogForm
+    queues: QueueLogForm
+
+
+class FollowedLogs:
+    """The logs of one journal, up to one record."""
+
+    def __init__(self, form: FollowedLogsForm | None = None) -> None:
+        """``form``: stored logs to continue with the next record."""
+        self.evictions = EvictionLog(None if form is None else form.evictions)
+        self.queues = QueueLog(None if form is None else form.queues)
+
+    @property
+    def form(self) -> FollowedLogsForm:
+        """To be stored."""
+        return FollowedLogsForm(self.evictions.form, self.queues.form)
+
+    def apply(self, seq: int, record: r.AnyRecord, state: ClusterState) -> None:
+        """Add a record; ``state`` is the one after it."""
+        self.evictions.apply(seq, record, state)
+        self.queues.apply(seq, record, state)
