@@ -38,18 +38,18 @@ def refusal(cluster: ClusterState, info: PodInfo) -> Status | None:
 def _turn_ns(cluster: ClusterState, queued: QueuedPod) -> int:
     """When the pod may be attempted; 0 for now."""
     info = queued.info
-    if cluster.costs.is_cheap(info) or info.key in cluster.pending_evaluations:
+    if cluster.guards.costs.is_cheap(info) or info.key in cluster.pending_evaluations:
         return 0  # free, or an attempt that continues
     if queued.turn_ns:
         return queued.turn_ns
     # Pods with claims or terms like those of a pod that was put off share its turn.
-    shared_ns = cluster.costs.shared_turn_ns(info)
+    shared_ns = cluster.guards.costs.shared_turn_ns(info)
     if shared_ns > cluster.now_ns:
         return shared_ns
     budgets = cluster.guards.budgets
     if not budgets.owes(info.namespace, cluster.now_ns):
         return 0
-    costs = cluster.costs
+    costs = cluster.guards.costs
     steps = costs.of_attempt(info, preemption=True) + costs.of_first(info)
     return budgets.turn_ns(info.namespace, steps, cluster.now_ns) if steps else 0
 

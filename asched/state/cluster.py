@@ -87,7 +87,8 @@ MAX_TERM_FORMS = 64
 class AttemptGuards:
     """What prevents or delays attempts."""
 
-    def __init__(self) -> None:
+    def __init__(self, state: ClusterState) -> None:
+        self.costs = AttemptCosts(state)
         self.circuits = Circuits()
         self.budgets = AttemptBudgets()
         self.searches = ChargedForms(MAX_FORMS)
@@ -132,8 +133,7 @@ class ClusterState:
         self.nominator = Nominator(self.nodes)
         self.waiting_pods = WaitingPods()
         self.reserve_calls = ReservePluginCalls()
-        self.guards = AttemptGuards()
-        self.costs = AttemptCosts(self)
+        self.guards = AttemptGuards(self)
         self.evictions = Evictions()
         self.claim_releases = ClaimReleases()
         self.sessions = Sessions()

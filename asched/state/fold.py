@@ -393,18 +393,18 @@ class Fold:
             raise FoldError(f"a decision for pod {key} ({uid}), which is in no queue")
         if queued.turn_ns:
             queued.turn_ns = 0  # charged when it was put off
-        elif not state.costs.is_cheap(entry.info):
+        elif not state.guards.costs.is_cheap(entry.info):
             self._charge(queued, preemption=preemption)
-            state.costs.note_forms(queued.info, turn_ns or state.now_ns)
+            state.guards.costs.note_forms(queued.info, turn_ns or state.now_ns)
         return entry
 
     def _charge(self, queued: QueuedPod, *, preemption: bool) -> None:
         """Charge an attempt, which was made or has a turn. ``preemption``: with the search for
         victims."""
         state, pod = self.state, queued.info.pod
-        queued.charged_steps = state.costs.of_attempt(queued.info, preemption=preemption)
+        queued.charged_steps = state.guards.costs.of_attempt(queued.info, preemption=preemption)
         # The first attempt of a form is not given back: another pod may have the same form.
-        steps = queued.charged_steps + state.costs.of_first(queued.info)
+        steps = queued.charged_steps + state.guards.costs.of_first(queued.info)
         if steps:
             state.guards.budgets.charge(pod.namespace, steps, state.now_ns)
 
