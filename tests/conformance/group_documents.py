@@ -80,14 +80,14 @@ def group_cases(path: Path) -> list[GroupCase]:
     try:
         return [
             GroupCase(
-                case["name"],
-                case.get("kind") or "",
-                document["objects"],
-                case["podGroup"],
-                case.get("bound") or (),
-                case["pods"],
-                case["expect"],
-                document["featureGates"],
+                name=case["name"],
+                kind=case.get("kind") or "",
+                objects=document["objects"],
+                pod_group=case["podGroup"],
+                bound=case.get("bound") or (),
+                pods=case["pods"],
+                expect=case["expect"],
+                gates=document["featureGates"],
             )
             for case in document["cases"]
         ]

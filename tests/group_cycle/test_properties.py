@@ -67,14 +67,14 @@ def plans(draw: st.DrawFn, most: int = 3) -> list[Plan]:
         size = draw(st.integers(1, 5))
         found.append(
             Plan(
-                f"g{number}",
-                size,
-                draw(st.integers(1, size)),
-                draw(st.integers(1, 2)),
-                draw(st.sampled_from([5, 10])),
-                draw(st.booleans()),
-                draw(st.sampled_from(["", "", HOST, RACK])),
-                draw(st.booleans()),
+                name=f"g{number}",
+                size=size,
+                min_count=draw(st.integers(1, size)),
+                cpu=draw(st.integers(1, 2)),
+                priority=draw(st.sampled_from([5, 10])),
+                rack=draw(st.booleans()),
+                apart=draw(st.sampled_from(["", "", HOST, RACK])),
+                together=draw(st.booleans()),
             )
         )
     return found
