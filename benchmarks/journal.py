@@ -171,7 +171,7 @@ def _batches(records: Iterator[AnyRecord], size: int) -> Iterator[list[AnyRecord
         yield batch
 
 
-def _write(path: Path, batches: Iterable[Sequence[AnyRecord]], records: int) -> None:
+def write(path: Path, batches: Iterable[Sequence[AnyRecord]], records: int) -> None:
     """Insert batches into the journal until it contains ``records`` records.
 
     A transaction contains many batches, unlike in a daemon: only reading is measured.
@@ -198,7 +198,7 @@ def _write(path: Path, batches: Iterable[Sequence[AnyRecord]], records: int) -> 
     connection.close()
 
 
-async def _create(path: Path) -> None:
+async def create(path: Path) -> None:
     async with open_journal(str(path)):
         pass
 
@@ -219,9 +219,9 @@ def make(
     """Write a large journal."""
     if path.exists():
         raise typer.BadParameter(f"{path} exists")
-    anyio.run(_create, path)
+    anyio.run(create, path)
     history = _History(nodes, pods).records()
-    _write(path, _batches(history, batch) if batch else _turns(history), records)
+    write(path, _batches(history, batch) if batch else _turns(history), records)
 
     async def add_checkpoints() -> None:
         async with open_journal(str(path)) as journal:

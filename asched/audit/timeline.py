@@ -110,6 +110,16 @@ class PodTimelines:
             self._update_queue(key, record)
 
     @property
+    def queued(self) -> bool:
+        """Whether a followed pod is in a queue, so that any record may move it. Otherwise only
+        records about a followed pod add entries."""
+        return bool(self._queued)
+
+    def skip_to(self, fold: Fold) -> None:
+        """Continue with a fold of later records. No skipped record adds entries."""
+        self._fold = fold
+
+    @property
     def _at(self) -> datetime:
         return time_of(self._fold.state.date_ns)
 

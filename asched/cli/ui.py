@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -76,6 +77,11 @@ class UiOptions:
     )
     behind_proxy: bool = typer.Option(
         False, "--behind-proxy", help="A proxy in front of the server speaks HTTPS."
+    )
+    index_dir: Path | None = typer.Option(
+        None,
+        metavar="DIR",
+        help="Keep the index here between starts. Default: asched below the user's cache folder.",
     )
     until_stdin_closes: bool = typer.Option(
         False, "--until-stdin-closes", help="Stop also at the end of standard input."
@@ -177,6 +183,15 @@ def _access(options: UiOptions) -> Access:
     return Access(token, secure)
 
 
+def index_folder(chosen: Path | None) -> Path:
+    """``--index-dir``, or ``asched`` in the cache folder of the user (XDG_CACHE_HOME)."""
+    if chosen is not None:
+        return chosen
+    cache = os.environ.get("XDG_CACHE_HOME", "")
+    folder = Path(cache) if cache.startswith("/") else Path("~/.cache").expanduser()
+    return folder / "asched"
+
+
 @asynccontextmanager
 async def _access_control(options: UiOptions, access: Access) -> AsyncIterator[AccessControl]:
     """Who may read. Raises KubeConfigError."""
@@ -244,7 +259,7 @@ async def _serve(options: UiOptions, lab: LabSettings, listen: Listen, access: A
     await check_journal(url, keys)
     async with (
         _access_control(options, access) as control,
-        open_view(url, installed_plugins(), keys) as view,
+        open_view(url, installed_plugins(), keys, index_folder(options.index_dir)) as view,
         serving(_app(view, control, lab), listen) as address,
         anyio.create_task_group() as tasks,
     ):

@@ -15,7 +15,7 @@ from aiohttp import web
 
 from asched.audit.shadow import RecordedShadow
 from asched.model.quantity import NS_PER_S
-from asched.state.cluster import ClusterState
+from asched.ui.caching import tagged
 from asched.ui.cluster import (
     ClusterDifference,
     ClusterPicture,
@@ -28,7 +28,7 @@ from asched.ui.cluster import (
 from asched.ui.errors import ErrorAnswer, RequestError
 from asched.ui.group_api import GROUP_ROUTES
 from asched.ui.index import MAX_RESULTS, NamespaceList, SearchQuery, SearchResults
-from asched.ui.journal_view import NOW, JournalReader, JournalView, Moment
+from asched.ui.journal_view import NOW, JournalReader, JournalView
 from asched.ui.pods import (
     DecisionList,
     DecisionMatrix,
@@ -40,7 +40,13 @@ from asched.ui.pods import (
     pod_timeline,
 )
 from asched.ui.questions import MOMENT, ApiRoute, Parameter, Question
-from asched.ui.reports import JournalReport, PluginReport, journal_report, plugin_report
+from asched.ui.reports import (
+    JournalReport,
+    PluginReport,
+    journal_report,
+    past_plugins,
+    plugin_report,
+)
 from asched.ui.series import Overview
 from asched.ui.shadow import ShadowDifference, shadow_difference, shadow_report
 from asched.ui.tables import csv_of
@@ -68,13 +74,13 @@ _NO_END_S: Final = 1 << 40
 
 async def _search(reader: JournalReader, question: Question) -> SearchResults:
     text, limit = question.text("q"), question.number("limit", most=MAX_RESULTS) or 50
-    live = reader.following()
+    live = await reader.newest()
     wanted = SearchQuery(text, limit, question.visible)
     return reader.index.search(wanted, live.seq, live.fold.state)
 
 
 async def _namespaces(reader: JournalReader, question: Question) -> NamespaceList:
-    live = reader.following()
+    live = await reader.newest()
     uses = reader.index.namespace_uses(question.visible, live.fold.state)
     return NamespaceList(live.seq, uses)
 
@@ -97,37 +103,33 @@ async def _timeline(reader: JournalReader, question: Question) -> TimelineAnswer
 
 
 async def _cluster(reader: JournalReader, question: Question) -> ClusterPicture:
-    return await _at(reader, question.moment(), picture)
+    seq = await reader.seq_of(question.moment())
+    indexed = reader.picture(seq)
+    return await reader.at(seq, picture) if indexed is None else indexed
 
 
 async def _node(reader: JournalReader, question: Question) -> NodeDetail:
-    name = question.path["node"]
-    return await _at(reader, question.moment(), lambda s, seq: node_detail(s, seq, name))
+    seq = await reader.seq_of(question.moment())
+    return await reader.at(seq, node_detail, question.path["node"])
 
 
 async def _difference(reader: JournalReader, question: Question) -> ClusterDifference:
     before, after = question.moment("from", "fromSeq"), question.moment("to", "toSeq")
     if before == NOW:
         raise RequestError("from: missing; give from or fromSeq")
-    old = await _at(reader, before, snapshot)
-    return difference(old, await _at(reader, after, snapshot))
-
-
-async def _at(
-    reader: JournalReader, moment: Moment, compute: Callable[[ClusterState, int], T]
-) -> T:
-    seq = await reader.seq_of(moment)
-    return await reader.on_state(seq, lambda state: compute(state, seq))
+    old = await reader.at(await reader.seq_of(before), snapshot)
+    return difference(old, await reader.at(await reader.seq_of(after), snapshot))
 
 
 async def _overview(reader: JournalReader, question: Question) -> Overview:
     since_ns, until_ns = question.time_ns("from"), question.time_ns("to")
-    live = reader.following()
+    live = reader.live
     since_s = (since_ns or 0) // NS_PER_S
     until_s = _NO_END_S if until_ns is None else until_ns // NS_PER_S
     if until_s < since_s:
         raise RequestError("to: before from")
-    return reader.index.series.overview(live.fold.state, live.seq, since_s, until_s)
+    state = None if live is None else live.fold.state
+    return reader.index.series.overview(state, reader.indexed_seq, since_s, until_s)
 
 
 async def _journal(reader: JournalReader, question: Question) -> JournalReport:
@@ -136,9 +138,10 @@ async def _journal(reader: JournalReader, question: Question) -> JournalReport:
 
 async def _plugins(reader: JournalReader, question: Question) -> PluginReport:
     registry, failures = reader.registry, reader.index.plugin_failures
-    return await _at(
-        reader, question.moment(), lambda s, seq: plugin_report(s, seq, registry, failures)
-    )
+    seq = await reader.seq_of(question.moment())
+    if reader.live is not None and reader.live.seq == seq:
+        return plugin_report(reader.live.fold.state, seq, registry, failures)
+    return await reader.call(past_plugins, seq, tuple(sorted(failures.items())))
 
 
 async def _shadow(reader: JournalReader, question: Question) -> RecordedShadow:
@@ -150,6 +153,7 @@ async def _shadow_difference(reader: JournalReader, question: Question) -> Shado
     return await shadow_difference(reader, question.number("record") or 0)
 
 
+_SEQ: Final = ("seq",)
 _POD: Final = "/pods/{namespace}/{name}"
 
 ROUTES: Final[Mapping[str, ApiRoute]] = {
@@ -186,6 +190,7 @@ ROUTES: Final[Mapping[str, ApiRoute]] = {
         MOMENT,
         lambda found: found.decisions,
         AnswerScope.NAMESPACE,
+        fixed_by=_SEQ,
     ),
     "decision": ApiRoute(
         f"{_POD}/decisions/{{attempt}}",
@@ -195,6 +200,7 @@ ROUTES: Final[Mapping[str, ApiRoute]] = {
         MOMENT,
         lambda found: found.explanation.nodes,
         AnswerScope.NAMESPACE,
+        fixed_by=_SEQ,
     ),
     "timeline": ApiRoute(
         f"{_POD}/timeline",
@@ -204,6 +210,7 @@ ROUTES: Final[Mapping[str, ApiRoute]] = {
         MOMENT,
         lambda found: [entry for pod in found.pods for entry in pod.entries],
         AnswerScope.NAMESPACE,
+        fixed_by=_SEQ,
     ),
     "cluster": ApiRoute(
         "/cluster",
@@ -213,6 +220,7 @@ ROUTES: Final[Mapping[str, ApiRoute]] = {
         MOMENT,
         lambda found: found.nodes,
         AnswerScope.NODES,
+        fixed_by=_SEQ,
     ),
     "node": ApiRoute(
         "/cluster/nodes/{node}",
@@ -222,6 +230,7 @@ ROUTES: Final[Mapping[str, ApiRoute]] = {
         MOMENT,
         lambda found: found.pods,
         AnswerScope.NODES,
+        fixed_by=_SEQ,
     ),
     "difference": ApiRoute(
         "/cluster/difference",
@@ -236,6 +245,7 @@ ROUTES: Final[Mapping[str, ApiRoute]] = {
         ),
         lambda found: found.placements,
         AnswerScope.NODES,
+        fixed_by=("fromSeq", "toSeq"),
     ),
     "overview": ApiRoute(
         "/overview",
@@ -317,17 +327,21 @@ def pattern(path: str) -> str:
 
 def _responder(name: str, route: ApiRoute) -> Callable[[web.Request], Awaitable[web.Response]]:
     async def respond(request: web.Request) -> web.Response:
+        fixed = bool(route.fixed_by) and all(name in request.query for name in route.fixed_by)
+        return await tagged(request, fixed, lambda: found(request))
+
+    async def found(request: web.Request) -> web.Response:
         wanted = request.query.get("format", "json")
         if wanted not in ("json", "csv"):
             raise RequestError(f"format: {wanted[:40]!r} is neither json nor csv")
         if wanted == "csv" and route.rows is None:
             raise RequestError("format: this answer is not a table; use json")
-        found = await answer(name, request)
+        answered = await answer(name, request)
         if wanted == "csv" and route.rows is not None:
             disposition = {"Content-Disposition": f'attachment; filename="asched-{name}.csv"'}
-            text = csv_of(route.rows(found))
+            text = csv_of(route.rows(answered))
             return web.Response(text=text, content_type="text/csv", headers=disposition)
-        return json_response(found)
+        return json_response(answered)
 
     return respond
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from datetime import datetime
@@ -17,7 +18,7 @@ import structlog
 from aiohttp import web
 from yarl import URL
 
-from asched.ui import api, pages
+from asched.ui import api, caching, pages
 from asched.ui.errors import BusyError, ErrorAnswer, StartingError, error_answer
 from asched.ui.journal_view import JournalProgress, JournalView
 from asched.ui.lab import views
@@ -31,7 +32,7 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 MAX_BODY_BYTES: Final = 4096
 MAX_STREAMS: Final = 100
-EVENT_INTERVAL_S: Final = 1.0
+EVENT_INTERVAL_S: Final = 0.5
 KEEP_ALIVE_S: Final = 15.0
 _STOP_S: Final = 2.0
 HEALTH: Final = "/healthz"
@@ -107,13 +108,18 @@ def _constant(document: Any) -> Handler:
 
 @web.middleware
 async def _secured(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Add the security headers, also to streams."""
+    """Add the security headers, also to streams, and how long the answer took."""
+    begun_s = time.perf_counter()
     try:
         response = await handler(request)
     except web.HTTPRedirection as redirection:
         redirection.headers.update(HEADERS)
         raise
     if not response.prepared:
+        spent_ms = (time.perf_counter() - begun_s) * 1000
+        response.headers["Server-Timing"] = f"total;dur={spent_ms:.1f}"
+        if request.path.startswith(f"{pages.STATIC}/") and response.status == 200:
+            response.headers["Cache-Control"] = caching.FOREVER
         for name, value in HEADERS.items():
             response.headers.setdefault(name, value)
     return response
@@ -244,7 +250,7 @@ async def _health(_: web.Request) -> web.Response:
 
 
 async def _events(request: web.Request) -> web.StreamResponse:
-    """Server-sent events: the progress at once, and then at most one a second."""
+    """Server-sent events: the progress at once, and then at most two a second."""
     view, streams = request.app[api.VIEW], request.app[_STREAMS]
     if len(streams) >= MAX_STREAMS:
         raise BusyError(f"{MAX_STREAMS} event streams are open")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Final
 
 import msgspec
 
@@ -12,13 +11,12 @@ from asched.audit.pod_state import pod_state
 from asched.audit.timeline import time_of
 from asched.framework.runtime.strict import nearest
 from asched.model.meta import Object
-from asched.model.node import HOSTNAME_LABEL, Node
+from asched.model.node import Node
 from asched.model.requests import PODS
 from asched.state.cluster import ClusterState
+from asched.ui.columns import QUEUES, NodeColumns, resources_of
+from asched.ui.node_facts import FactsTable, GroupLabel, NodeFacts, group_labels
 from asched.ui.series import queue_lengths
-
-MAX_GROUPS: Final = 64
-"""Values of a label that can group nodes."""
 
 
 class NodeUse(msgspec.Struct, frozen=True, rename="camel"):
@@ -34,13 +32,6 @@ class NodeUse(msgspec.Struct, frozen=True, rename="camel"):
     allocatable: dict[str, int]
     """cpu in millicores, others in whole units."""
     requested: dict[str, int]
-
-
-class GroupLabel(msgspec.Struct, frozen=True, rename="camel"):
-    """A label with few values."""
-
-    key: str
-    values: tuple[str, ...]
 
 
 class ClusterPicture(msgspec.Struct, frozen=True, rename="camel"):
@@ -114,8 +105,8 @@ class ClusterDifference(msgspec.Struct, frozen=True, rename="camel"):
 
 def picture(state: ClusterState, seq: int) -> ClusterPicture:
     """The cluster as the state has it."""
-    nodes, resources = state.objects(Node), _resources(state)
-    labels = _group_labels([*nodes.values()])
+    nodes, resources = state.objects(Node), resources_of(state.nodes)
+    labels = group_labels([node.metadata.labels for node in nodes.values()])
     keys = tuple(label.key for label in labels)
     return ClusterPicture(
         seq=seq,
@@ -127,9 +118,35 @@ def picture(state: ClusterState, seq: int) -> ClusterPicture:
     )
 
 
-def _resources(state: ClusterState) -> tuple[str, ...]:
-    """What nodes offer; the number of pods is the last."""
-    return (*(name for name in state.nodes.columns.allocatable if name != PODS), PODS)
+def picture_of(columns: NodeColumns, table: FactsTable, seq: int) -> ClusterPicture:
+    """The same picture from the columns of a record. Nothing is folded."""
+    resources = columns.resources
+    rows = dict(zip(columns.names, columns.values.tolist(), strict=True))
+    nodes = []
+    for name, facts, labels in table.rows:
+        used = rows[name]
+        allocatable = {resource: facts.offered.get(resource, 0) for resource in resources}
+        requested = dict(zip(resources, used, strict=True))
+        nodes.append(
+            NodeUse(
+                name=name,
+                ready=facts.ready,
+                unschedulable=facts.unschedulable,
+                taints=facts.taints,
+                labels=labels,
+                pods=used[-1],
+                allocatable=allocatable,
+                requested=requested,
+            )
+        )
+    return ClusterPicture(
+        seq=seq,
+        at=time_of(columns.date_ns),
+        resources=resources,
+        group_labels=table.group_labels,
+        queues=dict(zip(QUEUES, columns.queues, strict=True)),
+        nodes=tuple(nodes),
+    )
 
 
 def _use(
@@ -139,29 +156,16 @@ def _use(
     assert row is not None, "each observed node has a row"
     offered = {name: table.allocatable_on(row, name) for name in resources[:-1]}
     used = {name: table.requested_on(row, name) for name in offered}
-    pods = int(table.pod_count[row])
-    labels = node.metadata.labels
+    pods, facts = int(table.pod_count[row]), NodeFacts.of(node)
     return NodeUse(
         name=node.name,
-        ready=node.ready,
-        unschedulable=node.spec.unschedulable,
-        taints=tuple(f"{taint.key}={taint.value}:{taint.effect}" for taint in node.spec.taints),
-        labels={key: labels[key] for key in keys if key in labels},
+        ready=facts.ready,
+        unschedulable=facts.unschedulable,
+        taints=facts.taints,
+        labels={key: facts.labels[key] for key in keys if key in facts.labels},
         pods=pods,
         allocatable={**offered, PODS: int(table.allowed_pods[row])},
         requested={**used, PODS: pods},
-    )
-
-
-def _group_labels(nodes: list[Node]) -> tuple[GroupLabel, ...]:
-    values: dict[str, set[str]] = {}
-    for node in nodes:
-        for key, value in node.metadata.labels.items():
-            values.setdefault(key, set()).add(value)
-    return tuple(
-        GroupLabel(key, tuple(sorted(found)))
-        for key, found in sorted(values.items())
-        if len(found) <= MAX_GROUPS and key != HOSTNAME_LABEL
     )
 
 
@@ -173,7 +177,7 @@ def node_detail(state: ClusterState, seq: int, name: str) -> NodeDetail:
         guess = nearest(name, [*nodes])
         hint = f"; did you mean {guess}?" if guess else ""
         raise AuditError(f"no node {name!r} at record {seq}{hint}")
-    resources = _resources(state)
+    resources = resources_of(state.nodes)
     row = state.nodes.row_of(name)
     assert row is not None, "each observed node has a row"
     pods = sorted(state.nodes.pods(row), key=lambda info: info.key)

@@ -52,6 +52,14 @@ class ErrorAnswer(msgspec.Struct, frozen=True, rename="camel"):
     """What to do; empty if the error says it."""
 
 
+class AnsweredError(Exception):
+    """A query that failed in a worker process, with what the client sees of it."""
+
+    def __init__(self, answer: ErrorAnswer) -> None:
+        self.answer = answer
+        super().__init__(answer.error)
+
+
 _VERIFY: Final = "run: asched journal verify --journal URL"
 _RETRY: Final = "the page works again when the journal can be read"
 
@@ -77,6 +85,8 @@ _KNOWN: Final[tuple[tuple[tuple[type[Exception], ...], int, str], ...]] = (
 
 def error_answer(error: BaseException) -> ErrorAnswer | None:
     """What a client sees of an expected error; None for a bug."""
+    if isinstance(error, AnsweredError):
+        return error.answer
     for kinds, status, advice in _KNOWN:
         if isinstance(error, kinds):
             text = " ".join(str(error).split()) or "the answer took too long"

@@ -20,7 +20,6 @@ from asched.audit.groups import (
 )
 from asched.audit.history import Period
 from asched.audit.timeline import time_of
-from asched.journal.codec import object_subject
 from asched.ui.index import IndexedGroup
 from asched.ui.journal_view import JournalReader, Moment
 from asched.ui.pods import TimelineSpan, spans_of
@@ -108,11 +107,8 @@ async def _extent(reader: JournalReader, group: GroupName) -> tuple[int, int]:
     indexed = _indexed(reader, group)
     if indexed is None:
         return 1, 0
-    first_key = next(iter(indexed.pods))
-    archived = (await reader.store.archived()).seq
-    async for stored in reader.store.read(archived, subject=object_subject("Pod", first_key)):
-        return stored.seq, indexed.last_seq
-    return archived + 1, indexed.last_seq
+    first = min((reader.index.pods[key].first_seq for key in indexed.pods), default=0)
+    return max(first, (await reader.store.archived()).seq + 1), indexed.last_seq
 
 
 class EvictionFilter(NamedTuple):

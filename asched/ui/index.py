@@ -1,14 +1,16 @@
-"""An index for search and time, kept in memory beside the journal, which stays untouched.
+"""An index for search and time beside the journal, which stays untouched.
 
-It is rebuilt from the journal at each start, by the fold that follows the journal.
+The fold that follows the journal extends it. :mod:`asched.ui.index_file` keeps it between starts.
 """
 
 from __future__ import annotations
 
+import heapq
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum
+from sys import intern
 from typing import Final, NamedTuple
 
 import msgspec
@@ -99,8 +101,8 @@ class LikePods(msgspec.Struct, frozen=True, rename="camel"):
 class IndexedPod:
     """The newest pod of a name."""
 
+    key: str
     namespace: str
-    name: str
     uid: str
     like: str = ""
     owners: tuple[str, ...] = ()
@@ -109,6 +111,14 @@ class IndexedPod:
     last_seq: int = 0
     pending_since_ns: int = 0
     """0 for a pod that had a node at first."""
+    first_seq: int = 0
+    """The first record about a pod of this name, or the checkpoint where the index begins."""
+    mentions: tuple[int, ...] = ()
+    """Records that evict it for another pod."""
+
+    @property
+    def name(self) -> str:
+        return self.key[len(self.namespace) + 1 :]
 
 
 @dataclass(slots=True)
@@ -137,7 +147,10 @@ class JournalIndex:
         self.plugin_failures: dict[str, int] = {}
         self.totals: Counter[str] = Counter()
         """What happened since the start of the index."""
+        self.touched: set[str] = set()
+        """Pods whose mentions changed. The owner of the file clears it."""
         self.series = Series()
+        self._owners: dict[tuple[str, ...], tuple[str, ...]] = {}
         self.shadow = ShadowLog()
 
     def begin(self, seq: int, state: ClusterState) -> None:
@@ -181,6 +194,8 @@ class JournalIndex:
             case _ if isinstance(record, PodRecord):
                 self._mention(seq, record.key)
                 self._count(record, state)
+                if isinstance(record, r.Rejected):
+                    self._add_victims(seq, record)
 
     def _add(self, what: str, number: int = 1) -> None:
         self.totals[what] += number
@@ -207,6 +222,13 @@ class JournalIndex:
                 entry = state.entry(record.key, record.uid)
                 if entry is not None and entry.placement_state is PlacementState.BOUND:
                     self._bound(record.key, state)
+
+    def _add_victims(self, seq: int, record: r.Rejected) -> None:
+        for victim in record.victims:
+            pod = self.pods.get(victim.key)
+            if pod is not None:
+                pod.mentions += (seq,)
+                self.touched.add(victim.key)
 
     def _bound(self, key: str, state: ClusterState) -> None:
         """The pod is bound; may be reported repeatedly."""
@@ -235,12 +257,19 @@ class JournalIndex:
     def _add_pod(self, seq: int, pod: Pod, state: ClusterState) -> IndexedPod:
         gang, names = group_of(pod), [*_owner_names(pod, state)]
         self._add_namespaces((pod.namespace,))
-        namespace, own = pod.namespace, (pod.namespace, pod.name, pod.metadata.uid)
+        namespace, key = pod.namespace, pod.key
         owners = {f"{namespace}/{name}": name for name in names}
-        added = IndexedPod(*own, owners=tuple(owners))
-        added.gang = "" if gang is None else gang.key
-        added.like = added.owners[-1] if owners else _form(pod, state)
-        self.pods[pod.key] = added
+        added = IndexedPod(
+            key, intern(namespace), pod.metadata.uid, owners=self._shared(tuple(owners))
+        )
+        added.gang = intern("" if gang is None else gang.key)
+        added.like = intern(added.owners[-1] if owners else _form(pod, state))
+        before = self.pods.get(key)
+        if before is not None:
+            added.mentions = before.mentions
+            self._leave(before)
+        added.first_seq = seq if before is None else before.first_seq
+        self.pods[key] = added
         _join(self.likes, added.like, (namespace, added.like), pod.key)
         for key, name in owners.items():
             _join(self.owners, key, (namespace, name), pod.key)
@@ -249,6 +278,32 @@ class JournalIndex:
             _join(self.gangs, added.gang, (namespace, name), pod.key)
         self._mention(seq, pod.key)
         return added
+
+    def _leave(self, pod: IndexedPod) -> None:
+        """Another pod has its name."""
+        self.likes[pod.like].pods.pop(pod.key, None)
+        for owner in pod.owners:
+            self.owners[owner].pods.pop(pod.key, None)
+        if pod.gang:
+            self.gangs[pod.gang].pods.pop(pod.key, None)
+
+    def _shared(self, owners: tuple[str, ...]) -> tuple[str, ...]:
+        """The same tuple for all pods of an owner."""
+        return self._owners.setdefault(owners, owners)
+
+    def restore_pod(self, pod: IndexedPod) -> None:
+        """Add a stored pod to its groups, which are restored before."""
+        pod.owners, pod.like, pod.gang = (
+            self._shared(tuple(map(intern, pod.owners))),
+            intern(pod.like),
+            intern(pod.gang),
+        )
+        self.pods[pod.key] = pod
+        self.likes[pod.like].pods[pod.key] = None
+        for owner in pod.owners:
+            self.owners[owner].pods[pod.key] = None
+        if pod.gang:
+            self.gangs[pod.gang].pods[pod.key] = None
 
     def _mention(self, seq: int, key: str) -> None:
         pod = self.pods.get(key)
@@ -266,9 +321,10 @@ class JournalIndex:
         """Everything with a text in its name: equal names first, then beginnings, then the most
         recent. ``state`` is the one after record ``seq``."""
         text, limit, visible = wanted
-        found = [*self._matches(text.casefold().strip(), visible)]
-        found.sort(key=lambda match: (_distance(match[1], text.casefold().strip()), -match[2]))
-        results = tuple(self._result(*match, state) for match in found[:limit])
+        folded = text.casefold().strip()
+        found = [*self._matches(folded, visible)]
+        best = heapq.nsmallest(limit, found, lambda m: (_distance(m[1], folded), -m[2], m[1]))
+        results = tuple(self._result(*match, state) for match in best)
         return SearchResults(results, len(found), seq)
 
     def _matches(self, wanted: str, visible: Visible) -> Iterator[tuple[FoundKind, str, int]]:
@@ -303,6 +359,11 @@ class JournalIndex:
         group = (self.owners if kind is FoundKind.OWNER else self.gangs)[key]
         return SearchResult(kind, group.name, group.namespace, _states(state, group.pods), seq)
 
+    def mentions(self, key: str) -> tuple[int, ...]:
+        """The records of other pods that evict pods of that key."""
+        pod = self.pods.get(key)
+        return () if pod is None else pod.mentions
+
     def like_pods(self, key: str) -> LikePods | None:
         """The pods like the newest one of that key; None if it is the only one."""
         pod = self.pods.get(key)
@@ -330,6 +391,8 @@ def _states(state: ClusterState, keys: Iterable[str]) -> str:
 
 
 def _distance(key: str, wanted: str) -> int:
+    if not wanted:
+        return 0
     name, folded = key.rpartition("/")[2].casefold(), key.casefold()
     if wanted in (name, folded):
         return 0

@@ -7,8 +7,8 @@ So the server stays responsive while a query folds records, and no query sees a 
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 import time
-from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from datetime import datetime
@@ -25,8 +25,8 @@ from asched.audit.lookup import AuditError, fold_before
 from asched.audit.timeline import time_of
 from asched.config.registry import PluginRegistry
 from asched.framework.runtime.profile import ProfileError
-from asched.journal.chain import GENESIS
-from asched.journal.checkpoints import RestoredFold, apply_stored
+from asched.journal.chain import GENESIS, Batch
+from asched.journal.checkpoints import RestoredFold, apply_stored, nearest
 from asched.journal.errors import (
     ArchivedError,
     JournalBusyError,
@@ -38,27 +38,41 @@ from asched.journal.errors import (
     RecordError,
 )
 from asched.journal.opening import journal_file, open_journal, redacted
-from asched.journal.statistics import JournalStatistics, last_seq_at, statistics
+from asched.journal.statistics import (
+    JournalStatistics,
+    journal_id,
+    last_seq_at,
+    statistics,
+)
 from asched.journal.store import JournalStore
 from asched.journal.verification import verify_journal
+from asched.model.node import Node
 from asched.proof.keys import NO_KEYS, JournalKeys
 from asched.state.cluster import ClusterState
+from asched.state.records import AnyRecord, ObjectDeleted, ObjectObserved
+from asched.ui.cluster import ClusterPicture, picture_of
+from asched.ui.columns import CHUNK_RECORDS, QUEUES, ClusterHistory, OutsideError
 from asched.ui.errors import BeforeBeginningError, BusyError, StartingError
 from asched.ui.index import JournalIndex
+from asched.ui.index_file import DAMAGE, Indexes, IndexFile, IndexMark, open_index
 from asched.ui.logs import FollowedLogs
+from asched.ui.node_facts import FactsHistory
+from asched.ui.past import PastStates
 from asched.ui.series import queue_lengths
 from asched.ui.visibility import Sealed
+from asched.ui.workers import Workers, WorkerSettings
 
 T = TypeVar("T")
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 POLL_S: Final = 0.25
+PUBLISH_S: Final = 0.5
+"""How often the progress of a long catch-up is published."""
 RETRY_S: Final = 2.0
 VERIFY_EVERY_S: Final = 600.0
 ANSWER_TIMEOUT_S: Final = 60.0
 MAX_QUERIES: Final = 32
-_KEPT_FOLDS: Final = 3
 _PERMANENT: Final = (ArchivedError, JournalCorruptError, RecordError, ProfileError)
 """What following the journal cannot get past."""
 
@@ -116,30 +130,44 @@ class VerificationReport(msgspec.Struct, frozen=True, rename="camel"):
     statistics: JournalStatistics | None = None
 
 
-class JournalReader:
+class JournalReader(PastStates):
     """Reads one open journal. All methods run in the thread that owns it."""
 
     def __init__(
-        self, store: JournalStore, registry: PluginRegistry, progress: Callable[[int], None]
+        self,
+        store: JournalStore,
+        settings: WorkerSettings,
+        progress: Callable[[int], None],
+        index_dir: Path | None = None,
     ) -> None:
-        """``progress`` receives the records that are followed and verified; it may raise."""
-        self.store = store
+        """``progress`` receives the records that are followed and verified; it may raise.
+
+        ``index_dir`` is where the index is kept between starts.
+        """
+        super().__init__(store, settings.registry)
         self._progress = progress
-        self.registry = registry
-        self.load = registry.load
+        self._index_dir = index_dir
+        self._workers = Workers(settings)
+        self._file: IndexFile | None = None
         self.index = JournalIndex()
         self.logs = FollowedLogs()
+        self.cluster = ClusterHistory()
+        self.facts = FactsHistory()
+        self.indexed_seq = 0
+        """The last record of the four."""
         self.live: RestoredFold | None = None
-        """The fold that follows the journal."""
+        """The fold that follows the journal; None until it is where the index is."""
         self.problem: Exception | None = None
+        self.settled = asyncio.Event()
+        """Set once there is a live fold or a problem."""
         self.verification: VerificationReport | None = None
         self.first_at: datetime | None = None
         self.archived_seq = 0
         self.head = GENESIS
+        self._saved_seq = 0
         self._caught_up = False
         self._furthest_seq = 0
         """The newest record that a query asked for."""
-        self._folds: OrderedDict[int, RestoredFold] = OrderedDict()
 
     # -- following --------------------------------------------------------------------------------
 
@@ -149,9 +177,8 @@ class JournalReader:
         Raises :class:`JournalError`, ProfileError.
         """
         if self.live is None:
-            self.archived_seq = (await self.store.archived()).seq
-            self.live = await fold_for(self.store, self.load, ALWAYS)
-            self.index.begin(self.live.seq, self.live.fold.state)
+            self.live = await self._begin()
+            self.settled.set()
         self.head = await self.store.head()
         before = self.live.seq
         if self.head.seq <= before:
@@ -161,17 +188,109 @@ class JournalReader:
             if self.first_at is None:
                 self.first_at = time_of(stored.written_at_ns)
             apply_stored(self.live.fold, stored)
-            self.index.apply(stored.seq, stored.record, self.live.fold.state)
-            self.logs.apply(stored.seq, stored.record, self.live.fold.state)
+            self._index(stored.seq, stored.record, self.live.fold.state)
             self.live = RestoredFold(self.live.fold, stored.seq)
+            if stored.seq - self._saved_seq >= CHUNK_RECORDS:
+                self.save()
             self._progress(stored.seq)
         self._caught_up = True
         return True
 
+    def _index(self, seq: int, record: AnyRecord, state: ClusterState) -> None:
+        match record:
+            case ObjectObserved(object=Node() as node):
+                self.facts.observe(seq, node)
+            case ObjectDeleted(kind="Node"):
+                self.facts.delete(seq, record.key)
+        self.index.apply(seq, record, state)
+        self.logs.apply(seq, record, state)
+        self.cluster.apply(seq, state)
+        self.indexed_seq = seq
+
+    async def _begin(self) -> RestoredFold:
+        """The fold of what is indexed."""
+        store = self.store
+        self.archived_seq, self.head = (await store.archived()).seq, await store.head()
+        if self._file is None:
+            self._file = open_index(self._index_dir, await journal_id(store))
+        seq = self.indexed_seq or await self._restore_index(self._file)
+        if seq:
+            fold, begin = await nearest(store, self.load, seq)
+            if begin < seq:
+                async for stored in store.read(begin, seq):
+                    apply_stored(fold, stored)
+                    self._progress(stored.seq)
+            self.cluster.begin(seq, fold.state)
+            return RestoredFold(fold, seq)
+        fold, seq = await fold_for(store, self.load, ALWAYS)
+        self.index.begin(seq, fold.state)
+        self.facts.begin(seq, fold.state)
+        self.cluster = ClusterHistory(self._file.load_chunk)
+        self.cluster.begin(seq, fold.state)
+        self.indexed_seq = seq
+        return RestoredFold(fold, seq)
+
+    async def _restore_index(self, file: IndexFile) -> int:
+        """Take over what is stored. Returns its last record; 0 if nothing fits this journal."""
+        try:
+            mark = file.mark()
+            if not mark.seq:
+                file.clear()
+                return 0
+            if not await self._holds(mark):
+                raise ValueError("it was built from other records")
+            loaded, first_at_ns = file.load()
+        except DAMAGE as error:
+            log.warning("index discarded", journal=file.journal_id, reason=str(error))
+            file.clear()
+            return 0
+        self.index, self.cluster, self.facts, self.logs = loaded
+        self.first_at = time_of(first_at_ns) if first_at_ns else None
+        self.indexed_seq = self._saved_seq = mark.seq
+        self._progress(mark.seq)
+        return mark.seq
+
+    async def _holds(self, mark: IndexMark) -> bool:
+        """Whether the journal continues what an index was built from."""
+        archived = await self.store.archived()
+        if archived.seq > mark.seq:
+            return False
+        if archived.batch == mark.batch:
+            return archived.hash == mark.hash
+        async for found in self.store.batch_ranges(mark.batch - 1):
+            batch = Batch(*found.batches[0])
+            return (batch.batch, batch.hash) == (mark.batch, mark.hash)
+        return False
+
+    def save(self) -> None:
+        """Keep the index up to the followed record."""
+        live, file = self.live, self._file
+        if live is None or file is None or live.seq == self._saved_seq:
+            return
+        self.index.series.measure(live.fold.state)
+        self.cluster.end(live.seq, live.fold.state)
+        first_at_ns = 0 if self.first_at is None else round(self.first_at.timestamp() * 1e6) * 1000
+        mark = IndexMark(live.seq, self.head.batch, self.head.hash)
+        if self.index.shadow.is_shadow:
+            mark = IndexMark()  # comparisons of a shadow are not stored: the next start builds anew
+        try:
+            file.save(Indexes(self.index, self.cluster, self.facts, self.logs), mark, first_at_ns)
+        except sqlite3.Error as error:
+            log.warning("index not saved", journal=file.journal_id, reason=str(error))
+        self._saved_seq = live.seq
+
+    def close(self) -> None:
+        """Save the index and end the worker processes."""
+        self.save()
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+        self._workers.stop()
+
     @property
     def namespaces(self) -> frozenset[str] | None:
         """All namespaces that an answer can name; None while they are not known."""
-        if not self._caught_up or self.live is None or self._furthest_seq > self.live.seq:
+        if not self._caught_up or self._furthest_seq > self.indexed_seq:
             return None
         return self.index.namespaces
 
@@ -182,11 +301,18 @@ class JournalReader:
             raise self.problem or StartingError("the journal is being opened")
         return self.live
 
+    async def newest(self) -> RestoredFold:
+        """As :meth:`following`, after waiting until the state is folded up to a restored index."""
+        if self.indexed_seq:
+            await self.settled.wait()
+        return self.following()
+
     async def discard_partial_record(self) -> None:
         """Restore the state before a record that contradicts it."""
         if self.live is not None and self.live.seq > self.archived_seq:
             seq = self.live.seq
             self.live = RestoredFold(await fold_before(self.store, self.load, seq + 1), seq)
+            self.cluster.begin(seq, self.live.fold.state)
 
     async def verify(self) -> None:
         """Verify and measure the journal, and keep the result.
@@ -212,20 +338,30 @@ class JournalReader:
 
     @property
     def progress(self) -> JournalProgress:
-        live = self.live
-        if live is None:
-            return JournalProgress(JournalHead(*self.head), problem=_line(self.problem))
-        state = live.fold.state
+        head, problem = JournalHead(*self.head), _line(self.problem)
+        if not self.indexed_seq:
+            return JournalProgress(head, problem=problem)
+        date_ns, queues = self._newest()
         return JournalProgress(
-            head=JournalHead(*self.head),
-            indexed_seq=live.seq,
-            at=time_of(state.date_ns) if state.date_ns else None,
+            head=head,
+            indexed_seq=self.indexed_seq,
+            at=time_of(date_ns) if date_ns else None,
             first_seq=self.archived_seq + 1,
             first_at=self.first_at,
             counts=dict(self.index.totals),
-            queues=queue_lengths(state),
-            problem=_line(self.problem),
+            queues=queues,
+            problem=problem,
         )
+
+    def _newest(self) -> tuple[int, dict[str, int]]:
+        """The date and the queues after the last indexed record."""
+        if self.live is not None:
+            return self.live.fold.state.date_ns, queue_lengths(self.live.fold.state)
+        try:
+            columns = self.cluster.at(self.indexed_seq)
+        except (OutsideError, *DAMAGE):
+            return 0, {}
+        return columns.date_ns, dict(zip(QUEUES, columns.queues, strict=True))
 
     # -- the past ---------------------------------------------------------------------------------
 
@@ -243,7 +379,7 @@ class JournalReader:
         elif self.problem is not None:
             raise self.problem
         else:
-            return (await self.store.head()).seq if self.live is None else self.live.seq
+            return self.indexed_seq or (await self.store.head()).seq
         if seq <= archived or seq < 1:
             raise BeforeBeginningError(await self._beginning(archived))
         head = (await self.store.head()).seq
@@ -262,30 +398,38 @@ class JournalReader:
     async def on_state(self, seq: int, compute: Callable[[ClusterState], T]) -> T:
         """The result of ``compute`` on the state after a record.
 
-        ``compute`` must not change or keep the state. Raises :class:`JournalError`, ProfileError.
+        ``compute`` must not change or keep the state. A past state is folded in this thread:
+        :meth:`at` lets other queries go on. Raises :class:`JournalError`, ProfileError.
         """
         if self.live is not None and self.live.seq == seq:
             return compute(self.live.fold.state)
-        start = await self._nearest(seq)
-        fold, begin = start
-        if begin < seq:
-            async for stored in self.store.read(begin, seq):
-                apply_stored(fold, stored)
-        result = compute(fold.state)
-        self._folds[seq] = RestoredFold(fold, seq)
-        while len(self._folds) > _KEPT_FOLDS:
-            self._folds.popitem(last=False)
-        return result
+        return await super().on_state(seq, compute)
 
-    async def _nearest(self, seq: int) -> RestoredFold:
-        """The nearest kept fold, which is removed, or that of a checkpoint."""
-        kept = max((known for known in self._folds if known <= seq), default=-1)
-        marks = await self.store.checkpoint_marks()
-        if kept >= max((mark.seq for mark in marks if mark.seq <= seq), default=0):
-            taken = self._folds.pop(kept, None)
-            if taken is not None:
-                return taken
-        return RestoredFold(await fold_before(self.store, self.load, seq + 1), seq)
+    async def at(self, seq: int, function: Callable[..., T], *arguments: Any) -> T:
+        """``function(state, seq, *arguments)`` on the state after a record, a past one in a worker
+        process.
+
+        The function is one of a module that declares what it returns, a type that msgspec knows;
+        the arguments can be hashed and pickled. Raises as :meth:`on_state`.
+        """
+        if self.live is not None and self.live.seq == seq:
+            return function(self.live.fold.state, seq, *arguments)
+        return await self._workers.at(seq, function, *arguments)
+
+    async def call(self, function: Callable[..., Awaitable[T]], *arguments: Any) -> T:
+        """``function(journal, *arguments)`` in a worker process; the journal is a
+        :class:`PastStates`. Functions and arguments are as those of :meth:`at`."""
+        return await self._workers.call(function, *arguments)
+
+    def picture(self, seq: int) -> ClusterPicture | None:
+        """The nodes after an indexed record, without a fold; None if the index does not have it."""
+        try:
+            return picture_of(self.cluster.at(seq), self.facts.table(seq), seq)
+        except OutsideError:
+            return None
+        except DAMAGE as error:
+            log.warning("index is damaged", seq=seq, reason=str(error))
+            return None
 
 
 Query = Callable[[JournalReader], Awaitable[T]]
@@ -294,12 +438,15 @@ Query = Callable[[JournalReader], Awaitable[T]]
 class JournalView:
     """The journal as the server sees it. Made by :func:`open_view`."""
 
-    def __init__(self, url: str, registry: PluginRegistry, keys: JournalKeys = NO_KEYS) -> None:
-        self.name = redacted(url)
-        self.registry = registry
+    def __init__(self, settings: WorkerSettings, index_dir: Path | None = None) -> None:
+        self.name = redacted(settings.url)
+        self.registry = settings.registry
         self.progress = JournalProgress()
-        self._url = url
-        self._keys = keys
+        self._settings = settings
+        self._index_dir = index_dir
+        self._published_s = 0.0
+        self._caught_up = False
+        """Whether the state of the newest record was known once."""
         self._reader: JournalReader | None = None
         self._problem: Exception | None = None
         self.portal: BlockingPortal | None = None
@@ -343,7 +490,7 @@ class JournalView:
 
     async def indexed(self, seq: int) -> None:
         """Wait until the journal is followed up to a record."""
-        while self.progress.indexed_seq < seq:
+        while self.progress.indexed_seq < seq or not self._caught_up:
             await self.changed()
 
     # -- in the thread ----------------------------------------------------------------------------
@@ -359,10 +506,17 @@ class JournalView:
         """Open the journal and follow it until :meth:`stop`."""
         while not self._stopping.is_set():
             try:
-                async with open_journal(self._url, read_only=True, keys=self._keys) as store:
-                    self._reader = JournalReader(store, self.registry, self._check_stop)
-                    self._problem = None
-                    await self._follow(self._reader)
+                async with open_journal(
+                    self._settings.url, read_only=True, keys=self._settings.keys
+                ) as store:
+                    reader = JournalReader(
+                        store, self._settings, self._report_progress, self._index_dir
+                    )
+                    self._reader, self._problem, self._caught_up = reader, None, False
+                    try:
+                        await self._follow(reader)
+                    finally:
+                        reader.close()
             except _StoppedError:
                 return
             except JournalError as error:
@@ -378,10 +532,14 @@ class JournalView:
         """
         self._stopping.set()
 
-    def _check_stop(self, _: int) -> None:
+    def _report_progress(self, _: int) -> None:
         """Raises :class:`_StoppedError` after :meth:`stop`."""
         if self._stopping.is_set():
             raise _StoppedError
+        now_s = time.monotonic()
+        if self._reader is not None and now_s >= self._published_s + PUBLISH_S:
+            self._published_s = now_s
+            self._publish(self._reader.progress)
 
     async def _pause(self, pause_s: float) -> None:
         with anyio.move_on_after(pause_s):
@@ -389,7 +547,7 @@ class JournalView:
 
     async def _follow(self, reader: JournalReader) -> None:
         """Follow an open journal. Raises :class:`JournalOpenError` if its file is replaced."""
-        file = _FileIdentity.of(journal_file(self._url))
+        file = _FileIdentity.of(journal_file(self._settings.url))
         verify_at_s = 0.0
         while not self._stopping.is_set():
             pause_s = POLL_S
@@ -397,7 +555,8 @@ class JournalView:
                 file.check()
                 grown = await reader.catch_up()
                 recovered, reader.problem = reader.problem is not None, None
-                if grown or recovered or not self.progress.first_at:
+                if grown or recovered or not (self._caught_up and self.progress.first_at):
+                    self._caught_up = True
                     self._publish(reader.progress)
                 verified = reader.verification
                 outdated = verified is None or verified.seq != reader.head.seq
@@ -409,6 +568,7 @@ class JournalView:
                 raise  # a file that was opened as immutable is opened again
             except (JournalError, ProfileError) as error:
                 reader.problem = error
+                reader.settled.set()
                 self._report(error, reader.progress)
                 if isinstance(error, _PERMANENT):
                     await reader.discard_partial_record()
@@ -434,13 +594,18 @@ class JournalView:
 
 @asynccontextmanager
 async def open_view(
-    url: str, registry: PluginRegistry, keys: JournalKeys = NO_KEYS
+    url: str,
+    registry: PluginRegistry,
+    keys: JournalKeys = NO_KEYS,
+    index_dir: Path | None = None,
 ) -> AsyncIterator[JournalView]:
     """A view of the journal at ``url``, which is followed until the end of the block.
 
+    The index is kept in ``index_dir`` between starts; without a folder, it is built again.
+
     A journal that cannot be read at present is opened later; until then queries raise the reason.
     """
-    view = JournalView(url, registry, keys)
+    view = JournalView(WorkerSettings(url, registry, keys), index_dir)
     portals = start_blocking_portal(backend_options={"use_uvloop": False})
     portal = await asyncio.to_thread(portals.__enter__)
     view.portal = portal

@@ -21,6 +21,7 @@ from asched.audit.entries import AssignmentEntry, AttemptFailureEntry, Rejection
 from asched.audit.entry_text import describe
 from asched.audit.shadow import RecordedShadow
 from asched.ui.api import HTML_PAGES, PREFIX, ROUTES, VIEW, HtmlPages, answer, pattern
+from asched.ui.caching import digest_of
 from asched.ui.errors import ErrorAnswer
 from asched.ui.group_pages import (
     GROUP_GLOBALS,
@@ -30,14 +31,14 @@ from asched.ui.group_pages import (
     amount_text,
 )
 from asched.ui.index import NamespaceList, SearchResults
-from asched.ui.journal_view import JournalView
+from asched.ui.journal_view import JournalProgress, JournalView
 from asched.ui.pods import DecisionMatrix, PodSummary, TimelineAnswer
 from asched.ui.questions import VISIBLE
 from asched.ui.shadow import EXAMPLES, ShadowDifference
 from asched.ui.visibility import EVERYTHING, AnswerScope, Visible
 
-STATIC: Final = "/static"
 _FOLDER: Final = Path(__file__).parent / "static"
+STATIC: Final = f"/static/{digest_of(_FOLDER)}"
 _NAVIGATION: Final = (
     ("/", "Overview"),
     ("/search", "Search"),
@@ -51,6 +52,8 @@ _NAVIGATION: Final = (
 _KIB: Final = 1024
 _DEVICE_NODES: Final = 50
 """Nodes whose devices are listed on the page of a decision."""
+_MUCH: Final = 10_000
+"""Records that are not indexed and worth a notice."""
 LOGIN_HINT: Final = web.AppKey("login_hint", str)
 """What the login form asks for."""
 _JOURNAL_NAME: Final = web.AppKey("journal_name", str)
@@ -164,6 +167,7 @@ def _text(request: web.Request, template: str, values: Mapping[str, Any]) -> str
         "query": "",
         "moment": _moment(request),
         "journal_name": "",
+        "behind": None,
         "note": _visible(request).note,
     }
     return _TEMPLATES.get_template(template).render({**defaults, **values})
@@ -176,9 +180,15 @@ def _visible(request: web.Request) -> Visible:
 
 
 def _page(request: web.Request, template: str, values: Mapping[str, Any]) -> web.Response:
-    return _response(
-        _text(request, template, {"journal_name": request.app[_JOURNAL_NAME], **values})
-    )
+    progress = request.app[VIEW].progress
+    common = {"journal_name": request.app[_JOURNAL_NAME], "behind": _behind(progress)}
+    return _response(_text(request, template, {**common, **values}))
+
+
+def _behind(progress: JournalProgress) -> JournalProgress | None:
+    """The progress if much of the journal is not indexed yet."""
+    missing = progress.head.seq - progress.indexed_seq
+    return progress if missing > _MUCH and not progress.problem else None
 
 
 def _error(request: web.Request, found: ErrorAnswer) -> web.Response:

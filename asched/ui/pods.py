@@ -19,7 +19,7 @@ from asched.audit.explain import (
     explain,
 )
 from asched.audit.explain_job import JobExplanation, explain_job
-from asched.audit.history import timelines
+from asched.audit.history import timelines, timelines_until
 from asched.audit.lookup import AuditError, PodName, find_pod
 from asched.audit.pod_state import pod_state
 from asched.audit.timeline import queue_of, time_of
@@ -30,6 +30,7 @@ from asched.journal.store import StoredRecord
 from asched.state.cluster import ClusterState, PlacementState, PodEntry
 from asched.ui.index import LikePods
 from asched.ui.journal_view import JournalReader, Moment
+from asched.ui.past import PastStates
 
 
 class PodPlace(msgspec.Struct, frozen=True, rename="camel"):
@@ -155,19 +156,10 @@ class TimelineAnswer(msgspec.Struct, frozen=True, rename="camel"):
 async def pod_summary(reader: JournalReader, pod: PodName, moment: Moment) -> PodSummary:
     """Raises AuditError for an unknown pod, JournalError, ProfileError."""
     key, seq = await find_pod(reader.store, pod), await reader.seq_of(moment)
-
-    def read(state: ClusterState) -> tuple[PodPlace | None, datetime, str]:
-        entry = state.pods.get(key)
-        place = None if entry is None else _place(state, entry)
-        return place, time_of(state.date_ns), "" if entry is None else entry.rejection
-
-    place, at, rejection = await reader.on_state(seq, read)
-    try:
-        found, job, notes = await _explained(reader, pod, seq)
-    except AuditError as error:
-        if place is None:
-            raise AuditError(f"pod {pod} does not exist at record {seq}: {error}") from None
-        found, job, notes = None, None, (str(error),)
+    standing = await reader.at(seq, _standing, key)
+    place, at = standing.place, standing.at
+    explained = await reader.call(_explained, pod, seq, place is None)
+    found, job, notes = explained.pod, explained.job, explained.notes
     place = place or PodPlace(found.uid if found is not None else "", "deleted")
     evicted, evicted_for = reader.logs.evictions.about(key, seq)
     summary = PodSummary(
@@ -175,7 +167,7 @@ async def pod_summary(reader: JournalReader, pod: PodName, moment: Moment) -> Po
         name=pod.name,
         seq=seq,
         at=at,
-        sentence=sentence_of(place, found, job, rejection),
+        sentence=sentence_of(place, found, job, standing.rejection),
         place=place,
         like_pods=reader.index.like_pods(key),
         notes=notes,
@@ -189,24 +181,57 @@ async def pod_summary(reader: JournalReader, pod: PodName, moment: Moment) -> Po
     return msgspec.structs.replace(summary, **shared)
 
 
+class PodStanding(msgspec.Struct, frozen=True):
+    """A pod in a state."""
+
+    place: PodPlace | None
+    """None for a pod that does not exist."""
+    at: datetime
+    rejection: str
+
+
+def _standing(state: ClusterState, _: int, key: str) -> PodStanding:
+    entry = state.pods.get(key)
+    place = None if entry is None else _place(state, entry)
+    return PodStanding(place, time_of(state.date_ns), "" if entry is None else entry.rejection)
+
+
 _OF_EXPLANATION: Final = (
     "decision", "attempts", "reproduced", "outcome", "message", "nodes_total", "feasible",
     "pre_filter", "reasons", "notes", "unblocking",
 )  # fmt: skip
 
 
-async def _explained(
-    reader: JournalReader, pod: PodName, seq: int
-) -> tuple[Explanation | None, JobExplanation | None, tuple[str, ...]]:
-    """The explanation of the pod or of its job, or that it would need archived records."""
-    store, load = reader.store, reader.load
+class Explained(msgspec.Struct, frozen=True):
+    """The explanation of a pod or of its job, or why there is none."""
+
+    pod: Explanation | None = None
+    """Without nodes: a summary shows none."""
+    job: JobExplanation | None = None
+    notes: tuple[str, ...] = ()
+
+
+async def _explained(journal: PastStates, pod: PodName, seq: int, gone: bool) -> Explained:
+    """Raises AuditError for a pod that is gone and was never tried."""
     try:
-        return await explain(store, pod, load, last_seq=seq), None, ()
+        return await _explained_if_known(journal, pod, seq)
+    except AuditError as error:
+        if gone:
+            raise AuditError(f"pod {pod} does not exist at record {seq}: {error}") from None
+        return Explained(notes=(str(error),))
+
+
+async def _explained_if_known(journal: PastStates, pod: PodName, seq: int) -> Explained:
+    """Raises AuditError."""
+    store, load = journal.store, journal.load
+    try:
+        found = await explain(store, pod, load, last_seq=seq)
+        return Explained(msgspec.structs.replace(found, nodes=()))
     except InSessionsError as placed:
         session = placed.session or None
-        return None, await explain_job(store, pod, load, session=session, last_seq=seq), ()
+        return Explained(job=await explain_job(store, pod, load, session=session, last_seq=seq))
     except ArchivedError as error:
-        return None, None, (str(error),)
+        return Explained(notes=(str(error),))
 
 
 def _place(state: ClusterState, entry: PodEntry) -> PodPlace:
@@ -300,7 +325,7 @@ async def decision_matrix(
 ) -> DecisionMatrix:
     """Raises as :func:`pod_summary`, and AuditError for an unknown attempt."""
     seq = await reader.seq_of(moment)
-    found = await explain(reader.store, pod, reader.load, attempt=attempt, last_seq=seq)
+    found = await reader.call(_explanation, pod, attempt, seq)
     feasible = [node for node in found.nodes if node.feasible]
     winner = found.decision.node
     totals = {node.name: node.total or 0 for node in feasible}
@@ -317,6 +342,13 @@ async def decision_matrix(
         differing=_differing(feasible),
         stored=await _stored(reader, found.decision.seq),
     )
+
+
+async def _explanation(
+    journal: PastStates, pod: PodName, attempt: int | None, seq: int
+) -> Explanation:
+    store, load = journal.store, journal.load
+    return await explain(store, pod, load, attempt=attempt, last_seq=seq)
 
 
 def _filter_plugins(nodes: tuple[NodeExplanation, ...]) -> tuple[str, ...]:
@@ -356,15 +388,25 @@ async def _timelines(
     reader: JournalReader, pod: PodName, moment: Moment
 ) -> tuple[PodTimeline, ...]:
     """The timelines up to the moment. At least one."""
-    seq = await reader.seq_of(moment)
+    key, seq = await find_pod(reader.store, pod), await reader.seq_of(moment)
+    mentions = reader.index.mentions(key) if seq <= reader.indexed_seq else None
     found = []
-    for timeline in await timelines(reader.store, pod, reader.load):
+    for timeline in await reader.call(_all_timelines, key, seq, mentions):
         until = [entry for entry in timeline.entries if entry.seq <= seq]
         if until:
             found.append(msgspec.structs.replace(timeline, entries=until))
     if not found:
         raise AuditError(f"pod {pod} does not exist at record {seq}")
     return tuple(found)
+
+
+async def _all_timelines(
+    journal: PastStates, key: str, seq: int, mentions: tuple[int, ...] | None
+) -> list[PodTimeline]:
+    """The timelines up to a record or longer. ``mentions``: None if they are not indexed yet."""
+    if mentions is None:
+        return await timelines(journal.store, PodName.parse(key), journal.load)
+    return await timelines_until(journal.store, key, journal.load, seq, mentions)
 
 
 def spans_of(timeline: list[Entry]) -> list[TimelineSpan]:

@@ -98,3 +98,5 @@ class ApiRoute(NamedTuple):
     """The table in the answer, for CSV; None if it has none."""
     scope: AnswerScope | None = None
     """Who may have the answer. Without one, only readers who may see everything."""
+    fixed_by: tuple[str, ...] = ()
+    """The parameters with which the answer is always the same for a reader."""

@@ -14,6 +14,7 @@ from asched.journal.statistics import journal_id
 from asched.state.circuits import Circuit
 from asched.state.cluster import ClusterState
 from asched.ui.journal_view import JournalProgress, JournalReader, VerificationReport
+from asched.ui.past import PastStates
 
 
 class ArchiveSegment(msgspec.Struct, frozen=True, rename="camel"):
@@ -160,6 +161,14 @@ def plugin_report(
             )
     missing = tuple(str(profile.missing) for profile in state.profiles.values() if profile.missing)
     return PluginReport(seq, time_of(state.date_ns), tuple(found), missing)
+
+
+async def past_plugins(
+    journal: PastStates, seq: int, failures: tuple[tuple[str, int], ...]
+) -> PluginReport:
+    """:func:`plugin_report` after a record of the past, for a worker process."""
+    registry = journal.registry
+    return await journal.on_state(seq, lambda s: plugin_report(s, seq, registry, dict(failures)))
 
 
 def _installed(registry: PluginRegistry, name: str) -> str:

@@ -56,6 +56,15 @@ class Gauges(msgspec.Struct, frozen=True):
     """Requested share of what all nodes offer, by resource."""
 
 
+class BucketForm(msgspec.Struct, array_like=True):
+    """How a bucket is stored."""
+
+    counts: dict[str, int]
+    rejected_by: dict[str, int]
+    waits: dict[int, int]
+    gauges: Gauges
+
+
 class Bucket:
     """What happened from :attr:`start_s` on, until the next bucket."""
 
@@ -67,6 +76,19 @@ class Bucket:
         self.rejected_by: Counter[str] = Counter()
         self.waits = WaitHistogram()
         self.gauges = Gauges()
+
+    @classmethod
+    def restore(cls, start_s: int, form: BucketForm) -> Bucket:
+        bucket = cls(start_s)
+        bucket.counts.update(form.counts)
+        bucket.rejected_by.update(form.rejected_by)
+        bucket.waits.classes.update(form.waits)
+        bucket.gauges = form.gauges
+        return bucket
+
+    def form(self) -> BucketForm:
+        counts, rejected_by = dict(self.counts), dict(self.rejected_by)
+        return BucketForm(counts, rejected_by, dict(self.waits.classes), self.gauges)
 
     def add(self, later: Bucket) -> None:
         self.counts.update(later.counts)
@@ -166,11 +188,19 @@ class Series:
     def _gauges(self, state: ClusterState) -> Gauges:
         return Gauges(queue_lengths(state), dict(self._blocked_by), *used_shares(state))
 
-    def overview(self, state: ClusterState, seq: int, since_s: int, until_s: int) -> Overview:
-        """The series from ``since_s`` to ``until_s``; ``state`` is the one after record ``seq``."""
+    def measure(self, state: ClusterState) -> None:
+        """Set what the last bucket shows as of its end."""
+        self.current.gauges = self._gauges(state)
+
+    def overview(
+        self, state: ClusterState | None, seq: int, since_s: int, until_s: int
+    ) -> Overview:
+        """The series from ``since_s`` to ``until_s``; ``state`` is the one after record ``seq``,
+        None if it is not folded yet."""
         if not self.buckets:
             return Overview(None, None, self.step_s, seq, ())
-        self.current.gauges = self._gauges(state)
+        if state is not None:
+            self.measure(state)
         first_s = max(since_s, self.buckets[0].start_s)
         last_s = min(until_s, self.buckets[-1].start_s)
         step_s = self._grid(last_s - first_s)

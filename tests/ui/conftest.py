@@ -46,3 +46,9 @@ def group_journal(recorded_groups: Path, tmp_path: Path) -> str:
 def demo_journal(recorded_demo: Path, tmp_path: Path) -> str:
     """A copy of it."""
     return str(shutil.copy(recorded_demo, tmp_path / "journal.db"))
+
+
+@pytest.fixture(autouse=True)
+def cache_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Commands keep the index below the folder of the test."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))

@@ -12,6 +12,7 @@ import aiohttp
 import anyio
 import pytest
 
+from asched.cli.ui import index_folder
 from asched.journal.opening import open_journal
 from asched.state.records import AnyRecord, ObjectObserved, TurnStarted
 from asched.ui import app, journal_view
@@ -149,3 +150,12 @@ async def test_command_serves_until_a_signal(journal: str) -> None:
         assert line.startswith(f"serving {journal} at http://[::1]:")
         process.send_signal(signal.SIGTERM)
         assert await process.wait() == 0
+
+
+def test_index_is_kept_in_the_cache_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert index_folder(None) == tmp_path / "asched"
+    assert index_folder(tmp_path / "own") == tmp_path / "own"
+    monkeypatch.setenv("XDG_CACHE_HOME", "relative")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert index_folder(None) == tmp_path / ".cache" / "asched"

@@ -154,7 +154,7 @@ async def test_every_path_of_the_server_declares_its_scope(tmp_path: Path) -> No
     assert public == {
         "/healthz",
         "/login",
-        "/static",
+        pages.STATIC,
         f"{PREFIX}/openapi.json",
         f"{PREFIX}/config-schema",
     }
@@ -201,3 +201,18 @@ async def test_token_of_nobody_is_rejected(client: Client) -> None:
                 assert response.status in (400, 401)
         except aiohttp.ClientError as error:
             pytest.fail(str(error))
+
+
+async def test_readers_do_not_share_kept_answers(journal: str, tmp_path: Path) -> None:
+    """The tag of an answer depends on what its reader may see."""
+    async with ui_in_cluster(journal, tmp_path) as client:
+        address, tags = f"{PREFIX}/cluster?seq=5", {}
+        for user in (TENANT, OPERATOR):
+            async with client.session.get(address, headers=bearer(user)) as response:
+                tags[user] = response.headers.get("ETag")
+        assert tags[OPERATOR] is not None
+        assert tags[OPERATOR] != tags[TENANT]
+        for user, known in ((TENANT, OPERATOR), (OPERATOR, OPERATOR)):
+            headers = {**bearer(user), "If-None-Match": tags[known] or ""}
+            async with client.session.get(address, headers=headers) as response:
+                assert (response.status == 304) is (user is known)

@@ -1,0 +1,1 @@
+"""How fast the browser interface is on a large journal and on one that grows."""
