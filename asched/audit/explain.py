@@ -8,6 +8,7 @@ from datetime import datetime
 import msgspec
 
 from asched.audit.devices import allocated_devices, released_claim
+from asched.audit.group_cycles import cycle_of, decisions_on
 from asched.audit.hypotheticals import HypotheticalState
 from asched.audit.lookup import (
     AuditError,
@@ -20,7 +21,6 @@ from asched.audit.lookup import (
 )
 from asched.audit.timeline import time_of
 from asched.audit.unblock import NodeUnblocking, unblocking_changes
-from asched.cycle.decide import Decider
 from asched.cycle.inspect import AttemptOutcome, Inspection, inspect
 from asched.dra.diagnosis import NodeDiagnosis, RequestDiagnosis
 from asched.framework.pod_info import PodInfo
@@ -186,7 +186,19 @@ async def explain(
         chosen = choose_attempt(newest, attempt)
         state = (await fold_before(journal, load, chosen.seq)).state
         numbers = tuple(dict.fromkeys(made.record.attempt for made in newest))
-        found = _recomputed(state, chosen, numbers)
+        entry = state.pods[chosen.record.key]
+        cycle = await cycle_of(journal, entry.info.pod, chosen.seq)
+        if chosen.record.grouped and cycle is not None:
+            # The members before it are assumed in ``state``: the whole cycle is repeated.
+            before = (await fold_before(journal, load, cycle.seq)).state
+            same = chosen.record in decisions_on(before)
+            found = _recomputed(state, chosen, numbers, same)
+            notes = (*found.notes, cycle.summary)
+            found = msgspec.structs.replace(found, notes=notes)
+        else:
+            # Permit plugins may add answers to the state; it is a private copy.
+            same = decisions_on(state)[:1] == (chosen.record,)
+            found = _recomputed(state, chosen, numbers, same)
     if not unblock or found.outcome not in _PENDING_OUTCOMES:
         return found
     return msgspec.structs.replace(found, unblocking=_unblocking(state, load, key, found))
@@ -229,11 +241,9 @@ def _without_attempts(state: ClusterState, key: str, until: str) -> Explanation:
 
 
 def _recomputed(
-    state: ClusterState, attempt: RecordedAttempt, numbers: tuple[int, ...]
+    state: ClusterState, attempt: RecordedAttempt, numbers: tuple[int, ...], same: bool
 ) -> Explanation:
     record = attempt.record
-    # Permit plugins may add answers to the state; it is a private copy.
-    same = Decider(state).next()[:1] == (record,)
     return _explanation(state, state.pods[record.key], _recorded(attempt, state), same, numbers)
 
 

@@ -26,6 +26,7 @@ from asched.state.records import (
     DECISIONS,
     AnyRecord,
     Assigned,
+    AttemptFailed,
     Decision,
     PermitAllowed,
     PermitRejected,
@@ -145,7 +146,9 @@ class ReplayVerifier:
 def _follows_another(record: AnyRecord) -> bool:
     """Whether the decision may belong to the one before it."""
     if isinstance(record, Assigned | Rejected):
-        return record.session > 0
+        return record.session > 0 or record.grouped
+    if isinstance(record, AttemptFailed):
+        return record.grouped
     return isinstance(
         record, PermitAllowed | PermitRejected | EvictionDecided | PodGroupStatusDecided
     )

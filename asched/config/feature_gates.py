@@ -234,14 +234,14 @@ GATES: Final = (
     ),
     _missing(
         "TopologyAwareWorkloadScheduling",
-        "placements of pod groups are not implemented",
+        "`groupCycle` of GangScheduling instead (docs/gang.md)",
         "GenericWorkload",
     ),
     _ga("VolumeAttributesClass", "VolumeAttributesClasses of claims"),
     _missing("VolumeLimitScaling", "a node without a CSI driver is not limited"),
     _missing(
         "WorkloadAwarePreemption",
-        "asched preempts for whole gangs by its own rules (docs/gang.md)",
+        "`groupPreemption` of GangScheduling instead (docs/gang.md)",
         "GangScheduling",
     ),
 )

@@ -18,9 +18,13 @@ from asched.config import settings as config_settings
 from asched.config.batch import ConfError, load_conf
 from asched.config.feature_gates import resolve_gates
 from asched.config.kube_scheduler import KubeSchedulerConfiguration, decode_with_problems
-from asched.config.plugin_settings import apply_plugin_settings
+from asched.config.plugin_settings import apply_plugin_settings, group_cycle_problems
 from asched.config.registry import PluginRegistry
-from asched.config.resolve import OptionalPlugins, find_ineffective, resolve_with_problems
+from asched.config.resolve import (
+    OptionalPlugins,
+    find_ineffective,
+    resolve_with_problems,
+)
 from asched.config.settings import AschedConfiguration
 from asched.config.yaml import Document, YamlError, parse_documents, read_limited
 from asched.framework.feature_gates import DEFAULT_FEATURE_GATES, FeatureGates
@@ -174,6 +178,8 @@ class _Reader:
             self._errors += [f"{self._name}: default configuration: {p}" for p in problems]
         if self._profiles is not None and not self._errors:
             self._apply_settings(self._profiles)
+            problems_of_groups = group_cycle_problems(self._profiles, self._scheduler.extenders)
+            self._errors += [f"{self._name}: {problem}" for problem in problems_of_groups]
         self._read_sessions()
         if self._errors or self._profiles is None:
             raise ConfigFileError(self._errors)

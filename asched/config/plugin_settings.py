@@ -6,15 +6,17 @@ warning.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
 
+from asched.config.kube_scheduler import Extender
 from asched.config.registry import PluginRegistry
 from asched.config.settings import PluginSettings
 from asched.framework.binding import ExecutionMode
 from asched.framework.interface import EnqueueExtensions
+from asched.framework.pod_groups import GANG_SCHEDULING
 from asched.framework.runtime.observation import to_printable
 from asched.framework.runtime.profile import (
     BINDING_POINTS,
@@ -123,3 +125,20 @@ def _misplaced(spec: ProfileSpec, policies: Sequence[PluginPolicy]) -> list[str]
         for plugin in plugins
         if plugin.name in outside and field not in served
     ]
+
+
+def group_cycle_problems(
+    profiles: Iterable[ProfileSpec], extenders: Collection[Extender]
+) -> Iterator[str]:
+    """Why profiles cannot schedule whole groups: a group cycle is one decision, which cannot wait
+    for answers from outside."""
+    for spec in profiles:
+        if not spec.arguments.get(GANG_SCHEDULING, {}).get("groupCycle"):
+            continue
+        outside = ["extenders"] if extenders else []
+        outside += [f"plugin {plugin.name}, which is external" for plugin in spec.external]
+        for what in outside:
+            yield (
+                f"profile {spec.scheduler_name}: groupCycle of {GANG_SCHEDULING} is not possible"
+                f" with {what}: set it to false"
+            )

@@ -62,6 +62,7 @@ DEFAULT_PLUGINS: Final = (
 in the registry."""
 
 _DEFAULT_NAMES: Final = frozenset(ref.name for ref in DEFAULT_PLUGINS)
+_WEIGHTED: Final = (ExtensionPoint.SCORE, ExtensionPoint.PLACEMENT_SCORE)
 _ALL: Final = "*"
 _FIT: Final = "NodeResourcesFit"
 
@@ -195,7 +196,7 @@ class _ProfileResolver:
             path = (*self._path, "plugins", point.field)
             merged = self._expand(point, _merge([], plugins.at(point), path), multi_point)
             points[point.field] = tuple(
-                PluginWeight(name, (weight or 1) if point is ExtensionPoint.SCORE else 1)
+                PluginWeight(name, (weight or 1) if point in _WEIGHTED else 1)
                 for name, weight, _ in merged
             )
         self._check_counts(points)

@@ -12,6 +12,7 @@ from asched.core.held_updates import UPDATES, HeldUpdates
 from asched.core.inputs import Change, Listed, Outcome, Upserted
 from asched.cycle.decide import AttemptMarker, AttemptObserver, Decider
 from asched.framework.sessions import SessionOutcome
+from asched.group_cycle.decide import GroupDecider
 from asched.model.resources import Resource, WatchedResource
 from asched.state import records as r
 from asched.state.cluster import ClusterState
@@ -86,6 +87,7 @@ class SchedulerCore:
         self._monotonic_ns = monotonic_ns
         self._listener = listener
         self._pod_decider = Decider(fold.state, observer)
+        self._pod_decider.groups = GroupDecider(fold.state, self._pod_decider.cache)
         source = SessionRegistry.discover if sessions is None else lambda: sessions
         self._session_decider = SessionDecider(fold.state, source)
         self._pending_evictions = PendingEvictions(fold.state)

@@ -61,8 +61,15 @@ class Attempt:
     """The scheduling cycle of one pod under one profile."""
 
     def __init__(
-        self, cluster: ClusterState, profile: Profile, pod: PodInfo, cache: ShapeCache
+        self,
+        cluster: ClusterState,
+        profile: Profile,
+        pod: PodInfo,
+        cache: ShapeCache,
+        within: BoolColumn | None = None,
     ) -> None:
+        """``within``: by row, the only nodes to consider; None for all."""
+        self._within = within
         self._cluster = cluster
         self._profile = profile
         self._pod = pod
@@ -83,13 +90,14 @@ class Attempt:
         plugin that raises, returns an invalid answer or returns Error.
         """
         if self._own.none_applies and self._shared.pre_filter.passes:
-            found = FeasibleNodes(self._shared, self._own.inapplicable)
-            every_node = not nominated and not self._profile.spec.percentage_of_nodes_to_score
+            found = FeasibleNodes(self._shared, self._own.inapplicable, self._within)
+            limited = limit_nodes and self._profile.spec.percentage_of_nodes_to_score
+            every_node = not nominated and not limited and self._within is None
             if every_node and not self._cluster.nominator and not found.has_errors:
                 found.count = self._shared.count
                 return found
         else:
-            found = FeasibleNodes(self._shared, frozenset())
+            found = FeasibleNodes(self._shared, frozenset(), self._within)
             self._pre_filter(found)
             if found.rejected is not None:
                 return found
@@ -206,6 +214,8 @@ class Attempt:
             return False
         if found.node_names is not None and nominated not in found.node_names:
             return False
+        if self._within is not None and not self._within[row]:
+            return False
         rows = np.array([row], np.intp)
         return all(result.passes(0) for _, result in self._dry_runner(found).with_nominated(rows))
 
@@ -246,7 +256,7 @@ class Attempt:
 
     def _select(self, found: FeasibleNodes, nominated: str, limit_nodes: bool) -> None:
         feasible = found.feasible
-        if found.node_names is not None:
+        if found.node_names is not None or found.within is not None:
             feasible = feasible & found.considered(self._table)
         row = self._table.row_of(nominated) if nominated else None
         if row is not None and feasible[row]:

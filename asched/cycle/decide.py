@@ -3,36 +3,28 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Any, Protocol
+from typing import Protocol
 
 import msgspec
 
 from asched.cycle.attempt import Attempt
+from asched.cycle.attempt_decisions import rejection, reserve_and_permit
 from asched.cycle.extenders import ExtenderRound, NoExtenders, extender_round
-from asched.cycle.feasible_nodes import NO_NODES, FeasibleNodes, fit_message
+from asched.cycle.feasible_nodes import NO_NODES, FeasibleNodes
 from asched.cycle.node_selection import BestNodes, select_node
 from asched.cycle.pod_groups import decide_group_conditions
 from asched.cycle.post_filter import run_post_filter
 from asched.cycle.precheck import precheck
 from asched.cycle.shape_cache import ShapeCache
-from asched.framework.interface import PermitPlugin, PermitResult, ReservePlugin
-from asched.framework.pod_groups import GANG_INFEASIBLE_REASON
 from asched.framework.pod_info import PodInfo, QueuedPod
-from asched.framework.runtime.diagnosis import rejecting_plugins
 from asched.framework.runtime.extenders import AttemptPausedError, ExtenderFailureError
 from asched.framework.runtime.observation import OBSERVATION, CallObserver, to_printable
 from asched.framework.runtime.plugin_calls import (
-    PERMIT,
-    RESERVE,
     WAITING_POD_REVIEW,
     PluginFailure,
-    check_status,
     checked_call,
-    error_answer,
-    invalid_answer,
 )
 from asched.framework.runtime.profile import Profile
-from asched.framework.status import Code, Status
 from asched.model.quantity import NS_PER_S, format_duration
 from asched.state import records as r
 from asched.state.circuits import Circuit
@@ -41,8 +33,6 @@ from asched.state.waiting_pods import PermitAnswer
 
 _encode = msgspec.json.Encoder().encode
 
-MAX_PERMIT_TIMEOUT_S = 15 * 60.0
-"""The longest time that a Permit plugin can make a pod wait (kube-scheduler's ``maxTimeout``)."""
 MAX_ANSWERS = 128
 """Answers about waiting pods that become decisions in one round."""
 
@@ -55,6 +45,13 @@ class AttemptObserver(CallObserver, Protocol):
 
     def end(self, decision: r.Decision) -> None:
         """Called with the decision of an observed attempt."""
+
+
+class GroupDecisions(Protocol):
+    """Decides whole pod groups."""
+
+    def decide(self, profile: Profile, head: QueuedPod) -> tuple[r.Decision, ...]:
+        """The decisions about the group of a pod; empty if it is in none."""
 
 
 class AttemptMarker(Protocol):
@@ -70,9 +67,11 @@ class Decider:
 
     def __init__(self, cluster: ClusterState, observer: AttemptObserver | None = None) -> None:
         self._cluster = cluster
-        self._cache = ShapeCache(cluster.nodes)
+        self.cache = self._cache = ShapeCache(cluster.nodes)
         self._observer = observer
         self.marker: AttemptMarker | None = None
+        self.groups: GroupDecisions | None = None
+        """For profiles that schedule whole groups."""
 
     def next(self) -> tuple[r.Decision, ...]:
         """The next decisions; empty if there is nothing to decide now.
@@ -97,6 +96,10 @@ class Decider:
         observer, marker = self._observer, self.marker
         if marker is not None:
             marker.begin(queued.info)
+        if profile.group_cycle is not None and (grouped := self._decide_group(profile, queued)):
+            if marker is not None:
+                marker.end()
+            return grouped
         if observer is not None and observer.begin(queued.info, queued.attempts + 1):
             OBSERVATION.calls = observer
             try:
@@ -109,6 +112,15 @@ class Decider:
         if marker is not None:
             marker.end()
         return (decision, *self._permit_answers()) if cluster.waiting else (decision,)
+
+    def _decide_group(self, profile: Profile, head: QueuedPod) -> tuple[r.Decision, ...]:
+        """Decide the group of a pod; empty if the pod has to be decided alone."""
+        circuits = self._cluster.guards.circuits
+        if self.groups is None or profile.missing or (circuits and circuits.blocking(profile)):
+            return ()
+        if precheck(self._cluster, head, head.attempts + 1) is not None:
+            return ()
+        return self.groups.decide(profile, head)
 
     # -- one pod ------------------------------------------------------------------------------
 
@@ -131,7 +143,7 @@ class Decider:
                 )
             profile = circuits.in_force(profile)
         try:
-            decision = self._attempt(profile, info, number)
+            decision = self._attempt(profile, queued)
             # A decision that cannot be recorded must not be folded. Encoding takes less than 1 us.
             _encode(decision)
             return decision
@@ -146,8 +158,8 @@ class Decider:
             why = f"a plugin's answer is invalid: {type(error).__name__}: {to_printable(error)}"
             return r.AttemptFailed(info.key, info.uid, number, "", why)
 
-    def _attempt(self, profile: Profile, info: PodInfo, number: int) -> r.Decision:
-        cluster = self._cluster
+    def _attempt(self, profile: Profile, queued: QueuedPod) -> r.Decision:
+        cluster, info, number = self._cluster, queued.info, queued.attempts + 1
         if not cluster.nodes.cluster_size:
             return r.Rejected(info.key, info.uid, number, NO_NODES)
         if OBSERVATION.calls is not None:
@@ -158,7 +170,7 @@ class Decider:
         if not isinstance(found, FeasibleNodes):
             return found
         if not found.count:
-            return self._reject(profile, info, number, found, extenders)
+            return self._reject(profile, queued, found, extenders)
         if OBSERVATION.calls is not None:
             OBSERVATION.calls.enter("Score")
         extender_scores = extenders.prioritize(found) if found.count > 1 else None
@@ -181,7 +193,7 @@ class Decider:
         )
         if not profile.reserve and not profile.permit:
             return decision
-        return self._reserve_and_permit(profile, info, found, decision)
+        return reserve_and_permit(cluster, profile, info, found, decision)
 
     def _find_feasible_nodes(
         self, attempt: Attempt, extenders: ExtenderRound | NoExtenders, info: PodInfo
@@ -197,50 +209,10 @@ class Decider:
             request = extenders.filter(found)
         return found if request is None else request
 
-    def _reserve_and_permit(
-        self, profile: Profile, info: PodInfo, found: FeasibleNodes, decision: r.Assigned
-    ) -> r.Decision:
-        reservations: list[r.Reservation] = []
-        for plugin in profile.reserve:
-            if plugin.name in (found.skipped or found.state.inapplicable):
-                continue
-            result = checked_call(RESERVE, plugin, plugin.reserve, found.state, info, decision.node)
-            if type(result.status) is not Status:
-                check_status(plugin.name, "Reserve", result.status)
-            if not result.status.is_success:
-                return _rejected_by(decision, result.status.by(plugin.name), "Reserve")
-            if result.reservation is not None:
-                reservations.append(
-                    r.Reservation(plugin.name, _as_recorded(plugin, result.reservation))
-                )
-        waits: list[r.PermitWait] = []
-        activate: dict[str, None] = {}
-        for permit in profile.permit:
-            answer = checked_call(PERMIT, permit, permit.permit, found.state, info, decision.node)
-            if answer.activate:
-                activate.update(dict.fromkeys(_checked_keys(permit, answer.activate)))
-            if type(answer.status) is not Status:
-                check_status(permit.name, "Permit", answer.status)
-            status = answer.status.by(permit.name)
-            if status.code is Code.WAIT:
-                timeout_ns = round(_permit_timeout_s(permit, answer) * NS_PER_S)
-                waits.append(r.PermitWait(permit.name, self._cluster.now_ns + timeout_ns))
-            elif not status.is_success:
-                return _rejected_by(decision, status, "Permit")
-        if not waits and not reservations and not activate:
-            return decision
-        return msgspec.structs.replace(
-            decision,
-            permit_waits=tuple(waits),
-            reservations=tuple(reservations),
-            activate=tuple(activate),
-        )
-
     def _reject(
         self,
         profile: Profile,
-        info: PodInfo,
-        number: int,
+        queued: QueuedPod,
         found: FeasibleNodes,
         extenders: ExtenderRound | NoExtenders,
     ) -> r.Decision:
@@ -249,32 +221,10 @@ class Decider:
             OBSERVATION.calls.enter("PostFilter")
         extenders.offer_preemption_review(found)
         try:
-            outcome = run_post_filter(self._cluster, profile, info, found)
+            outcome = run_post_filter(self._cluster, profile, queued.info, found)
         except AttemptPausedError as paused:
             return extenders.request_preemption_review(paused)
-        result, rejected = outcome.result, found.rejected
-        if rejected is not None:
-            statuses = [rejected]
-        else:
-            statuses = [status for status, _ in found.counted(self._cluster.nodes)]
-        for status in statuses:
-            check_status(status.plugin, "Filter" if rejected is None else "PreFilter", status)
-        plugins, pending = rejecting_plugins(statuses)
-        gang = (GANG_INFEASIBLE_REASON,) if outcome.gang_infeasible else ()
-        return r.Rejected(
-            info.key,
-            info.uid,
-            number,
-            fit_message(self._cluster, found, result.status.message),
-            unschedulable_plugins=tuple(sorted({*plugins, *found.restricted_by, *gang})),
-            pending_plugins=pending,
-            nominated_node=result.nominated_node,
-            victims=result.victims,
-            evaluated_nodes=found.evaluated,
-            cleared_nominations=result.cleared_nominations,
-            requeue_now=result.requeue_now,
-            released_claim=outcome.released_claim,
-        )
+        return rejection(self._cluster, queued, found, outcome)
 
     # -- pods that wait on Permit -------------------------------------------------------------
 
@@ -351,53 +301,3 @@ def _go_duration(duration_ns: int) -> str:
     if minutes:
         return f"{minutes}m{rest_ns / NS_PER_S:g}s"
     return format_duration(timedelta(microseconds=rest_ns // 1000))
-
-
-def _rejected_by(assigned: r.Assigned, status: Status, point: str) -> r.Decision:
-    """The decision if Reserve or Permit rejects the pod. Raises :class:`PluginFailure` for an
-    error."""
-    check_status(status.plugin, point, status)
-    if not status.is_rejection:
-        raise error_answer(status.plugin, point, status.message or status.code.title)
-    pending = (status.plugin,) if status.code is Code.PENDING else ()
-    return r.Rejected(
-        assigned.key,
-        assigned.uid,
-        assigned.attempt,
-        status.message,
-        unschedulable_plugins=() if pending else (status.plugin,),
-        pending_plugins=pending,
-        evaluated_nodes=assigned.evaluated_nodes,
-    )
-
-
-def _permit_timeout_s(plugin: PermitPlugin, answer: PermitResult) -> float:
-    """How long the pod waits at most. Raises :class:`PluginFailure` for an invalid timeout."""
-    try:
-        if not answer.timeout_s >= 0:
-            raise PluginFailure(plugin.name, "Permit", f"a timeout of {answer.timeout_s} s")
-        return min(answer.timeout_s, MAX_PERMIT_TIMEOUT_S)
-    except TypeError as error:
-        raise invalid_answer(plugin.name, "Permit", error) from error
-
-
-def _checked_keys(plugin: PermitPlugin, keys: tuple[str, ...]) -> tuple[str, ...]:
-    """The keys of pods to activate. Raises :class:`PluginFailure` if they cannot be recorded."""
-    try:
-        checked = tuple(keys)
-        _encode(checked)
-        if not all(isinstance(key, str) for key in checked):
-            raise TypeError("a key to activate is not a str")
-    except Exception as error:
-        raise invalid_answer(plugin.name, "Permit", error) from error
-    return checked
-
-
-def _as_recorded(plugin: ReservePlugin, reservation: dict[str, Any]) -> dict[str, Any]:
-    """The reservation as a replay reads it from the journal, so that live and replay use the same
-    value."""
-    try:
-        recorded: dict[str, Any] = msgspec.json.decode(_encode(reservation))
-    except (TypeError, ValueError, RecursionError) as error:
-        raise PluginFailure(plugin.name, "Reserve", f"reservation is not JSON: {error}") from None
-    return recorded

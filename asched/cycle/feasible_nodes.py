@@ -35,7 +35,11 @@ class PodFilterResult(NamedTuple):
 class FeasibleNodes:
     """The feasible nodes and the reasons of the others. Valid until the state changes."""
 
-    def __init__(self, shared: ShapeFilters, skipped: frozenset[str]) -> None:
+    def __init__(
+        self, shared: ShapeFilters, skipped: frozenset[str], within: BoolColumn | None = None
+    ) -> None:
+        """``within``: by row, the nodes of a placement; None for all nodes."""
+        self.within = within
         self.shared = shared
         """The part that pods of the same shape share."""
         self.skipped = skipped
@@ -110,20 +114,28 @@ class FeasibleNodes:
 
     def counted(self, table: NodeTable) -> Sequence[CountedStatus]:
         """The distinct filter statuses, and how many nodes have each."""
-        if self.findings is self.shared.findings and self.node_names is None:
+        if (
+            self.findings is self.shared.findings
+            and self.node_names is None
+            and self.within is None
+        ):
             return self.shared.counted()
         if self._counted is None:
             self._counted = [*self.findings.counted(self.considered(table))]
         return self._counted
 
     def considered(self, table: NodeTable) -> BoolColumn:
-        """By row: whether PreFilter left the node to the filters."""
+        """By row: whether the placement and PreFilter left the node to the filters."""
         if self.node_names is None:
-            return table.alive
+            return table.alive if self.within is None else self.within
         named = np.zeros(table.size, np.bool_)
         rows = [table.row_of(name) for name in self.node_names]
         named[[row for row in rows if row is not None]] = True
-        return named
+        return named if self.within is None else named & self.within
+
+    def node_count(self, table: NodeTable) -> int:
+        """How many nodes the attempt is about."""
+        return table.cluster_size if self.within is None else int(np.count_nonzero(self.within))
 
     @property
     def has_errors(self) -> bool:
@@ -159,7 +171,7 @@ class FeasibleNodes:
 
 def fit_message(cluster: ClusterState, result: FeasibleNodes, post_filter: str) -> str:
     """The pod condition's message if no node is feasible (``FitError.Error`` of kube-scheduler)."""
-    text = f"0/{cluster.nodes.cluster_size} nodes are available:"
+    text = f"0/{result.node_count(cluster.nodes)} nodes are available:"
     if result.rejected is not None:
         text += f" {result.rejected.message}."
     else:
@@ -172,7 +184,7 @@ def fit_message(cluster: ClusterState, result: FeasibleNodes, post_filter: str) 
 def _reasons(table: NodeTable, result: FeasibleNodes) -> str:
     counted = [(status.reasons, number) for status, number in result.counted(table)]
     if result.node_names is not None:
-        excluded = table.cluster_size - int(np.count_nonzero(result.considered(table)))
+        excluded = result.node_count(table) - int(np.count_nonzero(result.considered(table)))
         if excluded:
             counted.append((result.restricted_status.reasons, excluded))
     return histogram(counted)

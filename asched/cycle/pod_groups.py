@@ -64,7 +64,7 @@ def gang_stays_incomplete(
     some member without a node. Raises
     :class:`~asched.framework.runtime.plugin_calls.PluginFailure`.
     """
-    if GANG_SCHEDULING not in profile.plugins:
+    if GANG_SCHEDULING not in profile.plugins or GANG_SCHEDULING in profile.skipped:
         return ""
     key = group_of(info.pod)
     group = None if key is None else find_group(cluster, key)
@@ -246,9 +246,11 @@ def decide_group_conditions(
             continue
         if profile is None or GANG_SCHEDULING not in profile.plugins:
             continue
+        if profile.group_cycle is not None:
+            continue  # a group cycle decides it with the members
         condition = _condition(cluster, group, decision)
         if condition is not None:
-            decided = _status_decision(cluster, group, condition, profile.scheduler_name)
+            decided = group_status_decision(cluster, group, condition, profile.scheduler_name)
             if decided is not None:
                 found[group] = decided
     return tuple(found.values())
@@ -282,9 +284,10 @@ def _condition(
     return _UNSCHEDULABLE
 
 
-def _status_decision(
+def group_status_decision(
     cluster: ClusterState, group: PodGroupKey, condition: DecidedGroupCondition, scheduler_name: str
 ) -> PodGroupStatusDecided | None:
+    """The status of a PodGroup with this condition; None if it has it, or if it is written now."""
     found = cluster.objects(PodGroup)[group.key]
     kept = tuple(
         DecidedGroupCondition(c.type, c.status, c.reason, c.message)
@@ -296,7 +299,7 @@ def _status_decision(
         group.key,
         found.uid,
         0,
-        PodGroupPhase.RUNNING if condition is _SCHEDULED else PodGroupPhase.PENDING,
+        PodGroupPhase.RUNNING if condition.status == "True" else PodGroupPhase.PENDING,
         conditions=(*kept, condition),
         scheduler_name=scheduler_name,
     )

@@ -23,6 +23,7 @@ from asched.framework.cluster import Handle, PodRef
 from asched.framework.cycle_state import CycleState
 from asched.framework.events import ClusterEventWithHint
 from asched.framework.nodes import FilterResult, Int64Column, NodeInfo, Nodes, RowArray
+from asched.framework.placements import GeneratedPlacements, GroupAssignments, GroupInCycle
 from asched.framework.pod_info import PodInfo, QueuedPod
 from asched.framework.status import SUCCESS, Code, Status
 from asched.model.custom import CustomResource
@@ -372,6 +373,43 @@ class WaitingPodReviewer(PermitPlugin):
         """
 
 
+class GroupCycleSettings(msgspec.Struct, frozen=True):
+    """How a profile schedules whole pod groups."""
+
+    group_preemption: bool = False
+    """The group preempts as one. Otherwise each member preempts for itself."""
+
+
+class GroupSchedulingPlugin(Plugin):
+    """Decides whether the groups of a profile are scheduled as a whole or pod by pod."""
+
+    @property
+    @abstractmethod
+    def group_cycle(self) -> GroupCycleSettings | None:
+        """None: pod by pod."""
+
+
+class PlacementGeneratePlugin(Plugin):
+    """Called once per group cycle. As in kube-scheduler, only the first plugin of a profile is."""
+
+    @abstractmethod
+    def generate_placements(self, group: GroupInCycle, nodes: Nodes) -> GeneratedPlacements:
+        """The placements to try, in order; none if the group cannot run anywhere. An error status
+        fails the attempt of the group."""
+
+
+class PlacementScorePlugin(Plugin):
+    """Called for each placement in which the group is feasible, if there are several."""
+
+    @abstractmethod
+    def score_placement(self, group: GroupInCycle, assignments: GroupAssignments) -> int:
+        """0 to 100, or any integer if :meth:`normalize_placements` scales it."""
+
+    def normalize_placements(self, scores: Sequence[int]) -> Sequence[int]:
+        """The scores of all placements, scaled to 0 to 100. Optional."""
+        return scores
+
+
 PRE_BIND_TIME_LIMIT_S = 600.0
 
 
@@ -436,6 +474,8 @@ class ExtensionPoint(Enum):
     POST_FILTER = ("postFilter", (PostFilterPlugin,))
     PRE_SCORE = ("preScore", (PreScorePlugin,))
     SCORE = ("score", (ScorePlugin, ScoreAllPlugin))
+    PLACEMENT_GENERATE = ("placementGenerate", (PlacementGeneratePlugin,))
+    PLACEMENT_SCORE = ("placementScore", (PlacementScorePlugin,))
     RESERVE = ("reserve", (ReservePlugin,))
     PERMIT = ("permit", (PermitPlugin,))
     PRE_BIND = ("preBind", (PreBindPlugin,))

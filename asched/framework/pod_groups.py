@@ -74,6 +74,57 @@ def find_group(cluster: Cluster, group: PodGroupKey) -> AnyPodGroup | None:
     return None
 
 
+class DisruptionMode(Enum):
+    """What an eviction ends."""
+
+    SINGLE = "Single"
+    """One pod."""
+    ALL = "All"
+    """All running pods of the group."""
+
+
+class GroupRules(NamedTuple):
+    """How a group is scheduled, whichever API group and version declares it."""
+
+    group: PodGroupKey
+    uid: str
+    min_count: int = 0
+    """Pods that must run together; 0 if each pod is useful alone."""
+    constrained: bool = False
+    """Whether it declares scheduling constraints."""
+    topology_key: str = ""
+    """The node label of which all pods need the same value; empty for none."""
+    disruption_mode: DisruptionMode = DisruptionMode.SINGLE
+    priority: int = 0
+    preempts: bool = True
+    """False if the group itself declares that it never preempts."""
+
+
+_AS_UNIT = "PodGroup"
+"""``disruptionMode`` of ``v1alpha2`` for :attr:`DisruptionMode.ALL`."""
+
+
+def rules_of(group: AnyPodGroup) -> GroupRules:
+    """The rules that a PodGroup declares."""
+    key = key_of(group)
+    if not isinstance(group, PodGroup):
+        return GroupRules(key, group.uid, group.spec.min_member)
+    spec = group.spec
+    constraints = spec.scheduling_constraints
+    levels = () if constraints is None else constraints.topology
+    return GroupRules(
+        key,
+        group.uid,
+        min_count=group.min_count,
+        constrained=constraints is not None,
+        topology_key=levels[0].key if levels else "",
+        disruption_mode=(
+            DisruptionMode.ALL if spec.disruption_mode == _AS_UNIT else DisruptionMode.SINGLE
+        ),
+        priority=spec.priority or 0,
+    )
+
+
 def min_count(group: AnyPodGroup) -> int:
     """How many pods of the group must run together; 0 if they are scheduled one by one."""
     return group.min_count if isinstance(group, PodGroup) else group.spec.min_member
@@ -93,7 +144,9 @@ class MemberStatus(Enum):
     NOMINATED = "nominated"
     """Rejected, and nominated to a node on which preemption makes room."""
     GATED = "gated"
-    """Pending with scheduling gates, or no profile schedules it."""
+    """Pending with scheduling gates."""
+    FOREIGN = "foreign"
+    """Pending, and no profile schedules it."""
     WAITING = "waiting"
     """Assumed on a node and waiting on Permit."""
     ASSIGNED = "assigned"

@@ -15,6 +15,7 @@ from typing import Any, Final, NamedTuple, get_args
 import msgspec
 
 from asched.journal.errors import VERIFY_ADVICE, RecordError
+from asched.state.group_records import PodGroupAttempted
 from asched.state.records import AnyRecord, ClockStepped, ObjectDeleted, ObjectObserved
 from asched.state.session_records import (
     PodGroupStatusDecided,
@@ -72,7 +73,11 @@ def subject_of(record: AnyRecord) -> str:
     if isinstance(record, ObjectDeleted):
         return object_subject(record.kind, record.key)
     if isinstance(
-        record, PodGroupStatusDecided | PodGroupStatusWritten | PodGroupStatusWriteFailed
+        record,
+        PodGroupAttempted
+        | PodGroupStatusDecided
+        | PodGroupStatusWritten
+        | PodGroupStatusWriteFailed,
     ):
         return object_subject(record.kind, record.group)
     if isinstance(record, SessionExecuted):

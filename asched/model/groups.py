@@ -108,10 +108,25 @@ class SchedulingPolicy(ApiStruct):
     gang: GangPolicy | None = None
 
 
+class TopologyConstraint(ApiStruct):
+    """All pods run on nodes with the same value of a label."""
+
+    key: str = ""
+
+
+class SchedulingConstraints(ApiStruct):
+    topology: tuple[TopologyConstraint, ...] = ()
+
+
 class PodGroupSpec(ApiStruct):
     """How the pods of the group are scheduled."""
 
     scheduling_policy: SchedulingPolicy = SchedulingPolicy()
+    scheduling_constraints: SchedulingConstraints | None = None
+    disruption_mode: str = ""
+    """``Pod`` or ``PodGroup``; empty means ``Pod``."""
+    priority: Int32 | None = None
+    """Set by admission from the priority class."""
 
 
 class PodGroupCondition(ApiStruct):

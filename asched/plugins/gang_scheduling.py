@@ -18,6 +18,8 @@ from asched.framework.events import (
 from asched.framework.interface import (
     Arguments,
     EnqueueExtensions,
+    GroupCycleSettings,
+    GroupSchedulingPlugin,
     NodeToStatus,
     PermitResult,
     PostFilterPlugin,
@@ -72,6 +74,11 @@ class GangSchedulingArgs(Arguments, frozen=True):
 
     permit_waiting_time_seconds: int = 60
     """How long a member waits on Permit for the other members, evictions included."""
+    group_cycle: bool = False
+    """Schedule each group as a whole on one state instead of pod by pod."""
+    group_preemption: bool = False
+    """With ``group_cycle``: a group preempts as one, and victims are whole groups where their
+    ``disruptionMode`` says so (``WorkloadAwarePreemption``)."""
 
     def __post_init__(self) -> None:
         if not 0 < self.permit_waiting_time_seconds <= MAX_WAITING_TIME_S:
@@ -79,6 +86,8 @@ class GangSchedulingArgs(Arguments, frozen=True):
                 f"permitWaitingTimeSeconds: Invalid value: {self.permit_waiting_time_seconds}:"
                 f" not in valid range [1, {MAX_WAITING_TIME_S}]"
             )
+        if self.group_preemption and not self.group_cycle:
+            raise ValueError("groupPreemption: Invalid value: true: needs groupCycle")
 
 
 class Gang(NamedTuple):
@@ -97,7 +106,12 @@ class Gang(NamedTuple):
 
 
 class GangScheduling(
-    PreEnqueuePlugin, PreFilterPlugin, PostFilterPlugin, WaitingPodReviewer, EnqueueExtensions
+    PreEnqueuePlugin,
+    PreFilterPlugin,
+    PostFilterPlugin,
+    WaitingPodReviewer,
+    GroupSchedulingPlugin,
+    EnqueueExtensions,
 ):
     """Makes members wait on Permit until the gang has its minimum count.
 
@@ -120,6 +134,11 @@ class GangScheduling(
         """The end of the log of changes at the last review."""
         self._answered: list[PodGroupKey] = []
         """The groups with answers at the last review. An answer that was dropped is given again."""
+
+    @property
+    def group_cycle(self) -> GroupCycleSettings | None:
+        args = self._args
+        return GroupCycleSettings(args.group_preemption) if args.group_cycle else None
 
     def applies_to(self, pod: PodInfo) -> bool:
         return group_of(pod.pod) is not None
@@ -150,16 +169,23 @@ class GangScheduling(
         gang = self._gang(group)
         if gang is None:
             return find_group(self.handle.cluster, group) is not None
+        if self._args.group_cycle:
+            # A group cycle holds no reservations for members that cannot be scheduled.
+            members = gang.members
+            return len(members.statuses) - members.count(MemberStatus.FOREIGN) >= gang.min_count
         return gang.members.count(*SCHEDULABLE, *UNSCHEDULABLE) >= gang.min_count
 
     def events_to_register(self) -> Sequence[ClusterEventWithHint]:
-        events = (
+        events: tuple[ClusterEvent, ...] = (
             ClusterEvent(EventResource.POD, ActionType.ADD),
             ClusterEvent(
                 EventResource.UNSCHEDULED_POD, ActionType.UPDATE_POD_SCHEDULING_GATES_ELIMINATED
             ),
             ClusterEvent(EventResource.POD_GROUP, ActionType.ADD | ActionType.UPDATE),
         )
+        if self._args.group_cycle:
+            # A member for which the others await victims may be gone.
+            events += (ClusterEvent(EventResource.UNSCHEDULED_POD, ActionType.DELETE),)
         hint = self._reaches_min_count
         return tuple(ClusterEventWithHint(event, hint, own_group=True) for event in events)
 

@@ -31,6 +31,7 @@ from asched.simulator.pods import EventQueue, SimulatedPod
 from asched.simulator.trace import EndReason, WorkloadRun, WorkloadTrace
 from asched.state.cluster import ClusterState
 from asched.state.fold import Fold
+from asched.state.group_records import PodGroupAttempted
 from asched.state.records import (
     AnyRecord,
     Assigned,
@@ -312,7 +313,7 @@ class Simulation:
                 self._events.schedule(decided_ns + self._scheduler.latencies.evict_ns, evict)
             case PodGroupStatusDecided():
                 self._events.schedule(decided_ns, partial(self._simulated.write_group, decision))
-            case SessionExecuted():
+            case SessionExecuted() | PodGroupAttempted():
                 pass  # its results are decisions of their own
             case ExtenderCallRequested():
                 raise AssertionError("an extender call without a configured extender")

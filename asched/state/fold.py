@@ -20,6 +20,7 @@ from asched.model.node import Node
 from asched.model.pod import Pod
 from asched.model.resource_claims import ResourceClaim
 from asched.model.resources import KINDS
+from asched.state import group_records as gr
 from asched.state import records as r
 from asched.state import session_records as sr
 from asched.state.circuits import circuit_as_plugin
@@ -50,6 +51,7 @@ class Fold:
             sr.SessionsLoaded: self._sessions_loaded,
             sr.SessionExecuted: self._session_executed,
             sr.EvictionDecided: self._eviction_decided,
+            gr.PodGroupAttempted: self._group_attempted,
             sr.PodGroupStatusDecided: self._group_status_decided,
             sr.PodGroupStatusWritten: self._group_write_ended,
             sr.PodGroupStatusWriteFailed: self._group_write_ended,
@@ -355,17 +357,30 @@ class Fold:
                     f"a session decided pod {record.key} ({record.uid}), which does not wait for it"
                 )
             return entry
+        turn_ns, rejected = 0, False
         if isinstance(record, r.Rejected):
-            turn_ns = record.put_off_until_ns
-            return self._dequeue(record.key, record.uid, preemption=True, turn_ns=turn_ns)
-        return self._dequeue(record.key, record.uid)
+            turn_ns, rejected = record.put_off_until_ns, True
+        return self._dequeue(
+            record.key,
+            record.uid,
+            preemption=rejected,
+            turn_ns=turn_ns,
+            grouped=record.grouped,
+        )
 
     def _dequeue(
-        self, key: str, uid: str, *, preemption: bool = False, turn_ns: int = 0
+        self,
+        key: str,
+        uid: str,
+        *,
+        preemption: bool = False,
+        turn_ns: int = 0,
+        grouped: bool = False,
     ) -> PodEntry:
         """Take the pod from the queue, wherever it waits.
 
-        Every decision was made about an active pod. If it is not active here, a plugin that the
+        Every decision was made about an active pod, or about a member of a group whose head was
+        active (``grouped``). If it is not active here, a plugin that the
         fold calls (a hint, PreEnqueue) has changed. The decision counts nevertheless; a replay
         reports it.
         """
@@ -373,7 +388,7 @@ class Fold:
         entry = state.entry(key, uid)
         if entry is None or entry.placement_state is not PlacementState.PENDING:
             raise FoldError(f"a decision for pod {key} ({uid}), which is not pending")
-        queued = state.queue.pop(key)
+        queued = state.queue.pop(key, waiting=grouped)
         if queued is None:
             raise FoldError(f"a decision for pod {key} ({uid}), which is in no queue")
         if queued.turn_ns:
@@ -437,6 +452,12 @@ class Fold:
             Eviction(victim, record.preemptor, record.node, record.reason.value)
         )
         self._pods.update_sessions(entry)
+
+    def _group_attempted(self, record: gr.PodGroupAttempted) -> None:
+        """The decisions about the members follow."""
+        group = self.state.object_store.of_kind(KINDS[record.kind]).get(record.group)
+        if group is None or group.uid != record.uid:
+            raise FoldError(f"a group cycle of {record.group} ({record.uid}), which is unknown")
 
     def _group_status_decided(self, record: sr.PodGroupStatusDecided) -> None:
         group = self.state.object_store.of_kind(KINDS[record.kind]).get(record.group)

@@ -25,9 +25,10 @@ Counter            Incremented by                           Read by
 from __future__ import annotations
 
 import heapq
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from copy import copy, deepcopy
 from hashlib import blake2b
+from typing import NamedTuple
 
 from asched.framework.caching import ChangeLog
 from asched.framework.pod_info import PodInfo
@@ -42,7 +43,7 @@ from asched.state.node_columns import (
 )
 from asched.state.node_table_view import LOG_LENGTH, NodeTableView
 from asched.state.stored_form import StoredForm
-from asched.state.unoffered_requests import ELSEWHERE
+from asched.state.unoffered_requests import ELSEWHERE, UnofferedRequests
 
 KEPT_PODS = 512
 """The last changes of pods, which are always in the log."""
@@ -68,6 +69,13 @@ class NodeTableSnapshot(StoredForm):
     """Every resource that a node offers, in order: sessions use the order and the names."""
     unoffered: tuple[str, ...]
     """Every other resource that a pod on a node requests, in order."""
+
+
+class PodOrder(NamedTuple):
+    """In which order pods arrived on rows, and names of resources in the table."""
+
+    by_row: dict[int, list[str]]
+    unoffered: UnofferedRequests
 
 
 class NodeTable(NodeTableView):
@@ -277,6 +285,18 @@ class NodeTable(NodeTableView):
         self._remove_from_row(row, old)
         self._add_to_row(row, pod)
         self._pods[row] = {uid: pods[uid] for uid in order}
+
+    def pod_order(self, node_names: Iterable[str]) -> PodOrder:
+        """The order of the pods on nodes, for :meth:`restore_order`."""
+        rows = {row for name in node_names if (row := self._rows.get(name)) is not None}
+        return PodOrder({row: [*self._pods[row]] for row in rows}, self.columns.unoffered.copy())
+
+    def restore_order(self, order: PodOrder) -> None:
+        """The same pods are on the nodes again as when the order was noted: restore it."""
+        for row, uids in order.by_row.items():
+            pods = self._pods[row]
+            self._pods[row] = {uid: pods[uid] for uid in uids}
+        self.columns.unoffered = order.unoffered
 
     def _add_to_row(self, row: int, pod: PodInfo) -> None:
         self._pods[row][pod.uid] = pod

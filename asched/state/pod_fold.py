@@ -450,7 +450,9 @@ def member_status(state: ClusterState, entry: PodEntry) -> MemberStatus:
         return MemberStatus.TERMINATING
     if entry.node:
         return MemberStatus.WAITING if key in state.waiting else MemberStatus.ASSIGNED
-    if pod.spec.scheduling_gates or pod.spec.scheduler_name not in state.profiles:
+    if pod.spec.scheduler_name not in state.profiles:
+        return MemberStatus.FOREIGN
+    if pod.spec.scheduling_gates:
         return MemberStatus.GATED
     status = pending_status(state.queue.find_queued_or_in_flight(key))
     if status in UNSCHEDULABLE and state.nominator.node_of(key):

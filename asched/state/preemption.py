@@ -163,6 +163,18 @@ class Nominator:
             self._changed(node_name)
         return node_name
 
+    def copy_contents(self) -> dict[str, dict[str, PodInfo]]:
+        """The nominations, in order, for :meth:`reset`."""
+        return {node: {**pods} for node, pods in self.by_node.items()}
+
+    def reset(self, contents: dict[str, dict[str, PodInfo]]) -> None:
+        """Return to earlier nominations."""
+        before, self.by_node = self.by_node, contents
+        self._node_of = {key: node for node, pods in contents.items() for key in pods}
+        for node in {**before, **contents}:
+            if before.get(node) != contents.get(node):
+                self._changed(node)
+
     def snapshot(self) -> tuple[NominatedSnapshot, ...]:
         return tuple(
             NominatedSnapshot(node, tuple(pods.values())) for node, pods in self.by_node.items()

@@ -243,9 +243,9 @@ class SchedulingQueue:
 
     # -- decisions and their outcomes ---------------------------------------------------------
 
-    def pop(self, key: str) -> QueuedPod | None:
+    def pop(self, key: str, *, waiting: bool = False) -> QueuedPod | None:
         """The pod was decided: in flight until :meth:`reject`, :meth:`fail` or :meth:`remove`.
-        None if it does not wait."""
+        None if it does not wait. ``waiting``: it may wait in any queue."""
         pod = self._active.pop(key) or self._pop_early(key)
         if pod is None:
             pod = self.find_queued(key)
@@ -253,7 +253,7 @@ class SchedulingQueue:
                 return None
             self._remove_from_queues(key)
             pod.gating_plugin = ""
-            self.replay_mismatches += 1
+            self.replay_mismatches += not waiting
         pod.attempts += 1
         # A continued attempt keeps the events since it began.
         self._attempts.setdefault(key, (pod, self._events_end))

@@ -24,6 +24,7 @@ from asched.framework.status import Code
 from asched.model.meta import OwnerReference
 from asched.model.pod import PodCondition, PodResourceClaimStatus
 from asched.model.resources import AnyObject
+from asched.state.group_records import PodGroupAttempted
 from asched.state.session_records import (
     EvictionDecided,
     PodGroupStatusDecided,
@@ -336,6 +337,8 @@ class Assigned(PodRecord):
     """Keys of pods to move to the active queue (``PodsToActivate``)."""
     session: int = 0
     """The number of the deciding batch session (equal to ``attempt``); 0 for none."""
+    grouped: bool = False
+    """Decided in a group cycle, together with the other members of its group."""
 
 
 class Rejected(PodRecord):
@@ -364,6 +367,8 @@ class Rejected(PodRecord):
     """The number of the deciding batch session (equal to ``attempt``); 0 for none."""
     released_claim: ReleasedClaim | None = None
     """A ResourceClaim that is deallocated or deleted for the pod."""
+    grouped: bool = False
+    """As :attr:`Assigned.grouped`."""
 
 
 class AttemptFailed(PodRecord):
@@ -373,6 +378,8 @@ class AttemptFailed(PodRecord):
     plugin: str
     """Whose failure it is; empty if an object causes it, such as a selector of a claim."""
     message: str
+    grouped: bool = False
+    """As :attr:`Assigned.grouped`."""
 
 
 class ExtenderCallRequested(PodRecord):
@@ -458,6 +465,7 @@ Decision = (
     | ExtenderCallRequested
     | PermitAllowed
     | PermitRejected
+    | PodGroupAttempted
     | SessionDecision
 )
 AnyRecord = Observation | Decision | ShadowCompared

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections import Counter
 from pathlib import Path
 
 from asched.config.registry import PluginRegistry
@@ -30,19 +31,28 @@ def main(arguments: list[str] | None = None) -> int:
         return 0
     registry = PluginRegistry.discover()
     passed = failed = 0
+    excluded: Counter[str] = Counter()
     width = max(map(len, topics))
     for topic, paths in topics.items():
         found = list(results(topic, paths, registry))
         wrong = [result for result in found if not result.passed]
         passed += len(found) - len(wrong)
         failed += len(wrong)
-        print(f"{topic:{width}}  {len(found) - len(wrong)} passed, {len(wrong)} failed")
+        by_rule = Counter(result.rule for result in found if result.rule)
+        excluded += by_rule
+        under = f", {by_rule.total()} of them by rule" if by_rule else ""
+        print(f"{topic:{width}}  {len(found) - len(wrong)} passed, {len(wrong)} failed{under}")
         for result in wrong[: options.cases]:
             print(f"  {result.place}")
             for line in result.differences[: options.diffs]:
                 print(f"    {line}")
             if len(result.differences) > options.diffs:
                 print(f"    ... and {len(result.differences) - options.diffs} more")
+    if excluded:
+        in_full = passed + failed - excluded.total()
+        print(f"{in_full} compared in full ({in_full / (passed + failed):.1%}); by rule:")
+        for rule, number in sorted(excluded.items()):
+            print(f"  {rule}: {number}")
     print(f"{passed} passed, {failed} failed")
     return 1 if failed else 0
 

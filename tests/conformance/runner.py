@@ -16,6 +16,8 @@ from tests.conformance.batch_runner import session_differences
 from tests.conformance.cel_documents import expression_differences, is_cel_document
 from tests.conformance.differences import differences
 from tests.conformance.documents import Document, DocumentError
+from tests.conformance.group_answers import group_differences
+from tests.conformance.group_documents import is_group_document
 from tests.conformance.hint_documents import hint_differences, is_hint_document
 
 
@@ -26,6 +28,8 @@ class CaseResult(NamedTuple):
     place: str
     """Document and number of the case."""
     differences: tuple[str, ...]
+    rule: str = ""
+    """The rule that excludes the case from the comparison; empty if it is compared in full."""
 
     @property
     def passed(self) -> bool:
@@ -59,6 +63,10 @@ def results(topic: str, paths: Sequence[Path], registry: PluginRegistry) -> Iter
             if is_hint_document(path):
                 for number, lines in enumerate(hint_differences(path, registry)):
                     yield CaseResult(topic, f"{path.stem} case {number}", tuple(lines))
+                continue
+            if is_group_document(path):
+                for place, lines, rule in group_differences(path, registry):
+                    yield CaseResult(topic, place, tuple(lines), rule)
                 continue
             document = Document(path)
             laboratory = Laboratory(document, registry)

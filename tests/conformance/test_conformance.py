@@ -56,6 +56,17 @@ def test_devices_recorded_by_kube_scheduler(shared_dir: Path) -> None:
     )
 
 
+@pytest.mark.shared
+def test_groups_recorded_by_kube_scheduler(shared_dir: Path) -> None:
+    registry = PluginRegistry.discover()
+    topics = topics_in(shared_dir / "golden" / "groups")
+    assert topics
+    found = [r for topic, paths in topics.items() for r in results(topic, paths, registry)]
+    assert_all_agree(found)
+    in_full = sum(not result.rule for result in found)
+    assert in_full >= 0.85 * len(found)
+
+
 @pytest.mark.parametrize("topic", sorted(topics_in(CASES)))
 def test_cases_derived_by_hand(topic: str) -> None:
     assert_all_agree(results(topic, topics_in(CASES)[topic], PluginRegistry.discover()))
@@ -182,6 +193,52 @@ def test_both_modes_are_compared(sessions: Path, capsys: pytest.CaptureFixture[s
     last = capsys.readouterr().out.splitlines()[-1]
     # Only the incomplete gang differs: it releases its reservations.
     assert last == "| all | 6 | 6 | 7 → 7 | 3 → 3 | 4 → 4 | 2 → 0 |"
+
+
+@pytest.fixture
+def groups(tmp_path: Path) -> Path:
+    shutil.copytree(CASES / "groups", tmp_path / "groups")
+    return tmp_path
+
+
+def test_report_counts_groups_that_a_rule_excludes(
+    groups: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([str(groups)]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "groups  2 passed, 0 failed, 1 of them by rule",
+        "1 compared in full (50.0%); by rule:",
+        "  surplus-preempts: 1",
+        "2 passed, 0 failed",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "line"),
+    [
+        (("outcome",), "unschedulable", "outcome: expected unschedulable, got scheduled"),
+        (("run", "cycles", 0, "pods", "g-0", "node"), "a", "nodes: expected {'g-0': 'a'"),
+        (("run", "cycles", 0, "popped"), ["g-0", "g-1"], "popped: expected ['g-0', 'g-1']"),
+        (("run", "cycles", 0, "condition", 0), "False", "condition: expected ['False'"),
+        (("run", "cycles", 0, "trace", 1, "message"), "no", "steps: expected [('r0', 'g-1'"),
+    ],
+)
+def test_report_shows_differences_of_a_group(
+    groups: Path,
+    capsys: pytest.CaptureFixture[str],
+    path: tuple[str | int, ...],
+    value: Any,
+    line: str,
+) -> None:
+    document = groups / "groups" / "groups-1.json"
+    recorded = json.loads(document.read_text())
+    found: Any = recorded["cases"][0]["expect"]["canonical"]
+    for key in path[:-1]:
+        found = found[key]
+    found[path[-1]] = value
+    document.write_text(json.dumps(recorded))
+    assert main([str(groups)]) == 1
+    assert f"\n    {line}" in capsys.readouterr().out
 
 
 def test_run_without_cases_fails(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

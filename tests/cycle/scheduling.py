@@ -8,11 +8,13 @@ from asched.cycle.decide import Decider
 from asched.framework.feature_gates import DEFAULT_FEATURE_GATES, FeatureGates
 from asched.framework.interface import Plugin
 from asched.framework.runtime.profile import ProfileSpec
+from asched.group_cycle.decide import GroupDecider
 from asched.model.quantity import NS_PER_S
 from asched.model.resources import AnyObject
 from asched.state import records as r
 from asched.state.cluster import ClusterState
 from asched.state.fold import Fold
+from asched.state.group_records import PodGroupAttempted
 from asched.state.session_records import PodGroupStatusDecided, SessionExecuted
 from asched.testing.invariants import check
 from tests.state.profiles import loader, profile_of
@@ -34,6 +36,7 @@ class Scheduling:
         self.fold = Fold(ClusterState(), loader(*plugins))
         self.state = self.fold.state
         self.decider = Decider(self.state)
+        self.decider.groups = GroupDecider(self.state, self.decider.cache)
         self.apply(r.EngineStarted("test", seed))
         loaded = tuple(profiles) or (profile_of(*plugins),)
         self.apply(r.ProfilesLoaded(loaded, feature_gates=gates))
@@ -63,7 +66,9 @@ class Scheduling:
 
 def pod_of(decision: r.Decision) -> str:
     """The key of the decision's pod."""
-    assert not isinstance(decision, SessionExecuted | PodGroupStatusDecided), decision
+    assert not isinstance(decision, SessionExecuted | PodGroupStatusDecided | PodGroupAttempted), (
+        decision
+    )
     return decision.key
 
 

@@ -76,8 +76,8 @@ _POINT_NOTES: Final = {
     ),
     "preBind": Row((), Answer.DIFFERS, "plugins run one after the other, never in parallel"),
     "multiPoint": Row((), Answer.YES),
-    "placementGenerate": Row((), Answer.NO, "needs the alpha gate TopologyAwareWorkloadScheduling"),
-    "placementScore": Row((), Answer.NO, "needs the alpha gate TopologyAwareWorkloadScheduling"),
+    "placementGenerate": Row((), Answer.YES, "if GangScheduling has `groupCycle`"),
+    "placementScore": Row((), Answer.YES, "if GangScheduling has `groupCycle`"),
 }
 _FIELD_NOTES: Final = {
     "parallelism": Row((), Answer.DIFFERS, "accepted; plugins process all nodes at once"),

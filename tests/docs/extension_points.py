@@ -118,6 +118,24 @@ CONTRACTS: Final[Mapping[ExtensionPoint, PointContract]] = {
         failing=FAILS_THE_ATTEMPT,
         companions=(NormalizeScore,),
     ),
+    ExtensionPoint.PLACEMENT_GENERATE: PointContract(
+        when="Once in each group cycle, before the members are tried. Only for profiles that"
+        " schedule whole groups. As in kube-scheduler, only the first plugin of a profile runs.",
+        may="Return the placements to try: sets of nodes, such as topology domains. The members"
+        " then get nodes of one placement only.",
+        cost="One call per group cycle. Each placement costs a pass over all members.",
+        purity=f"{PURE} The plugin must be pure: a group cycle is one decision.",
+        failing="The group cycle fails: all members back off with the message of the plugin.",
+        companions=(EnqueueExtensions,),
+    ),
+    ExtensionPoint.PLACEMENT_SCORE: PointContract(
+        when="In each group cycle with more than one placement in which the group is feasible.",
+        may="Score a placement by the members that fit there, from 0 to 100, or with any integer"
+        " if the plugin also normalizes. The profile's weight multiplies the score.",
+        cost="One call per feasible placement.",
+        purity=f"{PURE} The plugin must be pure: a group cycle is one decision.",
+        failing="As for PlacementGenerate.",
+    ),
     ExtensionPoint.RESERVE: PointContract(
         when="`reserve` when a node is selected. `on_reserved`, `unreserve`, `on_bound` and"
         " `on_deleted` when the fold applies the decision and its outcome: live, after a restart"

@@ -92,7 +92,7 @@ def test_option_overrides_the_file() -> None:
         ),
         (
             "{TopologyAwareWorkloadScheduling: true}",
-            "cannot be true: placements of pod groups are not implemented",
+            "cannot be true: `groupCycle` of GangScheduling instead (docs/gang.md)",
         ),
         (
             "{SchedulerAsyncPreemption: false}",

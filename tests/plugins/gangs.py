@@ -27,6 +27,7 @@ from asched.state import records as r
 from asched.state.checkpoint import checkpoint_of, restore
 from asched.state.cluster import ClusterState, PlacementState
 from asched.state.fold import Fold
+from asched.state.group_records import PodGroupAttempted
 from asched.state.session_records import PodGroupStatusDecided, SessionExecuted
 from tests.cycle.scheduling import Scheduling
 from tests.state.objects import a_node, a_pod
@@ -141,5 +142,5 @@ def kinds(decisions: Sequence[r.Decision]) -> list[tuple[str, str]]:
     return [
         (type(decision).__name__, decision.key.removeprefix("default/"))
         for decision in decisions
-        if not isinstance(decision, PodGroupStatusDecided | SessionExecuted)
+        if not isinstance(decision, PodGroupStatusDecided | SessionExecuted | PodGroupAttempted)
     ]

@@ -291,12 +291,13 @@ def next_commands(result: DemoResult, kubeconfig: Path | None) -> Sequence[str]:
     lines = []
     retried = max(result.counts.attempts, key=lambda key: result.counts.attempts[key], default=None)
     waited = next((k for k in sorted(result.counts.attempts) if k in result.workload.feasible), "")
-    if waited or retried:
-        lines.append(f"{asched} history {waited or retried} {journal}")
+    bound = sorted(result.workload.feasible - result.counts.unbound)
+    shown = waited or retried or next(iter(bound), "")
+    if shown:
+        lines.append(f"{asched} history {shown} {journal}")
     infeasible = next((k for k in sorted(result.workload.infeasible) if "/intolerant-" in k), None)
     if infeasible:
         lines.append(f"{asched} explain {infeasible} {journal}")
-    bound = sorted(result.workload.feasible - result.counts.unbound)
     if bound:
         lines.append(f"{asched} explain {bound[len(bound) // 2]} {journal}")
     lines.append(f"{asched} ui {journal}")

@@ -27,6 +27,7 @@ from asched.kube.pod_writer import PodTarget, PodWriter, Reason
 from asched.kube.write_outcomes import WriteSucceeded
 from asched.model.pod import DEFAULT_SCHEDULER_NAME
 from asched.state.cluster import ClusterState, PodEntry
+from asched.state.group_records import PodGroupAttempted
 from asched.state.records import (
     Assigned,
     AttemptFailed,
@@ -92,6 +93,8 @@ class EffectDispatcher:
                     error=decision.error,
                 )
             return
+        if isinstance(decision, PodGroupAttempted):
+            return  # its results are decisions of their own
         if isinstance(decision, PodGroupStatusDecided):
             self._groups.write(decision)
             return

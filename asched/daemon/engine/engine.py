@@ -31,6 +31,7 @@ from asched.kube.timing import Clock
 from asched.model.quantity import NS_PER_S
 from asched.model.resources import Resource, WatchedResource
 from asched.state.fold import Fold
+from asched.state.group_records import PodGroupAttempted
 from asched.state.records import (
     AnyRecord,
     Assigned,
@@ -328,7 +329,7 @@ class Engine(TurnLoop):
                 return
             case PermitAllowed() | ExtenderCallRequested():
                 return
-            case EvictionDecided() | PodGroupStatusDecided():
+            case EvictionDecided() | PodGroupStatusDecided() | PodGroupAttempted():
                 return
             case SessionExecuted():
                 self._metrics.sessions.executed(decision, self._core.last_session, duration_s)

@@ -22,7 +22,10 @@ from asched.framework.interface import (
     ExtensionPoint,
     FilterAllPlugin,
     FilterPlugin,
+    GroupSchedulingPlugin,
     PermitPlugin,
+    PlacementGeneratePlugin,
+    PlacementScorePlugin,
     Plugin,
     PostBindPlugin,
     PostFilterPlugin,
@@ -66,7 +69,7 @@ class PluginPolicy(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
 
 
 class PluginWeight(msgspec.Struct, frozen=True, gc=False):
-    """A plugin at an extension point. ``weight`` applies to Score only."""
+    """A plugin at an extension point. ``weight`` applies to Score and PlacementScore only."""
 
     name: str
     weight: int = 1
@@ -201,6 +204,17 @@ class ClusterScopePlugins(NamedTuple):
         return tuple(dict.fromkeys((*self.pre_filter, *filters, *self.pre_score, *scorers)))
 
 
+class WeightedPlacementScorer(NamedTuple):
+    plugin: PlacementScorePlugin
+    weight: int
+
+
+class PlacementPlugins(NamedTuple):
+    generate: PlacementGeneratePlugin | None
+    """The first one, as in kube-scheduler; None: all nodes are the only placement."""
+    score: tuple[WeightedPlacementScorer, ...]
+
+
 class BindingPlugins(NamedTuple):
     pre_bind: tuple[PreBindPlugin, ...]
     bind: tuple[BindPlugin, ...]
@@ -245,6 +259,12 @@ class Profile:
             WeightedScorer(cast("ScorePlugin | ScoreAllPlugin", plugin), weights[plugin.name])
             for plugin in self._at(ExtensionPoint.SCORE, Plugin)
         )
+        self.placement = self._placement_plugins()
+        self.group_cycle = next(
+            (p.group_cycle for p in self.plugins.values() if isinstance(p, GroupSchedulingPlugin)),
+            None,
+        )
+        """How it schedules whole pod groups; None: pod by pod."""
         self.cluster_scope = self._cluster_scope()
         versions = (plugin.shared_answers_version for plugin in self.plugins.values())
         self._versions = tuple(dict.fromkeys(v for v in versions if v is not None))
@@ -297,11 +317,26 @@ class Profile:
         self.pre_score = kept(self.pre_score)
         self.score = tuple(scorer for scorer in self.score if scorer.plugin.name not in names)
         self.cluster_scope = self._cluster_scope()
+        generate, placement_score = self.placement
+        self.placement = PlacementPlugins(
+            None if generate is None or generate.name in names else generate,
+            tuple(scorer for scorer in placement_score if scorer.plugin.name not in names),
+        )
         self.reserve = kept(self.reserve)
         self.permit = kept(self.permit)
         self.permit_reviewers = kept(self.permit_reviewers)
         pre_bind, bind, post_bind = self.binding
         self.binding = BindingPlugins(kept(pre_bind), bind, kept(post_bind))
+
+    def _placement_plugins(self) -> PlacementPlugins:
+        generate = self._at(ExtensionPoint.PLACEMENT_GENERATE, PlacementGeneratePlugin)
+        entries = self.spec.plugins_at(ExtensionPoint.PLACEMENT_SCORE)
+        weights = {entry.name: entry.weight for entry in entries}
+        score = self._at(ExtensionPoint.PLACEMENT_SCORE, PlacementScorePlugin)
+        return PlacementPlugins(
+            generate[0] if generate else None,
+            tuple(WeightedPlacementScorer(plugin, weights[plugin.name]) for plugin in score),
+        )
 
     def _cluster_scope(self) -> ClusterScopePlugins:
         return ClusterScopePlugins(

@@ -327,21 +327,18 @@ class Budgets:
         disrupted."""
         if not self._by_namespace:
             return [], list(pods)
-        left: dict[str, int] = {}
+        charges = self.charging()
         violating: list[PodInfo] = []
         others: list[PodInfo] = []
         for pod in pods:
-            violates = False
-            for budget in self._protecting(pod):
-                if pod.name in budget.status.disrupted_pods:
-                    continue
-                left.setdefault(budget.key, budget.status.disruptions_allowed)
-                left[budget.key] -= 1
-                violates = violates or left[budget.key] < 0
-            (violating if violates else others).append(pod)
+            (violating if charges.violates(pod) else others).append(pod)
         return violating, others
 
-    def _protecting(self, pod: PodInfo) -> list[PodDisruptionBudget]:
+    def charging(self) -> BudgetCharges:
+        """Charges the budgets for one pod after the other."""
+        return BudgetCharges(self)
+
+    def protecting(self, pod: PodInfo) -> list[PodDisruptionBudget]:
         labels = pod.label_set
         known = self._by_labels.get(labels.number)
         if known is None:
@@ -353,3 +350,22 @@ class Budgets:
                 if pod.labels and budget.spec.selector and budget.spec.selector.matches(pod.labels)
             ]
         return known
+
+
+class BudgetCharges:
+    """Disruptions charged to budgets in one search for victims."""
+
+    def __init__(self, budgets: Budgets) -> None:
+        self._budgets = budgets
+        self._left: dict[str, int] = {}
+
+    def violates(self, pod: PodInfo) -> bool:
+        """Charge the budgets of a pod. Returns whether one of them is exceeded."""
+        violates, left = False, self._left
+        for budget in self._budgets.protecting(pod):
+            if pod.name in budget.status.disrupted_pods:
+                continue
+            left.setdefault(budget.key, budget.status.disruptions_allowed)
+            left[budget.key] -= 1
+            violates = violates or left[budget.key] < 0
+        return violates

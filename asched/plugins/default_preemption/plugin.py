@@ -27,6 +27,7 @@ from asched.framework.interface import (
     PreEnqueuePlugin,
 )
 from asched.framework.nodes import RowArray
+from asched.framework.placements import NO_PREEMPTION
 from asched.framework.pod_info import PodInfo, PodShape
 from asched.framework.runtime.diagnosis import histogram
 from asched.framework.runtime.dry_run import FilterDryRunner
@@ -111,7 +112,7 @@ class DefaultPreemption(PostFilterPlugin, PreEnqueuePlugin, EnqueueExtensions):
     def post_filter(
         self, state: CycleState, pod: PodInfo, statuses: NodeToStatus
     ) -> PostFilterResult:
-        reason = self.ineligible(pod, statuses)
+        reason = state.get(NO_PREEMPTION) or self.ineligible(pod, statuses)
         if reason:
             return PostFilterResult(Status.unschedulable(_PREFIX + reason))
         rows = statuses.rows(Code.UNSCHEDULABLE)

@@ -18,6 +18,7 @@ from asched.framework.interface import (
     EnqueueExtensions,
     FilterAllPlugin,
     FilterPlugin,
+    PlacementScorePlugin,
     PreFilterPlugin,
     PreFilterResult,
     PreScorePlugin,
@@ -33,6 +34,7 @@ from asched.framework.nodes import (
     NodeInfo,
     Nodes,
 )
+from asched.framework.placements import GroupAssignments, GroupInCycle
 from asched.framework.pod_info import PodInfo, PodShape, shape_of
 from asched.framework.scoring import quotient, truncated_quotient, wrapped
 from asched.framework.status import SUCCESS, Status
@@ -42,6 +44,7 @@ from asched.model.pod import Pod
 from asched.model.requests import CPU, EPHEMERAL_STORAGE, MEMORY, PODS, amount, is_extended_resource
 from asched.model.resource_claims import DeviceClass
 from asched.model.selectors import is_qualified_name
+from asched.plugins.node_resources.placement import placement_utilization
 from asched.plugins.node_resources.scoring import (
     ResourceWeight,
     ScoredAmounts,
@@ -141,6 +144,7 @@ class NodeResourcesFit(
     PreScorePlugin,
     ScoreAllPlugin,
     ScorePlugin,
+    PlacementScorePlugin,
     EnqueueExtensions,
 ):
     """Rejects nodes without enough free resources; scores by the strategy, by default
@@ -270,6 +274,10 @@ class NodeResourcesFit(
         if self._ignores_zero_scores:
             return math.floor(total / weights + 0.5)
         return quotient(total, weights)
+
+    def score_placement(self, group: GroupInCycle, assignments: GroupAssignments) -> int:
+        """As kube-scheduler, by MostAllocated, whatever the strategy for nodes."""
+        return placement_utilization(assignments, self._resources, self.handle.cluster.nodes)
 
     def events_to_register(self) -> Sequence[ClusterEventWithHint]:
         freed = ActionType.DELETE | ActionType.UPDATE_POD_SCALE_DOWN

@@ -1,0 +1,133 @@
+"""The decision about each member that follows from the outcome of the group."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+
+from asched.framework.cluster import PodRef
+from asched.framework.pod_groups import GANG_SCHEDULING, POD_GROUP_SCHEDULED
+from asched.framework.pod_info import QueuedPod
+from asched.group_cycle.cycle import GroupResult
+from asched.group_cycle.member_pass import MemberResult
+from asched.group_cycle.members import CycleMembers
+from asched.plugins.gang_scheduling import INCOMPLETE
+from asched.state import records as r
+from asched.state.cluster import ClusterState
+from asched.state.group_records import GroupOutcome
+from asched.state.session_records import DecidedGroupCondition
+
+MemberDecision = r.Assigned | r.Rejected | r.AttemptFailed
+
+_replace = msgspec.structs.replace
+
+
+def group_condition(result: GroupResult) -> DecidedGroupCondition:
+    """The condition PodGroupScheduled after the cycle."""
+    match result.outcome:
+        case GroupOutcome.SCHEDULED:
+            return DecidedGroupCondition(POD_GROUP_SCHEDULED, "True", "Scheduled")
+        case GroupOutcome.ERROR:
+            reason = "SchedulerError"
+        case _:
+            reason = "Unschedulable"
+    return DecidedGroupCondition(POD_GROUP_SCHEDULED, "False", reason, result.message)
+
+
+def member_decisions(
+    cluster: ClusterState, members: CycleMembers, result: GroupResult
+) -> list[MemberDecision]:
+    """All members are assigned or rejected together, except those beyond the minimum that do not
+    fit. In the order of the members."""
+    found = {member.queued.info.key: member for member in result.members}
+    rejected_by = _rejecting_plugins(result)
+    decisions = [
+        _replace(_decision(queued, found, rejected_by, result, members.pending[0]), grouped=True)
+        for queued in members.pending
+    ]
+    victims = _evicted(cluster, result)
+    if victims and isinstance(decisions[0], r.Rejected):
+        # One pod stands for the group: while its victims run, the group is not tried.
+        decisions[0] = _replace(decisions[0], victims=victims)
+    return decisions
+
+
+def _decision(
+    queued: QueuedPod,
+    found: dict[str, MemberResult],
+    rejected_by: dict[str, tuple[str, ...]],
+    result: GroupResult,
+    first: QueuedPod,
+) -> MemberDecision:
+    info, number = queued.info, queued.attempts + 1
+    member = found.get(info.key)
+    if result.outcome is GroupOutcome.ERROR:
+        if member is not None and isinstance(member.decision, r.AttemptFailed):
+            return member.decision
+        # The failure of a plugin counts once for its circuit breaker.
+        plugin = result.plugin if queued is first else ""
+        return r.AttemptFailed(info.key, info.uid, number, plugin, result.message)
+    if member is None:
+        by = (result.plugin,) if result.plugin else ()
+        return r.Rejected(info.key, info.uid, number, result.message, by, nominated_node="")
+    if result.outcome is GroupOutcome.SCHEDULED:
+        return member.decision
+    plugins = rejected_by.get(info.key) or (GANG_SCHEDULING,)
+    if result.outcome is GroupOutcome.WAITING:
+        return _waiting(member, plugins, result)
+    if member.fits:
+        return r.Rejected(info.key, info.uid, number, INCOMPLETE, plugins, nominated_node="")
+    return _unplaced(member, plugins)
+
+
+def _waiting(member: MemberResult, plugins: tuple[str, ...], result: GroupResult) -> MemberDecision:
+    """A member of a group that fits once victims are gone."""
+    info, number = member.queued.info, member.queued.attempts + 1
+    if member.preempts:
+        return member.decision
+    node = result.targets.get(info.key, "") if result.victims else member.node
+    if member.fits:
+        return r.Rejected(info.key, info.uid, number, result.message, plugins, nominated_node=node)
+    return _replace(_unplaced(member, plugins), nominated_node=node)
+
+
+def _unplaced(member: MemberResult, plugins: tuple[str, ...]) -> MemberDecision:
+    """A member that does not fit keeps its own message. Events of all plugins that rejected it in
+    any placement requeue it."""
+    decision = member.decision
+    assert isinstance(decision, r.Rejected)
+    pending = set(decision.pending_plugins)
+    return _replace(
+        decision,
+        unschedulable_plugins=tuple(name for name in plugins if name not in pending),
+        nominated_node="" if decision.nominated_node is None else decision.nominated_node,
+    )
+
+
+def _rejecting_plugins(result: GroupResult) -> dict[str, tuple[str, ...]]:
+    """By pod key, the plugins that rejected the member in any placement, sorted."""
+    found: dict[str, set[str]] = {}
+    for key, decision in _rejections(result):
+        plugins = {*decision.unschedulable_plugins, *decision.pending_plugins}
+        found.setdefault(key, set()).update(plugins)
+    return {key: tuple(sorted(plugins)) for key, plugins in found.items()}
+
+
+def _rejections(result: GroupResult) -> Iterator[tuple[str, r.Rejected]]:
+    for _, passed in result.tried:
+        for member in passed.members:
+            if isinstance(member.decision, r.Rejected):
+                yield member.queued.info.key, member.decision
+
+
+def _evicted(cluster: ClusterState, result: GroupResult) -> tuple[PodRef, ...]:
+    """The victims to evict for a group that preempts as one: not those that are terminating, that
+    are being evicted already, or that wait on Permit."""
+    return tuple(
+        PodRef(pod.key, pod.uid)
+        for pod in result.victims
+        if not pod.pod.terminating
+        and pod.uid not in cluster.evictions
+        and pod.key not in cluster.waiting
+    )

@@ -1,0 +1,241 @@
+"""One pass over the members: each is tried on the state with the earlier ones assumed.
+
+As in kube-scheduler there is no backtracking: a member that does not fit is skipped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import NamedTuple
+
+import msgspec
+
+from asched.cycle.attempt import Attempt
+from asched.cycle.attempt_decisions import rejection, reserve_and_permit
+from asched.cycle.feasible_nodes import NO_NODES, FeasibleNodes, fit_message
+from asched.cycle.node_selection import BestNodes, select_node
+from asched.cycle.post_filter import PostFilterOutcome, run_post_filter
+from asched.cycle.precheck import refusal
+from asched.cycle.shape_cache import ShapeCache
+from asched.framework.interface import PostFilterResult
+from asched.framework.nodes import BoolColumn
+from asched.framework.placements import NO_PREEMPTION
+from asched.framework.pod_info import QueuedPod
+from asched.framework.runtime.observation import to_printable
+from asched.framework.runtime.plugin_calls import PluginFailure
+from asched.framework.runtime.profile import Profile
+from asched.framework.status import Status
+from asched.group_cycle.members import CycleMembers, quorum_is_met
+from asched.group_cycle.trial import Trial
+from asched.state import records as r
+from asched.state.cluster import ClusterState
+
+NodeChooser = Callable[[BestNodes, QueuedPod], int]
+"""Returns the row of one of the best nodes."""
+
+_encode = msgspec.json.Encoder().encode
+
+
+class Preemption(Enum):
+    """What becomes of the victims that PostFilter plugins find."""
+
+    NONE = "none"
+    """PostFilter plugins do not run."""
+    IGNORED = "ignored"
+    """They run for their reasons; a member that needs victims does not fit."""
+    ASSUMED = "assumed"
+    """A member that needs victims counts as placed on its nominated node."""
+
+
+class PassMode(NamedTuple):
+    """How members are tried."""
+
+    preemption: Preemption
+    no_preemption: str = ""
+    """Why no member may preempt; empty if they may."""
+    within: BoolColumn | None = None
+    """By row, the nodes of the placement; None for all nodes."""
+
+
+@dataclass(slots=True)
+class MemberResult:
+    """What the pass found for one member."""
+
+    queued: QueuedPod
+    decision: r.Assigned | r.Rejected | r.AttemptFailed
+    node: str = ""
+    """Where it counts as placed; empty if it does not fit."""
+    preempts: bool = False
+    """It counts as placed because victims make room for it; the decision names them."""
+    found_victims: bool = False
+    """PostFilter found victims for it, whether or not they are used."""
+    plain_message: str = ""
+    """The message without the words of PostFilter."""
+
+    @property
+    def fits(self) -> bool:
+        return bool(self.node)
+
+
+@dataclass(slots=True)
+class PassResult:
+    """What one pass found."""
+
+    members: list[MemberResult] = field(default_factory=list)
+    feasible: bool = False
+    """The minimum is reached, perhaps with victims."""
+    error: r.AttemptFailed | None = None
+    """The failed attempt that ended the pass."""
+
+    @property
+    def needs_victims(self) -> bool:
+        """Whether it is feasible only once victims are gone."""
+        return any(member.preempts for member in self.members)
+
+    @property
+    def placed(self) -> int:
+        return sum(member.fits for member in self.members)
+
+
+class MemberPass:
+    """Tries the members of one group under one profile."""
+
+    def __init__(
+        self,
+        cluster: ClusterState,
+        profile: Profile,
+        cache: ShapeCache,
+        choose: NodeChooser | None = None,
+    ) -> None:
+        """``choose`` breaks ties between nodes; by default as for single pods."""
+        self._cluster = cluster
+        self._profile = profile
+        self._cache = cache
+        self._choose = choose or self._choose_by_seed
+        self.trial = Trial(cluster, profile)
+
+    def _choose_by_seed(self, best: BestNodes, queued: QueuedPod) -> int:
+        cluster, number = self._cluster, queued.attempts + 1
+        return select_node(best, cluster.nodes, cluster.engine.seed, queued.info.uid, number)
+
+    def run(self, members: CycleMembers, mode: PassMode) -> PassResult:
+        """Try all members. The state is the same afterwards.
+
+        As in kube-scheduler, the nominations of later members count as pods. If the group does not
+        fit that way, it is tried without: the members are placed in this pass anyway.
+        """
+        nominator = self._cluster.nominator
+        nominated = {pod.key: nominator.node_of(pod.key) for pod in members.group.pending}
+        result = self._run(members, mode, nominated, counted=True)
+        if result.feasible or result.error is not None or not any(nominated.values()):
+            return result
+        again = self._run(members, mode, nominated, counted=False)
+        return again if again.feasible else result
+
+    def _run(
+        self, members: CycleMembers, mode: PassMode, nominated: Mapping[str, str], *, counted: bool
+    ) -> PassResult:
+        """``nominated``: by pod key, the node that is tried first; empty for none. ``counted``:
+        nominations of members that are not placed yet count as pods."""
+        result = PassResult()
+        removed = self.trial.removed
+        with_node = sum(member.pod.uid not in removed for member in members.group.running)
+        with self.trial.members():
+            if not counted:
+                for key in nominated:
+                    self._cluster.nominator.withdraw(key)
+            for queued in members.pending:
+                tried = self._try(queued, mode, nominated[queued.info.key])
+                result.members.append(tried)
+                if isinstance(tried.decision, r.AttemptFailed):
+                    result.feasible, result.error = False, tried.decision
+                    break
+                if not tried.node:
+                    continue
+                assigned = tried.decision if isinstance(tried.decision, r.Assigned) else None
+                self.trial.assume(queued.info, tried.node, assigned)
+                with_node += 1
+                result.feasible = result.feasible or quorum_is_met(members.rules, with_node)
+        return result
+
+    def _try(self, queued: QueuedPod, mode: PassMode, nominated: str) -> MemberResult:
+        info, number = queued.info, queued.attempts + 1
+        try:
+            result = self._attempt(queued, mode, nominated)
+            _encode(result.decision)
+            return result
+        except PluginFailure as failure:
+            failed = r.AttemptFailed(info.key, info.uid, number, failure.plugin, str(failure))
+        except AssertionError:
+            raise  # the state is inconsistent
+        except Exception as error:  # noqa: BLE001  an invalid answer
+            why = f"a plugin's answer is invalid: {type(error).__name__}: {to_printable(error)}"
+            failed = r.AttemptFailed(info.key, info.uid, number, "", why)
+        return MemberResult(queued, failed, plain_message=failed.message)
+
+    def _attempt(self, queued: QueuedPod, mode: PassMode, nominated: str) -> MemberResult:
+        cluster, info, number = self._cluster, queued.info, queued.attempts + 1
+        refused = refusal(cluster, info)
+        if refused is not None or not cluster.nodes.cluster_size:
+            status = refused or Status.unschedulable(NO_NODES)
+            plugins = (status.plugin,) if status.plugin else ()
+            rejected = r.Rejected(info.key, info.uid, number, status.message, plugins)
+            return MemberResult(queued, rejected, plain_message=status.message)
+        attempt = Attempt(cluster, self._profile, info, self._cache, mode.within)
+        found = attempt.find_feasible_nodes(nominated=nominated, limit_nodes=False)
+        if not found.count:
+            return self._without_node(queued, found, mode)
+        best = BestNodes(0, found.feasible, 1) if found.count == 1 else attempt.best(found)
+        node = cluster.nodes.names[self._choose(best, queued)]
+        decision: r.Assigned | r.Rejected = r.Assigned(
+            info.key,
+            info.uid,
+            node,
+            number,
+            feasible_nodes=found.count,
+            score=best.score,
+            ties=best.count,
+        )
+        assert isinstance(decision, r.Assigned)
+        if self._profile.reserve or self._profile.permit:
+            decision = reserve_and_permit(cluster, self._profile, info, found, decision)
+        if isinstance(decision, r.Assigned):
+            return MemberResult(queued, decision, node)
+        return MemberResult(queued, decision, plain_message=decision.message)
+
+    def _without_node(
+        self, queued: QueuedPod, found: FeasibleNodes, mode: PassMode
+    ) -> MemberResult:
+        plain = fit_message(self._cluster, found, "")
+        if mode.preemption is Preemption.NONE:
+            outcome = PostFilterOutcome(PostFilterResult(Status.unschedulable()))
+            decision = rejection(self._cluster, queued, found, outcome)
+            return MemberResult(queued, decision, plain_message=plain)
+        if mode.no_preemption:
+            found.state.write(NO_PREEMPTION, mode.no_preemption)
+        answers = self._cluster.waiting_pods.answers
+        outcome = run_post_filter(self._cluster, self._profile, queued.info, found)
+        preempts = outcome.result.status.is_success and bool(outcome.result.nominated_node)
+        if not preempts:
+            decision = rejection(self._cluster, queued, found, outcome)
+            return MemberResult(queued, decision, plain_message=plain)
+        if mode.preemption is Preemption.ASSUMED:
+            decision = rejection(self._cluster, queued, found, outcome)
+            node = decision.nominated_node or ""
+            return MemberResult(queued, decision, node, True, True, plain)
+        self._cluster.waiting_pods.reset_answers(answers)
+        unused = PostFilterOutcome(PostFilterResult(Status.unschedulable()))
+        decision = rejection(self._cluster, queued, found, unused)
+        return MemberResult(queued, decision, found_victims=True, plain_message=plain)
+
+
+def rejecting_plugins_of(results: Sequence[MemberResult]) -> tuple[str, ...]:
+    """The plugins that rejected any of these results, sorted."""
+    found: set[str] = set()
+    for result in results:
+        if isinstance(result.decision, r.Rejected):
+            found.update(result.decision.unschedulable_plugins)
+            found.update(result.decision.pending_plugins)
+    return tuple(sorted(found))

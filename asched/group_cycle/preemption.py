@@ -1,0 +1,202 @@
+"""Workload-aware preemption: a group evicts as one, and victims may be whole groups.
+
+Source: ``podgrouppreemption.go`` of kube-scheduler 1.36. It puts victims back one at a time and
+tries the group each time. Here several are put back at a time, and halves of them if the group does
+not fit then. The victims are the same where a group that fits also fits with fewer other pods.
+
+A search is limited to :data:`MAX_TRIES`. A larger one first puts back all pods on nodes that no
+member uses, then the most important pod of each other node, then the next one of each. What is not
+put back within the limit is evicted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from datetime import datetime
+from itertools import zip_longest
+from typing import NamedTuple
+
+from asched.framework.pod_groups import DisruptionMode, PodGroupKey, find_group, group_of, rules_of
+from asched.framework.pod_info import PodInfo, start_time
+from asched.group_cycle.member_pass import PassResult
+from asched.group_cycle.members import CycleMembers
+from asched.group_cycle.trial import RemovedVictims, Trial
+from asched.model.workloads import PodDisruptionBudget
+from asched.plugins.default_preemption.dry_run import Budgets
+from asched.state.cluster import ClusterState
+
+NEVER = "not eligible due to preemptionPolicy=Never."
+CONSTRAINED = (
+    "workload aware preemption is not supported for pod groups with scheduling constraints"
+)
+NO_VICTIMS = "No preemption victims found for incoming preemptor"
+
+
+MAX_TRIES = 20_000
+"""Members that are tried in one search: about 1.5 seconds."""
+
+_MIN_PASSES = 8
+"""How often even a very large group is tried."""
+
+
+class VictimUnit(NamedTuple):
+    """Pods that are evicted together."""
+
+    pods: tuple[PodInfo, ...]
+    priority: int
+    in_group: bool
+    """Its pods belong to a PodGroup, whether or not all of it is evicted together."""
+
+    @property
+    def earliest_start(self) -> datetime:
+        return min(start_time(pod) for pod in self.pods)
+
+    @property
+    def importance(self) -> tuple[int, bool, int, datetime, str]:
+        """Sort key; the most important unit first (``moreImportantVictim``)."""
+        size = len(self.pods) if self.in_group else 0
+        first = min(pod.key for pod in self.pods)
+        return -self.priority, not self.in_group, -size, self.earliest_start, first
+
+
+class GroupVictims(NamedTuple):
+    """The victims of a group, and where its members fit without them."""
+
+    pods: tuple[PodInfo, ...]
+    """The most important first."""
+    result: PassResult
+
+
+TryGroup = Callable[[], PassResult]
+"""Tries the group on the state as it is, without PostFilter."""
+
+
+def ineligible(members: CycleMembers, *, has_placements: bool) -> str:
+    """Why the group must not preempt; empty if it may."""
+    if has_placements and members.rules.topology_key:
+        return CONSTRAINED
+    policies = (pod.pod.spec.preemption_policy for pod in members.group.pending)
+    if not members.rules.preempts or "Never" in policies:
+        return NEVER
+    return ""
+
+
+def find_victims(
+    cluster: ClusterState,
+    trial: Trial,
+    members: CycleMembers,
+    try_group: TryGroup,
+    max_tries: int = MAX_TRIES,
+) -> GroupVictims | PassResult | None:
+    """The victims; the failed pass if not even the absence of all possible ones helps; None if
+    there are no possible ones."""
+    units = [u for u in victim_units(cluster) if u.priority < members.rules.priority]
+    if not units:
+        return None
+    units.sort(key=lambda unit: unit.importance)
+    with trial.without([*_pods(units)]) as removed:
+        first = try_group()
+        if not first.feasible:
+            return first
+        passes = max(_MIN_PASSES, max_tries // len(members.pending))
+        search = _Reprieve(removed, try_group, passes)
+        exact = 2 * len(units) <= passes
+        used = {member.node for member in first.members if member.fits}
+        for part in _split(cluster, units):
+            for step in [part] if exact else _steps(cluster, part, used):
+                search.run(step)
+        chosen = {unit.pods[0].uid for unit in search.victims}
+        victims = [unit for unit in units if unit.pods[0].uid in chosen]
+        result = try_group()
+    if not result.feasible:
+        return result  # a plugin whose answers depend on more than the state
+    return GroupVictims(tuple(pod for unit in victims for pod in unit.pods), result)
+
+
+def victim_units(cluster: ClusterState) -> list[VictimUnit]:
+    """All pods on nodes, by what is evicted together."""
+    units: list[VictimUnit] = []
+    whole: dict[PodGroupKey, list[PodInfo]] = {}
+    priorities: dict[PodGroupKey, int] = {}
+    for entry in cluster.pods.values():
+        if cluster.nodes.row_of(entry.node) is None:
+            continue  # on no node, or on one that is gone
+        info = entry.info
+        key = group_of(info.pod)
+        if key is not None and key not in priorities:
+            declared = find_group(cluster, key)
+            rules = None if declared is None else rules_of(declared)
+            if rules is not None and rules.disruption_mode is DisruptionMode.ALL:
+                priorities[key] = rules.priority
+        if key is not None and key in priorities:
+            whole.setdefault(key, []).append(info)
+        else:
+            units.append(VictimUnit((info,), info.priority, key is not None))
+    units += [VictimUnit(tuple(pods), priorities[key], True) for key, pods in whole.items()]
+    return units
+
+
+def _split(
+    cluster: ClusterState, units: Sequence[VictimUnit]
+) -> tuple[list[VictimUnit], list[VictimUnit]]:
+    """(units that would violate a budget if evicted in this order, the others)."""
+    charges = Budgets(cluster.objects(PodDisruptionBudget).values()).charging()
+    violating: list[VictimUnit] = []
+    others: list[VictimUnit] = []
+    for unit in units:
+        # Once a pod violates a budget, the others of the unit are not counted.
+        violates = any(charges.violates(pod) for pod in unit.pods)
+        (violating if violates else others).append(unit)
+    return violating, others
+
+
+def _steps(
+    cluster: ClusterState, units: Sequence[VictimUnit], used: Set[str]
+) -> Iterator[list[VictimUnit]]:
+    """Units to put back together: those on nodes that no member uses, then one of each node."""
+    by_node: dict[str, list[VictimUnit]] = {}
+    unused: list[VictimUnit] = []
+    for unit in units:
+        nodes = [cluster.pods[pod.key].node for pod in unit.pods]
+        if used.isdisjoint(nodes):
+            unused.append(unit)
+        else:
+            by_node.setdefault(nodes[0], []).append(unit)
+    yield unused
+    for step in zip_longest(*by_node.values()):
+        yield [unit for unit in step if unit is not None]
+
+
+class _Reprieve:
+    """Puts back the units without which the group need not do."""
+
+    def __init__(self, removed: RemovedVictims, try_group: TryGroup, passes: int) -> None:
+        """``passes``: how often the group may be tried."""
+        self._removed = removed
+        self._try_group = try_group
+        self._passes = passes
+        self.victims: list[VictimUnit] = []
+
+    def run(self, units: Sequence[VictimUnit]) -> None:
+        """Put back as many of these as possible, the most important first."""
+        if not units:
+            return
+        if self._passes <= 0:
+            self.victims += units
+            return
+        self._passes -= 1
+        pods = [*_pods(units)]
+        self._removed.restore(pods)
+        if self._try_group().feasible:
+            return
+        self._removed.remove(pods)
+        if len(units) == 1:
+            self.victims += units
+            return
+        half = len(units) // 2
+        self.run(units[:half])
+        self.run(units[half:])
+
+
+def _pods(units: Iterable[VictimUnit]) -> Iterable[PodInfo]:
+    return (pod for unit in units for pod in unit.pods)

@@ -1,0 +1,103 @@
+"""Groups for tests of the group cycle: a profile, PodGroups, and checks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from asched.framework.interface import Plugin
+from asched.model.groups import PodGroup, SchedulingConstraints, TopologyConstraint
+from asched.plugins.default_preemption.plugin import DefaultPreemption
+from asched.plugins.gang_scheduling import GangScheduling
+from asched.plugins.inter_pod_affinity import InterPodAffinity
+from asched.plugins.node_resources.fit import NodeResourcesFit
+from asched.plugins.pod_group_pods_count import PodGroupPodsCount
+from asched.plugins.queue_and_bind import SchedulingGates
+from asched.plugins.topology_placement import TopologyPlacementGenerator
+from asched.state import records as r
+from asched.state.checkpoint import checkpoint_of
+from asched.state.group_records import GroupOutcome, PodGroupAttempted
+from tests.cycle.scheduling import Scheduling
+from tests.plugins.gangs import a_gang
+from tests.state.profiles import profile_of
+
+PLUGINS: tuple[type[Plugin], ...] = (
+    SchedulingGates,
+    NodeResourcesFit,
+    InterPodAffinity,
+    GangScheduling,
+    DefaultPreemption,
+    TopologyPlacementGenerator,
+    PodGroupPodsCount,
+)
+RACK = "topology.kubernetes.io/rack"
+
+_replace = msgspec.structs.replace
+
+
+class GroupScheduling(Scheduling):
+    """A state whose profile schedules whole groups. A cycle must leave the state as it was."""
+
+    def __init__(
+        self, *, group_preemption: bool = False, plugins: Sequence[type[Plugin]] = PLUGINS
+    ) -> None:
+        arguments: dict[str, Any] = {"groupCycle": True, "groupPreemption": group_preemption}
+        profile = profile_of(*plugins, arguments={GangScheduling.name: arguments})
+        super().__init__(*plugins, profiles=[profile])
+
+    def next(self) -> tuple[r.Decision, ...]:
+        before = checkpoint_of(self.state)
+        decisions = self.decider.next()
+        assert checkpoint_of(self.state) == before
+        for decision in decisions:
+            self.apply(decision)
+        return decisions
+
+    def evict(self) -> None:
+        """Victims are gone, except those that a PodGroup's pods still need."""
+        for eviction in [*self.state.evictions.values()]:
+            victim = eviction.victim
+            self.apply(r.EvictionSucceeded(victim.key, victim.uid))
+            self.apply(r.ObjectDeleted("Pod", victim.key, victim.uid))
+
+
+def a_group(
+    name: str, min_count: int, rack: bool = False, priority: int = 0, mode: str = ""
+) -> PodGroup:
+    """A PodGroup. ``rack``: all members in one rack; ``mode``: its ``disruptionMode``."""
+    made = a_gang(name, min_count)
+    constraints = SchedulingConstraints(topology=(TopologyConstraint(key=RACK),)) if rack else None
+    return _replace(
+        made,
+        spec=_replace(
+            made.spec,
+            scheduling_constraints=constraints,
+            priority=priority,
+            disruption_mode=mode,
+        ),
+    )
+
+
+def outcomes(decisions: Sequence[r.Decision]) -> list[GroupOutcome]:
+    return [d.outcome for d in decisions if isinstance(d, PodGroupAttempted)]
+
+
+def victims(decisions: Sequence[r.Decision]) -> list[str]:
+    """Names of the pods that are evicted, sorted."""
+    return sorted(
+        victim.key.partition("/")[2]
+        for decision in decisions
+        if isinstance(decision, r.Rejected)
+        for victim in decision.victims
+    )
+
+
+def messages(decisions: Sequence[r.Decision]) -> dict[str, str]:
+    """By name of the pod."""
+    return {
+        d.key.partition("/")[2]: d.message
+        for d in decisions
+        if isinstance(d, r.Rejected | r.AttemptFailed)
+    }
