@@ -5,6 +5,7 @@ BIN     = $(VENV)/bin
 STAMP   = $(VENV)/.installed
 WORKERS ?= 3
 RATE    ?= 200
+UI_JOURNAL ?= $(VENV)/large-journal.db
 SEEDS ?= 1000
 FIRST ?= 0
 PROCESSES ?= 1
@@ -15,7 +16,7 @@ SEED ?=
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test fuzz simulate takeover torture hostile benchmark soak lint types contracts constraints audit sbom clean
+.PHONY: help setup demo test fuzz simulate takeover torture hostile benchmark benchmark-ui soak lint types contracts constraints audit sbom clean
 
 help:  ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -52,6 +53,10 @@ torture: $(STAMP)  ## inject drawn faults into two real replicas for MINUTES min
 
 benchmark: $(STAMP)  ## measure the figures of docs/performance.md (SCHEDULER_PERF: that folder of Kubernetes)
 	@$(BIN)/python -m benchmarks.suite --definitions $(SCHEDULER_PERF)
+
+benchmark-ui: $(STAMP)  ## measure the browser interface on a million records (UI_JOURNAL: recorded if missing)
+	@test -f $(UI_JOURNAL) || $(BIN)/python -m benchmarks.ui.record $(UI_JOURNAL)
+	@$(BIN)/python -m benchmarks.ui.measure $(UI_JOURNAL)
 
 soak: MINUTES ?= 30
 soak: $(STAMP)  ## create and delete pods for MINUTES minutes and check for growth (RATE)

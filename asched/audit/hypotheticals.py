@@ -1,4 +1,4 @@
-"""Applies hypothetical changes to a copy of a cluster state and runs the filters on it.
+"""Applies hypothetical changes to a private cluster state and runs the filters on it.
 
 Changes are records that the real fold applies, and the filters are those of the scheduling cycle.
 A node that is feasible here would be feasible after the real change.
@@ -28,18 +28,25 @@ from asched.state.records import ObjectDeleted, ObjectObserved
 
 
 class HypotheticalState:
-    """A copy of a state on which changes are tried for one pending pod."""
+    """A state on which changes are tried for one pending pod."""
 
     def __init__(self, state: ClusterState, load: PluginLoader, key: str) -> None:
-        """``key`` is the pod's. Raises KeyError if the state has no such pod."""
+        """``key`` is the pod's. The state must be a private copy.
+
+        Raises KeyError if the state has no such pod.
+        """
         self.key = key
-        self._checkpoint = checkpoint_of(state)
         self._load = load
-        self._restore()
+        noted = any(entry.assignment or entry.reserved for entry in state.pods.values())
+        self._checkpoint = checkpoint_of(state) if noted else b""
+        """For :meth:`_restore`, which only notes of Reserve plugins need."""
+        self._use(Fold(state, load))
 
     def _restore(self) -> None:
-        self._fold = restore(self._checkpoint, self._load)
-        self.state = self._fold.state
+        self._use(restore(self._checkpoint, self._load))
+
+    def _use(self, fold: Fold) -> None:
+        self._fold, self.state = fold, fold.state
         self._cache = ShapeCache(self.state.nodes)
 
     @property

@@ -107,6 +107,8 @@ class IndexFile:
         self._connection = connection
         self.journal_id = journal_id
         self._lock = lock
+        self.states: Path | None = None
+        """Where checkpoints of the index are kept; None in a temporary file."""
         self._saved = IndexMark()
         self._saved_nodes = 0
         self._saved_step_s = 0
@@ -311,7 +313,10 @@ def open_index(folder: Path | None, journal_id: str) -> IndexFile:
         path = folder / f"{journal_id}.index"
         try:
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            return _open_shared(path, journal_id)
+            found = _open_shared(path, journal_id)
+            if found.shared:
+                found.states = folder / f"{journal_id}.states"
+            return found
         except OSError as error:
             log.warning("index is not kept", file=str(path), reason=error.strerror or str(error))
     return IndexFile(_temporary(), journal_id, None)

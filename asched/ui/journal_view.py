@@ -48,7 +48,9 @@ from asched.journal.store import JournalStore
 from asched.journal.verification import verify_journal
 from asched.model.node import Node
 from asched.proof.keys import NO_KEYS, JournalKeys
+from asched.state.checkpoint import checkpoint_of
 from asched.state.cluster import ClusterState
+from asched.state.plugins import missing_plugin
 from asched.state.records import AnyRecord, ObjectDeleted, ObjectObserved
 from asched.ui.cluster import ClusterPicture, picture_of
 from asched.ui.columns import CHUNK_RECORDS, QUEUES, ClusterHistory, OutsideError
@@ -59,6 +61,7 @@ from asched.ui.logs import FollowedLogs
 from asched.ui.node_facts import FactsHistory
 from asched.ui.past import PastStates
 from asched.ui.series import queue_lengths
+from asched.ui.state_file import EVERY_RECORDS, StateFile, with_states
 from asched.ui.visibility import Sealed
 from asched.ui.workers import Workers, WorkerSettings
 
@@ -149,6 +152,7 @@ class JournalReader(PastStates):
         self._index_dir = index_dir
         self._workers = Workers(settings)
         self._file: IndexFile | None = None
+        self._states: StateFile | None = None
         self.index = JournalIndex()
         self.logs = FollowedLogs()
         self.cluster = ClusterHistory()
@@ -165,6 +169,7 @@ class JournalReader(PastStates):
         self.archived_seq = 0
         self.head = GENESIS
         self._saved_seq = 0
+        self._state_seq = 0
         self._caught_up = False
         self._furthest_seq = 0
         """The newest record that a query asked for."""
@@ -192,6 +197,8 @@ class JournalReader(PastStates):
             self.live = RestoredFold(self.live.fold, stored.seq)
             if stored.seq - self._saved_seq >= CHUNK_RECORDS:
                 self.save()
+            if stored.seq - self._state_seq >= EVERY_RECORDS:
+                self._keep_state(stored.seq, self.live.fold.state)
             self._progress(stored.seq)
         self._caught_up = True
         return True
@@ -207,6 +214,31 @@ class JournalReader(PastStates):
         self.cluster.apply(seq, state)
         self.indexed_seq = seq
 
+    async def _open_states(self, file: IndexFile) -> None:
+        """The checkpoints of the index. Those of other records are deleted before a worker can use
+        them."""
+        path = file.states
+        if path is None or self._states is not None:
+            return
+        try:
+            self._states = StateFile(path)
+            self._states.drop_after(self.indexed_seq)
+        except (OSError, *DAMAGE) as error:
+            log.warning("states not kept", file=str(path), reason=str(error))
+            self._states = None
+            return
+        self._workers.use_states(path)
+
+    def _keep_state(self, seq: int, state: ClusterState) -> None:
+        """Save a checkpoint of the index, if the state does not lack a plugin."""
+        self._state_seq = seq
+        if self._states is None or missing_plugin(state.profiles):
+            return
+        try:
+            self._states.add(seq, checkpoint_of(state))
+        except sqlite3.Error as error:
+            log.warning("state not kept", seq=seq, reason=str(error))
+
     async def _begin(self) -> RestoredFold:
         """The fold of what is indexed."""
         store = self.store
@@ -214,8 +246,11 @@ class JournalReader(PastStates):
         if self._file is None:
             self._file = open_index(self._index_dir, await journal_id(store))
         seq = self.indexed_seq or await self._restore_index(self._file)
+        await self._open_states(self._file)
         if seq:
-            fold, begin = await nearest(store, self.load, seq)
+            kept = None if self._states is None else self._states.path
+            fold, begin = await nearest(with_states(store, kept), self.load, seq)
+            self._state_seq = begin
             if begin < seq:
                 async for stored in store.read(begin, seq):
                     apply_stored(fold, stored)
@@ -285,6 +320,9 @@ class JournalReader(PastStates):
         if self._file is not None:
             self._file.close()
             self._file = None
+        if self._states is not None:
+            self._states.close()
+            self._states = None
         self._workers.stop()
 
     @property

@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from functools import cache
+from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar, get_type_hints
 
 import msgspec
@@ -25,6 +26,7 @@ from asched.journal.opening import open_journal
 from asched.proof.keys import JournalKeys
 from asched.ui.errors import AnsweredError, BusyError, ErrorAnswer, error_answer
 from asched.ui.past import PastStates, state_at
+from asched.ui.state_file import with_states
 
 T = TypeVar("T")
 
@@ -39,6 +41,8 @@ class WorkerSettings(NamedTuple):
     url: str
     registry: PluginRegistry
     keys: JournalKeys
+    states: Path | None = None
+    """The file with checkpoints of the index."""
 
 
 class _Answer(NamedTuple):
@@ -128,6 +132,12 @@ class Workers:
         while self._cached_bytes > _CACHED_BYTES:
             self._cached_bytes -= len(self._answers.popitem(last=False)[1])
 
+    def use_states(self, file: Path) -> None:
+        """Fold from the checkpoints of the index as well, which fit the journal."""
+        self._settings = self._settings._replace(states=file)
+        if self._pool is not None:
+            self.restart()
+
     def restart(self) -> None:
         """Open the journal again in new processes: its file was replaced, or a worker ended."""
         self._answers.clear()
@@ -186,7 +196,8 @@ class _Worker:
     ) -> bytes:
         if self._journal is None:
             opening = open_journal(self._settings.url, read_only=True, keys=self._settings.keys)
-            self._journal = PastStates(await opening.__aenter__(), self._settings.registry)
+            store = with_states(await opening.__aenter__(), self._settings.states)
+            self._journal = PastStates(store, self._settings.registry)
         return msgspec.msgpack.encode(await function(self._journal, *arguments))
 
 
