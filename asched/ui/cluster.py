@@ -14,7 +14,7 @@ from asched.model.meta import Object
 from asched.model.node import Node
 from asched.model.requests import PODS
 from asched.state.cluster import ClusterState
-from asched.ui.columns import QUEUES, NodeColumns, resources_of
+from asched.ui.columns import QUEUES, RecordedColumns, resources_of
 from asched.ui.node_facts import FactsTable, GroupLabel, NodeFacts, group_labels
 from asched.ui.series import queue_lengths
 
@@ -118,7 +118,7 @@ def picture(state: ClusterState, seq: int) -> ClusterPicture:
     )
 
 
-def picture_of(columns: NodeColumns, table: FactsTable, seq: int) -> ClusterPicture:
+def picture_of(columns: RecordedColumns, table: FactsTable, seq: int) -> ClusterPicture:
     """The same picture from the columns of a record. Nothing is folded."""
     resources = columns.resources
     rows = dict(zip(columns.names, columns.values.tolist(), strict=True))

@@ -65,7 +65,7 @@ class ChunkForm(msgspec.Struct, array_like=True):
     """Compressed."""
 
 
-class NodeColumns(NamedTuple):
+class RecordedColumns(NamedTuple):
     """All nodes after a record."""
 
     resources: tuple[str, ...]
@@ -243,7 +243,7 @@ class ClusterHistory:
 
     # -- questions --------------------------------------------------------------------------------
 
-    def at(self, seq: int) -> NodeColumns:
+    def at(self, seq: int) -> RecordedColumns:
         """All nodes after a record. Raises :class:`OutsideError`."""
         chunk = self._chunk(seq)
         until = int(np.searchsorted(chunk.seqs, seq, "right"))
@@ -257,7 +257,7 @@ class ClusterHistory:
         active, backoff, unschedulable, gated = turn[-len(QUEUES) :]
         queues = (active, backoff, unschedulable, gated)
         names = [self.names[number] for number in found[there].tolist()]
-        return NodeColumns(chunk.resources, names, values[there], turn[1], queues)
+        return RecordedColumns(chunk.resources, names, values[there], turn[1], queues)
 
     def _chunk(self, seq: int) -> Chunk:
         if self._open is not None and seq > self._closed_seq:
