@@ -29,6 +29,8 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 VERSION: Final = 2
 """Incremented whenever the tables or the contents of the index change."""
+StorageError = sqlite3.Error
+"""What the files raise when they cannot be read or written."""
 DAMAGE: Final = (sqlite3.Error, msgspec.MsgspecError, zlib.error, ValueError, LookupError)
 """What reading a damaged file raises."""
 _GROUPS: Final = ("owners", "gangs", "likes")
@@ -130,8 +132,8 @@ class IndexFile:
     def clear(self) -> None:
         """Start over."""
         with self._connection:
-            for table in _WIDTHS:
-                self._connection.execute(f"DELETE FROM {table}")
+            for statement in _DELETE.values():
+                self._connection.execute(statement)
         self._saved, self._saved_nodes = IndexMark(), 0
         self._saved_step_s, self._saved_bucket_s = 0, -1
 
@@ -203,10 +205,9 @@ class IndexFile:
             series.block(key, plugins)
 
     def _sizes(self) -> dict[str, int]:
-        count = "SELECT count(*) FROM {}".format
         return {
-            table: self._connection.execute(count(table)).fetchone()[0]
-            for table in _WIDTHS
+            table: self._connection.execute(statement).fetchone()[0]
+            for table, statement in _COUNT.items()
             if table != "mark"
         }
 
@@ -282,8 +283,7 @@ class IndexFile:
             self._saved_bucket_s = series.buckets[-1].start_s
 
     def _put(self, table: str, rows: Iterable[tuple[Any, ...]]) -> None:
-        marks = ", ".join("?" * _WIDTHS[table])
-        self._connection.executemany(f"INSERT OR REPLACE INTO {table} VALUES ({marks})", rows)
+        self._connection.executemany(_PUT[table], rows)
 
 
 _POD_FIELDS: Final = _PodForm.__struct_fields__
@@ -297,6 +297,12 @@ _WIDTHS: Final = {
     "chunk": 2,
     "node_name": 2,
     "node_facts": 3,
+}
+_DELETE: Final = {table: f"DELETE FROM {table}" for table in _WIDTHS}
+_COUNT: Final = {table: f"SELECT count(*) FROM {table}" for table in _WIDTHS}
+_PUT: Final = {
+    table: f"INSERT OR REPLACE INTO {table} VALUES ({', '.join('?' * width)})"
+    for table, width in _WIDTHS.items()
 }
 
 

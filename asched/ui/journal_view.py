@@ -7,7 +7,6 @@ So the server stays responsive while a query folds records, and no query sees a 
 from __future__ import annotations
 
 import asyncio
-import sqlite3
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -56,7 +55,7 @@ from asched.ui.cluster import ClusterPicture, picture_of
 from asched.ui.columns import CHUNK_RECORDS, QUEUES, ClusterHistory, OutsideError
 from asched.ui.errors import BeforeBeginningError, BusyError, StartingError
 from asched.ui.index import JournalIndex
-from asched.ui.index_file import DAMAGE, Indexes, IndexFile, IndexMark, open_index
+from asched.ui.index_file import DAMAGE, Indexes, IndexFile, IndexMark, StorageError, open_index
 from asched.ui.logs import FollowedLogs
 from asched.ui.node_facts import FactsHistory
 from asched.ui.past import PastStates
@@ -236,7 +235,7 @@ class JournalReader(PastStates):
             return
         try:
             self._states.add(seq, checkpoint_of(state))
-        except sqlite3.Error as error:
+        except StorageError as error:
             log.warning("state not kept", seq=seq, reason=str(error))
 
     async def _begin(self) -> RestoredFold:
@@ -310,7 +309,7 @@ class JournalReader(PastStates):
             mark = IndexMark()  # comparisons of a shadow are not stored: the next start builds anew
         try:
             file.save(Indexes(self.index, self.cluster, self.facts, self.logs), mark, first_at_ns)
-        except sqlite3.Error as error:
+        except StorageError as error:
             log.warning("index not saved", journal=file.journal_id, reason=str(error))
         self._saved_seq = live.seq
 
