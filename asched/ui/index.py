@@ -1,4 +1,4 @@
-"""An index for search and time beside the journal, which stays untouched.
+"""An index for search and time next to the journal, which stays untouched.
 
 The fold that follows the journal extends it. :mod:`asched.ui.index_file` keeps it between starts.
 """

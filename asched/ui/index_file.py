@@ -364,7 +364,7 @@ def _checked(path: Path, journal_id: str, lock: int) -> IndexFile | None:
 
 def _connected(path: Path) -> sqlite3.Connection:
     """Raises sqlite3.Error, OSError, ValueError for another version."""
-    # It names pods: nobody else may read it.
+    # It names pods: no other user may read it.
     os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
     connection = sqlite3.connect(path, check_same_thread=False)
     try:

@@ -10,6 +10,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar
@@ -132,6 +133,18 @@ class VerificationReport(msgspec.Struct, frozen=True, rename="camel"):
     statistics: JournalStatistics | None = None
 
 
+@dataclass
+class _Marks:
+    """Numbers of records."""
+
+    saved_seq: int = 0
+    """The last one in the stored index."""
+    state_seq: int = 0
+    """That of the newest kept state."""
+    furthest_seq: int = 0
+    """The newest one that a query asked for."""
+
+
 class JournalReader(PastStates):
     """Reads one open journal. All methods run in the thread that owns it."""
 
@@ -167,11 +180,8 @@ class JournalReader(PastStates):
         self.first_at: datetime | None = None
         self.archived_seq = 0
         self.head = GENESIS
-        self._saved_seq = 0
-        self._state_seq = 0
         self._caught_up = False
-        self._furthest_seq = 0
-        """The newest record that a query asked for."""
+        self._marks = _Marks()
 
     # -- following --------------------------------------------------------------------------------
 
@@ -194,9 +204,9 @@ class JournalReader(PastStates):
             apply_stored(self.live.fold, stored)
             self._index(stored.seq, stored.record, self.live.fold.state)
             self.live = RestoredFold(self.live.fold, stored.seq)
-            if stored.seq - self._saved_seq >= CHUNK_RECORDS:
+            if stored.seq - self._marks.saved_seq >= CHUNK_RECORDS:
                 self.save()
-            if stored.seq - self._state_seq >= EVERY_RECORDS:
+            if stored.seq - self._marks.state_seq >= EVERY_RECORDS:
                 self._keep_state(stored.seq, self.live.fold.state)
             self._progress(stored.seq)
         self._caught_up = True
@@ -230,7 +240,7 @@ class JournalReader(PastStates):
 
     def _keep_state(self, seq: int, state: ClusterState) -> None:
         """Save a checkpoint of the index, if the state does not lack a plugin."""
-        self._state_seq = seq
+        self._marks.state_seq = seq
         if self._states is None or missing_plugin(state.profiles):
             return
         try:
@@ -249,7 +259,7 @@ class JournalReader(PastStates):
         if seq:
             kept = None if self._states is None else self._states.path
             fold, begin = await nearest(with_states(store, kept), self.load, seq)
-            self._state_seq = begin
+            self._marks.state_seq = begin
             if begin < seq:
                 async for stored in store.read(begin, seq):
                     apply_stored(fold, stored)
@@ -280,7 +290,7 @@ class JournalReader(PastStates):
             return 0
         self.index, self.cluster, self.facts, self.logs = loaded
         self.first_at = time_of(first_at_ns) if first_at_ns else None
-        self.indexed_seq = self._saved_seq = mark.seq
+        self.indexed_seq = self._marks.saved_seq = mark.seq
         self._progress(mark.seq)
         return mark.seq
 
@@ -299,19 +309,21 @@ class JournalReader(PastStates):
     def save(self) -> None:
         """Keep the index up to the followed record."""
         live, file = self.live, self._file
-        if live is None or file is None or live.seq == self._saved_seq:
+        if live is None or file is None or live.seq == self._marks.saved_seq:
             return
         self.index.series.measure(live.fold.state)
         self.cluster.end(live.seq, live.fold.state)
         first_at_ns = 0 if self.first_at is None else round(self.first_at.timestamp() * 1e6) * 1000
         mark = IndexMark(live.seq, self.head.batch, self.head.hash)
         if self.index.shadow.is_shadow:
-            mark = IndexMark()  # comparisons of a shadow are not stored: the next start builds anew
+            mark = (
+                IndexMark()
+            )  # comparisons of a shadow are not stored: the next start builds again
         try:
             file.save(Indexes(self.index, self.cluster, self.facts, self.logs), mark, first_at_ns)
         except StorageError as error:
             log.warning("index not saved", journal=file.journal_id, reason=str(error))
-        self._saved_seq = live.seq
+        self._marks.saved_seq = live.seq
 
     def close(self) -> None:
         """Save the index and end the worker processes."""
@@ -327,7 +339,7 @@ class JournalReader(PastStates):
     @property
     def namespaces(self) -> frozenset[str] | None:
         """All namespaces that an answer can name; None while they are not known."""
-        if not self._caught_up or self._furthest_seq > self.indexed_seq:
+        if not self._caught_up or self._marks.furthest_seq > self.indexed_seq:
             return None
         return self.index.namespaces
 
@@ -422,7 +434,7 @@ class JournalReader(PastStates):
         head = (await self.store.head()).seq
         if seq > head:
             raise AuditError(f"there is no record {seq}: the journal ends at record {head}")
-        self._furthest_seq = max(self._furthest_seq, seq)
+        self._marks.furthest_seq = max(self._marks.furthest_seq, seq)
         return seq
 
     async def _beginning(self, archived_seq: int) -> str:

@@ -1,4 +1,4 @@
-"""Checkpoints of the index: states between those of the journal, in a file beside the index.
+"""Checkpoints of the index: states between those of the journal, in a file next to the index.
 
 A worker process restores them, so that a question about the past folds few records. The file may be
 deleted at any time, and is cleared with the index.
@@ -32,7 +32,7 @@ class StateFile:
     def __init__(self, path: Path) -> None:
         """Raises OSError, sqlite3.Error."""
         self.path = path
-        # It names pods: nobody else may read it.
+        # It names pods: no other user may read it.
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
         self._connection = sqlite3.connect(path, check_same_thread=False)
         try:

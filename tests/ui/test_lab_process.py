@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
@@ -49,8 +50,11 @@ async def running_worker(url: str, server: int) -> int:
             token = (await response.json())["formToken"]
         form = {"source": "scenario", "scenario": ENDLESS}
         headers = {TOKEN_HEADER: token}
-        async with session.post("/api/v1/lab/runs", json=form, headers=headers) as response:
-            run = (await response.json())["id"]
+        status: int = HTTPStatus.SERVICE_UNAVAILABLE  # while the journal is read
+        while status == HTTPStatus.SERVICE_UNAVAILABLE:
+            async with session.post("/api/v1/lab/runs", json=form, headers=headers) as response:
+                status, answer = response.status, await response.json()
+        run = answer["id"]
         while True:
             async with session.get(f"/api/v1/lab/runs/{run}") as response:
                 if (await response.json())["activity"] not in ("", "starting"):

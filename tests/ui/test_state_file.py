@@ -1,4 +1,4 @@
-"""Checkpoints of the index: kept beside it, used by workers, and never for other records."""
+"""Checkpoints of the index: kept next to it, used by workers, and never for other records."""
 
 from __future__ import annotations
 

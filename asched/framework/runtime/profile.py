@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from copy import copy
+from functools import cached_property
 from typing import Any, NamedTuple, Protocol, TypeVar, cast
 
 import msgspec
@@ -22,6 +23,7 @@ from asched.framework.interface import (
     ExtensionPoint,
     FilterAllPlugin,
     FilterPlugin,
+    GroupCycleSettings,
     GroupSchedulingPlugin,
     PermitPlugin,
     PlacementGeneratePlugin,
@@ -260,17 +262,11 @@ class Profile:
             for plugin in self._at(ExtensionPoint.SCORE, Plugin)
         )
         self.placement = self._placement_plugins()
-        self.group_cycle = next(
-            (p.group_cycle for p in self.plugins.values() if isinstance(p, GroupSchedulingPlugin)),
-            None,
-        )
-        """How it schedules whole pod groups; None: pod by pod."""
         self.cluster_scope = self._cluster_scope()
         versions = (plugin.shared_answers_version for plugin in self.plugins.values())
         self._versions = tuple(dict.fromkeys(v for v in versions if v is not None))
         self.reserve = self._at(ExtensionPoint.RESERVE, ReservePlugin)
         self.permit = self._at(ExtensionPoint.PERMIT, PermitPlugin)
-        self.permit_reviewers = tuple(p for p in self.permit if isinstance(p, WaitingPodReviewer))
         self.binding = BindingPlugins(
             self._at(ExtensionPoint.PRE_BIND, PreBindPlugin),
             self._at(ExtensionPoint.BIND, BindPlugin),
@@ -287,6 +283,16 @@ class Profile:
     @property
     def scheduler_name(self) -> str:
         return self.spec.scheduler_name
+
+    @cached_property
+    def group_cycle(self) -> GroupCycleSettings | None:
+        """How it schedules whole pod groups; None: pod by pod."""
+        found = (p for p in self.plugins.values() if isinstance(p, GroupSchedulingPlugin))
+        return next((plugin.group_cycle for plugin in found), None)
+
+    @property
+    def permit_reviewers(self) -> tuple[WaitingPodReviewer, ...]:
+        return tuple(plugin for plugin in self.permit if isinstance(plugin, WaitingPodReviewer))
 
     def shared_answers_versions(self) -> tuple[int, ...]:
         """Changes when cached answers of its plugins are no longer valid
@@ -324,7 +330,6 @@ class Profile:
         )
         self.reserve = kept(self.reserve)
         self.permit = kept(self.permit)
-        self.permit_reviewers = kept(self.permit_reviewers)
         pre_bind, bind, post_bind = self.binding
         self.binding = BindingPlugins(kept(pre_bind), bind, kept(post_bind))
 

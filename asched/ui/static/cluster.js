@@ -234,13 +234,18 @@ function showNode(place, { node, pods }) {
 
 // What changed between two times
 
+let comparison = 0;
+
+/** Shows the newest comparison, whatever the order of the answers. */
 async function compare() {
+  comparison += 1;
+  const number = comparison;
   const place = byId("difference");
   place.hidden = false;
   await showing(place, async () => {
     const [from, to] = [view.pinned, view.seq].sort((a, b) => a - b);
     const found = await fetchAnswer("/api/v1/cluster/difference", { fromSeq: from, toSeq: to });
-    showDifference(place, found);
+    if (number === comparison) showDifference(place, found);
   });
 }
 
