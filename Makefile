@@ -16,7 +16,7 @@ SEED ?=
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test fuzz simulate takeover torture hostile benchmark benchmark-ui soak lint types contracts constraints audit sbom clean
+.PHONY: help setup demo test fuzz simulate takeover torture hostile benchmark benchmark-groups benchmark-ui soak lint types contracts constraints audit sbom clean
 
 help:  ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -53,6 +53,10 @@ torture: $(STAMP)  ## inject drawn faults into two real replicas for MINUTES min
 
 benchmark: $(STAMP)  ## measure the figures of docs/performance.md (SCHEDULER_PERF: that folder of Kubernetes)
 	@$(BIN)/python -m benchmarks.suite --definitions $(SCHEDULER_PERF)
+
+benchmark-groups: $(STAMP)  ## compare ways to schedule gangs on the openb trace in folder OPENB
+	@$(BIN)/python -m benchmarks.groups.measure --openb $(OPENB)
+	@$(BIN)/python -m benchmarks.groups.measure --openb $(OPENB) --workload philly
 
 benchmark-ui: $(STAMP)  ## measure the browser interface on a million records (UI_JOURNAL: recorded if missing)
 	@test -f $(UI_JOURNAL) || $(BIN)/python -m benchmarks.ui.record $(UI_JOURNAL)

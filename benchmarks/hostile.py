@@ -18,6 +18,7 @@ import multiprocessing
 import os
 import sys
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, NamedTuple
@@ -275,15 +276,20 @@ class _Arrivals:
     def __init__(self, loop: Loop, of: HostileClass) -> None:
         self._loop, self._of, self._made = loop, of, _objects(of)
         self._passed_s = 0.0
+        self._ready: deque[bytes] = deque()
         self.observed = 0
 
     def observe(self) -> None:
         """Observe the next object."""
-        _observe(self._loop, self._of, next(self._made), self.observed)
+        raw = self._ready.popleft() if self._ready else next(self._made)
+        _observe(self._loop, self._of, raw, self.observed)
         self.observed += 1
 
     def place(self, seconds: float) -> Measured:
         """Like :func:`_place`, with the objects of this time."""
+        # The CPU time of their creation is not that of the scheduler.
+        while len(self._ready) <= seconds * _ARRIVALS_PER_S:
+            self._ready.append(next(self._made))
         before, began_s = self._loop.placed, time.thread_time()
         while (passed_s := time.thread_time() - began_s) < seconds:
             if self.observed < (self._passed_s + passed_s) * _ARRIVALS_PER_S:

@@ -56,10 +56,11 @@ _POD_GROUPS = frozenset(
     resource.value.group for resource in GroupResource if resource.kind == "PodGroup"
 )
 _OWN = GroupResource.POD_GROUPS.value.group
+_COMPOSITES = GroupResource.COMPOSITE_POD_GROUPS
 SESSIONS = frozenset(
     {
         ApiPermission(resource.value.group, resource.plural, verb)
-        for resource in OPTIONAL - {GroupResource.WORKLOADS}
+        for resource in OPTIONAL - {GroupResource.WORKLOADS, _COMPOSITES}
         for verb in ("list", "watch")
     }
     | {ApiPermission(group, "podgroups/status", "patch") for group in _POD_GROUPS}
@@ -68,7 +69,8 @@ SESSIONS = frozenset(
 """Additional permissions for batch sessions."""
 GANGS = frozenset(
     {ApiPermission(group, "podgroups", verb) for group in _POD_GROUPS for verb in ("list", "watch")}
-    | {ApiPermission(_OWN, "podgroups/status", "patch")}
+    | {ApiPermission(_OWN, _COMPOSITES.plural, verb) for verb in ("list", "watch")}
+    | {ApiPermission(_OWN, f"{kind}/status", "patch") for kind in ("podgroups", _COMPOSITES.plural)}
 )
 """Additional permissions for profiles with ``GangScheduling``, which write the status of
 Kubernetes' own PodGroups only."""

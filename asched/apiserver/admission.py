@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from asched.apiserver import workload_api
 from asched.apiserver.defaults import (
     add_default_tolerations,
     apply_defaults,
@@ -63,6 +64,7 @@ def admit_new(api: ObjectApi, resource: ServedResource, obj: Object, now: str) -
         complete_status(key, obj)
         if resource.group == strategy.GROUP:
             strategy.admit_new(api, resource, obj, now)
+        workload_api.admit_new(api, resource, obj)
 
 
 def _admit_pod(api: ObjectApi, pod: Object, now: str) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from asched.apiserver import deletion
+from asched.apiserver import deletion, workload_api
 from asched.apiserver.admission import admit_new, check_namespace, check_update
 from asched.apiserver.defaults import apply_defaults, complete_status, drop_empty
 from asched.apiserver.dra import strategy
@@ -164,6 +164,7 @@ class ObjectApi:
         typed["metadata"] = metadata
         if resource.storage_key == "events":
             typed = to_core_event(typed)
+        typed = workload_api.to_stored(resource, typed)
         check_types(resource, typed)
         return typed
 
@@ -224,6 +225,7 @@ class ObjectApi:
         if not subresource:
             check_update(resource.storage_key, new, old.obj)
             strategy.check_update(resource, new, old.obj)
+            workload_api.check_update(resource, new, old.obj)
             strategy.complete_update(resource, new, self.now_text())
         elif subresource == "status":
             new = strategy.updated_status(self, resource, new, old.obj)

@@ -18,6 +18,7 @@ from collections.abc import Callable
 from asched.apiserver import subresources
 from asched.apiserver.api import DeleteOptions, ObjectApi
 from asched.apiserver.errors import Object
+from asched.apiserver.group_forms import KubernetesVersion
 from asched.apiserver.listing import ListOptions
 from asched.apiserver.patches import merge_patch
 from asched.apiserver.resources import ServedResource
@@ -42,6 +43,7 @@ class EmbeddedCluster:
 
     :param clock: seconds since the epoch.
     :param seed: seed of uids and generated names.
+    :param version: the Kubernetes version with the served Workloads and PodGroups.
     """
 
     def __init__(
@@ -49,8 +51,10 @@ class EmbeddedCluster:
         *,
         clock: Callable[[], float] = time.time,
         seed: int | None = None,
+        version: KubernetesVersion = KubernetesVersion.V1_36,
     ) -> None:
         self.api = ObjectApi(clock=clock, seed=seed)
+        self.api.registry.serve_version(version)
         for name in SYSTEM_NAMESPACES:
             self.create("namespaces", {"metadata": {"name": name}})
         for name, value in SYSTEM_PRIORITY_CLASSES.items():
@@ -70,11 +74,12 @@ class EmbeddedCluster:
         found = self.resource(resource)
         if found.namespaced and not namespace:
             namespace = (obj.get("metadata") or {}).get("namespace") or "default"
-        return self.api.create(found, namespace, deep_copy(obj)).obj
+        return _shown(found, self.api.create(found, namespace, deep_copy(obj)))
 
     def get(self, resource: str, name: str, *, namespace: str = "") -> Object:
         """Raises StatusError 404."""
-        return self.api.get(self.resource(resource), namespace, name).obj
+        found = self.resource(resource)
+        return _shown(found, self.api.get(found, namespace, name))
 
     def list(
         self, resource: str, *, namespace: str = "", labels: str = "", fields: str = ""
@@ -83,7 +88,7 @@ class EmbeddedCluster:
         found = self.resource(resource)
         predicate = both(label_selector(labels), field_selector(found, fields))
         page = self.api.list(found, ListOptions(namespace=namespace, predicate=predicate))
-        return [stored.obj for stored in page.items]
+        return [_shown(found, stored) for stored in page.items]
 
     def count(self, resource: str) -> int:
         """The number of objects of the resource."""
@@ -99,14 +104,15 @@ class EmbeddedCluster:
         subresource: str = "",
     ) -> Object:
         """Apply a JSON merge patch. Raises StatusError 404, 409 or 422."""
-        own = deep_copy(patch)
-        return self.api.update(
-            self.resource(resource),
+        own, found = deep_copy(patch), self.resource(resource)
+        patched = self.api.update(
+            found,
             namespace,
             name,
             lambda current: merge_patch(current, own),
             subresource=subresource,
-        ).obj
+        )
+        return _shown(found, patched)
 
     def delete(
         self, resource: str, name: str, *, namespace: str = "", grace_period_s: int | None = None
@@ -150,3 +156,8 @@ class EmbeddedCluster:
     def expire_history(self) -> None:
         """Drop all watch history: older watches and pages get 410."""
         self.api.expire_history()
+
+
+def _shown(resource: ServedResource, stored: StoredObject) -> Object:
+    """The object in the version of the resource."""
+    return stored.obj if resource.view is None else resource.view(stored.obj)

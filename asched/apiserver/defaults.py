@@ -11,6 +11,7 @@ from typing import Any
 
 from asched.apiserver.dra.defaults import default_claim, default_template
 from asched.apiserver.errors import Object
+from asched.apiserver.group_forms import default_group
 from asched.model.quantity import QuantityError, milli_value, value
 
 NODE_TOLERATION_SECONDS = 300
@@ -290,6 +291,8 @@ _DEFAULT_FUNCS: dict[str, Callable[[Object], None]] = {
     "daemonsets.apps": _default_templated,
     "jobs.batch": _default_templated,
     "customresourcedefinitions.apiextensions.k8s.io": _default_definition,
+    "podgroups.scheduling.k8s.io": default_group,
+    "compositepodgroups.scheduling.k8s.io": default_group,
     "resourceclaims.resource.k8s.io": default_claim,
     "resourceclaimtemplates.resource.k8s.io": default_template,
 }
@@ -320,10 +323,6 @@ _DEFAULT_VALUES: dict[str, Object] = {
     "priorityclasses.scheduling.k8s.io": {
         "preemptionPolicy": "PreemptLowerPriority",
         "value": 0,
-    },
-    "podgroups.scheduling.k8s.io": {
-        "spec": {"podGroupTemplateRef": None, "disruptionMode": "Pod"},
-        "status": {},
     },
     "poddisruptionbudgets.policy": {
         "status": {

@@ -31,6 +31,7 @@ from asched.apiserver.dra.controller import ResourceClaimController
 from asched.apiserver.dra.devices import DeviceSpec, SimulatedDriver
 from asched.apiserver.errors import StatusError, too_many_requests, unknown_path
 from asched.apiserver.faults import Fault, FaultKind, Faults
+from asched.apiserver.group_forms import KubernetesVersion
 from asched.apiserver.handlers import Request, handle
 from asched.apiserver.kubelet import Kubelets, KubeletTimings, simulated_nodes
 from asched.apiserver.requests import PathNotServedError, RequestInfo, parse_request
@@ -154,6 +155,11 @@ class ApiServer:
             self.url, self._tls = "", None
             self._streams.end_all()
             await runner.cleanup()
+
+    def upgrade(self, version: KubernetesVersion) -> None:
+        """Serve another version of Kubernetes from now on. All watches end, as in a restart."""
+        self.cluster.api.registry.serve_version(version)
+        self._streams.end_all()
 
     def kubeconfig(self, path: Path, *, user: User = ADMIN) -> Path:
         """Write a kubeconfig file for ``user``, readable by its owner only. Returns ``path``. The
@@ -324,6 +330,7 @@ class ServeOptions:
     kubelets: bool = True
     devices: tuple[DeviceSpec, ...] = ()
     """The devices of each node."""
+    version: KubernetesVersion = KubernetesVersion.V1_36
     timings: KubeletTimings = field(default_factory=lambda: KubeletTimings(heartbeat_s=10.0))
 
 
@@ -335,7 +342,7 @@ async def serve_forever(
     Raises OSError if the address or a kubeconfig file is unavailable, ValueError for invalid
     faults, an address that is not loopback, or TLS files that do not match.
     """
-    cluster = EmbeddedCluster()
+    cluster = EmbeddedCluster(version=options.version)
     for node in simulated_nodes(options.nodes, ready_since=cluster.api.now_text()):
         cluster.create("nodes", node)
     tokens = None

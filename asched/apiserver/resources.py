@@ -10,7 +10,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from asched.apiserver import group_forms
 from asched.apiserver.errors import Object, qualified
+from asched.apiserver.group_forms import KubernetesVersion
 
 if TYPE_CHECKING:
     from asched.apiserver.api import ObjectApi
@@ -159,8 +161,6 @@ BUILT_IN: tuple[ServedResource, ...] = (
           generation=True, returns_deleted=True),
     _type("scheduling.k8s.io", "v1", "priorityclasses", "PriorityClass", "pc", namespaced=False,
           generation=True),
-    _type("scheduling.k8s.io", "v1alpha2", "podgroups", "PodGroup", status=True),
-    _type("scheduling.k8s.io", "v1alpha2", "workloads", "Workload"),
     _type("storage.k8s.io", "v1", "csidrivers", "CSIDriver", namespaced=False,
           returns_deleted=True),
     _type("storage.k8s.io", "v1", "csinodes", "CSINode", namespaced=False,
@@ -176,6 +176,30 @@ BUILT_IN: tuple[ServedResource, ...] = (
 )  # fmt: skip
 
 
+def _groups(version: str, plural: str, kind: str, **rules: Any) -> ServedResource:
+    return _type(
+        group_forms.GROUP, version, plural, kind, view=group_forms.view_of(version), **rules
+    )
+
+
+_OF_1_36 = (
+    _groups("v1alpha2", "podgroups", "PodGroup", status=True),
+    _groups("v1alpha2", "workloads", "Workload"),
+)
+_OF_1_37 = (
+    _groups("v1beta1", "podgroups", "PodGroup", status=True),
+    _groups("v1beta1", "workloads", "Workload"),
+    _groups("v1alpha3", "compositepodgroups", "CompositePodGroup", status=True),
+    _groups("v1alpha3", "podgroups", "PodGroup", status=True),
+    _groups("v1alpha3", "workloads", "Workload"),
+)
+_WORKLOAD_API = {
+    KubernetesVersion.V1_36: _OF_1_36,
+    KubernetesVersion.V1_37: _OF_1_37,
+    KubernetesVersion.BOTH: (*_OF_1_37, *_OF_1_36),
+}
+
+
 class ResourceRegistry:
     """The currently served resources: built-in ones and those of CRDs."""
 
@@ -183,6 +207,14 @@ class ResourceRegistry:
         self._by_path: dict[tuple[str, str, str], ServedResource] = {}
         self._by_name: dict[str, ServedResource] = {}
         for resource in BUILT_IN:
+            self.add(resource)
+        self.serve_version(KubernetesVersion.V1_36)
+
+    def serve_version(self, version: KubernetesVersion) -> None:
+        """Serve Workloads and PodGroups as this version does, and in no other version."""
+        for resource in _WORKLOAD_API[KubernetesVersion.BOTH]:
+            self.remove(resource)
+        for resource in _WORKLOAD_API[version]:
             self.add(resource)
 
     def add(self, resource: ServedResource) -> None:

@@ -125,10 +125,6 @@ _SCHEMAS: dict[str, Object] = {
         "spec": {"selector": _SELECTOR},
         "status": {"disruptionsAllowed": int},
     },
-    "podgroups.scheduling.k8s.io": {
-        "spec": {"schedulingPolicy": {"gang": {"minCount": int}}},
-        "status": {"conditions": _CONDITIONS},
-    },
     "priorityclasses.scheduling.k8s.io": {
         "value": int,
         "globalDefault": bool,

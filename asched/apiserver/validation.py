@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from asched.apiserver import workload_api
 from asched.apiserver.dra import strategy
 from asched.apiserver.errors import (
     Cause,
@@ -212,14 +213,6 @@ def _budget_causes(budget: Object) -> list[Cause]:
     return []
 
 
-def _pod_group_causes(group: Object) -> list[Cause]:
-    policy = (group.get("spec") or {}).get("schedulingPolicy") or {}
-    gang = policy.get("gang")
-    if gang is not None and not gang.get("minCount"):
-        return [required("spec.schedulingPolicy.gang.minCount")]
-    return []
-
-
 def _priority_class_causes(priority_class: Object) -> list[Cause]:
     name, number = priority_class["metadata"].get("name") or "", priority_class.get("value", 0)
     if name in ("system-cluster-critical", "system-node-critical"):
@@ -238,7 +231,7 @@ _CHECKS: dict[str, Callable[[Object], list[Cause]]] = {
     "nodes": _node_causes,
     "events": _event_causes,
     "poddisruptionbudgets.policy": _budget_causes,
-    "podgroups.scheduling.k8s.io": _pod_group_causes,
     "priorityclasses.scheduling.k8s.io": _priority_class_causes,
     **strategy.CHECKS,
+    **workload_api.CHECKS,
 }

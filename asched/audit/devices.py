@@ -7,9 +7,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Final, NamedTuple
 
+import msgspec
 from msgspec.structs import replace
 
 from asched.audit.hypotheticals import HypotheticalState
+from asched.dra.diagnosis import RequestDiagnosis
 from asched.model.node import NO_EXECUTE, NO_SCHEDULE, Node
 from asched.model.pod import claim_names
 from asched.model.resource_claims import (
@@ -57,6 +59,41 @@ def released_claim(record: Rejected) -> str:
     """The key of the claim that is released for the pod; empty for none."""
     released = record.released_claim
     return "" if released is None else released.claim.key
+
+
+# -- requests ----------------------------------------------------------------------------------
+
+
+class DeviceRequestExplanation(msgspec.Struct, frozen=True, rename="camel"):
+    """What a request of a claim finds on a node."""
+
+    claim: str
+    request: str
+    wanted: int | None
+    """The number of devices; None for all devices."""
+    considered: int
+    """The devices that the node sees."""
+    suitable: int
+    """Those that the request could have if it were alone."""
+    refused: dict[str, int] = {}
+    """By reason, the most frequent first."""
+    users: tuple[str, ...] = ()
+    """Claims that use matching devices."""
+    matching: str = ""
+    """The class and the selectors of the request."""
+
+
+def request_explanation(found: RequestDiagnosis) -> DeviceRequestExplanation:
+    return DeviceRequestExplanation(
+        claim=found.claim,
+        request=found.request,
+        wanted=found.wanted,
+        considered=found.considered,
+        suitable=found.suitable,
+        refused=dict(found.refused),
+        users=found.users,
+        matching=found.matching,
+    )
 
 
 # -- changes --------------------------------------------------------------------------------------

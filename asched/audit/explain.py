@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
-from datetime import datetime
+from typing import NamedTuple
 
 import msgspec
 
-from asched.audit.devices import allocated_devices, released_claim
-from asched.audit.group_cycles import cycle_of, decisions_on
+from asched.audit.devices import allocated_devices, released_claim, request_explanation
+from asched.audit.explanation import (
+    Explanation,
+    NodeExplanation,
+    NodeRejection,
+    NodeScore,
+    ReasonCount,
+    RecordedDecision,
+)
+from asched.audit.group_cycles import cycle_of, decisions_on, lost_reservation
 from asched.audit.hypotheticals import HypotheticalState
 from asched.audit.lookup import (
     AuditError,
@@ -19,10 +27,11 @@ from asched.audit.lookup import (
     find_pod,
     fold_before,
 )
+from asched.audit.pod_group.examine import group_of_pod
 from asched.audit.timeline import time_of
 from asched.audit.unblock import NodeUnblocking, unblocking_changes
 from asched.cycle.inspect import AttemptOutcome, Inspection, inspect
-from asched.dra.diagnosis import NodeDiagnosis, RequestDiagnosis
+from asched.dra.diagnosis import NodeDiagnosis
 from asched.framework.pod_info import PodInfo
 from asched.framework.runtime.profile import PluginLoader, Profile
 from asched.framework.status import Status
@@ -30,117 +39,8 @@ from asched.journal.statistics import last_seq_at
 from asched.journal.store import JournalStore
 from asched.plugins.dynamic_resources import DynamicResources
 from asched.state.cluster import ClusterState, PodEntry
+from asched.state.fold import Fold
 from asched.state.records import Assigned, AttemptFailed, Rejected
-
-
-class NodeRejection(msgspec.Struct, frozen=True, rename="camel"):
-    """A plugin's rejection of a node."""
-
-    plugin: str
-    code: str
-    reasons: tuple[str, ...]
-
-
-class NodeScore(msgspec.Struct, frozen=True, rename="camel"):
-    plugin: str
-    raw: int
-    normalized: int
-    weight: int
-    weighted: int
-
-
-class DeviceRequestExplanation(msgspec.Struct, frozen=True, rename="camel"):
-    """What a request of a claim finds on a node."""
-
-    claim: str
-    request: str
-    wanted: int | None
-    """The number of devices; None for all devices."""
-    considered: int
-    """The devices that the node sees."""
-    suitable: int
-    """Those that the request could have if it were alone."""
-    refused: dict[str, int] = {}
-    """By reason, the most frequent first."""
-    users: tuple[str, ...] = ()
-    """Claims that use matching devices."""
-    matching: str = ""
-    """The class and the selectors of the request."""
-
-
-class NodeExplanation(msgspec.Struct, frozen=True, rename="camel"):
-    """Filter and score results of one node."""
-
-    name: str
-    feasible: bool
-    rejected_by: tuple[NodeRejection, ...] = ()
-    """Every plugin that rejects the node, the decisive one first."""
-    scores: tuple[NodeScore, ...] = ()
-    total: int | None = None
-    rank: int | None = None
-    """By total, from 1; equal totals share a rank."""
-    requests: tuple[DeviceRequestExplanation, ...] = ()
-    """What the requests of the pod's claims find, if DynamicResources rejects the node."""
-    device_problems: tuple[str, ...] = ()
-    """Pools that cannot be used, and errors in claims."""
-
-
-class ReasonCount(msgspec.Struct, frozen=True, rename="camel"):
-    """A decisive reason and its number of nodes."""
-
-    nodes: int
-    plugin: str
-    reason: str
-
-
-class RecordedDecision(msgspec.Struct, frozen=True, rename="camel"):
-    """The decision that ended the attempt."""
-
-    kind: str
-    """``assigned``, ``rejected`` or ``failed``; ``none`` for a pod without attempts."""
-    seq: int = 0
-    at: datetime | None = None
-    attempt: int = 0
-    node: str = ""
-    score: int = 0
-    feasible: int = 0
-    ties: int = 0
-    message: str = ""
-    devices: tuple[str, ...] = ()
-    """The devices that the pod got: ``claim/request: driver/pool/device``."""
-    released_claim: str = ""
-    """The ResourceClaim that is deallocated or deleted for the pod."""
-
-
-class Explanation(msgspec.Struct, frozen=True, rename="camel"):
-    """The explanation of one attempt, which is also its JSON form (see ``docs/explain.md``)."""
-
-    namespace: str
-    name: str
-    uid: str
-    profile: str
-    attempts: tuple[int, ...]
-    """The numbers of all attempts for this pod."""
-    decision: RecordedDecision
-    reproduced: bool | None
-    """Whether the recomputed decision equals the recorded one. None if none is recorded."""
-    outcome: str
-    message: str
-    nodes_total: int
-    feasible: int
-    pre_filter: tuple[NodeRejection, ...]
-    """Rejections of the pod before the filters ran, by PreFilter or an earlier step."""
-    only_nodes: tuple[str, ...] | None
-    """The nodes that PreFilter allows; None for all."""
-    skipped_filters: tuple[str, ...]
-    skipped_scores: tuple[str, ...]
-    reasons: tuple[ReasonCount, ...]
-    """Most frequent first."""
-    nodes: tuple[NodeExplanation, ...]
-    """Feasible nodes by rank, then the others by the number of plugins that reject them."""
-    notes: tuple[str, ...] = ()
-    unblocking: tuple[NodeUnblocking, ...] | None = None
-    """For a pod without a feasible node: the changes that would help. None if not computed."""
 
 
 class InSessionsError(AuditError):
@@ -172,36 +72,108 @@ async def explain(
     Raises :class:`AuditError`, :class:`InSessionsError` for a pod that batch sessions serve,
     :class:`~asched.journal.errors.JournalError`, ProfileError.
     """
-    key = await find_pod(journal, pod)
     end = (await journal.head()).seq if at_ns is None else await last_seq_at(journal, at_ns)
     end = end if last_seq is None else last_seq
+    until = "" if at_ns is None and last_seq is None else " until then"
+    prepared = await prepare_explanation(journal, pod, load, attempt=attempt, end=end, until=until)
+    return explanation_of(prepared, unblock=unblock)
+
+
+class PreparedExplanation(NamedTuple):
+    """What an explanation reads from the journal."""
+
+    fold: Fold
+    """Of the records before the attempt; without one, of all records until the end. A private copy:
+    Permit plugins may add answers to the state."""
+    seq: int
+    """The last record of the fold."""
+    key: str
+    load: PluginLoader
+    until: str
+    attempt: RecordedAttempt | None
+    attempts: tuple[int, ...]
+    cycle: str = ""
+    """The group cycle of the attempt in one line; empty without one."""
+    cycle_fold: Fold | None = None
+    """Of the records before the cycle."""
+    begin_seq: int = 0
+    """The last record before the attempt or the cycle."""
+    lost_reservation: bool = False
+    """Whether the pod lost what the attempt reserved for it."""
+
+
+async def prepare_explanation(
+    journal: JournalStore,
+    pod: PodName,
+    load: PluginLoader,
+    *,
+    attempt: int | None = None,
+    end: int,
+    until: str = "",
+) -> PreparedExplanation:
+    """Reads and folds what :func:`explanation_of` needs. ``end`` is the last record that counts,
+    ``until`` a phrase about it for errors. Raises as :func:`explain`."""
+    key = await find_pod(journal, pod)
     newest = (await attempts_of(journal, key, end)).for_newest()
     if not newest:
-        until = "" if at_ns is None and last_seq is None else " until then"
         if attempt is not None:
             raise AuditError(f"no attempt {attempt}: pod {key} has no attempts{until}")
-        state = (await fold_before(journal, load, end + 1)).state
-        found = _without_attempts(state, key, until)
+        fold = await fold_before(journal, load, end + 1)
+        return PreparedExplanation(
+            fold=fold,
+            seq=end,
+            key=key,
+            load=load,
+            until=until,
+            attempt=None,
+            attempts=(),
+            begin_seq=end,
+        )
+    chosen = choose_attempt(newest, attempt)
+    fold = await fold_before(journal, load, chosen.seq)
+    numbers = tuple(dict.fromkeys(made.record.attempt for made in newest))
+    assigned = isinstance(chosen.record, Assigned)
+    prepared = PreparedExplanation(
+        fold=fold,
+        seq=chosen.seq - 1,
+        key=key,
+        load=load,
+        until=until,
+        attempt=chosen,
+        attempts=numbers,
+        begin_seq=chosen.seq - 1,
+        lost_reservation=assigned and await lost_reservation(journal, key, chosen.seq, end),
+    )
+    entry = fold.state.pods[chosen.record.key]
+    cycle = await cycle_of(journal, entry.info.pod, chosen.seq)
+    if not chosen.record.grouped or cycle is None:
+        return prepared
+    # The members before it are assumed in ``fold``: the whole cycle is repeated.
+    before = await fold_before(journal, load, cycle.begin_seq)
+    return prepared._replace(cycle=cycle.summary, cycle_fold=before, begin_seq=cycle.begin_seq - 1)
+
+
+def explanation_of(prepared: PreparedExplanation, *, unblock: bool = True) -> Explanation:
+    """The explanation, which changes the prepared states. Raises :class:`AuditError`,
+    :class:`InSessionsError`."""
+    state, chosen, before = prepared.fold.state, prepared.attempt, prepared.cycle_fold
+    if chosen is None:
+        found = _without_attempts(state, prepared.key, prepared.until)
+    elif before is not None:
+        same = chosen.record in decisions_on(before.state)
+        found = _recomputed(state, chosen, prepared.attempts, same)
+        found = msgspec.structs.replace(found, notes=(*found.notes, prepared.cycle))
     else:
-        chosen = choose_attempt(newest, attempt)
-        state = (await fold_before(journal, load, chosen.seq)).state
-        numbers = tuple(dict.fromkeys(made.record.attempt for made in newest))
-        entry = state.pods[chosen.record.key]
-        cycle = await cycle_of(journal, entry.info.pod, chosen.seq)
-        if chosen.record.grouped and cycle is not None:
-            # The members before it are assumed in ``state``: the whole cycle is repeated.
-            before = (await fold_before(journal, load, cycle.seq)).state
-            same = chosen.record in decisions_on(before)
-            found = _recomputed(state, chosen, numbers, same)
-            notes = (*found.notes, cycle.summary)
-            found = msgspec.structs.replace(found, notes=notes)
-        else:
-            # Permit plugins may add answers to the state; it is a private copy.
-            same = decisions_on(state)[:1] == (chosen.record,)
-            found = _recomputed(state, chosen, numbers, same)
+        same = decisions_on(state)[:1] == (chosen.record,)
+        found = _recomputed(state, chosen, prepared.attempts, same)
+    if found.decision.kind != "assigned" or prepared.lost_reservation:
+        start = state if before is None else before.state
+        group = group_of_pod(start, prepared.load, prepared.begin_seq, prepared.key)
+        found = msgspec.structs.replace(found, group=group)
     if not unblock or found.outcome not in _PENDING_OUTCOMES:
         return found
-    return msgspec.structs.replace(found, unblocking=_unblocking(state, load, key, found))
+    unblocking = _unblocking(state, prepared.load, prepared.key, found)
+    return msgspec.structs.replace(found, unblocking=unblocking)
 
 
 def explain_pending(state: ClusterState, load: PluginLoader, key: str) -> Explanation:
@@ -388,21 +360,8 @@ def _with_diagnosis(node: NodeExplanation, found: NodeDiagnosis | None) -> NodeE
     pools = (f"pool {each.pool}: {each.problem}" for each in found.pools if each.problem)
     return msgspec.structs.replace(
         node,
-        requests=tuple(map(_request, found.requests)),
+        requests=tuple(map(request_explanation, found.requests)),
         device_problems=(*pools, *found.problems),
-    )
-
-
-def _request(found: RequestDiagnosis) -> DeviceRequestExplanation:
-    return DeviceRequestExplanation(
-        claim=found.claim,
-        request=found.request,
-        wanted=found.wanted,
-        considered=found.considered,
-        suitable=found.suitable,
-        refused=dict(found.refused),
-        users=found.users,
-        matching=found.matching,
     )
 
 

@@ -15,7 +15,8 @@ import msgspec
 
 from asched.apiserver.cluster import SYSTEM_PRIORITY_CLASSES, EmbeddedCluster
 from asched.apiserver.errors import StatusError
-from asched.audit.explain import Explanation, explain_pending
+from asched.audit.explain import explain_pending
+from asched.audit.explanation import Explanation
 from asched.audit.lookup import AuditError, fold_before
 from asched.audit.timeline import time_of
 from asched.cycle.inspect import AttemptOutcome

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from datetime import datetime
 from typing import NamedTuple, TypeVar
 
@@ -13,7 +12,7 @@ from asched.audit.entries import PodTimeline
 from asched.audit.lookup import AuditError, PodName, find_pod
 from asched.audit.timeline import PodFilter, PodTimelines, collect_timelines, time_of
 from asched.framework.runtime.profile import PluginLoader
-from asched.journal.checkpoints import RestoredFold, apply_stored, folding, nearest
+from asched.journal.checkpoints import RestoredFold, folding, nearest
 from asched.journal.codec import object_subject
 from asched.journal.statistics import last_seq_at
 from asched.journal.store import JournalStore, StoredRecord
@@ -22,7 +21,6 @@ from asched.model.node import Node
 from asched.model.pod import Pod
 from asched.state import records as r
 from asched.state.cluster import ClusterState
-from asched.state.fold import Fold
 
 TimelineT = TypeVar("TimelineT", PodTimeline, "NodeTimeline")
 
@@ -98,9 +96,13 @@ async def fold_for(
 
 
 async def timelines(
-    journal: JournalStore, pod: PodName, load: PluginLoader, period: Period = ALWAYS
+    journal: JournalStore,
+    pod: PodName,
+    load: PluginLoader,
+    period: Period = ALWAYS,
+    last_seq: int | None = None,
 ) -> list[PodTimeline]:
-    """The timelines of all pods that had that name, oldest first.
+    """The timelines of all pods that had that name, oldest first, up to record ``last_seq``.
 
     Raises :class:`AuditError` for an unknown or ambiguous name,
     :class:`~asched.journal.errors.JournalError`, ProfileError.
@@ -117,58 +119,13 @@ async def timelines(
             " (asched journal restore)"
         )
     # The records of a deleted pod end with its deletion.
-    last_seq = own[-1].seq if isinstance(own[-1].record, r.ObjectDeleted) else None
+    if isinstance(own[-1].record, r.ObjectDeleted):
+        last_seq = own[-1].seq if last_seq is None else min(own[-1].seq, last_seq)
     start = await fold_for(journal, load, period, own[0].seq)
     found = await collect_timelines(
         journal, lambda seen, _: seen.key == key, start, until_ns=period.until_ns, last_seq=last_seq
     )
     return _within(found, period)
-
-
-async def timelines_until(
-    journal: JournalStore, key: str, load: PluginLoader, last_seq: int, mentions: Sequence[int]
-) -> list[PodTimeline]:
-    """As :func:`timelines` up to a record, without folding what cannot concern the pod.
-
-    ``mentions`` are the records of other pods that choose this one as a victim: all of them, or
-    those evictions are missing. Raises as :func:`timelines`.
-    """
-    archived_seq, subject = (await journal.archived()).seq, object_subject("Pod", key)
-    own = [stored.seq async for stored in journal.read(archived_seq, last_seq, subject=subject)]
-    if not own:
-        raise AuditError(f"pod {key} does not exist at record {last_seq}")
-    wanted = sorted({*own, *(seq for seq in mentions if own[0] < seq <= last_seq)})
-    fold, seq = await fold_for(journal, load, ALWAYS, own[0])
-    found = PodTimelines(lambda seen, _: seen.key == key, fold)
-    while found.queued or wanted[-1] > seq:
-        if not found.queued:
-            target = wanted[bisect_right(wanted, seq)]
-            fold = await _fold_from(RestoredFold(fold, seq), target - 1, journal, load)
-            found.skip_to(fold)
-            seq = target - 1
-        async for stored in journal.read(seq, last_seq):
-            with folding(stored):
-                found.apply(stored.seq, stored.record)
-            seq = stored.seq
-            if not found.queued:
-                break
-        else:
-            break
-    return _within(found, ALWAYS)
-
-
-async def _fold_from(
-    start: RestoredFold, seq: int, journal: JournalStore, load: PluginLoader
-) -> Fold:
-    """A fold up to a record, from ``start``, which is changed, or from a later checkpoint."""
-    marks = await journal.checkpoint_marks()
-    if any(start.seq < mark.seq <= seq for mark in marks):
-        start = await nearest(journal, load, seq)
-    fold, begin = start
-    if begin < seq:
-        async for stored in journal.read(begin, seq):
-            apply_stored(fold, stored)
-    return fold
 
 
 async def timelines_of_owner(

@@ -27,19 +27,14 @@ from asched.state.fold import Fold
 from asched.state.records import ObjectDeleted, ObjectObserved
 
 
-class HypotheticalState:
-    """A state on which changes are tried for one pending pod."""
+class ChangeableState:
+    """A state on which changes are tried."""
 
-    def __init__(self, state: ClusterState, load: PluginLoader, key: str) -> None:
-        """``key`` is the pod's. The state must be a private copy.
-
-        Raises KeyError if the state has no such pod.
-        """
-        self.key = key
+    def __init__(self, state: ClusterState, load: PluginLoader) -> None:
+        """The state must be a private copy."""
         self._load = load
-        noted = any(entry.assignment or entry.reserved for entry in state.pods.values())
-        self._checkpoint = checkpoint_of(state) if noted else b""
-        """For :meth:`_restore`, which only notes of Reserve plugins need."""
+        self._checkpoint = b""
+        """For :meth:`_restore`. Empty until notes of Reserve plugins need it."""
         self._use(Fold(state, load))
 
     def _restore(self) -> None:
@@ -47,37 +42,7 @@ class HypotheticalState:
 
     def _use(self, fold: Fold) -> None:
         self._fold, self.state = fold, fold.state
-        self._cache = ShapeCache(self.state.nodes)
-
-    @property
-    def pod_entry(self) -> PodEntry:
-        return self.state.pods[self.key]
-
-    @property
-    def pod(self) -> Pod:
-        return self.pod_entry.info.pod
-
-    def feasible_nodes(self) -> tuple[str, ...]:
-        """The nodes on which every filter passes, in row order. Empty if PreEnqueue or an open
-        circuit holds the pod back, or if a plugin fails."""
-        state, info = self.state, self.pod_entry.info
-        profile = state.profiles[info.pod.spec.scheduler_name]
-        if any(gate_status(plugin, info) for plugin in profile.pre_enqueue):
-            return ()
-        if state.guards.circuits.blocking(profile):
-            return ()
-        profile = state.guards.circuits.in_force(profile)
-        try:
-            attempt = Attempt(state, profile, info, self._cache)
-            screening = attempt.find_feasible_nodes(limit_nodes=False)
-        except PluginFailure:
-            return ()
-        if screening.rejected is not None:
-            return ()
-        return tuple(state.nodes.names[row] for row in screening.rows.tolist())
-
-    def feasible(self, node: str) -> bool:
-        return node in self.feasible_nodes()
+        self.cache = ShapeCache(self.state.nodes)
 
     @contextmanager
     def replaced(self, *items: AnyObject) -> Iterator[None]:
@@ -93,6 +58,17 @@ class HypotheticalState:
         finally:
             for old in before:
                 self._fold.apply(ObjectObserved(old))
+
+    @contextmanager
+    def added(self, *items: AnyObject) -> Iterator[None]:
+        """Objects that do not exist yet, within the block."""
+        for item in items:
+            self._fold.apply(ObjectObserved(item))
+        try:
+            yield
+        finally:
+            for item in reversed(items):
+                self._fold.apply(ObjectDeleted(type(item).__name__, item.key, item.uid))
 
     def _present(self, item: AnyObject) -> AnyObject:
         if isinstance(item, Pod):
@@ -115,6 +91,8 @@ class HypotheticalState:
         # The API objects do not contain the notes of Reserve plugins, so ObjectObserved cannot
         # restore them.
         has_notes = any(entry.assignment or entry.reserved for entry in entries)
+        if has_notes and not self._checkpoint:
+            self._checkpoint = checkpoint_of(self.state)
         pods = {entry.info.key: _on_its_node(entry) for entry in entries}
         removed = RemovedPods(self._fold, pods)
         for key in keys:
@@ -127,6 +105,45 @@ class HypotheticalState:
             else:
                 for key in removed.keys:
                     removed.restore(key)
+
+
+class HypotheticalState(ChangeableState):
+    """A state on which changes are tried for one pending pod."""
+
+    def __init__(self, state: ClusterState, load: PluginLoader, key: str) -> None:
+        """``key`` is the pod's. Raises KeyError if the state has no such pod."""
+        super().__init__(state, load)
+        self.key = key
+
+    @property
+    def pod_entry(self) -> PodEntry:
+        return self.state.pods[self.key]
+
+    @property
+    def pod(self) -> Pod:
+        return self.pod_entry.info.pod
+
+    def feasible_nodes(self) -> tuple[str, ...]:
+        """The nodes on which every filter passes, in row order. Empty if PreEnqueue or an open
+        circuit holds the pod back, or if a plugin fails."""
+        state, info = self.state, self.pod_entry.info
+        profile = state.profiles[info.pod.spec.scheduler_name]
+        if any(gate_status(plugin, info) for plugin in profile.pre_enqueue):
+            return ()
+        if state.guards.circuits.blocking(profile):
+            return ()
+        profile = state.guards.circuits.in_force(profile)
+        try:
+            attempt = Attempt(state, profile, info, self.cache)
+            screening = attempt.find_feasible_nodes(limit_nodes=False)
+        except PluginFailure:
+            return ()
+        if screening.rejected is not None:
+            return ()
+        return tuple(state.nodes.names[row] for row in screening.rows.tolist())
+
+    def feasible(self, node: str) -> bool:
+        return node in self.feasible_nodes()
 
 
 class RemovedPods:

@@ -13,6 +13,7 @@ from asched.framework.pod_groups import AnyPodGroup, find_group, group_of
 from asched.framework.runtime.profile import PluginLoader
 from asched.journal.store import JournalStore
 from asched.model.groups import CustomPodGroup
+from asched.model.pod import Pod
 from asched.model.quantity import NS_PER_S
 from asched.state.cluster import ClusterState, PlacementState, PodEntry
 
@@ -72,6 +73,12 @@ def rejecting_plugins(state: ClusterState, key: str) -> tuple[str, ...]:
     return tuple(sorted(queued.unschedulable_plugins | queued.pending_plugins))
 
 
+def pod_owner(pod: Pod) -> str:
+    """``Kind/name`` of the controller; empty without one."""
+    owner = pod.metadata.controller
+    return "" if owner is None else f"{owner.kind}/{owner.name}"
+
+
 class PodIdentity(msgspec.Struct, frozen=True, rename="camel"):
     """A pod with what rules compare: its priority, gang and queue."""
 
@@ -95,13 +102,13 @@ def identity(state: ClusterState, key: str, uid: str) -> PodIdentity:
     if entry is None:
         return PodIdentity(namespace, name, uid)
     pod = entry.info.pod
-    owner, group = pod.metadata.controller, group_of(pod)
+    group = group_of(pod)
     return PodIdentity(
         namespace=namespace,
         name=name,
         uid=uid,
         priority=entry.info.priority,
-        owner="" if owner is None else f"{owner.kind}/{owner.name}",
+        owner=pod_owner(pod),
         gang="" if group is None else group.key,
         queue="" if group is None else queue_name(find_group(state, group)),
     )

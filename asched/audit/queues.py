@@ -213,7 +213,7 @@ def _because(
             return f"{plugin}: {other} after {own}"
         match plugin:
             case "priority":
-                return f"priority {-other:g} below {-own:g}"
+                return f"priority {0 - other:g} below {0 - own:g}"
             case "gang":
                 return "its gang can start already; the other one cannot yet"
             case "drf":

@@ -22,6 +22,7 @@ from asched.journal.checkpoints import FOLD_ERRORS, contradiction_reason
 from asched.journal.errors import VERIFY_ADVICE
 from asched.journal.store import JournalStore
 from asched.state.fold import Fold
+from asched.state.group_records import PodGroupAttempted
 from asched.state.records import (
     DECISIONS,
     AnyRecord,
@@ -149,6 +150,8 @@ def _follows_another(record: AnyRecord) -> bool:
         return record.session > 0 or record.grouped
     if isinstance(record, AttemptFailed):
         return record.grouped
+    if isinstance(record, PodGroupAttempted):
+        return bool(record.root)
     return isinstance(
         record, PermitAllowed | PermitRejected | EvictionDecided | PodGroupStatusDecided
     )

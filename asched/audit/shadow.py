@@ -64,19 +64,44 @@ class _Explained(NamedTuple):
     cause: DisagreementCause
 
 
+class ShadowLogForm(msgspec.Struct, array_like=True):
+    """A log to be stored."""
+
+    is_shadow: bool = False
+    compared: bytes = b""
+    explained: list[_Explained] = []
+    kept: list[RecordedDifference] = []
+    explained_seqs: list[int] = []
+    open: dict[int, tuple[bool, int]] = {}
+
+
 class ShadowLog:
     """Collects comparisons and explanations, record by record."""
 
-    def __init__(self) -> None:
-        self.is_shadow = False
-        self._compared = array("Q")
+    def __init__(self, form: ShadowLogForm | None = None) -> None:
+        """``form``: a stored log to continue with the next record."""
+        form = form or ShadowLogForm()
+        self.is_shadow = form.is_shadow
+        self._compared = array("Q", form.compared)
         """The record of each comparison and its flags; 8 bytes, as there may be millions."""
-        self._explained: list[_Explained] = []
-        self._kept: list[RecordedDifference] = []
-        self._explained_seqs: list[int] = []
+        self._explained = form.explained
+        self._kept = form.kept
+        self._explained_seqs = form.explained_seqs
         """For each kept difference the record with its cause; 0 for none."""
-        self._open: dict[int, tuple[bool, int]] = {}
+        self._open = form.open
         """By number: whether it is a binding, and the index of the difference, or -1."""
+
+    @property
+    def form(self) -> ShadowLogForm:
+        """To be stored by a machine of the same byte order."""
+        return ShadowLogForm(
+            self.is_shadow,
+            self._compared.tobytes(),
+            self._explained,
+            self._kept,
+            self._explained_seqs,
+            self._open,
+        )
 
     def apply(self, seq: int, record: AnyRecord, date_ns: int) -> None:
         """Add a record; ``date_ns``: the time of its turn."""

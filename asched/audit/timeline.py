@@ -6,13 +6,14 @@ So an entry about a move between queues names the record that caused it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, NamedTuple, TypeVar
 
 from asched.audit import entries
 from asched.audit.devices import allocated_devices, released_claim
 from asched.audit.entries import Entry, PodTimeline, TimelineEntry
+from asched.framework.pod_info import PodInfo
 from asched.journal.checkpoints import RestoredFold, folding
 from asched.journal.codec import subject_of
 from asched.journal.statistics import last_seq_at
@@ -83,14 +84,24 @@ class PodTimelines:
         self._queued: dict[str, None] = {}
         self._seq = 0
         for key, entry in fold.state.pods.items():
-            if selects(entry.info.pod, fold.state):
+            if self._chooses(entry.info):
                 queue = queue_of(fold.state.queue, key)
-                self._follow(entry.info.pod, queue)
+                self.follow(key, entry.info.uid, queue)
                 if queue:
                     self._queued[key] = None
 
+    def _chooses(self, info: PodInfo) -> bool:
+        """Whether to follow a pod of the first state."""
+        return self._selects(info.pod, self._fold.state)
+
     def apply(self, seq: int, record: r.AnyRecord) -> None:
         """Folds the next record. Raises ProfileError."""
+        self.before(seq, record)
+        self._fold.apply(record)
+        self.after(record)
+
+    def before(self, seq: int, record: r.AnyRecord) -> None:
+        """The next record, before it is folded."""
         self._seq = seq
         if isinstance(record, r.ObjectObserved) and isinstance(record.object, Pod):
             self._add_observation(record.object)
@@ -99,15 +110,21 @@ class PodTimelines:
         elif isinstance(record, r.ObjectDeleted):
             followed = self._followed.get(record.key) if record.kind == "Pod" else None
             if followed is not None and followed.timeline.uid == record.uid:
-                followed.timeline.entries.append(entries.DeletionEntry(self._seq, self._at))
+                self._add(record.key, record.uid, entries.DeletionEntry(self._seq, self._at))
         elif isinstance(record, _AboutPod):
             self._add_entries(record)
-        self._fold.apply(record)
+
+    def after(self, record: r.AnyRecord) -> None:
+        """The same record, after it is folded."""
         _, _, subject = subject_of(record).partition("/")
         if subject in self._followed:
             self._update_queue(subject, record)
-        for key in [*self._queued]:
+        for key in self._moved():
             self._update_queue(key, record)
+
+    def _moved(self) -> Sequence[str]:
+        """The queued pods that the last record may have moved."""
+        return [*self._queued]
 
     @property
     def queued(self) -> bool:
@@ -124,9 +141,13 @@ class PodTimelines:
         return time_of(self._fold.state.date_ns)
 
     def _add(self, key: str, uid: str, entry: Entry) -> None:
-        timeline = self._timelines.get((key, uid))
+        timeline = self._timeline_of(key, uid)
         if timeline is not None:
             timeline.entries.append(entry)
+
+    def _timeline_of(self, key: str, uid: str) -> PodTimeline | None:
+        """None for a pod that is not followed."""
+        return self._timelines.get((key, uid))
 
     def _add_observation(self, pod: Pod) -> None:
         key, uid = pod.key, pod.metadata.uid
@@ -139,8 +160,9 @@ class PodTimelines:
             return
         if followed is not None:
             # The deletion of the previous pod was not observed.
-            followed.timeline.entries.append(entries.DeletionEntry(self._seq, self._at))
-        self._follow(pod, "")
+            deletion = entries.DeletionEntry(self._seq, self._at)
+            self._add(key, followed.timeline.uid, deletion)
+        self.follow(key, uid, "")
         observed = entries.ObservedEntry(
             self._seq,
             self._at,
@@ -151,11 +173,17 @@ class PodTimelines:
         )
         self._add(key, uid, observed)
 
-    def _follow(self, pod: Pod, queue: str) -> None:
-        timeline = PodTimeline(pod.namespace, pod.name, pod.metadata.uid)
+    def follow(self, key: str, uid: str, queue: str) -> None:
+        """Begin the timeline of a pod, in that queue."""
+        timeline = self._new_timeline(key, uid)
+        self._followed[key] = _FollowedPod(timeline, queue)
+        self._timelines[key, uid] = timeline
+
+    def _new_timeline(self, key: str, uid: str) -> PodTimeline:
+        namespace, _, name = key.rpartition("/")
+        timeline = PodTimeline(namespace, name, uid)
         self.found.append(timeline)
-        self._followed[pod.key] = _FollowedPod(timeline, queue)
-        self._timelines[pod.key, timeline.uid] = timeline
+        return timeline
 
     def _add_entries(self, record: _AboutPod) -> None:
         if isinstance(record, r.Rejected):
@@ -163,7 +191,7 @@ class PodTimelines:
                 node = record.nominated_node or ""
                 preemption = entries.PreemptionEntry(self._seq, self._at, record.key, node)
                 self._add(victim.key, victim.uid, preemption)
-        timeline = self._timelines.get((record.key, record.uid))
+        timeline = self._timeline_of(record.key, record.uid)
         if timeline is None:
             return
         entry = self._entry(record)
@@ -269,7 +297,7 @@ class PodTimelines:
         if queue:
             cause = self._cause(key, record)
             move = entries.QueueMoveEntry(self._seq, self._at, queue, followed.queue, cause)
-            followed.timeline.entries.append(move)
+            self._add(key, followed.timeline.uid, move)
 
     def _cause(self, key: str, record: r.AnyRecord) -> str:
         """Why the pod moved."""

@@ -206,7 +206,7 @@ def _more_room(state: HypotheticalState, node: Node) -> Iterator[_CandidateChang
         allocatable[resource] = f"{total}m" if resource == CPU else str(total)
     status = replace(node.status, allocatable=allocatable)
     amounts = ", ".join(
-        f"{_amount(resource, number)} {resource}" for resource, number in missing.items()
+        f"{amount_text(resource, number)} {resource}" for resource, number in missing.items()
     )
     change = UnblockingChange(
         ChangeKind.MORE_CAPACITY, f"{amounts} more on the node", amounts=missing
@@ -214,7 +214,8 @@ def _more_room(state: HypotheticalState, node: Node) -> Iterator[_CandidateChang
     yield change, state.replaced(replace(node, status=status))
 
 
-def _amount(resource: str, number: int) -> str:
+def amount_text(resource: str, number: int) -> str:
+    """An amount of a resource: cpu is in millicores."""
     if resource == CPU:
         return f"{number}m" if number % 1000 else str(number // 1000)
     for unit, size in (("Gi", 1 << 30), ("Mi", 1 << 20), ("Ki", 1 << 10)):
@@ -253,7 +254,7 @@ def _tolerations(state: HypotheticalState, node: Node, pod: Pod) -> Iterator[_Ca
 
 
 def _labels(state: HypotheticalState, node: Node, pod: Pod) -> Iterator[_CandidateChange]:
-    wanted = dict.fromkeys((*_selector_labels(pod, node), *_topology_labels(state, pod, node)))
+    wanted = dict.fromkeys((*selector_labels(pod, node), *_topology_labels(state, pod, node)))
     for key, value in wanted:
         labels = {**node.metadata.labels}
         labels.pop(key, None)
@@ -269,7 +270,7 @@ def _labels(state: HypotheticalState, node: Node, pod: Pod) -> Iterator[_Candida
         yield change, state.replaced(replace(node, metadata=metadata))
 
 
-def _selector_labels(pod: Pod, node: Node) -> Iterator[tuple[str, str | None]]:
+def selector_labels(pod: Pod, node: Node) -> Iterator[tuple[str, str | None]]:
     """For each label in the pod's node selectors, the first value that satisfies the selector."""
     yield from (pod.spec.node_selector or {}).items()
     affinity = pod.spec.affinity
@@ -316,8 +317,15 @@ def _with_spec(pod: Pod, **fields: object) -> Pod:
 
 
 def _own_constraints(state: HypotheticalState, pod: Pod) -> Iterator[_CandidateChange]:
+    for name, key, without_it in relaxed_pods(pod):
+        summary = f"without the pod's own {name}"
+        change = UnblockingChange(ChangeKind.POD_CONSTRAINT, summary, key=key)
+        yield change, state.replaced(without_it)
+
+
+def relaxed_pods(pod: Pod) -> Iterator[tuple[str, str, Pod]]:
+    """The pod without each of its constraints on other pods: name, topology key, and pod."""
     affinity = pod.spec.affinity
-    relaxed: list[tuple[str, str, Pod]] = []
     for name, field in (
         ("required pod anti-affinity", "pod_anti_affinity"),
         ("required pod affinity", "pod_affinity"),
@@ -325,18 +333,13 @@ def _own_constraints(state: HypotheticalState, pod: Pod) -> Iterator[_CandidateC
         terms = getattr(affinity, field) if affinity is not None else None
         if affinity is not None and terms is not None and terms.required:
             without = replace(affinity, **{field: replace(terms, required=())})
-            relaxed.append((name, "", _with_spec(pod, affinity=without)))
+            yield name, "", _with_spec(pod, affinity=without)
     constraints = pod.spec.topology_spread_constraints
     for index, constraint in enumerate(constraints):
         if constraint.when_unsatisfiable == "DoNotSchedule":
             rest = constraints[:index] + constraints[index + 1 :]
             name = f"spread constraint over {constraint.topology_key}"
-            spread = _with_spec(pod, topology_spread_constraints=rest)
-            relaxed.append((name, constraint.topology_key, spread))
-    for name, key, without_it in relaxed:
-        summary = f"without the pod's own {name}"
-        change = UnblockingChange(ChangeKind.POD_CONSTRAINT, summary, key=key)
-        yield change, state.replaced(without_it)
+            yield name, constraint.topology_key, _with_spec(pod, topology_spread_constraints=rest)
 
 
 def _other_anti_affinity(state: HypotheticalState, node: Node) -> Iterator[_CandidateChange]:

@@ -182,6 +182,8 @@ def _conditions(
         DecidedGroupCondition(c.type, c.status, c.reason, c.message)
         for c in group.status.conditions
     )
+    if any(c.type == POD_GROUP_SCHEDULED and c.status == "True" for c in before):
+        return before
     unschedulable = [c for c in outcome.conditions if c.transition_id == transition_id]
     if unschedulable:
         scheduled = DecidedGroupCondition(

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 import anyio
 import typer
 
+from asched.apiserver.group_forms import KubernetesVersion
 from asched.cli.errors import BadInput, CommandError, as_command_error
 from asched.cli.options import takes_options
 
@@ -56,6 +57,10 @@ class ApiServerOptions:
     )
     kubelets: bool = typer.Option(
         True, help="Simulate kubelets. Without them bound pods stay Pending."
+    )
+    kubernetes_version: KubernetesVersion = typer.Option(
+        KubernetesVersion.V1_36,
+        help="Serve Workload and PodGroup as this version does; both: as in an upgrade.",
     )
     faults: str = typer.Option(
         "",
@@ -105,6 +110,7 @@ async def _serve(options: ApiServerOptions, devices: tuple[DeviceSpec, ...]) -> 
         faults=options.faults,
         kubelets=options.kubelets,
         devices=devices,
+        version=options.kubernetes_version,
         timings=KubeletTimings(options.pod_start, options.pod_stop, options.heartbeat or None),
     )
     async with anyio.create_task_group() as group:

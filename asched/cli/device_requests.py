@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 from asched.cli.output import print_table
 
 if TYPE_CHECKING:
-    from asched.audit.explain import DeviceRequestExplanation, NodeExplanation
+    from asched.audit.devices import DeviceRequestExplanation
+    from asched.audit.explanation import NodeExplanation
 
 
 def print_device_requests(nodes: Sequence[NodeExplanation]) -> None:

@@ -22,8 +22,9 @@ from asched.cli.options import (
 from asched.cli.output import OutputOption, TableOrData, print_json, print_table
 
 if TYPE_CHECKING:
-    from asched.audit.explain import Explanation, NodeExplanation, NodeRejection
     from asched.audit.explain_job import JobExplanation
+    from asched.audit.explanation import Explanation, NodeExplanation, NodeRejection
+    from asched.audit.pod_group.forms import PodGroupExplanation
     from asched.journal.store import JournalStore
 
 NODE_LIMIT: Final = 15
@@ -37,6 +38,9 @@ class ExplainOptions:
     job: str | None = typer.Option(
         None, metavar="JOB", help="Explain a job of batch sessions: its PodGroup's NAMESPACE/NAME."
     )
+    group: str | None = typer.Option(
+        None, metavar="GROUP", help="Explain a PodGroup: its NAMESPACE/NAME."
+    )
     attempt: int | None = typer.Option(
         None, help="Number of the attempt or session. Default: the last one.", min=1
     )
@@ -48,7 +52,7 @@ class ExplainOptions:
         False, "--all", help="Show all nodes, not the first few of each kind."
     )
     unblock: bool = typer.Option(
-        True, "--unblock/--no-unblock", help="Search changes that would make a pod schedulable."
+        True, "--unblock/--no-unblock", help="Search changes that make a pod or group schedulable."
     )
     output: OutputOption = TableOrData.TABLE
 
@@ -59,13 +63,20 @@ def explain(options: ExplainOptions) -> None:
 
     Restores the state before the decision from the journal and runs all filters and scores on every
     node. For a job (--job), or a pod placed by batch sessions, shows why the job was not admitted.
-    Exits with 1 if the recomputed decision differs from the recorded one, for example because
-    another version of asched or of a plugin made it.
+    For a PodGroup (--group), shows the dominant reason, what each topology domain lacks, and the
+    changes that admit it. Exits with 1 if the recomputed decision differs from the recorded one,
+    for example because another version of asched or of a plugin made it.
     """
     from asched.audit.explain_job import JobExplanation
 
-    if (options.pod is None) is (options.job is None):
-        raise BadInput("name either a pod or, with --job, a job")
+    chosen = [options.pod, options.job, options.group]
+    if sum(name is not None for name in chosen) != 1:
+        raise BadInput("name either a pod or, with --job, a job or, with --group, a PodGroup")
+    if options.group is not None:
+        if options.node is not None:
+            raise BadInput("--node: a group has no single node; explain one of its pods")
+        _explain_group(options, options.group)
+        return
     found = _explanation(options)
     if options.node is not None and not isinstance(found, JobExplanation):
         found = msgspec.structs.replace(found, nodes=(_node(found, options.node),))
@@ -82,7 +93,31 @@ def explain(options: ExplainOptions) -> None:
             if not found.feasible:
                 print_device_requests(found.nodes)
         print_unblocking(found)
-    if found.reproduced is False:
+    _check_reproduced(found.reproduced)
+
+
+def _explain_group(options: ExplainOptions, name: str) -> None:
+    from asched.audit.pod_group.explain import GroupQuestion, explain_pod_group, parse_group
+    from asched.cli.explain_group import print_group
+
+    key = parse_group(name)
+    at_ns = None if options.at is None else time_ns(options.at)
+
+    asked = GroupQuestion(options.attempt, at_ns, unblock=options.unblock)
+
+    async def query(store: JournalStore) -> PodGroupExplanation:
+        return await explain_pod_group(store, installed_plugins().load, key, asked)
+
+    found = query_journal(options.journal, query)
+    if options.output is TableOrData.JSON:
+        print_json(found)
+    else:
+        print_group(found)
+    _check_reproduced(found.reproduced)
+
+
+def _check_reproduced(reproduced: bool | None) -> None:
+    if reproduced is False:
         typer.echo("asched: the recomputed decision differs from the recorded one", err=True)
         raise typer.Exit(EXIT_FAILURE)
 
@@ -167,6 +202,9 @@ def _node(found: Explanation, name: str) -> NodeExplanation:
 
 def _print_head(found: Explanation) -> None:
     print(f"pod {found.namespace}/{found.name}, uid {found.uid}, profile {found.profile}")
+    group = found.group
+    if group is not None:
+        print(f"PodGroup {group.namespace}/{group.name}: {group.sentence}")
     decision = found.decision
     if decision.at is None:
         print("no attempt so far; an attempt now:")

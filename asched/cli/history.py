@@ -25,6 +25,7 @@ from asched.cli.output import OutputOption, TableOrData, print_json, print_table
 
 if TYPE_CHECKING:
     from asched.audit.history import NodeTimeline
+    from asched.audit.pod_group.history import PodGroupHistory
     from asched.journal.store import JournalStore
 
 
@@ -38,6 +39,9 @@ class HistoryOptions:
         None,
         metavar="KIND/NAME",
         help="All pods of a controller, such as Deployment/web or shop/Job/nightly.",
+    )
+    group: str | None = typer.Option(
+        None, metavar="GROUP", help="A PodGroup as a whole: its NAMESPACE/NAME."
     )
     unschedulable: bool = typer.Option(
         False, "--unschedulable", help="All pods that were rejected."
@@ -54,14 +58,19 @@ def history(options: HistoryOptions) -> None:
 
     Lists when a pod was observed, its queue moves with their causes, each attempt with its decision
     and outcome, and the deletion. Includes deleted pods. Pods of the same name are listed by uid.
+    For a PodGroup (--group), lists its attempts as a whole, its members and its victims.
     """
     from asched.audit.history import NodeTimeline
 
     chosen = (options.name is not None) + (options.owner is not None)
+    chosen += options.group is not None
     if chosen + options.unschedulable + options.preempted != 1:
         raise BadInput(
-            "name a pod or a node, or give one of --owner, --unschedulable and --preempted"
+            "name a pod or a node, or give one of --owner, --group, --unschedulable and --preempted"
         )
+    if options.group is not None:
+        _show_group(options, options.group)
+        return
     found = _timelines(options)
     if isinstance(found, NodeTimeline):
         _print_node(found, options.output)
@@ -74,6 +83,23 @@ def history(options: HistoryOptions) -> None:
             _print_timeline(timeline)
     else:
         print("no events in this period")
+
+
+def _show_group(options: HistoryOptions, name: str) -> None:
+    from asched.audit.pod_group.explain import parse_group
+    from asched.audit.pod_group.history import pod_group_history
+    from asched.cli.explain_group import print_group_history
+
+    key, within = parse_group(name), period(options.since, options.until)
+
+    async def query(store: JournalStore) -> PodGroupHistory:
+        return await pod_group_history(store, installed_plugins().load, key, within)
+
+    found = query_journal(options.journal, query)
+    if options.output is TableOrData.JSON:
+        print_json({"group": found})
+    else:
+        print_group_history(found)
 
 
 def _timelines(options: HistoryOptions) -> list[PodTimeline] | NodeTimeline:

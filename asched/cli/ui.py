@@ -83,6 +83,11 @@ class UiOptions:
         metavar="DIR",
         help="Keep the index here between starts. Default: asched below the user's cache folder.",
     )
+    verify_all: bool = typer.Option(
+        False,
+        "--verify-all",
+        help="Verify all records at the start, not only those since the last verification.",
+    )
     until_stdin_closes: bool = typer.Option(
         False, "--until-stdin-closes", help="Stop also at the end of standard input."
     )
@@ -253,13 +258,16 @@ def _lab(options: UiOptions) -> Iterator[LabSettings]:
 
 async def _serve(options: UiOptions, lab: LabSettings, listen: Listen, access: Access) -> None:
     from asched.ui.app import serving
+    from asched.ui.follower import FollowerSettings
     from asched.ui.journal_view import check_journal, open_view
 
     url, keys = lab.journal_url, journal_keys()
+    folder = index_folder(options.index_dir)
+    settings = FollowerSettings(installed_plugins(), folder, options.verify_all)
     await check_journal(url, keys)
     async with (
         _access_control(options, access) as control,
-        open_view(url, installed_plugins(), keys, index_folder(options.index_dir)) as view,
+        open_view(url, settings, keys) as view,
         serving(_app(view, control, lab), listen) as address,
         anyio.create_task_group() as tasks,
     ):

@@ -21,6 +21,8 @@ class Listed(msgspec.Struct, frozen=True, gc=False):
     """Keys of objects that exist but cannot be decoded. Their last known state is kept."""
     relist_count: int = 0
     """Number of requested relists of the watch when this list was requested."""
+    api_version: str = ""
+    """``group/version`` of the list, for a resource with several known versions."""
 
 
 class Upserted(msgspec.Struct, frozen=True, gc=False):

@@ -17,7 +17,7 @@ from asched.model.resources import Resource, WatchedResource
 from asched.state import records as r
 from asched.state.cluster import ClusterState
 from asched.state.observe import (
-    ObservedChange,
+    ListedChange,
     RefusedPod,
     observe_deletion,
     observe_list,
@@ -181,7 +181,12 @@ class SchedulerCore:
         if isinstance(change, Listed):
             self.held_updates.discard_all(change.resource)
             changes = observe_list(
-                self.state, change.resource, change.objects, change.unreadable, self._refuse
+                self.state,
+                change.resource,
+                change.objects,
+                change.unreadable,
+                self._refuse,
+                api_version=change.api_version,
             )
             self._listing = _Listing(change.resource, change.relist_count, changes)
             return
@@ -338,7 +343,12 @@ class SchedulerCore:
     def next_timer_ns(self, *, may_decide: bool = True) -> int | None:
         """Deadline of the next turn that needs no input. Without ``may_decide``, deadlines that
         only a decision can end are left out: they would cause one turn after the other."""
-        deadlines = [self.state.queue.next_timer_ns(), self.held_updates.next_due_ns()]
+        state = self.state
+        deadlines = [
+            state.queue.next_timer_ns(),
+            state.reserve_calls.next_timer_ns(),
+            self.held_updates.next_due_ns(),
+        ]
         if may_decide:
             deadlines.append(self.next_decision_ns())
         return min((ns for ns in deadlines if ns is not None), default=None)
@@ -354,4 +364,4 @@ class _Listing(NamedTuple):
 
     resource: WatchedResource
     relist_count: int
-    changes: Iterator[ObservedChange]
+    changes: Iterator[ListedChange]

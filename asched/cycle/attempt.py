@@ -17,10 +17,12 @@ from asched.framework.interface import FilterAllPlugin, FilterPlugin
 from asched.framework.nodes import BoolColumn, FilterResult, Int64Column, Nodes
 from asched.framework.pod_info import PodInfo
 from asched.framework.runtime.dry_run import FilterDryRunner
+from asched.framework.runtime.observation import OBSERVATION
 from asched.framework.runtime.plugin_calls import (
     PRE_FILTER,
     PRE_SCORE,
     FilterError,
+    call,
     check_status,
     checked_call,
     error_answer,
@@ -89,14 +91,15 @@ class Attempt:
         other nodes are rejected even if ``nominated`` passes. Raises :class:`PluginFailure` for a
         plugin that raises, returns an invalid answer or returns Error.
         """
-        if self._own.none_applies and self._shared.pre_filter.passes:
-            found = FeasibleNodes(self._shared, self._own.inapplicable, self._within)
-            limited = limit_nodes and self._profile.spec.percentage_of_nodes_to_score
-            every_node = not nominated and not limited and self._within is None
-            if every_node and not self._cluster.nominator and not found.has_errors:
-                found.count = self._shared.count
-                return found
-        else:
+        limited = limit_nodes and self._profile.spec.percentage_of_nodes_to_score
+        every_node = not nominated and not limited and self._within is None
+        found = FeasibleNodes(self._shared, self._own.inapplicable, self._within)
+        shared_only = self._own.none_applies and self._shared.pre_filter.passes
+        simple = every_node and not self._cluster.nominator and not found.has_errors
+        if simple and (shared_only or self._only_scores(found)):
+            found.count = self._shared.count
+            return found
+        if not shared_only:
             found = FeasibleNodes(self._shared, frozenset(), self._within)
             self._pre_filter(found)
             if found.rejected is not None:
@@ -111,6 +114,19 @@ class Attempt:
             raise FilterError(error, found)
         self._select(found, nominated, limit_nodes)
         return found
+
+    def _only_scores(self, found: FeasibleNodes) -> bool:
+        """Whether the only plugin that is not shared does not filter."""
+        plugin, shared = self._own.only_scorer, self._shared
+        if plugin is None or not shared.count or not shared.pre_filter.passes:
+            return False
+        if OBSERVATION.calls is not None:
+            return False  # the calls are measured
+        found.class_scores = call(plugin, "PreFilter", plugin.only_scores, self._pod)
+        if found.class_scores is None:
+            return False
+        found.scorer = plugin.name
+        return True
 
     def _pre_filter(self, found: FeasibleNodes) -> None:
         """``RunPreFilterPlugins`` of kube-scheduler: an unresolvable rejection ends it; after an
@@ -296,6 +312,10 @@ class Attempt:
         all_shared = extender_scores is None and found.shares_feasible
         if all_shared and self._own.none_applies:
             return shared.best(self._pod)
+        if all_shared and found.class_scores is not None:
+            kept = shared.kept_best(self._pod, found.class_scores)
+            if kept is not None:
+                return kept
         nodes = self._prepare_scores(found)
         skipped = found.state.skip_score
         scorers = [w for w in self._own.score if w.plugin.name not in skipped]

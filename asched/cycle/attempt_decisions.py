@@ -15,6 +15,7 @@ from asched.framework.runtime.diagnosis import rejecting_plugins
 from asched.framework.runtime.plugin_calls import (
     PERMIT,
     RESERVE,
+    FilterError,
     PluginFailure,
     check_status,
     checked_call,
@@ -105,7 +106,14 @@ def rejection(
         cleared_nominations=result.cleared_nominations,
         requeue_now=result.requeue_now,
         released_claim=outcome.released_claim,
+        long_search=found.long_search,
     )
+
+
+def long_search_of(failure: PluginFailure) -> int:
+    """The steps of a long search for devices in an attempt that failed; 0 if there was none."""
+    found = failure.found if isinstance(failure, FilterError) else None
+    return found.long_search if isinstance(found, FeasibleNodes) else 0
 
 
 def _rejected_by(assigned: r.Assigned, status: Status, point: str) -> r.Rejected:
@@ -123,6 +131,7 @@ def _rejected_by(assigned: r.Assigned, status: Status, point: str) -> r.Rejected
         unschedulable_plugins=() if pending else (status.plugin,),
         pending_plugins=pending,
         evaluated_nodes=assigned.evaluated_nodes,
+        long_search=assigned.long_search,
     )
 
 

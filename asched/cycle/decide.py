@@ -8,7 +8,7 @@ from typing import Protocol
 import msgspec
 
 from asched.cycle.attempt import Attempt
-from asched.cycle.attempt_decisions import rejection, reserve_and_permit
+from asched.cycle.attempt_decisions import long_search_of, rejection, reserve_and_permit
 from asched.cycle.extenders import ExtenderRound, NoExtenders, extender_round
 from asched.cycle.feasible_nodes import NO_NODES, FeasibleNodes
 from asched.cycle.node_selection import BestNodes, select_node
@@ -149,7 +149,10 @@ class Decider:
             return decision
         except PluginFailure as failure:
             plugin = "" if failure.by_object else failure.plugin
-            return r.AttemptFailed(info.key, info.uid, number, plugin, str(failure))
+            long_search = long_search_of(failure)
+            return r.AttemptFailed(
+                info.key, info.uid, number, plugin, str(failure), long_search=long_search
+            )
         except ExtenderFailureError as failure:
             return r.AttemptFailed(info.key, info.uid, number, failure.plugin, str(failure))
         except AssertionError:
@@ -190,6 +193,7 @@ class Decider:
             score=best.score,
             ties=best.count,
             evaluated_nodes=found.evaluated,
+            long_search=found.long_search,
         )
         if not profile.reserve and not profile.permit:
             return decision

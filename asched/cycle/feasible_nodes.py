@@ -10,6 +10,7 @@ import numpy as np
 
 from asched.cycle.shape_filters import ShapeFilters
 from asched.framework.cycle_state import CycleState
+from asched.framework.devices import LONG_SEARCH
 from asched.framework.nodes import BoolColumn, FilterResult, RowArray
 from asched.framework.runtime.diagnosis import (
     FILTER_CODES,
@@ -17,6 +18,7 @@ from asched.framework.runtime.diagnosis import (
     FilterDiagnosis,
     histogram,
 )
+from asched.framework.scoring import ClassScores
 from asched.framework.status import Status
 from asched.state.cluster import ClusterState
 from asched.state.node_table import NodeTable
@@ -34,6 +36,10 @@ class PodFilterResult(NamedTuple):
 
 class FeasibleNodes:
     """The feasible nodes and the reasons of the others. Valid until the state changes."""
+
+    class_scores: ClassScores | None = None
+    """Of the plugin :attr:`scorer`, which is the only one that is not shared."""
+    scorer = ""
 
     def __init__(
         self, shared: ShapeFilters, skipped: frozenset[str], within: BoolColumn | None = None
@@ -72,7 +78,14 @@ class FeasibleNodes:
             state = self._state = self.shared.pre_filter.state.shallow_copy()
             state.inapplicable |= self.skipped
             state.skip_filter |= self.skipped
+            if self.scorer:
+                state.skip_filter.add(self.scorer)
         return self._state
+
+    @property
+    def long_search(self) -> int:
+        """The steps of a long search for devices; 0 if there was none."""
+        return 0 if self._state is None else self._state.get(LONG_SEARCH) or 0
 
     @property
     def rows(self) -> RowArray:

@@ -14,6 +14,7 @@ attempt and the names of the nodes, so a replay selects the same node, whatever 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -158,11 +159,9 @@ ScoresOf = Callable[[Int64Column], Int64Column]
 """From the classes of all feasible nodes to the plugin's weighted scores."""
 
 
-class _NonEmptyGroups(NamedTuple):
-    groups: RowArray
-    classes: Int64Column
-    """Read-only: the same object while the groups are the same."""
-    totals: Int64Column
+class _BestGroups(NamedTuple):
+    score: int
+    groups: list[int]
 
 
 class ScoreGroups:
@@ -170,16 +169,19 @@ class ScoreGroups:
 
     def __init__(self, classes: NodeClasses) -> None:
         self._classes = classes
-        self._best: tuple[int, list[int]] = (0, [])
-        """The highest sum and its groups."""
-        self._best_of: _NonEmptyGroups | None = None
-        """The groups that :attr:`_best` is for."""
+        self._best: _BestGroups | None = None
+        """The groups with the highest sum of total and score; None if unknown."""
+        self._best_nodes: BestNodes | None = None
+        """Their nodes; None if unknown."""
+        self._score_of: dict[int, int] = {}
+        """The plugin's scores by class; empty if unknown."""
+        self._groups_of: Counter[int] = Counter()
+        """The number of groups with nodes, by class."""
         self._scores: TopScores | None = None
         self._cursors = (0, 0)
         self._number: dict[tuple[int, int], int] = {}
         """Group numbers by class and total; empty while nothing is grouped."""
         self._too_many = False
-        self._non_empty: _NonEmptyGroups | None = None
         self._group_of: NDArray[np.uint16] = np.zeros(0, np.uint16)
         self._class_of: Int64Column = np.zeros(_NO_GROUP, np.int64)
         self._total_of: Int64Column = np.zeros(_NO_GROUP, np.int64)
@@ -193,22 +195,47 @@ class ScoreGroups:
         """
         if not self._update(scores):
             return None
-        found = self._non_empty
-        if found is None:
+        if not self._classes.steady:
+            self._forget_scores()
+        if not self._score_of:
             groups = self._count_of.nonzero()[0]
-            found = _NonEmptyGroups(groups, self._class_of[groups], self._total_of[groups])
-            self._non_empty = found
-        if self._best_of is not found or not self._classes.steady:
-            groups = found.groups
-            sums = found.totals + scores_of(found.classes)
-            score: int = sums.item(sums.argmax())
-            self._best = score, groups[sums == score].tolist()
-            self._best_of = found
-        score, best = self._best
-        mask: BoolColumn = self._group_of == best[0]
-        for group in best[1:]:
-            mask |= self._group_of == group
-        return BestNodes(score, mask, sum([self._count_of.item(group) for group in best]))
+            classes = self._class_of[groups]
+            pairs = zip(classes.tolist(), scores_of(classes).tolist(), strict=True)
+            self._score_of = dict(pairs)
+        return self._nodes()
+
+    def kept_best(self, scores: TopScores) -> BestNodes | None:
+        """:meth:`best` if the scores of all classes are known; None if they have to be computed."""
+        if scores is not self._scores or not self._classes.steady:
+            return None
+        if self._cursors != (scores.changes.cursor, self._classes.moved.cursor):
+            self._update(scores)
+        return self._nodes() if self._score_of and self._number else None
+
+    def _nodes(self) -> BestNodes:
+        """The nodes of the best groups; valid until the next change."""
+        if self._best is None:
+            self._best, self._best_nodes = self._best_groups(), None
+        if self._best_nodes is None:
+            score, groups = self._best
+            mask: BoolColumn = self._group_of == groups[0]
+            for group in groups[1:]:
+                mask |= self._group_of == group
+            count = sum([self._count_of.item(group) for group in groups])
+            self._best_nodes = BestNodes(score, mask, count)
+        return self._best_nodes
+
+    def _forget_scores(self) -> None:
+        """Other classes are present, over which scores are normalized."""
+        self._score_of, self._best, self._best_nodes = {}, None, None
+
+    def _best_groups(self) -> _BestGroups:
+        found = self._count_of.nonzero()[0]
+        score_of = self._score_of
+        scores = [score_of[of_class] for of_class in self._class_of[found].tolist()]
+        sums = self._total_of[found] + np.array(scores, np.int64)
+        highest: int = sums.item(sums.argmax())
+        return _BestGroups(highest, found[sums == highest].tolist())
 
     def _update(self, scores: TopScores) -> bool:
         """Assign every row to its group. Returns False if nodes are not grouped."""
@@ -259,7 +286,8 @@ class ScoreGroups:
         self._number = {(of_class, total): group for of_class, total, group in groups}
         self._group_of = np.full(len(totals), _NO_GROUP, np.uint16)
         self._group_of[rows] = group_of
-        self._non_empty = None
+        self._groups_of = Counter(self._class_of[:number].tolist())
+        self._forget_scores()
         return True
 
     def _regroup(self, row: int) -> None:
@@ -279,12 +307,43 @@ class ScoreGroups:
         if before != _NO_GROUP:
             self._add_to_count(before, -1)
         self._group_of[row] = group
+        if self._best_nodes is not None and self._best is not None:
+            mask, groups = self._best_nodes.mask, self._best.groups
+            self._best_nodes.count += (group in groups) - mask.item(row)
+            mask[row] = group in groups
 
     def _add_to_count(self, group: int, difference: int) -> None:
         number: int = self._count_of.item(group)
         self._count_of[group] = number + difference
-        if not number or not number + difference:
-            self._non_empty = None
+        if not number:
+            self._begin_group(group)
+        elif not number + difference:
+            self._end_group(group)
+
+    def _begin_group(self, group: int) -> None:
+        """A group without nodes gets one."""
+        of_class: int = self._class_of.item(group)
+        self._groups_of[of_class] += 1
+        if self._groups_of[of_class] == 1:
+            self._forget_scores()
+        elif self._best is not None and self._score_of:
+            total: int = self._total_of.item(group)
+            score = total + self._score_of[of_class]
+            if score > self._best.score:
+                self._best, self._best_nodes = _BestGroups(score, [group]), None
+            elif score == self._best.score:
+                self._best.groups.append(group)
+
+    def _end_group(self, group: int) -> None:
+        """A group has no nodes any longer."""
+        of_class: int = self._class_of.item(group)
+        self._groups_of[of_class] -= 1
+        if not self._groups_of[of_class]:
+            self._forget_scores()
+        elif self._best is not None and group in self._best.groups:
+            self._best.groups.remove(group)
+            if not self._best.groups:
+                self._best = self._best_nodes = None
 
 
 class ScoreGroupCache:
@@ -292,6 +351,10 @@ class ScoreGroupCache:
 
     def __init__(self) -> None:
         self._known: LruCache[NodeClasses, ScoreGroups] = LruCache(_MAX_CLASSIFICATIONS)
+
+    def kept_best(self, scores: TopScores, classes: NodeClasses) -> BestNodes | None:
+        """:meth:`best`, if nothing has to be computed for it."""
+        return self._known.get(classes, lambda: ScoreGroups(classes)).kept_best(scores)
 
     def best(
         self, scores: TopScores, scorer: WeightedScorer, state: CycleState, pod: PodInfo

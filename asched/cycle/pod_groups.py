@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+import msgspec
 import numpy as np
 
 from asched.cycle.attempt import Attempt
@@ -22,6 +23,7 @@ from asched.cycle.feasible_nodes import FeasibleNodes
 from asched.cycle.shape_cache import ShapeCache
 from asched.framework.nodes import BoolColumn, RowArray
 from asched.framework.pod_groups import (
+    DISRUPTION_TARGET,
     GANG_SCHEDULING,
     POD_GROUP_SCHEDULED,
     SCHEDULABLE,
@@ -39,7 +41,7 @@ from asched.framework.runtime.dry_run import FilterDryRunner, Placed
 from asched.framework.runtime.profile import Profile
 from asched.framework.sessions import PodGroupPhase
 from asched.framework.status import Code
-from asched.model.groups import PodGroup
+from asched.model.groups import CompositePodGroup, PodGroup
 from asched.plugins.default_preemption.dry_run import less_important
 from asched.state.cluster import ClusterState
 from asched.state.records import Assigned, Decision, PermitAllowed, PermitRejected, Rejected
@@ -71,7 +73,12 @@ def gang_stays_incomplete(
     if key is None or group is None:
         return ""
     required = min_count(group)
-    with_node = siblings(cluster.group_members(key), info.key, WITH_NODE)
+    # A member that the pod preempts while it waits on Permit is lost to the gang.
+    displaced = sum(
+        answer.message is not None and answer.key in cluster.group_members(key).statuses
+        for answer in cluster.waiting_pods.answers
+    )
+    with_node = siblings(cluster.group_members(key), info.key, WITH_NODE) - displaced
     missing = required - with_node
     if missing <= 1:
         return ""
@@ -264,7 +271,11 @@ def _condition(
     """The condition that follows from the first decision about the group; None if none does."""
     found = cluster.objects(PodGroup).get(group.key)
     members = cluster.group_members(group)
-    if found is None or not found.min_count:
+    if found is None:
+        return None
+    if found.spec.unsupported and isinstance(decision, Rejected):
+        return msgspec.structs.replace(_UNSCHEDULABLE, message=found.spec.unsupported)
+    if not found.min_count:
         return None
     if isinstance(decision, PermitAllowed | PermitRejected) and decision.plugin != GANG_SCHEDULING:
         return None
@@ -285,25 +296,48 @@ def _condition(
 
 
 def group_status_decision(
-    cluster: ClusterState, group: PodGroupKey, condition: DecidedGroupCondition, scheduler_name: str
+    cluster: ClusterState,
+    group: PodGroupKey,
+    condition: DecidedGroupCondition,
+    scheduler_name: str,
+    kind: type[PodGroup | CompositePodGroup] = PodGroup,
 ) -> PodGroupStatusDecided | None:
-    """The status of a PodGroup with this condition; None if it has it, or if it is written now."""
-    found = cluster.objects(PodGroup)[group.key]
-    kept = tuple(
-        DecidedGroupCondition(c.type, c.status, c.reason, c.message)
-        for c in found.status.conditions
-        if c.type != POD_GROUP_SCHEDULED
-    )
+    """The status of a PodGroup or CompositePodGroup with this condition; None if it has
+    it, or if it is written now.
+
+    Once PodGroupScheduled is True it stays, whatever becomes of the pods. A group that is scheduled
+    again is no target of a disruption any longer.
+    """
+    found = cluster.objects(kind)[group.key]
+    before = _conditions(cluster, found)
+    scheduled = condition.type == POD_GROUP_SCHEDULED and condition.status == "True"
+    was_scheduled = any(c.type == POD_GROUP_SCHEDULED and c.status == "True" for c in before)
+    if condition.type == POD_GROUP_SCHEDULED and was_scheduled and not scheduled:
+        return None
+    replaced = {condition.type, DISRUPTION_TARGET} if scheduled else {condition.type}
     decided = PodGroupStatusDecided(
-        PodGroup.__name__,
+        kind.__name__,
         group.key,
         found.uid,
         0,
-        PodGroupPhase.RUNNING if condition.status == "True" else PodGroupPhase.PENDING,
-        conditions=(*kept, condition),
+        PodGroupPhase.RUNNING if scheduled else PodGroupPhase.PENDING,
+        conditions=(*(c for c in before if c.type not in replaced), condition),
         scheduler_name=scheduler_name,
     )
     write = cluster.sessions.writes.get((decided.kind, decided.group))
     if write is not None and write.decision.uid == decided.uid:
         return None if same_status(write.decision, decided) else decided
     return None if status_matches(found, decided) else decided
+
+
+def _conditions(
+    cluster: ClusterState, group: PodGroup | CompositePodGroup
+) -> tuple[DecidedGroupCondition, ...]:
+    """The conditions of the group, those included that are decided and not observed yet."""
+    write = cluster.sessions.writes.get((type(group).__name__, group.key))
+    if write is not None and write.decision.uid == group.uid:
+        return write.decision.conditions
+    return tuple(
+        DecidedGroupCondition(c.type, c.status, c.reason, c.message)
+        for c in group.status.conditions
+    )

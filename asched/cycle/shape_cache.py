@@ -14,8 +14,9 @@ from typing import NamedTuple
 from asched.cycle.shape_filters import ShapeFilters
 from asched.framework.interface import Plugin
 from asched.framework.pod_info import PodInfo, PodShape
-from asched.framework.runtime.plugin_calls import applies_to
-from asched.framework.runtime.profile import Profile
+from asched.framework.runtime.plugin_calls import applies_to, derives
+from asched.framework.runtime.profile import Profile, WeightedScorer
+from asched.framework.scoring import ScoresByClass
 from asched.model.meta import Annotations
 from asched.model.pod import PodSpec
 from asched.state.node_table import NodeTable
@@ -40,6 +41,14 @@ class ApplicablePlugins:
         self.filter = [(rank, p) for rank, p in scope.filter if p.name not in inapplicable]
         self.pre_score = [p for p in scope.pre_score if p.name not in inapplicable]
         self.score = [w for w in scope.score if w.plugin.name not in inapplicable]
+        alone = len(inapplicable) + 1 == len(scope.all()) and len(self.score) == 1
+        self.only_scorer = _scorer_by_class(self.score[0]) if alone else None
+        """The plugin that applies, if it is the only one and scores classes of nodes."""
+
+
+def _scorer_by_class(scorer: WeightedScorer) -> ScoresByClass | None:
+    plugin = scorer.plugin
+    return plugin if derives(plugin, ScoresByClass) else None
 
 
 @dataclass

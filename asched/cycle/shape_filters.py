@@ -327,6 +327,11 @@ class ShapeFilters:
 
     # -- results ------------------------------------------------------------------------------
 
+    @property
+    def row_filters(self) -> list[FilterPlugin | FilterAllPlugin]:
+        """The filters that read the pods of a node or what they use, without skipped ones."""
+        return [plugin for _, plugin in self._row_filters]
+
     def counted(self) -> Sequence[CountedStatus]:
         """The distinct filter statuses, and how many nodes have each."""
         if self._counted is None:

@@ -32,6 +32,7 @@ from asched.framework.runtime.plugin_calls import (
     within_range,
 )
 from asched.framework.runtime.profile import Profile, WeightedScorer
+from asched.framework.scoring import ClassScores
 from asched.framework.status import Status
 from asched.state.node_table import NodeTable
 
@@ -368,6 +369,12 @@ class ShapeScores:
         """The feasible nodes with the highest :meth:`total`; valid until the next change. Raises
         :class:`PluginFailure`."""
         return self._summed(pod).best
+
+    def kept_best(self, pod: PodInfo, scores: ClassScores) -> BestNodes | None:
+        """:meth:`best` with the scores of a plugin; None if they have to be computed."""
+        if scores.classes is None:
+            return self.best(pod)
+        return self._groups.kept_best(self._summed(pod), scores.classes)
 
     def best_with(
         self, scorer: WeightedScorer, state: CycleState, pod: PodInfo

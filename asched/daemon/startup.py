@@ -182,8 +182,9 @@ async def _until_reachable(
 
 # -- what a configuration watches -----------------------------------------------------------------
 
-_POD_GROUPS = frozenset(
+_POD_GROUPS: frozenset[GroupResource] = frozenset(
     {
+        GroupResource.COMPOSITE_POD_GROUPS,
         GroupResource.POD_GROUPS,
         GroupResource.INCUBATOR_POD_GROUPS,
         GroupResource.SIGS_POD_GROUPS,
@@ -192,14 +193,19 @@ _POD_GROUPS = frozenset(
 )
 
 
+_OF_SESSIONS = frozenset(GroupResource) - {
+    GroupResource.WORKLOADS,
+    GroupResource.COMPOSITE_POD_GROUPS,
+}
+
+
 def watched_groups(
     profiles: Iterable[ProfileSpec], sessions: Collection[SessionSpec]
 ) -> frozenset[GroupResource]:
-    """All group resources for batch sessions; PodGroups if a profile schedules gangs."""
-    if sessions:
-        return frozenset(GroupResource) - {GroupResource.WORKLOADS}
+    """PodGroups and Queues for batch sessions; groups of any kind if a profile schedules gangs."""
     gangs = any(GANG_SCHEDULING in profile.plugin_names for profile in profiles)
-    return _POD_GROUPS if gangs else frozenset()
+    found = _POD_GROUPS if gangs else frozenset()
+    return found | _OF_SESSIONS if sessions else found
 
 
 def watched_resources(

@@ -59,6 +59,8 @@ class NodeAnswers:
     """By index of the site, with the devices of that site or of one like it."""
     sites: Sequence[Site]
     site_of_row: Indexes
+    longest: int = 0
+    """The steps of the longest search for one of these nodes, as if no answer were known."""
 
     def solution(self, row: int) -> Allocated | None:
         """The devices on a node; None if not all claims can be allocated."""
@@ -85,7 +87,8 @@ class NodeAnswers:
         same_sites = np.array_equal(self.site_of_row, later.site_of_row)
         if later.refusals is not self.refusals or not same_sites:
             return None
-        return replace(later, codes=np.where(rows, later.codes, self.codes))
+        codes = np.where(rows, later.codes, self.codes)
+        return replace(later, codes=codes, longest=max(self.longest, later.longest))
 
 
 class SiteAnswers:
@@ -210,8 +213,10 @@ class SiteAnswers:
         """The answers by row. ``skipped`` are sites that were too expensive to search."""
         shown = np.full(len(self.codes) + 1, UNKNOWN, np.int32)
         shown[asked] = self.codes[asked]
+        searched = asked
         if len(skipped):
             shown[skipped] = self.number(NotAllocated(TOO_EXPENSIVE))
+            searched = np.setdiff1d(asked, skipped)
         return NodeAnswers(
             codes=shown[table.of_row],
             refusals=self.refusals,
@@ -220,6 +225,7 @@ class SiteAnswers:
             solutions=self.solutions.copy(),
             sites=table.sites.copy(),
             site_of_row=table.of_row.copy(),
+            longest=int(self.steps[searched].max(initial=0)),
         )
 
 

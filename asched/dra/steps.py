@@ -8,6 +8,8 @@ from typing import Final, Protocol
 
 STEP: Final = timedelta(microseconds=2)
 """About how long a step takes."""
+LONG_SEARCH_STEPS: Final = 5_000
+"""Searches of a node that take more steps are repeated at a price: ten milliseconds."""
 SITE_STEPS: Final = 12
 """Of each search, whatever it finds."""
 CHEAP_SELECTOR_COST: Final = 100

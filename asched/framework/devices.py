@@ -15,10 +15,14 @@ from asched.dra.extended import ExtendedResources
 from asched.dra.inventory import Inventory
 from asched.framework.class_devices import ClassDeviceCounts, ClassDevices
 from asched.framework.cluster import Cluster
+from asched.framework.cycle_state import StateKey
 from asched.model.meta import Object
 from asched.model.resource_claims import AllocationResult, DeviceClass, ResourceClaim, ResourceSlice
 
 ObjectT = TypeVar("ObjectT", bound=Object)
+
+LONG_SEARCH: StateKey[int] = StateKey("devices/long-search")
+"""The steps of the longest search for devices on a node, if it is a long one."""
 
 TRUE = "true"
 """The value of the annotation that marks a special claim."""
@@ -49,9 +53,9 @@ class PendingAllocation(NamedTuple):
 class SharedDevices:
     """What drivers publish, what claims use, and what pods got that are being bound.
 
-    A pending allocation counts from Reserve until the pod is bound and its claims show theirs, the
-    pod is gone, or its reservation is undone. It does not count while the claim itself shows an
-    allocation or no longer exists. So it counts once at any time.
+    A pending allocation counts from Reserve until the pod is bound and its claims have shown
+    theirs, the pod is gone, or its reservation is undone. It does not count while the claim itself
+    shows an allocation or no longer exists. So it counts once at any time.
     """
 
     def __init__(self, cluster: Cluster) -> None:
@@ -171,18 +175,32 @@ class SharedDevices:
         owner = special_claim_owner(claim)
         return [*pods, owner] if owner in self._pending else pods
 
-    def shows_allocations(self, pod_uid: str) -> bool:
-        """Whether the claims of a pod that still exist show its allocations."""
+    def shown_by(self, claim: ResourceClaim, pod_uid: str) -> str | None:
+        """The key of the pod's pending allocation that the claim shows, if any."""
+        for pending in self._pending.get(pod_uid, ()):
+            if pending.key:
+                of_claim = (pending.key, pending.uid) == (claim.key, claim.uid)
+            else:
+                of_claim = special_claim_owner(claim) == pod_uid
+            if of_claim and _devices(claim.status.allocation) == _devices(pending.allocation):
+                return pending.key
+        return None
+
+    def shows_allocations(self, pod_uid: str, shown: Collection[str] = ()) -> bool:
+        """Whether the claims of a pod that still exist show its allocations, or have shown them:
+        those whose keys are ``shown``."""
         self._refresh_claims()
         claims = self._cluster.objects(ResourceClaim)
         for pending in self._pending.get(pod_uid, ()):
+            if pending.key in shown:
+                continue
             if pending.key:
                 claim = claims.get(pending.key)
-                shown = claim is None or claim.uid != pending.uid or bool(claim.status.allocation)
+                shows = claim is None or claim.uid != pending.uid or bool(claim.status.allocation)
             else:
                 owned = self._special_claims.get(pod_uid, {}).values()
-                shown = any(each.status.allocation for each in owned)
-            if not shown:
+                shows = any(each.status.allocation for each in owned)
+            if not shows:
                 return False
         return True
 
@@ -246,6 +264,12 @@ class SharedDevices:
             self._inventory.assume(key, pending[0].allocation)
         elif pod_uid:
             self._inventory.forget(key)
+
+
+def _devices(allocation: AllocationResult | None) -> list[tuple[str, str, str, str | None]]:
+    """What an allocation contains, without values that the API server may write differently."""
+    results = allocation.devices.results if allocation is not None else ()
+    return [(each.driver, each.pool, each.device, each.share_id) for each in results]
 
 
 def _special_key(pod_uid: str) -> str:

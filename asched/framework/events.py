@@ -68,6 +68,7 @@ class EventResource(Enum):
     RESOURCE_CLAIM = "resource.k8s.io/ResourceClaim"
     POD_DISRUPTION_BUDGET = "policy/PodDisruptionBudget"
     POD_GROUP = "scheduling.k8s.io/PodGroup"
+    COMPOSITE_POD_GROUP = "scheduling.k8s.io/CompositePodGroup"
     CUSTOM = "CustomObject"
     """A custom resource that a plugin declares; see :func:`custom_event`."""
 

@@ -12,9 +12,9 @@ so a replay gives the same answers. PreBind, Bind and PostBind are asynchronous 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import msgspec
 
@@ -208,6 +208,15 @@ class FilterAllPlugin(Plugin):
         """One entry per row of ``nodes``, which may be any selection of rows."""
 
 
+class CapacityFilter(Plugin):
+    """For filters of scope RESOURCES that only count, so that whole groups need fewer trials."""
+
+    @abstractmethod
+    def capacity(self, pod: PodInfo, nodes: Nodes) -> Int64Column:
+        """How many pods like this one the filter lets onto each node, one after the other, if
+        nothing else changes. One entry per row of ``nodes``."""
+
+
 class NodeToStatus(Protocol):
     """Why each node was rejected, for PostFilter."""
 
@@ -246,6 +255,11 @@ class PostFilterResult(msgspec.Struct, frozen=True):
 
 class PostFilterPlugin(Plugin):
     """Called when no node is feasible."""
+
+    rejects_like_pods: ClassVar[bool] = False
+    """Whether a rejection without nomination holds for all pods with the same shape, priority and
+    preemption policy, if no plugin of scope CLUSTER applies to them, until something changes. Only
+    one of the like members of a pod group is then tried."""
 
     @abstractmethod
     def post_filter(
@@ -329,6 +343,15 @@ class ReservePlugin(Plugin):
         called for every pod that was bound as decided and still exists."""
 
 
+class ChangedReservation(NamedTuple):
+    """A reservation that a :class:`SettlingReservePlugin` changed."""
+
+    value: dict[str, Any] | None
+    """The new value, which checkpoints keep. None if it ended, and the plugin forgot it."""
+    frees: bool = False
+    """Whether pods that the plugin rejected may get what it held."""
+
+
 class SettlingReservePlugin(ReservePlugin):
     """A Reserve plugin whose reservations end once the API server shows what bound pods have.
 
@@ -336,11 +359,15 @@ class SettlingReservePlugin(ReservePlugin):
     """
 
     @abstractmethod
-    def settled_by(self, changed: Object) -> Collection[str]:
-        """Keys of the bound pods whose reservations end now. The plugin forgets them.
+    def settle(self, changed: Object) -> Mapping[str, ChangedReservation]:
+        """The reservations that change, by UID of the pod.
 
         ``changed`` is an object that was observed, or a pod that was bound just now.
         """
+
+    @abstractmethod
+    def give_up(self, pod_uid: str) -> None:
+        """Forget the reservation of a bound pod: the API server did not show what it has."""
 
 
 class PermitResult(msgspec.Struct, frozen=True):
@@ -378,6 +405,8 @@ class GroupCycleSettings(msgspec.Struct, frozen=True):
 
     group_preemption: bool = False
     """The group preempts as one. Otherwise each member preempts for itself."""
+    topology_preemption: bool = True
+    """So do groups with scheduling constraints: in one of their domains."""
 
 
 class GroupSchedulingPlugin(Plugin):
@@ -400,6 +429,10 @@ class PlacementGeneratePlugin(Plugin):
 
 class PlacementScorePlugin(Plugin):
     """Called for each placement in which the group is feasible, if there are several."""
+
+    reads_member_nodes: ClassVar[bool] = True
+    """False if the score depends on which members fit, and not on their nodes. The nodes may then
+    be empty: like members are counted instead of being tried in each placement."""
 
     @abstractmethod
     def score_placement(self, group: GroupInCycle, assignments: GroupAssignments) -> int:

@@ -32,7 +32,7 @@ class GroupInCycle(NamedTuple):
     pending: tuple[PodInfo, ...]
     """The members to schedule, in order."""
     running: tuple[PlacedMember, ...]
-    """The members that are bound or assumed."""
+    """The members that are bound or assumed, and not being deleted."""
 
 
 class GroupPlacement(NamedTuple):
@@ -42,6 +42,9 @@ class GroupPlacement(NamedTuple):
     """The topology domain, or empty for all nodes."""
     rows: RowArray
     """Ascending rows of the cluster's nodes."""
+    tier: int = 0
+    """Placements of a lower tier come first and are tried before those of the next one. A later
+    tier is used only if more members fit there."""
 
 
 class GeneratedPlacements(NamedTuple):

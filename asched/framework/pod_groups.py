@@ -6,7 +6,13 @@ from collections.abc import Mapping, Sequence
 from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from asched.model.groups import CUSTOM_POD_GROUPS, CustomPodGroup, PodGroup
+from asched.model.groups import (
+    CUSTOM_POD_GROUPS,
+    CompositePodGroup,
+    CustomPodGroup,
+    NativeGroup,
+    PodGroup,
+)
 from asched.model.meta import Object
 from asched.model.pod import Pod
 
@@ -22,7 +28,11 @@ GANG_INFEASIBLE_REASON = "GangInfeasible"
 incomplete (:attr:`MemberStatus.GANG_INFEASIBLE`). Every event requeues the pod."""
 
 POD_GROUP_SCHEDULED = "PodGroupScheduled"
-"""Condition of ``scheduling.k8s.io`` PodGroups: whether all members of the gang have a node."""
+"""Condition of ``scheduling.k8s.io`` PodGroups: whether the gang had its minimum. Once True it
+stays. From Kubernetes 1.37 on the API has it as ``PodGroupInitiallyScheduled``."""
+
+DISRUPTION_TARGET = "DisruptionTarget"
+"""Condition of pods and PodGroups that are about to be evicted."""
 
 AnyPodGroup = PodGroup | CustomPodGroup
 """A PodGroup of ``scheduling.k8s.io``, or a custom resource."""
@@ -50,16 +60,18 @@ def group_of(pod: Pod) -> PodGroupKey | None:
     return PodGroupKey(f"{pod.metadata.namespace}/{name}", False) if name else None
 
 
-def key_of(group: AnyPodGroup) -> PodGroupKey:
-    return PodGroupKey(group.key, isinstance(group, PodGroup))
+def key_of(group: AnyPodGroup | CompositePodGroup) -> PodGroupKey:
+    return PodGroupKey(group.key, isinstance(group, NativeGroup))
 
 
 def only_status_changed(old: Object | None, new: Object | None) -> bool:
-    """Whether both are the same PodGroup with an equal spec. The status affects no pods."""
+    """Whether both are the same PodGroup with equal spec and annotations. The status affects no
+    pods."""
     return (
-        isinstance(old, PodGroup | CustomPodGroup)
-        and isinstance(new, PodGroup | CustomPodGroup)
+        isinstance(old, PodGroup | CompositePodGroup | CustomPodGroup)
+        and isinstance(new, PodGroup | CompositePodGroup | CustomPodGroup)
         and (old.uid, old.spec) == (new.uid, new.spec)
+        and old.metadata.annotations == new.metadata.annotations
     )
 
 
@@ -94,35 +106,56 @@ class GroupRules(NamedTuple):
     """Whether it declares scheduling constraints."""
     topology_key: str = ""
     """The node label of which all pods need the same value; empty for none."""
+    preferred_topology: tuple[str, ...] = ()
+    """Node labels of nested topology levels, the widest first: all pods should run in one domain of
+    the last one, or else of the one before, and so on."""
     disruption_mode: DisruptionMode = DisruptionMode.SINGLE
     priority: int = 0
     preempts: bool = True
     """False if the group itself declares that it never preempts."""
+    parent: str = ""
+    """Key of the CompositePodGroup that it belongs to; empty for none."""
+    unsupported: str = ""
+    """A value of its specification that asched does not know: it is not scheduled."""
 
 
-_AS_UNIT = "PodGroup"
-"""``disruptionMode`` of ``v1alpha2`` for :attr:`DisruptionMode.ALL`."""
-
-
-def rules_of(group: AnyPodGroup) -> GroupRules:
-    """The rules that a PodGroup declares."""
-    key = key_of(group)
-    if not isinstance(group, PodGroup):
-        return GroupRules(key, group.uid, group.spec.min_member)
+def rules_of(group: AnyPodGroup | CompositePodGroup) -> GroupRules:
+    """The rules that a group declares; those of a CompositePodGroup have no minimum of pods."""
+    key, annotations = key_of(group), group.metadata.annotations
+    required = (annotations.required_topology or "").strip()
+    listed = (annotations.preferred_topology or "").split(",")
+    preferred = tuple(level.strip() for level in listed if level.strip())
+    if isinstance(group, CustomPodGroup):
+        return GroupRules(
+            key,
+            group.uid,
+            group.spec.min_member,
+            constrained=bool(required),
+            topology_key=required,
+            preferred_topology=preferred,
+        )
     spec = group.spec
     constraints = spec.scheduling_constraints
     levels = () if constraints is None else constraints.topology
     return GroupRules(
         key,
         group.uid,
-        min_count=group.min_count,
-        constrained=constraints is not None,
-        topology_key=levels[0].key if levels else "",
-        disruption_mode=(
-            DisruptionMode.ALL if spec.disruption_mode == _AS_UNIT else DisruptionMode.SINGLE
-        ),
+        min_count=group.min_count if isinstance(group, PodGroup) else 0,
+        constrained=constraints is not None or bool(required),
+        topology_key=levels[0].key if levels else required,
+        preferred_topology=preferred,
+        disruption_mode=DisruptionMode(spec.disruption_mode or DisruptionMode.SINGLE),
         priority=spec.priority or 0,
+        preempts=spec.preemption_policy != "Never",
+        parent=parent_key(group),
+        unsupported=spec.unsupported,
     )
+
+
+def parent_key(group: PodGroup | CompositePodGroup) -> str:
+    """The key of the CompositePodGroup that the group belongs to; empty for none."""
+    parent = group.spec.parent_composite_pod_group_name
+    return f"{group.namespace}/{parent}" if parent else ""
 
 
 def min_count(group: AnyPodGroup) -> int:

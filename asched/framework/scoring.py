@@ -6,7 +6,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable
 from hashlib import blake2b
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -14,6 +14,7 @@ from asched.framework.caching import ChangeLog
 from asched.framework.cycle_state import CycleState
 from asched.framework.interface import NormalizeScore, ScoreAllPlugin
 from asched.framework.nodes import MAX_NODE_SCORE, Int64Column
+from asched.framework.pod_info import PodInfo
 
 
 def truncated_quotient(dividend: Int64Column, divisor: Int64Column) -> Int64Column:
@@ -98,6 +99,13 @@ class NodeClasses(Protocol):
         """The current raw scores of these classes, in an array that does not change afterwards."""
 
 
+class ClassScores(NamedTuple):
+    """The answer of a plugin that does not filter for a pod."""
+
+    classes: NodeClasses | None
+    """None if the plugin does not score either: PreScore would return Skip."""
+
+
 class ScoresByClass(ScoreAllPlugin, NormalizeScore):
     """A plugin that scores classes of nodes, and normalizes by the lowest and highest score.
 
@@ -110,3 +118,8 @@ class ScoresByClass(ScoreAllPlugin, NormalizeScore):
 
         The same object as long as it is updated in place.
         """
+
+    def only_scores(self, pod: PodInfo) -> ClassScores | None:
+        """The scores for a pod for which PreFilter would return Skip; None if the plugin filters,
+        or if its scores depend on the pod alone. Attempts that need no more skip other calls."""
+        return None

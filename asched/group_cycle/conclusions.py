@@ -73,11 +73,13 @@ def _decision(
         return r.Rejected(info.key, info.uid, number, result.message, by, nominated_node="")
     if result.outcome is GroupOutcome.SCHEDULED:
         return member.decision
-    plugins = rejected_by.get(info.key) or (GANG_SCHEDULING,)
+    # Without a node no plugin rejects a member: it backs off, as no event of a plugin would help.
+    plugins = rejected_by.get(info.key, (GANG_SCHEDULING,))
     if result.outcome is GroupOutcome.WAITING:
         return _waiting(member, plugins, result)
     if member.fits:
-        return r.Rejected(info.key, info.uid, number, INCOMPLETE, plugins, nominated_node="")
+        message = result.left_behind or INCOMPLETE
+        return r.Rejected(info.key, info.uid, number, message, plugins, nominated_node="")
     return _unplaced(member, plugins)
 
 
@@ -111,6 +113,9 @@ def _rejecting_plugins(result: GroupResult) -> dict[str, tuple[str, ...]]:
     for key, decision in _rejections(result):
         plugins = {*decision.unschedulable_plugins, *decision.pending_plugins}
         found.setdefault(key, set()).update(plugins)
+    if result.limiting_plugins:
+        for member in result.members:
+            found.setdefault(member.queued.info.key, set()).update(result.limiting_plugins)
     return {key: tuple(sorted(plugins)) for key, plugins in found.items()}
 
 

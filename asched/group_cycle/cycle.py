@@ -12,12 +12,14 @@ from typing import NamedTuple
 
 from asched.cycle.shape_cache import ShapeCache
 from asched.framework.interface import GroupCycleSettings
+from asched.framework.placements import GroupPlacement
 from asched.framework.pod_groups import GANG_SCHEDULING
 from asched.framework.pod_info import PodInfo
 from asched.framework.runtime.observation import to_printable
 from asched.framework.runtime.plugin_calls import PluginFailure
 from asched.framework.runtime.profile import Profile
 from asched.framework.status import Code
+from asched.group_cycle.domain_preemption import DomainPreemption, DomainVictims
 from asched.group_cycle.member_pass import (
     MemberPass,
     MemberResult,
@@ -31,12 +33,12 @@ from asched.group_cycle.placement_choice import (
     PlacementChooser,
     PlacementScores,
     TriedPlacement,
-    best_placement,
     generate_placements,
     rows_within,
-    score_placements,
 )
-from asched.group_cycle.preemption import NO_VICTIMS, GroupVictims, find_victims, ineligible
+from asched.group_cycle.placement_search import PlacementSearch, SearchResult, TryPlacement
+from asched.group_cycle.preemption import NO_VICTIMS, ineligible
+from asched.group_cycle.screening import Screening
 from asched.state import records as r
 from asched.state.cluster import ClusterState
 from asched.state.group_records import GroupOutcome
@@ -77,6 +79,12 @@ class GroupResult:
     """Where such members fit once the victims are gone: nodes by pod key."""
     plugin: str = ""
     """The plugin that rejected or failed the group as a whole."""
+    placements: int = 0
+    """How many there are. Those without enough room may not have been tried."""
+    limiting_plugins: frozenset[str] = frozenset()
+    """The filters that limit the room in such placements."""
+    left_behind: str = ""
+    """The message of members that fit in a group that is not scheduled; empty for the usual one."""
 
 
 class GroupCycle:
@@ -88,7 +96,11 @@ class GroupCycle:
         profile: Profile,
         cache: ShapeCache,
         ties: TieBreakers | None = None,
+        *,
+        screen: bool = False,
     ) -> None:
+        """``screen``: do not try members in placements without enough room, which changes no
+        outcome. Otherwise :attr:`GroupResult.tried` has all placements."""
         self._cluster = cluster
         # The cycle itself enforces the minimum. The plugin would wait for each other member.
         skipped = cluster.guards.circuits.in_force(profile).skipped
@@ -96,13 +108,18 @@ class GroupCycle:
         self._settings = profile.group_cycle or GroupCycleSettings()
         self._ties = ties or TieBreakers()
         self._passes = MemberPass(cluster, self._profile, cache, self._ties.node)
+        self._screening = Screening(cluster, self._profile, cache)
+        self._screens = screen
 
     def run(self, members: CycleMembers) -> GroupResult:
         """Try the group. The state is the same afterwards."""
         if members.mixed:
             return GroupResult(GroupOutcome.ERROR, members.mixed)
+        unsupported = members.rules.unsupported
+        if unsupported:
+            return GroupResult(GroupOutcome.UNSCHEDULABLE, unsupported, plugin=GANG_SCHEDULING)
         try:
-            result = self._run(members)
+            return self._run(members)
         except PluginFailure as failure:
             return GroupResult(GroupOutcome.ERROR, str(failure), plugin=failure.plugin)
         except AssertionError:
@@ -110,9 +127,6 @@ class GroupCycle:
         except Exception as error:  # noqa: BLE001  an invalid answer
             why = f"a plugin's answer is invalid: {type(error).__name__}: {to_printable(error)}"
             return GroupResult(GroupOutcome.ERROR, why)
-        if result.outcome is GroupOutcome.UNSCHEDULABLE and self._settings.group_preemption:
-            self._preempt(members, result)
-        return result
 
     # -- placements ---------------------------------------------------------------------------
 
@@ -126,15 +140,52 @@ class GroupCycle:
             return GroupResult(outcome, status.message, plugin=plugin)
         if not generated.placements:
             return GroupResult(GroupOutcome.UNSCHEDULABLE, NO_PLACEMENTS, plugin=plugin)
-        tried: list[TriedPlacement] = []
-        for placement in generated.placements:
+        placements = generated.placements
+        search = PlacementSearch(
+            self._cluster, self._profile, members, self._in_placement(members), self._ties.placement
+        )
+        may_preempt = not self._no_preemption(members)
+        screening = self._screening if self._screens else None
+        found = search.run(placements, screening, may_preempt=may_preempt)
+        result = self._result_of(found, len(placements))
+        result.placements, result.limiting_plugins = len(placements), found.plugins
+        if result.outcome is GroupOutcome.UNSCHEDULABLE and self._settings.group_preemption:
+            self._preempt(members, placements, result)
+        return result
+
+    def _in_placement(self, members: CycleMembers) -> TryPlacement:
+        def try_placement(placement: GroupPlacement, last_tier: bool) -> PassResult:
             within = rows_within(self._cluster, placement)
-            result = self._try_placement(members, PassMode(Preemption.IGNORED, within=within))
-            tried.append(TriedPlacement(placement, result))
-            if result.error is not None:
-                message = OTHER_FAILED + result.error.message
-                return _of(GroupOutcome.ERROR, message, tried[-1], tried)
-        return self._choose(members, tried)
+            if not last_tier:
+                # A wider domain is better than an eviction.
+                return self._passes.run(members, PassMode(Preemption.NONE, within=within))
+            return self._try_placement(members, PassMode(Preemption.IGNORED, within=within))
+
+        return try_placement
+
+    def _result_of(self, found: SearchResult, placements: int) -> GroupResult:
+        reported = found.reported
+        if reported is not None and reported.result.error is not None:
+            message = OTHER_FAILED + reported.result.error.message
+            return _of(GroupOutcome.ERROR, message, reported, found.tried)
+        if reported is not None:
+            message = self._unschedulable(placements)
+            return _of(GroupOutcome.UNSCHEDULABLE, message, reported, found.tried)
+        assert found.chosen is not None
+        if found.chosen.result.needs_victims:
+            return _of(GroupOutcome.WAITING, AWAITS_VICTIMS, found.chosen, found.tried)
+        result = _of(GroupOutcome.SCHEDULED, "", found.chosen, found.tried)
+        result.scores = found.scores
+        return result
+
+    def _unschedulable(self, placements: int) -> str:
+        """The message of a group that fits in none of its placements."""
+        if self._profile.placement.generate is None:
+            return GROUP_UNSCHEDULABLE
+        return (
+            f"0/{placements} placements are available, first placement status:"
+            f" {GROUP_UNSCHEDULABLE}"
+        )
 
     def _try_placement(self, members: CycleMembers, mode: PassMode) -> PassResult:
         """The pass without victims, or else one with victims that make the group feasible."""
@@ -181,52 +232,34 @@ class GroupCycle:
             without = mode._replace(preemption=Preemption.NONE)
             return self._passes.run(members, without).feasible
 
-    def _choose(self, members: CycleMembers, tried: Sequence[TriedPlacement]) -> GroupResult:
-        feasible = [one for one in tried if one.result.feasible]
-        if not feasible:
-            message = GROUP_UNSCHEDULABLE
-            if self._profile.placement.generate is not None:
-                message = (
-                    f"0/{len(tried)} placements are available, first placement status:"
-                    f" {GROUP_UNSCHEDULABLE}"
-                )
-            # Not the first one: the messages must not depend on the order of the placements.
-            reported = max(tried, key=lambda one: one.result.placed)
-            return _of(GroupOutcome.UNSCHEDULABLE, message, reported, tried)
-        chosen, scores = feasible[0], []
-        if len(feasible) > 1:
-            scores = score_placements(self._profile, members.group, feasible)
-            text = f"{members.rules.uid}/{members.pending[0].attempts + 1}"
-            seed = self._cluster.engine.seed
-            chosen = feasible[best_placement(scores, self._ties.placement, seed, text)]
-        if chosen.result.needs_victims:
-            return _of(GroupOutcome.WAITING, AWAITS_VICTIMS, chosen, tried)
-        result = _of(GroupOutcome.SCHEDULED, "", chosen, tried)
-        result.scores = scores
-        return result
-
     # -- the group preempts as one ------------------------------------------------------------
 
-    def _preempt(self, members: CycleMembers, result: GroupResult) -> None:
+    def _preempt(
+        self, members: CycleMembers, placements: Sequence[GroupPlacement], result: GroupResult
+    ) -> None:
         """Find victims for an unschedulable group, or note in its message why there are none."""
         has_placements = self._profile.placement.generate is not None
-        reason = ineligible(members, has_placements=has_placements)
+        keeps_constraints = has_placements and not self._settings.topology_preemption
+        reason = ineligible(members, keeps_constraints=keeps_constraints)
         if reason:
             result.message += f", {reason}"
             return
 
-        def try_group() -> PassResult:
-            return self._passes.run(members, PassMode(Preemption.NONE))
+        def try_group_in(placement: GroupPlacement) -> PassResult:
+            within = rows_within(self._cluster, placement)
+            return self._passes.run(members, PassMode(Preemption.NONE, within=within))
 
-        found = find_victims(self._cluster, self._passes.trial, members, try_group)
-        if found is None:
-            result.message += f", {NO_VICTIMS}"
-        elif isinstance(found, GroupVictims):
-            result.outcome, result.victims = GroupOutcome.WAITING, found.pods
-            fitting = (member for member in found.result.members if member.fits)
-            result.targets = {member.queued.info.key: member.node for member in fitting}
-        else:
-            result.message += f", {result.message}"
+        search = DomainPreemption(
+            self._cluster, self._passes.trial, self._screening, members, try_group_in
+        )
+        found = search.find(placements)
+        if not isinstance(found, DomainVictims):
+            result.message += f", {result.message if found else NO_VICTIMS}"
+            return
+        result.outcome, result.victims = GroupOutcome.WAITING, found.victims.pods
+        result.placement = found.placement.name
+        fitting = (member for member in found.victims.result.members if member.fits)
+        result.targets = {member.queued.info.key: member.node for member in fitting}
 
 
 def _of(

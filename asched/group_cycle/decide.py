@@ -3,30 +3,39 @@ the PodGroup. They are folded together and recorded in one batch."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+
+import msgspec
 
 from asched.cycle.pod_groups import group_status_decision
 from asched.cycle.shape_cache import ShapeCache
+from asched.framework.group_hierarchy import ChildGroup, TreePosition, tree_position
 from asched.framework.pod_groups import (
+    DISRUPTION_TARGET,
     GANG_SCHEDULING,
-    POD_GROUP_SCHEDULED,
+    DisruptionMode,
     PodGroupKey,
     find_group,
+    group_of,
+    rules_of,
 )
 from asched.framework.pod_info import PodInfo, QueuedPod
 from asched.framework.runtime.profile import Profile
-from asched.group_cycle.conclusions import MemberDecision, group_condition, member_decisions
+from asched.group_cycle.composite import CompositeCycle
+from asched.group_cycle.conclusions import group_condition, member_decisions
 from asched.group_cycle.cycle import AWAITS_VICTIMS, GroupCycle, GroupResult
+from asched.group_cycle.group_tree import collect_tree
 from asched.group_cycle.members import CycleMembers, collect_members
 from asched.model.groups import PodGroup
 from asched.state import records as r
 from asched.state.cluster import ClusterState
 from asched.state.group_records import GroupOutcome, PodGroupAttempted
-from asched.state.session_records import PodGroupStatusDecided
+from asched.state.session_records import DecidedGroupCondition, PodGroupStatusDecided
 from asched.state.waiting_pods import PermitAnswer
 
 NO_EXTENDERS = "a group cycle calls no extenders and no external plugins: set groupCycle to false"
 _PREEMPTION = "DefaultPreemption"
+_replace = msgspec.structs.replace
 
 
 class GroupDecider:
@@ -42,19 +51,52 @@ class GroupDecider:
         members = collect_members(cluster, profile, head)
         if members is None:
             return ()
+        declared = find_group(cluster, members.rules.group)
+        position = tree_position(cluster, declared) if isinstance(declared, PodGroup) else None
+        if position is not None and position.root is not None:
+            return self._decide_tree(profile, head, position)
         if self._awaits_victims(members.rules.group):
             return (_put_back(head),)
         if profile.external or cluster.extenders:
             result = GroupResult(GroupOutcome.ERROR, NO_EXTENDERS)
+        elif position is not None and position.problem:
+            problem = position.problem
+            result = GroupResult(GroupOutcome.UNSCHEDULABLE, problem, plugin=GANG_SCHEDULING)
         else:
-            result = GroupCycle(cluster, profile, self._cache).run(members)
+            result = GroupCycle(cluster, profile, self._cache, screen=True).run(members)
         self._end_waits(result.victims)
         decisions = member_decisions(cluster, members, result)
         return (
-            self._header(profile, members, result, decisions),
+            self._header(profile, members, result, type(declared).__name__, len(decisions)),
             *decisions,
             *self._status(profile, members, result),
+            *self._disrupted(profile, result.victims),
         )
+
+    def _decide_tree(
+        self, profile: Profile, head: QueuedPod, position: TreePosition
+    ) -> tuple[r.Decision, ...]:
+        """The decisions about all groups below a CompositePodGroup."""
+        cluster = self._cluster
+        root = collect_tree(cluster, profile, head, position)
+        groups = [node for node in root.subtree() if isinstance(node.declared, PodGroup)]
+        if any(self._awaits_victims(node.members.rules.group) for node in groups):
+            return (_put_back(head),)
+        cycle = CompositeCycle(cluster, profile, self._cache, root)
+        if profile.external or cluster.extenders:
+            result = GroupResult(GroupOutcome.ERROR, NO_EXTENDERS)
+        else:
+            result = cycle.run(root.members)
+        kind, pending = type(root.declared).__name__, len(root.members.pending)
+        found: list[r.Decision] = [self._header(profile, root.members, result, kind, pending)]
+        for node, one in cycle.results(result):
+            if isinstance(node.declared, PodGroup):
+                decisions = member_decisions(cluster, node.members, one)
+                kind = PodGroup.__name__
+                header = self._header(profile, node.members, one, kind, len(decisions))
+                found += (_replace(header, root=root.declared.key), *decisions)
+            found += self._status(profile, node.members, one, type(node.declared))
+        return tuple(found)
 
     def _awaits_victims(self, group: PodGroupKey) -> bool:
         """Whether victims of a member are still running: the group needs their room."""
@@ -68,6 +110,24 @@ class GroupDecider:
             for eviction in evictions.values()
         )
 
+    def _disrupted(
+        self, profile: Profile, victims: Sequence[PodInfo]
+    ) -> Iterator[PodGroupStatusDecided]:
+        """The condition DisruptionTarget of each PodGroup that is evicted as a whole."""
+        keys = {group_of(victim.pod) for victim in victims}
+        message = f"{profile.scheduler_name}: preempting to accommodate a higher priority pod group"
+        condition = DecidedGroupCondition(
+            DISRUPTION_TARGET, "True", "PreemptionByScheduler", message
+        )
+        for key in sorted(key for key in keys if key is not None and key.native):
+            group = self._cluster.objects(PodGroup).get(key.key)
+            if group is None or rules_of(group).disruption_mode is not DisruptionMode.ALL:
+                continue
+            name = profile.scheduler_name
+            decided = group_status_decision(self._cluster, key, condition, name)
+            if decided is not None:
+                yield decided
+
     def _end_waits(self, victims: Sequence[PodInfo]) -> None:
         """Victims that wait on Permit are not bound yet: rejecting them is enough."""
         for victim in victims:
@@ -80,40 +140,37 @@ class GroupDecider:
         profile: Profile,
         members: CycleMembers,
         result: GroupResult,
-        decisions: Sequence[MemberDecision],
+        kind: str,
+        decisions: int,
     ) -> PodGroupAttempted:
         rules = members.rules
-        declared = find_group(self._cluster, rules.group)
         return PodGroupAttempted(
-            type(declared).__name__,
+            kind,
             rules.group.key,
             rules.uid,
             profile.scheduler_name,
             result.outcome,
-            len(decisions),
+            decisions,
             placed=sum(member.fits for member in result.members),
             message=result.message,
             placement=result.placement,
-            placements=len(result.tried),
+            placements=result.placements,
         )
 
     def _status(
-        self, profile: Profile, members: CycleMembers, result: GroupResult
+        self,
+        profile: Profile,
+        members: CycleMembers,
+        result: GroupResult,
+        kind: type[ChildGroup] = PodGroup,
     ) -> tuple[PodGroupStatusDecided, ...]:
-        """The new status of the PodGroup, if it changes. Once the condition is True, it stays."""
+        """The new status of the group, if it changes."""
         rules = members.rules
-        declared = self._cluster.objects(PodGroup).get(rules.group.key)
+        declared = self._cluster.objects(kind).get(rules.group.key)
         if not rules.group.native or declared is None:
             return ()
-        condition = group_condition(result)
-        was_true = any(
-            c.type == POD_GROUP_SCHEDULED and c.status == "True" for c in declared.status.conditions
-        )
-        if was_true and condition.status != "True":
-            return ()
-        decided = group_status_decision(
-            self._cluster, rules.group, condition, profile.scheduler_name
-        )
+        condition, name = group_condition(result), profile.scheduler_name
+        decided = group_status_decision(self._cluster, rules.group, condition, name, kind)
         return () if decided is None else (decided,)
 
 

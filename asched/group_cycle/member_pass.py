@@ -5,7 +5,7 @@ As in kube-scheduler there is no backtracking: a member that does not fit is ski
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
@@ -13,7 +13,7 @@ from typing import NamedTuple
 import msgspec
 
 from asched.cycle.attempt import Attempt
-from asched.cycle.attempt_decisions import rejection, reserve_and_permit
+from asched.cycle.attempt_decisions import long_search_of, rejection, reserve_and_permit
 from asched.cycle.feasible_nodes import NO_NODES, FeasibleNodes, fit_message
 from asched.cycle.node_selection import BestNodes, select_node
 from asched.cycle.post_filter import PostFilterOutcome, run_post_filter
@@ -22,7 +22,7 @@ from asched.cycle.shape_cache import ShapeCache
 from asched.framework.interface import PostFilterResult
 from asched.framework.nodes import BoolColumn
 from asched.framework.placements import NO_PREEMPTION
-from asched.framework.pod_info import QueuedPod
+from asched.framework.pod_info import PodShape, QueuedPod
 from asched.framework.runtime.observation import to_printable
 from asched.framework.runtime.plugin_calls import PluginFailure
 from asched.framework.runtime.profile import Profile
@@ -35,7 +35,10 @@ from asched.state.cluster import ClusterState
 NodeChooser = Callable[[BestNodes, QueuedPod], int]
 """Returns the row of one of the best nodes."""
 
+LikeKey = tuple[PodShape, int, str]
+
 _encode = msgspec.json.Encoder().encode
+_replace = msgspec.structs.replace
 
 
 class Preemption(Enum):
@@ -114,6 +117,7 @@ class MemberPass:
         self._profile = profile
         self._cache = cache
         self._choose = choose or self._choose_by_seed
+        self._shares_rejections = all(plugin.rejects_like_pods for plugin in profile.post_filter)
         self.trial = Trial(cluster, profile)
 
     def _choose_by_seed(self, best: BestNodes, queued: QueuedPod) -> int:
@@ -140,6 +144,7 @@ class MemberPass:
         """``nominated``: by pod key, the node that is tried first; empty for none. ``counted``:
         nominations of members that are not placed yet count as pods."""
         result = PassResult()
+        rejections: dict[LikeKey, MemberResult] = {}
         removed = self.trial.removed
         with_node = sum(member.pod.uid not in removed for member in members.group.running)
         with self.trial.members():
@@ -147,18 +152,51 @@ class MemberPass:
                 for key in nominated:
                     self._cluster.nominator.withdraw(key)
             for queued in members.pending:
-                tried = self._try(queued, mode, nominated[queued.info.key])
+                first_choice = nominated[queued.info.key]
+                known = self._known_rejection(queued, rejections) if not first_choice else None
+                if known is not None:
+                    result.members.append(_same_rejection(known, queued))
+                    continue
+                tried = self._try(queued, mode, first_choice)
                 result.members.append(tried)
                 if isinstance(tried.decision, r.AttemptFailed):
                     result.feasible, result.error = False, tried.decision
                     break
                 if not tried.node:
+                    if not first_choice and not tried.found_victims:
+                        self._keep(tried, rejections)
                     continue
+                rejections.clear()
                 assigned = tried.decision if isinstance(tried.decision, r.Assigned) else None
                 self.trial.assume(queued.info, tried.node, assigned)
                 with_node += 1
                 result.feasible = result.feasible or quorum_is_met(members.rules, with_node)
         return result
+
+    def _known_rejection(
+        self, queued: QueuedPod, rejections: dict[LikeKey, MemberResult]
+    ) -> MemberResult | None:
+        """The rejection of a like member since the last one that was assumed."""
+        if not rejections:
+            return None
+        like = self._like_key(queued)
+        return None if like is None else rejections.get(like)
+
+    def _keep(self, tried: MemberResult, rejections: dict[LikeKey, MemberResult]) -> None:
+        like = self._like_key(tried.queued)
+        if like is not None:
+            rejections[like] = tried
+
+    def _like_key(self, queued: QueuedPod) -> LikeKey | None:
+        """Equal for members that are rejected alike; None if each has to be tried. Some member was
+        tried since the last change, so what applies to a pod is up to date."""
+        info = queued.info
+        spec = info.pod.spec
+        if not self._shares_rejections or spec.node_name or refusal(self._cluster, info):
+            return None
+        if not self._cache.plugins(self._profile, info).none_applies:
+            return None
+        return info.shape, info.priority, spec.preemption_policy
 
     def _try(self, queued: QueuedPod, mode: PassMode, nominated: str) -> MemberResult:
         info, number = queued.info, queued.attempts + 1
@@ -167,7 +205,10 @@ class MemberPass:
             _encode(result.decision)
             return result
         except PluginFailure as failure:
-            failed = r.AttemptFailed(info.key, info.uid, number, failure.plugin, str(failure))
+            steps = long_search_of(failure)
+            failed = r.AttemptFailed(
+                info.key, info.uid, number, failure.plugin, str(failure), long_search=steps
+            )
         except AssertionError:
             raise  # the state is inconsistent
         except Exception as error:  # noqa: BLE001  an invalid answer
@@ -197,6 +238,7 @@ class MemberPass:
             feasible_nodes=found.count,
             score=best.score,
             ties=best.count,
+            long_search=found.long_search,
         )
         assert isinstance(decision, r.Assigned)
         if self._profile.reserve or self._profile.permit:
@@ -231,11 +273,8 @@ class MemberPass:
         return MemberResult(queued, decision, found_victims=True, plain_message=plain)
 
 
-def rejecting_plugins_of(results: Sequence[MemberResult]) -> tuple[str, ...]:
-    """The plugins that rejected any of these results, sorted."""
-    found: set[str] = set()
-    for result in results:
-        if isinstance(result.decision, r.Rejected):
-            found.update(result.decision.unschedulable_plugins)
-            found.update(result.decision.pending_plugins)
-    return tuple(sorted(found))
+def _same_rejection(known: MemberResult, queued: QueuedPod) -> MemberResult:
+    """The result of a member that is rejected like another one."""
+    info, number = queued.info, queued.attempts + 1
+    decision = _replace(known.decision, key=info.key, uid=info.uid, attempt=number)
+    return MemberResult(queued, decision, plain_message=known.plain_message)

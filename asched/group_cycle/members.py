@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from asched.framework.placements import GroupInCycle, PlacedMember
-from asched.framework.pod_groups import GroupRules, PodGroupKey, find_group, group_of, rules_of
+from asched.framework.pod_groups import (
+    AnyPodGroup,
+    GroupRules,
+    PodGroupKey,
+    find_group,
+    group_of,
+    key_of,
+    rules_of,
+)
 from asched.framework.pod_info import QueuedPod
 from asched.framework.runtime.plugin_calls import gate_status
 from asched.framework.runtime.profile import Profile
@@ -26,6 +34,23 @@ class CycleMembers(NamedTuple):
     def rules(self) -> GroupRules:
         return self.group.rules
 
+    def under(self, rules: GroupRules) -> CycleMembers:
+        """The same members under other rules."""
+        group = GroupInCycle(rules, self.group.pending, self.group.running)
+        return CycleMembers(group, self.pending, self.mixed)
+
+    def only(self, pending: Iterable[QueuedPod]) -> CycleMembers:
+        """With these pending members only."""
+        kept = tuple(pending)
+        infos = tuple(queued.info for queued in kept)
+        group = GroupInCycle(self.group.rules, infos, self.group.running)
+        return CycleMembers(group, kept, self.mixed)
+
+    @property
+    def needed(self) -> int:
+        """How many of them must fit at least, so that the group is feasible."""
+        return max(1, self.rules.min_count - len(self.group.running))
+
 
 def collect_members(
     cluster: ClusterState, profile: Profile, head: QueuedPod
@@ -38,10 +63,18 @@ def collect_members(
     declared = None if key is None else find_group(cluster, key)
     if key is None or declared is None:
         return None
-    pending = tuple(sorted(_pending(cluster, profile, key, head), key=_order))
+    return members_of(cluster, profile, declared, head)
+
+
+def members_of(
+    cluster: ClusterState, profile: Profile, declared: AnyPodGroup, head: QueuedPod
+) -> CycleMembers:
+    """The members of a group. ``head`` is at the head of the queue, in this group or another."""
+    key = key_of(declared)
+    pending = tuple(sorted(_pending(cluster, profile, key, head), key=member_order))
     running = tuple(sorted(_running(cluster, key), key=lambda member: member.pod.key))
     group = GroupInCycle(rules_of(declared), tuple(one.info for one in pending), running)
-    return CycleMembers(group, pending, _mixed_names(pending))
+    return CycleMembers(group, pending, mixed_names(pending))
 
 
 def _pending(
@@ -61,13 +94,15 @@ def _pending(
 
 
 def _running(cluster: ClusterState, group: PodGroupKey) -> Iterator[PlacedMember]:
+    """Members with a node. One that is being deleted counts neither for the minimum, as in the
+    pod-by-pod way and unlike in kube-scheduler, nor for the domain of the group."""
     for key in cluster.group_members(group).statuses:
         entry = cluster.pods[key]
-        if entry.node:
+        if entry.node and not entry.info.pod.terminating:
             yield PlacedMember(entry.info, entry.node)
 
 
-def _order(queued: QueuedPod) -> tuple[int, int, bool, int, str]:
+def member_order(queued: QueuedPod) -> tuple[int, int, bool, int, str]:
     """By priority, then by the first entry into the active queue.
 
     A member that completes the minimum enters at once; those that waited for it follow.
@@ -77,7 +112,8 @@ def _order(queued: QueuedPod) -> tuple[int, int, bool, int, str]:
     return -queued.info.priority, entered_ns, waited, queued.added_at_ns, queued.info.key
 
 
-def _mixed_names(pending: tuple[QueuedPod, ...]) -> str:
+def mixed_names(pending: tuple[QueuedPod, ...]) -> str:
+    """Why pods cannot be scheduled together; empty if they can."""
     names = [*dict.fromkeys(one.info.pod.spec.scheduler_name for one in pending)]
     if len(names) < 2:
         return ""

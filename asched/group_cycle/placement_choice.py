@@ -86,6 +86,9 @@ def _check_placements(cluster: ClusterState, placements: Sequence[GroupPlacement
         _encode(placement.name)
         if not cluster.nodes.alive[placement.rows].all():
             raise ValueError(f"placement {placement.name!r} has a row without a node")
+    tiers = [placement.tier for placement in placements]
+    if tiers != sorted(tiers):
+        raise ValueError("a placement follows one of a later tier")
 
 
 def rows_within(cluster: ClusterState, placement: GroupPlacement) -> BoolColumn | None:
@@ -99,13 +102,13 @@ def rows_within(cluster: ClusterState, placement: GroupPlacement) -> BoolColumn 
 
 
 def score_placements(
-    profile: Profile, group: GroupInCycle, tried: Sequence[TriedPlacement]
+    profile: Profile, group: GroupInCycle, feasible: Sequence[GroupAssignments]
 ) -> list[PlacementScores]:
     """The scores of feasible placements. Raises :class:`PluginFailure`."""
     columns: list[tuple[str, list[int]]] = []
     for plugin, weight in profile.placement.score:
         method = plugin.score_placement
-        raw = [checked_call(SCORE, plugin, method, group, one.assignments()) for one in tried]
+        raw = [checked_call(SCORE, plugin, method, group, one) for one in feasible]
         columns.append((plugin.name, [s * weight for s in _normalized(plugin, raw)]))
     return [
         PlacementScores(
@@ -113,7 +116,7 @@ def score_placements(
             tuple((name, scores[at]) for name, scores in columns),
             sum(scores[at] for _, scores in columns),
         )
-        for at, one in enumerate(tried)
+        for at, one in enumerate(feasible)
     ]
 
 

@@ -12,7 +12,7 @@ put back within the limit is evicted.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from itertools import zip_longest
 from typing import NamedTuple
 
@@ -21,6 +21,7 @@ from asched.framework.pod_info import PodInfo, start_time
 from asched.group_cycle.member_pass import PassResult
 from asched.group_cycle.members import CycleMembers
 from asched.group_cycle.trial import RemovedVictims, Trial
+from asched.model.groups import PodGroup
 from asched.model.workloads import PodDisruptionBudget
 from asched.plugins.default_preemption.dry_run import Budgets
 from asched.state.cluster import ClusterState
@@ -35,8 +36,12 @@ NO_VICTIMS = "No preemption victims found for incoming preemptor"
 MAX_TRIES = 20_000
 """Members that are tried in one search: about 1.5 seconds."""
 
-_MIN_PASSES = 8
+MIN_PASSES = 8
 """How often even a very large group is tried."""
+
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_PRIORITY_OFFSET = 1 << 31
 
 
 class VictimUnit(NamedTuple):
@@ -62,18 +67,49 @@ class VictimUnit(NamedTuple):
 class GroupVictims(NamedTuple):
     """The victims of a group, and where its members fit without them."""
 
-    pods: tuple[PodInfo, ...]
+    units: tuple[VictimUnit, ...]
     """The most important first."""
     result: PassResult
+
+    @property
+    def pods(self) -> tuple[PodInfo, ...]:
+        return tuple(_pods(self.units))
+
+
+class EvictionCost(NamedTuple):
+    """The cost of victims, by the criteria of ``pickOneNodeForPreemption``; the lowest is best."""
+
+    violations: int
+    """Units that violate a PodDisruptionBudget."""
+    highest_priority: int
+    priorities: int
+    """Their sum, each counted from the lowest possible one."""
+    pods: int
+    newest: timedelta
+    """Negative age of the oldest of the most important units."""
 
 
 TryGroup = Callable[[], PassResult]
 """Tries the group on the state as it is, without PostFilter."""
 
 
-def ineligible(members: CycleMembers, *, has_placements: bool) -> str:
-    """Why the group must not preempt; empty if it may."""
-    if has_placements and members.rules.topology_key:
+def eviction_cost(cluster: ClusterState, units: Sequence[VictimUnit]) -> EvictionCost:
+    """The cost of evicting these units, the most important first."""
+    highest = units[0].priority
+    sizes = sum(len(unit.pods) for unit in units)
+    return EvictionCost(
+        len(_split(cluster, units)[0]),
+        highest,
+        sum((unit.priority + _PRIORITY_OFFSET) * len(unit.pods) for unit in units),
+        sizes,
+        _EPOCH - min(unit.earliest_start for unit in units if unit.priority == highest),
+    )
+
+
+def ineligible(members: CycleMembers, *, keeps_constraints: bool) -> str:
+    """Why the group must not preempt; empty if it may. ``keeps_constraints``: a group with
+    scheduling constraints must not."""
+    if keeps_constraints and members.rules.topology_key:
         return CONSTRAINED
     policies = (pod.pod.spec.preemption_policy for pod in members.group.pending)
     if not members.rules.preempts or "Never" in policies:
@@ -81,24 +117,41 @@ def ineligible(members: CycleMembers, *, has_placements: bool) -> str:
     return ""
 
 
+def possible_victims(cluster: ClusterState, members: CycleMembers) -> list[VictimUnit]:
+    """What the group may evict, the most important first."""
+    if not _any_less_important(cluster, members.rules.priority):
+        return []
+    units = [u for u in victim_units(cluster) if u.priority < members.rules.priority]
+    return sorted(units, key=lambda unit: unit.importance)
+
+
+def _any_less_important(cluster: ClusterState, priority: int) -> bool:
+    """Whether some pod, or some group that is evicted as a whole, may have a lower priority."""
+    lowest = cluster.lowest_priority
+    if lowest is None or lowest < priority:
+        return lowest is not None
+    return any(
+        group.spec.disruption_mode == DisruptionMode.ALL.value
+        and (group.spec.priority or 0) < priority
+        for group in cluster.objects(PodGroup).values()
+    )
+
+
 def find_victims(
     cluster: ClusterState,
     trial: Trial,
     members: CycleMembers,
+    units: Sequence[VictimUnit],
     try_group: TryGroup,
     max_tries: int = MAX_TRIES,
-) -> GroupVictims | PassResult | None:
-    """The victims; the failed pass if not even the absence of all possible ones helps; None if
-    there are no possible ones."""
-    units = [u for u in victim_units(cluster) if u.priority < members.rules.priority]
-    if not units:
-        return None
-    units.sort(key=lambda unit: unit.importance)
+) -> GroupVictims | PassResult:
+    """The victims among ``units``, the most important first; the failed pass if not even the
+    absence of all of them helps."""
     with trial.without([*_pods(units)]) as removed:
         first = try_group()
         if not first.feasible:
             return first
-        passes = max(_MIN_PASSES, max_tries // len(members.pending))
+        passes = max(MIN_PASSES, max_tries // len(members.pending))
         search = _Reprieve(removed, try_group, passes)
         exact = 2 * len(units) <= passes
         used = {member.node for member in first.members if member.fits}
@@ -106,11 +159,11 @@ def find_victims(
             for step in [part] if exact else _steps(cluster, part, used):
                 search.run(step)
         chosen = {unit.pods[0].uid for unit in search.victims}
-        victims = [unit for unit in units if unit.pods[0].uid in chosen]
+        victims = tuple(unit for unit in units if unit.pods[0].uid in chosen)
         result = try_group()
     if not result.feasible:
         return result  # a plugin whose answers depend on more than the state
-    return GroupVictims(tuple(pod for unit in victims for pod in unit.pods), result)
+    return GroupVictims(victims, result)
 
 
 def victim_units(cluster: ClusterState) -> list[VictimUnit]:

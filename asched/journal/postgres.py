@@ -113,9 +113,10 @@ _DURABLE: Final = (
     " WHERE current_setting('synchronous_commit') = 'off'"
 )
 
+_COLUMNS: Final = Batch._fields
 _INSERT_BATCH: Final = (
-    f"INSERT INTO {JOURNAL_BATCH.name} ({', '.join(Batch._fields)})"
-    f" VALUES ({', '.join(f'${place}' for place in range(1, len(Batch._fields) + 1))})"
+    f"INSERT INTO {JOURNAL_BATCH.name} ({', '.join(_COLUMNS)})"
+    f" VALUES ({', '.join(f'${place}' for place in range(1, len(_COLUMNS) + 1))})"
 )
 
 

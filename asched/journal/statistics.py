@@ -7,13 +7,13 @@ the chain of writers, and the same in copies and restored archives.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 from uuid import UUID, uuid5
 
 import msgspec
 
-from asched.journal.chain import Writer
+from asched.journal.chain import Batch, JournalRow, Writer
 from asched.journal.codec import CLOCK_SUBJECT
 from asched.journal.store import JournalStore
 
@@ -57,46 +57,75 @@ class JournalStatistics(msgspec.Struct, frozen=True, rename="camel"):
     writers: tuple[WriterStatistics, ...]
 
 
-async def statistics(
-    store: JournalStore, progress: Callable[[int], None] | None = None
-) -> JournalStatistics:
-    """Read the whole journal. ``progress`` receives the number of the last record read."""
-    archived = await store.archived()
-    records: Counter[str] = Counter()
-    payload_bytes: Counter[str] = Counter()
-    batches_of: Counter[int] = Counter()
-    records_of: Counter[int] = Counter()
+class RecordCounts(msgspec.Struct):
+    """What :func:`statistics` counts, so that it can continue from there."""
+
+    batch: int = 0
+    """The last batch that is counted."""
+    seq: int = 0
+    archived_seq: int = 0
+    records: dict[str, int] = {}
+    """By kind."""
+    payload_bytes: dict[str, int] = {}
+    batches_of: dict[int, int] = {}
+    """By epoch."""
+    records_of: dict[int, int] = {}
     times_ns: list[int] = []
-    last_seq = archived.seq
-    async for batch, rows in store.batches():
-        batches_of[batch.epoch] += 1
-        records_of[batch.epoch] += len(rows)
-        times_ns = [*times_ns[:1], batch.written_at_ns]
-        last_seq = batch.last_seq
+    """Of the first and of the last batch."""
+
+    def add(self, batch: Batch, rows: Sequence[JournalRow]) -> None:
+        self.batch, self.seq = batch.batch, batch.last_seq
+        self.batches_of[batch.epoch] = self.batches_of.get(batch.epoch, 0) + 1
+        self.records_of[batch.epoch] = self.records_of.get(batch.epoch, 0) + len(rows)
+        self.times_ns = [*self.times_ns[:1], batch.written_at_ns]
         for row in rows:
-            records[row.kind] += 1
-            payload_bytes[row.kind] += len(row.payload.encode())
+            size_bytes = len(row.payload.encode())
+            self.records[row.kind] = self.records.get(row.kind, 0) + 1
+            self.payload_bytes[row.kind] = self.payload_bytes.get(row.kind, 0) + size_bytes
+
+
+async def statistics(
+    store: JournalStore,
+    progress: Callable[[int], None] | None = None,
+    counts: RecordCounts | None = None,
+) -> JournalStatistics:
+    """Read the whole journal. ``progress`` receives the number of the last record read.
+
+    ``counts`` are those of an earlier call for the same journal, which are continued: then only
+    newer records are read. If records were archived since, all others are counted again.
+    """
+    archived = await store.archived()
+    counts = RecordCounts() if counts is None else counts
+    if counts.archived_seq != archived.seq or not counts.batch:
+        cleared = RecordCounts(archived.batch, archived.seq, archived.seq)
+        for name in RecordCounts.__struct_fields__:
+            setattr(counts, name, getattr(cleared, name))
+    async for batch, rows in store.batches(counts.batch):
+        counts.add(batch, rows)
         if progress is not None:
-            progress(last_seq)
+            progress(batch.last_seq)
+    records, times_ns = counts.records, counts.times_ns
 
     def statistics_of(writer: Writer) -> WriterStatistics:
         epoch, name, claimed_at_ns, _ = writer
-        return WriterStatistics(epoch, name, claimed_at_ns, batches_of[epoch], records_of[epoch])
+        made = counts.batches_of.get(epoch, 0), counts.records_of.get(epoch, 0)
+        return WriterStatistics(epoch, name, claimed_at_ns, *made)
 
     return JournalStatistics(
         journal_id=await journal_id(store),
         first_seq=archived.seq + 1,
-        last_seq=last_seq,
-        records=records.total(),
-        batches=batches_of.total(),
-        payload_bytes=payload_bytes.total(),
+        last_seq=counts.seq,
+        records=sum(records.values()),
+        batches=sum(counts.batches_of.values()),
+        payload_bytes=sum(counts.payload_bytes.values()),
         first_written_at_ns=times_ns[0] if times_ns else None,
         last_written_at_ns=times_ns[-1] if times_ns else None,
         archived_records=archived.seq,
         archived_segments=len(await store.segments()),
         checkpoints=len(await store.checkpoint_marks()),
         kinds=tuple(
-            KindStatistics(kind, records[kind], size) for kind, size in payload_bytes.most_common()
+            KindStatistics(kind, records[kind], size)
+            for kind, size in Counter(counts.payload_bytes).most_common()
         ),
         writers=tuple(statistics_of(writer) for writer in await store.writers()),
     )

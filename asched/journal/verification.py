@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+import msgspec
+
 from asched.journal.archive import all_batch_ranges
 from asched.journal.chain import GENESIS, Batch, BatchRange, Head, verify_range, verify_writers
 from asched.journal.chain_reader import ExpectedRoots
@@ -15,6 +17,7 @@ from asched.journal.signatures import AnchoredHead, SignedState, check_final, si
 from asched.journal.store import CheckpointMark, JournalStore
 from asched.proof.heads import TreeHead
 from asched.proof.merkle import Frontier
+from asched.proof.statements import Position
 
 Progress = Callable[[int], None]
 """Receives the sequence number up to which the journal is verified."""
@@ -52,6 +55,14 @@ class TrustedHead(NamedTuple):
         return f"{self.seq}:{self.hash}"
 
 
+class VerifiedPosition(msgspec.Struct, frozen=True):
+    """The end of what was verified, from which a later verification continues."""
+
+    position: Position
+    epoch: int
+    """Of the last batch; 0 without batches."""
+
+
 class VerificationResult(NamedTuple):
     """What was verified."""
 
@@ -73,6 +84,9 @@ class VerificationResult(NamedTuple):
     """Number of anchored heads that it matches."""
     anchored_seq: int
     """Records up to this one are covered by an anchored head; 0 without one."""
+    position: VerifiedPosition
+    resumed_seq: int = 0
+    """Records up to this one were verified before and not read again; 0 if there are none."""
 
 
 class NotVerifiedError(JournalError):
@@ -136,6 +150,7 @@ async def verify_journal(
     archive: Path | None = None,
     skip_archive: bool = False,
     anchored: Sequence[AnchoredHead] = (),
+    after: VerifiedPosition | None = None,
     progress: Progress | None = None,
 ) -> VerificationResult:
     """Check every batch, record, writer, checkpoint, segment, statement and signature, and then the
@@ -143,34 +158,31 @@ async def verify_journal(
 
     ``archive`` is the directory of the archive's files. ``skip_archive``: start at its end, as the
     statement about the last segment has it. ``trusted`` and ``anchored``: heads that were stored
-    elsewhere.
+    elsewhere. ``after``: continue an earlier verification, if the journal still has its last batch.
 
     Raises :class:`JournalCorruptError` naming the first that is wrong, and
     :class:`NotVerifiedError` if a part is archived and neither is given.
     """
     state = await signed_state(store, anchored)
-    start = await _start(store, state, archive, skip_archive=skip_archive)
+    resumed = await _resumed(store, state, after)
+    start = resumed or await _start(store, state, archive, skip_archive=skip_archive)
     if trusted is not None and 0 < trusted.seq <= start.seq:
         _check_archived(trusted, start.head)
         trusted = None
     marks = [mark for mark in await store.checkpoint_marks() if mark.batch > start.batch]
-    heads = _ExpectedHeads(marks, trusted)
-    end = _End(start.head, 0)
-    async for batches in all_batch_ranges(store, archive):
+    heads, end = _ExpectedHeads(marks, trusted), _End(start.head, start.epoch)
+    ranges = store.batch_ranges(start.batch) if resumed else all_batch_ranges(store, archive)
+    async for batches in ranges:
         end = _verify_range(batches, end, start.tree, state.roots)
         heads.check(batches)
         if progress is not None:
             progress(end.head.seq)
-    writers = await _verify_writers(store, end.epoch, state.signed)
-    await _check_all_chained(store, end.head)
-    heads.check_complete(end.head)
-    state.roots.check_complete(end.head)
-    await _verify_rest(store, state, end.head)
+    writers = await _verify_rest(store, state, heads, end)
     return VerificationResult(
         head=TrustedHead(end.head.seq, end.head.hash),
         batches=end.head.batch - start.batch,
         records=end.head.seq - start.seq,
-        archived_seq=start.seq,
+        archived_seq=start.archived_seq,
         writers=writers,
         checkpoints=len(marks),
         keys=tuple(key.id for key in state.log.keys),
@@ -178,6 +190,8 @@ async def verify_journal(
         signed_seq=0 if state.signed is None else state.signed.seq,
         anchors=len(anchored),
         anchored_seq=max((anchor.signed.head.seq for anchor in anchored), default=0),
+        position=VerifiedPosition(Position.of(end.head.seq, end.head.hash, start.tree), end.epoch),
+        resumed_seq=0 if resumed is None else resumed.seq,
     )
 
 
@@ -186,6 +200,9 @@ class _Start(NamedTuple):
 
     head: Head
     tree: Frontier
+    archived_seq: int = 0
+    """The last record of the archive, if that is not verified."""
+    epoch: int = 0
 
     @property
     def seq(self) -> int:
@@ -219,7 +236,27 @@ async def _start(
         )
     state.roots.forget_before(position.batch)
     state.roots.check(position.tree, position.seq)
-    return _Start(archived, position.tree)
+    return _Start(archived, position.tree, archived.seq)
+
+
+async def _resumed(
+    store: JournalStore, state: SignedState, after: VerifiedPosition | None
+) -> _Start | None:
+    """Where to continue; None if the journal does not have that batch, or has archived it."""
+    if after is None:
+        return None
+    position, archived = after.position, await store.archived()
+    if not archived.batch < position.batch:
+        return None
+    head = Head(position.seq, position.batch, position.hash)
+    async for found in store.batch_ranges(position.batch - 1):
+        batch = Batch(*found.batches[0])
+        if Head(batch.last_seq, batch.batch, batch.hash) != head:
+            return None
+        state.roots.forget_before(position.batch)
+        state.roots.check(position.tree, position.seq)
+        return _Start(head, position.tree, archived.seq, after.epoch)
+    return None
 
 
 class _End(NamedTuple):
@@ -237,11 +274,18 @@ def _verify_range(batches: BatchRange, before: _End, tree: Frontier, roots: Expe
     return _End(head, epoch)
 
 
-async def _verify_rest(store: JournalStore, state: SignedState, head: Head) -> None:
-    """Check what is no part of the chain."""
+async def _verify_rest(
+    store: JournalStore, state: SignedState, heads: _ExpectedHeads, end: _End
+) -> int:
+    """Check what is no part of the chain. Returns the number of writers."""
+    writers = await _verify_writers(store, end.epoch, state.signed)
+    await _check_all_chained(store, end.head)
+    heads.check_complete(end.head)
+    state.roots.check_complete(end.head)
     await _verify_checkpoints(store)
-    await _verify_final(store, state, head)
+    await _verify_final(store, state, end.head)
     await store.check_definitions()
+    return writers
 
 
 async def _verify_final(store: JournalStore, state: SignedState, head: Head) -> None:

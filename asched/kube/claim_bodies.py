@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import msgspec
 
+from asched.framework.binding import ClaimRef
 from asched.kube.pod_writer import PodTarget, rfc3339
 from asched.model.meta import OwnerReference
 from asched.model.nesting import decode_any_depth
@@ -104,7 +105,7 @@ class StoredClaim:
         entries: list[Any] = []
         if self.reserved_for:
             entries += _list_decoder.decode(status["reservedFor"])
-        entries.append({"resource": "pods", "name": consumer.name, "uid": consumer.uid})
+        entries.append(_consumer(consumer))
         status["reservedFor"] = entries
         return _encode({**self._fields, "status": status})
 
@@ -134,6 +135,20 @@ def _devices(allocation: AllocationResult) -> list[tuple[object, ...]]:
         return (result.request, *device, result.share_id, bool(result.admin_access))
 
     return [identity(result) for result in allocation.devices.results]
+
+
+def reservation_patch(claim: ClaimRef, consumers: Iterable[PodTarget]) -> bytes:
+    """A strategic merge patch that reserves the claim for these pods, too."""
+    entries = [_consumer(pod) for pod in consumers]
+    return _encode({"metadata": {"uid": claim.uid}, "status": {"reservedFor": entries}})
+
+
+def _consumer(pod: PodTarget) -> dict[str, str]:
+    return {"resource": "pods", "name": pod.name, "uid": pod.uid}
+
+
+def claim_path(claim: ClaimRef) -> str:
+    return f"/apis/resource.k8s.io/v1/namespaces/{claim.namespace}/resourceclaims/{claim.name}"
 
 
 def special_claim_body(pod: PodTarget, spec: ResourceClaimSpec) -> tuple[str, bytes]:

@@ -2,7 +2,8 @@
 
 The requests and their order are those of kube-scheduler 1.36 (``bindClaim``, ``deleteClaim``). A
 claim is read first and updated under the resourceVersion that was read. Fields that scheduling does
-not decode are written back as they were read.
+not decode are written back as they were read. Exception: a claim that the watch shows as allocated
+is reserved by a patch, for several pods at once.
 """
 
 from __future__ import annotations
@@ -16,9 +17,11 @@ from asched.framework.binding import ClaimRef
 from asched.kube.claim_bodies import (
     FINALIZER,
     StoredClaim,
+    claim_path,
     is_special_claim_of,
     special_claim_body,
 )
+from asched.kube.claim_reservations import ClaimReservations
 from asched.kube.client import STRATEGIC_MERGE_PATCH, ApiClient
 from asched.kube.errors import ApiError, NoResponseError
 from asched.kube.pod_writer import PodTarget
@@ -60,8 +63,13 @@ class _FailedUpdateError(Exception):
 class ClaimWriter:
     """Allocates, reserves, releases, creates and deletes ResourceClaims."""
 
-    def __init__(self, client: ApiClient) -> None:
+    def __init__(
+        self, client: ApiClient, shown: Callable[[str], ResourceClaim | None] = lambda _: None
+    ) -> None:
+        """``shown`` returns the claim with a key as the watch shows it."""
         self._client = client
+        self._shown = shown
+        self._reservations = ClaimReservations(client)
 
     async def allocate(
         self,
@@ -88,14 +96,26 @@ class ClaimWriter:
             await self._put(claim, body, f"add {what} to claim {claim.key}", "/status")
             return WriteSucceeded()
 
+        if allocation is None and self._is_shown_allocated(claim):
+            outcome = await self._reservations.reserve(claim, consumer)
+            if not (isinstance(outcome, WriteRejected) and outcome.status):
+                return outcome
+            # The claim shows why, or another pod of the request was the reason.
         return await self._change(claim, change)
+
+    def _is_shown_allocated(self, claim: ClaimRef) -> bool:
+        """Whether the claim is allocated, with a timestamp: the first reservation has to set it."""
+        shown = self._shown(claim.key)
+        if shown is None or shown.uid != claim.uid or shown.status.allocation is None:
+            return False
+        return shown.status.allocation.allocation_timestamp is not None
 
     async def release(self, claim: ClaimRef, consumer_uid: str) -> PatchOutcome:
         """Remove the pod from ``reservedFor``. The allocation stays."""
         entry = {"$patch": "delete", "uid": consumer_uid}
         body = _encode({"metadata": {"uid": claim.uid}, "status": {"reservedFor": [entry]}})
         gone = f"claim {claim.key} is gone"
-        path = f"{_path(claim)}/status"
+        path = f"{claim_path(claim)}/status"
         return await patch(self._client, path, body, STRATEGIC_MERGE_PATCH, gone=gone)
 
     async def deallocate(self, claim: ClaimRef, consumer_uid: str) -> WriteOutcome:
@@ -124,7 +144,7 @@ class ClaimWriter:
         name, body = special_claim_body(pod, claim.spec)
         ref = ClaimRef(pod.namespace, name, "")
         what = f"create claim for extended resources {ref.key}"
-        path, _, _ = _path(ref).rpartition("/")
+        path, _, _ = claim_path(ref).rpartition("/")
         try:
             try:
                 return _decoded(
@@ -182,7 +202,7 @@ class ClaimWriter:
 
     async def _read(self, claim: ClaimRef) -> ResourceClaim | None:
         try:
-            return _decoded(await self._client.request("GET", _path(claim)))
+            return _decoded(await self._client.request("GET", claim_path(claim)))
         except ApiError as error:
             if error.status == 404:
                 return None
@@ -192,7 +212,7 @@ class ClaimWriter:
         self, claim: ClaimRef, body: bytes, what: str, subresource: str = ""
     ) -> StoredClaim:
         """The claim after the update. ``what`` begins the message of a failure."""
-        path = _path(claim) + subresource
+        path = claim_path(claim) + subresource
         try:
             return StoredClaim(
                 await self._client.request("PUT", path, body=body, options=IDEMPOTENT)
@@ -210,7 +230,7 @@ class ClaimWriter:
             "kind": "DeleteOptions", "apiVersion": "v1", "preconditions": {"uid": claim.uid},
         })  # fmt: skip
         try:
-            await self._client.request("DELETE", _path(claim), body=body, options=IDEMPOTENT)
+            await self._client.request("DELETE", claim_path(claim), body=body, options=IDEMPOTENT)
         except (ApiError, NoResponseError) as error:
             return WriteSucceeded() if is_gone(error) else outcome_of(error)
         return WriteSucceeded()
@@ -221,7 +241,8 @@ class ClaimWriter:
         """Read the claim and ``change`` it, again after a conflict."""
         for _ in range(_TRIES):
             try:
-                return await change(StoredClaim(await self._client.request("GET", _path(claim))))
+                read = await self._client.request("GET", claim_path(claim))
+                return await change(StoredClaim(read))
             except _ConflictError:
                 continue
             except _FailedUpdateError as failed:
@@ -268,7 +289,3 @@ def _decoded(body: bytes) -> ResourceClaim:
     if not isinstance(found, ResourceClaim):
         raise DecodeError("the API server returned no ResourceClaim")
     return found
-
-
-def _path(claim: ClaimRef) -> str:
-    return f"/apis/resource.k8s.io/v1/namespaces/{claim.namespace}/resourceclaims/{claim.name}"

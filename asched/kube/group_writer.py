@@ -8,6 +8,8 @@ import msgspec
 
 from asched.kube.client import MERGE_PATCH, ApiClient
 from asched.kube.write_outcomes import ObjectGone, PatchOutcome, patch
+from asched.model.group_versions import SCHEDULED, scheduled_condition
+from asched.model.groups import CompositePodGroup, PodGroup
 from asched.model.resources import GroupResource
 
 
@@ -18,12 +20,14 @@ class GroupRef(msgspec.Struct, frozen=True, gc=False):
     namespace: str
     name: str
     uid: str
+    served: str = ""
+    """``group/version`` to use; empty for that of the resource."""
 
     @classmethod
-    def of(cls, kind: str, key: str, uid: str) -> GroupRef:
+    def of(cls, kind: str, key: str, uid: str, served: str = "") -> GroupRef:
         """From the name of its model type and ``namespace/name``."""
         namespace, _, name = key.partition("/")
-        return cls(_RESOURCES[kind], namespace, name, uid)
+        return cls(_RESOURCES[kind], namespace, name, uid, served)
 
     @property
     def key(self) -> str:
@@ -31,7 +35,12 @@ class GroupRef(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def api_version(self) -> str:
-        return f"{self.resource.value.group}/{self.resource.value.version}"
+        return self.served or self.resource.value.api_version
+
+    @property
+    def native(self) -> bool:
+        """Whether it is a group of ``scheduling.k8s.io``."""
+        return self.resource.type.__name__ in NATIVE_KINDS
 
     @property
     def path(self) -> str:
@@ -63,8 +72,12 @@ class GroupStatus(msgspec.Struct, frozen=True, gc=False):
 
 
 _RESOURCES = {
-    resource.type.__name__: resource for resource in GroupResource if resource.kind == "PodGroup"
+    resource.type.__name__: resource
+    for resource in GroupResource
+    if resource.kind in ("PodGroup", "CompositePodGroup")
 }
+NATIVE_KINDS = frozenset({PodGroup.__name__, CompositePodGroup.__name__})
+"""The model types of the groups of ``scheduling.k8s.io``."""
 _encode = msgspec.json.Encoder().encode
 
 
@@ -80,13 +93,13 @@ class GroupWriter:
         kube-batch's definition has no status subresource, and a patch of it returns 404. Then the
         PodGroup itself is patched. Kubernetes' own PodGroup has the subresource.
         """
-        own = group.resource is GroupResource.POD_GROUPS
         written: Any = status
-        if own:
-            written = {"conditions": [_own_condition(each) for each in status.conditions]}
+        if group.native:
+            conditions = [_native_condition(group, each) for each in status.conditions]
+            written = {"conditions": conditions}
         body = _encode({"metadata": {"uid": group.uid}, "status": written})
         outcome = await self._patch(f"{group.path}/status", body)
-        if isinstance(outcome, ObjectGone) and not own:
+        if isinstance(outcome, ObjectGone) and not group.native:
             return await self._patch(group.path, body)
         return outcome
 
@@ -94,10 +107,13 @@ class GroupWriter:
         return await patch(self._client, path, body, MERGE_PATCH, gone="the PodGroup is gone")
 
 
-def _own_condition(condition: PodGroupConditionPatch) -> dict[str, str]:
-    """The form of Kubernetes' own PodGroup: no transition id, always a message."""
+def _native_condition(group: GroupRef, condition: PodGroupConditionPatch) -> dict[str, str]:
+    """The form of Kubernetes' own groups: no transition id, always a message."""
     always = ("type", "status", "reason", "message")
     written = {field: getattr(condition, field) for field in always}
+    if condition.type == SCHEDULED:
+        kind, version = group.resource.type.__name__, group.api_version.rpartition("/")[2]
+        written["type"] = scheduled_condition(kind, version)
     if condition.last_transition_time:
         written["lastTransitionTime"] = condition.last_transition_time
     return written

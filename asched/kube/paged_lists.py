@@ -59,12 +59,11 @@ class PagedLists:
         self._decoder = decoder
         self._pages = PageSize(largest_page)
 
-    async def fetch(self, selector: dict[str, str]) -> FetchedList:
-        """All objects that the selector matches.
+    async def fetch(self, path: str, selector: dict[str, str]) -> FetchedList:
+        """All objects of the collection at ``path`` that the selector matches.
 
         Raises ApiError, NoResponseError and MalformedResponseError.
         """
-        path = self._decoder.resource.path
         params = self._first_page(selector)
         found = DecodedObjects([], set())
         expired = 0

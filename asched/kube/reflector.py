@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import anyio
 import anyio.lowlevel
@@ -30,6 +31,7 @@ from asched.kube.decoding import (
 )
 from asched.kube.errors import ApiError, NoResponseError
 from asched.kube.paged_lists import PagedLists
+from asched.kube.served_versions import ServedVersion
 from asched.kube.timing import Backoff, Clock, RetryPolicy
 from asched.model.resources import (
     CustomWatched,
@@ -103,6 +105,11 @@ class _ProblemLog:
             self._kind = ""
 
 
+class _Problems(NamedTuple):
+    list: _ProblemLog
+    watch: _ProblemLog
+
+
 class Reflector:
     """Delivers the changes of one resource to a sink. :meth:`run` never returns."""
 
@@ -127,12 +134,15 @@ class Reflector:
         self.field_selector = field_selector
         """Selects the objects; empty selects all."""
         self._settings = settings or ReflectorSettings()
+        self._served = ServedVersion(client, resource)
         self._lists = PagedLists(client, self.decoder, self._settings.page_limit)
         self._backoff = Backoff(self._settings.retry, client.random)
         self._slow_backoff = Backoff(self._settings.slow_retry, client.random)
         every_s = self._settings.log_every_s
-        self._list_problems = _ProblemLog("list", resource, client.clock, every_s)
-        self._watch_problems = _ProblemLog("watch", resource, client.clock, every_s)
+        self._problems = _Problems(
+            _ProblemLog("list", resource, client.clock, every_s),
+            _ProblemLog("watch", resource, client.clock, every_s),
+        )
         self.resource_version = ""
         """Version of the last delivered change; empty if a list is due."""
         self._relist_requested = False
@@ -177,8 +187,10 @@ class Reflector:
 
     async def _step(self) -> float:
         """List once, or run one watch to its end. Returns the delay until the next step in s."""
-        problems = self._watch_problems if self.resource_version else self._list_problems
+        problems = self._problems.watch if self.resource_version else self._problems.list
         try:
+            if await self._served.changes():
+                self.resource_version = ""
             if not self.resource_version:
                 await self._list()
                 return 0.0
@@ -197,9 +209,13 @@ class Reflector:
         """Fetch all pages and deliver them as one list."""
         self.counts.lists += 1
         relist_count = self.relist_count
-        found = await self._lists.fetch(self._selector())
+        found = await self._lists.fetch(self._served.path, self._selector())
         listed = Listed(
-            self.resource, tuple(found.objects), frozenset(found.unreadable), relist_count
+            self.resource,
+            tuple(found.objects),
+            frozenset(found.unreadable),
+            relist_count,
+            self._served.api_version,
         )
         self._sink.put_changes((listed,))
         self.synced = True
@@ -207,7 +223,7 @@ class Reflector:
         self.resource_version = found.resource_version
         self._consecutive_failures = 0
         self._slow_backoff.reset()
-        self._list_problems.resolved()
+        self._problems.list.resolved()
         await self._sink.wait_for_capacity()
 
     def _selector(self) -> dict[str, str]:
@@ -246,11 +262,11 @@ class Reflector:
     async def _read_watch(self, params: dict[str, str], timeout_s: float) -> None:
         lines = LineSplitter()
         overlong = 0
-        async with self._client.stream(self.resource.path, params, timeout_s=timeout_s) as stream:
+        async with self._client.stream(self._served.path, params, timeout_s=timeout_s) as stream:
             self.responded.set()
             while chunk := await stream.read():
                 await self._deliver(lines.feed(chunk))
-                self._watch_problems.resolved()
+                self._problems.watch.resolved()
                 if lines.overlong > overlong:
                     overlong = lines.overlong
                     self.decoder.skip_line("line too long")
@@ -305,6 +321,10 @@ class Reflector:
             problems.problem("core resource not found", str(error))
             self.resource_version = ""
             return self._slow_backoff.next_s(error.retry_after_s)
+        if error.status == 404 and self._served.withdraw():
+            problems.problem("API version no longer served", self._served.path)
+            self.resource_version = ""
+            return self._backoff.next_s()
         if error.status == 404:
             problems.problem("not served by the API server", "404; will retry")
             return await self._treat_as_empty()

@@ -13,13 +13,17 @@ import msgspec
 from msgspec import Meta
 
 from asched.audit.entries import PodTimeline
-from asched.audit.explain import Explanation, InSessionsError, NodeExplanation, explain
+from asched.audit.explain import InSessionsError, explain
 from asched.audit.explain_job import JobExplanation, explain_job
+from asched.audit.explanation import Explanation, NodeExplanation
 from asched.audit.fit import FitAnswer, fit
 from asched.audit.history import NodeTimeline, Owner, Period, node_timeline, timelines
 from asched.audit.history import timelines_of_owner as of_owner
 from asched.audit.lookup import AuditError, PodName
+from asched.audit.pod_group.explain import GroupQuestion, explain_pod_group, parse_group
+from asched.audit.pod_group.forms import PodGroupExplanation
 from asched.audit.times import TIMES, parse_time_ns
+from asched.audit.visibility import AnswerScope
 from asched.config.registry import PluginRegistry
 from asched.journal.statistics import last_seq_at
 from asched.journal.store import JournalStore
@@ -37,20 +41,23 @@ _Until = Annotated[str, Meta(description=f"End of the period: {TIMES}.")]
 
 
 class ExplainQuestion(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    pod: _Pod
+    pod: _Pod = ""
+    group: Annotated[str, Meta(description="Instead: NAMESPACE/NAME of a PodGroup.")] = ""
     attempt: Annotated[int, Meta(description="Number of the attempt.", ge=1)] | None = None
     at: _At = ""
     max_nodes: _Nodes = 10
 
 
 class ExplainAnswer(msgspec.Struct, frozen=True, rename="camel"):
-    """One of both."""
+    """One of them."""
 
     explanation: Explanation | None = None
     """The attempt, for a pod of a profile."""
     job: JobExplanation | None = None
     """The job, for a pod that batch sessions place."""
     omitted_nodes: int = 0
+    group: PodGroupExplanation | None = None
+    """The PodGroup, if one was asked for."""
 
 
 class DecisionQuestion(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -99,6 +106,14 @@ class ToolContext(NamedTuple):
     registry: PluginRegistry
 
 
+class NeededRight(NamedTuple):
+    """What a reader must be allowed to see for an answer."""
+
+    scope: AnswerScope
+    namespace: str | None = None
+    """For :attr:`AnswerScope.NAMESPACE`; empty if the question does not name it."""
+
+
 class JournalTool(NamedTuple):
     """A question that programs can ask."""
 
@@ -106,10 +121,16 @@ class JournalTool(NamedTuple):
     question: type[msgspec.Struct]
     answer: type[msgspec.Struct]
     query: Callable[[ToolContext, Any], Awaitable[msgspec.Struct]]
+    needs: Callable[[Any], NeededRight]
+    shortened: Callable[[Any, Any], msgspec.Struct] = lambda found, asked: found
+    """The answer within the limits of the question, from what the reader may see."""
 
 
 async def _explain(context: ToolContext, asked: ExplainQuestion) -> ExplainAnswer:
     journal, load, at_ns = context.journal, context.registry.load, time_ns(asked.at)
+    if asked.group:
+        key, about = parse_group(asked.group), GroupQuestion(asked.attempt, at_ns)
+        return ExplainAnswer(group=await explain_pod_group(journal, load, key, about))
     name = PodName.parse(asked.pod)
     try:
         found = await explain(journal, name, load, attempt=asked.attempt, at_ns=at_ns)
@@ -119,13 +140,27 @@ async def _explain(context: ToolContext, asked: ExplainQuestion) -> ExplainAnswe
         return ExplainAnswer(
             job=await explain_job(journal, pod, load, session=session, at_ns=at_ns)
         )
-    return ExplainAnswer(*_shortened(found, asked.max_nodes))
+    return ExplainAnswer(found)
 
 
-def _shortened(found: Explanation, most: int) -> tuple[Explanation, None, int]:
-    """The explanation with the first nodes, and how many are omitted."""
-    omitted = max(0, len(found.nodes) - most)
-    return msgspec.structs.replace(found, nodes=found.nodes[:most]), None, omitted
+def _shorter(found: ExplainAnswer, asked: ExplainQuestion) -> ExplainAnswer:
+    if found.explanation is None:
+        return found
+    nodes = found.explanation.nodes
+    kept = msgspec.structs.replace(found.explanation, nodes=nodes[: asked.max_nodes])
+    return ExplainAnswer(kept, omitted_nodes=len(nodes) - len(kept.nodes))
+
+
+def _explain_right(asked: ExplainQuestion) -> NeededRight:
+    if bool(asked.pod) == bool(asked.group):
+        raise AuditError("give one of pod and group")
+    if asked.group:
+        return NeededRight(AnswerScope.NAMESPACE, parse_group(asked.group).partition("/")[0])
+    return NeededRight(AnswerScope.NAMESPACE, PodName.parse(asked.pod).namespace)
+
+
+def _decision_right(asked: DecisionQuestion) -> NeededRight:
+    return NeededRight(AnswerScope.NAMESPACE, PodName.parse(asked.pod).namespace)
 
 
 async def _decision(context: ToolContext, asked: DecisionQuestion) -> DecisionAnswer:
@@ -148,8 +183,6 @@ async def _decision(context: ToolContext, asked: DecisionQuestion) -> DecisionAn
 
 
 async def _history(context: ToolContext, asked: HistoryQuestion) -> HistoryAnswer:
-    if bool(asked.pod) + bool(asked.owner) + bool(asked.node) != 1:
-        raise AuditError("give one of pod, owner and node")
     since_ns, until_ns = time_ns(asked.since) or 0, time_ns(asked.until)
     if until_ns is not None and until_ns < since_ns:
         raise AuditError("until is before since")
@@ -158,33 +191,58 @@ async def _history(context: ToolContext, asked: HistoryQuestion) -> HistoryAnswe
         node = await node_timeline(journal, asked.node, load, within)
         if node is None:
             raise AuditError(f"node {asked.node} is not in the journal")
-        kept = node.entries[-asked.max_entries :]
-        omitted = len(node.entries) - len(kept)
-        return HistoryAnswer((), msgspec.structs.replace(node, entries=kept), omitted)
+        return HistoryAnswer(node=node)
     if asked.owner:
         pods = await of_owner(journal, Owner.parse(asked.owner), load, within)
     else:
         pods = await timelines(journal, PodName.parse(asked.pod), load, within)
-    return _newest(pods, asked.max_entries)
+    return HistoryAnswer(tuple(pods))
 
 
-def _newest(pods: list[PodTimeline], most: int) -> HistoryAnswer:
-    """The newest entries of all pods."""
-    seqs = sorted((entry.seq for pod in pods for entry in pod.entries), reverse=True)
+def _history_right(asked: HistoryQuestion) -> NeededRight:
+    if bool(asked.pod) + bool(asked.owner) + bool(asked.node) != 1:
+        raise AuditError("give one of pod, owner and node")
+    if asked.node:
+        return NeededRight(AnswerScope.NODES)
+    if asked.owner:
+        return NeededRight(AnswerScope.VISIBLE)
+    return NeededRight(AnswerScope.NAMESPACE, PodName.parse(asked.pod).namespace)
+
+
+def _newest(found: HistoryAnswer, asked: HistoryQuestion) -> HistoryAnswer:
+    """The newest entries."""
+    most = asked.max_entries
+    if found.node is not None:
+        kept = found.node.entries[-most:]
+        omitted = len(found.node.entries) - len(kept)
+        return HistoryAnswer((), msgspec.structs.replace(found.node, entries=kept), omitted)
+    if asked.owner and not found.pods:
+        owner = Owner.parse(asked.owner)
+        raise AuditError(f"no pod of {owner.kind}/{owner.name} is in the journal")
+    seqs = sorted((entry.seq for pod in found.pods for entry in pod.entries), reverse=True)
     first = seqs[min(most, len(seqs)) - 1] if seqs else 0
-    kept = []
-    for pod in pods:
+    pods = []
+    for pod in found.pods:
         entries = [entry for entry in pod.entries if entry.seq >= first]
         if entries or not pod.entries:
-            kept.append(msgspec.structs.replace(pod, entries=entries))
-    return HistoryAnswer(tuple(kept), None, sum(seq < first for seq in seqs))
+            pods.append(msgspec.structs.replace(pod, entries=entries))
+    return HistoryAnswer(tuple(pods), None, sum(seq < first for seq in seqs))
 
 
 async def _fit(context: ToolContext, asked: FitQuestion) -> FitAnswer:
-    found = await fit(
-        context.journal, asked.manifest, context.registry.load, at_ns=time_ns(asked.at)
-    )
-    explanation, *_ = _shortened(found.explanation, asked.max_nodes)
+    load = context.registry.load
+    return await fit(context.journal, asked.manifest, load, at_ns=time_ns(asked.at))
+
+
+def _fit_right(asked: FitQuestion) -> NeededRight:
+    metadata = asked.manifest.get("metadata")
+    namespace = metadata.get("namespace") if isinstance(metadata, dict) else None
+    return NeededRight(AnswerScope.NAMESPACE, str(namespace or "default"))
+
+
+def _best(found: FitAnswer, asked: FitQuestion) -> FitAnswer:
+    nodes = found.explanation.nodes[: asked.max_nodes]
+    explanation = msgspec.structs.replace(found.explanation, nodes=nodes)
     return msgspec.structs.replace(found, explanation=explanation)
 
 
@@ -206,10 +264,13 @@ TOOLS: Final[Mapping[str, JournalTool]] = {
     "explain": JournalTool(
         "Why a pod is or is not running: the decision of its last (or another) scheduling attempt,"
         " recomputed from the journal, with every plugin's answer on the nodes, the reasons of"
-        " rejections, and verified changes that would unblock it.",
+        " rejections, and verified changes that would unblock it. For a PodGroup: its dominant"
+        " reason, what each topology domain lacks, and verified changes that admit it.",
         ExplainQuestion,
         ExplainAnswer,
         _explain,
+        _explain_right,
+        _shorter,
     ),
     "decision": JournalTool(
         "Why a pod got its node and not another: scores and rejections of all plugins on the node"
@@ -217,12 +278,15 @@ TOOLS: Final[Mapping[str, JournalTool]] = {
         DecisionQuestion,
         DecisionAnswer,
         _decision,
+        _decision_right,
     ),
     "history": JournalTool(
         "What happened to a pod, to all pods of an owner, or on a node, with times and causes.",
         HistoryQuestion,
         HistoryAnswer,
         _history,
+        _history_right,
+        _newest,
     ),
     "fit": JournalTool(
         "Whether a pod that does not exist would run now, or at a past time: on which nodes, or"
@@ -230,6 +294,8 @@ TOOLS: Final[Mapping[str, JournalTool]] = {
         FitQuestion,
         FitAnswer,
         _fit,
+        _fit_right,
+        _best,
     ),
     "what_if": JournalTool(
         "What would have happened in a recorded period with other weights or plugins: the workload"
@@ -237,5 +303,6 @@ TOOLS: Final[Mapping[str, JournalTool]] = {
         WhatIfQuestion,
         WhatIfAnswer,
         _what_if,
+        lambda _: NeededRight(AnswerScope.CLUSTER),
     ),
 }

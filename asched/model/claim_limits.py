@@ -19,9 +19,11 @@ from asched.model.resource_claims import (
     AllocationResult,
     CapacityRequirements,
     Counter,
+    CounterSet,
     Device,
     DeviceAllocationResult,
     DeviceClaim,
+    DeviceCounterConsumption,
     DeviceRequest,
     ExactDeviceRequest,
     ResourceClaim,
@@ -135,7 +137,7 @@ def invalid_quantity(item: Object) -> str:
     quantities: Iterator[_Quantity] = iter(())
     if isinstance(item, ResourceClaim):
         quantities = _of_claim(item)
-    elif isinstance(item, ResourceSlice):
+    elif isinstance(item, ResourceSlice) and not _is_plainly_valid(item):
         quantities = _of_slice(item)
     for where, quantity in quantities:
         try:
@@ -143,6 +145,27 @@ def invalid_quantity(item: Object) -> str:
         except QuantityError as error:
             return f"{where}: {error}"
     return ""
+
+
+def _is_plainly_valid(item: ResourceSlice) -> bool:
+    """Whether all quantities are valid. False if in doubt: devices of a slice mostly have the same
+    few quantities, which are checked once here."""
+    texts: set[QuantityText] = set()
+    counters: list[CounterSet | DeviceCounterConsumption] = [*item.spec.shared_counters]
+    for device in item.spec.devices:
+        for capacity in device.capacity.values():
+            if capacity.request_policy is not None:
+                return False
+            texts.add(capacity.value)
+        counters += device.consumes_counters
+    for each in counters:
+        texts.update([counter.value for counter in each.counters.values()])
+    try:
+        for text in texts:
+            milli_value(text)
+    except QuantityError:
+        return False
+    return True
 
 
 def _of_claim(claim: ResourceClaim) -> Iterator[_Quantity]:

@@ -95,7 +95,10 @@ CUSTOM_QUEUES: tuple[type[CustomQueue], ...] = (IncubatorQueue, SigsQueue, Volca
 """As :data:`CUSTOM_POD_GROUPS`."""
 
 
-# -- scheduling.k8s.io (KEP-4671, scheduling.k8s.io/v1alpha2 of 1.36) -----------------------------
+# -- scheduling.k8s.io ---------------------------------------------------------------------------
+#
+# One form for all versions of the API: that of 1.37 (v1alpha3, v1beta1), with names instead of
+# unions. asched.model.group_versions decodes each version to it.
 
 
 class GangPolicy(ApiStruct):
@@ -118,15 +121,36 @@ class SchedulingConstraints(ApiStruct):
     topology: tuple[TopologyConstraint, ...] = ()
 
 
-class PodGroupSpec(ApiStruct):
+class WorkloadReference(ApiStruct):
+    """The template from which a controller created the group."""
+
+    workload_name: str = ""
+    template_name: str = ""
+
+
+class GroupSpec(ApiStruct):
+    """What PodGroups, CompositePodGroups and their templates have in common."""
+
+    scheduling_constraints: SchedulingConstraints | None = None
+    disruption_mode: str = ""
+    """``Single``, ``All``, or empty, which means ``Single``."""
+    priority_class_name: str = ""
+    priority: Int32 | None = None
+    """Set by admission from the priority class."""
+    preemption_policy: str = ""
+    """``PreemptLowerPriority``, ``Never``, or empty. Only in 1.37."""
+    unsupported: str = ""
+    """The first value that asched does not know, with its field and the known ones, else empty.
+    Such a group is not scheduled. Not a field of the API."""
+
+
+class PodGroupSpec(GroupSpec):
     """How the pods of the group are scheduled."""
 
     scheduling_policy: SchedulingPolicy = SchedulingPolicy()
-    scheduling_constraints: SchedulingConstraints | None = None
-    disruption_mode: str = ""
-    """``Pod`` or ``PodGroup``; empty means ``Pod``."""
-    priority: Int32 | None = None
-    """Set by admission from the priority class."""
+    workload_ref: WorkloadReference | None = None
+    parent_composite_pod_group_name: str = ""
+    """A CompositePodGroup of the same namespace; empty for none. Only in 1.37."""
 
 
 class PodGroupCondition(ApiStruct):
@@ -140,13 +164,20 @@ class PodGroupCondition(ApiStruct):
 
 class PodGroupStatus(ApiStruct):
     conditions: tuple[PodGroupCondition, ...] = ()
+    """``PodGroupScheduled`` stands for ``PodGroupInitiallyScheduled`` of 1.37, and for
+    ``CompositePodGroupInitiallyScheduled``."""
 
 
-class PodGroup(Object, tag_field="kind", tag="PodGroup"):
+class NativeGroup(Object):
+    """Base of PodGroup and CompositePodGroup of ``scheduling.k8s.io``."""
+
+    status: PodGroupStatus = PodGroupStatus()
+
+
+class PodGroup(NativeGroup, tag_field="kind", tag="PodGroup"):
     """A group of pods, which name it in ``spec.schedulingGroup.podGroupName``."""
 
     spec: PodGroupSpec = PodGroupSpec()
-    status: PodGroupStatus = PodGroupStatus()
 
     @property
     def min_count(self) -> int:
@@ -155,15 +186,58 @@ class PodGroup(Object, tag_field="kind", tag="PodGroup"):
         return 0 if gang is None else gang.min_count
 
 
-class PodGroupTemplate(ApiStruct):
+class CompositeGangPolicy(ApiStruct):
+    min_group_count: Int32 = 0
+
+
+class CompositeSchedulingPolicy(ApiStruct):
+    """Without ``gang`` the child groups are scheduled independently of each other."""
+
+    gang: CompositeGangPolicy | None = None
+
+
+class CompositePodGroupSpec(GroupSpec):
+    """How the child groups are scheduled."""
+
+    scheduling_policy: CompositeSchedulingPolicy = CompositeSchedulingPolicy()
+    workload_ref: WorkloadReference | None = None
+    parent_composite_pod_group_name: str = ""
+    """As for :class:`PodGroupSpec`."""
+
+
+class CompositePodGroup(NativeGroup, tag_field="kind", tag="CompositePodGroup"):
+    """A group of PodGroups and CompositePodGroups, which name it as their parent."""
+
+    spec: CompositePodGroupSpec = CompositePodGroupSpec()
+
+    @property
+    def min_group_count(self) -> int:
+        """How many child groups must run together; 0 if each runs on its own."""
+        gang = self.spec.scheduling_policy.gang
+        return 0 if gang is None else gang.min_group_count
+
+
+class PodGroupTemplate(GroupSpec):
+    """The specification of PodGroups to be created."""
+
     name: str = ""
     scheduling_policy: SchedulingPolicy = SchedulingPolicy()
+
+
+class CompositePodGroupTemplate(GroupSpec):
+    """The specification of CompositePodGroups to be created, and of their child groups."""
+
+    name: str = ""
+    scheduling_policy: CompositeSchedulingPolicy = CompositeSchedulingPolicy()
+    pod_group_templates: tuple[PodGroupTemplate, ...] = ()
+    composite_pod_group_templates: tuple[CompositePodGroupTemplate, ...] = ()
 
 
 class WorkloadSpec(ApiStruct):
     """The groups of the workload."""
 
     pod_group_templates: tuple[PodGroupTemplate, ...] = ()
+    composite_pod_group_templates: tuple[CompositePodGroupTemplate, ...] = ()
 
 
 class Workload(Object, tag_field="kind", tag="Workload"):

@@ -53,6 +53,12 @@ class Annotations(ApiStruct, rename=None):
     group_min_member: str | None = msgspec.field(
         default=None, name="scheduling.k8s.io/group-min-member"
     )
+    required_topology: str | None = msgspec.field(default=None, name="asched.dev/required-topology")
+    """Of a PodGroup: all pods need the same value of this node label."""
+    preferred_topology: str | None = msgspec.field(
+        default=None, name="asched.dev/preferred-topology"
+    )
+    """Of a PodGroup: labels of nested topology levels, the widest first, comma-separated."""
     extended_resource_claim: str | None = msgspec.field(
         default=None, name="resource.kubernetes.io/extended-resource-claim"
     )

@@ -13,7 +13,15 @@ from typing import Any, NamedTuple, cast
 
 import msgspec
 
-from asched.model import claim_limits, groups, limits, resource_claims, storage, workloads
+from asched.model import (
+    claim_limits,
+    group_versions,
+    groups,
+    limits,
+    resource_claims,
+    storage,
+    workloads,
+)
 from asched.model.custom import CustomObject, CustomResource
 from asched.model.meta import Object
 from asched.model.nesting import decode_any_depth, prune_nesting
@@ -42,6 +50,7 @@ AnyObject = (
     | resource_claims.ResourceSlice
     | resource_claims.ResourceClaim
     | groups.PodGroup
+    | groups.CompositePodGroup
     | groups.Workload
     | groups.IncubatorPodGroup
     | groups.IncubatorQueue
@@ -71,6 +80,8 @@ class ResourceType(NamedTuple):
     wire: ObjectType | None = None
     """The struct that its JSON decodes to, if not ``type``: a base without the tag."""
     namespaced: bool = True
+    other_versions: tuple[str, ...] = ()
+    """Versions of the group to use instead if an API server does not serve this one, in order."""
 
     @property
     def group(self) -> str:
@@ -86,6 +97,10 @@ class ResourceType(NamedTuple):
         """Path of the collection in all namespaces, without a host."""
         root = "/apis" if self.group else "/api"
         return f"{root}/{self.api_version}/{self.plural}"
+
+    def of_version(self, version: str) -> ResourceType:
+        """The resource in another version of its group."""
+        return self._replace(api_version=f"{self.group}/{version}")
 
 
 def _builtin(
@@ -105,6 +120,21 @@ def _pod_groups(object_type: ObjectType, api_version: str) -> ResourceType:
     return ResourceType("PodGroup", api_version, "podgroups", object_type, groups.CustomPodGroup)
 
 
+def _versioned(
+    object_type: ObjectType, wire: ObjectType, plural: str, *versions: str
+) -> ResourceType:
+    newest, *others = versions
+    return ResourceType(
+        object_type.__name__,
+        f"{_SCHEDULING}/{newest}",
+        plural,
+        object_type,
+        wire,
+        other_versions=tuple(others),
+    )
+
+
+_SCHEDULING = "scheduling.k8s.io"
 _STORAGE = "storage.k8s.io/v1"
 _DYNAMIC_RESOURCES = "resource.k8s.io/v1"
 
@@ -187,8 +217,28 @@ class GroupResource(WatchedResource):
     def label(self) -> str:
         return f"{self.plural}.{self.value.group}"
 
-    POD_GROUPS = _builtin(groups.PodGroup, "scheduling.k8s.io/v1alpha2", "podgroups")
-    WORKLOADS = _builtin(groups.Workload, "scheduling.k8s.io/v1alpha2", "workloads")
+    WORKLOADS = _versioned(
+        groups.Workload,
+        group_versions.ServedWorkload,
+        "workloads",
+        "v1beta1",
+        "v1alpha3",
+        "v1alpha2",
+    )
+    COMPOSITE_POD_GROUPS = _versioned(
+        groups.CompositePodGroup,
+        group_versions.ServedCompositePodGroup,
+        "compositepodgroups",
+        "v1alpha3",
+    )
+    POD_GROUPS = _versioned(
+        groups.PodGroup,
+        group_versions.ServedPodGroup,
+        "podgroups",
+        "v1beta1",
+        "v1alpha3",
+        "v1alpha2",
+    )
     INCUBATOR_QUEUES = _queues(groups.IncubatorQueue, "scheduling.incubator.k8s.io/v1alpha1")
     INCUBATOR_POD_GROUPS = _pod_groups(
         groups.IncubatorPodGroup, "scheduling.incubator.k8s.io/v1alpha1"
@@ -256,6 +306,8 @@ def decode(resource: WatchedResource, raw: bytes | msgspec.Raw) -> Object:
     decoded = _decode_as(wire or object_type, raw)
     if isinstance(decoded, CustomResource):
         decoded = CustomObject.of(decoded)
+    elif isinstance(decoded, group_versions.ServedGroup):
+        decoded = decoded.internal()
     elif wire is not None:
         decoded = object_type(**msgspec.structs.asdict(decoded))
     if not decoded.metadata.name:

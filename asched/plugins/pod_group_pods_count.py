@@ -15,6 +15,7 @@ class PodGroupPodsCount(PlacementScorePlugin):
 
     name: ClassVar[str] = "PodGroupPodsCount"
     api_version: ClassVar[int] = 1
+    reads_member_nodes: ClassVar[bool] = False
 
     def score_placement(self, group: GroupInCycle, assignments: GroupAssignments) -> int:
         return len(group.running) + len(assignments.members)

@@ -1,12 +1,13 @@
-"""TopologyPlacementGenerator: one placement for each topology domain of a group."""
+"""Placements by topology domain: TopologyPlacementGenerator, and PlacementBestFit to choose one."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import ClassVar
 
 import numpy as np
 
+from asched.framework.cluster import Handle
 from asched.framework.events import (
     ActionType,
     ClusterEvent,
@@ -14,56 +15,117 @@ from asched.framework.events import (
     EventResource,
     QueueingHint,
 )
-from asched.framework.interface import EnqueueExtensions, PlacementGeneratePlugin
-from asched.framework.nodes import LabelColumn, Nodes
-from asched.framework.placements import GeneratedPlacements, GroupInCycle, GroupPlacement
-from asched.framework.pod_groups import find_group, group_of, rules_of
+from asched.framework.interface import (
+    Arguments,
+    EnqueueExtensions,
+    PlacementGeneratePlugin,
+    PlacementScorePlugin,
+)
+from asched.framework.nodes import MAX_NODE_SCORE, Nodes, RowArray
+from asched.framework.placements import (
+    GeneratedPlacements,
+    GroupAssignments,
+    GroupInCycle,
+    GroupPlacement,
+)
+from asched.framework.pod_groups import (
+    GroupRules,
+    find_group,
+    group_of,
+    only_status_changed,
+    rules_of,
+)
 from asched.framework.status import Status
 from asched.model.meta import Object
 from asched.model.node import Node
 from asched.model.pod import Pod
+from asched.model.selectors import is_qualified_name
 from asched.plugins.shared import queue_if
 
 _UNDETERMINED = "cannot determine domain for already scheduled pods: "
+_MAX_LEVELS = 16
+
+
+class TopologyPlacementGeneratorArgs(Arguments, frozen=True):
+    """The topology of the cluster."""
+
+    levels: tuple[str, ...] = ()
+    """Node labels of nested topology levels, the widest first, such as block, rack and NVLink
+    domain. A group that prefers one of them falls back to those before it."""
+
+    def __post_init__(self) -> None:
+        problem = _level_problem(self.levels)
+        if problem:
+            raise ValueError(f"levels: {problem}")
+
+
+def _level_problem(levels: Sequence[str]) -> str:
+    """What is wrong with a list of node labels; empty if nothing is."""
+    for level in levels:
+        if not is_qualified_name(level):
+            return f"{level!r} is not a label key"
+    if len({*levels}) < len(levels):
+        return "a label occurs twice"
+    return f"more than {_MAX_LEVELS} labels" if len(levels) > _MAX_LEVELS else ""
 
 
 class TopologyPlacementGenerator(PlacementGeneratePlugin, EnqueueExtensions):
-    """The values of the node label that ``schedulingConstraints.topology`` names, in their order.
+    """The domains of the node labels that a group requires or prefers, in the order of their names.
 
-    Members that run already determine the domain. Nodes without the label are in no placement. A
-    group without the constraint has one placement without a name, all nodes.
+    A group that prefers levels is tried in the domains of the narrowest one first. Members that run
+    already determine the domain. Nodes without a label are in no domain of it. A group without
+    topology has one placement without a name, all nodes.
     """
 
     name: ClassVar[str] = "TopologyPlacementGenerator"
     api_version: ClassVar[int] = 1
+    arguments: ClassVar[type[TopologyPlacementGeneratorArgs]] = TopologyPlacementGeneratorArgs
+
+    def __init__(self, args: TopologyPlacementGeneratorArgs, handle: Handle) -> None:
+        super().__init__(args, handle)
+        self._levels = args.levels
 
     def generate_placements(self, group: GroupInCycle, nodes: Nodes) -> GeneratedPlacements:
-        key = group.rules.topology_key
-        if not key:
-            return GeneratedPlacements(
-                placements=(GroupPlacement("", np.flatnonzero(nodes.alive)),)
-            )
-        labels = nodes.label(key)
-        required = _domain_of_running(group, nodes, labels)
-        if isinstance(required, Status):
-            return GeneratedPlacements(required)
-        present = np.flatnonzero(nodes.alive & (labels.ids >= 0))
-        ids = labels.ids[present]
-        found = [
-            (labels.word(number), present[ids == number]) for number in np.unique(ids).tolist()
-        ]
-        return GeneratedPlacements(
-            placements=tuple(
-                GroupPlacement(name, rows)
-                for name, rows in sorted(found, key=lambda placement: placement[0])
-                if required is None or name == required
-            )
-        )
+        rules = group.rules
+        problem = _level_problem(rules.preferred_topology)
+        if not problem and rules.topology_key and not is_qualified_name(rules.topology_key):
+            problem = f"{rules.topology_key!r} is not a label key"
+        if problem:
+            return GeneratedPlacements(Status.unschedulable(f"topology of the PodGroup: {problem}"))
+        every: tuple[GroupPlacement, ...] = (GroupPlacement("", np.flatnonzero(nodes.alive)),)
+        required: tuple[str, ...] = ()
+        if rules.topology_key:
+            required = (rules.topology_key,)
+            domains = _required_domains(group, nodes)
+            if isinstance(domains, Status):
+                return GeneratedPlacements(domains)
+            every = tuple(domains)
+        preferred = [level for level in self._preferred(rules) if level not in required]
+        if not preferred or not every:
+            return GeneratedPlacements(placements=every)
+        within = np.concatenate([placement.rows for placement in every])
+        tiers: list[list[GroupPlacement]] = []
+        for depth in range(len(preferred), 0, -1):
+            keys = (*required, *preferred[:depth])
+            tiers.append([*_preferred_domains(group, nodes, keys, within, len(tiers))])
+        last = [placement._replace(tier=len(tiers)) for placement in every]
+        return GeneratedPlacements(placements=(*_distinct(tiers, last), *last))
+
+    def _preferred(self, rules: GroupRules) -> tuple[str, ...]:
+        """The preferred levels of a group. One that is configured includes those above it."""
+        listed = rules.preferred_topology
+        if len(listed) == 1 and listed[0] in self._levels:
+            return self._levels[: self._levels.index(listed[0]) + 1]
+        return listed
 
     def events_to_register(self) -> Sequence[ClusterEventWithHint]:
         action = ActionType.ADD | ActionType.UPDATE_NODE_LABEL
-        event = ClusterEvent(EventResource.NODE, action)
-        return (ClusterEventWithHint(event, self._domain_may_fit),)
+        node = ClusterEvent(EventResource.NODE, action)
+        group = ClusterEvent(EventResource.POD_GROUP, ActionType.ADD | ActionType.UPDATE)
+        return (
+            ClusterEventWithHint(node, self._domain_may_fit),
+            ClusterEventWithHint(group, _topology_may_change, own_group=True),
+        )
 
     def _domain_may_fit(self, pod: Pod, old: Object | None, new: Object | None) -> QueueingHint:
         """Queue if a node enters a domain of the pod's group."""
@@ -76,11 +138,66 @@ class TopologyPlacementGenerator(PlacementGeneratePlugin, EnqueueExtensions):
         return queue_if(bool(label) and label in new.labels and new.labels[label] != before)
 
 
-def _domain_of_running(
-    group: GroupInCycle, nodes: Nodes, labels: LabelColumn
-) -> str | Status | None:
+def _topology_may_change(pod: Pod, old: Object | None, new: Object | None) -> QueueingHint:
+    return queue_if(not only_status_changed(old, new))
+
+
+def _distinct(
+    tiers: Sequence[Sequence[GroupPlacement]], last: Sequence[GroupPlacement]
+) -> Iterator[GroupPlacement]:
+    """Without domains that are equal to one of the next tier: they would be tried twice."""
+    for number, tier in enumerate(tiers):
+        wider = tiers[number + 1] if number + 1 < len(tiers) else last
+        known = {one.rows.tobytes() for one in wider}
+        yield from (one for one in tier if one.rows.tobytes() not in known)
+
+
+def _domains(nodes: Nodes, keys: Sequence[str], rows: RowArray) -> list[tuple[str, RowArray]]:
+    """The domains of the last of these labels, each within those of the others: (name, rows)."""
+    columns = [nodes.label(key) for key in keys]
+    numbers = np.zeros(len(rows), np.int64)
+    present = np.ones(len(rows), np.bool_)
+    for column in columns:
+        ids = column.ids[rows]
+        present &= ids >= 0
+        # Dense again at each level, so that the products remain small.
+        if len(columns) > 1:
+            numbers = np.unique(numbers, return_inverse=True)[1].reshape(-1).astype(np.int64)
+        numbers = numbers * (int(ids.max(initial=0)) + 1) + ids
+    rows, numbers = rows[present], numbers[present]
+    order = np.argsort(numbers, kind="stable")
+    rows, numbers = rows[order], numbers[order]
+    begins = np.flatnonzero(np.diff(numbers)) + 1
+    parts = [part for part in np.split(rows, begins) if len(part)]
+    names = ("/".join(c.word(int(c.ids[part[0]])) for c in columns) for part in parts)
+    return sorted(zip(names, parts, strict=True), key=lambda domain: domain[0])
+
+
+def _required_domains(group: GroupInCycle, nodes: Nodes) -> list[GroupPlacement] | Status:
+    """The domains of the required label; only that of the members that run, if any."""
+    key = group.rules.topology_key
+    required = _domain_of_running(group, nodes, key)
+    if isinstance(required, Status):
+        return required
+    found = _domains(nodes, (key,), np.flatnonzero(nodes.alive))
+    return [
+        GroupPlacement(name, rows) for name, rows in found if required is None or name == required
+    ]
+
+
+def _preferred_domains(
+    group: GroupInCycle, nodes: Nodes, keys: Sequence[str], within: RowArray, tier: int
+) -> Iterator[GroupPlacement]:
+    """The domains of the last label; if members run, only those in which some do."""
+    running = {nodes.row_of(member.node) for member in group.running}
+    for name, rows in _domains(nodes, keys, np.sort(within)):
+        if not running or not running.isdisjoint(rows.tolist()):
+            yield GroupPlacement(name, rows, tier)
+
+
+def _domain_of_running(group: GroupInCycle, nodes: Nodes, key: str) -> str | Status | None:
     """The domain of the members that run; None if none runs; an error if there is no such one."""
-    domain: str | None = None
+    labels, domain = nodes.label(key), None
     for member in group.running:
         row = nodes.row_of(member.node)
         if row is None:
@@ -98,3 +215,31 @@ def _domain_of_running(
             )
         domain = found
     return domain
+
+
+class PlacementBestFit(PlacementScorePlugin):
+    """Prefers the placement in which the fewest further members would fit afterwards, by the free
+    resources of its nodes together: the smallest domain that fits, with the least left over."""
+
+    name: ClassVar[str] = "PlacementBestFit"
+    api_version: ClassVar[int] = 1
+    reads_member_nodes: ClassVar[bool] = False
+
+    def score_placement(self, group: GroupInCycle, assignments: GroupAssignments) -> int:
+        """Further members of average size that fit, by the most used resource."""
+        nodes, rows = self.handle.cluster.nodes, assignments.placement.rows
+        placed, count = assignments.members, len(group.pending)
+        names = sorted({name for pod in group.pending for name in pod.shape.requests})
+        left = int((nodes.allowed_pods[rows] - nodes.pod_count[rows]).sum()) - len(placed)
+        for name in names:
+            asked = sum(pod.shape.requests.get(name, 0) for pod in group.pending)
+            if asked <= 0:
+                continue
+            free = int((nodes.allocatable(name)[rows] - nodes.requested(name)[rows]).sum())
+            free -= sum(member.pod.shape.requests.get(name, 0) for member in placed)
+            left = min(left, free * count // asked)
+        return max(left, 0)
+
+    def normalize_placements(self, scores: Sequence[int]) -> Sequence[int]:
+        most = max(scores, default=0)
+        return [MAX_NODE_SCORE - MAX_NODE_SCORE * left // max(most, 1) for left in scores]

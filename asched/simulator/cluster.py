@@ -18,7 +18,7 @@ from asched.model.groups import (
     CustomPodGroup,
     CustomPodGroupCondition,
     CustomPodGroupStatus,
-    PodGroup,
+    NativeGroup,
     PodGroupCondition,
     PodGroupStatus,
 )
@@ -45,7 +45,7 @@ from asched.state.observe import observe_object
 from asched.state.records import AnyRecord, BindFailed, Bound, EvictionSucceeded, ObjectDeleted
 from asched.state.session_records import PodGroupStatusDecided, PodGroupStatusWritten
 
-GroupT = TypeVar("GroupT", bound=PodGroup | CustomPodGroup)
+GroupT = TypeVar("GroupT", bound=NativeGroup | CustomPodGroup)
 
 
 def _with_decided_status(group: GroupT, decision: PodGroupStatusDecided) -> GroupT:
@@ -53,7 +53,7 @@ def _with_decided_status(group: GroupT, decision: PodGroupStatusDecided) -> Grou
         {"type": c.type, "status": c.status, "reason": c.reason, "message": c.message}
         for c in decision.conditions
     ]
-    if isinstance(group, PodGroup):
+    if isinstance(group, NativeGroup):
         own = tuple(PodGroupCondition(**condition) for condition in conditions)
         return msgspec.structs.replace(group, status=PodGroupStatus(conditions=own))
     status = CustomPodGroupStatus(
@@ -71,7 +71,7 @@ def _with_known_status(group: GroupT, known: Object | None) -> GroupT:
 
     In a recorded trace the status is the one that the recorded scheduler wrote.
     """
-    if isinstance(known, PodGroup | CustomPodGroup) and known.uid == group.uid:
+    if isinstance(known, NativeGroup | CustomPodGroup) and known.uid == group.uid:
         return msgspec.structs.replace(group, status=known.status)
     return group
 
@@ -167,7 +167,7 @@ class SimulatedCluster:
         self._observe(pod.pod)
 
     def _set(self, item: AnyObject, at_ns: int) -> None:
-        if isinstance(item, PodGroup | CustomPodGroup):
+        if isinstance(item, NativeGroup | CustomPodGroup):
             known = self._state.objects(type(item)).get(item.key)
             item = _with_known_status(item, known)
         elif isinstance(item, ResourceClaim):
@@ -260,7 +260,7 @@ class SimulatedCluster:
         group = self._state.objects(kind).get(key)
         if group is None or group.uid != decision.uid:
             return
-        if isinstance(group, PodGroup | CustomPodGroup):
+        if isinstance(group, NativeGroup | CustomPodGroup):
             self._observe(cast("AnyObject", _with_decided_status(group, decision)))
 
     def _start(self, pod: SimulatedPod, at_ns: int) -> None:

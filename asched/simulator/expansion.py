@@ -162,8 +162,9 @@ class _Expansion:
             return
         for resource in (*Resource, *GroupResource):
             found = resource.value
-            group_version = f"{found.group}/{found.version}" if found.group else found.version
-            if (kind, version) == (found.kind, group_version) and kind not in ("Pod", "Node"):
+            older = [found.of_version(other).api_version for other in found.other_versions]
+            same = kind == found.kind and version in (found.api_version, *older)
+            if same and kind not in ("Pod", "Node"):
                 yield from self._added(resource, raw, ("objects", index))
                 return
         what = f"{quote(version)} {quote(kind)} is not a kind that affects scheduling"

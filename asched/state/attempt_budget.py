@@ -27,7 +27,7 @@ FREE_REQUIREMENTS: Final = 64
 """Pods with up to this many requirements of node affinity are free."""
 NODES_PER_STEP: Final = 8
 """Nodes that are compared with a requirement in one step."""
-PREEMPTION_STEPS: Final = 2250
+PREEMPTION_STEPS: Final = 2500
 """For each node: with terms or constraints, nodes are tried one at a time."""
 FREE_STEPS: Final = 250_000
 """Attempts of up to this many steps are free: 10 milliseconds."""
@@ -39,14 +39,6 @@ SHARE: Final = 10
 """A namespace gets one part in this many of one core."""
 BURST_NS: Final = SHARE * NS_PER_S // 4
 """How far a namespace may be behind in paying: attempts of a quarter of a second together."""
-
-
-def is_cheap(pod: Pod) -> bool:
-    """Whether the pod has no affinity, constraints and claims: its attempts are free."""
-    spec = pod.spec
-    return (
-        spec.affinity is None and not spec.topology_spread_constraints and not spec.resource_claims
-    )
 
 
 def attempt_steps(pod: Pod, nodes: int, pods: int) -> int:

@@ -8,10 +8,12 @@ from asched.dra.extended import ExtendedResources
 from asched.framework.pod_info import PodInfo
 from asched.model.pod import Pod
 from asched.model.resource_claims import DeviceClass, ResourceClaim
-from asched.state.attempt_budget import attempt_steps, form_steps, is_cheap, preemption_steps
+from asched.state.attempt_budget import attempt_steps, form_steps, preemption_steps
 from asched.state.charged_forms import TermForms
 from asched.state.claim_searches import (
+    STEPS_OF_SEARCH_STEP,
     SpecialAmounts,
+    most_forms,
     search_form,
     search_steps,
     special_amounts,
@@ -32,7 +34,8 @@ class AttemptCosts:
 
     def is_cheap(self, info: PodInfo) -> bool:
         """Whether the pod has no affinity, constraints and devices: its attempts are free."""
-        if not is_cheap(info.pod):
+        spec = info.pod.spec
+        if spec.affinity is not None or spec.topology_spread_constraints or spec.resource_claims:
             return False
         if DeviceClass not in self._state.object_store.by_kind:
             return True
@@ -51,12 +54,12 @@ class AttemptCosts:
         return steps
 
     def of_first(self, info: PodInfo) -> int:
-        """The estimated steps that only the first attempt of the pod's form takes; 0 if there are
-        none."""
+        """The estimated steps that only the first attempt of the pod's form takes, or those of a
+        search that took long; 0 if there are none."""
         state, pod = self._state, info.pod
         nodes = state.nodes.cluster_size
-        steps = 0
         claims = self._search_form(info)
+        steps = state.guards.searches.repeated_steps(claims)
         if claims and state.guards.searches.turn_ns(claims) is None:
             objects = state.objects(ResourceClaim)
             steps = search_steps(pod, objects, self._special(info), nodes)
@@ -68,14 +71,23 @@ class AttemptCosts:
     def note_forms(self, info: PodInfo, from_ns: int) -> None:
         """The first attempt of the pod's forms is charged: others are free from that time on."""
         guards = self._state.guards
-        guards.searches.note(self._search_form(info), from_ns)
+        nodes = self._state.nodes.cluster_size
+        guards.searches.note(self._search_form(info), from_ns, most_forms(nodes))
         guards.terms.note(self._term_form(info.pod), from_ns)
+
+    def note_search(self, info: PodInfo, steps: int) -> None:
+        """A search for a pod of this form took long. Others are charged for it, too."""
+        form = self._search_form(info)
+        self._state.guards.searches.note_repeated(form, steps * STEPS_OF_SEARCH_STEP)
 
     def shared_turn_ns(self, info: PodInfo) -> int:
         """When a pod with a form of this pod has its turn; 0 if there is none."""
         guards = self._state.guards
+        claims = self._search_form(info)
+        if guards.searches.repeated_steps(claims):
+            return 0  # each search takes long
         return max(
-            guards.searches.turn_ns(self._search_form(info)) or 0,
+            guards.searches.turn_ns(claims) or 0,
             guards.terms.turn_ns(self._term_form(info.pod)) or 0,
         )
 

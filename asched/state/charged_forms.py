@@ -3,7 +3,8 @@
 Counts of matching pods and answers of searches for devices are kept, so that a pod with the terms
 or claims of an earlier pod costs little. If all pods of a tenant differ, each one is counted or
 searched for. What is charged depends on the pod and the size of the cluster only, not on what is
-known already: a replay charges the same.
+known already: a replay charges the same. If a search of a single node took long, each attempt of
+the form is charged: a device that another pod takes makes it necessary again.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterable
 from hashlib import blake2b
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -25,6 +26,16 @@ _MAX_SPECS: Final = 256
 _encode = msgspec.msgpack.Encoder(order="deterministic").encode
 
 
+class ChargedForm(NamedTuple):
+    """A form that is known."""
+
+    form: str
+    from_ns: int
+    """When pods of the form may be attempted."""
+    repeated_steps: int = 0
+    """What each further attempt is charged, because a search took long."""
+
+
 class ChargedForms:
     """The forms that were charged. Only the fold changes it."""
 
@@ -32,40 +43,60 @@ class ChargedForms:
         """``most``: forms of one namespace. The oldest are forgotten, and charged again: what is
         kept for them is limited, too."""
         self._most = most
-        self._from_ns: dict[str, dict[str, int]] = {}
-        """When pods of a form may be attempted, by namespace and digest."""
+        self._known: dict[str, dict[str, ChargedForm]] = {}
+        """By namespace and name of the form."""
         self._size = 0
 
     def turn_ns(self, form: str) -> int | None:
         """From when on pods of this form are free; None if they are to be charged."""
-        return self._from_ns.get(_namespace(form), {}).get(form)
+        known = self._get(form)
+        return None if known is None else known.from_ns
 
-    def note(self, form: str, from_ns: int) -> None:
-        """A pod of this form is attempted, or has a turn at that time."""
+    def repeated_steps(self, form: str) -> int:
+        """What each pod of this form is charged, even if it is not the first."""
+        known = self._get(form)
+        return 0 if known is None else known.repeated_steps
+
+    def _get(self, form: str) -> ChargedForm | None:
+        return self._known.get(_namespace(form), {}).get(form) if form else None
+
+    def note(self, form: str, from_ns: int, most: int | None = None) -> None:
+        """A pod of this form is attempted, or has a turn at that time. ``most``: a lower limit of
+        forms of one namespace."""
         if not form:
             return
-        forms = self._from_ns.setdefault(_namespace(form), {})
-        known_ns = forms.get(form)
-        self._size += known_ns is None
-        forms[form] = from_ns if known_ns is None else min(from_ns, known_ns)
-        if len(forms) > self._most:
+        forms = self._known.setdefault(_namespace(form), {})
+        known = forms.get(form)
+        if known is not None:
+            forms[form] = ChargedForm(form, min(from_ns, known.from_ns), known.repeated_steps)
+            return
+        self._size += 1
+        forms[form] = ChargedForm(form, from_ns)
+        while len(forms) > (most or self._most):
             self._drop_oldest(forms)
-        elif self._size > MAX_FORMS:
-            self._drop_oldest(max(self._from_ns.values(), key=len))
+        if self._size > MAX_FORMS:
+            self._drop_oldest(max(self._known.values(), key=len))
 
-    def _drop_oldest(self, forms: dict[str, int]) -> None:
+    def note_repeated(self, form: str, steps: int) -> None:
+        """An attempt for a pod of this form took so many steps."""
+        known = self._get(form)
+        if known is not None:
+            self._known[_namespace(form)][form] = ChargedForm(form, known.from_ns, steps)
+
+    def _drop_oldest(self, forms: dict[str, ChargedForm]) -> None:
         oldest = next(iter(forms))
         del forms[oldest]
         self._size -= 1
         if not forms:
-            del self._from_ns[_namespace(oldest)]
+            del self._known[_namespace(oldest)]
 
-    def snapshot(self) -> tuple[tuple[str, int], ...]:
-        return tuple(item for forms in self._from_ns.values() for item in forms.items())
+    def snapshot(self) -> tuple[ChargedForm, ...]:
+        return tuple(known for forms in self._known.values() for known in forms.values())
 
-    def restore(self, snapshot: Iterable[tuple[str, int]]) -> None:
-        for form, from_ns in snapshot:
-            self.note(form, from_ns)
+    def restore(self, snapshot: Iterable[ChargedForm]) -> None:
+        for known in snapshot:
+            self.note(known.form, known.from_ns)
+            self.note_repeated(known.form, known.repeated_steps)
 
 
 def form_of(pod: Pod, content: object) -> str:

@@ -24,6 +24,7 @@ from asched.framework.runtime.profile import PluginLoader
 from asched.model.node import Node
 from asched.model.pod import Pod
 from asched.model.resources import AnyObject
+from asched.state.charged_forms import ChargedForm
 from asched.state.circuits import CircuitSnapshot
 from asched.state.claim_releases import PendingClaimRelease
 from asched.state.cluster import ClusterState, EngineNumbers, PodEntry
@@ -61,9 +62,11 @@ class StateSnapshot(StoredForm):
     engine: EngineNumbers
     profiles: ProfilesLoaded
     objects: tuple[AnyObject, ...]
+    api_versions: tuple[tuple[str, str], ...]
     nodes: NodeTableSnapshot
     pods: tuple[PodEntry, ...]
     unfinished_bindings: tuple[PodEntry, ...]
+    unsettled: tuple[tuple[str, int], ...]
     nominator: tuple[NominatedSnapshot, ...]
     waiting_pods: WaitingPodsSnapshot
     evictions: EvictionsSnapshot
@@ -73,8 +76,8 @@ class StateSnapshot(StoredForm):
     sessions: SessionsSnapshot
     circuits: tuple[CircuitSnapshot, ...]
     attempt_budgets: tuple[tuple[str, int], ...]
-    claim_searches: tuple[tuple[str, int], ...]
-    term_forms: tuple[tuple[str, int], ...]
+    claim_searches: tuple[ChargedForm, ...]
+    term_forms: tuple[ChargedForm, ...]
     quarantined: tuple[tuple[str, str], ...]
 
 
@@ -102,8 +105,10 @@ def encode(state: ClusterState) -> Steps[list[bytes]]:
             profiles, state.queue.settings, state.extenders, state.plugin_context.feature_gates
         ),
         objects=state.object_store.snapshot(),
+        api_versions=tuple(state.object_store.api_versions.items()),
         nodes=state.nodes.snapshot(),
         unfinished_bindings=tuple(state.reserve_calls.unfinished.values()),
+        unsettled=tuple(state.reserve_calls.unsettled.items()),
         nominator=state.nominator.snapshot(),
         waiting_pods=state.waiting_pods.snapshot(),
         evictions=state.evictions.snapshot(),
@@ -198,9 +203,12 @@ def _restore(fold: Fold, snapshot: StateSnapshot) -> None:
     # Builds the profiles and configures the queue while there are no pods to sort.
     fold.apply(snapshot.profiles)
     state.object_store.restore(snapshot.objects)
+    state.object_store.api_versions.update(snapshot.api_versions)
     state.nodes.restore(snapshot.nodes, state.objects(Node))
-    state.pods.update((entry.info.key, entry) for entry in snapshot.pods)
-    state.pod_keys.update((entry.info.uid, entry.info.key) for entry in snapshot.pods)
+    for entry in snapshot.pods:
+        info = entry.info
+        state.pods[info.key] = entry
+        state.pod_keys[info.uid] = info.key
     state.nominator.restore(snapshot.nominator)
     state.waiting_pods.restore(snapshot.waiting_pods)
     state.evictions.restore(snapshot.evictions)
@@ -214,12 +222,17 @@ def _restore(fold: Fold, snapshot: StateSnapshot) -> None:
     state.guards.quarantined.update(snapshot.quarantined)
     state.sessions.restore(snapshot.sessions)
     pods = PodFold(state)
-    for entry in state.pods.values():
-        pods.update_group(entry)
+    # Reading a pod creates it: those of a template without a group are not looked at.
+    in_groups = state.templates.in_groups()
+    for entry in snapshot.pods:
+        if not entry.template or entry.template in in_groups:
+            pods.update_group(entry)
     unfinished = {entry.info.uid: entry for entry in snapshot.unfinished_bindings}
     state.reserve_calls.unfinished.update(unfinished)
-    for entry in (*state.pods.values(), *unfinished.values()):
-        pods.reserve_again(entry)
+    state.reserve_calls.unsettled.update(snapshot.unsettled)
+    for entry in (*snapshot.pods, *unfinished.values()):
+        if entry.assignment is not None or entry.reserved is not None:
+            pods.reservations.repeat(entry)
     # Reserve plugins may have added answers.
     state.waiting_pods.reset_answers(snapshot.waiting_pods.answers)
 
@@ -278,7 +291,7 @@ class _StoredPods:
         if info is None:
             position, copied = divmod(number, 2)
             if copied:
-                info = self._templates.pod_of(self._form.copied_pods[position])
+                info = self._templates.stored_pod(self._form.copied_pods[position])
             else:
                 info = PodInfo(self._form.full_pods[position])
             self._pods[number] = info

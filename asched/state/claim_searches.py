@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Container, Iterator, Mapping
+from datetime import timedelta
 from typing import Final
 
+from asched.dra.steps import STEP
 from asched.model.pod import Pod, claim_names
 from asched.model.quantity import QuantityText
 from asched.model.resource_claims import DeviceSelector, ResourceClaim
-from asched.state.attempt_budget import FREE_STEPS
+from asched.state.attempt_budget import FREE_STEPS, NS_PER_STEP
 from asched.state.charged_forms import form_of
 
 SIMPLE_STEPS: Final = 2_000
@@ -21,8 +23,18 @@ OTHER_STEPS: Final = 4_000
 """For each node: several requests or devices, alternatives, constraints or long selectors."""
 MOST_STEPS: Final = 15_000_000
 """The search for devices of one attempt is stopped after this time."""
-MAX_FORMS: Final = 8
+STEPS_OF_SEARCH_STEP: Final = STEP // timedelta(microseconds=1) * 1000 // NS_PER_STEP
+"""Steps of attempts in the time of a counted step of a search."""
+MIN_FORMS: Final = 8
+MAX_FORMS: Final = 64
 """Forms of claims of one namespace. Answers are kept for few searches of a large cluster."""
+_NODES_OF_FORMS: Final = 40_000
+
+
+def most_forms(nodes: int) -> int:
+    """How many forms of claims of one namespace are known in a cluster of this size."""
+    return max(MIN_FORMS, min(MAX_FORMS, _NODES_OF_FORMS // max(1, nodes)))
+
 
 _MAX_EXPRESSION: Final = 256
 _CALL: Final = re.compile(r"(\w+)\s*\(")

@@ -64,7 +64,8 @@ class PodEntry(msgspec.Struct, array_like=True, gc=False, eq=False):
     assignment: Assigned | None = None
     """Our decision, until the binding ends."""
     reserved: Assigned | None = None
-    """The decision with reservations of Reserve plugins, until the pod is deleted."""
+    """The decision with reservations of Reserve plugins, as they are now, until the pod is
+    deleted."""
     rejection: str = ""
     """The message of its last rejection."""
 

@@ -21,7 +21,7 @@ from asched.framework.runtime.observation import (
 from asched.framework.runtime.profile import Profile, RegisteredEvent
 from asched.model import resource_claims, storage
 from asched.model.custom import CustomObject
-from asched.model.groups import CUSTOM_POD_GROUPS, CustomPodGroup, PodGroup
+from asched.model.groups import CUSTOM_POD_GROUPS, CompositePodGroup, CustomPodGroup, PodGroup
 from asched.model.limits import POD_LIMITS
 from asched.model.meta import Object
 from asched.model.node import Node
@@ -293,6 +293,7 @@ EVENT_RESOURCES: dict[type[Object], EventResource] = {
     resource_claims.ResourceClaim: EventResource.RESOURCE_CLAIM,
     PodDisruptionBudget: EventResource.POD_DISRUPTION_BUDGET,
     PodGroup: EventResource.POD_GROUP,
+    CompositePodGroup: EventResource.COMPOSITE_POD_GROUP,
     CustomObject: EventResource.CUSTOM,
     **dict.fromkeys(CUSTOM_POD_GROUPS, EventResource.POD_GROUP),
 }

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
+import msgspec
+
 from asched.framework.cluster import Eviction, PodRef
 from asched.framework.devices import is_special_claim
 from asched.framework.events import ActionType, ClusterEvent, EventResource
@@ -18,7 +20,7 @@ from asched.model.groups import CustomPodGroup, PodGroup
 from asched.model.meta import Object
 from asched.model.node import Node
 from asched.model.pod import Pod
-from asched.model.resource_claims import ResourceClaim
+from asched.model.resource_claims import ResourceClaim, ResourceClaimStatus
 from asched.model.resources import KINDS
 from asched.state import group_records as gr
 from asched.state import records as r
@@ -29,6 +31,7 @@ from asched.state.cluster_events import EVENT_RESOURCES, node_changes
 from asched.state.pending_evaluations import PendingEvaluation
 from asched.state.plugins import incomplete_profile
 from asched.state.pod_fold import FoldError, PodFold
+from asched.state.reservations import profile_of
 from asched.state.sessions import binding_spec
 from asched.state.waiting_pods import WaitingPodState
 
@@ -55,6 +58,7 @@ class Fold:
             sr.PodGroupStatusDecided: self._group_status_decided,
             sr.PodGroupStatusWritten: self._group_write_ended,
             sr.PodGroupStatusWriteFailed: self._group_write_ended,
+            r.ApiVersionServed: self._api_version_served,
             r.ObjectObserved: self._object_observed,
             r.ObjectDeleted: self._object_deleted,
             r.PodObserved: self._pods.on_copy_observed,
@@ -98,7 +102,10 @@ class Fold:
 
     def _engine_started(self, record: r.EngineStarted) -> None:
         self.state.engine.seed = record.seed
-        self._pods.end_all_bindings()
+        self._pods.reservations.end_all_bindings()
+
+    def _api_version_served(self, record: r.ApiVersionServed) -> None:
+        self.state.object_store.api_versions[record.kind] = record.api_version
 
     def _profiles_loaded(self, record: r.ProfilesLoaded) -> None:
         state = self.state
@@ -120,9 +127,9 @@ class Fold:
             if self._pods.is_ours(entry) and entry.info.key not in state.queue:
                 state.queue.add(entry.info, state.now_ns)
             else:
-                self._pods.reserve_again(entry)
+                self._pods.reservations.repeat(entry)
         for entry in state.reserve_calls.unfinished.values():
-            self._pods.reserve_again(entry)
+            self._pods.reservations.repeat(entry)
         for entry in state.pods.values():
             self._pods.update_group(entry)
         self._end_waits_for_removed()
@@ -170,6 +177,8 @@ class Fold:
             raise FoldError(f"time goes backwards: {record.now_ns} after {self.state.now_ns}")
         self.state.now_ns = record.now_ns
         self.state.queue.flush(record.now_ns)
+        if self.state.reserve_calls.unsettled:
+            self._pods.reservations.end_unsettled()
         if self.state.guards.circuits:
             for key in self.state.guards.circuits.tick(record.now_ns):
                 self.state.queue.activate(key, record.now_ns)
@@ -181,7 +190,7 @@ class Fold:
         if record.epoch <= self.state.engine.epoch:
             raise FoldError(f"epoch {record.epoch} after epoch {self.state.engine.epoch}")
         self.state.engine.epoch = record.epoch
-        self._pods.end_all_bindings()
+        self._pods.reservations.end_all_bindings()
 
     def _pod_quarantined(self, record: r.PodQuarantined) -> None:
         # The pod may be unknown: the turn that observed it may have been lost with the process.
@@ -201,7 +210,7 @@ class Fold:
         if isinstance(observed, Node):
             self.state.nodes.set_node(observed)
         elif isinstance(observed, ResourceClaim):
-            self._pods.settle(observed)
+            self._pods.reservations.settle(observed)
         self._emit_change(type(observed), old, observed)
 
     def _object_deleted(self, record: r.ObjectDeleted) -> None:
@@ -222,6 +231,10 @@ class Fold:
                 for evaluation in self.state.pending_evaluations.values():
                     evaluation.on_node_deleted(row)
             self.state.nodes.remove_node(old.name)
+        if isinstance(old, ResourceClaim) and old.status.allocation is not None:
+            # Plugins listen to deallocations, but not to deletions, as in kube-scheduler.
+            freed = msgspec.structs.replace(old, status=ResourceClaimStatus())
+            self._emit_change(kind, old, freed)
         self._emit_change(kind, old, None)
         if isinstance(old, ResourceClaim) and is_special_claim(old):
             self._pods.on_special_claim_deleted(old)
@@ -272,7 +285,7 @@ class Fold:
                 WaitingPodState(entry.info, record.node, state.now_ns, deadlines)
             )
             self._pods.update_group(entry)
-        state.reserve_calls.reserved(self._pods.profile(entry), entry.info, record)
+        state.reserve_calls.reserved(profile_of(state, entry), entry.info, record)
         for key in record.activate:
             state.queue.activate(key, state.now_ns)
 
@@ -360,13 +373,16 @@ class Fold:
         turn_ns, rejected = 0, False
         if isinstance(record, r.Rejected):
             turn_ns, rejected = record.put_off_until_ns, True
-        return self._dequeue(
+        entry = self._dequeue(
             record.key,
             record.uid,
             preemption=rejected,
             turn_ns=turn_ns,
             grouped=record.grouped,
         )
+        if record.long_search:
+            self.state.guards.costs.note_search(entry.info, record.long_search)
+        return entry
 
     def _dequeue(
         self,
@@ -482,7 +498,7 @@ class Fold:
         if entry is not None:
             self._pods.confirm(entry)
         else:  # the watch was faster, or the pod was deleted
-            self._pods.end_binding(record.uid)
+            self._pods.reservations.end_binding(record.uid)
 
     def _assumed_on(self, record: r.Bound | r.BindFailed) -> PodEntry | None:
         """The pod if it is still assumed on the node of the binding."""
@@ -499,7 +515,7 @@ class Fold:
         state = self.state
         entry = self._assumed_on(record)
         if entry is None:
-            self._pods.end_binding(record.uid)
+            self._pods.reservations.end_binding(record.uid)
             return
         state.waiting_pods.remove(record.key)
         entry.rejection = record.message

@@ -18,7 +18,11 @@ class GroupOutcome(StrEnum):
 
 
 class PodGroupAttempted(Record):
-    """A group cycle ran. The decisions about its members follow in the same batch."""
+    """A group cycle ran. The decisions about its members follow in the same batch.
+
+    The cycle of a CompositePodGroup has a record of its own, then one for each PodGroup below it,
+    each with the decisions about its members.
+    """
 
     kind: str
     """The type name: several API groups have a kind PodGroup."""
@@ -36,3 +40,5 @@ class PodGroupAttempted(Record):
     """The topology domain that was chosen, or that the messages of the members are about."""
     placements: int = 1
     """How many were tried."""
+    root: str = ""
+    """Key of the CompositePodGroup with which the group was tried; empty if on its own."""

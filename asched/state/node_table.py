@@ -25,7 +25,7 @@ Counter            Incremented by                           Read by
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from copy import copy, deepcopy
 from hashlib import blake2b
 from typing import NamedTuple
@@ -41,6 +41,7 @@ from asched.state.node_columns import (
     scoring_memory_of,
     shift,
 )
+from asched.state.node_sums import add_all
 from asched.state.node_table_view import LOG_LENGTH, NodeTableView
 from asched.state.stored_form import StoredForm
 from asched.state.unoffered_requests import ELSEWHERE, UnofferedRequests
@@ -341,6 +342,10 @@ class NodeTable(NodeTableView):
             self._pod_log.trim(KEPT_PODS)
         self._pod_log.append((row, pod, sign))
 
+    def trim_pod_log(self) -> None:
+        """Keep only the last changes: the log keeps removed pods in memory."""
+        self._pod_log.trim(KEPT_PODS)
+
     def _count_elsewhere(self, pod: PodInfo, sign: int) -> None:
         """Keep the names that a pod on an unknown node requests: sessions count it for its job."""
         columns = self.columns
@@ -377,16 +382,31 @@ class NodeTable(NodeTableView):
         for name in snapshot.unoffered:
             columns.unoffered.declare(name)
         free: list[int] = []
-        begin = 0
-        for name, end in zip(snapshot.names, snapshot.row_ends, strict=True):
+        for name in snapshot.names:
             if name:
                 self.set_node(nodes[name])
-                for pod in snapshot.pods[begin:end]:
-                    self.add_pod(name, pod)
             else:
                 free.append(self._append_row())
-            begin = end
         self._free.extend(free)
+        self._fill_rows(snapshot.row_ends, snapshot.pods)
         for unknown in snapshot.unknown_nodes:
             for pod in unknown.pods:
                 self.add_pod(unknown.node, pod)
+
+    def _fill_rows(self, row_ends: Sequence[int], pods: Sequence[PodInfo]) -> None:
+        """Add the pods of all rows, which have none yet."""
+        begin = 0
+        for row, end in enumerate(row_ends):
+            on_row = self._pods[row] = {pod.uid: pod for pod in pods[begin:end]}
+            if len(on_row) != end - begin:
+                raise ValueError(f"node {self.names[row]} has a pod twice")
+            if on_row and not self.names[row]:
+                raise ValueError(f"pods are on row {row}, which has no node")
+            begin = end
+        add_all(self.columns, row_ends, pods)
+        for row, on_row in enumerate(self._pods):
+            for pod in on_row.values():
+                if pod.shape.ports:
+                    self.port_index.add(row, pod.shape.ports)
+        # Whoever follows the log starts over.
+        self._pod_log.forget()

@@ -27,6 +27,8 @@ class ObjectStore:
 
     def __init__(self) -> None:
         self.by_kind: dict[type[Object], dict[str, Object]] = {}
+        self.api_versions: dict[str, str] = {}
+        """The served version of each kind that several versions have."""
         self._versions: Counter[type[Object]] = Counter()
         self._custom: dict[type[CustomResource], dict[str, CustomResource]] = {}
         self._custom_versions: Counter[str] = Counter()

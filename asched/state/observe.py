@@ -21,13 +21,21 @@ from asched.model.quantity import QuantityText
 from asched.model.resource_claims import ResourceClaim
 from asched.model.resources import AnyObject, Resource, WatchedResource
 from asched.state.cluster import ClusterState, PodEntry
-from asched.state.records import Bound, ObjectDeleted, ObjectObserved, PodObserved, PodUpdated
+from asched.state.records import (
+    ApiVersionServed,
+    Bound,
+    ObjectDeleted,
+    ObjectObserved,
+    PodObserved,
+    PodUpdated,
+)
 
 _COPIED_LABELS = ("topology.kubernetes.io/zone", "topology.kubernetes.io/region")
 _USED_POD_CONDITIONS = frozenset({"DisruptionTarget", "PodResizePending"})
 _USED_NODE_CONDITIONS = frozenset({"Ready"})
 
 ObservedChange = ObjectObserved | ObjectDeleted | PodObserved | PodUpdated | Bound
+ListedChange = ApiVersionServed | ObservedChange
 
 
 class RefusedPod(NamedTuple):
@@ -84,13 +92,18 @@ def observe_list(
     objects: Sequence[AnyObject],
     unreadable: Collection[str] = (),
     refuse: Refuse = _ignore,
-) -> Iterator[ObservedChange]:
-    """Records of a complete list: deletions, additions and updates.
+    *,
+    api_version: str = "",
+) -> Iterator[ListedChange]:
+    """Records of a complete list: its version if that is new, deletions, additions and updates.
 
     An object with the name of another one and another uid replaced it, so the other one was
     deleted. ``unreadable`` are keys of objects that exist but could not be decoded. The caller
     folds each record before it takes the next one.
     """
+    kind = resource.type.__name__
+    if api_version and state.object_store.api_versions.get(kind) != api_version:
+        yield ApiVersionServed(kind, api_version)
     listed = {item.key: item.uid for item in objects}
     if resource is Resource.PODS:
         known = [(key, entry.info.uid) for key, entry in state.pods.items()]
@@ -99,7 +112,7 @@ def observe_list(
         known = [(item.key, item.uid) for item in _stored(state, resource)]
     for key, uid in known:
         if listed.get(key) != uid and (key in listed or key not in unreadable):
-            yield ObjectDeleted(resource.type.__name__, key, uid)
+            yield ObjectDeleted(kind, key, uid)
     for item in objects:
         change = observe_object(state, item, refuse)
         if change is not None:

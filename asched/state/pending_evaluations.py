@@ -50,14 +50,14 @@ class FilterResults(msgspec.Struct, array_like=True):
     modified."""
 
     rows: RowArray = _NO_ROWS
-    codes: NDArray[np.int16] = np.zeros(0, np.int16)
+    codes: NDArray[np.int32] = np.zeros(0, np.int32)
     """Aligned with ``rows``: 0 for a node that passed, else ``statuses[code - 1]``."""
     statuses: tuple[Status, ...] = ()
 
     def add(self, rows: RowArray, answer: r.ExtenderFiltered, by: str = EXTENDER) -> None:
         # A node that the answer does not mention is rejected without a reason, as unresolvable.
         statuses = [rejection_status("", unresolvable=True, by=by)]
-        codes = np.ones(len(rows), np.int16)
+        codes = np.ones(len(rows), np.int32)
         for failed in answer.failed_nodes:
             statuses.append(
                 rejection_status(failed.message, unresolvable=failed.unresolvable, by=by)
@@ -69,9 +69,9 @@ class FilterResults(msgspec.Struct, array_like=True):
         self.codes = np.concatenate([self.codes, codes])
         self.statuses = (*self.statuses, *statuses)
 
-    def column(self, size: int) -> tuple[NDArray[np.int16], BoolColumn]:
+    def column(self, size: int) -> tuple[NDArray[np.int32], BoolColumn]:
         """(code by row of the table, rows that the evaluator answered about)."""
-        codes, answered = np.zeros(size, np.int16), np.zeros(size, np.bool_)
+        codes, answered = np.zeros(size, np.int32), np.zeros(size, np.bool_)
         present = self.rows != _DELETED
         codes[self.rows[present]] = self.codes[present]
         answered[self.rows[present]] = True

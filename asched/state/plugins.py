@@ -7,12 +7,14 @@ journal: their decisions are recorded.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from asched.framework.binding import BindingClient
 from asched.framework.interface import (
     BindPlugin,
+    ChangedReservation,
     ExtensionPoint,
     QueueSortPlugin,
     ReservePlugin,
@@ -28,6 +30,7 @@ from asched.framework.runtime.observation import (
 from asched.framework.runtime.profile import AttachableHandle, PluginWeight, Profile, ProfileSpec
 from asched.framework.status import Status
 from asched.model.meta import Object
+from asched.model.quantity import NS_PER_S
 from asched.state.records import Assigned
 
 if TYPE_CHECKING:
@@ -44,11 +47,17 @@ class ReservePluginError(NamedTuple):
     error: str
 
 
-class SettledPod(NamedTuple):
-    """A bound pod whose reservation by a plugin ends."""
+SETTLE_LIMIT_NS = 660 * NS_PER_S
+"""How long after its binding the watch may show what a pod reserved. Later it was never written,
+or another client removed it. A silent watch is detected earlier."""
 
-    key: str
+
+class SettledReservation(NamedTuple):
+    """A reservation that a plugin changed."""
+
+    pod_uid: str
     plugin: str
+    changed: ChangedReservation
 
 
 class ReservePluginCalls:
@@ -61,6 +70,8 @@ class ReservePluginCalls:
         self.unfinished: dict[str, PodEntry] = {}
         """Deleted pods with a binding cycle that has not ended, by UID. Their reservations last as
         long: what PreBind wrote may still arrive."""
+        self.unsettled: dict[str, int] = {}
+        """When reservations of bound pods end at the latest, by UID of the pod, the next first."""
 
     def reserved(self, profile: Profile | None, pod: PodInfo, assignment: Assigned) -> None:
         """The pod was assigned."""
@@ -79,26 +90,66 @@ class ReservePluginCalls:
 
     def deleted(self, profile: Profile | None, pod: PodInfo, assignment: Assigned) -> None:
         """A pod that was bound as assigned was deleted."""
+        self.unsettled.pop(pod.uid, None)
         for plugin in reversed(_plugins(profile)):
             self._call(plugin, plugin.on_deleted, pod, assignment)
 
-    def settled_by(self, profiles: Iterable[Profile], changed: Object) -> Iterator[SettledPod]:
-        """The bound pods whose reservations end with this change."""
+    def settle(self, profiles: Iterable[Profile], changed: Object) -> Iterator[SettledReservation]:
+        """The reservations that this change changes or ends."""
         for profile in profiles:
             for plugin in profile.reserve:
                 if isinstance(plugin, SettlingReservePlugin):
-                    for key in self._settled_by(plugin, changed):
-                        yield SettledPod(key, plugin.name)
+                    for uid, reservation in self._settle(plugin, changed).items():
+                        yield SettledReservation(uid, plugin.name, reservation)
 
-    def _settled_by(self, plugin: SettlingReservePlugin, changed: Object) -> Collection[str]:
+    def _settle(
+        self, plugin: SettlingReservePlugin, changed: Object
+    ) -> Mapping[str, ChangedReservation]:
         outer, CURRENT_CALL.call = CURRENT_CALL.call, (plugin.name, "Reserve")
         try:
-            return plugin.settled_by(changed)
+            return plugin.settle(changed)
         except BaseException as error:  # noqa: BLE001  plugin code must not stop the fold
-            self._note(plugin.name, changed.key, "settled_by", error)
-            return ()
+            self._note(plugin.name, changed.key, "settle", error)
+            return {}
         finally:
             CURRENT_CALL.call = outer
+
+    def expect(
+        self, profile: Profile | None, pod: PodInfo, reserved: Assigned, now_ns: int
+    ) -> None:
+        """The pod was bound: the API server has to show soon what it reserved."""
+        if self._settling(profile, reserved):
+            self.unsettled[pod.uid] = now_ns + SETTLE_LIMIT_NS
+
+    def next_timer_ns(self) -> int | None:
+        """When the next call of :meth:`take_overdue` is due."""
+        return next(iter(self.unsettled.values()), None)
+
+    def take_overdue(self, now_ns: int) -> list[str]:
+        """Remove and return the UIDs of pods with a reservation that was not settled in time."""
+        overdue = [*takewhile(lambda uid: self.unsettled[uid] <= now_ns, self.unsettled)]
+        for uid in overdue:
+            del self.unsettled[uid]
+        return overdue
+
+    def give_up(self, profile: Profile | None, pod: PodInfo, reserved: Assigned) -> list[str]:
+        """End the reservations that were not settled; returns the names of their plugins."""
+        ended = self._settling(profile, reserved)
+        for plugin in ended:
+            try:
+                plugin.give_up(pod.uid)
+            except BaseException as error:  # noqa: BLE001  plugin code must not stop the fold
+                self._note(plugin.name, pod.key, "give_up", error)
+        return [plugin.name for plugin in ended]
+
+    def _settling(self, profile: Profile | None, reserved: Assigned) -> list[SettlingReservePlugin]:
+        """The plugins whose reservations the API server has to show."""
+        names = {reservation.plugin for reservation in reserved.reservations}
+        return [
+            plugin
+            for plugin in _plugins(profile)
+            if isinstance(plugin, SettlingReservePlugin) and plugin.name in names
+        ]
 
     def _call(
         self,

@@ -10,7 +10,6 @@ import msgspec
 from asched.framework.events import ActionType, ClusterEvent, EventResource
 from asched.framework.pod_groups import UNSCHEDULABLE, MemberStatus, group_of
 from asched.framework.pod_info import PodInfo
-from asched.framework.runtime.profile import Profile
 from asched.model.meta import Object
 from asched.model.pod import Pod
 from asched.model.resource_claims import ResourceClaim
@@ -19,7 +18,7 @@ from asched.state.cluster_events import QueuedClusterEvent, pod_changes
 from asched.state.observe import bound_pod
 from asched.state.pod_groups import pending_status
 from asched.state.records import Bound, PodObserved, PodUpdated
-from asched.state.templates import reports_resources
+from asched.state.reservations import ReservationFold, profile_of
 
 _ASSIGNED_ADD = ClusterEvent(EventResource.ASSIGNED_POD, ActionType.ADD)
 _ASSIGNED_DELETE = ClusterEvent(EventResource.ASSIGNED_POD, ActionType.DELETE)
@@ -36,6 +35,7 @@ class PodFold:
 
     def __init__(self, state: ClusterState) -> None:
         self._state = state
+        self.reservations = ReservationFold(state)
 
     # -- records ------------------------------------------------------------------------------
 
@@ -101,7 +101,7 @@ class PodFold:
             ),
         )
         # Conditions affect the shape only of a pod with resources in its container statuses.
-        same_shape = annotations is None and not reports_resources(old)
+        same_shape = annotations is None and not old.status.reports_resources
         shape = entry.info.shape if same_shape else None
         label_set = None if record.changes_labels else entry.info.label_set
         self._update(entry, PodInfo(pod, shape, label_set))
@@ -117,7 +117,7 @@ class PodFold:
         pod = bound_pod(
             self._state, entry.info.pod, record.node, topology_labels=record.topology_labels
         )
-        shape = None if reports_resources(pod) else entry.info.shape
+        shape = None if pod.status.reports_resources else entry.info.shape
         labels = None if record.topology_labels else entry.info.label_set
         self._update(entry, PodInfo(pod, shape, labels))
 
@@ -174,7 +174,7 @@ class PodFold:
         old, node_name = entry.info, info.pod.node_name
         if entry.node and entry.node != node_name:
             # Another scheduler bound the pod first; the API server is authoritative.
-            self.release_node(entry)
+            self.release_node(entry, bound_elsewhere=True)
         entry.info = info
         self.update_group(entry)
         if not entry.node:
@@ -257,35 +257,28 @@ class PodFold:
         entry.placement_state = PlacementState.BOUND
         self._end_scheduling(entry)
         if entry.reserved is not None:
-            self.settle(entry.info.pod)
+            self.reservations.expect(entry)
         self.update_sessions(entry)
         self.update_group(entry)
         if self._state.queue.uses_events:
             self.emit(_ASSIGNED_ADD, None, _as_if_on(entry.node, entry.info.pod))
 
-    def settle(self, changed: Object) -> None:
-        """End the reservations that this change makes unnecessary: an object that was observed, or
-        a pod that was bound."""
-        state = self._state
-        for settled in state.reserve_calls.settled_by(state.profiles.values(), changed):
-            entry = state.pods.get(settled.key)
-            if entry is not None and entry.reserved is not None:
-                kept = [
-                    each for each in entry.reserved.reservations if each.plugin != settled.plugin
-                ]
-                entry.reserved = msgspec.structs.replace(entry.reserved, reservations=tuple(kept))
-
-    def release_node(self, entry: PodEntry, held_since_ns: int | None = None) -> None:
-        """Release the node of a placed pod. ``held_since_ns``: see :class:`QueuedClusterEvent`."""
+    def release_node(
+        self,
+        entry: PodEntry,
+        held_since_ns: int | None = None,
+        *,
+        bound_elsewhere: bool = False,
+    ) -> None:
+        """Release the node of a placed pod. ``held_since_ns``: see :class:`QueuedClusterEvent`.
+        ``bound_elsewhere``: another client bound the pod to another node."""
         state, node_name = self._state, entry.node
         pod = _as_if_on(node_name, entry.info.pod)
         if entry.placement_state is PlacementState.ASSUMED:
-            if self._may_be_binding(entry):
-                state.reserve_calls.unfinished[entry.info.uid] = msgspec.structs.replace(entry)
-            else:
-                self._unreserve(entry)
+            runs = bound_elsewhere or entry.info.key not in state.pods
+            self.reservations.undo(entry, binding_runs=runs)
         elif entry.reserved is not None:
-            state.reserve_calls.deleted(self.profile(entry), entry.info, entry.reserved)
+            state.reserve_calls.deleted(profile_of(state, entry), entry.info, entry.reserved)
         state.nodes.remove_pod(node_name, entry.info)
         entry.assignment = entry.reserved = None
         entry.node, entry.placement_state = "", PlacementState.PENDING
@@ -295,35 +288,6 @@ class PodFold:
         released = QueuedClusterEvent(_ASSIGNED_DELETE, pod, None, held_since_ns)
         state.queue.move_on_event(released, state.now_ns)
         self._activate_nominated(node_name)
-
-    def _may_be_binding(self, entry: PodEntry) -> bool:
-        """Whether a binding cycle of a deleted pod may write what it reserved."""
-        state, key = self._state, entry.info.key
-        if entry.assignment is None or not entry.assignment.reservations:
-            return False
-        return key not in state.pods and key not in state.waiting
-
-    def end_binding(self, uid: str) -> None:
-        """The binding cycle of a deleted pod ended; nothing if there is none."""
-        calls = self._state.reserve_calls
-        entry = calls.unfinished.pop(uid, None)
-        if entry is not None:
-            self._unreserve(entry)
-
-    def _unreserve(self, entry: PodEntry) -> None:
-        """Undo the assignment, and retry the pods that wait for what it reserved."""
-        assignment, state = entry.assignment, self._state
-        if assignment is None:
-            return
-        state.reserve_calls.unreserved(self.profile(entry), entry.info, assignment)
-        for reservation in assignment.reservations:
-            cause = _ASSIGNED_DELETE.label
-            state.queue.retry_rejected_by(reservation.plugin, state.now_ns, cause)
-
-    def end_all_bindings(self) -> None:
-        """The process that ran the binding cycles of deleted pods ended."""
-        for uid in [*self._state.reserve_calls.unfinished]:
-            self.end_binding(uid)
 
     def _activate_nominated(self, node_name: str) -> None:
         """A pod left the node: activate the pods nominated there with a gang that waits at
@@ -345,7 +309,7 @@ class PodFold:
         """The pod is bound or deleted: nothing about it remains to be decided."""
         state, key = self._state, entry.info.key
         if entry.assignment is not None:
-            state.reserve_calls.bound(self.profile(entry), entry.info, entry.assignment)
+            state.reserve_calls.bound(profile_of(state, entry), entry.info, entry.assignment)
         entry.assignment = None
         self._leave_queue(entry)
         state.pending_evaluations.pop(key, None)
@@ -419,23 +383,6 @@ class PodFold:
         """Drop a pod from the queue that is terminating, or has no profile any longer."""
         if not self.is_ours(entry):
             self._leave_queue(entry)
-
-    def reserve_again(self, entry: PodEntry) -> None:
-        """Repeat the calls about the pod to new instances of Reserve plugins."""
-        profile, calls = self.profile(entry), self._state.reserve_calls
-        if entry.assignment is not None:
-            calls.reserved(profile, entry.info, entry.assignment)
-        elif entry.reserved is not None:
-            calls.reserved(profile, entry.info, entry.reserved)
-            calls.bound(profile, entry.info, entry.reserved)
-
-    def profile(self, entry: PodEntry) -> Profile | None:
-        """None if the profile was removed, or for a pod of a session without reservations."""
-        name = entry.info.pod.spec.scheduler_name
-        decision = entry.assignment or entry.reserved
-        if decision is not None and decision.session and decision.reservations:
-            return self._state.plugin_context.binding_profile(name)
-        return self._state.profiles.get(name)
 
     def emit(self, event: ClusterEvent, old: Object | None, new: Object | None) -> None:
         queue = self._state.queue

@@ -22,16 +22,14 @@ kept for it, so that it misses none. All times come from records; the queue read
 
 from __future__ import annotations
 
-from collections import Counter, deque
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import copy
-from itertools import islice
 from typing import Any
 
 from asched.framework.caching import ChangeLog
 from asched.framework.pod_groups import group_of
 from asched.framework.pod_info import PodInfo, QueuedPod
-from asched.framework.query_index import RejectedPods
 from asched.framework.runtime.plugin_calls import gate_status
 from asched.framework.runtime.profile import Profile
 from asched.model.quantity import NS_PER_S
@@ -65,15 +63,14 @@ from asched.state.queue_contents import (
     UNSCHEDULABLE,
     QueuedPodSnapshot,
     QueueSnapshot,
-    RunningAttempt,
     pod_form,
     restored,
     stored_fields,
 )
 from asched.state.records import QueueSettings
+from asched.state.running_attempts import RunningAttempts
 from asched.state.stored_form import STEP, Steps
-
-_MAX_CHANGES = 8192
+from asched.state.unschedulable_pods import UnschedulablePods
 
 
 class SchedulingQueue:
@@ -85,17 +82,9 @@ class SchedulingQueue:
         self._profiles: Mapping[str, Profile] = {}
         self._active = PodHeap()
         self._backoff = BackoffQueue()
-        self.unschedulable: dict[str, QueuedPod] = {}
-        self.gated: dict[str, QueuedPod] = {}
-        # Rejected and gated pods by the plugin that they wait for: an event looks only at these.
-        self._waiting_for: dict[str, dict[str, QueuedPod]] = {}
-        # Keys of pods that begin or cease to wait, or are updated while they wait.
-        self._changes: ChangeLog[str] = ChangeLog(_MAX_CHANGES)
-        # By pod key. The pod is in flight, or active again if its attempt continues.
-        self._attempts: dict[str, RunningAttempt] = {}
-        self.events: deque[QueuedClusterEvent] = deque()
-        """Kept for pods in flight, oldest first."""
-        self._events_start = 0
+        self._waiting = UnschedulablePods()
+        # A pod with a running attempt is in flight, or active again if its attempt continues.
+        self._attempts = RunningAttempts()
         self.incoming: Counter[tuple[str, str]] = Counter()
         """How many pods entered, by queue and event. For metrics only; not part of checkpoints."""
         self.replay_mismatches = 0
@@ -108,12 +97,9 @@ class SchedulingQueue:
         return self._backoff.settings
 
     def __len__(self) -> int:
-        return (
-            len(self._active.pods)
-            + len(self._backoff.pods)
-            + len(self.unschedulable)
-            + len(self.gated)
-        )
+        waiting = self._waiting
+        pods = (self._active.pods, self._backoff.pods, waiting.unschedulable, waiting.gated)
+        return sum(map(len, pods))
 
     def __contains__(self, key: str) -> bool:
         return self.find_queued(key) is not None
@@ -134,27 +120,40 @@ class SchedulingQueue:
         return self._backoff.pods
 
     @property
+    def unschedulable(self) -> Mapping[str, QueuedPod]:
+        return self._waiting.unschedulable
+
+    @property
+    def gated(self) -> Mapping[str, QueuedPod]:
+        return self._waiting.gated
+
+    @property
+    def events(self) -> Sequence[QueuedClusterEvent]:
+        """Kept for pods in flight, oldest first."""
+        return self._attempts.events
+
+    @property
     def in_flight(self) -> Iterable[str]:
         """Keys of the pods that wait for the end of their binding or for an external call."""
         return (key for key in self._attempts if key not in self._active.pods)
 
     @property
     def in_flight_pods(self) -> Iterator[QueuedPod]:
-        return (self._attempts[key][0] for key in self.in_flight)
+        return (self._attempts[key] for key in self.in_flight)
 
     def find_queued(self, key: str) -> QueuedPod | None:
         """A waiting pod."""
-        return (
-            self._active.pods.get(key)
-            or self.unschedulable.get(key)
-            or self._backoff.pods.get(key)
-            or self.gated.get(key)
-        )
+        return self._active.pods.get(key) or self._backoff.pods.get(key) or self._waiting.find(key)
 
     def find_queued_or_in_flight(self, key: str) -> QueuedPod | None:
         """A pod that waits or is in flight."""
-        attempt = self._attempts.get(key)
-        return self.find_queued(key) if attempt is None else attempt[0]
+        return self._attempts.find(key) or self.find_queued(key)
+
+    @property
+    def changes(self) -> ChangeLog[str]:
+        """Keys of the pods that begin or cease to wait, and of all that other objects move from
+        queue to queue."""
+        return self._waiting.changes
 
     def head(self) -> QueuedPod | None:
         """The pod to schedule next."""
@@ -172,8 +171,7 @@ class SchedulingQueue:
     def next_timer_ns(self) -> int | None:
         """When the next backoff ends, or the next rejected pod times out."""
         times = [
-            pod.timestamp_ns + self._unschedulable_timeout_ns
-            for pod in islice(self.unschedulable.values(), 1)
+            pod.timestamp_ns + self._unschedulable_timeout_ns for pod in self._waiting.oldest()
         ]
         first = self._backoff.by_end.head()
         if first is not None:
@@ -199,9 +197,7 @@ class SchedulingQueue:
         self._active.clear()
         self._backoff.clear()
         self._backoff.settings, self._backoff.pops_early = settings, pop_from_backoff
-        self.unschedulable.clear()
-        self.gated.clear()
-        self._waiting_for.clear()
+        self._waiting.clear()
         self._hints.configure(profiles)
         for pod in waiting:
             self._activate_or_gate(pod, now_ns, RECONFIGURED)
@@ -214,10 +210,10 @@ class SchedulingQueue:
 
     def update(self, info: PodInfo, events: Iterable[QueuedClusterEvent], now_ns: int) -> None:
         """One of our pods changed. If it was rejected, its hints decide about ``events``."""
-        attempt = self._attempts.get(info.key)
-        if attempt is not None:
-            attempt[0].info = info
-            self.events.extend(events)
+        in_flight = self._attempts.find(info.key)
+        if in_flight is not None:
+            in_flight.info = info
+            self._attempts.events.extend(events)
             return
         pod = self.find_queued(info.key)
         if pod is None:
@@ -229,17 +225,17 @@ class SchedulingQueue:
         elif info.key in self._backoff.early.pods:
             self._backoff.push(pod, self._sort_key, early=True)
         elif info.key in self.gated:
-            self._changes.append(info.key)
+            self._waiting.note_update(info.key)
             cause = next((queued_event.event.label for queued_event in events), "")
             self._requeue(pod, now_ns, cause)
         elif info.key in self.unschedulable:
-            self._changes.append(info.key)
+            self._waiting.note_update(info.key)
             self._requeue_by_events(pod, events, now_ns)
 
     def remove(self, key: str) -> None:
         """A pod was deleted or bound."""
         self._remove_from_queues(key)
-        self._end_attempt(key)
+        self._attempts.end(key)
 
     # -- decisions and their outcomes ---------------------------------------------------------
 
@@ -255,8 +251,7 @@ class SchedulingQueue:
             pod.gating_plugin = ""
             self.replay_mismatches += not waiting
         pod.attempts += 1
-        # A continued attempt keeps the events since it began.
-        self._attempts.setdefault(key, (pod, self._events_end))
+        self._attempts.begin(pod)
         return pod
 
     def _pop_early(self, key: str) -> QueuedPod | None:
@@ -269,15 +264,16 @@ class SchedulingQueue:
     def resume_attempt(self, key: str) -> None:
         """An external call was answered: the attempt continues under the same number, before all
         other pods. Raises KeyError if the pod was not in flight."""
-        pod, _ = self._attempts[key]
+        pod = self._attempts[key]
         pod.attempts -= 1
         self._active.push(pod, FIRST)
+        self.changes.append(key)
 
     def abandon_attempt(self, key: str) -> None:
         """Forget the attempt; the pod is active again. Raises KeyError if it was not in flight."""
         if key not in self._active.pods:
             self.resume_attempt(key)
-        self._end_attempt(key)
+        self._attempts.end(key)
 
     def reject(self, key: str, plugins: Iterable[str], pending: Iterable[str], now_ns: int) -> None:
         """``plugins`` rejected the attempt or its binding.
@@ -285,7 +281,7 @@ class SchedulingQueue:
         Without a plugin no event could requeue the pod, so it backs off as after an error
         (``AddUnschedulablePodIfNotPresent`` of kube-scheduler).
         """
-        pod, events_from = self._attempts[key]
+        pod = self._attempts[key]
         pod.unschedulable_plugins = frozenset(plugins)
         pod.pending_plugins = frozenset(pending)
         if not pod.unschedulable_plugins and not pod.pending_plugins:
@@ -294,35 +290,38 @@ class SchedulingQueue:
         pod.unschedulable_count += 1
         pod.consecutive_errors = 0
         pod.timestamp_ns = pod.rejected_at_ns = now_ns
-        missed = [*islice(self.events, events_from - self._events_start, None)]
-        self._end_attempt(key)
-        self._wait(self.unschedulable, pod, pod.unschedulable_plugins | pod.pending_plugins)
+        missed = self._attempts.missed_events(key)
+        self._attempts.end(key)
+        self._waiting.add_unschedulable(pod)
         self.incoming[UNSCHEDULABLE, ATTEMPT_FAILURE] += 1
         self._requeue_by_events(pod, missed, now_ns)
 
     def requeue_now(self, key: str, now_ns: int) -> None:
-        """The attempt was rejected, but its cause is already gone: the pod is active again."""
-        pod, _ = self._attempts[key]
+        """The attempt was rejected, but its cause is already gone: the pod is active again, before
+        all others, so that no other pod takes the room that was made for it."""
+        pod = self._attempts[key]
         pod.unschedulable_plugins = pod.pending_plugins = frozenset()
         pod.consecutive_errors = 0
-        self._end_attempt(key)
+        self._attempts.end(key)
         self._activate_or_gate(pod, now_ns, ATTEMPT_FAILURE)
+        if key in self._active.pods:
+            self._active.push(pod, FIRST)
 
     def fail(self, key: str, now_ns: int) -> None:
         """The attempt or its binding ended in an error: the pod backs off."""
-        pod, _ = self._attempts[key]
+        pod = self._attempts[key]
         pod.unschedulable_plugins = pod.pending_plugins = frozenset()
         pod.consecutive_errors += 1
         pod.timestamp_ns = pod.rejected_at_ns = now_ns
-        self._end_attempt(key)
+        self._attempts.end(key)
         self._requeue(pod, now_ns, ATTEMPT_FAILURE)
 
     def put_off(self, key: str, turn_ns: int, now_ns: int) -> None:
         """The pod was not attempted: it waits in the backoff queue for its turn."""
-        pod, _ = self._attempts[key]
+        pod = self._attempts[key]
         pod.unschedulable_plugins = pod.pending_plugins = frozenset()
         pod.timestamp_ns, pod.turn_ns = now_ns, turn_ns
-        self._end_attempt(key)
+        self._attempts.end(key)
         self._requeue(pod, now_ns, ATTEMPT_FAILURE)
 
     def activate(self, key: str, now_ns: int) -> None:
@@ -346,47 +345,31 @@ class SchedulingQueue:
     @property
     def uses_events(self) -> bool:
         """Whether any pod could be requeued by an event, now or when its attempt ends."""
-        return bool(self._attempts or self._waiting_for)
+        return bool(self._attempts.by_key or self._waiting.by_plugin)
 
     def move_on_event(self, queued_event: QueuedClusterEvent, now_ns: int) -> None:
         """Requeue the pods that the event may help (``MoveAllToActiveOrBackoffQueue``)."""
-        if self._attempts:
-            self.events.append(queued_event)
-        if not self._waiting_for:
-            return
-        parts: list[_Part] = []
-        selected: dict[str, Collection[str]] = {}
-        for plugin, hints in self._hints.for_event(queued_event.event).items():
-            waiting = self._waiting_for.get(plugin)
-            if waiting:
-                rejected = RejectedPods(waiting, self._changes)
-                chosen = self._hints.selected(rejected, hints, queued_event)
-                if chosen is not None:
-                    selected[plugin] = chosen
-                parts.append((self._hints.candidates(waiting, hints, queued_event), chosen))
-        for pod in _affected(parts).values():
-            self._requeue_by_events(pod, (queued_event,), now_ns, selected)
+        if self._attempts.by_key:
+            self._attempts.events.append(queued_event)
+        if self._waiting.by_plugin:
+            pods, selected = self._waiting.selected(self._hints, queued_event)
+            for pod in pods:
+                self._requeue_by_events(pod, (queued_event,), now_ns, selected)
 
     def retry_rejected_by(self, plugin: str, now_ns: int, cause: str) -> None:
         """Requeue the pods that a plugin rejected. For a change that is no event of the plugin:
         kube-scheduler leaves such pods to the flush."""
-        for pod in [*self._waiting_for.get(plugin, {}).values()]:
-            if pod.info.key in self.unschedulable:
-                self._requeue(pod, now_ns, cause)
+        for pod in self._waiting.rejected_by(plugin):
+            self._requeue(pod, now_ns, cause)
 
     def flush(self, now_ns: int) -> None:
         """End the backoffs and timeouts that are due (``flushBackoffQCompleted`` and
         ``flushUnschedulablePodsLeftover``)."""
         while (first := self._backoff.by_end.head()) is not None and first[0] <= now_ns:
             self._backoff.pop(first[1].info.key)
+            self.changes.append(first[1].info.key)
             self._activate_or_gate(first[1], now_ns, BACKOFF_COMPLETE)
-        overdue: list[QueuedPod] = []
-        for pod in self.unschedulable.values():
-            # In order of rejection: the first that is not overdue ends the search.
-            if pod.timestamp_ns + self._unschedulable_timeout_ns > now_ns:
-                break
-            overdue.append(pod)
-        for pod in overdue:
+        for pod in self._waiting.rejected_until(now_ns - self._unschedulable_timeout_ns):
             self._requeue(pod, now_ns, TIMEOUT)
 
     # -- checkpoints --------------------------------------------------------------------------
@@ -397,13 +380,10 @@ class SchedulingQueue:
         vars(copied).update(
             _active=self._active.copy(),
             _backoff=self._backoff.copy(),
-            unschedulable={**self.unschedulable},
-            gated={**self.gated},
-            _waiting_for={plugin: {**pods} for plugin, pods in self._waiting_for.items()},
-            _attempts={**self._attempts},
-            events=self.events.copy(),
+            _waiting=self._waiting.copy(),
+            _attempts=self._attempts.copy(),
         )
-        pods = [*dict.fromkeys((*self, *(pod for pod, _ in self._attempts.values())))]
+        pods = [*dict.fromkeys((*self, *(pod for pod, _ in self._attempts.by_key.values())))]
         return copied.to_form(pods, [*map(stored_fields, pods)])
 
     def to_form(
@@ -439,13 +419,13 @@ class SchedulingQueue:
             unschedulable=at(self.unschedulable.values()),
             gated=at(self.gated.values()),
             waiting_for=tuple(
-                (name, at(pods.values())) for name, pods in self._waiting_for.items()
+                (name, at(pods.values())) for name, pods in self._waiting.by_plugin.items()
             ),
             attempts=tuple(
-                (positions[pod], events_from) for pod, events_from in self._attempts.values()
+                (positions[pod], events_from) for pod, events_from in self._attempts.by_key.values()
             ),
             events=tuple(self.events),
-            events_start=self._events_start,
+            events_start=self._attempts.events_start,
             replay_mismatches=self.replay_mismatches,
         )
 
@@ -470,15 +450,11 @@ class SchedulingQueue:
             pod = pods[position]
             sort = from_stored_key(stored) or self._sort_key(pod)
             self._backoff.early.push(pod, (self.backoff_ends_ns(pod), sort))
-        self.unschedulable = by_key(snapshot.unschedulable)
-        self.gated = by_key(snapshot.gated)
-        self._waiting_for = {plugin: by_key(waiting) for plugin, waiting in snapshot.waiting_for}
-        self._attempts = {
-            pods[position].info.key: (pods[position], events_from)
-            for position, events_from in snapshot.attempts
-        }
-        self.events.extend(snapshot.events)
-        self._events_start = snapshot.events_start
+        self._waiting.unschedulable = by_key(snapshot.unschedulable)
+        self._waiting.gated = by_key(snapshot.gated)
+        self._waiting.by_plugin = {name: by_key(at) for name, at in snapshot.waiting_for}
+        attempts = ((pods[position], first) for position, first in snapshot.attempts)
+        self._attempts.restore(attempts, snapshot.events, snapshot.events_start)
         self.replay_mismatches = snapshot.replay_mismatches
 
     # -- internals ----------------------------------------------------------------------------
@@ -486,10 +462,6 @@ class SchedulingQueue:
     @property
     def _unschedulable_timeout_ns(self) -> int:
         return round(self.settings.unschedulable_timeout_s * NS_PER_S)
-
-    @property
-    def _events_end(self) -> int:
-        return self._events_start + len(self.events)
 
     def backoff_ends_ns(self, pod: QueuedPod) -> int:
         """When a rejected pod may be retried."""
@@ -526,7 +498,7 @@ class SchedulingQueue:
         pod.gating_plugin = gating
         if gating:
             self._active.pop(pod.info.key)
-            self._wait(self.gated, pod, (gating,))
+            self._waiting.add_gated(pod)
             if cause and not was_gated:
                 self.incoming[GATED, cause] += 1
         return bool(gating)
@@ -570,54 +542,11 @@ class SchedulingQueue:
             immediately = best is QueueingStrategy.IMMEDIATELY
             self._requeue(pod, now_ns, cause, immediately=immediately)
 
-    def _wait(self, where: dict[str, QueuedPod], pod: QueuedPod, plugins: Iterable[str]) -> None:
-        where[pod.info.key] = pod
-        self._changes.append(pod.info.key)
-        for plugin in sorted(plugins):
-            self._waiting_for.setdefault(plugin, {})[pod.info.key] = pod
-
     def _remove_from_queues(self, key: str) -> None:
         if key in self._active.pods:
             self._active.pop(key)
+            self.changes.append(key)
         if key in self._backoff.pods:
             self._backoff.pop(key)
-        pod = self.unschedulable.pop(key, None) or self.gated.pop(key, None)
-        if pod is None:
-            return
-        self._changes.append(key)
-        plugins = (*pod.unschedulable_plugins, *pod.pending_plugins, pod.gating_plugin)
-        for plugin in plugins:
-            waiting = self._waiting_for.get(plugin)
-            if waiting is not None:
-                waiting.pop(key, None)
-                if not waiting:
-                    del self._waiting_for[plugin]
-
-    def _end_attempt(self, key: str) -> None:
-        if self._attempts.pop(key, None) is None:
-            return
-        # Dictionaries keep order: the first attempt is the one with the oldest events.
-        oldest = next((first for _, first in self._attempts.values()), self._events_end)
-        while self._events_start < oldest:
-            self.events.popleft()
-            self._events_start += 1
-
-
-_Part = tuple[dict[str, QueuedPod], Collection[str] | None]
-"""The pods that wait for a plugin, and the keys of those that it selects; None for all."""
-
-
-def _affected(parts: Sequence[_Part]) -> dict[str, QueuedPod]:
-    """The pods that any plugin selects, in the same order as if each selected all."""
-    found: dict[str, QueuedPod] = {}
-    if all(selected is None for _, selected in parts):
-        for waiting, _ in parts:
-            found.update(waiting)
-        return found
-    keys: set[str] = set()
-    for waiting, selected in parts:
-        keys.update(waiting if selected is None else selected)
-    if keys:
-        for waiting, _ in parts:
-            found.update({key: pod for key, pod in waiting.items() if key in keys})
-    return found
+            self.changes.append(key)
+        self._waiting.remove(key)

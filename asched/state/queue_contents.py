@@ -32,10 +32,6 @@ RECONFIGURED = "ProfilesLoaded"
 """New profiles sort all waiting pods again. kube-scheduler has no such event."""
 
 
-RunningAttempt = tuple[QueuedPod, int]
-"""A pod, and the number of the first event since its attempt began."""
-
-
 class QueuedPodSnapshot(StoredForm):
     info: PodInfo
     added_at_ns: int

@@ -89,6 +89,15 @@ class ObjectDeleted(Record):
     uid: str = ""
 
 
+class ApiVersionServed(Record):
+    """The API server serves a resource in this version. Recorded when it differs from the last."""
+
+    kind: str
+    """The name of the struct, as in :class:`ObjectDeleted`."""
+    api_version: str
+    """``group/version``."""
+
+
 class PodObserved(PodRecord):
     """A pod was added that is a copy of a stored template."""
 
@@ -339,6 +348,8 @@ class Assigned(PodRecord):
     """The number of the deciding batch session (equal to ``attempt``); 0 for none."""
     grouped: bool = False
     """Decided in a group cycle, together with the other members of its group."""
+    long_search: int = 0
+    """The steps of the longest search for devices on a node; 0 if all were short."""
 
 
 class Rejected(PodRecord):
@@ -369,6 +380,8 @@ class Rejected(PodRecord):
     """A ResourceClaim that is deallocated or deleted for the pod."""
     grouped: bool = False
     """As :attr:`Assigned.grouped`."""
+    long_search: int = 0
+    """As :attr:`Assigned.long_search`."""
 
 
 class AttemptFailed(PodRecord):
@@ -380,6 +393,8 @@ class AttemptFailed(PodRecord):
     message: str
     grouped: bool = False
     """As :attr:`Assigned.grouped`."""
+    long_search: int = 0
+    """As :attr:`Assigned.long_search`."""
 
 
 class ExtenderCallRequested(PodRecord):
@@ -437,6 +452,7 @@ class PermitRejected(PodRecord):
 Observation = (
     EngineStarted
     | ProfilesLoaded
+    | ApiVersionServed
     | ObjectObserved
     | ObjectDeleted
     | PodObserved

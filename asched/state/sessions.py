@@ -19,12 +19,14 @@ from asched.model.groups import (
     CustomPodGroup,
     CustomPodGroupStatus,
     CustomQueue,
+    NativeGroup,
     PodGroup,
     Workload,
 )
 from asched.model.meta import Object
 from asched.model.pod import Pod
 from asched.model.quantity import NS_PER_S
+from asched.model.resources import KINDS
 from asched.model.workloads import PodDisruptionBudget, PriorityClass
 from asched.state.session_records import PodGroupStatusDecided
 from asched.state.stored_form import StoredForm
@@ -242,7 +244,7 @@ class Sessions:
     def on_object_observed(self, observed: Object) -> None:
         """An object other than a pod was added or updated."""
         self._mark_changed_by(type(observed))
-        if isinstance(observed, CustomPodGroup | PodGroup):
+        if isinstance(observed, CustomPodGroup | NativeGroup):
             group = type(observed).__name__, observed.key
             write = self.writes.get(group)
             # A failed write is worth another try after somebody else wrote the PodGroup.
@@ -284,20 +286,20 @@ class Sessions:
         self.writes = {(w.decision.kind, w.decision.group): w for w in snapshot.writes}
 
 
-def status_matches(group: CustomPodGroup | PodGroup, decision: PodGroupStatusDecided) -> bool:
+def status_matches(group: CustomPodGroup | NativeGroup, decision: PodGroupStatusDecided) -> bool:
     """Whether the PodGroup has the status that was decided."""
     conditions = {(c.type, c.status, c.reason, c.message) for c in group.status.conditions}
     if group.uid != decision.uid or conditions != _conditions(decision):
         return False
-    # The PodGroup of Kubernetes has only conditions.
-    return isinstance(group, PodGroup) or _counts(group.status) == _counts(decision)
+    # The groups of Kubernetes have only conditions.
+    return isinstance(group, NativeGroup) or _counts(group.status) == _counts(decision)
 
 
 def same_status(one: PodGroupStatusDecided, other: PodGroupStatusDecided) -> bool:
     """Whether both decide the same status, in whichever session."""
     if _conditions(one) != _conditions(other):
         return False
-    return one.kind == PodGroup.__name__ or _counts(one) == _counts(other)
+    return issubclass(KINDS[one.kind], NativeGroup) or _counts(one) == _counts(other)
 
 
 def _conditions(decision: PodGroupStatusDecided) -> set[tuple[str, str, str, str]]:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+from asched.framework.pod_groups import group_of
 from asched.framework.pod_info import LabelSet, PodInfo, PodShape
 from asched.model.meta import ObjectMeta
 from asched.model.pod import Pod, PodStatus
@@ -45,6 +46,41 @@ class _Template:
     users: int = 1
 
 
+class _CopiedPod(PodInfo):
+    """A copy of a template. Most pods of a restored state are never read."""
+
+    __slots__ = ("_source",)
+
+    def __init__(
+        self, record: PodObserved, template: Pod, shape: PodShape, labels: LabelSet | None
+    ) -> None:
+        self._source: tuple[PodObserved, Pod] | None = (record, template)
+        self._label_set = labels
+        self.uid = record.uid
+        self.key = record.key
+        self.shape = shape
+
+    def __getattr__(self, name: str) -> Pod:
+        """Called for ``pod`` until it is created."""
+        source = self._source
+        if name != "pod":
+            raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
+        if source is not None:
+            self.pod = restore_copy(*source)
+            self._source = None
+        return self.pod
+
+    @property
+    def priority(self) -> int:
+        source = self._source
+        return self.pod.spec.priority if source is None else source[1].spec.priority
+
+    @property
+    def namespace(self) -> str:
+        source = self._source
+        return self.pod.metadata.namespace if source is None else source[1].metadata.namespace
+
+
 class Templates:
     """The templates of the pods in the state. Only the fold changes them."""
 
@@ -58,14 +94,14 @@ class Templates:
 
     def find(self, pod: Pod) -> int:
         """The number of the template that the pod is a copy of, or 0 if there is none."""
-        return 0 if reports_resources(pod) else self._numbers.get(_key(pod), 0)
+        return 0 if pod.status.reports_resources else self._numbers.get(_key(pod), 0)
 
     def new_number(self, pod: Pod) -> int:
         """The number for the template of a pod that is recorded in full.
 
         0 for a pod with resources in its container statuses: it may be resized in place.
         """
-        return 0 if reports_resources(pod) else self._last + 1
+        return 0 if pod.status.reports_resources else self._last + 1
 
     def add(self, number: int, info: PodInfo) -> None:
         """Store the template of a pod that was recorded in full, its first user. 0 is ignored."""
@@ -102,6 +138,20 @@ class Templates:
         shape = template.shape if record.annotations is None else None
         labels = template.labels if record.labels is None else None
         return PodInfo(restore_copy(record, template.pod), shape, labels)
+
+    def stored_pod(self, record: PodObserved) -> PodInfo:
+        """As :meth:`pod_of`; the pod itself is created when it is first read."""
+        template = self._by_number[record.template]
+        if record.annotations is not None:
+            return self.pod_of(record)
+        labels = template.labels if record.labels is None else None
+        return _CopiedPod(record, template.pod, template.shape, labels)
+
+    def in_groups(self) -> frozenset[int]:
+        """The numbers of the templates with pods that name a group."""
+        return frozenset(
+            number for number, kept in self._by_number.items() if group_of(kept.pod) is not None
+        )
 
     def snapshot(self) -> TemplatesSnapshot:
         numbers = self._numbers
@@ -177,11 +227,6 @@ def restore_copy(record: PodObserved, template: Pod) -> Pod:
             resource_claim_statuses=record.claims,
         ),
     )
-
-
-def reports_resources(pod: Pod) -> bool:
-    """Whether the pod's status has resources, next to those of its template."""
-    return pod.status.reports_resources
 
 
 def _unplaced(pod: Pod) -> Pod:

@@ -261,7 +261,7 @@ def pod_group(name: str, min_count: int, *, namespace: str = "default") -> PodGr
     Pods join with ``group``. The plugin GangScheduling implements it.
     """
     spec = {"schedulingPolicy": {"gang": {"minCount": min_count}}}
-    return _made(PodGroup, "scheduling.k8s.io/v1alpha2", name, namespace, spec=spec)
+    return _made(PodGroup, "scheduling.k8s.io/v1alpha3", name, namespace, spec=spec)
 
 
 def claim(

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
@@ -13,7 +14,9 @@ from typing import Any, Final, TypeVar
 import msgspec
 from aiohttp import web
 
+from asched.audit.plugin_times import PluginTimes
 from asched.audit.shadow import RecordedShadow
+from asched.audit.visibility import AnswerScope
 from asched.model.quantity import NS_PER_S
 from asched.ui.caching import tagged
 from asched.ui.cluster import (
@@ -28,15 +31,15 @@ from asched.ui.cluster import (
 from asched.ui.errors import ErrorAnswer, RequestError
 from asched.ui.group_api import GROUP_ROUTES
 from asched.ui.index import MAX_RESULTS, NamespaceList, SearchQuery, SearchResults
-from asched.ui.journal_view import NOW, JournalReader, JournalView
+from asched.ui.journal_progress import NOW
+from asched.ui.journal_reader import JournalReader
+from asched.ui.journal_view import JournalView
 from asched.ui.pods import (
     DecisionList,
     DecisionMatrix,
-    PodSummary,
     TimelineAnswer,
     decision_list,
     decision_matrix,
-    pod_summary,
     pod_timeline,
 )
 from asched.ui.questions import MOMENT, ApiRoute, Parameter, Question
@@ -44,13 +47,14 @@ from asched.ui.reports import (
     JournalReport,
     PluginReport,
     journal_report,
+    measured_plugins,
     past_plugins,
     plugin_report,
 )
 from asched.ui.series import Overview
 from asched.ui.shadow import ShadowDifference, shadow_difference, shadow_report
 from asched.ui.tables import csv_of
-from asched.ui.visibility import AnswerScope
+from asched.ui.why import PodSummary, pod_summary
 
 T = TypeVar("T")
 
@@ -110,15 +114,17 @@ async def _cluster(reader: JournalReader, question: Question) -> ClusterPicture:
 
 async def _node(reader: JournalReader, question: Question) -> NodeDetail:
     seq = await reader.seq_of(question.moment())
-    return await reader.at(seq, node_detail, question.path["node"])
+    name = question.path["node"]
+    indexed = reader.node(seq, name)
+    return await reader.at(seq, node_detail, name) if indexed is None else indexed
 
 
 async def _difference(reader: JournalReader, question: Question) -> ClusterDifference:
     before, after = question.moment("from", "fromSeq"), question.moment("to", "toSeq")
     if before == NOW:
         raise RequestError("from: missing; give from or fromSeq")
-    old = await reader.at(await reader.seq_of(before), snapshot)
-    return difference(old, await reader.at(await reader.seq_of(after), snapshot))
+    seqs = await reader.seq_of(before), await reader.seq_of(after)
+    return difference(*await asyncio.gather(*(reader.at(seq, snapshot) for seq in seqs)))
 
 
 async def _overview(reader: JournalReader, question: Question) -> Overview:
@@ -139,9 +145,15 @@ async def _journal(reader: JournalReader, question: Question) -> JournalReport:
 async def _plugins(reader: JournalReader, question: Question) -> PluginReport:
     registry, failures = reader.registry, reader.index.plugin_failures
     seq = await reader.seq_of(question.moment())
-    if reader.live is not None and reader.live.seq == seq:
-        return plugin_report(reader.live.fold.state, seq, registry, failures)
+    indexed = reader.plugins(seq)
+    if indexed is not None:
+        return plugin_report(*indexed, seq, registry, failures)
     return await reader.call(past_plugins, seq, tuple(sorted(failures.items())))
+
+
+async def _plugin_times(reader: JournalReader, question: Question) -> PluginTimes:
+    seq = await reader.seq_of(question.moment())
+    return await reader.call(measured_plugins, seq)
 
 
 async def _shadow(reader: JournalReader, question: Question) -> RecordedShadow:
@@ -274,6 +286,16 @@ ROUTES: Final[Mapping[str, ApiRoute]] = {
         parameters=MOMENT,
         rows=lambda found: found.plugins,
         scope=AnswerScope.CLUSTER,
+    ),
+    "plugin_times": ApiRoute(
+        "/plugins/times",
+        "How long calls of plugins take when the last attempts are decided again.",
+        PluginTimes,
+        _plugin_times,
+        parameters=MOMENT,
+        rows=lambda found: found.times,
+        scope=AnswerScope.CLUSTER,
+        fixed_by=_SEQ,
     ),
     "shadow": ApiRoute(
         "/shadow",

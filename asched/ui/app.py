@@ -18,15 +18,22 @@ import structlog
 from aiohttp import web
 from yarl import URL
 
+from asched.audit.visibility import (
+    EVERYTHING,
+    AnswerScope,
+    NamespacesUnknownError,
+    Redaction,
+    Visible,
+)
 from asched.ui import api, caching, pages
-from asched.ui.errors import BusyError, ErrorAnswer, StartingError, error_answer
-from asched.ui.journal_view import JournalProgress, JournalView
+from asched.ui.errors import BusyError, ErrorAnswer, error_answer
+from asched.ui.journal_progress import JournalProgress
+from asched.ui.journal_view import JournalView
 from asched.ui.lab import views
 from asched.ui.lab.runs import LabSettings
 from asched.ui.openapi import openapi
 from asched.ui.questions import VISIBLE
 from asched.ui.security import HEADERS, AccessControl, Handler
-from asched.ui.visibility import EVERYTHING, AnswerScope, Redaction, Visible
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
@@ -209,7 +216,7 @@ async def _authorized(request: web.Request, handler: Handler) -> web.StreamRespo
         scope = SCOPES.get(resource.canonical)
         visible.check(scope, request.match_info.get("namespace"))
         if scope is not AnswerScope.PUBLIC and request.app[api.VIEW].namespaces is None:
-            raise StartingError("the namespaces of the journal are being read")
+            raise NamespacesUnknownError("the namespaces of the journal are being read")
     response = await handler(request)
     if visible.note and not response.prepared:
         # Names of namespaces are ASCII, unless the journal is not from an API server.

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 
 import msgspec
 
 from asched.audit.lookup import AuditError
-from asched.audit.pod_state import pod_state
+from asched.audit.pod_state import pod_owner, pod_state
 from asched.audit.timeline import time_of
 from asched.framework.runtime.strict import nearest
-from asched.model.meta import Object
 from asched.model.node import Node
 from asched.model.requests import PODS
 from asched.state.cluster import ClusterState
 from asched.ui.columns import QUEUES, RecordedColumns, resources_of
 from asched.ui.node_facts import FactsTable, GroupLabel, NodeFacts, group_labels
+from asched.ui.placements import PlacedPod
 from asched.ui.series import queue_lengths
 
 
@@ -124,21 +125,8 @@ def picture_of(columns: RecordedColumns, table: FactsTable, seq: int) -> Cluster
     rows = dict(zip(columns.names, columns.values.tolist(), strict=True))
     nodes = []
     for name, facts, labels in table.rows:
-        used = rows[name]
-        allocatable = {resource: facts.offered.get(resource, 0) for resource in resources}
-        requested = dict(zip(resources, used, strict=True))
-        nodes.append(
-            NodeUse(
-                name=name,
-                ready=facts.ready,
-                unschedulable=facts.unschedulable,
-                taints=facts.taints,
-                labels=labels,
-                pods=used[-1],
-                allocatable=allocatable,
-                requested=requested,
-            )
-        )
+        used = dict(zip(resources, rows[name], strict=True))
+        nodes.append(_use_of(name, facts, labels, used))
     return ClusterPicture(
         seq=seq,
         at=time_of(columns.date_ns),
@@ -147,6 +135,51 @@ def picture_of(columns: RecordedColumns, table: FactsTable, seq: int) -> Cluster
         queues=dict(zip(QUEUES, columns.queues, strict=True)),
         nodes=tuple(nodes),
     )
+
+
+def _use_of(name: str, facts: NodeFacts, labels: dict[str, str], used: dict[str, int]) -> NodeUse:
+    return NodeUse(
+        name=name,
+        ready=facts.ready,
+        unschedulable=facts.unschedulable,
+        taints=facts.taints,
+        labels=labels,
+        pods=used[PODS],
+        allocatable={resource: facts.offered.get(resource, 0) for resource in used},
+        requested=used,
+    )
+
+
+def node_of(
+    columns: RecordedColumns, table: FactsTable, pods: Iterable[PlacedPod], seq: int, name: str
+) -> NodeDetail:
+    """As :func:`node_detail`, from the index. Nothing is folded."""
+    facts = table.facts.get(name)
+    if facts is None:
+        raise _unknown(name, [row.name for row in table.rows], seq)
+    used = dict(zip(columns.resources, columns.amounts_of(name), strict=True))
+    return NodeDetail(
+        seq=seq,
+        at=time_of(columns.date_ns),
+        node=_use_of(name, facts, facts.labels, used),
+        pods=tuple(
+            PodOnNode(
+                namespace=pod.key.partition("/")[0],
+                name=pod.key.partition("/")[2],
+                state=pod.state,
+                priority=pod.form.priority,
+                owner=pod.form.owner,
+                requests=pod.form.requests,
+            )
+            for pod in pods
+        ),
+    )
+
+
+def _unknown(name: str, known: Sequence[str], seq: int) -> AuditError:
+    guess = nearest(name, known)
+    hint = f"; did you mean {guess}?" if guess else ""
+    return AuditError(f"no node {name!r} at record {seq}{hint}")
 
 
 def _use(
@@ -174,9 +207,7 @@ def node_detail(state: ClusterState, seq: int, name: str) -> NodeDetail:
     nodes = state.objects(Node)
     node = nodes.get(name)
     if node is None:
-        guess = nearest(name, [*nodes])
-        hint = f"; did you mean {guess}?" if guess else ""
-        raise AuditError(f"no node {name!r} at record {seq}{hint}")
+        raise _unknown(name, [*nodes], seq)
     resources = resources_of(state.nodes)
     row = state.nodes.row_of(name)
     assert row is not None, "each observed node has a row"
@@ -192,17 +223,12 @@ def node_detail(state: ClusterState, seq: int, name: str) -> NodeDetail:
                 name=info.name,
                 state=pod_state(state, info.key),
                 priority=info.priority,
-                owner=_owner(info.pod),
+                owner=pod_owner(info.pod),
                 requests=dict(info.shape.requests),
             )
             for info in pods
         ),
     )
-
-
-def _owner(item: Object) -> str:
-    owner = item.metadata.controller
-    return "" if owner is None else f"{owner.kind}/{owner.name}"
 
 
 class ClusterSnapshot(msgspec.Struct, frozen=True):

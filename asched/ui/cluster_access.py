@@ -18,9 +18,9 @@ from typing import Final, Generic, Protocol, TypeVar
 
 from aiohttp import web
 
+from asched.audit.visibility import EVERYTHING, Viewer, Visible
 from asched.ui.review_cache import Lifetimes, ReviewCache
 from asched.ui.security import COOKIE, AccessControl, bearer_token
-from asched.ui.visibility import EVERYTHING, Viewer, Visible
 
 TOKEN_LIFETIMES: Final = Lifetimes(60.0, 10.0, 2_000, 32)
 ACCESS_LIFETIMES: Final = Lifetimes(300.0, 30.0, 50_000, 1_000)
@@ -85,7 +85,12 @@ class ClusterAccess(AccessControl, Generic[ReaderT]):
         return True  # a foreign page has no token, and its requests no cookie
 
     async def viewer(self, request: web.Request) -> Viewer | None:
-        token = bearer_token(request) or self._session(request.cookies.get(COOKIE, ""))
+        return await self.reader(
+            bearer_token(request) or self._session(request.cookies.get(COOKIE, ""))
+        )
+
+    async def reader(self, token: str) -> Viewer | None:
+        """The user of a token of the cluster; None if it is not valid."""
         user = await self._user_of(token)
         return None if user is None else _ClusterViewer(self, user)
 

@@ -22,7 +22,7 @@ from asched.state.cluster import ClusterState
 from asched.state.node_table import NodeTable
 
 CHUNK_RECORDS: Final = 16_384
-_CACHED_BYTES: Final = 24 * 1024**2
+_CACHED_BYTES: Final = 12 * 1024**2
 """Of decoded chunks."""
 QUEUES: Final = ("active", "backoff", "unschedulable", "gated")
 _GONE: Final = -1
@@ -75,6 +75,11 @@ class RecordedColumns(NamedTuple):
     date_ns: int
     queues: tuple[int, int, int, int]
     """By :data:`QUEUES`."""
+
+    def amounts_of(self, name: str) -> list[int]:
+        """Of one node, by resource."""
+        amounts: list[int] = self.values[self.names.index(name)].tolist()
+        return amounts
 
 
 class OutsideError(Exception):
@@ -243,6 +248,16 @@ class ClusterHistory:
 
     # -- questions --------------------------------------------------------------------------------
 
+    def date_ns(self, seq: int) -> int:
+        """The time after a record. Raises :class:`OutsideError`."""
+        return self._turn(self._chunk(seq), seq)[0]
+
+    def _turn(self, chunk: Chunk, seq: int) -> list[int]:
+        """The last turn's date and queues."""
+        place = int(np.searchsorted(chunk.turns[:, 0], seq, "right")) - 1
+        turn: list[int] = chunk.turns[place].tolist()
+        return turn[1:]
+
     def at(self, seq: int) -> RecordedColumns:
         """All nodes after a record. Raises :class:`OutsideError`."""
         chunk = self._chunk(seq)
@@ -253,11 +268,10 @@ class ClusterHistory:
         found, last = np.unique(nodes[::-1], return_index=True)
         values = values[::-1][last]
         there = values[:, -1] != _GONE
-        turn = chunk.turns[int(np.searchsorted(chunk.turns[:, 0], seq, "right")) - 1].tolist()
-        active, backoff, unschedulable, gated = turn[-len(QUEUES) :]
+        date_ns, active, backoff, unschedulable, gated = self._turn(chunk, seq)
         queues = (active, backoff, unschedulable, gated)
         names = [self.names[number] for number in found[there].tolist()]
-        return RecordedColumns(chunk.resources, names, values[there], turn[1], queues)
+        return RecordedColumns(chunk.resources, names, values[there], date_ns, queues)
 
     def _chunk(self, seq: int) -> Chunk:
         if self._open is not None and seq > self._closed_seq:

@@ -8,6 +8,7 @@ import msgspec
 
 from asched.audit.lookup import AuditError
 from asched.audit.times import TimeTextError
+from asched.audit.visibility import NamespacesUnknownError, NotVisibleError
 from asched.framework.runtime.profile import ProfileError
 from asched.journal import errors as journal
 
@@ -23,10 +24,6 @@ class ForbiddenError(Exception):
 
 class BusyError(Exception):
     """Too many requests are in progress. Its text is one line for the user."""
-
-
-class NotVisibleError(Exception):
-    """The reader may not see the answer. Its text is one line for the user."""
 
 
 class ReviewUnavailableError(Exception):
@@ -71,7 +68,7 @@ _KNOWN: Final[tuple[tuple[tuple[type[Exception], ...], int, str], ...]] = (
     ((AuditError,), 404, ""),
     ((journal.ArchivedError,), 410, ""),
     ((ReviewUnavailableError,), 503, "the page works again when the API server answers"),
-    ((BusyError, StartingError), 503, "try again in a few seconds"),
+    ((BusyError, NamespacesUnknownError, StartingError), 503, "try again in a few seconds"),
     ((journal.JournalUnreachableError, journal.JournalBusyError), 503, _RETRY),
     ((journal.JournalIOError, journal.JournalOpenError), 503, _RETRY),
     ((journal.JournalSchemaError,), 503, "use the version of asched that writes the journal"),

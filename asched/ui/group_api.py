@@ -11,10 +11,13 @@ from asched.audit.evictions import EvictionKind, EvictionReports
 from asched.audit.gangs import GangPhase, GangsReport, gang_states
 from asched.audit.groups import GANG, GroupExplanation, GroupName
 from asched.audit.history import Period
+from asched.audit.pod_group.forms import PodGroupExplanation
 from asched.audit.pod_state import PendingPods, longest_pending
 from asched.audit.queue_log import QueueHistory
 from asched.audit.queues import QueuesReport, queue_states
+from asched.audit.visibility import AnswerScope
 from asched.batch.registry import SessionRegistry
+from asched.state.cluster import ClusterState
 from asched.ui.errors import RequestError
 from asched.ui.groups import (
     EvictionFilter,
@@ -23,10 +26,10 @@ from asched.ui.groups import (
     chosen_gangs,
     group_explanation,
     group_timeline,
+    group_why,
 )
-from asched.ui.journal_view import JournalReader
+from asched.ui.journal_reader import JournalReader
 from asched.ui.questions import MOMENT, ApiRoute, Parameter, Question
-from asched.ui.visibility import AnswerScope
 
 EnumT = TypeVar("EnumT", bound=Enum)
 
@@ -63,7 +66,7 @@ def _group(question: Question) -> GroupName:
 async def _pending(reader: JournalReader, question: Question) -> PendingPods:
     limit = question.number("limit", most=MAX_PENDING) or 20
     seq = await reader.seq_of(question.moment())
-    return await reader.on_state(seq, lambda state: longest_pending(state, seq, limit))
+    return await reader.at(seq, longest_pending, limit)
 
 
 async def _evictions(reader: JournalReader, question: Question) -> EvictionReports:
@@ -76,7 +79,11 @@ async def _evictions(reader: JournalReader, question: Question) -> EvictionRepor
 
 async def _queues(reader: JournalReader, question: Question) -> QueuesReport:
     seq = await reader.seq_of(question.moment())
-    return await reader.on_state(seq, lambda state: queue_states(state, seq, _registry()))
+    return await reader.at(seq, _queue_states)
+
+
+def _queue_states(state: ClusterState, seq: int) -> QueuesReport:
+    return queue_states(state, seq, _registry())
 
 
 async def _queue_history(reader: JournalReader, question: Question) -> QueueHistory:
@@ -88,12 +95,17 @@ async def _queue_history(reader: JournalReader, question: Question) -> QueueHist
 async def _gangs(reader: JournalReader, question: Question) -> GangsReport:
     phase = _choice(question, "phase", GangPhase)
     seq = await reader.seq_of(question.moment())
-    found = await reader.on_state(seq, lambda state: gang_states(state, seq))
+    found = await reader.at(seq, gang_states)
     return chosen_gangs(found, question.text("q"), phase)
 
 
 async def _explanation(reader: JournalReader, question: Question) -> GroupExplanation:
     return await group_explanation(reader, _group(question), question.moment())
+
+
+async def _why(reader: JournalReader, question: Question) -> PodGroupExplanation:
+    seq = await reader.seq_of(question.moment())
+    return await reader.call(group_why, _group(question).key, seq)
 
 
 async def _timeline(reader: JournalReader, question: Question) -> GroupTimeline:
@@ -172,6 +184,15 @@ GROUP_ROUTES: Final[Mapping[str, ApiRoute]] = {
         _explanation,
         parameters=MOMENT,
         rows=lambda found: found.members,
+        scope=AnswerScope.NAMESPACE,
+    ),
+    "gang_why": ApiRoute(
+        f"{_GANG}/why",
+        "The dominant reason of a PodGroup, what its topology domains lack, and what admits it.",
+        PodGroupExplanation,
+        _why,
+        parameters=MOMENT,
+        rows=lambda found: found.domains,
         scope=AnswerScope.NAMESPACE,
     ),
     "gang_timeline": ApiRoute(

@@ -6,6 +6,7 @@ Each gives a template and its values; :mod:`asched.ui.pages` renders them.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
+from http import HTTPStatus
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote, urlencode
 
@@ -14,13 +15,17 @@ from aiohttp import web
 from asched.audit.evictions import EvictionKind, EvictionReports
 from asched.audit.gangs import GangPhase, GangsReport
 from asched.audit.groups import GANG, GroupExplanation
+from asched.audit.pod_group.forms import PodGroupExplanation
 from asched.audit.queues import QueuesReport
 from asched.ui.api import PREFIX, answer
+from asched.ui.errors import AnsweredError
 
 _SHOWN_EVICTIONS: Final = 500
 _SHOWN_GANGS: Final = 500
 _SHOWN_MEMBERS: Final = 500
 _SHOWN_JOBS: Final = 50
+FOLLOW: Final = "follow.js"
+"""Keeps the regions of a page with ``data-live`` up to date."""
 
 
 class PageContent(NamedTuple):
@@ -80,6 +85,7 @@ async def _evictions(request: web.Request) -> PageContent:
     values = {
         "api": api_with(request),
         "csv": api_with(request, format="csv"),
+        "script": FOLLOW,
         "found": found,
         "shown": found.evictions[:_SHOWN_EVICTIONS],
         "kinds": [kind.value for kind in EvictionKind],
@@ -94,7 +100,7 @@ async def _queues(request: web.Request) -> PageContent:
     values = {
         "api": api_with(request),
         "csv": api_with(request, format="csv"),
-        "script": "queues.js" if found.sessions else "",
+        "script": "queues.js" if found.sessions else FOLLOW,
         "found": found,
         "history": history,
         "jobs_shown": _SHOWN_JOBS,
@@ -107,6 +113,7 @@ async def _gangs(request: web.Request) -> PageContent:
     values = {
         "api": api_with(request),
         "csv": api_with(request, format="csv"),
+        "script": FOLLOW,
         "found": found,
         "shown": found.gangs[:_SHOWN_GANGS],
         "phases": [phase.value for phase in GangPhase],
@@ -121,12 +128,25 @@ def _group(name: str) -> ContentOf:
         values = {
             **_names(request, "pods"),
             "csv": api_with(request, format="csv"),
+            "script": FOLLOW,
             "group": found,
             "members": found.members[:_SHOWN_MEMBERS],
+            "why": await _why(request) if name == "gang" else None,
         }
         return PageContent("group.html", values)
 
     return content
+
+
+async def _why(request: web.Request) -> PodGroupExplanation | None:
+    """None for a PodGroup that is gone with all its pods."""
+    try:
+        found: PodGroupExplanation = await answer("gang_why", request)
+    except AnsweredError as error:
+        if error.answer.status != HTTPStatus.NOT_FOUND:
+            raise
+        return None
+    return found
 
 
 def _timeline(name: str) -> ContentOf:

@@ -19,9 +19,13 @@ from asched.audit.groups import (
     with_session,
 )
 from asched.audit.history import Period
+from asched.audit.pod_group.explain import GroupQuestion, explain_pod_group
+from asched.audit.pod_group.forms import PodGroupExplanation
 from asched.audit.timeline import time_of
 from asched.ui.index import IndexedGroup
-from asched.ui.journal_view import JournalReader, Moment
+from asched.ui.journal_progress import Moment
+from asched.ui.journal_reader import JournalReader
+from asched.ui.past import PastStates
 from asched.ui.pods import TimelineSpan, spans_of
 
 MAX_MEMBERS: Final = 500
@@ -74,6 +78,13 @@ async def group_explanation(
     return await with_session(reader.store, reader.load, found, pod)
 
 
+async def group_why(journal: PastStates, key: str, seq: int) -> PodGroupExplanation:
+    """As ``asched explain --group``, without repeating the last attempt. For a worker process."""
+    store, load = journal.store, journal.load
+    asked = GroupQuestion(last_seq=seq, repeat=False)
+    return await explain_pod_group(store, load, key, asked)
+
+
 async def group_timeline(reader: JournalReader, group: GroupName, moment: Moment) -> GroupTimeline:
     """Raises as :func:`group_explanation`."""
     seq = await reader.seq_of(moment)
@@ -81,7 +92,9 @@ async def group_timeline(reader: JournalReader, group: GroupName, moment: Moment
     found: GroupHistory = await group_history(
         reader.store, reader.load, group, first_seq=first, last_seq=min(seq, last or seq)
     )
-    until = await reader.on_state(seq, lambda state: state.date_ns)
+    until = reader.date_ns(seq)
+    if until is None:
+        until = await reader.on_state(seq, lambda state: state.date_ns)
     newest = sorted(found.pods, key=lambda pod: pod.entries[0].seq)[-MAX_MEMBERS:]
     kept = {pod.uid for pod in newest}
     pods = tuple(pod for pod in found.pods if pod.uid in kept)

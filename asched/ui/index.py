@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from asched.audit.pod_state import pod_state
-from asched.audit.shadow import ShadowLog
+from asched.audit.visibility import Visible
 from asched.framework.pod_groups import group_of
 from asched.model.meta import Object, OwnerReference
 from asched.model.node import Node
@@ -27,7 +27,6 @@ from asched.state.cluster import ClusterState, PlacementState
 from asched.state.session_records import EvictionDecided
 from asched.state.stored_form import PodRecord
 from asched.ui.series import Series, WaitHistogram
-from asched.ui.visibility import Visible
 
 MAX_RESULTS: Final = 200
 _MAX_OWNERS: Final = 4
@@ -43,7 +42,7 @@ class FoundKind(Enum):
     NODE = "node"
 
 
-class SearchResult(msgspec.Struct, frozen=True, rename="camel"):
+class FoundName(msgspec.Struct, frozen=True, rename="camel"):
     kind: FoundKind
     name: str
     """``Kind/name`` for an owner."""
@@ -56,7 +55,7 @@ class SearchResult(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class SearchResults(msgspec.Struct, frozen=True, rename="camel"):
-    results: tuple[SearchResult, ...]
+    results: tuple[FoundName, ...]
     total: int
     """How many there are without the limit."""
     indexed_seq: int
@@ -113,8 +112,6 @@ class IndexedPod:
     """0 for a pod that had a node at first."""
     first_seq: int = 0
     """The first record about a pod of this name, or the checkpoint where the index begins."""
-    mentions: tuple[int, ...] = ()
-    """Records that evict it for another pod."""
 
     @property
     def name(self) -> str:
@@ -130,6 +127,8 @@ class IndexedGroup:
     pods: dict[str, None] = field(default_factory=dict)
     last_seq: int = 0
     waits: WaitHistogram = field(default_factory=WaitHistogram)
+    size: int = 0
+    """The number of pods of a form, which are not listed."""
 
 
 class JournalIndex:
@@ -147,11 +146,8 @@ class JournalIndex:
         self.plugin_failures: dict[str, int] = {}
         self.totals: Counter[str] = Counter()
         """What happened since the start of the index."""
-        self.touched: set[str] = set()
-        """Pods whose mentions changed. The owner of the file clears it."""
         self.series = Series()
         self._owners: dict[tuple[str, ...], tuple[str, ...]] = {}
-        self.shadow = ShadowLog()
 
     def begin(self, seq: int, state: ClusterState) -> None:
         """Start with the state of a checkpoint: earlier records are archived."""
@@ -173,7 +169,6 @@ class JournalIndex:
         """Add a record; ``state`` is the one after it."""
         if isinstance(record, r.ObjectObserved):
             self._add_namespaces((record.object.metadata.namespace,))
-        self.shadow.apply(seq, record, state.date_ns)
         match record:
             case r.TurnStarted():
                 self.series.move_to(state)
@@ -194,8 +189,6 @@ class JournalIndex:
             case _ if isinstance(record, PodRecord):
                 self._mention(seq, record.key)
                 self._count(record, state)
-                if isinstance(record, r.Rejected):
-                    self._add_victims(seq, record)
 
     def _add(self, what: str, number: int = 1) -> None:
         self.totals[what] += number
@@ -222,13 +215,6 @@ class JournalIndex:
                 entry = state.entry(record.key, record.uid)
                 if entry is not None and entry.placement_state is PlacementState.BOUND:
                     self._bound(record.key, state)
-
-    def _add_victims(self, seq: int, record: r.Rejected) -> None:
-        for victim in record.victims:
-            pod = self.pods.get(victim.key)
-            if pod is not None:
-                pod.mentions += (seq,)
-                self.touched.add(victim.key)
 
     def _bound(self, key: str, state: ClusterState) -> None:
         """The pod is bound; may be reported repeatedly."""
@@ -266,11 +252,13 @@ class JournalIndex:
         added.like = intern(added.owners[-1] if owners else _form(pod, state))
         before = self.pods.get(key)
         if before is not None:
-            added.mentions = before.mentions
             self._leave(before)
         added.first_seq = seq if before is None else before.first_seq
         self.pods[key] = added
-        _join(self.likes, added.like, (namespace, added.like), pod.key)
+        like = self.likes.get(added.like)
+        if like is None:
+            like = self.likes[added.like] = IndexedGroup(namespace, added.like)
+        like.size += 1
         for key, name in owners.items():
             _join(self.owners, key, (namespace, name), pod.key)
         if added.gang:
@@ -281,7 +269,7 @@ class JournalIndex:
 
     def _leave(self, pod: IndexedPod) -> None:
         """Another pod has its name."""
-        self.likes[pod.like].pods.pop(pod.key, None)
+        self.likes[pod.like].size -= 1
         for owner in pod.owners:
             self.owners[owner].pods.pop(pod.key, None)
         if pod.gang:
@@ -299,7 +287,7 @@ class JournalIndex:
             intern(pod.gang),
         )
         self.pods[pod.key] = pod
-        self.likes[pod.like].pods[pod.key] = None
+        self.likes[pod.like].size += 1
         for owner in pod.owners:
             self.owners[owner].pods[pod.key] = None
         if pod.gang:
@@ -349,30 +337,25 @@ class JournalIndex:
                 found[entry.info.namespace][pod_state(state, key)] += 1
         return tuple(NamespaceUse(name, dict(counts)) for name, counts in found.items())
 
-    def _result(self, kind: FoundKind, key: str, seq: int, state: ClusterState) -> SearchResult:
+    def _result(self, kind: FoundKind, key: str, seq: int, state: ClusterState) -> FoundName:
         if kind is FoundKind.NODE:
             here = "present" if key in state.objects(Node) else "deleted"
-            return SearchResult(kind, key, "", here, seq)
+            return FoundName(kind, key, "", here, seq)
         if kind is FoundKind.POD:
             pod = self.pods[key]
-            return SearchResult(kind, pod.name, pod.namespace, pod_state(state, key), seq)
+            return FoundName(kind, pod.name, pod.namespace, pod_state(state, key), seq)
         group = (self.owners if kind is FoundKind.OWNER else self.gangs)[key]
-        return SearchResult(kind, group.name, group.namespace, _states(state, group.pods), seq)
-
-    def mentions(self, key: str) -> tuple[int, ...]:
-        """The records of other pods that evict pods of that key."""
-        pod = self.pods.get(key)
-        return () if pod is None else pod.mentions
+        return FoundName(kind, group.name, group.namespace, _states(state, group.pods), seq)
 
     def like_pods(self, key: str) -> LikePods | None:
         """The pods like the newest one of that key; None if it is the only one."""
         pod = self.pods.get(key)
         like = self.likes.get(pod.like) if pod is not None else None
-        if pod is None or like is None or len(like.pods) < 2:
+        if pod is None or like is None or like.size < 2:
             return None
         bound, waits = like.waits.classes.total(), like.waits
         halves = waits.percentile_s(0.5), waits.percentile_s(0.9)
-        return LikePods(pod.like, len(like.pods), bound, *halves)
+        return LikePods(pod.like, like.size, bound, *halves)
 
 
 def _join(groups: dict[str, IndexedGroup], key: str, name: tuple[str, str], pod_key: str) -> None:

@@ -20,32 +20,23 @@ import structlog
 from filelock import lock_descriptor, unlock_descriptor
 
 from asched.ui.columns import ClusterHistory
+from asched.ui.history_tables import HistoryTables, SavedParts
 from asched.ui.index import IndexedGroup, IndexedPod, JournalIndex
+from asched.ui.index_tables import COUNT, DELETE, PUT, TABLES, VERSION
+from asched.ui.indexes import Indexes
 from asched.ui.logs import FollowedLogs, FollowedLogsForm
-from asched.ui.node_facts import FactsHistory, NodeFacts, StoredFacts
+from asched.ui.node_facts import NodeFacts, StoredFacts
+from asched.ui.placements import PlacementHistory
+from asched.ui.plugin_history import PluginHistory
 from asched.ui.series import Bucket, BucketForm
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
-VERSION: Final = 2
-"""Incremented whenever the tables or the contents of the index change."""
 StorageError = sqlite3.Error
 """What the files raise when they cannot be read or written."""
 DAMAGE: Final = (sqlite3.Error, msgspec.MsgspecError, zlib.error, ValueError, LookupError)
 """What reading a damaged file raises."""
 _GROUPS: Final = ("owners", "gangs", "likes")
-_TABLES: Final = """
-CREATE TABLE IF NOT EXISTS mark (id INTEGER PRIMARY KEY CHECK (id = 1), form BLOB NOT NULL);
-CREATE TABLE IF NOT EXISTS logs (id INTEGER PRIMARY KEY CHECK (id = 1), form BLOB NOT NULL);
-CREATE TABLE IF NOT EXISTS pod (key TEXT PRIMARY KEY, form BLOB NOT NULL) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS pod_group
-  (kind TEXT, key TEXT, form BLOB NOT NULL, PRIMARY KEY (kind, key)) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS bucket (start_s INTEGER PRIMARY KEY, form BLOB NOT NULL);
-CREATE TABLE IF NOT EXISTS chunk (base_seq INTEGER PRIMARY KEY, form BLOB NOT NULL);
-CREATE TABLE IF NOT EXISTS node_name (number INTEGER PRIMARY KEY, name TEXT NOT NULL);
-CREATE TABLE IF NOT EXISTS node_facts
-  (seq INTEGER, name TEXT, form BLOB NOT NULL, PRIMARY KEY (seq, name)) WITHOUT ROWID;
-"""
 
 
 class IndexMark(NamedTuple):
@@ -83,7 +74,6 @@ class _PodForm(msgspec.Struct, array_like=True):
     last_seq: int
     pending_since_ns: int
     first_seq: int
-    mentions: tuple[int, ...]
 
 
 class _GroupForm(msgspec.Struct, array_like=True):
@@ -91,15 +81,6 @@ class _GroupForm(msgspec.Struct, array_like=True):
     name: str
     last_seq: int
     waits: dict[int, int]
-
-
-class Indexes(NamedTuple):
-    """Everything that follows the journal."""
-
-    names: JournalIndex
-    cluster: ClusterHistory
-    facts: FactsHistory
-    logs: FollowedLogs
 
 
 class IndexFile:
@@ -111,6 +92,7 @@ class IndexFile:
         self._lock = lock
         self.states: Path | None = None
         """Where checkpoints of the index are kept; None in a temporary file."""
+        self.history = HistoryTables(connection)
         self._saved = IndexMark()
         self._saved_nodes = 0
         self._saved_step_s = 0
@@ -132,10 +114,20 @@ class IndexFile:
     def clear(self) -> None:
         """Start over."""
         with self._connection:
-            for statement in _DELETE.values():
+            for statement in DELETE.values():
                 self._connection.execute(statement)
+        self.history = HistoryTables(self._connection)
         self._saved, self._saved_nodes = IndexMark(), 0
         self._saved_step_s, self._saved_bucket_s = 0, -1
+
+    def empty(self) -> Indexes:
+        """Indexes that are stored here."""
+        history = self.history
+        return Indexes(
+            cluster=ClusterHistory(self.load_chunk),
+            placements=PlacementHistory(history.placements),
+            plugins=PluginHistory(history.plugin_facts),
+        )
 
     # -- reading ----------------------------------------------------------------------------------
 
@@ -161,16 +153,18 @@ class IndexFile:
         assert form is not None, "mark() is not the beginning"
         if form.sizes != self._sizes():
             raise ValueError("rows are missing")
-        names, facts, cluster = JournalIndex(), FactsHistory(), ClusterHistory(self.load_chunk)
-        self._load_names(names, form)
+        found = self.empty()
+        self._load_names(found.names, form)
         kept = self._connection.execute("SELECT name FROM node_name ORDER BY number").fetchall()
         bases = self._connection.execute("SELECT base_seq FROM chunk ORDER BY base_seq").fetchall()
-        cluster.restore([name for (name,) in kept], [seq for (seq,) in bases], form.mark.seq)
+        found.cluster.restore([name for (name,) in kept], [seq for (seq,) in bases], form.mark.seq)
         decode_facts = msgspec.msgpack.Decoder(NodeFacts | None).decode
         for seq, name, blob in self._connection.execute("SELECT * FROM node_facts ORDER BY seq"):
-            facts.add(StoredFacts(seq, name, decode_facts(blob)))
+            found.facts.add(StoredFacts(seq, name, decode_facts(blob)))
         self._saved, self._saved_nodes = form.mark, len(kept)
-        return Indexes(names, cluster, facts, self._load_logs()), form.first_at_ns
+        found.logs = self._load_logs()
+        found.placements = self.history.restored_placements()
+        return found, form.first_at_ns
 
     def _load_logs(self) -> FollowedLogs:
         (blob,) = self._connection.execute("SELECT form FROM logs").fetchone()
@@ -193,7 +187,7 @@ class IndexFile:
             restored = IndexedPod(key, intern(pod.namespace), pod.uid)
             restored.like, restored.owners, restored.gang = pod.like, pod.owners, pod.gang
             restored.last_seq, restored.pending_since_ns = pod.last_seq, pod.pending_since_ns
-            restored.first_seq, restored.mentions = pod.first_seq, pod.mentions
+            restored.first_seq = pod.first_seq
             index.restore_pod(restored)
         series = index.series
         series.step_s = self._saved_step_s = form.step_s
@@ -207,8 +201,7 @@ class IndexFile:
     def _sizes(self) -> dict[str, int]:
         return {
             table: self._connection.execute(statement).fetchone()[0]
-            for table, statement in _COUNT.items()
-            if table != "mark"
+            for table, statement in COUNT.items()
         }
 
     def load_chunk(self, base_seq: int) -> bytes:
@@ -245,18 +238,18 @@ class IndexFile:
             facts = indexes.facts.unsaved
             self._put("node_facts", ((one.seq, one.name, encode(one.facts)) for one in facts))
             self._put("logs", [(1, encode(indexes.logs.form))])
+            timelines = indexes.taken_timelines()
+            self.history.save(SavedParts(indexes.placements, indexes.plugins, timelines))
             form.sizes = self._sizes()
             self._put("mark", [(1, encode(form))])
         self._saved, self._saved_nodes = mark, len(indexes.cluster.names)
         indexes.facts.unsaved.clear()
-        names.touched.clear()
+        indexes.placements.saved()
+        indexes.plugins.unsaved.clear()
 
     def _save_names(self, index: JournalIndex) -> None:
         encode, after = msgspec.msgpack.encode, self._saved.seq
-        touched = index.touched
-        changed = [
-            (key, pod) for key, pod in index.pods.items() if pod.last_seq > after or key in touched
-        ]
+        changed = [(key, pod) for key, pod in index.pods.items() if pod.last_seq > after]
         forms = ((key, _PodForm(*(getattr(pod, f) for f in _POD_FIELDS))) for key, pod in changed)
         self._put("pod", ((key, encode(form)) for key, form in forms))
         dirty = {
@@ -283,27 +276,11 @@ class IndexFile:
             self._saved_bucket_s = series.buckets[-1].start_s
 
     def _put(self, table: str, rows: Iterable[tuple[Any, ...]]) -> None:
-        self._connection.executemany(_PUT[table], rows)
+        self._connection.executemany(PUT[table], rows)
 
 
 _POD_FIELDS: Final = _PodForm.__struct_fields__
 _RECENT: Final = 64
-_WIDTHS: Final = {
-    "mark": 2,
-    "logs": 2,
-    "pod": 2,
-    "pod_group": 3,
-    "bucket": 2,
-    "chunk": 2,
-    "node_name": 2,
-    "node_facts": 3,
-}
-_DELETE: Final = {table: f"DELETE FROM {table}" for table in _WIDTHS}
-_COUNT: Final = {table: f"SELECT count(*) FROM {table}" for table in _WIDTHS}
-_PUT: Final = {
-    table: f"INSERT OR REPLACE INTO {table} VALUES ({', '.join('?' * width)})"
-    for table, width in _WIDTHS.items()
-}
 
 
 def _group_form(group: IndexedGroup) -> _GroupForm:
@@ -374,7 +351,7 @@ def _connected(path: Path) -> sqlite3.Connection:
         if version not in (0, VERSION):
             raise ValueError(f"it has version {version}, this asched uses {VERSION}")
         connection.execute(f"PRAGMA user_version = {VERSION}")
-        connection.executescript(_TABLES)
+        connection.executescript(TABLES)
     except BaseException:
         connection.close()
         raise
@@ -384,7 +361,7 @@ def _connected(path: Path) -> sqlite3.Connection:
 def _temporary() -> sqlite3.Connection:
     """An empty database that nobody else sees."""
     connection = sqlite3.connect("", check_same_thread=False)
-    connection.executescript(_TABLES)
+    connection.executescript(TABLES)
     return connection
 
 

@@ -1,4 +1,5 @@
-"""What follows the journal in addition to the index: evictions, and queues of batch sessions."""
+"""What follows the journal in addition to the index: evictions, queues of batch sessions, and
+comparisons of a shadow."""
 
 from __future__ import annotations
 
@@ -6,6 +7,7 @@ import msgspec
 
 from asched.audit.evictions import EvictionLog, EvictionLogForm
 from asched.audit.queue_log import QueueLog, QueueLogForm
+from asched.audit.shadow import ShadowLog, ShadowLogForm
 from asched.state import records as r
 from asched.state.cluster import ClusterState
 
@@ -15,6 +17,7 @@ class FollowedLogsForm(msgspec.Struct, array_like=True):
 
     evictions: EvictionLogForm
     queues: QueueLogForm
+    shadow: ShadowLogForm
 
 
 class FollowedLogs:
@@ -24,13 +27,15 @@ class FollowedLogs:
         """``form``: stored logs to continue with the next record."""
         self.evictions = EvictionLog(None if form is None else form.evictions)
         self.queues = QueueLog(None if form is None else form.queues)
+        self.shadow = ShadowLog(None if form is None else form.shadow)
 
     @property
     def form(self) -> FollowedLogsForm:
         """To be stored."""
-        return FollowedLogsForm(self.evictions.form, self.queues.form)
+        return FollowedLogsForm(self.evictions.form, self.queues.form, self.shadow.form)
 
     def apply(self, seq: int, record: r.AnyRecord, state: ClusterState) -> None:
         """Add a record; ``state`` is the one after it."""
         self.evictions.apply(seq, record, state)
         self.queues.apply(seq, record, state)
+        self.shadow.apply(seq, record, state.date_ns)

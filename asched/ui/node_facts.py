@@ -60,6 +60,8 @@ class FactsTable(NamedTuple):
 
     rows: tuple[NodeRow, ...]
     """By name."""
+    facts: dict[str, NodeFacts]
+    """The same, by name."""
     group_labels: tuple[GroupLabel, ...]
 
 
@@ -123,7 +125,7 @@ class FactsHistory:
                 NodeRow(name, one, {key: one.labels[key] for key in keys if key in one.labels})
                 for name, one in facts.items()
             )
-            found = self._tables[epoch] = FactsTable(tuple(rows), groups)
+            found = self._tables[epoch] = FactsTable(tuple(rows), facts, groups)
             while len(self._tables) > _KEPT_TABLES:
                 self._tables.popitem(last=False)
         return found

@@ -20,6 +20,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from asched.audit.entries import AssignmentEntry, AttemptFailureEntry, RejectionEntry
 from asched.audit.entry_text import describe
 from asched.audit.shadow import RecordedShadow
+from asched.audit.visibility import EVERYTHING, AnswerScope, Visible
 from asched.ui.api import HTML_PAGES, PREFIX, ROUTES, VIEW, HtmlPages, answer, pattern
 from asched.ui.caching import digest_of
 from asched.ui.errors import ErrorAnswer
@@ -31,11 +32,12 @@ from asched.ui.group_pages import (
     amount_text,
 )
 from asched.ui.index import NamespaceList, SearchResults
-from asched.ui.journal_view import JournalProgress, JournalView
-from asched.ui.pods import DecisionMatrix, PodSummary, TimelineAnswer
+from asched.ui.journal_progress import JournalProgress
+from asched.ui.journal_view import JournalView
+from asched.ui.pods import DecisionMatrix, TimelineAnswer
 from asched.ui.questions import VISIBLE
 from asched.ui.shadow import EXAMPLES, ShadowDifference
-from asched.ui.visibility import EVERYTHING, AnswerScope, Visible
+from asched.ui.why import PodSummary
 
 _FOLDER: Final = Path(__file__).parent / "static"
 STATIC: Final = f"/static/{digest_of(_FOLDER)}"
@@ -163,6 +165,8 @@ def _text(request: web.Request, template: str, values: Mapping[str, Any]) -> str
         "active": request.path,
         "script": "",
         "api": "",
+        "tabular": _is_tabular(request),
+        "csv": "",
         "data": {},
         "query": "",
         "moment": _moment(request),
@@ -171,6 +175,16 @@ def _text(request: web.Request, template: str, values: Mapping[str, Any]) -> str
         "note": _visible(request).note,
     }
     return _TEMPLATES.get_template(template).render({**defaults, **values})
+
+
+def _is_tabular(request: web.Request) -> bool:
+    """Whether the answer of the page is also available as CSV."""
+    resource = request.match_info.route.resource
+    path = "" if resource is None else resource.canonical
+    return ("/overview" if path == "/" else path) in _TABULAR
+
+
+_TABULAR: Final = frozenset(route.path for route in ROUTES.values() if route.rows is not None)
 
 
 def _visible(request: web.Request) -> Visible:
@@ -342,7 +356,8 @@ async def _journal(request: web.Request) -> web.Response:
 
 async def _plugins(request: web.Request) -> web.Response:
     found = await answer("plugins", request)
-    return _page(request, "plugins.html", {"api": _same_api(request), "found": found})
+    values = {"script": "plugins.js", "api": _same_api(request), "found": found}
+    return _page(request, "plugins.html", values)
 
 
 def _scopes_of(path: str) -> tuple[AnswerScope, ...]:

@@ -10,9 +10,10 @@ from aiohttp import web
 
 from asched.audit.lookup import PodName
 from asched.audit.times import parse_time_ns
+from asched.audit.visibility import AnswerScope, Visible
 from asched.ui.errors import RequestError
-from asched.ui.journal_view import JournalReader, Moment
-from asched.ui.visibility import AnswerScope, Visible
+from asched.ui.journal_progress import Moment
+from asched.ui.journal_reader import JournalReader
 
 VISIBLE: Final = web.RequestKey("visible", Visible)
 """What the reader of a request may see."""

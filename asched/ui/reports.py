@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import time
 from datetime import datetime
 
 import msgspec
 
+from asched.audit.plugin_times import PluginTimes, plugin_times
 from asched.audit.timeline import time_of
 from asched.config.registry import PluginRegistry
 from asched.framework.interface import ExtensionPoint
-from asched.framework.runtime.profile import ProfileError
+from asched.framework.runtime.profile import ProfileError, ProfileSpec
 from asched.journal.statistics import journal_id
-from asched.state.circuits import Circuit
-from asched.state.cluster import ClusterState
-from asched.ui.journal_view import JournalProgress, JournalReader, VerificationReport
+from asched.ui.journal_progress import JournalProgress, VerificationReport
+from asched.ui.journal_reader import JournalReader
 from asched.ui.past import PastStates
+from asched.ui.plugin_history import CircuitFacts, PluginFacts
 
 
 class ArchiveSegment(msgspec.Struct, frozen=True, rename="camel"):
@@ -78,7 +80,7 @@ async def journal_report(reader: JournalReader) -> JournalReport:
         writers=tuple(
             JournalClaim(w.epoch, w.writer, time_of(w.claimed_at_ns)) for w in await store.writers()
         ),
-        verification=reader.verification,
+        verification=reader.verifier.report,
     )
 
 
@@ -123,52 +125,64 @@ class PluginReport(msgspec.Struct, frozen=True, rename="camel"):
 
 
 def plugin_report(
-    state: ClusterState, seq: int, registry: PluginRegistry, failures: dict[str, int]
+    facts: PluginFacts, at_ns: int, seq: int, registry: PluginRegistry, failures: dict[str, int]
 ) -> PluginReport:
     """The plugins of all profiles after a record. ``failures``: attempts that each failed."""
-    circuits = {(name, plugin): found for name, plugin, found in state.guards.circuits}
+    circuits = {(circuit.profile, circuit.plugin): circuit for circuit in facts.circuits}
     found: list[PluginStatus] = []
-    for scheduler_name, profile in sorted(state.profiles.items()):
-        origins = {origin.name: origin for origin in profile.spec.origins}
-        external = {plugin.name for plugin in profile.spec.external}
-        for name in profile.spec.plugin_names:
+    for profile in facts.profiles:
+        spec = profile.spec
+        origins = {origin.name: origin for origin in spec.origins}
+        external = {plugin.name for plugin in spec.external}
+        for name in spec.plugin_names:
             origin, here = origins.get(name), _installed(registry, name)
             recorded = "" if origin is None else f"{origin.distribution} {origin.version}".strip()
-            circuit = circuits.get((scheduler_name, name))
-            status, open_until = _circuit(circuit, state)
+            circuit = circuits.get((spec.scheduler_name, name))
+            status, open_until = _circuit(circuit)
             found.append(
                 PluginStatus(
-                    profile=scheduler_name,
+                    profile=spec.scheduler_name,
                     name=name,
                     distribution="" if origin is None else origin.distribution,
                     version="" if origin is None else origin.version,
                     installed=here,
                     differs=bool(recorded) and recorded != here,
-                    enabled=tuple(
-                        PluginPlace(
-                            point.field, plugin.weight if point is ExtensionPoint.SCORE else None
-                        )
-                        for point in ExtensionPoint
-                        for plugin in profile.spec.plugins_at(point)
-                        if plugin.name == name
-                    ),
+                    enabled=_places(spec, name),
                     external=name in external,
                     circuit=status,
                     circuit_open_until=open_until,
-                    recent_failures=0 if circuit is None else len(circuit.failed_at_ns),
+                    recent_failures=0 if circuit is None else circuit.failures,
                     failures=failures.get(name, 0),
                 )
             )
-    missing = tuple(str(profile.missing) for profile in state.profiles.values() if profile.missing)
-    return PluginReport(seq, time_of(state.date_ns), tuple(found), missing)
+    missing = tuple(profile.missing for profile in facts.profiles if profile.missing)
+    return PluginReport(seq, time_of(at_ns), tuple(found), missing)
+
+
+def _places(spec: ProfileSpec, name: str) -> tuple[PluginPlace, ...]:
+    return tuple(
+        PluginPlace(point.field, plugin.weight if point is ExtensionPoint.SCORE else None)
+        for point in ExtensionPoint
+        for plugin in spec.plugins_at(point)
+        if plugin.name == name
+    )
 
 
 async def past_plugins(
     journal: PastStates, seq: int, failures: tuple[tuple[str, int], ...]
 ) -> PluginReport:
-    """:func:`plugin_report` after a record of the past, for a worker process."""
-    registry = journal.registry
-    return await journal.on_state(seq, lambda s: plugin_report(s, seq, registry, dict(failures)))
+    """:func:`plugin_report` after a record that is not indexed, for a worker process."""
+    return await journal.on_state(
+        seq,
+        lambda state: plugin_report(
+            PluginFacts.of(state), state.date_ns, seq, journal.registry, dict(failures)
+        ),
+    )
+
+
+async def measured_plugins(journal: PastStates, seq: int) -> PluginTimes:
+    """The durations of plugin calls for the attempts before a record, for a worker process."""
+    return await plugin_times(journal.store, journal.load, seq, time.perf_counter_ns)
 
 
 def _installed(registry: PluginRegistry, name: str) -> str:
@@ -179,9 +193,9 @@ def _installed(registry: PluginRegistry, name: str) -> str:
     return f"{origin.distribution} {origin.version}".strip()
 
 
-def _circuit(circuit: Circuit | None, state: ClusterState) -> tuple[str, datetime | None]:
+def _circuit(circuit: CircuitFacts | None) -> tuple[str, datetime | None]:
     if circuit is None:
         return "", None
-    if circuit.is_open:
-        return "open", time_of(circuit.open_until_ns + state.engine.clock_offset_ns)
+    if circuit.open_until_ns:
+        return "open", time_of(circuit.open_until_ns)
     return ("trial" if circuit.on_trial else "closed"), None

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 
 from aiohttp import web
 
-from asched.ui.visibility import UnrestrictedViewer, Viewer
+from asched.audit.visibility import UnrestrictedViewer, Viewer
 
 MIN_TOKEN_LENGTH: Final = 16
 SESSION_S: Final = 12 * 3600

@@ -10,7 +10,8 @@ from asched.cycle.shadow_report import ComparedNode, compared_nodes
 from asched.journal.store import StoredRecord
 from asched.state.records import ShadowCompared
 from asched.ui.errors import RequestError
-from asched.ui.journal_view import JournalReader, Moment
+from asched.ui.journal_progress import Moment
+from asched.ui.journal_reader import JournalReader
 
 EXAMPLES = 200
 """Disagreements on a page."""
@@ -37,7 +38,7 @@ async def shadow_report(
     """
     seq = await reader.seq_of(moment)
     reader.following()
-    found = reader.index.shadow.report(seq, (await _stored(reader, seq)).written_at_ns)
+    found = reader.logs.shadow.report(seq, (await _stored(reader, seq)).written_at_ns)
     known = [one.cause.value for one in found.causes]
     if cause and cause not in (*known, "open"):
         wanted = ", ".join([*known, "open"])
@@ -62,7 +63,7 @@ async def shadow_difference(reader: JournalReader, seq: int) -> ShadowDifference
     """The disagreement of a record. Raises AuditError, JournalError."""
     await reader.seq_of(Moment(seq))
     live, stored = reader.following(), await _stored(reader, seq)
-    report = reader.index.shadow.report(live.seq, stored.written_at_ns)
+    report = reader.logs.shadow.report(live.seq, stored.written_at_ns)
     found = next((one for one in report.differences if one.seq == seq), None)
     record = stored.record
     if found is None or not isinstance(record, ShadowCompared):

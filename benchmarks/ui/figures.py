@@ -79,7 +79,7 @@ class UiFigures(msgspec.Struct):
     routes: list[RouteFigures]
     slider: list[RouteFigures]
     costs: list[CostFigures]
-    peak_rss_mib: float
+    peak_mib: float
     live: LiveFigures | None = None
 
     @classmethod
@@ -92,7 +92,7 @@ class UiFigures(msgspec.Struct):
             routes=[_median([run.routes[i] for run in runs]) for i in range(len(first.routes))],
             slider=[_median([run.slider[i] for run in runs]) for i in range(len(first.slider))],
             costs=[_median([run.costs[i] for run in runs]) for i in range(len(first.costs))],
-            peak_rss_mib=median(run.peak_rss_mib for run in runs),
+            peak_mib=median(run.peak_mib for run in runs),
         )
         live = [run.live for run in runs if run.live is not None]
         merged.live = _median(live) if live else None

@@ -50,14 +50,14 @@ async def run(journal: Path, index_dir: Path, clients: int, seconds: float) -> U
     starts = []
     async with serving(journal, index_dir) as server:
         starts.append(await _start("without an index", server))
-        peak_mib = server.peak_rss_mib
+        peak_mib = server.peak_mib
     async with serving(journal, index_dir) as server:
         starts.append(await _start("with an index", server))
         routes = await load.browse(server, journal, clients, seconds)
         history = load.History.of(journal, Random(1))
         slider = await load.slide(server, history.last_seq)
         costs = await load.costs(server, journal, _COST_REQUESTS)
-        peak_mib = max(peak_mib, server.peak_rss_mib)
+        peak_mib = max(peak_mib, server.peak_mib)
     return UiFigures(
         records=history.last_seq,
         nodes=history.nodes,
@@ -66,7 +66,7 @@ async def run(journal: Path, index_dir: Path, clients: int, seconds: float) -> U
         routes=routes,
         slider=slider,
         costs=costs,
-        peak_rss_mib=round(peak_mib),
+        peak_mib=round(peak_mib),
         live=await follow(index_dir),
     )
 

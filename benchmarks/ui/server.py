@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import resource
 import sys
 import time
 from collections.abc import AsyncIterator
@@ -19,7 +18,8 @@ from anyio.abc import Process
 
 _DURATION: Final = re.compile(r"total;dur=([0-9.]+)")
 _SAMPLE_S: Final = 0.25
-_MIB: Final = 1024**2
+_KIB: Final = 1024
+_PROPORTIONAL: Final = re.compile(r"^Pss: +(\d+) kB", re.MULTILINE)
 _STOP_S: Final = 30
 
 
@@ -42,7 +42,7 @@ class Server:
         self.url = url
         self.begun_s = begun_s
         """When the process was started."""
-        self.peak_rss_mib = 0.0
+        self.peak_mib = 0.0
         """Of the process with all its children."""
         self._process = process
 
@@ -60,7 +60,7 @@ class Server:
     async def watch_memory(self) -> None:
         """Until cancelled."""
         while True:
-            self.peak_rss_mib = max(self.peak_rss_mib, rss_mib(self._process.pid))
+            self.peak_mib = max(self.peak_mib, memory_mib(self._process.pid))
             await anyio.sleep(_SAMPLE_S)
 
     async def wait_for_index(self, session: aiohttp.ClientSession) -> int:
@@ -90,16 +90,18 @@ def tree(pid: int) -> list[int]:
     return found
 
 
-def rss_mib(pid: int) -> float:
-    """Resident memory of a process and its children; shared pages count in each."""
-    return sum(map(_resident_bytes, tree(pid))) / _MIB
+def memory_mib(pid: int) -> float:
+    """Resident memory of a process and its children. A page that several of them share counts
+    once."""
+    return sum(map(_proportional_kib, tree(pid))) / _KIB
 
 
-def _resident_bytes(pid: int) -> int:
+def _proportional_kib(pid: int) -> int:
     try:
-        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * resource.getpagesize()
+        found = _PROPORTIONAL.search(Path(f"/proc/{pid}/smaps_rollup").read_text())
     except OSError:
         return 0
+    return 0 if found is None else int(found[1])
 
 
 def _cpu_s(pid: int) -> float:
@@ -107,7 +109,8 @@ def _cpu_s(pid: int) -> float:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
         return 0.0
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    # Also that of children that ended: each question about the past has one.
+    return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
 
 
 @asynccontextmanager

@@ -7,7 +7,8 @@ import pytest
 
 from asched.audit.entries import AssignmentEntry, ClaimReleaseEntry, RejectionEntry
 from asched.audit.entry_text import describe
-from asched.audit.explain import Explanation, explain
+from asched.audit.explain import explain
+from asched.audit.explanation import Explanation
 from asched.audit.history import timelines
 from asched.audit.lookup import PodName
 from asched.audit.unblock import ChangeKind, UnblockingChange

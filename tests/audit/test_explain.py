@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from asched.audit.explain import Explanation, explain
+from asched.audit.explain import explain
+from asched.audit.explanation import Explanation
 from asched.audit.lookup import AuditError, PodName, attempts_of, fold_before
 from asched.config.registry import PluginRegistry
 from asched.journal.archive import archive

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from asched.audit.explain import Explanation, explain
+from asched.audit.explain import explain
+from asched.audit.explanation import Explanation
 from asched.audit.lookup import PodName
 from asched.framework.interface import Plugin, PreEnqueuePlugin
 from asched.framework.pod_info import PodInfo
@@ -42,7 +43,7 @@ async def test_failing_pre_enqueue_plugin_is_explained() -> None:
     found = await explained(made, "bad", Gatekeeper)
     text = (
         "plugin Gatekeeper at PreEnqueue: ValueError: no such ticket"
-        " (audit/test_explain_plugins.py:34)"
+        " (audit/test_explain_plugins.py:35)"
     )
     assert (found.outcome, found.message) == ("gated", text)
     [refusal] = found.pre_filter

@@ -9,7 +9,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from asched.audit.explain import Explanation, explain
+from asched.audit.explain import explain
+from asched.audit.explanation import Explanation
 from asched.audit.lookup import PodName
 from asched.audit.unblock import ChangeKind, UnblockingChange
 from asched.cycle.decide import Decider

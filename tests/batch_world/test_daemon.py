@@ -354,7 +354,8 @@ async def test_watches_depend_on_the_configuration(tmp_path: Path) -> None:
         async with w.daemon(BATCH) as daemon:
             await daemon.engine.synced.wait()
             watched = {r.resource for r in daemon.watch.reflectors}
-            assert watched == {*Resource, *GroupResource} - {GroupResource.WORKLOADS}
+            unread = {GroupResource.WORKLOADS, GroupResource.COMPOSITE_POD_GROUPS}
+            assert watched == {*Resource, *GroupResource} - unread
 
 
 async def test_metrics_have_kube_batch_names(tmp_path: Path) -> None:

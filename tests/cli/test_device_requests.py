@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from asched.audit.explain import DeviceRequestExplanation, NodeExplanation
+from asched.audit.devices import DeviceRequestExplanation
+from asched.audit.explanation import NodeExplanation
 from asched.cli.device_requests import print_device_requests
 
 

@@ -261,7 +261,12 @@ def _configuration(gates: dict[str, bool]) -> dict[str, Any]:
     """The profile that does what kube-scheduler does under these gates."""
     topology = gates["TopologyAwareWorkloadScheduling"]
     names = (*_WITH_GROUPS, *(_WITH_TOPOLOGY if topology else ()))
-    args = {"groupCycle": True, "groupPreemption": gates["WorkloadAwarePreemption"]}
+    # kube-scheduler 1.36 has no preemption for groups with scheduling constraints.
+    args = {
+        "groupCycle": True,
+        "groupPreemption": gates["WorkloadAwarePreemption"],
+        "topologyPreemption": False,
+    }
     return {
         "apiVersion": "kubescheduler.config.k8s.io/v1",
         "kind": "KubeSchedulerConfiguration",

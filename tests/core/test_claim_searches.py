@@ -6,7 +6,8 @@ import pytest
 
 from asched.model.quantity import NS_PER_S
 from asched.model.resources import Resource
-from asched.state import charged_forms, claim_searches
+from asched.plugins.dynamic_resources import plugin
+from asched.state import attempt_costs, charged_forms, claim_searches
 from asched.state.attempt_budget import BURST_NS, NS_PER_STEP, SHARE
 from asched.state.charged_forms import ChargedForms
 from asched.state.records import Assigned, Rejected
@@ -106,6 +107,27 @@ def test_pods_with_equal_claims_share_a_turn() -> None:
     core.verify_replay()
 
 
+def test_pods_with_equal_claims_are_charged_for_long_searches(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A device that another pod takes makes them necessary again."""
+    monkeypatch.setattr(plugin, "LONG_SEARCH_STEPS", 5)
+    monkeypatch.setattr(attempt_costs, "STEPS_OF_SEARCH_STEP", 100_000)
+    core = crowded(distinct=False)
+    core.decide()
+    assert assigned(core, "innocent") == 10
+    waiting = put_off(core)
+    assert len(waiting) == PODS - assigned(core, "evil") > PODS // 2
+    assert len({rejected.put_off_until_ns for rejected in waiting}) == len(waiting)
+    searched = [r for r in core.taken() if isinstance(r, Assigned) and r.long_search]
+    assert len(searched) == assigned(core, "evil")
+    for _ in range(4 * PODS):
+        core.begin(0.5)
+        core.decide()
+    assert assigned(core, "evil") == PODS
+    core.verify_replay()
+
+
 def test_a_deleted_pod_returns_no_search() -> None:
     """Another pod could use the turn of its claims for nothing."""
     core = crowded(distinct=True)
@@ -131,15 +153,27 @@ def test_number_of_known_forms_is_limited(monkeypatch: pytest.MonkeyPatch) -> No
     forms = ChargedForms(3)
     for number in range(5):
         forms.note(f"evil/{number}", number)
-    assert forms.snapshot() == (("evil/2", 2), ("evil/3", 3), ("evil/4", 4))
+    assert forms.snapshot() == (("evil/2", 2, 0), ("evil/3", 3, 0), ("evil/4", 4, 0))
+    forms.note_repeated("evil/3", 7)
     monkeypatch.setattr(charged_forms, "MAX_FORMS", 4)
     forms.note("other/0", 0)
     forms.note("other/1", 1)
-    kept = (("evil/3", 3), ("evil/4", 4), ("other/0", 0), ("other/1", 1))
-    assert forms.snapshot() == kept
+    kept = forms.snapshot()
+    assert kept == (("evil/3", 3, 7), ("evil/4", 4, 0), ("other/0", 0, 0), ("other/1", 1, 0))
+    forms.note("evil/5", 5, most=1)
+    assert forms.snapshot() == (("evil/5", 5, 0), ("other/0", 0, 0), ("other/1", 1, 0))
     restored = ChargedForms(3)
     restored.restore(kept)
     assert restored.snapshot() == kept
+    assert restored.repeated_steps("evil/3") == 7
+
+
+@pytest.mark.parametrize(
+    ("nodes", "most"), [(0, 64), (500, 64), (1_000, 40), (5_000, 8), (10**6, 8)]
+)
+def test_more_forms_are_known_in_small_clusters(nodes: int, most: int) -> None:
+    """The answers for all of them are kept."""
+    assert claim_searches.most_forms(nodes) == most
 
 
 @pytest.mark.parametrize(

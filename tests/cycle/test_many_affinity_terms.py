@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from random import Random
+from typing import Any
 
 import msgspec
 import pytest
@@ -149,6 +151,58 @@ def test_terms_of_existing_pods_share_one_column_for_each_topology_key() -> None
     info = PodInfo(a_pod("other", {}, labels={"app": "other"}))
     sums = table.sums(table.selecting(info.label_set, {}), fold.state.nodes.size)
     assert [*sums] == [_HOST]
+
+
+def _bound(fold: Fold, name: str, kind: str, key: str, node: str) -> None:
+    """A pod with one term that selects the pods of app 0 to 3."""
+    values = tuple(f"app-{number}" for number in range(4))
+    requirement = LabelSelectorRequirement(key="app", operator="In", values=values)
+    term = PodAffinityTerm(
+        label_selector=LabelSelector(match_expressions=(requirement,)), topology_key=key
+    )
+    weighted = (WeightedPodAffinityTerm(weight=10, pod_affinity_term=term),)
+    rule = PodAffinity(required=(term,)) if kind == "required" else PodAffinity(preferred=weighted)
+    pod = _with(name, rule)
+    spec = msgspec.structs.replace(pod.spec, node_name=node)
+    _observe(fold, msgspec.structs.replace(pod, spec=spec))
+
+
+def _decide_among_terms(seed: int) -> tuple[list[r.AnyRecord], int]:
+    """Decisions about pods without terms, while pods with terms come. How many called PreScore."""
+    random, fold, made = Random(seed), default_fold(), list[r.AnyRecord]()
+    for number in range(12):
+        zone = {"zone": f"z{number % 3}"} if number else {}
+        _observe(fold, a_node(f"n{number}", labels={_HOST: f"n{number}", **zone}))
+    decider = Decider(fold.state)
+    kinds, keys = ("preferred", "preferred", "preferred", "required"), (_HOST, "zone", "zone")
+    calls = [0]
+    original = InterPodAffinity.pre_score
+
+    def pre_score(*args: Any) -> Any:
+        calls[0] += 1
+        return original(*args)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(InterPodAffinity, "pre_score", pre_score)
+        for number in range(60):
+            if random.random() < 0.1:
+                node = f"n{random.randrange(12)}"
+                _bound(fold, f"b{number}", random.choice(kinds), random.choice(keys), node)
+            app = f"app-{random.randrange(6)}"
+            _observe(fold, a_pod(f"p{number}", {"cpu": "100m"}, labels={"app": app}))
+            for decision in decider.next():
+                fold.apply(decision)
+                made.append(decision)
+    return made, calls[0]
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_kept_scores_lead_to_the_same_decisions(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    made, calls = _decide_among_terms(seed)
+    monkeypatch.setattr(InterPodAffinity, "only_scores", lambda *_: None)
+    expected, usual_calls = _decide_among_terms(seed)
+    assert made == expected
+    assert calls < usual_calls or not usual_calls
 
 
 @pytest.mark.parametrize(("terms", "expected"), [(8, QueueingHint.SKIP), (9, QueueingHint.QUEUE)])

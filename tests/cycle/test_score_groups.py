@@ -37,6 +37,26 @@ def doubled(present: Int64Column) -> Int64Column:
     return present * 2
 
 
+def over_present(present: Int64Column) -> Int64Column:
+    """Depends on the classes that are present, as a normalized score does."""
+    scaled: Int64Column = (present - present.min()) * 2
+    return scaled
+
+
+def check_kept(scores: TopScores, named: Named, groups: ScoreGroups) -> bool:
+    """Returns whether the scores were known."""
+    kept = groups.kept_best(scores)
+    best = kept or groups.best(scores, over_present)
+    if best is None:
+        return False
+    feasible = scores.totals >= 0
+    sums = scores.totals + (named.of_row - named.of_row[feasible].min()) * 2
+    expected = highest(np.where(feasible, sums, -100))
+    assert (best.score, best.count) == (expected.score, expected.count)
+    assert best.rows.tolist() == expected.rows.tolist()
+    return kept is not None
+
+
 def check(scores: TopScores, named: Named, groups: ScoreGroups) -> bool:
     """Returns whether the nodes were grouped."""
     best = groups.best(scores, doubled)
@@ -67,6 +87,24 @@ def test_groups_follow_changes(
         named.move(row, of_class)
         if asked:
             check(scores, named, groups)
+
+
+@given(
+    first=st.lists(st.tuples(totals, classes), min_size=ROWS, max_size=ROWS),
+    changes=st.lists(st.tuples(st.integers(1, ROWS - 1), totals, classes, st.booleans())),
+)
+def test_kept_scores_follow_changes(
+    first: list[tuple[int, int]], changes: list[tuple[int, int, int, bool]]
+) -> None:
+    scores = TopScores(np.array([5, *(total for total, _ in first[1:])], np.int64))
+    named = Named([of_class for _, of_class in first], steady=True)
+    groups = ScoreGroups(named)
+    assert [check_kept(scores, named, groups) for _ in range(3)] == [False, False, True]
+    for row, total, of_class, asked in changes:
+        scores.set(row, total)
+        named.move(row, of_class)
+        if asked:
+            check_kept(scores, named, groups)
 
 
 def test_new_totals_are_grouped_on_second_use() -> None:

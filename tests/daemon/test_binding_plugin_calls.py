@@ -158,3 +158,38 @@ async def test_cancelled_bind_is_read_back(tmp_path: Path, monkeypatch: pytest.M
             w.add_pod("bound")
             await w.until(lambda: "Scheduled" in [reason for reason, _ in w.events("bound")])
             assert not w.message("bound")
+
+
+class Undoing(PreBindPlugin):
+    """Fails in PreBind. Its undo waits until the test allows it to end."""
+
+    name: ClassVar[str] = "Undoing"
+    api_version: ClassVar[int] = 1
+    undoing: ClassVar[anyio.Event]
+    allowed: ClassVar[anyio.Event]
+    undone: ClassVar[list[str]] = []
+
+    async def pre_bind(self, client: BindingClient, pod: PodInfo, node_name: str) -> Status:
+        return Status.error("no")
+
+    async def undo_pre_bind(self, client: BindingClient, pod: PodInfo, node_name: str) -> None:
+        self.undoing.set()
+        await self.allowed.wait()
+        self.undone.append(pod.key)
+
+
+async def test_deletion_of_the_pod_does_not_cancel_undo(tmp_path: Path) -> None:
+    Undoing.undoing, Undoing.allowed = anyio.Event(), anyio.Event()
+    Undoing.undone.clear()
+    enabled = KUBE + "profiles:\n- plugins: {multiPoint: {enabled: [{name: Undoing}]}}\n"
+    async with world(tmp_path, nodes=1) as w, w.daemon(enabled, Undoing) as daemon:
+        w.add_pod("p")
+        with anyio.fail_after(60):
+            await Undoing.undoing.wait()
+            w.cluster.delete("pods", "p", namespace="default", grace_period_s=0)
+            while daemon.cluster.pods:
+                await anyio.lowlevel.checkpoint()
+            Undoing.allowed.set()
+            while daemon.engine.effects.in_flight:
+                await anyio.lowlevel.checkpoint()
+    assert Undoing.undone == ["default/p"]

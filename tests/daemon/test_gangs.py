@@ -26,8 +26,8 @@ PAGE = Path(__file__).parents[2] / "docs" / "gang.md"
 
 
 def examples() -> tuple[str, dict[str, Any], dict[str, Any]]:
-    """The configuration, PodGroup and pod of the page."""
-    config, objects = re.findall(r"```yaml\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    """The first configuration, PodGroup and pod of the page."""
+    config, objects, *_ = re.findall(r"```yaml\n(.*?)```", PAGE.read_text(), re.DOTALL)
     group, pod = yaml.safe_load_all(objects)
     return config, group, pod
 

@@ -451,10 +451,11 @@ async def test_rejection_on_permit_clears_expectation(seen: bool) -> None:
         assert t.api.nominated == t.nominated == ""
 
 
-async def test_failed_binding_clears_expectation_without_an_answer() -> None:
-    """The API server may have accepted it."""
+@pytest.mark.parametrize("code", [500, 403])
+async def test_failed_binding_clears_expectation_without_success(code: int) -> None:
+    """The API server may have accepted it, or an earlier try."""
     async with one_term() as t:
-        t.api.codes = [500]
+        t.api.codes = [code]
         t.decide(WAITING_ON_M)
         await t.until_idle()
         failure = BindFailed(KEY, UID, "m", Code.ERROR, message="node deleted")

@@ -11,6 +11,7 @@ import anyio
 
 from asched.apiserver.cluster import EmbeddedCluster
 from asched.apiserver.faults import Fault, Faults
+from asched.apiserver.group_forms import KubernetesVersion
 from asched.apiserver.http import ApiServer
 from asched.apiserver.kubelet import simulated_node
 from asched.apiserver.storage import DELETED, StoreChange
@@ -187,7 +188,7 @@ class World:
 
     def events(self, name: str) -> list[tuple[str, str]]:
         """Reasons and notes of the Events about a pod."""
-        found = self.cluster.list("events.events.k8s.io", namespace="default")
+        found = self.cluster.list("events", namespace="default")
         return [(e["reason"], e["message"]) for e in found if e["involvedObject"]["name"] == name]
 
     @asynccontextmanager
@@ -267,10 +268,15 @@ class _Listener:
 
 
 @asynccontextmanager
-async def world(folder: Path, nodes: int = 0, **node: str) -> AsyncIterator[World]:
+async def world(
+    folder: Path,
+    nodes: int = 0,
+    version: KubernetesVersion = KubernetesVersion.V1_36,
+    **node: str,
+) -> AsyncIterator[World]:
     """Serve a cluster with ``nodes`` equal nodes."""
     faults = ObservedFaults()
-    cluster = EmbeddedCluster(seed=1)
+    cluster = EmbeddedCluster(seed=1, version=version)
     server = ApiServer(cluster, faults=faults)
     listener = _Listener(server)
     await listener.start()

@@ -50,6 +50,22 @@ _GATES: Final = """\
 Set them in `featureGates` of an AschedConfiguration, or with `--feature-gates A=true,B=false`.
 The fourth column shows whether a gate may have another value than its default.
 """
+_GROUPS: Final = """\
+The newest version that the API server serves is used, and looked up again before each list and
+each watch. The journal records it (`ApiVersionServed`).
+"""
+_ASSUMED: Final = """\
+Assumed, because neither the types of `k8s.io/api` nor a recorded API server show it:
+
+- The embedded API server sets `priority` of a PodGroup in 1.36 only if it names a PriorityClass.
+  In 1.37 it always sets it, and `preemptionPolicy` from the class.
+- The texts with which the embedded API server rejects a union without or with several members, a
+  list with too many items, and levels of templates beyond four.
+- The message of `DisruptionTarget`.
+- The embedded API server has no finalizer `scheduling.k8s.io/podgroup-protection`.
+
+A PodGroup that was scheduled before an upgrade keeps the name of its condition.
+"""
 
 
 class Answer(StrEnum):
@@ -100,6 +116,25 @@ _PLUGIN_NOTES: Final = {
 }
 
 
+RELEASES: Final = {"v1alpha2": "1.36", "v1alpha3": "1.37", "v1beta1": "1.37"}
+GROUP_FIELDS: Final = {
+    "schedulingPolicy": Row(
+        (), Answer.YES, "`minCount` may change in 1.37; `minGroupCount` with `groupCycle`"
+    ),
+    "schedulingConstraints.topology": Row((), Answer.YES, "if GangScheduling has `groupCycle`"),
+    "disruptionMode": Row((), Answer.YES, "if GangScheduling has `groupPreemption`"),
+    "priority": Row((), Answer.YES, "if GangScheduling has `groupPreemption`"),
+    "preemptionPolicy": Row((), Answer.YES, "if GangScheduling has `groupPreemption`; 1.37"),
+    "parentCompositePodGroupName": Row((), Answer.YES, "if GangScheduling has `groupCycle`; 1.37"),
+    "resourceClaims": Row((), Answer.NO, "claims belong to pods"),
+    "PodGroupScheduled": Row((), Answer.YES, "in `v1alpha2`; once True it stays"),
+    "PodGroupInitiallyScheduled": Row((), Answer.YES, "in later versions; once True it stays"),
+    "CompositePodGroupInitiallyScheduled": Row((), Answer.YES, "with `groupCycle`; 1.37"),
+    "DisruptionTarget": Row((), Answer.YES, "on a group that is evicted as a whole"),
+}
+"""The fields and conditions of groups."""
+
+
 def text(registry: PluginRegistry) -> str:
     """The page for the plugins of ``registry``."""
     parts = [
@@ -116,6 +151,11 @@ def text(registry: PluginRegistry) -> str:
         "## Feature gates\n",
         _GATES,
         _table(("Gate", "Stage", "Default", "Other value"), _gates(registry)),
+        "## Groups of pods\n",
+        _GROUPS,
+        _table(("API version", "Resource", "Kubernetes"), _groups()),
+        _table(("Field or condition of a group",), _group_fields()),
+        _ASSUMED,
         "## Watched API objects\n",
         _table(("API version", "Resource"), _resources(registry)),
     ]
@@ -213,7 +253,8 @@ def _gate(gate: Gate, registry: PluginRegistry) -> tuple[Answer, str, str]:
 
 
 def _resources(registry: PluginRegistry) -> Iterator[Row]:
-    watched = {_label(resource) for resource in (*Resource, GroupResource.POD_GROUPS)}
+    watched = {_label(resource) for resource in Resource}
+    watched |= {f"{cells[0].strip('`')} {cells[1]}" for cells, _, _ in _groups()}
     for label in RESOURCES:
         version, resource = label.split()
         cells = (f"`{version}`", resource)
@@ -221,7 +262,7 @@ def _resources(registry: PluginRegistry) -> Iterator[Row]:
             gate = "needs the gate DRADeviceTaintRules, which is off by default"
             why = gate if resource == "devicetaintrules" else ""
             yield Row(cells, Answer.NO, why)
-        elif label == _label(GroupResource.POD_GROUPS):
+        elif resource == GroupResource.POD_GROUPS.plural:
             yield Row(cells, Answer.DIFFERS, "if a profile schedules gangs (docs/gang.md)")
         else:
             yield Row(cells)
@@ -229,6 +270,32 @@ def _resources(registry: PluginRegistry) -> Iterator[Row]:
     for label in extra:
         version, resource = label.split()
         yield Row((f"`{version}`", resource), Answer.DIFFERS, "kube-scheduler does not watch it")
+
+
+def _groups() -> Iterator[Row]:
+    """The kinds of scheduling.k8s.io in each version that is read."""
+    for resource in (
+        GroupResource.WORKLOADS,
+        GroupResource.POD_GROUPS,
+        GroupResource.COMPOSITE_POD_GROUPS,
+    ):
+        kind = resource.value
+        for version in (kind.version, *kind.other_versions):
+            cells = (
+                f"`{kind.of_version(version).api_version}`",
+                resource.plural,
+                RELEASES[version],
+            )
+            if resource is GroupResource.WORKLOADS:
+                why = "not watched: each PodGroup has a copy of its template"
+                yield Row(cells, Answer.DIFFERS, why)
+            else:
+                yield Row(cells, Answer.YES, "if a profile schedules gangs")
+
+
+def _group_fields() -> Iterator[Row]:
+    for field, note in GROUP_FIELDS.items():
+        yield _noted((f"`{field}`",), note)
 
 
 def _label(resource: WatchedResource) -> str:

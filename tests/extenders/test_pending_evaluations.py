@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from asched.config.kube_scheduler import Extender, ManagedResource
 from asched.framework.pod_info import PodInfo
 from asched.framework.runtime.extenders import ExtenderSpec, ExtenderVerb
+from asched.framework.status import Status
 from asched.model.pod import Container, ResourceRequirements
 from asched.plugins.node_resources.fit import NodeResourcesFit
 from asched.state import records as r
@@ -50,6 +51,14 @@ def asked(*rows: int, verb: ExtenderVerb = ExtenderVerb.FILTER, size: int = 8) -
     question = ExtenderCallRequested("default/p", UID, ATTEMPT, verb, (0, 1), nodes=pack_mask(mask))
     evaluation.begin(question, size)
     return evaluation
+
+
+def test_each_node_may_have_another_reason() -> None:
+    results, rows = FilterResults(), np.zeros(1, np.intp)
+    results.statuses = (Status.unschedulable("no"),) * 40_000
+    results.add(rows, ExtenderFiltered("default/p", UID, ATTEMPT, 0, b""))
+    (code,) = results.codes.tolist()
+    assert results.statuses[code - 1] == results.statuses[-1]
 
 
 def places(size: int, *positions: int) -> bytes:

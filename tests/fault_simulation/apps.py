@@ -39,6 +39,8 @@ class App:
         self.spec = spec
         self.gang = gang
         """Minimum members of the gang; 0 for no gang."""
+        self.topology: dict[str, str] = {}
+        """Annotations of its PodGroup."""
         self._made = 0
 
     @property
@@ -65,7 +67,15 @@ class App:
     def group(self) -> Object:
         """The PodGroup of a gang."""
         policy = {"gang": {"minCount": self.gang}}
-        return {"metadata": {"name": self.name}, "spec": {"schedulingPolicy": policy}}
+        return {
+            "metadata": {"name": self.name, "annotations": self.topology},
+            "spec": {"schedulingPolicy": policy},
+        }
+
+    def draw_topology(self, chance: Random) -> None:
+        """Another topology for the group."""
+        level = chance.choice(("required", "preferred", ""))
+        self.topology = {f"asched.dev/{level}-topology": _ZONE} if level else {}
 
 
 def drawn_app(name: str, chance: Random, load: Workload) -> App:

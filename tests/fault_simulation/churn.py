@@ -59,6 +59,8 @@ class Churn:
         """No new failures; gates, cordons and unready nodes are resolved."""
         self._apps_made = 0
         self._nodes_made = 0
+        self._lost_groups: dict[str, float] = {}
+        """Apps whose PodGroup is to be recreated, with the due time."""
         self._lost: list[tuple[float, Object]] = []
         """Nodes to recreate, with their due time."""
         self._unready_until: dict[str, float] = {}
@@ -76,6 +78,7 @@ class Churn:
             (load.foreign, self._bind_by_other_client),
             (load.gate, self._gate),
             (load.devices, self._disturb_devices),
+            (load.group_changes, self._change_group),
         ]
 
     def begin(self) -> None:
@@ -95,6 +98,7 @@ class Churn:
         """Run controllers and kubelets once."""
         now_s = self._loop.time()
         self._recreate_nodes(now_s)
+        self._recreate_groups(now_s)
         nodes = {node["metadata"]["name"] for node in self._cluster.list("nodes")}
         of_app: dict[str, list[Object]] = {name: [] for name in self.apps}
         for pod in self._cluster.list("pods"):
@@ -152,6 +156,14 @@ class Churn:
                 del self._unready_until[name]
                 self._set_ready(name, ready=True)
 
+    def _recreate_groups(self, now_s: float) -> None:
+        for name, due_s in [*self._lost_groups.items()]:
+            if now_s >= due_s or self.calm:
+                del self._lost_groups[name]
+                if (app := self.apps.get(name)) is not None:
+                    self._trace("churn", f"PodGroup {name} is back: {app.topology}")
+                    self._cluster.create(GROUPS, app.group(), namespace=NAMESPACE)
+
     # -- disturbances ---------------------------------------------------------------------------
 
     def disturb(self) -> None:
@@ -204,8 +216,31 @@ class Churn:
             return
         app = self.apps.pop(self._chance.choice([*self.apps]))
         self._trace("churn", f"{app.name} is dropped")
-        if app.gang and self._chance.random() < 0.5:
+        if (
+            app.gang
+            and self._lost_groups.pop(app.name, None) is None
+            and self._chance.random() < 0.5
+        ):
             self._cluster.delete(GROUPS, app.name, namespace=NAMESPACE)
+
+    def _change_group(self) -> None:
+        """Another topology, or the group is deleted and created again later."""
+        names = [name for name, app in self.apps.items() if app.gang]
+        names = [name for name in names if name not in self._lost_groups]
+        if not names:
+            return
+        app = self.apps[self._chance.choice(names)]
+        app.draw_topology(self._chance)
+        if self._chance.random() < 0.5:
+            self._trace("churn", f"PodGroup {app.name} is deleted")
+            self._cluster.delete(GROUPS, app.name, namespace=NAMESPACE)
+            self._lost_groups[app.name] = self._loop.time() + self._chance.uniform(0.0, 10.0)
+            return
+        self._trace("churn", f"PodGroup {app.name} gets {app.topology}")
+        # A patch merges: levels that are no longer set have to be removed.
+        unset = dict.fromkeys(("asched.dev/required-topology", "asched.dev/preferred-topology"))
+        patch = {"metadata": {"annotations": {**unset, **app.topology}}}
+        self._cluster.patch(GROUPS, app.name, patch, namespace=NAMESPACE)
 
     def _scale(self) -> None:
         if not self.apps:

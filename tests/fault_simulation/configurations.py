@@ -26,7 +26,7 @@ profiles:
         enabled: [{{name: {sort}}}]
     pluginConfig:
       - name: GangScheduling
-        args: {{permitWaitingTimeSeconds: {permit}}}
+        args: {{permitWaitingTimeSeconds: {permit}{groups}}}
 """
 _OWN = """\
 ---
@@ -43,6 +43,8 @@ batch:
 """
 
 
+_WITH_GROUP_CYCLE = ("TopologyPlacementGenerator", "PodGroupPodsCount")
+_GROUP_CYCLE = (", groupCycle: true", ", groupCycle: true, groupPreemption: true")
 _VARIANTS = 24
 
 
@@ -63,20 +65,24 @@ def drawn_configuration(chance: Random, mix: Mix) -> Configuration:
         gangs=not (gangs_optional and chance.random() < 0.5),
         shaky=mix.plugins.enabled,
         sessions=bool(mix.workload.sessions),
+        group_cycle=mix.group_cycle,
     )
 
 
 @cache
-def _variant(number: int, *, gangs: bool, shaky: bool, sessions: bool) -> Configuration:
+def _variant(
+    number: int, *, gangs: bool, shaky: bool, sessions: bool, group_cycle: bool
+) -> Configuration:
     chance = Random(number)
-    plugins = [
-        f"{{name: {name}}}" for name, on in (("GangScheduling", gangs), ("Shaky", shaky)) if on
-    ]
+    switches = [("GangScheduling", gangs), ("Shaky", shaky)]
+    switches += [(name, group_cycle) for name in _WITH_GROUP_CYCLE]
+    plugins = [f"{{name: {name}}}" for name, on in switches if on]
     text = _PROFILE.format(
         backoff=chance.choice((1, 2)),
         plugins=", ".join(plugins),
         sort=chance.choice(("GangSort", "PrioritySort")),
         permit=chance.choice((5, 60)),
+        groups=_GROUP_CYCLE[number % len(_GROUP_CYCLE)] if group_cycle else "",
     )
     text += _OWN.format(
         every=chance.choice((0, 20, 100, 500)),

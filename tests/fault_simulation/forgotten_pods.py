@@ -10,9 +10,15 @@ from asched.config.registry import PluginRegistry
 from asched.core.scheduler import SchedulerCore
 from asched.daemon.startup import watched_groups
 from asched.kube.decoding import ObjectDecoder
+from asched.model.groups import PodGroup
 from asched.model.pod import Pod
 from asched.model.requests import is_extended_resource, pod_requests
-from asched.model.resources import in_order_of_listing
+from asched.model.resources import (
+    AnyObject,
+    GroupResource,
+    WatchedResource,
+    in_order_of_listing,
+)
 from asched.state.cluster import ClusterState, PlacementState
 from asched.state.fold import Fold
 from asched.state.observe import observe_list
@@ -24,6 +30,7 @@ from asched.state.records import (
     TurnStarted,
 )
 from asched.state.session_records import SessionsLoaded
+from asched.state.sessions import status_matches
 
 _MOST_DECISIONS = 1_000
 
@@ -41,15 +48,42 @@ def forgotten_pods(
     for resource in in_order_of_listing(
         watched_groups(configuration.profiles, configuration.sessions)
     ):
-        kind = resource.value
-        served = cluster.api.registry.find(kind.group, kind.version, kind.plural)
-        if served is None:
-            continue
-        page = cluster.api.list(served, ListOptions())
-        listed = ObjectDecoder(resource).listed(ObjectSerializer(served, None).many(page))
-        for news in observe_list(fold.state, resource, listed.objects):
+        for news in observe_list(fold.state, resource, _listed(cluster, resource)):
             fold.apply(news)
     return _decided(fold, now_ns)
+
+
+def _listed(cluster: EmbeddedCluster, resource: WatchedResource) -> tuple[AnyObject, ...]:
+    """All objects that the API server has, in the first known version that it serves."""
+    kind, registry = resource.value, cluster.api.registry
+    versions = (kind.version, *kind.other_versions)
+    served = (registry.find(kind.group, version, kind.plural) for version in versions)
+    found = next(filter(None, served), None)
+    if found is None:
+        return ()
+    page = cluster.api.list(found, ListOptions())
+    return ObjectDecoder(resource).listed(ObjectSerializer(found, found.view).many(page)).objects
+
+
+def forgotten_groups(cluster: EmbeddedCluster, state: ClusterState) -> list[str]:
+    """PodGroups that the daemon knows otherwise than the API server has them, or whose last status
+    was not written."""
+    known = state.objects(PodGroup)
+    groups = [
+        one for one in _listed(cluster, GroupResource.POD_GROUPS) if isinstance(one, PodGroup)
+    ]
+    differ = {group.key for group in groups if known.get(group.key) != group}
+    differ |= known.keys() - {group.key for group in groups}
+    if differ:
+        return sorted(differ)
+    by_key = {group.key: group for group in groups}
+    unwritten = {
+        key
+        for (kind, key), write in state.sessions.writes.items()
+        if kind == PodGroup.__name__
+        and (write.in_flight or not status_matches(by_key[key], write.decision))
+    }
+    return sorted(unwritten)
 
 
 def _decided(fold: Fold, now_ns: int) -> list[str]:

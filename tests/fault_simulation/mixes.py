@@ -32,6 +32,8 @@ class ApiFaults(msgspec.Struct, frozen=True):
     slow: float = 0.0
     """The response takes seconds."""
     outages_per_hour: float = 0.0
+    upgrades_per_hour: float = 0.0
+    """Restarts with the API versions of another Kubernetes version."""
     going_down: float = 0.2
     """A lost response starts an outage."""
 
@@ -132,6 +134,8 @@ class Workload(msgspec.Struct, frozen=True):
     """Slices and claims are changed by others."""
     gangs: float = 0.0
     """Share of new apps that are gangs."""
+    group_changes: int = 0
+    """PodGroups get another topology or are deleted, usually to be created again."""
     sessions: float = 0.0
     """Share of apps for batch sessions."""
     ending: float = 0.4
@@ -163,6 +167,8 @@ class Mix(msgspec.Struct, frozen=True):
     plugins: PluginFaults = PluginFaults()
     workload: Workload = Workload()
     election: Election = Election.NONE
+    group_cycle: bool = False
+    """Gangs are scheduled as a whole."""
 
 
 _API = ApiFaults(
@@ -203,6 +209,17 @@ _JOURNAL = JournalFaults(
 _SOME_JOURNAL = JournalFaults(slow=0.05, failed_but_stored=0.02)
 _CRASHES = ProcessFaults(crashes_per_hour=250, stops_per_hour=50)
 _PLUGINS = PluginFaults(enabled=True, raising=0.05, hanging=0.02, slow=0.1, invalid=0.03)
+
+_GROUP_CHANGES = Mix(
+    election=Election.SHARED,
+    # A leader is lost between a decision and its bindings.
+    processes=ProcessFaults(freezes_per_hour=100, crashes_per_hour=150, stops_per_hour=25),
+    workload=Workload(
+        mean_gap_s=2.0, gangs=0.7, group_changes=10, new_app=10, foreign=5, urgent=0.4, ending=0.1
+    ),
+    api=_SOME_API,
+    watch=_SOME_WATCH,
+)
 
 CLASSES: dict[str, Mix] = {
     "calm": Mix(),
@@ -275,6 +292,14 @@ CLASSES: dict[str, Mix] = {
         api=_SOME_API,
         watch=_SOME_WATCH,
     ),
+    "upgrade": Mix(
+        workload=Workload(gangs=0.7, new_app=10, drop_app=5),
+        processes=ProcessFaults(crashes_per_hour=50),
+        api=ApiFaults(no_response=0.03, failed=0.02, slow=0.03, upgrades_per_hour=250),
+        watch=_SOME_WATCH,
+    ),
+    "members": _GROUP_CHANGES,
+    "groups": msgspec.structs.replace(_GROUP_CHANGES, group_cycle=True),
     "sessions": Mix(
         workload=Workload(sessions=0.6, gangs=0.4),
         processes=ProcessFaults(crashes_per_hour=75),

@@ -9,7 +9,9 @@ from random import Random
 from typing import NamedTuple
 
 from asched.apiserver.cluster import EmbeddedCluster
+from asched.apiserver.discovery import Discovery
 from asched.apiserver.errors import StatusError, too_many_requests
+from asched.apiserver.group_forms import KubernetesVersion
 from asched.apiserver.handlers import Request
 from asched.apiserver.handlers import handle as handle_request
 from asched.apiserver.requests import PathNotServedError, parse_request
@@ -53,6 +55,8 @@ def serve(cluster: EmbeddedCluster, request: ApiRequest) -> HttpResponse:
     """The response of the API server."""
     if request.path == "/version":
         return HttpResponse(200, b"{}", None, reusable=True)
+    if request.path.startswith("/apis/") and request.path.count("/") == 3:
+        return _discovery(cluster, request.path)
     try:
         info = parse_request(
             cluster.api.registry, request.method, request.path, request.params or {}
@@ -65,6 +69,17 @@ def serve(cluster: EmbeddedCluster, request: ApiRequest) -> HttpResponse:
     except PathNotServedError:
         return HttpResponse(404, b"404 page not found\n", None, reusable=True)
     return HttpResponse(response.code, response.body, None, reusable=True)
+
+
+def _discovery(cluster: EmbeddedCluster, path: str) -> HttpResponse:
+    """The resources of a group and version."""
+    try:
+        body = Discovery(cluster.api.registry).group(path)
+    except StatusError as error:
+        return status_response(error)
+    except PathNotServedError:
+        return HttpResponse(404, b"404 page not found\n", None, reusable=True)
+    return HttpResponse(200, body, None, reusable=True)
 
 
 def status_response(error: StatusError) -> HttpResponse:
@@ -107,6 +122,15 @@ class Network:
 
     def end_outage(self) -> None:
         self.down = False
+
+    def upgrade(self) -> KubernetesVersion:
+        """Serve another Kubernetes version from now on. All watches end within ten seconds, as when
+        several API servers restart one after the other."""
+        version: KubernetesVersion = self.chance.choice([*KubernetesVersion])
+        self.cluster.api.registry.serve_version(version)
+        for watch in self._watches:
+            self.loop.call_later(self.chance.uniform(0.0, 10.0), watch.disconnect)
+        return version
 
     def add(self, watch: SimulatedWatch) -> None:
         self._watches = [known for known in self._watches if not known.is_over]

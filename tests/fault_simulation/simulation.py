@@ -23,7 +23,7 @@ from tests.fault_simulation.configurations import drawn_configuration, installed
 from tests.fault_simulation.device_use import DeviceUse, check_nothing_pending
 from tests.fault_simulation.devices import Devices
 from tests.fault_simulation.final import check_end
-from tests.fault_simulation.forgotten_pods import forgotten_pods
+from tests.fault_simulation.forgotten_pods import forgotten_groups, forgotten_pods
 from tests.fault_simulation.mixes import CLASSES, Election, Mix
 from tests.fault_simulation.network import Network
 from tests.fault_simulation.placements import Placements
@@ -222,6 +222,7 @@ class Simulation:
         things: list[tuple[float, Callable[[], Awaitable[None]]]] = [
             (3600 / load.mean_gap_s, self._disturb),
             (api.outages_per_hour, self._outage),
+            (api.upgrades_per_hour, self._upgrade),
             (journal.outages_per_hour, self._full_disk),
             (processes.crashes_per_hour, replicas.crash_one),
             (processes.stops_per_hour, replicas.restart_one),
@@ -256,6 +257,14 @@ class Simulation:
         self.network.end_outage()
         self.trace("network", "is up")
 
+    async def _upgrade(self) -> None:
+        """The API server restarts in another version; sometimes it is away for a while."""
+        if self.network.chance.random() < 0.5:
+            self.network.begin_outage()
+            await anyio.sleep(self.network.chance.uniform(0.5, 20.0))
+            self.network.end_outage()
+        self.trace("server", f"now serves Kubernetes {self.network.upgrade().value}")
+
     async def _full_disk(self) -> None:
         self.trace("disk", "is full")
         disk = self.around[0].disk
@@ -281,12 +290,13 @@ class Simulation:
             await anyio.sleep(_CHECK_INTERVAL_S)
             pending = self.cluster.list("pods", fields="spec.nodeName=")
             forgotten = self._forgotten_pods() if pending else []
+            forgotten += self._forgotten_groups()
             if not forgotten:
                 self.trace("simulation", f"settled, {len(pending)} pods pending")
                 return
             demand(
                 self.loop.time() < until_s,
-                f"forgotten: {', '.join(forgotten)} could have been scheduled",
+                f"forgotten: {', '.join(forgotten)} could have been scheduled or written",
             )
 
     async def _release_devices(self) -> None:
@@ -307,6 +317,12 @@ class Simulation:
             live = auditor.live()
             if live is not None:
                 check_nothing_pending(live, "the daemon")
+
+    def _forgotten_groups(self) -> list[str]:
+        if not CLASSES[self.name].api.upgrades_per_hour:
+            return []
+        state = self.around[0].auditor.live() or self.around[0].auditor.state
+        return forgotten_groups(self.cluster, state)
 
     def _forgotten_pods(self) -> list[str]:
         around = self.around[0]

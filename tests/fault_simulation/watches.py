@@ -191,7 +191,7 @@ class SimulatedWatch:
             late_s = chance.uniform(0.05, 8.0)
         await anyio.sleep(late_s)
         self._check_connection()
-        lines = [event.line() for event in events]
+        lines = [event.line(self._kind.view) for event in events]
         if chance.random() < faults.repeated:
             lines.append(lines[-1])
         if chance.random() < faults.invalid:

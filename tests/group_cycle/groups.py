@@ -7,8 +7,12 @@ from typing import Any
 
 import msgspec
 
+from asched.cycle.shape_cache import ShapeCache
 from asched.framework.interface import Plugin
+from asched.group_cycle.cycle import GroupCycle
+from asched.group_cycle.members import collect_members
 from asched.model.groups import PodGroup, SchedulingConstraints, TopologyConstraint
+from asched.model.meta import Annotations
 from asched.plugins.default_preemption.plugin import DefaultPreemption
 from asched.plugins.gang_scheduling import GangScheduling
 from asched.plugins.inter_pod_affinity import InterPodAffinity
@@ -41,19 +45,47 @@ class GroupScheduling(Scheduling):
     """A state whose profile schedules whole groups. A cycle must leave the state as it was."""
 
     def __init__(
-        self, *, group_preemption: bool = False, plugins: Sequence[type[Plugin]] = PLUGINS
+        self,
+        *,
+        group_preemption: bool = False,
+        plugins: Sequence[type[Plugin]] = PLUGINS,
+        levels: Sequence[str] = (),
     ) -> None:
-        arguments: dict[str, Any] = {"groupCycle": True, "groupPreemption": group_preemption}
-        profile = profile_of(*plugins, arguments={GangScheduling.name: arguments})
+        args: dict[str, Any] = {"groupCycle": True, "groupPreemption": group_preemption}
+        arguments = {
+            GangScheduling.name: args,
+            TopologyPlacementGenerator.name: {"levels": [*levels]},
+        }
+        profile = profile_of(*plugins, arguments=arguments)
         super().__init__(*plugins, profiles=[profile])
 
     def next(self) -> tuple[r.Decision, ...]:
         before = checkpoint_of(self.state)
+        self._check_screening()
         decisions = self.decider.next()
         assert checkpoint_of(self.state) == before
         for decision in decisions:
             self.apply(decision)
         return decisions
+
+    def _check_screening(self) -> None:
+        """Placements that are not tried for lack of room must not change the outcome."""
+        head = self.state.queue.head()
+        profile = self.state.profiles["default-scheduler"]
+        members = head and collect_members(self.state, profile, head)
+        if not members:
+            return
+        answers = self.state.waiting_pods.answers
+        caches = (ShapeCache(self.state.nodes), ShapeCache(self.state.nodes))
+        screened = GroupCycle(self.state, profile, caches[0], screen=True).run(members)
+        exhaustive = GroupCycle(self.state, profile, caches[1]).run(members)
+        self.state.waiting_pods.reset_answers(answers)
+        assert screened.outcome is exhaustive.outcome
+        assert screened.victims == exhaustive.victims
+        if screened.outcome is GroupOutcome.SCHEDULED:
+            assert screened.placement == exhaustive.placement
+            found = [[m.node for m in result.members] for result in (screened, exhaustive)]
+            assert found[0] == found[1]
 
     def evict(self) -> None:
         """Victims are gone, except those that a PodGroup's pods still need."""
@@ -64,10 +96,20 @@ class GroupScheduling(Scheduling):
 
 
 def a_group(
-    name: str, min_count: int, rack: bool = False, priority: int = 0, mode: str = ""
+    name: str,
+    min_count: int,
+    rack: bool = False,
+    priority: int = 0,
+    mode: str = "",
+    prefers: str | None = None,
 ) -> PodGroup:
-    """A PodGroup. ``rack``: all members in one rack; ``mode``: its ``disruptionMode``."""
+    """A PodGroup. ``rack``: all members in one rack; ``mode``: its ``disruptionMode``;
+    ``prefers``: its preferred topology levels."""
     made = a_gang(name, min_count)
+    made = _replace(
+        made,
+        metadata=_replace(made.metadata, annotations=Annotations(preferred_topology=prefers)),
+    )
     constraints = SchedulingConstraints(topology=(TopologyConstraint(key=RACK),)) if rack else None
     return _replace(
         made,

@@ -254,7 +254,7 @@ def test_group_preempts_as_one() -> None:
 def test_whole_group_is_one_victim() -> None:
     s = GroupScheduling(group_preemption=True)
     nodes(s, 3)
-    s.see(a_group("b", 2, priority=1, mode="PodGroup"))
+    s.see(a_group("b", 2, priority=1, mode="All"))
     s.see(*(bound(pod, f"n{n}") for n, pod in enumerate(gang_pods("b", 2))))
     s.see(low("v2", "n2", priority=2))
     s.see(a_group("a", 1, priority=10), member("a", "a0", priority=10))

@@ -7,7 +7,7 @@ import pytest
 from asched.cycle.shape_cache import ShapeCache
 from asched.group_cycle.member_pass import MemberPass, PassMode, Preemption
 from asched.group_cycle.members import collect_members
-from asched.group_cycle.preemption import GroupVictims, find_victims
+from asched.group_cycle.preemption import GroupVictims, find_victims, possible_victims
 from asched.state.checkpoint import checkpoint_of
 from tests.group_cycle.groups import GroupScheduling, a_group
 from tests.plugins.gangs import gang_pods
@@ -41,6 +41,7 @@ def search(s: GroupScheduling, max_tries: int) -> GroupVictims:
         s.state,
         passes.trial,
         members,
+        possible_victims(s.state, members),
         lambda: passes.run(members, PassMode(Preemption.NONE)),
         max_tries,
     )

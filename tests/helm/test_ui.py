@@ -42,6 +42,7 @@ SETS: dict[str, Values] = {
             "tls": {"secret": "ui-tls"},
             "postgres": {"secret": {"name": "reader"}},
             "clients": [{"namespaceSelector": {"matchLabels": {"name": "gateway"}}}],
+            "stateClaim": "ui-state",
         },
         "nodeSelector": {"a": "b"},
         "tolerations": [{"operator": "Exists"}],
@@ -133,7 +134,10 @@ def test_mounts_exist_and_journal_is_read_only(values: Values) -> None:
     known = {volume["name"] for volume in pod["volumes"]} | claims
     mounts = {mount["name"]: mount for mount in container["volumeMounts"]}
     assert mounts.keys() <= known
-    assert all(mount.get("readOnly") for name, mount in mounts.items() if name != "tmp")
+    assert {name for name, mount in mounts.items() if not mount.get("readOnly")} == {
+        "tmp",
+        "ui-state",
+    }
     assert ("ui-tls" in mounts) == any("tls" in arg for arg in container["args"])
     (journal,) = container["env"]
     if "postgres" in values.get("journal", {}):
@@ -143,6 +147,24 @@ def test_mounts_exist_and_journal_is_read_only(values: Values) -> None:
     else:
         assert mounts["journal"]["mountPath"] == "/var/lib/asched"
         assert journal["value"].startswith("/var/lib/asched/")
+
+
+@each_set
+def test_index_outlives_the_container(values: Values) -> None:
+    objects = rendered(values)
+    container = ui_container(objects)
+    options = parsed(" ".join(["asched", *container["args"]]))
+    mounts = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
+    for folder in (options["index_dir"], options["results_dir"]):
+        assert folder.is_relative_to(mounts["ui-state"])
+    (volume,) = (v for v in pod_of(objects)["spec"]["volumes"] if v["name"] == "ui-state")
+    claim = values["ui"].get("stateClaim")
+    if claim is None:
+        assert volume["emptyDir"]["sizeLimit"] == "4Gi"
+        return
+    assert volume["persistentVolumeClaim"] == {"claimName": claim}
+    # A volume of one node: the next pod starts after this one.
+    assert named(objects, "Deployment")["spec"]["strategy"] == {"type": "Recreate"}
 
 
 @each_set

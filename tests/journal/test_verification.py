@@ -300,3 +300,43 @@ async def test_tampering_in_every_kind_of_database(database_url: str) -> None:
     assert (await proven(database_url, str(kept))).records == 18
     await tamper(database_url, *cut_off(5, checkpoints=False)[::-1])
     assert "it once had record 18" in await fault(database_url)
+
+
+async def test_verification_continues_where_the_last_one_ended(path: Path) -> None:
+    async with open_journal(str(path)) as store:
+        await store.claim("writer 3", claimed_at_ns=3)
+        first = await verify_journal(store)
+        await store.append(turn(99), written_at_ns=9)
+    async with open_journal(str(path), read_only=True) as store:
+        read: list[int] = []
+        second = await verify_journal(store, after=first.position, progress=read.append)
+        assert second == (await verify_journal(store))._replace(
+            batches=1,
+            records=second.head.seq - first.head.seq,
+            checkpoints=0,
+            resumed_seq=first.head.seq,
+        )
+        assert read == [second.head.seq]
+        assert (await verify_journal(store, after=second.position)).records == 0
+
+
+async def test_verification_of_a_longer_journal_notices_a_change_after_it(path: Path) -> None:
+    async with open_journal(str(path)) as store:
+        await store.claim("writer 3", claimed_at_ns=3)
+        verified = (await verify_journal(store)).position
+        await store.append(turn(99), written_at_ns=9)
+    await tamper(str(path), "UPDATE journal_record SET payload = '{}' WHERE seq = 20")
+    async with open_journal(str(path), read_only=True) as store:
+        with pytest.raises(JournalCorruptError):
+            await verify_journal(store, after=verified)
+
+
+async def test_position_in_another_journal_reads_all(path: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other.db"
+    async with open_journal(str(other)) as store:
+        await store.claim("another", claimed_at_ns=5)
+        await store.append(turn(1), written_at_ns=1)
+        position = (await verify_journal(store)).position
+    async with open_journal(str(path), read_only=True) as store:
+        found = await verify_journal(store, after=position)
+        assert (found.resumed_seq, found.records) == (0, found.head.seq)

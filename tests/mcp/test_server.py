@@ -144,7 +144,7 @@ async def test_fit_is_that_of_the_command(journal: Path, tmp_path: Path) -> None
     ("tool", "arguments", "message"),
     [
         ("explain", {"pod": "wep"}, "did you mean default/web?"),
-        ("explain", {}, "missing required field `pod`"),
+        ("explain", {}, "give one of pod and group"),
         ("explain", {"pod": 3}, "Expected `str`, got `int` - at `$.pod`"),
         ("explain", {"pod": "web", "max_nodes": 1000}, "<= 100"),
         ("explain", {"pod": "web", "at": "soon"}, '"soon" is not a time'),

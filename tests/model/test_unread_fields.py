@@ -19,8 +19,8 @@ ROOT = Path(asched.__file__).parent
 NOT_READ_YET = {
     # Written, never decoded.
     "ContainerExtendedResourceRequest.container_name",
-    # Not watched; the embedded API server stores it.
-    "WorkloadSpec.pod_group_templates",
+    # Shown by no command yet.
+    "WorkloadReference.template_name",
 }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from random import Random
 from typing import NamedTuple
 
 import pytest
@@ -179,3 +180,126 @@ def test_no_pod_waits_at_permit_in_the_end(run: Run, cut: int) -> None:
     settle(scheduling)
     assert waiting(scheduling) == []
     check_replay(scheduling, *plugins, checkpoint_at=cut)
+
+
+class Unlike(NamedTuple):
+    """A gang of members that differ."""
+
+    min_count: int
+    created_s: int
+    members: list[tuple[int, int]]
+    """Cores and priority of each."""
+
+
+def unlike_gangs() -> st.SearchStrategy[list[Unlike]]:
+    members = st.lists(
+        st.tuples(st.integers(1, 3), st.sampled_from([0, 0, 0, 1, 2])), min_size=1, max_size=5
+    )
+    gang = st.builds(
+        lambda found, missing, created: Unlike(max(1, len(found) - missing), created, found),
+        members,
+        st.integers(0, 2),
+        st.integers(0, 2),
+    )
+    return st.lists(gang, min_size=2, max_size=4)
+
+
+MAX_DECISIONS = 600
+
+
+Order = list[tuple[int, int]]
+"""Numbers of gang and member, as pods arrive."""
+
+LOOPED: list[tuple[list[Unlike], list[int], Order]] = [
+    (
+        # The room that the second gang releases is taken by another member of it.
+        [Unlike(1, 0, [(3, 0)]), Unlike(2, 1, [(3, 0), (2, 0), (3, 0)])],
+        [4],
+        [(1, 2), (1, 0), (0, 0), (1, 1)],
+    ),
+    (
+        [Unlike(2, 1, [(2, 0), (1, 2), (2, 2)]), Unlike(2, 0, [(2, 0), (2, 2), (1, 0)])],
+        [2],
+        [(0, 0), (0, 1), (1, 1), (1, 0), (1, 2), (0, 2)],
+    ),
+    (
+        # A member preempts another one of its own gang.
+        [Unlike(2, 1, [(1, 0), (3, 2)]), Unlike(2, 2, [(3, 0), (2, 1)])],
+        [3],
+        [(0, 1), (1, 1), (1, 0), (0, 0)],
+    ),
+    (
+        [Unlike(3, 1, [(1, 2), (2, 0), (1, 1)]), Unlike(1, 0, [(1, 0)])],
+        [1, 3],
+        [(0, 2), (0, 1), (0, 0), (1, 0)],
+    ),
+]
+
+
+@pytest.mark.parametrize("preempts", [False, True])
+@pytest.mark.parametrize(("gangs", "rooms", "order"), LOOPED)
+def test_gangs_that_once_took_turns(
+    gangs: list[Unlike], rooms: list[int], order: Order, preempts: bool
+) -> None:
+    check_rest(INTERLEAVED, gangs, rooms, order, preempts=preempts)
+
+
+@pytest.mark.parametrize("plugins", [GANGS, INTERLEAVED], ids=["GangSort", "PrioritySort"])
+@settings(max_examples=15, deadline=None)
+@given(
+    gangs=unlike_gangs(),
+    rooms=st.lists(st.integers(1, 4), min_size=1, max_size=4),
+    random=st.randoms(use_true_random=False),
+    preempts=st.booleans(),
+)
+def test_no_two_gangs_starve_each_other(
+    plugins: Sequence[type[Plugin]],
+    gangs: list[Unlike],
+    rooms: list[int],
+    random: Random,
+    preempts: bool,
+) -> None:
+    order = [(number, at) for number, gang in enumerate(gangs) for at in range(len(gang.members))]
+    random.shuffle(order)
+    check_rest(plugins, gangs, rooms, order, preempts=preempts)
+
+
+MAX_DECISIONS = 300
+
+
+def check_rest(
+    plugins: Sequence[type[Plugin]],
+    gangs: list[Unlike],
+    rooms: list[int],
+    order: Order,
+    *,
+    preempts: bool,
+) -> None:
+    """Without changes from outside, gangs come to rest: none keeps releasing reservations."""
+    enabled: tuple[type[Plugin], ...] = (
+        *plugins[:-1],
+        *([DefaultPreemption] if preempts else []),
+        plugins[-1],
+    )
+    scheduling = Scheduling(*enabled)
+    for number, cores in enumerate(rooms):
+        scheduling.see(a_node(f"n{number}", {"cpu": str(cores), **MEMORY}))
+    for number, gang in enumerate(gangs):
+        scheduling.see(a_gang(f"g{number}", gang.min_count, created_s=gang.created_s))
+    for number, at in order:
+        cpu, priority = gangs[number].members[at]
+        name = f"g{number}"
+        scheduling.see(member(name, f"{name}-{at}", str(cpu), priority=priority))
+    rounds = []
+    for _ in range(12):
+        decided: list[r.Decision] = []
+        while decisions := scheduling.next():
+            decided += decisions
+            assert len(decided) < MAX_DECISIONS
+        rounds.append(decided)
+        bind(scheduling)
+        for eviction in [*scheduling.state.evictions.values()]:
+            scheduling.apply(r.EvictionSucceeded(eviction.victim.key, eviction.victim.uid))
+            scheduling.apply(r.ObjectDeleted("Pod", eviction.victim.key, eviction.victim.uid))
+        scheduling.pass_time(11)
+    assert not any(isinstance(d, r.PermitRejected) for decided in rounds[-3:] for d in decided)

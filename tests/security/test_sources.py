@@ -100,7 +100,8 @@ def test_no_code_execution_of_input() -> None:
 
 
 INDEX_FILES: Final = frozenset(
-    ROOT / "asched" / "ui" / name for name in ("index_file.py", "state_file.py")
+    ROOT / "asched" / "ui" / name
+    for name in ("index_file.py", "state_file.py", "history_tables.py")
 )
 """Files beside the journal, which may be deleted at will."""
 

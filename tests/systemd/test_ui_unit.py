@@ -60,7 +60,8 @@ def test_journal_is_mounted_read_only() -> None:
     assert found["Service.User"] == [UNIT.stem]
     assert environment == f"{JOURNAL_ENV}={target}/journal.db"
     assert "Service.ReadWritePaths" not in found
-    assert "Service.StateDirectory" not in found
+    assert found["Service.StateDirectory"] == ["asched-ui"]
+    assert found["Service.StateDirectoryMode"] == ["0700"]
 
 
 def test_exec_start_parses() -> None:
@@ -68,6 +69,8 @@ def test_exec_start_parses() -> None:
     options = parsed(line)
     assert options["listen"] == "127.0.0.1:8080"
     assert options["token_file"] == Path("${CREDENTIALS_DIRECTORY}/ui-token")
+    assert options["index_dir"] == Path("${STATE_DIRECTORY}/index")
+    assert options["results_dir"] == Path("${STATE_DIRECTORY}/results")
     (credential,) = directives(UI_UNIT)["Service.LoadCredential"]
     assert credential == "ui-token:/etc/asched/ui-token"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
@@ -18,6 +19,7 @@ from asched.cli.main import app as command
 from asched.journal.opening import open_journal
 from asched.ui.api import PREFIX, ROUTES
 from asched.ui.app import Listen, make_app, serving
+from asched.ui.follower import FollowerSettings
 from asched.ui.journal_view import JournalView, open_view
 from asched.ui.lab.runs import LabSettings
 from asched.ui.security import Access, AccessControl
@@ -76,11 +78,14 @@ def _texts(query: dict[str, object]) -> dict[str, str]:
 
 @asynccontextmanager
 async def ui_on(
-    url: str, access: AccessControl = NO_TOKEN, lab: LabSettings | None = None
+    url: str,
+    access: AccessControl = NO_TOKEN,
+    lab: LabSettings | None = None,
+    index_dir: Path | None = None,
 ) -> AsyncIterator[Client]:
     """The browser interface on the journal at ``url``."""
     async with (
-        open_view(url, REGISTRY) as view,
+        open_view(url, FollowerSettings(REGISTRY, index_dir)) as view,
         serving(make_app(view, access, lab), Listen("127.0.0.1", 0)) as address,
         aiohttp.ClientSession(address) as session,
     ):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import html
+import re
 import shutil
 import sqlite3
 from contextlib import closing
@@ -172,6 +174,69 @@ async def test_corrupt_record(journal: str, change: str, message: str) -> None:
     assert report.progress.problem == error
     assert report.progress.indexed_seq < seq
     assert found["results"][0]["state"] == "active"
+
+
+PAGES = (
+    "/search?q=web", "/pods/default/web", "/pods/default/web/decisions/1",
+    "/pods/default/web/timeline", "/cluster", "/queues", "/gangs", "/evictions", "/shadow",
+    "/plugins", "/journal", "/", "/namespaces",
+)  # fmt: skip
+ADVICE = {
+    "UPDATE journal_record SET payload = '{\"' WHERE kind = 'Assigned'": (
+        "cannot be decoded",
+        "Run: asched journal verify --journal URL.",
+    ),
+    "UPDATE journal_schema SET version_num = '9999'": (
+        "9999",
+        "Use the version of asched that writes the journal.",
+    ),
+}
+
+
+@pytest.mark.parametrize("change", ADVICE)
+async def test_every_page_says_what_is_wrong_and_what_to_do(journal: str, change: str) -> None:
+    error, advice = ADVICE[change]
+    failed = set()
+    await tamper(journal, change)
+    async with ui_on(journal) as client:
+        await problem(client)
+        for path in PAGES:
+            async with client.session.get(path) as response:
+                page = await response.text()
+            assert "Traceback" not in page
+            if response.status == 200:
+                continue  # what does not depend on the damage
+            failed.add(path)
+            assert response.status in (500, 503), path
+            text = html.unescape(page)
+            assert error in text, path
+            assert advice in text, path
+            assert ("Try again" in text) is (response.status == 503)
+    # The overview and the cluster load their answers later, and show the same line.
+    assert {"/queues", "/gangs", "/plugins"} <= failed
+
+
+async def test_tables_are_available_as_csv(journal: str) -> None:
+    async with ui_on(journal) as client:
+        await client.caught_up()
+        found = set()
+        for path in PAGES:
+            async with client.session.get(path) as response:
+                page = html.unescape(await response.text())
+            link = re.search(r'href="([^"]+format=csv)"', page)
+            if link is not None:
+                async with client.session.get(link[1]) as response:
+                    assert (response.status, response.content_type) == (200, "text/csv"), path
+                found.add(path)
+    assert {
+        "/",
+        "/search?q=web",
+        "/cluster",
+        "/queues",
+        "/gangs",
+        "/evictions",
+        "/plugins",
+    } <= found
 
 
 async def test_journal_of_another_version(journal: str) -> None:

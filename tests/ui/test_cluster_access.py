@@ -17,6 +17,7 @@ from asched.apiserver.auth import User
 from asched.apiserver.cluster import EmbeddedCluster
 from asched.apiserver.faults import Fault, FaultKind
 from asched.apiserver.http import ApiServer
+from asched.audit.visibility import HIDDEN_TEXT, Redaction, Visible
 from asched.cli.ui import UiReviewer
 from asched.kube.connection import connect
 from asched.kube.reviews import AccessQuestion, ApiReviewer, ReviewedUser, ReviewError
@@ -26,7 +27,6 @@ from asched.ui.cluster_access import ClusterAccess
 from asched.ui.errors import BusyError
 from asched.ui.review_cache import Lifetimes, ReviewCache
 from asched.ui.security import COOKIE
-from asched.ui.visibility import HIDDEN_TEXT, Redaction, Visible
 from tests.ui.serving import Client, run_command, ui_on
 from tests.ui.tenants import (
     MINE,

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import html
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from asched.audit.groups import GroupName, explained
+from asched.audit.visibility import EVERYTHING
 from asched.journal.opening import open_journal
 from asched.state import records as r
 from asched.state.cluster import ClusterState, PlacementState
 from asched.state.session_records import EvictionDecided, SessionExecuted
-from asched.ui.visibility import EVERYTHING
 from tests.audit.recording import Recording, pod
 from tests.ui.serving import cli, run_command, ui_on
 from tests.ui.test_answers import csv_rows, folded
@@ -420,3 +421,43 @@ async def test_active_pods_are_listed_in_their_order(tmp_path: Path) -> None:
     assert len(keys) == 20
     priorities = [one["priority"] for one in found["active"]]
     assert priorities == sorted(priorities, reverse=True)
+
+
+async def test_dominant_reason_is_that_of_the_command(group_journal: str) -> None:
+    explained = await cli("explain", "--group", "ml/huge", "--journal", group_journal)
+    found = await answers(group_journal, "/gangs/ml/huge/why")
+    # The page does not repeat the last attempt.
+    assert found == {**explained, "reproduced": None}
+    assert found["reason"] == "resources"
+    assert found["domains"]
+    assert found["changes"]
+
+
+async def test_reason_of_a_batch_job_is_that_of_its_session(group_journal: str) -> None:
+    found = await answers(group_journal, "/gangs/batch/stuck/why")
+    assert (found["way"], found["reason"]) == ("batchSession", "batchSession")
+    assert found["sentence"] == found["job"]["reasons"][0]
+
+
+async def test_pod_names_the_reason_of_its_group_first(group_journal: str) -> None:
+    pod = await answers(group_journal, "/pods/ml/huge-0")
+    assert pod["group"]["name"] == "huge"
+    assert pod["sentence"] == f"The pod waits for its PodGroup ml/huge: {pod['group']['sentence']}."
+
+
+async def test_pages_show_the_reason_of_a_group(group_journal: str) -> None:
+    async with ui_on(group_journal) as client:
+        await client.caught_up()
+        why = await client.get("/gangs/ml/huge/why")
+        pod = await client.get("/pods/ml/huge-0")
+        texts = {}
+        for path in ("/gangs/ml/huge", "/pods/ml/huge-0", "/gangs/ml/training"):
+            async with client.session.get(path) as response:
+                assert response.status == 200
+                texts[path] = html.unescape(await response.text())
+        assert (await client.fails("/gangs/ml/unknown/why"))[0] == 404
+    assert why["sentence"] in texts["/gangs/ml/huge"]
+    for part in (*why["changes"], *why["domains"]):
+        assert part.get("summary", part.get("lacks")) in texts["/gangs/ml/huge"]
+    assert pod["group"]["sentence"] in texts["/pods/ml/huge-0"]
+    assert "runs: 4 of 4 pods have a node" in texts["/gangs/ml/training"]

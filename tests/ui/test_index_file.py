@@ -14,7 +14,9 @@ import structlog
 
 from asched.journal.opening import open_journal
 from asched.ui.app import Listen, make_app, serving
-from asched.ui.index_file import VERSION, open_index
+from asched.ui.follower import FollowerSettings
+from asched.ui.index_file import open_index
+from asched.ui.index_tables import VERSION
 from asched.ui.journal_view import JournalView, open_view
 from tests.audit.recording import REGISTRY, Recording, node, pod, woken_pod
 from tests.ui.group_scenario import record
@@ -34,7 +36,7 @@ QUESTIONS: tuple[tuple[str, dict[str, object]], ...] = (
 @asynccontextmanager
 async def _ui(journal: Path, index_dir: Path | None) -> AsyncIterator[Client]:
     async with (
-        open_view(str(journal), REGISTRY, index_dir=index_dir) as view,
+        open_view(str(journal), FollowerSettings(REGISTRY, index_dir)) as view,
         serving(make_app(view, NO_TOKEN), Listen("127.0.0.1", 0)) as address,
         aiohttp.ClientSession(address) as session,
     ):
@@ -174,7 +176,7 @@ async def test_folder_that_cannot_be_used_is_no_error(journal: Path, tmp_path: P
 async def test_first_page_needs_no_index(journal: Path, tmp_path: Path) -> None:
     view: JournalView
     async with (
-        open_view(str(journal), REGISTRY, index_dir=tmp_path) as view,
+        open_view(str(journal), FollowerSettings(REGISTRY, tmp_path)) as view,
         serving(make_app(view, NO_TOKEN), Listen("127.0.0.1", 0)) as address,
         aiohttp.ClientSession(address) as session,
         session.get("/") as response,

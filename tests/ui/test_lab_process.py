@@ -40,7 +40,9 @@ async def ui_process(journal: str, results: Path) -> AsyncIterator[tuple[Any, st
     finally:
         if process.returncode is None:
             process.kill()
-        await process.wait()
+        # The end of its output is the end of all processes that it started.
+        async with asyncio.timeout(TIMEOUT_S):
+            await process.communicate()
 
 
 async def running_worker(url: str, server: int) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -58,6 +59,41 @@ async def test_report_is_that_of_the_command(files: ShadowFiles) -> None:
     ]
     sums = {one["cause"]: one["bindings"] + one["messages"] for one in answer["causes"]}
     assert sum(sums.values()) == len(answer["differences"])
+
+
+async def test_report_with_a_kept_index_is_that_without(
+    files: ShadowFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A part of the journal is indexed, the rest after a restart."""
+    async with ui_on(files.journal) as client:
+        await client.caught_up()
+        fresh, seq = await client.get("/shadow"), await client.head()
+        wanted = [await client.get("/shadow", seq=one) for one in range(1, seq, 7)]
+    part = tmp_path / "part.db"
+    await _copied(files.journal, str(part), 1, seq * 2 // 3)
+    for url in (str(part), str(part)):
+        async with ui_on(url, index_dir=tmp_path / "index") as client:
+            await client.caught_up()
+            partial = await client.get("/shadow")
+    assert partial["bindings"]["compared"] > 0
+    await _copied(files.journal, str(part), seq * 2 // 3 + 1, seq)
+    async with ui_on(str(part), index_dir=tmp_path / "index") as client:
+        await client.caught_up()
+        assert await client.get("/shadow") == fresh
+    monkeypatch.setattr("asched.ui.index.JournalIndex.apply", None)
+    async with ui_on(str(part), index_dir=tmp_path / "index") as client:
+        await client.caught_up()
+        assert [await client.get("/shadow", seq=one) for one in range(1, seq, 7)] == wanted
+
+
+async def _copied(source: str, target: str, first: int, last: int) -> None:
+    """Append the records ``first`` to ``last`` of a journal to another one, batch by batch."""
+    async with open_journal(source, read_only=True) as store:
+        records = [stored async for stored in store.read(first - 1, last)]
+    async with open_journal(target) as store:
+        await store.claim("test", claimed_at_ns=records[0].written_at_ns)
+        for at_ns, batch in groupby(records, lambda stored: stored.written_at_ns):
+            await store.append([stored.record for stored in batch], written_at_ns=at_ns)
 
 
 async def test_report_of_the_past(files: ShadowFiles) -> None:

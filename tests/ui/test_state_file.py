@@ -11,8 +11,9 @@ import pytest
 from asched.audit.lookup import fold_before
 from asched.journal.opening import open_journal
 from asched.state.checkpoint import checkpoint_of
-from asched.ui import journal_view, state_file
+from asched.ui import follower, state_file
 from asched.ui.app import Listen, make_app, serving
+from asched.ui.follower import FollowerSettings
 from asched.ui.journal_view import open_view
 from asched.ui.state_file import StateFile, with_states
 from tests.audit.recording import REGISTRY, woken_pod
@@ -31,7 +32,7 @@ async def journal(tmp_path: Path) -> Path:
 
 async def _answers(journal: Path, index_dir: Path | None) -> list[Any]:
     async with (
-        open_view(str(journal), REGISTRY, index_dir=index_dir) as view,
+        open_view(str(journal), FollowerSettings(REGISTRY, index_dir)) as view,
         serving(make_app(view, NO_TOKEN), Listen("127.0.0.1", 0)) as address,
         aiohttp.ClientSession(address) as session,
     ):
@@ -45,7 +46,7 @@ async def test_answers_from_states_are_those_of_a_fold(
     journal: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fresh = await _answers(journal, None)
-    monkeypatch.setattr(journal_view, "EVERY_RECORDS", 2)
+    monkeypatch.setattr(follower, "EVERY_RECORDS", 2)
     kept = tmp_path / "kept"
     assert await _answers(journal, kept) == fresh
     (file,) = kept.glob("*.states")

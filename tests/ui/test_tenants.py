@@ -11,14 +11,15 @@ from urllib.parse import quote
 
 import aiohttp
 import pytest
+import pytest_asyncio
 
 from asched.apiserver.auth import ADMIN, User
+from asched.audit.visibility import AnswerScope
 from asched.ui import pages
 from asched.ui.api import PREFIX, ROUTES
 from asched.ui.app import NOTE_HEADER, SCOPES, make_app
 from asched.ui.openapi import openapi
 from asched.ui.security import Access
-from asched.ui.visibility import AnswerScope
 from tests.ui.serving import Client, pod_path, ui_on
 from tests.ui.tenants import (
     CANARY,
@@ -56,16 +57,20 @@ class Got(NamedTuple):
     text: str
 
 
-@pytest.fixture(params=["preemption", "sessions"])
-async def journal(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+@pytest_asyncio.fixture(params=["preemption", "sessions"], scope="module", loop_scope="module")
+async def client(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[Client]:
+    """One server for all tests of a journal: they only read."""
+    folder = tmp_path_factory.mktemp("tenants")
     if request.param == "sessions":
-        return await session_journal(tmp_path)
-    return await stored(preempting_tenants(), tmp_path / "journal.db")
-
-
-@pytest.fixture
-async def client(journal: str, tmp_path: Path) -> AsyncIterator[Client]:
-    async with ui_in_cluster(journal, tmp_path) as served:
+        journal = await session_journal(folder)
+    else:
+        journal = await stored(preempting_tenants(), folder / "journal.db")
+    async with ui_in_cluster(journal, folder) as served:
         yield served
 
 
@@ -81,8 +86,14 @@ def _addresses(half: int) -> Iterator[str]:
 
 
 async def _everything(client: Client, user: User) -> AsyncIterator[Got]:
+    absent = set[str]()
     for address in _addresses(await client.head() // 2):
+        path, _, query = address.partition("?")
+        if path in absent and query == "format=csv":
+            continue  # the answer to the first query, which is about the same object
         async with client.session.get(address, headers=bearer(user)) as response:
+            if response.status == 404 and not query:
+                absent.add(path)
             yield Got(address, response.status, await response.text())
             yield Got(f"{address} headers", response.status, str(response.headers))
     async with client.session.get(f"{PREFIX}/events", headers=bearer(user)) as events:
@@ -139,7 +150,7 @@ async def test_foreign_namespace_is_forbidden_whether_or_not_its_pod_exists(
     assert "you may not list pods in namespace canary-ns" in text
 
 
-def test_every_route_declares_its_scope() -> None:
+async def test_every_route_declares_its_scope() -> None:
     assert [name for name, route in ROUTES.items() if route.scope is None] == []
     assert [path for path in pages.SCOPES if path not in SCOPES] == []
 
@@ -203,16 +214,15 @@ async def test_token_of_nobody_is_rejected(client: Client) -> None:
             pytest.fail(str(error))
 
 
-async def test_readers_do_not_share_kept_answers(journal: str, tmp_path: Path) -> None:
+async def test_readers_do_not_share_kept_answers(client: Client) -> None:
     """The tag of an answer depends on what its reader may see."""
-    async with ui_in_cluster(journal, tmp_path) as client:
-        address, tags = f"{PREFIX}/cluster?seq=5", {}
-        for user in (TENANT, OPERATOR):
-            async with client.session.get(address, headers=bearer(user)) as response:
-                tags[user] = response.headers.get("ETag")
-        assert tags[OPERATOR] is not None
-        assert tags[OPERATOR] != tags[TENANT]
-        for user, known in ((TENANT, OPERATOR), (OPERATOR, OPERATOR)):
-            headers = {**bearer(user), "If-None-Match": tags[known] or ""}
-            async with client.session.get(address, headers=headers) as response:
-                assert (response.status == 304) is (user is known)
+    address, tags = f"{PREFIX}/cluster?seq=5", {}
+    for user in (TENANT, OPERATOR):
+        async with client.session.get(address, headers=bearer(user)) as response:
+            tags[user] = response.headers.get("ETag")
+    assert tags[OPERATOR] is not None
+    assert tags[OPERATOR] != tags[TENANT]
+    for user, known in ((TENANT, OPERATOR), (OPERATOR, OPERATOR)):
+        headers = {**bearer(user), "If-None-Match": tags[known] or ""}
+        async with client.session.get(address, headers=headers) as response:
+            assert (response.status == 304) is (user is known)

@@ -9,9 +9,9 @@ from typing import Final, NamedTuple, TypeVar
 import msgspec
 
 from asched.audit.lookup import AuditError
+from asched.audit.whatif.node_devices import HOSTNAME, NodeDevices
 from asched.framework.runtime.strict import nearest
 from asched.model.node import Node
-from asched.model.resource_claims import ResourceSlice
 from asched.model.storage import CSINode
 from asched.simulator.trace import (
     NodeDrained,
@@ -26,7 +26,6 @@ MAX_ADDED: Final = 10_000
 """Nodes that can be added in all."""
 CopiedT = TypeVar("CopiedT", Node, CSINode)
 
-_HOSTNAME: Final = "kubernetes.io/hostname"
 _ADDED: Final = re.compile(r"(?P<template>[^\s=]+)=(?P<count>[0-9]{1,9})")
 
 
@@ -93,8 +92,9 @@ def with_node_changes(trace: WorkloadTrace, changes: NodeChanges) -> ChangedTrac
     """The trace with other nodes from its beginning on.
 
     Added nodes have the form of their template when it is first in the trace, with a name, uid and
-    host name of their own. Removed nodes disappear at the beginning, so pods on them end there and
-    their controllers create others. Pods that were created on a removed node are left out.
+    host name of their own, and copies of its devices. Removed nodes disappear at the beginning, so
+    pods on them end there and their controllers create others. Pods that were created on a removed
+    node are left out.
 
     Raises :class:`AuditError` for a node that is not in the trace.
     """
@@ -107,9 +107,10 @@ def with_node_changes(trace: WorkloadTrace, changes: NodeChanges) -> ChangedTrac
     initial, later = _split(trace)
     removed = frozenset(changes.removed)
     begin_ns = trace.begin_ns
+    devices = NodeDevices(trace.events, frozenset(one.template for one in changes.added))
     present = {e.object.name: e.object for e in initial if _is_node(e)}  # type: ignore[union-attr]
     events = (
-        *_in_front_of_pods(initial, [*_copies(trace, nodes, changes.added)]),
+        *_in_front_of_pods(initial, [*_copies(trace, nodes, devices, changes.added)]),
         *(
             ObjectRemoved(begin_ns, "Node", name, present[name].uid)
             for name in changes.removed
@@ -117,9 +118,7 @@ def with_node_changes(trace: WorkloadTrace, changes: NodeChanges) -> ChangedTrac
         ),
         *(event for event in later if not _concerns(event, removed)),
     )
-    return ChangedTrace(
-        msgspec.structs.replace(trace, events=events), tuple(_notes(trace, changes))
-    )
+    return ChangedTrace(msgspec.structs.replace(trace, events=events), tuple(_notes(devices)))
 
 
 def _named(changes: NodeChanges) -> Iterator[tuple[str, str]]:
@@ -163,7 +162,10 @@ def _in_front_of_pods(
 
 
 def _copies(
-    trace: WorkloadTrace, nodes: dict[str, Node], added: Iterable[AddedNodes]
+    trace: WorkloadTrace,
+    nodes: dict[str, Node],
+    devices: NodeDevices,
+    added: Iterable[AddedNodes],
 ) -> Iterator[ObjectSet]:
     taken = set(nodes)
     drivers: dict[str, CSINode] = {}
@@ -177,6 +179,8 @@ def _copies(
             yield ObjectSet(trace.begin_ns, _copy(nodes[one.template], name))
             if one.template in drivers:
                 yield ObjectSet(trace.begin_ns, _copy(drivers[one.template], name))
+            for item in devices.copies(one.template, name):
+                yield ObjectSet(trace.begin_ns, item)
 
 
 def _free_name(template: str, taken: set[str]) -> str:
@@ -189,8 +193,8 @@ def _free_name(template: str, taken: set[str]) -> str:
 def _copy(item: CopiedT, name: str) -> CopiedT:
     replace, metadata = msgspec.structs.replace, item.metadata
     labels = dict(metadata.labels)
-    if labels.get(_HOSTNAME) == item.name:
-        labels[_HOSTNAME] = name
+    if labels.get(HOSTNAME) == item.name:
+        labels[HOSTNAME] = name
     return replace(item, metadata=replace(metadata, name=name, uid=f"{name}-uid", labels=labels))
 
 
@@ -206,12 +210,6 @@ def _concerns(event: TraceEvent, removed: frozenset[str]) -> bool:
             return False
 
 
-def _notes(trace: WorkloadTrace, changes: NodeChanges) -> Iterator[str]:
-    templates = {one.template for one in changes.added}
-    with_devices = {
-        event.object.spec.node_name
-        for event in trace.events
-        if isinstance(event, ObjectSet) and isinstance(event.object, ResourceSlice)
-    }
-    for name in sorted(templates & with_devices):
-        yield f"nodes added like {name} have none of its devices (ResourceSlices)"
+def _notes(devices: NodeDevices) -> Iterator[str]:
+    for name in sorted(devices.shared):
+        yield f"nodes added like {name} have no devices of pools that several nodes share"

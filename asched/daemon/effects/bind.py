@@ -27,6 +27,7 @@ from asched.kube.volume_writer import VolumeWriter
 from asched.kube.write_outcomes import BoundElsewhere, WriteSucceeded
 from asched.model.node import Node
 from asched.model.quantity import NS_PER_S
+from asched.model.resource_claims import ResourceClaim
 from asched.state.cluster import ClusterState, PlacementState, PodEntry
 from asched.state.records import BindFailed, Bound
 
@@ -60,7 +61,7 @@ class BindHandler:
         self._io = BindingIO(
             writer=PodWriter(services.client),
             volumes=VolumeWriter(services.client),
-            claims=ClaimWriter(services.client),
+            claims=ClaimWriter(services.client, self._shown_claim),
             sleep=context.sleep,
             clock=context.clock,
             node_exists=self._node_exists,
@@ -100,11 +101,12 @@ class BindHandler:
             self.start(entry, possibly_sent=True)
 
     def _end_unfinished(self, uid: str = "") -> None:
-        """Report the end of bindings of deleted pods that never began here: of that pod, or all."""
+        """Report the end of bindings that never began here, of pods that were deleted or bound
+        elsewhere: of that pod, or all."""
         for entry in self._cluster.reserve_calls.unfinished.values():
             pod = entry.info
             if uid in ("", pod.uid):
-                message = "the pod was deleted before its binding began"
+                message = "the pod was deleted or bound elsewhere before its binding began"
                 failed = BindFailed(pod.key, pod.uid, entry.node, Code.ERROR, message=message)
                 self._context.report(failed)
 
@@ -160,11 +162,11 @@ class BindHandler:
         entry = self._cluster.entry(info.key, info.uid)
         if self._cancelled is CancelReason.LEADERSHIP_LOST:
             return
-        if entry is None:
+        assumed = entry is not None and entry.placement_state is PlacementState.ASSUMED
+        if entry is None or not assumed or entry.node != node:
+            # Deleted, bound or given up while this job waited.
             self._end_unfinished(info.uid)
             return
-        if entry.placement_state is not PlacementState.ASSUMED or entry.node != node:
-            return  # bound or given up while this job waited
         name, waiting = info.pod.spec.scheduler_name, _CountedOnce(self._wait_outside)
         backoff = self._context.services.backoff()
         reconciler = BindReconciler(self._io, backoff, binding.possibly_sent_at_s, waiting)
@@ -265,6 +267,9 @@ class BindHandler:
     def _wait_outside(self, pods: int) -> None:
         self.waiting_outside += pods
 
+    def _shown_claim(self, key: str) -> ResourceClaim | None:
+        return self._cluster.objects(ResourceClaim).get(key)
+
     def _node_exists(self, name: str) -> bool:
         return name in self._cluster.objects(Node)
 
@@ -355,6 +360,7 @@ class BindingCycle:
     async def _undo_pre_bind(self) -> None:
         """Undo PreBind of the plugins that were called, the last one first."""
         pod, node_name = self._pod, self._node_name
+        self.calls.begin_undo()
         for plugin in reversed(self._to_undo):
 
             async def call(client: BindingClient, plugin: PreBindPlugin = plugin) -> object:

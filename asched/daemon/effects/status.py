@@ -13,13 +13,20 @@ from asched.daemon.effects.per_pod_queue import EffectContext
 from asched.framework.pod_groups import find_group, group_of
 from asched.framework.pod_info import PodInfo
 from asched.kube.group_writer import (
+    NATIVE_KINDS,
     GroupRef,
     GroupStatus,
     GroupWriter,
     PodGroupConditionPatch,
 )
 from asched.kube.pod_writer import PodTarget, PodWriter, Reason, rfc3339
-from asched.kube.write_outcomes import OutcomeUnknown, PatchOutcome, WriteRejected, WriteSucceeded
+from asched.kube.write_outcomes import (
+    ObjectGone,
+    OutcomeUnknown,
+    PatchOutcome,
+    WriteRejected,
+    WriteSucceeded,
+)
 from asched.model.pod import POD_SCHEDULED, Pod
 from asched.state.cluster import PlacementState
 from asched.state.session_records import (
@@ -105,10 +112,9 @@ class PodStatusHandler:
             return
         if entry.info.pod.status.nominated_node_name == node:
             return
+        # Kept if the write fails: an earlier try without an answer may have been carried out.
         self._expectations[info.uid] = node
         outcome = await self._writer.nominate(pod_ref(info), node)
-        if isinstance(outcome, WriteRejected):
-            self._expectations.pop(info.uid, None)
         if isinstance(outcome, WriteRejected | OutcomeUnknown):
             log.warning("nomination not written", pod=info.key, node=node, error=outcome.message)
 
@@ -228,7 +234,7 @@ class PodGroupStatusHandler:
     def write(self, decision: PodGroupStatusDecided) -> None:
         """Write the decided status and post its Event."""
         if decision.event and self._events is not None:
-            ref = GroupRef.of(decision.kind, decision.group, decision.uid)
+            ref = self._ref(decision.kind, decision.group, decision.uid)
             self._events.record_group(ref, "Warning", "Unschedulable", decision.event)
         self._submit(decision)
 
@@ -249,7 +255,11 @@ class PodGroupStatusHandler:
         """The pod's PodGroup, if it has one."""
         key = group_of(pod)
         group = None if key is None else find_group(self._context.cluster, key)
-        return None if group is None else GroupRef.of(type(group).__name__, group.key, group.uid)
+        return None if group is None else self._ref(type(group).__name__, group.key, group.uid)
+
+    def _ref(self, kind: str, key: str, uid: str) -> GroupRef:
+        served = self._context.cluster.object_store.api_versions.get(kind, "")
+        return GroupRef.of(kind, key, uid, served)
 
     def record_eviction(self, group: GroupRef | None, reason: str) -> None:
         """Post the Event of a batch session's eviction to the victim's PodGroup."""
@@ -261,12 +271,16 @@ class PodGroupStatusHandler:
         self._context.queue.submit(decision.uid, "status", partial(self._run, decision, status))
 
     async def _run(self, decision: PodGroupStatusDecided, status: GroupStatus) -> None:
-        """Retry until the write has a definite outcome, is superseded, or the daemon stops."""
-        ref = GroupRef.of(decision.kind, decision.group, decision.uid)
+        """Retry until the write has a definite outcome, is superseded, or the daemon stops.
+
+        404 is none for a group of ``scheduling.k8s.io``: the API version may have been withdrawn.
+        Either the watch shows that the group is deleted, or the state names another version.
+        """
         backoff = self._context.services.backoff()
         while self._is_current(decision):
+            ref = self._ref(decision.kind, decision.group, decision.uid)
             outcome = await self._writer.write_status(ref, status)
-            if not _retryable(outcome):
+            if not _retryable(outcome) and not (ref.native and isinstance(outcome, ObjectGone)):
                 self._report(decision, outcome)
                 return
             if not await self._context.sleep.pause(backoff.next_s()):
@@ -293,6 +307,8 @@ def _retryable(outcome: PatchOutcome) -> bool:
 
 
 def _status(decision: PodGroupStatusDecided, now: datetime) -> GroupStatus:
+    # The condition that changes is the last one; a session names those that it sets.
+    newest = decision.conditions[-1:] if decision.kind in NATIVE_KINDS else ()
     return GroupStatus(
         tuple(
             PodGroupConditionPatch(
@@ -301,7 +317,7 @@ def _status(decision: PodGroupStatusDecided, now: datetime) -> GroupStatus:
                 reason=c.reason,
                 message=c.message,
                 transition_id=c.transition_id,
-                last_transition_time=rfc3339(now) if c.transition_id else "",
+                last_transition_time=rfc3339(now) if c.transition_id or c in newest else "",
             )
             for c in decision.conditions
         ),

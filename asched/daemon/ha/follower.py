@@ -95,6 +95,7 @@ class BufferedChanges:
         self._objects: dict[WatchedResource, dict[str, AnyObject]] = {}
         """By resource and key; a resource appears with its first list."""
         self._unreadable: dict[WatchedResource, set[str]] = {}
+        self._versions: dict[WatchedResource, str] = {}
         self._sink: ChangeSink | None = None
         self._listed = anyio.Event()
 
@@ -124,7 +125,12 @@ class BufferedChanges:
         """Put the buffered objects into ``sink`` as lists, and pass later changes on to it."""
         self._sink = sink
         lists = tuple(
-            Listed(resource, tuple(objects.values()), frozenset(self._unreadable[resource]))
+            Listed(
+                resource,
+                tuple(objects.values()),
+                frozenset(self._unreadable[resource]),
+                api_version=self._versions[resource],
+            )
             for resource, objects in self._objects.items()
         )
         self._objects.clear()
@@ -140,6 +146,7 @@ class BufferedChanges:
                 objects[key] = before[key]
             self._objects[resource] = objects
             self._unreadable[resource] = set(change.unreadable)
+            self._versions[resource] = change.api_version
             self._listed.set()
             return
         key = change.object.key

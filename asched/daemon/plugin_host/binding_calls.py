@@ -297,6 +297,7 @@ class BindingPluginCalls:
         self._point = ""
         """The extension point of the latest call."""
         self._reason: CancelReason | None = None
+        self._undoing = False
         self.cancelled = False
         """Whether the latest call was cancelled."""
 
@@ -307,9 +308,18 @@ class BindingPluginCalls:
         :data:`POST_BIND_GRACE_S`. While the scheduler stops, a plugin that awaits only the client
         may still bind.
         """
+        if self._undoing and reason is CancelReason.POD_GONE:
+            return
         self._reason = self._reason or reason
         if self._scope is not None:
             self._scope.cancel(self._reason, _grace_s(self._point, reason))
+
+    def begin_undo(self) -> None:
+        """From now on a deletion of the pod cancels no call: what PreBind wrote outlasts the
+        pod."""
+        self._undoing = True
+        if self._reason is CancelReason.POD_GONE:
+            self._reason = None
 
     async def call(
         self,

@@ -192,7 +192,13 @@ class ShadowFollower:
         if isinstance(change, Listed):
             if change.resource.value.type is Pod:
                 self._comparer.listed(item for item in change.objects if isinstance(item, Pod))
-            yield from observe_list(self.state, change.resource, change.objects, change.unreadable)
+            yield from observe_list(
+                self.state,
+                change.resource,
+                change.objects,
+                change.unreadable,
+                api_version=change.api_version,
+            )
             self.unsynced.discard(change.resource)
             return
         seen = change.object

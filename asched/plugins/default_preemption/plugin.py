@@ -100,6 +100,7 @@ class DefaultPreemption(PostFilterPlugin, PreEnqueuePlugin, EnqueueExtensions):
     name: ClassVar[str] = "DefaultPreemption"
     api_version: ClassVar[int] = 1
     arguments: ClassVar[type[DefaultPreemptionArgs]] = DefaultPreemptionArgs
+    rejects_like_pods: ClassVar[bool] = True
 
     def __init__(self, args: DefaultPreemptionArgs, handle: Handle) -> None:
         super().__init__(args, handle)

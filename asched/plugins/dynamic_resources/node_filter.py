@@ -116,6 +116,11 @@ class PodDevices:
                 return
         self.answers.append(found)
 
+    @property
+    def longest_search(self) -> int:
+        """The steps of the longest search for devices on a node."""
+        return max((each.answers.longest for each in self.answers if each.answers), default=0)
+
     def allocation(self, row: int) -> NodeAllocation | None:
         """What the claims get on a node that Filter has seen; None if they cannot be allocated."""
         for group in reversed(self.answers):

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, ClassVar
 
 import numpy as np
+from msgspec.structs import replace
 
 from asched.dra.allocator import SearchLimits
 from asched.dra.diagnosis import ClaimDiagnoser, NodeDiagnosis
 from asched.dra.extended import may_be_extended
-from asched.dra.steps import STEP
+from asched.dra.steps import LONG_SEARCH_STEPS, STEP
 from asched.framework.binding import BindingClient, Permission
 from asched.framework.cluster import Handle
 from asched.framework.cycle_state import CycleState, StateKey
-from asched.framework.devices import SharedDevices
+from asched.framework.devices import LONG_SEARCH, SharedDevices
 from asched.framework.events import ClusterEventWithHint
 from asched.framework.interface import (
     Arguments,
+    ChangedReservation,
     EnqueueExtensions,
     FilterAllPlugin,
     NodeToStatus,
@@ -116,6 +118,7 @@ class DynamicResources(
 
     name: ClassVar[str] = "DynamicResources"
     api_version: ClassVar[int] = 1
+    rejects_like_pods: ClassVar[bool] = True
     arguments: ClassVar[type[DynamicResourcesArgs]] = DynamicResourcesArgs
     applies_per_template: ClassVar[bool] = True
     filters_passing_nodes: ClassVar[bool] = True
@@ -146,8 +149,8 @@ class DynamicResources(
         """By UID of the pod, until it is bound."""
         self._bound: dict[str, BoundClaims] = {}
         """What PreBind wrote for a pod, in case the binding fails."""
-        self._unsettled: dict[str, str] = {}
-        """Keys of the bound pods with a reservation, by UID."""
+        self._unsettled: dict[str, DeviceReservation] = {}
+        """By UID of the pod, from then until its claims have shown their allocations."""
 
     @property
     def _claims(self) -> Mapping[str, ResourceClaim]:
@@ -214,7 +217,12 @@ class DynamicResources(
 
     def filter_all(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> FilterResult:
         data = state.get(_DEVICES)
-        return FilterResult.passing(nodes.size) if data is None else self._filter.run(data, nodes)
+        if data is None:
+            return FilterResult.passing(nodes.size)
+        result = self._filter.run(data, nodes)
+        if data.longest_search > LONG_SEARCH_STEPS:
+            state.write(LONG_SEARCH, data.longest_search)
+        return result
 
     def post_filter(
         self, state: CycleState, pod: PodInfo, statuses: NodeToStatus
@@ -291,26 +299,43 @@ class DynamicResources(
         self._devices.release(pod.uid)
 
     def on_bound(self, pod: PodInfo, node_name: str, reservation: dict[str, Any] | None) -> None:
-        # The devices stay reserved until the watch shows the allocations of all claims.
-        self._reservations.pop(pod.uid, None)
+        # The devices stay reserved until the watch has shown the allocations of all claims.
+        held = self._reservations.pop(pod.uid, None)
         self._bound.pop(pod.uid, None)
-        self._unsettled[pod.uid] = pod.key
+        if held is not None:
+            self._unsettled[pod.uid] = held
 
-    def settled_by(self, changed: Object) -> Collection[str]:
+    def settle(self, changed: Object) -> Mapping[str, ChangedReservation]:
+        changes: dict[str, ChangedReservation] = {}
+        uids = [changed.uid]
         if isinstance(changed, ResourceClaim):
             uids = self._devices.holders(changed)
-        else:
-            uids = [changed.uid]
-        settled = [
-            uid for uid in uids if uid in self._unsettled and self._devices.shows_allocations(uid)
-        ]
-        for uid in settled:
-            self._devices.release(uid)
-        return [self._unsettled.pop(uid) for uid in settled]
+            changes.update(self._note_shown(changed, uids))
+        for uid in uids:
+            held = self._unsettled.get(uid)
+            if held is not None and self._devices.shows_allocations(uid, held.shown):
+                frees = bool(held.shown) and not self._devices.shows_allocations(uid)
+                self.give_up(uid)
+                changes[uid] = ChangedReservation(None, frees)
+        return changes
+
+    def give_up(self, pod_uid: str) -> None:
+        self._unsettled.pop(pod_uid, None)
+        self._devices.release(pod_uid)
+
+    def _note_shown(
+        self, claim: ResourceClaim, uids: Sequence[str]
+    ) -> Iterator[tuple[str, ChangedReservation]]:
+        """Note that the claim shows what it reserves for these pods."""
+        for uid in uids:
+            of_pods = self._unsettled if uid in self._unsettled else self._reservations
+            held, shown = of_pods.get(uid), self._devices.shown_by(claim, uid)
+            if held is not None and shown is not None and shown not in held.shown:
+                of_pods[uid] = held = replace(held, shown=(*held.shown, shown))
+                yield uid, ChangedReservation(held.recorded())
 
     def on_deleted(self, pod: PodInfo, node_name: str, reservation: dict[str, Any] | None) -> None:
-        self._unsettled.pop(pod.uid, None)
-        self._devices.release(pod.uid)
+        self.give_up(pod.uid)
 
     # -- PreBind ----------------------------------------------------------------------------------
 

@@ -42,6 +42,9 @@ class DeviceReservation(ApiStruct):
 
     claims: tuple[ReservedClaim, ...] = ()
     special: ReservedSpecialClaim | None = None
+    shown: tuple[str, ...] = ()
+    """Keys of the pending allocations that claims have shown since. A claim that another client
+    deallocates before the pod is bound shows its allocation no longer."""
 
     def recorded(self) -> dict[str, Any]:
         """The JSON values that the decision records."""

@@ -33,7 +33,7 @@ from asched.framework.pod_queries import (
     terms_of,
 )
 from asched.framework.query_index import AwaitedIndex, AwaitedQueries, RejectedPods
-from asched.framework.scoring import NodeClasses, ScoresByClass, of_each_value
+from asched.framework.scoring import ClassScores, NodeClasses, ScoresByClass, of_each_value
 from asched.framework.status import SUCCESS, Status
 from asched.framework.term_table import TermTable
 from asched.framework.topology import DomainCounts, DomainIndex
@@ -156,6 +156,7 @@ class _CachedCounts(NamedTuple):
 
 
 _NO_SCORES = Status.skip()
+_NO_CLASSES = ClassScores(None)
 _AFFINITY: StateKey[AffinityState] = StateKey("InterPodAffinity/state")
 _REQUIRED: StateKey[RequiredAffinity] = StateKey("InterPodAffinity/filter")
 _PREFERRED: StateKey[PreferredAffinityScores] = StateKey("InterPodAffinity/score")
@@ -199,6 +200,9 @@ class InterPodAffinity(
         self._scores: LruCache[tuple[TermWeight, ...], PreferredAffinityScores] = LruCache(
             _MAX_SCORES
         )
+        self._only_scores: dict[tuple[PodShape, int], ClassScores | None] = {}
+        self._only_scores_versions = (-1, -1, -1)
+        """Of nodes, terms and namespaces."""
         self._awaited_index = AwaitedIndex(self._awaited)
         # The caches below depend on namespace labels.
         self._namespaces_version = -1
@@ -248,17 +252,45 @@ class InterPodAffinity(
         affinity = state.get(_AFFINITY) or self._affinity_state(pod.shape, pod.label_set)
         if self._needs_own_preferences and not affinity.terms.preferred:
             return _NO_SCORES
-        scores = affinity.scores
+        scores = self._scores_now(affinity)
         if scores is None:
             return _NO_SCORES
+        state.write(_PREFERRED, scores)
+        return SUCCESS
+
+    def only_scores(self, pod: PodInfo) -> ClassScores | None:
+        cluster = self.handle.cluster
+        versions = (
+            cluster.nodes.version,
+            cluster.affinity_terms_version,
+            cluster.objects_version(Namespace),
+        )
+        known = self._only_scores
+        if versions != self._only_scores_versions or len(known) > _MAX_SHAPES:
+            self._only_scores_versions = versions
+            known.clear()
+        key = (pod.shape, pod.label_set.number)
+        if key not in known:
+            known[key] = self._without_filter(self._affinity_state(pod.shape, pod.label_set))
+        return known[key]
+
+    def _scores_now(self, affinity: AffinityState) -> PreferredAffinityScores | None:
+        """The up-to-date scores; None if no pod counts."""
+        scores = affinity.scores
+        if scores is None:
+            return None
         if affinity.scored_version != affinity.existing_version or affinity.terms.preferred:
             affinity.scored_version = affinity.existing_version
             affinity.counts_for_score = bool(scores.total)
             scores.refresh()
-        if not affinity.counts_for_score:
-            return _NO_SCORES
-        state.write(_PREFERRED, scores)
-        return SUCCESS
+        return scores if affinity.counts_for_score else None
+
+    def _without_filter(self, affinity: AffinityState) -> ClassScores | None:
+        """The answer of :meth:`only_scores`, which other pods without terms do not change."""
+        if affinity.own_terms or any(term.counts.total for term in affinity.existing):
+            return None
+        scores = None if self._needs_own_preferences else self._scores_now(affinity)
+        return _NO_CLASSES if scores is None else ClassScores(scores)
 
     def score_all(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> Int64Column:
         return nodes.align(state.read(_PREFERRED).raw)

@@ -15,6 +15,7 @@ from asched.framework.devices import SharedDevices
 from asched.framework.events import ActionType, ClusterEventWithHint, EventResource, QueueingHint
 from asched.framework.interface import (
     Arguments,
+    CapacityFilter,
     EnqueueExtensions,
     FilterAllPlugin,
     FilterPlugin,
@@ -141,6 +142,7 @@ class NodeResourcesFit(
     PreFilterPlugin,
     FilterAllPlugin,
     FilterPlugin,
+    CapacityFilter,
     PreScorePlugin,
     ScoreAllPlugin,
     ScorePlugin,
@@ -157,6 +159,7 @@ class NodeResourcesFit(
     api_version: ClassVar[int] = 1
     arguments: ClassVar[type[NodeResourcesFitArgs]] = NodeResourcesFitArgs
     scope: ClassVar[Scope] = Scope.RESOURCES
+    reads_member_nodes: ClassVar[bool] = False
 
     def __init__(self, args: NodeResourcesFitArgs, handle: Handle) -> None:
         super().__init__(args, handle)
@@ -211,6 +214,17 @@ class NodeResourcesFit(
                 if allocatable < asked:
                     reasons.append(None)
         return _status(tuple(reasons)) if reasons else SUCCESS
+
+    def capacity(self, pod: PodInfo, nodes: Nodes) -> Int64Column:
+        found = nodes.allowed_pods - nodes.pod_count
+        for resource, asked, _ in self._requested(pod.shape):
+            allocatable = nodes.allocatable(resource)
+            fitting = (allocatable - nodes.requested(resource)) // asked
+            if self._by_devices(resource):
+                fitting = np.where(allocatable > 0, fitting, found)
+            found = np.minimum(found, fitting)
+        most: Int64Column = np.maximum(found, 0)
+        return most
 
     def _requested(self, shape: PodShape) -> tuple[RequestedResource, ...]:
         """In kube-scheduler's order; extended resources, which have none there, by name."""

@@ -25,7 +25,8 @@ from asched.audit.whatif.scenarios import parse_scenario
 from asched.config.file import ConfigFileError, Configuration, parse
 from asched.config.registry import PluginRegistry
 from asched.ui.errors import RequestError
-from asched.ui.journal_view import JournalReader, Moment
+from asched.ui.journal_progress import Moment
+from asched.ui.journal_reader import JournalReader
 
 MAX_CONFIGURATION: Final = 64 * 1024
 MAX_SCENARIO: Final = 128 * 1024

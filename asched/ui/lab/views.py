@@ -18,13 +18,16 @@ from aiohttp import web
 
 from asched.audit.lookup import AuditError
 from asched.audit.recorded_configuration import recorded_configuration
+from asched.audit.visibility import EVERYTHING, AnswerScope
 from asched.audit.whatif.comparison import ReportRow, figure_rows
 from asched.audit.whatif.scenarios import scenario_schema
 from asched.config.schema import configuration_schema
 from asched.model.node import Node
 from asched.ui.api import HTML_PAGES, PREFIX, VIEW, json_response
 from asched.ui.errors import RequestError
-from asched.ui.journal_view import JournalReader, JournalView, Moment
+from asched.ui.journal_progress import Moment
+from asched.ui.journal_reader import JournalReader
+from asched.ui.journal_view import JournalView
 from asched.ui.lab.forgery import TOKEN_FIELD, TOKEN_HEADER, ForgeryCheck
 from asched.ui.lab.requests import (
     LabCheck,
@@ -39,7 +42,6 @@ from asched.ui.lab.runs import LabRun, LabRuns, LabSettings
 from asched.ui.openapi import Operation, describe
 from asched.ui.questions import VISIBLE, Question
 from asched.ui.tables import csv_of
-from asched.ui.visibility import EVERYTHING, AnswerScope
 
 MAX_REQUEST_BYTES: Final = 1 << 20
 _MAX_FIELDS: Final = 20

@@ -107,11 +107,12 @@ def _watch(task: WorkerTask, send: Send) -> None:
     while True:
         readable, _, _ = select.select([source], [], [], _WATCH_INTERVAL_S)
         if readable and not os.read(source, 1):
-            os._exit(1)
+            break
         used_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _MAXRSS_BYTES
         if 0 < task.memory_bytes < used_bytes:
             send(WorkerMessage(error=_out_of_memory(task)))
-            os._exit(1)
+            break
+    os._exit(1)
 
 
 def _out_of_memory(task: WorkerTask) -> str:

@@ -7,6 +7,17 @@ const HEIGHT_PX = 190;
 const LINES = ["--line-1", "--line-2", "--line-3", "--line-4", "--line-5", "--still"];
 const DASHES = [[], [6, 3], [2, 2], [10, 3, 2, 3], [4, 4], []];
 const MAX_LINES = LINES.length;
+/** Steps between the marks of an axis on which only whole numbers make sense. */
+const WHOLE_STEPS = Array.from({ length: 16 }, (_, exponent) => [1, 2, 5].map((digit) => digit * 10 ** exponent)).flat();
+
+const WHOLE = [1, 2, 5].flatMap((one) => Array.from({ length: 10 }, (_, power) => one * 10 ** power))
+  .sort((a, b) => a - b);
+
+/** Formats of axes. That of things which are counted has only whole numbers. */
+export const amount = (value) => (Number.isInteger(value) ? value.toLocaleString("en") : value.toFixed(1));
+export const count = (value) => amount(value);
+count.increments = WHOLE;
+export const percent = (share) => `${(share * 100).toFixed(share > 0 && share < 0.1 ? 1 : 0)} %`;
 
 /** The names with the largest values, at most as many as lines are told apart; the rest is summed. */
 export function namedSeries(points, valuesOf) {
@@ -51,6 +62,7 @@ function axis(format) {
   const grid = { stroke: cssColour("--rule"), width: 1 };
   return {
     stroke: cssColour("--quiet"), grid, ticks: grid, font: "11px system-ui",
+    ...(format?.increments ? { incrs: format.increments } : {}),
     ...(format ? { values: (_, ticks) => ticks.map(format), size: 58 }
       : { values: timeMarks, space: 62 }),
   };
@@ -61,7 +73,12 @@ function numberAxis({ format }) {
   return { ...axis(null), values: (_, marks) => marks.map(format), space: 50 };
 }
 
-function options(width, lines, format, { x, stepped }) {
+/** Whether all values of all lines are whole numbers. */
+function areWhole([, ...lines]) {
+  return lines.every((values) => values.every((value) => value === null || Number.isInteger(value)));
+}
+
+function options(width, lines, format, { x, stepped, shown }) {
   const zone = localTimes() ? {} : { tzDate: (s) => uPlot.tzDate(new Date(s * 1000), "Etc/UTC") };
   const at = (_, value) => (value === null ? "–" : timeText(new Date(value * 1000).toISOString(), undefined, false));
   const value = (_, shown) => (shown === null || shown === undefined ? "–" : format(shown));
@@ -70,7 +87,7 @@ function options(width, lines, format, { x, stepped }) {
     hooks: { ready: [showLast], setCursor: [showLast], setData: [showLast] },
     cursor: { sync: { key: x ? x.name : "overview" }, points: { size: 6 } },
     scales: { ...(x ? { x: { time: false } } : {}), y: { range: (_, low, high) => [0, high > 0 ? high * 1.08 : 1] } },
-    axes: [x ? numberAxis(x) : axis(null), axis(format)],
+    axes: [x ? numberAxis(x) : axis(null), { ...axis(format), ...(shown.whole ? { incrs: WHOLE_STEPS } : {}) }],
     series: [
       x ? { label: x.name, value: (_, shown) => (shown === null ? "–" : x.format(shown)) }
         : { label: "Time", value: at },
@@ -106,8 +123,9 @@ export class LineChart {
       points.map((point) => (this.x ? point.x : Date.parse(point.at) / 1000)),
       ...lines.map(({ of }) => points.map((point) => of(point) ?? null)),
     ];
-    const same = this.chart && this.shown.names === names;
-    this.shown = { names, lines, data };
+    const whole = areWhole(data);
+    const same = this.chart && this.shown.names === names && this.shown.whole === whole;
+    this.shown = { names, lines, data, whole };
     if (same) this.chart.setData(data);
     else this.redraw();
     this.describe();

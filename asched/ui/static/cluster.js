@@ -52,8 +52,12 @@ function offerChoices({ resources, groupLabels }) {
   const labels = groupLabels.map((label) => label.key);
   choices(byId("resource"), resources, true);
   choices(byId("group"), labels, true);
-  // The first answer with nodes selects the usual grouping.
-  if (!view.nodes.length && labels.includes(ZONE)) byId("group").value = ZONE;
+  if (view.nodes.length) return;
+  // The first answer with nodes selects what the address has, or the usual grouping.
+  const asked = new URLSearchParams(location.search);
+  if (resources.includes(asked.get("resource"))) byId("resource").value = asked.get("resource");
+  const group = asked.get("group") ?? ZONE;
+  if (labels.includes(group)) byId("group").value = group;
 }
 
 function sameNodes(nodes) {
@@ -140,11 +144,25 @@ async function go(parameters) {
   byId("cluster").setAttribute("aria-busy", "false");
 }
 
-function hold() {
+/** Keeps choices in the address; empty values are left out. */
+function keep(choices) {
   const url = new URL(location.href);
-  url.searchParams.delete("at");
-  url.searchParams.set("seq", view.seq);
+  for (const [name, value] of Object.entries(choices)) {
+    if (value === "" || value === null) url.searchParams.delete(name);
+    else url.searchParams.set(name, value);
+  }
   history.replaceState(null, "", url);
+}
+
+/** Keeps the time in the address, and in the links to the answer. */
+function hold() {
+  keep({ at: null, seq: view.seq });
+  for (const link of [byId("as-json"), byId("as-csv")]) {
+    const url = new URL(link.href);
+    url.searchParams.delete("at");
+    url.searchParams.set("seq", view.seq);
+    link.href = url.pathname + url.search;
+  }
 }
 
 /** The newest state has no time in the request: the last turn may be later than the page knows. */
@@ -187,6 +205,7 @@ async function play() {
 
 async function choose(name) {
   view.chosen = name;
+  keep({ node: name });
   redraw();
   const place = byId("node");
   place.hidden = false;
@@ -284,11 +303,12 @@ function showDifference(place, found) {
     ...(sections.length ? sections : [notice("No difference", "Nodes and pods are the same at both times.")]));
 }
 
-function pin() {
-  view.pinned = view.pinned === null ? view.seq : null;
+function pin(seq = view.seq) {
+  view.pinned = view.pinned === null ? seq : null;
   byId("pin").setAttribute("aria-pressed", String(view.pinned !== null));
   byId("pin").textContent = view.pinned === null ? "Compare from here" : `Comparing from record ${view.pinned}`;
   byId("difference").hidden = view.pinned === null;
+  keep({ from: view.pinned });
   if (view.pinned !== null) compare();
 }
 
@@ -333,11 +353,18 @@ function onKey(event) {
 }
 
 function listen() {
-  byId("resource").addEventListener("change", () => { redraw(); summarize(); });
-  byId("group").addEventListener("change", arrange);
+  byId("resource").addEventListener("change", () => {
+    keep({ resource: resource() });
+    redraw();
+    summarize();
+  });
+  byId("group").addEventListener("change", () => {
+    keep({ group: byId("group").value || "none" });
+    arrange();
+  });
   byId("slider").addEventListener("input", slide);
   byId("play").addEventListener("click", play);
-  byId("pin").addEventListener("click", pin);
+  byId("pin").addEventListener("click", () => pin());
   byId("list").addEventListener("toggle", list);
   canvas.addEventListener("pointermove", hover);
   canvas.addEventListener("pointerleave", () => { byId("tip").hidden = true; });
@@ -358,6 +385,7 @@ async function start() {
   byId("slider").disabled = !(view.last > view.first);
   byId("slider").value = view.at ? stepOf(Date.parse(view.at)) : STEPS;
   if (asked.get("node")) choose(asked.get("node"));
+  if (/^[0-9]+$/.test(asked.get("from") ?? "")) pin(Number(asked.get("from")));
 }
 
 start();

@@ -152,6 +152,20 @@ export function amountText(resource, amount) {
   return `${value >= 100 || Number.isInteger(value) ? Math.round(value) : value.toFixed(1)}${SUFFIXES[step]}`;
 }
 
+/** Which of the labels at these places have room, in order. The last one always has, and ends at
+ *  the right edge. */
+export function roomForLabels(places, roomPx) {
+  const end = places.length - 1;
+  const shown = new Set();
+  let next = -Infinity;
+  places.forEach((place, index) => {
+    if (index < end && (place < next || place > places[end] - roomPx * 1.25)) return;
+    shown.add(index);
+    next = place + roomPx;
+  });
+  return shown;
+}
+
 /** Calls `act` at most once per frame. */
 export function perFrame(act) {
   let planned = false;

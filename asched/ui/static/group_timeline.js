@@ -1,7 +1,7 @@
 // The timeline of a gang or owner as SVG: a row of spans for each pod, and links from cause to effect.
 
 import {
-  byId, durationText, fetchAnswer, notice, page, perFrame, shape, showing, withMoment,
+  byId, durationText, fetchAnswer, notice, page, perFrame, roomForLabels, shape, showing, withMoment,
 } from "./dom.js";
 import { buildRows, pointScale } from "./group_rows.js";
 import { crowded } from "./spans.js";
@@ -61,12 +61,12 @@ function mark(node) {
 }
 
 function axisShapes(plan) {
-  let last = -Infinity;
   const { marks, first } = plan.scale;
-  return marks.flatMap((mark) => {
-    const left = plan.x(mark);
-    if (left - last < MIN_TICK_PX) return [];
-    last = left;
+  const places = marks.map((mark) => plan.x(mark));
+  const labelled = roomForLabels(places, MIN_TICK_PX);
+  return marks.flatMap((mark, index) => {
+    if (!labelled.has(index)) return [];
+    const left = places[index];
     const label = `+${durationText((Date.parse(mark.at) - first) / 1000)}`;
     const anchor = left > plan.width - MIN_TICK_PX / 2 ? "end" : "middle";
     return [shape("text", { x: left, y: 15, class: "quiet", "text-anchor": anchor }, label)];

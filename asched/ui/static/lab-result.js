@@ -1,14 +1,11 @@
 // Charts of a comparison: the runs as lines over the simulated time.
 
 import { byId, durationText, element, fetchAnswer, page, showing } from "./dom.js";
-import { LineChart } from "./charts.js";
+import { LineChart, count, percent } from "./charts.js";
 
-const PERCENT = 100;
 const STEP_MS = 1;
 const begin = Date.parse(page.begin);
 
-const count = (value) => (Number.isInteger(value) ? value.toLocaleString("en") : value.toFixed(1));
-const percent = (share) => `${(share * PERCENT).toFixed(share < 0.1 ? 1 : 0)} %`;
 const rank = (value) => `${value} %`;
 
 /** The value of a step function: that of the last step that is not later. */

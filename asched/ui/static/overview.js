@@ -1,18 +1,12 @@
 // The overview: figures and charts of a period, followed live.
 
-import {
-  byId, durationText, fetchAnswer, page, showing, timeElement,
-} from "./dom.js";
-import { LineChart, namedSeries } from "./charts.js";
+import { byId, durationText, fetchAnswer, page, showing } from "./dom.js";
+import { LineChart, amount, count, namedSeries, percent } from "./charts.js";
+import { coalesced, follow } from "./live.js";
 import { showPending } from "./pending.js";
 
-const RELOAD_MS = 2000;
-const PERCENT = 100;
-
-const count = (value) => (Number.isInteger(value) ? String(value) : value.toFixed(1));
-const percent = (share) => `${(share * PERCENT).toFixed(share < 0.1 ? 1 : 0)} %`;
 const charts = {
-  rates: new LineChart(byId("rates"), count),
+  rates: new LineChart(byId("rates"), amount),
   waits: new LineChart(byId("waits"), durationText),
   queues: new LineChart(byId("queues"), count),
   reasons: new LineChart(byId("reasons"), count),
@@ -72,57 +66,13 @@ async function refresh() {
     draw(answer);
   }
   await showPending();
+  byId("trouble").replaceChildren();
   byId("overview").setAttribute("aria-busy", "false");
   byId("overview").dataset.seq = answer.indexedSeq;
 }
 
-let loading = false;
-let stale = false;
-
-/** Refreshes now, or once after the refresh in progress. */
-async function refreshSoon() {
-  stale = true;
-  if (loading) return;
-  loading = true;
-  while (stale) {
-    stale = false;
-    await showing(byId("trouble"), refresh);
-    await new Promise((done) => { setTimeout(done, RELOAD_MS); });
-  }
-  loading = false;
-}
-
-function showHead({ seq, at, rates, problem }) {
-  const perSecond = ["observed", "bound", "rejected"].filter((name) => rates[name])
-    .map((name) => `, ${rates[name]} ${name}/s`).join("");
-  const live = byId("live");
-  live.classList.toggle("on", !problem);
-  if (problem) {
-    live.textContent = problem;
-    return;
-  }
-  live.replaceChildren(`Record ${seq.toLocaleString("en")}${perSecond}`,
-    ...(at ? [", last turn ", timeElement(at)] : []));
-}
-
-function follow() {
-  if (page.to) return;
-  const events = new EventSource("/api/v1/events");
-  let known = null;
-  events.addEventListener("head", (event) => {
-    const head = JSON.parse(event.data);
-    page.until = head.at ?? page.until;
-    showHead(head);
-    if (known !== null && head.seq !== known) refreshSoon();
-    known = head.seq;
-  });
-  events.addEventListener("error", () => {
-    byId("live").classList.remove("on");
-    byId("live").textContent = "Not connected; trying again";
-  });
-  addEventListener("pagehide", () => events.close());
-}
+const refreshSoon = coalesced(() => showing(byId("trouble"), refresh));
 
 byId("period").addEventListener("change", refreshSoon);
 refreshSoon();
-follow();
+follow(refreshSoon, ({ at }) => { page.until = at ?? page.until; });

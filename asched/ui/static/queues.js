@@ -4,6 +4,7 @@ import {
   amountText, byId, element, fetchAnswer, moment, notice, showing, timeElement,
 } from "./dom.js";
 import { LineChart } from "./charts.js";
+import { keepFresh } from "./refresh.js";
 
 const PERCENT = 100;
 const place = byId("shares");
@@ -57,8 +58,9 @@ async function load() {
   const schedulers = new Set(points.map((point) => point.schedulerName));
   choices("queue", names, (name) => name.split("\n").slice(schedulers.size > 1 ? 0 : 1).join(" "));
   choices("resource", [...new Set(points.flatMap((point) => Object.keys(point.resources)))]);
-  for (const id of ["queue", "resource"]) byId(id).addEventListener("change", draw);
   draw();
 }
 
+for (const id of ["queue", "resource"]) byId(id).addEventListener("change", draw);
 showing(place, load);
+keepFresh(load);

@@ -1,7 +1,7 @@
 // The timeline of a pod as SVG: spans in lanes, and arrows from cause to effect.
 
 import {
-  byId, durationText, fetchAnswer, notice, page, perFrame, shape, showing, withMoment,
+  byId, durationText, fetchAnswer, notice, page, perFrame, roomForLabels, shape, showing, withMoment,
 } from "./dom.js";
 import { LANES, buildTimeline, crowded, timeScale } from "./spans.js";
 
@@ -65,16 +65,18 @@ function laneShapes(plan) {
 }
 
 function tickShapes(plan) {
-  let last = -Infinity;
   const { known } = plan.scale;
-  return known.flatMap((at) => {
-    const left = plan.xOf(at);
+  const places = known.map((at) => plan.xOf(at));
+  const labelled = roomForLabels(places, MIN_TICK_PX);
+  return known.flatMap((at, index) => {
+    const left = places[index];
     const line = shape("line", { class: "axis", x1: left, x2: left, y1: TOP_PX, y2: plan.height });
-    if (left - last < MIN_TICK_PX) return [line];
-    last = left;
+    if (!labelled.has(index)) return [line];
+    const last = index > 0 && index === known.length - 1;
     const label = `+${durationText((at - known[0]) / 1000)}`;
     return [line,
-      shape("text", { x: left, y: 14, class: "quiet", "text-anchor": "middle" }, label)];
+      shape("text", { x: last ? plan.width : left, y: 14, class: "quiet",
+        "text-anchor": last ? "end" : "middle" }, label)];
   });
 }
 

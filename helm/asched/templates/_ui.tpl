@@ -33,6 +33,8 @@ args:
   - ui
   - --listen={{ .Values.ui.host }}:{{ .Values.ui.port }}
   - --authentication=kubernetes
+  - --index-dir=/var/lib/asched-ui/index
+  - --results-dir=/var/lib/asched-ui/results
   {{- range .Values.ui.tokenAudiences }}
   - --token-audience={{ . }}
   {{- end }}
@@ -72,6 +74,7 @@ securityContext:
   capabilities: {drop: [ALL]}
 volumeMounts:
   - {name: tmp, mountPath: /tmp}
+  - {name: ui-state, mountPath: /var/lib/asched-ui}
   {{- if not (include "asched.inPostgres" .) }}
   # SQLite reads a journal in WAL mode without write access while the daemon has it open.
   - {name: journal, mountPath: /var/lib/asched, readOnly: true}
@@ -82,6 +85,13 @@ volumeMounts:
 {{- end -}}
 
 {{- define "asched.uivolumes" -}}
+# The index and the results of the what-if lab. An emptyDir outlives restarts of the container.
+- name: ui-state
+  {{- if .Values.ui.stateClaim }}
+  persistentVolumeClaim: {claimName: {{ .Values.ui.stateClaim }}}
+  {{- else }}
+  emptyDir: {sizeLimit: 4Gi}
+  {{- end }}
 {{- if .Values.ui.tls.secret }}
 - name: ui-tls
   secret: {secretName: {{ .Values.ui.tls.secret }}, defaultMode: 0440}

@@ -21,14 +21,16 @@ from asched.audit.whatif.node_changes import (
     parse_node_changes,
     with_node_changes,
 )
+from asched.audit.whatif.node_devices import NodeDevices
 from asched.journal.memory import MemoryStore
 from asched.model.meta import ObjectMeta
 from asched.model.node import Node
-from asched.model.resource_claims import ResourceSlice, ResourceSliceSpec
+from asched.model.resource_claims import Device, ResourcePool, ResourceSlice, ResourceSliceSpec
 from asched.model.storage import CSINode
 from asched.simulator.trace import EndReason, ObjectSet, WorkloadTrace
 from tests.audit.recording import REGISTRY, Recording, node, pod
 from tests.audit.whatif.histories import history_of, owned, store_by_turns
+from tests.plugins.dynamic_resources.objects import a_claim, a_class, a_pod, a_slice
 
 
 def full_cluster() -> Recording:
@@ -96,16 +98,74 @@ async def test_copy_has_its_own_name_and_the_limits_of_the_template() -> None:
         ObjectSet(begin_ns, CSINode(metadata=ObjectMeta(name="n0"))),
         ObjectSet(
             begin_ns,
-            ResourceSlice(metadata=ObjectMeta(name="s"), spec=ResourceSliceSpec(node_name="n0")),
+            _slice("s", ResourcePool(name="gpus-n0", generation=1, resource_slice_count=1)),
         ),
     )
     trace = WorkloadTrace(events, begin_ns)
     changed = with_node_changes(trace, NodeChanges((AddedNodes("n0", 1),)))
-    copied, drivers = [e.object for e in changed.trace.events[3:] if isinstance(e, ObjectSet)]
+    copied, drivers, devices = [
+        e.object for e in changed.trace.events[3:] if isinstance(e, ObjectSet)
+    ]
     assert (copied.name, drivers.name) == ("n0-added-1", "n0-added-1")
     assert copied.metadata.labels == {"kubernetes.io/hostname": "n0-added-1", "zone": "a"}
     assert copied.uid != template.uid
-    assert changed.notes == ("nodes added like n0 have none of its devices (ResourceSlices)",)
+    assert isinstance(devices, ResourceSlice)
+    assert (devices.spec.node_name, devices.spec.pool.name) == ("n0-added-1", "gpus-n0-added-1")
+    assert devices.name == "n0-added-1-s"
+    assert changed.notes == ()
+
+
+def _slice(name: str, pool: ResourcePool, node: str = "n0") -> ResourceSlice:
+    spec = ResourceSliceSpec(driver="gpu.example.com", pool=pool, node_name=node)
+    return ResourceSlice(metadata=ObjectMeta(name=name), spec=spec)
+
+
+def test_first_complete_generation_of_a_pool_is_copied() -> None:
+    def pool(generation: int, count: int) -> ResourcePool:
+        return ResourcePool(name="n0", generation=generation, resource_slice_count=count)
+
+    events = [
+        ObjectSet(0, _slice("n0-a", pool(1, 2))),
+        ObjectSet(1, _slice("n0-a", pool(2, 2))),
+        ObjectSet(2, _slice("n0-b", pool(2, 2))),
+        ObjectSet(3, _slice("n0-a", pool(3, 1))),
+        ObjectSet(3, _slice("other", pool(1, 1), "n1")),
+        ObjectSet(4, _slice("of-device", pool(1, 1), "")),
+    ]
+    devices = NodeDevices(events, frozenset({"n0"}))
+    copies = [*devices.copies("n0", "n0-added-1")]
+    assert [(one.name, one.spec.pool.name, one.spec.pool.generation) for one in copies] == [
+        ("n0-added-1-a", "n0-added-1", 2),
+        ("n0-added-1-b", "n0-added-1", 2),
+    ]
+    assert devices.shared == frozenset()
+
+
+def test_devices_of_a_pool_of_several_nodes_get_a_note() -> None:
+    spec = ResourceSliceSpec(
+        driver="gpu.example.com",
+        per_device_node_selection=True,
+        devices=(Device(name="gpu-0", node_name="n0"), Device(name="gpu-1", node_name="n1")),
+    )
+    shared = ResourceSlice(metadata=ObjectMeta(name="all"), spec=spec)
+    template = Node(metadata=ObjectMeta(name="n0", uid="u"))
+    trace = WorkloadTrace((ObjectSet(0, template), ObjectSet(0, shared)), 0)
+    changed = with_node_changes(trace, NodeChanges((AddedNodes("n0", 1),)))
+    note = "nodes added like n0 have no devices of pools that several nodes share"
+    assert changed.notes == (note,)
+
+
+async def test_added_node_takes_a_pod_with_a_claim() -> None:
+    recording = Recording()
+    recording.see(a_class(), node("n0", "4"), a_slice("n0", "gpu-0"))
+    recording.turn(10)
+    for name in ("first", "second"):
+        recording.see(a_claim(name), a_pod(name, name))
+        recording.decide()
+    recording.turn(30)
+    found = await compared(recording, add="n0=1")
+    assert [one.pod for one in found.placed_in_candidate_only] == ["d/second"]
+    assert found.candidate.figures.pending_at_end == 0
 
 
 async def test_progress_is_reported_for_each_part() -> None:

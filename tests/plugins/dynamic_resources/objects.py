@@ -51,6 +51,14 @@ def a_claim(
     return cast(ResourceClaim, claim)
 
 
+def a_special_claim(pod: str) -> ResourceClaim:
+    """The claim for the extended resources of a pod."""
+    owner = {"kind": "Pod", "name": pod, "uid": f"Pod-{pod}", "controller": True}
+    marked = {"resource.kubernetes.io/extended-resource-claim": "true"}
+    owners = [{"apiVersion": "v1", **owner}]
+    return a_claim("x", annotations=marked, ownerReferences=owners)
+
+
 def an_allocation(node: str, *devices: str) -> dict[str, Any]:
     here = {"key": "metadata.name", "operator": "In", "values": [node]}
     results = [{"request": "r", "driver": DRIVER, "pool": node, "device": d} for d in devices]

@@ -14,8 +14,6 @@ from asched.framework.devices import SharedDevices
 from asched.framework.feature_gates import FeatureGates
 from asched.framework.pod_info import PodInfo
 from asched.framework.status import Code, Status
-from asched.model.resource_claims import AllocationResult, ResourceClaim
-from asched.plugins.default_preemption import DefaultPreemption
 from asched.plugins.dynamic_resources import DynamicResources
 from asched.plugins.dynamic_resources.node_filter import (
     NodeFilter,
@@ -23,12 +21,20 @@ from asched.plugins.dynamic_resources.node_filter import (
     StatusColumn,
     extended_columns,
 )
-from asched.plugins.dynamic_resources.reservation import DeviceReservation
-from asched.plugins.node_resources import NodeResourcesFit
 from asched.state import records as r
 from asched.state.checkpoint import checkpoint_of, restore
 from asched.state.cluster import ProfileHandle
 from tests.cycle.scheduling import Scheduling, nodes_of, the_one
+from tests.plugins.dynamic_resources.decisions import (
+    PLUGINS,
+    allocation,
+    cluster,
+    devices,
+    in_use,
+    reservation,
+    shows,
+)
+from tests.plugins.dynamic_resources.devices import RESOURCE
 from tests.plugins.dynamic_resources.objects import (
     a_claim,
     a_class,
@@ -36,54 +42,11 @@ from tests.plugins.dynamic_resources.objects import (
     a_pod,
     a_request,
     a_slice,
+    a_special_claim,
     an_allocation,
     with_allocation,
 )
 from tests.state.profiles import loader, profile_of
-
-PLUGINS = (NodeResourcesFit, DynamicResources, DefaultPreemption)
-RESOURCE = "example.com/gpu"
-
-
-def cluster(*devices: str, nodes: int = 1) -> Scheduling:
-    scheduling = Scheduling(*PLUGINS)
-    scheduling.pass_time(1_767_225_600)
-    scheduling.see(a_class())
-    for number in range(nodes):
-        name = f"n{number}"
-        scheduling.see(a_device_node(name, allocatable={"cpu": "8", "pods": "110"}))
-        scheduling.see(a_slice(name, *devices))
-    return scheduling
-
-
-def reservation(decision: r.Decision) -> DeviceReservation:
-    assert isinstance(decision, r.Assigned), decision
-    (found,) = decision.reservations
-    return DeviceReservation.from_record(found.value)
-
-
-def allocation(decision: r.Decision, number: int = 0) -> AllocationResult:
-    found = reservation(decision).claims[number].allocation
-    assert found is not None
-    return found
-
-
-def devices(decision: r.Decision, number: int = 0) -> list[str]:
-    return [each.device for each in allocation(decision, number).devices.results]
-
-
-def shows(scheduling: Scheduling, claim: ResourceClaim, decision: r.Decision) -> ResourceClaim:
-    """The watch shows the allocation of the claim."""
-    changed = with_allocation(claim, allocation(decision))
-    scheduling.see(changed)
-    return changed
-
-
-def in_use(scheduling: Scheduling) -> int:
-    """Devices of node n0 in use."""
-    found = ProfileHandle(scheduling.state, "").shared(SharedDevices)
-    usage = found.inventory.usage.snapshot()
-    return sum(use.exclusive for pool in usage.values() for use in pool.values())
 
 
 def test_two_pods_never_get_the_same_device() -> None:
@@ -101,11 +64,11 @@ def test_device_counts_once_when_the_watch_shows_the_claim() -> None:
     claim = a_claim("a")
     scheduling.see(claim, a_pod("p", "a"))
     decision = the_one(scheduling.decide())
-    assert in_use(scheduling) == 1
+    assert in_use(scheduling.state) == 1
     shows(scheduling, claim, decision)
-    assert in_use(scheduling) == 1
+    assert in_use(scheduling.state) == 1
     scheduling.apply(r.Bound("d/p", "Pod-p", "n0"))
-    assert in_use(scheduling) == 1
+    assert in_use(scheduling.state) == 1
 
 
 def test_device_stays_reserved_if_the_pod_is_bound_first() -> None:
@@ -118,9 +81,9 @@ def test_device_stays_reserved_if_the_pod_is_bound_first() -> None:
     assert isinstance(the_one(scheduling.decide()), r.Rejected)
     shows(scheduling, claim, decision)
     scheduling.apply(r.ObjectDeleted("Pod", "d/p", "Pod-p"))
-    assert in_use(scheduling) == 1
+    assert in_use(scheduling.state) == 1
     scheduling.see(claim)
-    assert in_use(scheduling) == 0
+    assert in_use(scheduling.state) == 0
     scheduling.pass_time(60)
     assert isinstance(the_one(scheduling.decide()), r.Assigned)
 
@@ -130,7 +93,7 @@ def test_failed_binding_releases_the_devices() -> None:
     scheduling.see(a_claim("a"), a_pod("p", "a"))
     the_one(scheduling.decide())
     scheduling.apply(r.BindFailed("d/p", "Pod-p", "n0", Code.ERROR, "DynamicResources", "no"))
-    assert in_use(scheduling) == 0
+    assert in_use(scheduling.state) == 0
 
 
 ENDS_OF_A_BINDING: tuple[r.AnyRecord, ...] = (
@@ -148,13 +111,13 @@ def test_devices_of_deleted_pod_are_released_when_its_binding_ended(end: r.AnyRe
     the_one(scheduling.decide())
     scheduling.apply(r.ObjectDeleted("Pod", "d/p", "Pod-p"))
     # PreBind may have sent the allocation.
-    assert in_use(scheduling) == 1
+    assert in_use(scheduling.state) == 1
     restored = restore(checkpoint_of(scheduling.state), loader(*PLUGINS))
     assert [*restored.state.reserve_calls.unfinished] == ["Pod-p"]
     scheduling.apply(r.ProfilesLoaded((profile_of(*PLUGINS),)))
-    assert in_use(scheduling) == 1
+    assert in_use(scheduling.state) == 1
     scheduling.apply(end)
-    assert in_use(scheduling) == 0
+    assert in_use(scheduling.state) == 0
     assert not scheduling.state.reserve_calls.unfinished
 
 
@@ -163,7 +126,7 @@ def test_claim_that_was_recreated_does_not_have_the_devices() -> None:
     scheduling.see(a_claim("a"), a_pod("p", "a"))
     the_one(scheduling.decide())
     scheduling.see(a_claim("a", uid="another"))
-    assert in_use(scheduling) == 0
+    assert in_use(scheduling.state) == 0
 
 
 def test_shared_claim_waits_for_the_pod_that_allocates_it() -> None:
@@ -195,7 +158,7 @@ def test_reload_keeps_reserved_devices() -> None:
     scheduling.see(a_claim("a"), a_pod("p", "a"))
     the_one(scheduling.decide())
     scheduling.apply(r.ProfilesLoaded((profile_of(*PLUGINS),)))
-    assert in_use(scheduling) == 1
+    assert in_use(scheduling.state) == 1
 
 
 def test_checkpoint_keeps_reserved_devices_and_pending_releases() -> None:
@@ -327,23 +290,28 @@ def test_pods_of_one_shape_see_a_new_class() -> None:
     assert isinstance(the_one(scheduling.decide()), r.Rejected)
 
 
+def test_deletion_of_allocated_claim_requeues_pods_that_wait_for_devices() -> None:
+    scheduling = cluster("gpu-0")
+    used = a_claim("a", allocation=an_allocation("n0", "gpu-0"))
+    scheduling.see(used, a_claim("b"), a_pod("p", "b"))
+    assert isinstance(the_one(scheduling.decide()), r.Rejected)
+    scheduling.apply(r.ObjectDeleted("ResourceClaim", "d/a", used.uid))
+    scheduling.pass_time(60)
+    assert isinstance(the_one(scheduling.decide()), r.Assigned)
+
+
 def test_special_claim_counts_once() -> None:
     scheduling = cluster("gpu-0", "gpu-1")
     scheduling.see(a_class(extendedResourceName=RESOURCE))
     scheduling.see(a_pod("p", resources=[{RESOURCE: "1"}]))
     special = reservation(the_one(scheduling.decide())).special
     assert special is not None
-    assert in_use(scheduling) == 1
-    owner = {"kind": "Pod", "name": "p", "uid": "Pod-p", "controller": True, "apiVersion": "v1"}
-    created = a_claim(
-        "p-extended-resources-x",
-        annotations={"resource.kubernetes.io/extended-resource-claim": "true"},
-        ownerReferences=[owner],
-    )
+    assert in_use(scheduling.state) == 1
+    created = a_special_claim("p")
     scheduling.see(created)
-    assert in_use(scheduling) == 1
+    assert in_use(scheduling.state) == 1
     scheduling.see(with_allocation(created, special.allocation))
-    assert in_use(scheduling) == 1
+    assert in_use(scheduling.state) == 1
 
 
 def test_special_claim_that_gets_another_owner() -> None:
@@ -351,13 +319,10 @@ def test_special_claim_that_gets_another_owner() -> None:
     scheduling.see(a_class(extendedResourceName=RESOURCE), a_pod("p", resources=[{RESOURCE: "1"}]))
     special = reservation(the_one(scheduling.decide())).special
     assert special is not None
-    marked = {"resource.kubernetes.io/extended-resource-claim": "true"}
     for pod, result in (("p", special.allocation), ("q", None)):
-        uid = f"Pod-{pod}"
-        owner = {"kind": "Pod", "name": pod, "uid": uid, "controller": True, "apiVersion": "v1"}
-        claim = a_claim("x", annotations=marked, ownerReferences=[owner])
+        claim = a_special_claim(pod)
         scheduling.see(claim if result is None else with_allocation(claim, result))
-        assert in_use(scheduling) == 1
+        assert in_use(scheduling.state) == 1
 
 
 def test_pod_without_devices_does_not_concern_the_plugin() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -16,6 +16,7 @@ for _name in ("playwright", "axe_playwright_python"):
 
 from axe_playwright_python.async_playwright import Axe  # noqa: E402
 from playwright.async_api import (  # noqa: E402
+    Browser,
     ConsoleMessage,
     Page,
     Request,
@@ -32,6 +33,11 @@ PHONE: Final = (390, 844)
 SCREENSHOTS_ENV: Final = "ASCHED_SCREENSHOTS"
 """Names the folder into which the tests write screenshots."""
 _SERIOUS: Final = ("serious", "critical")
+_CONTRAST: Final = """
+axe.run({runOnly: ["color-contrast"], resultTypes: ["violations"]})
+  .then(({violations}) => violations.flatMap((one) => one.nodes.map((node) => node.html)))
+"""
+expect.set_options(timeout=20_000)
 
 
 @dataclass
@@ -90,6 +96,15 @@ class Tab:
             if one["impact"] in _SERIOUS
         ]
 
+    async def violations_in_both_schemes(self) -> list[str]:
+        """As :meth:`violations`, and the contrast of the dark colours: nothing else depends on
+        them."""
+        found = await self.violations()
+        await self.page.emulate_media(color_scheme="dark")
+        dark = await self.page.evaluate(_CONTRAST)
+        await self.page.emulate_media(color_scheme="light")
+        return found + [f"dark: {html[:200]}" for html in dark]
+
     async def screenshot(self, name: str) -> None:
         """Written only if :data:`SCREENSHOTS_ENV` names a folder."""
         folder = os.environ.get(SCREENSHOTS_ENV)
@@ -110,33 +125,65 @@ class Screen(NamedTuple):
 DESK: Final = Screen()
 
 
+class SharedJournal(str):
+    """The path of a journal that tests only read: they share a server."""
+
+    __slots__ = ()
+
+
+class Chromium:
+    """The browser of all tests, and the servers that they share. Made by :meth:`run`."""
+
+    def __init__(self, browser: Browser, stack: AsyncExitStack) -> None:
+        self.browser = browser
+        self._stack = stack
+        self._clients: dict[str, Client] = {}
+
+    @classmethod
+    @asynccontextmanager
+    async def run(cls, path: str) -> AsyncIterator[Chromium]:
+        async with async_playwright() as tools, AsyncExitStack() as stack:
+            browser = await tools.chromium.launch(
+                executable_path=path, args=["--no-sandbox", "--disable-dev-shm-usage"]
+            )
+            try:
+                yield cls(browser, stack)
+            finally:
+                await browser.close()
+
+    async def client(self, journal: SharedJournal) -> Client:
+        """A client of the server on the journal, which runs until the browser ends."""
+        if journal not in self._clients:
+            self._clients[journal] = await self._stack.enter_async_context(ui_on(str(journal)))
+        return self._clients[journal]
+
+
 @asynccontextmanager
 async def browsing(
-    chromium: str, journal: str, screen: Screen = DESK
+    chromium: Chromium, journal: str, screen: Screen = DESK
 ) -> AsyncIterator[tuple[Tab, Client]]:
     """A tab, and a client of the same server. Nothing may have gone wrong at the end."""
-    async with (
-        ui_on(journal, Access(screen.token), screen.lab) as client,
-        tab_on(chromium, client, screen) as tab,
-    ):
+    async with AsyncExitStack() as stack:
+        if isinstance(journal, SharedJournal) and not screen.token and screen.lab is None:
+            client = await chromium.client(journal)
+        else:
+            served = ui_on(str(journal), Access(screen.token), screen.lab)
+            client = await stack.enter_async_context(served)
+        tab = await stack.enter_async_context(tab_on(chromium, client, screen))
         await client.caught_up()
         yield tab, client
         assert tab.problems == []
 
 
 @asynccontextmanager
-async def tab_on(chromium: str, client: Client, screen: Screen = DESK) -> AsyncIterator[Tab]:
-    """A tab on the server of the client."""
-    async with async_playwright() as tools:
-        browser = await tools.chromium.launch(
-            executable_path=chromium, args=["--no-sandbox", "--disable-dev-shm-usage"]
-        )
-        try:
-            context = await browser.new_context(
-                viewport={"width": screen.width_px, "height": screen.height_px},
-                color_scheme="dark" if screen.dark else "light",
-                timezone_id="Asia/Kolkata",
-            )
-            yield Tab(await context.new_page(), client.url)
-        finally:
-            await browser.close()
+async def tab_on(chromium: Chromium, client: Client, screen: Screen = DESK) -> AsyncIterator[Tab]:
+    """A tab on the server of the client, with cookies of its own."""
+    context = await chromium.browser.new_context(
+        viewport={"width": screen.width_px, "height": screen.height_px},
+        color_scheme="dark" if screen.dark else "light",
+        timezone_id="Asia/Kolkata",
+    )
+    try:
+        yield Tab(await context.new_page(), client.url)
+    finally:
+        await context.close()

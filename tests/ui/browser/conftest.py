@@ -3,20 +3,45 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
+import pytest_asyncio
 
 from asched.journal.opening import open_journal
 from asched.state.records import Assigned
+from tests.ui.browser.browsing import Chromium, SharedJournal
 
 
-@pytest.fixture(scope="session")
-def chromium() -> str:
-    """The path of the browser."""
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """All tests of pages run in one event loop: they share the browser and its servers."""
+    marker = pytest.mark.asyncio(loop_scope="session")
+    for item in items:
+        if Path(__file__).parent in item.path.parents and pytest_asyncio.is_async_test(item):
+            item.add_marker(marker, append=False)
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def chromium() -> AsyncIterator[Chromium]:
+    """The browser."""
     path = shutil.which("chromium")
     if path is None:
         pytest.skip("chromium is not installed (apt-get install chromium): no page is tested")
-    return path
+    async with Chromium.run(path) as running:
+        yield running
+
+
+@pytest.fixture
+def demo_journal(recorded_demo: Path) -> SharedJournal:
+    """The journal of a demo, which is only read."""
+    return SharedJournal(recorded_demo)
+
+
+@pytest.fixture
+def group_journal(recorded_groups: Path) -> SharedJournal:
+    """A journal with gangs, queues and evictions, which is only read."""
+    return SharedJournal(recorded_groups)
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from asched.journal.opening import open_journal
 from asched.model.groups import PodGroup
 from asched.model.resources import GroupResource, decode
 from tests.audit.recording import Recording, node, pod
-from tests.ui.browser.browsing import PHONE, Screen, browsing
+from tests.ui.browser.browsing import PHONE, Chromium, Screen, browsing
 from tests.ui.group_scenario import SCENARIO, after, native, pods, record
 from tests.ui.serving import cli
 
@@ -44,7 +44,7 @@ def named(found: Any) -> str:
     return f"{found['namespace']}/{found['name']}"
 
 
-async def test_evictions_page_lists_them(chromium: str, group_journal: str) -> None:
+async def test_evictions_page_lists_them(chromium: Chromium, group_journal: str) -> None:
     wanted = (await shown(group_journal, "evictions"))["evictions"]
     async with browsing(chromium, group_journal) as (tab, _):
         await tab.open("/evictions")
@@ -62,7 +62,7 @@ async def test_evictions_page_lists_them(chromium: str, group_journal: str) -> N
         await tab.screenshot("evictions")
 
 
-async def test_evictions_are_filtered_and_exported(chromium: str, group_journal: str) -> None:
+async def test_evictions_are_filtered_and_exported(chromium: Chromium, group_journal: str) -> None:
     async with browsing(chromium, group_journal) as (tab, client):
         await tab.open("/evictions")
         await tab.page.locator("[name=q]").last.fill("batch/bold")
@@ -83,7 +83,7 @@ async def test_evictions_are_filtered_and_exported(chromium: str, group_journal:
         assert "No eviction matches" in await tab.text("main")
 
 
-async def test_pod_page_leads_to_its_evictions(chromium: str, group_journal: str) -> None:
+async def test_pod_page_leads_to_its_evictions(chromium: Chromium, group_journal: str) -> None:
     async with browsing(chromium, group_journal) as (tab, _):
         await tab.open("/pods/shop/web-8")
         assert await tab.text("#evictions") == "evicted 1 time"
@@ -96,7 +96,7 @@ async def test_pod_page_leads_to_its_evictions(chromium: str, group_journal: str
         assert await tab.text("h1") == "ReplicaSet shop/web-5d8f"
 
 
-async def test_gangs_page_lists_them_in_order(chromium: str, group_journal: str) -> None:
+async def test_gangs_page_lists_them_in_order(chromium: Chromium, group_journal: str) -> None:
     wanted = (await shown(group_journal, "gangs"))["gangs"]
     async with browsing(chromium, group_journal) as (tab, _):
         await tab.open("/gangs")
@@ -126,7 +126,7 @@ async def test_gangs_page_lists_them_in_order(chromium: str, group_journal: str)
     ],
 )
 async def test_group_page_explains_it(
-    chromium: str, group_journal: str, path: str, arguments: tuple[str, ...]
+    chromium: Chromium, group_journal: str, path: str, arguments: tuple[str, ...]
 ) -> None:
     wanted = await shown(group_journal, *arguments)
     async with browsing(chromium, group_journal) as (tab, _):
@@ -150,7 +150,7 @@ async def test_group_page_explains_it(
         assert await tab.text("h1") == named(first)
 
 
-async def test_search_leads_to_gangs_and_owners(chromium: str, group_journal: str) -> None:
+async def test_search_leads_to_gangs_and_owners(chromium: Chromium, group_journal: str) -> None:
     async with browsing(chromium, group_journal) as (tab, _):
         for text, title in (("training", "Gang ml/training"), ("big", "StatefulSet shop/big")):
             await tab.open(f"/search?q={text}")
@@ -160,7 +160,7 @@ async def test_search_leads_to_gangs_and_owners(chromium: str, group_journal: st
             assert await tab.text("h1") == title
 
 
-async def test_queues_page_shows_shares_and_order(chromium: str, group_journal: str) -> None:
+async def test_queues_page_shows_shares_and_order(chromium: Chromium, group_journal: str) -> None:
     wanted = (await shown(group_journal, "queues"))["sessions"][0]
     history = await shown(group_journal, "shares")
     async with browsing(chromium, group_journal) as (tab, _):
@@ -194,7 +194,7 @@ async def test_queues_page_shows_shares_and_order(chromium: str, group_journal: 
         await tab.screenshot("queues")
 
 
-async def test_chart_of_a_queue_is_its_history(chromium: str, group_journal: str) -> None:
+async def test_chart_of_a_queue_is_its_history(chromium: Chromium, group_journal: str) -> None:
     history = await shown(group_journal, "shares")
     own = [point for point in history["points"] if point["queue"] == "research"]
     async with browsing(chromium, group_journal) as (tab, _):
@@ -214,7 +214,7 @@ async def test_chart_of_a_queue_is_its_history(chromium: str, group_journal: str
         assert label.startswith(f"deserved: last {last:g}, highest ")
 
 
-async def test_timeline_has_a_row_for_each_pod(chromium: str, group_journal: str) -> None:
+async def test_timeline_has_a_row_for_each_pod(chromium: Chromium, group_journal: str) -> None:
     wanted = await shown(group_journal, "gang", "ml/training", "--timeline")
     async with browsing(chromium, group_journal) as (tab, client):
         answer = await client.get("/gangs/ml/training/timeline")
@@ -240,7 +240,9 @@ async def test_timeline_has_a_row_for_each_pod(chromium: str, group_journal: str
         await tab.screenshot("gang-timeline")
 
 
-async def test_row_of_the_timeline_marks_its_records(chromium: str, group_journal: str) -> None:
+async def test_row_of_the_timeline_marks_its_records(
+    chromium: Chromium, group_journal: str
+) -> None:
     wanted = await shown(group_journal, "gang", "ml/training", "--timeline")
     async with browsing(chromium, group_journal) as (tab, _):
         await tab.open("/gangs/ml/training/timeline")
@@ -267,7 +269,9 @@ def wide_journal(tmp_path: Path) -> str:
     return str(record(tmp_path, scenario))
 
 
-async def test_timeline_of_a_hundred_members_is_legible(chromium: str, wide_journal: str) -> None:
+async def test_timeline_of_a_hundred_members_is_legible(
+    chromium: Chromium, wide_journal: str
+) -> None:
     """Rows do not overlap, and one line leads from the last member to all the others."""
     async with browsing(chromium, wide_journal) as (tab, client):
         answer = await client.get("/gangs/ml/wide/timeline")
@@ -285,7 +289,7 @@ async def test_timeline_of_a_hundred_members_is_legible(chromium: str, wide_jour
         await tab.screenshot("gang-timeline-100")
 
 
-async def test_overview_lists_pods_pending_longest(chromium: str, group_journal: str) -> None:
+async def test_overview_lists_pods_pending_longest(chromium: Chromium, group_journal: str) -> None:
     wanted = (await shown(group_journal, "pending", "--limit", "10"))["pods"]
     async with browsing(chromium, group_journal) as (tab, _):
         await tab.open("/")
@@ -295,7 +299,7 @@ async def test_overview_lists_pods_pending_longest(chromium: str, group_journal:
         assert [row[2] for row in rows] == [one["state"] for one in wanted]
 
 
-async def test_pages_keep_their_time(chromium: str, group_journal: str) -> None:
+async def test_pages_keep_their_time(chromium: Chromium, group_journal: str) -> None:
     async with browsing(chromium, group_journal) as (tab, client):
         seq = (await client.get("/evictions"))["evictions"][-1]["seq"]
         await tab.open(f"/gangs?seq={seq}")
@@ -313,21 +317,20 @@ async def test_pages_keep_their_time(chromium: str, group_journal: str) -> None:
         assert row[5] == "decided"
 
 
-@pytest.mark.parametrize("dark", [False, True])
 async def test_no_serious_violation_of_accessibility(
-    chromium: str, group_journal: str, dark: bool
+    chromium: Chromium, group_journal: str
 ) -> None:
     found = {}
-    async with browsing(chromium, group_journal, Screen(dark=dark)) as (tab, _):
+    async with browsing(chromium, group_journal) as (tab, _):
         for path in PAGES:
             await tab.open(path)
-            violations = await tab.violations()
+            violations = await tab.violations_in_both_schemes()
             if violations:
                 found[path] = violations
     assert found == {}
 
 
-async def test_pages_of_groups_fit_on_a_phone(chromium: str, group_journal: str) -> None:
+async def test_pages_of_groups_fit_on_a_phone(chromium: Chromium, group_journal: str) -> None:
     async with browsing(chromium, group_journal, Screen(*PHONE)) as (tab, _):
         for path in ("/gangs/ml/huge", "/gangs/ml/training/timeline", "/gangs", "/evictions"):
             await tab.open(path)
@@ -335,7 +338,9 @@ async def test_pages_of_groups_fit_on_a_phone(chromium: str, group_journal: str)
             assert width <= PHONE[0], path
 
 
-async def test_cluster_without_gangs_and_sessions_says_so(chromium: str, demo_journal: str) -> None:
+async def test_cluster_without_gangs_and_sessions_says_so(
+    chromium: Chromium, demo_journal: str
+) -> None:
     async with browsing(chromium, demo_journal) as (tab, _):
         await tab.open("/gangs")
         assert "The cluster has no gangs at this time" in await tab.text("main")
@@ -367,7 +372,7 @@ async def hostile_journal(tmp_path: Path) -> str:
     return path
 
 
-async def test_names_are_text_in_every_view(chromium: str, hostile_journal: str) -> None:
+async def test_names_are_text_in_every_view(chromium: Chromium, hostile_journal: str) -> None:
     own = "/".join([quote(HOSTILE, safe="")] * 2)
     paths = ("/evictions", "/queues", "/gangs", f"/gangs/{own}", f"/gangs/{own}/timeline", "/")
     async with browsing(chromium, hostile_journal) as (tab, _):
@@ -392,7 +397,7 @@ async def test_names_are_text_in_every_view(chromium: str, hostile_journal: str)
     ],
 )
 async def test_bad_input_gets_a_page(
-    chromium: str, group_journal: str, path: str, status: int, text: str
+    chromium: Chromium, group_journal: str, path: str, status: int, text: str
 ) -> None:
     async with browsing(chromium, group_journal) as (tab, _):
         response = await tab.page.goto(tab.url + path)

@@ -11,7 +11,7 @@ from playwright.async_api import expect
 from asched.journal.opening import open_journal
 from asched.ui.lab.runs import LabSettings
 from tests.audit.recording import Recording, node, pod
-from tests.ui.browser.browsing import Screen, Tab, browsing
+from tests.ui.browser.browsing import Chromium, Screen, Tab, browsing
 from tests.ui.serving import cli
 from tests.ui.test_lab import ENDLESS, PACKING
 
@@ -23,7 +23,7 @@ HOSTILE_TEXT = f"kind: '{HOSTILE}'\n# </textarea><script>alert(1)</script>\n"
 
 @pytest.fixture
 def screen(demo_journal: str, tmp_path: Path) -> Screen:
-    return Screen(lab=LabSettings(demo_journal, tmp_path / "results"))
+    return Screen(lab=LabSettings(str(demo_journal), tmp_path / "results"))
 
 
 async def fill(tab: Tab, field: str, text: str) -> None:
@@ -44,7 +44,7 @@ async def opened(tab: Tab) -> None:
 
 
 async def test_comparison_from_form_to_result(
-    chromium: str, demo_journal: str, screen: Screen, tmp_path: Path
+    chromium: Chromium, demo_journal: str, screen: Screen, tmp_path: Path
 ) -> None:
     file = tmp_path / "new.yaml"
     file.write_text(PACKING)
@@ -91,7 +91,7 @@ async def test_comparison_from_form_to_result(
 
 
 async def test_mistakes_are_shown_at_their_lines(
-    chromium: str, demo_journal: str, screen: Screen
+    chromium: Chromium, demo_journal: str, screen: Screen
 ) -> None:
     async with browsing(chromium, demo_journal, screen) as (tab, _):
         await opened(tab)
@@ -104,7 +104,7 @@ async def test_mistakes_are_shown_at_their_lines(
         assert "scoringStrategy" in selected
         assert await tab.violations() == []
         await fill(tab, "configuration", HOSTILE_TEXT)
-        assert HOSTILE in await tab.text("#problems")
+        await expect(tab.page.locator("#problems")).to_contain_text(HOSTILE, timeout=TIMEOUT_MS)
         assert await tab.page.locator("main img").count() == 0
         # Without scripts the server checks the form, too.
         await tab.page.locator("#run").click()
@@ -115,7 +115,7 @@ async def test_mistakes_are_shown_at_their_lines(
 
 
 async def test_keyboard_completes_from_the_schema(
-    chromium: str, demo_journal: str, screen: Screen
+    chromium: Chromium, demo_journal: str, screen: Screen
 ) -> None:
     async with browsing(chromium, demo_journal, screen) as (tab, _):
         await opened(tab)
@@ -161,7 +161,7 @@ async def test_keyboard_completes_from_the_schema(
 
 
 async def test_recorded_configuration_is_inserted(
-    chromium: str, demo_journal: str, screen: Screen
+    chromium: Chromium, demo_journal: str, screen: Screen
 ) -> None:
     async with browsing(chromium, demo_journal, screen) as (tab, client):
         await opened(tab)
@@ -175,7 +175,7 @@ async def test_recorded_configuration_is_inserted(
         assert str(lines) in await tab.text(".gutter >> nth=-1")
 
 
-async def test_progress_and_cancel(chromium: str, demo_journal: str, screen: Screen) -> None:
+async def test_progress_and_cancel(chromium: Chromium, demo_journal: str, screen: Screen) -> None:
     async with browsing(chromium, demo_journal, screen) as (tab, _):
         await opened(tab)
         await tab.page.get_by_label("Scenario", exact=True).check()
@@ -193,7 +193,7 @@ async def test_progress_and_cancel(chromium: str, demo_journal: str, screen: Scr
 
 @pytest.mark.parametrize("dark", [False, True])
 async def test_form_is_accessible(
-    chromium: str, demo_journal: str, screen: Screen, dark: bool
+    chromium: Chromium, demo_journal: str, screen: Screen, dark: bool
 ) -> None:
     async with browsing(chromium, demo_journal, screen._replace(dark=dark)) as (tab, _):
         await opened(tab)
@@ -203,7 +203,7 @@ async def test_form_is_accessible(
         assert await tab.violations() == []
 
 
-async def test_names_are_text(chromium: str, tmp_path: Path) -> None:
+async def test_names_are_text(chromium: Chromium, tmp_path: Path) -> None:
     recording = Recording()
     recording.see(node(HOSTILE), pod(HOSTILE, namespace=HOSTILE))
     recording.bind(recording.decide())

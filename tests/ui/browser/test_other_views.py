@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import shutil
+from pathlib import Path
+
 from playwright.async_api import expect
 
 from asched.journal.opening import open_journal
 from asched.model.quantity import NS_PER_S
 from asched.state.records import TurnStarted
-from tests.ui.browser.browsing import Tab, browsing
+from tests.ui.browser.browsing import Chromium, Tab, browsing
 from tests.ui.serving import cli, run_command
 
 
-async def test_overview_shows_the_figures(chromium: str, demo_journal: str) -> None:
+async def test_overview_shows_the_figures(chromium: Chromium, demo_journal: str) -> None:
     async with browsing(chromium, demo_journal) as (tab, client):
         await tab.open("/")
         points = (await client.get("/overview"))["points"]
@@ -34,12 +37,15 @@ async def test_overview_shows_the_figures(chromium: str, demo_journal: str) -> N
         await tab.screenshot("overview")
 
 
-async def test_overview_follows_a_growing_journal(chromium: str, demo_journal: str) -> None:
-    async with browsing(chromium, demo_journal) as (tab, client):
+async def test_overview_follows_a_growing_journal(
+    chromium: Chromium, recorded_demo: Path, tmp_path: Path
+) -> None:
+    journal = str(shutil.copy(recorded_demo, tmp_path / "journal.db"))
+    async with browsing(chromium, journal) as (tab, client):
         await tab.open("/")
         head = await client.head()
         await expect(tab.page.locator("#live")).to_contain_text(f"Record {head:,}")
-        async with open_journal(demo_journal) as store:
+        async with open_journal(journal) as store:
             last = [stored async for stored in store.read(head - 50)][-1]
             later_ns = last.written_at_ns + 5 * NS_PER_S
             await store.claim("test", claimed_at_ns=last.written_at_ns)
@@ -48,7 +54,7 @@ async def test_overview_follows_a_growing_journal(chromium: str, demo_journal: s
         await expect(tab.page.locator("#overview")).to_have_attribute("data-seq", str(head + 1))
 
 
-async def test_search_finds_what_the_api_finds(chromium: str, demo_journal: str) -> None:
+async def test_search_finds_what_the_api_finds(chromium: Chromium, demo_journal: str) -> None:
     async with browsing(chromium, demo_journal) as (tab, client):
         await tab.open("/search?q=ops")
         found = await client.get("/search", q="ops")
@@ -73,7 +79,7 @@ async def slide_to(tab: Tab, step: int) -> None:
     await expect(tab.page.locator("#record")).not_to_have_text(before)
 
 
-async def test_cluster_is_shown_at_any_time(chromium: str, demo_journal: str) -> None:
+async def test_cluster_is_shown_at_any_time(chromium: Chromium, demo_journal: str) -> None:
     async with browsing(chromium, demo_journal) as (tab, client):
         await tab.open("/cluster")
         now = await client.get("/cluster")
@@ -90,7 +96,7 @@ async def test_cluster_is_shown_at_any_time(chromium: str, demo_journal: str) ->
         assert await tab.text("#record") == f"record {seq:,}"
 
 
-async def test_most_used_nodes_are_a_table(chromium: str, demo_journal: str) -> None:
+async def test_most_used_nodes_are_a_table(chromium: Chromium, demo_journal: str) -> None:
     async with browsing(chromium, demo_journal) as (tab, client):
         await tab.open("/cluster")
         nodes = (await client.get("/cluster"))["nodes"]
@@ -103,7 +109,7 @@ async def test_most_used_nodes_are_a_table(chromium: str, demo_journal: str) -> 
         }
 
 
-async def test_node_shows_its_pods(chromium: str, demo_journal: str) -> None:
+async def test_node_shows_its_pods(chromium: Chromium, demo_journal: str) -> None:
     async with browsing(chromium, demo_journal) as (tab, client):
         nodes = (await client.get("/cluster"))["nodes"]
         busiest = max(nodes, key=lambda node: node["pods"])["name"]
@@ -125,7 +131,7 @@ async def test_node_shows_its_pods(chromium: str, demo_journal: str) -> None:
         await tab.screenshot("cluster")
 
 
-async def test_difference_of_two_times(chromium: str, demo_journal: str) -> None:
+async def test_difference_of_two_times(chromium: Chromium, demo_journal: str) -> None:
     async with browsing(chromium, demo_journal) as (tab, client):
         await tab.open("/cluster")
         end = (await client.get("/cluster"))["seq"]
@@ -142,7 +148,33 @@ async def test_difference_of_two_times(chromium: str, demo_journal: str) -> None
         assert f"Nodes changed: {len(found['nodesChanged'])}" in headings
 
 
-async def test_play_walks_through_the_history(chromium: str, demo_journal: str) -> None:
+async def test_address_keeps_what_was_chosen(chromium: Chromium, demo_journal: str) -> None:
+    async with browsing(chromium, demo_journal) as (tab, client):
+        head = await client.head()
+        half = head // 2
+        await tab.open(f"/cluster?seq={half}")
+        await tab.page.locator("#resource").select_option("memory")
+        await tab.page.locator("#group").select_option("kubernetes.io/arch")
+        await tab.page.locator("#pin").click()
+        await tab.page.locator("#heat").focus()
+        await tab.page.keyboard.press("ArrowRight")
+        await expect(tab.page.locator("#node h2")).to_contain_text("Node ")
+        await tab.page.locator("#slider").fill("1000")
+        await expect(tab.page.locator("#difference h2")).to_have_text(
+            f"From record {half} to {head}"
+        )
+        shown = [await tab.text(f"#{one}") for one in ("node h2", "difference h2", "summary")]
+        json_link = await tab.page.locator("#as-json").get_attribute("href")
+        address = tab.page.url
+        await tab.open(address.removeprefix(tab.url))
+        await expect(tab.page.locator("#difference h2")).to_have_text(shown[1])
+        await expect(tab.page.locator("#node h2")).to_have_text(shown[0])
+        assert await tab.text("#summary") == shown[2]
+        assert await tab.page.locator("#group").input_value() == "kubernetes.io/arch"
+        assert json_link == f"/api/v1/cluster?seq={head}"
+
+
+async def test_play_walks_through_the_history(chromium: Chromium, demo_journal: str) -> None:
     async with browsing(chromium, demo_journal) as (tab, _):
         await tab.open("/cluster")
         end = await tab.text("#record")
@@ -154,12 +186,14 @@ async def test_play_walks_through_the_history(chromium: str, demo_journal: str) 
         await expect(tab.page.locator("#play")).to_have_attribute("aria-pressed", "false")
 
 
-async def test_journal_is_described_as_by_the_commands(chromium: str, demo_journal: str) -> None:
+async def test_journal_is_described_as_by_the_commands(
+    chromium: Chromium, demo_journal: str
+) -> None:
     sizes = await cli("journal", "stats", "--journal", demo_journal)
     code, verified, _ = await run_command("journal", "verify", "--journal", demo_journal)
     assert code == 0
     async with browsing(chromium, demo_journal) as (tab, client):
-        await client.view.ask(lambda reader: reader.verify())
+        await client.view.ask(lambda reader: reader.verifier.verify())
         await tab.open("/journal")
         assert f"{sizes['lastSeq']}:{await tab.text('#head-hash')}" in verified
         assert await tab.texts(".figures .pill") == ["verified"]
@@ -169,7 +203,21 @@ async def test_journal_is_described_as_by_the_commands(chromium: str, demo_journ
         ]
 
 
-async def test_plugins_are_listed(chromium: str, demo_journal: str) -> None:
+async def test_calls_of_plugins_are_timed(chromium: Chromium, demo_journal: str) -> None:
+    async with browsing(chromium, demo_journal) as (tab, client):
+        seq = await client.head()
+        await tab.open(f"/plugins?seq={seq}")
+        found = await client.typed("plugin_times", "/plugins/times", seq=seq)
+        assert [row[:3] for row in await tab.rows("#call-times")] == [
+            [one.plugin, one.extension_point, f"{one.calls:,}"] for one in found.times
+        ]
+        assert {"Filter", "Score"} <= {one.extension_point for one in found.times}
+        summary = await tab.text("#times-summary")
+        assert f"{found.attempts} attempts of the records {found.first_seq} to {seq}" in summary
+        assert await tab.violations() == []
+
+
+async def test_plugins_are_listed(chromium: Chromium, demo_journal: str) -> None:
     async with browsing(chromium, demo_journal) as (tab, client):
         await tab.open("/plugins")
         found = await client.get("/plugins")

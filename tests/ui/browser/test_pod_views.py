@@ -10,7 +10,7 @@ import pytest
 from asched.journal.opening import open_journal
 from tests.audit.recording import Recording, node
 from tests.plugins.dynamic_resources.objects import a_claim, a_class, a_pod, a_request, a_slice
-from tests.ui.browser.browsing import PHONE, Screen, Tab, browsing
+from tests.ui.browser.browsing import PHONE, Chromium, Screen, Tab, browsing
 from tests.ui.serving import cli, pod_path
 
 REJECTED = pod_path("ops", "intolerant-0")
@@ -26,7 +26,7 @@ async def explained(journal: str, pod: str) -> Any:
     return await cli("explain", pod, "--journal", journal)
 
 
-async def test_why_page_shows_the_explanation(chromium: str, demo_journal: str) -> None:
+async def test_why_page_shows_the_explanation(chromium: Chromium, demo_journal: str) -> None:
     wanted = await explained(demo_journal, "ops/intolerant-0")
     async with browsing(chromium, demo_journal) as (tab, client):
         await tab.open(REJECTED)
@@ -57,7 +57,7 @@ async def columns(tab: Tab) -> list[str]:
 
 
 async def test_matrix_shows_every_score(
-    chromium: str, demo_journal: str, assigned_pod: str
+    chromium: Chromium, demo_journal: str, assigned_pod: str
 ) -> None:
     wanted = await explained(demo_journal, assigned_pod)
     path = of_pod(assigned_pod, "/decisions/1")
@@ -83,7 +83,7 @@ async def test_matrix_shows_every_score(
 
 
 async def test_matrix_hides_columns_without_a_difference(
-    chromium: str, demo_journal: str, assigned_pod: str
+    chromium: Chromium, demo_journal: str, assigned_pod: str
 ) -> None:
     path = of_pod(assigned_pod, "/decisions/1")
     async with browsing(chromium, demo_journal) as (tab, client):
@@ -95,7 +95,7 @@ async def test_matrix_hides_columns_without_a_difference(
 
 
 async def test_matrix_is_sorted_and_filtered(
-    chromium: str, demo_journal: str, assigned_pod: str
+    chromium: Chromium, demo_journal: str, assigned_pod: str
 ) -> None:
     wanted = await explained(demo_journal, assigned_pod)
     names = [node["name"] for node in wanted["nodes"]]
@@ -115,7 +115,7 @@ async def test_matrix_is_sorted_and_filtered(
         assert "No node matches" in await tab.text("#matrix")
 
 
-async def test_rejections_are_in_the_matrix(chromium: str, demo_journal: str) -> None:
+async def test_rejections_are_in_the_matrix(chromium: Chromium, demo_journal: str) -> None:
     wanted = await explained(demo_journal, "ops/intolerant-0")
     async with browsing(chromium, demo_journal) as (tab, _):
         await tab.open(f"{REJECTED}/decisions/1")
@@ -133,7 +133,7 @@ async def test_rejections_are_in_the_matrix(chromium: str, demo_journal: str) ->
 
 
 async def test_timeline_shows_the_history(
-    chromium: str, demo_journal: str, assigned_pod: str
+    chromium: Chromium, demo_journal: str, assigned_pod: str
 ) -> None:
     [wanted] = (await cli("history", assigned_pod, "--journal", demo_journal))["pods"]
     path = of_pod(assigned_pod, "/timeline")
@@ -157,14 +157,19 @@ async def test_timeline_shows_the_history(
 
 
 @pytest.mark.parametrize("rest", ["", "/decisions/1", "/timeline"])
-async def test_views_of_a_pod_fit_on_a_phone(chromium: str, demo_journal: str, rest: str) -> None:
+async def test_views_of_a_pod_fit_on_a_phone(
+    chromium: Chromium, demo_journal: str, rest: str
+) -> None:
     async with browsing(chromium, demo_journal, Screen(*PHONE)) as (tab, _):
         await tab.open(REJECTED + rest)
-        width = await tab.page.evaluate("document.documentElement.scrollWidth")
+        size = "({scrollWidth, scrollHeight}) => [scrollWidth, scrollHeight]"
+        width, height = await tab.page.locator("html").evaluate(size)
         assert width <= PHONE[0]
+        # No column is so narrow that its text has a character in each line.
+        assert height < 4 * PHONE[1]
 
 
-async def test_views_are_reached_with_keys(chromium: str, demo_journal: str) -> None:
+async def test_views_are_reached_with_keys(chromium: Chromium, demo_journal: str) -> None:
     async with browsing(chromium, demo_journal) as (tab, _):
         await tab.open(REJECTED)
         await tab.page.keyboard.press("2")
@@ -181,7 +186,7 @@ async def test_views_are_reached_with_keys(chromium: str, demo_journal: str) -> 
         assert await tab.page.locator("#keys").is_visible()
 
 
-async def test_permalink_holds_its_time(chromium: str, demo_journal: str) -> None:
+async def test_permalink_holds_its_time(chromium: Chromium, demo_journal: str) -> None:
     [history] = (await cli("history", "ops/intolerant-0", "--journal", demo_journal))["pods"]
     seq = history["entries"][0]["seq"]
     async with browsing(chromium, demo_journal) as (tab, client):
@@ -193,7 +198,7 @@ async def test_permalink_holds_its_time(chromium: str, demo_journal: str) -> Non
         assert (await link.get_attribute("href") or "").endswith(f"?seq={seq}")
 
 
-async def test_times_are_in_utc_or_local(chromium: str, demo_journal: str) -> None:
+async def test_times_are_in_utc_or_local(chromium: Chromium, demo_journal: str) -> None:
     async with browsing(chromium, demo_journal) as (tab, _):
         await tab.open(REJECTED)
         utc = await tab.text("main time >> nth=0")
@@ -217,7 +222,7 @@ async def device_journal(path: Path, *devices: str) -> str:
     return str(path)
 
 
-async def test_decision_shows_the_devices_of_a_claim(chromium: str, tmp_path: Path) -> None:
+async def test_decision_shows_the_devices_of_a_claim(chromium: Chromium, tmp_path: Path) -> None:
     journal = await device_journal(tmp_path / "devices.db", "gpu-0", "gpu-1")
     wanted = await explained(journal, "d/p")
     async with browsing(chromium, journal) as (tab, _):
@@ -225,7 +230,9 @@ async def test_decision_shows_the_devices_of_a_claim(chromium: str, tmp_path: Pa
         assert await tab.texts("#devices li") == wanted["decision"]["devices"]
 
 
-async def test_decision_shows_what_requests_of_devices_find(chromium: str, tmp_path: Path) -> None:
+async def test_decision_shows_what_requests_of_devices_find(
+    chromium: Chromium, tmp_path: Path
+) -> None:
     journal = await device_journal(tmp_path / "devices.db", "gpu-0")
     wanted = await explained(journal, "d/p")
     async with browsing(chromium, journal) as (tab, _):

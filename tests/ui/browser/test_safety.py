@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ from playwright.async_api import expect
 
 from asched.journal.opening import open_journal
 from tests.audit.recording import Recording, node, pod
-from tests.ui.browser.browsing import Screen, browsing
+from tests.ui.browser.browsing import Chromium, Screen, browsing
 from tests.ui.serving import pod_path
 
 HOSTILE = "<img src=x onerror=alert(1)>"
@@ -45,7 +46,9 @@ async def hostile_journal(tmp_path: Path) -> str:
 
 
 @pytest.mark.parametrize("name", [HOSTILE, f"{HOSTILE}-2"])
-async def test_names_are_text_in_every_view(chromium: str, hostile_journal: str, name: str) -> None:
+async def test_names_are_text_in_every_view(
+    chromium: Chromium, hostile_journal: str, name: str
+) -> None:
     own = pod_path(HOSTILE, name)
     paths = (own, f"{own}/decisions/1", f"{own}/timeline", "/", "/search", "/search?q=%3Cimg")
     async with browsing(chromium, hostile_journal) as (tab, _):
@@ -59,7 +62,9 @@ async def test_names_are_text_in_every_view(chromium: str, hostile_journal: str,
         assert HOSTILE in await tab.text("h1")
 
 
-async def test_hostile_node_is_text_in_the_cluster(chromium: str, hostile_journal: str) -> None:
+async def test_hostile_node_is_text_in_the_cluster(
+    chromium: Chromium, hostile_journal: str
+) -> None:
     async with browsing(chromium, hostile_journal) as (tab, _):
         await tab.open("/cluster")
         await tab.page.locator("#group").select_option("zone")
@@ -72,15 +77,12 @@ async def test_hostile_node_is_text_in_the_cluster(chromium: str, hostile_journa
         assert await tab.page.locator("main img").count() == 0
 
 
-@pytest.mark.parametrize("dark", [False, True])
-async def test_no_serious_violation_of_accessibility(
-    chromium: str, demo_journal: str, dark: bool
-) -> None:
+async def test_no_serious_violation_of_accessibility(chromium: Chromium, demo_journal: str) -> None:
     found = {}
-    async with browsing(chromium, demo_journal, Screen(dark=dark)) as (tab, _):
+    async with browsing(chromium, demo_journal) as (tab, _):
         for path in PAGES:
             await tab.open(path)
-            violations = await tab.violations()
+            violations = await tab.violations_in_both_schemes()
             if violations:
                 found[path] = violations
         # The browser reports the page of an unknown pod as an error.
@@ -100,7 +102,7 @@ async def test_no_serious_violation_of_accessibility(
     ],
 )
 async def test_bad_input_gets_a_page(
-    chromium: str, demo_journal: str, path: str, status: int, text: str
+    chromium: Chromium, demo_journal: str, path: str, status: int, text: str
 ) -> None:
     async with browsing(chromium, demo_journal) as (tab, _):
         response = await tab.page.goto(tab.url + path)
@@ -111,7 +113,7 @@ async def test_bad_input_gets_a_page(
         tab.problems = [one for one in tab.problems if f"{status} (" not in one]
 
 
-async def test_view_reports_a_failed_request(chromium: str, demo_journal: str) -> None:
+async def test_view_reports_a_failed_request(chromium: Chromium, demo_journal: str) -> None:
     async with browsing(chromium, demo_journal) as (tab, _):
         await tab.open("/cluster?seq=99999999")
         assert "the journal ends at record" in await tab.text("#trouble [role=alert]")
@@ -122,7 +124,35 @@ async def test_view_reports_a_failed_request(chromium: str, demo_journal: str) -
         tab.problems = []
 
 
-async def test_empty_journal_says_so(chromium: str, tmp_path: Path) -> None:
+async def test_journal_goes_away_and_returns(
+    chromium: Chromium, recorded_groups: Path, tmp_path: Path
+) -> None:
+    """Open pages say so, and go on by themselves."""
+    path, away = tmp_path / "journal.db", tmp_path / "away.db"
+    shutil.copy(recorded_groups, path)
+    async with browsing(chromium, str(path)) as (tab, client):
+        gangs = await tab.page.context.new_page()
+        await tab.open("/")
+        await gangs.goto(tab.url + "/gangs")
+        head = f"Record {await client.head():,}"
+        await expect(gangs.locator("#live")).to_contain_text(head)
+        shutil.move(path, away)
+        for page in (tab.page, gangs):
+            await expect(page.locator("#live")).to_contain_text("the file was removed or moved")
+        response = await tab.page.context.request.get(tab.url + "/queues")
+        assert response.status == 503
+        text = await response.text()
+        assert "The page works again when the journal can be read." in text
+        assert "Try again" in text
+        shutil.move(away, path)
+        for page in (tab.page, gangs):
+            await expect(page.locator("#live")).to_contain_text(head)
+            await expect(page.locator("#trouble [role=alert]")).to_have_count(0)
+        # The browser reports answers with status 503.
+        tab.problems = [one for one in tab.problems if "503 (" not in one]
+
+
+async def test_empty_journal_says_so(chromium: Chromium, tmp_path: Path) -> None:
     path = str(tmp_path / "empty.db")
     async with open_journal(path) as store:
         await Recording().store_in(store)
@@ -135,7 +165,9 @@ async def test_empty_journal_says_so(chromium: str, tmp_path: Path) -> None:
         assert "Nothing" in await tab.text("#overview")
 
 
-async def test_login_leads_to_the_page_that_was_asked_for(chromium: str, demo_journal: str) -> None:
+async def test_login_leads_to_the_page_that_was_asked_for(
+    chromium: Chromium, demo_journal: str
+) -> None:
     token = "0123456789abcdef"
     async with browsing(chromium, demo_journal, Screen(token=token)) as (tab, _):
         await tab.open("/plugins")

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from tests.ui.browser.browsing import Screen, browsing
+from tests.ui.browser.browsing import Chromium, Screen, browsing
 from tests.ui.serving import cli
 from tests.ui.test_shadow import HOSTILE, ShadowFiles, files, hostile
 
 __all__ = ["files", "hostile"]
 
 
-async def test_report_and_one_disagreement(chromium: str, files: ShadowFiles) -> None:
+async def test_report_and_one_disagreement(chromium: Chromium, files: ShadowFiles) -> None:
     printed = await cli("shadow", "--tape", str(files.tape))
     async with browsing(chromium, files.journal) as (tab, _):
         await tab.open("/shadow")
@@ -39,7 +39,7 @@ async def test_report_and_one_disagreement(chromium: str, files: ShadowFiles) ->
         assert "The pod waits for its next attempt" in await tab.text("#answer")
 
 
-async def test_filter_keeps_its_address(chromium: str, files: ShadowFiles) -> None:
+async def test_filter_keeps_its_address(chromium: Chromium, files: ShadowFiles) -> None:
     async with browsing(chromium, files.journal, Screen(dark=True)) as (tab, _):
         await tab.open("/shadow")
         [cause, *_] = await tab.rows("#causes")
@@ -54,14 +54,14 @@ async def test_filter_keeps_its_address(chromium: str, files: ShadowFiles) -> No
         assert await tab.violations() == []
 
 
-async def test_journal_of_a_scheduler(chromium: str, demo_journal: str) -> None:
+async def test_journal_of_a_scheduler(chromium: Chromium, demo_journal: str) -> None:
     async with browsing(chromium, demo_journal) as (tab, _):
         await tab.open("/shadow")
         assert "This is not the journal of a shadow" in await tab.text("main")
         assert await tab.violations() == []
 
 
-async def test_names_are_text(chromium: str, hostile: str) -> None:
+async def test_names_are_text(chromium: Chromium, hostile: str) -> None:
     async with browsing(chromium, hostile) as (tab, _):
         await tab.open("/shadow")
         assert await tab.texts("#differences th a") == [f"default/{HOSTILE}"]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from playwright.async_api import expect
 
-from tests.ui.browser.browsing import Tab, tab_on
+from tests.ui.browser.browsing import Chromium, Tab, tab_on
 from tests.ui.serving import pod_path
 from tests.ui.tenants import CANARY, MINE, TENANT, bearer, preempting_tenants, stored, ui_in_cluster
 
@@ -35,7 +35,7 @@ async def _log_in(tab: Tab) -> None:
     await expect(tab.page).to_have_url(tab.url + "/search?q=web")
 
 
-async def test_tenant_sees_one_namespace(chromium: str, tmp_path: Path) -> None:
+async def test_tenant_sees_one_namespace(chromium: Chromium, tmp_path: Path) -> None:
     url = await stored(preempting_tenants(), tmp_path / "journal.db")
     async with (
         ui_in_cluster(url, tmp_path) as client,

@@ -15,8 +15,6 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 
 import msgspec
 
-from asched.ui.errors import NotVisibleError, StartingError
-
 T = TypeVar("T")
 
 HIDDEN_TEXT: Final = "(in another namespace)"
@@ -26,6 +24,14 @@ _TOKEN: Final = re.compile(r"[\w.-]+(?:/[\w.-]+)+")
 """What may be ``namespace/name``, with a kind or an API group before it."""
 _LABEL: Final = re.compile(r"[a-z0-9](?:[-a-z0-9]*[a-z0-9])?")
 _WHOLE: Final = re.compile(rf"({_LABEL.pattern})/[^/\s]+")
+
+
+class NotVisibleError(Exception):
+    """The reader may not see the answer. Its text is one line for the user."""
+
+
+class NamespacesUnknownError(Exception):
+    """The namespaces of the journal are not known yet. Its text is one line for the user."""
 
 
 class AnswerScope(Enum):
@@ -119,13 +125,13 @@ class Sealed(Generic[T]):
     def release(self, visible: Visible) -> T:
         """The answer without what is hidden from the reader.
 
-        Raises :class:`NotVisibleError` if nothing remains, :class:`StartingError` while the names
-        of the journal's namespaces are unknown.
+        Raises :class:`NotVisibleError` if nothing remains, :class:`NamespacesUnknownError` while
+        the names of the journal's namespaces are unknown.
         """
         if visible.everywhere:
             return self._answer
         if self._namespaces is None:
-            raise StartingError("the namespaces of the journal are being read")
+            raise NamespacesUnknownError("the namespaces of the journal are being read")
         released: Any = Redaction(visible, self._namespaces).apply(self._answer)
         if released is _REMOVED:
             raise NotVisibleError("you may not list pods in the namespace of the answer")

@@ -1,0 +1,115 @@
+"""The explanation and the history of a pod group as text."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from asched.cli.output import print_table
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from asched.audit.pod_group.forms import DomainShortage, PodGroupExplanation
+    from asched.audit.pod_group.history import PodGroupHistory
+
+_WAYS: Final = {
+    "groupCycle": "scheduled as a whole",
+    "podByPod": "scheduled pod by pod",
+    "batchSession": "scheduled by batch sessions",
+}
+
+
+def print_group(found: PodGroupExplanation) -> None:
+    way = f", {_WAYS[found.way]}" if found.way else ""
+    print(f"PodGroup {found.namespace}/{found.name}{way}: {found.reason.value}")
+    print(f"  {found.sentence}")
+    topology = f", one domain of {found.topology_key}" if found.topology_key else ""
+    print(
+        f"  minimum {found.minimum}{topology}, priority {found.priority}; {found.pods} pods:"
+        f" {found.with_node} with a node, {found.pending} pending"
+    )
+    print(f"  state after record {found.seq} at {found.at:%Y-%m-%d %H:%M:%S} UTC")
+    _print_attempt(found)
+    for note in found.notes:
+        print(f"  note: {note}")
+    if found.job is not None:
+        for reason in found.job.reasons[1:]:
+            print(f"  - {reason}")
+    if found.domains:
+        heads = ("DOMAINS", "EXAMPLES", "NODES", "MEMBERS THAT FIT", "LACKS")
+        rows = [
+            (*_domain(row), f"{row.fits} of {found.missing}", row.lacks) for row in found.domains
+        ]
+        print_table(heads, rows)
+    _print_changes(found)
+
+
+def _domain(row: DomainShortage) -> tuple[object, ...]:
+    more = " ..." if row.domains > len(row.names) > 0 else ""
+    return row.domains, f"{', '.join(row.names) or '(all nodes)'}{more}", row.nodes
+
+
+def _print_attempt(found: PodGroupExplanation) -> None:
+    attempt = found.attempt
+    if attempt is None:
+        return
+    where = f" in {attempt.domain}" if attempt.domain else ""
+    tried = f", {attempt.domains_tried} domains tried" if attempt.domains_tried > 1 else ""
+    print(
+        f"  last attempt at {attempt.at:%Y-%m-%d %H:%M:%S} UTC, record {attempt.seq}:"
+        f" {attempt.outcome}, {attempt.placed} of {attempt.members} members fit{where}{tried}"
+    )
+    if attempt.victims:
+        print(f"  victims: {', '.join(attempt.victims)}")
+    if found.reproduced is not None:
+        same = "identical" if found.reproduced else "DIFFERENT"
+        print(f"  recomputed from the journal: {same}")
+
+
+def _print_changes(found: PodGroupExplanation) -> None:
+    if found.changes is None:
+        return
+    if not found.changes:
+        print("no single change that was tried admits the group")
+        return
+    rows = [(change.size, change.kind.value, change.summary) for change in found.changes]
+    title = "Each change alone admits the group; the smallest first"
+    print_table(("OBJECTS", "KIND", "CHANGE"), rows, title=title)
+
+
+_PODS: Final = 50
+"""Members that a table shows."""
+
+
+def print_group_history(found: PodGroupHistory) -> None:
+    print(f"PodGroup {found.namespace}/{found.name}: {len(found.members)} pods")
+    wait = "" if found.wait_s is None else f", {found.wait_s:.3f} s after its first pod"
+    domain = f" in {found.domain}" if found.domain else ""
+    print(f"  first pod {_time(found.first_at)}")
+    print(f"  started   {_time(found.started_at)}{wait}{domain}")
+    print(f"  ended     {_time(found.ended_at)}")
+    outcomes = ", ".join(f"{count} {outcome}" for outcome, count in found.outcomes.items())
+    whole = f"{len(found.attempts)} attempts of the whole group"
+    print(f"  {whole}{f' ({outcomes})' if outcomes else ''}, {found.member_attempts} of its pods")
+    print(f"  {len(found.victims)} pods evicted for it, {found.evicted} of its own evicted")
+    attempts = [
+        (
+            *(_time(one.at), one.seq, one.outcome, f"{one.placed} of {one.members}"),
+            *(one.domain, one.domains_tried, ", ".join(one.victims)),
+        )
+        for one in found.attempts
+    ]
+    heads = ("TIME (UTC)", "RECORD", "OUTCOME", "PLACED", "DOMAIN", "TRIED", "VICTIMS")
+    if attempts:
+        print_table(heads, attempts)
+    members = [
+        (one.name, one.node, one.attempts, *map(_time, (one.first_at, one.bound_at, one.ended_at)))
+        for one in found.members
+    ]
+    print_table(("POD", "NODE", "ATTEMPTS", "FIRST (UTC)", "BOUND", "ENDED"), members[:_PODS])
+    if len(members) > _PODS:
+        print(f"... of {len(members)}; -o json has all")
+
+
+def _time(at: datetime | None) -> str:
+    return "" if at is None else f"{at:%Y-%m-%d %H:%M:%S}.{at.microsecond // 1000:03d}"

@@ -1,0 +1,86 @@
+"""The part of the scheduling queue with the pods in flight. A part of :mod:`asched.state.queue`.
+
+Cluster events between a pod's decision and the end of its binding are kept for it: should the
+attempt be rejected, its queueing hints decide about them (``inFlightPods`` and ``inFlightEvents``
+of kube-scheduler).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+from copy import copy
+from itertools import islice
+
+from asched.framework.pod_info import QueuedPod
+from asched.state.cluster_events import QueuedClusterEvent
+
+RunningAttempt = tuple[QueuedPod, int]
+"""A pod, and the number of the first event since its attempt began."""
+
+
+class RunningAttempts:
+    """The attempts that have not ended, by the key of their pod."""
+
+    def __init__(self) -> None:
+        self.by_key: dict[str, RunningAttempt] = {}
+        """Oldest attempt first. Read-only."""
+        self.events: deque[QueuedClusterEvent] = deque()
+        """Kept for pods in flight, oldest first."""
+        self.events_start = 0
+        """The number of the oldest event."""
+
+    def __contains__(self, key: str) -> bool:
+        return key in self.by_key
+
+    def __iter__(self) -> Iterator[str]:
+        """The keys, oldest attempt first."""
+        return iter(self.by_key)
+
+    def __getitem__(self, key: str) -> QueuedPod:
+        """The pod of that key. Raises KeyError if no attempt of it runs."""
+        return self.by_key[key][0]
+
+    def find(self, key: str) -> QueuedPod | None:
+        attempt = self.by_key.get(key)
+        return None if attempt is None else attempt[0]
+
+    @property
+    def _events_end(self) -> int:
+        return self.events_start + len(self.events)
+
+    def begin(self, pod: QueuedPod) -> None:
+        """An attempt that is continued keeps the events since it began."""
+        self.by_key.setdefault(pod.info.key, (pod, self._events_end))
+
+    def missed_events(self, key: str) -> list[QueuedClusterEvent]:
+        """The events since the attempt began. Raises KeyError if none of that key runs."""
+        _, events_from = self.by_key[key]
+        return [*islice(self.events, events_from - self.events_start, None)]
+
+    def end(self, key: str) -> None:
+        """Also forgets the events that no other attempt needs."""
+        if self.by_key.pop(key, None) is None:
+            return
+        # Dictionaries keep order: the first attempt is the one with the oldest events.
+        oldest = next((first for _, first in self.by_key.values()), self._events_end)
+        while self.events_start < oldest:
+            self.events.popleft()
+            self.events_start += 1
+
+    def copy(self) -> RunningAttempts:
+        """The same attempts and events; it can be changed on its own."""
+        copied = copy(self)
+        copied.by_key, copied.events = {**self.by_key}, self.events.copy()
+        return copied
+
+    def restore(
+        self,
+        attempts: Iterable[RunningAttempt],
+        events: Iterable[QueuedClusterEvent],
+        events_start: int,
+    ) -> None:
+        """Fill it. ``events_start`` is the number of the first event."""
+        self.by_key = {pod.info.key: (pod, first) for pod, first in attempts}
+        self.events.extend(events)
+        self.events_start = events_start

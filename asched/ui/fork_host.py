@@ -1,0 +1,190 @@
+"""The process that forks a child for each question about the past.
+
+Everything that questions need is imported once, and children share it. A child folds a state,
+writes its answer and ends, so its memory is free at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import importlib
+import os
+import pickle
+import signal
+import sys
+import traceback
+from collections.abc import Awaitable, Callable
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from typing import Any, Final, NamedTuple, NoReturn
+
+import msgspec
+import structlog
+
+from asched.config.file import load
+from asched.config.registry import PluginRegistry
+from asched.framework.runtime.profile import ProfileError
+from asched.journal.opening import open_journal
+from asched.proof.keys import JournalKeys
+from asched.state.cluster import ClusterState
+from asched.state.fold import Fold
+from asched.state.records import ProfilesLoaded
+from asched.ui.errors import BusyError, ErrorAnswer, error_answer
+from asched.ui.past import PastStates
+from asched.ui.state_file import with_states
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
+
+_READ_BYTES: Final = 1 << 20
+_QUESTIONS: Final = ("asched.ui.pods", "asched.ui.why", "asched.ui.cluster", "asched.ui.reports")
+"""Modules with functions that are called."""
+
+
+class WorkerSettings(NamedTuple):
+    """What a child opens."""
+
+    url: str
+    registry: PluginRegistry
+    keys: JournalKeys
+
+
+class WorkerCall(NamedTuple):
+    """A question."""
+
+    number: int
+    function: Callable[..., Awaitable[Any]]
+    arguments: tuple[Any, ...]
+    states: Path | None
+    """The file with checkpoints of the index."""
+
+
+class WorkerAnswer(msgspec.Struct, array_like=True):
+    """The result of a call, or why there is none."""
+
+    number: int
+    result: bytes = b""
+    error: ErrorAnswer | None = None
+
+
+class _Child(NamedTuple):
+    call: int
+    pid: int
+    written: bytearray
+
+
+def serve(settings: WorkerSettings, connection: Connection) -> None:
+    """Answer calls until the other end of the connection is closed."""
+    # The parent ends this process; a signal for the whole group would end it in a call.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _import_questions(settings.registry)
+    gc.collect()
+    gc.freeze()
+    children: dict[int, _Child] = {}
+    try:
+        while True:
+            for ready in wait([connection, *children]):
+                if ready is connection:
+                    pipe, child = _forked(settings, connection)
+                    children[pipe] = child
+                else:
+                    assert isinstance(ready, int), "the others are pipes"
+                    _read(connection, children, ready)
+    except (EOFError, OSError):
+        pass  # the parent ended or closed the connection
+    finally:
+        for child in children.values():
+            os.kill(child.pid, signal.SIGKILL)
+
+
+def _import_questions(registry: PluginRegistry) -> None:
+    for name in _QUESTIONS:
+        importlib.import_module(name)
+    try:
+        profiles = ProfilesLoaded(load(None, registry).profiles)
+        Fold(ClusterState(), registry.load).apply(profiles)
+    except ProfileError as error:
+        log.warning("plugins not loaded in advance", reason=str(error))
+
+
+def _forked(settings: WorkerSettings, connection: Connection) -> tuple[int, _Child]:
+    """Start a child for the next call. Raises EOFError."""
+    call: WorkerCall = connection.recv()
+    reading, writing = os.pipe()
+    pid = os.fork()
+    if not pid:
+        gc.disable()
+        _write_and_exit(
+            writing, lambda: msgspec.msgpack.encode(asyncio.run(_answer(settings, call)))
+        )
+    os.close(writing)
+    return reading, _Child(call.number, pid, bytearray())
+
+
+def _read(connection: Connection, children: dict[int, _Child], pipe: int) -> None:
+    """Forward the answer of a child that ends."""
+    part, child = os.read(pipe, _READ_BYTES), children[pipe]
+    if part:
+        child.written.extend(part)
+        return
+    os.close(pipe)
+    del children[pipe]
+    _, status = os.waitpid(child.pid, 0)
+    ended = msgspec.msgpack.encode(WorkerAnswer(child.call))
+    connection.send_bytes(ended if status else bytes(child.written))
+
+
+async def _answer(settings: WorkerSettings, call: WorkerCall) -> WorkerAnswer:
+    try:
+        async with open_journal(settings.url, read_only=True, keys=settings.keys) as store:
+            journal = PastStates(with_states(store, call.states), settings.registry)
+            found = await call.function(journal, *call.arguments)
+        return WorkerAnswer(call.number, msgspec.msgpack.encode(found))
+    except Exception as error:
+        known = error_answer(error)
+        if known is None:
+            log.error("worker failed", function=call.function.__qualname__, exc_info=error)
+            known = ErrorAnswer(500, "internal error", "the log of asched ui has the details")
+        return WorkerAnswer(call.number, error=known)
+
+
+class Branch:
+    """A copy of this process that computes something on the state that it has now, while this one
+    folds on. Only for processes with nothing else to do: calls of the host."""
+
+    def __init__(self, compute: Callable[[], bytes]) -> None:
+        """``compute`` must not read the journal."""
+        self._reading, writing = os.pipe()
+        self._pid = os.fork()
+        if not self._pid:
+            os.close(self._reading)
+            _write_and_exit(writing, compute)
+        os.close(writing)
+
+    def result(self) -> bytes:
+        """What was computed. Raises :class:`BusyError` if the copy ended before."""
+        with open(self._reading, "rb") as pipe:
+            found = pipe.read()
+        _, status = os.waitpid(self._pid, 0)
+        if status:
+            raise BusyError("a worker process ended")
+        return found
+
+
+def _write_and_exit(pipe: int, compute: Callable[[], bytes]) -> NoReturn:
+    """Nothing of the parent's is closed or flushed."""
+    code = 1
+    try:
+        rest = memoryview(compute())
+        while rest:
+            rest = rest[os.write(pipe, rest) :]
+        code = 0
+    except BaseException:  # noqa: BLE001  nothing may return into the parent's stack
+        sys.stderr.write(traceback.format_exc())
+    finally:
+        os._exit(code)
+
+
+def pickled(call: WorkerCall) -> bytes:
+    """For :meth:`Connection.recv` of the host."""
+    return pickle.dumps(call)

@@ -1,0 +1,5 @@
+// A page without a module of its own that follows the journal.
+
+import { keepFresh } from "./refresh.js";
+
+keepFresh();

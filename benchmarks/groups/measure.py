@@ -1,0 +1,163 @@
+"""Measures the ways to schedule gangs on one workload and prints a table.
+
+python -m benchmarks.groups.measure --openb FOLDER [--workload philly] [--seed 1]
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from enum import StrEnum
+from pathlib import Path
+from statistics import mean
+from typing import Annotated, Final, NamedTuple
+
+import typer
+
+from asched.config.file import parse
+from asched.config.registry import PluginRegistry
+from asched.model.quantity import NS_PER_S
+from asched.simulator.loop import Latencies, scheduler_from_config, simulate
+from asched.simulator.trace import EndReason, PodRun, WorkloadRun
+from benchmarks.groups.jobs import Job, JobTrace, Size, gpus_of, openb, philly
+from benchmarks.groups.ways import WAYS, Way, rack_of
+
+_HOUR_NS: Final = 3600 * NS_PER_S
+
+
+class WorkloadName(StrEnum):
+    OPENB = "openb"
+    PHILLY = "philly"
+
+
+_DRAW: Final[dict[WorkloadName, Callable[[Path, int, Size], JobTrace]]] = {
+    WorkloadName.OPENB: openb,
+    WorkloadName.PHILLY: philly,
+}
+
+
+class GangFigures(NamedTuple):
+    """The result of one way."""
+
+    way: str
+    makespan_h: float
+    utilization: float
+    """Share of the GPU time that pods used, until the last job arrived."""
+    wait_h: float
+    """Mean time from the creation of a job until all its workers ran."""
+    gang_wait_h: float
+    """The same of jobs with several workers."""
+    racks: float
+    """Mean number of racks of a job with several workers."""
+    one_rack: float
+    """Share of these jobs in one rack."""
+    evictions: int
+    held_h: float
+    """GPU hours that were reserved for workers that waited for others."""
+    unfinished: int
+    """Jobs of which some worker never ended."""
+    cpu_s: float
+    """CPU time of the whole simulation."""
+
+    @property
+    def row(self) -> str:
+        return (
+            f"| {self.way} | {self.makespan_h:.1f} h | {self.utilization:.1%} | {self.wait_h:.2f} h"
+            f" | {self.gang_wait_h:.2f} h | {self.racks:.2f} | {self.one_rack:.0%}"
+            f" | {self.evictions} | {self.held_h:.1f} | {self.cpu_s:.0f} s |"
+        )
+
+
+HEADER: Final = (
+    "| way | makespan | GPU utilization | mean wait | gangs' mean wait | racks of a gang"
+    " | in one rack | evictions | GPU h held | CPU |\n"
+    "|---|---|---|---|---|---|---|---|---|---|"
+)
+
+
+def measure(way: Way, workload: JobTrace, registry: PluginRegistry) -> GangFigures:
+    """Simulate one way to the end."""
+    configuration = parse(way.configuration, way.name, registry)
+    scheduler = scheduler_from_config(configuration, Latencies())
+    begin_s = time.process_time()
+    run = simulate(way.trace(workload), scheduler, registry.load)
+    cpu_s = time.process_time() - begin_s
+    by_job: dict[str, list[PodRun]] = {job.name: [] for job in workload.jobs}
+    for pod in run.pods:
+        by_job[pod.pod.metadata.name.rpartition("-")[0]].append(pod)
+    return _figures(way.name, workload, run, by_job, cpu_s)
+
+
+def _figures(
+    way: str,
+    workload: JobTrace,
+    run: WorkloadRun,
+    by_job: dict[str, list[PodRun]],
+    cpu_s: float,
+) -> GangFigures:
+    ended = [pod.ended_ns for pod in run.pods if pod.ended_ns is not None]
+    last_ns = max(job.at_ns for job in workload.jobs)
+    capacity = sum(map(gpus_of, workload.nodes))
+    rack = {node.name: rack_of(number) for number, node in enumerate(workload.nodes)}
+    used = held = 0.0
+    evictions = 0
+    for job in workload.jobs:
+        per_pod = job.gpus / job.workers
+        for pod in by_job[job.name]:
+            for place in pod.placements:
+                until_ns = run.end_ns if place.ended_ns is None else place.ended_ns
+                used += per_pod * max(0, min(until_ns, last_ns) - place.assigned_ns)
+                bound_ns = until_ns if place.bound_ns is None else place.bound_ns
+                held += per_pod * (bound_ns - place.assigned_ns)
+                evictions += place.end is EndReason.PREEMPTED
+    waits = {job.name: _wait_ns(job, by_job[job.name]) for job in workload.jobs}
+    gangs = [job for job in workload.jobs if job.workers > 1]
+    racks = [len({rack[pod.node] for pod in by_job[job.name] if pod.node}) for job in gangs]
+    return GangFigures(
+        way,
+        makespan_h=(max(ended) - run.begin_ns) / _HOUR_NS,
+        utilization=used / (capacity * (last_ns - run.begin_ns)),
+        wait_h=_mean_h(waits.values()),
+        gang_wait_h=_mean_h(waits[job.name] for job in gangs),
+        racks=mean(racks),
+        one_rack=mean(number == 1 for number in racks),
+        evictions=evictions,
+        held_h=held / _HOUR_NS,
+        unfinished=sum(any(pod.ended_ns is None for pod in pods) for pods in by_job.values()),
+        cpu_s=cpu_s,
+    )
+
+
+def _mean_h(waits_ns: Iterable[int | None]) -> float:
+    known = [wait for wait in waits_ns if wait is not None]
+    return mean(known) / _HOUR_NS if known else 0.0
+
+
+def _wait_ns(job: Job, pods: Sequence[PodRun]) -> int | None:
+    """Until all workers were bound; None if some never was."""
+    bound = [pod.bound_ns for pod in pods]
+    known = [at_ns for at_ns in bound if at_ns is not None]
+    return max(known) - job.at_ns if len(known) == len(bound) else None
+
+
+def main(
+    openb: Annotated[Path, typer.Option(help="Folder with the tables of the openb trace.")],
+    workload: WorkloadName = WorkloadName.OPENB,
+    seed: int = 1,
+    nodes: int = 96,
+    jobs: int = 1_500,
+    load: Annotated[float, typer.Option(help="GPU time that arrives / capacity.")] = 1.0,
+) -> None:
+    """Compare whole groups, pod by pod and kube-batch sessions on the same jobs."""
+    drawn = _DRAW[workload](openb, seed, Size(nodes, jobs, load))
+    registry = PluginRegistry.discover()
+    typer.echo(HEADER)
+    for way in WAYS:
+        figures = measure(way, drawn, registry)
+        typer.echo(figures.row)
+        if figures.unfinished:
+            typer.echo(f"{figures.unfinished} jobs did not end", err=True)
+
+
+if __name__ == "__main__":
+    typer.run(main)

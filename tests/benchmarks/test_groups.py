@@ -1,0 +1,42 @@
+"""The comparison of ways to schedule gangs: every way runs the same jobs to their end."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from asched.config.registry import PluginRegistry
+from benchmarks.groups.jobs import NODES_TABLE, PODS_TABLE, JobTrace, Size, openb, philly
+from benchmarks.groups.measure import measure
+from benchmarks.groups.ways import WAYS, Way
+
+SIZE = Size(nodes=16, jobs=12, load=2.0)
+
+
+@pytest.fixture(scope="module")
+def tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("openb")
+    nodes = [f"n{number},128000,786432,8,G2" for number in range(16)]
+    pods = [f"p{n},8000,30000,{1 + n % 4},1000,,LS,Running,{n},{n + 900},{n}" for n in range(20)]
+    (folder / NODES_TABLE).write_text("\n".join(["sn,cpu_milli,memory_mib,gpu,model", *nodes]))
+    columns = "name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec,qos,pod_phase"
+    header = f"{columns},creation_time,deletion_time,scheduled_time"
+    (folder / PODS_TABLE).write_text("\n".join([header, *pods]))
+    return folder
+
+
+@pytest.mark.parametrize("draw", [openb, philly])
+def test_seed_determines_the_jobs(tables: Path, draw) -> None:  # type: ignore[no-untyped-def]
+    drawn: list[JobTrace] = [draw(tables, seed, SIZE) for seed in (1, 1, 2)]
+    assert drawn[0] == drawn[1]
+    assert drawn[0].jobs != drawn[2].jobs
+
+
+@pytest.mark.parametrize("way", WAYS, ids=[way.name for way in WAYS])
+def test_all_jobs_end(tables: Path, way: Way) -> None:
+    figures = measure(way, openb(tables, 1, SIZE), PluginRegistry.discover())
+    assert figures.unfinished == 0
+    assert figures.makespan_h > 0
+    assert 0 < figures.utilization <= 1
+    assert figures.racks >= 1
