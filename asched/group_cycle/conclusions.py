@@ -72,7 +72,7 @@ def _decision(
         by = (result.plugin,) if result.plugin else ()
         return r.Rejected(info.key, info.uid, number, result.message, by, nominated_node="")
     if result.outcome is GroupOutcome.SCHEDULED:
-        return member.decision
+        return _scheduled(member, result)
     # Without a node no plugin rejects a member: it backs off, as no event of a plugin would help.
     plugins = rejected_by.get(info.key, (GANG_SCHEDULING,))
     if result.outcome is GroupOutcome.WAITING:
@@ -81,6 +81,15 @@ def _decision(
         message = result.left_behind or INCOMPLETE
         return r.Rejected(info.key, info.uid, number, message, plugins, nominated_node="")
     return _unplaced(member, plugins)
+
+
+def _scheduled(member: MemberResult, result: GroupResult) -> MemberDecision:
+    """A member of a group that is scheduled. A surplus member may preempt only once the others
+    have their nodes: rejected by no plugin, it backs off, as no event announces that."""
+    decision = member.decision
+    if isinstance(decision, r.Rejected) and (member.found_victims or result.retries_surplus):
+        return _replace(decision, unschedulable_plugins=(), pending_plugins=())
+    return decision
 
 
 def _waiting(member: MemberResult, plugins: tuple[str, ...], result: GroupResult) -> MemberDecision:

@@ -83,6 +83,8 @@ class GroupResult:
     """How many there are. Those without enough room may not have been tried."""
     limiting_plugins: frozenset[str] = frozenset()
     """The filters that limit the room in such placements."""
+    retries_surplus: bool = False
+    """Members that do not fit may preempt as one, in a cycle of their own."""
     left_behind: str = ""
     """The message of members that fit in a group that is not scheduled; empty for the usual one."""
 
@@ -149,8 +151,10 @@ class GroupCycle:
         found = search.run(placements, screening, may_preempt=may_preempt)
         result = self._result_of(found, len(placements))
         result.placements, result.limiting_plugins = len(placements), found.plugins
-        if result.outcome is GroupOutcome.UNSCHEDULABLE and self._settings.group_preemption:
-            self._preempt(members, placements, result)
+        if self._settings.group_preemption:
+            if result.outcome is GroupOutcome.UNSCHEDULABLE:
+                self._preempt(members, placements, result)
+            result.retries_surplus = not self._ineligible(members)
         return result
 
     def _in_placement(self, members: CycleMembers) -> TryPlacement:
@@ -238,9 +242,7 @@ class GroupCycle:
         self, members: CycleMembers, placements: Sequence[GroupPlacement], result: GroupResult
     ) -> None:
         """Find victims for an unschedulable group, or note in its message why there are none."""
-        has_placements = self._profile.placement.generate is not None
-        keeps_constraints = has_placements and not self._settings.topology_preemption
-        reason = ineligible(members, keeps_constraints=keeps_constraints)
+        reason = self._ineligible(members)
         if reason:
             result.message += f", {reason}"
             return
@@ -260,6 +262,12 @@ class GroupCycle:
         result.placement = found.placement.name
         fitting = (member for member in found.victims.result.members if member.fits)
         result.targets = {member.queued.info.key: member.node for member in fitting}
+
+    def _ineligible(self, members: CycleMembers) -> str:
+        """Why the group must not preempt as one; empty if it may."""
+        has_placements = self._profile.placement.generate is not None
+        keeps_constraints = has_placements and not self._settings.topology_preemption
+        return ineligible(members, keeps_constraints=keeps_constraints)
 
 
 def _of(

@@ -11,7 +11,7 @@ from asched.apiserver.dra.strategy import CLAIMS
 from asched.apiserver.storage import DELETED, StoreChange
 from asched.framework.devices import SharedDevices
 from asched.state.cluster import ClusterState
-from tests.fault_simulation.breach import BreachError, BreachReporter, demand
+from tests.fault_simulation.breach import BreachError, BreachReporter
 from tests.fault_simulation.devices import Device, Devices
 
 Object = dict[str, Any]
@@ -89,16 +89,12 @@ class DeviceUse:
                 return f"claim {name} is still reserved: {consumers}"
         return ""
 
-    def check_unused(self) -> None:
-        """Check that nothing is in use after all pods are gone. Raises BreachError."""
-        demand(not self.in_use(), self.in_use())
 
-
-def check_nothing_pending(state: ClusterState, of: str) -> None:
-    """Check that no allocation is assumed any longer. Raises BreachError."""
+def pending_allocations(state: ClusterState, of: str) -> str:
+    """Which allocations are still assumed; empty if none is."""
     shared = state.plugin_context.shared.get(SharedDevices)
     pending = [] if shared is None else sorted(shared.pods_with_pending_allocations)
-    demand(not pending, f"{of}: allocations are still pending for {', '.join(pending)}")
+    return f"{of}: allocations are still pending for {', '.join(pending)}" if pending else ""
 
 
 def _devices_of(claim: Object) -> set[Device]:

@@ -20,7 +20,7 @@ from tests.fault_simulation.auditor import Auditor
 from tests.fault_simulation.breach import BreachError, BreachReporter, demand
 from tests.fault_simulation.churn import Churn
 from tests.fault_simulation.configurations import drawn_configuration, installed
-from tests.fault_simulation.device_use import DeviceUse, check_nothing_pending
+from tests.fault_simulation.device_use import DeviceUse, pending_allocations
 from tests.fault_simulation.devices import Devices
 from tests.fault_simulation.final import check_end
 from tests.fault_simulation.forgotten_pods import forgotten_groups, forgotten_pods
@@ -305,18 +305,23 @@ class Simulation:
             return
         self.churn.drop_everything()
         until_s = self.loop.time() + _SETTLE_LIMIT_S
-        states = [around.auditor for around in self.around]
-        while any(auditor.state.pods for auditor in states) or self.device_use.in_use():
-            left = self.device_use.in_use()  # a late request may have created a claim
-            what = left or "the daemon does not notice that pods are gone"
-            demand(self.loop.time() < until_s, what)
+        while left := self._devices_left(self.device_use):
+            demand(self.loop.time() < until_s, left)
             await anyio.sleep(_CHECK_INTERVAL_S)
-        self.device_use.check_unused()
-        for auditor in states:
-            check_nothing_pending(auditor.state, "the journal")
+
+    def _devices_left(self, device_use: DeviceUse) -> str:
+        """What still uses devices; a late request may have created a claim, and a binding that
+        fails holds its devices until the watch shows its claims."""
+        auditors = [around.auditor for around in self.around]
+        if any(auditor.state.pods for auditor in auditors):
+            return "the daemon does not notice that pods are gone"
+        left = device_use.in_use()
+        for auditor in auditors:
+            left = left or pending_allocations(auditor.state, "the journal")
             live = auditor.live()
             if live is not None:
-                check_nothing_pending(live, "the daemon")
+                left = left or pending_allocations(live, "the daemon")
+        return left
 
     def _forgotten_groups(self) -> list[str]:
         if not CLASSES[self.name].api.upgrades_per_hour:

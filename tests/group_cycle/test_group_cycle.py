@@ -207,6 +207,13 @@ def test_surplus_member_does_not_delay_a_complete_group(s: GroupScheduling) -> N
     decisions = s.next()
     assert outcomes(decisions) == [GroupOutcome.SCHEDULED]
     assert not victims(decisions)
+    bind(s)
+    s.pass_time(11)
+    assert victims(s.decide()) == ["v0"]  # it preempts once the group is scheduled
+    s.evict()
+    settle(s)
+    assert placed(s) == ["a0", "a1"]
+    check_replay(s, *PLUGINS)
 
 
 def test_members_do_not_schedule_while_victims_of_another_run(s: GroupScheduling) -> None:
