@@ -1,15 +1,15 @@
-"""Measures the ways to schedule gangs on one workload and prints a table.
+"""Measures the ways to schedule gangs on several draws of a workload and prints a table.
 
-python -m benchmarks.groups.measure --openb FOLDER [--workload philly] [--seed 1]
+python -m benchmarks.groups.measure --openb FOLDER [--workload philly] [--seeds 5]
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import StrEnum
 from pathlib import Path
-from statistics import mean
+from statistics import mean, median
 from typing import Annotated, Final, NamedTuple
 
 import typer
@@ -37,9 +37,8 @@ _DRAW: Final[dict[WorkloadName, Callable[[Path, int, Size], JobTrace]]] = {
 
 
 class GangFigures(NamedTuple):
-    """The result of one way."""
+    """The result of one way with one seed."""
 
-    way: str
     makespan_h: float
     utilization: float
     """Share of the GPU time that pods used, until the last job arrived."""
@@ -52,27 +51,41 @@ class GangFigures(NamedTuple):
     one_rack: float
     """Share of these jobs in one rack."""
     evictions: int
-    held_h: float
-    """GPU hours that were reserved for workers that waited for others."""
-    unfinished: int
-    """Jobs of which some worker never ended."""
+    incomplete_h: float
+    """GPU hours that workers ran while others of their job did not: it makes no progress."""
     cpu_s: float
     """CPU time of the whole simulation."""
-
-    @property
-    def row(self) -> str:
-        return (
-            f"| {self.way} | {self.makespan_h:.1f} h | {self.utilization:.1%} | {self.wait_h:.2f} h"
-            f" | {self.gang_wait_h:.2f} h | {self.racks:.2f} | {self.one_rack:.0%}"
-            f" | {self.evictions} | {self.held_h:.1f} | {self.cpu_s:.0f} s |"
-        )
+    unfinished: int
+    """Jobs of which some worker never ended."""
 
 
-HEADER: Final = (
-    "| way | makespan | GPU utilization | mean wait | gangs' mean wait | racks of a gang"
-    " | in one rack | evictions | GPU h held | CPU |\n"
-    "|---|---|---|---|---|---|---|---|---|---|"
-)
+_COLUMNS: Final = {
+    "makespan": "{:.1f} h",
+    "GPU utilization": "{:.1%}",
+    "mean wait": "{:.2f} h",
+    "gangs' mean wait": "{:.2f} h",
+    "racks of a gang": "{:.2f}",
+    "in one rack": "{:.0%}",
+    "evictions": "{:.0f}",
+    "GPU h incomplete": "{:.0f}",
+    "CPU": "{:.0f} s",
+}
+"""Heads of the columns and formats of the figures, in the order of :class:`GangFigures`."""
+
+
+def table(rows: Iterable[tuple[str, Sequence[GangFigures]]]) -> Iterator[str]:
+    """Lines of markdown: the median of all seeds, the lowest and the highest figure."""
+    yield f"| way | {' | '.join(_COLUMNS)} |"
+    yield "|---" * (len(_COLUMNS) + 1) + "|"
+    for way, figures in rows:
+        cells = map(_cell, _COLUMNS.values(), zip(*figures, strict=True))
+        yield f"| {way} | {' | '.join(cells)} |"
+
+
+def _cell(form: str, values: Sequence[float]) -> str:
+    lowest, middle, highest = map(form.format, (min(values), median(values), max(values)))
+    unit = form.partition("}")[2]
+    return middle if lowest == highest else f"{middle} ({lowest.removesuffix(unit)}-{highest})"
 
 
 def measure(way: Way, workload: JobTrace, registry: PluginRegistry) -> GangFigures:
@@ -85,11 +98,10 @@ def measure(way: Way, workload: JobTrace, registry: PluginRegistry) -> GangFigur
     by_job: dict[str, list[PodRun]] = {job.name: [] for job in workload.jobs}
     for pod in run.pods:
         by_job[pod.pod.metadata.name.rpartition("-")[0]].append(pod)
-    return _figures(way.name, workload, run, by_job, cpu_s)
+    return _figures(workload, run, by_job, cpu_s)
 
 
 def _figures(
-    way: str,
     workload: JobTrace,
     run: WorkloadRun,
     by_job: dict[str, list[PodRun]],
@@ -99,7 +111,7 @@ def _figures(
     last_ns = max(job.at_ns for job in workload.jobs)
     capacity = sum(map(gpus_of, workload.nodes))
     rack = {node.name: rack_of(number) for number, node in enumerate(workload.nodes)}
-    used = held = 0.0
+    used = incomplete = 0.0
     evictions = 0
     for job in workload.jobs:
         per_pod = job.gpus / job.workers
@@ -107,14 +119,12 @@ def _figures(
             for place in pod.placements:
                 until_ns = run.end_ns if place.ended_ns is None else place.ended_ns
                 used += per_pod * max(0, min(until_ns, last_ns) - place.assigned_ns)
-                bound_ns = until_ns if place.bound_ns is None else place.bound_ns
-                held += per_pod * (bound_ns - place.assigned_ns)
                 evictions += place.end is EndReason.PREEMPTED
+        incomplete += per_pod * _incomplete_ns(job, by_job[job.name])
     waits = {job.name: _wait_ns(job, by_job[job.name]) for job in workload.jobs}
     gangs = [job for job in workload.jobs if job.workers > 1]
     racks = [len({rack[pod.node] for pod in by_job[job.name] if pod.node}) for job in gangs]
     return GangFigures(
-        way,
         makespan_h=(max(ended) - run.begin_ns) / _HOUR_NS,
         utilization=used / (capacity * (last_ns - run.begin_ns)),
         wait_h=_mean_h(waits.values()),
@@ -122,9 +132,9 @@ def _figures(
         racks=mean(racks),
         one_rack=mean(number == 1 for number in racks),
         evictions=evictions,
-        held_h=held / _HOUR_NS,
-        unfinished=sum(any(pod.ended_ns is None for pod in pods) for pods in by_job.values()),
+        incomplete_h=incomplete / _HOUR_NS,
         cpu_s=cpu_s,
+        unfinished=sum(any(pod.ended_ns is None for pod in pods) for pods in by_job.values()),
     )
 
 
@@ -140,23 +150,43 @@ def _wait_ns(job: Job, pods: Sequence[PodRun]) -> int | None:
     return max(known) - job.at_ns if len(known) == len(bound) else None
 
 
+def _incomplete_ns(job: Job, pods: Sequence[PodRun]) -> int:
+    """Pod time of workers that ran while others of the job did not."""
+    changes = sorted(
+        (at_ns, step)
+        for pod in pods
+        for place in pod.placements
+        if place.bound_ns is not None and place.ended_ns is not None
+        for at_ns, step in ((place.bound_ns, 1), (place.ended_ns, -1))
+    )
+    total = running = since_ns = 0
+    for at_ns, step in changes:
+        if running < job.workers:
+            total += running * (at_ns - since_ns)
+        running, since_ns = running + step, at_ns
+    return total
+
+
 def main(
     openb: Annotated[Path, typer.Option(help="Folder with the tables of the openb trace.")],
     workload: WorkloadName = WorkloadName.OPENB,
-    seed: int = 1,
+    first_seed: int = 1,
+    seeds: Annotated[int, typer.Option(help="How many workloads to draw.")] = 5,
     nodes: int = 96,
     jobs: int = 1_500,
     load: Annotated[float, typer.Option(help="GPU time that arrives / capacity.")] = 1.0,
 ) -> None:
     """Compare whole groups, pod by pod and kube-batch sessions on the same jobs."""
-    drawn = _DRAW[workload](openb, seed, Size(nodes, jobs, load))
+    found: dict[str, list[GangFigures]] = {way.name: [] for way in WAYS}
     registry = PluginRegistry.discover()
-    typer.echo(HEADER)
-    for way in WAYS:
-        figures = measure(way, drawn, registry)
-        typer.echo(figures.row)
-        if figures.unfinished:
-            typer.echo(f"{figures.unfinished} jobs did not end", err=True)
+    for seed in range(first_seed, first_seed + seeds):
+        drawn = _DRAW[workload](openb, seed, Size(nodes, jobs, load))
+        for way in WAYS:
+            figures = measure(way, drawn, registry)
+            found[way.name].append(figures)
+            typer.echo(f"seed {seed}, {way.name}: {figures}", err=True)
+    for line in table(found.items()):
+        typer.echo(line)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ import pytest
 
 from asched.config.registry import PluginRegistry
 from benchmarks.groups.jobs import NODES_TABLE, PODS_TABLE, JobTrace, Size, openb, philly
-from benchmarks.groups.measure import measure
+from benchmarks.groups.measure import GangFigures, measure, table
 from benchmarks.groups.ways import WAYS, Way
 
 SIZE = Size(nodes=16, jobs=12, load=2.0)
@@ -40,3 +40,23 @@ def test_all_jobs_end(tables: Path, way: Way) -> None:
     assert figures.makespan_h > 0
     assert 0 < figures.utilization <= 1
     assert figures.racks >= 1
+
+
+def test_single_evictions_leave_gangs_incomplete(tables: Path) -> None:
+    """Pod by pod, a worker of a gang is evicted alone. A group that declares the disruption mode
+    All is evicted as a whole by group preemption."""
+    found = {
+        way.name: measure(way, openb(tables, 3, SIZE._replace(jobs=40)), PluginRegistry.discover())
+        for way in WAYS[1:3]
+    }
+    whole, single = found["whole groups"], found["pod by pod"]
+    assert whole.evictions
+    assert single.evictions
+    assert not whole.incomplete_h
+    assert single.incomplete_h > 0
+
+
+def test_table_has_median_and_range() -> None:
+    figures = [GangFigures(h, 0.5, h / 10, 0.2, 1.0, 1.0, 0, 0.0, 2.0, 0) for h in (3.0, 1.0, 2.0)]
+    row = [*table([("a way", figures)])][-1]
+    assert row.startswith("| a way | 2.0 h (1.0-3.0 h) | 50.0% | 0.20 h (0.10-0.30 h) |")
