@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from asched.framework.pod_groups import parent_key
@@ -97,6 +97,16 @@ def children_by_parent(cluster: Cluster) -> Mapping[str, tuple[ChildGroup, ...]]
         if key:
             found.setdefault(key, []).append(group)
     return {key: tuple(groups) for key, groups in found.items()}
+
+
+def groups_below(cluster: Cluster, composite: str) -> Iterator[PodGroup]:
+    """The PodGroups below the CompositePodGroup of that key, at all levels."""
+    children = children_by_parent(cluster)
+    level: Sequence[str] = (composite,)
+    for _ in range(MAX_LEVELS):
+        found = [child for key in level for child in children.get(key, ())]
+        yield from (child for child in found if isinstance(child, PodGroup))
+        level = [child.key for child in found if isinstance(child, CompositePodGroup)]
 
 
 def needed_children(composite: CompositePodGroup) -> int:

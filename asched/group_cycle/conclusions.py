@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import msgspec
 
 from asched.framework.cluster import PodRef
@@ -70,7 +68,8 @@ def _decision(
         return r.AttemptFailed(info.key, info.uid, number, plugin, result.message)
     if member is None:
         by = (result.plugin,) if result.plugin else ()
-        return r.Rejected(info.key, info.uid, number, result.message, by, nominated_node="")
+        node = result.targets.get(info.key, "")
+        return r.Rejected(info.key, info.uid, number, result.message, by, nominated_node=node)
     if result.outcome is GroupOutcome.SCHEDULED:
         return _scheduled(member, result)
     # Without a node no plugin rejects a member: it backs off, as no event of a plugin would help.
@@ -97,7 +96,7 @@ def _waiting(member: MemberResult, plugins: tuple[str, ...], result: GroupResult
     info, number = member.queued.info, member.queued.attempts + 1
     if member.preempts:
         return member.decision
-    node = result.targets.get(info.key, "") if result.victims else member.node
+    node = result.targets.get(info.key, "") if result.targets else member.node
     if member.fits:
         return r.Rejected(info.key, info.uid, number, result.message, plugins, nominated_node=node)
     return _replace(_unplaced(member, plugins), nominated_node=node)
@@ -117,22 +116,24 @@ def _unplaced(member: MemberResult, plugins: tuple[str, ...]) -> MemberDecision:
 
 
 def _rejecting_plugins(result: GroupResult) -> dict[str, tuple[str, ...]]:
-    """By pod key, the plugins that rejected the member in any placement, sorted."""
+    """By pod key, the plugins that rejected the member in any placement, sorted.
+
+    GangScheduling is one of them if a smaller minimum could help: the member fits in some placement
+    in which the group does not, or some placement was not tried because it has too little room.
+    """
     found: dict[str, set[str]] = {}
-    for key, decision in _rejections(result):
-        plugins = {*decision.unschedulable_plugins, *decision.pending_plugins}
-        found.setdefault(key, set()).update(plugins)
+    for member in (member for _, passed in result.tried for member in passed.members):
+        plugins = found.setdefault(member.queued.info.key, set())
+        decision = member.decision
+        if isinstance(decision, r.Rejected):
+            plugins.update(decision.unschedulable_plugins, decision.pending_plugins)
+        elif member.fits:
+            plugins.add(GANG_SCHEDULING)
     if result.limiting_plugins:
         for member in result.members:
-            found.setdefault(member.queued.info.key, set()).update(result.limiting_plugins)
+            plugins = found.setdefault(member.queued.info.key, set())
+            plugins.update(result.limiting_plugins, (GANG_SCHEDULING,))
     return {key: tuple(sorted(plugins)) for key, plugins in found.items()}
-
-
-def _rejections(result: GroupResult) -> Iterator[tuple[str, r.Rejected]]:
-    for _, passed in result.tried:
-        for member in passed.members:
-            if isinstance(member.decision, r.Rejected):
-                yield member.queued.info.key, member.decision
 
 
 def _evicted(cluster: ClusterState, result: GroupResult) -> tuple[PodRef, ...]:

@@ -3,7 +3,7 @@ order)."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import ClassVar, NamedTuple
 
 from asched.framework.cluster import Handle, WaitingPod
@@ -15,7 +15,7 @@ from asched.framework.events import (
     EventResource,
     QueueingHint,
 )
-from asched.framework.group_hierarchy import ancestors
+from asched.framework.group_hierarchy import ancestors, groups_below
 from asched.framework.interface import (
     Arguments,
     EnqueueExtensions,
@@ -41,14 +41,16 @@ from asched.framework.pod_groups import (
     PodGroupKey,
     find_group,
     group_of,
+    key_of,
     min_count,
     only_status_changed,
     siblings,
 )
 from asched.framework.pod_info import PodInfo, QueuedPod
+from asched.framework.query_index import RejectedPods
 from asched.framework.runtime.dry_run import Removal
 from asched.framework.status import SUCCESS, Code, Status
-from asched.model.groups import PodGroup
+from asched.model.groups import CustomPodGroup, PodGroup
 from asched.model.meta import Object
 from asched.model.pod import Pod
 from asched.model.quantity import NS_PER_S
@@ -190,34 +192,71 @@ class GangScheduling(
             ),
             ClusterEvent(EventResource.POD_GROUP, ActionType.ADD | ActionType.UPDATE),
         )
-        if self._args.group_cycle:
-            # A member for which the others await victims may be gone.
-            events += (ClusterEvent(EventResource.UNSCHEDULED_POD, ActionType.DELETE),)
-        hint = self._reaches_min_count
-        own = tuple(ClusterEventWithHint(event, hint, own_group=True) for event in events)
         if not self._args.group_cycle:
-            return own
+            hint = self._reaches_min_count
+            return tuple(ClusterEventWithHint(event, hint, own_group=True) for event in events)
+        # A member for which the others await victims may be gone.
+        deleted = ClusterEvent(EventResource.UNSCHEDULED_POD, ActionType.DELETE)
         composite = ClusterEvent(
             EventResource.COMPOSITE_POD_GROUP, ActionType.ADD | ActionType.UPDATE
         )
-        return (*own, ClusterEventWithHint(composite, self._is_above))
+        return (
+            *(
+                ClusterEventWithHint(event, self._may_complete, select=self._members_to_complete)
+                for event in (*events, deleted)
+            ),
+            ClusterEventWithHint(composite, self._is_above),
+        )
 
     def _is_above(self, pod: Pod, old: Object | None, new: Object | None) -> QueueingHint:
         """Queue if the CompositePodGroup is above the pod's group."""
-        group = group_of(pod)
-        if group is None or new is None or only_status_changed(old, new):
+        if new is None or only_status_changed(old, new):
             return QueueingHint.SKIP
-        found = find_group(self.handle.cluster, group)
+        return queue_if(new.key in self._above(group_of(pod)))
+
+    def _above(self, key: PodGroupKey | None) -> Sequence[str]:
+        """The keys of the CompositePodGroups above a group."""
+        found = None if key is None else find_group(self.handle.cluster, key)
         if not isinstance(found, PodGroup):
-            return QueueingHint.SKIP
-        chain, _ = ancestors(self.handle.cluster, found)
-        return queue_if(any(one.key == new.key for one in chain))
+            return ()
+        return [one.key for one in ancestors(self.handle.cluster, found).chain]
 
     def _reaches_min_count(self, pod: Pod, old: Object | None, new: Object | None) -> QueueingHint:
         group = group_of(pod)
         return queue_if(
             group is not None and not only_status_changed(old, new) and self._has_min_count(group)
         )
+
+    def _may_complete(self, pod: Pod, old: Object | None, new: Object | None) -> QueueingHint:
+        """Queue if the event is about the pod's group, or about another group of its tree."""
+        changed, own = _group_of_subject(new or old), group_of(pod)
+        if changed == own:
+            return self._reaches_min_count(pod, old, new)
+        return queue_if(not {*self._above(own)}.isdisjoint(self._above(changed)))
+
+    def _members_to_complete(
+        self, rejected: RejectedPods, old: Object | None, new: Object | None
+    ) -> Collection[str]:
+        """The rejected members of the group that changed and, if it may count for its tree now, of
+        the other groups in the tree."""
+        changed = _group_of_subject(new or old)
+        if changed is None or not rejected.waiting or only_status_changed(old, new):
+            return ()
+        cluster = self.handle.cluster
+        found = (
+            {*cluster.group_members(changed).statuses} if self._has_min_count(changed) else {*()}
+        )
+        above = self._above(changed)
+        if above and self._may_count(changed):
+            for group in groups_below(cluster, above[-1]):
+                found.update(cluster.group_members(key_of(group)).statuses)
+        return found & rejected.waiting.keys()
+
+    def _may_count(self, group: PodGroupKey) -> bool:
+        """Whether a group has its minimum without the members that are pending."""
+        gang = self._gang(group)
+        assigned = self.handle.cluster.group_members(group).count(MemberStatus.ASSIGNED)
+        return assigned >= (1 if gang is None else gang.min_count)
 
     def pre_filter(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> PreFilterResult:
         """Reject a pod if its gang cannot be completed now, so that it reserves nothing."""
@@ -384,6 +423,13 @@ class GangScheduling(
             if row is not None:
                 found.setdefault(row, []).append(waiting.info)
         return found
+
+
+def _group_of_subject(subject: Object | None) -> PodGroupKey | None:
+    """The group that an event is about, or the group of its pod."""
+    if isinstance(subject, Pod):
+        return group_of(subject)
+    return key_of(subject) if isinstance(subject, PodGroup | CustomPodGroup) else None
 
 
 class GangSort(QueueSortPlugin):

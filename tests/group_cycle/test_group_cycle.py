@@ -175,6 +175,21 @@ def test_members_in_two_domains_are_an_error(s: GroupScheduling) -> None:
     assert "more than 1 domain found for pod group: r0, r1" in messages(decisions)["a2"]
 
 
+@pytest.mark.parametrize("free", [(2, 0), (2, 1)])
+def test_smaller_minimum_requeues_a_group_with_a_topology(
+    s: GroupScheduling, free: tuple[int, int]
+) -> None:
+    """Also if each member was rejected in some rack, or no rack was tried for lack of room."""
+    for number, cores in enumerate(free):
+        s.see(a_node(f"n{number}", {"cpu": str(cores), **ROOM}, labels={RACK: f"r{number}"}))
+    s.see(a_group("a", 3, rack=True), *gang_pods("a", 3))
+    s.next()
+    assert not placed(s)
+    s.see(a_group("a", 2, rack=True))
+    settle(s, 2)
+    assert placed(s) == ["a0", "a1"]
+
+
 # -- preemption -----------------------------------------------------------------------------------
 
 
