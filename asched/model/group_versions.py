@@ -97,7 +97,12 @@ class _AnySpec(ApiStruct):
     preemption_policy: str = ""
 
 
+class _GroupClaim(ApiStruct):
+    name: str = ""
+
+
 class _GroupSpec(_AnySpec):
+    resource_claims: tuple[_GroupClaim, ...] = ()
     scheduling_policy: _Policy = _Policy()
     pod_group_template_ref: _TemplateReference | None = None
     workload_ref: WorkloadReference | None = None
@@ -148,6 +153,7 @@ class ServedPodGroup(ServedGroup):
                 decoded,
                 workload_ref=spec.workload_ref or _template_of(spec.pod_group_template_ref),
                 parent_composite_pod_group_name=spec.parent_composite_pod_group_name,
+                unsupported=decoded.unsupported or _bad_claims(spec.resource_claims),
             ),
             status=_status(self.status, INITIALLY_SCHEDULED),
         )
@@ -236,6 +242,18 @@ def _bad_preemption_policy(policy: str) -> str:
         return ""
     known = f'"{PREEMPT_LOWER_PRIORITY}", "{NEVER}"'
     return f'spec.preemptionPolicy: unsupported value "{policy}", known: {known}'
+
+
+def _bad_claims(claims: Sequence[_GroupClaim]) -> str:
+    """What is wrong with claims that all pods of a group share.
+
+    They are reserved for the group, and a controller creates them for the group. Without that each
+    pod would wait for claims of its own.
+    """
+    if not claims:
+        return ""
+    names = ", ".join(claim.name for claim in claims)
+    return f"spec.resourceClaims: claims of a group are not supported ({names}); use claims of pods"
 
 
 def _template_of(reference: _TemplateReference | None) -> WorkloadReference | None:

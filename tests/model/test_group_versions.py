@@ -126,6 +126,17 @@ def test_unknown_values_are_named(case: str) -> None:
     assert "known" in found.spec.unsupported
 
 
+def test_claims_of_a_group_are_named() -> None:
+    """In each version: the members would wait for claims of their own."""
+    claims = [{"name": "gpus", "resourceClaimTemplateName": "large"}, {"name": "nic"}]
+    spec = {"schedulingPolicy": {"gang": {"minCount": 2}}, "resourceClaims": claims}
+    found = decoded(GroupResource.POD_GROUPS, {"metadata": {"name": "g"}, "spec": spec})
+    assert isinstance(found, PodGroup)
+    assert found.spec.unsupported == (
+        "spec.resourceClaims: claims of a group are not supported (gpus, nic); use claims of pods"
+    )
+
+
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=3),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner),
