@@ -1,13 +1,13 @@
 """The cycle of a CompositePodGroup: all groups below it are tried on one state, as one.
 
 A child that reaches its minimum counts, and its members stay assumed while the next child is tried.
-The placements of a group are those of its own constraint within the placement of its parent. No
-member preempts.
+The placements of a group are those of its own constraint within the placement of its parent. The
+tree preempts as one: no member preempts for itself.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -33,10 +33,14 @@ from asched.group_cycle.placement_choice import (
     rows_within,
 )
 from asched.group_cycle.placement_search import PlacementSearch
+from asched.group_cycle.preemption import any_less_important
 from asched.model.groups import PodGroup
 from asched.state.cluster import ClusterState
 from asched.state.group_records import GroupOutcome
 from asched.state.records import Assigned
+
+AWAITS_PREEMPTION = "waiting for preemption to complete"
+NEEDS_GROUP_PREEMPTION = "groups below a CompositePodGroup preempt only with groupPreemption"
 
 
 @dataclass(slots=True)
@@ -90,7 +94,7 @@ class CompositeCycle(GroupCycle):
         self._rejections: dict[str, _Rejections] = {}
 
     def _run(self, members: CycleMembers) -> GroupResult:
-        found = self._found = self._try(self._root, None)
+        found = self._found = self._try_root(members)
         passed, outcome, message = found.passed, found.outcome, found.message or _shortage(found)
         if passed.error is not None:
             outcome, message = GroupOutcome.ERROR, OTHER_FAILED + passed.error.message
@@ -98,7 +102,49 @@ class CompositeCycle(GroupCycle):
             outcome, message = GroupOutcome.SCHEDULED, ""
         result = GroupResult(outcome, message, passed.members, found.placement)
         result.plugin, result.placements = found.plugin, found.placements
+        if outcome is GroupOutcome.UNSCHEDULABLE and found.placements:
+            self._preempt_as_one(members, result)
+            found.message = result.message
         return result
+
+    def _try_root(self, members: CycleMembers) -> TriedNode:
+        """The tree; as in :meth:`MemberPass.run` also without the nominations of its members."""
+        nominator = self._cluster.nominator
+        found = self._try(self._root, None)
+        nominated = [pod.key for pod in members.group.pending if nominator.node_of(pod.key)]
+        if found.passed.feasible or found.passed.error is not None or not nominated:
+            return found
+        with self._passes.trial.members():
+            for key in nominated:
+                nominator.withdraw(key)
+            again = self._try(self._root, None)
+        return again if again.passed.feasible else found
+
+    # -- the tree preempts as one -------------------------------------------------------------
+
+    def _preempt_as_one(self, members: CycleMembers, result: GroupResult) -> None:
+        if not self._settings.group_preemption:
+            if any_less_important(self._cluster, members.rules.priority):
+                result.message += f", {NEEDS_GROUP_PREEMPTION}"
+            return
+        generated = generate_placements(self._cluster, self._profile, members.group)
+        # What rejects members while possible victims are gone requeues nothing.
+        rejections, self._rejections = self._rejections, {}
+        self._preempt(members, generated.placements, result)
+        self._rejections = rejections
+        if result.outcome is GroupOutcome.WAITING:
+            result.message += f", {AWAITS_PREEMPTION}"
+
+    def _try_group_in(self, members: CycleMembers, placement: GroupPlacement) -> PassResult:
+        return self._pass(self._root, placement, True)
+
+    def _spared(self, members: CycleMembers) -> Collection[str]:
+        """The tree needs its own pods, whatever their priority."""
+        return {member.pod.uid for member in members.group.running}
+
+    def _ineligible(self, members: CycleMembers) -> str:
+        check = super()._ineligible
+        return next(filter(None, (check(node.members) for node in self._root.subtree())), "")
 
     # -- one group of the tree ----------------------------------------------------------------
 
@@ -179,13 +225,19 @@ class CompositeCycle(GroupCycle):
                 _id(node): one
                 for node, one in self._results(self._found, committed, result.message)
             }
-        plugin = result.plugin
+        plugin, victims = result.plugin, result.victims
         for node in self._root.subtree():
             known = found.get(_id(node))
             is_group = isinstance(node.declared, PodGroup)
             if not node.members.pending and (is_group or (known is None and found)):
                 continue
             known = known or GroupResult(result.outcome, result.message)
+            if is_group and any(pod.key in result.targets for pod in node.members.group.pending):
+                # The first decision about a member has the victims of the tree.
+                known = replace(
+                    known, outcome=result.outcome, targets=result.targets, victims=victims
+                )
+                victims = ()
             if result.outcome is GroupOutcome.ERROR:
                 known = replace(known, outcome=result.outcome, message=result.message)
             if result.outcome is not GroupOutcome.SCHEDULED and is_group and not known.plugin:

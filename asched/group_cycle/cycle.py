@@ -6,8 +6,9 @@ group: in :mod:`asched.group_cycle.decide`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import NamedTuple
 
 from asched.cycle.shape_cache import ShapeCache
@@ -246,13 +247,13 @@ class GroupCycle:
         if reason:
             result.message += f", {reason}"
             return
-
-        def try_group_in(placement: GroupPlacement) -> PassResult:
-            within = rows_within(self._cluster, placement)
-            return self._passes.run(members, PassMode(Preemption.NONE, within=within))
-
         search = DomainPreemption(
-            self._cluster, self._passes.trial, self._screening, members, try_group_in
+            self._cluster,
+            self._passes.trial,
+            self._screening,
+            members,
+            partial(self._try_group_in, members),
+            spared=self._spared(members),
         )
         found = search.find(placements)
         if not isinstance(found, DomainVictims):
@@ -262,6 +263,14 @@ class GroupCycle:
         result.placement = found.placement.name
         fitting = (member for member in found.victims.result.members if member.fits)
         result.targets = {member.queued.info.key: member.node for member in fitting}
+
+    def _try_group_in(self, members: CycleMembers, placement: GroupPlacement) -> PassResult:
+        within = rows_within(self._cluster, placement)
+        return self._passes.run(members, PassMode(Preemption.NONE, within=within))
+
+    def _spared(self, _members: CycleMembers) -> Collection[str]:
+        """Uids of pods that are no victims."""
+        return ()
 
     def _ineligible(self, members: CycleMembers) -> str:
         """Why the group must not preempt as one; empty if it may."""

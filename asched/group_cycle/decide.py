@@ -87,6 +87,7 @@ class GroupDecider:
             result = GroupResult(GroupOutcome.ERROR, NO_EXTENDERS)
         else:
             result = cycle.run(root.members)
+        self._end_waits(result.victims)
         kind, pending = type(root.declared).__name__, len(root.members.pending)
         found: list[r.Decision] = [self._header(profile, root.members, result, kind, pending)]
         for node, one in cycle.results(result):
@@ -96,7 +97,7 @@ class GroupDecider:
                 header = self._header(profile, node.members, one, kind, len(decisions))
                 found += (_replace(header, root=root.declared.key), *decisions)
             found += self._status(profile, node.members, one, type(node.declared))
-        return tuple(found)
+        return (*found, *self._disrupted(profile, result.victims))
 
     def _awaits_victims(self, group: PodGroupKey) -> bool:
         """Whether victims of a member are still running: the group needs their room."""

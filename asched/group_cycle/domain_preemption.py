@@ -6,7 +6,7 @@ of the search allows. In each, the victims are those of :mod:`asched.group_cycle
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple
 
 from asched.framework.placements import GroupPlacement
@@ -49,16 +49,24 @@ class DomainPreemption:
         screening: Screening,
         members: CycleMembers,
         try_group_in: TryGroupIn,
+        *,
+        spared: Collection[str] = (),
     ) -> None:
+        """``spared``: uids of pods that are no victims."""
         self._cluster = cluster
         self._trial = trial
         self._screening = screening
         self._members = members
         self._try_group_in = try_group_in
+        self._spared = spared
 
     def find(self, placements: Sequence[GroupPlacement]) -> DomainVictims | bool:
         """The placement with the lowest cost. Otherwise whether there are possible victims."""
-        units = possible_victims(self._cluster, self._members)
+        units = [
+            unit
+            for unit in possible_victims(self._cluster, self._members)
+            if not any(pod.uid in self._spared for pod in unit.pods)
+        ]
         if not units:
             return False
         searched = self._worth_a_search(placements, units)

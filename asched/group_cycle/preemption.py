@@ -119,13 +119,13 @@ def ineligible(members: CycleMembers, *, keeps_constraints: bool) -> str:
 
 def possible_victims(cluster: ClusterState, members: CycleMembers) -> list[VictimUnit]:
     """What the group may evict, the most important first."""
-    if not _any_less_important(cluster, members.rules.priority):
+    if not any_less_important(cluster, members.rules.priority):
         return []
     units = [u for u in victim_units(cluster) if u.priority < members.rules.priority]
     return sorted(units, key=lambda unit: unit.importance)
 
 
-def _any_less_important(cluster: ClusterState, priority: int) -> bool:
+def any_less_important(cluster: ClusterState, priority: int) -> bool:
     """Whether some pod, or some group that is evicted as a whole, may have a lower priority."""
     lowest = cluster.lowest_priority
     if lowest is None or lowest < priority:

@@ -17,6 +17,7 @@ from asched.framework.nodes import NodeInfo, Nodes
 from asched.framework.placements import GeneratedPlacements, GroupInCycle
 from asched.framework.pod_info import PodInfo
 from asched.framework.status import SUCCESS, Status
+from asched.group_cycle.composite import NEEDS_GROUP_PREEMPTION
 from asched.model.groups import (
     CompositeGangPolicy,
     CompositePodGroup,
@@ -332,14 +333,117 @@ def test_running_child_counts_and_fixes_the_domain(s: GroupScheduling) -> None:
     check_replay(s, *PLUGINS)
 
 
-def test_nothing_is_evicted_for_a_tree(s: GroupScheduling) -> None:
-    for preempts in (False, True):
-        s = GroupScheduling(group_preemption=preempts)
-        cores(s, 2)
-        s.see(bound(a_pod("low", {"cpu": "2"}), "n0"))
-        s.see(composite("root", 1), child("a", 2), *gang_pods("a", 2, priority=10))
-        assert not victims(s.next())
-        assert not s.state.evictions
+def important(
+    name: str, min_groups: int, priority: int = 10, topology: str = ""
+) -> CompositePodGroup:
+    made = composite(name, min_groups, topology=topology)
+    return _replace(made, spec=_replace(made.spec, priority=priority))
+
+
+def test_nothing_is_evicted_for_a_tree_without_group_preemption(s: GroupScheduling) -> None:
+    cores(s, 2)
+    s.see(bound(a_pod("low", {"cpu": "2"}), "n0"))
+    s.see(important("root", 1), child("a", 2), *gang_pods("a", 2, priority=10))
+    decisions = s.next()
+    assert not victims(decisions)
+    (condition,) = [
+        d.conditions[0]
+        for d in decisions
+        if isinstance(d, PodGroupStatusDecided) and d.group == "default/root"
+    ]
+    assert condition.message.endswith(NEEDS_GROUP_PREEMPTION)
+
+
+def low(name: str, node: str, priority: int = 0) -> Pod:
+    return bound(a_pod(name, {"cpu": "1"}, priority=priority), node)
+
+
+class Preempting(NamedTuple):
+    """A tree ``root`` with priority 10, and the victims of its only attempt."""
+
+    root: CompositePodGroup
+    children: tuple[PodGroup, ...]
+    nodes: tuple[int, ...]
+    running: tuple[Pod, ...]
+    victims: tuple[str, ...]
+    placed: int = 0
+    """Members with a node once the victims are gone."""
+    pending: tuple[Pod, ...] = (*gang_pods("a", 2), *gang_pods("b", 2))
+
+
+PREEMPTIONS = {
+    "as few as the tree needs": Preempting(
+        important("root", 2),
+        (child("a", 2), child("b", 2)),
+        (2, 3),
+        (low("v0", "n0"), low("v1", "n0", 5), low("v2", "n1", 1)),
+        ("v0", "v2"),
+        4,
+    ),
+    "not for more children than the minimum": Preempting(
+        important("root", 1),
+        (child("a", 2), child("b", 2)),
+        (1, 2),
+        (low("v0", "n0"), low("v1", "n1"), low("v2", "n1", 10)),
+        ("v0", "v1"),
+        2,
+    ),
+    "nothing if the tree would not fit": Preempting(
+        important("root", 2),
+        (child("a", 2), child("b", 2)),
+        (3,),
+        (low("v0", "n0"),),
+        (),
+    ),
+    "nothing of equal priority": Preempting(
+        important("root", 2), (child("a", 2), child("b", 2)), (4,), (low("v0", "n0", 10),), ()
+    ),
+    "no pod of the tree": Preempting(
+        important("root", 2),
+        (child("a", 2), child("b", 2), child("c", 1)),
+        (3,),
+        (bound(member("c", "c0"), "n0"), low("v0", "n0", 5)),
+        ("v0",),
+        2,
+        (*gang_pods("a", 2),),
+    ),
+    "in the rack of the least important victims": Preempting(
+        important("root", 2, topology=RACK),
+        (child("a", 2), child("b", 2)),
+        (4, 4),
+        (low("v0", "n0", 5), low("v1", "n1", 1)),
+        ("v1",),
+        4,
+    ),
+    "not if a child never preempts": Preempting(
+        important("root", 2),
+        (
+            child("a", 2),
+            _replace(child("b", 2), spec=_replace(child("b", 2).spec, preemption_policy="Never")),
+        ),
+        (4,),
+        (low("v0", "n0"),),
+        (),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PREEMPTIONS)
+def test_tree_preempts_as_one(name: str) -> None:
+    case = PREEMPTIONS[name]
+    s = GroupScheduling(group_preemption=True)
+    cores(s, *case.nodes)
+    s.see(case.root, *case.children, *case.running, *case.pending)
+    own = {pod.metadata.name for pod in case.pending}
+    decisions = s.next()
+    assert victims(decisions) == [*case.victims]
+    assert not own & at(s).keys()
+    assert not s.decide(), "the tree waits for its victims"
+    s.evict()
+    settle(s)
+    assert len(own & at(s).keys()) == case.placed
+    assert not s.state.nominator.by_node
+    check_replay(s, *PLUGINS)
 
 
 def test_lower_minimum_requeues_the_tree(s: GroupScheduling) -> None:
@@ -350,6 +454,37 @@ def test_lower_minimum_requeues_the_tree(s: GroupScheduling) -> None:
     s.see(composite("root", 1))
     settle(s, 2)
     assert placed(s) == ["a0", "a1"]
+
+
+SIBLING_EVENTS = {
+    "smaller minCount": lambda s: s.see(child("b", 1)),
+    "bound by another client": lambda s: s.see(bound(member("b", "b1"), "n0")),
+    "another group that runs": lambda s: s.see(child("c", 1)),
+}
+
+
+@pytest.mark.parametrize("event", SIBLING_EVENTS)
+def test_sibling_that_counts_requeues_the_tree(s: GroupScheduling, event: str) -> None:
+    """At once: the unschedulable pods are flushed only after five minutes."""
+    cores(s, 5)
+    s.see(composite("root", 2), child("a", 2), child("b", 2))
+    s.see(bound(member("b", "b0"), "n0"), bound(member("c", "c0"), "n0"), *gang_pods("a", 2))
+    s.next()
+    assert not {"a0", "a1"} & at(s).keys()
+    SIBLING_EVENTS[event](s)
+    settle(s, 2)
+    assert {"a0", "a1"} <= at(s).keys()
+    check_replay(s, *PLUGINS)
+
+
+def test_sibling_below_its_minimum_requeues_nothing(s: GroupScheduling) -> None:
+    cores(s, 4)
+    s.see(composite("root", 2), child("a", 2), child("b", 4))
+    s.see(bound(member("b", "b0"), "n0"), *gang_pods("a", 2))
+    s.next()
+    s.see(child("b", 3), bound(member("b", "b1"), "n0"))
+    s.pass_time(11)
+    assert not s.next()
 
 
 def test_more_important_child_is_tried_first(s: GroupScheduling) -> None:
