@@ -16,7 +16,7 @@ ZONES = ("zone-a", "zone-b")
 SESSIONS = "kube-batch"
 """Scheduler name of batch sessions."""
 GROUPS = "podgroups.scheduling.k8s.io"
-_ZONE = "topology.kubernetes.io/zone"
+ZONE = "topology.kubernetes.io/zone"
 _HOST = "kubernetes.io/hostname"
 
 
@@ -41,6 +41,8 @@ class App:
         """Minimum members of the gang; 0 for no gang."""
         self.topology: dict[str, str] = {}
         """Annotations of its PodGroup."""
+        self.parent = ""
+        """The CompositePodGroup of its PodGroup."""
         self._made = 0
 
     @property
@@ -66,16 +68,16 @@ class App:
 
     def group(self) -> Object:
         """The PodGroup of a gang."""
-        policy = {"gang": {"minCount": self.gang}}
-        return {
-            "metadata": {"name": self.name, "annotations": self.topology},
-            "spec": {"schedulingPolicy": policy},
-        }
+        spec: Object = {"schedulingPolicy": {"gang": {"minCount": self.gang}}}
+        if self.parent:
+            spec["parentCompositePodGroupName"] = self.parent
+            spec["workloadRef"] = {"workloadName": "simulated", "templateName": self.name}
+        return {"metadata": {"name": self.name, "annotations": self.topology}, "spec": spec}
 
     def draw_topology(self, chance: Random) -> None:
         """Another topology for the group."""
         level = chance.choice(("required", "preferred", ""))
-        self.topology = {f"asched.dev/{level}-topology": _ZONE} if level else {}
+        self.topology = {f"asched.dev/{level}-topology": ZONE} if level else {}
 
 
 def drawn_app(name: str, chance: Random, load: Workload) -> App:
@@ -107,7 +109,7 @@ def _add_constraint(spec: Object, app: str, container: Object, chance: Random) -
     like = {"matchLabels": {"app": app}}
     match chance.randrange(6):
         case 0:
-            spec["nodeSelector"] = {_ZONE: chance.choice(ZONES)}
+            spec["nodeSelector"] = {ZONE: chance.choice(ZONES)}
         case 1:
             term = {"labelSelector": like, "topologyKey": _HOST}
             spec["affinity"] = {
@@ -117,7 +119,7 @@ def _add_constraint(spec: Object, app: str, container: Object, chance: Random) -
             spec["topologySpreadConstraints"] = [
                 {
                     "maxSkew": 1,
-                    "topologyKey": chance.choice((_ZONE, _HOST)),
+                    "topologyKey": chance.choice((ZONE, _HOST)),
                     "whenUnsatisfiable": "DoNotSchedule",
                     "labelSelector": like,
                 }
@@ -125,7 +127,7 @@ def _add_constraint(spec: Object, app: str, container: Object, chance: Random) -
         case 3:
             container["ports"] = [{"containerPort": 80, "hostPort": 8080}]
         case 4:
-            term = {"labelSelector": like, "topologyKey": _ZONE}
+            term = {"labelSelector": like, "topologyKey": ZONE}
             spec["affinity"] = {
                 "podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}
             }

@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from asched.audit.replay import ReplayVerifier
-from asched.framework.pod_groups import MemberStatus, PodGroupKey, group_of, rules_of
+from asched.framework.pod_groups import MemberStatus, PodGroupKey, group_of
 from asched.framework.runtime.profile import PluginLoader
 from asched.model.groups import PodGroup
 from asched.model.resource_claims import DeviceClass
 from asched.state.cluster import ClusterState
 from asched.state.fold import Fold
-from asched.state.group_records import GroupOutcome, PodGroupAttempted
 from asched.state.records import AnyRecord, Assigned, PermitAllowed, Rejected
 from asched.state.session_records import EvictionDecided
 from asched.testing import invariants
 from tests.fault_simulation.breach import BreachError, demand
 from tests.fault_simulation.differences import differences, plain
+from tests.fault_simulation.group_audit import GroupAudit
 
 CHECK_EVERY = 25
 """Batches between two checks of the whole state."""
@@ -52,16 +52,14 @@ class Auditor:
         """Check a batch that became durable. Raises BreachError."""
         demand(first_seq == self._next_seq, f"a batch begins at {first_seq}, not {self._next_seq}")
         released: set[PodGroupKey] = set()
-        cycle: PodGroupAttempted | None = None
+        cycles = GroupAudit(self.state)
         for record in records:
-            if isinstance(record, PodGroupAttempted):
-                cycle = record
-            elif isinstance(record, Assigned | Rejected) and record.grouped:
-                self._check_member(cycle, record)
+            cycles.before(record)
             divergence = self._verifier.verify(self._next_seq, record)
             demand(divergence is None, f"replay differs: {divergence}")
             self._check_record(record, released)
             self._next_seq += 1
+        cycles.end()
         self.records += len(records)
         for group in sorted(released):
             self._check_complete(group)
@@ -135,21 +133,6 @@ class Auditor:
             )
 
     # -- gangs --------------------------------------------------------------------------------
-
-    def _check_member(self, cycle: PodGroupAttempted | None, record: Assigned | Rejected) -> None:
-        """Members of a group cycle run in its domain, and evict only for a group that then runs."""
-        demand(cycle is not None, f"{record.key} is decided with a group without a cycle")
-        assert cycle is not None
-        if isinstance(record, Rejected):
-            waits = cycle.outcome is GroupOutcome.WAITING
-            demand(waits or not record.victims, f"{record.key} evicts pods, but {cycle.outcome}")
-            return
-        group = self.state.objects(PodGroup).get(cycle.group)
-        key = "" if group is None else rules_of(group).topology_key
-        row = self.state.nodes.row_of(record.node)
-        if key and row is not None:
-            domain = self.state.nodes.node(row).labels.get(key)
-            demand(domain == cycle.placement, f"{record.key} runs outside {cycle.placement}")
 
     def _note_group(self, key: str, released: set[PodGroupKey]) -> None:
         entry = self.state.pods.get(key)

@@ -14,6 +14,7 @@ from asched.apiserver.errors import StatusError
 from asched.apiserver.kubelet import simulated_node
 from tests.fault_simulation.apps import GROUPS, URGENT, ZONES, App, drawn_app
 from tests.fault_simulation.devices import Devices
+from tests.fault_simulation.group_trees import GroupTrees
 from tests.fault_simulation.mixes import Workload
 from tests.fault_simulation.trace import Trace
 from tests.fault_simulation.virtual_time import VirtualLoop
@@ -61,6 +62,7 @@ class Churn:
         self._nodes_made = 0
         self._lost_groups: dict[str, float] = {}
         """Apps whose PodGroup is to be recreated, with the due time."""
+        self._trees = GroupTrees(cluster, chance, trace)
         self._lost: list[tuple[float, Object]] = []
         """Nodes to recreate, with their due time."""
         self._unready_until: dict[str, float] = {}
@@ -99,6 +101,7 @@ class Churn:
         now_s = self._loop.time()
         self._recreate_nodes(now_s)
         self._recreate_groups(now_s)
+        self._trees.tick()
         nodes = {node["metadata"]["name"] for node in self._cluster.list("nodes")}
         of_app: dict[str, list[Object]] = {name: [] for name in self.apps}
         for pod in self._cluster.list("pods"):
@@ -162,7 +165,7 @@ class Churn:
                 del self._lost_groups[name]
                 if (app := self.apps.get(name)) is not None:
                     self._trace("churn", f"PodGroup {name} is back: {app.topology}")
-                    self._cluster.create(GROUPS, app.group(), namespace=NAMESPACE)
+                    self._create_group(app)
 
     # -- disturbances ---------------------------------------------------------------------------
 
@@ -209,7 +212,15 @@ class Churn:
             self.devices.add_to(app.name, app.spec, self._load.claims)
         self._trace("churn", f"new {app.name} x {app.replicas}, gang of {app.gang}: {app.spec}")
         if app.gang:
-            self._cluster.create(GROUPS, app.group(), namespace=NAMESPACE)
+            if self._load.trees and self._chance.random() < self._load.trees:
+                self._trees.add(app)
+            self._create_group(app)
+
+    def _create_group(self, app: App) -> None:
+        """In the version that is served. Without CompositePodGroups it has no parent."""
+        if not self._trees.served:
+            app.parent = ""
+        self._cluster.create(GROUPS, app.group(), namespace=NAMESPACE)
 
     def _drop_app(self) -> None:
         if not self.apps:
@@ -230,6 +241,9 @@ class Churn:
         if not names:
             return
         app = self.apps[self._chance.choice(names)]
+        if self._load.trees and self._trees.served and self._chance.random() < 0.5:
+            self._change_minimum(app)
+            return
         app.draw_topology(self._chance)
         if self._chance.random() < 0.5:
             self._trace("churn", f"PodGroup {app.name} is deleted")
@@ -240,6 +254,16 @@ class Churn:
         # A patch merges: levels that are no longer set have to be removed.
         unset = dict.fromkeys(("asched.dev/required-topology", "asched.dev/preferred-topology"))
         patch = {"metadata": {"annotations": {**unset, **app.topology}}}
+        self._cluster.patch(GROUPS, app.name, patch, namespace=NAMESPACE)
+
+    def _change_minimum(self, app: App) -> None:
+        """Of a tree or of the group; below and above the number of members."""
+        if self._chance.random() < 0.4:
+            self._trees.change()
+            return
+        app.gang = self._chance.randint(1, 5)
+        self._trace("churn", f"PodGroup {app.name} gets the minimum {app.gang}")
+        patch = {"spec": {"schedulingPolicy": {"gang": {"minCount": app.gang}}}}
         self._cluster.patch(GROUPS, app.name, patch, namespace=NAMESPACE)
 
     def _scale(self) -> None:

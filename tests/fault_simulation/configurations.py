@@ -65,7 +65,8 @@ def drawn_configuration(chance: Random, mix: Mix) -> Configuration:
         gangs=not (gangs_optional and chance.random() < 0.5),
         shaky=mix.plugins.enabled,
         sessions=bool(mix.workload.sessions),
-        group_cycle=mix.group_cycle,
+        group_cycle=mix.group_cycle > 0
+        and (mix.group_cycle >= 1 or chance.random() < mix.group_cycle),
     )
 
 

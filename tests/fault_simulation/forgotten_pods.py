@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from asched.apiserver.cluster import EmbeddedCluster
 from asched.apiserver.listing import ListOptions
 from asched.apiserver.serializers import ObjectSerializer
@@ -10,7 +12,7 @@ from asched.config.registry import PluginRegistry
 from asched.core.scheduler import SchedulerCore
 from asched.daemon.startup import watched_groups
 from asched.kube.decoding import ObjectDecoder
-from asched.model.groups import PodGroup
+from asched.model.groups import CompositePodGroup, NativeGroup, PodGroup
 from asched.model.pod import Pod
 from asched.model.requests import is_extended_resource, pod_requests
 from asched.model.resources import (
@@ -65,25 +67,41 @@ def _listed(cluster: EmbeddedCluster, resource: WatchedResource) -> tuple[AnyObj
     return ObjectDecoder(resource).listed(ObjectSerializer(found, found.view).many(page)).objects
 
 
+_KINDS: dict[type[PodGroup | CompositePodGroup], GroupResource] = {
+    PodGroup: GroupResource.POD_GROUPS,
+    CompositePodGroup: GroupResource.COMPOSITE_POD_GROUPS,
+}
+
+
 def forgotten_groups(cluster: EmbeddedCluster, state: ClusterState) -> list[str]:
-    """PodGroups that the daemon knows otherwise than the API server has them, or whose last status
-    was not written."""
-    known = state.objects(PodGroup)
-    groups = [
-        one for one in _listed(cluster, GroupResource.POD_GROUPS) if isinstance(one, PodGroup)
-    ]
-    differ = {group.key for group in groups if known.get(group.key) != group}
-    differ |= known.keys() - {group.key for group in groups}
-    if differ:
-        return sorted(differ)
-    by_key = {group.key: group for group in groups}
-    unwritten = {
+    """Groups that the daemon knows otherwise than the API server has them, or whose last status was
+    not written. Of resources that are served and watched."""
+    forgotten: list[str] = []
+    for kind, resource in _KINDS.items():
+        if kind is CompositePodGroup and not (state.objects(kind) and _is_served(cluster)):
+            continue
+        known = state.objects(kind)
+        groups = {one.key: one for one in _listed(cluster, resource) if isinstance(one, kind)}
+        differ = {key for key, group in groups.items() if known.get(key) != group}
+        differ |= known.keys() - groups.keys()
+        forgotten += sorted(differ or _unwritten(state, kind, groups))
+    return forgotten
+
+
+def _is_served(cluster: EmbeddedCluster) -> bool:
+    kind = GroupResource.COMPOSITE_POD_GROUPS.value
+    return cluster.api.registry.find(kind.group, kind.version, kind.plural) is not None
+
+
+def _unwritten(
+    state: ClusterState, kind: type[NativeGroup], groups: Mapping[str, NativeGroup]
+) -> set[str]:
+    return {
         key
-        for (kind, key), write in state.sessions.writes.items()
-        if kind == PodGroup.__name__
-        and (write.in_flight or not status_matches(by_key[key], write.decision))
+        for (name, key), write in state.sessions.writes.items()
+        if name == kind.__name__
+        and (write.in_flight or not status_matches(groups[key], write.decision))
     }
-    return sorted(unwritten)
 
 
 def _decided(fold: Fold, now_ns: int) -> list[str]:

@@ -136,6 +136,8 @@ class Workload(msgspec.Struct, frozen=True):
     """Share of new apps that are gangs."""
     group_changes: int = 0
     """PodGroups get another topology or are deleted, usually to be created again."""
+    trees: float = 0.0
+    """Share of new gangs below a CompositePodGroup. Also minimums of groups change."""
     sessions: float = 0.0
     """Share of apps for batch sessions."""
     ending: float = 0.4
@@ -167,8 +169,8 @@ class Mix(msgspec.Struct, frozen=True):
     plugins: PluginFaults = PluginFaults()
     workload: Workload = Workload()
     election: Election = Election.NONE
-    group_cycle: bool = False
-    """Gangs are scheduled as a whole."""
+    group_cycle: float = 0.0
+    """Share of configurations in which gangs are scheduled as a whole."""
 
 
 _API = ApiFaults(
@@ -293,13 +295,17 @@ CLASSES: dict[str, Mix] = {
         watch=_SOME_WATCH,
     ),
     "upgrade": Mix(
-        workload=Workload(gangs=0.7, new_app=10, drop_app=5),
+        # Group cycles are drawn: most seeds have them.
+        group_cycle=0.7,
+        workload=Workload(
+            gangs=0.7, new_app=10, drop_app=5, group_changes=8, foreign=3, urgent=0.4, trees=0.6
+        ),
         processes=ProcessFaults(crashes_per_hour=50),
         api=ApiFaults(no_response=0.03, failed=0.02, slow=0.03, upgrades_per_hour=250),
         watch=_SOME_WATCH,
     ),
     "members": _GROUP_CHANGES,
-    "groups": msgspec.structs.replace(_GROUP_CHANGES, group_cycle=True),
+    "groups": msgspec.structs.replace(_GROUP_CHANGES, group_cycle=1.0),
     "sessions": Mix(
         workload=Workload(sessions=0.6, gangs=0.4),
         processes=ProcessFaults(crashes_per_hour=75),
