@@ -59,6 +59,8 @@ class TriedNode:
     message: str = ""
     """If it could be tried in no placement."""
     plugin: str = ""
+    omitted: str = ""
+    """Which placements were not tried because it would take too long."""
 
 
 @dataclass(slots=True)
@@ -113,6 +115,8 @@ class CompositeCycle(GroupCycle):
         found = self._try(self._root, None)
         nominated = [pod.key for pod in members.group.pending if nominator.node_of(pod.key)]
         if found.passed.feasible or found.passed.error is not None or not nominated:
+            return found
+        if not self._work.allows(1, members.pending):
             return found
         with self._passes.trial.members():
             for key in nominated:
@@ -175,13 +179,14 @@ class CompositeCycle(GroupCycle):
         search = PlacementSearch(
             self._cluster, self._profile, node.members, try_placement, self._ties.placement
         )
+        search.work = self._work
         # The room in a placement says nothing about which children fit.
         screening = self._screening if isinstance(node.declared, PodGroup) else None
         result = search.run(placements, screening, may_preempt=False)
         chosen = result.chosen or result.reported
         assert chosen is not None
         found.passed, found.placement = chosen.result, chosen.placement.name
-        found.placements = len(placements)
+        found.placements, found.omitted = len(placements), result.omitted
         found.counts |= result.chosen is not None
         if isinstance(node.declared, PodGroup):
             rejections = self._rejections.setdefault(node.declared.key, _Rejections())
@@ -274,7 +279,7 @@ class CompositeCycle(GroupCycle):
         elif passed.feasible:
             message = left_behind = why
         elif not message:
-            message = self._unschedulable(found.placements)
+            message = self._unschedulable(found.placements) + found.omitted
         rejections = self._rejections.get(found.node.declared.key, _Rejections())
         return GroupResult(
             outcome,
@@ -310,8 +315,8 @@ def _shortage(found: TriedNode) -> str:
     if isinstance(passed, SubtreeResult):
         fit = sum(child.counts for child in passed.children)
     if fit >= node.needed:
-        return f"CompositePodGroup {node.declared.key}: no pending child group fits"
+        return f"CompositePodGroup {node.declared.key}: no pending child group fits{found.omitted}"
     return (
         f"CompositePodGroup {node.declared.key} is unschedulable: {fit} of its {node.needed}"
-        " required child groups fit"
+        f" required child groups fit{found.omitted}"
     )

@@ -38,8 +38,9 @@ from asched.group_cycle.placement_choice import (
     rows_within,
 )
 from asched.group_cycle.placement_search import PlacementSearch, SearchResult, TryPlacement
-from asched.group_cycle.preemption import NO_VICTIMS, ineligible
+from asched.group_cycle.preemption import ineligible
 from asched.group_cycle.screening import Screening
+from asched.group_cycle.work import CycleWork, too_expensive
 from asched.state import records as r
 from asched.state.cluster import ClusterState
 from asched.state.group_records import GroupOutcome
@@ -84,6 +85,8 @@ class GroupResult:
     """How many there are. Those without enough room may not have been tried."""
     limiting_plugins: frozenset[str] = frozenset()
     """The filters that limit the room in such placements."""
+    steps: int = 0
+    """What the cycle costs the namespace; 0 if it is free."""
     retries_surplus: bool = False
     """Members that do not fit may preempt as one, in a cycle of their own."""
     left_behind: str = ""
@@ -113,6 +116,7 @@ class GroupCycle:
         self._passes = MemberPass(cluster, self._profile, cache, self._ties.node)
         self._screening = Screening(cluster, self._profile, cache)
         self._screens = screen
+        self._work = CycleWork(cluster, ())
 
     def run(self, members: CycleMembers) -> GroupResult:
         """Try the group. The state is the same afterwards."""
@@ -121,6 +125,16 @@ class GroupCycle:
         unsupported = members.rules.unsupported
         if unsupported:
             return GroupResult(GroupOutcome.UNSCHEDULABLE, unsupported, plugin=GANG_SCHEDULING)
+        work = self._work = CycleWork(self._cluster, members.pending)
+        self._passes.work = self._screening.work = work
+        if not work.allows(1, members.pending):
+            message = too_expensive(len(members.pending), work.forms)
+            return GroupResult(GroupOutcome.UNSCHEDULABLE, message, plugin=GANG_SCHEDULING)
+        result = self._guarded(members)
+        result.steps = work.charged
+        return result
+
+    def _guarded(self, members: CycleMembers) -> GroupResult:
         try:
             return self._run(members)
         except PluginFailure as failure:
@@ -147,6 +161,7 @@ class GroupCycle:
         search = PlacementSearch(
             self._cluster, self._profile, members, self._in_placement(members), self._ties.placement
         )
+        search.work = self._work
         may_preempt = not self._no_preemption(members)
         screening = self._screening if self._screens else None
         found = search.run(placements, screening, may_preempt=may_preempt)
@@ -174,7 +189,7 @@ class GroupCycle:
             message = OTHER_FAILED + reported.result.error.message
             return _of(GroupOutcome.ERROR, message, reported, found.tried)
         if reported is not None:
-            message = self._unschedulable(placements)
+            message = self._unschedulable(placements) + found.omitted
             return _of(GroupOutcome.UNSCHEDULABLE, message, reported, found.tried)
         assert found.chosen is not None
         if found.chosen.result.needs_victims:
@@ -198,7 +213,8 @@ class GroupCycle:
         plain = self._passes.run(members, mode)
         if plain.feasible or plain.error is not None:
             return plain
-        if not any(member.found_victims for member in plain.members):
+        searches = sum(member.found_victims for member in plain.members)
+        if not searches or not self._work.allows_victims(members.pending, searches):
             return plain
         answers = self._cluster.waiting_pods.answers
         preempting = self._passes.run(members, mode._replace(preemption=Preemption.ASSUMED))
@@ -253,11 +269,12 @@ class GroupCycle:
             self._screening,
             members,
             partial(self._try_group_in, members),
+            self._work,
             spared=self._spared(members),
         )
         found = search.find(placements)
         if not isinstance(found, DomainVictims):
-            result.message += f", {result.message if found else NO_VICTIMS}"
+            result.message += f", {found or result.message}"
             return
         result.outcome, result.victims = GroupOutcome.WAITING, found.victims.pods
         result.placement = found.placement.name

@@ -26,8 +26,10 @@ from asched.group_cycle.conclusions import group_condition, member_decisions
 from asched.group_cycle.cycle import AWAITS_VICTIMS, GroupCycle, GroupResult
 from asched.group_cycle.group_tree import collect_tree
 from asched.group_cycle.members import CycleMembers, collect_members
+from asched.group_cycle.work import CycleWork
 from asched.model.groups import PodGroup
 from asched.state import records as r
+from asched.state.attempt_budget import FREE_STEPS
 from asched.state.cluster import ClusterState
 from asched.state.group_records import GroupOutcome, PodGroupAttempted
 from asched.state.session_records import DecidedGroupCondition, PodGroupStatusDecided
@@ -57,6 +59,8 @@ class GroupDecider:
             return self._decide_tree(profile, head, position)
         if self._awaits_victims(members.rules.group):
             return (_put_back(head),)
+        if put_off := self._put_off(head, members):
+            return (put_off,)
         if profile.external or cluster.extenders:
             result = GroupResult(GroupOutcome.ERROR, NO_EXTENDERS)
         elif position is not None and position.problem:
@@ -82,6 +86,8 @@ class GroupDecider:
         groups = [node for node in root.subtree() if isinstance(node.declared, PodGroup)]
         if any(self._awaits_victims(node.members.rules.group) for node in groups):
             return (_put_back(head),)
+        if put_off := self._put_off(head, root.members):
+            return (put_off,)
         cycle = CompositeCycle(cluster, profile, self._cache, root)
         if profile.external or cluster.extenders:
             result = GroupResult(GroupOutcome.ERROR, NO_EXTENDERS)
@@ -98,6 +104,22 @@ class GroupDecider:
                 found += (_replace(header, root=root.declared.key), *decisions)
             found += self._status(profile, node.members, one, type(node.declared))
         return (*found, *self._disrupted(profile, result.victims))
+
+    def _put_off(self, head: QueuedPod, members: CycleMembers) -> r.Rejected | None:
+        """The decision about the head of a group whose namespace has to pay for earlier cycles."""
+        cluster, info = self._cluster, head.info
+        budgets, now_ns = cluster.guards.budgets, cluster.now_ns
+        if not budgets.owes(info.namespace, now_ns):
+            return None
+        steps = CycleWork(cluster, members.pending).pass_steps(members.pending)
+        turn_ns = budgets.turn_ns(info.namespace, steps, now_ns) if steps > FREE_STEPS else 0
+        if not turn_ns:
+            return None
+        why = (
+            f"put off: a group of {len(members.pending)} members takes long to try, and namespace"
+            f" {info.namespace} used up its share of decision time"
+        )
+        return r.Rejected(info.key, info.uid, head.attempts + 1, why, put_off_until_ns=turn_ns)
 
     def _awaits_victims(self, group: PodGroupKey) -> bool:
         """Whether victims of a member are still running: the group needs their room."""
@@ -156,6 +178,7 @@ class GroupDecider:
             message=result.message,
             placement=result.placement,
             placements=result.placements,
+            steps=result.steps,
         )
 
     def _status(

@@ -29,6 +29,7 @@ from asched.framework.runtime.profile import Profile
 from asched.framework.status import Status
 from asched.group_cycle.members import CycleMembers, quorum_is_met
 from asched.group_cycle.trial import Trial
+from asched.group_cycle.work import NO_SEARCH, CycleWork
 from asched.state import records as r
 from asched.state.cluster import ClusterState
 
@@ -119,6 +120,8 @@ class MemberPass:
         self._choose = choose or self._choose_by_seed
         self._shares_rejections = all(plugin.rejects_like_pods for plugin in profile.post_filter)
         self.trial = Trial(cluster, profile)
+        self.work: CycleWork | None = None
+        """Counts and limits what the passes do; None for no limit."""
 
     def _choose_by_seed(self, best: BestNodes, queued: QueuedPod) -> int:
         cluster, number = self._cluster, queued.attempts + 1
@@ -135,6 +138,8 @@ class MemberPass:
         result = self._run(members, mode, nominated, counted=True)
         if result.feasible or result.error is not None or not any(nominated.values()):
             return result
+        if self.work is not None and not self.work.allows(1, members.pending):
+            return result
         again = self._run(members, mode, nominated, counted=False)
         return again if again.feasible else result
 
@@ -143,6 +148,8 @@ class MemberPass:
     ) -> PassResult:
         """``nominated``: by pod key, the node that is tried first; empty for none. ``counted``:
         nominations of members that are not placed yet count as pods."""
+        if self.work is not None:
+            self.work.begin_pass(members.pending)
         result = PassResult()
         rejections: dict[LikeKey, MemberResult] = {}
         removed = self.trial.removed
@@ -255,8 +262,11 @@ class MemberPass:
             outcome = PostFilterOutcome(PostFilterResult(Status.unschedulable()))
             decision = rejection(self._cluster, queued, found, outcome)
             return MemberResult(queued, decision, plain_message=plain)
-        if mode.no_preemption:
-            found.state.write(NO_PREEMPTION, mode.no_preemption)
+        no_preemption = mode.no_preemption
+        if not no_preemption and self.work is not None and not self.work.may_search(queued.info):
+            no_preemption = NO_SEARCH
+        if no_preemption:
+            found.state.write(NO_PREEMPTION, no_preemption)
         answers = self._cluster.waiting_pods.answers
         outcome = run_post_filter(self._cluster, self._profile, queued.info, found)
         preempts = outcome.result.status.is_success and bool(outcome.result.nominated_node)

@@ -18,6 +18,7 @@ from asched.group_cycle.placement_choice import (
     score_placements,
 )
 from asched.group_cycle.screening import Room, Screening
+from asched.group_cycle.work import CycleWork
 from asched.state.cluster import ClusterState
 
 TryPlacement = Callable[[GroupPlacement, bool], PassResult]
@@ -35,6 +36,8 @@ class SearchResult:
     """If none was chosen: the one whose messages are reported, or the one that failed."""
     plugins: frozenset[str] = frozenset()
     """The filters that limit the room in placements that were not tried."""
+    omitted: str = ""
+    """For the message: placements that were not tried because it would take too long."""
 
 
 class PlacementSearch:
@@ -58,6 +61,8 @@ class PlacementSearch:
         self._try_placement = try_placement
         self._choose_name = choose
         self._result = SearchResult()
+        self.work: CycleWork | None = None
+        """Ends the search when it is spent."""
 
     def run(
         self,
@@ -71,6 +76,8 @@ class PlacementSearch:
         result = self._result
         tiers = [[*tier] for _, tier in groupby(placements, key=lambda one: one.tier)]
         for number, tier in enumerate(tiers):
+            if result.tried and self._is_spent(len(tier)):
+                break
             last = number == len(tiers) - 1
             skips = screening if not (last and may_preempt) else None
             begin = len(result.tried)
@@ -85,7 +92,9 @@ class PlacementSearch:
                 return result
         if result.chosen is None:
             # Not the first one: the messages must not depend on the order of the placements.
-            result.reported = max(result.tried[begin:], key=lambda one: one.result.placed)
+            result.reported = max(
+                result.tried[begin:] or result.tried, key=lambda one: one.result.placed
+            )
         return result
 
     def _is_complete(self, tried: TriedPlacement) -> bool:
@@ -125,13 +134,22 @@ class PlacementSearch:
 
     def _try_all(self, placements: Sequence[GroupPlacement], last: bool) -> list[TriedPlacement]:
         """Up to the first one that fails."""
-        found = []
+        found: list[TriedPlacement] = []
         for placement in placements:
+            if found and self._is_spent(len(placements) - len(found)):
+                break
             found.append(TriedPlacement(placement, self._try_placement(placement, last)))
             self._result.tried.append(found[-1])
             if found[-1].result.error is not None:
                 break
         return found
+
+    def _is_spent(self, left: int) -> bool:
+        """Whether the work is spent before the last ``left`` placements."""
+        if self.work is None or not self.work.spent:
+            return False
+        self._result.omitted = f", {left} placements not tried because that takes too long"
+        return True
 
     def _choose(
         self, tried: Sequence[TriedPlacement], *, several: bool

@@ -4,9 +4,9 @@ Source: ``podgrouppreemption.go`` of kube-scheduler 1.36. It puts victims back o
 tries the group each time. Here several are put back at a time, and halves of them if the group does
 not fit then. The victims are the same where a group that fits also fits with fewer other pods.
 
-A search is limited to :data:`MAX_TRIES`. A larger one first puts back all pods on nodes that no
-member uses, then the most important pod of each other node, then the next one of each. What is not
-put back within the limit is evicted.
+A search is limited in tried members. A larger one first puts back all pods on nodes that no member
+uses, then the most important pod of each other node, then the next one of each. What is not put
+back within the limit is evicted.
 """
 
 from __future__ import annotations
@@ -32,13 +32,8 @@ CONSTRAINED = (
 )
 NO_VICTIMS = "No preemption victims found for incoming preemptor"
 
-
-MAX_TRIES = 20_000
-"""Members that are tried in one search: about 1.5 seconds."""
-
-MIN_PASSES = 8
+MIN_PASSES = 4
 """How often even a very large group is tried."""
-
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _PRIORITY_OFFSET = 1 << 31
@@ -98,7 +93,7 @@ def eviction_cost(cluster: ClusterState, units: Sequence[VictimUnit]) -> Evictio
     highest = units[0].priority
     sizes = sum(len(unit.pods) for unit in units)
     return EvictionCost(
-        len(_split(cluster, units)[0]),
+        len(split_by_budgets(cluster, units)[0]),
         highest,
         sum((unit.priority + _PRIORITY_OFFSET) * len(unit.pods) for unit in units),
         sizes,
@@ -143,10 +138,11 @@ def find_victims(
     members: CycleMembers,
     units: Sequence[VictimUnit],
     try_group: TryGroup,
-    max_tries: int = MAX_TRIES,
+    max_tries: int,
 ) -> GroupVictims | PassResult:
     """The victims among ``units``, the most important first; the failed pass if not even the
-    absence of all of them helps."""
+    absence of all of them helps. ``max_tries``: how many members may be tried, in
+    :data:`MIN_PASSES` passes at least."""
     with trial.without([*_pods(units)]) as removed:
         first = try_group()
         if not first.feasible:
@@ -155,7 +151,7 @@ def find_victims(
         search = _Reprieve(removed, try_group, passes)
         exact = 2 * len(units) <= passes
         used = {member.node for member in first.members if member.fits}
-        for part in _split(cluster, units):
+        for part in split_by_budgets(cluster, units):
             for step in [part] if exact else _steps(cluster, part, used):
                 search.run(step)
         chosen = {unit.pods[0].uid for unit in search.victims}
@@ -189,11 +185,14 @@ def victim_units(cluster: ClusterState) -> list[VictimUnit]:
     return units
 
 
-def _split(
+def split_by_budgets(
     cluster: ClusterState, units: Sequence[VictimUnit]
 ) -> tuple[list[VictimUnit], list[VictimUnit]]:
     """(units that would violate a budget if evicted in this order, the others)."""
-    charges = Budgets(cluster.objects(PodDisruptionBudget).values()).charging()
+    budgets = cluster.objects(PodDisruptionBudget)
+    if not budgets:
+        return [], [*units]
+    charges = Budgets(budgets.values()).charging()
     violating: list[VictimUnit] = []
     others: list[VictimUnit] = []
     for unit in units:

@@ -16,12 +16,14 @@ import numpy as np
 from asched.cycle.precheck import refusal
 from asched.cycle.shape_cache import ShapeCache
 from asched.framework.interface import CapacityFilter
-from asched.framework.nodes import Int64Column
+from asched.framework.nodes import BoolColumn, Int64Column
 from asched.framework.placements import GroupPlacement
 from asched.framework.pod_info import PodInfo, PodShape
 from asched.framework.runtime.plugin_calls import call
 from asched.framework.runtime.profile import Profile
+from asched.framework.status import Code
 from asched.group_cycle.members import CycleMembers
+from asched.group_cycle.work import CycleWork
 from asched.state.cluster import ClusterState
 
 
@@ -56,6 +58,8 @@ class Screening:
         self._cluster = cluster
         self._profile = profile
         self._cache = cache
+        self.work: CycleWork | None = None
+        """Counts what the screening does."""
 
     def rooms(self, members: CycleMembers, placements: Sequence[GroupPlacement]) -> Rooms | None:
         """The room in each placement; None if filters do not count. Raises
@@ -64,19 +68,36 @@ class Screening:
         firsts: dict[PodShape, PodInfo] = {}
         for pod in members.group.pending:
             firsts.setdefault(pod.shape, pod)
+        if self.work is not None:
+            self.work.screen(len(firsts))
         shapes = [(self._room(pod), counts[shape]) for shape, pod in firsts.items()]
         known = [(room, count) for room, count in shapes if room is not None]
         if len(known) < len(shapes):
             return None
         exact = len(known) == 1 and known[0][0].exact and self._are_alike(members)
-        found = [
-            Room(
-                sum(min(count, int(room.by_row[place.rows].sum())) for room, count in known),
-                exact,
-            )
-            for place in placements
-        ]
+        rows = np.concatenate([place.rows for place in placements])
+        position = np.repeat(np.arange(len(placements)), [len(place.rows) for place in placements])
+        members_fit = np.zeros(len(placements), np.int64)
+        for room, count in known:
+            # Of the counted form no more than its members matter, which are few enough for floats.
+            by_row = np.minimum(room.by_row[rows], count)
+            fit = np.bincount(position, weights=by_row, minlength=len(placements))
+            members_fit += np.minimum(fit.astype(np.int64), count)
+        found = [Room(fit, exact) for fit in members_fit.tolist()]
         return Rooms(found, frozenset().union(*(room.plugins for room, _ in known)))
+
+    def usable(self, members: CycleMembers) -> BoolColumn:
+        """By row, the nodes on which some member fits, or might if other pods were gone."""
+        nodes = self._cluster.nodes
+        usable = np.zeros(nodes.size, np.bool_)
+        for pod in {pod.shape: pod for pod in members.group.pending}.values():
+            shared = self._cache.filters(self._profile, pod)
+            if not shared.pre_filter.passes:
+                return nodes.alive
+            findings = shared.findings
+            curable = np.array([s.code is Code.UNSCHEDULABLE for s in findings.statuses], np.bool_)
+            usable |= findings.passing | curable[findings.code]
+        return usable & nodes.alive
 
     def _room(self, pod: PodInfo) -> _ShapeRoom | None:
         shared = self._cache.filters(self._profile, pod)

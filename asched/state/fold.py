@@ -474,6 +474,9 @@ class Fold:
         group = self.state.object_store.of_kind(KINDS[record.kind]).get(record.group)
         if group is None or group.uid != record.uid:
             raise FoldError(f"a group cycle of {record.group} ({record.uid}), which is unknown")
+        if record.steps:
+            budgets = self.state.guards.budgets
+            budgets.charge(group.namespace, record.steps, self.state.now_ns)
 
     def _group_status_decided(self, record: sr.PodGroupStatusDecided) -> None:
         group = self.state.object_store.of_kind(KINDS[record.kind]).get(record.group)
