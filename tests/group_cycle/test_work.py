@@ -1,4 +1,4 @@
-"""The limits of a group cycle: no group holds the scheduler up, and large groups are charged."""
+"""The limits of a group cycle: no group blocks the scheduler, and large groups are charged."""
 
 from __future__ import annotations
 
