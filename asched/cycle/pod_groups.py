@@ -12,7 +12,7 @@ Unschedulable after a failed attempt. :func:`decide_group_conditions` does the s
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -53,6 +53,16 @@ GANG_INCOMPLETE = (
 )
 """The reason not to evict anything for a member."""
 
+GANG_TOO_VARIED = (
+    "preemption: the members of gang {0} have {1} forms, at most {2} are tried in this cluster"
+)
+"""The reason not to evict anything for a member of a gang that would take long to try."""
+
+MAX_FORMS_BY_NODES = 80_000
+"""Forms of members times nodes, about 0.1 s. Filters run anew for each form."""
+MIN_FORMS = 8
+"""Are tried in a cluster of any size."""
+
 _BATCH_ROWS = 64
 """Rows to vacate at a time: usually the first few are sufficient."""
 
@@ -82,7 +92,11 @@ def gang_stays_incomplete(
     missing = required - with_node
     if missing <= 1:
         return ""
-    classes = [*_member_classes(cluster, profile, key, info, found, missing)]
+    by_form = _members_by_form(cluster, key, info, missing)
+    most = max(MIN_FORMS, MAX_FORMS_BY_NODES // max(1, cluster.nodes.cluster_size))
+    if len(by_form) > most:
+        return GANG_TOO_VARIED.format(key.key, len(by_form), most)
+    classes = [*_member_classes(cluster, profile, by_form, info, found)]
     placed = _GangDryRun(cluster, key, info, classes, missing).run()
     if placed >= missing:
         return ""
@@ -99,29 +113,34 @@ class _MemberClass(NamedTuple):
     """Members to place; the next one is the last."""
 
 
-def _member_classes(
-    cluster: ClusterState,
-    profile: Profile,
-    group: PodGroupKey,
-    info: PodInfo,
-    found: FeasibleNodes,
-    missing: int,
-) -> Iterator[_MemberClass]:
+def _members_by_form(
+    cluster: ClusterState, group: PodGroupKey, info: PodInfo, missing: int
+) -> dict[PodShape, list[PodInfo]]:
     """The pod and the other members without a node, at most ``missing`` of each shape."""
-    statuses = cluster.group_members(group).statuses
-    by_shape: dict[PodShape, list[PodInfo]] = {info.shape: [info]}
+    by_form: dict[PodShape, list[PodInfo]] = {info.shape: [info]}
     others = [
         cluster.pods[key].info
-        for key, status in statuses.items()
+        for key, status in cluster.group_members(group).statuses.items()
         if status in WITHOUT_NODE
         and key != info.key
         and not cluster.pods[key].info.pod.spec.oversized
     ]
     for member in sorted(others, key=lambda other: (-other.priority, other.key)):
-        same_shape = by_shape.setdefault(member.shape, [])
-        if len(same_shape) < missing:
-            same_shape.append(member)
-    for members in by_shape.values():
+        same_form = by_form.setdefault(member.shape, [])
+        if len(same_form) < missing:
+            same_form.append(member)
+    return by_form
+
+
+def _member_classes(
+    cluster: ClusterState,
+    profile: Profile,
+    by_form: Mapping[PodShape, Sequence[PodInfo]],
+    info: PodInfo,
+    found: FeasibleNodes,
+) -> Iterator[_MemberClass]:
+    """Those that may fit somewhere. ``profile`` and ``found`` are those of the pod ``info``."""
+    for members in by_form.values():
         first = members[0]
         if first is not info:
             profile = cluster.profiles[first.pod.spec.scheduler_name]
@@ -133,7 +152,7 @@ def _member_classes(
         rejected = found.rejected
         if rejected is None or rejected.code is Code.UNSCHEDULABLE:
             dry_runner = FilterDryRunner(profile, cluster, cluster.nominator, found.state, first)
-            yield _MemberClass(dry_runner, _usable(cluster, found), members[::-1])
+            yield _MemberClass(dry_runner, _usable(cluster, found), [*reversed(members)])
 
 
 def _usable(cluster: ClusterState, found: FeasibleNodes) -> BoolColumn:

@@ -8,7 +8,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from asched.cycle.pod_groups import GANG_INCOMPLETE
+from asched.cycle import pod_groups
+from asched.cycle.pod_groups import GANG_INCOMPLETE, GANG_TOO_VARIED
 from asched.framework.interface import Plugin
 from asched.framework.pod_groups import GANG_INFEASIBLE_REASON, MemberStatus, PodGroupKey
 from asched.model.node import Node
@@ -108,6 +109,22 @@ def nominated(pod: Pod, node: str) -> Pod:
 
 def _with(pod: Pod, **spec: Any) -> Pod:
     return msgspec.structs.replace(pod, spec=msgspec.structs.replace(pod.spec, **spec))
+
+
+def test_gang_of_too_many_forms_evicts_no_pod(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pod_groups, "MIN_FORMS", 2)
+    monkeypatch.setattr(pod_groups, "MAX_FORMS_BY_NODES", 6)
+    scheduling = Scheduling(*PLUGINS)
+    busy(scheduling, 0, 0, 0)
+    scheduling.see(a_gang("a", 3))
+    for number in range(3):
+        scheduling.see(member("a", f"a{number}", f"{1000 - number}m", priority=5))
+    decisions = scheduling.decide()
+    assert victims(decisions) == []
+    assert messages(decisions)[0].endswith(GANG_TOO_VARIED.format("default/a", 3, 2))
+    monkeypatch.setattr(pod_groups, "MAX_FORMS_BY_NODES", 9)
+    scheduling.pass_time(301)  # the flush of the queue
+    assert evicted_until_complete(scheduling) == 3
 
 
 def test_incomplete_gang_evicts_no_pod() -> None:
