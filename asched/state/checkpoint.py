@@ -30,7 +30,7 @@ from asched.state.claim_releases import PendingClaimRelease
 from asched.state.cluster import ClusterState, EngineNumbers, PodEntry
 from asched.state.cluster_events import QueuedClusterEvent
 from asched.state.fold import Fold
-from asched.state.node_table import NodeTableSnapshot
+from asched.state.node_table import NodeTableSnapshot, PodsOnRows
 from asched.state.pending_evaluations import PendingEvaluation
 from asched.state.pod_fold import PodFold
 from asched.state.preemption import EvictionsSnapshot, NominatedSnapshot
@@ -205,10 +205,8 @@ def _restore(fold: Fold, snapshot: StateSnapshot) -> None:
     state.object_store.restore(snapshot.objects)
     state.object_store.api_versions.update(snapshot.api_versions)
     state.nodes.restore(snapshot.nodes, state.objects(Node))
-    for entry in snapshot.pods:
-        info = entry.info
-        state.pods[info.key] = entry
-        state.pod_keys[info.uid] = info.key
+    state.pods.update((entry.info.key, entry) for entry in snapshot.pods)
+    state.pod_keys.update((entry.info.uid, entry.info.key) for entry in snapshot.pods)
     state.nominator.restore(snapshot.nominator)
     state.waiting_pods.restore(snapshot.waiting_pods)
     state.evictions.restore(snapshot.evictions)
@@ -279,23 +277,14 @@ class _PodNumbers:
 
 
 class _StoredPods:
-    """The pods of a checkpoint by number; each is created once."""
+    """The pods of a checkpoint by number."""
 
     def __init__(self, form: CheckpointContent, templates: Templates) -> None:
-        self._form = form
-        self._templates = templates
-        self._pods: dict[int, PodInfo] = {}
+        self._full = [*map(PodInfo, form.full_pods)]
+        self._copied = templates.stored_pods(form.copied_pods)
 
     def pod(self, number: int) -> PodInfo:
-        info = self._pods.get(number)
-        if info is None:
-            position, copied = divmod(number, 2)
-            if copied:
-                info = self._templates.stored_pod(self._form.copied_pods[position])
-            else:
-                info = PodInfo(self._form.full_pods[position])
-            self._pods[number] = info
-        return info
+        return (self._copied if number & 1 else self._full)[number >> 1]
 
     def decode(self, state: msgspec.Raw) -> StateSnapshot:
         return msgspec.msgpack.decode(state, type=StateSnapshot, dec_hook=self._decode_value)
@@ -303,6 +292,8 @@ class _StoredPods:
     def _decode_value(self, kind: type, value: Any) -> object:
         if kind is PodInfo:
             return self.pod(value)
+        if kind is PodsOnRows:
+            return PodsOnRows(map(self.pod, value))
         if kind is QueuedClusterEvent:
             return event_from_form(value, self.pod)
         dtype, items = value

@@ -53,15 +53,15 @@ class NodeColumns:
         self._amounts: list[Int64Column] = []
 
     def view(self, name: Hashable, column: NDArray[S]) -> NDArray[S]:
-        """The rows in use, read-only; cached until :meth:`append_row`."""
+        """The rows in use, read-only; cached until :meth:`append_rows`."""
         view = self._views.get(name)
         if view is None:
             view = self._views[name] = column[: self.size]
             view.flags.writeable = False
         return view
 
-    def set_alive(self, row: int, alive: bool) -> None:
-        self.alive[row] = alive
+    def set_alive(self, rows: int | list[int], alive: bool) -> None:
+        self.alive[rows] = alive
         self._sorted_rows = None
 
     def by_tie_break_key(self) -> RowArray:
@@ -71,10 +71,10 @@ class NodeColumns:
             self._sorted_rows = rows[np.argsort(self.tie_break_keys[rows], kind="stable")]
         return self._sorted_rows
 
-    def append_row(self) -> None:
-        if self.size == self.capacity:
+    def append_rows(self, number: int = 1) -> None:
+        while self.size + number > self.capacity:
             self._grow()
-        self.size += 1
+        self.size += number
         self._views.clear()
 
     def resource(self, columns: dict[str, Int64Column], name: str) -> Int64Column:
@@ -85,9 +85,9 @@ class NodeColumns:
             self._amounts.clear()
         return column
 
-    def offer(self, name: str) -> Int64Column:
-        """The allocatable column of a resource that one more node offers."""
-        self._offers[name] += 1
+    def offer(self, name: str, nodes: int = 1) -> Int64Column:
+        """The allocatable column of a resource that one more node offers, or so many."""
+        self._offers[name] += nodes
         column = self.resource(self.allocatable, name)
         if name in self.unoffered:
             requested = self.resource(self.requested, name)
@@ -274,6 +274,21 @@ class LabelIndex:
         if len(self.vocabulary.words) >= self._next_check:
             gone += self._drop_unused_words()
         return gone
+
+    def fill(self, rows: Sequence[tuple[int, Mapping[str, str]]], capacity: int) -> None:
+        """The labels of all rows of a table that had none."""
+        intern = self.vocabulary.intern
+        found: dict[str, tuple[list[int], list[int]]] = {}
+        for row, labels in rows:
+            for key, text in labels.items():
+                holders, ids = found.setdefault(key, ([], []))
+                holders.append(row)
+                ids.append(intern(text))
+        for key, (holders, ids) in found.items():
+            column = self.columns[key] = np.full(capacity, -1, np.int32)
+            column[holders] = ids
+            self._holders[key] = len(holders)
+        self._next_check = max(_LEAST_WORDS, 2 * len(self.vocabulary.words))
 
     def _drop_unused_words(self) -> list[str]:
         """Number the words again if most are in no column. Returns the labels of new columns."""

@@ -1,4 +1,4 @@
-"""Sums of the pods on all rows of a node table at once, for a table that is restored."""
+"""Fills the columns of all rows of a node table at once, for a table that is restored."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ import numpy as np
 
 from asched.framework.nodes import Int64Column, RowArray
 from asched.framework.pod_info import PodInfo, PodShape
-from asched.model.quantity import saturated
+from asched.model.node import Node
+from asched.model.quantity import QuantityText, saturated
+from asched.model.requests import PODS, Amounts, amounts
 from asched.state.node_columns import NodeColumns
 
 _SAFE: Final = 1 << 62
@@ -45,13 +47,16 @@ class _PodRows(NamedTuple):
             column[row] = saturated(total)
 
 
-def add_all(columns: NodeColumns, row_ends: Sequence[int], pods: Sequence[PodInfo]) -> None:
-    """Count pods in rows without pods. Those of row ``n`` are
+def add_all(
+    columns: NodeColumns, row_ends: Sequence[int], pods: Sequence[PodInfo]
+) -> Iterable[PodShape]:
+    """Count pods in rows without pods, and return their shapes. Those of row ``n`` are
     ``pods[row_ends[n - 1]:row_ends[n]]``."""
     if not pods:
-        return
-    numbers: dict[PodShape, int] = {}
-    shapes = np.array([numbers.setdefault(pod.shape, len(numbers)) for pod in pods], np.intp)
+        return ()
+    of_pods = [pod.shape for pod in pods]
+    numbers = {shape: number for number, shape in enumerate(dict.fromkeys(of_pods))}
+    shapes = np.array([*map(numbers.__getitem__, of_pods)], np.intp)
     ends = np.array(row_ends, np.int64)
     counts = ends.copy()
     counts[1:] -= ends[:-1]
@@ -62,6 +67,27 @@ def add_all(columns: NodeColumns, row_ends: Sequence[int], pods: Sequence[PodInf
         _add_resource(columns, table, name)
     table.add(columns.scoring_cpu_milli, lambda shape: shape.scoring_cpu_milli)
     table.add(columns.scoring_memory_bytes, lambda shape: shape.scoring_memory_bytes)
+    return numbers
+
+
+def offer_all(columns: NodeColumns, placed: Iterable[tuple[int, Node]]) -> None:
+    """What nodes offer, in rows without a node."""
+    # Most nodes offer the same.
+    known: dict[tuple[tuple[str, QuantityText], ...], Amounts] = {}
+    found: dict[str, tuple[list[int], list[int]]] = {}
+    for row, node in placed:
+        texts = tuple(node.status.allocatable.items())
+        offered = known.get(texts)
+        if offered is None:
+            offered = known[texts] = amounts(node.status.allocatable)
+        for name, number in offered.items():
+            rows, numbers = found.setdefault(name, ([], []))
+            rows.append(row)
+            numbers.append(number)
+    for name, (rows, numbers) in found.items():
+        columns.offer(name, len(rows))[rows] = numbers
+    rows, numbers = found.get(PODS, ([], []))
+    columns.allowed_pods[rows] = numbers
 
 
 def _resources(shapes: Iterable[PodShape]) -> list[str]:

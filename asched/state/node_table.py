@@ -41,7 +41,7 @@ from asched.state.node_columns import (
     scoring_memory_of,
     shift,
 )
-from asched.state.node_sums import add_all
+from asched.state.node_sums import add_all, offer_all
 from asched.state.node_table_view import LOG_LENGTH, NodeTableView
 from asched.state.stored_form import StoredForm
 from asched.state.unoffered_requests import ELSEWHERE, UnofferedRequests
@@ -59,12 +59,18 @@ class UnknownNodeSnapshot(StoredForm):
     pods: tuple[PodInfo, ...]
 
 
+class PodsOnRows(tuple[PodInfo, ...]):
+    """A type of its own: its pods are read from a checkpoint at once."""
+
+    __slots__ = ()
+
+
 class NodeTableSnapshot(StoredForm):
     names: tuple[str, ...]
     """Node name by row; empty for a free row."""
     row_ends: tuple[int, ...]
     """The pods of row ``n`` are ``pods[row_ends[n - 1]:row_ends[n]]``."""
-    pods: tuple[PodInfo, ...]
+    pods: PodsOnRows
     unknown_nodes: tuple[UnknownNodeSnapshot, ...]
     allocatable: tuple[str, ...]
     """Every resource that a node offers, in order: sessions use the order and the names."""
@@ -176,8 +182,7 @@ class NodeTable(NodeTableView):
         row = heapq.heappop(self._free) if self._free else self._append_row()
         self.names[row] = name
         self._rows[name] = row
-        digest = blake2b(name.encode(), digest_size=8).digest()
-        self.columns.tie_break_keys[row] = int.from_bytes(digest, "big")
+        self.columns.tie_break_keys[row] = _tie_break_key(name)
         self.columns.set_alive(row, True)
         return row
 
@@ -185,7 +190,7 @@ class NodeTable(NodeTableView):
         row = self.size
         if row == self.columns.capacity:
             self.label_index.grow(row)
-        self.columns.append_row()
+        self.columns.append_rows()
         self.size += 1
         self.names.append("")
         self._objects.append(None)
@@ -365,7 +370,7 @@ class NodeTable(NodeTableView):
         return NodeTableSnapshot(
             names=tuple(self.names),
             row_ends=tuple(row_ends),
-            pods=tuple(pods),
+            pods=PodsOnRows(pods),
             unknown_nodes=tuple(
                 UnknownNodeSnapshot(name, tuple(pods_there.values()))
                 for name, pods_there in self._pods_on_unknown_nodes.items()
@@ -381,32 +386,58 @@ class NodeTable(NodeTableView):
             columns.resource(columns.allocatable, name)
         for name in snapshot.unoffered:
             columns.unoffered.declare(name)
-        free: list[int] = []
-        for name in snapshot.names:
-            if name:
-                self.set_node(nodes[name])
-            else:
-                free.append(self._append_row())
-        self._free.extend(free)
+        self._add_rows([nodes[name] if name else None for name in snapshot.names])
         self._fill_rows(snapshot.row_ends, snapshot.pods)
         for unknown in snapshot.unknown_nodes:
             for pod in unknown.pods:
                 self.add_pod(unknown.node, pod)
 
+    def _add_rows(self, objects: list[Node | None]) -> None:
+        """As :meth:`set_node` for each node of an empty table; None for a free row."""
+        columns = self.columns
+        placed = [(row, node) for row, node in enumerate(objects) if node is not None]
+        rows = [row for row, _ in placed]
+        self.size = len(objects)
+        columns.append_rows(self.size)
+        self.names = ["" if node is None else node.metadata.name for node in objects]
+        self._objects, self._pods = objects, [{} for _ in objects]
+        self._utilization_ids = UtilizationIds(self.size)
+        self._rows = {node.metadata.name: row for row, node in placed}
+        self._free = [row for row, node in enumerate(objects) if node is None]
+        if len(self._rows) != len(placed):
+            raise ValueError("a node has several rows")
+        columns.set_alive(rows, True)
+        columns.tie_break_keys[rows] = [_tie_break_key(node.metadata.name) for _, node in placed]
+        columns.unschedulable[rows] = [node.spec.unschedulable for _, node in placed]
+        columns.taint_ids[rows] = [self._taint_numbers.of(node.spec.taints) for _, node in placed]
+        offer_all(columns, placed)
+        labels = [(row, node.metadata.labels) for row, node in placed]
+        self.label_index.fill(labels, columns.capacity)
+        for row, node in placed:
+            if node.status.images:
+                self.image_index.set_row(row, node.status.images)
+        self.version += 1
+        self.objects_cursor += 1
+        self._layout_changed()
+        # Whoever follows the log starts over.
+        self._row_log.forget()
+
     def _fill_rows(self, row_ends: Sequence[int], pods: Sequence[PodInfo]) -> None:
         """Add the pods of all rows, which have none yet."""
-        begin = 0
+        begin, uids = 0, [pod.uid for pod in pods]
         for row, end in enumerate(row_ends):
-            on_row = self._pods[row] = {pod.uid: pod for pod in pods[begin:end]}
+            on_row = self._pods[row] = dict(zip(uids[begin:end], pods[begin:end], strict=True))
             if len(on_row) != end - begin:
                 raise ValueError(f"node {self.names[row]} has a pod twice")
             if on_row and not self.names[row]:
                 raise ValueError(f"pods are on row {row}, which has no node")
             begin = end
-        add_all(self.columns, row_ends, pods)
-        for row, on_row in enumerate(self._pods):
-            for pod in on_row.values():
-                if pod.shape.ports:
+        if any(shape.ports for shape in add_all(self.columns, row_ends, pods)):
+            for row, on_row in enumerate(self._pods):
+                for pod in on_row.values():
                     self.port_index.add(row, pod.shape.ports)
-        # Whoever follows the log starts over.
         self._pod_log.forget()
+
+
+def _tie_break_key(name: str) -> int:
+    return int.from_bytes(blake2b(name.encode(), digest_size=8).digest(), "big")

@@ -10,6 +10,7 @@ compares pods. A template is removed with its last pod.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import msgspec
@@ -51,14 +52,12 @@ class _CopiedPod(PodInfo):
 
     __slots__ = ("_source",)
 
-    def __init__(
-        self, record: PodObserved, template: Pod, shape: PodShape, labels: LabelSet | None
-    ) -> None:
-        self._source: tuple[PodObserved, Pod] | None = (record, template)
-        self._label_set = labels
+    def __init__(self, record: PodObserved, template: _Template) -> None:
+        self._source: tuple[PodObserved, Pod] | None = (record, template.pod)
+        self._label_set = template.labels if record.labels is None else None
         self.uid = record.uid
         self.key = record.key
-        self.shape = shape
+        self.shape = template.shape
 
     def __getattr__(self, name: str) -> Pod:
         """Called for ``pod`` until it is created."""
@@ -139,13 +138,14 @@ class Templates:
         labels = template.labels if record.labels is None else None
         return PodInfo(restore_copy(record, template.pod), shape, labels)
 
-    def stored_pod(self, record: PodObserved) -> PodInfo:
-        """As :meth:`pod_of`; the pod itself is created when it is first read."""
-        template = self._by_number[record.template]
-        if record.annotations is not None:
-            return self.pod_of(record)
-        labels = template.labels if record.labels is None else None
-        return _CopiedPod(record, template.pod, template.shape, labels)
+    def stored_pods(self, records: Iterable[PodObserved]) -> list[PodInfo]:
+        """As :meth:`pod_of` for each; a pod itself is created when it is first read."""
+        return [
+            self.pod_of(record)
+            if record.annotations is not None
+            else _CopiedPod(record, self._by_number[record.template])
+            for record in records
+        ]
 
     def in_groups(self) -> frozenset[int]:
         """The numbers of the templates with pods that name a group."""
