@@ -260,7 +260,9 @@ async def _serve(options: UiOptions, lab: LabSettings, listen: Listen, access: A
     from asched.ui.app import serving
     from asched.ui.follower import FollowerSettings
     from asched.ui.journal_view import check_journal, open_view
+    from asched.ui.memory import limit_heap
 
+    limit_heap()
     url, keys = lab.journal_url, journal_keys()
     folder = index_folder(options.index_dir)
     settings = FollowerSettings(installed_plugins(), folder, options.verify_all)

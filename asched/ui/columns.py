@@ -22,7 +22,7 @@ from asched.state.cluster import ClusterState
 from asched.state.node_table import NodeTable
 
 CHUNK_RECORDS: Final = 16_384
-_CACHED_BYTES: Final = 12 * 1024**2
+_CACHED_BYTES: Final = 6 * 1024**2
 """Of decoded chunks."""
 QUEUES: Final = ("active", "backoff", "unschedulable", "gated")
 _GONE: Final = -1

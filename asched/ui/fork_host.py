@@ -14,7 +14,9 @@ import pickle
 import signal
 import sys
 import traceback
+import zlib
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any, Final, NamedTuple, NoReturn
@@ -25,18 +27,21 @@ import structlog
 from asched.config.file import load
 from asched.config.registry import PluginRegistry
 from asched.framework.runtime.profile import ProfileError
+from asched.journal.errors import JournalError
 from asched.journal.opening import open_journal
 from asched.proof.keys import JournalKeys
 from asched.state.cluster import ClusterState
 from asched.state.fold import Fold
 from asched.state.records import ProfilesLoaded
 from asched.ui.errors import BusyError, ErrorAnswer, error_answer
+from asched.ui.memory import limit_heap
 from asched.ui.past import PastStates
 from asched.ui.state_file import with_states
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 _READ_BYTES: Final = 1 << 20
+_LARGE_BYTES: Final = 1 << 16
 _QUESTIONS: Final = ("asched.ui.pods", "asched.ui.why", "asched.ui.cluster", "asched.ui.reports")
 """Modules with functions that are called."""
 
@@ -77,7 +82,9 @@ def serve(settings: WorkerSettings, connection: Connection) -> None:
     """Answer calls until the other end of the connection is closed."""
     # The parent ends this process; a signal for the whole group would end it in a call.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    limit_heap()
     _import_questions(settings.registry)
+    asyncio.run(_open_once(settings))
     gc.collect()
     gc.freeze()
     children: dict[int, _Child] = {}
@@ -105,6 +112,13 @@ def _import_questions(registry: PluginRegistry) -> None:
         Fold(ClusterState(), registry.load).apply(profiles)
     except ProfileError as error:
         log.warning("plugins not loaded in advance", reason=str(error))
+
+
+async def _open_once(settings: WorkerSettings) -> None:
+    """Opening a journal imports its driver. No thread may be left: this process forks."""
+    with suppress(JournalError):
+        async with open_journal(settings.url, read_only=True, keys=settings.keys) as store:
+            await store.head()
 
 
 def _forked(settings: WorkerSettings, connection: Connection) -> tuple[int, _Child]:
@@ -139,7 +153,7 @@ async def _answer(settings: WorkerSettings, call: WorkerCall) -> WorkerAnswer:
         async with open_journal(settings.url, read_only=True, keys=settings.keys) as store:
             journal = PastStates(with_states(store, call.states), settings.registry)
             found = await call.function(journal, *call.arguments)
-        return WorkerAnswer(call.number, msgspec.msgpack.encode(found))
+        return WorkerAnswer(call.number, _compressed(msgspec.msgpack.encode(found)))
     except Exception as error:
         known = error_answer(error)
         if known is None:
@@ -148,9 +162,22 @@ async def _answer(settings: WorkerSettings, call: WorkerCall) -> WorkerAnswer:
         return WorkerAnswer(call.number, error=known)
 
 
+def _compressed(encoded: bytes) -> bytes:
+    """For :func:`expanded`: answers about all nodes are large and repetitive, and are kept."""
+    if len(encoded) < _LARGE_BYTES:
+        return b"\0" + encoded
+    return b"\1" + zlib.compress(encoded, 1)
+
+
+def expanded(result: bytes) -> bytes:
+    """The encoded result of a call."""
+    return zlib.decompress(result[1:]) if result[0] else result[1:]
+
+
 class Branch:
     """A copy of this process that computes something on the state that it has now, while this one
-    folds on. Only for processes with nothing else to do: calls of the host."""
+    goes on. What either changes is no longer shared, so the copy gets what changes less. Only for
+    processes with nothing else to do: calls of the host."""
 
     def __init__(self, compute: Callable[[], bytes]) -> None:
         """``compute`` must not read the journal."""

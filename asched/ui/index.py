@@ -96,9 +96,8 @@ class LikePods(msgspec.Struct, frozen=True, rename="camel"):
     wait_p90_s: float | None
 
 
-@dataclass(slots=True)
-class IndexedPod:
-    """The newest pod of a name."""
+class IndexedPod(msgspec.Struct, gc=False):
+    """The newest pod of a name. There may be millions."""
 
     key: str
     namespace: str

@@ -21,12 +21,19 @@ import msgspec
 
 from asched.proof.keys import JournalKeys
 from asched.ui.errors import AnsweredError, BusyError
-from asched.ui.fork_host import WorkerAnswer, WorkerCall, WorkerSettings, pickled, serve
+from asched.ui.fork_host import (
+    WorkerAnswer,
+    WorkerCall,
+    WorkerSettings,
+    expanded,
+    pickled,
+    serve,
+)
 from asched.ui.past import state_at
 
 T = TypeVar("T")
 
-_CACHED_BYTES: Final = 16 * 1024**2
+_CACHED_BYTES: Final = 4 * 1024**2
 _MAX_PROCESSES: Final = 4
 _STOP_S: Final = 2.0
 
@@ -51,7 +58,8 @@ class Workers:
         Equal calls share a result, so the arguments must determine it. Raises
         :class:`AnsweredError` if the function fails.
         """
-        result: T = _decoder(function).decode(await self._encoded(function, arguments))
+        encoded = await self._encoded(function, arguments)
+        result: T = _decoder(function).decode(expanded(encoded))
         return result
 
     async def at(self, seq: int, function: Callable[..., T], *arguments: Any) -> T:
@@ -60,7 +68,7 @@ class Workers:
         Raises as :meth:`call`.
         """
         encoded = await self._encoded(state_at, (seq, function, arguments))
-        result: T = _decoder(function).decode(encoded)
+        result: T = _decoder(function).decode(expanded(encoded))
         return result
 
     async def _encoded(
