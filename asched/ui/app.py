@@ -75,6 +75,8 @@ class LiveEvent(msgspec.Struct, frozen=True, rename="camel"):
     rates: dict[str, float]
     """Counts in a second of the journal's time since the event before."""
     queues: dict[str, int]
+    verified_at: datetime | None
+    """When the last verification began; None before the first one ended."""
     problem: str
 
 
@@ -295,9 +297,16 @@ async def _send_events(view: JournalView, response: web.StreamResponse, visible:
 def _live_event(before: JournalProgress, now: JournalProgress, visible: Visible) -> LiveEvent:
     """Counts of the whole cluster are for readers who may see all pods."""
     if not visible.everywhere:
-        return LiveEvent(now.indexed_seq, now.at, {}, {}, {}, "")
-    rates = _rates(before, now)
-    return LiveEvent(now.indexed_seq, now.at, now.counts, rates, now.queues, now.problem)
+        return LiveEvent(now.indexed_seq, now.at, {}, {}, {}, None, "")
+    return LiveEvent(
+        seq=now.indexed_seq,
+        at=now.at,
+        counts=now.counts,
+        rates=_rates(before, now),
+        queues=now.queues,
+        verified_at=now.verified_at,
+        problem=now.problem,
+    )
 
 
 def _rates(before: JournalProgress, now: JournalProgress) -> dict[str, float]:

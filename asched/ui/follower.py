@@ -29,6 +29,7 @@ from asched.ui.index_file import DAMAGE, IndexFile, IndexMark, StorageError, ope
 from asched.ui.indexes import Indexes
 from asched.ui.journal_progress import JournalHead, JournalProgress, one_line
 from asched.ui.logs import FollowedLogs
+from asched.ui.memory import return_free_memory
 from asched.ui.series import queue_lengths
 from asched.ui.state_file import EVERY_RECORDS, StateFile, with_states
 from asched.ui.verifying import JournalVerifier
@@ -36,6 +37,8 @@ from asched.ui.verifying import JournalVerifier
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 _TRIM_EVERY_RECORDS: Final = 4096
+_LONG_RECORDS: Final = 100_000
+"""A catch-up that leaves much memory behind."""
 
 
 @dataclass
@@ -133,8 +136,23 @@ class IndexFollower:
             if stored.seq % _TRIM_EVERY_RECORDS == 0:
                 self.live.fold.state.nodes.trim_pod_log()
             self._progress(stored.seq)
+        if self.live.seq - before >= _LONG_RECORDS:
+            await self._fold_again()
         self._caught_up = True
         return True
+
+    async def _fold_again(self) -> None:
+        """Replace the state after a long catch-up. One that is restored has the parts of most pods
+        in stored form only."""
+        live, states = self.live, self._states
+        if live is None or states is None or live.seq - states.last_seq > EVERY_RECORDS:
+            return
+        self.save()
+        self.live = None
+        fold = await fold_before(with_states(self.store, states.path), self.load, live.seq + 1)
+        self.live = RestoredFold(fold, live.seq)
+        self.indexes.resume(live.seq, fold)
+        return_free_memory()
 
     async def _open_states(self, file: IndexFile) -> None:
         """The checkpoints of the index. Those of other records are deleted before a worker can use
@@ -288,6 +306,7 @@ class IndexFollower:
             first_at=self.first_at,
             counts=dict(self.index.totals),
             queues=queues,
+            verified_at=None if self.verifier.report is None else self.verifier.report.verified_at,
             problem=problem,
         )
 

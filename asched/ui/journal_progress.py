@@ -42,6 +42,8 @@ class JournalProgress(msgspec.Struct, frozen=True, rename="camel"):
     counts: dict[str, int] = {}
     """What happened since the start of the index: bound, rejected ..."""
     queues: dict[str, int] = {}
+    verified_at: datetime | None = None
+    """When the last verification began; None before the first one ended."""
     problem: str = ""
     """Why the journal cannot be followed, in one line; empty if it can."""
 

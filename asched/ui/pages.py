@@ -25,6 +25,7 @@ from asched.ui.api import HTML_PAGES, PREFIX, ROUTES, VIEW, HtmlPages, answer, p
 from asched.ui.caching import digest_of
 from asched.ui.errors import ErrorAnswer
 from asched.ui.group_pages import (
+    FOLLOW,
     GROUP_GLOBALS,
     GROUP_NAVIGATION,
     GROUP_PAGES,
@@ -262,7 +263,7 @@ async def _search(request: web.Request) -> web.Response:
 async def _why(request: web.Request) -> web.Response:
     found: PodSummary = await answer("pod", request)
     values = {**_pod_values(request, "why"), "pod": found, "attempts": found.attempts}
-    values["changes"] = _changes(found)
+    values.update(changes=_changes(found), script=FOLLOW)
     return _page(request, "why.html", values)
 
 
@@ -351,7 +352,8 @@ async def _cluster(request: web.Request) -> web.Response:
 
 async def _journal(request: web.Request) -> web.Response:
     found = await answer("journal", request)
-    return _page(request, "journal.html", {"api": _same_api(request), "found": found})
+    values = {"script": FOLLOW, "api": _same_api(request), "found": found}
+    return _page(request, "journal.html", values)
 
 
 async def _plugins(request: web.Request) -> web.Response:

@@ -25,6 +25,7 @@ from asched.journal.checkpoints import apply_stored
 from asched.journal.errors import ArchivedError
 from asched.model.quantity import NS_PER_S
 from asched.state.cluster import ClusterState, PlacementState, PodEntry
+from asched.ui.errors import BusyError
 from asched.ui.fork_host import Branch
 from asched.ui.index import LikePods
 from asched.ui.journal_progress import Moment
@@ -100,7 +101,8 @@ async def pod_summary(reader: JournalReader, pod: PodName, moment: Moment) -> Po
     live = reader.live
     if live is not None and live.seq == seq:
         standing = _standing(live.fold.state, key)
-        explained = await reader.call(_explained_now, pod, seq, standing.place is None)
+        until = _last_relevant(reader, live.fold.state, key, seq)
+        explained = await reader.call(_explained_now, pod, until, standing.place is None)
     else:
         standing, explained = await reader.call(_explained_then, pod, key, seq)
     found, job = explained.pod, explained.job
@@ -138,6 +140,21 @@ class PodStanding(msgspec.Struct, frozen=True):
     """None for a pod that does not exist."""
     at: datetime
     rejection: str
+
+
+def _last_relevant(reader: JournalReader, state: ClusterState, key: str, seq: int) -> int:
+    """The last record that the explanation of a pod depends on, so that later ones do not make it
+    another question."""
+    entry, known = state.pods.get(key), reader.index.pods.get(key)
+    if known is None or (entry is not None and not _was_tried(state, entry)):
+        return seq
+    return min(seq, known.last_seq)
+
+
+def _was_tried(state: ClusterState, entry: PodEntry) -> bool:
+    """Whether records explain the pod. Another one is evaluated on the newest state."""
+    in_sessions = entry.info.pod.spec.scheduler_name in state.sessions
+    return bool(entry.node or entry.rejection) and not in_sessions
 
 
 def _standing(state: ClusterState, key: str) -> PodStanding:
@@ -183,26 +200,40 @@ async def _explained_then(
     """Where the pod was, too. Raises as :func:`_explained_now`."""
     prepared = await _prepared(journal, pod, seq)
     if isinstance(prepared, Explained):
-        standing, found = await journal.on_state(seq, lambda s: _standing(s, key)), prepared
+        standing, found = await _standing_at(journal, key, seq), prepared
     elif prepared.seq == seq:
         standing = _standing(prepared.fold.state, key)
         found = _explained(prepared)
+    elif seq - prepared.seq > _FAR_RECORDS:
+        found = _explained(prepared)
+        standing = await _standing_at(journal, key, seq)
     else:
-        # The state before the attempt is needed twice: it is explained in a copy.
-        branch = Branch(lambda: msgspec.msgpack.encode(_explained(prepared)))
-        standing = await _standing_later(journal, prepared, key, seq)
-        found = msgspec.msgpack.decode(branch.result(), type=Explained)
+        standing, found = await _explained_on_both(journal, prepared, seq)
     return standing, await _completed(journal, pod, seq, found, standing.place is None)
 
 
-async def _standing_later(
-    journal: PastStates, prepared: PreparedExplanation, key: str, seq: int
-) -> PodStanding:
-    if seq - prepared.seq > _FAR_RECORDS:
-        return await journal.on_state(seq, lambda state: _standing(state, key))
-    async for stored in journal.store.read(prepared.seq, seq):
-        apply_stored(prepared.fold, stored)
-    return _standing(prepared.fold.state, key)
+async def _standing_at(journal: PastStates, key: str, seq: int) -> PodStanding:
+    return await journal.on_state(seq, lambda state: _standing(state, key))
+
+
+async def _explained_on_both(
+    journal: PastStates, prepared: PreparedExplanation, seq: int
+) -> tuple[PodStanding, Explained]:
+    """The state before the attempt is needed twice: a copy folds on. An explanation changes more
+    than a few records do."""
+    later = [stored async for stored in journal.store.read(prepared.seq, seq)]
+
+    def later_standing() -> bytes:
+        for stored in later:
+            apply_stored(prepared.fold, stored)
+        return msgspec.msgpack.encode(_standing(prepared.fold.state, prepared.key))
+
+    branch = Branch(later_standing)
+    found = _explained(prepared)
+    try:
+        return msgspec.msgpack.decode(branch.result(), type=PodStanding), found
+    except BusyError:
+        return await _standing_at(journal, prepared.key, seq), found  # or its error
 
 
 async def _prepared(journal: PastStates, pod: PodName, seq: int) -> PreparedExplanation | Explained:

@@ -40,9 +40,10 @@ function showStopped(text) {
 }
 
 /** Calls `refresh` when the journal has grown, and `onHead` with each event. A page of a past time
- *  is not followed. Hidden pages close their stream: a browser opens only six for a server. */
+ *  is not followed: the result is whether this one is. Hidden pages close their stream: a browser
+ *  opens only six for a server. */
 export function follow(refresh, onHead = () => {}) {
-  if (page.to || moment().at || moment().seq) return;
+  if (page.to || moment().at || moment().seq) return false;
   let events = null;
   let known = null;
   let troubled = false;
@@ -55,8 +56,9 @@ export function follow(refresh, onHead = () => {}) {
       const head = JSON.parse(event.data);
       showHead(head);
       onHead(head);
-      if (known !== null && (head.seq !== known || troubled)) refresh();
-      known = head.seq;
+      const shown = `${head.seq} ${head.verifiedAt}`;
+      if (known !== null && (shown !== known || troubled)) refresh();
+      known = shown;
       troubled = Boolean(head.problem);
     });
     events.addEventListener("error", () => {
@@ -92,4 +94,5 @@ export function follow(refresh, onHead = () => {}) {
   addEventListener("pagehide", end);
   addEventListener("pageshow", begin);
   begin();
+  return true;
 }

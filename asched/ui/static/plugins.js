@@ -1,6 +1,7 @@
 // How long the calls of plugins take, as a table: the longest total first.
 
 import { byId, element, fetchAnswer, notice, showing, withMoment } from "./dom.js";
+import { keepFresh } from "./refresh.js";
 
 const place = byId("times-table");
 const HEADS = [["Plugin"], ["Extension point"], ["Calls", true], ["Median", true], ["Longest", true],
@@ -44,4 +45,6 @@ async function load() {
     element("tbody", {}, times.map((one) => row(one, most))))));
 }
 
+// The durations are measured once: that takes longer than everything else on the page.
 if (place) showing(place, load);
+keepFresh();

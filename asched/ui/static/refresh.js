@@ -4,8 +4,8 @@
 
 import { ApiError, byId, showing, writeTime } from "./dom.js";
 import { coalesced, follow } from "./live.js";
+import { keepingPlace } from "./place.js";
 
-const FOCUSABLE = "a, button, summary, [tabindex]";
 const regions = (root) => new Map(
   [...root.querySelectorAll("[data-live]")].map((region) => [region.dataset.live, region]),
 );
@@ -25,27 +25,6 @@ async function loaded() {
   throw new ApiError(lines.join(" ") || `The server answered ${response.status}.`);
 }
 
-/** What a reader has done in a region: focus, open details and scrolling. */
-function habits(region) {
-  const all = (selector) => [...region.querySelectorAll(selector)];
-  const focus = region.contains(document.activeElement) ? document.activeElement : null;
-  return {
-    focus: focus && { text: focus.textContent, index: all(FOCUSABLE).indexOf(focus) },
-    open: all("details").map((details) => details.open),
-    scrolled: all(".scroll").map((box) => [box.scrollLeft, box.scrollTop]),
-  };
-}
-
-function restore(region, { focus, open, scrolled }) {
-  const all = (selector) => [...region.querySelectorAll(selector)];
-  all("details").forEach((details, index) => { details.open = open[index] ?? details.open; });
-  all(".scroll").forEach((box, index) => box.scrollTo(...(scrolled[index] ?? [0, 0])));
-  if (!focus) return;
-  const found = all(FOCUSABLE);
-  const same = found.find((one) => one.textContent === focus.text) ?? found[focus.index];
-  same?.focus({ preventScroll: true });
-}
-
 /** Whether text of the region is selected: it stays until the reader has copied it. */
 function selected(region) {
   const selection = getSelection();
@@ -56,9 +35,7 @@ function replace(region, fresh) {
   const name = region.dataset.live;
   if (written.get(name) === fresh.innerHTML || selected(region)) return;
   written.set(name, fresh.innerHTML);
-  const before = habits(region);
-  region.replaceChildren(...document.adoptNode(fresh).childNodes);
-  restore(region, before);
+  keepingPlace(region, () => region.replaceChildren(...document.adoptNode(fresh).childNodes));
   for (const node of region.querySelectorAll("time[datetime]")) writeTime(node);
 }
 
