@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 
 import msgspec
@@ -15,6 +15,7 @@ from asched.model.node import Node
 from asched.model.requests import PODS
 from asched.state.cluster import ClusterState
 from asched.ui.columns import QUEUES, RecordedColumns, resources_of
+from asched.ui.device_history import DeviceTracker, DeviceUse, DeviceUses
 from asched.ui.node_facts import FactsTable, GroupLabel, NodeFacts, group_labels
 from asched.ui.placements import PlacedPod
 from asched.ui.series import queue_lengths
@@ -33,6 +34,8 @@ class NodeUse(msgspec.Struct, frozen=True, rename="camel"):
     allocatable: dict[str, int]
     """cpu in millicores, others in whole units."""
     requested: dict[str, int]
+    devices: DeviceUses = {}
+    """Of Dynamic Resource Allocation, by driver."""
 
 
 class ClusterPicture(msgspec.Struct, frozen=True, rename="camel"):
@@ -41,6 +44,8 @@ class ClusterPicture(msgspec.Struct, frozen=True, rename="camel"):
     seq: int
     at: datetime
     resources: tuple[str, ...]
+    drivers: tuple[str, ...]
+    """Those with devices on a node."""
     group_labels: tuple[GroupLabel, ...]
     queues: dict[str, int]
     """Pods without a node, by queue."""
@@ -108,36 +113,51 @@ def picture(state: ClusterState, seq: int) -> ClusterPicture:
     """The cluster as the state has it."""
     nodes, resources = state.objects(Node), resources_of(state.nodes)
     labels = group_labels([node.metadata.labels for node in nodes.values()])
-    keys = tuple(label.key for label in labels)
+    keys, devices = tuple(label.key for label in labels), DeviceTracker.of(state)
+    found = tuple(_use(state, nodes[name], resources, keys, devices) for name in sorted(nodes))
     return ClusterPicture(
         seq=seq,
         at=time_of(state.date_ns),
         resources=resources,
+        drivers=_drivers(found),
         group_labels=labels,
         queues=queue_lengths(state),
-        nodes=tuple(_use(state, nodes[name], resources, keys) for name in sorted(nodes)),
+        nodes=found,
     )
 
 
-def picture_of(columns: RecordedColumns, table: FactsTable, seq: int) -> ClusterPicture:
+def _drivers(nodes: Iterable[NodeUse]) -> tuple[str, ...]:
+    return tuple(sorted({driver for node in nodes for driver in node.devices}))
+
+
+def picture_of(
+    columns: RecordedColumns, table: FactsTable, devices: dict[str, DeviceUses], seq: int
+) -> ClusterPicture:
     """The same picture from the columns of a record. Nothing is folded."""
     resources = columns.resources
     rows = dict(zip(columns.names, columns.values.tolist(), strict=True))
     nodes = []
     for name, facts, labels in table.rows:
         used = dict(zip(resources, rows[name], strict=True))
-        nodes.append(_use_of(name, facts, labels, used))
+        nodes.append(_use_of(name, facts, labels, used, devices.get(name, {})))
     return ClusterPicture(
         seq=seq,
         at=time_of(columns.date_ns),
         resources=resources,
+        drivers=_drivers(nodes),
         group_labels=table.group_labels,
         queues=dict(zip(QUEUES, columns.queues, strict=True)),
         nodes=tuple(nodes),
     )
 
 
-def _use_of(name: str, facts: NodeFacts, labels: dict[str, str], used: dict[str, int]) -> NodeUse:
+def _use_of(
+    name: str,
+    facts: NodeFacts,
+    labels: dict[str, str],
+    used: dict[str, int],
+    devices: DeviceUses,
+) -> NodeUse:
     return NodeUse(
         name=name,
         ready=facts.ready,
@@ -147,11 +167,17 @@ def _use_of(name: str, facts: NodeFacts, labels: dict[str, str], used: dict[str,
         pods=used[PODS],
         allocatable={resource: facts.offered.get(resource, 0) for resource in used},
         requested=used,
+        devices=devices,
     )
 
 
 def node_of(
-    columns: RecordedColumns, table: FactsTable, pods: Iterable[PlacedPod], seq: int, name: str
+    columns: RecordedColumns,
+    table: FactsTable,
+    devices: DeviceUses,
+    pods: Iterable[PlacedPod],
+    seq: int,
+    name: str,
 ) -> NodeDetail:
     """As :func:`node_detail`, from the index. Nothing is folded."""
     facts = table.facts.get(name)
@@ -161,7 +187,7 @@ def node_of(
     return NodeDetail(
         seq=seq,
         at=time_of(columns.date_ns),
-        node=_use_of(name, facts, facts.labels, used),
+        node=_use_of(name, facts, facts.labels, used, devices),
         pods=tuple(
             PodOnNode(
                 namespace=pod.key.partition("/")[0],
@@ -183,7 +209,11 @@ def _unknown(name: str, known: Sequence[str], seq: int) -> AuditError:
 
 
 def _use(
-    state: ClusterState, node: Node, resources: tuple[str, ...], keys: tuple[str, ...]
+    state: ClusterState,
+    node: Node,
+    resources: tuple[str, ...],
+    keys: tuple[str, ...],
+    devices: DeviceTracker,
 ) -> NodeUse:
     table, row = state.nodes, state.nodes.row_of(node.name)
     assert row is not None, "each observed node has a row"
@@ -199,6 +229,7 @@ def _use(
         pods=pods,
         allocatable={**offered, PODS: int(table.allowed_pods[row])},
         requested={**used, PODS: pods},
+        devices=devices.uses(node.name),
     )
 
 
@@ -216,7 +247,7 @@ def node_detail(state: ClusterState, seq: int, name: str) -> NodeDetail:
     return NodeDetail(
         seq=seq,
         at=time_of(state.date_ns),
-        node=_use(state, node, resources, keys),
+        node=_use(state, node, resources, keys, DeviceTracker.of(state)),
         pods=tuple(
             PodOnNode(
                 namespace=info.namespace,
@@ -280,9 +311,21 @@ def _change(before: NodeUse, after: NodeUse) -> NodeChange:
         name=after.name,
         requested={name: delta for name, delta in deltas.items() if delta},
         pods=after.pods - before.pods,
-        changes=tuple(
-            f"{field} {getattr(before, field)} -> {getattr(after, field)}"
-            for field in fields
-            if getattr(before, field) != getattr(after, field)
+        changes=(
+            *(
+                f"{field} {getattr(before, field)} -> {getattr(after, field)}"
+                for field in fields
+                if getattr(before, field) != getattr(after, field)
+            ),
+            *_device_changes(before.devices, after.devices),
         ),
     )
+
+
+def _device_changes(before: DeviceUses, after: DeviceUses) -> Iterator[str]:
+    none = DeviceUse(0, 0, 0, 0)
+    for driver in dict.fromkeys((*before, *after)):
+        old, new = before.get(driver, none), after.get(driver, none)
+        for field in ("devices", "allocated", "tainted"):
+            if getattr(old, field) != getattr(new, field):
+                yield f"{driver} {field} {getattr(old, field)} -> {getattr(new, field)}"

@@ -20,6 +20,7 @@ import structlog
 from filelock import lock_descriptor, unlock_descriptor
 
 from asched.ui.columns import ClusterHistory
+from asched.ui.device_history import DeviceUses, StoredDevices
 from asched.ui.history_tables import HistoryTables, SavedParts
 from asched.ui.index import IndexedGroup, IndexedPod, JournalIndex
 from asched.ui.index_tables import COUNT, DELETE, PUT, TABLES, VERSION
@@ -161,10 +162,21 @@ class IndexFile:
         decode_facts = msgspec.msgpack.Decoder(NodeFacts | None).decode
         for seq, name, blob in self._connection.execute("SELECT * FROM node_facts ORDER BY seq"):
             found.facts.add(StoredFacts(seq, name, decode_facts(blob)))
+        self._load_devices(found)
         self._saved, self._saved_nodes = form.mark, len(kept)
         found.logs = self._load_logs()
         found.placements = self.history.restored_placements()
         return found, form.first_at_ns
+
+    def _load_devices(self, found: Indexes) -> None:
+        decode = msgspec.msgpack.Decoder(DeviceUses).decode
+        # Few nodes differ in their devices.
+        known: dict[bytes, DeviceUses] = {}
+        for seq, name, blob in self._connection.execute("SELECT * FROM node_devices ORDER BY seq"):
+            uses = known.get(blob)
+            if uses is None:
+                uses = known[blob] = decode(blob)
+            found.devices.add(StoredDevices(seq, name, uses))
 
     def _load_logs(self) -> FollowedLogs:
         (blob,) = self._connection.execute("SELECT form FROM logs").fetchone()
@@ -237,6 +249,8 @@ class IndexFile:
             self._put("node_name", enumerate(new, self._saved_nodes))
             facts = indexes.facts.unsaved
             self._put("node_facts", ((one.seq, one.name, encode(one.facts)) for one in facts))
+            devices = indexes.devices.unsaved
+            self._put("node_devices", ((one.seq, one.node, encode(one.uses)) for one in devices))
             self._put("logs", [(1, encode(indexes.logs.form))])
             timelines = indexes.taken_timelines()
             self.history.save(SavedParts(indexes.placements, indexes.plugins, timelines))
@@ -244,6 +258,7 @@ class IndexFile:
             self._put("mark", [(1, encode(form))])
         self._saved, self._saved_nodes = mark, len(indexes.cluster.names)
         indexes.facts.unsaved.clear()
+        indexes.devices.unsaved.clear()
         indexes.placements.saved()
         indexes.plugins.unsaved.clear()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-VERSION: Final = 4
+VERSION: Final = 5
 """Incremented whenever the tables or the contents of the index change."""
 TABLES: Final = """
 CREATE TABLE IF NOT EXISTS mark (id INTEGER PRIMARY KEY CHECK (id = 1), form BLOB NOT NULL);
@@ -17,6 +17,8 @@ CREATE TABLE IF NOT EXISTS bucket (start_s INTEGER PRIMARY KEY, form BLOB NOT NU
 CREATE TABLE IF NOT EXISTS chunk (base_seq INTEGER PRIMARY KEY, form BLOB NOT NULL);
 CREATE TABLE IF NOT EXISTS node_name (number INTEGER PRIMARY KEY, name TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS node_facts
+  (seq INTEGER, name TEXT, form BLOB NOT NULL, PRIMARY KEY (seq, name)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS node_devices
   (seq INTEGER, name TEXT, form BLOB NOT NULL, PRIMARY KEY (seq, name)) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS placement
   (node TEXT, begin_seq INTEGER, key TEXT, end_seq INTEGER NOT NULL, bound_seq INTEGER NOT NULL,
@@ -37,6 +39,7 @@ _WIDTHS: Final = {
     "chunk": 2,
     "node_name": 2,
     "node_facts": 3,
+    "node_devices": 3,
     "placement": 6,
     "placed_form": 2,
     "plugin_facts": 3,

@@ -11,6 +11,7 @@ from asched.state import records as r
 from asched.state.cluster import ClusterState
 from asched.state.fold import Fold
 from asched.ui.columns import ClusterHistory
+from asched.ui.device_history import DeviceHistory
 from asched.ui.index import JournalIndex
 from asched.ui.logs import FollowedLogs
 from asched.ui.node_facts import FactsHistory
@@ -25,6 +26,7 @@ class Indexes:
     names: JournalIndex = field(default_factory=JournalIndex)
     cluster: ClusterHistory = field(default_factory=ClusterHistory)
     facts: FactsHistory = field(default_factory=FactsHistory)
+    devices: DeviceHistory = field(default_factory=DeviceHistory)
     logs: FollowedLogs = field(default_factory=FollowedLogs)
     placements: PlacementHistory = field(default_factory=PlacementHistory)
     plugins: PluginHistory = field(default_factory=PluginHistory)
@@ -40,6 +42,7 @@ class Indexes:
     def resume(self, seq: int, fold: Fold) -> None:
         """Continue after record ``seq`` with a fold of the records up to it."""
         self.cluster.begin(seq, fold.state)
+        self.devices.begin(seq, fold.state)
         self.placements.begin(seq, fold.state)
         self.plugins.begin(seq, fold.state)
         if self.timelines is None:
@@ -62,6 +65,7 @@ class Indexes:
         self.names.apply(seq, record, state)
         self.logs.apply(seq, record, state)
         self.cluster.apply(seq, state)
+        self.devices.apply(seq, record)
         self.placements.apply(seq, record, state)
         self.plugins.apply(seq, state)
         if self.timelines is not None:

@@ -118,7 +118,10 @@ class JournalReader(IndexFollower):
         """The nodes after an indexed record, without a fold; None if the index does not have it."""
         indexes = self.indexes
         return self._indexed(
-            seq, lambda: picture_of(indexes.cluster.at(seq), indexes.facts.table(seq), seq)
+            seq,
+            lambda: picture_of(
+                indexes.cluster.at(seq), indexes.facts.table(seq), indexes.devices.at(seq), seq
+            ),
         )
 
     def node(self, seq: int, name: str) -> NodeDetail | None:
@@ -129,6 +132,7 @@ class JournalReader(IndexFollower):
             lambda: node_of(
                 indexes.cluster.at(seq),
                 indexes.facts.table(seq),
+                indexes.devices.of_node(name, seq),
                 indexes.placements.at(name, seq),
                 seq,
                 name,

@@ -89,7 +89,7 @@ def test_columns_equal_the_fold_after_every_record(steps: list[tuple[str, int]])
 
 def _check(recording: _Followed, cluster: ClusterHistory, facts: FactsHistory) -> None:
     for seq, expected in recording.pictures.items():
-        assert picture_of(cluster.at(seq), facts.table(seq), seq) == expected
+        assert picture_of(cluster.at(seq), facts.table(seq), {}, seq) == expected
 
 
 def test_facts_that_are_stored_out_of_order_of_nodes_are_found_by_record() -> None:

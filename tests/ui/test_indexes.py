@@ -80,12 +80,14 @@ def test_index_answers_as_a_fold(recording: Recording, save_every: int) -> None:
     indexes, details, plugins = _follow(recording.records, save_every)
     for seq, nodes in details.items():
         columns, table = indexes.cluster.at(seq), indexes.facts.table(seq)
+        devices = indexes.devices
         assert {node.node.name for node in nodes} == {row.name for row in table.rows}
         for expected in nodes:
             name = expected.node.name
-            found = node_of(columns, table, indexes.placements.at(name, seq), seq, name)
+            pods = indexes.placements.at(name, seq)
+            found = node_of(columns, table, devices.of_node(name, seq), pods, seq, name)
             assert _sorted(found) == _sorted(expected)
         assert indexes.plugins.at(seq) == plugins[seq]
         assert indexes.cluster.date_ns(seq) == columns.date_ns
         with pytest.raises(AuditError, match="no node 'absent'"):
-            node_of(columns, table, (), seq, "absent")
+            node_of(columns, table, {}, (), seq, "absent")

@@ -1,35 +1,50 @@
 // The cluster at a time: a heat map of nodes, a slider over the history, and what changed since.
 
 import {
-  amountText, byId, element, fetchAnswer, notice, onSchemeChange, page, perFrame, podPath, showing,
-  timeElement, withMoment, writeTime,
+  amountText, byId, element, fetchAnswer, onSchemeChange, page, perFrame, showing, writeTime,
 } from "./dom.js";
+import { LISTED, showDifference } from "./cluster_difference.js";
+import { showNode } from "./cluster_node.js";
+import { choiceOf, devicesText, drawDevices, driverOf, totalDevices } from "./devices.js";
 import { cellAt, draw, drawLegend, grouped, layout } from "./heat.js";
+import { coalesced, follow } from "./live.js";
+import { keepingPlace } from "./place.js";
 
 const STEPS = 1000;
 const PLAY_STEPS = 200;
 const MIN_FRAME_MS = 120;
 const MAX_HEIGHT_PX = 560;
-const LISTED = 25;
 const ZONE = "topology.kubernetes.io/zone";
 
 const canvas = byId("heat");
 const view = {
   nodes: [], byName: new Map(), plan: null, chosen: "", at: "", seq: 0, pinned: null,
-  first: Date.parse(page.first), last: Date.parse(page.last), playing: false,
+  first: Date.parse(page.first), last: Date.parse(page.last), playing: false, follows: false,
 };
 
 const resource = () => byId("resource").value;
+const driver = () => driverOf(resource());
 
-/** The requested share of the node's resource; null for a node that does not offer it. */
+/** The devices of the chosen driver; undefined for a resource. */
+const devicesOf = (node) => node.devices[driver()];
+
+/** What of the chosen resource or driver a node has, and how much of it is in use. */
+function amountsOf(node) {
+  if (driver()) return [devicesOf(node)?.allocated ?? 0, devicesOf(node)?.devices ?? 0];
+  return [node.requested[resource()] ?? 0, node.allocatable[resource()] ?? 0];
+}
+
+/** The share of the node's resource that is in use; null for a node that does not offer it. */
 function partOf(node) {
-  const total = node.allocatable[resource()];
-  return total ? (node.requested[resource()] ?? 0) / total : null;
+  const [used, total] = amountsOf(node);
+  return total ? used / total : null;
 }
 
 const redraw = perFrame(() => {
   if (!view.plan) return;
-  draw(canvas, view.plan, partOf, view.chosen);
+  const fill = driver() &&
+    ((brush, node, x, y, size) => drawDevices(brush, devicesOf(node), x, y, size));
+  draw(canvas, view.plan, { partOf, fill }, view.chosen);
 });
 
 const arrange = perFrame(() => {
@@ -48,14 +63,15 @@ function choices(select, values, keep) {
   if (before) select.value = before;
 }
 
-function offerChoices({ resources, groupLabels }) {
+function offerChoices({ resources, drivers, groupLabels }) {
   const labels = groupLabels.map((label) => label.key);
-  choices(byId("resource"), resources, true);
+  const offered = [...resources, ...drivers.map(choiceOf)];
+  choices(byId("resource"), offered, true);
   choices(byId("group"), labels, true);
   if (view.nodes.length) return;
   // The first answer with nodes selects what the address has, or the usual grouping.
   const asked = new URLSearchParams(location.search);
-  if (resources.includes(asked.get("resource"))) byId("resource").value = asked.get("resource");
+  if (offered.includes(asked.get("resource"))) byId("resource").value = asked.get("resource");
   const group = asked.get("group") ?? ZONE;
   if (labels.includes(group)) byId("group").value = group;
 }
@@ -82,14 +98,24 @@ function take(answer) {
   summarize();
 }
 
-function summarize() {
+function useText() {
+  if (driver()) {
+    const total = totalDevices(view.nodes, driver());
+    return `${total.nodes} with ${resource()}: ${devicesText(total)}`;
+  }
   const parts = view.nodes.map(partOf).filter((part) => part !== null);
   const mean = parts.length ? parts.reduce((sum, part) => sum + part, 0) / parts.length : 0;
   const full = parts.filter((part) => part >= 0.9).length;
+  return `${parts.length} with ${resource()}: ${(mean * 100).toFixed(0)} % requested on average, ` +
+    `${full} at 90 % or more`;
+}
+
+function summarize() {
   const cordoned = view.nodes.filter((node) => node.unschedulable).length;
-  byId("summary").textContent = `${view.nodes.length.toLocaleString("en")} nodes, ${parts.length} with ` +
-    `${resource()}: ${(mean * 100).toFixed(0)} % requested on average, ${full} at 90 % or more; ` +
-    `${cordoned} cordoned`;
+  byId("summary").textContent =
+    `${view.nodes.length.toLocaleString("en")} nodes, ${useText()}; ${cordoned} cordoned`;
+  byId("shares-legend").hidden = Boolean(driver());
+  byId("devices-legend").hidden = !driver();
   byId("moment").setAttribute("datetime", view.at);
   writeTime(byId("moment"));
   byId("record").textContent = `record ${view.seq.toLocaleString("en")}`;
@@ -101,14 +127,16 @@ function list() {
   if (!byId("list").open) return;
   const ordered = view.nodes.filter((node) => partOf(node) !== null)
     .sort((a, b) => partOf(b) - partOf(a)).slice(0, LISTED);
-  byId("list-rows").replaceChildren(...ordered.map((node) => element("tr", {},
+  const rows = ordered.map((node) => element("tr", {},
     element("th", { scope: "row" },
       element("button", { type: "button", class: "link", onclick: () => choose(node.name) }, node.name)),
     element("td", { class: "number" }, `${(partOf(node) * 100).toFixed(0)} %`),
-    element("td", { class: "number" }, amountText(resource(), node.requested[resource()] ?? 0)),
-    element("td", { class: "number" }, amountText(resource(), node.allocatable[resource()])),
+    ...amountsOf(node).map((amount) =>
+      element("td", { class: "number" }, amountText(driver() ? "devices" : resource(), amount))),
     element("td", { class: "number" }, String(node.pods)),
-    element("td", {}, node.unschedulable ? "cordoned" : ""))));
+    element("td", {}, [node.unschedulable ? "cordoned" : "",
+      devicesOf(node)?.tainted ? `${devicesOf(node).tainted} tainted` : ""].filter(Boolean).join(", "))));
+  keepingPlace(byId("list-rows"), () => byId("list-rows").replaceChildren(...rows));
 }
 
 // Time
@@ -154,15 +182,40 @@ function keep(choices) {
   history.replaceState(null, "", url);
 }
 
-/** Keeps the time in the address, and in the links to the answer. */
+const atEnd = () => Number(byId("slider").value) >= STEPS;
+
+/** Keeps the time in the address, and in the links to the answer, unless the page follows. */
 function hold() {
-  keep({ at: null, seq: view.seq });
+  const seq = atEnd() && view.pinned === null ? null : view.seq;
+  keep({ at: null, seq });
   for (const link of [byId("as-json"), byId("as-csv")]) {
     const url = new URL(link.href);
     url.searchParams.delete("at");
-    url.searchParams.set("seq", view.seq);
+    if (seq === null) url.searchParams.delete("seq");
+    else url.searchParams.set("seq", seq);
     link.href = url.pathname + url.search;
   }
+}
+
+// The newest time
+
+/** A comparison stays, and so does a past time. */
+const refresh = coalesced(async () => {
+  if (!atEnd() || view.playing || view.pinned !== null) return;
+  await go({});
+  if (view.chosen) await showChosen();
+});
+
+function extend({ at }) {
+  if (!at || !atEnd()) return;
+  view.last = Date.parse(at);
+  if (Number.isNaN(view.first)) view.first = view.last;
+  byId("slider").disabled = !(view.last > view.first);
+}
+
+/** Follows the journal once the page shows its end. */
+function followEnd() {
+  view.follows ||= follow(refresh, extend);
 }
 
 /** The newest state has no time in the request: the last turn may be later than the page knows. */
@@ -175,6 +228,7 @@ async function slide() {
   byId("slider").setAttribute("aria-valuetext", new Date(timeOf(step)).toISOString());
   await go(momentOf(step));
   hold();
+  followEnd();
   if (view.pinned !== null) await compare();
 }
 
@@ -207,48 +261,25 @@ async function choose(name) {
   view.chosen = name;
   keep({ node: name });
   redraw();
+  byId("node").hidden = false;
+  await showChosen();
+}
+
+let shownNode = "";
+
+/** Loads the chosen node, and draws it again if it has changed. */
+async function showChosen() {
+  const name = view.chosen;
   const place = byId("node");
-  place.hidden = false;
   await showing(place, async () => {
     const path = `/api/v1/cluster/nodes/${encodeURIComponent(name)}`;
-    showNode(place, await fetchAnswer(path, { seq: view.seq }));
+    const before = shownNode;
+    shownNode = "";  // an error takes its place
+    const found = await fetchAnswer(path, { seq: view.seq });
+    shownNode = JSON.stringify([found.node, found.pods]);
+    if (name !== view.chosen || shownNode === before) return;
+    keepingPlace(place, () => showNode(place, found));
   });
-}
-
-function nodeFacts(node) {
-  const offered = Object.keys(node.allocatable).filter((name) => node.allocatable[name]);
-  const amounts = offered.sort().map((name) => [
-    element("dt", {}, name),
-    element("dd", {}, `${amountText(name, node.requested[name] ?? 0)} of ` +
-      `${amountText(name, node.allocatable[name])}`),
-  ]);
-  const labels = Object.entries(node.labels).sort().map(([key, value]) =>
-    element("li", {}, element("code", {}, value ? `${key}=${value}` : key)));
-  const taints = node.taints.map((taint) => element("li", {}, element("code", {}, taint)));
-  return [
-    element("dl", { class: "facts" }, amounts),
-    taints.length ? element("h3", {}, "Taints") : null,
-    taints.length ? element("ul", { class: "plain" }, taints) : null,
-    labels.length ? element("details", {}, element("summary", {}, `${labels.length} labels`),
-      element("ul", { class: "plain" }, labels)) : null,
-  ];
-}
-
-function podItem({ namespace, name, owner }) {
-  const href = withMoment(podPath(namespace, name), { seq: view.seq });
-  return element("li", {}, element("a", { href }, `${namespace}/${name}`),
-    owner ? element("span", { class: "quiet" }, ` ${owner}`) : null);
-}
-
-function showNode(place, { node, pods }) {
-  const pill = (text) => element("span", { class: "pill wait" }, text);
-  place.replaceChildren(
-    element("h2", {}, `Node ${node.name} `, node.unschedulable ? pill("cordoned") : null,
-      node.ready ? null : pill("not ready")),
-    ...nodeFacts(node).filter(Boolean),
-    element("h3", {}, pods.length === 1 ? "1 pod" : `${pods.length} pods`),
-    pods.length ? element("ul", { class: "plain", id: "node-pods" }, pods.map(podItem))
-      : element("p", { class: "quiet" }, "No pod is on this node."));
 }
 
 // What changed between two times
@@ -266,41 +297,6 @@ async function compare() {
     const found = await fetchAnswer("/api/v1/cluster/difference", { fromSeq: from, toSeq: to });
     if (number === comparison) showDifference(place, found);
   });
-}
-
-function section(title, items, itemOf) {
-  if (!items.length) return null;
-  const rest = items.length - LISTED;
-  return element("div", {}, element("h3", {}, `${title}: ${items.length}`),
-    element("ul", { class: "plain" }, items.slice(0, LISTED).map((item) => element("li", {}, itemOf(item)))),
-    rest > 0 ? element("p", { class: "quiet" }, `and ${rest} more`) : null);
-}
-
-function placementText({ namespace, name, before, after }, seq) {
-  const href = withMoment(podPath(namespace, name), { seq });
-  return [element("a", { href }, `${namespace}/${name}`), `: ${before || "–"} → ${after || "–"}`];
-}
-
-function nodeChangeText({ name, requested, pods, changes }) {
-  const sign = (amount) => (amount > 0 ? "+" : "");
-  const amounts = Object.entries(requested)
-    .map(([key, amount]) => `${sign(amount)}${amountText(key, amount)} ${key}`);
-  const count = pods && !("pods" in requested) ? [`${sign(pods)}${pods} pods`] : [];
-  return `${name}: ${[...amounts, ...count, ...changes].join(", ")}`;
-}
-
-function showDifference(place, found) {
-  const sections = [
-    section("Nodes added", found.nodesAdded, (name) => name),
-    section("Nodes removed", found.nodesRemoved, (name) => name),
-    section("Pods with another node", found.placements, (pod) => placementText(pod, found.toSeq)),
-    section("Nodes changed", found.nodesChanged, nodeChangeText),
-  ].filter(Boolean);
-  place.replaceChildren(
-    element("h2", {}, `From record ${found.fromSeq} to ${found.toSeq}`),
-    element("p", { class: "quiet" }, timeElement(found.fromAt), " to ", timeElement(found.toAt)),
-    element("p", {}, `${found.podsAdded} pods added, ${found.podsRemoved} removed`),
-    ...(sections.length ? sections : [notice("No difference", "Nodes and pods are the same at both times.")]));
 }
 
 function pin(seq = view.seq) {
@@ -325,7 +321,9 @@ function hover(event) {
   if (!cell) return;
   const { node } = cell;
   const part = partOf(node);
-  const share = part === null ? `offers no ${resource()}` : `${(part * 100).toFixed(0)} % of ${resource()}`;
+  let share = `${(part * 100).toFixed(0)} % of ${resource()}`;
+  if (part === null) share = `offers no ${resource()}`;
+  else if (driver()) share = devicesText(devicesOf(node));
   tip.textContent = `${node.name}: ${share}, ${node.pods} pods${node.unschedulable ? ", cordoned" : ""}`;
   const right = Math.max(0, canvas.clientWidth - tip.offsetWidth - 4);
   tip.style.left = `${Math.min(event.offsetX + 14, right)}px`;
@@ -383,7 +381,9 @@ async function start() {
   const asked = new URLSearchParams(location.search);
   await go({ at: asked.get("at"), seq: asked.get("seq") });
   byId("slider").disabled = !(view.last > view.first);
-  byId("slider").value = view.at ? stepOf(Date.parse(view.at)) : STEPS;
+  const past = asked.get("at") || asked.get("seq");
+  byId("slider").value = past && view.at ? stepOf(Date.parse(view.at)) : STEPS;
+  followEnd();
   if (asked.get("node")) choose(asked.get("node"));
   if (/^[0-9]+$/.test(asked.get("from") ?? "")) pin(Number(asked.get("from")));
 }

@@ -86,8 +86,8 @@ export function cellAt({ cells, size }, x, y) {
     x >= cell.x && x < cell.x + size && y >= cell.y && y < cell.y + size);
 }
 
-/** Draws all cells. `partOf` gives 0 to 1, or null for a node without the resource. */
-export function draw(canvas, plan, partOf, chosen) {
+/** Draws all cells. `fill` draws one that has the resource; `partOf` is null for another. */
+export function draw(canvas, plan, { partOf, fill }, chosen) {
   const ratio = window.devicePixelRatio || 1;
   const width = canvas.clientWidth;
   if (canvas.width !== Math.round(width * ratio) || canvas.height !== Math.round(plan.height * ratio)) {
@@ -105,7 +105,8 @@ export function draw(canvas, plan, partOf, chosen) {
   for (const { node, x, y } of plan.cells) {
     const part = partOf(node);
     brush.fillStyle = part === null ? blank : colour(part);
-    brush.fillRect(x, y, inner, inner);
+    if (part === null || !fill) brush.fillRect(x, y, inner, inner);
+    else fill(brush, node, x, y, inner);
     if (node.unschedulable) crossOut(brush, x, y, inner, cordoned);
     if (node.name === chosen) outline(brush, x, y, inner);
   }

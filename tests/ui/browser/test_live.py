@@ -10,7 +10,7 @@ from playwright.async_api import expect
 
 from asched.journal.opening import open_journal
 from asched.journal.store import StoredRecord
-from asched.state.records import TurnStarted
+from asched.state.records import Assigned, TurnStarted
 from tests.ui.browser.browsing import Chromium, Tab, browsing
 from tests.ui.serving import Client
 
@@ -93,6 +93,69 @@ async def test_gangs_and_queues_change(chromium: Chromium, growing: GrowingJourn
         assert await queues.locator("#queue").evaluate("q => q.selectedOptions[0].text") == (
             "research"
         )
+
+
+async def test_why_follows(chromium: Chromium, growing: GrowingJournal) -> None:
+    async with browsing(chromium, growing.path) as (tab, client):
+        path = f"/pods/{await pending_pod(client, growing)}"
+        before = await client.get(path)
+        await tab.open(path)
+        await expect(tab.page.locator("#answer")).to_have_text(before["sentence"])
+        await tab.page.locator("#facts + dl a").first.focus()
+        focused = await tab.page.evaluate("document.activeElement.textContent")
+        await shown_after_growth(tab, client, growing)
+        after = await client.get(path)
+        assert after["place"]["state"] != before["place"]["state"]
+        await expect(tab.page.locator("#answer")).to_have_text(after["sentence"])
+        assert await tab.text("[data-live=state]") == after["place"]["state"]
+        assert await tab.page.evaluate("document.activeElement.textContent") == focused
+        await tab.open(f"{path}?seq={growing.seq}")
+        await expect(tab.page.locator("#answer")).to_have_text(before["sentence"])
+        assert not await tab.page.locator("#pause").is_visible()
+
+
+async def pending_pod(client: Client, growing: GrowingJournal) -> str:
+    """A pod that waits, and that a later record assigns, as NAMESPACE/NAME."""
+    pending = (await client.get("/pending"))["pods"]
+    names = {f"{pod['namespace']}/{pod['name']}" for pod in pending}
+    for stored in growing.later:
+        if isinstance(stored.record, Assigned) and stored.record.key in names:
+            return stored.record.key
+    raise AssertionError("no waiting pod is assigned later")
+
+
+async def test_journal_and_plugins_follow(chromium: Chromium, growing: GrowingJournal) -> None:
+    async with browsing(chromium, growing.path) as (tab, client):
+        plugins = await tab.page.context.new_page()
+        await plugins.goto(tab.url + "/plugins")
+        await expect(plugins.locator("[data-live=at] a")).to_have_text(f"record {growing.seq}")
+        await tab.open("/journal")
+        await expect(tab.page.locator("#head-seq")).to_have_text(f"{growing.seq} records")
+        await shown_after_growth(tab, client, growing)
+        head = await client.head()
+        await expect(tab.page.locator("#head-seq")).to_have_text(f"{head} records")
+        await expect(plugins.locator("[data-live=at] a")).to_have_text(f"record {head}")
+
+
+async def test_cluster_follows_at_its_end(chromium: Chromium, growing: GrowingJournal) -> None:
+    async with browsing(chromium, growing.path) as (tab, client):
+        past = await tab.page.context.new_page()
+        await past.goto(f"{tab.url}/cluster?seq={growing.seq}")
+        await expect(past.locator("#record")).to_have_text(f"record {growing.seq:,}")
+        node = (await client.get("/cluster"))["nodes"][0]["name"]
+        await tab.open(f"/cluster?node={node}")
+        await expect(tab.page.locator("#node h2")).to_have_text(f"Node {node}")
+        await tab.page.locator("#heat").focus()
+        await shown_after_growth(tab, client, growing)
+        now = await client.get("/cluster")
+        await expect(tab.page.locator("#record")).to_have_text(f"record {now['seq']:,}")
+        assert await tab.page.evaluate("document.activeElement.id") == "heat"
+        assert "seq=" not in tab.page.url
+        assert await past.locator("#record").inner_text() == f"record {growing.seq:,}"
+        await past.locator("#slider").fill("1000")
+        await expect(past.locator("#record")).to_have_text(f"record {now['seq']:,}")
+        assert "seq=" not in past.url
+        await expect(past.locator("#live")).to_contain_text(f"Record {now['seq']:,}")
 
 
 async def test_paused_and_past_pages_stay(chromium: Chromium, growing: GrowingJournal) -> None:

@@ -85,7 +85,8 @@ async def test_cluster_is_shown_at_any_time(chromium: Chromium, demo_journal: st
         now = await client.get("/cluster")
         assert await tab.text("#record") == f"record {now['seq']:,}"
         assert (await tab.text("#summary")).startswith(f"{len(now['nodes'])} nodes")
-        assert await tab.texts("#resource option") == now["resources"]
+        devices = [f"devices of {driver}" for driver in now["drivers"]]
+        assert await tab.texts("#resource option") == [*now["resources"], *devices]
         await slide_to(tab, 400)
         seq = int((await tab.text("#record")).removeprefix("record ").replace(",", ""))
         assert seq < now["seq"]
