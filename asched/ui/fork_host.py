@@ -42,7 +42,13 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 _READ_BYTES: Final = 1 << 20
 _LARGE_BYTES: Final = 1 << 16
-_QUESTIONS: Final = ("asched.ui.pods", "asched.ui.why", "asched.ui.cluster", "asched.ui.reports")
+_QUESTIONS: Final = (
+    "asched.ui.pods",
+    "asched.ui.why",
+    "asched.ui.cluster",
+    "asched.ui.reports",
+    "asched.ui.group_api",
+)
 """Modules with functions that are called."""
 
 

@@ -9,6 +9,7 @@ import msgspec
 
 from asched.audit.entries import PodTimeline
 from asched.audit.evictions import EvictionKind, EvictionReport, EvictionReports
+from asched.audit.explain_job import JobExplanation, explain_job
 from asched.audit.gangs import GangPhase, GangsReport, GangSummary
 from asched.audit.group_history import CauseLink, GroupHistory, group_history
 from asched.audit.groups import (
@@ -19,9 +20,11 @@ from asched.audit.groups import (
     with_session,
 )
 from asched.audit.history import Period
+from asched.audit.lookup import AuditError, PodName
 from asched.audit.pod_group.explain import GroupQuestion, explain_pod_group
 from asched.audit.pod_group.forms import PodGroupExplanation
 from asched.audit.timeline import time_of
+from asched.state.cluster import ClusterState
 from asched.ui.index import IndexedGroup
 from asched.ui.journal_progress import Moment
 from asched.ui.journal_reader import JournalReader
@@ -71,11 +74,36 @@ async def group_explanation(
     seq = await reader.seq_of(moment)
     indexed = _indexed(reader, group)
     known = () if indexed is None else tuple(indexed.pods)
-    found, pod = await reader.on_state(
-        seq,
-        lambda state: read_group(state, seq, group, sum(key not in state.pods for key in known)),
-    )
-    return await with_session(reader.store, reader.load, found, pod)
+    live = reader.live
+    if live is None or live.seq != seq:
+        return await reader.call(_explained_then, group, known, seq)
+    found, pod = _read(live.fold.state, seq, group, known)
+    if pod is None or not found.reasons:
+        return found
+    return msgspec.structs.replace(found, job=await reader.call(_job, pod, seq))
+
+
+def _read(
+    state: ClusterState, seq: int, group: GroupName, known: tuple[str, ...]
+) -> tuple[GroupExplanation, PodName | None]:
+    """``known``: the keys of all pods that were in the group."""
+    return read_group(state, seq, group, sum(key not in state.pods for key in known))
+
+
+async def _explained_then(
+    journal: PastStates, group: GroupName, known: tuple[str, ...], seq: int
+) -> GroupExplanation:
+    """For a worker process."""
+    found, pod = await journal.on_state(seq, lambda state: _read(state, seq, group, known))
+    return await with_session(journal.store, journal.load, found, pod)
+
+
+async def _job(journal: PastStates, pod: PodName, seq: int) -> JobExplanation | None:
+    """For a worker process."""
+    try:
+        return await explain_job(journal.store, pod, journal.load, last_seq=seq)
+    except AuditError:
+        return None
 
 
 async def group_why(journal: PastStates, key: str, seq: int) -> PodGroupExplanation:
@@ -89,12 +117,10 @@ async def group_timeline(reader: JournalReader, group: GroupName, moment: Moment
     """Raises as :func:`group_explanation`."""
     seq = await reader.seq_of(moment)
     first, last = await _extent(reader, group)
-    found: GroupHistory = await group_history(
-        reader.store, reader.load, group, first_seq=first, last_seq=min(seq, last or seq)
-    )
+    found = await reader.call(_history, group, first, min(seq, last or seq))
     until = reader.date_ns(seq)
     if until is None:
-        until = await reader.on_state(seq, lambda state: state.date_ns)
+        until = await reader.at(seq, _date_ns)
     newest = sorted(found.pods, key=lambda pod: pod.entries[0].seq)[-MAX_MEMBERS:]
     kept = {pod.uid for pod in newest}
     pods = tuple(pod for pod in found.pods if pod.uid in kept)
@@ -112,6 +138,19 @@ async def group_timeline(reader: JournalReader, group: GroupName, moment: Moment
         causes=found.causes,
         omitted=len(found.pods) - len(pods),
     )
+
+
+async def _history(
+    journal: PastStates, group: GroupName, first_seq: int, last_seq: int
+) -> GroupHistory:
+    """For a worker process."""
+    return await group_history(
+        journal.store, journal.load, group, first_seq=first_seq, last_seq=last_seq
+    )
+
+
+def _date_ns(state: ClusterState, seq: int) -> int:
+    return state.date_ns
 
 
 async def _extent(reader: JournalReader, group: GroupName) -> tuple[int, int]:
