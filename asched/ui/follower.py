@@ -148,7 +148,6 @@ class IndexFollower:
         if live is None or states is None or live.seq - states.last_seq > EVERY_RECORDS:
             return
         self.save()
-        self.live = None
         fold = await fold_before(with_states(self.store, states.path), self.load, live.seq + 1)
         self.live = RestoredFold(fold, live.seq)
         self.indexes.resume(live.seq, fold)

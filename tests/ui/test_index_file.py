@@ -12,7 +12,11 @@ import aiohttp
 import pytest
 import structlog
 
+from asched.audit.lookup import fold_before
+from asched.framework.runtime.profile import PluginLoader
 from asched.journal.opening import open_journal
+from asched.journal.store import JournalStore
+from asched.state.fold import Fold
 from asched.ui.app import Listen, make_app, serving
 from asched.ui.follower import FollowerSettings
 from asched.ui.index_file import open_index
@@ -71,6 +75,22 @@ async def test_answers_with_a_kept_index_are_those_without(journal: Path, tmp_pa
     assert await _answers(journal, tmp_path / "kept") == fresh
     assert await _answers(journal, tmp_path / "kept") == fresh
     assert _file(tmp_path / "kept").stat().st_mode & 0o077 == 0
+
+
+async def test_state_is_restored_after_a_long_catch_up(
+    journal: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fresh, restored = await _answers(journal, None), list[int]()
+
+    async def counted(journal: JournalStore, load: PluginLoader, seq: int) -> Fold:
+        restored.append(seq)
+        return await fold_before(journal, load, seq)
+
+    monkeypatch.setattr("asched.ui.follower.fold_before", counted)
+    monkeypatch.setattr("asched.ui.follower.EVERY_RECORDS", 4)
+    monkeypatch.setattr("asched.ui.follower._LONG_RECORDS", 1)
+    assert await _answers(journal, tmp_path / "kept") == fresh
+    assert len(restored) == 1
 
 
 async def test_kept_index_is_not_built_again(
