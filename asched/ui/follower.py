@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
@@ -151,6 +152,9 @@ class IndexFollower:
         fold = await fold_before(with_states(self.store, states.path), self.load, live.seq + 1)
         self.live = RestoredFold(fold, live.seq)
         self.indexes.resume(live.seq, fold)
+        del live
+        # A state refers to itself. The collector would find it only after millions of allocations.
+        gc.collect()
         return_free_memory()
 
     async def _open_states(self, file: IndexFile) -> None:

@@ -21,6 +21,9 @@ export function coalesced(load) {
   };
 }
 
+/** Whether the page shows the time of its answer elsewhere. */
+const dated = document.querySelector("[data-live=at], #moment") !== null;
+
 function showHead({ seq, at, rates, problem }) {
   const live = byId("live");
   live.classList.toggle("on", !problem);
@@ -31,7 +34,7 @@ function showHead({ seq, at, rates, problem }) {
   const perSecond = ["observed", "bound", "rejected"].filter((name) => rates[name])
     .map((name) => `, ${rates[name]} ${name}/s`).join("");
   live.replaceChildren(`Record ${seq.toLocaleString("en")}${perSecond}`,
-    ...(at ? [", last turn ", timeElement(at)] : []));
+    ...(at && !dated ? [", last turn ", timeElement(at)] : []));
 }
 
 function showStopped(text) {
