@@ -26,6 +26,8 @@ from asched.ui.past import state_at
 
 T = TypeVar("T")
 
+CONTEXT: Final = multiprocessing.get_context("spawn")
+"""Starts the process that forks others: the server has threads, so a fork of it is unsafe."""
 _CACHED_BYTES: Final = 16 * 1024**2
 _MAX_PROCESSES: Final = 4
 _STOP_S: Final = 2.0
@@ -117,10 +119,9 @@ class _HostProcess:
     """A process that forks others, and the calls that they run."""
 
     def __init__(self, settings: WorkerSettings) -> None:
-        spawn = multiprocessing.get_context("spawn")
         self._connection: Connection
-        self._connection, other = spawn.Pipe()
-        self._process: SpawnProcess = spawn.Process(
+        self._connection, other = CONTEXT.Pipe()
+        self._process: SpawnProcess = CONTEXT.Process(
             target=serve, args=(settings, other), name="asched-ui-workers", daemon=True
         )
         self._process.start()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import shutil
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,6 +17,19 @@ from tests.ui.group_scenario import record
 ROOT = Path(__file__).parents[2]
 
 __all__ = ["new_postgres_database", "postgres"]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def forked_workers() -> Iterator[None]:
+    """The worker processes of a server are forked from one process that has imported everything.
+
+    Most tests start a server, and each import would take 0.8 s of CPU. ``test_workers`` starts the
+    processes as the command does.
+    """
+    multiprocessing.set_forkserver_preload(["tests.ui.serving"])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("asched.ui.workers.CONTEXT", multiprocessing.get_context("forkserver"))
+        yield
 
 
 @pytest.fixture(scope="session")
