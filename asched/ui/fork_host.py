@@ -78,8 +78,7 @@ def serve(settings: WorkerSettings, connection: Connection) -> None:
     # The parent ends this process; a signal for the whole group would end it in a call.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _import_questions(settings.registry)
-    gc.collect()
-    gc.freeze()
+    gc.freeze()  # without a collection: the pages that it frees would be copied in each child
     children: dict[int, _Child] = {}
     try:
         while True:
