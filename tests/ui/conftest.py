@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 
 from tests.demo.running import demo
 from tests.journal.conftest import new_postgres_database, postgres
@@ -32,23 +34,39 @@ def forked_workers() -> Iterator[None]:
         yield
 
 
-@pytest.fixture(scope="session")
-def recorded_demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The journal of a demo."""
-    folder = tmp_path_factory.mktemp("demo")
-    journal = folder / "demo.db"
+def made_once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], object]) -> Path:
+    """The journal.db that ``make`` records in a folder. The first worker of a run records it."""
+    in_worker = "PYTEST_XDIST_WORKER" in os.environ
+    common = factory.getbasetemp().parent if in_worker else factory.getbasetemp()
+    folder = common / name
+    with FileLock(common / f"{name}.lock"):
+        if not folder.exists():
+            making = common / f"{name}-unfinished"
+            making.mkdir()
+            make(making)
+            making.rename(folder)
+    return folder / "journal.db"
+
+
+def record_demo(folder: Path) -> None:
+    journal = str(folder / "journal.db")
     done = demo(
-        "--nodes", "20", "--pods", "120", "--over", "1", "--journal", str(journal), cwd=folder,
+        "--nodes", "20", "--pods", "120", "--over", "1", "--journal", journal, cwd=folder,
         command=("env", f"PYTHONPATH={ROOT}", sys.executable, "-m", "asched"),
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    return journal
+
+
+@pytest.fixture(scope="session")
+def recorded_demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The journal of a demo."""
+    return made_once(tmp_path_factory, "demo", record_demo)
 
 
 @pytest.fixture(scope="session")
 def recorded_groups(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A journal with gangs, queues and evictions."""
-    return record(tmp_path_factory.mktemp("groups"))
+    return made_once(tmp_path_factory, "groups", record)
 
 
 @pytest.fixture
