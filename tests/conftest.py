@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -49,3 +50,9 @@ def logs_as_before() -> Iterator[None]:
     before = structlog.get_config()
     yield
     structlog.configure(**before)
+
+
+def pytest_collection_finish() -> None:
+    """What the collection of tests made lives until the end, so the garbage collector skips it."""
+    gc.collect()
+    gc.freeze()

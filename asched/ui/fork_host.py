@@ -91,8 +91,7 @@ def serve(settings: WorkerSettings, connection: Connection) -> None:
     limit_heap()
     _import_questions(settings.registry)
     asyncio.run(_open_once(settings))
-    gc.collect()
-    gc.freeze()
+    gc.freeze()  # without a collection: the pages that it frees would be copied in each child
     children: dict[int, _Child] = {}
     try:
         while True:

@@ -33,6 +33,8 @@ from asched.ui.past import state_at
 
 T = TypeVar("T")
 
+CONTEXT: Final = multiprocessing.get_context("spawn")
+"""Starts the process that forks others: the server has threads, so a fork of it is unsafe."""
 _CACHED_BYTES: Final = 4 * 1024**2
 _MAX_PROCESSES: Final = 2
 """Each has a state of its own, which is most of what it needs: 75 MB for 40,000 pods."""
@@ -126,10 +128,9 @@ class _HostProcess:
     """A process that forks others, and the calls that they run."""
 
     def __init__(self, settings: WorkerSettings) -> None:
-        spawn = multiprocessing.get_context("spawn")
         self._connection: Connection
-        self._connection, other = spawn.Pipe()
-        self._process: SpawnProcess = spawn.Process(
+        self._connection, other = CONTEXT.Pipe()
+        self._process: SpawnProcess = CONTEXT.Process(
             target=serve, args=(settings, other), name="asched-ui-workers", daemon=True
         )
         self._process.start()

@@ -12,7 +12,7 @@ import sqlite3
 import subprocess
 import sys
 import tempfile
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
 import anyio
@@ -24,6 +24,7 @@ from asched.config.registry import PluginRegistry
 from asched.daemon.shadow.daemon import records_of
 from asched.daemon.shadow.follower import ShadowFollower
 from asched.journal.opening import open_journal
+from asched.journal.store import JournalStore
 from asched.kube.tape import Tape
 from asched.state.records import AnyRecord, TurnStarted
 from tests.audit.eventful import BEGIN_NS, record_eventful
@@ -96,12 +97,16 @@ def written_tape(folder: Path) -> Path:
     return tape.write(folder / "tape.gz")
 
 
-async def record_shadow(tape: Path, path: Path) -> None:
-    """Write the records of a shadow on a tape to a new journal."""
+def shadow_records(tape: Path) -> Iterator[AnyRecord]:
+    """The records of a shadow on a tape."""
     registry = PluginRegistry.discover()
     configuration = parse("", "test", registry, empty_is_defaults=True)
-    follower = ShadowFollower(registry.load)
-    await write_turns(records_of(Tape(tape), follower, configuration), path)
+    return records_of(Tape(tape), ShadowFollower(registry.load), configuration)
+
+
+async def record_shadow(tape: Path, path: Path) -> None:
+    """Write the records of a shadow on a tape to a new journal."""
+    await write_turns(shadow_records(tape), path)
 
 
 async def sessions(path: Path) -> None:
@@ -116,17 +121,22 @@ async def sessions(path: Path) -> None:
 async def write_turns(records: Iterable[AnyRecord], path: Path) -> None:
     """Append the records to a new journal, one batch per turn."""
     async with open_journal(str(path)) as journal:
-        await journal.claim("history", claimed_at_ns=BEGIN_NS)
-        batch: list[AnyRecord] = []
-        now_ns = 0
-        for record in records:
-            if isinstance(record, TurnStarted):
-                if batch:
-                    await journal.append(batch, written_at_ns=BEGIN_NS + now_ns)
-                    batch = []
-                now_ns = record.now_ns
-            batch.append(record)
-        await journal.append(batch, written_at_ns=BEGIN_NS + now_ns)
+        await append_turns(records, journal)
+
+
+async def append_turns(records: Iterable[AnyRecord], journal: JournalStore) -> None:
+    """Claim the empty journal and append the records, one batch per turn."""
+    await journal.claim("history", claimed_at_ns=BEGIN_NS)
+    batch: list[AnyRecord] = []
+    now_ns = 0
+    for record in records:
+        if isinstance(record, TurnStarted):
+            if batch:
+                await journal.append(batch, written_at_ns=BEGIN_NS + now_ns)
+                batch = []
+            now_ns = record.now_ns
+        batch.append(record)
+    await journal.append(batch, written_at_ns=BEGIN_NS + now_ns)
 
 
 RECORDINGS: Mapping[str, Callable[[Path], Awaitable[None]]] = {

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import signal
+import subprocess
 import sys
+import tempfile
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from functools import cache
 from pathlib import Path
 
 import anyio
@@ -17,6 +21,7 @@ from tests.daemon.world import OWN, TIMEOUT_S
 
 ROOT = Path(__file__).resolve().parents[2]
 NO_HEALTH = OWN + "health: {address: ''}\nlog: {format: json}\n"
+FORKED = "tests.daemon.forked_commands"
 _LINE_LIMIT = 100
 
 
@@ -45,11 +50,9 @@ class Command:
 class Commands:
     """Starts commands one at a time; created by :func:`commands`."""
 
-    def __init__(self, process: anyio.abc.Process, folder: Path) -> None:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        self._requests = process.stdin
-        self._responses = BufferedByteReceiveStream(process.stdout)
+    def __init__(self, runner: anyio.abc.ByteStream, folder: Path) -> None:
+        self._runner = runner
+        self._responses = BufferedByteReceiveStream(runner)
         self._folder = folder
         self._started = 0
 
@@ -58,11 +61,9 @@ class Commands:
             return (await self._responses.receive_until(b"\n", _LINE_LIMIT)).decode()
 
     async def start(self, *arguments: str) -> Command:
-        if not self._started:
-            assert await self._response() == "ready"
         self._started += 1
         output = self._folder / f"output-{self._started}"
-        await self._requests.send(json.dumps([str(output), *arguments]).encode() + b"\n")
+        await self._runner.send(json.dumps([str(output), *arguments]).encode() + b"\n")
         return Command(int(await self._response()), output)
 
     async def ended(self, command: Command, timeout_s: float = TIMEOUT_S) -> int:
@@ -72,19 +73,32 @@ class Commands:
         return command.status
 
 
+@cache
+def _runners() -> str:
+    """The socket of a program that forks runners, started once in each process of tests."""
+    path = Path(tempfile.mkdtemp(prefix="asched-")) / "socket"
+    program = [sys.executable, "-m", FORKED, str(path)]
+    process = subprocess.Popen(program, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    atexit.register(process.communicate)
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"ready\n"
+    return str(path)
+
+
 @asynccontextmanager
 async def commands(
-    folder: Path,
-    module: str = "tests.daemon.forked_commands",
-    environment: Mapping[str, str] | None = None,
+    folder: Path, module: str = FORKED, environment: Mapping[str, str] | None = None
 ) -> AsyncIterator[Commands]:
     """Run commands as children of one process, which ends with the block.
 
-    ``environment``: additional variables of the commands.
+    ``module`` has a function ``prepare`` that the process calls first. ``environment``: additional
+    variables of the commands.
     """
-    program, variables = [sys.executable, "-m", module], {**os.environ, **(environment or {})}
-    async with await anyio.open_process(program, cwd=ROOT, stderr=None, env=variables) as process:
-        yield Commands(process, folder)
+    variables = {**os.environ, **(environment or {})}
+    path = await anyio.to_thread.run_sync(_runners)
+    async with await anyio.connect_unix(path) as runner:
+        await runner.send(json.dumps([module, variables]).encode() + b"\n")
+        yield Commands(runner, folder)
 
 
 @asynccontextmanager

@@ -16,13 +16,14 @@ from tests.fault_simulation.campaign import described, jobs, run_job
 from tests.fault_simulation.mixes import CLASSES
 from tests.fault_simulation.simulation import simulate
 
-SEEDS_PER_CLASS = 10
+FIRST_SEED, SEEDS_PER_CLASS = 5, 5
+"""A range with a restart in each class but one; `make simulate` runs any number."""
 
 
 @pytest.mark.parametrize("name", CLASSES)
 def test_seeds(name: str) -> None:
     bound = lives = 0
-    for job in jobs(0, SEEDS_PER_CLASS, name):
+    for job in jobs(FIRST_SEED, SEEDS_PER_CLASS, name):
         outcome = run_job(job)
         assert not outcome.breach, described(outcome)
         bound, lives = bound + outcome.bound, lives + outcome.lives
@@ -79,19 +80,16 @@ def test_seed_is_reproducible_in_another_process() -> None:
         "from tests.fault_simulation.simulation import simulate\n"
         "for seed in range(3): print(simulate(seed, 'storm'))"
     )
-    printed = set()
-    for hash_seed in ("1", "2"):
-        done = subprocess.run(
-            [sys.executable, "-c", program],
-            env={**os.environ, "PYTHONHASHSEED": hash_seed},
-            capture_output=True,
-            text=True,
-            timeout=100,
-            check=True,
-        )
-        printed.add(done.stdout)
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, "PYTHONHASHSEED": "1"},
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=True,
+    )
     here = "".join(f"{simulate(seed, 'storm')}\n" for seed in range(3))
-    assert printed == {here}
+    assert done.stdout == here
 
 
 def first_breach(name: str, seeds: int) -> str:

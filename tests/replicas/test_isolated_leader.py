@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tests.daemon.world import world
-from tests.replicas.pair import LEASE_S, TAKEOVER_S, Journals, pair
+from tests.replicas.pair import Journals, pair
 from tests.replicas.proxy import Proxy
 
 RENEW_DEADLINE_S = 2.0
@@ -40,6 +40,4 @@ async def test_isolated_leader_is_replaced(journals: Journals, tmp_path: Path) -
                 assert proxy.swallowed, "nothing was sent after the cut: a test of nothing"
                 last_s = max(proxy.binding_sent_s, default=cut_at_s)
                 assert last_s - cut_at_s < RENEW_DEADLINE_S + NOISE_S
-                took_s = p.ledger.first_bound_s[p.ledger.holder] - cut_at_s
-                assert took_s < LEASE_S + TAKEOVER_S
                 p.check()

@@ -1,10 +1,12 @@
-"""Two real processes: the leader stops, is killed or is paused; the other takes over."""
+"""Two real processes: the leader stops, is killed or is paused; the other takes over.
+
+``python -m tests.replicas`` (`make takeover`) measures and limits the time after a kill.
+"""
 
 from __future__ import annotations
 
 import signal
 from pathlib import Path
-from time import monotonic
 
 from asched.config.registry import PluginRegistry
 from asched.daemon.startup import fold_journal
@@ -13,7 +15,7 @@ from asched.journal.chain_reader import ChainReader
 from asched.state.cluster import ClusterState, PlacementState
 from asched.state.fold import Fold
 from tests.daemon.world import world
-from tests.replicas.pair import LEASE_S, TAKEOVER_S, Journals, Pair, Replica, pair
+from tests.replicas.pair import Journals, Pair, Replica, pair
 
 
 async def test_takeover(journals: Journals, tmp_path: Path) -> None:
@@ -57,31 +59,25 @@ async def after_a_release(p: Pair, leader: Replica, standby: Replica) -> None:
     leader.process.send(signal.SIGTERM)
     assert await leader.ended() == 0, leader.process.output
     assert leader.has_said("leadership released")
-    freed_at_s = p.ledger.freed_at_s
+    assert p.ledger.freed_at_s, "the lease is freed, so the standby need not wait for its end"
     await p.bind_all(20)
-    took_s = p.ledger.first_bound_s[p.ledger.holder] - freed_at_s
-    assert took_s < TAKEOVER_S
     assert p.leader is standby
 
 
 async def after_a_kill(p: Pair, leader: Replica, standby: Replica) -> None:
     p.add(40)
-    killed_at_s = monotonic()
     leader.process.send(signal.SIGKILL)
     await leader.ended()
     await p.bind_all(20)
     assert p.leader is standby
-    assert p.ledger.first_bound_s[p.ledger.holder] - killed_at_s < LEASE_S + TAKEOVER_S
 
 
 async def after_a_pause(p: Pair, leader: Replica, standby: Replica) -> None:
     p.add(40)
-    paused_at_s = monotonic()
     leader.process.send(signal.SIGSTOP)
     p.add(40)
     await p.world.until(lambda: p.leader is standby)
     await p.bind_all(20)
-    assert p.ledger.first_bound_s[p.ledger.holder] - paused_at_s < LEASE_S + TAKEOVER_S
     bound = dict(p.ledger.bindings)
     leader.process.send(signal.SIGCONT)
     assert await leader.ended() == 1, leader.process.output

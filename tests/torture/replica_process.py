@@ -15,7 +15,6 @@ from pathlib import Path
 
 from asched.kube.timing import SystemClock
 from asched.model.quantity import NS_PER_S
-from tests.daemon import forked_commands
 
 CLOCK_ENV = "TORTURE_CLOCK"
 _OFFSET = struct.Struct("q")
@@ -54,6 +53,6 @@ def step_system_clock(offset: ClockOffset) -> None:
         setattr(SystemClock, name, function)
 
 
-if __name__ == "__main__":
+def prepare() -> None:
+    """Commands of a runner (``tests.daemon.forked_commands``) have this clock."""
     step_system_clock(ClockOffset(Path(os.environ[CLOCK_ENV])))
-    forked_commands.main()

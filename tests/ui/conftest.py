@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import os
 import shutil
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 
 from tests.demo.running import demo
 from tests.journal.conftest import new_postgres_database, postgres
@@ -17,23 +21,52 @@ ROOT = Path(__file__).parents[2]
 __all__ = ["new_postgres_database", "postgres"]
 
 
-@pytest.fixture(scope="session")
-def recorded_demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The journal of a demo."""
-    folder = tmp_path_factory.mktemp("demo")
-    journal = folder / "demo.db"
+@pytest.fixture(scope="session", autouse=True)
+def forked_workers() -> Iterator[None]:
+    """The worker processes of a server are forked from one process that has imported everything.
+
+    Most tests start a server, and each import would take 0.8 s of CPU. ``test_workers`` starts the
+    processes as the command does.
+    """
+    multiprocessing.set_forkserver_preload(["tests.ui.serving"])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("asched.ui.workers.CONTEXT", multiprocessing.get_context("forkserver"))
+        yield
+
+
+def made_once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], object]) -> Path:
+    """The journal.db that ``make`` records in a folder. The first worker of a run records it."""
+    in_worker = "PYTEST_XDIST_WORKER" in os.environ
+    common = factory.getbasetemp().parent if in_worker else factory.getbasetemp()
+    folder = common / name
+    with FileLock(common / f"{name}.lock"):
+        if not folder.exists():
+            making = common / f"{name}-unfinished"
+            making.mkdir()
+            make(making)
+            making.rename(folder)
+    return folder / "journal.db"
+
+
+def record_demo(folder: Path) -> None:
+    journal = str(folder / "journal.db")
     done = demo(
-        "--nodes", "20", "--pods", "120", "--over", "1", "--journal", str(journal), cwd=folder,
+        "--nodes", "20", "--pods", "120", "--over", "1", "--journal", journal, cwd=folder,
         command=("env", f"PYTHONPATH={ROOT}", sys.executable, "-m", "asched"),
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    return journal
+
+
+@pytest.fixture(scope="session")
+def recorded_demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The journal of a demo."""
+    return made_once(tmp_path_factory, "demo", record_demo)
 
 
 @pytest.fixture(scope="session")
 def recorded_groups(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A journal with gangs, queues and evictions."""
-    return record(tmp_path_factory.mktemp("groups"))
+    return made_once(tmp_path_factory, "groups", record)
 
 
 @pytest.fixture

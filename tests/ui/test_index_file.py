@@ -23,7 +23,6 @@ from asched.ui.index_file import open_index
 from asched.ui.index_tables import VERSION
 from asched.ui.journal_view import JournalView, open_view
 from tests.audit.recording import REGISTRY, Recording, node, pod, woken_pod
-from tests.ui.group_scenario import record
 from tests.ui.serving import NO_TOKEN, Client
 
 QUESTIONS: tuple[tuple[str, dict[str, object]], ...] = (
@@ -213,16 +212,11 @@ GROUP_QUESTIONS: tuple[tuple[str, dict[str, object]], ...] = (
 )
 
 
-@pytest.fixture(scope="module")
-def group_journal(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return record(tmp_path_factory.mktemp("groups"))
-
-
 async def test_evictions_queues_and_groups_are_kept(
-    group_journal: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    recorded_groups: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def answers(index_dir: Path | None) -> list[Any]:
-        async with _ui(group_journal, index_dir) as client:
+        async with _ui(recorded_groups, index_dir) as client:
             found = [await client.get(path, **query) for path, query in GROUP_QUESTIONS]
             gangs = [(gang["namespace"], gang["name"]) for gang in found[-1]["gangs"]]
             assert len(gangs) > 1

@@ -16,12 +16,11 @@ from asched.state.cluster import ClusterState
 from asched.state.fold import Fold
 from asched.ui.logs import FollowedLogs, FollowedLogsForm
 from tests.audit.recording import REGISTRY
-from tests.ui.group_scenario import record
 
 
-@pytest.fixture(scope="module")
-def journal(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return record(tmp_path_factory.mktemp("logs"))
+@pytest.fixture
+def journal(recorded_groups: Path) -> Path:
+    return recorded_groups
 
 
 async def records_of(journal: Path) -> list[r.AnyRecord]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import multiprocessing
 import os
 from pathlib import Path
 
@@ -40,7 +41,10 @@ async def _branched(journal: PastStates) -> tuple[int, int]:
     return os.getpid(), int(branch.result())
 
 
-async def test_calls_run_in_processes_of_their_own(tmp_path: Path) -> None:
+async def test_calls_run_in_processes_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("asched.ui.workers.CONTEXT", multiprocessing.get_context("spawn"))
     path = tmp_path / "journal.db"
     recording = woken_pod()
     async with open_journal(str(path)) as store:

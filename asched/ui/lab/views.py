@@ -39,7 +39,7 @@ from asched.ui.lab.requests import (
 )
 from asched.ui.lab.results import LabResult, ListedResult
 from asched.ui.lab.runs import LabRun, LabRuns, LabSettings
-from asched.ui.openapi import Operation, describe
+from asched.ui.openapi import Operation
 from asched.ui.questions import VISIBLE, Question
 from asched.ui.tables import csv_of
 
@@ -438,18 +438,11 @@ SCOPES: Final[Mapping[str, AnswerScope]] = {
 """A run reads the pods of all namespaces."""
 
 
-def register(
-    app: web.Application,
-    view: JournalView,
-    settings: LabSettings | None,
-    document: dict[str, Any],
-) -> None:
-    """Serve the lab, and add it to the OpenAPI document. Without settings the pages say that it is
-    off."""
+def register(app: web.Application, view: JournalView, settings: LabSettings | None) -> None:
+    """Serve the lab. Without settings the pages say that it is off."""
     if settings is not None and settings.workers:
         lab = app[LAB] = Lab(view, settings)
         app.on_shutdown.append(lambda _: lab.runs.close())
-    describe(document, OPERATIONS)
     router = app.router
     for (method, path), handler in _HANDLERS.items():
         router.add_route(method, PREFIX + path.replace("{id}", _ID), handler)
