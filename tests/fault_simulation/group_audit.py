@@ -100,7 +100,8 @@ class GroupAudit:
     # -- victims ------------------------------------------------------------------------------
 
     def _check_beneficiary(self, cycle: PodGroupAttempted, rejected: list[Rejected]) -> None:
-        """The members with a nominated node fit there without the victims."""
+        """The members with a nominated node fit there without the victims, and without the pods
+        that terminate anyway."""
         state, gone = self._state, {victim.uid for each in rejected for victim in each.victims}
         targets = {each.key: node for each in rejected if (node := each.nominated_node)}
         demand(bool(targets), f"{cycle.group} evicts pods, but nominates no node")
@@ -118,7 +119,9 @@ class GroupAudit:
                 kept = wanted + sum(
                     entry.info.shape.requests.get(name, 0)
                     for entry in state.pods.values()
-                    if entry.node == node and entry.info.uid not in gone
+                    if entry.node == node
+                    and entry.info.uid not in gone
+                    and not entry.info.pod.terminating
                 )
                 offered = state.nodes.allocatable_on(row, name)
                 demand(
