@@ -44,6 +44,8 @@ def member_decisions(
         _replace(_decision(queued, found, rejected_by, result, members.pending[0]), grouped=True)
         for queued in members.pending
     ]
+    if result.retries_surplus:
+        decisions = [_backing_off(decision) for decision in decisions]
     victims = _evicted(cluster, result)
     if victims and isinstance(decisions[0], r.Rejected):
         # One pod stands for the group: while its victims run, the group is not tried.
@@ -71,7 +73,7 @@ def _decision(
         node = result.targets.get(info.key, "")
         return r.Rejected(info.key, info.uid, number, result.message, by, nominated_node=node)
     if result.outcome is GroupOutcome.SCHEDULED:
-        return _scheduled(member, result)
+        return _scheduled(member)
     # Without a node no plugin rejects a member: it backs off, as no event of a plugin would help.
     plugins = rejected_by.get(info.key, (GANG_SCHEDULING,))
     if result.outcome is GroupOutcome.WAITING:
@@ -82,13 +84,17 @@ def _decision(
     return _unplaced(member, plugins)
 
 
-def _scheduled(member: MemberResult, result: GroupResult) -> MemberDecision:
-    """A member of a group that is scheduled. A surplus member may preempt only once the others
-    have their nodes: rejected by no plugin, it backs off, as no event announces that."""
-    decision = member.decision
-    if isinstance(decision, r.Rejected) and (member.found_victims or result.retries_surplus):
-        return _replace(decision, unschedulable_plugins=(), pending_plugins=())
-    return decision
+def _scheduled(member: MemberResult) -> MemberDecision:
+    """A member of a group that is scheduled."""
+    return _backing_off(member.decision) if member.found_victims else member.decision
+
+
+def _backing_off(decision: MemberDecision) -> MemberDecision:
+    """A surplus member may preempt only once the others have their nodes: rejected by no plugin, it
+    backs off, as no event announces that."""
+    if not isinstance(decision, r.Rejected):
+        return decision
+    return _replace(decision, unschedulable_plugins=(), pending_plugins=())
 
 
 def _waiting(member: MemberResult, plugins: tuple[str, ...], result: GroupResult) -> MemberDecision:
