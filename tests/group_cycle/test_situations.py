@@ -16,7 +16,6 @@ from asched.framework.pod_info import PodInfo
 from asched.framework.status import Code, Status
 from asched.model.node import NO_SCHEDULE, Node, Taint
 from asched.model.pod import ContainerPort, Pod, Toleration
-from asched.model.quantity import NS_PER_S
 from asched.plugins.node_affinity import NodeAffinityPlugin
 from asched.plugins.node_filters import NodePorts, NodeUnschedulable
 from asched.plugins.taint_toleration import TaintToleration
@@ -218,21 +217,28 @@ def test_permit_of_members(name: str) -> None:
     check_replay(s, *PLUGINS, Reviewer)
 
 
-def test_group_of_ten_thousand_pods() -> None:
-    """Each pod is decided once. The state is not checked after each record, as elsewhere."""
+def many(size: int, minimum: int) -> GroupScheduling:
+    """The state is not checked after each pod, as elsewhere."""
     s = GroupScheduling()
-    s.see(*(node(number, "r0", 16) for number in range(4)), a_group("a", 10_000))
-    for pod in gang_pods("a", 10_000, "10m"):
+    s.see(*(node(number, "r0", 16) for number in range(4)), a_group("a", minimum))
+    for pod in gang_pods("a", size, "10m"):
         s.fold.apply(r.ObjectObserved(pod))
-    first = s.decider.next()
-    assert outcomes(first) == [GroupOutcome.UNSCHEDULABLE]
-    assert len(messages(first)) == 10_000
-    later = r.ObjectObserved(a_group("a", 440))
-    for record in (*first, later, r.TurnStarted(s.state.now_ns + 11 * NS_PER_S)):
-        s.fold.apply(record)
-    second = s.decider.next()
-    assert outcomes(second) == [GroupOutcome.SCHEDULED]
-    assert sum(isinstance(decision, r.Assigned) for decision in second) == 440
+    return s
+
+
+def test_group_of_ten_thousand_pods_is_too_expensive() -> None:
+    decisions = many(10_000, 440).decider.next()
+    assert outcomes(decisions) == [GroupOutcome.UNSCHEDULABLE]
+    (message,) = {*messages(decisions).values()}
+    assert message.startswith("too expensive: a group of 10000 members")
+    assert len(messages(decisions)) == 10_000
+
+
+def test_members_of_a_large_group_beyond_the_room_are_left_behind() -> None:
+    decisions = many(5_000, 440).decider.next()
+    assert outcomes(decisions) == [GroupOutcome.SCHEDULED]
+    assert sum(isinstance(decision, r.Assigned) for decision in decisions) == 440
+    assert len(messages(decisions)) == 5_000 - 440
 
 
 def test_label_that_changes_under_running_members_is_named_until_they_agree_again() -> None:
