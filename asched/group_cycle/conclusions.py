@@ -124,15 +124,19 @@ def _unplaced(member: MemberResult, plugins: tuple[str, ...]) -> MemberDecision:
 def _rejecting_plugins(result: GroupResult) -> dict[str, tuple[str, ...]]:
     """By pod key, the plugins that rejected the member in any placement, sorted.
 
-    GangScheduling is one of them if a smaller minimum could help: the member fits in some placement
-    in which the group does not, or some placement was not tried because it has too little room.
+    GangScheduling is one of them if a change of the PodGroup could help, by a smaller minimum or
+    another topology: the member fits in some placement in which the group does not, or it was
+    rejected in a domain, or some placement was not tried because it has too little room.
     """
     found: dict[str, set[str]] = {}
-    for member in (member for _, passed in result.tried for member in passed.members):
+    tried = ((place, one) for place, passed in result.tried for one in passed.members)
+    for placement, member in tried:
         plugins = found.setdefault(member.queued.info.key, set())
         decision = member.decision
         if isinstance(decision, r.Rejected):
             plugins.update(decision.unschedulable_plugins, decision.pending_plugins)
+            if placement.name:
+                plugins.add(GANG_SCHEDULING)
         elif member.fits:
             plugins.add(GANG_SCHEDULING)
     if result.limiting_plugins:
