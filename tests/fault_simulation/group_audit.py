@@ -101,12 +101,11 @@ class GroupAudit:
 
     def _check_beneficiary(self, cycle: PodGroupAttempted, rejected: list[Rejected]) -> None:
         """The members with a nominated node fit there without the victims, and without the pods
-        that terminate anyway."""
+        that terminate or are evicted anyway."""
         state, gone = self._state, {victim.uid for each in rejected for victim in each.victims}
         targets = {each.key: node for each in rejected if (node := each.nominated_node)}
         demand(bool(targets), f"{cycle.group} evicts pods, but nominates no node")
-        evictions = state.evictions.items()
-        gone |= {uid for uid, eviction in evictions if eviction.preemptor.key in targets}
+        gone |= state.evictions.keys()
         for node in sorted({*targets.values()}):
             row = state.nodes.row_of(node)
             demand(row is not None, f"{cycle.group} preempts on {node}, which does not exist")
