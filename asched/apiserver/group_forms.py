@@ -17,7 +17,8 @@ STORED_VERSION: Final = "v1alpha3"
 OLD_VERSION: Final = "v1alpha2"
 OLD_MODES: Final = {"Pod": "single", "PodGroup": "all"}
 """``disruptionMode`` of ``v1alpha2``, with the members of the union in later versions."""
-_NEWER_FIELDS = ("parentCompositePodGroupName", "preemptionPolicy")
+NEWER_FIELDS: Final = ("parentCompositePodGroupName", "preemptionPolicy")
+"""Fields that ``v1alpha2`` does not have."""
 
 
 class KubernetesVersion(StrEnum):
@@ -97,7 +98,7 @@ def _newer(spec: Object) -> Object:
 
 
 def _older(spec: Object) -> Object:
-    spec = {key: value for key, value in spec.items() if key not in _NEWER_FIELDS}
+    spec = {key: value for key, value in spec.items() if key not in NEWER_FIELDS}
     mode = spec.get("disruptionMode") or {}
     for name, member in OLD_MODES.items():
         if mode.get(member) is not None:

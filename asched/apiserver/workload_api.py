@@ -25,7 +25,14 @@ from asched.apiserver.errors import (
     too_many,
     undecodable,
 )
-from asched.apiserver.group_forms import GROUP, OLD_MODES, OLD_VERSION, specs, stored_form
+from asched.apiserver.group_forms import (
+    GROUP,
+    NEWER_FIELDS,
+    OLD_MODES,
+    OLD_VERSION,
+    specs,
+    stored_form,
+)
 from asched.apiserver.names import label_key_causes, label_name_causes, subdomain_causes
 from asched.apiserver.resources import ServedResource
 from asched.model.group_versions import (
@@ -277,7 +284,9 @@ def check_update(resource: ServedResource, new: Object, old: Object) -> None:
 
 def _changes(version: str, path: str, new: Object, old: Object) -> Iterator[Cause]:
     for field in _IMMUTABLE:
-        if new.get(field) != old.get(field):
+        # An update in the old version drops fields that it does not have.
+        dropped = version == OLD_VERSION and field in NEWER_FIELDS and field not in new
+        if new.get(field) != old.get(field) and not dropped:
             yield immutable(f"{path}.{field}", new.get(field))
     policy, before = new.get("schedulingPolicy") or {}, old.get("schedulingPolicy") or {}
     fixed = version == OLD_VERSION or policy.keys() != before.keys()

@@ -94,6 +94,7 @@ class CompositeCycle(GroupCycle):
         self._root = root
         self._found: TriedNode | None = None
         self._rejections: dict[str, _Rejections] = {}
+        self._retries_surplus = False
 
     def _run(self, members: CycleMembers) -> GroupResult:
         found = self._found = self._try_root(members)
@@ -107,6 +108,8 @@ class CompositeCycle(GroupCycle):
         if outcome is GroupOutcome.UNSCHEDULABLE and found.placements:
             self._preempt_as_one(members, result)
             found.message = result.message
+        elif outcome is GroupOutcome.SCHEDULED and self._settings.group_preemption:
+            self._retries_surplus = not self._ineligible(members)
         return result
 
     def _try_root(self, members: CycleMembers) -> TriedNode:
@@ -290,6 +293,7 @@ class CompositeCycle(GroupCycle):
             plugin=found.plugin,
             placements=found.placements,
             limiting_plugins=rejections.plugins,
+            retries_surplus=self._retries_surplus,
             left_behind=left_behind,
         )
 

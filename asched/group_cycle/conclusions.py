@@ -44,6 +44,8 @@ def member_decisions(
         _replace(_decision(queued, found, rejected_by, result, members.pending[0]), grouped=True)
         for queued in members.pending
     ]
+    if result.retries_surplus:
+        decisions = [_backing_off(decision) for decision in decisions]
     victims = _evicted(cluster, result)
     if victims and isinstance(decisions[0], r.Rejected):
         # One pod stands for the group: while its victims run, the group is not tried.
@@ -71,7 +73,7 @@ def _decision(
         node = result.targets.get(info.key, "")
         return r.Rejected(info.key, info.uid, number, result.message, by, nominated_node=node)
     if result.outcome is GroupOutcome.SCHEDULED:
-        return _scheduled(member, result)
+        return _scheduled(member)
     # Without a node no plugin rejects a member: it backs off, as no event of a plugin would help.
     plugins = rejected_by.get(info.key, (GANG_SCHEDULING,))
     if result.outcome is GroupOutcome.WAITING:
@@ -82,13 +84,17 @@ def _decision(
     return _unplaced(member, plugins)
 
 
-def _scheduled(member: MemberResult, result: GroupResult) -> MemberDecision:
-    """A member of a group that is scheduled. A surplus member may preempt only once the others
-    have their nodes: rejected by no plugin, it backs off, as no event announces that."""
-    decision = member.decision
-    if isinstance(decision, r.Rejected) and (member.found_victims or result.retries_surplus):
-        return _replace(decision, unschedulable_plugins=(), pending_plugins=())
-    return decision
+def _scheduled(member: MemberResult) -> MemberDecision:
+    """A member of a group that is scheduled."""
+    return _backing_off(member.decision) if member.found_victims else member.decision
+
+
+def _backing_off(decision: MemberDecision) -> MemberDecision:
+    """A surplus member may preempt only once the others have their nodes: rejected by no plugin, it
+    backs off, as no event announces that."""
+    if not isinstance(decision, r.Rejected):
+        return decision
+    return _replace(decision, unschedulable_plugins=(), pending_plugins=())
 
 
 def _waiting(member: MemberResult, plugins: tuple[str, ...], result: GroupResult) -> MemberDecision:
@@ -118,15 +124,19 @@ def _unplaced(member: MemberResult, plugins: tuple[str, ...]) -> MemberDecision:
 def _rejecting_plugins(result: GroupResult) -> dict[str, tuple[str, ...]]:
     """By pod key, the plugins that rejected the member in any placement, sorted.
 
-    GangScheduling is one of them if a smaller minimum could help: the member fits in some placement
-    in which the group does not, or some placement was not tried because it has too little room.
+    GangScheduling is one of them if a change of the PodGroup could help, by a smaller minimum or
+    another topology: the member fits in some placement in which the group does not, or it was
+    rejected in a domain, or some placement was not tried because it has too little room.
     """
     found: dict[str, set[str]] = {}
-    for member in (member for _, passed in result.tried for member in passed.members):
+    tried = ((place, one) for place, passed in result.tried for one in passed.members)
+    for placement, member in tried:
         plugins = found.setdefault(member.queued.info.key, set())
         decision = member.decision
         if isinstance(decision, r.Rejected):
             plugins.update(decision.unschedulable_plugins, decision.pending_plugins)
+            if placement.name:
+                plugins.add(GANG_SCHEDULING)
         elif member.fits:
             plugins.add(GANG_SCHEDULING)
     if result.limiting_plugins:

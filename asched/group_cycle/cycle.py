@@ -88,7 +88,8 @@ class GroupResult:
     steps: int = 0
     """What the cycle costs the namespace; 0 if it is free."""
     retries_surplus: bool = False
-    """Members that do not fit may preempt as one, in a cycle of their own."""
+    """The group, or the tree above it, is scheduled. Members that do not fit may preempt as one, in
+    a cycle of their own."""
     left_behind: str = ""
     """The message of members that fit in a group that is not scheduled; empty for the usual one."""
 
@@ -170,7 +171,8 @@ class GroupCycle:
         if self._settings.group_preemption:
             if result.outcome is GroupOutcome.UNSCHEDULABLE:
                 self._preempt(members, placements, result)
-            result.retries_surplus = not self._ineligible(members)
+            scheduled = result.outcome is GroupOutcome.SCHEDULED
+            result.retries_surplus = scheduled and not self._ineligible(members)
         return result
 
     def _in_placement(self, members: CycleMembers) -> TryPlacement:

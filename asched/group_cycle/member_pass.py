@@ -73,6 +73,9 @@ class MemberResult:
     """Where it counts as placed; empty if it does not fit."""
     preempts: bool = False
     """It counts as placed because victims make room for it; the decision names them."""
+    found_node: bool = False
+    """Filters left a node. If it does not fit, Reserve or Permit rejected it, which may depend on
+    more than what like members share."""
     found_victims: bool = False
     """PostFilter found victims for it, whether or not they are used."""
     plain_message: str = ""
@@ -190,7 +193,7 @@ class MemberPass:
         return None if like is None else rejections.get(like)
 
     def _keep(self, tried: MemberResult, rejections: dict[LikeKey, MemberResult]) -> None:
-        like = self._like_key(tried.queued)
+        like = None if tried.found_node else self._like_key(tried.queued)
         if like is not None:
             rejections[like] = tried
 
@@ -251,8 +254,8 @@ class MemberPass:
         if self._profile.reserve or self._profile.permit:
             decision = reserve_and_permit(cluster, self._profile, info, found, decision)
         if isinstance(decision, r.Assigned):
-            return MemberResult(queued, decision, node)
-        return MemberResult(queued, decision, plain_message=decision.message)
+            return MemberResult(queued, decision, node, found_node=True)
+        return MemberResult(queued, decision, found_node=True, plain_message=decision.message)
 
     def _without_node(
         self, queued: QueuedPod, found: FeasibleNodes, mode: PassMode
@@ -276,7 +279,9 @@ class MemberPass:
         if mode.preemption is Preemption.ASSUMED:
             decision = rejection(self._cluster, queued, found, outcome)
             node = decision.nominated_node or ""
-            return MemberResult(queued, decision, node, True, True, plain)
+            return MemberResult(
+                queued, decision, node, preempts=True, found_victims=True, plain_message=plain
+            )
         self._cluster.waiting_pods.reset_answers(answers)
         unused = PostFilterOutcome(PostFilterResult(Status.unschedulable()))
         decision = rejection(self._cluster, queued, found, unused)

@@ -188,6 +188,23 @@ def test_upgrade_keeps_objects() -> None:
             assert shown == old
 
 
+def test_update_in_the_old_version_drops_newer_fields() -> None:
+    cluster = newer()
+    create(
+        cluster,
+        schedulingPolicy=GANG,
+        workloadRef=REFERENCE,
+        parentCompositePodGroupName="root",
+        preemptionPolicy="Never",
+    )
+    cluster.api.registry.serve_version(KubernetesVersion.V1_36)
+    annotated = {"metadata": {"annotations": {"a": "b"}}}
+    cluster.patch(POD_GROUPS, "x", annotated, namespace="default")
+    cluster.api.registry.serve_version(KubernetesVersion.V1_37)
+    spec = cluster.get(POD_GROUPS, "x", namespace="default")["spec"]
+    assert not {"parentCompositePodGroupName", "preemptionPolicy"} & spec.keys()
+
+
 def test_status_is_a_subresource() -> None:
     cluster = newer()
     reference = {"schedulingPolicy": {"basic": {}}, "workloadRef": REFERENCE}

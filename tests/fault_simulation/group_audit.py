@@ -100,12 +100,12 @@ class GroupAudit:
     # -- victims ------------------------------------------------------------------------------
 
     def _check_beneficiary(self, cycle: PodGroupAttempted, rejected: list[Rejected]) -> None:
-        """The members with a nominated node fit there without the victims."""
+        """The members with a nominated node fit there without the victims, and without the pods
+        that terminate or are evicted anyway."""
         state, gone = self._state, {victim.uid for each in rejected for victim in each.victims}
         targets = {each.key: node for each in rejected if (node := each.nominated_node)}
         demand(bool(targets), f"{cycle.group} evicts pods, but nominates no node")
-        evictions = state.evictions.items()
-        gone |= {uid for uid, eviction in evictions if eviction.preemptor.key in targets}
+        gone |= state.evictions.keys()
         for node in sorted({*targets.values()}):
             row = state.nodes.row_of(node)
             demand(row is not None, f"{cycle.group} preempts on {node}, which does not exist")
@@ -118,7 +118,9 @@ class GroupAudit:
                 kept = wanted + sum(
                     entry.info.shape.requests.get(name, 0)
                     for entry in state.pods.values()
-                    if entry.node == node and entry.info.uid not in gone
+                    if entry.node == node
+                    and entry.info.uid not in gone
+                    and not entry.info.pod.terminating
                 )
                 offered = state.nodes.allocatable_on(row, name)
                 demand(

@@ -306,6 +306,11 @@ CLASSES: dict[str, Mix] = {
     ),
     "members": _GROUP_CHANGES,
     "groups": msgspec.structs.replace(_GROUP_CHANGES, group_cycle=1.0),
+    "trees": msgspec.structs.replace(
+        _GROUP_CHANGES,
+        group_cycle=1.0,
+        workload=msgspec.structs.replace(_GROUP_CHANGES.workload, trees=0.8),
+    ),
     "sessions": Mix(
         workload=Workload(sessions=0.6, gangs=0.4),
         processes=ProcessFaults(crashes_per_hour=75),

@@ -14,6 +14,7 @@ import anyio
 import structlog
 
 from asched.apiserver.cluster import EmbeddedCluster
+from asched.apiserver.group_forms import KubernetesVersion
 from asched.model.quantity import NS_PER_S
 from tests.batch_world.manifests import definitions
 from tests.fault_simulation.auditor import Auditor
@@ -95,6 +96,7 @@ class Simulation:
         self.cluster = EmbeddedCluster(
             clock=lambda: BEGIN.timestamp() + loop.time(),
             seed=self._chance("cluster").getrandbits(64),
+            version=self._served_version(),
         )
         self.network = Network(loop, self.cluster, self._chance("network"), self.mix)
         registry = installed()
@@ -141,6 +143,11 @@ class Simulation:
         self.placements.shared_nodes = self.churn.foreign_nodes
         self._churn_s = 0.0
         self._lives = 0
+
+    def _served_version(self) -> KubernetesVersion:
+        """Trees of groups exist only in newer versions."""
+        newer = self.mix.workload.trees and self._chance("version").random() < 0.7
+        return KubernetesVersion.V1_37 if newer else KubernetesVersion.V1_36
 
     def _chance(self, of: str) -> Random:
         """A generator per part: an additional draw in one part does not affect others."""

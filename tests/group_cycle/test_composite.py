@@ -446,6 +446,24 @@ def test_tree_preempts_as_one(name: str) -> None:
     check_replay(s, *PLUGINS)
 
 
+@pytest.mark.parametrize("size", [(2, 2), (3, 0)], ids=["child", "member"])
+def test_surplus_preempts_after_the_tree(size: tuple[int, int]) -> None:
+    """In a cycle of its own: it neither delays the tree nor waits for an event."""
+    s = GroupScheduling(group_preemption=True)
+    cores(s, 3, 1)
+    s.see(low("v0", "n0"), low("v1", "n1"))
+    s.see(important("root", 1), child("a", 2), child("b", 2))
+    s.see(*gang_pods("a", size[0]), *gang_pods("b", size[1]))
+    assert not victims(s.next())
+    assert {"a0", "a1"} <= at(s).keys()
+    bind(s)
+    s.pass_time(2)
+    assert victims(s.next()) == (["v0", "v1"] if size[1] else ["v1"])
+    s.evict()
+    settle(s)
+    assert len(at(s)) == 4
+
+
 def test_lower_minimum_requeues_the_tree(s: GroupScheduling) -> None:
     cores(s, 3)
     s.see(composite("root", 2), child("a", 2), child("b", 2))

@@ -190,6 +190,17 @@ def test_smaller_minimum_requeues_a_group_with_a_topology(
     assert placed(s) == ["a0", "a1"]
 
 
+def test_dropped_topology_requeues_a_later_member(s: GroupScheduling) -> None:
+    s.see(in_rack("n0", "r0"), in_rack("n1", "r1"))
+    first, second = gang_pods("a", 2)
+    s.see(a_group("a", 1, rack=True), bound(first, "n0"), second)
+    s.next()
+    assert placed(s) == ["a0"]
+    s.see(a_group("a", 1))
+    settle(s, 2)
+    assert placed(s) == ["a0", "a1"]
+
+
 # -- preemption -----------------------------------------------------------------------------------
 
 
