@@ -67,6 +67,7 @@ class StateSnapshot(StoredForm):
     pods: tuple[PodEntry, ...]
     unfinished_bindings: tuple[PodEntry, ...]
     unsettled: tuple[tuple[str, int], ...]
+    deleted_unsettled: tuple[PodEntry, ...]
     nominator: tuple[NominatedSnapshot, ...]
     waiting_pods: WaitingPodsSnapshot
     evictions: EvictionsSnapshot
@@ -109,6 +110,7 @@ def encode(state: ClusterState) -> Steps[list[bytes]]:
         nodes=state.nodes.snapshot(),
         unfinished_bindings=tuple(state.reserve_calls.unfinished.values()),
         unsettled=tuple(state.reserve_calls.unsettled.items()),
+        deleted_unsettled=tuple(state.reserve_calls.deleted_unsettled.values()),
         nominator=state.nominator.snapshot(),
         waiting_pods=state.waiting_pods.snapshot(),
         evictions=state.evictions.snapshot(),
@@ -228,7 +230,9 @@ def _restore(fold: Fold, snapshot: StateSnapshot) -> None:
     unfinished = {entry.info.uid: entry for entry in snapshot.unfinished_bindings}
     state.reserve_calls.unfinished.update(unfinished)
     state.reserve_calls.unsettled.update(snapshot.unsettled)
-    for entry in (*snapshot.pods, *unfinished.values()):
+    gone = {entry.info.uid: entry for entry in snapshot.deleted_unsettled}
+    state.reserve_calls.deleted_unsettled.update(gone)
+    for entry in (*snapshot.pods, *unfinished.values(), *gone.values()):
         if entry.assignment is not None or entry.reserved is not None:
             pods.reservations.repeat(entry)
     # Reserve plugins may have added answers.

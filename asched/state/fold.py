@@ -128,7 +128,8 @@ class Fold:
                 state.queue.add(entry.info, state.now_ns)
             else:
                 self._pods.reservations.repeat(entry)
-        for entry in state.reserve_calls.unfinished.values():
+        calls = state.reserve_calls
+        for entry in (*calls.unfinished.values(), *calls.deleted_unsettled.values()):
             self._pods.reservations.repeat(entry)
         for entry in state.pods.values():
             self._pods.update_group(entry)
@@ -231,6 +232,8 @@ class Fold:
                 for evaluation in self.state.pending_evaluations.values():
                     evaluation.on_node_deleted(row)
             self.state.nodes.remove_node(old.name)
+        if isinstance(old, ResourceClaim):
+            self._pods.reservations.on_claim_deleted(old)
         if isinstance(old, ResourceClaim) and old.status.allocation is not None:
             # Plugins listen to deallocations, but not to deletions, as in kube-scheduler.
             freed = msgspec.structs.replace(old, status=ResourceClaimStatus())

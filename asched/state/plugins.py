@@ -72,6 +72,9 @@ class ReservePluginCalls:
         long: what PreBind wrote may still arrive."""
         self.unsettled: dict[str, int] = {}
         """When reservations of bound pods end at the latest, by UID of the pod, the next first."""
+        self.deleted_unsettled: dict[str, PodEntry] = {}
+        """Those of them that were deleted, by UID. What they reserved is in use until the API
+        server shows it, and that what it shows ends."""
 
     def reserved(self, profile: Profile | None, pod: PodInfo, assignment: Assigned) -> None:
         """The pod was assigned."""

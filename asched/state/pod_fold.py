@@ -278,7 +278,7 @@ class PodFold:
             runs = bound_elsewhere or entry.info.key not in state.pods
             self.reservations.undo(entry, binding_runs=runs)
         elif entry.reserved is not None:
-            state.reserve_calls.deleted(profile_of(state, entry), entry.info, entry.reserved)
+            self.reservations.end_bound(entry)
         state.nodes.remove_pod(node_name, entry.info)
         entry.assignment = entry.reserved = None
         entry.node, entry.placement_state = "", PlacementState.PENDING

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import msgspec
 
+from asched.framework.devices import special_claim_owner
 from asched.framework.events import ActionType, ClusterEvent, EventResource
 from asched.framework.runtime.profile import Profile
 from asched.model.meta import Object
+from asched.model.resource_claims import ResourceClaim
 from asched.state.cluster import ClusterState, PodEntry
 from asched.state.records import Assigned, Reservation
 
@@ -63,8 +65,7 @@ class ReservationFold:
         if assignment is None:
             return
         state.reserve_calls.unreserved(profile_of(state, entry), entry.info, assignment)
-        for reservation in assignment.reservations:
-            self._retry(reservation.plugin)
+        self._retry_others(assignment)
 
     # -- pods that are bound ----------------------------------------------------------------------
 
@@ -76,12 +77,37 @@ class ReservationFold:
             profile = profile_of(state, entry)
             state.reserve_calls.expect(profile, entry.info, entry.reserved, state.now_ns)
 
+    def end_bound(self, entry: PodEntry) -> None:
+        """A bound pod was deleted. Its reservations last until the API server shows what it has:
+        the watch of claims may be behind that of pods."""
+        calls = self._state.reserve_calls
+        assert entry.reserved is not None
+        if entry.info.uid not in calls.unsettled:
+            calls.deleted(profile_of(self._state, entry), entry.info, entry.reserved)
+            return
+        calls.deleted_unsettled[entry.info.uid] = msgspec.structs.replace(entry)
+        self.settle(entry.info.pod)
+
+    def on_claim_deleted(self, claim: ResourceClaim) -> None:
+        """What deleted pods reserved of the claim is free."""
+        calls = self._state.reserve_calls
+        before = {uid: entry.reserved for uid, entry in calls.deleted_unsettled.items()}
+        if not before:
+            return
+        self.settle(claim)
+        owner = calls.deleted_unsettled.get(special_claim_owner(claim))
+        if owner is not None:
+            self._give_up(owner)
+        for uid, reserved in before.items():
+            if uid not in calls.deleted_unsettled:
+                self._retry_others(reserved)
+
     def settle(self, changed: Object) -> None:
         """Change and end reservations because of an observed object, or a pod that was bound."""
         state = self._state
         for uid, plugin, after in state.reserve_calls.settle(state.profiles.values(), changed):
             # A pod that is deleted while it is bound keeps its reservation until the binding ends.
-            entry = self._entry(uid)
+            entry = state.reserve_calls.deleted_unsettled.get(uid) or self._entry(uid)
             if entry is not None and entry.reserved is not None:
                 kept = [r for r in entry.reserved.reservations if r.plugin != plugin]
                 if after.value is not None:
@@ -89,6 +115,7 @@ class ReservationFold:
                 entry.reserved = _with(entry.reserved, kept)
             if after.value is None:
                 state.reserve_calls.unsettled.pop(uid, None)
+                state.reserve_calls.deleted_unsettled.pop(uid, None)
             if after.frees:
                 self._retry(plugin)
 
@@ -96,18 +123,33 @@ class ReservationFold:
         """End the reservations of bound pods that the API server did not show in time."""
         state = self._state
         for uid in state.reserve_calls.take_overdue(state.now_ns):
-            entry = self._entry(uid)
-            if entry is None or entry.reserved is None:
-                continue
-            profile, held = profile_of(state, entry), entry.reserved
-            ended = state.reserve_calls.give_up(profile, entry.info, held)
-            entry.reserved = _with(held, [r for r in held.reservations if r.plugin not in ended])
-            for plugin in ended:
-                self._retry(plugin)
+            entry = state.reserve_calls.deleted_unsettled.get(uid) or self._entry(uid)
+            if entry is not None and entry.reserved is not None:
+                self._give_up(entry)
+
+    def _give_up(self, entry: PodEntry) -> None:
+        """End the reservations that were not settled."""
+        profile, held, calls = (
+            profile_of(self._state, entry),
+            entry.reserved,
+            self._state.reserve_calls,
+        )
+        assert held is not None
+        calls.unsettled.pop(entry.info.uid, None)
+        calls.deleted_unsettled.pop(entry.info.uid, None)
+        ended = calls.give_up(profile, entry.info, held)
+        entry.reserved = _with(held, [r for r in held.reservations if r.plugin not in ended])
+        for plugin in ended:
+            self._retry(plugin)
 
     def _entry(self, uid: str) -> PodEntry | None:
         state = self._state
         return state.pods.get(state.pod_keys.get(uid, ""))
+
+    def _retry_others(self, ended: Assigned | None) -> None:
+        """Retry the pods that wait for what was reserved."""
+        for reservation in () if ended is None else ended.reservations:
+            self._retry(reservation.plugin)
 
     def _retry(self, plugin: str) -> None:
         """Retry the pods that the plugin rejected."""

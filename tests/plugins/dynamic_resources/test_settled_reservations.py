@@ -94,13 +94,52 @@ def test_claim_of_bound_pod_that_is_never_written(special: bool) -> None:
     assert isinstance(the_one(scheduling.decide()), r.Assigned)
 
 
-def test_no_time_limit_for_a_pod_that_is_gone_or_settled() -> None:
+def test_no_time_limit_for_a_settled_pod() -> None:
     scheduling, claim, allocated = assumed(special=False)
     scheduling.apply(BOUND)
     assert scheduling.state.reserve_calls.unsettled
     scheduling.see(with_allocation(claim, allocated))
     assert not scheduling.state.reserve_calls.unsettled
-    scheduling, _, _ = assumed(special=False)
+
+
+DELETED = r.ObjectDeleted("Pod", "d/p", "Pod-p")
+
+
+@pytest.mark.parametrize("special", [False, True])
+@pytest.mark.parametrize("end", ["allocated", "deleted", "time"])
+def test_devices_of_a_pod_that_is_deleted_before_its_claim_shows_them(
+    special: bool, end: str
+) -> None:
+    scheduling, claim, allocated = assumed(special)
+    scheduling.see(claim)
     scheduling.apply(BOUND)
-    scheduling.apply(r.ObjectDeleted("Pod", "d/p", "Pod-p"))
+    scheduling.apply(DELETED)
+    scheduling.pass_time(60)
+    assert not [d for d in scheduling.decide() if isinstance(d, r.Assigned)]
+    restored = after_restart(scheduling)
+    assert [*restored.state.reserve_calls.deleted_unsettled] == ["Pod-p"]
+    gone = r.ObjectDeleted("ResourceClaim", claim.key, claim.uid)
+    for fold in (scheduling.fold, restored):
+        assert in_use(fold.state) == 1
+        if end == "allocated":
+            fold.apply(r.ObjectObserved(with_allocation(claim, allocated)))
+            assert in_use(fold.state) == 1  # by the claim
+            fold.apply(gone)
+        elif end == "deleted":
+            fold.apply(gone)
+        else:
+            fold.apply(r.TurnStarted(fold.state.now_ns + SETTLE_LIMIT_NS))
+        assert in_use(fold.state) == 0
+        assert not fold.state.reserve_calls.deleted_unsettled
+        assert not fold.state.reserve_calls.unsettled
+    scheduling.pass_time(60)
+    assert isinstance(the_one(scheduling.decide()), r.Assigned)
+
+
+def test_devices_of_a_deleted_pod_whose_claim_is_gone() -> None:
+    scheduling, claim, _ = assumed(special=False)
+    scheduling.apply(BOUND)
+    scheduling.apply(r.ObjectDeleted("ResourceClaim", claim.key, claim.uid))
+    scheduling.apply(DELETED)
+    assert in_use(scheduling.state) == 0
     assert not scheduling.state.reserve_calls.unsettled
