@@ -28,6 +28,7 @@ from asched.model.nesting import decode_any_depth, prune_nesting
 from asched.model.node import Node
 from asched.model.pod import ContainerStatus, Pod, PodStatus, Volume
 from asched.model.quantity import QuantityError, milli_value, value
+from asched.model.slice_decoding import SliceDecoder
 
 AnyObject = (
     Pod
@@ -302,6 +303,12 @@ def decode(resource: WatchedResource, raw: bytes | msgspec.Raw) -> Object:
     missing name, an invalid quantity, or an object above its limit. A pod, node or ResourceClaim
     above a limit is reduced (:mod:`asched.model.limits`).
     """
+    if resource is Resource.RESOURCE_SLICES:
+        return _slices.decode(raw)
+    return _decode(resource, raw)
+
+
+def _decode(resource: WatchedResource, raw: bytes | msgspec.Raw) -> Object:
     object_type, wire = resource.value.type, resource.value.wire
     decoded = _decode_as(wire or object_type, raw)
     if isinstance(decoded, CustomResource):
@@ -333,6 +340,15 @@ def decode(resource: WatchedResource, raw: bytes | msgspec.Raw) -> Object:
     if excess:
         raise DecodeError(f"{resource.kind} {decoded.key} is too large: {excess}")
     return decoded
+
+
+def _decode_slice(raw: bytes | msgspec.Raw) -> resource_claims.ResourceSlice:
+    decoded = _decode(Resource.RESOURCE_SLICES, raw)
+    assert isinstance(decoded, resource_claims.ResourceSlice)
+    return decoded
+
+
+_slices = SliceDecoder(_decode_slice)
 
 
 def _decode_as(object_type: type[Object], raw: bytes | msgspec.Raw) -> Object:
