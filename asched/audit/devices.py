@@ -3,22 +3,28 @@ claims that may make a node feasible for a pending pod."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
-from typing import Final, NamedTuple
+from functools import partial
+from typing import Final, NamedTuple, TypeVar
 
 import msgspec
 from msgspec.structs import replace
 
 from asched.audit.hypotheticals import HypotheticalState
 from asched.dra.diagnosis import RequestDiagnosis
+from asched.model.meta import ObjectMeta
 from asched.model.node import NO_EXECUTE, NO_SCHEDULE, Node
 from asched.model.pod import claim_names
 from asched.model.resource_claims import (
+    EXACT_COUNT,
     AllocationResult,
     Device,
+    DeviceClaim,
     DeviceTaint,
+    ExactDeviceRequest,
     ResourceClaim,
+    ResourcePool,
     ResourceSlice,
     ResourceSliceSpec,
 )
@@ -74,9 +80,13 @@ class DeviceRequestExplanation(msgspec.Struct, frozen=True, rename="camel"):
     considered: int
     """The devices that the node sees."""
     suitable: int
-    """Those that the request could have if it were alone."""
+    """Those that a request for one device could have if it were alone."""
     refused: dict[str, int] = {}
     """By reason, the most frequent first."""
+    limited_by: dict[str, int] = {}
+    """Constraints and counters, and how many of the suitable devices each allows at a time."""
+    missing: int = 0
+    """How many more devices the request needs, at least."""
     users: tuple[str, ...] = ()
     """Claims that use matching devices."""
     matching: str = ""
@@ -91,6 +101,8 @@ def request_explanation(found: RequestDiagnosis) -> DeviceRequestExplanation:
         considered=found.considered,
         suitable=found.suitable,
         refused=dict(found.refused),
+        limited_by=dict(found.limited_by),
+        missing=0 if found.wanted is None else max(0, found.wanted - found.attainable),
         users=found.users,
         matching=found.matching,
     )
@@ -101,9 +113,9 @@ def request_explanation(found: RequestDiagnosis) -> DeviceRequestExplanation:
 _MAX_CLAIMS: Final = 20
 """Claims that are tried without their allocation."""
 _MAX_MODELS: Final = 3
-"""Devices that are tried as the model of additional ones."""
-_MAX_MORE: Final = 8
-"""Additional devices that are tried."""
+"""Devices that are tried as the model of additional ones: of a pool, and of all other nodes."""
+MAX_MORE: Final = 32
+"""Additional devices that are tried; a claim has at most as many."""
 
 
 class DeviceChange(NamedTuple):
@@ -117,6 +129,10 @@ class DeviceChange(NamedTuple):
     """The claim that loses its allocation."""
     devices: int = 0
     """How many devices are added."""
+
+
+MoreDevices = Callable[[int], DeviceChange]
+"""The change that adds a number of devices, at most :data:`MAX_MORE`."""
 
 
 def taint_changes(state: HypotheticalState, node: Node) -> Iterator[DeviceChange]:
@@ -165,26 +181,112 @@ def claim_changes(state: HypotheticalState, node: Node) -> Iterator[DeviceChange
         )
 
 
-def more_devices(state: HypotheticalState, node: Node) -> Iterator[Sequence[DeviceChange]]:
-    """For each model: more and more devices like it in its pool. Of each sequence only the first
-    change that helps is of interest."""
-    models: dict[tuple[str, str], list[tuple[ResourceSlice, Device]]] = {}
-    for item in _slices(state, node):
+def claim_spec_changes(state: HypotheticalState) -> Iterator[DeviceChange]:
+    """Each unallocated claim of the pod loses one constraint or one selector, or a request of it
+    has a lower count."""
+    claims = state.state.objects(ResourceClaim)
+    for name in claim_names(state.pod):
+        claim = claims.get(f"{state.pod.namespace}/{name}")
+        if claim is None or claim.status.allocation is not None:
+            continue
+        for what, asked in _less_asked(claim.spec.devices):
+            changed = replace(claim, spec=replace(claim.spec, devices=asked))
+            summary = f"claim {claim.key} {what}"
+            yield DeviceChange(summary, state.replaced(changed), claim=claim.key)
+
+
+def _less_asked(asked: DeviceClaim) -> Iterator[tuple[str, DeviceClaim]]:
+    """What is left out or reduced, and the claim then."""
+    for index, constraint in enumerate(asked.constraints):
+        rest = _without(asked.constraints, index)
+        if constraint.match_attribute is not None:
+            what = f"matchAttribute {constraint.match_attribute}"
+        else:
+            what = f"distinctAttribute {constraint.distinct_attribute}"
+        yield f"without the constraint {what}", replace(asked, constraints=rest)
+    for index, request in enumerate(asked.requests):
+        body = request.exactly
+        if body is None:
+            continue
+
+        def with_body(less: ExactDeviceRequest, index: int = index) -> DeviceClaim:
+            requests = list(asked.requests)
+            requests[index] = replace(requests[index], exactly=less)
+            return replace(asked, requests=tuple(requests))
+
+        for number, selector in enumerate(body.selectors):
+            expression = "" if selector.cel is None else selector.cel.expression
+            what = f"without selector #{number} of request {request.name}: {expression}"
+            yield what, with_body(replace(body, selectors=_without(body.selectors, number)))
+        if body.allocation_mode == EXACT_COUNT and body.count > 1:
+            what = f"with count {body.count - 1} instead of {body.count} in request {request.name}"
+            yield what, with_body(replace(body, count=body.count - 1))
+
+
+_ItemT = TypeVar("_ItemT")
+
+
+def _without(items: tuple[_ItemT, ...], index: int) -> tuple[_ItemT, ...]:
+    return items[:index] + items[index + 1 :]
+
+
+def more_devices(state: HypotheticalState, node: Node) -> Iterator[MoreDevices]:
+    """For each model: more devices like it, in its pool on the node."""
+    for item, device in _models(_slices(state, node)):
+        yield partial(_more_in_pool, state, item, device)
+
+
+def devices_of_others(state: HypotheticalState, node: Node) -> Iterator[MoreDevices]:
+    """For each model on other nodes: devices like it in a new pool of the node."""
+    own = {item.key for item in _slices(state, node)}
+    others = (item for item in state.state.objects(ResourceSlice).values() if item.key not in own)
+    plain = (item for item in others if not item.spec.shared_counters)
+    found = _models(sorted(plain, key=lambda item: item.name), by_pool=False)
+    for item, device in found:
+        if not device.consumes_counters:
+            yield partial(_more_on_node, state, node, item, device)
+
+
+def _models(
+    slices: Iterable[ResourceSlice], *, by_pool: bool = True
+) -> Iterator[tuple[ResourceSlice, Device]]:
+    """Devices that differ in more than their names, a few of each pool or of all."""
+    models: dict[str, list[Device]] = {}
+    for item in slices:
+        known = models.setdefault(_pool_name(item) if by_pool else "", [])
         for device in item.spec.devices:
-            kinds = models.setdefault((item.spec.driver, item.spec.pool.name), [])
-            if len(kinds) < _MAX_MODELS and not any(_alike(device, known) for _, known in kinds):
-                kinds.append((item, device))
-    for kinds in models.values():
-        for item, device in kinds:
-            name = f"{item.spec.driver}/{item.spec.pool.name}/{device.name}"
-            yield [
-                DeviceChange(
-                    f"{count} more device{'s' if count > 1 else ''} like {name}",
-                    state.replaced(_with_more(item, device, count)),
-                    devices=count,
-                )
-                for count in range(1, _MAX_MORE + 1)
-            ]
+            if len(known) < _MAX_MODELS and not any(_alike(device, other) for other in known):
+                known.append(device)
+                yield item, device
+
+
+def _pool_name(item: ResourceSlice) -> str:
+    return f"{item.spec.driver}/{item.spec.pool.name}"
+
+
+def _more_in_pool(
+    state: HypotheticalState, item: ResourceSlice, model: Device, count: int
+) -> DeviceChange:
+    name = f"{_pool_name(item)}/{model.name}"
+    summary = f"{count} more device{'s' if count > 1 else ''} like {name}"
+    return DeviceChange(summary, state.replaced(_with_more(item, model, count)), devices=count)
+
+
+def _more_on_node(
+    state: HypotheticalState, node: Node, item: ResourceSlice, model: Device, count: int
+) -> DeviceChange:
+    name = f"{_pool_name(item)}/{model.name}"
+    devices = [
+        replace(model, name=f"more-{number}", node_name="", node_selector=None, all_nodes=False)
+        for number in range(count)
+    ]
+    pool = ResourcePool(name=f"more-devices-on-{node.name}", resource_slice_count=1)
+    spec = ResourceSliceSpec(
+        driver=item.spec.driver, pool=pool, node_name=node.name, devices=tuple(devices)
+    )
+    added = ResourceSlice(metadata=ObjectMeta(name=pool.name, uid=pool.name), spec=spec)
+    summary = f"{count} device{'s' if count > 1 else ''} like {name} of another node"
+    return DeviceChange(summary, state.added(added), devices=count)
 
 
 def _slices(state: HypotheticalState, node: Node) -> list[ResourceSlice]:
@@ -196,7 +298,7 @@ def _slices(state: HypotheticalState, node: Node) -> list[ResourceSlice]:
 def _pools(state: HypotheticalState, node: Node) -> dict[str, list[ResourceSlice]]:
     pools: dict[str, list[ResourceSlice]] = {}
     for item in _slices(state, node):
-        pools.setdefault(f"{item.spec.driver}/{item.spec.pool.name}", []).append(item)
+        pools.setdefault(_pool_name(item), []).append(item)
     return pools
 
 

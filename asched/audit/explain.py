@@ -197,7 +197,18 @@ def _unblocking(
         node.name: tuple(dict.fromkeys(rejection.plugin for rejection in node.rejected_by))
         for node in found.nodes
     }
-    return unblocking_changes(HypotheticalState(state, load, key), rejected_by)
+    findings = {
+        node.name: _device_findings(node)
+        for node in found.nodes
+        if node.requests or node.device_problems
+    }
+    return unblocking_changes(HypotheticalState(state, load, key), rejected_by, findings)
+
+
+def _device_findings(node: NodeExplanation) -> bytes:
+    """Equal for nodes that are rejected for the same reasons, with equal numbers of devices."""
+    requests = [msgspec.structs.replace(request, users=()) for request in node.requests]
+    return msgspec.json.encode((node.rejected_by, requests, node.device_problems))
 
 
 def _without_attempts(state: ClusterState, key: str, until: str) -> Explanation:

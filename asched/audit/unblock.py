@@ -7,17 +7,23 @@ specifications of pod and node. Each is tried on a copy of the state
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from enum import Enum
+from functools import partial
 from typing import Final
 
 import msgspec
 from msgspec.structs import replace
 
 from asched.audit.devices import (
+    MAX_MORE,
     DeviceChange,
+    MoreDevices,
     claim_changes,
+    claim_spec_changes,
+    devices_of_others,
     more_devices,
     taint_changes,
 )
@@ -32,7 +38,7 @@ from asched.plugins.inter_pod_affinity.plugin import InterPodAffinity
 from asched.state.cluster import PodEntry
 
 NEAREST: Final = 5
-"""Number of nodes examined."""
+"""Number of nodes examined. Nodes that devices reject alike count as one."""
 _MAX_LABEL_VALUES: Final = 5
 """Values of a topology label that are tried."""
 _MAX_ANTI_AFFINITY_PODS: Final = 50
@@ -54,6 +60,8 @@ class ChangeKind(Enum):
     MORE_DEVICES = "moreDevices"
     CLAIM = "claim"
     """A ResourceClaim loses its allocation."""
+    CLAIM_SPEC = "claimSpec"
+    """A claim of the pod asks for less."""
     UNGATE = "ungate"
 
 
@@ -72,7 +80,7 @@ class UnblockingChange(msgspec.Struct, frozen=True, rename="camel", omit_default
     pods: tuple[str, ...] = ()
     """Pods to evict, or pods with the conflicting anti-affinity."""
     claim: str = ""
-    """The ResourceClaim that loses its allocation."""
+    """The ResourceClaim that loses its allocation, or asks for less."""
     devices: int = 0
     """How many more devices are needed."""
     lower_priority: bool = False
@@ -86,6 +94,9 @@ class NodeUnblocking(msgspec.Struct, frozen=True, rename="camel"):
     """Empty for changes that do not concern one node."""
     rejected_by: tuple[str, ...]
     changes: tuple[UnblockingChange, ...]
+    alike: int = 0
+    """How many other nodes are rejected for the same reasons, with the same devices. The changes
+    are verified for this one."""
 
 
 _CandidateChange = tuple[UnblockingChange, AbstractContextManager[None]]
@@ -93,11 +104,14 @@ _CandidateChange = tuple[UnblockingChange, AbstractContextManager[None]]
 
 
 def unblocking_changes(
-    state: HypotheticalState, rejections: Mapping[str, Sequence[str]], nearest: int = NEAREST
+    state: HypotheticalState,
+    rejections: Mapping[str, Sequence[str]],
+    findings: Mapping[str, Hashable] | None = None,
 ) -> tuple[NodeUnblocking, ...]:
     """The nearest nodes and the changes that make them feasible.
 
-    ``rejections`` holds by node the plugins that reject it.
+    ``rejections`` holds by node the plugins that reject it. Of nodes with equal ``findings`` one
+    is examined.
     """
     if state.pod.spec.scheduling_gates:
         return _ungated(state)
@@ -105,8 +119,11 @@ def unblocking_changes(
     def distance(node: str) -> tuple[int, float, str]:
         return len(rejections[node]), _missing_share(state, node), node
 
+    findings = findings or {}
+    alike = Counter(findings.values())
+    nodes = {findings.get(name, name): name for name in sorted(rejections, key=distance)[::-1]}
     found = []
-    for name in sorted(rejections, key=distance)[:nearest]:
+    for name in sorted(nodes.values(), key=distance)[:NEAREST]:
         changes = []
         for change, applied in _candidates(state, name, rejections[name]):
             with applied:
@@ -117,7 +134,8 @@ def unblocking_changes(
         evictions = _evictions(state, name)
         if evictions is not None:
             changes.append(evictions)
-        found.append(NodeUnblocking(name, tuple(rejections[name]), tuple(changes)))
+        others = alike[findings[name]] - 1 if name in findings else 0
+        found.append(NodeUnblocking(name, tuple(rejections[name]), tuple(changes), others))
     return tuple(found)
 
 
@@ -145,11 +163,40 @@ def _device_changes(state: HypotheticalState, name: str) -> Iterator[UnblockingC
     for change in claim_changes(state, node):
         if _helps(state, name, change):
             yield UnblockingChange(ChangeKind.CLAIM, change.summary, claim=change.claim)
-    for more in more_devices(state, node):
-        helping = next((change for change in more if _helps(state, name, change)), None)
-        if helping is not None:
-            kind, summary = ChangeKind.MORE_DEVICES, helping.summary
-            yield UnblockingChange(kind, summary, devices=helping.devices)
+    more = [*_more_devices(state, name, more_devices(state, node))]
+    yield from more or _more_devices(state, name, devices_of_others(state, node))
+    for change in claim_spec_changes(state):
+        if _helps(state, name, change):
+            yield UnblockingChange(ChangeKind.CLAIM_SPEC, change.summary, claim=change.claim)
+
+
+def _more_devices(
+    state: HypotheticalState, name: str, models: Iterable[MoreDevices]
+) -> Iterator[UnblockingChange]:
+    """For each model the fewest devices that make the node feasible."""
+    for more in models:
+        least = _least(partial(_suffices, state, name, more))
+        if least is not None:
+            kind, summary = ChangeKind.MORE_DEVICES, more(least).summary
+            yield UnblockingChange(kind, summary, devices=least)
+
+
+def _suffices(state: HypotheticalState, name: str, more: MoreDevices, count: int) -> bool:
+    return _helps(state, name, more(count))
+
+
+def _least(suffices: Callable[[int], bool]) -> int | None:
+    """The least number that suffices; None if :data:`MAX_MORE` does not."""
+    high = 1
+    while not suffices(high):
+        if high >= MAX_MORE:
+            return None
+        high = min(2 * high, MAX_MORE)
+    low = high // 2
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if suffices(middle) else (middle, high)
+    return high
 
 
 def _helps(state: HypotheticalState, name: str, change: DeviceChange) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from asched.cli.output import print_table
@@ -41,19 +41,29 @@ def _findings(request: DeviceRequestExplanation) -> tuple[object, ...]:
         request.request,
         "all" if request.wanted is None else request.wanted,
         f"{request.suitable} of {request.considered}",
-        ", ".join(f"{count} {reason}" for reason, count in request.refused.items()),
+        ", ".join((*_refusals(request), *_limits(request))),
         _would_help(request),
     )
+
+
+def _refusals(request: DeviceRequestExplanation) -> Iterator[str]:
+    return (f"{count} {reason}" for reason, count in request.refused.items())
+
+
+def _limits(request: DeviceRequestExplanation) -> Iterator[str]:
+    return (f"{reason} allows {most} at a time" for reason, most in request.limited_by.items())
 
 
 def _would_help(request: DeviceRequestExplanation) -> str:
     if request.wanted is None:
         return "all matching devices suitable"
-    missing = request.wanted - request.suitable
+    if any(RUNTIME_ERROR in reason for reason in request.refused):
+        return "selectors that do not fail on any device"
+    missing = request.missing
     if missing > 0:
         return f"{missing} more matching device{'s' if missing > 1 else ''}"
-    return "enough for this request alone; see constraints, counters and the other requests"
+    return "enough for this request alone; see the changes below"
 
 
 def _names(names: Sequence[str]) -> str:
-    return names[0] if len(names) == 1 else f"{len(names)} such as {names[0]}"
+    return names[0] if len(names) == 1 else f"{len(names)} nodes such as {names[0]}"

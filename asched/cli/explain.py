@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from asched.audit.explain_job import JobExplanation
     from asched.audit.explanation import Explanation, NodeExplanation, NodeRejection
     from asched.audit.pod_group.forms import PodGroupExplanation
+    from asched.audit.unblock import NodeUnblocking
     from asched.journal.store import JournalStore
 
 NODE_LIMIT: Final = 15
@@ -278,7 +279,7 @@ def print_unblocking(found: Explanation) -> None:
     if found.unblocking is None:
         return
     rows = [
-        (node.node or "(any)", ", ".join(node.rejected_by), change.summary)
+        (_node_and_alike(node), ", ".join(node.rejected_by), change.summary)
         for node in found.unblocking
         for change in node.changes
     ]
@@ -290,6 +291,12 @@ def print_unblocking(found: Explanation) -> None:
         print_table(("NODE", "REJECTED BY", "CHANGE"), rows, title=title)
     else:
         print("no single change makes one of the nearest nodes pass all filters")
+
+
+def _node_and_alike(node: NodeUnblocking) -> str:
+    if node.alike:
+        return f"{node.alike + 1} nodes such as {node.node}"
+    return node.node or "(any)"
 
 
 def _first(

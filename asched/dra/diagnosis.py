@@ -10,9 +10,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 from asched.dra.capacity import consumption, fits
-from asched.dra.constraints import attribute_value, constraint_state
+from asched.dra.constraints import (
+    DistinctAttribute,
+    MatchAttribute,
+    attribute_value,
+    constraint_state,
+)
 from asched.dra.devices import NodeView, PooledDevice, PoolID, untolerated
 from asched.dra.inventory import Inventory
 from asched.dra.ledger import available_counters
@@ -47,13 +53,20 @@ class RequestDiagnosis:
     considered: int
     """The devices of all usable pools."""
     suitable: int
-    """Those that the request could have if it were alone."""
+    """Those that a request for one device could have if it were alone."""
     refused: tuple[tuple[str, int], ...]
     """The reasons, and how many devices each refused; the most frequent first."""
+    limited_by: tuple[tuple[str, int], ...]
+    """Constraints and counters, and how many of the suitable devices each allows at a time."""
     users: tuple[str, ...]
     """Claims that use matching devices."""
     matching: str = ""
     """The class and the selectors of the request."""
+
+    @property
+    def attainable(self) -> int:
+        """How many devices the request could have if it were alone."""
+        return min([self.suitable, *(most for _, most in self.limited_by)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,11 +157,14 @@ class _RequestExamination:
     def run(self, site: Site, users: Users) -> RequestDiagnosis:
         reasons: Counter[str] = Counter()
         used_by: set[str] = set()
+        suitable: list[DeviceCandidate] = []
         for position, candidate in enumerate(site.candidates):
             elsewhere = bool(site.elsewhere >> position & 1)
             reason = next(filter(None, self._reasons(candidate, elsewhere)), "")
             if reason:
                 reasons[reason] += 1
+            else:
+                suitable.append(candidate)
             for device in _in_the_way(reason, candidate):
                 used_by.update(users.get((device.pool_id, device.name), ()))
         wanted = self._wanted
@@ -158,8 +174,9 @@ class _RequestExamination:
             request=wanted.reference,
             wanted=None if wanted.mode == ALL_DEVICES else wanted.count,
             considered=considered,
-            suitable=considered - reasons.total(),
+            suitable=len(suitable),
             refused=tuple(sorted(reasons.items(), key=lambda item: (-item[1], item[0]))),
+            limited_by=tuple(self._limits(suitable)),
             users=tuple(sorted(used_by)),
             matching=_matching(wanted),
         )
@@ -224,6 +241,60 @@ class _RequestExamination:
                 and attribute_value(device.device, device.driver, state.attribute) is None
             ):
                 yield f"attribute {state.attribute} of a constraint is missing"
+
+    def _limits(self, suitable: Sequence[DeviceCandidate]) -> Iterator[tuple[str, int]]:
+        """What allows fewer devices at a time than the request needs, although more are suitable.
+
+        Only upper bounds: the request may get fewer.
+        """
+        wanted = self._wanted
+        if wanted.mode == ALL_DEVICES or wanted.count < 2 or not suitable:
+            return
+        for item in self._plan.constraints:
+            state = constraint_state(item)
+            if state is not None and state.applies_to(wanted.name, wanted.alternative_name):
+                most = _most_together(state, suitable)
+                if most < wanted.count:
+                    kind = "match" if isinstance(state, MatchAttribute) else "distinct"
+                    yield f"constraint {kind}Attribute {state.attribute}", most
+        pools: dict[int, list[DeviceCandidate]] = {}
+        for candidate in suitable:
+            pools.setdefault(candidate.pool.serial, []).append(candidate)
+        within = [_within_counters(each, self._inventory) for each in pools.values()]
+        most = sum(count for _, count in within)
+        names = sorted({name for name, _ in within if name})
+        if names and most < wanted.count:
+            yield f"counter {', '.join(names)}", most
+
+
+def _most_together(
+    state: MatchAttribute | DistinctAttribute, suitable: Sequence[DeviceCandidate]
+) -> int:
+    """The largest number of devices of one request that a constraint may allow."""
+    values = Counter(
+        attribute_value(each.device.device, each.device.driver, state.attribute)
+        for each in suitable
+    )
+    if isinstance(state, MatchAttribute):
+        return max(values.values())
+    # Of a request, the latest value alone is compared, as in kube-scheduler.
+    return 1 if len(values) == 1 else len(suitable)
+
+
+def _within_counters(
+    candidates: Sequence[DeviceCandidate], inventory: Inventory
+) -> tuple[str, int]:
+    """The counter of a pool that allows the fewest of these devices at a time, and how many."""
+    left = available_counters(candidates[0].pool, inventory.usage)
+    name, most = "", len(candidates)
+    for key, available in left.items():
+        amounts = sorted(
+            sum(use.amount for use in each.device.counters if use[:2] == key) for each in candidates
+        )
+        allowed = sum(total <= available for total in accumulate(amounts))
+        if allowed < most:
+            name, most = "/".join(key), allowed
+    return name, most
 
 
 def _matching(wanted: RequestedDevices) -> str:

@@ -284,7 +284,8 @@ def _changes(pod: PodSummary) -> list[_ChangeOnNodes]:
             new = _ChangeOnNodes(change.kind.value, change.summary, one.rejected_by, [])
             same = found.setdefault((change.summary, one.rejected_by), new)
             if one.node:
-                same.nodes.append(one.node)
+                alike = f" and {one.alike} alike" if one.alike else ""
+                same.nodes.append(f"{one.node}{alike}")
     return list(found.values())
 
 

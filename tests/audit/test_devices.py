@@ -13,7 +13,7 @@ from asched.audit.history import timelines
 from asched.audit.lookup import PodName
 from asched.audit.unblock import ChangeKind, UnblockingChange
 from asched.dra import Inventory
-from asched.model.resource_claims import AllocationResult, ResourceSlice
+from asched.model.resource_claims import AllocationResult, DeviceConstraint, ResourceSlice
 from asched.state.records import Assigned, ClaimReleaseEnded, Rejected
 from tests.audit.recording import REGISTRY, Recording, node
 from tests.plugins.dynamic_resources.objects import (
@@ -120,6 +120,80 @@ async def test_fewest_additional_devices_are_suggested() -> None:
     found = changes(await explained(recording))
     assert {*found} == {ChangeKind.MORE_DEVICES}
     assert found[ChangeKind.MORE_DEVICES].devices == 2
+
+
+async def test_each_kind_of_rejected_node_has_changes_and_equal_nodes_are_one() -> None:
+    recording = Recording()
+    recording.see(a_class())
+    for number in range(8):
+        recording.see(node(f"one-{number}"), a_slice(f"one-{number}", "gpu-0"))
+        recording.see(node(f"none-{number}"))
+    broken = [{"name": name, "taints": [TAINT]} for name in "ab"]
+    recording.see(node("tainted"), a_slice("tainted", *broken))
+    recording.see(a_claim("c", a_request(count=2)), a_pod("p", "c"))
+    recording.decide()
+    found = (await explained(recording)).unblocking
+    assert found is not None
+    summaries = {
+        each.node: (each.alike, {change.summary for change in each.changes}) for each in found
+    }
+    fewer = "claim d/c with count 1 instead of 2 in request r"
+    assert summaries == {
+        "one-0": (7, {"1 more device like gpu.example.com/one-0/gpu-0", fewer}),
+        "none-0": (7, {"2 devices like gpu.example.com/one-0/gpu-0 of another node"}),
+        "tainted": (
+            0,
+            {
+                "without the taint broken=yes:NoSchedule on the devices of gpu.example.com/tainted",
+                "2 devices like gpu.example.com/one-0/gpu-0 of another node",
+            },
+        ),
+    }
+
+
+async def test_constraint_and_selector_that_refuse_are_named() -> None:
+    devices = [{"name": f"gpu-{n}", "attributes": {"numa": {"int": n}}} for n in range(2)]
+    recording = Recording()
+    recording.see(node("n0"), a_class(), a_slice("n0", *devices))
+    claim = a_claim("c", a_request(count=2))
+    constraint = DeviceConstraint(match_attribute="gpu.example.com/numa")
+    asked = msgspec.structs.replace(claim.spec.devices, constraints=(constraint,))
+    spec = msgspec.structs.replace(claim.spec, devices=asked)
+    recording.see(msgspec.structs.replace(claim, spec=spec), a_pod("p", "c"))
+    recording.decide()
+    found = await explained(recording)
+    (request,) = found.nodes[0].requests
+    assert request.limited_by == {"constraint matchAttribute gpu.example.com/numa": 1}
+    assert (request.suitable, request.missing) == (2, 1)
+    assert found.unblocking is not None
+    assert {change.summary for change in found.unblocking[0].changes} == {
+        "1 more device like gpu.example.com/n0/gpu-0",
+        "1 more device like gpu.example.com/n0/gpu-1",
+        "claim d/c without the constraint matchAttribute gpu.example.com/numa",
+        "claim d/c with count 1 instead of 2 in request r",
+    }
+
+
+async def test_selector_without_which_devices_are_found() -> None:
+    expression = 'device.attributes["gpu.example.com"].model == "B"'
+    devices = [{"name": f"gpu-{n}", "attributes": {"model": {"string": "A"}}} for n in range(2)]
+    recording = Recording()
+    recording.see(node("n0"), a_class(), a_slice("n0", *devices))
+    selectors = [{"cel": {"expression": expression}}]
+    recording.see(a_claim("c", a_request(selectors=selectors)), a_pod("p", "c"))
+    recording.decide()
+    found = await explained(recording)
+    assert changes(found)[ChangeKind.CLAIM_SPEC].summary == (
+        f"claim d/c without selector #0 of request r: {expression}"
+    )
+
+
+async def test_many_missing_devices_are_counted_exactly() -> None:
+    recording = Recording()
+    recording.see(node("n0"), a_class(), a_slice("n0", "gpu-0"))
+    recording.see(a_claim("c", a_request(count=21)), a_pod("p", "c"))
+    recording.decide()
+    assert changes(await explained(recording))[ChangeKind.MORE_DEVICES].devices == 20
 
 
 async def test_claim_that_asched_allocated_can_be_given_back() -> None:

@@ -14,7 +14,14 @@ def request(
 ) -> DeviceRequestExplanation:
     reasons = {reason.replace("_", " "): number for reason, number in refused.items()}
     return DeviceRequestExplanation(
-        "d/c", name, wanted, 8, suitable, reasons, matching="class gpu with device.driver == 'x'"
+        "d/c",
+        name,
+        wanted,
+        8,
+        suitable,
+        reasons,
+        missing=max(0, (wanted or 0) - suitable),
+        matching="class gpu with device.driver == 'x'",
     )
 
 
@@ -30,7 +37,7 @@ def test_nodes_with_equal_findings_share_a_row(capsys: pytest.CaptureFixture[str
     ]
     print_device_requests(nodes)
     printed = lines(capsys)
-    assert "3 such as n1 d/c a 2 0 of 8 8 in use 2 more matching devices" in printed
+    assert "3 nodes such as n1 d/c a 2 0 of 8 8 in use 2 more matching devices" in printed
     assert "n0 d/c a 2 1 of 8 7 not tolerated 1 more matching device" in printed
     assert "d/c a class gpu with device.driver == 'x'" in printed
 

@@ -89,6 +89,19 @@ def test_constraints_and_missing_attributes() -> None:
     (request,) = diagnose(found, wanted, NODE).requests
     assert request.refused == (("attribute gpu.example/kind of a constraint is missing", 1),)
     assert request.suitable == 2
+    assert request.limited_by == (("constraint matchAttribute gpu.example/kind", 1),)
+    assert request.attainable == 1
+
+
+def test_distinct_values_of_equal_devices() -> None:
+    constraint = DeviceConstraint(distinct_attribute="gpu.example/kind")
+    wanted = (claim(exactly("r", 3), constraints=(constraint,)),)
+    alike = [Device(name=name, attributes=kind("big")) for name in "abc"]
+    (request,) = diagnose(inventory(*alike), wanted, NODE).requests
+    assert request.limited_by == (("constraint distinctAttribute gpu.example/kind", 1),)
+    other = Device(name="d", attributes=kind("small"))
+    (request,) = diagnose(inventory(*alike, other), wanted, NODE).requests
+    assert request.limited_by == ()
 
 
 def test_capacity() -> None:
@@ -131,6 +144,27 @@ def test_counters() -> None:
     wanted = (claim(exactly("r", 1)),)
     (request,) = diagnose(found, wanted, NODE).requests
     assert dict(request.refused) == {"in use": 1, "in use: counter s/x": 1}
+
+
+def test_counters_for_several_devices() -> None:
+    def partition(name: str, amount: str) -> Device:
+        used_up = {"x": Counter(value=amount), "y": Counter(value="1")}
+        consumed = DeviceCounterConsumption(counter_set="s", counters=used_up)
+        return Device(name=name, consumes_counters=(consumed,))
+
+    counters = {"x": Counter(value="7"), "y": Counter(value="9")}
+    found = inventory(
+        partition("a", "4"),
+        partition("b", "2"),
+        partition("c", "4"),
+        Device(name="whole"),
+        counters=(CounterSet(name="s", counters=counters),),
+    )
+    (request,) = diagnose(found, (claim(exactly("r", 4)),), NODE).requests
+    assert (request.suitable, request.attainable) == (4, 3)
+    assert request.limited_by == (("counter s/x", 3),)
+    (request,) = diagnose(found, (claim(exactly("r", 3)),), NODE).requests
+    assert request.limited_by == ()
 
 
 def test_pools_that_offer_nothing() -> None:
