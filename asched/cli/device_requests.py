@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from asched.cli.output import print_table
 
 if TYPE_CHECKING:
     from asched.audit.devices import DeviceRequestExplanation
     from asched.audit.explanation import NodeExplanation
+
+
+_RUNTIME_ERROR: Final = "CEL runtime error"
+"""Part of the reason of a device on which a selector fails. It fails the attempt."""
 
 
 def print_device_requests(nodes: Sequence[NodeExplanation]) -> None:
@@ -57,7 +61,7 @@ def _limits(request: DeviceRequestExplanation) -> Iterator[str]:
 def _would_help(request: DeviceRequestExplanation) -> str:
     if request.wanted is None:
         return "all matching devices suitable"
-    if any(RUNTIME_ERROR in reason for reason in request.refused):
+    if any(_RUNTIME_ERROR in reason for reason in request.refused):
         return "selectors that do not fail on any device"
     missing = request.missing
     if missing > 0:

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
-from asched.audit.devices import DeviceRequestExplanation
+from asched.audit.devices import DeviceRequestExplanation, request_explanation
 from asched.audit.explanation import NodeExplanation
 from asched.cli.device_requests import print_device_requests
+from asched.dra import Inventory, NodeView
+from asched.dra.cel_selectors import cel_selector
+from asched.dra.diagnosis import ClaimDiagnoser
+from asched.model.resource_claims import Device, DeviceAttribute
+from tests.plugins.dynamic_resources.objects import a_claim, a_class, a_request, a_slice
 
 
 def request(
@@ -59,3 +65,15 @@ def test_requests_that_fit_alone_and_broken_pools_are_shown(
 def test_nothing_is_printed_without_devices(capsys: pytest.CaptureFixture[str]) -> None:
     print_device_requests([NodeExplanation("n", False)])
     assert not lines(capsys)
+
+
+def test_failing_selector_is_not_solved_by_devices(capsys: pytest.CaptureFixture[str]) -> None:
+    device = Device(name="gpu-0", attributes={"model": DeviceAttribute(string="A100")})
+    inventory = Inventory(cel_selector)
+    inventory.put_class(a_class())
+    inventory.put_slice(a_slice("n", msgspec.to_builtins(device)))
+    selectors = [{"cel": {"expression": 'device.attributes["other.example.com"].x == 1'}}]
+    claim = a_claim("c", a_request(selectors=selectors))
+    (found,) = ClaimDiagnoser(inventory).run((claim,), NodeView("n", {})).requests
+    print_device_requests([NodeExplanation("n", False, requests=(request_explanation(found),))])
+    assert any("selectors that do not fail on any device" in line for line in lines(capsys))
