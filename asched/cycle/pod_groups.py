@@ -59,7 +59,7 @@ GANG_TOO_VARIED = (
 """The reason not to evict anything for a member of a gang that would take long to try."""
 
 MAX_FORMS_BY_NODES = 80_000
-"""Forms of members times nodes, about 0.1 s. Filters run anew for each form."""
+"""Forms of members times nodes, about 0.1 s. Filters run again for each form."""
 MIN_FORMS = 8
 """Are tried in a cluster of any size."""
 

@@ -48,7 +48,7 @@ def member_decisions(
         decisions = [_backing_off(decision) for decision in decisions]
     victims = _evicted(cluster, result)
     if victims and isinstance(decisions[0], r.Rejected):
-        # One pod stands for the group: while its victims run, the group is not tried.
+        # One pod represents the group: while its victims run, the group is not tried.
         decisions[0] = _replace(decisions[0], victims=victims)
     return decisions
 

@@ -97,7 +97,7 @@ class DomainPreemption:
             if best is None or cost < best:
                 best, found = cost, DomainVictims(placement, victims)
         if found is None and self._omitted:
-            return f"{NO_VICTIMS}: {self._omitted} pods whose eviction costs more were not tried"
+            return f"{NO_VICTIMS}: {self._omitted} pods with costlier evictions were not tried"
         return found or ""
 
     def _may_search(self) -> bool:

@@ -123,6 +123,6 @@ class CycleWork:
 
 
 def too_expensive(members: int, forms: int) -> str:
-    """The message about a group of which one pass takes too long."""
+    """The message about a group that takes too long in one pass."""
     what = f"{members} members" if forms == 1 else f"{members} members of {forms} forms"
     return f"too expensive: a group of {what} takes too long to try as a whole in this cluster"

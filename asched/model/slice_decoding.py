@@ -1,4 +1,4 @@
-"""Decoding of ResourceSlices whose devices are known.
+"""Decoding of ResourceSlices with known devices.
 
 The devices are nearly all of a slice. Equal nodes publish equal devices, and drivers publish them
 again after each restart. So a list of devices is decoded and checked only if its bytes are new, and

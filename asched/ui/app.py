@@ -305,7 +305,15 @@ async def _send_events(view: JournalView, response: web.StreamResponse, visible:
 def _live_event(before: JournalProgress, now: JournalProgress, visible: Visible) -> LiveEvent:
     """Counts of the whole cluster are for readers who may see all pods."""
     if not visible.everywhere:
-        return LiveEvent(now.indexed_seq, now.at, {}, {}, {}, None, "")
+        return LiveEvent(
+            seq=now.indexed_seq,
+            at=now.at,
+            counts={},
+            rates={},
+            queues={},
+            verified_at=None,
+            problem="",
+        )
     return LiveEvent(
         seq=now.indexed_seq,
         at=now.at,

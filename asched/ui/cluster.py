@@ -15,7 +15,7 @@ from asched.model.node import Node
 from asched.model.requests import PODS
 from asched.state.cluster import ClusterState
 from asched.ui.columns import QUEUES, RecordedColumns, resources_of
-from asched.ui.device_history import DeviceTracker, DeviceUse, DeviceUses
+from asched.ui.device_history import DeviceTracker, DeviceUses, DriverDevices
 from asched.ui.node_facts import FactsTable, GroupLabel, NodeFacts, group_labels
 from asched.ui.placements import PlacedPod
 from asched.ui.series import queue_lengths
@@ -73,7 +73,7 @@ class NodeDetail(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Placement(msgspec.Struct, frozen=True, rename="camel"):
-    """A pod whose node differs."""
+    """A pod with another node."""
 
     namespace: str
     name: str
@@ -83,7 +83,7 @@ class Placement(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class NodeChange(msgspec.Struct, frozen=True, rename="camel"):
-    """A node whose use or state differs."""
+    """A node with another use or state."""
 
     name: str
     requested: dict[str, int]
@@ -323,7 +323,7 @@ def _change(before: NodeUse, after: NodeUse) -> NodeChange:
 
 
 def _device_changes(before: DeviceUses, after: DeviceUses) -> Iterator[str]:
-    none = DeviceUse(0, 0, 0, 0)
+    none = DriverDevices(0, 0, 0, 0)
     for driver in dict.fromkeys((*before, *after)):
         old, new = before.get(driver, none), after.get(driver, none)
         for field in ("devices", "allocated", "tainted"):

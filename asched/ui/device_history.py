@@ -20,7 +20,7 @@ from asched.state.cluster import ClusterState
 _KEEPS_PODS_AWAY: Final = ("NoSchedule", "NoExecute")
 
 
-class DeviceUse(msgspec.Struct, frozen=True, rename="camel", gc=False):
+class DriverDevices(msgspec.Struct, frozen=True, rename="camel", gc=False):
     """The devices of a driver on a node."""
 
     devices: int
@@ -31,7 +31,7 @@ class DeviceUse(msgspec.Struct, frozen=True, rename="camel", gc=False):
     free: int
 
 
-DeviceUses = dict[str, DeviceUse]
+DeviceUses = dict[str, DriverDevices]
 """By driver."""
 
 _PoolID = tuple[str, str]
@@ -147,7 +147,9 @@ class DeviceTracker:
                     found = counts.setdefault(pool[0], Counter())
                     found.update(self._state(d) for d in one.devices if d.node == node)
         return {
-            driver: DeviceUse(found.total(), found["allocated"], found["tainted"], found["free"])
+            driver: DriverDevices(
+                found.total(), found["allocated"], found["tainted"], found["free"]
+            )
             for driver, found in sorted(counts.items())
             if found
         }

@@ -54,7 +54,7 @@ _NAVIGATION: Final = (
 )
 _KIB: Final = 1024
 _DEVICE_NODES: Final = 50
-"""Nodes whose devices are listed on the page of a decision."""
+"""Nodes with devices to list on the page of a decision."""
 _MUCH: Final = 10_000
 """Records that are not indexed and worth a notice."""
 LOGIN_HINT: Final = web.AppKey("login_hint", str)

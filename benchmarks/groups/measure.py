@@ -56,7 +56,7 @@ class GangFigures(NamedTuple):
     cpu_s: float
     """CPU time of the whole simulation."""
     unfinished: int
-    """Jobs of which some worker never ended."""
+    """Jobs with a worker that never ended."""
 
 
 _COLUMNS: Final = {

@@ -123,7 +123,7 @@ class Case(NamedTuple):
     children: tuple[PodGroup, ...]
     nodes: tuple[int, ...]
     placed: tuple[str, ...]
-    """The groups of which all members are assigned."""
+    """The groups with all members assigned."""
     true: tuple[str, ...] = ()
     """The groups with the condition True; all others have False."""
     racks: int = 1

@@ -168,7 +168,7 @@ def test_limited_search_says_what_it_did_not_try(monkeypatch: pytest.MonkeyPatch
     s.see(a_group("a", 5, priority=50), *gang_pods("a", 5, cpu="4", priority=50))
     found = header(s.next())
     assert found.outcome is GroupOutcome.UNSCHEDULABLE
-    assert found.message.endswith("pods whose eviction costs more were not tried")
+    assert found.message.endswith("pods with costlier evictions were not tried")
 
 
 @given(

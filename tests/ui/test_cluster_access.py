@@ -1,4 +1,4 @@
-"""Readers whom the API server reviews: tokens, logins, caches, and failures of the reviews."""
+"""Readers that the API server reviews: tokens, logins, caches, and failures of the reviews."""
 
 from __future__ import annotations
 

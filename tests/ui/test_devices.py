@@ -13,7 +13,7 @@ from asched.journal.opening import open_journal
 from asched.model.resource_claims import ResourceClaim, ResourceSlice
 from asched.state.cluster import ClusterState
 from asched.state.records import ObjectDeleted
-from asched.ui.device_history import DeviceHistory, DeviceTracker, DeviceUse, DeviceUses
+from asched.ui.device_history import DeviceHistory, DeviceTracker, DeviceUses, DriverDevices
 from tests.audit.recording import Recording, node
 from tests.plugins.dynamic_resources.objects import a_claim, a_slice, an_allocation
 from tests.ui.serving import ui_on
@@ -45,7 +45,7 @@ def counted(state: ClusterState, node_name: str) -> DeviceUses:
     )  # fmt: skip
     if not kinds:
         return {}
-    use = DeviceUse(kinds.total(), kinds["allocated"], kinds["tainted"], kinds["free"])
+    use = DriverDevices(kinds.total(), kinds["allocated"], kinds["tainted"], kinds["free"])
     return {"gpu.example.com": use}
 
 

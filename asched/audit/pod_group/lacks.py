@@ -34,7 +34,7 @@ _NAMES: Final = 5
 _ROWS: Final = 20
 _REASONS: Final = 6
 _DIAGNOSED: Final = 100
-"""Nodes whose devices are compared with the requests."""
+"""Nodes with devices to compare with the requests."""
 _CHOSEN: Final = ("NodeAffinity", "TaintToleration", "NodeUnschedulable")
 """Filters for which somebody chose the nodes. They are the reason only if no other filter is."""
 _NODES: Final = "node(s) "
