@@ -106,7 +106,7 @@ class GroupDecider:
         return (*found, *self._disrupted(profile, result.victims))
 
     def _put_off(self, head: QueuedPod, members: CycleMembers) -> r.Rejected | None:
-        """The decision about the head of a group, if its namespace has to pay for earlier cycles."""
+        """The decision about the head of a group if its namespace has to pay for earlier ones."""
         cluster, info = self._cluster, head.info
         budgets, now_ns = cluster.guards.budgets, cluster.now_ns
         if not budgets.owes(info.namespace, now_ns):
