@@ -112,7 +112,7 @@ def test_device_that_is_allocated_twice_is_detected(monkeypatch: pytest.MonkeyPa
 
 
 def test_allocation_that_stays_pending_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(DynamicResources, "on_deleted", lambda *args: None)
+    monkeypatch.setattr(DynamicResources, "give_up", lambda *args: None)
     assert "allocations are still pending" in first_breach("claims", 40)
 
 
