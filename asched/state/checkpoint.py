@@ -232,9 +232,10 @@ def _restore(fold: Fold, snapshot: StateSnapshot) -> None:
     state.reserve_calls.unsettled.update(snapshot.unsettled)
     gone = {entry.info.uid: entry for entry in snapshot.deleted_unsettled}
     state.reserve_calls.deleted_unsettled.update(gone)
-    for entry in (*snapshot.pods, *unfinished.values(), *gone.values()):
+    for entry in snapshot.pods:
         if entry.assignment is not None or entry.reserved is not None:
             pods.reservations.repeat(entry)
+    pods.reservations.repeat_deleted()
     # Reserve plugins may have added answers.
     state.waiting_pods.reset_answers(snapshot.waiting_pods.answers)
 

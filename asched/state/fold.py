@@ -128,9 +128,7 @@ class Fold:
                 state.queue.add(entry.info, state.now_ns)
             else:
                 self._pods.reservations.repeat(entry)
-        calls = state.reserve_calls
-        for entry in (*calls.unfinished.values(), *calls.deleted_unsettled.values()):
-            self._pods.reservations.repeat(entry)
+        self._pods.reservations.repeat_deleted()
         for entry in state.pods.values():
             self._pods.update_group(entry)
         self._end_waits_for_removed()

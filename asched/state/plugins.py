@@ -7,7 +7,7 @@ journal: their decisions are recorded.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
@@ -31,7 +31,7 @@ from asched.framework.runtime.profile import AttachableHandle, PluginWeight, Pro
 from asched.framework.status import Status
 from asched.model.meta import Object
 from asched.model.quantity import NS_PER_S
-from asched.state.records import Assigned
+from asched.state.records import Assigned, Reservation
 
 if TYPE_CHECKING:
     from asched.state.cluster import PodEntry
@@ -91,11 +91,27 @@ class ReservePluginCalls:
         for plugin in _plugins(profile):
             self._call(plugin, plugin.on_bound, pod, assignment)
 
-    def deleted(self, profile: Profile | None, pod: PodInfo, assignment: Assigned) -> None:
-        """A pod that was bound as assigned was deleted."""
-        self.unsettled.pop(pod.uid, None)
+    def deleted(
+        self, profile: Profile | None, pod: PodInfo, assignment: Assigned
+    ) -> Sequence[Reservation]:
+        """A pod that was bound as assigned was deleted. Returns the reservations that last until
+        the API server shows them; their plugins are not called."""
+        kept: list[ReservePlugin] = []
+        if self.unsettled.get(pod.uid) is not None:
+            kept += self._settling(profile, assignment)
+        if not kept:
+            self.unsettled.pop(pod.uid, None)
         for plugin in reversed(_plugins(profile)):
-            self._call(plugin, plugin.on_deleted, pod, assignment)
+            if plugin not in kept:
+                self._call(plugin, plugin.on_deleted, pod, assignment)
+        names = {plugin.name for plugin in kept}
+        return [one for one in assignment.reservations if one.plugin in names]
+
+    def restored(self, profile: Profile | None, pod: PodInfo, reserved: Assigned) -> None:
+        """For new instances of plugins: what a deleted pod reserved is in use."""
+        for plugin in self._settling(profile, reserved):
+            self._call(plugin, plugin.on_reserved, pod, reserved)
+            self._call(plugin, plugin.on_bound, pod, reserved)
 
     def settle(self, profiles: Iterable[Profile], changed: Object) -> Iterator[SettledReservation]:
         """The reservations that this change changes or ends."""

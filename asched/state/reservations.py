@@ -33,6 +33,15 @@ class ReservationFold:
             calls.reserved(profile, entry.info, entry.reserved)
             calls.bound(profile, entry.info, entry.reserved)
 
+    def repeat_deleted(self) -> None:
+        """Repeat the calls about deleted pods with reservations that last."""
+        calls = self._state.reserve_calls
+        for entry in calls.unfinished.values():
+            self.repeat(entry)
+        for entry in calls.deleted_unsettled.values():
+            assert entry.reserved is not None
+            calls.restored(profile_of(self._state, entry), entry.info, entry.reserved)
+
     # -- pods that are not bound ------------------------------------------------------------------
 
     def undo(self, entry: PodEntry, *, binding_runs: bool) -> None:
@@ -82,11 +91,11 @@ class ReservationFold:
         the watch of claims may be behind that of pods."""
         calls = self._state.reserve_calls
         assert entry.reserved is not None
-        if entry.info.uid not in calls.unsettled:
-            calls.deleted(profile_of(self._state, entry), entry.info, entry.reserved)
-            return
-        calls.deleted_unsettled[entry.info.uid] = msgspec.structs.replace(entry)
-        self.settle(entry.info.pod)
+        kept = calls.deleted(profile_of(self._state, entry), entry.info, entry.reserved)
+        if kept:
+            left = msgspec.structs.replace(entry, reserved=_with(entry.reserved, [*kept]))
+            calls.deleted_unsettled[entry.info.uid] = left
+            self.settle(entry.info.pod)
 
     def on_claim_deleted(self, claim: ResourceClaim) -> None:
         """What deleted pods reserved of the claim is free."""
