@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from asched.framework.devices import SharedDevices
+from asched.framework.interface import Plugin
 from asched.model.resource_claims import AllocationResult, ResourceClaim
 from asched.plugins.default_preemption import DefaultPreemption
 from asched.plugins.dynamic_resources import DynamicResources
@@ -21,8 +24,8 @@ from tests.plugins.dynamic_resources.objects import (
 PLUGINS = (NodeResourcesFit, DynamicResources, DefaultPreemption)
 
 
-def cluster(*devices: str, nodes: int = 1) -> Scheduling:
-    scheduling = Scheduling(*PLUGINS)
+def cluster(*devices: str, nodes: int = 1, plugins: Sequence[type[Plugin]] = PLUGINS) -> Scheduling:
+    scheduling = Scheduling(*plugins)
     scheduling.pass_time(1_767_225_600)
     scheduling.see(a_class())
     for number in range(nodes):

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
+from asched.framework.pod_info import PodInfo
 from asched.model.resource_claims import AllocationResult, ResourceClaim
 from asched.state import records as r
 from asched.state.checkpoint import checkpoint_of, restore
@@ -25,7 +28,7 @@ from tests.plugins.dynamic_resources.objects import (
     a_special_claim,
     with_allocation,
 )
-from tests.state.profiles import loader
+from tests.state.profiles import Ledger, loader
 
 BOUND = r.Bound("d/p", "Pod-p", "n0")
 
@@ -143,3 +146,33 @@ def test_devices_of_a_deleted_pod_whose_claim_is_gone() -> None:
     scheduling.apply(DELETED)
     assert in_use(scheduling.state) == 0
     assert not scheduling.state.reserve_calls.unsettled
+
+
+class Register(Ledger):
+    """Also records deletions."""
+
+    name = "Register"
+
+    def on_deleted(self, pod: PodInfo, node_name: str, reservation: dict[str, Any] | None) -> None:
+        self.unreserve(pod, node_name, reservation)
+
+
+def test_other_plugins_hear_of_the_deletion_at_once() -> None:
+    plugins = (*PLUGINS, Register)
+    scheduling = cluster("gpu-0", plugins=plugins)
+    scheduling.see(a_claim("a"), a_pod("p", "a"))
+    assert isinstance(the_one(scheduling.decide()), r.Assigned)
+    scheduling.apply(BOUND)
+    assert [*books(scheduling.fold)] == ["Pod-p"]
+    scheduling.apply(DELETED)
+    restored = restore(checkpoint_of(scheduling.state), loader(*plugins))
+    for fold in (scheduling.fold, restored):
+        assert in_use(fold.state) == 1
+        assert not books(fold)
+        assert not fold.state.reserve_calls.errors
+
+
+def books(fold: Fold) -> dict[str, object]:
+    ledger = fold.state.profiles["default-scheduler"].plugins["Register"]
+    assert isinstance(ledger, Register)
+    return {**ledger.books}
