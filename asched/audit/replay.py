@@ -19,8 +19,10 @@ from asched.core.scheduler import SchedulerCore
 from asched.cycle.shadow import ShadowDecider
 from asched.framework.runtime.profile import PluginOrigin, ProfileError
 from asched.journal.checkpoints import FOLD_ERRORS, contradiction_reason
-from asched.journal.errors import VERIFY_ADVICE
-from asched.journal.store import JournalStore
+from asched.journal.errors import VERIFY_ADVICE, JournalError
+from asched.journal.store import JournalStore, StoredRecord
+from asched.state.checkpoint import checkpoint_of, same_content
+from asched.state.cluster import ClusterState
 from asched.state.fold import Fold
 from asched.state.group_records import PodGroupAttempted
 from asched.state.records import (
@@ -73,6 +75,21 @@ class ReplayReport(msgspec.Struct, frozen=True, rename="camel"):
     equal: bool
     divergence: Divergence | None = None
     plugins: tuple[PluginDifference, ...] = ()
+    checkpoints: int = 0
+    """Number of checkpoints that were compared with the state: those of the present format."""
+
+
+class ReplaySegment(msgspec.Struct, frozen=True):
+    """Records that are replayed from a state that is restored."""
+
+    after_seq: int
+    """The segment begins after this record."""
+    last_seq: int
+    checkpoints: tuple[int, ...] = ()
+    """Records in the segment with checkpoints to compare, ascending."""
+    continued: bool = False
+    """Whether another segment follows. Decisions at the end of this segment may then belong to a
+    group that ends in the next one: this segment repeats all of the group."""
 
 
 class ReplayVerifier:
@@ -102,6 +119,15 @@ class ReplayVerifier:
             reason = f"contradicts the state: {contradiction_reason(error)}; {VERIFY_ADVICE}"
             return Divergence(seq, reason, _stored(record))
         return None
+
+    def is_between_decisions(self, following: AnyRecord) -> bool:
+        """Whether a replay that starts with ``following`` compares it and all later decisions."""
+        return not self._expected and not _follows_another(following)
+
+    @property
+    def state(self) -> ClusterState:
+        """The state after the last record. Read-only."""
+        return self._core.state
 
     def end(self, next_seq: int) -> Divergence | None:
         """The divergence at the end of the journal: a decision that is not recorded."""
@@ -195,35 +221,99 @@ async def replay(
         first_seq = await first_replayable(journal)
     head_seq = (await journal.head()).seq
     last = head_seq if last_seq is None else min(last_seq, head_seq)
-    fold = await fold_before(journal, registry.load, first_seq)
-    verifier = ReplayVerifier(fold, complete=first_seq <= 1)
-    differences: dict[str, PluginDifference] = {}
-    _compare(registry, differences, [p.spec.origins for p in fold.state.profiles.values()])
-    divergence, seq = None, first_seq - 1
-    async for stored in journal.read(seq, last):
+    return await replay_segment(journal, registry, ReplaySegment(first_seq - 1, last), progress)
+
+
+async def replay_segment(
+    journal: JournalStore,
+    registry: PluginRegistry,
+    segment: ReplaySegment,
+    progress: Callable[[int], None] = lambda seq: None,
+) -> ReplayReport:
+    """Repeat every decision of a segment, and compare the state with its checkpoints.
+
+    Ends at the first divergence. Raises as :func:`replay`, and JournalError for a checkpoint that
+    no longer exists.
+    """
+    fold = await fold_before(journal, registry.load, segment.after_seq + 1)
+    replayed = _SegmentReplay(journal, registry, segment, fold)
+    last = None if segment.continued else segment.last_seq
+    async for stored in journal.read(segment.after_seq, last):
+        if await replayed.is_over(stored):
+            break
+        if stored.seq % PROGRESS_EVERY == 0:
+            progress(min(stored.seq, segment.last_seq))
+    report = await replayed.report()
+    progress(report.last_seq)
+    return report
+
+
+class _SegmentReplay:
+    """The progress of one segment."""
+
+    def __init__(
+        self, journal: JournalStore, registry: PluginRegistry, segment: ReplaySegment, fold: Fold
+    ) -> None:
+        self._journal = journal
+        self._registry = registry
+        self._segment = segment
+        self._checkpoints = deque(segment.checkpoints)
+        self._verifier = ReplayVerifier(fold, complete=segment.after_seq == 0)
+        self._seq = segment.after_seq
+        self._decisions = self._compared = 0
+        self._divergence: Divergence | None = None
+        self._differences: dict[str, PluginDifference] = {}
+        specs = [profile.spec for profile in fold.state.profiles.values()]
+        _compare(registry, self._differences, [spec.origins for spec in specs])
+
+    async def is_over(self, stored: StoredRecord) -> bool:
+        """Compares the next record. True if it belongs to the next segment or differs."""
         seq, record = stored.seq, stored.record
+        beyond = seq > self._segment.last_seq
+        if beyond and self._verifier.is_between_decisions(record):
+            return True
         try:
             if isinstance(record, ProfilesLoaded):
-                _compare(registry, differences, [spec.origins for spec in record.profiles])
-            divergence = verifier.verify(seq, record)
+                origins = [spec.origins for spec in record.profiles]
+                _compare(self._registry, self._differences, origins)
+            self._divergence = self._verifier.verify(seq, record)
         except ProfileError as error:
             raise ProfileError(f"record {seq} cannot be replayed: {error}") from None
-        if divergence is not None:
-            break
-        if seq % PROGRESS_EVERY == 0:
-            progress(seq)
-    else:
-        divergence = verifier.end(seq + 1) if last == head_seq else None
-    progress(seq)
-    return ReplayReport(
-        first_seq=first_seq,
-        last_seq=seq,
-        records=seq - first_seq + 1,
-        decisions=verifier.decisions,
-        equal=divergence is None,
-        divergence=divergence,
-        plugins=tuple(differences.values()),
-    )
+        if beyond and self._divergence is None:
+            return False  # the next segment counts this record
+        self._seq, self._decisions = seq, self._verifier.decisions
+        if self._divergence is None and self._checkpoints and self._checkpoints[0] == seq:
+            self._divergence = await self._compare_checkpoint(self._checkpoints.popleft())
+        return self._divergence is not None
+
+    async def _compare_checkpoint(self, seq: int) -> Divergence | None:
+        stored = await self._journal.load_checkpoint(seq)
+        if stored is None or stored.seq != seq:
+            raise JournalError(
+                f"the checkpoint at record {seq} was deleted during the replay; start it again"
+            )
+        same = same_content(stored.blob, checkpoint_of(self._verifier.state))
+        if same is not None:
+            self._compared += 1
+        if same is False:
+            return Divergence(seq, "checkpoint differs from the state of the records")
+        return None
+
+    async def report(self) -> ReplayReport:
+        divergence = self._divergence
+        head_seq = (await self._journal.head()).seq
+        if divergence is None and self._seq == head_seq and not self._segment.continued:
+            divergence = self._verifier.end(self._seq + 1)
+        return ReplayReport(
+            first_seq=self._segment.after_seq + 1,
+            last_seq=self._seq,
+            records=self._seq - self._segment.after_seq,
+            decisions=self._decisions,
+            equal=divergence is None,
+            divergence=divergence,
+            plugins=tuple(self._differences.values()),
+            checkpoints=self._compared,
+        )
 
 
 def _compare(

@@ -58,6 +58,7 @@ def as_command_error(
     from asched.framework.runtime.profile import ProfileError
     from asched.journal import errors as journal
     from asched.kube.errors import CredentialPluginError, KubeConfigError
+    from asched.planning.errors import ExecutionError, PlanningError
     from asched.proof import KeyFileError, ProofError
     from asched.proof.anchors import AnchorError
     from asched.simulator.loop import SimulationStuckError
@@ -69,9 +70,11 @@ def as_command_error(
                 return leaf
             case ConfigFileError():
                 return InvalidFile(leaf.lines)
-            case CredentialPluginError() | journal.JournalUnreachableError():
+            case CredentialPluginError() | journal.JournalUnreachableError() | ExecutionError():
                 return CommandError(str(leaf))  # may be gone at the next try
-            case KubeConfigError() | AuditError() | KeyFileError() | AnchorError():
+            case (
+                AnchorError() | AuditError() | KeyFileError() | KubeConfigError() | PlanningError()
+            ):
                 return BadInput(str(leaf))
             case (
                 journal.JournalCorruptError()

@@ -32,6 +32,7 @@ from asched.cli import (
     run,
     show,
     simulate,
+    sweep,
     ui,
 )
 from asched.cli.errors import (
@@ -150,6 +151,8 @@ app.command("replay")(replay.replay)
 app.command("ui")(ui.ui)
 app.command("simulate")(simulate.simulate)
 app.command("diff")(diff.diff)
+app.command("sweep")(sweep.sweep)
+app.command("planning")(sweep.planning)
 proof.add_commands(journal.app)
 app.add_typer(journal.app, name="journal")
 app.command("checkpoint")(journal.checkpoint)

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from asched.cli.errors import EXIT_FAILURE, BadInput
-from asched.cli.options import DEFAULT_JOURNAL, JournalOption, installed_plugins, query_journal
-from asched.cli.output import OutputOption, TableOrData, print_as, progress_bar
+from asched.cli.execution import JobsOption, SchedulerOption, executor_of, item_progress
+from asched.cli.options import DEFAULT_JOURNAL, JournalOption, query_journal
+from asched.cli.output import OutputOption, TableOrData, print_as
 
 if TYPE_CHECKING:
     from asched.audit.replay import ReplayReport
@@ -33,46 +34,46 @@ def replay(
         int | None,
         typer.Option("--to", metavar="SEQ", help="Last record. Default: the newest.", min=1),
     ] = None,
+    jobs: JobsOption = None,
+    scheduler: SchedulerOption = None,
     output: OutputOption = TableOrData.TABLE,
 ) -> None:
     """Repeat the decisions in a journal and compare them.
 
     Folds the journal, makes each decision again from the state before it and compares both byte for
-    byte. Exits with 1 at the first divergence and prints both decisions. Lists plugins with other
-    versions than the recorded ones.
+    byte, and the state with each checkpoint. Segments between checkpoints are independent: --jobs
+    and --scheduler replay them in parallel, with the same result. Exits with 1 at the first
+    divergence and prints both decisions. Lists plugins with other versions than the recorded ones.
     """
     if not verify:
         raise BadInput("replay does nothing without --verify; see asched replay --help")
     if last is not None and first is not None and last < first:
         raise BadInput(f"--to {last} is before --from {first}")
-    report = _replay(journal, first, last)
+    report = _replay(journal, (first, last), jobs, scheduler)
     print_as(output, report, _print)
     if not report.equal:
         raise typer.Exit(EXIT_FAILURE)
 
 
-def _replay(url: str, first: int | None, last: int | None) -> ReplayReport:
-    from asched.audit.replay import replay as replayed
+def _replay(
+    url: str, records: tuple[int | None, int | None], jobs: int | None, scheduler: str | None
+) -> ReplayReport:
+    from asched import planning
 
-    async def query(store: JournalStore) -> ReplayReport:
-        end = (await store.head()).seq
-        begin = await _first_seq(store, first, end)
-        stop = end if last is None else min(last, end)
-        with progress_bar("replaying", stop - begin + 1) as show:
-            return await replayed(
-                store,
-                installed_plugins(),
-                first_seq=begin,
-                last_seq=last,
-                progress=lambda seq: show(seq - begin + 1),
-            )
-
-    return query_journal(url, query)
+    first, last = records
+    begin = query_journal(url, lambda store: _first_seq(store, first))
+    if jobs is None and scheduler is None:
+        jobs = 1  # a short journal is replayed before another process has started
+    with executor_of(jobs, scheduler) as executor, item_progress("replaying segments") as show:
+        return planning.verify(
+            planning.open(url), executor, first_seq=begin, last_seq=last, progress=show
+        )
 
 
-async def _first_seq(store: JournalStore, wanted: int | None, end: int) -> int:
+async def _first_seq(store: JournalStore, wanted: int | None) -> int:
     from asched.audit.replay import first_replayable
 
+    end = (await store.head()).seq
     first = await first_replayable(store) if wanted is None else wanted
     if first <= max(1, end):
         return first
@@ -91,7 +92,8 @@ def _print(report: ReplayReport) -> None:
     divergence = report.divergence
     if divergence is None:
         compared = f"records {report.first_seq} to {report.last_seq}"
-        print(f"{compared}: {report.decisions} decisions repeated, all identical")
+        same = f"{report.checkpoints} checkpoints equal"
+        print(f"{compared}: {report.decisions} decisions repeated, all identical; {same}")
         return
     after = f"after {report.decisions} identical decisions"
     print(f"record {divergence.seq}: {divergence.reason} ({after})")

@@ -234,17 +234,23 @@ class CapacityRequestPolicy(ApiStruct):
     valid_range: CapacityRequestPolicyRange | None = None
 
 
+def _zero() -> QuantityText:
+    """The default of an amount. msgspec omits a default when it encodes if the value is the same
+    object, which depends on the decoder; the result of a function it never omits."""
+    return "0"
+
+
 class DeviceCapacity(ApiStruct):
     """One capacity of a device, in the units of its name."""
 
-    value: QuantityText = "0"
+    value: QuantityText = msgspec.field(default_factory=_zero)
     request_policy: CapacityRequestPolicy | None = None
 
 
 class Counter(ApiStruct):
     """An amount of a counter."""
 
-    value: QuantityText = "0"
+    value: QuantityText = msgspec.field(default_factory=_zero)
 
 
 class CounterSet(ApiStruct):

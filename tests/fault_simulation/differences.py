@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import zlib
-from operator import itemgetter
 from typing import Any
 
 import msgspec
@@ -18,8 +17,7 @@ _AROUND = 80
 def plain(state: ClusterState) -> dict[str, Any]:
     """The contents of a state's checkpoint as plain values; 1 and 1.0 are equal.
 
-    The order of objects matters only within a kind. A separate description covers parts that a
-    checkpoint should contain but lacks.
+    A separate description covers parts that a checkpoint should contain but lacks.
     """
     _, _, packed = checkpoint_of(state).partition(b"\n")
     form = msgspec.msgpack.decode(zlib.decompress(packed), type=CheckpointContent)
@@ -30,7 +28,6 @@ def plain(state: ClusterState) -> dict[str, Any]:
         "full pods": form.full_pods,
         "copied pods": form.copied_pods,
     }
-    found["objects"] = sorted(found["objects"], key=itemgetter("kind"))
     return found | {f"described {part}": value for part, value in describe(state).items()}
 
 

@@ -267,7 +267,8 @@ async def compare_candidate(
     """
     load = candidate.registry.load
     history = await _history(journal, load, period, progress)
-    scheduler = _scheduler(history, candidate)
+    scheduler = candidate_scheduler(history.scheduler, candidate)
+    check_scheduler_names(history.recorded, scheduler, candidate.name)
     changed = with_node_changes(history.trace, candidate.nodes)
     simulating = f"simulating {BASELINE}"
     baseline = simulate_trace(history.trace, history.scheduler, load, (simulating, progress))
@@ -293,16 +294,18 @@ async def _history(
     )
 
 
-def _scheduler(history: RecordedHistory, candidate: CandidateConfig) -> SchedulerSettings:
-    """The candidate with its changes and the recorded seed and latencies."""
-    recorded = history.scheduler
+def candidate_scheduler(
+    recorded: SchedulerSettings, candidate: CandidateConfig
+) -> SchedulerSettings:
+    """The candidate with its changes and the recorded seed and latencies.
+
+    Raises :class:`AuditError`.
+    """
     scheduler = msgspec.structs.replace(
         candidate.scheduler or recorded, seed=recorded.seed, latencies=recorded.latencies
     )
     profiles = with_changes(scheduler.profiles, candidate.changes, candidate.registry)
-    scheduler = msgspec.structs.replace(scheduler, profiles=profiles)
-    _check_names(history, scheduler, candidate.name)
-    return scheduler
+    return msgspec.structs.replace(scheduler, profiles=profiles)
 
 
 def simulate_trace(
@@ -329,13 +332,15 @@ def simulate_trace(
         raise SimulationStuckError(f"the simulation failed: {error}") from error
 
 
-def _check_names(history: RecordedHistory, scheduler: SchedulerSettings, candidate: str) -> None:
+def check_scheduler_names(recorded: WorkloadRun, scheduler: SchedulerSettings, name: str) -> None:
+    """Raises :class:`AuditError` if pods of the history name a scheduler that ``scheduler``, called
+    ``name``, does not serve."""
     names = {profile.scheduler_name for profile in scheduler.profiles}
     names |= {session.scheduler_name for session in scheduler.sessions}
-    used = {pod.pod.spec.scheduler_name for pod in to_place(history.recorded)}
+    used = {pod.pod.spec.scheduler_name for pod in to_place(recorded)}
     if used - names:
         missing = ", ".join(sorted(used - names))
         raise AuditError(
-            f"{candidate} has no profile {missing}, which pods of the history name; its profiles"
+            f"{name} has no profile {missing}, which pods of the history name; its profiles"
             f" are {', '.join(sorted(names))}"
         )

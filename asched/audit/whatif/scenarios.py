@@ -90,7 +90,7 @@ def compare_on_scenario(
     after = candidate.scheduler or before
     profiles = with_changes(after.profiles, candidate.changes, registry)
     after = msgspec.structs.replace(after, profiles=profiles)
-    first, own_first = _first_name(before), _first_name(after)
+    first, own_first = first_scheduler_name(before), first_scheduler_name(after)
     trace = scenario_trace(text, name, first)
     own_trace = trace if own_first == first else scenario_trace(text, name, own_first)
     changed = with_node_changes(own_trace, candidate.nodes)
@@ -107,7 +107,8 @@ def compare_on_scenario(
     )
 
 
-def _first_name(scheduler: SchedulerSettings) -> str:
+def first_scheduler_name(scheduler: SchedulerSettings) -> str:
+    """As :func:`default_scheduler_name`."""
     names = [profile.scheduler_name for profile in scheduler.profiles]
     return [*names, *(session.scheduler_name for session in scheduler.sessions)][0]
 

@@ -1,0 +1,142 @@
+"""``asched sweep`` and ``asched planning``: many simulations, here or on a cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from asched.cli.errors import EXIT_FAILURE, BadInput
+from asched.cli.execution import JobsOption, SchedulerOption, executor_of, item_progress
+from asched.cli.options import takes_options
+from asched.cli.output import (
+    HtmlOption,
+    OutputOption,
+    TableOrData,
+    print_as,
+    print_json,
+    print_table,
+    write_page,
+)
+
+if TYPE_CHECKING:
+    from asched.planning import RunTable, WorkerReport
+    from asched.planning.table import Value
+
+_FIGURES: Final = ("nodes", "placed", "p50_wait_s", "p95_wait_s", "evictions", "node_hours")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SweepOptions:
+    file: Path = typer.Argument(Path("sweep.yaml"), help="The sweep (docs/planning.md).")
+    journal: str | None = typer.Option(
+        None, metavar="URL", help="The journal, instead of the one that the file names."
+    )
+    jobs: JobsOption = None
+    scheduler: SchedulerOption = None
+    cache: Path | None = typer.Option(
+        None, metavar="FOLDER", help="Keep results there: an interrupted sweep continues."
+    )
+    parquet: Path | None = typer.Option(
+        None, metavar="FILE", help="Write all columns as Parquet (asched[parquet])."
+    )
+    best: str | None = typer.Option(
+        None, metavar="COLUMN", help="Show the best run by this column."
+    )
+    subject_to: list[str] = typer.Option(
+        [],
+        metavar="CONDITION",
+        help='What the best run must meet, such as "evictions <= baseline"; may be repeated.',
+    )
+    html: HtmlOption = None
+    output: OutputOption = TableOrData.TABLE
+
+
+@takes_options
+def sweep(options: SweepOptions) -> None:
+    """Simulate one workload under all combinations of settings.
+
+    The workload is a period of a journal, a scenario or a trace; the axes are configurations,
+    plugin changes, seeds and numbers of nodes. Prints one row for each run. Results do not depend
+    on where they are computed. Exits with 1 if a run failed.
+    """
+    from asched.planning.report import sweep_page
+    from asched.planning.sweep_file import SweepReport, read_sweep
+
+    conditions = _conditions(options.subject_to)
+    runs = read_sweep(options.file, options.journal)
+    with executor_of(options.jobs, options.scheduler) as executor, item_progress("runs") as show:
+        table = runs.run(executor, cache=options.cache, progress=show)
+    if options.parquet is not None:
+        table.write_parquet(options.parquet)
+    if options.html is not None:
+        write_page(options.html, sweep_page(table, f"Sweep: {options.file.stem}"))
+    best = None if options.best is None else table.best(options.best, conditions)
+    if options.output is TableOrData.JSON:
+        print_json(SweepReport.of(table, best))
+    else:
+        _print(table)
+        if best is not None:
+            print(f"best {options.best}: {_described(best, table)}")
+    if any(row.error for row in table.rows):
+        raise typer.Exit(EXIT_FAILURE)
+
+
+def _conditions(given: Sequence[str]) -> dict[str, str]:
+    found = {}
+    for text in given:
+        column, _, condition = text.strip().partition(" ")
+        if not condition:
+            raise BadInput(f'--subject-to: "{text}"; expected such as "evictions <= baseline"')
+        found[column] = condition
+    return found
+
+
+def _print(table: RunTable) -> None:
+    from asched.planning.report import value_text, varied_axes
+
+    columns = [*varied_axes(table), *(name for name in _FIGURES if name in table.columns)]
+    rows = [[value_text(values.get(name)) for name in columns] for values in table.values]
+    print(f"{table.workload}, {len(table)} runs")
+    print_table([name.upper() for name in columns], rows)
+    for row, values in zip(table.rows, table.values, strict=True):
+        if row.error:
+            print(f"failed: {_described(values, table)}: {row.error}")
+
+
+def _described(values: Mapping[str, Value], table: RunTable) -> str:
+    from asched.planning.report import value_text, varied_axes
+
+    settings = [f"{name}={value_text(values[name]) or '-'}" for name in varied_axes(table)]
+    figures = [f"{name} {value_text(values.get(name))}" for name in _FIGURES if values.get(name)]
+    return ", ".join([*settings, *figures])
+
+
+def planning(
+    scheduler: Annotated[
+        str, typer.Option(metavar="URL", help="The Dask scheduler, such as tcp://host:8786.")
+    ],
+    output: OutputOption = TableOrData.TABLE,
+) -> None:
+    """List the workers of a Dask cluster, and how their code differs.
+
+    Results depend on the code of asched and its plugins, so a worker with other code does no work.
+    Exits with 1 if a worker differs, or if there is none.
+    """
+    from asched.planning import workers_of
+
+    workers = workers_of(scheduler)
+    print_as(output, workers, _print_workers)
+    if not workers or any(worker.differences for worker in workers):
+        raise typer.Exit(EXIT_FAILURE)
+
+
+def _print_workers(workers: Sequence[WorkerReport]) -> None:
+    rows = [
+        (one.address, one.threads, one.memory_bytes >> 20, one.differences or "same code")
+        for one in workers
+    ]
+    print_table(("WORKER", "THREADS", "MEMORY MIB", "CODE"), rows)

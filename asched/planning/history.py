@@ -1,0 +1,98 @@
+"""A journal, or a period of it, as the input of planning."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import NamedTuple, TypeVar
+
+import anyio
+
+from asched.audit.times import TimeTextError, parse_time_ns
+from asched.journal.opening import is_shared, open_journal, redacted, sqlite_path
+from asched.journal.store import JournalStore
+from asched.planning.errors import PlanningError
+from asched.planning.workloads import JournalPeriod
+
+T = TypeVar("T")
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class History(NamedTuple):
+    """A journal and a period. :func:`open` returns one, :meth:`between` limits it."""
+
+    url: str
+    since_ns: int = 0
+    until_ns: int | None = None
+    """Inclusive; None for the end of the journal."""
+
+    def between(
+        self, since: str | datetime | None = None, until: str | datetime | None = None
+    ) -> History:
+        """The part from ``since`` to ``until``: times such as ``2026-10-01`` or
+        ``2026-10-01T12:00:00Z`` (UTC), or durations before now such as ``24h``.
+
+        Raises PlanningError for other text.
+        """
+        return History(
+            self.url,
+            self.since_ns if since is None else _time_ns(since),
+            self.until_ns if until is None else _time_ns(until),
+        )
+
+    def query(self, ask: Callable[[JournalStore], Awaitable[T]]) -> T:
+        """The answer of ``ask`` to the open journal.
+
+        Runs an event loop in a thread of its own, so that it also works where one runs already,
+        as in a notebook. Raises JournalError and what ``ask`` raises.
+        """
+
+        async def opened() -> T:
+            async with open_journal(self.url, read_only=True) as journal:
+                return await ask(journal)
+
+        with ThreadPoolExecutor(1) as thread:
+            return thread.submit(anyio.run, opened).result()
+
+    @property
+    def worker_url(self) -> str:
+        """The URL with an absolute path: workers have other working directories."""
+        if is_shared(self.url):
+            return self.url
+        return str(Path(sqlite_path(self.url)).resolve())
+
+    def source(self) -> JournalPeriod:
+        """The period up to the present end of the journal.
+
+        Raises PlanningError for an empty journal, and JournalError.
+        """
+        return self.query(self._planned)
+
+    async def _planned(self, journal: JournalStore) -> JournalPeriod:
+        head = await journal.head()
+        written_ns = 0
+        async for stored in journal.read(max(head.seq - 1, (await journal.archived()).seq)):
+            written_ns = stored.written_at_ns
+        if not written_ns:
+            raise PlanningError(f"the journal {redacted(self.url)} has no records")
+        until_ns = written_ns if self.until_ns is None else min(self.until_ns, written_ns)
+        if until_ns < self.since_ns:
+            raise PlanningError("the period has no records: it begins after the journal's end")
+        return JournalPeriod(self.worker_url, head, self.since_ns, until_ns)
+
+
+def open_history(url: str | Path) -> History:
+    """The history in the journal at ``url``: a file's path, or a URL (``docs/journal.md``)."""
+    return History(str(url))
+
+
+def _time_ns(given: str | datetime) -> int:
+    if isinstance(given, datetime):
+        at = given if given.tzinfo is not None else given.replace(tzinfo=UTC)
+        return (at - _EPOCH) // timedelta(microseconds=1) * 1000
+    try:
+        return parse_time_ns(given)
+    except TimeTextError as error:
+        raise PlanningError(str(error)) from None

@@ -1,0 +1,203 @@
+"""The HTML report of a sweep, with charts as inline SVG."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final, NamedTuple
+
+from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
+
+from asched.audit.whatif.report import FRAME, Mark, span_label, upper_bound
+from asched.planning.table import AXES, RunRow, RunTable, Value
+
+COST: Final = "node_hours"
+WAIT: Final = "p95_wait_s"
+MAX_LINES: Final = 8
+"""Runs whose distribution of waits is drawn: more lines cannot be told apart."""
+MAX_CLASSES: Final = 20
+_COLUMNS: Final = (
+    *("nodes", "placed", "pending_at_end", "p50_wait_s", "p95_wait_s", "p99_wait_s", "evictions"),
+    *("cpu_utilisation_mean", "node_hours"),
+)
+_MIN_WAIT_S: Final = 0.001
+
+_TEMPLATES: Final = Environment(
+    loader=ChoiceLoader([PackageLoader("asched.planning"), PackageLoader("asched.audit.whatif")]),
+    autoescape=True,
+    undefined=StrictUndefined,
+    keep_trailing_newline=True,
+)
+
+
+class Point(NamedTuple):
+    """A run in the chart of cost against wait, in SVG coordinates."""
+
+    x: float
+    y: float
+    title: str
+    on_front: bool
+    is_baseline: bool
+
+
+class Line(NamedTuple):
+    """The distribution of the waits of a run."""
+
+    name: str
+    path: str
+    number: int
+
+
+class PlotAxes(NamedTuple):
+    """Labelled marks in SVG coordinates."""
+
+    x_marks: Sequence[Mark]
+    y_marks: Sequence[Mark]
+
+
+class ClassTable(NamedTuple):
+    """Waits by job class, one column for each run that is shown."""
+
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+
+
+def sweep_page(table: RunTable, title: str) -> str:
+    """The page of a sweep; ``title`` is plain text."""
+    shown = [row for row in table.rows if row.figures is not None][:MAX_LINES]
+    points, axes = _points(table)
+    lines, line_axes = _lines(shown, table)
+    columns = [name for name in (*varied_axes(table), *_COLUMNS) if name in table.columns]
+    return _TEMPLATES.get_template("sweep.html.jinja").render(
+        title=title,
+        workload=table.workload,
+        runs=len(table),
+        failed=[(name_of(row, table), row.error) for row in table.rows if row.error],
+        notes=_notes(shown),
+        columns=columns,
+        rows=[[value_text(values.get(name)) for name in columns] for values in table.values],
+        points=points,
+        axes=axes,
+        lines=lines,
+        line_axes=line_axes,
+        classes=_classes(shown, table),
+        frame=FRAME,
+        omitted_lines=sum(row.figures is not None for row in table.rows) - len(shown),
+    )
+
+
+def varied_axes(table: RunTable) -> list[str]:
+    """The settings in which the runs differ."""
+    return [name for name in AXES if len({values[name] for values in table.values}) > 1]
+
+
+def name_of(row: RunRow, table: RunTable) -> str:
+    """The settings in which the runs differ, as text."""
+    values = row.values()
+    parts = [f"{name} {value_text(values[name]) or 'as recorded'}" for name in varied_axes(table)]
+    return ", ".join(parts) or "baseline"
+
+
+def _notes(rows: Sequence[RunRow]) -> list[str]:
+    notes = (note for row in rows if row.figures is not None for note in row.figures.notes)
+    return list(dict.fromkeys(notes))
+
+
+def value_text(value: Value) -> str:
+    """A value for a table; empty for None."""
+    if isinstance(value, float):
+        return f"{value:,.4g}" if abs(value) < 10_000 else f"{value:,.0f}"
+    return "" if value is None else f"{value:,}" if isinstance(value, int) else value
+
+
+def _points(table: RunTable) -> tuple[list[Point], PlotAxes]:
+    """Cost against wait, both from zero."""
+    placed = [
+        (index, cost, wait)
+        for index, values in enumerate(table.values)
+        if (cost := _number(values, COST)) is not None
+        and (wait := _number(values, WAIT)) is not None
+    ]
+    if not placed:
+        return [], PlotAxes((), ())
+    front = set(table.pareto(COST, WAIT))
+    most_x, step_x = upper_bound([cost for _, cost, _ in placed])
+    most_y, step_y = upper_bound([wait for _, _, wait in placed])
+    points = [
+        Point(
+            _x(cost / most_x),
+            _y(wait / most_y),
+            f"{name_of(table.rows[index], table)}: {value_text(cost)} h, {span_label(wait)}",
+            index in front,
+            index == 0,
+        )
+        for index, cost, wait in placed
+    ]
+    x_marks = [Mark(_x(value / most_x), f"{value:,.6g}") for value in _steps(most_x, step_x)]
+    y_marks = [Mark(_y(value / most_y), span_label(value)) for value in _steps(most_y, step_y)]
+    return points, PlotAxes(x_marks, y_marks)
+
+
+def _number(values: Mapping[str, Value], name: str) -> float | None:
+    found = values.get(name)
+    return float(found) if isinstance(found, int | float) else None
+
+
+def _steps(most: float, step: float) -> Iterator[float]:
+    return (number * step for number in range(round(most / step) + 1))
+
+
+def _x(part: float) -> float:
+    return round(FRAME.left + (FRAME.right - FRAME.left) * part, 1)
+
+
+def _y(part: float) -> float:
+    return round(FRAME.bottom - (FRAME.bottom - FRAME.top) * part, 1)
+
+
+def _lines(rows: Sequence[RunRow], table: RunTable) -> tuple[list[Line], PlotAxes]:
+    """The fraction of pods that are bound within a time, on a logarithmic time axis."""
+    waits = [max(row.figures.waits.seconds, default=0.0) for row in rows if row.figures is not None]
+    low = math.log10(_MIN_WAIT_S)
+    high = max(math.log10(max([*waits, _MIN_WAIT_S])), low + 1)
+    lines = [
+        Line(name_of(row, table), _distribution(row, low, high), number)
+        for number, row in enumerate(rows)
+    ]
+    decades = (0.001, 0.01, 0.1, 1, 10, 60, 600, 3600, 36000, 86400, 864000)
+    x_marks = [
+        Mark(_x((math.log10(at) - low) / (high - low)), span_label(at))
+        for at in decades
+        if math.log10(at) <= high
+    ]
+    y_marks = [Mark(_y(part / 4), f"{part / 4:.0%}") for part in range(5)]
+    return lines, PlotAxes(x_marks, y_marks)
+
+
+def _distribution(row: RunRow, low: float, high: float) -> str:
+    if row.figures is None or not row.figures.waits.seconds:
+        return ""
+    bound_share = row.figures.figures.time_to_bind.count / max(1, row.figures.figures.pods)
+    parts: list[str] = []
+    for percent, wait_s in zip(row.figures.waits.percents, row.figures.waits.seconds, strict=True):
+        x = _x((math.log10(max(wait_s, _MIN_WAIT_S)) - low) / (high - low))
+        parts.append(f"{'L' if parts else 'M'}{x} {_y(percent / 100 * bound_share)}")
+    return "".join(parts)
+
+
+def _classes(rows: Sequence[RunRow], table: RunTable) -> ClassTable:
+    """Median and 99th percentile of the waits by job class."""
+    found = [row.figures.classes for row in rows if row.figures is not None]
+    names = list(dict.fromkeys(name for classes in found for name in classes))[:MAX_CLASSES]
+    lines = []
+    for name in names:
+        cells = []
+        for classes in found:
+            one = classes.get(name)
+            times = None if one is None else one.time_to_bind
+            if times is None or times.p50_seconds is None or times.p99_seconds is None:
+                cells.append("–")
+            else:
+                cells.append(f"{span_label(times.p50_seconds)} / {span_label(times.p99_seconds)}")
+        lines.append([name, *cells])
+    return ClassTable(["job class", *(name_of(row, table) for row in rows)], lines)
