@@ -22,14 +22,16 @@ class Proxy:
         self._server = server
         self.address = ""
         self.cut_at_s: float | None = None
+        self._cuts_next_request = False
+        self._cut = anyio.Event()
         self.binding_sent_s: list[float] = []
         """When bindings were sent that the cut has swallowed."""
-        self.swallowed = 0
-        """Requests or parts of such that vanished."""
 
-    def cut(self) -> None:
-        """Drop all bytes from now on, without closing connections."""
-        self.cut_at_s = monotonic()
+    async def cut(self) -> None:
+        """Drop all bytes from the next request on, without closing connections. Returns when that
+        request is lost."""
+        self._cuts_next_request = True
+        await self._cut.wait()
 
     def kubeconfig(self, original: Path, path: Path) -> Path:
         """The kubeconfig of the server, by this way."""
@@ -61,11 +63,12 @@ class Proxy:
     async def _pass_on(self, source: ByteStream, to: ByteStream, asked: bool = False) -> None:
         try:
             async for chunk in source:
+                if asked and self._cuts_next_request and self.cut_at_s is None:
+                    self.cut_at_s = monotonic()
+                    self._cut.set()
                 if self.cut_at_s is None:
                     await to.send(chunk)
-                elif asked:
-                    self.swallowed += 1
-                    if b"/binding HTTP" in chunk:
-                        self.binding_sent_s.append(monotonic())
+                elif asked and b"/binding HTTP" in chunk:
+                    self.binding_sent_s.append(monotonic())
         except (anyio.BrokenResourceError, anyio.ClosedResourceError):
             return

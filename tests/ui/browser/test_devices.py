@@ -27,6 +27,7 @@ async def test_map_shows_devices_of_a_driver(chromium: Chromium, tmp_path: Path)
         text = "2 of 4 allocated, 1 tainted, 1 free"
         await expect(tab.page.locator("#node-devices dd")).to_have_text(text)
         await tab.page.locator("#list summary").click()
+        await expect(tab.page.locator("#list tbody tr")).to_have_count(1)
         assert await tab.rows("#list") == [["n0", "50 %", "2", "4", "0", "1 tainted"]]
         assert await tab.violations_in_both_schemes() == []
         end = (await client.get("/cluster"))["seq"]
