@@ -39,7 +39,7 @@ def verify(
 
     Raises PlanningError, JournalError.
     """
-    items = history.query(lambda journal: _items(journal, history, first_seq, last_seq))
+    items = plan(history, first_seq, last_seq)
     answers = execute(items, executor, cache=cache, progress=progress)
     reports = []
     for answer in answers:
@@ -47,6 +47,13 @@ def verify(
             raise PlanningError(answer.error)
         reports.append(msgspec.json.decode(answer.result, type=ReplayReport))
     return merged(reports)
+
+
+def plan(
+    history: History, first_seq: int | None = None, last_seq: int | None = None
+) -> list[SegmentItem]:
+    """The work items of :func:`verify`. Raises JournalError."""
+    return history.query(lambda journal: _items(journal, history, first_seq, last_seq))
 
 
 async def _items(

@@ -89,9 +89,15 @@ def _answer(request: WorkRequest) -> WorkAnswer:
     differences = request.provenance.differences(own_provenance(), f"worker {worker}")
     if differences:
         return WorkAnswer(error=differences, foreign=True, worker=worker)
+    return answer_to(request.item)
+
+
+def answer_to(item: WorkItem) -> WorkAnswer:
+    """The answer to an item for the code of this process."""
+    worker = f"{platform.node()}/{os.getpid()}"
     began_s = time.thread_time()
     try:
-        done = _perform(request.item)
+        done = _perform(item)
     except ForeignWorkerError as error:
         return WorkAnswer(error=f"worker {worker}: {error}", foreign=True, worker=worker)
     except _EXPECTED_ERRORS as error:
