@@ -92,8 +92,9 @@ def _print(report: ReplayReport) -> None:
     divergence = report.divergence
     if divergence is None:
         compared = f"records {report.first_seq} to {report.last_seq}"
-        same = f"{report.checkpoints} checkpoints equal"
-        print(f"{compared}: {report.decisions} decisions repeated, all identical; {same}")
+        print(f"{compared}: {report.decisions} decisions repeated, all identical")
+        if report.checkpoints:
+            print(f"{report.checkpoints} checkpoints are equal to the state of the records")
         return
     after = f"after {report.decisions} identical decisions"
     print(f"record {divergence.seq}: {divergence.reason} ({after})")
