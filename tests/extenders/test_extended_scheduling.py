@@ -248,7 +248,8 @@ async def test_failed_ignorable_extender_is_skipped(
 ) -> None:
     async with serving() as service, world(tmp_path, nodes=2) as w:
         trouble(service)
-        async with w.daemon(service.config(httpTimeout=timeout_for(trouble), ignorable=True, **FILTER)):
+        config = service.config(httpTimeout=timeout_for(trouble), ignorable=True, **FILTER)
+        async with w.daemon(config):
             w.add_pod("p")
             await w.until(lambda: not w.unbound())
         (failure,) = of(await records_of(w), ExtenderCallFailed)
