@@ -19,8 +19,8 @@ from asched.planning.cluster import WorkerReport, dask_executor, workers_of
 from asched.planning.errors import (
     ExecutionError,
     ForeignWorkerError,
+    LostWorkersError,
     PlanningError,
-    WorkerLostError,
 )
 from asched.planning.execution import Progress, ProgressListener, own_processes
 from asched.planning.history import History
@@ -49,7 +49,7 @@ __all__ = [
     "RunTable",
     "ScenarioText",
     "Sweep",
-    "WorkerLostError",
+    "LostWorkersError",
     "WorkerReport",
     "dask_executor",
     "open",

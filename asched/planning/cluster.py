@@ -14,7 +14,7 @@ from asched.planning.provenance import Provenance, own_provenance
 
 CONNECT_TIMEOUT_S: Final = 10.0
 RETRIES: Final = 3
-"""How often Dask repeats an item whose worker ends."""
+"""How often Dask repeats an item after the end of its worker."""
 
 
 class WorkerReport(msgspec.Struct, frozen=True, rename="camel"):
@@ -30,9 +30,9 @@ class WorkerReport(msgspec.Struct, frozen=True, rename="camel"):
 
 @contextmanager
 def dask_executor(address: str) -> Iterator[Executor]:
-    """An executor on the cluster whose scheduler is at ``address``, such as ``tcp://host:8786``.
+    """An executor on the cluster with the scheduler at ``address``, such as ``tcp://host:8786``.
 
-    Dask repeats an item whose worker ends on another one. Raises PlanningError if Dask is not
+    If a worker ends, Dask repeats its item on another one. Raises PlanningError if Dask is not
     installed, the scheduler does not answer, or the connection ends.
     """
     with _client(address) as client:

@@ -15,5 +15,5 @@ class ForeignWorkerError(ExecutionError):
     """A worker has other code, plugins or data than the process that plans."""
 
 
-class WorkerLostError(ExecutionError):
+class LostWorkersError(ExecutionError):
     """A worker process ended during its work, several times for the same item."""

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from asched.planning.errors import ExecutionError, ForeignWorkerError, WorkerLostError
+from asched.planning.errors import ExecutionError, ForeignWorkerError, LostWorkersError
 from asched.planning.items import WorkAnswer, WorkItem, WorkRequest, item_key
 from asched.planning.processes import ProcessExecutor
 from asched.planning.provenance import own_provenance
@@ -57,7 +57,7 @@ def execute(
     ``executor``: any ``concurrent.futures.Executor``; by default one process for each processor.
     An answer with an error in its item is returned; an interruption keeps what ``cache`` holds.
 
-    Raises ForeignWorkerError for a worker with other code or data, WorkerLostError for an item
+    Raises ForeignWorkerError for a worker with other code or data, LostWorkersError for an item
     during which workers end repeatedly, and ExecutionError for a lost connection or a cache that
     cannot be written.
     """
@@ -142,11 +142,11 @@ class _Execution:
 
     def _retry(self, executor: Executor, pending: _Pending) -> None:
         if pending.tries >= MAX_TRIES:
-            raise WorkerLostError(
+            raise LostWorkersError(
                 f"{MAX_TRIES} workers ended during item {pending.number + 1} of"
                 f" {len(self._items)}, possibly because of its memory; {self._kept()}"
             )
-        self._submit(executor, pending._replace(tries=pending.tries + 1))
+        self._submit(executor, _Pending(pending.number, pending.request, pending.tries + 1))
 
     def _kept(self) -> str:
         done = f"{len(self._answers)} of {len(self._items)} results"

@@ -1,4 +1,4 @@
-"""Classes of jobs whose waits are reported apart."""
+"""Job classes, to report waits by class."""
 
 from __future__ import annotations
 

@@ -31,21 +31,24 @@ def node_changes(trace: WorkloadTrace, add: str, drop: str, seed: int) -> NodeCh
     """
     sizes = _initial_nodes(trace)
     added, removed = _count(add, "add_nodes", len(sizes)), _count(drop, "drop_nodes", len(sizes))
-    named = parse_node_changes(
-        "" if added is not None else add, "" if removed is not None else drop
+    named = parse_node_changes(add if added is None else "", drop if removed is None else "")
+    return NodeChanges(
+        named.added if added is None else tuple(_copies(sizes, added, seed)),
+        named.removed if removed is None else tuple(_dropped(sizes, removed, seed)),
     )
-    if removed is not None:
-        if removed >= len(sizes):
-            raise AuditError(f"drop_nodes: {removed} of {len(sizes)} nodes cannot be dropped")
-        named = named._replace(removed=tuple(_spaced(sizes, removed, seed)))
-    if added is not None:
-        if added > MAX_ADDED or (added and not sizes):
-            raise AuditError(
-                f"add_nodes: at most {MAX_ADDED:,} nodes can be added, to at least one"
-            )
-        copies = Counter(_spaced(sizes, added, seed))
-        named = named._replace(added=tuple(AddedNodes(name, n) for name, n in copies.items()))
-    return named
+
+
+def _dropped(sizes: Sequence[str], number: int, seed: int) -> list[str]:
+    if number and number >= len(sizes):
+        raise AuditError(f"drop_nodes: {number} of {len(sizes)} nodes cannot be dropped")
+    return _spaced(sizes, number, seed)
+
+
+def _copies(sizes: Sequence[str], number: int, seed: int) -> list[AddedNodes]:
+    if number > MAX_ADDED or (number and not sizes):
+        raise AuditError(f"add_nodes: at most {MAX_ADDED:,} nodes can be added to some node")
+    copies = Counter(_spaced(sizes, number, seed))
+    return [AddedNodes(name, count) for name, count in copies.items()]
 
 
 def _count(text: str, what: str, nodes: int) -> int | None:

@@ -29,8 +29,8 @@ def default_processes() -> int:
 class ProcessExecutor(ThreadPoolExecutor):
     """Executes each call in one of a fixed number of processes.
 
-    The processes of a ``ProcessPoolExecutor`` share its fate: all calls fail when one of them ends.
-    Here each process has a pool of its own, and a new one replaces it.
+    If a process of a ``ProcessPoolExecutor`` ends, all of its calls fail. Here each process has a
+    pool of its own, and a new one replaces it.
     """
 
     def __init__(self, processes: int | None = None, *, memory_bytes: int = 0) -> None:
@@ -47,7 +47,7 @@ class ProcessExecutor(ThreadPoolExecutor):
         super().__init__(self.processes, thread_name_prefix="asched-planning")
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-        """As any executor; a call whose process ends raises ``BrokenProcessPool``."""
+        """As any executor; a call raises ``BrokenProcessPool`` if its process ends."""
         return super().submit(self._call, fn, args, kwargs)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
@@ -90,4 +90,4 @@ def _begin(end: Connection, memory_bytes: int) -> None:
 def _exit_at(end: Connection) -> None:
     """End the process when the parent closes its side, or is gone."""
     wait([end])
-    os._exit(1)
+    os.kill(os.getpid(), signal.SIGKILL)

@@ -1,6 +1,6 @@
 """What a result depends on besides its input: the code of asched and of all plugins.
 
-Source files are hashed, because a version alone does not tell a changed working copy.
+Source files are hashed, because a changed working copy has the version of its release.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from asched.planning.table import AXES, RunRow, RunTable, Value
 COST: Final = "node_hours"
 WAIT: Final = "p95_wait_s"
 MAX_LINES: Final = 8
-"""Runs whose distribution of waits is drawn: more lines cannot be told apart."""
+"""Runs with a line in the chart of waits: readers cannot distinguish more colors."""
 MAX_CLASSES: Final = 20
 _COLUMNS: Final = (
     *("nodes", "placed", "pending_at_end", "p50_wait_s", "p95_wait_s", "p99_wait_s", "evictions"),

@@ -20,7 +20,7 @@ from asched.planning.workloads import OpenbTables, ScenarioText
 API_VERSION: Final = "asched.dev/v1"
 KIND: Final = "Sweep"
 RECORDED: Final = "recorded"
-"""Stands for the recorded configuration, or the default one of a scenario or trace."""
+"""The recorded configuration; for a scenario or trace, the default one."""
 
 
 class OpenbFiles(Section, frozen=True):
@@ -54,7 +54,7 @@ class SweepDocument(Section, frozen=True):
     configs: tuple[str, ...] = (RECORDED,)
     plugins: tuple[str, ...] = ("",)
     seeds: int | tuple[int, ...] | None = None
-    """A number ``n`` stands for the seeds 0 to n - 1."""
+    """A number ``n`` means the seeds 0 to n - 1."""
     add_nodes: tuple[int | str, ...] = (0,)
     drop_nodes: tuple[int | str, ...] = (0,)
     job_class: str = DEFAULT_JOB_CLASS

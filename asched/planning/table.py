@@ -21,7 +21,8 @@ AXES: Final = ("config", "plugins", "seed", "add_nodes", "drop_nodes")
 """The columns that identify a run."""
 
 _CONDITION: Final = re.compile(
-    r"(?P<operator><=|>=|<|>|==)\s*(?:(?P<factor>[0-9.]+)\s*\*\s*)?(?P<bound>baseline|-?[0-9.eE+-]+)"
+    r"(?P<operator><=|>=|<|>|==)\s*(?:(?P<factor>\d+(?:\.\d+)?)\s*\*\s*)?"
+    r"(?P<bound>baseline|-?\d+(?:\.\d+)?(?:e[+-]?\d+)?)"
 )
 _OPERATORS: Final[Mapping[str, Callable[[float, float], bool]]] = {
     "<=": operator.le,

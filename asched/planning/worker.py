@@ -48,7 +48,7 @@ from asched.planning.job_classes import class_figures
 from asched.planning.node_counts import node_changes
 from asched.planning.provenance import own_provenance
 from asched.planning.workloads import (
-    Workload,
+    LoadedWorkload,
     WorkloadCache,
     WorkloadSource,
     check_head,
@@ -174,7 +174,9 @@ def _given_scheduler(settings: RunSettings, registry: PluginRegistry) -> Schedul
     return scheduler_from_config(configuration, Latencies())
 
 
-def _workload(source: WorkloadSource, scheduler_name: str, registry: PluginRegistry) -> Workload:
+def _workload(
+    source: WorkloadSource, scheduler_name: str, registry: PluginRegistry
+) -> LoadedWorkload:
     found = _workloads.get(source, scheduler_name)
     if found is None:
         found = anyio.run(load_workload, source, scheduler_name, registry)
@@ -183,7 +185,7 @@ def _workload(source: WorkloadSource, scheduler_name: str, registry: PluginRegis
 
 
 def _figures(
-    item: RunItem, workload: Workload, run: WorkloadRun, notes: tuple[str, ...]
+    item: RunItem, workload: LoadedWorkload, run: WorkloadRun, notes: tuple[str, ...]
 ) -> RunFigures:
     # Fragmentation is comparable only if it refers to the same pods.
     pods = run.pods if workload.recorded is None else workload.recorded.pods

@@ -75,7 +75,7 @@ class OpenbTables(SourceBase, frozen=True, tag="openb"):
 WorkloadSource: TypeAlias = JournalPeriod | ScenarioText | OpenbTables
 
 
-class Workload(NamedTuple):
+class LoadedWorkload(NamedTuple):
     """What a source contains."""
 
     trace: WorkloadTrace
@@ -104,7 +104,7 @@ async def check_head(journal: JournalStore, head: Head, name: str) -> None:
 
 async def load_workload(
     source: WorkloadSource, scheduler_name: str, registry: PluginRegistry
-) -> Workload:
+) -> LoadedWorkload:
     """Reads a source; ``scheduler_name`` is the scheduler of pods that name none.
 
     Raises PlanningError, AuditError, ConfigFileError, ProfileError, JournalError.
@@ -116,7 +116,7 @@ async def load_workload(
             trace = scenario_trace(source.text, source.name, scheduler_name)
         case OpenbTables():
             trace = _openb_trace(source, scheduler_name)
-    return Workload(trace, default_scheduler(registry), None, DEFAULTS)
+    return LoadedWorkload(trace, default_scheduler(registry), None, DEFAULTS)
 
 
 def default_scheduler(registry: PluginRegistry) -> SchedulerSettings:
@@ -125,13 +125,13 @@ def default_scheduler(registry: PluginRegistry) -> SchedulerSettings:
     return scheduler_from_config(defaults, Latencies())
 
 
-async def _recorded(source: JournalPeriod, registry: PluginRegistry) -> Workload:
+async def _recorded(source: JournalPeriod, registry: PluginRegistry) -> LoadedWorkload:
     async with open_journal(source.url, read_only=True) as journal:
         await check_head(journal, source.head, source.name)
         period = Period(source.since_ns, source.until_ns)
         history = await recorded_history(journal, registry.load, period)
     name = "recorded configuration"
-    return Workload(history.trace, history.scheduler, history.recorded, name, history.notes)
+    return LoadedWorkload(history.trace, history.scheduler, history.recorded, name, history.notes)
 
 
 def _openb_trace(source: OpenbTables, scheduler_name: str) -> WorkloadTrace:
@@ -171,17 +171,17 @@ class WorkloadCache:
 
     def __init__(self, most: int = MAX_CACHED) -> None:
         self._most = most
-        self._kept: OrderedDict[tuple[WorkloadSource, str], Workload] = OrderedDict()
+        self._kept: OrderedDict[tuple[WorkloadSource, str], LoadedWorkload] = OrderedDict()
         self._lock = Lock()
 
-    def get(self, source: WorkloadSource, scheduler_name: str) -> Workload | None:
+    def get(self, source: WorkloadSource, scheduler_name: str) -> LoadedWorkload | None:
         with self._lock:
             found = self._kept.get((source, scheduler_name))
             if found is not None:
                 self._kept.move_to_end((source, scheduler_name))
             return found
 
-    def put(self, source: WorkloadSource, scheduler_name: str, workload: Workload) -> None:
+    def put(self, source: WorkloadSource, scheduler_name: str, workload: LoadedWorkload) -> None:
         with self._lock:
             self._kept[source, scheduler_name] = workload
             while len(self._kept) > self._most:

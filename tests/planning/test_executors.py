@@ -18,7 +18,7 @@ from distributed import LocalCluster
 
 from asched import planning
 from asched.planning.cluster import dask_executor, workers_of
-from asched.planning.errors import ExecutionError, ForeignWorkerError, WorkerLostError
+from asched.planning.errors import ExecutionError, ForeignWorkerError, LostWorkersError
 from asched.planning.execution import MAX_TRIES, Progress, execute
 from asched.planning.items import RunItem, RunSettings, WorkAnswer, WorkRequest
 from asched.planning.processes import ProcessExecutor
@@ -140,7 +140,7 @@ class EndsEachWorker(ThreadPoolExecutor):
 
 
 def test_item_that_ends_its_workers_is_given_up(journal: Path) -> None:
-    with EndsEachWorker(1) as executor, pytest.raises(WorkerLostError, match="item 1 of 1"):
+    with EndsEachWorker(1) as executor, pytest.raises(LostWorkersError, match="item 1 of 1"):
         execute(some_runs(journal).items[:1], executor)
     assert executor.calls == MAX_TRIES
 

@@ -215,7 +215,7 @@ def test_table_as_parquet(journal: Path, processes: Executor, tmp_path: Path) ->
 
 
 def test_full_disk_leaves_no_part_of_a_result(tmp_path: Path) -> None:
-    """A limit of the process stands for the disk: the write fails in the middle."""
+    """A limit of the process acts like a full disk: the write fails in the middle."""
     cache = ResultCache(tmp_path)
     cache.put("small", WorkAnswer(worker="w"))
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
