@@ -18,6 +18,7 @@ from typer.core import TyperGroup
 from asched import __version__
 from asched.cli import (
     apiserver,
+    audit_quality,
     config,
     demo,
     diff,
@@ -153,6 +154,7 @@ app.command("simulate")(simulate.simulate)
 app.command("diff")(diff.diff)
 app.command("sweep")(sweep.sweep)
 app.command("planning")(sweep.planning)
+app.command("audit-quality")(audit_quality.audit_quality)
 proof.add_commands(journal.app)
 app.add_typer(journal.app, name="journal")
 app.command("checkpoint")(journal.checkpoint)

@@ -121,7 +121,7 @@ def planning(
     ],
     output: OutputOption = TableOrData.TABLE,
 ) -> None:
-    """List the workers of a Dask cluster, and how their code differs.
+    """List the workers of a Dask cluster and compare their code.
 
     Results depend on the code of asched and its plugins, so a worker with other code does no work.
     Exits with 1 if a worker differs, or if there is none.

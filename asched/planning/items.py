@@ -16,6 +16,7 @@ from asched.audit.whatif.comparison import WaitPercentiles
 from asched.audit.whatif.measures import Figures, Times
 from asched.journal.chain import Head
 from asched.planning.provenance import Provenance
+from asched.planning.quality import QualityOverTime
 from asched.planning.workloads import JournalPeriod, OpenbTables, WorkloadSource
 
 
@@ -65,7 +66,17 @@ class SegmentItem(ItemBase, frozen=True, tag="segment"):
     checkpoint between them only if it is the same for both."""
 
 
-WorkItem: TypeAlias = RunItem | SegmentItem
+class QualityItem(ItemBase, frozen=True, tag="quality"):
+    """One simulation, compared with the bounds at several moments."""
+
+    run: RunItem
+    moments: int
+    """Evenly spaced in virtual time."""
+    limit_s: float
+    """Time for the solver, for each bound."""
+
+
+WorkItem: TypeAlias = RunItem | SegmentItem | QualityItem
 
 
 class ClassFigures(msgspec.Struct, frozen=True, rename="camel"):
@@ -93,7 +104,7 @@ class RunFigures(msgspec.Struct, frozen=True, rename="camel"):
     notes: tuple[str, ...] = ()
 
 
-ItemResult: TypeAlias = RunFigures | ReplayReport
+ItemResult: TypeAlias = RunFigures | ReplayReport | QualityOverTime
 
 
 class WorkRequest(msgspec.Struct, frozen=True):
@@ -130,6 +141,8 @@ def _without_place(item: WorkItem) -> WorkItem:
     match item:
         case SegmentItem():
             return replace(item, url="")
+        case QualityItem(run=run):
+            return replace(item, run=_without_place(run))
         case RunItem(workload=JournalPeriod() as period):
             return replace(item, workload=replace(period, url=""))
         case RunItem(workload=OpenbTables() as tables):

@@ -6,22 +6,32 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import Executor
 from itertools import product
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 
 from asched.audit.whatif.candidate import parse_changes
+from asched.planning.bounds import DEFAULT_LIMIT_S
 from asched.planning.errors import PlanningError
 from asched.planning.execution import ProgressListener, execute
 from asched.planning.history import History
-from asched.planning.items import ConfigText, RunFigures, RunItem, RunSettings, WorkAnswer
+from asched.planning.items import (
+    ConfigText,
+    QualityItem,
+    RunFigures,
+    RunItem,
+    RunSettings,
+    WorkAnswer,
+)
 from asched.planning.job_classes import DEFAULT as DEFAULT_JOB_CLASS
 from asched.planning.job_classes import classifier
+from asched.planning.quality import QualityOverTime
 from asched.planning.result_cache import ResultCache
 from asched.planning.table import RunRow, RunTable
 from asched.planning.workloads import OpenbTables, ScenarioText, WorkloadSource
 
-MAX_RUNS = 100_000
+MAX_RUNS: Final = 100_000
+DEFAULT_MOMENTS: Final = 10
 
 
 def sweep(
@@ -113,10 +123,45 @@ class Sweep(NamedTuple):
         answers = execute(self.items, executor, cache=kept, progress=progress)
         return self.table(answers)
 
+    def quality(
+        self,
+        executor: Executor | None = None,
+        *,
+        moments: int = DEFAULT_MOMENTS,
+        limit_s: float = DEFAULT_LIMIT_S,
+        cache: str | Path | None = None,
+        progress: ProgressListener = lambda _: None,
+    ) -> list[QualityRow]:
+        """For each run, its placements at several moments beside what any scheduler could reach.
+
+        Arguments as for :meth:`run`; ``moments`` are evenly spaced in virtual time, and the solver
+        has ``limit_s`` for each bound. Raises as :meth:`run`.
+        """
+        items = [QualityItem(item, moments, limit_s) for item in self.items]
+        kept = None if cache is None else ResultCache(Path(cache))
+        answers = execute(items, executor, cache=kept, progress=progress)
+        return [_quality(one, answer) for one, answer in zip(self.settings, answers, strict=True)]
+
     def table(self, answers: Sequence[WorkAnswer]) -> RunTable:
         """The table of these answers, which are in the order of the settings."""
         rows = [_row(one, answer) for one, answer in zip(self.settings, answers, strict=True)]
         return RunTable(rows, self.workload.name)
+
+
+class QualityRow(NamedTuple):
+    """The quality of one run."""
+
+    settings: RunSettings
+    quality: QualityOverTime | None
+    """None if it failed."""
+    error: str
+
+
+def _quality(settings: RunSettings, answer: WorkAnswer) -> QualityRow:
+    if answer.error:
+        return QualityRow(settings, None, answer.error)
+    found = msgspec.json.decode(answer.result, type=QualityOverTime)
+    return QualityRow(settings, found, "")
 
 
 def _row(settings: RunSettings, answer: WorkAnswer) -> RunRow:

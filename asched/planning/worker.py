@@ -36,6 +36,7 @@ from asched.model.quantity import NS_PER_S
 from asched.planning.errors import ForeignWorkerError, PlanningError
 from asched.planning.items import (
     ItemResult,
+    QualityItem,
     RunFigures,
     RunItem,
     RunSettings,
@@ -47,6 +48,7 @@ from asched.planning.items import (
 from asched.planning.job_classes import class_figures
 from asched.planning.node_counts import node_changes
 from asched.planning.provenance import own_provenance
+from asched.planning.quality import quality_over_time
 from asched.planning.workloads import (
     LoadedWorkload,
     WorkloadCache,
@@ -122,6 +124,8 @@ def _perform(item: WorkItem) -> _Done:
     match item:
         case RunItem():
             return _run(item)
+        case QualityItem():
+            return _quality(item)
         case SegmentItem():
             return _Done(anyio.run(_replay, item))
 
@@ -143,6 +147,24 @@ async def _check_checkpoints(journal: JournalStore, item: SegmentItem) -> None:
 
 
 def _run(item: RunItem) -> _Done:
+    simulated = _simulated(item)
+    return _Done(_figures(item, simulated), simulated.reading_cpu_s)
+
+
+def _quality(item: QualityItem) -> _Done:
+    simulated = _simulated(item.run)
+    found = quality_over_time(simulated.run, item.moments, item.limit_s)
+    return _Done(found, simulated.reading_cpu_s)
+
+
+class _Simulated(NamedTuple):
+    workload: LoadedWorkload
+    run: WorkloadRun
+    notes: tuple[str, ...]
+    reading_cpu_s: float
+
+
+def _simulated(item: RunItem) -> _Simulated:
     registry = PluginRegistry.discover()
     given = _given_scheduler(item.settings, registry)
     default_name = first_scheduler_name(given or default_scheduler(registry))
@@ -164,7 +186,7 @@ def _run(item: RunItem) -> _Done:
     if workload.recorded is not None:
         check_scheduler_names(workload.recorded, scheduler, candidate.name)
     run = simulate_trace(changed.trace, scheduler, registry.load, ("", lambda _: None))
-    return _Done(_figures(item, workload, run, changed.notes), reading_cpu_s)
+    return _Simulated(workload, run, changed.notes, reading_cpu_s)
 
 
 def _given_scheduler(settings: RunSettings, registry: PluginRegistry) -> SchedulerSettings | None:
@@ -184,9 +206,8 @@ def _workload(
     return found
 
 
-def _figures(
-    item: RunItem, workload: LoadedWorkload, run: WorkloadRun, notes: tuple[str, ...]
-) -> RunFigures:
+def _figures(item: RunItem, simulated: _Simulated) -> RunFigures:
+    workload, run = simulated.workload, simulated.run
     # Fragmentation is comparable only if it refers to the same pods.
     pods = run.pods if workload.recorded is None else workload.recorded.pods
     measures = measured(run, workload_of(pods))
@@ -199,5 +220,5 @@ def _figures(
         waits=WaitPercentiles.of(measures.to_bind_ns),
         classes=class_figures(to_place(run), item.job_class),
         sha256=sha256(msgspec.msgpack.encode(run)).hexdigest(),
-        notes=(*workload.notes, *notes),
+        notes=(*workload.notes, *simulated.notes),
     )

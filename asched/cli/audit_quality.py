@@ -1,0 +1,141 @@
+"""``asched audit-quality``: placements beside the best that any scheduler could reach."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from asched.cli.errors import EXIT_FAILURE, BadInput
+from asched.cli.execution import JobsOption, SchedulerOption, executor_of, item_progress
+from asched.cli.options import JOURNAL_ENV, installed_plugins, query_journal, takes_options
+from asched.cli.output import OutputOption, TableOrData, print_json, print_table
+
+if TYPE_CHECKING:
+    from asched.planning.bounds import Bound
+    from asched.planning.quality import Quality
+    from asched.planning.sweeps import QualityRow
+
+
+@dataclass(frozen=True, kw_only=True)
+class AuditQualityOptions:
+    file: Path | None = typer.Argument(
+        None, metavar="[SWEEP]", help="A sweep (docs/planning.md): audits each of its runs."
+    )
+    journal: str | None = typer.Option(
+        None,
+        metavar="URL",
+        envvar=JOURNAL_ENV,
+        help="Without a sweep: audits the placements in this journal.",
+    )
+    at: str | None = typer.Option(
+        None, metavar="TIME", help="The moment in the journal. Default: its end."
+    )
+    moments: int = typer.Option(10, help="Moments of each run of a sweep.", min=1)
+    limit: float = typer.Option(
+        30.0, metavar="SECONDS", help="Time for the solver, for each bound.", min=0.1
+    )
+    jobs: JobsOption = None
+    scheduler: SchedulerOption = None
+    cache: Path | None = typer.Option(
+        None, metavar="FOLDER", help="Keep results of a sweep there, as asched sweep does."
+    )
+    output: OutputOption = TableOrData.TABLE
+
+
+@takes_options
+def audit_quality(options: AuditQualityOptions) -> None:
+    """Compare placements with proven bounds.
+
+    Bounds the least number of nodes for the pods that run, and the most pods and the greatest
+    allocation that any scheduler could reach, by mixed-integer programming. For a moment of a
+    journal, or for the runs of a sweep: then the regret of each policy.
+    """
+    if options.file is not None:
+        _audit_sweep(options, options.file)
+        return
+    if options.journal is None:
+        raise BadInput("give a sweep file or --journal; see asched audit-quality --help")
+    from asched.audit.times import TimeTextError, parse_time_ns
+    from asched.planning.quality import recorded_quality
+
+    try:
+        at_ns = None if options.at is None else parse_time_ns(options.at)
+    except TimeTextError as error:
+        raise BadInput(f"--at: {error}") from None
+    load = installed_plugins().load
+    found = query_journal(
+        options.journal, lambda store: recorded_quality(store, load, at_ns, options.limit)
+    )
+    if options.output is TableOrData.JSON:
+        print_json(found)
+    else:
+        print_table(("", "NOW", "BOUND", "GAP"), _lines(found))
+
+
+def _lines(found: Quality) -> Iterator[Sequence[str]]:
+    least = found.least_nodes
+    yield "nodes in use, of " + f"{found.nodes:,}", f"{found.nodes_in_use:,}", *_bound(least, "≥")
+    yield f"pods placed, of {found.pods:,}", f"{found.placed:,}", *_bound(found.most_pods, "≤")
+    for name, one in found.resources.items():
+        label = f"{name} allocated, of {one.allocatable:,}"
+        yield label, f"{one.allocated:,}", *_bound(one.most, "≤")
+
+
+def _bound(bound: Bound | None, sign: str) -> tuple[str, str]:
+    return ("-", "-") if bound is None else (f"{sign} {bound.value:,}", f"{bound.gap:.1%}")
+
+
+def _audit_sweep(options: AuditQualityOptions, file: Path) -> None:
+    from asched.planning.sweep_file import read_sweep
+
+    runs = read_sweep(file, options.journal)
+    with executor_of(options.jobs, options.scheduler) as executor, item_progress("runs") as show:
+        rows = runs.quality(
+            executor,
+            moments=options.moments,
+            limit_s=options.limit,
+            cache=options.cache,
+            progress=show,
+        )
+    if options.output is TableOrData.JSON:
+        print_json([_plain(row) for row in rows])
+    else:
+        _print_rows(rows)
+    if any(row.error for row in rows):
+        raise typer.Exit(EXIT_FAILURE)
+
+
+def _print_rows(rows: Sequence[QualityRow]) -> None:
+    columns = ("CONFIG", "PLUGINS", "SEED", "ADD", "DROP", "EXCESS NODES", "MISSED PODS", "GAP")
+    print_table(columns, map(_cells, rows))
+    for row in rows:
+        if row.error:
+            print(f"failed: {row.error}")
+
+
+def _cells(row: QualityRow) -> Sequence[str]:
+    one = row.settings
+    config = "recorded" if one.config is None else one.config.name
+    seed = "" if one.seed is None else str(one.seed)
+    settings = (config, one.plugins, seed, one.add_nodes, one.drop_nodes)
+    if row.quality is None:
+        return (*settings, "failed", "", "")
+    gaps = [moment.most_pods.gap for moment in row.quality.moments]
+    gaps += [one.least_nodes.gap for one in row.quality.moments if one.least_nodes is not None]
+    excess, missed = row.quality.mean_excess_nodes, row.quality.mean_missed_pods
+    return (*settings, f"{excess:,.2f}", f"{missed:,.2f}", f"{max(gaps, default=0.0):.1%}")
+
+
+def _plain(row: QualityRow) -> Mapping[str, Any]:
+    found: dict[str, Any] = {"settings": row.settings, "error": row.error}
+    if row.quality is not None:
+        found |= {
+            "meanExcessNodes": row.quality.mean_excess_nodes,
+            "meanMissedPods": row.quality.mean_missed_pods,
+            "moments": row.quality.moments,
+        }
+    return found
