@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from asched.audit.queues import QueuesReport
     from asched.journal.store import JournalStore
 
-app = command_group("Show evictions, queues, gangs and groups of pods of a journal.")
+app = command_group("Show evictions, queues, gangs and pod groups of a journal.")
 
 _LIMIT: Final = 20
 _AT: Final = typer.Option(
