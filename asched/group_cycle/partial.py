@@ -30,6 +30,9 @@ def part_to_try(cluster: ClusterState, members: CycleMembers, head: QueuedPod) -
         members.pending,
         key=lambda one: (one is not head, one.info.key not in active, one.attempts),
     )
+    # Others were rejected in a cycle before: they are tried again only if the group needs them.
+    waiting = sum(one is head or one.info.key in active for one in preferred)
+    preferred = preferred[: max(waiting, members.needed)]
     count = part_size(cluster, preferred, members.needed)
     if not count:
         return members
