@@ -304,7 +304,7 @@ class GroupCycle:
         """Why the group must not preempt as one; empty if it may."""
         has_placements = self._profile.placement.generate is not None
         keeps_constraints = has_placements and not self._settings.topology_preemption
-        return ineligible(members, keeps_constraints=keeps_constraints)
+        return ineligible(self._cluster, members, keeps_constraints=keeps_constraints)
 
 
 def _of(
