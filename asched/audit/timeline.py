@@ -83,6 +83,8 @@ class PodTimelines:
         # Any record may move a queued pod. Only its own records move other pods.
         self._queued: dict[str, None] = {}
         self._seq = 0
+        self._cursor = fold.state.queue.changes.cursor
+        """The end of the queue's log of changes at the last record."""
         for key, entry in fold.state.pods.items():
             if self._chooses(entry.info):
                 queue = queue_of(fold.state.queue, key)
@@ -124,7 +126,11 @@ class PodTimelines:
 
     def _moved(self) -> Sequence[str]:
         """The queued pods that the last record may have moved."""
-        return [*self._queued]
+        changes = self._fold.state.queue.changes
+        moved, self._cursor = changes.since(self._cursor), changes.cursor
+        if moved is None:
+            return [*self._queued]
+        return [key for key in dict.fromkeys(moved) if key in self._queued]
 
     @property
     def queued(self) -> bool:
@@ -134,7 +140,7 @@ class PodTimelines:
 
     def skip_to(self, fold: Fold) -> None:
         """Continue with a fold of later records. No skipped record adds entries."""
-        self._fold = fold
+        self._fold, self._cursor = fold, -1
 
     @property
     def _at(self) -> datetime:

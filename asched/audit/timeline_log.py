@@ -5,7 +5,7 @@ A part holds the entries of some records. The parts of a pod are its timelines, 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
 import msgspec
@@ -43,7 +43,6 @@ class TimelineLog(PodTimelines):
         self._parts: dict[str, list[PodTimeline]] = {}
         self._ended: dict[tuple[str, str], None] = {}
         super().__init__(lambda *_: True, fold)
-        self._cursor = fold.state.queue.changes.cursor
 
     def _chooses(self, info: PodInfo) -> bool:
         return True
@@ -67,17 +66,6 @@ class TimelineLog(PodTimelines):
             if all(one is not timeline for one in parts):
                 parts.append(timeline)
         return timeline
-
-    def _moved(self) -> Sequence[str]:
-        changes = self._fold.state.queue.changes
-        moved, self._cursor = changes.since(self._cursor), changes.cursor
-        if moved is None:
-            return [*self._queued]
-        return [key for key in dict.fromkeys(moved) if key in self._queued]
-
-    def skip_to(self, fold: Fold) -> None:
-        super().skip_to(fold)
-        self._cursor = -1
 
     def parts(self, key: str) -> list[PodPart]:
         """The entries of a key that are not taken yet."""

@@ -331,12 +331,13 @@ class SchedulerCore:
 
     def next_decision_ns(self) -> int | None:
         """Deadline of the next decision that needs no input (nanoseconds since the epoch): a Permit
-        timeout, a batch session, or a circuit breaker."""
+        timeout, a batch session, a circuit breaker, or the condition of a gated PodGroup."""
         state = self.state
         deadlines = (
             state.waiting_pods.next_deadline_ns(),
             state.sessions.next_timer_ns(),
             state.guards.circuits.next_timer_ns(),
+            self._pod_decider.gated.next_due_ns(),
         )
         return min((ns for ns in deadlines if ns is not None), default=None)
 

@@ -11,6 +11,7 @@ from asched.cycle.attempt import Attempt
 from asched.cycle.attempt_decisions import long_search_of, rejection, reserve_and_permit
 from asched.cycle.extenders import ExtenderRound, NoExtenders, extender_round
 from asched.cycle.feasible_nodes import NO_NODES, FeasibleNodes
+from asched.cycle.gated_groups import GatedGroups
 from asched.cycle.node_selection import BestNodes, select_node
 from asched.cycle.pod_groups import decide_group_conditions
 from asched.cycle.post_filter import run_post_filter
@@ -70,6 +71,7 @@ class Decider:
         self.cache = self._cache = ShapeCache(cluster.nodes)
         self._observer = observer
         self.marker: AttemptMarker | None = None
+        self.gated = GatedGroups(cluster)
         self.groups: GroupDecisions | None = None
         """For profiles that schedule whole groups."""
 
@@ -91,7 +93,7 @@ class Decider:
                 return decisions
         queued = cluster.queue.head()
         if queued is None:
-            return ()
+            return self.gated.decide()
         profile = cluster.profiles[queued.info.pod.spec.scheduler_name]
         observer, marker = self._observer, self.marker
         if marker is not None:

@@ -328,7 +328,7 @@ def group_status_decision(
     again is no target of a disruption any longer.
     """
     found = cluster.objects(kind)[group.key]
-    before = _conditions(cluster, found)
+    before = conditions_of(cluster, found)
     scheduled = condition.type == POD_GROUP_SCHEDULED and condition.status == "True"
     was_scheduled = any(c.type == POD_GROUP_SCHEDULED and c.status == "True" for c in before)
     if condition.type == POD_GROUP_SCHEDULED and was_scheduled and not scheduled:
@@ -349,7 +349,7 @@ def group_status_decision(
     return None if status_matches(found, decided) else decided
 
 
-def _conditions(
+def conditions_of(
     cluster: ClusterState, group: PodGroup | CompositePodGroup
 ) -> tuple[DecidedGroupCondition, ...]:
     """The conditions of the group, those included that are decided and not observed yet."""

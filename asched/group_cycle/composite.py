@@ -145,6 +145,9 @@ class CompositeCycle(GroupCycle):
     def _try_group_in(self, members: CycleMembers, placement: GroupPlacement) -> PassResult:
         return self._pass(self._root, placement, True)
 
+    def _to_make_room_for(self, members: CycleMembers) -> CycleMembers:
+        return members
+
     def _spared(self, members: CycleMembers) -> Collection[str]:
         """The tree needs its own pods, whatever their priority."""
         return {member.pod.uid for member in members.group.running}

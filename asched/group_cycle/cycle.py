@@ -38,7 +38,7 @@ from asched.group_cycle.placement_choice import (
     rows_within,
 )
 from asched.group_cycle.placement_search import PlacementSearch, SearchResult, TryPlacement
-from asched.group_cycle.preemption import ineligible
+from asched.group_cycle.preemption import MIN_PASSES, ineligible
 from asched.group_cycle.screening import Screening
 from asched.group_cycle.work import CycleWork, too_expensive
 from asched.state import records as r
@@ -129,7 +129,9 @@ class GroupCycle:
         work = self._work = CycleWork(self._cluster, members.pending)
         self._passes.work = self._screening.work = work
         if not work.allows(1, members.pending):
-            message = too_expensive(len(members.pending), work.forms)
+            # A tree has no minimum of its own, and is tried as a whole.
+            together = members.needed if members.rules.min_count else len(members.pending)
+            message = too_expensive(together, work.forms)
             return GroupResult(GroupOutcome.UNSCHEDULABLE, message, plugin=GANG_SCHEDULING)
         result = self._guarded(members)
         result.steps = work.charged
@@ -265,6 +267,7 @@ class GroupCycle:
         if reason:
             result.message += f", {reason}"
             return
+        members = self._to_make_room_for(members)
         search = DomainPreemption(
             self._cluster,
             self._passes.trial,
@@ -287,6 +290,12 @@ class GroupCycle:
         within = rows_within(self._cluster, placement)
         return self._passes.run(members, PassMode(Preemption.NONE, within=within))
 
+    def _to_make_room_for(self, members: CycleMembers) -> CycleMembers:
+        """The members for which victims are searched: of a large group only as many as it needs."""
+        if self._work.allows(MIN_PASSES, members.pending):
+            return members
+        return members.only(members.pending[: members.needed])
+
     def _spared(self, _members: CycleMembers) -> Collection[str]:
         """Uids of pods that are no victims."""
         return ()
@@ -295,7 +304,7 @@ class GroupCycle:
         """Why the group must not preempt as one; empty if it may."""
         has_placements = self._profile.placement.generate is not None
         keeps_constraints = has_placements and not self._settings.topology_preemption
-        return ineligible(members, keeps_constraints=keeps_constraints)
+        return ineligible(self._cluster, members, keeps_constraints=keeps_constraints)
 
 
 def _of(

@@ -26,6 +26,7 @@ from asched.group_cycle.conclusions import group_condition, member_decisions
 from asched.group_cycle.cycle import AWAITS_VICTIMS, GroupCycle, GroupResult
 from asched.group_cycle.group_tree import collect_tree
 from asched.group_cycle.members import CycleMembers, collect_members
+from asched.group_cycle.partial import left_members, note_untried, part_to_try
 from asched.group_cycle.work import CycleWork
 from asched.model.groups import PodGroup
 from asched.state import records as r
@@ -57,21 +58,26 @@ class GroupDecider:
         position = tree_position(cluster, declared) if isinstance(declared, PodGroup) else None
         if position is not None and position.root is not None:
             return self._decide_tree(profile, head, position)
-        if self._awaits_victims(members.rules.group):
-            return (_put_back(head),)
-        if put_off := self._put_off(head, members):
-            return (put_off,)
+        kind = type(declared).__name__
+        if untried := self._untried(profile, head, kind, members, [members]):
+            return untried
+        part = part_to_try(cluster, members, head)
         if profile.external or cluster.extenders:
             result = GroupResult(GroupOutcome.ERROR, NO_EXTENDERS)
         elif position is not None and position.problem:
             problem = position.problem
             result = GroupResult(GroupOutcome.UNSCHEDULABLE, problem, plugin=GANG_SCHEDULING)
         else:
-            result = GroupCycle(cluster, profile, self._cache, screen=True).run(members)
+            result = GroupCycle(cluster, profile, self._cache, screen=True).run(part)
         self._end_waits(result.victims)
-        decisions = member_decisions(cluster, members, result)
+        note_untried(members, part, result)
+        # What keeps a group from being tried keeps all members.
+        decisions: list[r.Decision] = [
+            *member_decisions(cluster, part if result.members else members, result),
+            *left_members(cluster, members, part, result),
+        ]
         return (
-            self._header(profile, members, result, type(declared).__name__, len(decisions)),
+            self._header(profile, members, result, kind, len(decisions)),
             *decisions,
             *self._status(profile, members, result),
             *self._disrupted(profile, result.victims),
@@ -83,18 +89,17 @@ class GroupDecider:
         """The decisions about all groups below a CompositePodGroup."""
         cluster = self._cluster
         root = collect_tree(cluster, profile, head, position)
-        groups = [node for node in root.subtree() if isinstance(node.declared, PodGroup)]
-        if any(self._awaits_victims(node.members.rules.group) for node in groups):
-            return (_put_back(head),)
-        if put_off := self._put_off(head, root.members):
-            return (put_off,)
+        below = (node for node in root.subtree() if isinstance(node.declared, PodGroup))
+        kind, groups = type(root.declared).__name__, [node.members for node in below]
+        if untried := self._untried(profile, head, kind, root.members, groups):
+            return untried
         cycle = CompositeCycle(cluster, profile, self._cache, root)
         if profile.external or cluster.extenders:
             result = GroupResult(GroupOutcome.ERROR, NO_EXTENDERS)
         else:
             result = cycle.run(root.members)
         self._end_waits(result.victims)
-        kind, pending = type(root.declared).__name__, len(root.members.pending)
+        pending = len(root.members.pending)
         found: list[r.Decision] = [self._header(profile, root.members, result, kind, pending)]
         for node, one in cycle.results(result):
             if isinstance(node.declared, PodGroup):
@@ -105,21 +110,56 @@ class GroupDecider:
             found += self._status(profile, node.members, one, type(node.declared))
         return (*found, *self._disrupted(profile, result.victims))
 
-    def _put_off(self, head: QueuedPod, members: CycleMembers) -> r.Rejected | None:
-        """The decision about the head of a group if its namespace has to pay for earlier ones."""
-        cluster, info = self._cluster, head.info
+    def _untried(
+        self,
+        profile: Profile,
+        head: QueuedPod,
+        kind: str,
+        members: CycleMembers,
+        groups: Sequence[CycleMembers],
+    ) -> tuple[r.Decision, ...]:
+        """The decisions about all active members if the group must not be tried now: for each of
+        them alone, all members would be collected again.
+
+        ``groups``: the PodGroups with these members, several below a CompositePodGroup.
+        """
+        result, turn_ns = GroupResult(GroupOutcome.WAITING, AWAITS_VICTIMS), 0
+        if any(self._awaits_victims(group.rules.group) for group in groups):
+            result.plugin = GANG_SCHEDULING
+        elif turn_ns := self._turn_ns(members, head):
+            result = GroupResult(GroupOutcome.UNSCHEDULABLE, _put_off(members, head))
+        else:
+            return ()
+        found: list[r.Decision] = []
+        for group in groups:
+            decisions = [
+                r.Rejected(
+                    one.info.key,
+                    one.info.uid,
+                    one.attempts + 1,
+                    result.message,
+                    (result.plugin,) if result.plugin else (),
+                    put_off_until_ns=turn_ns,
+                    grouped=True,
+                )
+                for one in group.pending
+                if one is head or one.info.key in self._cluster.queue.active
+            ]
+            if decisions and group is not members:
+                header = self._header(profile, group, result, PodGroup.__name__, len(decisions))
+                found.append(_replace(header, root=members.rules.group.key))
+            found += decisions
+        count = sum(isinstance(decision, r.Rejected) for decision in found)
+        return (self._header(profile, members, result, kind, count), *found)
+
+    def _turn_ns(self, members: CycleMembers, head: QueuedPod) -> int:
+        """When the group has its turn if its namespace has to pay for earlier ones; 0 for now."""
+        cluster, namespace = self._cluster, head.info.namespace
         budgets, now_ns = cluster.guards.budgets, cluster.now_ns
-        if not budgets.owes(info.namespace, now_ns):
-            return None
+        if not budgets.owes(namespace, now_ns):
+            return 0
         steps = CycleWork(cluster, members.pending).pass_steps(members.pending)
-        turn_ns = budgets.turn_ns(info.namespace, steps, now_ns) if steps > FREE_STEPS else 0
-        if not turn_ns:
-            return None
-        why = (
-            f"put off: a group of {len(members.pending)} members takes long to try, and namespace"
-            f" {info.namespace} used up its share of decision time"
-        )
-        return r.Rejected(info.key, info.uid, head.attempts + 1, why, put_off_until_ns=turn_ns)
+        return budgets.turn_ns(namespace, steps, now_ns) if steps > FREE_STEPS else 0
 
     def _awaits_victims(self, group: PodGroupKey) -> bool:
         """Whether victims of a member are still running: the group needs their room."""
@@ -198,7 +238,9 @@ class GroupDecider:
         return () if decided is None else (decided,)
 
 
-def _put_back(head: QueuedPod) -> r.Rejected:
-    """The decision about a member that became active while victims of its group still run."""
-    info = head.info
-    return r.Rejected(info.key, info.uid, head.attempts + 1, AWAITS_VICTIMS, (GANG_SCHEDULING,))
+def _put_off(members: CycleMembers, head: QueuedPod) -> str:
+    """The message about a group whose namespace has to pay for earlier ones."""
+    return (
+        f"put off: a group of {len(members.pending)} members takes long to try, and namespace"
+        f" {head.info.namespace} used up its share of decision time"
+    )

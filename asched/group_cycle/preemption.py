@@ -101,15 +101,18 @@ def eviction_cost(cluster: ClusterState, units: Sequence[VictimUnit]) -> Evictio
     )
 
 
-def ineligible(members: CycleMembers, *, keeps_constraints: bool) -> str:
+def ineligible(cluster: ClusterState, members: CycleMembers, *, keeps_constraints: bool) -> str:
     """Why the group must not preempt; empty if it may. ``keeps_constraints``: a group with
     scheduling constraints must not."""
-    if keeps_constraints and members.rules.topology_key:
+    rules = members.rules
+    if keeps_constraints and rules.topology_key:
         return CONSTRAINED
+    declared = cluster.objects(PodGroup).get(rules.group.key)
+    if declared is not None and declared.uid == rules.uid and declared.spec.preemption_policy:
+        # As in kube-scheduler 1.37 that of the group counts, not those of its pods.
+        return "" if rules.preempts else NEVER
     policies = (pod.pod.spec.preemption_policy for pod in members.group.pending)
-    if not members.rules.preempts or "Never" in policies:
-        return NEVER
-    return ""
+    return NEVER if not rules.preempts or "Never" in policies else ""
 
 
 def possible_victims(cluster: ClusterState, members: CycleMembers) -> list[VictimUnit]:

@@ -6,6 +6,7 @@ Steps are estimates in the unit of :mod:`asched.state.attempt_budget`, about 40 
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from typing import Final
 
@@ -28,6 +29,10 @@ _CONSIDERED_STEPS: Final = 150
 """To put a possible victim in order."""
 REMOVAL_STEPS: Final = 750
 """To leave a possible victim out of the state, and to put it back."""
+
+_PARTS: Final = 4
+"""A part of a group that is too large takes this share of the work, so that several placements can
+be tried and victims searched."""
 
 NO_SEARCH: Final = "not eligible because victims of all members take too long to find"
 
@@ -122,7 +127,21 @@ class CycleWork:
         return _FORM_STEPS + self._nodes * _FORM_STEPS_PER_NODE
 
 
+def part_size(cluster: ClusterState, pending: Sequence[QueuedPod], least: int) -> int:
+    """How many of the first of these members a cycle tries that cannot try all of them; 0 if
+    ``least`` members take too long."""
+
+    def steps(count: int) -> int:
+        part = pending[:count]
+        return CycleWork(cluster, part).pass_steps(part)
+
+    most = bisect_right(range(1, len(pending) + 1), MAX_STEPS // _PARTS, key=steps)
+    if most >= least:
+        return most
+    return least if least <= len(pending) and steps(least) <= MAX_STEPS else 0
+
+
 def too_expensive(members: int, forms: int) -> str:
-    """The message about a group that takes too long in one pass."""
+    """The message about members that have to be tried at once, which takes too long."""
     what = f"{members} members" if forms == 1 else f"{members} members of {forms} forms"
-    return f"too expensive: a group of {what} takes too long to try as a whole in this cluster"
+    return f"too expensive: {what} at once take too long to try in this cluster"

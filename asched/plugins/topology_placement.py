@@ -15,6 +15,7 @@ from asched.framework.events import (
     EventResource,
     QueueingHint,
 )
+from asched.framework.group_hierarchy import ancestors
 from asched.framework.interface import (
     Arguments,
     EnqueueExtensions,
@@ -29,6 +30,7 @@ from asched.framework.placements import (
     GroupPlacement,
 )
 from asched.framework.pod_groups import (
+    AnyPodGroup,
     GroupRules,
     find_group,
     group_of,
@@ -36,6 +38,7 @@ from asched.framework.pod_groups import (
     rules_of,
 )
 from asched.framework.status import Status
+from asched.model.groups import CompositePodGroup, PodGroup
 from asched.model.meta import Object
 from asched.model.node import Node
 from asched.model.pod import Pod
@@ -119,23 +122,41 @@ class TopologyPlacementGenerator(PlacementGeneratePlugin, EnqueueExtensions):
         return listed
 
     def events_to_register(self) -> Sequence[ClusterEventWithHint]:
-        action = ActionType.ADD | ActionType.UPDATE_NODE_LABEL
-        node = ClusterEvent(EventResource.NODE, action)
-        group = ClusterEvent(EventResource.POD_GROUP, ActionType.ADD | ActionType.UPDATE)
+        changed = ActionType.ADD | ActionType.UPDATE
+        node = ClusterEvent(EventResource.NODE, ActionType.ADD | ActionType.UPDATE_NODE_LABEL)
+        group = ClusterEvent(EventResource.POD_GROUP, changed)
+        composite = ClusterEvent(EventResource.COMPOSITE_POD_GROUP, changed)
         return (
             ClusterEventWithHint(node, self._domain_may_fit),
             ClusterEventWithHint(group, _topology_may_change, own_group=True),
+            ClusterEventWithHint(composite, self._tree_may_change),
         )
 
     def _domain_may_fit(self, pod: Pod, old: Object | None, new: Object | None) -> QueueingHint:
-        """Queue if a node enters a domain of the pod's group."""
+        """Queue if a node enters a domain of the pod's group, or of one above it."""
+        if not isinstance(new, Node):
+            return QueueingHint.SKIP
+        before = old.labels if isinstance(old, Node) else {}
+        labels = {rules_of(group).topology_key for group in self._own_and_above(pod)}
+        return queue_if(
+            any(label in new.labels and new.labels[label] != before.get(label) for label in labels)
+        )
+
+    def _tree_may_change(self, pod: Pod, old: Object | None, new: Object | None) -> QueueingHint:
+        """Queue if the CompositePodGroup is above the pod's group."""
+        if new is None or only_status_changed(old, new):
+            return QueueingHint.SKIP
+        return queue_if(any(one.key == new.key for one in self._own_and_above(pod)[1:]))
+
+    def _own_and_above(self, pod: Pod) -> Sequence[AnyPodGroup | CompositePodGroup]:
+        """The pod's group, and the CompositePodGroups above it."""
         key = group_of(pod)
         group = None if key is None else find_group(self.handle.cluster, key)
-        if group is None or not isinstance(new, Node):
-            return QueueingHint.SKIP
-        label = rules_of(group).topology_key
-        before = old.labels.get(label) if isinstance(old, Node) else None
-        return queue_if(bool(label) and label in new.labels and new.labels[label] != before)
+        if group is None:
+            return ()
+        if not isinstance(group, PodGroup):
+            return (group,)
+        return (group, *ancestors(self.handle.cluster, group).chain)
 
 
 def _topology_may_change(pod: Pod, old: Object | None, new: Object | None) -> QueueingHint:

@@ -72,6 +72,8 @@ class PodGroups:
         self.permit_changes: ChangeLog[PodGroupKey] = ChangeLog(_MAX_CHANGES)
         """The groups with members that wait on Permit, each when something about it changed. A
         cache: it is not part of checkpoints."""
+        self.changes: ChangeLog[PodGroupKey] = ChangeLog(_MAX_CHANGES)
+        """The groups of which a member came, left or got a status. A cache as well."""
 
     def __iter__(self) -> Iterator[PodGroupKey]:
         return iter(self._groups)
@@ -91,6 +93,7 @@ class PodGroups:
         if members is None:
             members = self._groups[group] = PodGroupMembers()
         members.set_status(key, status)
+        self.changes.append(group)
         self._update_at_permit(group, members)
 
     def remove(self, group: PodGroupKey, key: str) -> None:
@@ -99,6 +102,7 @@ class PodGroups:
         if members is None:
             return
         members.remove(key)
+        self.changes.append(group)
         self._update_at_permit(group, members)
         if not members.statuses:
             del self._groups[group]

@@ -29,6 +29,7 @@ from asched.model.groups import (
 )
 from asched.model.meta import ObjectMeta
 from asched.model.pod import Pod
+from asched.model.resources import AnyObject
 from asched.plugins.topology_placement import TopologyPlacementGenerator
 from asched.state import records as r
 from asched.state.cluster import ClusterState
@@ -503,6 +504,34 @@ def test_sibling_below_its_minimum_requeues_nothing(s: GroupScheduling) -> None:
     s.see(child("b", 3), bound(member("b", "b1"), "n0"))
     s.pass_time(11)
     assert not s.next()
+
+
+DOMAIN_EVENTS: dict[str, tuple[str, str, AnyObject]] = {
+    "node in a domain of the parent": (
+        "zone",
+        "",
+        a_node("z", {"cpu": "4", **ROOM}, labels={"zone": "z"}),
+    ),
+    "node in a domain within that of the parent": (
+        BLOCK,
+        "zone",
+        a_node("z", {"cpu": "4", **ROOM}, labels={BLOCK: "b0", "zone": "z"}),
+    ),
+    "other topology of the parent": ("zone", "", composite("root", 1, topology=BLOCK)),
+}
+
+
+@pytest.mark.parametrize("name", DOMAIN_EVENTS)
+def test_domain_that_appears_requeues_the_tree(s: GroupScheduling, name: str) -> None:
+    above, below, event = DOMAIN_EVENTS[name]
+    cores(s, 4)
+    s.see(composite("root", 1, topology=above), child("a", 2, topology=below), *gang_pods("a", 2))
+    s.decide()
+    assert {entry.rejection for entry in s.state.pods.values()} == {"no feasible placements found"}
+    s.see(event)
+    settle(s, 1)
+    assert placed(s) == ["a0", "a1"]
+    check_replay(s, *PLUGINS)
 
 
 def test_more_important_child_is_tried_first(s: GroupScheduling) -> None:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asched.group_cycle import domain_preemption, work
+from asched.group_cycle import domain_preemption, partial, work
 from asched.group_cycle.members import CycleMembers, collect_members
 from asched.group_cycle.preemption import possible_victims
 from asched.group_cycle.victim_nodes import on_cheapest_nodes
@@ -18,6 +18,7 @@ from asched.model.selectors import LabelSelector
 from asched.state import records as r
 from asched.state.attempt_budget import FREE_STEPS, NS_PER_STEP, SHARE
 from asched.state.group_records import GroupOutcome, PodGroupAttempted
+from tests.cycle.scheduling import nodes_of
 from tests.group_cycle.groups import (
     PLUGINS,
     RACK,
@@ -27,7 +28,7 @@ from tests.group_cycle.groups import (
     outcomes,
     victims,
 )
-from tests.plugins.gangs import check_replay, gang_pods, placed, settle
+from tests.plugins.gangs import check_replay, gang_pods, member, placed, settle
 from tests.state.objects import a_node, a_pod, bound
 
 ROOM = {"memory": "64Gi", "pods": "110"}
@@ -49,25 +50,103 @@ def header(decisions: tuple[r.Decision, ...]) -> PodGroupAttempted:
     return next(d for d in decisions if isinstance(d, PodGroupAttempted))
 
 
-def test_group_that_is_too_large_is_rejected_untried(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(work, "MAX_STEPS", 8 * work.TRY_STEPS + 8_000)
+FEW = 8 * work.TRY_STEPS + 8_000
+"""The work for eight like members on a few nodes."""
+
+
+def test_group_that_needs_too_many_members_is_rejected_untried(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(work, "MAX_STEPS", FEW)
     s = Limited()
     nodes(s, 4)
-    s.see(a_group("large", 2), *gang_pods("large", 9))
+    s.see(a_group("large", 9), *gang_pods("large", 10))
     s.see(a_group("small", 2), *gang_pods("small", 3))
     decisions = s.next()
     assert outcomes(decisions) == [GroupOutcome.UNSCHEDULABLE]
-    assert set(messages(decisions).values()) == {
-        "too expensive: a group of 9 members takes too long to try as a whole in this cluster"
+    assert messages(decisions) == {
+        f"large{n}": "too expensive: 9 members at once take too long to try in this cluster"
+        for n in range(10)
     }
     settle(s)
     assert placed(s) == ["small0", "small1", "small2"]
-    # It is tried once it is smaller.
-    for number in range(3):
-        pod = s.state.pods[f"default/large{number}"].info
-        s.apply(r.ObjectDeleted("Pod", pod.key, pod.uid))
+    # It is tried once it needs less.
+    s.see(a_group("large", 3))
     settle(s, 40)
-    assert len(placed(s)) == 9
+    assert len(placed(s)) == 13
+    check_replay(s, *PLUGINS)
+
+
+def test_large_group_is_scheduled_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(work, "MAX_STEPS", FEW)
+    s = Limited()
+    nodes(s, 4)
+    s.see(a_group("a", 4), *gang_pods("a", 15))
+    first = s.next()
+    assert outcomes(first) == [GroupOutcome.SCHEDULED]
+    # A quarter of the work is not enough for the minimum, which is tried nevertheless.
+    assert len(nodes_of(first)) == 4
+    parts = [len(nodes_of(decisions)) for decisions in iter(s.next, ())]
+    assert sum(parts) == 11
+    check_replay(s, *PLUGINS, checkpoint_at=1)
+
+
+def test_parts_of_a_large_group_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(work, "MAX_STEPS", FEW)
+    s = Limited()
+    nodes(s, 4)
+    # The first members fit nowhere.
+    large = [member("a", f"large{n}", "5") for n in range(6)]
+    s.see(a_group("a", 2), *large, *(member("a", f"small{n}") for n in range(6)))
+    message = "pod group is unschedulable, 10 of 12 members not tried because that takes too long"
+    assert header(s.next()).message.endswith(message)
+    assert [header(s.next()).outcome for _ in range(3)] == [
+        GroupOutcome.UNSCHEDULABLE,
+        GroupOutcome.UNSCHEDULABLE,
+        GroupOutcome.SCHEDULED,
+    ]
+    settle(s)
+    assert placed(s) == [f"small{n}" for n in range(6)]
+    check_replay(s, *PLUGINS)
+
+
+def test_members_that_fit_before_are_tried_once_a_part_is_scheduled(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(work, "MAX_STEPS", 20_000)
+    s = Limited()
+    nodes(s, 1)
+    s.see(a_group("a", 2), member("a", "fits"), *gang_pods("a", 3, cpu="5"))
+    settle(s, 2)
+    assert placed(s) == []
+    # This event does not requeue the one that fits.
+    s.see(a_node("large", {"cpu": "15", **ROOM}))
+    s.pass_time(20)
+    decisions = s.next()
+    assert len(nodes_of(decisions)) == 2
+    assert messages(decisions) == {"fits": partial.NEXT_CYCLE}
+    settle(s, 2)
+    assert placed(s) == ["a0", "a1", "a2", "fits"]
+    check_replay(s, *PLUGINS)
+
+
+def test_large_group_evicts_for_its_minimum(monkeypatch: pytest.MonkeyPatch) -> None:
+    s = Limited(group_preemption=True)
+    with_victims(s, 4)
+    s.see(a_group("a", 2, priority=50), *gang_pods("a", 400, cpu="4", priority=50))
+    one_pass = CycleWork(s.state, work_members(s).pending).pass_steps(work_members(s).pending)
+    monkeypatch.setattr(work, "MAX_STEPS", one_pass - 1)
+    decisions = s.next()
+    assert outcomes(decisions) == [GroupOutcome.WAITING]
+    assert len(victims(decisions)) == 8
+    # The members that were not tried wait, too, by one round of decisions.
+    waits = s.next()
+    assert outcomes(waits) == [GroupOutcome.WAITING]
+    assert len(messages(decisions)) + len(messages(waits)) == 400
+    assert s.next() == ()
+    s.evict()
+    settle(s, 2)
+    assert len([name for name in placed(s) if name.startswith("a")]) >= 2
     check_replay(s, *PLUGINS)
 
 
@@ -82,15 +161,19 @@ def test_long_cycle_is_charged_and_the_next_one_put_off(monkeypatch: pytest.Monk
     first = header(s.next())
     assert first.outcome is GroupOutcome.UNSCHEDULABLE
     assert first.steps > FREE_STEPS
-    (put_off,) = s.next()
+    # The two members together.
+    attempted, put_off, other = s.next()
+    assert isinstance(attempted, PodGroupAttempted)
     assert isinstance(put_off, r.Rejected)
+    assert isinstance(other, r.Rejected)
+    assert put_off.put_off_until_ns == other.put_off_until_ns
+    assert attempted.message == put_off.message
     assert put_off.message == (
         "put off: a group of 2 members takes long to try, and namespace default used up its share"
         " of decision time"
     )
     waits_ns = put_off.put_off_until_ns - s.state.now_ns
     assert waits_ns == pytest.approx(first.steps * NS_PER_STEP * SHARE, rel=0.3)
-    s.next()  # its other member
     assert s.next() == ()
     s.pass_time(waits_ns // NS_PER_S + 1)
     # The longer a group has waited in the queue, the sooner its turn comes.

@@ -1,0 +1,65 @@
+"""The members that one cycle tries, if the whole group takes too long.
+
+The group is tried in parts, cycle by cycle: first the pod at the head of the queue and the members
+that are active, as the others were tried before. What a cycle leaves is still active and has the
+next cycle, or backs off to it.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from asched.framework.pod_info import QueuedPod
+from asched.group_cycle.cycle import GroupResult
+from asched.group_cycle.members import CycleMembers
+from asched.group_cycle.work import CycleWork, part_size
+from asched.state import records as r
+from asched.state.cluster import ClusterState
+from asched.state.group_records import GroupOutcome
+
+NEXT_CYCLE: Final = "left for the next cycle: the pod group is too large to be tried as a whole"
+
+
+def part_to_try(cluster: ClusterState, members: CycleMembers, head: QueuedPod) -> CycleMembers:
+    """The members to try: all if the work of one cycle allows it, or else a part of them with as
+    many as the group needs. All of a group that needs more than the work allows."""
+    if members.mixed or CycleWork(cluster, members.pending).allows(1, members.pending):
+        return members
+    active = cluster.queue.active
+    preferred = sorted(
+        members.pending,
+        key=lambda one: (one is not head, one.info.key not in active, one.attempts),
+    )
+    # Others were rejected in a cycle before: they are tried again only if the group needs them.
+    waiting = sum(one is head or one.info.key in active for one in preferred)
+    preferred = preferred[: max(waiting, members.needed)]
+    count = part_size(cluster, preferred, members.needed)
+    if not count:
+        return members
+    chosen = {one.info.key for one in preferred[:count]}
+    return members.only(one for one in members.pending if one.info.key in chosen)
+
+
+def note_untried(members: CycleMembers, part: CycleMembers, result: GroupResult) -> None:
+    """Add to the message of an unschedulable group that only a part of it was tried."""
+    untried = len(members.pending) - len(part.pending)
+    if untried and result.members and result.outcome is GroupOutcome.UNSCHEDULABLE:
+        result.message += (
+            f", {untried} of {len(members.pending)} members not tried because that takes too long"
+        )
+
+
+def left_members(
+    cluster: ClusterState, members: CycleMembers, part: CycleMembers, result: GroupResult
+) -> list[r.Rejected]:
+    """The decisions about members that were not tried and that no event would requeue, although
+    their group is scheduled now."""
+    if result.outcome is not GroupOutcome.SCHEDULED or len(part.pending) == len(members.pending):
+        return []
+    tried = {one.info.key for one in part.pending}
+    waiting = cluster.queue.unschedulable
+    return [
+        r.Rejected(one.info.key, one.info.uid, one.attempts + 1, NEXT_CYCLE, grouped=True)
+        for one in members.pending
+        if one.info.key in waiting and one.info.key not in tried
+    ]
