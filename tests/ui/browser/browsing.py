@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -20,6 +21,7 @@ from playwright.async_api import (  # noqa: E402
     ConsoleMessage,
     Page,
     Request,
+    ViewportSize,
     async_playwright,
     expect,
 )
@@ -50,10 +52,22 @@ class Tab:
     """Errors of scripts, violations of the Content-Security-Policy, requests to other hosts."""
 
     def __post_init__(self) -> None:
-        self.page.on("console", self._note_message)
-        self.page.on("pageerror", lambda error: self.problems.append(str(error)))
-        self.page.on("dialog", lambda dialog: self.problems.append(dialog.message))
-        self.page.on("request", self._note_request)
+        for event, note in self._listeners.items():
+            self.page.on(event, note)
+
+    @cached_property
+    def _listeners(self) -> dict[Any, Callable[[Any], None]]:
+        return {
+            "console": self._note_message,
+            "pageerror": lambda error: self.problems.append(str(error)),
+            "dialog": lambda dialog: self.problems.append(dialog.message),
+            "request": self._note_request,
+        }
+
+    def detach(self) -> None:
+        """Leave the page to another test."""
+        for event, note in self._listeners.items():
+            self.page.remove_listener(event, note)
 
     def _note_message(self, message: ConsoleMessage) -> None:
         if message.type in ("error", "warning"):
@@ -138,6 +152,7 @@ class Chromium:
         self.browser = browser
         self._stack = stack
         self._clients: dict[str, Client] = {}
+        self._pages: dict[tuple[str, Screen], Page] = {}
 
     @classmethod
     @asynccontextmanager
@@ -157,6 +172,35 @@ class Chromium:
             self._clients[journal] = await self._stack.enter_async_context(ui_on(str(journal)))
         return self._clients[journal]
 
+    async def new_page(self, screen: Screen) -> Page:
+        """A page with cookies and stored values of its own."""
+        context = await self.browser.new_context(
+            viewport=ViewportSize(width=screen.width_px, height=screen.height_px),
+            color_scheme="dark" if screen.dark else "light",
+            timezone_id="Asia/Kolkata",
+        )
+        return await context.new_page()
+
+    @asynccontextmanager
+    async def shared_tab(self, client: Client, screen: Screen) -> AsyncIterator[Tab]:
+        """A tab on a shared server.
+
+        The page serves the next test of the server unless this one fails or leaves cookies or
+        stored values: a new page needs a new process, which costs more than most tests.
+        """
+        page = self._pages.pop((client.url, screen), None) or await self.new_page(screen)
+        context, tab = page.context, Tab(page, client.url)
+        try:
+            yield tab
+            tab.detach()
+            await page.unroute_all()
+            state = await context.storage_state()
+            if not state["cookies"] and not state["origins"] and len(context.pages) == 1:
+                self._pages[client.url, screen] = page
+        finally:
+            if page not in self._pages.values():
+                await context.close()
+
 
 @asynccontextmanager
 async def browsing(
@@ -166,10 +210,11 @@ async def browsing(
     async with AsyncExitStack() as stack:
         if isinstance(journal, SharedJournal) and not screen.token and screen.lab is None:
             client = await chromium.client(journal)
+            tab = await stack.enter_async_context(chromium.shared_tab(client, screen))
         else:
             served = ui_on(str(journal), Access(screen.token), screen.lab)
             client = await stack.enter_async_context(served)
-        tab = await stack.enter_async_context(tab_on(chromium, client, screen))
+            tab = await stack.enter_async_context(tab_on(chromium, client, screen))
         await client.caught_up()
         yield tab, client
         assert tab.problems == []
@@ -178,12 +223,8 @@ async def browsing(
 @asynccontextmanager
 async def tab_on(chromium: Chromium, client: Client, screen: Screen = DESK) -> AsyncIterator[Tab]:
     """A tab on the server of the client, with cookies of its own."""
-    context = await chromium.browser.new_context(
-        viewport={"width": screen.width_px, "height": screen.height_px},
-        color_scheme="dark" if screen.dark else "light",
-        timezone_id="Asia/Kolkata",
-    )
+    page = await chromium.new_page(screen)
     try:
-        yield Tab(await context.new_page(), client.url)
+        yield Tab(page, client.url)
     finally:
-        await context.close()
+        await page.context.close()
