@@ -59,8 +59,8 @@ class GroupDecider:
             return self._decide_tree(profile, head, position)
         if self._awaits_victims(members.rules.group):
             return (_put_back(head),)
-        if put_off := self._put_off(head, members):
-            return (put_off,)
+        if turn_ns := self._turn_ns(members):
+            return self._put_off(profile, head, members, type(declared).__name__, turn_ns)
         if profile.external or cluster.extenders:
             result = GroupResult(GroupOutcome.ERROR, NO_EXTENDERS)
         elif position is not None and position.problem:
@@ -86,15 +86,15 @@ class GroupDecider:
         groups = [node for node in root.subtree() if isinstance(node.declared, PodGroup)]
         if any(self._awaits_victims(node.members.rules.group) for node in groups):
             return (_put_back(head),)
-        if put_off := self._put_off(head, root.members):
-            return (put_off,)
+        kind, pending = type(root.declared).__name__, len(root.members.pending)
+        if turn_ns := self._turn_ns(root.members):
+            return self._put_off(profile, head, root.members, kind, turn_ns)
         cycle = CompositeCycle(cluster, profile, self._cache, root)
         if profile.external or cluster.extenders:
             result = GroupResult(GroupOutcome.ERROR, NO_EXTENDERS)
         else:
             result = cycle.run(root.members)
         self._end_waits(result.victims)
-        kind, pending = type(root.declared).__name__, len(root.members.pending)
         found: list[r.Decision] = [self._header(profile, root.members, result, kind, pending)]
         for node, one in cycle.results(result):
             if isinstance(node.declared, PodGroup):
@@ -105,21 +105,43 @@ class GroupDecider:
             found += self._status(profile, node.members, one, type(node.declared))
         return (*found, *self._disrupted(profile, result.victims))
 
-    def _put_off(self, head: QueuedPod, members: CycleMembers) -> r.Rejected | None:
-        """The decision about the head of a group if its namespace has to pay for earlier ones."""
-        cluster, info = self._cluster, head.info
-        budgets, now_ns = cluster.guards.budgets, cluster.now_ns
-        if not budgets.owes(info.namespace, now_ns):
-            return None
-        steps = CycleWork(cluster, members.pending).pass_steps(members.pending)
-        turn_ns = budgets.turn_ns(info.namespace, steps, now_ns) if steps > FREE_STEPS else 0
-        if not turn_ns:
-            return None
+    def _turn_ns(self, members: CycleMembers) -> int:
+        """When the group may be tried: its namespace has to pay for earlier ones; 0 for now."""
+        cluster, pending = self._cluster, members.pending
+        budgets, namespace = cluster.guards.budgets, pending[0].info.namespace
+        if not budgets.owes(namespace, cluster.now_ns):
+            return 0
+        turn_ns = max(queued.turn_ns for queued in pending)
+        if turn_ns > cluster.now_ns:
+            return turn_ns
+        steps = CycleWork(cluster, pending).pass_steps(pending)
+        if steps <= FREE_STEPS and not members.rules.topology_key:
+            return 0
+        return budgets.group_turn_ns(namespace, max(steps, FREE_STEPS), cluster.now_ns)
+
+    def _put_off(
+        self, profile: Profile, head: QueuedPod, members: CycleMembers, kind: str, turn_ns: int
+    ) -> tuple[r.Decision, ...]:
+        """All active members wait for the turn of the group."""
+        active = self._cluster.queue.active
         why = (
             f"put off: a group of {len(members.pending)} members takes long to try, and namespace"
-            f" {info.namespace} used up its share of decision time"
+            f" {head.info.namespace} used up its share of decision time"
         )
-        return r.Rejected(info.key, info.uid, head.attempts + 1, why, put_off_until_ns=turn_ns)
+        rejections = [
+            r.Rejected(
+                queued.info.key,
+                queued.info.uid,
+                queued.attempts + 1,
+                why,
+                put_off_until_ns=turn_ns,
+                grouped=True,
+            )
+            for queued in members.pending
+            if queued is head or queued.info.key in active
+        ]
+        result = GroupResult(GroupOutcome.UNSCHEDULABLE, why)
+        return (self._header(profile, members, result, kind, len(rejections)), *rejections)
 
     def _awaits_victims(self, group: PodGroupKey) -> bool:
         """Whether victims of a member are still running: the group needs their room."""

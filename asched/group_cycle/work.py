@@ -76,7 +76,7 @@ class CycleWork:
             if not costs.is_cheap(queued.info):
                 steps += costs.of_attempt(queued.info, preemption=False)
                 if first.get(queued.info.shape) is queued:
-                    steps += costs.of_first(queued.info)
+                    steps += costs.of_first(queued.info, preemption=False)
         return steps
 
     def allows(self, passes: int, pending: Sequence[QueuedPod]) -> bool:

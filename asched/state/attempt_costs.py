@@ -5,11 +5,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from asched.dra.extended import ExtendedResources
+from asched.framework.pod_groups import WITHOUT_NODE, group_of
 from asched.framework.pod_info import PodInfo
+from asched.model.limits import term_count
 from asched.model.pod import Pod
 from asched.model.resource_claims import DeviceClass, ResourceClaim
-from asched.state.attempt_budget import attempt_steps, form_steps, preemption_steps
-from asched.state.charged_forms import TermForms
+from asched.state.attempt_budget import (
+    attempt_steps,
+    form_steps,
+    gang_steps,
+    preemption_steps,
+    victim_steps,
+)
+from asched.state.charged_forms import SpecForms, terms_form, victims_form
 from asched.state.claim_searches import (
     STEPS_OF_SEARCH_STEP,
     SpecialAmounts,
@@ -30,7 +38,8 @@ class AttemptCosts:
         self._state = state
         self._extended = ExtendedResources()
         self._extended_version = 0
-        self._term_forms = TermForms()
+        self._term_forms = SpecForms(terms_form)
+        self._victim_forms = SpecForms(victims_form)
 
     def is_cheap(self, info: PodInfo) -> bool:
         """Whether the pod has no affinity, constraints and devices: its attempts are free."""
@@ -41,21 +50,30 @@ class AttemptCosts:
             return True
         return not self._asks_for_devices(info)
 
+    def may_preempt(self, info: PodInfo) -> bool:
+        """Whether victims may be searched for the pod, and that takes long in this cluster."""
+        return victim_steps(len(self._state.pods)) > 0 and self._has_victims(info)
+
+    def _has_victims(self, info: PodInfo) -> bool:
+        """Whether there are less important pods that the pod may evict."""
+        lowest = self._state.lowest_priority
+        if lowest is None or lowest >= info.priority:
+            return False
+        return info.pod.spec.preemption_policy != "Never"
+
     def of_attempt(self, info: PodInfo, *, preemption: bool) -> int:
         """The estimated steps of an attempt now; 0 if it is free. With ``preemption``, those of a
         search for victims are included if there can be any."""
         state, pod = self._state, info.pod
         nodes = state.nodes.cluster_size
         steps = attempt_steps(pod, nodes, len(state.pods))
-        if preemption and (further := preemption_steps(pod, nodes)):
-            lowest = state.lowest_priority
-            if lowest is not None and lowest < pod.spec.priority:
-                steps += further
+        if preemption and self._has_victims(info):
+            steps += preemption_steps(pod, nodes) + self._gang_steps(info)
         return steps
 
-    def of_first(self, info: PodInfo) -> int:
+    def of_first(self, info: PodInfo, *, preemption: bool) -> int:
         """The estimated steps that only the first attempt of the pod's form takes, or those of a
-        search that took long; 0 if there are none."""
+        search that took long; 0 if there are none. ``preemption`` as for :meth:`of_attempt`."""
         state, pod = self._state, info.pod
         nodes = state.nodes.cluster_size
         claims = self._search_form(info)
@@ -66,14 +84,19 @@ class AttemptCosts:
         terms = self._term_form(pod)
         if terms and state.guards.terms.turn_ns(terms) is None:
             steps += form_steps(pod, nodes, len(state.pods))
+        victims = self._victim_form(info) if preemption else ""
+        if victims and state.guards.terms.turn_ns(victims) is None:
+            steps += victim_steps(len(state.pods))
         return steps
 
-    def note_forms(self, info: PodInfo, from_ns: int) -> None:
+    def note_forms(self, info: PodInfo, from_ns: int, *, preemption: bool) -> None:
         """The first attempt of the pod's forms is charged: others are free from that time on."""
         guards = self._state.guards
         nodes = self._state.nodes.cluster_size
         guards.searches.note(self._search_form(info), from_ns, most_forms(nodes))
         guards.terms.note(self._term_form(info.pod), from_ns)
+        if preemption:
+            guards.terms.note(self._victim_form(info), from_ns)
 
     def note_search(self, info: PodInfo, steps: int) -> None:
         """A search for a pod of this form took long. Others are charged for it, too."""
@@ -89,6 +112,7 @@ class AttemptCosts:
         return max(
             guards.searches.turn_ns(claims) or 0,
             guards.terms.turn_ns(self._term_form(info.pod)) or 0,
+            guards.terms.turn_ns(self._victim_form(info)) or 0,
         )
 
     def _term_form(self, pod: Pod) -> str:
@@ -97,6 +121,23 @@ class AttemptCosts:
         if not form_steps(pod, self._state.nodes.cluster_size, len(self._state.pods)):
             return ""
         return self._term_forms.of(pod)
+
+    def _victim_form(self, info: PodInfo) -> str:
+        """The form of a pod for which searches for victims share their results; empty if searches
+        are free, or if each one is charged."""
+        if term_count(info.pod.spec) or not self.may_preempt(info):
+            return ""
+        return self._victim_forms.of(info.pod)
+
+    def _gang_steps(self, info: PodInfo) -> int:
+        """The estimated steps of the check of the pod's gang before it evicts pods."""
+        state, key = self._state, group_of(info.pod)
+        profile = state.profiles.get(info.pod.spec.scheduler_name)
+        if key is None or profile is None or profile.group_cycle is not None:
+            return 0
+        statuses = state.group_members(key).statuses
+        forms = {state.pods[k].info.shape for k, s in statuses.items() if s in WITHOUT_NODE}
+        return gang_steps(len(forms), state.nodes.cluster_size)
 
     def _search_form(self, info: PodInfo) -> str:
         """The form of what has to be allocated for the pod; empty if there is nothing."""

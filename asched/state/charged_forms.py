@@ -10,7 +10,7 @@ the form is charged: a device that another pod takes makes it necessary again.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from hashlib import blake2b
 from typing import Final, NamedTuple
 
@@ -108,27 +108,60 @@ def _namespace(form: str) -> str:
     return form.partition("/")[0]
 
 
-class TermForms:
-    """The forms of affinity terms and spread constraints. Pods of a template share them."""
+class SpecForms:
+    """The forms of pods by what a function reads of them. Pods of a template share them."""
 
-    def __init__(self) -> None:
+    def __init__(self, read: Callable[[Pod], FormContent]) -> None:
+        self._read = read
         self._known: OrderedDict[int, tuple[PodSpec, str]] = OrderedDict()
         """By identity of the specification, which is kept alive."""
 
     def of(self, pod: Pod) -> str:
-        """The form of the pod's terms and constraints."""
+        """The form of the pod."""
         spec = pod.spec
         known = self._known.get(id(spec))
         if known is not None and known[1].startswith(f"{pod.namespace}/"):
             return known[1]
-        keyed = _reads_own_labels(spec)
-        labels = pod.metadata.labels if keyed else None
-        form = form_of(pod, (spec.affinity, spec.topology_spread_constraints, labels))
-        if not keyed:
+        content = self._read(pod)
+        form = form_of(pod, content.value)
+        if content.of_spec:
             self._known[id(spec)] = (spec, form)
             if len(self._known) > _MAX_SPECS:
                 self._known.popitem(last=False)
         return form
+
+
+class FormContent(NamedTuple):
+    """What distinguishes a form."""
+
+    value: object
+    of_spec: bool = True
+    """Whether it depends on the specification only."""
+
+
+def terms_form(pod: Pod) -> FormContent:
+    """The affinity terms and spread constraints."""
+    spec = pod.spec
+    keyed = _reads_own_labels(spec)
+    labels = pod.metadata.labels if keyed else None
+    return FormContent((spec.affinity, spec.topology_spread_constraints, labels), not keyed)
+
+
+def victims_form(pod: Pod) -> FormContent:
+    """The priority and all that filters of single nodes read."""
+    spec = pod.spec
+    return FormContent(
+        (
+            "victims",
+            spec.priority,
+            spec.containers,
+            spec.init_containers,
+            spec.overhead,
+            spec.node_selector,
+            spec.affinity,
+            spec.tolerations,
+        )
+    )
 
 
 def _reads_own_labels(spec: PodSpec) -> bool:

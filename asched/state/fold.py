@@ -313,6 +313,10 @@ class Fold:
         self._advance_start(record.evaluated_nodes)
         if record.put_off_until_ns:
             state.queue.put_off(record.key, record.put_off_until_ns, state.now_ns)
+            if record.grouped:
+                state.guards.budgets.note_group_turn(
+                    entry.info.namespace, record.put_off_until_ns, state.now_ns
+                )
             self._pods.update_group(entry)
             return
         plugins, pending = record.unschedulable_plugins, record.pending_plugins
@@ -410,9 +414,13 @@ class Fold:
             raise FoldError(f"a decision for pod {key} ({uid}), which is in no queue")
         if queued.turn_ns:
             queued.turn_ns = 0  # charged when it was put off
-        elif not state.guards.costs.is_cheap(entry.info):
-            self._charge(queued, preemption=preemption)
-            state.guards.costs.note_forms(queued.info, turn_ns or state.now_ns)
+        else:
+            # A group pays for its search for victims as a whole.
+            preempts = preemption and not grouped and state.guards.costs.may_preempt(entry.info)
+            if preempts or not state.guards.costs.is_cheap(entry.info):
+                self._charge(queued, preemption=preemption)
+                from_ns = turn_ns or state.now_ns
+                state.guards.costs.note_forms(queued.info, from_ns, preemption=preempts)
         return entry
 
     def _charge(self, queued: QueuedPod, *, preemption: bool) -> None:
@@ -421,7 +429,8 @@ class Fold:
         state, pod = self.state, queued.info.pod
         queued.charged_steps = state.guards.costs.of_attempt(queued.info, preemption=preemption)
         # The first attempt of a form is not given back: another pod may have the same form.
-        steps = queued.charged_steps + state.guards.costs.of_first(queued.info)
+        costs = state.guards.costs
+        steps = queued.charged_steps + costs.of_first(queued.info, preemption=preemption)
         if steps:
             state.guards.budgets.charge(pod.namespace, steps, state.now_ns)
 

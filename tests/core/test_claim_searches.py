@@ -192,4 +192,4 @@ def test_selectors_that_may_take_long_cost_more(expression: str, is_simple: bool
     core.see(Resource.PODS, evil(1))
     info = core.state.pods["evil/claims-1"].info
     per_node = claim_searches.SIMPLE_STEPS if is_simple else claim_searches.OTHER_STEPS
-    assert core.state.guards.costs.of_first(info) == NODES * per_node
+    assert core.state.guards.costs.of_first(info, preemption=False) == NODES * per_node
