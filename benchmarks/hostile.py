@@ -3,7 +3,8 @@
     python -m benchmarks.hostile --nodes 5000 --pods 50000 --objects 1000
 
 For each class of :mod:`tests.security.hostile_objects` a forked process observes the objects, at
-first a few every second while it places pods of another namespace, and then all. Prints the longest
+first a few every second while it places pods of another namespace, and then all. Those of
+:mod:`tests.security.hostile_groups` are pod groups with their members. Prints the longest
 step of the loop, the growth of memory, and the rate at which the other pods were placed. The rate
 is compared with that of a second process, which places the same pods without the objects. Both run
 in turns of a fraction of a second, so that caches, clock rates and other processes affect them
@@ -23,6 +24,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
+import msgspec
 import typer
 
 from asched.config.kube_scheduler import KubeSchedulerConfiguration
@@ -36,6 +38,7 @@ from asched.model.resources import DecodeError, Resource, WatchedResource, decod
 from asched.state.cluster import ClusterState
 from asched.state.fold import Fold
 from asched.state.records import Assigned, EngineStarted, ProfilesLoaded
+from tests.security.hostile_groups import GROUP_CLASSES, RACK, HostileGroup, profiles
 from tests.security.hostile_objects import (
     ALLOWED_CLASSES,
     CLAIM_CLASSES,
@@ -58,10 +61,16 @@ _START_NS = 1_790_000_000_000_000_000
 _BACKLOG = 100
 """Pods of the other namespace that wait at any time."""
 _ARRIVALS_PER_S = 5
+_MEMBERS_PER_S = 200
+_MEMBERS_PER_OBJECT = 10
+"""How many pods in groups there are for each object of another class."""
 _SLICE_NS = 20_000_000
 _TURN_S = 0.5
 """How long the processes that are compared run in turns."""
 _PLACEHOLDER = 7_777_777
+
+Raw = tuple[WatchedResource, bytes]
+"""An object as a watch shows it."""
 
 
 class Result(NamedTuple):
@@ -102,7 +111,7 @@ class Loop:
         self.hostile_bytes = 0
         self._begin()
         self._core.apply(EngineStarted("hostile", 0))
-        self._core.apply(ProfilesLoaded(resolve(KubeSchedulerConfiguration(), registry)))
+        self._core.apply(ProfilesLoaded(resolve(_configuration(), registry)))
         for name in ("innocent", "evil"):
             self.observe(Resource.NAMESPACES, _bytes({"metadata": {"name": name, "uid": name}}))
         self.observe(Resource.DEVICE_CLASSES, _bytes(a_device_class()))
@@ -172,10 +181,16 @@ def _bytes(made: Json) -> bytes:
     return json.dumps(made).encode()
 
 
+def _configuration() -> KubeSchedulerConfiguration:
+    named = [{"schedulerName": "default-scheduler"}, *profiles()]
+    return msgspec.convert({"profiles": named}, KubeSchedulerConfiguration)
+
+
 def _node(number: int) -> Json:
     labels = {
         "kubernetes.io/hostname": f"n{number}",
         "topology.kubernetes.io/zone": f"z{number % 10}",
+        RACK: f"r{number % 50}",
     }
     return {
         "metadata": {"name": f"n{number}", "uid": f"u{number}", "labels": labels},
@@ -199,22 +214,24 @@ def _place(loop: Loop, seconds: float) -> Measured:
     return Measured(loop.placed - before, time.thread_time() - began_s)
 
 
-def _observe(loop: Loop, of: HostileClass, raw: bytes, index: int) -> None:
-    """Observe an object; a claim with a pod that names it."""
-    loop.observe(of.resource, raw)
-    if of.resource is Resource.RESOURCE_CLAIMS:
-        number = index + 1
-        loop.observe(
-            Resource.PODS, _bytes(a_pod_with_claims("claims", number, [f"claim-{number:07}"]))
-        )
-
-
-def _objects(of: HostileClass) -> Iterator[bytes]:
-    """Distinct objects, created from one: a generator would take longer than the scheduler."""
+def _objects(of: HostileClass) -> Iterator[list[Raw]]:
+    """Distinct objects, created from one: a generator would take longer than the scheduler. Each
+    claim has a pod that names it."""
     template, number = of.raw(_PLACEHOLDER), 0
     while True:
         number += 1
-        yield template.replace(b"7777777", b"%07d" % number)
+        made: list[Raw] = [(of.resource, template.replace(b"7777777", b"%07d" % number))]
+        if of.resource is Resource.RESOURCE_CLAIMS:
+            pod = a_pod_with_claims("claims", number, [f"claim-{number:07}"])
+            made.append((Resource.PODS, _bytes(pod)))
+        yield made
+
+
+def _groups(of: HostileGroup) -> Iterator[list[Raw]]:
+    number = 0
+    while True:
+        number += 1
+        yield [*of.raw(number)]
 
 
 class Phase(NamedTuple):
@@ -273,26 +290,32 @@ class Usual:
 class _Arrivals:
     """Observes objects of a class at a constant rate, while other pods are placed."""
 
-    def __init__(self, loop: Loop, of: HostileClass) -> None:
-        self._loop, self._of, self._made = loop, of, _objects(of)
+    def __init__(self, loop: Loop, of: HostileClass | HostileGroup, objects: int) -> None:
+        self._loop = loop
+        if isinstance(of, HostileGroup):
+            self._made, self._per_s = _groups(of), _MEMBERS_PER_S / of.members
+            self.objects = max(1, objects * _MEMBERS_PER_OBJECT // of.members)
+        else:
+            self._made, self._per_s = _objects(of), _ARRIVALS_PER_S
+            self.objects = objects
         self._passed_s = 0.0
-        self._ready: deque[bytes] = deque()
+        self._ready: deque[list[Raw]] = deque()
         self.observed = 0
 
     def observe(self) -> None:
         """Observe the next object."""
-        raw = self._ready.popleft() if self._ready else next(self._made)
-        _observe(self._loop, self._of, raw, self.observed)
+        for resource, raw in self._ready.popleft() if self._ready else next(self._made):
+            self._loop.observe(resource, raw)
         self.observed += 1
 
     def place(self, seconds: float) -> Measured:
         """Like :func:`_place`, with the objects of this time."""
         # The CPU time of their creation is not that of the scheduler.
-        while len(self._ready) <= seconds * _ARRIVALS_PER_S:
+        while len(self._ready) <= seconds * self._per_s:
             self._ready.append(next(self._made))
         before, began_s = self._loop.placed, time.thread_time()
         while (passed_s := time.thread_time() - began_s) < seconds:
-            if self.observed < (self._passed_s + passed_s) * _ARRIVALS_PER_S:
+            if self.observed < (self._passed_s + passed_s) * self._per_s:
                 self.observe()
             self._loop.turn()
         passed_s = time.thread_time() - began_s
@@ -300,17 +323,17 @@ class _Arrivals:
         return Measured(self._loop.placed - before, passed_s)
 
 
-def measure(loop: Loop, of: HostileClass, objects: int, seconds: float) -> Result:
+def measure(loop: Loop, of: HostileClass | HostileGroup, objects: int, seconds: float) -> Result:
     """Run in a forked process: the loop cannot be reset."""
     usual = Usual(loop)
     loop.restart_clock()
     rss_mb = highest_mb = _rss_mb()
     loop.hold_s = 0.0
-    arrivals = _Arrivals(loop, of)
+    arrivals = _Arrivals(loop, of, objects)
     arriving = _compare(seconds, arrivals.place, usual)
-    while arrivals.observed < objects:
+    while arrivals.observed < arrivals.objects:
         arrivals.observe()
-        if arrivals.observed % 20 == 0:
+        if arrivals.observed % 20 == 0 or isinstance(of, HostileGroup):
             loop.turn()
             highest_mb = max(highest_mb, _rss_mb())
     present = _compare(seconds, lambda for_s: _place(loop, for_s), usual)
@@ -319,7 +342,7 @@ def measure(loop: Loop, of: HostileClass, objects: int, seconds: float) -> Resul
         of.name,
         loop.hold_s,
         max(highest_mb, _rss_mb()) - rss_mb,
-        loop.hostile_bytes / 1024 / objects,
+        loop.hostile_bytes / 1024 / arrivals.observed,
         arriving.share,
         present.share,
     )
@@ -340,8 +363,8 @@ def _rss_mb() -> int:
     return pages * os.sysconf("SC_PAGESIZE") // 1024**2
 
 
-def _select(names: Sequence[str]) -> list[HostileClass]:
-    every = (*CLAIM_CLASSES, *POD_CLASSES, *ALLOWED_CLASSES, *OTHER_CLASSES)
+def _select(names: Sequence[str]) -> list[HostileClass | HostileGroup]:
+    every = (*CLAIM_CLASSES, *POD_CLASSES, *ALLOWED_CLASSES, *OTHER_CLASSES, *GROUP_CLASSES)
     return [of for of in every if not names or of.name in names]
 
 
@@ -368,7 +391,7 @@ def main(
     for of in _select(only or ()):
         receive, send = context.Pipe(duplex=False)
 
-        def run(of: HostileClass = of, send: object = send) -> None:
+        def run(of: HostileClass | HostileGroup = of, send: object = send) -> None:
             send.send(measure(loop, of, objects, seconds))  # type: ignore[attr-defined]
 
         child = context.Process(target=run)

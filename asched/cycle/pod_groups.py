@@ -43,6 +43,7 @@ from asched.framework.sessions import PodGroupPhase
 from asched.framework.status import Code
 from asched.model.groups import CompositePodGroup, PodGroup
 from asched.plugins.default_preemption.dry_run import less_important
+from asched.state.attempt_budget import most_gang_forms
 from asched.state.cluster import ClusterState
 from asched.state.records import Assigned, Decision, PermitAllowed, PermitRejected, Rejected
 from asched.state.session_records import DecidedGroupCondition, PodGroupStatusDecided
@@ -57,11 +58,6 @@ GANG_TOO_VARIED = (
     "preemption: the members of gang {0} have {1} forms, at most {2} are tried in this cluster"
 )
 """The reason not to evict anything for a member of a gang that would take long to try."""
-
-MAX_FORMS_BY_NODES = 80_000
-"""Forms of members times nodes, about 0.1 s. Filters run again for each form."""
-MIN_FORMS = 8
-"""Are tried in a cluster of any size."""
 
 _BATCH_ROWS = 64
 """Rows to vacate at a time: usually the first few are sufficient."""
@@ -93,7 +89,7 @@ def gang_stays_incomplete(
     if missing <= 1:
         return ""
     by_form = _members_by_form(cluster, key, info, missing)
-    most = max(MIN_FORMS, MAX_FORMS_BY_NODES // max(1, cluster.nodes.cluster_size))
+    most = most_gang_forms(cluster.nodes.cluster_size)
     if len(by_form) > most:
         return GANG_TOO_VARIED.format(key.key, len(by_form), most)
     classes = [*_member_classes(cluster, profile, by_form, info, found)]

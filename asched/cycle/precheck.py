@@ -5,6 +5,7 @@ from __future__ import annotations
 from asched.framework.pod_info import PodInfo, QueuedPod
 from asched.framework.status import Status
 from asched.model.limits import POD_LIMITS, node_requirement_count, term_count, too_expensive
+from asched.state.attempt_costs import AttemptCosts
 from asched.state.cluster import ClusterState
 from asched.state.records import Rejected
 
@@ -22,7 +23,8 @@ def precheck(cluster: ClusterState, queued: QueuedPod, number: int) -> Rejected 
     turn_ns = _turn_ns(cluster, queued)
     if turn_ns <= cluster.now_ns:
         return None
-    return Rejected(info.key, info.uid, number, _put_off_message(info), put_off_until_ns=turn_ns)
+    message = _put_off_message(cluster.guards.costs, info)
+    return Rejected(info.key, info.uid, number, message, put_off_until_ns=turn_ns)
 
 
 def refusal(cluster: ClusterState, info: PodInfo) -> Status | None:
@@ -38,29 +40,35 @@ def refusal(cluster: ClusterState, info: PodInfo) -> Status | None:
 def _turn_ns(cluster: ClusterState, queued: QueuedPod) -> int:
     """When the pod may be attempted; 0 for now."""
     info = queued.info
-    if cluster.guards.costs.is_cheap(info) or info.key in cluster.pending_evaluations:
+    costs, budgets = cluster.guards.costs, cluster.guards.budgets
+    owes = budgets.owes(info.namespace, cluster.now_ns)
+    is_free = costs.is_cheap(info) and not (owes and costs.checks_gang(info))
+    if is_free or info.key in cluster.pending_evaluations:
         return 0  # free, or an attempt that continues
     if queued.turn_ns:
         return queued.turn_ns
     # Pods with claims or terms like those of a pod that was put off share its turn.
-    shared_ns = cluster.guards.costs.shared_turn_ns(info)
+    shared_ns = costs.shared_turn_ns(info)
     if shared_ns > cluster.now_ns:
         return shared_ns
-    budgets = cluster.guards.budgets
-    if not budgets.owes(info.namespace, cluster.now_ns):
+    if not owes:
         return 0
-    costs = cluster.guards.costs
     steps = costs.of_attempt(info, preemption=True) + costs.of_first(info)
     return budgets.turn_ns(info.namespace, steps, cluster.now_ns) if steps else 0
 
 
-def _put_off_message(info: PodInfo) -> str:
+def _put_off_message(costs: AttemptCosts, info: PodInfo) -> str:
     count = term_count(info.pod.spec)
     what = "affinity terms and spread constraints"
     if not count:
         count, what = node_requirement_count(info.pod.spec), "requirements of node affinity"
     if not count:
         count, what = len(info.pod.spec.resource_claims), "resource claims"
+    if not count and costs.is_cheap(info):
+        return (
+            f"put off: checking whether preemption completes the gang takes long in this cluster,"
+            f" and namespace {info.namespace} used up its share of decision time"
+        )
     if not count:
         count, what = len(info.shape.requests), "requests for resources of devices"
     return (

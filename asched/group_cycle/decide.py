@@ -126,7 +126,7 @@ class GroupDecider:
         result, turn_ns = GroupResult(GroupOutcome.WAITING, AWAITS_VICTIMS), 0
         if any(self._awaits_victims(group.rules.group) for group in groups):
             result.plugin = GANG_SCHEDULING
-        elif turn_ns := self._turn_ns(members, head):
+        elif turn_ns := self._turn_ns(members):
             result = GroupResult(GroupOutcome.UNSCHEDULABLE, _put_off(members, head))
         else:
             return ()
@@ -152,14 +152,19 @@ class GroupDecider:
         count = sum(isinstance(decision, r.Rejected) for decision in found)
         return (self._header(profile, members, result, kind, count), *found)
 
-    def _turn_ns(self, members: CycleMembers, head: QueuedPod) -> int:
-        """When the group has its turn if its namespace has to pay for earlier ones; 0 for now."""
-        cluster, namespace = self._cluster, head.info.namespace
-        budgets, now_ns = cluster.guards.budgets, cluster.now_ns
-        if not budgets.owes(namespace, now_ns):
+    def _turn_ns(self, members: CycleMembers) -> int:
+        """When the group may be tried: its namespace has to pay for earlier ones; 0 for now."""
+        cluster, pending = self._cluster, members.pending
+        budgets, namespace = cluster.guards.budgets, pending[0].info.namespace
+        if not budgets.owes(namespace, cluster.now_ns):
             return 0
-        steps = CycleWork(cluster, members.pending).pass_steps(members.pending)
-        return budgets.turn_ns(namespace, steps, now_ns) if steps > FREE_STEPS else 0
+        turn_ns = max(queued.turn_ns for queued in pending)
+        if turn_ns > cluster.now_ns:
+            return turn_ns
+        steps = CycleWork(cluster, pending).pass_steps(pending)
+        if steps <= FREE_STEPS and not members.rules.topology_key:
+            return 0
+        return budgets.group_turn_ns(namespace, max(steps, FREE_STEPS), cluster.now_ns)
 
     def _awaits_victims(self, group: PodGroupKey) -> bool:
         """Whether victims of a member are still running: the group needs their room."""

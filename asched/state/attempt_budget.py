@@ -13,13 +13,14 @@ attempt is already charged: the generic cell rate algorithm, with a queue.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Final
 
 from asched.model.limits import node_requirement_count, term_count
 from asched.model.pod import Pod
 from asched.model.quantity import NS_PER_S
 
+Times = tuple[tuple[str, int], ...]
+"""By namespace."""
 FREE_TERMS: Final = 8
 """Pods with up to this many terms and constraints are charged for the first of their form only:
 the counts of matching pods are kept."""
@@ -29,6 +30,12 @@ NODES_PER_STEP: Final = 8
 """Nodes that are compared with a requirement in one step."""
 PREEMPTION_STEPS: Final = 2500
 """For each node: with terms or constraints, nodes are tried one at a time."""
+_GANG_STEPS: Final = 30
+"""For each node and form of members: to try whether preemption completes a gang."""
+GANG_FORMS_BY_NODES: Final = 80_000
+"""Forms of the members of such a gang times nodes, about 0.1 s. Filters run again for each form."""
+MIN_GANG_FORMS: Final = 8
+"""Are tried in a cluster of any size."""
 FREE_STEPS: Final = 250_000
 """Attempts of up to this many steps are free: 10 milliseconds."""
 FREE_FORM_STEPS: Final = 50_000
@@ -66,11 +73,25 @@ def preemption_steps(pod: Pod, nodes: int) -> int:
     return steps if term_count(pod.spec) else 0
 
 
+def most_gang_forms(nodes: int) -> int:
+    """How many forms the members of a gang may have that preempts pod by pod."""
+    return max(MIN_GANG_FORMS, GANG_FORMS_BY_NODES // max(1, nodes))
+
+
+def gang_steps(forms: int, nodes: int) -> int:
+    """The estimated steps of the check that preemption completes a gang with members of so many
+    forms; 0 if it is free."""
+    steps = forms * nodes * _GANG_STEPS
+    return steps if steps > FREE_STEPS and forms <= most_gang_forms(nodes) else 0
+
+
 class AttemptBudgets:
     """What each namespace owes. Only the fold changes it."""
 
     def __init__(self) -> None:
         self._paid_at_ns: dict[str, int] = {}
+        self._group_turns_ns: dict[str, int] = {}
+        """The latest turn of a pod group of each namespace."""
 
     def owes(self, namespace: str, now_ns: int) -> bool:
         """Whether the namespace has not paid for all attempts yet."""
@@ -82,6 +103,21 @@ class AttemptBudgets:
         turn_ns = paid_at_ns + min(_cost_ns(steps), BURST_NS) - BURST_NS
         return turn_ns if paid_at_ns > now_ns and turn_ns > now_ns else 0
 
+    def group_turn_ns(self, namespace: str, steps: int, now_ns: int) -> int:
+        """When a group may be tried; 0 for now. Groups have their turns one after the other, and
+        pay when they were tried: if that cost more than ``steps``, later ones are put off again."""
+        turn_ns = self.turn_ns(namespace, steps, now_ns)
+        if not turn_ns:
+            return 0
+        return max(turn_ns, self._group_turns_ns.get(namespace, 0) + _cost_ns(steps))
+
+    def note_group_turn(self, namespace: str, turn_ns: int, now_ns: int) -> None:
+        """A group was put off until then."""
+        turns_ns = self._group_turns_ns
+        turns_ns[namespace] = max(turn_ns, turns_ns.get(namespace, 0))
+        for past in [name for name, at_ns in turns_ns.items() if at_ns <= now_ns]:
+            del turns_ns[past]
+
     def charge(self, namespace: str, steps: int, now_ns: int) -> None:
         """An attempt was made, or has a turn. Negative steps for a turn that is not needed."""
         paid_at_ns = self._paid_at_ns
@@ -90,11 +126,16 @@ class AttemptBudgets:
         for paid in [name for name, at_ns in paid_at_ns.items() if at_ns <= now_ns]:
             del paid_at_ns[paid]
 
-    def snapshot(self) -> tuple[tuple[str, int], ...]:
+    def snapshot(self) -> Times:
         return tuple(self._paid_at_ns.items())
 
-    def restore(self, snapshot: Iterable[tuple[str, int]]) -> None:
+    def group_turns(self) -> Times:
+        """The latest turns of pod groups, for checkpoints."""
+        return tuple(self._group_turns_ns.items())
+
+    def restore(self, snapshot: Times, group_turns: Times) -> None:
         self._paid_at_ns.update(snapshot)
+        self._group_turns_ns.update(group_turns)
 
 
 def _cost_ns(steps: int) -> int:

@@ -5,10 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from asched.dra.extended import ExtendedResources
+from asched.framework.pod_groups import WITHOUT_NODE, group_of
 from asched.framework.pod_info import PodInfo
 from asched.model.pod import Pod
 from asched.model.resource_claims import DeviceClass, ResourceClaim
-from asched.state.attempt_budget import attempt_steps, form_steps, preemption_steps
+from asched.state.attempt_budget import (
+    attempt_steps,
+    form_steps,
+    gang_steps,
+    preemption_steps,
+)
 from asched.state.charged_forms import TermForms
 from asched.state.claim_searches import (
     STEPS_OF_SEARCH_STEP,
@@ -47,11 +53,30 @@ class AttemptCosts:
         state, pod = self._state, info.pod
         nodes = state.nodes.cluster_size
         steps = attempt_steps(pod, nodes, len(state.pods))
-        if preemption and (further := preemption_steps(pod, nodes)):
-            lowest = state.lowest_priority
-            if lowest is not None and lowest < pod.spec.priority:
-                steps += further
+        if preemption and self._has_victims(info):
+            steps += preemption_steps(pod, nodes) + self._gang_steps(info)
         return steps
+
+    def checks_gang(self, info: PodInfo) -> bool:
+        """Whether an attempt may check at length that preemption completes the pod's gang."""
+        return self._has_victims(info) and self._gang_steps(info) > 0
+
+    def _has_victims(self, info: PodInfo) -> bool:
+        """Whether there are less important pods that the pod may evict."""
+        lowest = self._state.lowest_priority
+        if lowest is None or lowest >= info.priority:
+            return False
+        return info.pod.spec.preemption_policy != "Never"
+
+    def _gang_steps(self, info: PodInfo) -> int:
+        """The estimated steps of the check of the pod's gang before it evicts pods."""
+        state, key = self._state, group_of(info.pod)
+        profile = state.profiles.get(info.pod.spec.scheduler_name)
+        if key is None or profile is None or profile.group_cycle is not None:
+            return 0
+        statuses = state.group_members(key).statuses
+        forms = {state.pods[k].info.shape for k, s in statuses.items() if s in WITHOUT_NODE}
+        return gang_steps(len(forms), state.nodes.cluster_size)
 
     def of_first(self, info: PodInfo) -> int:
         """The estimated steps that only the first attempt of the pod's form takes, or those of a

@@ -77,6 +77,7 @@ class StateSnapshot(StoredForm):
     sessions: SessionsSnapshot
     circuits: tuple[CircuitSnapshot, ...]
     attempt_budgets: tuple[tuple[str, int], ...]
+    group_turns: tuple[tuple[str, int], ...]
     claim_searches: tuple[ChargedForm, ...]
     term_forms: tuple[ChargedForm, ...]
     quarantined: tuple[tuple[str, str], ...]
@@ -119,6 +120,7 @@ def encode(state: ClusterState) -> Steps[list[bytes]]:
         sessions=state.sessions.snapshot(),
         circuits=state.guards.circuits.snapshot(),
         attempt_budgets=state.guards.budgets.snapshot(),
+        group_turns=state.guards.budgets.group_turns(),
         claim_searches=state.guards.searches.snapshot(),
         term_forms=state.guards.terms.snapshot(),
         quarantined=tuple(state.guards.quarantined.items()),
@@ -233,7 +235,7 @@ def _restore(fold: Fold, snapshot: StateSnapshot) -> None:
     state.queue.restore(snapshot.queue)
     state.pending_evaluations.update(snapshot.pending_evaluations)
     state.guards.circuits.restore(snapshot.circuits)
-    state.guards.budgets.restore(snapshot.attempt_budgets)
+    state.guards.budgets.restore(snapshot.attempt_budgets, snapshot.group_turns)
     state.guards.searches.restore(snapshot.claim_searches)
     state.guards.terms.restore(snapshot.term_forms)
     state.guards.quarantined.update(snapshot.quarantined)

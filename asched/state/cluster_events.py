@@ -138,23 +138,38 @@ class QueueingHints:
             return {key: waiting[key] for key in in_order if key in named}
         if not all(hint.registered.own_group for hint in hints):
             return waiting
-        group = _group_of_event(queued_event)
+        members = {
+            key for hint in hints for key in self._of_group(hint.registered, waiting, queued_event)
+        }
+        return {key: waiting[key] for key in sorted(members)}
+
+    def _of_group(
+        self,
+        registered: RegisteredEvent,
+        waiting: Mapping[str, QueuedPod],
+        event: QueuedClusterEvent,
+    ) -> list[str]:
+        """The waiting members of the group that the event is about, if the hint requeues them: it
+        is evaluated for the first one only."""
+        group = _group_of_event(event)
         members = () if group is None else self._groups.members(group).statuses
         first = next((waiting[key].info.pod for key in members if key in waiting), None)
-        if first is None or all(
-            evaluate_hint(hint.registered, first, queued_event) is QueueingHint.SKIP
-            for hint in hints
-        ):
-            return {}
-        return {key: waiting[key] for key in sorted(key for key in members if key in waiting)}
+        if first is None or evaluate_hint(registered, first, event) is QueueingHint.SKIP:
+            return []
+        return [key for key in members if key in waiting]
 
     def selected(
         self, rejected: RejectedPods, hints: Sequence[RegisteredHint], event: QueuedClusterEvent
     ) -> Collection[str] | None:
         """The pods, of those that wait for a plugin, for which its hints must be evaluated; None if
         the plugin does not select them."""
+        if all(registered.own_group for _, registered in hints):
+            return None  # as candidates() finds them
         found: set[str] = set()
         for _, registered in hints:
+            if registered.own_group:
+                found.update(self._of_group(registered, rejected.waiting, event))
+                continue
             if registered.select is None:
                 return None
             try:

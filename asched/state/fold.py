@@ -313,6 +313,10 @@ class Fold:
         self._advance_start(record.evaluated_nodes)
         if record.put_off_until_ns:
             state.queue.put_off(record.key, record.put_off_until_ns, state.now_ns)
+            if record.grouped:
+                state.guards.budgets.note_group_turn(
+                    entry.info.namespace, record.put_off_until_ns, state.now_ns
+                )
             self._pods.update_group(entry)
             return
         plugins, pending = record.unschedulable_plugins, record.pending_plugins
@@ -410,7 +414,10 @@ class Fold:
             raise FoldError(f"a decision for pod {key} ({uid}), which is in no queue")
         if queued.turn_ns:
             queued.turn_ns = 0  # charged when it was put off
-        elif not state.guards.costs.is_cheap(entry.info):
+        elif not state.guards.costs.is_cheap(entry.info) or (
+            # A group cycle is charged as a whole.
+            preemption and not grouped and state.guards.costs.checks_gang(entry.info)
+        ):
             self._charge(queued, preemption=preemption)
             state.guards.costs.note_forms(queued.info, turn_ns or state.now_ns)
         return entry

@@ -32,6 +32,9 @@ class ReservationFold:
         elif entry.reserved is not None:
             calls.reserved(profile, entry.info, entry.reserved)
             calls.bound(profile, entry.info, entry.reserved)
+            if entry.info.uid not in calls.unsettled:
+                # The profile was not there when the pod was bound, or when the time was over.
+                calls.expect(profile, entry.info, entry.reserved, self._state.now_ns)
 
     def repeat_deleted(self) -> None:
         """Repeat the calls about deleted pods with reservations that last."""

@@ -11,11 +11,17 @@ import pytest
 from asched.core.scheduler import Budget, SchedulerCore
 from asched.framework.term_table import TermTable
 from asched.model.pod import Pod
-from asched.model.resources import Resource, decode
+from asched.model.quantity import NS_PER_S
+from asched.model.resources import GroupResource, Resource, decode
 from asched.plugins.default_preemption import dry_run as preemption
 from asched.plugins.inter_pod_affinity.plugin import InterPodAffinity
 from asched.state import attempt_budget
-from asched.state.attempt_budget import attempt_steps, preemption_steps
+from asched.state.attempt_budget import (
+    attempt_steps,
+    gang_steps,
+    most_gang_forms,
+    preemption_steps,
+)
 from asched.state.checkpoint import checkpoint_of, restore
 from asched.state.records import Rejected
 from tests.core.hostile import REGISTRY, HostileCore
@@ -227,6 +233,51 @@ def test_preemption_without_victims_is_free(monkeypatch: pytest.MonkeyPatch) -> 
     core.see(Resource.PODS, a_pod("rejected", 1, affinity=required("podAntiAffinity", term("low"))))
     core.decide()
     assert core.state.guards.budgets.snapshot() == ()
+
+
+def preemptor(number: int, memory: int = 0, **spec: Any) -> Json:
+    requests = {"cpu": "63950m", "memory": str(memory or number)}
+    container = {"name": "c", "image": "i", "resources": {"requests": requests}}
+    return a_pod("preemptor", number, containers=[container], priority=1, **spec)
+
+
+def paid_at_ns(core: HostileCore, namespace: str) -> int:
+    return dict(core.state.guards.budgets.snapshot()).get(namespace, 0)
+
+
+def test_check_of_a_gang_puts_the_next_one_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attempt_budget, "_GANG_STEPS", NS_PER_S // 10)  # 0.08 s for two forms
+    core = HostileCore(nodes=10)
+    for number in range(10):
+        core.see(Resource.PODS, bound("low", number, "low", node=f"n{number}", priority=0))
+    for group in ("first", "second"):
+        metadata = {"name": group, "namespace": "evil", "uid": group}
+        policy = {"gang": {"minCount": 2}}
+        core.see(GroupResource.POD_GROUPS, {"metadata": metadata, "spec": {"schedulingPolicy": policy}})
+    member = {"schedulingGroup": {"podGroupName": "first"}}
+    core.see(Resource.PODS, preemptor(1, **member))
+    core.see(Resource.PODS, preemptor(2, **member))
+    core.decide()
+    assert paid_at_ns(core, "evil") > core.now_ns
+    member = {"schedulingGroup": {"podGroupName": "second"}}
+    core.see(Resource.PODS, preemptor(3, **member))
+    core.see(Resource.PODS, preemptor(4, **member))
+    put_off = [one for one in core.decide() if isinstance(one, Rejected) and one.put_off_until_ns]
+    assert put_off
+    assert put_off[0].message == (
+        "put off: checking whether preemption completes the gang takes long in this cluster, and"
+        " namespace evil used up its share of decision time"
+    )
+    assert paid_at_ns(core, "innocent") == 0
+    core.verify_replay()
+
+
+def test_check_of_a_gang_that_preempts_is_charged() -> None:
+    assert gang_steps(1, 5000) == 0
+    assert gang_steps(16, 5000) * attempt_budget.NS_PER_STEP == pytest.approx(0.1e9, rel=0.1)
+    # Gangs of more forms are not tried.
+    assert gang_steps(17, 5000) == 0
+    assert most_gang_forms(5000) == 16
 
 
 def test_requirements_of_node_affinity_are_charged() -> None:

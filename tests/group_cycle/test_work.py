@@ -174,12 +174,41 @@ def test_long_cycle_is_charged_and_the_next_one_put_off(monkeypatch: pytest.Monk
     )
     waits_ns = put_off.put_off_until_ns - s.state.now_ns
     assert waits_ns == pytest.approx(first.steps * NS_PER_STEP * SHARE, rel=0.3)
+    # All members wait, and decide nothing one by one.
+    assert [put_off.key.partition("/")[2], other.key.partition("/")[2]] == ["b0", "b1"]
     assert s.next() == ()
     s.pass_time(waits_ns // NS_PER_S + 1)
     # The longer a group has waited in the queue, the sooner its turn comes.
     settle(s)
     assert placed(s) == ["b0", "b1"]
     check_replay(s, *PLUGINS, checkpoint_at=len(s.records) // 2)
+
+
+def test_groups_have_their_turns_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(work, "_FORM_STEPS", NS_PER_S // NS_PER_STEP)
+    monkeypatch.setattr(work, "MAX_STEPS", 10**9)
+    s = GroupScheduling()
+    nodes(s, 8)
+    for name in "abcd":
+        s.see(a_group(name, 2), *gang_pods(name, 2))
+    assert s.next()  # a is scheduled
+    turns_ns = [turn_of(s.next()) for _ in range(3)]
+    assert s.next() == ()
+    assert turns_ns == sorted({*turns_ns})
+    # What a cycle takes is charged once it ran: more than estimated puts later ones off again.
+    s.pass_time((turns_ns[0] - s.state.now_ns) / NS_PER_S)
+    monkeypatch.setattr(work, "_FORM_STEPS", 3 * NS_PER_S // NS_PER_STEP)
+    assert header(s.next()).outcome is GroupOutcome.SCHEDULED
+    s.pass_time((turns_ns[1] - s.state.now_ns) / NS_PER_S)
+    assert turn_of(s.next()) > turns_ns[2]
+    settle(s, 90)
+    assert len(placed(s)) == 8
+
+
+def turn_of(decisions: tuple[r.Decision, ...]) -> int:
+    """The turn of a group that was put off."""
+    (turn_ns,) = {d.put_off_until_ns for d in decisions if isinstance(d, r.Rejected)}
+    return turn_ns
 
 
 def test_usual_group_is_free() -> None:

@@ -8,7 +8,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from asched.cycle import pod_groups
 from asched.cycle.pod_groups import GANG_INCOMPLETE, GANG_TOO_VARIED
 from asched.framework.interface import Plugin
 from asched.framework.pod_groups import GANG_INFEASIBLE_REASON, MemberStatus, PodGroupKey
@@ -21,6 +20,7 @@ from asched.plugins.inter_pod_affinity.plugin import InterPodAffinity
 from asched.plugins.node_filters import NodeUnschedulable
 from asched.plugins.pod_topology_spread.plugin import PodTopologySpread
 from asched.plugins.volume_restrictions import VolumeRestrictions
+from asched.state import attempt_budget
 from asched.state import records as r
 from tests.cycle.scheduling import Scheduling
 from tests.plugins.gangs import (
@@ -112,8 +112,8 @@ def _with(pod: Pod, **spec: Any) -> Pod:
 
 
 def test_gang_of_too_many_forms_evicts_no_pod(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pod_groups, "MIN_FORMS", 2)
-    monkeypatch.setattr(pod_groups, "MAX_FORMS_BY_NODES", 6)
+    monkeypatch.setattr(attempt_budget, "MIN_GANG_FORMS", 2)
+    monkeypatch.setattr(attempt_budget, "GANG_FORMS_BY_NODES", 6)
     scheduling = Scheduling(*PLUGINS)
     busy(scheduling, 0, 0, 0)
     scheduling.see(a_gang("a", 3))
@@ -122,7 +122,7 @@ def test_gang_of_too_many_forms_evicts_no_pod(monkeypatch: pytest.MonkeyPatch) -
     decisions = scheduling.decide()
     assert victims(decisions) == []
     assert messages(decisions)[0].endswith(GANG_TOO_VARIED.format("default/a", 3, 2))
-    monkeypatch.setattr(pod_groups, "MAX_FORMS_BY_NODES", 9)
+    monkeypatch.setattr(attempt_budget, "GANG_FORMS_BY_NODES", 9)
     scheduling.pass_time(301)  # the flush of the queue
     assert evicted_until_complete(scheduling) == 3
 

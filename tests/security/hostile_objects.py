@@ -157,6 +157,13 @@ def preemptor(number: int, size_bytes: int) -> Json:
     return a_pod("preemptor", number, affinity={"podAntiAffinity": rule}, priority=10)
 
 
+def plain_preemptor(number: int, size_bytes: int) -> Json:
+    """Needs most of a node, in a form of its own."""
+    requests = {"cpu": "63800m", "memory": f"{100_000_000 + number}"}
+    container = {"name": "c", "image": f"i{number}", "resources": {"requests": requests}}
+    return a_pod("plain-preemptor", number, containers=[container], priority=10)
+
+
 def names_at_limit(number: int, size_bytes: int) -> Json:
     """As many resource names as a pod may have, each of its own, on a node."""
     names = {f"x{number}.io/r{i}": "1" for i in range(63)}
@@ -388,6 +395,7 @@ ALLOWED_CLASSES = (
     HostileClass("resource names at the limit", Resource.PODS, names_at_limit),
     HostileClass("waiting for pods", Resource.PODS, waiting_terms),
     HostileClass("preemptors", Resource.PODS, preemptor),
+    HostileClass("preemptors without terms", Resource.PODS, plain_preemptor),
 )
 """Pods as expensive as the limits allow."""
 

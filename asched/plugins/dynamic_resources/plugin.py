@@ -334,9 +334,6 @@ class DynamicResources(
                 of_pods[uid] = held = replace(held, shown=(*held.shown, shown))
                 yield uid, ChangedReservation(held.recorded())
 
-    def on_deleted(self, pod: PodInfo, node_name: str, reservation: dict[str, Any] | None) -> None:
-        self.give_up(pod.uid)
-
     # -- PreBind ----------------------------------------------------------------------------------
 
     @property

@@ -28,7 +28,7 @@ from tests.plugins.dynamic_resources.objects import (
     a_special_claim,
     with_allocation,
 )
-from tests.state.profiles import Ledger, loader
+from tests.state.profiles import Ledger, loader, profile_of
 
 BOUND = r.Bound("d/p", "Pod-p", "n0")
 
@@ -146,6 +146,24 @@ def test_devices_of_a_deleted_pod_whose_claim_is_gone() -> None:
     scheduling.apply(DELETED)
     assert in_use(scheduling.state) == 0
     assert not scheduling.state.reserve_calls.unsettled
+
+
+@pytest.mark.parametrize("returns_after_s", [0, 700])
+def test_profile_that_is_removed_while_its_pod_is_bound(returns_after_s: int) -> None:
+    scheduling, claim, _ = assumed(special=False)
+    scheduling.see(claim)
+    scheduling.apply(r.ProfilesLoaded(()))
+    scheduling.apply(BOUND)
+    scheduling.pass_time(returns_after_s)
+    scheduling.apply(r.ProfilesLoaded((profile_of(*PLUGINS),)))
+    assert in_use(scheduling.state) == 1
+    scheduling.apply(DELETED)
+    restored = after_restart(scheduling)
+    for fold in (scheduling.fold, restored):
+        assert in_use(fold.state) == 1
+        fold.apply(r.TurnStarted(fold.state.now_ns + SETTLE_LIMIT_NS))
+        assert in_use(fold.state) == 0
+        assert not fold.state.reserve_calls.unsettled
 
 
 class Register(Ledger):
