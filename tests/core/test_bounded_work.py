@@ -253,7 +253,9 @@ def test_check_of_a_gang_puts_the_next_one_off(monkeypatch: pytest.MonkeyPatch) 
     for group in ("first", "second"):
         metadata = {"name": group, "namespace": "evil", "uid": group}
         policy = {"gang": {"minCount": 2}}
-        core.see(GroupResource.POD_GROUPS, {"metadata": metadata, "spec": {"schedulingPolicy": policy}})
+        core.see(
+            GroupResource.POD_GROUPS, {"metadata": metadata, "spec": {"schedulingPolicy": policy}}
+        )
     member = {"schedulingGroup": {"podGroupName": "first"}}
     core.see(Resource.PODS, preemptor(1, **member))
     core.see(Resource.PODS, preemptor(2, **member))
