@@ -3,14 +3,51 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
-from asched.audit.lookup import fold_before
+from asched.audit.lookup import AttemptRecord, fold_before
 from asched.config.registry import PluginRegistry
+from asched.journal.codec import object_subject
 from asched.journal.store import JournalStore
 from asched.state.cluster import ClusterState
+from asched.state.records import Assigned, AttemptFailed, ObjectObserved, PodObserved, Rejected
 
 T = TypeVar("T")
+
+
+class RelevantRecords(NamedTuple):
+    """The records that the explanation of an attempt depends on."""
+
+    before: int
+    """The last one before the attempt."""
+    until: int
+    """The last one about the pod."""
+
+
+async def relevant_records(
+    journal: JournalStore, key: str, seq: int, attempt: int | None = None
+) -> RelevantRecords:
+    """Of the newest attempt for a pod up to record ``seq``, or of attempt number ``attempt``.
+
+    An attempt that does not exist, and a pod without attempts, depend on ``seq``.
+    """
+    before = until = 0
+    newest_uid = ""
+    archived = await journal.archived()
+    async for stored in journal.read(archived.seq, seq, subject=object_subject("Pod", key)):
+        until, record = stored.seq, stored.record
+        match record:
+            case ObjectObserved(object=seen):
+                uid = seen.metadata.uid
+            case PodObserved() | Assigned() | Rejected() | AttemptFailed():
+                uid = record.uid
+            case _:
+                continue
+        if uid != newest_uid:
+            newest_uid, before = uid, 0
+        if isinstance(record, AttemptRecord) and attempt in (None, record.attempt):
+            before = stored.seq - 1
+    return RelevantRecords(before, until) if before else RelevantRecords(seq, seq)
 
 
 class PastStates:

@@ -20,7 +20,7 @@ from asched.audit.timeline import time_of
 from asched.journal.store import StoredRecord
 from asched.ui.journal_progress import Moment
 from asched.ui.journal_reader import JournalReader
-from asched.ui.past import PastStates
+from asched.ui.past import PastStates, relevant_records
 
 
 class StoredDecision(msgspec.Struct, frozen=True, rename="camel"):
@@ -100,8 +100,10 @@ async def decision_matrix(
     reader: JournalReader, pod: PodName, attempt: int | None, moment: Moment
 ) -> DecisionMatrix:
     """Raises as :func:`asched.ui.why.pod_summary`, and AuditError for an unknown attempt."""
-    seq = await reader.seq_of(moment)
-    found = await reader.call(_explanation, pod, attempt, seq)
+    key, seq = await find_pod(reader.store, pod), await reader.seq_of(moment)
+    # Later records do not make it another question.
+    relevant = await relevant_records(reader.store, key, seq, attempt)
+    found = await reader.call(_explanation, pod, attempt, relevant.until, near=relevant.before)
     feasible = [node for node in found.nodes if node.feasible]
     winner = found.decision.node
     totals = {node.name: node.total or 0 for node in feasible}

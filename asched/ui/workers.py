@@ -55,13 +55,16 @@ class Workers:
         self._answers: OrderedDict[tuple[object, ...], bytes] = OrderedDict()
         self._cached_bytes = 0
 
-    async def call(self, function: Callable[..., Awaitable[T]], *arguments: Any) -> T:
+    async def call(
+        self, function: Callable[..., Awaitable[T]], *arguments: Any, near: int = 0
+    ) -> T:
         """The result of ``function(journal, *arguments)``; the journal is a :class:`PastStates`.
+        ``near`` is the first record whose state the function reads, if it is known.
 
         Equal calls share a result, so the arguments must determine it. Raises
         :class:`AnsweredError` if the function fails.
         """
-        encoded = await self._encoded(function, arguments)
+        encoded = await self._encoded(function, arguments, near)
         result: T = _decoder(function).decode(expanded(encoded))
         return result
 
@@ -70,12 +73,12 @@ class Workers:
 
         Raises as :meth:`call`.
         """
-        encoded = await self._encoded(state_at, (seq, function, arguments))
+        encoded = await self._encoded(state_at, (seq, function, arguments), seq)
         result: T = _decoder(function).decode(expanded(encoded))
         return result
 
     async def _encoded(
-        self, function: Callable[..., Awaitable[Any]], arguments: tuple[Any, ...]
+        self, function: Callable[..., Awaitable[Any]], arguments: tuple[Any, ...], near: int
     ) -> bytes:
         key = (function, *arguments)
         kept = self._answers.get(key)
@@ -84,18 +87,17 @@ class Workers:
             return kept
         call = self._calls.get(key)
         if call is None:
-            call = self._calls[key] = asyncio.ensure_future(self._run(function, arguments))
+            call = self._calls[key] = asyncio.ensure_future(self._run(function, arguments, near))
             call.add_done_callback(lambda _: self._calls.pop(key, None))
         kept = await asyncio.shield(call)
         self._keep(key, kept)
         return kept
 
     async def _run(
-        self, function: Callable[..., Awaitable[Any]], arguments: tuple[Any, ...]
+        self, function: Callable[..., Awaitable[Any]], arguments: tuple[Any, ...], near: int
     ) -> bytes:
         async with self._running:
-            host = self.start()
-            answer = await host.call(function, arguments, self._states)
+            answer = await self.start().call(function, arguments, self._states, near)
         if answer.error is not None:
             raise AnsweredError(answer.error)
         return answer.result
@@ -152,6 +154,7 @@ class _HostProcess:
         function: Callable[..., Awaitable[Any]],
         arguments: tuple[Any, ...],
         states: Path | None,
+        near: int,
     ) -> WorkerAnswer:
         """Raises :class:`BusyError` if the process ends."""
         self._numbers += 1
@@ -159,7 +162,8 @@ class _HostProcess:
         answer: asyncio.Future[WorkerAnswer] = self._loop.create_future()
         self._calls[number] = answer
         try:
-            self._connection.send_bytes(pickled(WorkerCall(number, function, arguments, states)))
+            call = WorkerCall(number, function, arguments, states, near)
+            self._connection.send_bytes(pickled(call))
         except OSError:
             self._end()
         return await answer
