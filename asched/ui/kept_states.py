@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import gc
 import os
+import platform
 import socket
 from collections.abc import Callable
 from contextlib import suppress
@@ -29,6 +30,8 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 MAX_STATES: Final = 2
 """In memory, with those of calls that restore one themselves."""
 _MAX_CALL_BYTES: Final = 64 * 1024
+_HAS_SEQUENCED_SOCKETS: Final = platform.system() == "Linux"
+"""Others restore a state for each question."""
 
 AnswerCall = Callable[[int, bytes, RestoredFold | None], NoReturn]
 """Writes the answer of a call to a pipe and ends the process."""
@@ -80,6 +83,8 @@ class KeptStates:
         checkpoint of the index is near."""
         self._reap()
         if not near or states is None or len(call) > _MAX_CALL_BYTES:
+            return False
+        if not _HAS_SEQUENCED_SOCKETS:
             return False
         kept = next((one for one in self._kept if one.reaches(near)), None)
         if kept is None:

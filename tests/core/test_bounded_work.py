@@ -256,7 +256,7 @@ def test_check_of_a_gang_puts_the_next_one_off(monkeypatch: pytest.MonkeyPatch) 
         core.see(
             GroupResource.POD_GROUPS, {"metadata": metadata, "spec": {"schedulingPolicy": policy}}
         )
-    member = {"schedulingGroup": {"podGroupName": "first"}}
+    member: Json = {"schedulingGroup": {"podGroupName": "first"}}
     core.see(Resource.PODS, preemptor(1, **member))
     core.see(Resource.PODS, preemptor(2, **member))
     core.decide()
