@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
@@ -82,14 +81,6 @@ class RestoredFold(NamedTuple):
     seq: int
 
 
-class HoldsFold(ABC):
-    """A journal with a checkpoint that is restored already."""
-
-    @abstractmethod
-    def take_fold(self, at_or_before_seq: int | None) -> RestoredFold | None:
-        """Its fold, which the caller may change; None if another checkpoint may be nearer."""
-
-
 async def nearest(
     journal: JournalStore, load: PluginLoader, at_or_before_seq: int | None = None
 ) -> RestoredFold:
@@ -98,9 +89,6 @@ async def nearest(
     Unreadable checkpoints are skipped and logged. Raises
     :class:`~asched.journal.errors.JournalError`.
     """
-    taken = journal.take_fold(at_or_before_seq) if isinstance(journal, HoldsFold) else None
-    if taken is not None:
-        return taken
     while at_or_before_seq is None or at_or_before_seq > 0:
         found = await journal.load_checkpoint(at_or_before_seq)
         if found is None:

@@ -1,8 +1,7 @@
 """The process that forks a child for each question about the past.
 
 Everything that questions need is imported once, and children share it. A child folds a state,
-writes its answer and ends, so its memory is free at once. A question that says which state it
-begins with is forked from a process that keeps one nearby (:mod:`asched.ui.kept_states`).
+writes its answer and ends, so its memory is free at once.
 """
 
 from __future__ import annotations
@@ -28,7 +27,6 @@ import structlog
 from asched.config.file import load
 from asched.config.registry import PluginRegistry
 from asched.framework.runtime.profile import ProfileError
-from asched.journal.checkpoints import RestoredFold
 from asched.journal.errors import JournalError
 from asched.journal.opening import open_journal
 from asched.proof.keys import JournalKeys
@@ -36,7 +34,6 @@ from asched.state.cluster import ClusterState
 from asched.state.fold import Fold
 from asched.state.records import ProfilesLoaded
 from asched.ui.errors import BusyError, ErrorAnswer, error_answer
-from asched.ui.kept_states import KeptStates
 from asched.ui.memory import limit_heap
 from asched.ui.past import PastStates
 from asched.ui.state_file import with_states
@@ -45,9 +42,6 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 _READ_BYTES: Final = 1 << 20
 _LARGE_BYTES: Final = 1 << 16
-_LENGTH_BYTES: Final = 8
-_KEEP_S: Final = 60.0
-"""How long states stay in memory without a question."""
 _QUESTIONS: Final = (
     "asched.ui.pods",
     "asched.ui.why",
@@ -74,8 +68,6 @@ class WorkerCall(NamedTuple):
     arguments: tuple[Any, ...]
     states: Path | None
     """The file with checkpoints of the index."""
-    near: int = 0
-    """The first record whose state the function reads; 0 if it is not known."""
 
 
 class WorkerAnswer(msgspec.Struct, array_like=True):
@@ -86,12 +78,9 @@ class WorkerAnswer(msgspec.Struct, array_like=True):
     error: ErrorAnswer | None = None
 
 
-class _Running(NamedTuple):
-    """A call, and what is written about it."""
-
+class _Child(NamedTuple):
     call: int
     pid: int
-    """0 in a process that keeps a state."""
     written: bytearray
 
 
@@ -103,83 +92,21 @@ def serve(settings: WorkerSettings, connection: Connection) -> None:
     _import_questions(settings.registry)
     asyncio.run(_open_once(settings))
     gc.freeze()  # without a collection: the pages that it frees would be copied in each child
-    host = _Host(settings, connection)
+    children: dict[int, _Child] = {}
     try:
         while True:
-            host.turn()
+            for ready in wait([connection, *children]):
+                if ready is connection:
+                    pipe, child = _forked(settings, connection)
+                    children[pipe] = child
+                else:
+                    assert isinstance(ready, int), "the others are pipes"
+                    _read(connection, children, ready)
     except (EOFError, OSError):
         pass  # the parent ended or closed the connection
     finally:
-        host.close()
-
-
-class _Host:
-    """Starts processes for calls and forwards their answers."""
-
-    def __init__(self, settings: WorkerSettings, connection: Connection) -> None:
-        self._settings = settings
-        self._connection = connection
-        self._running: dict[int, _Running] = {}
-        """By the pipe of the answer."""
-        self._kept = KeptStates(settings.registry.load, self._answer_kept)
-
-    def turn(self) -> None:
-        """Wait for a call or an answer. Raises EOFError, OSError."""
-        found = wait([self._connection, *self._running], _KEEP_S if len(self._kept) else None)
-        if not found:
-            self._kept.close()  # not needed at present
-        for ready in found:
-            if isinstance(ready, int):
-                self._read(ready)
-            else:
-                self._start(self._connection.recv_bytes())
-
-    def close(self) -> None:
-        self._kept.close()
-        for running in self._running.values():
-            if running.pid:
-                os.kill(running.pid, signal.SIGKILL)
-
-    def _start(self, encoded: bytes) -> None:
-        call: WorkerCall = pickle.loads(encoded)
-        reading, writing = os.pipe()
-        pid = 0
-        if not self._kept.start(encoded, call.near, call.states, (reading, writing)):
-            self._kept.make_room(sum(1 for running in self._running.values() if running.pid))
-            pid = os.fork()
-            if not pid:
-                gc.disable()
-                self._write_answer(writing, call, None)
-        os.close(writing)
-        self._running[reading] = _Running(call.number, pid, bytearray())
-
-    def _answer_kept(self, writing: int, encoded: bytes, kept: RestoredFold | None) -> NoReturn:
-        """In a child of a process that keeps a state."""
-        self._connection.close()
-        self._write_answer(writing, pickle.loads(encoded), kept)
-
-    def _write_answer(self, writing: int, call: WorkerCall, kept: RestoredFold | None) -> NoReturn:
-        def framed() -> bytes:
-            answer = msgspec.msgpack.encode(asyncio.run(_answer(self._settings, call, kept)))
-            return len(answer).to_bytes(_LENGTH_BYTES) + answer
-
-        _write_and_exit(writing, framed)
-
-    def _read(self, pipe: int) -> None:
-        """Forward the answer of a process that ends."""
-        part, running = os.read(pipe, _READ_BYTES), self._running[pipe]
-        if part:
-            running.written.extend(part)
-            return
-        os.close(pipe)
-        del self._running[pipe]
-        self._kept.ended(pipe)
-        if running.pid:
-            os.waitpid(running.pid, 0)
-        length, answer = running.written[:_LENGTH_BYTES], bytes(running.written[_LENGTH_BYTES:])
-        if not length or int.from_bytes(length) != len(answer):
-            answer = msgspec.msgpack.encode(WorkerAnswer(running.call))  # it ended before
-        self._connection.send_bytes(answer)
+        for child in children.values():
+            os.kill(child.pid, signal.SIGKILL)
 
 
 def _import_questions(registry: PluginRegistry) -> None:
@@ -199,12 +126,37 @@ async def _open_once(settings: WorkerSettings) -> None:
             await store.head()
 
 
-async def _answer(
-    settings: WorkerSettings, call: WorkerCall, kept: RestoredFold | None
-) -> WorkerAnswer:
+def _forked(settings: WorkerSettings, connection: Connection) -> tuple[int, _Child]:
+    """Start a child for the next call. Raises EOFError."""
+    call: WorkerCall = connection.recv()
+    reading, writing = os.pipe()
+    pid = os.fork()
+    if not pid:
+        gc.disable()
+        _write_and_exit(
+            writing, lambda: msgspec.msgpack.encode(asyncio.run(_answer(settings, call)))
+        )
+    os.close(writing)
+    return reading, _Child(call.number, pid, bytearray())
+
+
+def _read(connection: Connection, children: dict[int, _Child], pipe: int) -> None:
+    """Forward the answer of a child that ends."""
+    part, child = os.read(pipe, _READ_BYTES), children[pipe]
+    if part:
+        child.written.extend(part)
+        return
+    os.close(pipe)
+    del children[pipe]
+    _, status = os.waitpid(child.pid, 0)
+    ended = msgspec.msgpack.encode(WorkerAnswer(child.call))
+    connection.send_bytes(ended if status else bytes(child.written))
+
+
+async def _answer(settings: WorkerSettings, call: WorkerCall) -> WorkerAnswer:
     try:
         async with open_journal(settings.url, read_only=True, keys=settings.keys) as store:
-            journal = PastStates(with_states(store, call.states, kept), settings.registry)
+            journal = PastStates(with_states(store, call.states), settings.registry)
             found = await call.function(journal, *call.arguments)
         return WorkerAnswer(call.number, _compressed(msgspec.msgpack.encode(found)))
     except Exception as error:
@@ -259,8 +211,6 @@ def _write_and_exit(pipe: int, compute: Callable[[], bytes]) -> NoReturn:
         while rest:
             rest = rest[os.write(pipe, rest) :]
         code = 0
-    except BrokenPipeError:
-        pass  # the reader ended
     except BaseException:  # noqa: BLE001  nothing may return into the parent's stack
         sys.stderr.write(traceback.format_exc())
     finally:

@@ -105,7 +105,7 @@ async def _explanation(reader: JournalReader, question: Question) -> GroupExplan
 
 async def _why(reader: JournalReader, question: Question) -> PodGroupExplanation:
     seq = await reader.seq_of(question.moment())
-    return await reader.call(group_why, _group(question).key, seq, near=seq)
+    return await reader.call(group_why, _group(question).key, seq)
 
 
 async def _timeline(reader: JournalReader, question: Question) -> GroupTimeline:

@@ -76,11 +76,11 @@ async def group_explanation(
     known = () if indexed is None else tuple(indexed.pods)
     live = reader.live
     if live is None or live.seq != seq:
-        return await reader.call(_explained_then, group, known, seq, near=seq)
+        return await reader.call(_explained_then, group, known, seq)
     found, pod = _read(live.fold.state, seq, group, known)
     if pod is None or not found.reasons:
         return found
-    return msgspec.structs.replace(found, job=await reader.call(_job, pod, seq, near=seq))
+    return msgspec.structs.replace(found, job=await reader.call(_job, pod, seq))
 
 
 def _read(

@@ -107,13 +107,10 @@ class JournalReader(IndexFollower):
             return function(self.live.fold.state, seq, *arguments)
         return await self._workers.at(seq, function, *arguments)
 
-    async def call(
-        self, function: Callable[..., Awaitable[T]], *arguments: Any, near: int = 0
-    ) -> T:
+    async def call(self, function: Callable[..., Awaitable[T]], *arguments: Any) -> T:
         """``function(journal, *arguments)`` in a worker process; the journal is a
-        :class:`~asched.ui.past.PastStates`, and ``near`` the first record whose state the function
-        reads, if it is known. Functions and arguments are as those of :meth:`at`."""
-        return await self._workers.call(function, *arguments, near=near)
+        :class:`~asched.ui.past.PastStates`. Functions and arguments are as those of :meth:`at`."""
+        return await self._workers.call(function, *arguments)
 
     # -- the past, from the index -----------------------------------------------------------------
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from asched.audit.lookup import AttemptRecord, fold_before
 from asched.config.registry import PluginRegistry
@@ -15,27 +15,15 @@ from asched.state.records import Assigned, AttemptFailed, ObjectObserved, PodObs
 T = TypeVar("T")
 
 
-class RelevantRecords(NamedTuple):
-    """The records that the explanation of an attempt depends on."""
-
-    before: int
-    """The last one before the attempt."""
-    until: int
-    """The last one about the pod."""
-
-
-async def relevant_records(
+async def last_record_about(
     journal: JournalStore, key: str, seq: int, attempt: int | None = None
-) -> RelevantRecords:
-    """Of the newest attempt for a pod up to record ``seq``, or of attempt number ``attempt``.
-
-    An attempt that does not exist, and a pod without attempts, depend on ``seq``.
-    """
-    before = until = 0
-    newest_uid = ""
+) -> int:
+    """The last record up to ``seq`` about a pod: the explanation of its newest attempt, or of
+    attempt number ``attempt``, does not depend on later ones. ``seq`` without such an attempt."""
+    last, exists, newest_uid = seq, False, ""
     archived = await journal.archived()
     async for stored in journal.read(archived.seq, seq, subject=object_subject("Pod", key)):
-        until, record = stored.seq, stored.record
+        last, record = stored.seq, stored.record
         match record:
             case ObjectObserved(object=seen):
                 uid = seen.metadata.uid
@@ -44,10 +32,9 @@ async def relevant_records(
             case _:
                 continue
         if uid != newest_uid:
-            newest_uid, before = uid, 0
-        if isinstance(record, AttemptRecord) and attempt in (None, record.attempt):
-            before = stored.seq - 1
-    return RelevantRecords(before, until) if before else RelevantRecords(seq, seq)
+            newest_uid, exists = uid, False
+        exists = exists or (isinstance(record, AttemptRecord) and attempt in (None, record.attempt))
+    return last if exists else seq
 
 
 class PastStates:

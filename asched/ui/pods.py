@@ -20,7 +20,7 @@ from asched.audit.timeline import time_of
 from asched.journal.store import StoredRecord
 from asched.ui.journal_progress import Moment
 from asched.ui.journal_reader import JournalReader
-from asched.ui.past import PastStates, relevant_records
+from asched.ui.past import PastStates, last_record_about
 
 
 class StoredDecision(msgspec.Struct, frozen=True, rename="camel"):
@@ -101,9 +101,9 @@ async def decision_matrix(
 ) -> DecisionMatrix:
     """Raises as :func:`asched.ui.why.pod_summary`, and AuditError for an unknown attempt."""
     key, seq = await find_pod(reader.store, pod), await reader.seq_of(moment)
-    # Later records do not make it another question.
-    relevant = await relevant_records(reader.store, key, seq, attempt)
-    found = await reader.call(_explanation, pod, attempt, relevant.until, near=relevant.before)
+    # Later records do not make it another question, whose answer is not known.
+    seq = await last_record_about(reader.store, key, seq, attempt)
+    found = await reader.call(_explanation, pod, attempt, seq)
     feasible = [node for node in found.nodes if node.feasible]
     winner = found.decision.node
     totals = {node.name: node.total or 0 for node in feasible}

@@ -15,7 +15,6 @@ from typing import Any, Final, cast
 
 import structlog
 
-from asched.journal.checkpoints import HoldsFold, RestoredFold
 from asched.journal.store import Checkpoint, CheckpointMark, JournalStore
 from asched.state.checkpoint import FORMAT
 
@@ -85,13 +84,12 @@ class StateFile:
             self._connection.close()
 
 
-class JournalWithStates(HoldsFold):
+class JournalWithStates:
     """An open journal to which the states of a file are added. For reading."""
 
-    def __init__(self, store: JournalStore, path: Path, kept: RestoredFold | None = None) -> None:
+    def __init__(self, store: JournalStore, path: Path) -> None:
         self._store = store
-        self._path = path
-        self._kept = kept
+        self._address = f"{path.absolute().as_uri()}?mode=ro"
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)
@@ -100,61 +98,35 @@ class JournalWithStates(HoldsFold):
         """Those of the journal and of the file. A mark of the file names no batch."""
         marks = [*await self._store.checkpoint_marks()]
         known, archived = {mark.seq for mark in marks}, await self._store.archived()
-        found = _rows(self._path, "SELECT seq FROM state WHERE seq > ?", (archived.seq,))
+        found = self._rows("SELECT seq FROM state WHERE seq > ?", (archived.seq,))
         marks += (CheckpointMark(seq, 0, "") for (seq,) in found if seq not in known)
         return sorted(marks)
 
     async def load_checkpoint(self, at_or_before_seq: int | None = None) -> Checkpoint | None:
-        """The latest one of both. At the same record that of the file: the journal may have been
-        written by another version, which this one cannot restore."""
+        """The latest one of both."""
         stored = await self._store.load_checkpoint(at_or_before_seq)
+        last_seq = at_or_before_seq if at_or_before_seq is not None else _NO_LIMIT
         archived = await self._store.archived()
-        begin = archived.seq + 1 if stored is None else max(stored.seq, archived.seq + 1)
-        found = newest_state(self._path, at_or_before_seq)
-        return stored if found is None or found.seq < begin else found
+        begin = archived.seq if stored is None else max(stored.seq, archived.seq)
+        query = "SELECT seq, blob FROM state WHERE seq > ? AND seq <= ? ORDER BY seq DESC LIMIT 1"
+        for seq, blob in self._rows(query, (begin, last_seq)):
+            return Checkpoint(seq, blob)
+        return stored
 
-    def take_fold(self, at_or_before_seq: int | None) -> RestoredFold | None:
-        """The kept state, once, if few records follow it until ``at_or_before_seq``."""
-        kept, last_seq = self._kept, at_or_before_seq or _NO_LIMIT
-        if kept is None or not 0 <= last_seq - kept.seq <= EVERY_RECORDS:
-            return None
-        self._kept = None
-        return kept
-
-
-def state_seq(path: Path, at_or_before_seq: int) -> int:
-    """The record of the newest state in a file up to a record; 0 if there is none."""
-    query = "SELECT max(seq) FROM state WHERE seq <= ?"
-    rows = _rows(path, query, (at_or_before_seq,))
-    return (rows[0][0] or 0) if rows else 0
-
-
-def newest_state(path: Path, at_or_before_seq: int | None = None) -> Checkpoint | None:
-    """The newest state in a file up to a record; None if there is none, or no such file."""
-    query = "SELECT seq, blob FROM state WHERE seq <= ? ORDER BY seq DESC LIMIT 1"
-    last_seq = _NO_LIMIT if at_or_before_seq is None else at_or_before_seq
-    for seq, blob in _rows(path, query, (last_seq,)):
-        return Checkpoint(seq, blob)
-    return None
-
-
-def _rows(path: Path, query: str, parameters: tuple[int, ...]) -> list[Any]:
-    address = f"{path.absolute().as_uri()}?mode=ro"
-    try:
-        with closing(sqlite3.connect(address, uri=True)) as connection:
-            return connection.execute(query, parameters).fetchall()
-    except sqlite3.Error as error:
-        log.warning("states not used", file=str(path), reason=str(error))
-        return []
+    def _rows(self, query: str, parameters: tuple[int, ...]) -> list[Any]:
+        try:
+            with closing(sqlite3.connect(self._address, uri=True)) as connection:
+                return connection.execute(query, parameters).fetchall()
+        except sqlite3.Error as error:
+            log.warning("states not used", file=self._address, reason=str(error))
+            return []
 
 
 _NO_LIMIT: Final = (1 << 63) - 1
 
 
-def with_states(
-    store: JournalStore, path: Path | None, kept: RestoredFold | None = None
-) -> JournalStore:
-    """The journal with the checkpoints of the file, if there is one, and a restored one."""
+def with_states(store: JournalStore, path: Path | None) -> JournalStore:
+    """The journal with the checkpoints of the file, if there is one."""
     if path is None:
         return store
-    return cast("JournalStore", JournalWithStates(store, path, kept))
+    return cast("JournalStore", JournalWithStates(store, path))

@@ -30,7 +30,7 @@ from asched.ui.fork_host import Branch
 from asched.ui.index import LikePods
 from asched.ui.journal_progress import Moment
 from asched.ui.journal_reader import JournalReader
-from asched.ui.past import PastStates, relevant_records
+from asched.ui.past import PastStates
 
 _FAR_RECORDS: Final = 15_000
 """Restoring a checkpoint takes as long as folding that many records."""
@@ -98,14 +98,13 @@ class PodSummary(msgspec.Struct, frozen=True, rename="camel"):
 async def pod_summary(reader: JournalReader, pod: PodName, moment: Moment) -> PodSummary:
     """Raises AuditError for an unknown pod, JournalError, ProfileError."""
     key, seq = await find_pod(reader.store, pod), await reader.seq_of(moment)
-    near, live = (await relevant_records(reader.store, key, seq)).before, reader.live
+    live = reader.live
     if live is not None and live.seq == seq:
         standing = _standing(live.fold.state, key)
         until = _last_relevant(reader, live.fold.state, key, seq)
-        gone = standing.place is None
-        explained = await reader.call(_explained_now, pod, until, gone, near=min(near, until))
+        explained = await reader.call(_explained_now, pod, until, standing.place is None)
     else:
-        standing, explained = await reader.call(_explained_then, pod, key, seq, near=near)
+        standing, explained = await reader.call(_explained_then, pod, key, seq)
     found, job = explained.pod, explained.job
     place = standing.place or PodPlace(found.uid if found is not None else "", "deleted")
     evicted, evicted_for = reader.logs.evictions.about(key, seq)

@@ -55,16 +55,13 @@ class Workers:
         self._answers: OrderedDict[tuple[object, ...], bytes] = OrderedDict()
         self._cached_bytes = 0
 
-    async def call(
-        self, function: Callable[..., Awaitable[T]], *arguments: Any, near: int = 0
-    ) -> T:
+    async def call(self, function: Callable[..., Awaitable[T]], *arguments: Any) -> T:
         """The result of ``function(journal, *arguments)``; the journal is a :class:`PastStates`.
-        ``near`` is the first record whose state the function reads, if it is known.
 
         Equal calls share a result, so the arguments must determine it. Raises
         :class:`AnsweredError` if the function fails.
         """
-        encoded = await self._encoded(function, arguments, near)
+        encoded = await self._encoded(function, arguments)
         result: T = _decoder(function).decode(expanded(encoded))
         return result
 
@@ -73,12 +70,12 @@ class Workers:
 
         Raises as :meth:`call`.
         """
-        encoded = await self._encoded(state_at, (seq, function, arguments), seq)
+        encoded = await self._encoded(state_at, (seq, function, arguments))
         result: T = _decoder(function).decode(expanded(encoded))
         return result
 
     async def _encoded(
-        self, function: Callable[..., Awaitable[Any]], arguments: tuple[Any, ...], near: int
+        self, function: Callable[..., Awaitable[Any]], arguments: tuple[Any, ...]
     ) -> bytes:
         key = (function, *arguments)
         kept = self._answers.get(key)
@@ -87,17 +84,18 @@ class Workers:
             return kept
         call = self._calls.get(key)
         if call is None:
-            call = self._calls[key] = asyncio.ensure_future(self._run(function, arguments, near))
+            call = self._calls[key] = asyncio.ensure_future(self._run(function, arguments))
             call.add_done_callback(lambda _: self._calls.pop(key, None))
         kept = await asyncio.shield(call)
         self._keep(key, kept)
         return kept
 
     async def _run(
-        self, function: Callable[..., Awaitable[Any]], arguments: tuple[Any, ...], near: int
+        self, function: Callable[..., Awaitable[Any]], arguments: tuple[Any, ...]
     ) -> bytes:
         async with self._running:
-            answer = await self.start().call(function, arguments, self._states, near)
+            host = self.start()
+            answer = await host.call(function, arguments, self._states)
         if answer.error is not None:
             raise AnsweredError(answer.error)
         return answer.result
@@ -154,7 +152,6 @@ class _HostProcess:
         function: Callable[..., Awaitable[Any]],
         arguments: tuple[Any, ...],
         states: Path | None,
-        near: int,
     ) -> WorkerAnswer:
         """Raises :class:`BusyError` if the process ends."""
         self._numbers += 1
@@ -162,8 +159,7 @@ class _HostProcess:
         answer: asyncio.Future[WorkerAnswer] = self._loop.create_future()
         self._calls[number] = answer
         try:
-            call = WorkerCall(number, function, arguments, states, near)
-            self._connection.send_bytes(pickled(call))
+            self._connection.send_bytes(pickled(WorkerCall(number, function, arguments, states)))
         except OSError:
             self._end()
         return await answer
