@@ -58,6 +58,12 @@ class QueueSettings(msgspec.Struct, frozen=True, gc=False):
     unschedulable_timeout_s: float = 300.0
     """A rejected pod that no event requeued is retried after this time."""
 
+    def __post_init__(self) -> None:
+        # An int in a field for a float is encoded as an int, and decoded as a float: a state and
+        # the one that its records fold to would have different checkpoints.
+        for field in self.__struct_fields__:
+            msgspec.structs.force_setattr(self, field, float(getattr(self, field)))
+
 
 class ProfilesLoaded(Record):
     """Replaces the configuration of decisions.
