@@ -1,4 +1,4 @@
-"""``asched audit-quality``: placements beside the best that any scheduler could reach."""
+"""``asched audit-quality``: placements compared with the best that any scheduler could reach."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from asched.cli.options import JOURNAL_ENV, installed_plugins, query_journal, ta
 from asched.cli.output import OutputOption, TableOrData, print_json, print_table
 
 if TYPE_CHECKING:
-    from asched.planning.bounds import Bound
+    from asched.planning.bounds import ProvenBound
     from asched.planning.quality import Quality
     from asched.planning.sweeps import QualityRow
 
@@ -85,7 +85,7 @@ def _lines(found: Quality) -> Iterator[Sequence[str]]:
         yield label, f"{one.allocated:,}", *_bound(one.most, "≤")
 
 
-def _bound(bound: Bound | None, sign: str) -> tuple[str, str]:
+def _bound(bound: ProvenBound | None, sign: str) -> tuple[str, str]:
     return ("-", "-") if bound is None else (f"{sign} {bound.value:,}", f"{bound.gap:.1%}")
 
 

@@ -1,4 +1,4 @@
-"""The condition of PodGroups all of whose members are gated by PreEnqueue.
+"""The condition of PodGroups with all members gated by PreEnqueue.
 
 No member is ever tried, so no decision about one sets the condition. kube-scheduler sets none. What
 is decided follows from the state alone; the logs of changes only spare looking at all groups.
@@ -60,7 +60,7 @@ class GatedGroups:
         return tuple(decision for decision in decided if decision is not None)
 
     def _changed(self) -> set[PodGroupKey]:
-        """The groups of which something changed; all with gated pods if that is not known."""
+        """The groups that changed; all with gated pods if that is not known."""
         cluster, queue = self._cluster, self._cluster.queue
         pods = queue.changes.since(self._pods_read)
         members = cluster.groups.changes.since(self._members_read)

@@ -24,7 +24,7 @@ _TOLERANCE: Final = 1e-6
 """The solver's values are exact to about 1e-9; a bound is rounded to the safe side."""
 
 
-class Bound(msgspec.Struct, frozen=True, rename="camel"):
+class ProvenBound(msgspec.Struct, frozen=True, rename="camel"):
     """A proven limit."""
 
     value: int
@@ -41,7 +41,7 @@ class _Model(NamedTuple):
     pods: dict[tuple[int, int], Any]
 
 
-def least_nodes(problem: PackingProblem, limit_s: float = DEFAULT_LIMIT_S) -> Bound | None:
+def least_nodes(problem: PackingProblem, limit_s: float = DEFAULT_LIMIT_S) -> ProvenBound | None:
     """The least number of nodes on which all pods run; None if they cannot all run at once.
 
     Raises PlanningError without highspy (``asched[bounds]``), ExecutionError if nothing is proven
@@ -59,19 +59,21 @@ def least_nodes(problem: PackingProblem, limit_s: float = DEFAULT_LIMIT_S) -> Bo
     return _solved(problem, limit_s, build, least=True)
 
 
-def most_pods(problem: PackingProblem, limit_s: float = DEFAULT_LIMIT_S) -> Bound:
+def most_pods(problem: PackingProblem, limit_s: float = DEFAULT_LIMIT_S) -> ProvenBound:
     """The greatest number of pods that run at once. Raises as :func:`least_nodes`."""
     return _most(problem, limit_s, np.ones(len(problem.pods), np.int64))
 
 
-def most_of(problem: PackingProblem, resource: str, limit_s: float = DEFAULT_LIMIT_S) -> Bound:
+def most_of(
+    problem: PackingProblem, resource: str, limit_s: float = DEFAULT_LIMIT_S
+) -> ProvenBound:
     """The greatest amount of a resource that can be allocated to these pods at once, in the unit of
     :mod:`asched.model.requests`. Raises as :func:`least_nodes`."""
     column = problem.resources.index(resource)
     return _most(problem, limit_s, np.array([kind.requests[column] for kind in problem.pods]))
 
 
-def _most(problem: PackingProblem, limit_s: float, worth: Any) -> Bound:
+def _most(problem: PackingProblem, limit_s: float, worth: Any) -> ProvenBound:
     unit = int(np.gcd.reduce(worth)) or 1
 
     def build(model: _Model) -> Any:
@@ -83,16 +85,16 @@ def _most(problem: PackingProblem, limit_s: float, worth: Any) -> Bound:
 
     found = _solved(problem, limit_s, build, least=False)
     if found is None:
-        return Bound(0, 0.0)
+        return ProvenBound(0, 0.0)
     return msgspec.structs.replace(found, value=found.value * unit)
 
 
 def _solved(
     problem: PackingProblem, limit_s: float, build: Callable[[_Model], Any], *, least: bool
-) -> Bound | None:
+) -> ProvenBound | None:
     """None if the program has no solution."""
     if not problem.pods or not problem.nodes:
-        return Bound(0, 0.0) if not problem.pods else None
+        return ProvenBound(0, 0.0) if not problem.pods else None
     highspy = _highspy()
     model = _model(problem, highspy)
     objective = build(model)
@@ -110,7 +112,7 @@ def _solved(
     value = math.ceil(bound - _TOLERANCE) if least else math.floor(bound + _TOLERANCE)
     found = info.objective_function_value
     gap = abs(found - value) / abs(found) if math.isfinite(found) and found else 1.0
-    return Bound(value, 0.0 if gap < _TOLERANCE else round(gap, 6))
+    return ProvenBound(value, 0.0 if gap < _TOLERANCE else round(gap, 6))
 
 
 def _model(problem: PackingProblem, highspy: Any) -> _Model:

@@ -15,12 +15,12 @@ from asched.journal.store import JournalStore
 from asched.model.node import Node
 from asched.model.pod import Pod
 from asched.model.requests import PODS
-from asched.planning.bounds import Bound, least_nodes, most_of, most_pods
+from asched.planning.bounds import ProvenBound, least_nodes, most_of, most_pods
 from asched.planning.packing import PackingProblem, packing_problem
 from asched.simulator.trace import PodPlacement, WorkloadRun
 
 
-class PlacedPod(NamedTuple):
+class AuditedPod(NamedTuple):
     """A pod and its node; empty if it is pending."""
 
     pod: Pod
@@ -32,23 +32,23 @@ class ResourceQuality(msgspec.Struct, frozen=True, rename="camel"):
 
     allocatable: int
     allocated: int
-    most: Bound
+    most: ProvenBound
     """The greatest amount that all pods together could have."""
 
 
 class Quality(msgspec.Struct, frozen=True, rename="camel"):
-    """Placements of a moment beside the bounds on what any scheduler could reach."""
+    """Placements of a moment, and the bounds on what any scheduler could reach."""
 
     at: datetime
     nodes: int
     nodes_in_use: int
     """Nodes with a pod."""
-    least_nodes: Bound | None
+    least_nodes: ProvenBound | None
     """The least number of nodes for the pods that are placed; None if the program contradicts the
     placement, as for pods on nodes that changed since."""
     pods: int
     placed: int
-    most_pods: Bound
+    most_pods: ProvenBound
     """The most pods, of placed and pending ones, that could be placed at once."""
     resources: dict[str, ResourceQuality]
 
@@ -83,7 +83,7 @@ def _mean(values: Iterable[int]) -> float:
 
 
 def quality_of(
-    at: datetime, nodes: Sequence[Node], pods: Sequence[PlacedPod], limit_s: float
+    at: datetime, nodes: Sequence[Node], pods: Sequence[AuditedPod], limit_s: float
 ) -> Quality:
     """Compares these placements with the bounds.
 
@@ -145,7 +145,7 @@ def _at(run: WorkloadRun, at_ns: int, limit_s: float) -> Quality:
     for pod in run.pods:
         if pod.created_ns <= at_ns and (pod.ended_ns is None or at_ns < pod.ended_ns):
             node = next((p.node for p in pod.placements if _is_active(p, at_ns)), "")
-            pods.append(PlacedPod(pod.pod, node if node in names else ""))
+            pods.append(AuditedPod(pod.pod, node if node in names else ""))
     return quality_of(time_of(at_ns), nodes, pods, limit_s)
 
 
@@ -162,5 +162,5 @@ async def recorded_quality(
     Raises AuditError before the first record, JournalError, and as :func:`quality_of`.
     """
     state, _ = await state_at(journal, load, at_ns)
-    pods = [PlacedPod(entry.info.pod, entry.node) for entry in state.pods.values()]
+    pods = [AuditedPod(entry.info.pod, entry.node) for entry in state.pods.values()]
     return quality_of(time_of(state.date_ns), [*state.objects(Node).values()], pods, limit_s)

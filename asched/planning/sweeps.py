@@ -132,7 +132,7 @@ class Sweep(NamedTuple):
         cache: str | Path | None = None,
         progress: ProgressListener = lambda _: None,
     ) -> list[QualityRow]:
-        """For each run, its placements at several moments beside what any scheduler could reach.
+        """For each run, its placements at several moments, and what any scheduler could reach.
 
         Arguments as for :meth:`run`; ``moments`` are evenly spaced in virtual time, and the solver
         has ``limit_s`` for each bound. Raises as :meth:`run`.

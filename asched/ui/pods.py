@@ -101,7 +101,7 @@ async def decision_matrix(
 ) -> DecisionMatrix:
     """Raises as :func:`asched.ui.why.pod_summary`, and AuditError for an unknown attempt."""
     key, seq = await find_pod(reader.store, pod), await reader.seq_of(moment)
-    # Later records do not make it another question, whose answer is not known.
+    # Later records do not change the answer.
     seq = await last_record_about(reader.store, key, seq, attempt)
     found = await reader.call(_explanation, pod, attempt, seq)
     feasible = [node for node in found.nodes if node.feasible]

@@ -1,4 +1,4 @@
-"""The condition of PodGroups all of whose members are gated by PreEnqueue."""
+"""The condition of PodGroups with all members gated by PreEnqueue."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from asched.cli.main import app
 from asched.model.pod import Toleration
 from asched.planning.bounds import least_nodes, most_of, most_pods
 from asched.planning.packing import NodeKind, PackingProblem, PodKind, packing_problem
-from asched.planning.quality import PlacedPod, quality_of
+from asched.planning.quality import AuditedPod, quality_of
 from tests.audit.recording import node, pod
 
 LIMIT_S = 20.0
@@ -114,7 +114,11 @@ def test_kinds_of_nodes_and_pods() -> None:
 
 def test_pod_that_fits_nowhere_is_not_counted() -> None:
     at = datetime(2026, 1, 1, tzinfo=UTC)
-    placed = [PlacedPod(pod("p"), "a"), PlacedPod(pod("q"), "b"), PlacedPod(pod("huge", "9"), "")]
+    placed = [
+        AuditedPod(pod("p"), "a"),
+        AuditedPod(pod("q"), "b"),
+        AuditedPod(pod("huge", "9"), ""),
+    ]
     found = quality_of(at, [node("a"), node("b")], placed, LIMIT_S)
     assert (found.nodes_in_use, found.least_nodes and found.least_nodes.value) == (2, 1)
     assert (found.excess_nodes, found.placed, found.most_pods.value) == (1, 2, 2)
@@ -126,7 +130,7 @@ def test_empty_cluster_and_no_pods() -> None:
     at = datetime(2026, 1, 1, tzinfo=UTC)
     nothing = quality_of(at, [], [], LIMIT_S)
     assert (nothing.nodes_in_use, nothing.excess_nodes, nothing.missed_pods) == (0, 0, 0)
-    without_nodes = quality_of(at, [], [PlacedPod(pod("p"), "")], LIMIT_S)
+    without_nodes = quality_of(at, [], [AuditedPod(pod("p"), "")], LIMIT_S)
     assert without_nodes.most_pods.value == 0
 
 
