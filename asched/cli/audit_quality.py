@@ -11,7 +11,14 @@ import typer
 
 from asched.cli.errors import EXIT_FAILURE, BadInput
 from asched.cli.execution import JobsOption, SchedulerOption, executor_of, item_progress
-from asched.cli.options import JOURNAL_ENV, installed_plugins, query_journal, takes_options
+from asched.cli.options import (
+    JOURNAL_ENV,
+    PricesOption,
+    installed_plugins,
+    prices_of,
+    query_journal,
+    takes_options,
+)
 from asched.cli.output import OutputOption, TableOrData, print_json, print_table
 
 if TYPE_CHECKING:
@@ -40,6 +47,7 @@ class AuditQualityOptions:
     )
     jobs: JobsOption = None
     scheduler: SchedulerOption = None
+    prices: PricesOption = None
     cache: Path | None = typer.Option(
         None, metavar="FOLDER", help="Keep results of a sweep there, as asched sweep does."
     )
@@ -66,9 +74,9 @@ def audit_quality(options: AuditQualityOptions) -> None:
         at_ns = None if options.at is None else parse_time_ns(options.at)
     except TimeTextError as error:
         raise BadInput(f"--at: {error}") from None
-    load = installed_plugins().load
+    load, prices = installed_plugins().load, prices_of(options.prices)
     found = query_journal(
-        options.journal, lambda store: recorded_quality(store, load, at_ns, options.limit)
+        options.journal, lambda store: recorded_quality(store, load, at_ns, options.limit, prices)
     )
     if options.output is TableOrData.JSON:
         print_json(found)
@@ -83,6 +91,10 @@ def _lines(found: Quality) -> Iterator[Sequence[str]]:
     for name, one in found.resources.items():
         label = f"{name} allocated, of {one.allocatable:,}"
         yield label, f"{one.allocated:,}", *_bound(one.most, "≤")
+    if found.costs is not None:
+        unit = f"{found.costs.currency} an hour".strip()
+        yield f"nodes cost, {unit}", f"{found.costs.nodes:,.2f}", "", ""
+        yield f"of this, not requested, {unit}", f"{found.costs.idle:,.2f}", "", ""
 
 
 def _bound(bound: ProvenBound | None, sign: str) -> tuple[str, str]:
@@ -92,7 +104,7 @@ def _bound(bound: ProvenBound | None, sign: str) -> tuple[str, str]:
 def _audit_sweep(options: AuditQualityOptions, file: Path) -> None:
     from asched.planning.sweep_file import read_sweep
 
-    runs = read_sweep(file, options.journal)
+    runs = read_sweep(file, options.journal, options.prices)
     with executor_of(options.jobs, options.scheduler) as executor, item_progress("runs") as show:
         rows = runs.quality(
             executor,
@@ -111,7 +123,8 @@ def _audit_sweep(options: AuditQualityOptions, file: Path) -> None:
 
 def _print_rows(rows: Sequence[QualityRow]) -> None:
     columns = ("CONFIG", "PLUGINS", "SEED", "ADD", "DROP", "EXCESS NODES", "MISSED PODS", "GAP")
-    print_table(columns, map(_cells, rows))
+    costs = any(row.quality and row.quality.mean_idle_cost is not None for row in rows)
+    print_table((*columns, "IDLE COST / H") if costs else columns, map(_cells, rows))
     for row in rows:
         if row.error:
             print(f"failed: {row.error}")
@@ -127,7 +140,9 @@ def _cells(row: QualityRow) -> Sequence[str]:
     gaps = [moment.most_pods.gap for moment in row.quality.moments]
     gaps += [one.least_nodes.gap for one in row.quality.moments if one.least_nodes is not None]
     excess, missed = row.quality.mean_excess_nodes, row.quality.mean_missed_pods
-    return (*settings, f"{excess:,.2f}", f"{missed:,.2f}", f"{max(gaps, default=0.0):.1%}")
+    cells = (*settings, f"{excess:,.2f}", f"{missed:,.2f}", f"{max(gaps, default=0.0):.1%}")
+    idle = row.quality.mean_idle_cost
+    return cells if idle is None else (*cells, f"{idle:,.2f}")
 
 
 def _plain(row: QualityRow) -> Mapping[str, Any]:
@@ -136,6 +151,7 @@ def _plain(row: QualityRow) -> Mapping[str, Any]:
         found |= {
             "meanExcessNodes": row.quality.mean_excess_nodes,
             "meanMissedPods": row.quality.mean_missed_pods,
+            "meanIdleCost": row.quality.mean_idle_cost,
             "moments": row.quality.moments,
         }
     return found

@@ -15,10 +15,12 @@ from asched.cli.errors import BadInput
 from asched.cli.options import (
     DEFAULT_JOURNAL,
     JournalOption,
+    PricesOption,
     SinceOption,
     UntilOption,
     installed_plugins,
     period,
+    prices_of,
     query_journal,
     read_configuration,
     takes_options,
@@ -61,6 +63,7 @@ class DiffOptions:
     )
     since: SinceOption = None
     until: UntilOption = None
+    prices: PricesOption = None
     html: HtmlOption = None
     output: OutputOption = TableOrData.TABLE
 
@@ -78,10 +81,11 @@ def diff(options: DiffOptions) -> None:
 
     candidate = _candidate(options)
     within = period(options.since, options.until)
+    prices = prices_of(options.prices)
 
     async def query(store: JournalStore) -> Comparison:
         with _status() as show:
-            return await compare_candidate(store, candidate, within, show)
+            return await compare_candidate(store, candidate, within, show, prices=prices)
 
     comparison = query_journal(options.journal, query)
     if options.html is not None:

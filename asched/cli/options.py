@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from asched.config.file import Configuration
     from asched.config.registry import PluginRegistry
     from asched.journal.store import JournalStore
+    from asched.pricing.prices import Prices
     from asched.proof.keys import JournalKeys
 
 T = TypeVar("T")
@@ -65,6 +66,19 @@ TrustedKeyOption = Annotated[
 
 SinceOption = Annotated[str | None, typer.Option(metavar="TIME", help=f"Start: {TIMES}.")]
 UntilOption = Annotated[str | None, typer.Option(metavar="TIME", help=f"End: {TIMES}.")]
+
+
+PricesOption = Annotated[
+    Path | None,
+    typer.Option("--prices", metavar="FILE", help="Prices, to report costs (docs/costs.md)."),
+]
+
+
+def prices_of(file: Path | None) -> Prices | None:
+    """The prices in a file; None without one. Raises ConfigFileError."""
+    from asched.pricing.prices import read_prices
+
+    return None if file is None else read_prices(file)
 
 
 def command_group(summary: str) -> typer.Typer:

@@ -14,7 +14,9 @@ import typer
 from asched.cli.errors import BadInput
 from asched.cli.options import (
     FeatureGatesOption,
+    PricesOption,
     installed_plugins,
+    prices_of,
     read_configuration,
     takes_options,
 )
@@ -57,6 +59,7 @@ class SimulateOptions:
         "0s", metavar="DURATION", help="From a decision to the running pod."
     )
     output: OutputOption = TableOrData.TABLE
+    prices: PricesOption = None
     html: HtmlOption = None
     journal: str | None = typer.Option(
         None, metavar="URL", help="Also write a new journal, for history, explain, replay and diff."
@@ -76,11 +79,11 @@ def simulate(options: SimulateOptions) -> None:
     from asched.audit.whatif.scenarios import default_scheduler_name
     from asched.cli.simulation import SimulationReport, print_summary
 
-    registry = installed_plugins()
+    registry, prices = installed_plugins(), prices_of(options.prices)
     configuration = _configuration(options, registry)
     name = default_scheduler_name(configuration)
     run = _run(options, configuration, registry, name)
-    measures = measured(run, workload_of(run.pods))
+    measures = measured(run, workload_of(run.pods), prices)
     source = options.scenario or options.openb_pods
     if options.html is not None:
         title = f"Simulation of {source.name if source else name}"

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from asched.cli.errors import EXIT_FAILURE, BadInput
+from asched.cli.errors import EXIT_FAILURE
 from asched.cli.execution import JobsOption, SchedulerOption, executor_of, item_progress
-from asched.cli.options import takes_options
+from asched.cli.options import PricesOption, takes_options
 from asched.cli.output import (
     HtmlOption,
     OutputOption,
@@ -24,9 +24,12 @@ from asched.cli.output import (
 
 if TYPE_CHECKING:
     from asched.planning import RunTable, WorkerReport
-    from asched.planning.table import Value
+    from asched.planning.conditions import Value
 
-_FIGURES: Final = ("nodes", "placed", "p50_wait_s", "p95_wait_s", "evictions", "node_hours")
+_FIGURES: Final = (
+    *("nodes", "placed", "p50_wait_s", "p95_wait_s", "evictions", "node_hours"),
+    *("cost", "idle_cost", "wait_cost"),
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,6 +40,7 @@ class SweepOptions:
     )
     jobs: JobsOption = None
     scheduler: SchedulerOption = None
+    prices: PricesOption = None
     cache: Path | None = typer.Option(
         None, metavar="FOLDER", help="Keep results there: an interrupted sweep continues."
     )
@@ -67,7 +71,7 @@ def sweep(options: SweepOptions) -> None:
     from asched.planning.sweep_file import SweepReport, read_sweep
 
     conditions = _conditions(options.subject_to)
-    runs = read_sweep(options.file, options.journal)
+    runs = read_sweep(options.file, options.journal, options.prices)
     with executor_of(options.jobs, options.scheduler) as executor, item_progress("runs") as show:
         table = runs.run(executor, cache=options.cache, progress=show)
     if options.parquet is not None:
@@ -86,13 +90,10 @@ def sweep(options: SweepOptions) -> None:
 
 
 def _conditions(given: Sequence[str]) -> dict[str, str]:
-    found = {}
-    for text in given:
-        column, _, condition = text.strip().partition(" ")
-        if not condition:
-            raise BadInput(f'--subject-to: "{text}"; expected such as "evictions <= baseline"')
-        found[column] = condition
-    return found
+    from asched.planning.conditions import Condition
+
+    found = map(Condition.parse_line, given)
+    return {condition.column: condition.text for condition in found}
 
 
 def _print(table: RunTable) -> None:

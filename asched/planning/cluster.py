@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from concurrent.futures import Executor
 from contextlib import contextmanager
@@ -38,6 +39,13 @@ def dask_executor(address: str) -> Iterator[Executor]:
     with _client(address) as client:
         executor: Executor = client.get_executor(pure=False, retries=RETRIES)
         yield executor
+
+
+def is_worker_loss(error: BaseException) -> bool:
+    """Whether Dask gives up a call because several workers ended during it (``KilledWorker``)."""
+    # An error of Dask exists only if Dask is imported.
+    dask_scheduler = sys.modules.get("distributed.scheduler")
+    return dask_scheduler is not None and isinstance(error, dask_scheduler.KilledWorker)
 
 
 def workers_of(address: str) -> tuple[WorkerReport, ...]:

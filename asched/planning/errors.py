@@ -16,4 +16,4 @@ class ForeignWorkerError(ExecutionError):
 
 
 class LostWorkersError(ExecutionError):
-    """A worker process ended during its work, several times for the same item."""
+    """Workers ended repeatedly during an item without which there is no result."""

@@ -16,7 +16,8 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from asched.planning.errors import ExecutionError, ForeignWorkerError, LostWorkersError
+from asched.planning.cluster import is_worker_loss
+from asched.planning.errors import ExecutionError, ForeignWorkerError
 from asched.planning.items import WorkAnswer, WorkItem, WorkRequest, item_key
 from asched.planning.processes import ProcessExecutor
 from asched.planning.provenance import own_provenance
@@ -25,6 +26,10 @@ from asched.planning.worker import perform
 
 MAX_TRIES: Final = 3
 """How often an item is executed if its worker ends."""
+_LOST: Final = (
+    f"its worker ended {MAX_TRIES} times, possibly for want of memory; give workers more memory or"
+    " choose a shorter period, and see their logs"
+)
 
 
 class Progress(NamedTuple):
@@ -55,11 +60,11 @@ def execute(
     """The answers to the items, in their order.
 
     ``executor``: any ``concurrent.futures.Executor``; by default one process for each processor.
-    An answer with an error in its item is returned; an interruption keeps what ``cache`` holds.
+    An item that fails, or during which workers end repeatedly, has an answer with an error. An
+    interruption keeps what ``cache`` holds.
 
-    Raises ForeignWorkerError for a worker with other code or data, LostWorkersError for an item
-    during which workers end repeatedly, and ExecutionError for a lost connection or a cache that
-    cannot be written.
+    Raises ForeignWorkerError for a worker with other code or data, and ExecutionError for a lost
+    connection or a cache that cannot be written.
     """
     if executor is not None:
         return _Execution(items, cache, progress).run(executor)
@@ -133,20 +138,27 @@ class _Execution:
             return
         except CancelledError:
             raise ExecutionError(f"the executor cancelled the work; {self._kept()}") from None
+        except Exception as error:
+            if not is_worker_loss(error):
+                raise
+            # Dask also blames items that only waited on the workers that ended.
+            self._retry(executor, pending)
+            return
         if answer.foreign:
             raise ForeignWorkerError(answer.error)
         if self._cache is not None and not answer.error:
             self._cache.put(self._key(self._items[pending.number]), answer)
-        self._answers[pending.number] = answer
-        self._show()
+        self._finish(pending, answer)
 
     def _retry(self, executor: Executor, pending: _Pending) -> None:
         if pending.tries >= MAX_TRIES:
-            raise LostWorkersError(
-                f"{MAX_TRIES} workers ended during item {pending.number + 1} of"
-                f" {len(self._items)}, possibly because of its memory; {self._kept()}"
-            )
-        self._submit(executor, _Pending(pending.number, pending.request, pending.tries + 1))
+            self._finish(pending, WorkAnswer(error=_LOST, lost=True))
+        else:
+            self._submit(executor, _Pending(pending.number, pending.request, pending.tries + 1))
+
+    def _finish(self, pending: _Pending, answer: WorkAnswer) -> None:
+        self._answers[pending.number] = answer
+        self._show()
 
     def _kept(self) -> str:
         done = f"{len(self._answers)} of {len(self._items)} results"

@@ -18,6 +18,7 @@ from asched.journal.chain import Head
 from asched.planning.provenance import Provenance
 from asched.planning.quality import QualityOverTime
 from asched.planning.workloads import JournalPeriod, OpenbTables, WorkloadSource
+from asched.pricing.prices import Prices
 
 
 class ItemBase(msgspec.Struct, frozen=True, rename="camel", tag_field="item"):
@@ -53,6 +54,7 @@ class RunItem(ItemBase, frozen=True, tag="run"):
     settings: RunSettings
     job_class: str
     """See :mod:`asched.planning.job_classes`."""
+    prices: Prices | None = None
 
 
 class SegmentItem(ItemBase, frozen=True, tag="segment"):
@@ -122,6 +124,8 @@ class WorkAnswer(msgspec.Struct, frozen=True, omit_defaults=True):
     error: str = ""
     foreign: bool = False
     """Whether the worker differs, so that all of its results would be errors."""
+    lost: bool = False
+    """Whether workers ended during the item, so that another execution may succeed."""
     cpu_s: float = 0.0
     """CPU time of the worker's thread, with reading the workload."""
     run_cpu_s: float = 0.0

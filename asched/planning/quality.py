@@ -17,6 +17,8 @@ from asched.model.pod import Pod
 from asched.model.requests import PODS
 from asched.planning.bounds import ProvenBound, least_nodes, most_of, most_pods
 from asched.planning.packing import PackingProblem, packing_problem
+from asched.pricing.costs import HourlyCosts, hourly_costs
+from asched.pricing.prices import Prices
 from asched.simulator.trace import PodPlacement, WorkloadRun
 
 
@@ -51,6 +53,8 @@ class Quality(msgspec.Struct, frozen=True, rename="camel"):
     most_pods: ProvenBound
     """The most pods, of placed and pending ones, that could be placed at once."""
     resources: dict[str, ResourceQuality]
+    costs: HourlyCosts | None = None
+    """None without prices."""
 
     @property
     def excess_nodes(self) -> int:
@@ -73,6 +77,12 @@ class QualityOverTime(msgspec.Struct, frozen=True, rename="camel"):
         return _mean(moment.excess_nodes for moment in self.moments)
 
     @property
+    def mean_idle_cost(self) -> float | None:
+        """By the hour; None without prices."""
+        found = [moment.costs.idle for moment in self.moments if moment.costs is not None]
+        return sum(found) / len(found) if found else None
+
+    @property
     def mean_missed_pods(self) -> float:
         return _mean(moment.missed_pods for moment in self.moments)
 
@@ -83,9 +93,13 @@ def _mean(values: Iterable[int]) -> float:
 
 
 def quality_of(
-    at: datetime, nodes: Sequence[Node], pods: Sequence[AuditedPod], limit_s: float
+    at: datetime,
+    nodes: Sequence[Node],
+    pods: Sequence[AuditedPod],
+    limit_s: float,
+    prices: Prices | None = None,
 ) -> Quality:
-    """Compares these placements with the bounds.
+    """Compares these placements with the bounds. ``prices`` adds costs.
 
     Raises as :func:`~asched.planning.bounds.least_nodes`.
     """
@@ -111,6 +125,7 @@ def quality_of(
             for name in wanted.resources
             if name != PODS
         },
+        costs=hourly_costs(nodes, placed, prices) if prices else None,
     )
 
 
@@ -126,15 +141,17 @@ def _requested(problem: PackingProblem, resource: str) -> int:
     return sum(kind.number * int(kind.requests[column]) for kind in problem.pods)
 
 
-def quality_over_time(run: WorkloadRun, moments: int, limit_s: float) -> QualityOverTime:
+def quality_over_time(
+    run: WorkloadRun, moments: int, limit_s: float, prices: Prices | None = None
+) -> QualityOverTime:
     """The quality in the middle of each of ``moments`` equal parts of a run. Raises as
     :func:`quality_of`."""
     span_ns = run.end_ns - run.begin_ns
     times_ns = (run.begin_ns + span_ns * (2 * i + 1) // (2 * moments) for i in range(moments))
-    return QualityOverTime(tuple(_at(run, at_ns, limit_s) for at_ns in times_ns))
+    return QualityOverTime(tuple(_at(run, at_ns, limit_s, prices) for at_ns in times_ns))
 
 
-def _at(run: WorkloadRun, at_ns: int, limit_s: float) -> Quality:
+def _at(run: WorkloadRun, at_ns: int, limit_s: float, prices: Prices | None) -> Quality:
     nodes = [
         span.node
         for span in run.nodes
@@ -146,7 +163,7 @@ def _at(run: WorkloadRun, at_ns: int, limit_s: float) -> Quality:
         if pod.created_ns <= at_ns and (pod.ended_ns is None or at_ns < pod.ended_ns):
             node = next((p.node for p in pod.placements if _is_active(p, at_ns)), "")
             pods.append(AuditedPod(pod.pod, node if node in names else ""))
-    return quality_of(time_of(at_ns), nodes, pods, limit_s)
+    return quality_of(time_of(at_ns), nodes, pods, limit_s, prices)
 
 
 def _is_active(placement: PodPlacement, at_ns: int) -> bool:
@@ -155,7 +172,11 @@ def _is_active(placement: PodPlacement, at_ns: int) -> bool:
 
 
 async def recorded_quality(
-    journal: JournalStore, load: PluginLoader, at_ns: int | None, limit_s: float
+    journal: JournalStore,
+    load: PluginLoader,
+    at_ns: int | None,
+    limit_s: float,
+    prices: Prices | None = None,
 ) -> Quality:
     """The quality at a time of a journal; None for its end.
 
@@ -163,4 +184,5 @@ async def recorded_quality(
     """
     state, _ = await state_at(journal, load, at_ns)
     pods = [AuditedPod(entry.info.pod, entry.node) for entry in state.pods.values()]
-    return quality_of(time_of(state.date_ns), [*state.objects(Node).values()], pods, limit_s)
+    nodes = [*state.objects(Node).values()]
+    return quality_of(time_of(state.date_ns), nodes, pods, limit_s, prices)

@@ -9,7 +9,8 @@ from typing import Final, NamedTuple
 from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 
 from asched.audit.whatif.report import FRAME, Mark, span_label, upper_bound
-from asched.planning.table import AXES, RunRow, RunTable, Value
+from asched.planning.conditions import Value
+from asched.planning.table import AXES, RunRow, RunTable
 
 COST: Final = "node_hours"
 WAIT: Final = "p95_wait_s"
@@ -18,7 +19,7 @@ MAX_LINES: Final = 8
 MAX_CLASSES: Final = 20
 _COLUMNS: Final = (
     *("nodes", "placed", "pending_at_end", "p50_wait_s", "p95_wait_s", "p99_wait_s", "evictions"),
-    *("cpu_utilisation_mean", "node_hours"),
+    *("cpu_utilisation_mean", "node_hours", "cost", "idle_cost", "wait_cost"),
 )
 _MIN_WAIT_S: Final = 0.001
 

@@ -11,10 +11,11 @@ import msgspec
 from asched.config.file import ConfigFileError, parse_yaml, read_text
 from asched.config.kube_scheduler import Section
 from asched.framework.runtime.strict import Problem, StrictDecoder, quote
+from asched.planning.conditions import Value
 from asched.planning.history import History, open_history
 from asched.planning.job_classes import DEFAULT as DEFAULT_JOB_CLASS
 from asched.planning.sweeps import Sweep, sweep
-from asched.planning.table import RunTable, Value
+from asched.planning.table import RunTable
 from asched.planning.workloads import OpenbTables, ScenarioText
 
 API_VERSION: Final = "asched.dev/v1"
@@ -58,6 +59,8 @@ class SweepDocument(Section, frozen=True):
     add_nodes: tuple[int | str, ...] = (0,)
     drop_nodes: tuple[int | str, ...] = (0,)
     job_class: str = DEFAULT_JOB_CLASS
+    prices: str | None = None
+    """A file of prices."""
 
     def __post_init__(self) -> None:
         if self.api_version != API_VERSION or self.kind != KIND:
@@ -67,14 +70,16 @@ class SweepDocument(Section, frozen=True):
             )
 
 
-def read_sweep(file: Path, journal: str | None = None) -> Sweep:
+def read_sweep(file: Path, journal: str | None = None, prices: Path | None = None) -> Sweep:
     """The sweep in a file; its relative paths begin at the file's folder.
 
-    ``journal`` replaces the journal of the file. Raises ConfigFileError with a line for each
-    mistake of form, and as :func:`~asched.planning.sweeps.sweep`.
+    ``journal`` and ``prices`` replace those of the file. Raises ConfigFileError with a line for
+    each mistake of form, and as :func:`~asched.planning.sweeps.sweep`.
     """
     document = _document(file)
     folder = file.parent
+    if prices is None and document.prices is not None:
+        prices = folder / document.prices
     return sweep(
         _workload(document.workload, folder, journal),
         config=[None if name == RECORDED else folder / name for name in document.configs],
@@ -83,6 +88,7 @@ def read_sweep(file: Path, journal: str | None = None) -> Sweep:
         add_nodes=document.add_nodes,
         drop_nodes=document.drop_nodes,
         job_class=document.job_class,
+        prices=prices,
     )
 
 

@@ -29,6 +29,7 @@ from asched.planning.quality import QualityOverTime
 from asched.planning.result_cache import ResultCache
 from asched.planning.table import RunRow, RunTable
 from asched.planning.workloads import OpenbTables, ScenarioText, WorkloadSource
+from asched.pricing.prices import Prices, read_prices
 
 MAX_RUNS: Final = 100_000
 DEFAULT_MOMENTS: Final = 10
@@ -43,6 +44,7 @@ def sweep(
     add_nodes: Iterable[int | str] = ("",),
     drop_nodes: Iterable[int | str] = ("",),
     job_class: str = DEFAULT_JOB_CLASS,
+    prices: str | Path | Prices | None = None,
 ) -> Sweep:
     """All combinations of these settings for a workload; the last axis varies fastest.
 
@@ -50,11 +52,12 @@ def sweep(
     the default one). ``plugins``: changes as for ``asched diff --plugins``. ``add_nodes``,
     ``drop_nodes``: a number, a percentage (``"10%"``), or names as for ``asched diff``; see
     :func:`~asched.planning.node_counts.node_changes`. ``seed`` breaks ties and draws these nodes.
-    ``job_class``: ``namespace``, ``priority``, ``owner`` or ``label:NAME``.
+    ``job_class``: ``namespace``, ``priority``, ``owner`` or ``label:NAME``. ``prices``: a file of
+    prices (``docs/costs.md``), or its content, for the columns with costs.
 
     The first combination is the baseline. Files are read now. Raises PlanningError for a file that
     cannot be read and for a sweep of no run or more than :data:`MAX_RUNS`; AuditError for invalid
-    changes; JournalError.
+    changes; ConfigFileError for mistakes in the prices; JournalError.
     """
     classifier(job_class)
     changes = list(dict.fromkeys(plugins))
@@ -73,7 +76,9 @@ def sweep(
     if not 1 <= len(settings) <= MAX_RUNS:
         raise PlanningError(f"a sweep of {len(settings):,} runs; expected 1 to {MAX_RUNS:,}")
     source = workload.source() if isinstance(workload, History) else workload
-    return Sweep(source, settings, job_class)
+    if isinstance(prices, str | Path):
+        prices = read_prices(Path(prices))
+    return Sweep(source, settings, job_class, prices)
 
 
 def _config(given: str | Path | ConfigText | None) -> ConfigText | None:
@@ -96,13 +101,14 @@ class Sweep(NamedTuple):
     workload: WorkloadSource
     settings: Sequence[RunSettings]
     job_class: str
+    prices: Prices | None = None
 
     def __len__(self) -> int:
         return len(self.settings)
 
     @property
     def items(self) -> list[RunItem]:
-        return [RunItem(self.workload, one, self.job_class) for one in self.settings]
+        return [RunItem(self.workload, one, self.job_class, self.prices) for one in self.settings]
 
     def run(
         self,

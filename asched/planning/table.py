@@ -2,35 +2,21 @@
 
 from __future__ import annotations
 
-import operator
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from asched.audit.whatif.measures import Times
+from asched.planning.conditions import Condition, Value, number
 from asched.planning.errors import PlanningError
 from asched.planning.items import RunFigures, RunSettings
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-Value = str | int | float | None
-
 AXES: Final = ("config", "plugins", "seed", "add_nodes", "drop_nodes")
 """The columns that identify a run."""
 
-_CONDITION: Final = re.compile(
-    r"(?P<operator><=|>=|<|>|==)\s*(?:(?P<factor>\d+(?:\.\d+)?)\s*\*\s*)?"
-    r"(?P<bound>baseline|-?\d+(?:\.\d+)?(?:e[+-]?\d+)?)"
-)
-_OPERATORS: Final[Mapping[str, Callable[[float, float], bool]]] = {
-    "<=": operator.le,
-    ">=": operator.ge,
-    "<": operator.lt,
-    ">": operator.gt,
-    "==": operator.eq,
-}
 _MORE_IS_BETTER: Final = ("placed", "utilisation")
 
 
@@ -77,6 +63,11 @@ def _columns(run: RunFigures) -> Iterator[tuple[str, Value]]:
         yield f"{resource}_utilisation_peak", found.utilisation.peak
         if found.fragmentation is not None:
             yield f"{resource}_fragmentation_mean", found.fragmentation.mean
+    if figures.costs is not None:
+        yield "cost", figures.costs.nodes
+        yield "idle_cost", figures.costs.idle
+        yield "wait_cost", figures.costs.waits
+        yield "total_cost", figures.costs.total
     yield "hard_spread_violations", figures.spread.hard_at_placement
     yield "sha256", run.sha256
 
@@ -132,13 +123,13 @@ class RunTable:
         found = [
             values
             for values in self._values
-            if _number(values.get(column)) is not None and all(check(values) for check in checks)
+            if number(values.get(column)) is not None and all(check(values) for check in checks)
         ]
         if not found:
             conditions = ", ".join(f"{name} {text}" for name, text in (subject_to or {}).items())
             raise PlanningError(f"no run with {column} meets: {conditions or 'any condition'}")
         sign = -1 if most else 1
-        return min(found, key=lambda values: sign * (_number(values[column]) or 0.0))
+        return min(found, key=lambda values: sign * (number(values[column]) or 0.0))
 
     def pareto(self, cost: str, wait: str) -> tuple[int, ...]:
         """The rows that no other row beats in both columns, less being better, by ascending
@@ -148,8 +139,8 @@ class RunTable:
         points = sorted(
             (x, y, index)
             for index, values in enumerate(self._values)
-            if (x := _number(values.get(cost))) is not None
-            and (y := _number(values.get(wait))) is not None
+            if (x := number(values.get(cost))) is not None
+            and (y := number(values.get(wait))) is not None
         )
         front: list[int] = []
         lowest = float("inf")
@@ -186,31 +177,9 @@ class RunTable:
 
     def _check(self, column: str, text: str) -> Callable[[Mapping[str, Value]], bool]:
         self._require(column)
-        match = _CONDITION.fullmatch(text.strip())
-        if match is None:
-            raise PlanningError(
-                f'{column}: "{text}" is no condition; write "<= 12", "<= baseline" or'
-                ' "<= 1.05 * baseline"'
-            )
-        if match["bound"] == "baseline":
-            given = _number(self._values[0].get(column))
-            if given is None:
-                raise PlanningError(f"the baseline has no {column}")
-            bound = given
-        else:
-            bound = float(match["bound"])
-        bound *= float(match["factor"] or 1)
-        compare = _OPERATORS[match["operator"]]
-
-        def check(values: Mapping[str, Value]) -> bool:
-            value = _number(values.get(column))
-            return value is not None and compare(value, bound)
-
-        return check
-
-
-def _number(value: Value) -> float | None:
-    return value if isinstance(value, int | float) else None
+        condition = Condition.parse(column, text)
+        limit = condition.limit(self._values[0])
+        return lambda values: condition.holds(values.get(column), limit)
 
 
 def _arrow() -> Any:

@@ -10,7 +10,7 @@ import msgspec
 
 from asched.audit.replay import ReplayReport, ReplaySegment, first_replayable
 from asched.journal.store import JournalStore
-from asched.planning.errors import PlanningError
+from asched.planning.errors import LostWorkersError, PlanningError
 from asched.planning.execution import ProgressListener, execute
 from asched.planning.history import History
 from asched.planning.items import SegmentItem
@@ -37,12 +37,15 @@ def verify(
     count; ``first_seq`` and ``last_seq`` limit the records. Without ``first_seq`` no checkpoint is
     trusted, unless the beginning of the journal is archived: then it is the first one.
 
-    Raises PlanningError, JournalError.
+    Raises PlanningError, LostWorkersError, JournalError.
     """
     items = plan(history, first_seq, last_seq)
     answers = execute(items, executor, cache=cache, progress=progress)
     reports = []
-    for answer in answers:
+    for item, answer in zip(items, answers, strict=True):
+        if answer.lost:
+            records = f"records {item.segment.after_seq + 1:,} to {item.segment.last_seq:,}"
+            raise LostWorkersError(f"{records}: {answer.error}")
         if answer.error:
             raise PlanningError(answer.error)
         reports.append(msgspec.json.decode(answer.result, type=ReplayReport))

@@ -153,7 +153,7 @@ def _run(item: RunItem) -> _Done:
 
 def _quality(item: QualityItem) -> _Done:
     simulated = _simulated(item.run)
-    found = quality_over_time(simulated.run, item.moments, item.limit_s)
+    found = quality_over_time(simulated.run, item.moments, item.limit_s, item.run.prices)
     return _Done(found, simulated.reading_cpu_s)
 
 
@@ -210,7 +210,7 @@ def _figures(item: RunItem, simulated: _Simulated) -> RunFigures:
     workload, run = simulated.workload, simulated.run
     # Fragmentation is comparable only if it refers to the same pods.
     pods = run.pods if workload.recorded is None else workload.recorded.pods
-    measures = measured(run, workload_of(pods))
+    measures = measured(run, workload_of(pods), item.prices)
     ends_ns = ((run.end_ns if span.to_ns is None else span.to_ns, span) for span in run.nodes)
     return RunFigures(
         nodes=len({span.node.name for span in run.nodes}),

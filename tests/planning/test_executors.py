@@ -6,12 +6,13 @@ import multiprocessing
 import os
 import signal
 from collections.abc import Iterator
-from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import dask
 import msgspec
 import pytest
 from distributed import LocalCluster
@@ -19,7 +20,7 @@ from distributed import LocalCluster
 from asched import planning
 from asched.planning.cluster import dask_executor, workers_of
 from asched.planning.errors import ExecutionError, ForeignWorkerError, LostWorkersError
-from asched.planning.execution import MAX_TRIES, Progress, execute
+from asched.planning.execution import MAX_TRIES, Progress
 from asched.planning.items import RunItem, RunSettings, WorkAnswer, WorkRequest
 from asched.planning.processes import ProcessExecutor
 from asched.planning.provenance import CodeVersion, own_provenance
@@ -140,9 +141,52 @@ class EndsEachWorker(ThreadPoolExecutor):
 
 
 def test_item_that_ends_its_workers_is_given_up(journal: Path) -> None:
-    with EndsEachWorker(1) as executor, pytest.raises(LostWorkersError, match="item 1 of 1"):
-        execute(some_runs(journal).items[:1], executor)
-    assert executor.calls == MAX_TRIES
+    with EndsEachWorker(1) as executor:
+        (row,) = planning.sweep(planning.open(journal)).run(executor).rows
+        assert executor.calls == MAX_TRIES
+        with pytest.raises(LostWorkersError, match=r"records 1 to \d+: its worker ended 3 times"):
+            planning.verify(planning.open(journal), executor)
+    assert row.figures is None
+    assert row.error.startswith("its worker ended 3 times")
+
+
+class LosesOneItem(Executor):
+    """As a Dask cluster on which every worker ends that executes one of the items."""
+
+    def __init__(self, executor: Executor, seed: int, error: BaseException) -> None:
+        self._executor = executor
+        self._seed = seed
+        self._error = error
+        self.lost = 0
+
+    def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Any:
+        request = msgspec.json.decode(args[0], type=WorkRequest)
+        assert isinstance(request.item, RunItem)
+        if request.item.settings.seed != self._seed:
+            return self._executor.submit(fn, *args, **kwargs)
+        self.lost += 1
+        failed: Future[bytes] = Future()
+        failed.set_exception(self._error)
+        return failed
+
+
+def test_item_that_ends_workers_of_a_cluster_fails_alone(journal: Path) -> None:
+    with (
+        dask.config.set({"distributed.scheduler.allowed-failures": 0}),
+        local_cluster(1) as cluster,
+        dask_executor(cluster.scheduler_address) as executor,
+    ):
+        error = executor.submit(exit_at_once).exception()
+    assert error is not None
+    assert type(error).__name__ == "KilledWorker"
+    with ThreadPoolExecutor(1) as thread:
+        cluster_like = LosesOneItem(thread, 2, error)
+        table = planning.sweep(planning.open(journal), seed=[1, 2, 3]).run(cluster_like)
+    assert cluster_like.lost == MAX_TRIES
+    errors = [row.error for row in table.rows]
+    assert [bool(error) for error in errors] == [False, True, False], errors
+    assert errors[1].startswith("its worker ended 3 times")
+    assert "\n" not in errors[1]
 
 
 def test_executor_that_was_shut_down(journal: Path) -> None:

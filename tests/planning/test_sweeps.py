@@ -321,7 +321,7 @@ def test_bad_input_of_the_command(tmp_path: Path) -> None:
     ran = RUNNER.invoke(app, ["sweep", str(file), "--jobs", "1"])
     assert (ran.exit_code, "none.db" in ran.output) == (2, True)
     ran = RUNNER.invoke(app, ["sweep", str(file), "--subject-to", "evictions"])
-    assert (ran.exit_code, "expected such as" in ran.output) == (2, True)
+    assert (ran.exit_code, "is no condition; write" in ran.output) == (2, True)
 
 
 def test_replay_command_with_jobs(journal: Path) -> None:

@@ -31,6 +31,7 @@ from asched.framework.runtime.profile import (
     parse_arguments,
 )
 from asched.journal.store import JournalStore
+from asched.pricing.prices import Prices
 from asched.simulator.loop import (
     Latencies,
     SchedulerSettings,
@@ -259,8 +260,11 @@ async def compare_candidate(
     candidate: CandidateConfig,
     period: Period = ALWAYS,
     progress: ProgressListener = lambda _: None,
+    *,
+    prices: Prices | None = None,
 ) -> Comparison:
     """Simulates a period of a journal with the recorded configuration and with the candidate.
+    ``prices`` adds costs.
 
     Raises :class:`AuditError` for invalid changes, and for pods of the history that name a
     scheduler without a profile; SimulationStuckError; and as :func:`recorded_history`.
@@ -280,6 +284,7 @@ async def compare_candidate(
         NamedRun(candidate.name, other),
         history.recorded,
         (*history.notes, *candidate.notes, *changed.notes),
+        prices=prices,
     )
 
 

@@ -18,6 +18,7 @@ from asched.audit.whatif.measures import (
 )
 from asched.audit.whatif.occupancy import Steps, percentile, workload_of
 from asched.model.quantity import NS_PER_S
+from asched.pricing.prices import Prices
 from asched.simulator.trace import PodRun, WorkloadRun
 
 MAX_POINTS: Final = 240
@@ -169,8 +170,11 @@ def compare(
     candidate: NamedRun,
     recorded: WorkloadRun | None = None,
     notes: Iterable[str] = (),
+    *,
+    prices: Prices | None = None,
 ) -> Comparison:
-    """Compares the pods, by uid, and the figures of two runs of one history."""
+    """Compares the pods, by uid, and the figures of two runs of one history. ``prices`` adds
+    costs."""
     workload = workload_of(baseline.run.pods)
     before = {pod.uid: pod for pod in to_place(baseline.run)}
     after = {pod.uid: pod for pod in to_place(candidate.run)}
@@ -187,9 +191,9 @@ def compare(
             placed, not_placed = (one, other) if first else (other, one)
             only[bool(first)].append(_once(placed, not_placed))
     return Comparison(
-        baseline=measured(baseline.run, workload),
-        candidate=measured(candidate.run, workload),
-        recorded=None if recorded is None else measured(recorded, workload),
+        baseline=measured(baseline.run, workload, prices),
+        candidate=measured(candidate.run, workload, prices),
+        recorded=None if recorded is None else measured(recorded, workload, prices),
         names=(baseline.name, candidate.name),
         placed_elsewhere=tuple(elsewhere),
         placed_in_baseline_only=tuple(only[True]),
@@ -240,6 +244,7 @@ def _digits(number: float) -> str:
 
 _COUNT: Final = _Unit(lambda n: f"{n:,}", lambda n: f"{n:+,}")
 _TIME: Final = _Unit(duration, lambda s: ("+" if s > 0 else "") + duration(s))
+_COST: Final = _Unit(lambda n: f"{n:,.2f}", lambda n: f"{n:+,.2f}")
 _SHARE: Final = _Unit(lambda s: f"{s:.1%}", lambda s: f"{s * 100:+.1f} points")
 
 
@@ -281,6 +286,8 @@ def _figures(runs: Sequence[Figures]) -> Iterator[_Line]:
     yield line("preemptions", _COUNT, lambda f: f.preemptions)
     for resource in dict.fromkeys(name for run in runs for name in run.resources):
         yield from _of_resource(resource, runs)
+    if any(run.costs for run in runs):
+        yield from _of_costs(runs)
     if any(run.spread.constraints for run in runs):
         for label, of in (
             ("hard spread violations, at placement", lambda f: f.spread.hard_at_placement),
@@ -289,6 +296,18 @@ def _figures(runs: Sequence[Figures]) -> Iterator[_Line]:
             ("soft spread violations, at the end", lambda f: f.spread.soft_at_end),
         ):
             yield line(label, _COUNT, of)
+
+
+def _of_costs(runs: Sequence[Figures]) -> Iterator[_Line]:
+    found = [run.costs for run in runs]
+    currency = next((costs.currency for costs in found if costs and costs.currency), "")
+    unit = f" ({currency})" if currency else ""
+    for label, name in (
+        ("cost of nodes", "nodes"),
+        ("of this, not requested", "idle"),
+        ("cost of waits", "waits"),
+    ):
+        yield label + unit, _COST, tuple(getattr(costs, name, None) for costs in found)
 
 
 def _of_resource(resource: str, runs: Sequence[Figures]) -> Iterator[_Line]:

@@ -12,6 +12,8 @@ import numpy as np
 from asched.audit.whatif.occupancy import RecordedWorkload, Steps, occupancy, percentile
 from asched.audit.whatif.spread import SpreadViolations, spread_violations
 from asched.model.quantity import NS_PER_S
+from asched.pricing.costs import RunCosts, costs_of
+from asched.pricing.prices import Prices
 from asched.simulator.trace import EndReason, PodRun, WorkloadRun
 
 
@@ -86,6 +88,8 @@ class Figures(msgspec.Struct, frozen=True, rename="camel"):
     """Pods that were evicted for other pods."""
     resources: dict[str, ResourceFigures]
     spread: SpreadViolations
+    costs: RunCosts | None = None
+    """None without prices."""
 
 
 class MeasuredRun(NamedTuple):
@@ -105,12 +109,15 @@ class MeasuredRun(NamedTuple):
     fragmentation: dict[str, Steps]
 
 
-def measured(run: WorkloadRun, workload: RecordedWorkload) -> MeasuredRun:
+def measured(
+    run: WorkloadRun, workload: RecordedWorkload, prices: Prices | None = None
+) -> MeasuredRun:
     """Measures a run. Fragmentation depends on ``workload``: runs are comparable if measured with
-    the same one."""
+    the same one. ``prices`` adds costs."""
     pods = to_place(run)
     to_bind_ns = sorted(pod.bound_ns - pod.created_ns for pod in pods if pod.bound_ns is not None)
     spans = [pending_spans(pod, run.end_ns) for pod in pods]
+    pending_ns = [sum(s.to_ns - s.from_ns for s in of_pod) for of_pod in spans]
     pending = _over_time([span for of_pod in spans for span in of_pod], run)
     shares = occupancy(run, workload)
     figures = Figures(
@@ -118,7 +125,7 @@ def measured(run: WorkloadRun, workload: RecordedWorkload) -> MeasuredRun:
         placed=sum(bool(node_of(pod)) for pod in pods),
         pending_at_end=int(pending.values[-1]),
         time_to_bind=Times.of(to_bind_ns),
-        time_pending=Times.of(sorted(sum(s.to_ns - s.from_ns for s in of_pod) for of_pod in spans)),
+        time_pending=Times.of(sorted(pending_ns)),
         attempts=sum(pod.attempts for pod in run.pods),
         rejections=sum(pod.rejections for pod in run.pods),
         preemptions=sum(
@@ -134,6 +141,7 @@ def measured(run: WorkloadRun, workload: RecordedWorkload) -> MeasuredRun:
             for name, steps in shares.utilisation.items()
         },
         spread=spread_violations(run),
+        costs=costs_of(run, zip(pods, pending_ns, strict=True), prices) if prices else None,
     )
     return MeasuredRun(
         run=run,
