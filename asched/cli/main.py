@@ -24,6 +24,7 @@ from asched.cli import (
     diff,
     explain,
     fit,
+    gate,
     history,
     journal,
     mcp,
@@ -154,6 +155,7 @@ app.command("simulate")(simulate.simulate)
 app.command("diff")(diff.diff)
 app.command("sweep")(sweep.sweep)
 app.command("planning")(sweep.planning)
+app.command("gate")(gate.gate)
 app.command("audit-quality")(audit_quality.audit_quality)
 proof.add_commands(journal.app)
 app.add_typer(journal.app, name="journal")

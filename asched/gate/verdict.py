@@ -1,0 +1,108 @@
+"""The verdict of a gate."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime
+from enum import StrEnum
+from typing import Final
+
+import msgspec
+
+from asched.audit.timeline import time_of
+from asched.gate.agreement import DecisionDifference
+from asched.gate.side import SideRequest, SideResult
+from asched.planning.conditions import Condition, number
+
+FORMAT: Final = 1
+
+
+class Verdict(StrEnum):
+    PASS = "pass"
+    FAIL = "fail"
+
+
+class ThresholdCheck(msgspec.Struct, frozen=True, rename="camel"):
+    """One threshold and whether the candidate meets it."""
+
+    column: str
+    condition: str
+    baseline: float | None
+    candidate: float | None
+    limit: float
+    """The number that the condition means."""
+    passed: bool
+
+
+class GateReport(msgspec.Struct, frozen=True, rename="camel"):
+    """The JSON form of a gate's result."""
+
+    format: int
+    verdict: Verdict
+    begin: datetime
+    end: datetime
+    candidate_name: str
+    checks: tuple[ThresholdCheck, ...]
+    baseline: SideResult
+    candidate: SideResult
+
+    @property
+    def reasons(self) -> list[str]:
+        """Why the candidate failed, one a line."""
+        found = [self.candidate.error] if self.candidate.error else []
+        found += [
+            f"{check.column} {check.condition}: {number_text(check.candidate)}, expected"
+            f" {check.condition.split()[0]} {number_text(check.limit)}"
+            for check in self.checks
+            if not check.passed
+        ]
+        return found
+
+    @property
+    def differences(self) -> tuple[DecisionDifference, ...]:
+        """Decisions that the candidate makes differently."""
+        found = self.candidate.agreement
+        return () if found is None else found.differences
+
+
+def judged(
+    request: SideRequest,
+    candidate_name: str,
+    sides: tuple[SideResult, SideResult],
+    thresholds: Iterable[Condition],
+) -> GateReport:
+    """Applies thresholds to the baseline and the candidate, in this order.
+
+    A candidate without figures fails. Raises PlanningError for a column that the baseline lacks.
+    """
+    baseline, candidate = sides
+    checks = []
+    for condition in () if candidate.error else thresholds:
+        limit = condition.limit(baseline.figures)
+        value = candidate.figures.get(condition.column)
+        checks.append(
+            ThresholdCheck(
+                column=condition.column,
+                condition=condition.text,
+                baseline=number(baseline.figures.get(condition.column)),
+                candidate=number(value),
+                limit=limit,
+                passed=condition.holds(value, limit),
+            )
+        )
+    passed = not candidate.error and all(check.passed for check in checks)
+    return GateReport(
+        format=FORMAT,
+        verdict=Verdict.PASS if passed else Verdict.FAIL,
+        begin=time_of(request.since_ns),
+        end=time_of(request.until_ns),
+        candidate_name=candidate_name,
+        checks=tuple(checks),
+        baseline=baseline,
+        candidate=candidate,
+    )
+
+
+def number_text(value: float | None) -> str:
+    """A number for a table; a dash for None."""
+    return "–" if value is None else f"{value:,.4g}" if abs(value) < 10_000 else f"{value:,.0f}"
