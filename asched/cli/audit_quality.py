@@ -122,25 +122,35 @@ def _audit_sweep(options: AuditQualityOptions, file: Path) -> None:
 
 
 def _print_rows(rows: Sequence[QualityRow]) -> None:
-    columns = ("CONFIG", "PLUGINS", "SEED", "ADD", "DROP", "EXCESS NODES", "MISSED PODS", "GAP")
-    costs = any(row.quality and row.quality.mean_idle_cost is not None for row in rows)
-    print_table((*columns, "IDLE COST / H") if costs else columns, map(_cells, rows))
+    from asched.planning.table import settings_values
+
+    settings = [{**settings_values(row.settings), "config": _config(row)} for row in rows]
+    axes = [name for name in settings[0] if any(one[name] not in ("", None) for one in settings)]
+    columns = [name.removesuffix("_nodes").replace("_", " ").upper() for name in axes]
+    columns += ["EXCESS NODES", "MISSED PODS", "GAP"]
+    if any(row.quality and row.quality.mean_idle_cost is not None for row in rows):
+        columns.append("IDLE COST / H")
+    cells = [
+        [*("" if one[name] is None else str(one[name]) for name in axes), *_cells(row)]
+        for one, row in zip(settings, rows, strict=True)
+    ]
+    print_table(columns, cells)
     for row in rows:
         if row.error:
             print(f"failed: {row.error}")
 
 
+def _config(row: QualityRow) -> str:
+    return "recorded" if row.settings.config is None else row.settings.config.name
+
+
 def _cells(row: QualityRow) -> Sequence[str]:
-    one = row.settings
-    config = "recorded" if one.config is None else one.config.name
-    seed = "" if one.seed is None else str(one.seed)
-    settings = (config, one.plugins, seed, one.add_nodes, one.drop_nodes)
     if row.quality is None:
-        return (*settings, "failed", "", "")
+        return ("failed", "", "")
     gaps = [moment.most_pods.gap for moment in row.quality.moments]
     gaps += [one.least_nodes.gap for one in row.quality.moments if one.least_nodes is not None]
     excess, missed = row.quality.mean_excess_nodes, row.quality.mean_missed_pods
-    cells = (*settings, f"{excess:,.2f}", f"{missed:,.2f}", f"{max(gaps, default=0.0):.1%}")
+    cells = (f"{excess:,.2f}", f"{missed:,.2f}", f"{max(gaps, default=0.0):.1%}")
     idle = row.quality.mean_idle_cost
     return cells if idle is None else (*cells, f"{idle:,.2f}")
 

@@ -15,6 +15,9 @@ their number and memory, :func:`dask_executor` uses a Dask cluster, and
 guide. Call from a script only below ``if __name__ == "__main__":``, because processes import it.
 """
 
+from asched.capacity.load import LoadForecast
+from asched.capacity.node_mix import NodeMix
+from asched.capacity.spot_nodes import SpotNodes
 from asched.planning.cluster import WorkerReport, dask_executor, workers_of
 from asched.planning.errors import (
     ExecutionError,
@@ -38,6 +41,8 @@ __all__ = [
     "ExecutionError",
     "ForeignWorkerError",
     "History",
+    "LoadForecast",
+    "NodeMix",
     "OpenbTables",
     "PlanningError",
     "Progress",
@@ -48,6 +53,7 @@ __all__ = [
     "RunSettings",
     "RunTable",
     "ScenarioText",
+    "SpotNodes",
     "Sweep",
     "LostWorkersError",
     "WorkerReport",

@@ -14,6 +14,9 @@ import msgspec
 from asched.audit.replay import ReplayReport, ReplaySegment
 from asched.audit.whatif.comparison import WaitPercentiles
 from asched.audit.whatif.measures import Figures, Times
+from asched.capacity.load import LoadForecast
+from asched.capacity.node_mix import NodeMix
+from asched.capacity.spot_nodes import SpotNodes
 from asched.journal.chain import Head
 from asched.planning.provenance import Provenance
 from asched.planning.quality import QualityOverTime
@@ -44,7 +47,11 @@ class RunSettings(msgspec.Struct, frozen=True, rename="camel"):
     recorded one."""
     add_nodes: str = ""
     drop_nodes: str = ""
-    """See :func:`~asched.planning.node_counts.node_changes`."""
+    """See :func:`~asched.capacity.node_counts.node_changes`."""
+    node_mix: NodeMix = NodeMix()
+    spot_nodes: SpotNodes = SpotNodes()
+    load: LoadForecast = LoadForecast()
+    """These three change nothing by default."""
 
 
 class RunItem(ItemBase, frozen=True, tag="run"):

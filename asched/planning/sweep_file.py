@@ -8,6 +8,9 @@ from typing import Final
 
 import msgspec
 
+from asched.capacity.load import LoadForecast
+from asched.capacity.node_mix import NodeMix
+from asched.capacity.spot_nodes import SpotNodes
 from asched.config.file import ConfigFileError, parse_yaml, read_text
 from asched.config.kube_scheduler import Section
 from asched.framework.runtime.strict import Problem, StrictDecoder, quote
@@ -58,6 +61,9 @@ class SweepDocument(Section, frozen=True):
     """A number ``n`` means the seeds 0 to n - 1."""
     add_nodes: tuple[int | str, ...] = (0,)
     drop_nodes: tuple[int | str, ...] = (0,)
+    node_mixes: tuple[NodeMix, ...] = (NodeMix(),)
+    spot_nodes: tuple[SpotNodes, ...] = (SpotNodes(),)
+    loads: tuple[LoadForecast, ...] = (LoadForecast(),)
     job_class: str = DEFAULT_JOB_CLASS
     prices: str | None = None
     """A file of prices."""
@@ -87,6 +93,9 @@ def read_sweep(file: Path, journal: str | None = None, prices: Path | None = Non
         seed=_seeds(document.seeds),
         add_nodes=document.add_nodes,
         drop_nodes=document.drop_nodes,
+        node_mix=document.node_mixes,
+        spot_nodes=document.spot_nodes,
+        load=document.loads,
         job_class=document.job_class,
         prices=prices,
     )

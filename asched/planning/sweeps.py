@@ -6,11 +6,14 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import Executor
 from itertools import product
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 import msgspec
 
 from asched.audit.whatif.candidate import parse_changes
+from asched.capacity.load import LoadForecast
+from asched.capacity.node_mix import NodeMix
+from asched.capacity.spot_nodes import SpotNodes
 from asched.planning.bounds import DEFAULT_LIMIT_S
 from asched.planning.errors import PlanningError
 from asched.planning.execution import ProgressListener, execute
@@ -31,6 +34,8 @@ from asched.planning.table import RunRow, RunTable
 from asched.planning.workloads import OpenbTables, ScenarioText, WorkloadSource
 from asched.pricing.prices import Prices, read_prices
 
+T = TypeVar("T")
+
 MAX_RUNS: Final = 100_000
 DEFAULT_MOMENTS: Final = 10
 
@@ -43,6 +48,9 @@ def sweep(
     seed: Iterable[int | None] = (None,),
     add_nodes: Iterable[int | str] = ("",),
     drop_nodes: Iterable[int | str] = ("",),
+    node_mix: Iterable[NodeMix] = (NodeMix(),),
+    spot_nodes: Iterable[SpotNodes] = (SpotNodes(),),
+    load: Iterable[LoadForecast] = (LoadForecast(),),
     job_class: str = DEFAULT_JOB_CLASS,
     prices: str | Path | Prices | None = None,
 ) -> Sweep:
@@ -51,7 +59,9 @@ def sweep(
     ``config``: configuration files, or None for the recorded configuration (for a scenario or trace
     the default one). ``plugins``: changes as for ``asched diff --plugins``. ``add_nodes``,
     ``drop_nodes``: a number, a percentage (``"10%"``), or names as for ``asched diff``; see
-    :func:`~asched.planning.node_counts.node_changes`. ``seed`` breaks ties and draws these nodes.
+    :func:`~asched.capacity.node_counts.node_changes`. ``node_mix``: nodes replaced by others,
+    ``spot_nodes``: nodes that vanish, ``load``: more, fewer or resampled arrivals. ``seed`` breaks
+    ties and draws all of these.
     ``job_class``: ``namespace``, ``priority``, ``owner`` or ``label:NAME``. ``prices``: a file of
     prices (``docs/costs.md``), or its content, for the columns with costs.
 
@@ -64,13 +74,16 @@ def sweep(
     for text in filter(None, changes):
         parse_changes(text)
     settings = [
-        RunSettings(one, changed, number, added, dropped)
-        for one, changed, number, added, dropped in product(
+        RunSettings(**dict(zip(RunSettings.__struct_fields__, values, strict=True)))
+        for values in product(
             dict.fromkeys(map(_config, config)),
             changes,
             dict.fromkeys(seed),
             dict.fromkeys(map(_nodes, add_nodes)),
             dict.fromkeys(map(_nodes, drop_nodes)),
+            _distinct(node_mix),
+            _distinct(spot_nodes),
+            _distinct(load),
         )
     ]
     if not 1 <= len(settings) <= MAX_RUNS:
@@ -89,6 +102,15 @@ def _config(given: str | Path | ConfigText | None) -> ConfigText | None:
         return ConfigText(file.name, file.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         raise PlanningError(f"{file} cannot be read: {error}") from None
+
+
+def _distinct(given: Iterable[T]) -> list[T]:
+    """Without repetitions; the values may contain dictionaries."""
+    found: list[T] = []
+    for one in given:
+        if one not in found:
+            found.append(one)
+    return found
 
 
 def _nodes(given: int | str) -> str:

@@ -14,7 +14,10 @@ from asched.planning.items import RunFigures, RunSettings
 if TYPE_CHECKING:
     import pyarrow as pa
 
-AXES: Final = ("config", "plugins", "seed", "add_nodes", "drop_nodes")
+AXES: Final = (
+    *("config", "plugins", "seed", "add_nodes", "drop_nodes"),
+    *("node_mix", "spot_nodes", "load"),
+)
 """The columns that identify a run."""
 
 _MORE_IS_BETTER: Final = ("placed", "utilisation")
@@ -32,16 +35,23 @@ class RunRow(NamedTuple):
 
     def values(self) -> dict[str, Value]:
         """The columns: the settings, then figures with their unit at the end of the name."""
-        settings = self.settings
-        named: dict[str, Value] = {
-            "config": "" if settings.config is None else settings.config.name,
-            "plugins": settings.plugins,
-            "seed": settings.seed,
-            "add_nodes": settings.add_nodes,
-            "drop_nodes": settings.drop_nodes,
-        }
+        named = settings_values(self.settings)
         named |= {} if self.figures is None else dict(_columns(self.figures))
         return named | {"error": self.error, "cpu_s": round(self.cpu_s, 3)}
+
+
+def settings_values(settings: RunSettings) -> dict[str, Value]:
+    """The columns that identify a run."""
+    return {
+        "config": "" if settings.config is None else settings.config.name,
+        "plugins": settings.plugins,
+        "seed": settings.seed,
+        "add_nodes": settings.add_nodes,
+        "drop_nodes": settings.drop_nodes,
+        "node_mix": settings.node_mix.label,
+        "spot_nodes": settings.spot_nodes.label,
+        "load": settings.load.label,
+    }
 
 
 def _columns(run: RunFigures) -> Iterator[tuple[str, Value]]:

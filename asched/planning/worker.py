@@ -23,9 +23,13 @@ from asched.audit.whatif.candidate import (
 )
 from asched.audit.whatif.comparison import WaitPercentiles
 from asched.audit.whatif.measures import measured, to_place
-from asched.audit.whatif.node_changes import with_node_changes
+from asched.audit.whatif.node_changes import ChangedTrace, with_node_changes
 from asched.audit.whatif.occupancy import workload_of
 from asched.audit.whatif.scenarios import first_scheduler_name
+from asched.capacity.load import with_load
+from asched.capacity.node_counts import node_changes
+from asched.capacity.node_mix import with_node_mix
+from asched.capacity.spot_nodes import with_spot_nodes
 from asched.config.file import ConfigFileError, parse
 from asched.config.registry import PluginRegistry
 from asched.framework.runtime.profile import ProfileError
@@ -46,7 +50,6 @@ from asched.planning.items import (
     WorkRequest,
 )
 from asched.planning.job_classes import class_figures
-from asched.planning.node_counts import node_changes
 from asched.planning.provenance import own_provenance
 from asched.planning.quality import quality_over_time
 from asched.planning.workloads import (
@@ -63,7 +66,7 @@ from asched.simulator.loop import (
     SimulationStuckError,
     scheduler_from_config,
 )
-from asched.simulator.trace import WorkloadRun
+from asched.simulator.trace import WorkloadRun, WorkloadTrace
 
 _NS_PER_HOUR: Final = 3600 * NS_PER_S
 _EXPECTED_ERRORS: Final = (
@@ -173,8 +176,7 @@ def _simulated(item: RunItem) -> _Simulated:
     reading_cpu_s = time.thread_time() - began_s
     settings = item.settings
     seed = workload.scheduler.seed if settings.seed is None else settings.seed
-    nodes = node_changes(workload.trace, settings.add_nodes, settings.drop_nodes, seed)
-    changed = with_node_changes(workload.trace, nodes)
+    changed = _changed(workload.trace, settings, seed)
     candidate = CandidateConfig(
         name=workload.baseline if settings.config is None else settings.config.name,
         registry=registry,
@@ -187,6 +189,17 @@ def _simulated(item: RunItem) -> _Simulated:
         check_scheduler_names(workload.recorded, scheduler, candidate.name)
     run = simulate_trace(changed.trace, scheduler, registry.load, ("", lambda _: None))
     return _Simulated(workload, run, changed.notes, reading_cpu_s)
+
+
+def _changed(trace: WorkloadTrace, settings: RunSettings, seed: int) -> ChangedTrace:
+    """The workload with the load and the nodes of the settings, in this order."""
+    loaded = with_load(trace, settings.load, seed)
+    nodes = node_changes(loaded.trace, settings.add_nodes, settings.drop_nodes, seed)
+    counted = with_node_changes(loaded.trace, nodes)
+    mixed = with_node_mix(counted.trace, settings.node_mix, seed)
+    final = with_spot_nodes(mixed.trace, settings.spot_nodes, seed)
+    steps = (loaded, counted, mixed, final)
+    return ChangedTrace(final.trace, tuple(note for step in steps for note in step.notes))
 
 
 def _given_scheduler(settings: RunSettings, registry: PluginRegistry) -> SchedulerSettings | None:

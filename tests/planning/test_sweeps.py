@@ -24,12 +24,12 @@ from asched.audit.history import ALWAYS
 from asched.audit.lookup import AuditError
 from asched.audit.whatif.candidate import WhatIfSettings, candidate_config, compare_candidate
 from asched.audit.whatif.comparison import WaitPercentiles
+from asched.capacity.node_counts import node_changes
 from asched.cli.main import app
 from asched.config.file import ConfigFileError
 from asched.journal.opening import open_journal
 from asched.planning.errors import ExecutionError, PlanningError
 from asched.planning.items import RunSettings, WorkAnswer, item_key
-from asched.planning.node_counts import node_changes
 from asched.planning.provenance import own_provenance
 from asched.planning.result_cache import ResultCache
 from asched.planning.sweep_file import read_sweep
@@ -322,6 +322,35 @@ def test_bad_input_of_the_command(tmp_path: Path) -> None:
     assert (ran.exit_code, "none.db" in ran.output) == (2, True)
     ran = RUNNER.invoke(app, ["sweep", str(file), "--subject-to", "evictions"])
     assert (ran.exit_code, "is no condition; write" in ran.output) == (2, True)
+
+
+def test_axes_of_nodes_load_and_prices(journal: Path, tmp_path: Path) -> None:
+    copy(journal, tmp_path / "journal.db")
+    (tmp_path / "prices.yaml").write_text(
+        "apiVersion: asched.dev/v1\nkind: Prices\nresources: {cpu: 1}\n"
+        "nodes: [{labels: {type: spot}, perHour: 0.5}]\n"
+    )
+    file = sweep_file(
+        tmp_path,
+        "workload: {journal: journal.db}\nprices: prices.yaml\n"
+        "nodeMixes: [{}, {name: wide, replace: 2, each: 0.5, allocatable: {cpu: 16}}]\n"
+        "spotNodes: [{}, {nodes: '50%', perHour: 4, returnsAfter: 5m, labels: {type: spot}}]\n"
+        "loads: [{}, {scale: 1.5}]\n",
+    )
+    ran = RUNNER.invoke(app, ["sweep", str(file), "--jobs", "1", "-o", "json"])
+    assert ran.exit_code == 0, ran.output
+    rows = json.loads(ran.stdout)["rows"]
+    axes = [(row["node_mix"], row["spot_nodes"], row["load"]) for row in rows]
+    assert axes == [
+        (mix, spot, load)
+        for mix in ("", "2 wide")
+        for spot in ("", "50% x 4/h")
+        for load in ("", "1.5x")
+    ]
+    assert len({row["sha256"] for row in rows}) == 8
+    assert all(rows[i + 1]["pods"] > rows[i]["pods"] for i in range(0, 8, 2))
+    assert rows[2]["cost"] < rows[0]["cost"], "spot nodes have a lower price"
+    assert [row["nodes"] for row in rows] == [6, 6, 6, 6, 5, 5, 5, 5]
 
 
 def test_replay_command_with_jobs(journal: Path) -> None:

@@ -121,6 +121,14 @@ def with_node_changes(trace: WorkloadTrace, changes: NodeChanges) -> ChangedTrac
     return ChangedTrace(msgspec.structs.replace(trace, events=events), tuple(_notes(devices)))
 
 
+def with_new_nodes(trace: WorkloadTrace, nodes: Iterable[Node]) -> WorkloadTrace:
+    """The trace with more nodes from its beginning on. Their names and uids must be new."""
+    initial, later = _split(trace)
+    added = [ObjectSet(trace.begin_ns, node) for node in nodes]
+    events = (*_in_front_of_pods(initial, added), *later)
+    return msgspec.structs.replace(trace, events=events)
+
+
 def _named(changes: NodeChanges) -> Iterator[tuple[str, str]]:
     for added in changes.added:
         yield "--add-nodes", added.template

@@ -16,7 +16,7 @@ from asched.audit.whatif.node_changes import (
     parse_node_changes,
 )
 from asched.model.node import Node
-from asched.simulator.trace import ObjectSet, WorkloadTrace
+from asched.simulator.trace import ObjectRemoved, ObjectSet, WorkloadTrace
 
 _COUNT: Final = re.compile(r"(?P<number>[0-9]{1,9})(?P<percent>%?)")
 
@@ -29,7 +29,7 @@ def node_changes(trace: WorkloadTrace, add: str, drop: str, seed: int) -> NodeCh
     in that order are copied or dropped, so that the mix of sizes stays; ``seed`` chooses the first
     one. Raises AuditError for other text, and for more nodes than there are.
     """
-    sizes = _initial_nodes(trace)
+    sizes = initial_nodes(trace)
     added, removed = _count(add, "add_nodes", len(sizes)), _count(drop, "drop_nodes", len(sizes))
     named = parse_node_changes(add if added is None else "", drop if removed is None else "")
     return NodeChanges(
@@ -64,13 +64,35 @@ def _count(text: str, what: str, nodes: int) -> int | None:
     return round(nodes * number / 100)
 
 
-def _initial_nodes(trace: WorkloadTrace) -> list[str]:
+def chosen_nodes(trace: WorkloadTrace, text: str, what: str, seed: int) -> list[str]:
+    """The nodes that ``8``, ``10%`` or names mean, as in :func:`node_changes`; ``what`` is the
+    field in messages.
+
+    Raises AuditError for other text, for more nodes than there are, and for an unknown name.
+    """
+    sizes = initial_nodes(trace)
+    number = _count(text, what, len(sizes))
+    if number is None:
+        names = [name.strip() for name in text.split(",")]
+        for name in names:
+            if name not in sizes:
+                raise AuditError(f'{what}: the workload has no node "{name}" at its beginning')
+        return names
+    if number > len(sizes):
+        raise AuditError(f"{what}: {number} of {len(sizes)} nodes")
+    return _spaced(sizes, number, seed)
+
+
+def initial_nodes(trace: WorkloadTrace) -> list[str]:
+    """The nodes at the beginning, by size and name."""
     found: dict[str, Node] = {}
     for event in trace.events:
         if event.at_ns > trace.begin_ns:
             break
         if isinstance(event, ObjectSet) and isinstance(event.object, Node):
             found[event.object.name] = event.object
+        elif isinstance(event, ObjectRemoved) and event.kind == "Node":
+            found.pop(event.key, None)
     return sorted(found, key=lambda name: (sorted(_size(found[name])), name))
 
 

@@ -1,0 +1,1 @@
+"""Other nodes and other load: changes of a workload trace (``docs/planning.md``)."""
