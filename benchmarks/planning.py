@@ -1,31 +1,61 @@
-"""How planning scales: parallel replay and sweeps on processes, and a model of larger clusters.
+"""How planning scales: sweeps and replay on processes, and a model of larger clusters.
 
-    python -m benchmarks.planning JOURNAL [--runs 3]
+    python -m benchmarks.planning [--runs 2] [-o table|json]
 
-The journal needs checkpoints (``asched checkpoint --every 20000``). Elapsed times are of warm
-processes: each has imported the code and read the workload before.
+The workload is a scenario without rejections, so that its journal is small. One process and two
+processes do the same work. They are warm: each has imported the code and read the workload before.
+The costs of an item and of Dask's scheduler are measured here; the model computes from them how
+long 10,000 items take on many workers.
 """
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import heapq
 import json
+import os
+import resource
 import statistics
+import sys
+import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
+import msgspec
 from distributed import LocalCluster
 
 from asched import planning
+from asched.cli.simulation import JournalWriter
+from asched.config.registry import PluginRegistry
+from asched.journal.checkpoints import write_checkpoints
+from asched.journal.opening import open_journal
 from asched.planning.execution import execute
-from asched.planning.items import WorkAnswer
+from asched.planning.items import RunItem, RunSettings, WorkAnswer, WorkItem
 from asched.planning.verification import plan
+from asched.planning.workloads import ScenarioText, default_scheduler
+from asched.simulator.expansion import expand
+from asched.simulator.loop import Simulation
+from asched.simulator.scenario import read_scenario
 
-WORKERS = (1, 2, 10, 100, 300, 1000)
+WORKERS: Final = (1, 2, 10, 30, 100, 300, 1_000, 3_000)
+ITEMS: Final = 10_000
+LONG_ITEM_S: Final = 60.0
+"""A day of a busy cluster, for the second column of the model."""
+_SEGMENTS: Final = 24
+_MAXRSS_BYTES: Final = 1 if sys.platform == "darwin" else 1024
+
+
+class Size(NamedTuple):
+    """The size of the workload."""
+
+    nodes: int = 200
+    pods: int = 3_000
+    seeds: int = 8
+    """Runs of the sweep are twice as many."""
 
 
 class Costs(NamedTuple):
@@ -53,6 +83,49 @@ def makespan_s(costs: Costs, workers: int) -> float:
     return end_s
 
 
+class Speed(msgspec.Struct, frozen=True, rename="camel"):
+    """The same items on one process and on two, in seconds; medians of the runs."""
+
+    items: int
+    one_s: float
+    two_s: float
+    cpu_s: float
+    """CPU time of all items."""
+
+    @property
+    def speed_up(self) -> float:
+        return self.one_s / self.two_s
+
+    @property
+    def overhead(self) -> float:
+        """The part of the time of one process in which it did not work on an item."""
+        return 1 - self.cpu_s / self.one_s
+
+
+class PlanningFigures(msgspec.Struct, frozen=True, rename="camel"):
+    """The result."""
+
+    records: int
+    sweep: Speed
+    replay: Speed
+    item_s: float
+    reading_s: float
+    empty_item_ms: float
+    """An item that fails at once: encoding, two processes, comparison of the code."""
+    dask_dispatch_ms: float
+    first_rss_mib: float
+    """Highest memory of a worker after its first item."""
+    last_rss_mib: float
+    """After all items."""
+    load_before: float
+
+    def model(self, item_s: float) -> dict[int, float]:
+        """Speed-ups by number of workers."""
+        costs = Costs([item_s] * ITEMS, self.reading_s, self.dask_dispatch_ms / 1000)
+        alone_s = makespan_s(costs, 1)
+        return {workers: alone_s / makespan_s(costs, workers) for workers in WORKERS}
+
+
 def elapsed_s(work: Callable[[], object]) -> float:
     began_s = time.perf_counter()
     work()
@@ -70,25 +143,110 @@ def dispatch_s(executor: Executor, calls: int = 500) -> float:
     return elapsed_s(work) / calls
 
 
-def measured(journal: Path, runs: int) -> dict[str, object]:
+def highest_rss_mib() -> float:
+    """Highest memory of this process so far."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _MAXRSS_BYTES / (1 << 20)
+
+
+async def write_journal(file: Path, size: Size) -> int:
+    """Write the journal of the workload, with checkpoints. Returns the number of records."""
+    requests = {"resources": {"requests": {"cpu": "1", "memory": "1Gi"}}}
+    scenario = {
+        "apiVersion": "asched.dev/v1",
+        "kind": "Scenario",
+        "nodes": [
+            {
+                "name": "node",
+                "count": size.nodes,
+                "zones": ["a", "b", "c"],
+                "allocatable": {"cpu": "8", "memory": "32Gi", "pods": "110"},
+            }
+        ],
+        "pods": [
+            {
+                "name": "job",
+                "count": size.pods,
+                "template": {"spec": {"containers": [{"name": "c", "image": "i", **requests}]}},
+                "arrival": {"poisson": "1s"},
+                # Half of the cores are in use on average.
+                "lifetime": {"exponential": f"{size.nodes * 4}s"},
+            }
+        ],
+    }
+    registry = PluginRegistry.discover()
+    trace = expand(read_scenario(scenario), "default-scheduler")
+    async with open_journal(str(file)) as store:
+        writer = await JournalWriter.claim(store, trace.begin_ns)
+        for turn in Simulation(trace, default_scheduler(registry), registry.load).turns():
+            await writer.add(turn)
+        await writer.flush()
+        records = (await store.head()).seq
+        await write_checkpoints(store, registry.load, every=max(1, records // _SEGMENTS))
+        return records
+
+
+def measured(journal: Path, records: int, size: Size, runs: int) -> PlanningFigures:
+    load_before = os.getloadavg()[0]
     history = planning.open(journal)
-    sweep = planning.sweep(history, seed=range(16), drop_nodes=["", "10%"])
+    sweep = planning.sweep(history, seed=range(size.seeds), drop_nodes=["", "10%"]).items
     segments = plan(history)
-    found: dict[str, object] = {"items": len(sweep), "segments": len(segments)}
-    answers: list[WorkAnswer] = []
+    times: dict[tuple[str, int], float] = {}
+    cpu_s: dict[str, float] = {}
     for processes in (1, 2):
         with planning.own_processes(processes) as executor:
-            warm = planning.sweep(history, seed=range(processes)).items
-            reading = [answer.cpu_s - answer.run_cpu_s for answer in execute(warm, executor)]
-            sweeps, replays = [], []
-            for _ in range(runs):
-                sweeps.append(elapsed_s(lambda: answers.extend(execute(sweep.items, executor))))
-                replays.append(elapsed_s(lambda: execute(segments, executor)))
-            found[f"sweep_{processes}_s"] = round(statistics.median(sweeps), 2)
-            found[f"replay_{processes}_s"] = round(statistics.median(replays), 2)
-            items_s = [answer.cpu_s for answer in answers[-len(sweep) :]]
-            busy_s = processes * statistics.median(sweeps)
-            found[f"sweep_{processes}_overhead"] = round(1 - sum(items_s) / busy_s, 4)
+            answers = execute([*sweep[:processes], *segments[:processes]], executor)
+            if processes == 1:
+                reading_s = answers[0].cpu_s - answers[0].run_cpu_s
+                first_rss_mib = executor.submit(highest_rss_mib).result()
+                empty_s = _empty_item_s(executor)
+            for name, items in (("sweep", sweep), ("replay", segments)):
+                times[name, processes], found = _timed(items, executor, runs)
+                cpu_s.setdefault(name, sum(one.cpu_s for one in found))
+                if name == "sweep":
+                    item_s = statistics.median(one.cpu_s for one in found)
+            if processes == 1:
+                last_rss_mib = executor.submit(highest_rss_mib).result()
+    speeds = [
+        Speed(count, times[name, 1], times[name, 2], cpu_s[name])
+        for name, count in (("sweep", len(sweep)), ("replay", len(segments)))
+    ]
+    return PlanningFigures(
+        records=records,
+        sweep=speeds[0],
+        replay=speeds[1],
+        item_s=item_s,
+        reading_s=reading_s,
+        empty_item_ms=empty_s * 1000,
+        dask_dispatch_ms=_dask_dispatch_s() * 1000,
+        first_rss_mib=first_rss_mib,
+        last_rss_mib=last_rss_mib,
+        load_before=load_before,
+    )
+
+
+def _timed(
+    items: Sequence[WorkItem], executor: Executor, runs: int
+) -> tuple[float, list[WorkAnswer]]:
+    """The median of the elapsed times, and the answers of the last run."""
+    times, answers = [], list[WorkAnswer]()
+    for _ in range(runs):
+        began_s = time.perf_counter()
+        answers = execute(items, executor)
+        times.append(time.perf_counter() - began_s)
+        failed = [answer.error for answer in answers if answer.error]
+        assert not failed, failed[0]
+    return statistics.median(times), answers
+
+
+def _empty_item_s(executor: Executor, count: int = 200) -> float:
+    items = [
+        RunItem(ScenarioText("empty", ""), RunSettings(seed=seed), "namespace")
+        for seed in range(count)
+    ]
+    return elapsed_s(lambda: execute(items, executor)) / count
+
+
+def _dask_dispatch_s() -> float:
     with (
         LocalCluster(  # type: ignore[no-untyped-call]
             n_workers=2,
@@ -99,23 +257,59 @@ def measured(journal: Path, runs: int) -> dict[str, object]:
         ) as cluster,
         planning.dask_executor(cluster.scheduler_address) as executor,
     ):
-        each_s = dispatch_s(executor)
-    costs = Costs([statistics.median(items_s)] * 10_000, max(reading), each_s)
-    alone_s = makespan_s(costs, 1)
-    return found | {
-        "item_s": round(statistics.median(items_s), 3),
-        "reading_s": round(max(reading), 3),
-        "dispatch_ms": round(each_s * 1000, 3),
-        "model": {str(n): round(alone_s / makespan_s(costs, n), 1) for n in WORKERS},
-    }
+        return dispatch_s(executor)
+
+
+def table(found: PlanningFigures) -> Iterator[str]:
+    """The tables for ``docs/performance.md``, line by line."""
+    yield "| figure | sweep | replay | asked |"
+    yield "| --- | ---: | ---: | ---: |"
+    both = found.sweep, found.replay
+    yield _row("items", *(f"{one.items:,}" for one in both), "")
+    yield _row("one process", *(f"{one.one_s:.1f} s" for one in both), "")
+    yield _row("two processes", *(f"{one.two_s:.1f} s" for one in both), "")
+    yield _row("speed-up", *(f"{one.speed_up:.2f}" for one in both), "at least 1.85")
+    yield _row("overhead", *(f"{one.overhead:.1%}" for one in both), "below 5%")
+    yield ""
+    yield "| figure | |"
+    yield "| --- | ---: |"
+    yield f"| records of the journal | {found.records:,} |"
+    yield (
+        "| CPU time of a run, of reading the workload |"
+        f" {found.item_s:.2f} s, {found.reading_s:.2f} s |"
+    )
+    yield f"| an item that fails at once | {found.empty_item_ms:.1f} ms |"
+    yield f"| Dask's scheduler, for each item | {found.dask_dispatch_ms:.2f} ms |"
+    yield (
+        "| highest memory of a worker after its first item, after all |"
+        f" {found.first_rss_mib:.0f} MiB, {found.last_rss_mib:.0f} MiB |"
+    )
+    yield f"| load before | {found.load_before:.2f} |"
+    yield ""
+    yield f"| workers | speed-up, items of {found.item_s:.2g} s | speed-up, items of 60 s |"
+    yield "| ---: | ---: | ---: |"
+    short, long = found.model(found.item_s), found.model(LONG_ITEM_S)
+    for workers in WORKERS:
+        yield f"| {workers:,} | {short[workers]:,.1f} | {long[workers]:,.1f} |"
+
+
+def _row(*cells: str) -> str:
+    return f"| {' | '.join(cells)} |"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("journal", type=Path)
-    parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--runs", type=int, default=2, help="repetitions of each measurement")
+    parser.add_argument("-o", "--output", choices=("table", "json"), default="table")
     options = parser.parse_args()
-    print(json.dumps(measured(options.journal, options.runs), indent=1))
+    with tempfile.TemporaryDirectory() as folder:
+        journal, size = Path(folder) / "journal.db", Size()
+        records = asyncio.run(write_journal(journal, size))
+        found = measured(journal, records, size, options.runs)
+    if options.output == "json":
+        print(json.dumps(msgspec.to_builtins(found), indent=1))
+    else:
+        print(*table(found), sep="\n")
 
 
 if __name__ == "__main__":
