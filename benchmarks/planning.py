@@ -53,7 +53,7 @@ class Size(NamedTuple):
     """The size of the workload."""
 
     nodes: int = 200
-    pods: int = 3_000
+    pods: int = 2_000
     seeds: int = 8
     """Runs of the sweep are twice as many."""
 

@@ -27,8 +27,8 @@ from asched.planning.worker import perform
 MAX_TRIES: Final = 3
 """How often an item is executed if its worker ends."""
 _LOST: Final = (
-    f"its worker ended {MAX_TRIES} times, possibly for want of memory; give workers more memory or"
-    " choose a shorter period, and see their logs"
+    f"its worker ended {MAX_TRIES} times, possibly because it needs more memory; give workers more,"
+    " choose a shorter period, or see their logs"
 )
 
 

@@ -86,19 +86,18 @@ def read_sweep(file: Path, journal: str | None = None, prices: Path | None = Non
     folder = file.parent
     if prices is None and document.prices is not None:
         prices = folder / document.prices
-    return sweep(
+    runs = sweep(
         _workload(document.workload, folder, journal),
         config=[None if name == RECORDED else folder / name for name in document.configs],
         plugins=document.plugins,
         seed=_seeds(document.seeds),
         add_nodes=document.add_nodes,
         drop_nodes=document.drop_nodes,
-        node_mix=document.node_mixes,
-        spot_nodes=document.spot_nodes,
-        load=document.loads,
         job_class=document.job_class,
-        prices=prices,
     )
+    return runs.across(
+        node_mix=document.node_mixes, spot_nodes=document.spot_nodes, load=document.loads
+    ).priced(prices)
 
 
 def _document(file: Path) -> SweepDocument:

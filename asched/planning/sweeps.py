@@ -48,50 +48,43 @@ def sweep(
     seed: Iterable[int | None] = (None,),
     add_nodes: Iterable[int | str] = ("",),
     drop_nodes: Iterable[int | str] = ("",),
-    node_mix: Iterable[NodeMix] = (NodeMix(),),
-    spot_nodes: Iterable[SpotNodes] = (SpotNodes(),),
-    load: Iterable[LoadForecast] = (LoadForecast(),),
     job_class: str = DEFAULT_JOB_CLASS,
-    prices: str | Path | Prices | None = None,
 ) -> Sweep:
     """All combinations of these settings for a workload; the last axis varies fastest.
 
     ``config``: configuration files, or None for the recorded configuration (for a scenario or trace
     the default one). ``plugins``: changes as for ``asched diff --plugins``. ``add_nodes``,
     ``drop_nodes``: a number, a percentage (``"10%"``), or names as for ``asched diff``; see
-    :func:`~asched.capacity.node_counts.node_changes`. ``node_mix``: nodes replaced by others,
-    ``spot_nodes``: nodes that vanish, ``load``: more, fewer or resampled arrivals. ``seed`` breaks
-    ties and draws all of these.
-    ``job_class``: ``namespace``, ``priority``, ``owner`` or ``label:NAME``. ``prices``: a file of
-    prices (``docs/costs.md``), or its content, for the columns with costs.
+    :func:`~asched.capacity.node_counts.node_changes`. ``seed`` breaks ties and draws these nodes.
+    ``job_class``: ``namespace``, ``priority``, ``owner`` or ``label:NAME``.
+    :meth:`Sweep.across` adds axes of other nodes and load, :meth:`Sweep.priced` costs.
 
     The first combination is the baseline. Files are read now. Raises PlanningError for a file that
     cannot be read and for a sweep of no run or more than :data:`MAX_RUNS`; AuditError for invalid
-    changes; ConfigFileError for mistakes in the prices; JournalError.
+    changes; JournalError.
     """
     classifier(job_class)
     changes = list(dict.fromkeys(plugins))
     for text in filter(None, changes):
         parse_changes(text)
     settings = [
-        RunSettings(**dict(zip(RunSettings.__struct_fields__, values, strict=True)))
-        for values in product(
+        RunSettings(one, changed, number, added, dropped)
+        for one, changed, number, added, dropped in product(
             dict.fromkeys(map(_config, config)),
             changes,
             dict.fromkeys(seed),
             dict.fromkeys(map(_nodes, add_nodes)),
             dict.fromkeys(map(_nodes, drop_nodes)),
-            _distinct(node_mix),
-            _distinct(spot_nodes),
-            _distinct(load),
         )
     ]
-    if not 1 <= len(settings) <= MAX_RUNS:
-        raise PlanningError(f"a sweep of {len(settings):,} runs; expected 1 to {MAX_RUNS:,}")
+    _check_number(len(settings))
     source = workload.source() if isinstance(workload, History) else workload
-    if isinstance(prices, str | Path):
-        prices = read_prices(Path(prices))
-    return Sweep(source, settings, job_class, prices)
+    return Sweep(source, settings, job_class)
+
+
+def _check_number(runs: int) -> None:
+    if not 1 <= runs <= MAX_RUNS:
+        raise PlanningError(f"a sweep of {runs:,} runs; expected 1 to {MAX_RUNS:,}")
 
 
 def _config(given: str | Path | ConfigText | None) -> ConfigText | None:
@@ -127,6 +120,34 @@ class Sweep(NamedTuple):
 
     def __len__(self) -> int:
         return len(self.settings)
+
+    def across(
+        self,
+        *,
+        node_mix: Iterable[NodeMix] = (NodeMix(),),
+        spot_nodes: Iterable[SpotNodes] = (SpotNodes(),),
+        load: Iterable[LoadForecast] = (LoadForecast(),),
+    ) -> Sweep:
+        """Each run with all combinations of these axes: nodes that are replaced, nodes that vanish,
+        and more, fewer or resampled arrivals. The seed of the run draws them.
+
+        Raises PlanningError for too many runs.
+        """
+        axes = [*product(_distinct(node_mix), _distinct(spot_nodes), _distinct(load))]
+        _check_number(len(axes) * len(self.settings))
+        settings = [
+            msgspec.structs.replace(one, node_mix=mix, spot_nodes=spot, load=forecast)
+            for one in self.settings
+            for mix, spot, forecast in axes
+        ]
+        return Sweep(self.workload, settings, self.job_class, self.prices)
+
+    def priced(self, prices: str | Path | Prices | None) -> Sweep:
+        """With columns of costs, by a file of prices (``docs/costs.md``) or its content; None for
+        none. Raises ConfigFileError."""
+        if isinstance(prices, str | Path):
+            prices = read_prices(Path(prices))
+        return Sweep(self.workload, self.settings, self.job_class, prices)
 
     @property
     def items(self) -> list[RunItem]:

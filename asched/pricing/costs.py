@@ -1,4 +1,4 @@
-"""What a run costs: nodes, what nobody requested of them, and waiting."""
+"""What a run costs: nodes, the part of them that no pod requested, and waiting."""
 
 from __future__ import annotations
 
