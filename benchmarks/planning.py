@@ -1,6 +1,6 @@
 """How planning scales: sweeps and replay on processes, and a model of larger clusters.
 
-    python -m benchmarks.planning [--runs 2] [-o table|json]
+    python -m benchmarks.planning [--runs 2] [--pods 2000] [-o table|json]
 
 The workload is a scenario without rejections, so that its journal is small. One process and two
 processes do the same work. They are warm: each has imported the code and read the workload before.
@@ -300,10 +300,11 @@ def _row(*cells: str) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=int, default=2, help="repetitions of each measurement")
+    parser.add_argument("--pods", type=int, default=Size().pods, help="pods of the workload")
     parser.add_argument("-o", "--output", choices=("table", "json"), default="table")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        journal, size = Path(folder) / "journal.db", Size()
+        journal, size = Path(folder) / "journal.db", Size(pods=options.pods)
         records = asyncio.run(write_journal(journal, size))
         found = measured(journal, records, size, options.runs)
     if options.output == "json":
