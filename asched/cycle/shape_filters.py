@@ -169,6 +169,11 @@ class ShapeFilters:
     def _is_current(self) -> bool:
         return self._cursor == self._table.cursor and self._layout == self._table.layout
 
+    @property
+    def version(self) -> tuple[int, int]:
+        """Differs after a :meth:`refresh` if any row changed."""
+        return self._layout, self._cursor
+
     def refresh(self, pod: PodInfo) -> None:
         """Update the results to the table's last change. Raises :class:`PluginFailure`."""
         table, cursor = self._table, self._table.cursor

@@ -187,6 +187,9 @@ class MemberStatus(Enum):
     TERMINATING = "terminating"
     """Being deleted: never counted."""
 
+    # Enum's own hash is a Python function, which each decision about a member would call.
+    __hash__ = object.__hash__
+
 
 WITH_NODE = (MemberStatus.NOMINATED, MemberStatus.WAITING, MemberStatus.ASSIGNED)
 """Members that have a node or are nominated to one."""

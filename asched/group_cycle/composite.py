@@ -22,7 +22,6 @@ from asched.group_cycle.cycle import (
     OTHER_FAILED,
     GroupCycle,
     GroupResult,
-    TieBreakers,
 )
 from asched.group_cycle.group_tree import GroupNode
 from asched.group_cycle.member_pass import PassMode, PassResult, Preemption
@@ -34,6 +33,7 @@ from asched.group_cycle.placement_choice import (
 )
 from asched.group_cycle.placement_search import PlacementSearch
 from asched.group_cycle.preemption import any_less_important
+from asched.group_cycle.screening import RoomCache
 from asched.model.groups import PodGroup
 from asched.state.cluster import ClusterState
 from asched.state.group_records import GroupOutcome
@@ -88,9 +88,9 @@ class CompositeCycle(GroupCycle):
         profile: Profile,
         cache: ShapeCache,
         root: GroupNode,
-        ties: TieBreakers | None = None,
+        rooms: RoomCache,
     ) -> None:
-        super().__init__(cluster, profile, cache, ties, screen=True)
+        super().__init__(cluster, profile, cache, rooms=rooms)
         self._root = root
         self._found: TriedNode | None = None
         self._rejections: dict[str, _Rejections] = {}

@@ -39,7 +39,7 @@ from asched.group_cycle.placement_choice import (
 )
 from asched.group_cycle.placement_search import PlacementSearch, SearchResult, TryPlacement
 from asched.group_cycle.preemption import MIN_PASSES, ineligible
-from asched.group_cycle.screening import Screening
+from asched.group_cycle.screening import RoomCache, Screening
 from asched.group_cycle.work import CycleWork, too_expensive
 from asched.state import records as r
 from asched.state.cluster import ClusterState
@@ -104,9 +104,9 @@ class GroupCycle:
         cache: ShapeCache,
         ties: TieBreakers | None = None,
         *,
-        screen: bool = False,
+        rooms: RoomCache | None = None,
     ) -> None:
-        """``screen``: do not try members in placements without enough room, which changes no
+        """``rooms``: do not try members in placements without enough room, which changes no
         outcome. Otherwise :attr:`GroupResult.tried` has all placements."""
         self._cluster = cluster
         # The cycle itself enforces the minimum. The plugin would wait for each other member.
@@ -115,8 +115,10 @@ class GroupCycle:
         self._settings = profile.group_cycle or GroupCycleSettings()
         self._ties = ties or TieBreakers()
         self._passes = MemberPass(cluster, self._profile, cache, self._ties.node)
-        self._screening = Screening(cluster, self._profile, cache)
-        self._screens = screen
+        self._screening = Screening(
+            cluster, self._profile, cache, self._passes.like_members, rooms or RoomCache()
+        )
+        self._screens = rooms is not None
         self._work = CycleWork(cluster, ())
 
     def run(self, members: CycleMembers) -> GroupResult:

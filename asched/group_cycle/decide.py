@@ -27,6 +27,7 @@ from asched.group_cycle.cycle import AWAITS_VICTIMS, GroupCycle, GroupResult
 from asched.group_cycle.group_tree import collect_tree
 from asched.group_cycle.members import CycleMembers, collect_members
 from asched.group_cycle.partial import left_members, note_untried, part_to_try
+from asched.group_cycle.screening import RoomCache
 from asched.group_cycle.work import CycleWork
 from asched.model.groups import PodGroup
 from asched.state import records as r
@@ -47,6 +48,7 @@ class GroupDecider:
     def __init__(self, cluster: ClusterState, cache: ShapeCache) -> None:
         self._cluster = cluster
         self._cache = cache
+        self._rooms = RoomCache()
 
     def decide(self, profile: Profile, head: QueuedPod) -> tuple[r.Decision, ...]:
         """The decisions about the group of a pod; empty if it is in no group that exists."""
@@ -68,7 +70,7 @@ class GroupDecider:
             problem = position.problem
             result = GroupResult(GroupOutcome.UNSCHEDULABLE, problem, plugin=GANG_SCHEDULING)
         else:
-            result = GroupCycle(cluster, profile, self._cache, screen=True).run(part)
+            result = GroupCycle(cluster, profile, self._cache, rooms=self._rooms).run(part)
         self._end_waits(result.victims)
         note_untried(members, part, result)
         # What keeps a group from being tried keeps all members.
@@ -93,7 +95,7 @@ class GroupDecider:
         kind, groups = type(root.declared).__name__, [node.members for node in below]
         if untried := self._untried(profile, head, kind, root.members, groups):
             return untried
-        cycle = CompositeCycle(cluster, profile, self._cache, root)
+        cycle = CompositeCycle(cluster, profile, self._cache, root, self._rooms)
         if profile.external or cluster.extenders:
             result = GroupResult(GroupOutcome.ERROR, NO_EXTENDERS)
         else:

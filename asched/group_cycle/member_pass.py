@@ -22,11 +22,12 @@ from asched.cycle.shape_cache import ShapeCache
 from asched.framework.interface import PostFilterResult
 from asched.framework.nodes import BoolColumn
 from asched.framework.placements import NO_PREEMPTION
-from asched.framework.pod_info import PodShape, QueuedPod
+from asched.framework.pod_info import QueuedPod
 from asched.framework.runtime.observation import to_printable
 from asched.framework.runtime.plugin_calls import PluginFailure
 from asched.framework.runtime.profile import Profile
 from asched.framework.status import Status
+from asched.group_cycle.like_members import LikeKey, LikeMembers
 from asched.group_cycle.members import CycleMembers, quorum_is_met
 from asched.group_cycle.trial import Trial
 from asched.group_cycle.work import NO_SEARCH, CycleWork
@@ -35,8 +36,6 @@ from asched.state.cluster import ClusterState
 
 NodeChooser = Callable[[BestNodes, QueuedPod], int]
 """Returns the row of one of the best nodes."""
-
-LikeKey = tuple[PodShape, int, str]
 
 _encode = msgspec.json.Encoder().encode
 _replace = msgspec.structs.replace
@@ -123,6 +122,7 @@ class MemberPass:
         self._choose = choose or self._choose_by_seed
         self._shares_rejections = all(plugin.rejects_like_pods for plugin in profile.post_filter)
         self.trial = Trial(cluster, profile)
+        self.like_members = LikeMembers(cluster, profile, cache)
         self.work: CycleWork | None = None
         """Counts and limits what the passes do; None for no limit."""
 
@@ -199,14 +199,8 @@ class MemberPass:
 
     def _like_key(self, queued: QueuedPod) -> LikeKey | None:
         """Equal for members that are rejected alike; None if each has to be tried. Some member was
-        tried since the last change, so what applies to a pod is up to date."""
-        info = queued.info
-        spec = info.pod.spec
-        if not self._shares_rejections or spec.node_name or refusal(self._cluster, info):
-            return None
-        if not self._cache.plugins(self._profile, info).none_applies:
-            return None
-        return info.shape, info.priority, spec.preemption_policy
+        tried since the last change."""
+        return self.like_members.key(queued.info) if self._shares_rejections else None
 
     def _try(self, queued: QueuedPod, mode: PassMode, nominated: str) -> MemberResult:
         info, number = queued.info, queued.attempts + 1

@@ -84,8 +84,10 @@ def _check_placements(cluster: ClusterState, placements: Sequence[GroupPlacement
         if not isinstance(placement.name, str):
             raise TypeError("the name of a placement is not a str")
         _encode(placement.name)
-        if not cluster.nodes.alive[placement.rows].all():
-            raise ValueError(f"placement {placement.name!r} has a row without a node")
+    alive = cluster.nodes.alive
+    if placements and not alive[np.concatenate([place.rows for place in placements])].all():
+        name = next(place.name for place in placements if not alive[place.rows].all())
+        raise ValueError(f"placement {name!r} has a row without a node")
     tiers = [placement.tier for placement in placements]
     if tiers != sorted(tiers):
         raise ValueError("a placement follows one of a later tier")

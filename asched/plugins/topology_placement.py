@@ -7,6 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from asched.framework.caching import LruCache
 from asched.framework.cluster import Handle
 from asched.framework.events import (
     ActionType,
@@ -47,6 +48,11 @@ from asched.plugins.shared import queue_if
 
 _UNDETERMINED = "cannot determine domain for already scheduled pods: "
 _MAX_LEVELS = 16
+_CACHE_BYTES = 16 * 1024 * 1024
+_PLACEMENT_BYTES = 256
+
+_Topology = tuple[str, tuple[str, ...]]
+"""Required and preferred labels."""
 
 
 class TopologyPlacementGeneratorArgs(Arguments, frozen=True):
@@ -87,8 +93,20 @@ class TopologyPlacementGenerator(PlacementGeneratePlugin, EnqueueExtensions):
     def __init__(self, args: TopologyPlacementGeneratorArgs, handle: Handle) -> None:
         super().__init__(args, handle)
         self._levels = args.levels
+        self._known: LruCache[_Topology, GeneratedPlacements] = LruCache(_CACHE_BYTES, _size_bytes)
+        self._known_nodes: Nodes | None = None
+        self._known_version = -1
 
     def generate_placements(self, group: GroupInCycle, nodes: Nodes) -> GeneratedPlacements:
+        if group.running:
+            return self._generate(group, nodes)
+        if self._known_nodes is not nodes or self._known_version != nodes.version:
+            self._known.clear()
+            self._known_nodes, self._known_version = nodes, nodes.version
+        topology = (group.rules.topology_key, group.rules.preferred_topology)
+        return self._known.get(topology, lambda: self._generate(group, nodes))
+
+    def _generate(self, group: GroupInCycle, nodes: Nodes) -> GeneratedPlacements:
         rules = group.rules
         problem = _level_problem(rules.preferred_topology)
         if not problem and rules.topology_key and not is_qualified_name(rules.topology_key):
@@ -157,6 +175,13 @@ class TopologyPlacementGenerator(PlacementGeneratePlugin, EnqueueExtensions):
         if not isinstance(group, PodGroup):
             return (group,)
         return (group, *ancestors(self.handle.cluster, group).chain)
+
+
+def _size_bytes(generated: GeneratedPlacements) -> int:
+    """The memory of an answer that is kept. Its rows become read-only."""
+    for placement in generated.placements:
+        placement.rows.flags.writeable = False
+    return sum(_PLACEMENT_BYTES + placement.rows.nbytes for placement in generated.placements)
 
 
 def _topology_may_change(pod: Pod, old: Object | None, new: Object | None) -> QueueingHint:

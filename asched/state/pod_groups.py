@@ -6,7 +6,6 @@ stored here, so that a decision about a member need not look at all members of a
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, KeysView
 
 from asched.framework.caching import ChangeLog
@@ -38,12 +37,12 @@ class PodGroupMembers:
 
     def __init__(self) -> None:
         self.statuses: dict[str, MemberStatus] = {}
-        self._counts: Counter[MemberStatus] = Counter()
+        self._counts = dict.fromkeys(MemberStatus, 0)
         self.gang_pending: set[str] = set()
         """Keys of the members with that status; some may be active again."""
 
     def count(self, *statuses: MemberStatus) -> int:
-        return sum(self._counts[status] for status in statuses)
+        return sum(map(self._counts.__getitem__, statuses))
 
     def set_status(self, key: str, status: MemberStatus) -> None:
         self.remove(key)
@@ -56,7 +55,8 @@ class PodGroupMembers:
         status = self.statuses.pop(key, None)
         if status is not None:
             self._counts[status] -= 1
-            self.gang_pending.discard(key)
+            if status is MemberStatus.GANG_PENDING:
+                self.gang_pending.remove(key)
 
 
 _EMPTY = PodGroupMembers()

@@ -11,6 +11,7 @@ from asched.cycle.shape_cache import ShapeCache
 from asched.framework.interface import Plugin
 from asched.group_cycle.cycle import GroupCycle
 from asched.group_cycle.members import collect_members
+from asched.group_cycle.screening import RoomCache
 from asched.model.groups import PodGroup, SchedulingConstraints, TopologyConstraint
 from asched.model.meta import Annotations
 from asched.plugins.default_preemption.plugin import DefaultPreemption
@@ -58,6 +59,8 @@ class GroupScheduling(Scheduling):
         }
         profile = profile_of(*plugins, arguments=arguments)
         super().__init__(*plugins, profiles=[profile])
+        # Kept from cycle to cycle, so that an answer that is too old is found.
+        self._kept = ShapeCache(self.state.nodes), RoomCache()
 
     def next(self) -> tuple[r.Decision, ...]:
         before = checkpoint_of(self.state)
@@ -76,9 +79,9 @@ class GroupScheduling(Scheduling):
         if not members:
             return
         answers = self.state.waiting_pods.answers
-        caches = (ShapeCache(self.state.nodes), ShapeCache(self.state.nodes))
-        screened = GroupCycle(self.state, profile, caches[0], screen=True).run(members)
-        exhaustive = GroupCycle(self.state, profile, caches[1]).run(members)
+        cache, rooms = self._kept
+        screened = GroupCycle(self.state, profile, cache, rooms=rooms).run(members)
+        exhaustive = GroupCycle(self.state, profile, ShapeCache(self.state.nodes)).run(members)
         self.state.waiting_pods.reset_answers(answers)
         assert screened.outcome is exhaustive.outcome
         assert screened.victims == exhaustive.victims

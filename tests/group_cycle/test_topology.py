@@ -7,8 +7,12 @@ from typing import Any
 
 import msgspec
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from asched.framework.interface import Plugin
+from asched.framework.placements import GroupInCycle
+from asched.framework.pod_groups import rules_of
 from asched.model.meta import Annotations, ObjectMeta
 from asched.model.node import Node
 from asched.model.pod import Pod
@@ -18,7 +22,12 @@ from asched.model.workloads import (
     PodDisruptionBudgetSpec,
     PodDisruptionBudgetStatus,
 )
-from asched.plugins.topology_placement import PlacementBestFit
+from asched.plugins.topology_placement import (
+    PlacementBestFit,
+    TopologyPlacementGenerator,
+    TopologyPlacementGeneratorArgs,
+)
+from asched.state import records as r
 from asched.state.group_records import GroupOutcome, PodGroupAttempted
 from tests.cycle.scheduling import nodes_of
 from tests.group_cycle.groups import (
@@ -296,3 +305,35 @@ def test_preferred_group_preempts_in_the_narrowest_domain_of_equal_cost() -> Non
         s.see(occupied(f"v{number}", f"n{number}"))
     s.see(a_group("a", 2, prefers=RACK, priority=10), *gang_pods("a", 2, priority=10))
     assert victims(s.next()) in (["v0", "v1"], ["v2", "v3"])
+
+
+_changes = st.tuples(st.sampled_from(["label", "no labels", "delete"]), st.integers(0, 5))
+
+
+@settings(max_examples=50, deadline=None)
+@given(steps=st.lists(st.tuples(_changes, st.sampled_from(["r0", "r1", "r2", ""])), max_size=12))
+def test_kept_placements_are_those_of_the_nodes_now(
+    steps: list[tuple[tuple[str, int], str]],
+) -> None:
+    s = GroupScheduling(levels=LEVELS)
+    two_blocks(s)
+    kept = s.state.profiles["default-scheduler"].placement.generate
+    assert isinstance(kept, TopologyPlacementGenerator)
+    groups = [a_group("a", 1, rack=rack, prefers=to) for rack in (False, True) for to in ("", LINK)]
+    for (change, number), rack in steps:
+        node = at(0, number >> 2, number >> 1 & 1, number & 1)
+        if change == "delete":
+            s.apply(r.ObjectDeleted("Node", node.name, node.metadata.uid))
+        else:
+            labels = {**node.labels, RACK: rack} if change == "label" else {}
+            s.see(a_node(node.name, {"cpu": "1", "pods": "9"}, labels=labels))
+        for group in groups:
+            found = []
+            fresh = TopologyPlacementGenerator(
+                TopologyPlacementGeneratorArgs(levels=LEVELS), kept.handle
+            )
+            for plugin in (kept, fresh):
+                asked = GroupInCycle(rules_of(group), (), ())
+                placements = plugin.generate_placements(asked, s.state.nodes).placements
+                found.append([(one.name, one.rows.tolist(), one.tier) for one in placements])
+            assert found[0] == found[1]
