@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+from itertools import groupby
 from typing import TYPE_CHECKING, Final
 
 from asched.cli.output import print_table
@@ -9,7 +11,11 @@ from asched.cli.output import print_table
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from asched.audit.pod_group.forms import DomainShortage, PodGroupExplanation
+    from asched.audit.pod_group.forms import (
+        DomainShortage,
+        PodGroupExplanation,
+        RecordedGroupAttempt,
+    )
     from asched.audit.pod_group.history import PodGroupHistory
 
 _WAYS: Final = {
@@ -92,16 +98,12 @@ def print_group_history(found: PodGroupHistory) -> None:
     whole = f"{len(found.attempts)} attempts of the whole group"
     print(f"  {whole}{f' ({outcomes})' if outcomes else ''}, {found.member_attempts} of its pods")
     print(f"  {len(found.victims)} pods evicted for it, {found.evicted} of its own evicted")
-    attempts = [
-        (
-            *(_time(one.at), one.seq, one.outcome, f"{one.placed} of {one.members}"),
-            *(one.domain, one.domains_tried, ", ".join(one.victims)),
-        )
-        for one in found.attempts
-    ]
-    heads = ("TIME (UTC)", "RECORD", "OUTCOME", "PLACED", "DOMAIN", "TRIED", "VICTIMS")
-    if attempts:
-        print_table(heads, attempts)
+    heads = (
+        *("FIRST (UTC)", "LAST", "RECORD", "ATTEMPTS", "OUTCOME"),
+        *("PLACED", "DOMAIN", "TRIED", "VICTIMS", "MESSAGE"),
+    )
+    if found.attempts:
+        print_table(heads, attempt_rows(found.attempts))
     members = [
         (one.name, one.node, one.attempts, *map(_time, (one.first_at, one.bound_at, one.ended_at)))
         for one in found.members
@@ -109,6 +111,19 @@ def print_group_history(found: PodGroupHistory) -> None:
     print_table(("POD", "NODE", "ATTEMPTS", "FIRST (UTC)", "BOUND", "ENDED"), members[:_PODS])
     if len(members) > _PODS:
         print(f"... of {len(members)}; -o json has all")
+
+
+def attempt_rows(attempts: Iterable[RecordedGroupAttempt]) -> Iterator[tuple[object, ...]]:
+    """One row for successive attempts with the same result."""
+    for result, alike in groupby(attempts, _result):
+        first, *others = alike
+        last = _time(others[-1].at) if others else ""
+        yield _time(first.at), last, first.seq, len(others) + 1, *result
+
+
+def _result(one: RecordedGroupAttempt) -> tuple[object, ...]:
+    placed, victims = f"{one.placed} of {one.members}", ", ".join(one.victims)
+    return one.outcome, placed, one.domain, one.domains_tried, victims, one.message
 
 
 def _time(at: datetime | None) -> str:
