@@ -89,9 +89,12 @@ class CompositeCycle(GroupCycle):
         cache: ShapeCache,
         root: GroupNode,
         rooms: RoomCache,
+        untried: str = "",
     ) -> None:
+        """``untried``: for the message of the root, that only a part of its members is tried."""
         super().__init__(cluster, profile, cache, rooms=rooms)
         self._root = root
+        self._untried = untried
         self._found: TriedNode | None = None
         self._rejections: dict[str, _Rejections] = {}
         self._retries_surplus = False
@@ -107,6 +110,8 @@ class CompositeCycle(GroupCycle):
         result.plugin, result.placements = found.plugin, found.placements
         if outcome is GroupOutcome.UNSCHEDULABLE and found.placements:
             self._preempt_as_one(members, result)
+            if result.outcome is GroupOutcome.UNSCHEDULABLE:
+                result.message += self._untried
             found.message = result.message
         elif outcome is GroupOutcome.SCHEDULED and self._settings.group_preemption:
             self._retries_surplus = not self._ineligible(members)
@@ -147,6 +152,13 @@ class CompositeCycle(GroupCycle):
 
     def _to_make_room_for(self, members: CycleMembers) -> CycleMembers:
         return members
+
+    def _needed_at_once(self, members: CycleMembers) -> int:
+        groups = (node for node in self._root.subtree() if isinstance(node.declared, PodGroup))
+        needed = (
+            min(one.members.needed, len(one.members.pending)) for one in groups if not one.runs
+        )
+        return max(1, sum(needed))
 
     def _spared(self, members: CycleMembers) -> Collection[str]:
         """The tree needs its own pods, whatever their priority."""

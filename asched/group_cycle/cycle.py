@@ -131,9 +131,7 @@ class GroupCycle:
         work = self._work = CycleWork(self._cluster, members.pending)
         self._passes.work = self._screening.work = work
         if not work.allows(1, members.pending):
-            # A tree has no minimum of its own, and is tried as a whole.
-            together = members.needed if members.rules.min_count else len(members.pending)
-            message = too_expensive(together, work.forms)
+            message = too_expensive(self._needed_at_once(members), work.forms)
             return GroupResult(GroupOutcome.UNSCHEDULABLE, message, plugin=GANG_SCHEDULING)
         result = self._guarded(members)
         result.steps = work.charged
@@ -297,6 +295,10 @@ class GroupCycle:
         if self._work.allows(MIN_PASSES, members.pending):
             return members
         return members.only(members.pending[: members.needed])
+
+    def _needed_at_once(self, members: CycleMembers) -> int:
+        """How many members must be tried in one cycle at least."""
+        return members.needed
 
     def _spared(self, _members: CycleMembers) -> Collection[str]:
         """Uids of pods that are no victims."""

@@ -26,7 +26,7 @@ from asched.group_cycle.conclusions import group_condition, member_decisions
 from asched.group_cycle.cycle import AWAITS_VICTIMS, GroupCycle, GroupResult
 from asched.group_cycle.group_tree import collect_tree
 from asched.group_cycle.members import CycleMembers, collect_members
-from asched.group_cycle.partial import left_members, note_untried, part_to_try
+from asched.group_cycle.partial import left_members, note_untried, part_of_tree, part_to_try
 from asched.group_cycle.screening import RoomCache
 from asched.group_cycle.work import CycleWork
 from asched.model.groups import PodGroup
@@ -38,6 +38,7 @@ from asched.state.session_records import DecidedGroupCondition, PodGroupStatusDe
 from asched.state.waiting_pods import PermitAnswer
 
 NO_EXTENDERS = "a group cycle calls no extenders and no external plugins: set groupCycle to false"
+_MEMBER_DECISIONS = (r.Assigned, r.Rejected, r.AttemptFailed)
 _PREEMPTION = "DefaultPreemption"
 _replace = msgspec.structs.replace
 
@@ -72,7 +73,8 @@ class GroupDecider:
         else:
             result = GroupCycle(cluster, profile, self._cache, rooms=self._rooms).run(part)
         self._end_waits(result.victims)
-        note_untried(members, part, result)
+        if result.members and result.outcome is GroupOutcome.UNSCHEDULABLE:
+            result.message += note_untried(members, part)
         # What keeps a group from being tried keeps all members.
         decisions: list[r.Decision] = [
             *member_decisions(cluster, part if result.members else members, result),
@@ -95,22 +97,33 @@ class GroupDecider:
         kind, groups = type(root.declared).__name__, [node.members for node in below]
         if untried := self._untried(profile, head, kind, root.members, groups):
             return untried
-        cycle = CompositeCycle(cluster, profile, self._cache, root, self._rooms)
+        part = part_of_tree(cluster, root, head)
+        note = note_untried(root.members, part.members)
+        cycle = CompositeCycle(cluster, profile, self._cache, part, self._rooms, note)
         if profile.external or cluster.extenders:
             result = GroupResult(GroupOutcome.ERROR, NO_EXTENDERS)
         else:
-            result = cycle.run(root.members)
+            result = cycle.run(part.members)
         self._end_waits(result.victims)
-        pending = len(root.members.pending)
-        found: list[r.Decision] = [self._header(profile, root.members, result, kind, pending)]
+        whole = {node.declared.uid: node.members for node in root.subtree()}
+        found: list[r.Decision] = []
         for node, one in cycle.results(result):
             if isinstance(node.declared, PodGroup):
-                decisions = member_decisions(cluster, node.members, one)
+                decisions: list[r.Decision] = [
+                    *member_decisions(cluster, node.members, one),
+                    *left_members(cluster, whole[node.declared.uid], node.members, one),
+                ]
                 kind = PodGroup.__name__
                 header = self._header(profile, node.members, one, kind, len(decisions))
                 found += (_replace(header, root=root.declared.key), *decisions)
             found += self._status(profile, node.members, one, type(node.declared))
-        return (*found, *self._disrupted(profile, result.victims))
+        kind = type(root.declared).__name__
+        count = sum(isinstance(one, _MEMBER_DECISIONS) for one in found)
+        return (
+            self._header(profile, part.members, result, kind, count),
+            *found,
+            *self._disrupted(profile, result.victims),
+        )
 
     def _untried(
         self,

@@ -5,7 +5,7 @@ Children are tried by the priority and the arrival of their first member, then b
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from asched.framework.group_hierarchy import (
@@ -49,6 +49,14 @@ class GroupNode(NamedTuple):
         if isinstance(self.declared, PodGroup):
             return len(self.members.group.running) >= max(1, self.declared.min_count)
         return self.running_children >= self.needed
+
+    def only(self, keys: Collection[str]) -> GroupNode:
+        """The same tree with these pending members only, by pod key."""
+        if isinstance(self.declared, PodGroup):
+            kept = (one for one in self.members.pending if one.info.key in keys)
+            return self._replace(members=self.members.only(kept))
+        children = tuple(sorted((child.only(keys) for child in self.children), key=_order))
+        return GroupNode(self.declared, _together(self.declared, children), children)
 
     def subtree(self) -> Iterator[GroupNode]:
         """The group and all below it, each before its children."""

@@ -143,5 +143,7 @@ def part_size(cluster: ClusterState, pending: Sequence[QueuedPod], least: int) -
 
 def too_expensive(members: int, forms: int) -> str:
     """The message about members that have to be tried at once, which takes too long."""
-    what = f"{members} members" if forms == 1 else f"{members} members of {forms} forms"
+    what = "1 member" if members == 1 else f"{members} members"
+    if forms > 1:
+        what += f" of {forms} forms"
     return f"too expensive: {what} at once take too long to try in this cluster"
