@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -51,13 +51,14 @@ class GroupScheduling(Scheduling):
         group_preemption: bool = False,
         plugins: Sequence[type[Plugin]] = PLUGINS,
         levels: Sequence[str] = (),
+        weights: Mapping[str, int] | None = None,
     ) -> None:
         args: dict[str, Any] = {"groupCycle": True, "groupPreemption": group_preemption}
         arguments = {
             GangScheduling.name: args,
             TopologyPlacementGenerator.name: {"levels": [*levels]},
         }
-        profile = profile_of(*plugins, arguments=arguments)
+        profile = profile_of(*plugins, arguments=arguments, weights=weights)
         super().__init__(*plugins, profiles=[profile])
         # Kept from cycle to cycle, so that an answer that is too old is found.
         self._kept = ShapeCache(self.state.nodes), RoomCache()

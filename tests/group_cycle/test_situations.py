@@ -199,7 +199,7 @@ class Reviewer(PermitPlugin):
         if pod.name.endswith("rejected"):
             return PermitResult(Status.unschedulable("not this one"))
         if pod.name.endswith("waits"):
-            return PermitResult(Status(Code.WAIT, ("not yet",)), timeout_s=5)
+            return PermitResult(Status(Code.WAIT, ("not yet",)), timeout_s=60)
         if pod.name.endswith("fails"):
             raise RuntimeError("no answer")
         return PermitResult()

@@ -68,7 +68,7 @@ _REQUIRED_POINTS = (ExtensionPoint.QUEUE_SORT, ExtensionPoint.BIND)
 
 
 def _is_score(point: ExtensionPoint) -> bool:
-    return point is ExtensionPoint.SCORE
+    return point in {ExtensionPoint.SCORE, ExtensionPoint.PLACEMENT_SCORE}
 
 
 def loader(*plugins: type[Plugin]) -> PluginLoader:
