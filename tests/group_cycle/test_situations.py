@@ -313,6 +313,10 @@ class VictimCase(NamedTuple):
     """A PodDisruptionBudget allows no eviction of pods with the label ``app: protected``."""
     policies: tuple[str, str] = ("", "")
     """``preemptionPolicy`` of the group and of its pod."""
+    priorities: tuple[int, int] = (50, 50)
+    """Of the group and of its pod."""
+    asks: str = "1"
+    """Cores of the pod."""
 
 
 def runs(name: str, priority: int = 0, since: int = 0, *, protected: bool = False) -> Pod:
@@ -349,6 +353,48 @@ EVICTIONS: Mapping[str, VictimCase] = {
     "least important if all are protected": VictimCase(
         2, (runs("x", protected=True), runs("y", 10, protected=True)), ("x",), protected=True
     ),
+    "more important pod": VictimCase(1, (runs("x", 60),), ()),
+    "node that is too small even if it is empty": VictimCase(2, (runs("x"),), (), asks="9"),
+    "empty node that is too small": VictimCase(2, (), (), asks="9"),
+    "several victims, less important ones first": VictimCase(
+        4, (runs("x", 10), runs("y"), runs("g-0", 5), runs("h-0")), ("h-0", "y"), asks="2"
+    ),
+    "members of one group without the others": VictimCase(
+        3, (runs("g-0"), runs("g-1"), runs("g-2")), ("g-1", "g-2"), SINGLE, asks="2"
+    ),
+    "less important member before a pod without group": VictimCase(
+        2, (runs("x", 20), runs("g-0", 10)), ("g-0",), SINGLE
+    ),
+    "budget of a member in a group before the priority of a pod": VictimCase(
+        2, (runs("g-0", protected=True), runs("x", 10)), ("x",), SINGLE, protected=True
+    ),
+    "smaller one of two whole groups": VictimCase(
+        5,
+        tuple(runs(name) for name in ("g-0", "g-1", "h-0", "h-1", "h-2")),
+        ("g-0", "g-1"),
+        (*WHOLE, a_group("h", 3, mode="All")),
+    ),
+    "younger one of two whole groups": VictimCase(
+        4,
+        (*(runs(name, since=1) for name in ("g-0", "g-1")), runs("h-0"), runs("h-1")),
+        ("g-0", "g-1"),
+        (*WHOLE, a_group("h", 2, mode="All")),
+    ),
+    "whole group with less priority than its pods": VictimCase(
+        2, (runs("g-0", 90), runs("g-1", 90)), ("g-0", "g-1"), (a_group("g", 2, mode="All"),)
+    ),
+    "whole group with more priority than its pods": VictimCase(
+        2, (runs("g-0"), runs("g-1")), (), (a_group("g", 2, mode="All", priority=90),)
+    ),
+    "members with more priority than their group": VictimCase(
+        2, (runs("g-0", 90), runs("g-1", 90)), (), SINGLE
+    ),
+    "group with more priority than its pod": VictimCase(
+        1, (runs("x", 10),), ("x",), priorities=(50, 0)
+    ),
+    "group with less priority than its pod": VictimCase(
+        1, (runs("x", 10),), (), priorities=(5, 50)
+    ),
     "group never preempts": VictimCase(
         1, (runs("x"),), (), policies=("Never", "PreemptLowerPriority")
     ),
@@ -371,7 +417,9 @@ def test_victims_of_a_group(name: str) -> None:
         )
         s.see(budget)
     of_group, of_pod = case.policies
-    group, pod = a_group("a", 1, priority=50), member("a", "a0", priority=50)
+    of_group_itself, of_its_pod = case.priorities
+    group = a_group("a", 1, priority=of_group_itself)
+    pod = member("a", "a0", case.asks, priority=of_its_pod)
     s.see(
         _replace(group, spec=_replace(group.spec, preemption_policy=of_group)),
         _replace(pod, spec=_replace(pod.spec, preemption_policy=of_pod)),
