@@ -25,7 +25,7 @@ from asched.group_cycle.composite import CompositeCycle
 from asched.group_cycle.conclusions import group_condition, member_decisions
 from asched.group_cycle.cycle import AWAITS_VICTIMS, GroupCycle, GroupResult
 from asched.group_cycle.group_tree import collect_tree
-from asched.group_cycle.members import CycleMembers, collect_members
+from asched.group_cycle.members import CycleMembers, members_of, members_put_off
 from asched.group_cycle.partial import left_members, note_untried, part_of_tree, part_to_try
 from asched.group_cycle.screening import RoomCache
 from asched.group_cycle.work import CycleWork
@@ -54,14 +54,18 @@ class GroupDecider:
     def decide(self, profile: Profile, head: QueuedPod) -> tuple[r.Decision, ...]:
         """The decisions about the group of a pod; empty if it is in no group that exists."""
         cluster = self._cluster
-        members = collect_members(cluster, profile, head)
-        if members is None:
+        group = group_of(head.info.pod)
+        declared = None if group is None else find_group(cluster, group)
+        if declared is None:
             return ()
-        declared = find_group(cluster, members.rules.group)
         position = tree_position(cluster, declared) if isinstance(declared, PodGroup) else None
         if position is not None and position.root is not None:
             return self._decide_tree(profile, head, position)
         kind = type(declared).__name__
+        early = members_put_off(cluster, declared)
+        if early and (untried := self._untried(profile, head, kind, early, [early])):
+            return untried
+        members = members_of(cluster, profile, declared, head)
         if untried := self._untried(profile, head, kind, members, [members]):
             return untried
         part = part_to_try(cluster, members, head)

@@ -77,6 +77,20 @@ def members_of(
     return CycleMembers(group, pending, mixed_names(pending))
 
 
+def members_put_off(cluster: ClusterState, declared: AnyPodGroup) -> CycleMembers | None:
+    """The members that are active or back off, if some of them has to wait for its turn: enough to
+    put off those that are active, too. A new member of a large group is cheap that way."""
+    queue = cluster.queue
+    statuses = cluster.group_members(key_of(declared)).statuses
+    waiting = [one for key in statuses if (one := queue.backoff.get(key)) is not None]
+    if not any(one.turn_ns > cluster.now_ns for one in waiting):
+        return None
+    active = [one for key in statuses if (one := queue.active.get(key)) is not None]
+    pending = (*sorted(active, key=member_order), *waiting)
+    group = GroupInCycle(rules_of(declared), tuple(one.info for one in pending), ())
+    return CycleMembers(group, pending)
+
+
 def _pending(
     cluster: ClusterState, profile: Profile, group: PodGroupKey, head: QueuedPod
 ) -> Iterator[QueuedPod]:

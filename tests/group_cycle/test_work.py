@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asched.group_cycle import domain_preemption, partial, work
+from asched.group_cycle import decide, domain_preemption, partial, work
 from asched.group_cycle.members import CycleMembers, collect_members
 from asched.group_cycle.preemption import possible_victims
 from asched.group_cycle.victim_nodes import on_cheapest_nodes
@@ -182,6 +182,31 @@ def test_long_cycle_is_charged_and_the_next_one_put_off(monkeypatch: pytest.Monk
     settle(s)
     assert placed(s) == ["b0", "b1"]
     check_replay(s, *PLUGINS, checkpoint_at=len(s.records) // 2)
+
+
+def test_new_member_of_a_group_that_is_put_off_joins_it_without_collecting_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(work, "_FORM_STEPS", NS_PER_S // NS_PER_STEP)
+    monkeypatch.setattr(work, "MAX_STEPS", 10**9)
+    s = GroupScheduling()
+    nodes(s, 2)
+    s.see(a_group("a", 9), *gang_pods("a", 9))
+    s.see(a_group("b", 2), *gang_pods("b", 2))
+    s.next()
+    turn_ns = turn_of(s.next())
+    with monkeypatch.context() as patch:
+        patch.setattr(decide, "members_of", None)
+        patch.setattr(GroupScheduling, "_check_screening", lambda _: None)
+        s.see(*gang_pods("b", 4)[2:])
+        decisions = s.next()
+    assert {*messages(decisions)} == {"b2", "b3"}
+    assert turn_of(decisions) == turn_ns
+    assert "a group of 4 members takes long" in header(decisions).message
+    assert s.next() == ()
+    settle(s, 60)
+    assert [name for name in placed(s) if name.startswith("b")] == ["b0", "b1", "b2", "b3"]
+    check_replay(s, *PLUGINS)
 
 
 def test_groups_have_their_turns_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
