@@ -3,7 +3,7 @@
     python -m benchmarks.groups.passes --nodes 5000 --pods 50000 --runs 3
 
 Prints the CPU time of the decisions, with all default plugins and all records folded: the median
-of the runs. A run is a forked process, because a pass cannot be undone.
+and the lowest of the runs. A run is a forked process, because a pass cannot be undone.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from asched.daemon.process import freeze_gc, tune_gc
 from asched.model.resources import GroupResource, Resource, WatchedResource, decode
 from asched.state.cluster import ClusterState
 from asched.state.fold import Fold
-from asched.state.group_records import GroupOutcome, PodGroupAttempted
+from asched.state.group_records import PodGroupAttempted
 from asched.state.records import EngineStarted, ProfilesLoaded
 
 RACK: Final = "example.com/rack"
@@ -97,7 +97,7 @@ def _node(number: int) -> Json:
 
 
 class Pass:
-    """A scheduler with a cluster that is half full."""
+    """A scheduler with a cluster of which half the cores are in use."""
 
     def __init__(self, nodes: int, pods: int) -> None:
         registry = PluginRegistry.discover()
@@ -129,11 +129,11 @@ class Pass:
         self._core.take_records()
         freeze_gc()
         began_s = time.thread_time()
-        outcomes: list[GroupOutcome] = []
+        attempts = 0
         while decisions := self._core.decide(_EACH):
-            outcomes += (d.outcome for d in decisions if isinstance(d, PodGroupAttempted))
+            attempts += sum(isinstance(one, PodGroupAttempted) for one in decisions)
         cpu_s = time.thread_time() - began_s
-        assert len(outcomes) == gangs.gangs
+        assert attempts == gangs.gangs
         return cpu_s
 
 
@@ -165,10 +165,10 @@ def main(
     """Measure one pass over pending gangs in a large cluster."""
     tune_gc()
     cluster = Pass(nodes, pods)
-    print("| | CPU |\n|---|---|")
+    print("| | CPU | lowest |\n|---|---|---|")
     for gangs in WORKLOADS:
-        cpu_s = median(_in_fork(cluster, gangs) for _ in range(runs))
-        print(f"| {gangs.name} | {cpu_s:.2f} s |", flush=True)
+        cpu_s = [_in_fork(cluster, gangs) for _ in range(runs)]
+        print(f"| {gangs.name} | {median(cpu_s):.2f} s | {min(cpu_s):.2f} s |", flush=True)
 
 
 if __name__ == "__main__":

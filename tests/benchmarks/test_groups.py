@@ -9,6 +9,7 @@ import pytest
 from asched.config.registry import PluginRegistry
 from benchmarks.groups.jobs import NODES_TABLE, PODS_TABLE, JobTrace, Size, openb, philly
 from benchmarks.groups.measure import GangFigures, measure, table
+from benchmarks.groups.passes import WORKLOADS, Pass
 from benchmarks.groups.ways import WAYS, Way
 
 SIZE = Size(nodes=16, jobs=12, load=2.0)
@@ -60,3 +61,11 @@ def test_table_has_median_and_range() -> None:
     figures = [GangFigures(h, 0.5, h / 10, 0.2, 1.0, 1.0, 0, 0.0, 2.0, 0) for h in (3.0, 1.0, 2.0)]
     row = [*table([("a way", figures)])][-1]
     assert row.startswith("| a way | 2.0 h (1.0-3.0 h) | 50.0% | 0.20 h (0.10-0.30 h) |")
+
+
+@pytest.mark.parametrize("number", range(len(WORKLOADS)))
+def test_pass_attempts_each_gang_once(number: int) -> None:
+    """:meth:`Pass.measure` checks that."""
+    gangs = WORKLOADS[number]
+    small = gangs._replace(gangs=min(gangs.gangs, 3), members=5)
+    assert Pass(nodes=20, pods=40).measure(small) > 0
