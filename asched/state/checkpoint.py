@@ -14,6 +14,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Iterable
 from functools import partial
+from itertools import count
 from typing import Any, Final
 
 import msgspec
@@ -226,8 +227,10 @@ def _restore(fold: Fold, snapshot: StateSnapshot) -> None:
     state.object_store.restore(snapshot.objects)
     state.object_store.api_versions.update(snapshot.api_versions)
     state.nodes.restore(snapshot.nodes, state.objects(Node))
-    state.pods.update((entry.info.key, entry) for entry in snapshot.pods)
-    state.pod_keys.update((entry.info.uid, entry.info.key) for entry in snapshot.pods)
+    infos = [entry.info for entry in snapshot.pods]
+    keys = [info.key for info in infos]
+    state.pods.update(zip(keys, snapshot.pods, strict=True))
+    state.pod_keys.update(zip([info.uid for info in infos], keys, strict=True))
     state.nominator.restore(snapshot.nominator)
     state.waiting_pods.restore(snapshot.waiting_pods)
     state.evictions.restore(snapshot.evictions)
@@ -251,9 +254,9 @@ def _restore(fold: Fold, snapshot: StateSnapshot) -> None:
     state.reserve_calls.unsettled.update(snapshot.unsettled)
     gone = {entry.info.uid: entry for entry in snapshot.deleted_unsettled}
     state.reserve_calls.deleted_unsettled.update(gone)
-    for entry in snapshot.pods:
-        if entry.assignment is not None or entry.reserved is not None:
-            pods.reservations.repeat(entry)
+    placed = [pod for pod in snapshot.pods if pod.assignment is not None or pod.reserved is not None]
+    for entry in placed:
+        pods.reservations.repeat(entry)
     pods.reservations.repeat_deleted()
     # Reserve plugins may have added answers.
     state.waiting_pods.reset_answers(snapshot.waiting_pods.answers)
@@ -304,21 +307,20 @@ class _StoredPods:
     """The pods of a checkpoint by number."""
 
     def __init__(self, form: CheckpointContent, templates: Templates) -> None:
-        self._full = [*map(PodInfo, form.full_pods)]
-        self._copied = templates.stored_pods(form.copied_pods)
-
-    def pod(self, number: int) -> PodInfo:
-        return (self._copied if number & 1 else self._full)[number >> 1]
+        pods: dict[int, PodInfo] = dict(zip(count(0, 2), map(PodInfo, form.full_pods)))
+        pods.update(zip(count(1, 2), templates.stored_pods(form.copied_pods)))
+        self._pod = pods.__getitem__
 
     def decode(self, state: msgspec.Raw) -> StateSnapshot:
         return msgspec.msgpack.decode(state, type=StateSnapshot, dec_hook=self._decode_value)
 
     def _decode_value(self, kind: type, value: Any) -> object:
+        # Called for each pod of the state.
         if kind is PodInfo:
-            return self.pod(value)
+            return self._pod(value)
         if kind is PodsOnRows:
-            return PodsOnRows(map(self.pod, value))
+            return PodsOnRows(map(self._pod, value))
         if kind is QueuedClusterEvent:
-            return event_from_form(value, self.pod)
+            return event_from_form(value, self._pod)
         dtype, items = value
         return np.array(items, dtype)

@@ -278,16 +278,19 @@ class LabelIndex:
     def fill(self, rows: Sequence[tuple[int, Mapping[str, str]]], capacity: int) -> None:
         """The labels of all rows of a table that had none."""
         intern = self.vocabulary.intern
-        found: dict[str, tuple[list[int], list[int]]] = {}
+        # Most nodes have the same labels with different texts.
+        alike: dict[tuple[str, ...], tuple[list[int], list[tuple[str, ...]]]] = {}
         for row, labels in rows:
-            for key, text in labels.items():
-                holders, ids = found.setdefault(key, ([], []))
-                holders.append(row)
-                ids.append(intern(text))
-        for key, (holders, ids) in found.items():
-            column = self.columns[key] = np.full(capacity, -1, np.int32)
-            column[holders] = ids
-            self._holders[key] = len(holders)
+            holders, texts = alike.setdefault(tuple(labels), ([], []))
+            holders.append(row)
+            texts.append(tuple(labels.values()))
+        for keys, (holders, texts) in alike.items():
+            for key, of_key in zip(keys, zip(*texts, strict=True), strict=True):
+                column = self.columns.get(key)
+                if column is None:
+                    column = self.columns[key] = np.full(capacity, -1, np.int32)
+                column[holders] = [*map(intern, of_key)]
+                self._holders[key] += len(holders)
         self._next_check = max(_LEAST_WORDS, 2 * len(self.vocabulary.words))
 
     def _drop_unused_words(self) -> list[str]:

@@ -12,7 +12,7 @@ from asched.framework.nodes import Int64Column, RowArray
 from asched.framework.pod_info import PodInfo, PodShape
 from asched.model.node import Node
 from asched.model.quantity import QuantityText, saturated
-from asched.model.requests import PODS, Amounts, amounts
+from asched.model.requests import PODS, amounts
 from asched.state.node_columns import NodeColumns
 
 _SAFE: Final = 1 << 62
@@ -73,21 +73,14 @@ def add_all(
 def offer_all(columns: NodeColumns, placed: Iterable[tuple[int, Node]]) -> None:
     """What nodes offer, in rows without a node."""
     # Most nodes offer the same.
-    known: dict[tuple[tuple[str, QuantityText], ...], Amounts] = {}
-    found: dict[str, tuple[list[int], list[int]]] = {}
+    alike: dict[tuple[tuple[str, QuantityText], ...], list[int]] = {}
     for row, node in placed:
-        texts = tuple(node.status.allocatable.items())
-        offered = known.get(texts)
-        if offered is None:
-            offered = known[texts] = amounts(node.status.allocatable)
+        alike.setdefault(tuple(node.status.allocatable.items()), []).append(row)
+    for texts, rows in alike.items():
+        offered = amounts(dict(texts))
         for name, number in offered.items():
-            rows, numbers = found.setdefault(name, ([], []))
-            rows.append(row)
-            numbers.append(number)
-    for name, (rows, numbers) in found.items():
-        columns.offer(name, len(rows))[rows] = numbers
-    rows, numbers = found.get(PODS, ([], []))
-    columns.allowed_pods[rows] = numbers
+            columns.offer(name, len(rows))[rows] = number
+        columns.allowed_pods[rows] = offered.get(PODS, 0)
 
 
 def _resources(shapes: Iterable[PodShape]) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import chain
 from operator import attrgetter
 from typing import Any, TypeVar
 
@@ -169,6 +170,10 @@ class NodeTableView(Nodes):
 
     def pods(self, row: int) -> Iterable[PodInfo]:
         return self._pods[row].values()
+
+    def pods_on_rows(self) -> Iterable[PodInfo]:
+        """The pods of all rows."""
+        return chain.from_iterable(pods.values() for pods in self._pods)
 
     def has_pod(self, node_name: str, pod: PodInfo) -> bool:
         """Whether exactly this object is counted on the node, known or not."""

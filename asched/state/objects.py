@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from itertools import groupby
 from typing import Final, TypeVar, cast
 
 from asched.framework.caching import ChangeLog
@@ -112,8 +113,16 @@ class ObjectStore:
         )
 
     def restore(self, snapshot: Iterable[AnyObject]) -> None:
-        for item in snapshot:
-            self.put(item)
+        for kind, items in groupby(snapshot, type):
+            if issubclass(kind, CustomObject):
+                for item in items:
+                    self.put(item)
+                continue
+            of_kind = self.by_kind.setdefault(kind, {})
+            of_kind.update((item.key, item) for item in items)
+            self._versions[kind] += len(of_kind)
+            # Whoever follows the log starts over.
+            self._log(kind).forget()
 
     def _typed(self, kind: type[CustomResource]) -> Mapping[str, CustomResource]:
         view = self._custom.get(kind)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter, OrderedDict
 from collections.abc import Iterable, Mapping
+from operator import attrgetter
 
 import numpy as np
 
@@ -35,6 +36,7 @@ _AT_ONCE = 1024
 _FOLLOWED = KEPT_PODS // 2
 _RECENT = 1 << 17
 """Columns that were read within this number of changes follow the log."""
+_priority_of = attrgetter("priority")
 _MAX_LABEL_SETS = 1024
 """Cached matches per query: each rollout of a workload has label sets of its own."""
 
@@ -169,8 +171,8 @@ class PodIndex:
             return
         changes = self._table.pods_changed_since(self._priorities_cursor)
         if changes is None:
-            self._priorities.clear()
-            changes = [*_all_pods(self._table)]
+            self._priorities = Counter(map(_priority_of, self._table.pods_on_rows()))
+            changes = []
         for _, pod, sign in changes:
             priority = pod.priority
             self._priorities[priority] += sign
@@ -193,9 +195,10 @@ class PodIndex:
             self._terms_version += 1
             for of_kind in self._terms.values():
                 of_kind.clear()
-            changes = _all_pods(table)
-        # Most pods have no terms.
-        changes = [change for change in changes if change[1].shape.names_pods]
+            changes = _pods_with_terms(table)
+        else:
+            # Most pods have no terms.
+            changes = [change for change in changes if change[1].shape.names_pods]
         if changes:
             self._move_terms(changes)
             self._terms_version += 1
@@ -276,6 +279,15 @@ class VolumeIndex:
             del here[pod.uid]
             if not here:
                 del self._disks[row]
+
+
+def _pods_with_terms(table: NodeTable) -> list[Change]:
+    return [
+        (row, pod, 1)
+        for row in np.flatnonzero(table.alive).tolist()
+        for pod in table.pods(row)
+        if pod.shape.names_pods
+    ]
 
 
 def _all_pods(table: NodeTable) -> Iterable[Change]:

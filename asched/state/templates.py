@@ -44,40 +44,37 @@ class _Template:
     pod: Pod
     shape: PodShape
     labels: LabelSet
+    priority: int
     users: int = 1
 
 
 class _CopiedPod(PodInfo):
     """A copy of a template. Most pods of a restored state are never read."""
 
-    __slots__ = ("_source",)
+    __slots__ = ("_record", "_template", "priority")
 
     def __init__(self, record: PodObserved, template: _Template) -> None:
-        self._source: tuple[PodObserved, Pod] | None = (record, template.pod)
+        self._record: PodObserved | None = record
+        self._template = template
         self._label_set = template.labels if record.labels is None else None
         self.uid = record.uid
         self.key = record.key
         self.shape = template.shape
+        self.priority = template.priority
 
     def __getattr__(self, name: str) -> Pod:
         """Called for ``pod`` until it is created."""
-        source = self._source
+        record = self._record
         if name != "pod":
             raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
-        if source is not None:
-            self.pod = restore_copy(*source)
-            self._source = None
+        if record is not None:
+            self.pod = restore_copy(record, self._template.pod)
+            self._record = None
         return self.pod
 
     @property
-    def priority(self) -> int:
-        source = self._source
-        return self.pod.spec.priority if source is None else source[1].spec.priority
-
-    @property
     def namespace(self) -> str:
-        source = self._source
-        return self.pod.metadata.namespace if source is None else source[1].metadata.namespace
+        return self._template.pod.metadata.namespace
 
 
 class Templates:
@@ -107,7 +104,9 @@ class Templates:
         if not number:
             return
         key = _key(info.pod)
-        self._by_number[number] = _Template(key, _unplaced(info.pod), info.shape, info.label_set)
+        self._by_number[number] = _Template(
+            key, _unplaced(info.pod), info.shape, info.label_set, info.priority
+        )
         self._numbers[key] = number
         self._last = max(self._last, number)
 
@@ -140,10 +139,11 @@ class Templates:
 
     def stored_pods(self, records: Iterable[PodObserved]) -> list[PodInfo]:
         """As :meth:`pod_of` for each; a pod itself is created when it is first read."""
+        templates = self._by_number
         return [
-            self.pod_of(record)
-            if record.annotations is not None
-            else _CopiedPod(record, self._by_number[record.template])
+            _CopiedPod(record, templates[record.template])
+            if record.annotations is None
+            else self.pod_of(record)
             for record in records
         ]
 
@@ -168,7 +168,7 @@ class Templates:
             key = _key(kept.pod)
             info = PodInfo(kept.pod)
             self._by_number[kept.number] = _Template(
-                key, kept.pod, info.shape, info.label_set, kept.users
+                key, kept.pod, info.shape, info.label_set, info.priority, kept.users
             )
             if kept.current:
                 self._numbers[key] = kept.number
