@@ -153,19 +153,21 @@ async def prepare_explanation(
     return prepared._replace(cycle=cycle.summary, cycle_fold=before, begin_seq=cycle.begin_seq - 1)
 
 
-def explanation_of(prepared: PreparedExplanation, *, unblock: bool = True) -> Explanation:
-    """The explanation, which changes the prepared states. Raises :class:`AuditError`,
-    :class:`InSessionsError`."""
+def explanation_of(
+    prepared: PreparedExplanation, *, unblock: bool = True, scores: bool = True
+) -> Explanation:
+    """The explanation, which changes the prepared states. Without ``scores``, feasible nodes have
+    none. Raises :class:`AuditError`, :class:`InSessionsError`."""
     state, chosen, before = prepared.fold.state, prepared.attempt, prepared.cycle_fold
     if chosen is None:
-        found = _without_attempts(state, prepared.key, prepared.until)
+        found = _without_attempts(state, prepared.key, prepared.until, scores=scores)
     elif before is not None:
         same = chosen.record in decisions_on(before.state)
-        found = _recomputed(state, chosen, prepared.attempts, same)
+        found = _recomputed(state, chosen, prepared.attempts, same, scores=scores)
         found = msgspec.structs.replace(found, notes=(*found.notes, prepared.cycle))
     else:
         same = decisions_on(state)[:1] == (chosen.record,)
-        found = _recomputed(state, chosen, prepared.attempts, same)
+        found = _recomputed(state, chosen, prepared.attempts, same, scores=scores)
     if found.decision.kind != "assigned" or prepared.lost_reservation:
         start = state if before is None else before.state
         group = group_of_pod(start, prepared.load, prepared.begin_seq, prepared.key)
@@ -211,7 +213,9 @@ def _device_findings(node: NodeExplanation) -> bytes:
     return msgspec.json.encode((node.rejected_by, requests, node.device_problems))
 
 
-def _without_attempts(state: ClusterState, key: str, until: str) -> Explanation:
+def _without_attempts(
+    state: ClusterState, key: str, until: str, *, scores: bool = True
+) -> Explanation:
     entry = state.pods.get(key)
     if entry is None:
         gone = "did not exist" if until else "is gone"
@@ -220,14 +224,19 @@ def _without_attempts(state: ClusterState, key: str, until: str) -> Explanation:
         raise AuditError(
             f"pod {key} has no attempts{until}: another scheduler bound it to {entry.node}"
         )
-    return _explanation(state, entry, RecordedDecision("none"), None, ())
+    return _explanation(state, entry, RecordedDecision("none"), None, (), scores=scores)
 
 
 def _recomputed(
-    state: ClusterState, attempt: RecordedAttempt, numbers: tuple[int, ...], same: bool
+    state: ClusterState,
+    attempt: RecordedAttempt,
+    numbers: tuple[int, ...],
+    same: bool,
+    *,
+    scores: bool,
 ) -> Explanation:
-    record = attempt.record
-    return _explanation(state, state.pods[record.key], _recorded(attempt, state), same, numbers)
+    entry, recorded = state.pods[attempt.record.key], _recorded(attempt, state)
+    return _explanation(state, entry, recorded, same, numbers, scores=scores)
 
 
 def _recorded(attempt: RecordedAttempt, state: ClusterState) -> RecordedDecision:
@@ -258,6 +267,8 @@ def _explanation(
     decision: RecordedDecision,
     reproduced: bool | None,
     numbers: tuple[int, ...],
+    *,
+    scores: bool,
 ) -> Explanation:
     info = entry.info
     scheduler_name = info.pod.spec.scheduler_name
@@ -271,7 +282,7 @@ def _explanation(
         raise AuditError(f"the recorded profile cannot run here: {profile.missing}")
     found = inspect(state, profile, info)
     pre_filter = found.pre_filter
-    nodes = _with_requests(profile, info, _nodes(found))
+    nodes = _with_requests(profile, info, _nodes(found, scores=scores))
     rejections = [*found.pre_enqueue.values()]
     if pre_filter is not None and pre_filter.status is not None:
         rejections.append(pre_filter.status)
@@ -328,15 +339,10 @@ def _reasons(nodes: tuple[NodeExplanation, ...]) -> tuple[ReasonCount, ...]:
     return tuple(ReasonCount(number, plugin, reason) for (plugin, reason), number in ordered)
 
 
-def _nodes(found: Inspection) -> tuple[NodeExplanation, ...]:
+def _nodes(found: Inspection, *, scores: bool) -> tuple[NodeExplanation, ...]:
     if found.filter is None:
         return ()
-    ranks = _ranks(found.total)
-    feasible = [
-        NodeExplanation(name, True, (), _scores(found, index), found.total[index], ranks[index])
-        for index, name in enumerate(found.feasible)
-    ]
-    feasible.sort(key=lambda node: (node.rank or 0, node.name))
+    feasible = _feasible(found) if scores else [NodeExplanation(n, True) for n in found.feasible]
     passing = frozenset(found.feasible)
     rejected = [
         NodeExplanation(name, False, _rejections(found, name))
@@ -345,6 +351,16 @@ def _nodes(found: Inspection) -> tuple[NodeExplanation, ...]:
     ]
     rejected.sort(key=lambda node: (len(node.rejected_by), node.name))
     return (*feasible, *rejected)
+
+
+def _feasible(found: Inspection) -> list[NodeExplanation]:
+    """The feasible nodes, the best first."""
+    ranks = _ranks(found.total)
+    nodes = [
+        NodeExplanation(name, True, (), _scores(found, index), found.total[index], ranks[index])
+        for index, name in enumerate(found.feasible)
+    ]
+    return sorted(nodes, key=lambda node: (node.rank or 0, node.name))
 
 
 def _with_requests(

@@ -102,10 +102,16 @@ class SqlDatabase(ABC):
 
         For many rows, SQLAlchemy's named columns would double the cost.
         """
+        async with self.read() as connection:
+            return await self.fetch_on(connection, query)
+
+    async def fetch_on(
+        self, connection: AsyncConnection, query: Select[Any]
+    ) -> Sequence[tuple[Any, ...]]:
+        """As :meth:`fetch`, on a connection of :meth:`read`."""
         compiled = query.compile(dialect=self._readers.dialect)
         values = [compiled.params[name] for name in compiled.positiontup or ()]
-        async with self.read() as connection:
-            return await self.fetch_all(await driver_of(connection), str(compiled), values)
+        return await self.fetch_all(await driver_of(connection), str(compiled), values)
 
     @abstractmethod
     async def fetch_all(

@@ -183,16 +183,16 @@ class SqlStore(SqlProofs):
             chunk = query.where(record.seq > after_seq, record.seq <= last_seq)
             async with self._database.read() as connection:
                 archived_head = (await connection.execute(_ARCHIVED)).one_or_none()
-                rows = (await connection.execute(chunk)).all()
+                rows = await self._database.fetch_on(connection, chunk)
             if archived_head is not None and archived_head.last_seq > after_seq:
                 raise ArchivedError(archived_message(archived_head.last_seq))
             if subject is None:
-                _check_gapless([row.seq for row in rows], after_seq)
+                _check_gapless([row[0] for row in rows], after_seq)
             for seq, written_at_ns, *stored in rows:
                 yield StoredRecord(seq, written_at_ns, CODEC.decode(seq, *stored))
             if not rows:
                 return
-            after_seq = rows[-1].seq
+            after_seq = rows[-1][0]
 
     async def subjects(self, kind: str) -> Sequence[str]:
         subject = JOURNAL_RECORD.c.subject

@@ -14,7 +14,6 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Iterable
 from functools import partial
-from itertools import count
 from typing import Any, Final
 
 import msgspec
@@ -137,9 +136,9 @@ def _encode(
     without_pods: Callable[..., StateSnapshot],
 ) -> Steps[list[bytes]]:
     pods = _PodNumbers(templates)
-    for count, entry in enumerate(entries):
+    for number, entry in enumerate(entries):
         pods.add(entry.info.pod, entry.template)
-        if count % STEP == 0:
+        if number % STEP == 0:
             yield
     state = without_pods(pods=entries, queue=(yield from queue))
     encoder = msgspec.msgpack.Encoder(enc_hook=pods.encode_value)
@@ -254,9 +253,9 @@ def _restore(fold: Fold, snapshot: StateSnapshot) -> None:
     state.reserve_calls.unsettled.update(snapshot.unsettled)
     gone = {entry.info.uid: entry for entry in snapshot.deleted_unsettled}
     state.reserve_calls.deleted_unsettled.update(gone)
-    placed = [pod for pod in snapshot.pods if pod.assignment is not None or pod.reserved is not None]
-    for entry in placed:
-        pods.reservations.repeat(entry)
+    for entry in snapshot.pods:
+        if entry.assignment is not None or entry.reserved is not None:
+            pods.reservations.repeat(entry)
     pods.reservations.repeat_deleted()
     # Reserve plugins may have added answers.
     state.waiting_pods.reset_answers(snapshot.waiting_pods.answers)
@@ -307,8 +306,9 @@ class _StoredPods:
     """The pods of a checkpoint by number."""
 
     def __init__(self, form: CheckpointContent, templates: Templates) -> None:
-        pods: dict[int, PodInfo] = dict(zip(count(0, 2), map(PodInfo, form.full_pods)))
-        pods.update(zip(count(1, 2), templates.stored_pods(form.copied_pods)))
+        full, copied = [*map(PodInfo, form.full_pods)], templates.stored_pods(form.copied_pods)
+        pods = dict(zip(range(0, 2 * len(full), 2), full, strict=True))
+        pods.update(zip(range(1, 2 * len(copied), 2), copied, strict=True))
         self._pod = pods.__getitem__
 
     def decode(self, state: msgspec.Raw) -> StateSnapshot:

@@ -113,6 +113,7 @@ class ObjectStore:
         )
 
     def restore(self, snapshot: Iterable[AnyObject]) -> None:
+        kind: type[Object]
         for kind, items in groupby(snapshot, type):
             if issubclass(kind, CustomObject):
                 for item in items:

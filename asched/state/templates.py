@@ -52,6 +52,7 @@ class _CopiedPod(PodInfo):
     """A copy of a template. Most pods of a restored state are never read."""
 
     __slots__ = ("_record", "_template", "priority")
+    priority: int
 
     def __init__(self, record: PodObserved, template: _Template) -> None:
         self._record: PodObserved | None = record

@@ -179,7 +179,7 @@ class Explained(msgspec.Struct, frozen=True):
 def _explained(prepared: PreparedExplanation) -> Explained:
     """Changes the prepared state."""
     try:
-        found = explanation_of(prepared)
+        found = explanation_of(prepared, scores=False)
     except InSessionsError as placed:
         return Explained(session=placed.session)
     except AuditError as error:
