@@ -103,15 +103,15 @@ class JournalWithStates:
         return sorted(marks)
 
     async def load_checkpoint(self, at_or_before_seq: int | None = None) -> Checkpoint | None:
-        """The latest one of both."""
-        stored = await self._store.load_checkpoint(at_or_before_seq)
+        """The latest one of both. Only that one is read: each has about a megabyte."""
         last_seq = at_or_before_seq if at_or_before_seq is not None else _NO_LIMIT
         archived = await self._store.archived()
-        begin = archived.seq if stored is None else max(stored.seq, archived.seq)
+        marks = await self._store.checkpoint_marks()
+        begin = max((mark.seq for mark in marks if mark.seq <= last_seq), default=0)
         query = "SELECT seq, blob FROM state WHERE seq > ? AND seq <= ? ORDER BY seq DESC LIMIT 1"
-        for seq, blob in self._rows(query, (begin, last_seq)):
+        for seq, blob in self._rows(query, (max(begin, archived.seq), last_seq)):
             return Checkpoint(seq, blob)
-        return stored
+        return await self._store.load_checkpoint(at_or_before_seq)
 
     def _rows(self, query: str, parameters: tuple[int, ...]) -> list[Any]:
         try:

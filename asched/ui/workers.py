@@ -36,6 +36,9 @@ T = TypeVar("T")
 CONTEXT: Final = multiprocessing.get_context("spawn")
 """Starts the process that forks others: the server has threads, so a fork of it is unsafe."""
 _CACHED_BYTES: Final = 4 * 1024**2
+_ENTRY_BYTES: Final = 1024
+"""What a result needs besides: its question, and the text of an error."""
+_ABSENT: Final = 404
 _MAX_PROCESSES: Final = 2
 """Each has a state of its own, which is most of what it needs: 75 MB for 40,000 pods."""
 _STOP_S: Final = 2.0
@@ -51,15 +54,15 @@ class Workers:
         self._running = asyncio.Semaphore(count or min(_MAX_PROCESSES, os.cpu_count() or 1))
         self._host: _HostProcess | None = None
         self._states: Path | None = None
-        self._calls: dict[tuple[object, ...], asyncio.Task[bytes]] = {}
-        self._answers: OrderedDict[tuple[object, ...], bytes] = OrderedDict()
+        self._calls: dict[tuple[object, ...], asyncio.Task[WorkerAnswer]] = {}
+        self._answers: OrderedDict[tuple[object, ...], WorkerAnswer] = OrderedDict()
         self._cached_bytes = 0
 
     async def call(self, function: Callable[..., Awaitable[T]], *arguments: Any) -> T:
         """The result of ``function(journal, *arguments)``; the journal is a :class:`PastStates`.
 
-        Equal calls share a result, so the arguments must determine it. Raises
-        :class:`AnsweredError` if the function fails.
+        Equal calls share a result, so the arguments must determine it, or that there is none
+        (404). Raises :class:`AnsweredError` if the function fails.
         """
         encoded = await self._encoded(function, arguments)
         result: T = _decoder(function).decode(expanded(encoded))
@@ -78,27 +81,25 @@ class Workers:
         self, function: Callable[..., Awaitable[Any]], arguments: tuple[Any, ...]
     ) -> bytes:
         key = (function, *arguments)
-        kept = self._answers.get(key)
-        if kept is not None:
+        answer = self._answers.get(key)
+        if answer is not None:
             self._answers.move_to_end(key)
-            return kept
-        call = self._calls.get(key)
-        if call is None:
-            call = self._calls[key] = asyncio.ensure_future(self._run(function, arguments))
-            call.add_done_callback(lambda _: self._calls.pop(key, None))
-        kept = await asyncio.shield(call)
-        self._keep(key, kept)
-        return kept
-
-    async def _run(
-        self, function: Callable[..., Awaitable[Any]], arguments: tuple[Any, ...]
-    ) -> bytes:
-        async with self._running:
-            host = self.start()
-            answer = await host.call(function, arguments, self._states)
+        else:
+            call = self._calls.get(key)
+            if call is None:
+                call = self._calls[key] = asyncio.ensure_future(self._run(function, arguments))
+                call.add_done_callback(lambda _: self._calls.pop(key, None))
+            answer = await asyncio.shield(call)
+            self._keep(key, answer)
         if answer.error is not None:
             raise AnsweredError(answer.error)
         return answer.result
+
+    async def _run(
+        self, function: Callable[..., Awaitable[Any]], arguments: tuple[Any, ...]
+    ) -> WorkerAnswer:
+        async with self._running:
+            return await self.start().call(function, arguments, self._states)
 
     def start(self) -> _HostProcess:
         """Start the processes, so that the first call does not wait for it."""
@@ -106,12 +107,14 @@ class Workers:
             self._host = _HostProcess(self._settings)
         return self._host
 
-    def _keep(self, key: tuple[object, ...], result: bytes) -> None:
-        if key not in self._answers and len(result) < _CACHED_BYTES // 4:
-            self._answers[key] = result
-            self._cached_bytes += len(result)
+    def _keep(self, key: tuple[object, ...], answer: WorkerAnswer) -> None:
+        """Other errors may be gone the next time."""
+        lasting = answer.error is None or answer.error.status == _ABSENT
+        if lasting and key not in self._answers and len(answer.result) < _CACHED_BYTES // 4:
+            self._answers[key] = answer
+            self._cached_bytes += _size_bytes(answer)
         while self._cached_bytes > _CACHED_BYTES:
-            self._cached_bytes -= len(self._answers.popitem(last=False)[1])
+            self._cached_bytes -= _size_bytes(self._answers.popitem(last=False)[1])
 
     def use_states(self, file: Path) -> None:
         """Fold from the checkpoints of the index as well, which fit the journal."""
@@ -196,6 +199,10 @@ class _HostProcess:
             self._process.kill()
             self._process.join()
         self._process.close()
+
+
+def _size_bytes(answer: WorkerAnswer) -> int:
+    return len(answer.result) + _ENTRY_BYTES
 
 
 _ANSWERS: Final = msgspec.msgpack.Decoder(WorkerAnswer)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import multiprocessing
 import os
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
@@ -33,12 +34,22 @@ async def _ends(journal: PastStates) -> int:
 
 
 async def _fails(journal: PastStates) -> int:
-    raise AuditError("no such pod")
+    raise AuditError(f"no such pod, says process {os.getpid()}")
+
+
+async def _is_busy(journal: PastStates) -> int:
+    raise BusyError(f"process {os.getpid()} is busy")
 
 
 async def _branched(journal: PastStates) -> tuple[int, int]:
     branch = Branch(lambda: str(os.getpid()).encode())
     return os.getpid(), int(branch.result())
+
+
+async def _error(workers: Workers, function: Callable[[PastStates], Awaitable[int]]) -> str:
+    with pytest.raises(AnsweredError, match=r"no such pod|is busy") as raised:
+        await workers.call(function)
+    return str(raised.value)
 
 
 async def test_calls_run_in_processes_of_their_own(
@@ -57,8 +68,8 @@ async def test_calls_run_in_processes_of_their_own(
         assert await workers.call(_process, 1) == pids[1], "equal calls share a result"
         here, there = await workers.call(_branched)
         assert len({os.getpid(), here, there}) == 3
-        with pytest.raises(AnsweredError, match="no such pod"):
-            await workers.call(_fails)
+        assert len({await _error(workers, _fails) for _ in range(2)}) == 1, "what is absent is kept"
+        assert len({await _error(workers, _is_busy) for _ in range(2)}) == 2, "it may be gone"
         with pytest.raises(BusyError, match="ended"):
             await workers.call(_ends)
         assert await workers.call(_process, 5) > 0, "one that ends does not disturb others"
