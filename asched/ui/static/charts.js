@@ -39,6 +39,12 @@ export function namedSeries(points, valuesOf) {
   return lines;
 }
 
+/** The part of a second that tells two marks apart: nothing from a second on. */
+function fraction(at, step) {
+  const digits = Math.min(3, Math.ceil(-Math.log10(step)));
+  return step < 1 ? `.${String(at.getUTCMilliseconds()).padStart(3, "0").slice(0, digits)}` : "";
+}
+
 /** Marks of the time axis in 24 hours, with the date where it changes. */
 function timeMarks(chart, marks, _, __, step) {
   let before = "";
@@ -47,7 +53,7 @@ function timeMarks(chart, marks, _, __, step) {
     const iso = timeText(at.toISOString(), undefined, false);
     const day = iso.slice(5, 10) === before ? "" : `\n${iso.slice(0, 10)}`;
     before = iso.slice(5, 10);
-    return (step < 60 ? iso.slice(11, 19) : iso.slice(11, 16)) + day;
+    return (step < 60 ? iso.slice(11, 19) + fraction(at, step) : iso.slice(11, 16)) + day;
   });
 }
 
@@ -64,7 +70,7 @@ function axis(format) {
     stroke: cssColour("--quiet"), grid, ticks: grid, font: "11px system-ui",
     ...(format?.increments ? { incrs: format.increments } : {}),
     ...(format ? { values: (_, ticks) => ticks.map(format), size: 58 }
-      : { values: timeMarks, space: 62 }),
+      : { values: timeMarks, space: 76 }),
   };
 }
 

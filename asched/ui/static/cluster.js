@@ -81,7 +81,15 @@ function sameNodes(nodes) {
     nodes.every((node, index) => node.name === view.nodes[index].name);
 }
 
+/** Without any answer there is nothing to choose from. */
+function showAnswered(answered) {
+  byId("cluster").hidden = !answered;
+  byId("when").hidden = !answered;
+  byId("newest").hidden = answered;
+}
+
 function take(answer) {
+  showAnswered(true);
   offerChoices(answer);
   const same = sameNodes(answer.nodes);
   const { nodes } = answer;
@@ -169,6 +177,7 @@ async function go(parameters) {
   })();
   await request;
   request = null;
+  if (!view.at) showAnswered(false);
   byId("cluster").setAttribute("aria-busy", "false");
 }
 

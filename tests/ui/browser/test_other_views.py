@@ -132,6 +132,21 @@ async def test_node_shows_its_pods(chromium: Chromium, demo_journal: str) -> Non
         await tab.screenshot("cluster")
 
 
+async def test_time_without_a_cluster_leads_to_the_newest(
+    chromium: Chromium, demo_journal: str
+) -> None:
+    async with browsing(chromium, demo_journal) as (tab, _):
+        await tab.open("/cluster?at=2001-01-01T00:00:00Z")
+        await expect(tab.page.locator("#trouble")).to_contain_text("choose a later time")
+        for hidden in ("#cluster", "#when"):
+            await expect(tab.page.locator(hidden)).to_be_hidden()
+        tab.problems = [one for one in tab.problems if "404 (" not in one]
+        await tab.page.locator("#newest a").click()
+        await tab.ready()
+        await expect(tab.page.locator("#when")).to_contain_text("record")
+        await expect(tab.page.locator("#newest")).to_be_hidden()
+
+
 async def test_difference_of_two_times(chromium: Chromium, demo_journal: str) -> None:
     async with browsing(chromium, demo_journal) as (tab, client):
         await tab.open("/cluster")
