@@ -15,6 +15,8 @@ import pytest_asyncio
 
 from asched.apiserver.auth import ADMIN, User
 from asched.audit.visibility import AnswerScope
+from asched.journal.codec import object_subject
+from asched.journal.opening import open_journal
 from asched.ui import pages
 from asched.ui.api import PREFIX, ROUTES
 from asched.ui.app import NOTE_HEADER, SCOPES, make_app
@@ -35,9 +37,10 @@ from tests.ui.tenants import (
     ui_in_cluster,
 )
 
+ABSENT = "absent"
 FILLED = {
     "namespace": (MINE,),
-    "name": ("web", "urgent", "waiting", "gang-0", "absent"),
+    "name": ("web", "urgent", "waiting", "gang-0"),
     "attempt": ("1", "2"),
     "node": ("n0", "n1"),
     "queue": ("mine",),
@@ -74,12 +77,21 @@ async def client(
         yield served
 
 
-def _addresses(half: int) -> Iterator[str]:
+async def _names(client: Client) -> tuple[str, ...]:
+    """Names of pods of the first tenant in the journal, and one that is absent."""
+    async with open_journal(client.journal, read_only=True) as store:
+        subjects = await store.subjects("pod")
+    known = [name for name in FILLED["name"] if object_subject("Pod", f"{MINE}/{name}") in subjects]
+    return (*known, ABSENT)
+
+
+def _addresses(half: int, names_of_pods: tuple[str, ...]) -> Iterator[str]:
     """Every path of the OpenAPI document and of the pages, with names of the first tenant."""
+    filled_with = {**FILLED, "name": names_of_pods}
     documented = [path for path, item in openapi()["paths"].items() if "get" in item]
     for path in (*documented, *pages.SCOPES, f"{PREFIX}/openapi.json", "/absent", "/login"):
         names = re.findall(r"{(\w+)}", path)
-        for values in product(*(FILLED[name] for name in names)):
+        for values in product(*(filled_with[name] for name in names)):
             filled = path.format(**{n: quote(v) for n, v in zip(names, values, strict=True)})
             for query in QUERIES if names else (*QUERIES, *OTHER_QUERIES):
                 yield f"{filled}?{query.format(half=half)}"
@@ -87,7 +99,7 @@ def _addresses(half: int) -> Iterator[str]:
 
 async def _everything(client: Client, user: User) -> AsyncIterator[Got]:
     absent = set[str]()
-    for address in _addresses(await client.head() // 2):
+    for address in _addresses(await client.head() // 2, await _names(client)):
         path, _, query = address.partition("?")
         if path in absent and query == "format=csv":
             continue  # the answer to the first query, which is about the same object
