@@ -22,7 +22,8 @@ from asched.cli.output import OutputOption, TableOrData, print_json, print_table
 
 if TYPE_CHECKING:
     from asched.fit.answer import FitQuery
-    from asched.fit.forms import FitAnswer, WorkloadFit
+    from asched.fit.forecast import ForecastSettings
+    from asched.fit.forms import FitAnswer, StartEstimate, WorkloadFit
     from asched.fit.manifest import ManifestObject
     from asched.journal.store import JournalStore
 
@@ -43,6 +44,15 @@ class FitOptions:
     seq: int | None = typer.Option(None, min=1, metavar="N", help="State after record N.")
     copies: str | None = typer.Option(
         None, metavar="N|max", help="Copies of the only workload's pod; max counts how many fit."
+    )
+    estimate: bool = typer.Option(
+        False, "--estimate", help="If a pod does not fit, estimate when all of them would run."
+    )
+    samples: int = typer.Option(100, min=1, max=100_000, help="Simulations of an estimate.")
+    seed: int = typer.Option(0, help="Seed of an estimate.")
+    horizon: str = typer.Option("24h", metavar="DURATION", help="Time that an estimate covers.")
+    arrivals: bool = typer.Option(
+        True, help="Whether new pods arrive as recorded while an estimate waits."
     )
     every: bool = typer.Option(
         False, "--all", help="Show all nodes, not the first few of each kind."
@@ -93,7 +103,25 @@ def _query(options: FitOptions) -> FitQuery:
     if copies not in (None, _MOST) and not number:
         raise BadInput(f"--copies {copies}: expected a number of at least 1, or {_MOST}")
     objects = read_manifest(options.manifest)
-    return FitQuery(objects, copies=number or None, most_copies=copies == _MOST)
+    return FitQuery(
+        objects,
+        copies=number or None,
+        most_copies=copies == _MOST,
+        forecast=_forecast(options) if options.estimate else None,
+    )
+
+
+def _forecast(options: FitOptions) -> ForecastSettings:
+    from asched.fit.forecast import ForecastSettings
+    from asched.model.quantity import parse_duration
+
+    try:
+        horizon_s = parse_duration(options.horizon).total_seconds()
+    except ValueError as error:
+        raise BadInput(f"--horizon: {error}") from None
+    if horizon_s <= 0:
+        raise BadInput(f"--horizon: expected more than 0s, got {options.horizon}")
+    return ForecastSettings(options.samples, options.seed, horizon_s, options.arrivals)
 
 
 def read_manifest(name: str) -> tuple[ManifestObject, ...]:
@@ -118,6 +146,8 @@ def _print(found: FitAnswer, every: bool) -> None:
     explanation = found.explanation
     print(found.sentence)
     print(f"  at {found.at:%Y-%m-%d %H:%M:%S} UTC, after record {found.seq}")
+    if found.estimate is not None:
+        _print_estimate(found.estimate)
     for note in (*found.notes, *explanation.notes):
         print(f"  note: {note}")
     _print_workloads(found, every)
@@ -132,6 +162,28 @@ def _print(found: FitAnswer, every: bool) -> None:
     if found.change is not None:
         print(f"smallest verified change: {found.change.summary}")
     print_unblocking(explanation)
+
+
+def _print_estimate(found: StartEstimate) -> None:
+    horizon = _duration(found.horizon_s)
+    print(
+        f"  would run after {_duration(found.median_s)} (median), 80 % interval"
+        f" {_duration(found.low_s)} to {_duration(found.high_s)}; {found.started} of"
+        f" {found.samples} samples within {horizon}"
+    )
+    pods = "as recorded" if found.arrivals else "of no new pods"
+    print(f"  estimated with arrivals {pods} and {', '.join(found.notes)}")
+
+
+def _duration(seconds: float | None) -> str:
+    """In whole seconds; more than the horizon for None."""
+    from datetime import timedelta
+
+    from asched.model.quantity import format_duration
+
+    if seconds is None:
+        return "more than the horizon"
+    return format_duration(timedelta(seconds=round(seconds)))
 
 
 def _single(found: FitAnswer) -> bool:

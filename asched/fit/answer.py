@@ -14,13 +14,35 @@ from msgspec.structs import replace
 
 from asched.audit.explain import explain_pending
 from asched.audit.explanation import Explanation
+from asched.audit.history import Period
 from asched.audit.lookup import AuditError, fold_before
 from asched.audit.pod_group.examine import explained, find_key
 from asched.audit.pod_group.forms import PodGroupExplanation
 from asched.audit.timeline import time_of
+from asched.audit.whatif.recorded_history import (
+    RecordedHistory,
+    TraceExtractor,
+    recorded_history,
+    recorded_scheduler,
+)
 from asched.cycle.inspect import AttemptOutcome
 from asched.fit.change import more_nodes, smallest_change
-from asched.fit.forms import MAX_BEST, FitAnswer, FitChange, FitVictim, NodeCopies, WorkloadFit
+from asched.fit.forecast import (
+    Forecast,
+    ForecastSettings,
+    PodHistory,
+    StartingPoint,
+    estimate,
+)
+from asched.fit.forms import (
+    MAX_BEST,
+    FitAnswer,
+    FitChange,
+    FitVictim,
+    NodeCopies,
+    StartEstimate,
+    WorkloadFit,
+)
 from asched.fit.manifest import ManifestObject
 from asched.fit.pods import AdmittedManifest, AdmittedPods, ManifestPods
 from asched.fit.trial import FitTrial, TrialPod
@@ -28,6 +50,7 @@ from asched.framework.pod_groups import group_of
 from asched.framework.runtime.profile import PluginLoader
 from asched.journal.statistics import last_seq_at
 from asched.journal.store import JournalStore
+from asched.simulator.trace import WorkloadTrace
 from asched.state.checkpoint import checkpoint_of
 from asched.state.fold import Fold
 
@@ -46,6 +69,8 @@ class FitQuery(NamedTuple):
     """Count how many copies of the only workload's pod get a node without evictions."""
     unblock: bool = True
     """Search changes for pods that get no node."""
+    forecast: ForecastSettings | None = None
+    """Estimate when the pods start if they do not run now."""
 
 
 async def end_of(journal: JournalStore, at_ns: int | None, last_seq: int | None) -> int:
@@ -79,11 +104,21 @@ async def fit(
     :class:`AuditError`, :class:`~asched.journal.errors.JournalError`, ProfileError.
     """
     end = await end_of(journal, at_ns, last_seq)
-    return fit_on(await fold_before(journal, load, end + 1), query, load, end)
+    fold = await fold_before(journal, load, end + 1)
+    date_ns, settings = fold.state.date_ns, query.forecast
+    decision = _Decision(fold, query, load, end)
+    answer = decision.answer()
+    if settings is None or answer.fits:
+        return answer
+    ends_here = end == (await journal.head()).seq
+    period = Period(0, None if ends_here else date_ns)
+    history = await recorded_history(journal, load, period)
+    return replace(answer, estimate=decision.estimate(history, settings))
 
 
 def fit_on(fold: Fold, query: FitQuery, load: PluginLoader, seq: int) -> FitAnswer:
-    """As :func:`fit`, on a state, which must be a private copy; ``seq`` is its last record."""
+    """As :func:`fit` without an estimate, on a state, which must be a private copy; ``seq`` is its
+    last record."""
     return _Decision(fold, query, load, seq).answer()
 
 
@@ -101,6 +136,20 @@ class _Decision:
         self._trial = FitTrial(fold, self._manifest.claim_templates)
         self._checkpoint = b""
         """The state with the objects of the manifest, without its pods."""
+        self._initial: WorkloadTrace | None = None
+        """The same as a trace, for an estimate."""
+
+    def estimate(self, history: RecordedHistory, settings: ForecastSettings) -> StartEstimate:
+        """When all pods of the manifest run. After :meth:`answer`."""
+        assert self._initial is not None, "the query has asked for it"
+        manifest, run = self._manifest, history.recorded
+        scheduler = recorded_scheduler(self._state, run)
+        start = StartingPoint(self._initial, scheduler, manifest.claim_templates)
+        known = PodHistory(run.pods, run.begin_ns, start.now_ns)
+        wanted = [pod.uid for pod in manifest.pods]
+        wanted += [self._state.pods[key].info.uid for key in manifest.waiting]
+        forecast = Forecast(start, known, settings, self._load)
+        return estimate(forecast, manifest.pods, wanted, settings)
 
     def answer(self) -> FitAnswer:
         trial, manifest = self._trial, self._manifest
@@ -113,6 +162,9 @@ class _Decision:
                 trial.observe(item)
         if self._query.unblock:
             self._checkpoint = checkpoint_of(self._state)
+        if self._query.forecast is not None:
+            now_ns = self._state.now_ns
+            self._initial = TraceExtractor(self._fold, now_ns).trace(now_ns)
         for key in manifest.waiting:
             trial.follow(key)
         for pod in manifest.pods:
