@@ -18,10 +18,11 @@ from asched.cli.options import (
     takes_options,
     time_ns,
 )
-from asched.cli.output import OutputOption, TableOrData, print_json, print_table
+from asched.cli.output import OutputOption, TableOrData, print_as, print_json, print_table
 
 if TYPE_CHECKING:
     from asched.fit.answer import FitQuery
+    from asched.fit.calibration import Calibration
     from asched.fit.forecast import ForecastSettings
     from asched.fit.forms import FitAnswer, StartEstimate, WorkloadFit
     from asched.fit.manifest import ManifestObject
@@ -50,10 +51,14 @@ class FitOptions:
     )
     samples: int = typer.Option(100, min=1, max=100_000, help="Simulations of an estimate.")
     seed: int = typer.Option(0, help="Seed of an estimate.")
-    horizon: str = typer.Option("24h", metavar="DURATION", help="Time that an estimate covers.")
+    horizon: str = typer.Option("4h", metavar="DURATION", help="Time that an estimate covers.")
     arrivals: bool = typer.Option(
         True, help="Whether new pods arrive as recorded while an estimate waits."
     )
+    calibrate: bool = typer.Option(
+        False, help="Instead: compare estimates at past moments with what happened."
+    )
+    moments: int = typer.Option(30, min=1, max=10_000, help="Past moments of --calibrate.")
     every: bool = typer.Option(
         False, "--all", help="Show all nodes, not the first few of each kind."
     )
@@ -70,6 +75,9 @@ def fit(options: FitOptions) -> None:
     from asched.fit.answer import fit as fit_manifest
     from asched.fit.manifest import ManifestError
 
+    if options.calibrate:
+        _calibrate(options)
+        return
     if options.at is not None and options.seq is not None:
         raise BadInput("give one of --at and --seq")
     query = _query(options)
@@ -89,6 +97,49 @@ def fit(options: FitOptions) -> None:
         _print(found, options.every)
     if not found.fits:
         raise typer.Exit(EXIT_FAILURE)
+
+
+def _calibrate(options: FitOptions) -> None:
+    from asched.fit.calibration import calibrate
+
+    if options.manifest is not None or options.at is not None or options.seq is not None:
+        raise BadInput("--calibrate takes no manifest and no time")
+    settings = _forecast(options)
+
+    async def ask(store: JournalStore) -> Calibration:
+        return await calibrate(store, installed_plugins().load, settings, options.moments)
+
+    print_as(options.output, query_journal(options.journal, ask), _print_calibration)
+
+
+def _print_calibration(found: Calibration) -> None:
+    pods = "as recorded" if found.arrivals else "of no new pods"
+    print(
+        f"{found.pods} waiting pods at {found.moments} moments, {found.samples} samples each,"
+        f" horizon {_duration(found.horizon_s)}, arrivals {pods}"
+    )
+    rows = [
+        (
+            f"{row.low:.0%} to {row.high:.0%}",
+            row.statements,
+            _share(row.stated),
+            _share(row.observed),
+        )
+        for row in found.rows
+    ]
+    print_table(("PROBABILITY", "STATEMENTS", "STATED (MEAN)", "OBSERVED"), rows)
+    print(
+        f"Brier score {_number(found.brier)}, with the overall shares {_number(found.base_brier)};"
+        f" {_share(found.covered)} of {found.intervals} start times are in the 80 % interval"
+    )
+
+
+def _share(value: float | None) -> str:
+    return "" if value is None else f"{value:.0%}"
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3f}"
 
 
 def _query(options: FitOptions) -> FitQuery:

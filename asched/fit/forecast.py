@@ -35,7 +35,7 @@ class ForecastSettings(NamedTuple):
 
     samples: int = 100
     seed: int = 0
-    horizon_s: float = 86_400.0
+    horizon_s: float = 14_400.0
     """A sample ends after this virtual time."""
     arrivals: bool = True
     """Whether pods arrive as in the history; otherwise none do."""
