@@ -299,8 +299,8 @@ TOOLS: Final[Mapping[str, JournalTool]] = {
         _newest,
     ),
     "fit": JournalTool(
-        "Whether a pod that does not exist would run now, or at a past time: on which nodes, or"
-        " what blocks it. Nothing is created.",
+        "Whether a pod or workload that does not exist would run now, or at a past time: on which"
+        " nodes, which pods it would evict, or what blocks it. Nothing is created.",
         FitQuestion,
         FitAnswer,
         _fit,
