@@ -78,7 +78,7 @@ class Calibration(msgspec.Struct, frozen=True, rename="camel"):
     """The number of pods with a known start time."""
 
 
-class Statement(NamedTuple):
+class StartStatement(NamedTuple):
     """A probability that was stated, and whether the pod started in time."""
 
     within_s: float
@@ -127,7 +127,7 @@ async def calibrate(
             "no pod waits in the last three quarters of the journal: there is nothing to compare"
         )
     snapshots = await _snapshots(journal, load, times)
-    statements: list[Statement] = []
+    statements: list[StartStatement] = []
     covered: list[bool] = []
     pods = 0
     for snapshot in snapshots:
@@ -201,7 +201,7 @@ class _Comparison:
         self._samples = Forecast(start, known, settings, load).start_times_s((), wanted)
         self._outcomes = {uid: outcome_after(runs[uid], now_ns, run.end_ns) for uid in wanted}
 
-    def statements(self) -> Iterator[Statement]:
+    def statements(self) -> Iterator[StartStatement]:
         number = len(self._samples)
         for uid, outcome in self._outcomes.items():
             times = by_uid(self._samples, uid)
@@ -209,7 +209,7 @@ class _Comparison:
                 happened = outcome.started_within(within_s)
                 if happened is not None and within_s <= self._settings.horizon_s:
                     stated = sum(time_s <= within_s for time_s in times) / number
-                    yield Statement(within_s, stated, happened)
+                    yield StartStatement(within_s, stated, happened)
 
     def covered(self) -> Iterator[bool]:
         """Whether each known start time is within its 80 % interval."""
@@ -233,7 +233,7 @@ def outcome_after(run: PodRun, now_ns: int, end_ns: int) -> PodOutcomeAfter:
 
 
 def summarized(
-    statements: Sequence[Statement], covered: Sequence[bool], examined: Examined
+    statements: Sequence[StartStatement], covered: Sequence[bool], examined: Examined
 ) -> Calibration:
     """The reliability table."""
     shares: dict[float, list[bool]] = {}
@@ -255,7 +255,7 @@ def summarized(
     )
 
 
-def _row(low: float, high: float, statements: Sequence[Statement]) -> ReliabilityRow:
+def _row(low: float, high: float, statements: Sequence[StartStatement]) -> ReliabilityRow:
     last = high == BOUNDS[-1]
     found = [one for one in statements if low <= one.stated < high or (last and one.stated == high)]
     return ReliabilityRow(

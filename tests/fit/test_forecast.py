@@ -22,7 +22,7 @@ from asched.fit.calibration import (
     Calibration,
     Examined,
     PodOutcomeAfter,
-    Statement,
+    StartStatement,
     calibrate,
     summarized,
 )
@@ -162,11 +162,15 @@ async def test_calibration_needs_waiting_pods() -> None:
         )
 
 
-STATEMENTS = st.builds(Statement, st.sampled_from([300.0, 900.0]), st.floats(0, 1), st.booleans())
+STATEMENTS = st.builds(
+    StartStatement, st.sampled_from([300.0, 900.0]), st.floats(0, 1), st.booleans()
+)
 
 
 @given(st.lists(STATEMENTS, max_size=60), st.lists(st.booleans(), max_size=9))
-def test_table_counts_every_statement_once(found: list[Statement], covered: list[bool]) -> None:
+def test_table_counts_every_statement_once(
+    found: list[StartStatement], covered: list[bool]
+) -> None:
     table: Calibration = summarized(found, covered, Examined(1, 1, ForecastSettings()))
     assert sum(row.statements for row in table.rows) == len(found)
     assert all(before.high == after.low for before, after in pairwise(table.rows))
