@@ -10,7 +10,8 @@ from asched.config.file import parse_yaml
 from asched.fit.answer import FitQuery, fit
 from asched.fit.forms import FitAnswer
 from asched.fit.manifest import ManifestError, objects_of
-from tests.audit.group_recording import GroupRecording
+from asched.framework.runtime.extenders import ExtenderSpec
+from tests.audit.group_recording import GroupRecording, members
 from tests.audit.recording import REGISTRY, Recording, node, pod
 
 SPEC = "{containers: [{name: c, image: app, resources: {requests: {cpu: '1'}}}]}"
@@ -195,3 +196,30 @@ async def test_wrong_object_is_one_line_with_its_place(text: str, message: str) 
         await answer(text)
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+async def test_group_admits_pods_that_wait_for_it() -> None:
+    """The pods exist, their PodGroup does not; another pod waits, too, and is none of it."""
+    group = """
+apiVersion: scheduling.k8s.io/v1alpha2
+kind: PodGroup
+metadata: {name: late}
+spec: {schedulingPolicy: {gang: {minCount: 2}}}
+"""
+    for cpu, fits in (("3", True), ("5", False)):
+        recording = GroupRecording()
+        recording.see(node("a"), node("b"), *members("late", 2, cpu), pod("alone", "9"))
+        recording.decide()
+        found = await answer(group, recording)
+        (workload,) = found.workloads
+        assert (workload.object, workload.pods) == ("pods of the cluster", 2)
+        assert (found.fits, workload.placed) == (fits, 2 if fits else 0)
+
+
+async def test_extenders_are_not_called() -> None:
+    recording = Recording(ExtenderSpec("http://extender.example", filter_verb="filter"))
+    recording.see(node("a"), pod("asks", "1"))
+    recording.decide()
+    found = await answer(workload("Deployment", "apps/v1", "replicas: 3"), recording)
+    assert found.workloads[0].placed == 3
+    assert "extenders are not called" in found.notes
