@@ -178,13 +178,16 @@ def explanation_of(
     return msgspec.structs.replace(found, unblocking=unblocking)
 
 
-def explain_pending(state: ClusterState, load: PluginLoader, key: str) -> Explanation:
-    """Explains what an attempt for a pod of the state would decide now, with unblocking changes.
+def explain_pending(
+    state: ClusterState, load: PluginLoader, key: str, *, unblock: bool = True
+) -> Explanation:
+    """Explains what an attempt for a pod of the state would decide now. ``unblock`` as for
+    :func:`explain`.
 
     The state must be a private copy. Raises :class:`AuditError`, :class:`InSessionsError`.
     """
     found = _without_attempts(state, key, "")
-    if found.outcome not in _PENDING_OUTCOMES:
+    if not unblock or found.outcome not in _PENDING_OUTCOMES:
         return found
     return msgspec.structs.replace(found, unblocking=_unblocking(state, load, key, found))
 

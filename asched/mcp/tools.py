@@ -16,7 +16,6 @@ from asched.audit.entries import PodTimeline
 from asched.audit.explain import InSessionsError, explain
 from asched.audit.explain_job import JobExplanation, explain_job
 from asched.audit.explanation import Explanation, NodeExplanation
-from asched.audit.fit import FitAnswer, fit
 from asched.audit.history import NodeTimeline, Owner, Period, node_timeline, timelines
 from asched.audit.history import timelines_of_owner as of_owner
 from asched.audit.lookup import AuditError, PodName
@@ -25,6 +24,9 @@ from asched.audit.pod_group.forms import PodGroupExplanation
 from asched.audit.times import TIMES, parse_time_ns
 from asched.audit.visibility import AnswerScope
 from asched.config.registry import PluginRegistry
+from asched.fit.answer import FitQuery, fit
+from asched.fit.forms import FitAnswer
+from asched.fit.manifest import object_of
 from asched.journal.statistics import last_seq_at
 from asched.journal.store import JournalStore
 from asched.mcp.what_if import WhatIfAnswer, WhatIfQuestion, what_if
@@ -94,7 +96,13 @@ class HistoryAnswer(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class FitQuestion(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    manifest: Annotated[dict[str, Any], Meta(description="A v1 Pod, as a JSON object.")]
+    manifest: Annotated[
+        dict[str, Any],
+        Meta(
+            description="A Pod, a workload that creates pods (Deployment, StatefulSet, Job ...), or"
+            " a v1 List of objects, as a JSON object."
+        ),
+    ]
     at: _At = ""
     max_nodes: _Nodes = 10
 
@@ -230,14 +238,16 @@ def _newest(found: HistoryAnswer, asked: HistoryQuestion) -> HistoryAnswer:
 
 
 async def _fit(context: ToolContext, asked: FitQuestion) -> FitAnswer:
-    load = context.registry.load
-    return await fit(context.journal, asked.manifest, load, at_ns=time_ns(asked.at))
+    query, load = FitQuery(object_of(asked.manifest, "manifest")), context.registry.load
+    return await fit(context.journal, query, load, at_ns=time_ns(asked.at))
 
 
 def _fit_right(asked: FitQuestion) -> NeededRight:
-    metadata = asked.manifest.get("metadata")
-    namespace = metadata.get("namespace") if isinstance(metadata, dict) else None
-    return NeededRight(AnswerScope.NAMESPACE, str(namespace or "default"))
+    objects = object_of(asked.manifest, "manifest")
+    namespaces = {str(each.mapping("metadata").get("namespace") or "default") for each in objects}
+    if len(namespaces) == 1:
+        return NeededRight(AnswerScope.NAMESPACE, *namespaces)
+    return NeededRight(AnswerScope.CLUSTER)
 
 
 def _best(found: FitAnswer, asked: FitQuestion) -> FitAnswer:
@@ -289,8 +299,8 @@ TOOLS: Final[Mapping[str, JournalTool]] = {
         _newest,
     ),
     "fit": JournalTool(
-        "Whether a pod that does not exist would run now, or at a past time: on which nodes, or"
-        " what blocks it. Nothing is created.",
+        "Whether a pod or workload that does not exist would run now, or at a past time: on which"
+        " nodes, which pods it would evict, or what blocks it. Nothing is created.",
         FitQuestion,
         FitAnswer,
         _fit,

@@ -6,7 +6,7 @@ bisection: what fits with some nodes is taken to fit with more of them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Final, NamedTuple
 
@@ -30,6 +30,7 @@ from asched.model.node import (
 from asched.model.requests import PODS
 from asched.model.resource_claims import ResourceSlice
 from asched.model.resources import AnyObject
+from asched.state.cluster import ClusterState
 
 _NAMED: Final = 5
 """Nodes that a change names."""
@@ -205,13 +206,16 @@ def labelled(node: Node, key: str, value: str) -> Node:
 
 def _more_nodes(domain: DomainSearch) -> Iterator[GroupChange]:
     key = domain.finder.found.members.rules.topology_key
+    own_label = {key: domain.name} if key else {}
     for model in _models(domain):
 
         def works(count: int, model: Node = model) -> bool:
             copies = [
                 item
                 for number in range(count)
-                for item in _copy(domain, model, f"{model.name}-copy-{number}", key)
+                for item in node_copy(
+                    domain.trial.state, model, f"{model.name}-copy-{number}", own_label
+                )
             ]
             return domain.helps(domain.trial.changeable.added(*copies))
 
@@ -263,14 +267,14 @@ def _enough(domain: DomainSearch, model: Node) -> list[int]:
     return [most for most in dict.fromkeys((likely, more)) if most <= _MAX_ADDED]
 
 
-def _copy(domain: DomainSearch, model: Node, name: str, key: str) -> Iterator[AnyObject]:
-    """A node like another one, in the domain, with devices like those of the other one."""
-    labels = {**model.metadata.labels, HOSTNAME_LABEL: name}
-    if key:
-        labels[key] = domain.name
+def node_copy(
+    state: ClusterState, model: Node, name: str, labels: Mapping[str, str]
+) -> Iterator[AnyObject]:
+    """A node like another one, with these labels, and devices like those of the other one."""
+    labels = {**model.metadata.labels, HOSTNAME_LABEL: name, **labels}
     metadata = replace(model.metadata, name=name, uid=f"uid-{name}", labels=labels)
     yield replace(model, metadata=metadata)
-    for item in domain.trial.state.objects(ResourceSlice).values():
+    for item in state.objects(ResourceSlice).values():
         if item.spec.node_name != model.name:
             continue
         own = f"{item.name}-{name}"

@@ -103,7 +103,7 @@ async def recorded_history(
     return RecordedHistory(
         extractor.trace(end_ns),
         recorded,
-        _scheduler(fold.state, recorded),
+        recorded_scheduler(fold.state, recorded),
         tuple(_notes(extractor, fold.state)),
     )
 
@@ -139,7 +139,8 @@ async def _no_records(journal: JournalStore) -> str:
     )
 
 
-def _scheduler(state: ClusterState, recorded: WorkloadRun) -> SchedulerSettings:
+def recorded_scheduler(state: ClusterState, recorded: WorkloadRun) -> SchedulerSettings:
+    """The configuration of a state, for a simulation with the usual time to bind of a run."""
     bind_ns = sorted(
         placement.bound_ns - placement.assigned_ns
         for pod in recorded.pods

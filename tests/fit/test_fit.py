@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from asched.audit.fit import FitAnswer, fit
 from asched.audit.lookup import AuditError
 from asched.cli.main import app
+from asched.fit.answer import FitQuery, fit
+from asched.fit.forms import FitAnswer
+from asched.fit.manifest import object_of
 from asched.journal.memory import MemoryStore
 from asched.journal.opening import open_journal
 from asched.model.resources import Resource, decode
@@ -53,7 +55,8 @@ async def journal() -> MemoryStore:
 
 async def answer(journal: MemoryStore, pod: Object, at_s: float | None = None) -> FitAnswer:
     at_ns = None if at_s is None else BEGIN_NS + round(at_s * 1e9)
-    return await fit(journal, pod, REGISTRY.load, at_ns=at_ns)
+    query = FitQuery(object_of(pod, "manifest"))
+    return await fit(journal, query, REGISTRY.load, at_ns=at_ns)
 
 
 async def test_pod_fits_now_and_did_not_before(journal: MemoryStore) -> None:
@@ -98,8 +101,8 @@ async def test_existing_name_and_node_are_noted(journal: MemoryStore) -> None:
     assert found.fits
     assert found.explanation.name == "first-1"
     assert found.notes == (
-        "pod default/first exists; the answer is for another one of that form",
         "spec.nodeName is ignored",
+        "pod default/first exists; the answer is for another one of that form",
     )
 
 
@@ -113,8 +116,11 @@ async def test_gated_pod(journal: MemoryStore) -> None:
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"kind": "Deployment"}, "the manifest is of v1 Deployment; expected v1 Pod"),
-        ({"spec": None}, "no metadata or no spec"),
+        ({"kind": "Deployment"}, "Deployment has apiVersion v1; expected apps/v1"),
+        ({"kind": "Pods"}, "unknown kind Pods; did you mean Pod?"),
+        ({"kind": "ConfigMap"}, "the manifest creates no pods: it has ConfigMap default/try"),
+        ({"kind": None}, "expected a Kubernetes object, but kind is missing"),
+        ({"spec": None}, "Pod default/try: spec is missing"),
         ({"spec": {"containers": []}}, "the API server would reject the pod"),
         ({"spec": {**_SPEC, "priorityClassName": "no"}}, "the API server would reject the pod"),
         ({"spec": {**_SPEC, "schedulerName": "default-schedule"}}, "did you mean default-sched"),
@@ -159,10 +165,10 @@ def test_command(stored: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "expected one Pod, got 0 documents"),
-        ("a: 1\n---\nb: 2\n", "expected one Pod, got 2 documents"),
+        ("", "no object; expected a Pod or a workload"),
+        ("\n\na: 1\n---\nb: 2\n", "pod.yaml:3: expected a Kubernetes object"),
         ("a: [", "not valid YAML"),
-        ("- 1", "expected one Pod"),
+        ("- 1", "pod.yaml:1: expected an object with apiVersion and kind"),
     ],
 )
 def test_wrong_file_is_one_line(stored: Path, tmp_path: Path, text: str, message: str) -> None:
