@@ -15,15 +15,17 @@ from tests.core.hostile import HostileCore, a_node
 from tests.security.hostile_objects import Json, a_pod
 
 NODES = 4
-AMOUNTS = ("0", "500m", "1", "2", "3500m", "4", "9223372036854775807m")
+AMOUNTS = ("500m", "1", "1500m", "2", "9223372036854775807m")
 """The last one saturates sums."""
+LARGE_AMOUNTS = ("2500m", "3", "3500m", "4")
 
 
 @st.composite
 def pods_on_nodes(draw: st.DrawFn) -> list[Json]:
     pods = []
-    for number in range(draw(st.integers(0, 16))):
-        pod = drawn_pod(draw, "on-node", number)
+    for number in range(draw(st.integers(8, 20))):
+        amount = draw(st.sampled_from([*AMOUNTS[:4] * 4, *AMOUNTS]))
+        pod = drawn_pod(draw, "on-node", number, amount, draw(st.integers(0, 2)))
         pod["spec"]["nodeName"] = f"n{draw(st.integers(0, NODES - 1))}"
         pod["metadata"]["labels"] = {"app": draw(st.sampled_from("ab"))}
         if draw(st.booleans()):
@@ -33,20 +35,19 @@ def pods_on_nodes(draw: st.DrawFn) -> list[Json]:
     return pods
 
 
-def drawn_pod(draw: st.DrawFn, prefix: str, number: int, least_priority: int = 0) -> Json:
-    requests = {"cpu": draw(st.sampled_from(AMOUNTS)), "memory": f"{draw(st.integers(0, 4))}Gi"}
+def drawn_pod(draw: st.DrawFn, prefix: str, number: int, cpu: str, priority: int) -> Json:
+    requests = {"cpu": cpu, "memory": f"{draw(st.integers(0, 3))}Gi"}
     if draw(st.booleans()):
         requests["example.com/card"] = str(draw(st.integers(0, 2)))
     container = {"name": "c", "image": "i", "resources": {"requests": requests}}
-    return a_pod(
-        prefix, number, containers=[container], priority=draw(st.integers(least_priority, 3))
-    )
+    return a_pod(prefix, number, containers=[container], priority=priority)
 
 
 @st.composite
 def preemptors(draw: st.DrawFn) -> list[Json]:
     number = draw(st.integers(1, 4))
-    return [drawn_pod(draw, "preemptor", i, least_priority=1) for i in range(number)]
+    amounts, priorities = st.sampled_from(LARGE_AMOUNTS), st.integers(1, 3)
+    return [drawn_pod(draw, "preemptor", i, draw(amounts), draw(priorities)) for i in range(number)]
 
 
 def budget(allowed: int) -> Json:
