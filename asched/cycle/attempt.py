@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 
@@ -240,28 +241,34 @@ class Attempt:
 
         As in kube-scheduler, only nominated pods of equal or higher priority count.
         """
-        cluster = self._cluster
-        if not cluster.nominator:
+        nominator = self._cluster.nominator
+        if not nominator:
             return
-        dry_runner = self._dry_runner(found)
-        rows = cluster.nominator.rows()
-        own = self._table.row_of(cluster.nominator.node_of(self._pod.key))
-        shareable = dry_runner.shareable
-        shared = self._shared.nominated(self._pod.priority) if shareable else NominatedFilterCache()
+        rows = nominator.rows()
+        own = self._table.row_of(nominator.node_of(self._pod.key))
+        priority = self._pod.priority
+        shareable = self._shares_nominated(found)
+        shared = self._shared.nominated(priority) if shareable else NominatedFilterCache()
         parts = [(shared, rows)]
         if own is not None:
             # On the pod's own nominated node, the result of another pod of the shape includes this
             # pod.
             parts = [(shared, rows[rows != own]), (NominatedFilterCache(), rows[rows == own])]
-        findings = found.findings
         for cache, hosts in parts:
-            rejected = cache.rejected(dry_runner, hosts, cluster.row_stamps)
-            if len(rejected):
-                if findings is found.findings:
-                    found.findings = findings.copy()
-                    found.feasible = found.feasible.copy()
-                found.findings.copy_rows(rejected, cache.found, rejected)
-                found.feasible[rejected] = False
+            dry_runner = partial(self._dry_runner, found)
+            rejected = cache.rejected(dry_runner, hosts, self._cluster.row_stamps)
+            found.reject(rejected, cache.found)
+
+    def _shares_nominated(self, found: FeasibleNodes) -> bool:
+        """Whether pods of the same shape and priority share results with nominated pods."""
+        if self._pod.pod.spec.node_name:
+            return False
+        shared = self._shared
+        if not (self._own.none_applies and shared.pre_filter.passes):
+            return self._dry_runner(found).reads_only_own_row
+        if shared.reads_only_own_row is None:
+            shared.reads_only_own_row = self._dry_runner(found).reads_only_own_row
+        return shared.reads_only_own_row
 
     def _error(self, found: FeasibleNodes) -> Status | None:
         """The error that fails the attempt. ``has_errors`` may refer to an error that no row has
@@ -310,8 +317,11 @@ class Attempt:
         """
         shared = self._shared.scores(self._pod)
         all_shared = extender_scores is None and found.shares_feasible
-        if all_shared and self._own.none_applies:
-            return shared.best(self._pod)
+        if self._own.none_applies and extender_scores is None:
+            if all_shared:
+                return shared.best(self._pod)
+            if shared.is_steady(self._pod):
+                return self._best_of_shared(found, shared)
         if all_shared and found.class_scores is not None:
             kept = shared.kept_best(self._pod, found.class_scores)
             if kept is not None:

@@ -52,6 +52,7 @@ class FeasibleNodes:
         """Plugins that need not run for this pod."""
         self.own: list[PodFilterResult] = []
         """Results of the filters that are not shared."""
+        self._rejected: list[tuple[RowArray, FilterDiagnosis]] = []
         self._state: CycleState | None = None
         self._counted: Sequence[CountedStatus] | None = None
         self._findings: FilterDiagnosis | None = None
@@ -114,16 +115,30 @@ class FeasibleNodes:
         """Which filter rejected each row, and why. Built on first access: an assigned pod needs
         none."""
         if self._findings is None:
-            if not self.own:
+            if not self.own and not self._rejected:
                 return self.shared.findings
             self._findings = self.shared.findings.copy()
             for rank, plugin, result in self.own:
                 self._findings.add(rank, plugin, result)
+            for rows, reasons in self._rejected:
+                self._findings.copy_rows(rows, reasons, rows)
         return self._findings
 
     @findings.setter
     def findings(self, findings: FilterDiagnosis) -> None:
         self._findings, self._counted = findings, None
+
+    def reject(self, rows: RowArray, reasons: FilterDiagnosis) -> None:
+        """Reject rows for the reasons that ``reasons`` has for them, whatever was found before.
+        ``reasons`` must not change while this object is in use."""
+        if not len(rows):
+            return
+        if self._feasible[rows].any():
+            feasible = self._feasible.copy()
+            feasible[rows] = False
+            self.feasible = feasible
+        self._rejected.append((rows, reasons))
+        self._findings = self._counted = None
 
     def counted(self, table: NodeTable) -> Sequence[CountedStatus]:
         """The distinct filter statuses, and how many nodes have each."""
@@ -156,6 +171,8 @@ class FeasibleNodes:
         if self._findings is not None:
             return self._findings.has_errors
         if self.shared.findings.has_errors:
+            return True
+        if any(reasons.has_errors for _, reasons in self._rejected):
             return True
         for own in self.own:
             for status in own.result.statuses:

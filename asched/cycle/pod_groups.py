@@ -42,7 +42,7 @@ from asched.framework.runtime.profile import Profile
 from asched.framework.sessions import PodGroupPhase
 from asched.framework.status import Code
 from asched.model.groups import CompositePodGroup, PodGroup
-from asched.plugins.default_preemption.dry_run import less_important
+from asched.plugins.default_preemption.victims import less_important
 from asched.state.attempt_budget import most_gang_forms
 from asched.state.cluster import ClusterState
 from asched.state.records import Assigned, Decision, PermitAllowed, PermitRejected, Rejected

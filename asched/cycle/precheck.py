@@ -42,7 +42,7 @@ def _turn_ns(cluster: ClusterState, queued: QueuedPod) -> int:
     info = queued.info
     costs, budgets = cluster.guards.costs, cluster.guards.budgets
     owes = budgets.owes(info.namespace, cluster.now_ns)
-    is_free = costs.is_cheap(info) and not (owes and costs.checks_gang(info))
+    is_free = costs.is_cheap(info) and not (owes and costs.is_charged(info))
     if is_free or info.key in cluster.pending_evaluations:
         return 0  # free, or an attempt that continues
     if queued.turn_ns:
@@ -64,6 +64,11 @@ def _put_off_message(costs: AttemptCosts, info: PodInfo) -> str:
         count, what = node_requirement_count(info.pod.spec), "requirements of node affinity"
     if not count:
         count, what = len(info.pod.spec.resource_claims), "resource claims"
+    if not count and costs.yields(info):
+        return (
+            "put off: searching for pods to evict takes long in this cluster, pods of other"
+            f" namespaces wait, and namespace {info.namespace} used up its share of decision time"
+        )
     if not count and costs.is_cheap(info):
         return (
             f"put off: checking whether preemption completes the gang takes long in this cluster,"

@@ -6,7 +6,7 @@ are computed again only for rows that changed: usually the node of the previous 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import numpy as np
@@ -105,21 +105,22 @@ class NominatedFilterCache:
         """By row of the cluster's nodes."""
 
     def rejected(
-        self, dry_runner: FilterDryRunner, rows: RowArray, stamps: Int64Column
+        self, dry_runner: Callable[[], FilterDryRunner], rows: RowArray, stamps: Int64Column
     ) -> RowArray:
         """Those of ``rows`` that a filter rejects with the pods nominated there; :attr:`found` has
-        the reasons. Raises :class:`PluginFailure`."""
+        the reasons. ``dry_runner`` is called only if rows changed. Raises :class:`PluginFailure`.
+        """
         if len(self.found.statuses) > _MAX_STATUSES:
             self._clear()
         stale = self._known.stale(rows, stamps)
         if len(stale):
             self.found.extend(len(stamps))
             self.found.clear(stale)
-            for hosts, result in dry_runner.with_nominated(stale):
+            for hosts, result in dry_runner().with_nominated(stale):
                 self.found.copy_rows(hosts, result, np.arange(len(hosts)))
             for row in stale.tolist():
                 self._known.put(row, int(stamps[row]), None)
-        return rows[~self.found.passing[rows]] if len(rows) else rows
+        return rows[self.found.rank[rows] != PASSES] if len(rows) else rows
 
 
 class ShapeFilters:
@@ -135,6 +136,9 @@ class ShapeFilters:
         self._scores = ShapeScores(profile, self.pre_filter.state, nodes, table, self._utilization)
         self._counted: Sequence[CountedStatus] | None = None
         self._nominated: dict[int, NominatedFilterCache] = {}
+        self.reads_only_own_row: bool | None = None
+        """:attr:`FilterDryRunner.reads_only_own_row` of pods for which only shared plugins apply;
+        None if it is not known yet."""
         filters = []
         if not self.pre_filter.rejected:
             skipped = self.pre_filter.state.skip_filter

@@ -13,7 +13,7 @@ import msgspec
 from asched.framework.caching import ChangeLog, RowCounts
 from asched.framework.cycle_state import CycleState
 from asched.framework.feature_gates import FeatureGates
-from asched.framework.nodes import HypotheticalNodes, Int64Column, Nodes, RowArray
+from asched.framework.nodes import HypotheticalNodes, Int64Column, Nodes, ReducedNodes, RowArray
 from asched.framework.pod_groups import GroupMembers, PodGroupKey
 from asched.framework.pod_info import PodInfo
 from asched.framework.pod_queries import PodQuery, TermKind
@@ -65,6 +65,10 @@ class Cluster(Protocol):
 
     def hypothetical_nodes(self, rows: RowArray) -> HypotheticalNodes:
         """A copy of these rows of :attr:`nodes` on which pods can be added and removed."""
+
+    def reduced_nodes(self, rows: RowArray, pods: Sequence[Sequence[PodInfo]]) -> ReducedNodes:
+        """These rows of :attr:`nodes` without these of their pods, at least one for each row. The
+        pods are numbered in this order, those of the first row first."""
 
     @property
     def pods_version(self) -> int:

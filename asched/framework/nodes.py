@@ -266,6 +266,29 @@ class HypotheticalNodes(Nodes):
         self.remove_pods([(row, pod)])
 
 
+class ReducedNodes(Nodes):
+    """Nodes without some of their pods, numbered from 0, each of which can be put back and removed
+    again. For plugins that read amounts only (:attr:`Scope.RESOURCES`)."""
+
+    @abstractmethod
+    def put_back(self, pods: RowArray) -> None:
+        """Put pods of these numbers back on their nodes."""
+
+    @abstractmethod
+    def remove(self, pods: RowArray) -> None:
+        """Remove pods of these numbers again."""
+
+    @property
+    @abstractmethod
+    def removed(self) -> BoolColumn:
+        """By number of the pod, whether it is removed."""
+
+    @property
+    @abstractmethod
+    def first(self) -> RowArray:
+        """By row, the number of its first pod."""
+
+
 class NodeInfo:
     """One node. Valid only during the call to which it is passed."""
 

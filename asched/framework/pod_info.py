@@ -208,6 +208,7 @@ class QueuedPod:
         "turn_ns",
         "unschedulable_count",
         "unschedulable_plugins",
+        "yields",
     )
 
     def __init__(self, info: PodInfo, now_ns: int) -> None:
@@ -230,6 +231,9 @@ class QueuedPod:
         self.pending_plugins: frozenset[str] = frozenset()
         self.turn_ns = 0
         """When a pod that was put off has its turn, until it was attempted; 0 for other pods."""
+        self.yields = False
+        """The pod was put off for others: while no pod is active, it may be attempted before its
+        turn."""
         self.charged_steps = 0
         """Steps charged for the turn of a pod that was put off; returned if it does not need it."""
         self.gating_plugin = ""

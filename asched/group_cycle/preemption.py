@@ -23,7 +23,7 @@ from asched.group_cycle.members import CycleMembers
 from asched.group_cycle.trial import RemovedVictims, Trial
 from asched.model.groups import PodGroup
 from asched.model.workloads import PodDisruptionBudget
-from asched.plugins.default_preemption.dry_run import Budgets
+from asched.plugins.default_preemption.budgets import Budgets
 from asched.state.cluster import ClusterState
 
 NEVER = "not eligible due to preemptionPolicy=Never."

@@ -6,6 +6,10 @@ does preemption for a pod with any term. It is charged to its namespace by count
 measured time: a replay charges the same. With few terms, and with claims for devices, the first
 attempt for pods of a form is charged (:mod:`asched.state.charged_forms`).
 
+A search for victims of a pod without terms is charged only while pods of other namespaces wait to
+be attempted. Beyond its budget such a pod is attempted as soon as none of them waits, or at its
+turn.
+
 A namespace pays back a tenth of a second each second, and owes up to :data:`BURST_NS`, or one
 attempt. Beyond that, each further expensive pod is put off to a turn of its own, at which its
 attempt is already charged: the generic cell rate algorithm, with a queue.
@@ -30,6 +34,10 @@ NODES_PER_STEP: Final = 8
 """Nodes that are compared with a requirement in one step."""
 PREEMPTION_STEPS: Final = 2500
 """For each node: with terms or constraints, nodes are tried one at a time."""
+STEPS_PER_CANDIDATE: Final = 1000
+"""For each node where victims are selected for a pod without terms: 40 microseconds."""
+_MIN_CANDIDATES: Final = 100
+"""``minCandidateNodesAbsolute``, and one in ten nodes is ``minCandidateNodesPercentage``."""
 _GANG_STEPS: Final = 30
 """For each node and form of members: to try whether preemption completes a gang."""
 GANG_FORMS_BY_NODES: Final = 80_000
@@ -71,6 +79,14 @@ def preemption_steps(pod: Pod, nodes: int) -> int:
     if steps <= FREE_STEPS or pod.spec.preemption_policy == "Never":
         return 0
     return steps if term_count(pod.spec) else 0
+
+
+def plain_preemption_steps(pod: Pod, nodes: int) -> int:
+    """The estimated steps of the search for victims of a pod without terms; 0 if it is free."""
+    if pod.spec.preemption_policy == "Never":
+        return 0
+    steps = min(nodes, max(_MIN_CANDIDATES, nodes // 10)) * STEPS_PER_CANDIDATE
+    return steps if steps > FREE_STEPS else 0
 
 
 def most_gang_forms(nodes: int) -> int:

@@ -13,6 +13,7 @@ from asched.state.attempt_budget import (
     attempt_steps,
     form_steps,
     gang_steps,
+    plain_preemption_steps,
     preemption_steps,
 )
 from asched.state.charged_forms import TermForms
@@ -55,7 +56,33 @@ class AttemptCosts:
         steps = attempt_steps(pod, nodes, len(state.pods))
         if preemption and self._has_victims(info):
             steps += preemption_steps(pod, nodes) + self._gang_steps(info)
+            if self.searches_beside_others(info):
+                steps += plain_preemption_steps(pod, nodes)
         return steps
+
+    def is_charged(self, info: PodInfo) -> bool:
+        """Whether a pod that is cheap otherwise is charged if it is rejected now."""
+        return self.checks_gang(info) or self.searches_beside_others(info)
+
+    def searches_beside_others(self, info: PodInfo) -> bool:
+        """Whether a search for victims of a cheap pod takes long, and pods of other namespaces
+        wait to be attempted."""
+        return (
+            self._has_victims(info)
+            and plain_preemption_steps(info.pod, self._state.nodes.cluster_size) > 0
+            and self.is_cheap(info)
+            and self._others_wait(info.namespace)
+        )
+
+    def _others_wait(self, namespace: str) -> bool:
+        """Whether pods of other namespaces are active."""
+        prefix = f"{namespace}/"
+        return any(not key.startswith(prefix) for key in self._state.queue.active)
+
+    def yields(self, info: PodInfo) -> bool:
+        """Whether the pod, if it is put off, may be attempted before its turn while no pod is
+        active."""
+        return group_of(info.pod) is None and self.is_cheap(info)
 
     def checks_gang(self, info: PodInfo) -> bool:
         """Whether an attempt may check at length that preemption completes the pod's gang."""

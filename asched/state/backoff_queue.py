@@ -42,9 +42,9 @@ class BackoffQueue:
         return self.by_end.pods
 
     def may_pop_early(self, pod: QueuedPod) -> bool:
-        """Whether a plugin rejected the pod, and it is in no gang. Others back off after an error,
-        or wait for their turn."""
-        rejected = bool(pod.unschedulable_plugins or pod.pending_plugins)
+        """Whether a plugin rejected the pod, and it is in no gang, or it was put off for others.
+        Others back off after an error, or wait for their turn."""
+        rejected = bool(pod.unschedulable_plugins or pod.pending_plugins or pod.yields)
         return self.pops_early and rejected and group_of(pod.info.pod) is None
 
     def push(

@@ -39,6 +39,7 @@ from asched.state.pod_index import PodIndex, VolumeIndex
 from asched.state.preemption import Evictions, Nominator
 from asched.state.queue import SchedulingQueue
 from asched.state.records import Assigned
+from asched.state.reduced_rows import ReducedRows
 from asched.state.sessions import Sessions
 from asched.state.templates import Templates
 from asched.state.waiting_pods import WaitingPods, WaitingPodState
@@ -191,6 +192,9 @@ class ClusterState:
 
     def hypothetical_nodes(self, rows: RowArray) -> NodeRows:
         return self.nodes.take(rows)
+
+    def reduced_nodes(self, rows: RowArray, pods: Sequence[Sequence[PodInfo]]) -> ReducedRows:
+        return ReducedRows(self.nodes, rows, pods)
 
     def count_pods(self, query: PodQuery) -> Int64Column:
         return self._pod_index.count_pods(query)

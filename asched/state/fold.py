@@ -312,7 +312,8 @@ class Fold:
             state.claim_releases.begin(record.released_claim, preemptor)
         self._advance_start(record.evaluated_nodes)
         if record.put_off_until_ns:
-            state.queue.put_off(record.key, record.put_off_until_ns, state.now_ns)
+            yields = state.guards.costs.yields(entry.info)
+            state.queue.put_off(record.key, record.put_off_until_ns, state.now_ns, yields=yields)
             if record.grouped:
                 state.guards.budgets.note_group_turn(
                     entry.info.namespace, record.put_off_until_ns, state.now_ns
@@ -413,10 +414,10 @@ class Fold:
         if queued is None:
             raise FoldError(f"a decision for pod {key} ({uid}), which is in no queue")
         if queued.turn_ns:
-            queued.turn_ns = 0  # charged when it was put off
+            queued.turn_ns, queued.yields = 0, False  # charged when it was put off
         elif not state.guards.costs.is_cheap(entry.info) or (
             # A group cycle is charged as a whole.
-            preemption and not grouped and state.guards.costs.checks_gang(entry.info)
+            preemption and not grouped and state.guards.costs.is_charged(entry.info)
         ):
             self._charge(queued, preemption=preemption)
             state.guards.costs.note_forms(queued.info, turn_ns or state.now_ns)

@@ -39,7 +39,7 @@ _Shift: TypeAlias = tuple[NDArray[np.intp], int]
 _FEW = 4
 """Up to that many rows a loop costs less than numpy's overhead."""
 
-_SAFE = 1 << 62
+SAFE = 1 << 62
 """Sums below this, changed by less than this, stay within 64 bits."""
 
 
@@ -230,7 +230,7 @@ class NodeRows(HypotheticalNodes):
         if not shifts:
             return
         most = sum(abs(number) * int(np.abs(times).max()) for times, number in shifts)
-        if max(most, int(np.abs(column).max())) < _SAFE:
+        if max(most, int(np.abs(column).max())) < SAFE:
             for times, number in shifts:
                 column += times * number
             return

@@ -316,11 +316,12 @@ class SchedulingQueue:
         self._attempts.end(key)
         self._requeue(pod, now_ns, ATTEMPT_FAILURE)
 
-    def put_off(self, key: str, turn_ns: int, now_ns: int) -> None:
-        """The pod was not attempted: it waits in the backoff queue for its turn."""
+    def put_off(self, key: str, turn_ns: int, now_ns: int, *, yields: bool) -> None:
+        """The pod was not attempted: it waits in the backoff queue for its turn. ``yields``: or
+        until no pod is active."""
         pod = self._attempts[key]
         pod.unschedulable_plugins = pod.pending_plugins = frozenset()
-        pod.timestamp_ns, pod.turn_ns = now_ns, turn_ns
+        pod.timestamp_ns, pod.turn_ns, pod.yields = now_ns, turn_ns, yields
         self._attempts.end(key)
         self._requeue(pod, now_ns, ATTEMPT_FAILURE)
 

@@ -46,6 +46,7 @@ class QueuedPodSnapshot(StoredForm):
     gating_plugin: str
     turn_ns: int
     charged_steps: int
+    yields: bool = False
 
 
 class QueueSnapshot(StoredForm):

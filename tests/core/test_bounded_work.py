@@ -14,6 +14,7 @@ from asched.model.pod import Pod
 from asched.model.quantity import NS_PER_S
 from asched.model.resources import GroupResource, Resource, decode
 from asched.plugins.default_preemption import dry_run as preemption
+from asched.plugins.default_preemption import victims
 from asched.plugins.inter_pod_affinity.plugin import InterPodAffinity
 from asched.state import attempt_budget
 from asched.state.attempt_budget import (
@@ -183,7 +184,7 @@ def crowd(core: HostileCore, nodes: int) -> None:
 
 def test_nodes_that_no_eviction_helps_are_decided_together(monkeypatch: pytest.MonkeyPatch) -> None:
     calls = counted(monkeypatch, preemption.CandidateSearch, "_compute")
-    tried = counted(monkeypatch, preemption._VictimSelection, "run")
+    tried = counted(monkeypatch, victims.VictimSelection, "run")
     core = HostileCore(nodes=30)
     crowd(core, 30)
     affinity = required("podAntiAffinity", term("low", "topology.kubernetes.io/zone"))

@@ -27,7 +27,7 @@ from asched.model.pod import (
 from asched.model.resources import AnyObject
 from asched.model.selectors import LabelSelector
 from asched.model.workloads import PodDisruptionBudget, PodDisruptionBudgetSpec
-from asched.plugins.default_preemption.dry_run import Budgets
+from asched.plugins.default_preemption.budgets import Budgets
 from asched.state import records as r
 from asched.state.fold import Fold
 from asched.state.observe import observe_deletion, observe_object

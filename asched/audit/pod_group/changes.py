@@ -31,7 +31,7 @@ from asched.model.groups import PodGroup
 from asched.model.pod import Pod
 from asched.model.resources import AnyObject
 from asched.model.workloads import PodDisruptionBudget
-from asched.plugins.default_preemption.dry_run import Budgets
+from asched.plugins.default_preemption.budgets import Budgets
 from asched.state.cluster import PlacementState
 from asched.state.group_records import GroupOutcome
 

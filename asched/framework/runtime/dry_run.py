@@ -22,7 +22,15 @@ from asched.framework.interface import (
     Scope,
     UnavoidableRejections,
 )
-from asched.framework.nodes import FilterResult, HypotheticalNodes, Int64Column, Nodes, RowArray
+from asched.framework.nodes import (
+    BoolColumn,
+    FilterResult,
+    HypotheticalNodes,
+    Int64Column,
+    Nodes,
+    ReducedNodes,
+    RowArray,
+)
 from asched.framework.pod_info import PodInfo
 from asched.framework.runtime.diagnosis import FilterDiagnosis, StatusTable
 from asched.framework.runtime.plugin_calls import (
@@ -228,6 +236,25 @@ class FilterDryRunner:
         return self._cluster.hypothetical_nodes(rows)
 
     @property
+    def reads_only_amounts(self) -> bool:
+        """Whether the pods on a node matter only by the amounts that they request."""
+        if not self.reads_only_own_row:
+            return False
+        return all(plugin.scope is Scope.RESOURCES for _, plugin in self.pod_filters)
+
+    def reduced(self, rows: RowArray, pods: Sequence[Sequence[PodInfo]]) -> ReducedDryRun:
+        """A dry run for rows to which no pods are nominated, without these of their pods. Only if
+        :attr:`reads_only_amounts`."""
+        return ReducedDryRun(self, self._cluster.reduced_nodes(rows, pods))
+
+    def has_nominated_pods(self, rows: RowArray) -> BoolColumn:
+        """For each of these rows of the cluster's nodes, whether pods are nominated to it."""
+        by_node, names = self._nominations.by_node, self._cluster.nodes.names
+        if not by_node:
+            return np.zeros(len(rows), np.bool_)
+        return np.array([names[row] in by_node for row in rows.tolist()], np.bool_)
+
+    @property
     def cluster_nodes(self) -> Nodes:
         """The cluster's nodes."""
         return self._cluster.nodes
@@ -306,38 +333,18 @@ class FilterDryRun:
         return found
 
 
-class _HypotheticalCluster:
-    """Hypothetical nodes with the cycle state that belongs to them."""
+class _FilterRun:
+    """Runs the filters on nodes that may change between two runs."""
 
-    def __init__(self, runner: FilterDryRunner, nodes: HypotheticalNodes) -> None:
+    def __init__(self, runner: FilterDryRunner, nodes: Nodes, state: CycleState) -> None:
         self._runner = runner
         self._nodes = nodes
-        self._state = runner.state.clone() if runner.extensions else runner.state
+        self._state = state
         self._table = StatusTable()
         self._node_findings: FilterDiagnosis | None = None
 
-    def add(self, placed: Sequence[Placed]) -> None:
-        self._nodes.add_pods(placed)
-        for plugin in self._runner.extensions:
-            self._update_state(plugin, placed, added=True)
-
-    def remove(self, placed: Sequence[Placed]) -> None:
-        self._nodes.remove_pods(placed)
-        for plugin in self._runner.extensions:
-            self._update_state(plugin, placed, added=False)
-
-    def _update_state(
-        self, plugin: PreFilterExtensions, placed: Sequence[Placed], *, added: bool
-    ) -> None:
-        site, method = (ADD_POD, plugin.add_pod) if added else (REMOVE_POD, plugin.remove_pod)
-        update = partial(method, self._state, self._runner.pod)
-        for row, other in placed:
-            status = checked_call(site, plugin, update, other, self._nodes.info(row))
-            if not status.is_success:
-                message = status.message or status.code.title
-                raise error_answer(plugin.name, site.point, message)
-
     def diagnose(self) -> FilterDiagnosis:
+        """The filters' result for each row. Raises PluginFailure."""
         nodes, runner = self._nodes, self._runner
         if self._node_findings is None:
             self._node_findings = FilterDiagnosis(nodes.size, self._table)
@@ -362,3 +369,45 @@ class _HypotheticalCluster:
             return
         for rank, plugin in filters:
             found.add(rank, plugin.name, filter_nodes(plugin, state, pod, nodes))
+
+
+class _HypotheticalCluster(_FilterRun):
+    """Hypothetical nodes with the cycle state that belongs to them."""
+
+    def __init__(self, runner: FilterDryRunner, nodes: HypotheticalNodes) -> None:
+        super().__init__(runner, nodes, runner.state.clone() if runner.extensions else runner.state)
+        self._hypothetical = nodes
+
+    def add(self, placed: Sequence[Placed]) -> None:
+        self._hypothetical.add_pods(placed)
+        for plugin in self._runner.extensions:
+            self._update_state(plugin, placed, added=True)
+
+    def remove(self, placed: Sequence[Placed]) -> None:
+        self._hypothetical.remove_pods(placed)
+        for plugin in self._runner.extensions:
+            self._update_state(plugin, placed, added=False)
+
+    def _update_state(
+        self, plugin: PreFilterExtensions, placed: Sequence[Placed], *, added: bool
+    ) -> None:
+        site, method = (ADD_POD, plugin.add_pod) if added else (REMOVE_POD, plugin.remove_pod)
+        update = partial(method, self._state, self._runner.pod)
+        for row, other in placed:
+            status = checked_call(site, plugin, update, other, self._nodes.info(row))
+            if not status.is_success:
+                message = status.message or status.code.title
+                raise error_answer(plugin.name, site.point, message)
+
+
+class ReducedDryRun:
+    """Nodes without some of their pods, for filters that read amounts only."""
+
+    def __init__(self, runner: FilterDryRunner, nodes: ReducedNodes) -> None:
+        self.nodes = nodes
+        self._run = _FilterRun(runner, nodes, runner.state)
+
+    def diagnose(self) -> FilterDiagnosis:
+        """The filters' result for each row. Raises
+        :class:`~asched.framework.runtime.plugin_calls.PluginFailure`."""
+        return self._run.diagnose()

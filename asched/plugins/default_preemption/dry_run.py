@@ -7,57 +7,30 @@ them, and again only after something about the node changed.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
-from itertools import pairwise
-from typing import NamedTuple, cast
+from typing import cast
 
 import numpy as np
 
 from asched.framework.caching import RowCache
 from asched.framework.nodes import BoolColumn, RowArray
-from asched.framework.pod_info import PodInfo, start_time
-from asched.framework.runtime.dry_run import FilterDryRun, FilterDryRunner, Placed, Removal
+from asched.framework.runtime.dry_run import FilterDryRunner, Removal
 from asched.framework.runtime.plugin_calls import PluginFailure
 from asched.framework.status import Code, Status
-from asched.model.workloads import PodDisruptionBudget
+from asched.plugins.default_preemption.budgets import Budgets
+from asched.plugins.default_preemption.victims import (
+    NO_VICTIMS,
+    AmountsSelection,
+    Candidate,
+    NoCandidate,
+    PodsByImportance,
+    VictimSelection,
+    less_important,
+)
 
-NO_VICTIMS = Status.unresolvable("No preemption victims found for incoming pod")
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_PRIORITY_OFFSET = 1 << 31
-"""Added to each priority in a sum, so that fewer pods of a negative priority sum to less."""
-_MAX_LABEL_SETS = 1024
-"""Label sets with cached budgets: each rollout of a workload adds its own."""
+_FEW = 16
+"""Rows that are computed at a time if hardly any more are needed."""
 _REJECTED, _VIOLATES_PDB, _NO_VIOLATION = 0, 1, 2
 """Kinds of results: no candidate, a candidate that violates a budget, one that violates none."""
-
-
-class Candidate(NamedTuple):
-    """A node on which the pod would fit without the victims."""
-
-    node: str
-    victims: tuple[PodInfo, ...]
-    """The most important first. Some may already be terminating."""
-    pdb_violations: int
-    cost: tuple[int, int, int, int, timedelta]
-    """Lowest is best; the criteria of ``pickOneNodeForPreemption`` in their order."""
-
-    @classmethod
-    def of(cls, node: str, victims: Sequence[PodInfo], pdb_violations: int) -> Candidate:
-        priorities = [victim.priority for victim in victims]
-        highest = max(priorities)
-        earliest = min(start_time(victim) for victim in victims if victim.priority == highest)
-        total = sum(priorities) + _PRIORITY_OFFSET * len(priorities)
-        # kube-scheduler uses the first victim's priority, also in the order an extender returns.
-        cost = (pdb_violations, priorities[0], total, len(priorities), _EPOCH - earliest)
-        return cls(node, tuple(victims), pdb_violations, cost)
-
-
-class NoCandidate(NamedTuple):
-    """A node on which preemption does not help, and why."""
-
-    node: str
-    status: Status
 
 
 Kinds = np.ndarray[tuple[int], np.dtype[np.int8]]
@@ -102,6 +75,7 @@ class CandidateSearch:
         dry_runner: FilterDryRunner,
         cache: DryRunCache,
         budgets: Budgets,
+        by_importance: PodsByImportance,
         *,
         own_row: int | None = None,
         limit: int | None = None,
@@ -113,6 +87,7 @@ class CandidateSearch:
         self._dry_runner = dry_runner
         self._cache = cache
         self._budgets = budgets
+        self._by_importance = by_importance
         self._own_row = own_row
         self._limit = limit
         self._complete = False
@@ -127,14 +102,13 @@ class CandidateSearch:
             stale |= rows == self._own_row
         if not self._dry_runner.reads_only_own_row:
             stale[self._reject(rows, stale)] = False
-        # At most as many at a time as are likely to be needed.
-        limit = len(rows) if self._limit is None else self._limit
-        size = max(1, limit) if self._dry_runner.reads_only_own_row else 1
-        bounds = [0, *stale.nonzero()[0][::size].tolist(), len(rows)]
-        for begin, end in pairwise(bounds):
+        to_compute, begin = stale.nonzero()[0], 0
+        while begin < len(rows):
+            # At most as many at a time as are likely to be needed.
+            further = to_compute[self._likely_needed() :]
+            end = int(further[0]) if len(further) else len(rows)
+            to_compute = further
             batch = rows[begin:end]
-            if not len(batch):
-                continue
             try:
                 self._compute(batch[stale[begin:end]])
                 self._add(batch)
@@ -144,6 +118,15 @@ class CandidateSearch:
                 self._run_singly(batch, stale[begin:end])
             if self._complete:
                 break
+            begin = end
+
+    def _likely_needed(self) -> int:
+        """How many more rows to compute at a time."""
+        if not self._dry_runner.reads_only_own_row:
+            return 1
+        if self._limit is None:
+            return len(self._dry_runner.row_stamps)
+        return max(_FEW, self._limit - len(self.candidates))
 
     def _reject(self, rows: RowArray, stale: BoolColumn) -> BoolColumn:
         """Store the results of nodes that need no dry run of their own: those without less
@@ -187,14 +170,45 @@ class CandidateSearch:
     def _compute(self, rows: RowArray) -> None:
         if not len(rows):
             return
-        stamps = self._dry_runner.row_stamps
-        for dry_run in self._dry_runner.dry_runs(rows):
-            selection = _VictimSelection(dry_run, self._dry_runner.pod, self._budgets)
+        dry_runner = self._dry_runner
+        if dry_runner.reads_only_amounts:
+            nominated = dry_runner.has_nominated_pods(rows)
+            self._select_by_amounts(rows[~nominated])
+            rows = rows[nominated]
+            if not len(rows):
+                return
+        for dry_run in dry_runner.dry_runs(rows):
+            selection = VictimSelection(dry_run, dry_runner.pod, self._budgets)
             selection.run()
-            for index, row in enumerate(dry_run.rows.tolist()):
-                # No row has a stamp of -1, so the next pod computes the own row again.
-                stamp = -1 if row == self._own_row else int(stamps[row])
-                self._cache.store(row, stamp, selection.result(index, dry_run.nodes.names[index]))
+            names = dry_run.nodes.names
+            self._store(dry_run.rows, [selection.result(i, names[i]) for i in range(len(names))])
+
+    def _select_by_amounts(self, rows: RowArray) -> None:
+        dry_runner, priority = self._dry_runner, self._dry_runner.pod.priority
+        nodes, stamps = dry_runner.cluster_nodes, dry_runner.row_stamps[rows].tolist()
+        potential = [
+            self._by_importance.below(nodes, row, stamp, priority)
+            for row, stamp in zip(rows.tolist(), stamps, strict=True)
+        ]
+        names, with_pods = nodes.names, [each for each in potential if each.pods]
+        if len(with_pods) < len(potential):
+            empty = [each.row for each in potential if not each.pods]
+            self._store(
+                np.array(empty, np.intp), [NoCandidate(names[row], NO_VICTIMS) for row in empty]
+            )
+        if with_pods:
+            selection = AmountsSelection(dry_runner, with_pods, self._budgets)
+            selection.run()
+            self._store(
+                np.array([each.row for each in with_pods], np.intp),
+                [selection.result(i, names[each.row]) for i, each in enumerate(with_pods)],
+            )
+
+    def _store(self, rows: RowArray, results: Sequence[Candidate | NoCandidate]) -> None:
+        stamps = self._dry_runner.row_stamps[rows].tolist()
+        for row, stamp, result in zip(rows.tolist(), stamps, results, strict=True):
+            # No row has a stamp of -1, so the next pod computes the own row again.
+            self._cache.store(row, -1 if row == self._own_row else stamp, result)
 
     def _add(self, rows: RowArray) -> None:
         """Add the cached results of rows, until there are enough candidates."""
@@ -239,133 +253,3 @@ class CandidateSearch:
         preferred = [c for c in self.candidates if not c.pdb_violations]
         others = [c for c in self.candidates if c.pdb_violations]
         return preferred[:limit] + others[:limit]
-
-
-def less_important(pods: Iterable[PodInfo], than: PodInfo) -> list[PodInfo]:
-    """The pods of a lower priority, in order."""
-    priority = than.priority
-    return [pod for pod in pods if pod.priority < priority]
-
-
-class _VictimSelection:
-    """``SelectVictimsOnNode`` of kube-scheduler, for all rows of a dry run at once. All potential
-    victims are removed. Then, round by round, the next one of each row is added back, and stays if
-    the pod still fits."""
-
-    def __init__(self, dry_run: FilterDryRun, pod: PodInfo, budgets: Budgets) -> None:
-        self._dry_run = dry_run
-        self._budgets = budgets
-        self._potential: list[list[PodInfo]] = []
-        """The less important pods of each row, the most important of them first."""
-        for row in range(dry_run.nodes.size):
-            lower = less_important(dry_run.nodes.pods(row), pod)
-            if len(lower) > 1:
-                lower.sort(key=lambda victim: (-victim.priority, start_time(victim)))
-            self._potential.append(lower)
-        self._victims: dict[int, list[PodInfo]] = {}
-        self._violating: dict[int, set[str]] = {}
-        self._rejected: dict[int, Status] = {}
-
-    def run(self) -> None:
-        dry_run, potential = self._dry_run, self._potential
-        dry_run.remove([(row, pod) for row, pods in enumerate(potential) for pod in pods])
-        diagnosis = dry_run.diagnose()
-        to_reprieve: dict[int, list[PodInfo]] = {}
-        for row, pods in enumerate(potential):
-            status = diagnosis.status(row) if pods else NO_VICTIMS
-            if status is not None:
-                self._rejected[row] = status
-                continue
-            violating, others = self._budgets.split(pods)
-            self._violating[row] = {pod.uid for pod in violating}
-            self._victims[row] = []
-            to_reprieve[row] = violating + others
-        for number in range(max(map(len, to_reprieve.values()), default=0)):
-            self._reprieve(
-                [(row, pods[number]) for row, pods in to_reprieve.items() if number < len(pods)]
-            )
-
-    def _reprieve(self, placed: Sequence[Placed]) -> None:
-        """Add one pod back on each of some rows; it is a victim if the preemptor does not fit
-        then."""
-        self._dry_run.add(placed)
-        passing = self._dry_run.diagnose().passing.tolist()
-        victims = [(row, pod) for row, pod in placed if not passing[row]]
-        if victims:
-            self._dry_run.remove(victims)
-        for row, pod in victims:
-            self._victims[row].append(pod)
-
-    def result(self, row: int, node: str) -> Candidate | NoCandidate:
-        status = self._rejected.get(row)
-        if status is not None:
-            return NoCandidate(node, status)
-        victims, violating = self._victims[row], self._violating[row]
-        if not victims:
-            message = f'expected at least one victim pod on node "{node}"'
-            return NoCandidate(node, Status.error(message))
-        selected = {pod.uid for pod in victims}
-        in_order = [pod for pod in self._potential[row] if pod.uid in selected]
-        return Candidate.of(node, in_order, len(violating & selected))
-
-
-class Budgets:
-    """The PodDisruptionBudgets, and the pods that they protect."""
-
-    def __init__(self, budgets: Iterable[PodDisruptionBudget]) -> None:
-        self._by_namespace: dict[str, list[PodDisruptionBudget]] = {}
-        for budget in budgets:
-            # As in kube-scheduler, an empty selector protects no pod.
-            selector = budget.spec.selector
-            if selector and (selector.match_labels or selector.match_expressions):
-                self._by_namespace.setdefault(budget.namespace, []).append(budget)
-        self._by_labels: dict[int, list[PodDisruptionBudget]] = {}
-
-    def split(self, pods: Sequence[PodInfo]) -> tuple[list[PodInfo], list[PodInfo]]:
-        """(pods that would violate a budget if evicted in this order, the others).
-        ``filterPodsWithPDBViolation``: a budget is not charged for a pod that it already counts as
-        disrupted."""
-        if not self._by_namespace:
-            return [], list(pods)
-        charges = self.charging()
-        violating: list[PodInfo] = []
-        others: list[PodInfo] = []
-        for pod in pods:
-            (violating if charges.violates(pod) else others).append(pod)
-        return violating, others
-
-    def charging(self) -> BudgetCharges:
-        """Charges the budgets for one pod after the other."""
-        return BudgetCharges(self)
-
-    def protecting(self, pod: PodInfo) -> list[PodDisruptionBudget]:
-        labels = pod.label_set
-        known = self._by_labels.get(labels.number)
-        if known is None:
-            if len(self._by_labels) >= _MAX_LABEL_SETS:
-                self._by_labels.clear()
-            known = self._by_labels[labels.number] = [
-                budget
-                for budget in self._by_namespace.get(pod.namespace, ())
-                if pod.labels and budget.spec.selector and budget.spec.selector.matches(pod.labels)
-            ]
-        return known
-
-
-class BudgetCharges:
-    """Disruptions charged to budgets in one search for victims."""
-
-    def __init__(self, budgets: Budgets) -> None:
-        self._budgets = budgets
-        self._left: dict[str, int] = {}
-
-    def violates(self, pod: PodInfo) -> bool:
-        """Charge the budgets of a pod. Returns whether one of them is exceeded."""
-        violates, left = False, self._left
-        for budget in self._budgets.protecting(pod):
-            if pod.name in budget.status.disrupted_pods:
-                continue
-            left.setdefault(budget.key, budget.status.disruptions_allowed)
-            left[budget.key] -= 1
-            violates = violates or left[budget.key] < 0
-        return violates

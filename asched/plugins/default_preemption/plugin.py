@@ -40,12 +40,12 @@ from asched.framework.status import SUCCESS, Code, Status
 from asched.model.meta import Object
 from asched.model.pod import Pod
 from asched.model.workloads import PodDisruptionBudget
-from asched.plugins.default_preemption.dry_run import (
+from asched.plugins.default_preemption.budgets import Budgets
+from asched.plugins.default_preemption.dry_run import CandidateSearch, DryRunCache
+from asched.plugins.default_preemption.victims import (
     NO_VICTIMS,
-    Budgets,
     Candidate,
-    CandidateSearch,
-    DryRunCache,
+    PodsByImportance,
     less_important,
 )
 from asched.plugins.shared import queue_if
@@ -107,6 +107,7 @@ class DefaultPreemption(PostFilterPlugin, PreEnqueuePlugin, EnqueueExtensions):
         self._args = args
         self._caches: LruCache[tuple[PodShape, int, tuple[int, ...]], DryRunCache]
         self._caches = LruCache(_MAX_CACHES)
+        self._by_importance = PodsByImportance()
         self._budgets = Budgets(())
         self._budgets_version = -1
 
@@ -230,7 +231,9 @@ class DefaultPreemption(PostFilterPlugin, PreEnqueuePlugin, EnqueueExtensions):
         budgets = self._current_budgets()  # before the cache, which depends on them
         own_row = handle.cluster.nodes.row_of(handle.nominated_node(pod))
         cache = self._cache(dry_runner)
-        search = CandidateSearch(dry_runner, cache, budgets, own_row=own_row, limit=limit)
+        search = CandidateSearch(
+            dry_runner, cache, budgets, self._by_importance, own_row=own_row, limit=limit
+        )
         search.run(rows)
         return search
 

@@ -1,0 +1,104 @@
+"""Searches for victims of pods without terms: they are limited only while pods of others wait."""
+
+from __future__ import annotations
+
+import pytest
+
+from asched.model.quantity import NS_PER_S
+from asched.model.resources import Resource
+from asched.state import attempt_budget
+from asched.state.records import Assigned, Rejected
+from tests.core.hostile import HostileCore
+from tests.security.hostile_objects import Json, a_pod, plain_preemptor
+
+NODES = 20
+PREEMPTORS = 12
+
+
+@pytest.fixture(autouse=True)
+def large_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One search is worth about a second of the namespace, as in a very large cluster."""
+    monkeypatch.setattr(attempt_budget, "FREE_STEPS", 1000)
+    steps = NODES * attempt_budget.STEPS_PER_CANDIDATE * attempt_budget.SHARE
+    monkeypatch.setattr(attempt_budget, "NS_PER_STEP", NS_PER_S // steps)
+
+
+def preemptor(number: int) -> Json:
+    """A pod that needs a node without other pods, in a form of its own."""
+    return plain_preemptor(number, 0)
+
+
+def full_cluster() -> HostileCore:
+    core = HostileCore(nodes=NODES)
+    for number in range(NODES):
+        running = a_pod("running", number, nodeName=f"n{number}")
+        container = running["spec"]["containers"][0]
+        container["resources"] = {"requests": {"cpu": "1"}}
+        core.see(Resource.PODS, running)
+    return core
+
+
+def searches(core: HostileCore) -> list[Rejected]:
+    """Attempts of preemptors that selected a victim."""
+    return [r for r in core.taken() if isinstance(r, Rejected) and r.victims]
+
+
+def put_off(core: HostileCore) -> list[Rejected]:
+    return [r for r in core.taken() if isinstance(r, Rejected) and r.put_off_until_ns]
+
+
+def test_lone_tenant_is_not_limited() -> None:
+    core = full_cluster()
+    for number in range(PREEMPTORS):
+        core.see(Resource.PODS, preemptor(number))
+    core.decide()
+    assert len(searches(core)) == PREEMPTORS
+    assert not put_off(core)
+    assert not core.state.guards.budgets.snapshot()
+    core.verify_replay()
+
+
+def test_pods_of_others_go_first_beyond_the_budget() -> None:
+    core = full_cluster()
+    for number in range(PREEMPTORS):
+        core.see(Resource.PODS, preemptor(number))
+    core.innocent(0)
+    decided = core.decide()
+    kinds = [type(each) for each in decided]
+    allowed = kinds.index(Assigned) - len(put_off(core))
+    assert 1 <= allowed <= attempt_budget.BURST_NS // NS_PER_S + 2
+    assert len(put_off(core)) == PREEMPTORS - allowed
+    assert put_off(core)[0].message == (
+        "put off: searching for pods to evict takes long in this cluster, pods of other namespaces"
+        " wait, and namespace evil used up its share of decision time"
+    )
+    # No pod of another namespace waits any longer: nobody waits for a turn.
+    assert len(searches(core)) == PREEMPTORS
+    assert all(pod.turn_ns == 0 and not pod.yields for pod in core.state.queue)
+    core.verify_replay()
+
+
+def test_pods_have_their_turns_while_others_wait() -> None:
+    core = full_cluster()
+    for number in range(PREEMPTORS):
+        core.see(Resource.PODS, preemptor(number))
+    turns = 3 * PREEMPTORS
+    for number in range(turns):
+        core.innocent(2 * number)
+        core.innocent(2 * number + 1)
+        core.begin(0.5)
+        core.decide(1 if number else PREEMPTORS + 1)
+        if len(searches(core)) == PREEMPTORS:
+            break
+    assert len(searches(core)) == PREEMPTORS
+    core.verify_replay()
+
+
+def test_checkpoint_keeps_who_yields() -> None:
+    core = full_cluster()
+    for number in range(PREEMPTORS):
+        core.see(Resource.PODS, preemptor(number))
+    core.innocent(0)
+    core.decide(PREEMPTORS)
+    assert any(pod.yields for pod in core.state.queue)
+    core.verify_replay()
