@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
 
 from asched.framework.pod_info import PodInfo
@@ -60,6 +60,12 @@ def eviction_cost(pod: PodInfo, deletion_cost: int = 0) -> float:
     return max(-_MAX_EVICTION_COST, min(cost, _MAX_EVICTION_COST))
 
 
+def moving_pods(entries: Iterable[PodEntry]) -> list[PodInfo]:
+    """The pods to move among these, in the order of their evictions: high priorities come first,
+    then large requests, because they are hard to place."""
+    return sorted((e.info for e in entries if not _stays(e.info)), key=_eviction_order)
+
+
 def _order(candidate: DomainCandidate) -> tuple[float, float, str]:
     price = candidate.price_per_hour
     return candidate.cost / price if price else candidate.cost, -candidate.slack, candidate.name
@@ -91,7 +97,7 @@ class _Survey:
     def candidate(self, name: str, nodes: list[Node]) -> DomainCandidate:
         names = tuple(node.name for node in nodes)
         entries = [entry for node in names for entry in self._on_node.get(node, ())]
-        moving = sorted((e.info for e in entries if not _stays(e.info)), key=_eviction_order)
+        moving = moving_pods(entries)
         reasons = (*self._of_nodes(nodes), *self._of_pods(entries))
         costs = self._settings.deletion_costs
         return DomainCandidate(
@@ -161,6 +167,5 @@ def _stays(pod: PodInfo) -> bool:
 
 
 def _eviction_order(pod: PodInfo) -> tuple[int, int, int, str]:
-    """Pods that are hard to place come first: high priorities, then large requests."""
     requests = pod.shape.requests
     return -pod.pod.spec.priority, -requests.get(CPU, 0), -requests.get(MEMORY, 0), pod.key

@@ -111,6 +111,8 @@ class _Search:
     def __init__(self, checkpoint: bytes, load: PluginLoader, trials: int) -> None:
         self._begin = partial(MoveTrial, checkpoint, load)
         self._trials = trials
+        self._on_top: tuple[tuple[DomainCandidate, ...], MoveTrial] | None = None
+        """The last set that was proved, and its trial."""
 
     def each_of(self, named: Sequence[DomainCandidate]) -> tuple[_Found, dict[str, str]]:
         """Frees named domains in their order; without the first that fails and those after it."""
@@ -131,25 +133,40 @@ class _Search:
         kept = {each.name: each.reason for each in candidates if each.reason}
         free = [each for each in candidates if not each.reason]
         limit = limit or len(free)
-        found, known = self._longest_prefix(free[:limit])
+        found, reason = self._longest_prefix(free[:limit])
         for candidate in free[len(found.domains) :]:
             if len(found.domains) >= limit:
                 kept[candidate.name] = f"the limit of {limit} is reached"
-                continue
-            reason = known.pop(candidate.name, "")
-            if not reason and self._trials <= 0:
-                reason = "not tried: the limit of trials is reached"
-            tried = reason or self._prove((*found.domains, candidate))
-            if isinstance(tried, str):
-                kept[candidate.name] = tried
+            elif reason:
+                kept[candidate.name], reason = reason, ""
+            elif isinstance(added := self._added(found, candidate), str):
+                kept[candidate.name] = added
             else:
-                found = tried
+                found = added
         return found, kept
 
-    def _longest_prefix(self, free: Sequence[DomainCandidate]) -> tuple[_Found, dict[str, str]]:
-        """The most of the first domains that can be freed together, by binary search. Also why the
-        next one cannot be added."""
-        found, known = _Found(), dict[str, str]()
+    def _added(self, found: _Found, candidate: DomainCandidate) -> _Found | str:
+        """The set with another domain, or why it cannot be added.
+
+        A trial on top of the moves of the set is quick, and excludes most domains. One that passes
+        is proved from the beginning: pods that were moved to it need other nodes then.
+        """
+        if self._trials <= 0:
+            return "not tried: the limit of trials is reached"
+        if self._on_top is None or self._on_top[0] != found.domains:
+            self._prove(found.domains)
+        assert self._on_top is not None, "the set was proved before"
+        nodes = frozenset(candidate.nodes)
+        reason = self._on_top[1].attempt(nodes, nodes | _nodes_of(found.domains))
+        if reason:
+            return reason
+        self._on_top = None
+        return self._prove((*found.domains, candidate))
+
+    def _longest_prefix(self, free: Sequence[DomainCandidate]) -> tuple[_Found, str]:
+        """The most of the first domains that can be freed together, by binary search; and why the
+        next one cannot be added, if that is known."""
+        found, known = _Found(), ""
         low, high = 0, len(free)
         while low < high and self._trials > 0:
             middle = (low + high + 1) // 2
@@ -157,16 +174,16 @@ class _Search:
             if isinstance(tried, str):
                 high = middle - 1
                 if middle == low + 1:
-                    known = {free[low].name: tried}
+                    known = tried
             else:
-                low, found = middle, tried
+                low, found, known = middle, tried, ""
         return found, known
 
     def _prove(self, domains: tuple[DomainCandidate, ...]) -> _Found | str:
         """Cordon the nodes of all domains and move their pods; or why one of them stays."""
         self._trials -= 1
         trial = self._begin()
-        freed = frozenset(name for domain in domains for name in domain.nodes)
+        freed = _nodes_of(domains)
         trial.cordon(sorted(freed))
         moves: list[tuple[PodMove, ...]] = []
         for domain in domains:
@@ -177,7 +194,12 @@ class _Search:
                     return moved
                 made.append(moved)
             moves.append(tuple(made))
+        self._on_top = domains, trial
         return _Found(domains, tuple(moves))
+
+
+def _nodes_of(domains: Sequence[DomainCandidate]) -> frozenset[str]:
+    return frozenset(name for domain in domains for name in domain.nodes)
 
 
 def _plan(

@@ -6,11 +6,12 @@ cycle counts, and the moves before it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Final
 
 from msgspec.structs import replace
 
+from asched.consolidation.candidates import moving_pods
 from asched.core.scheduler import Budget, SchedulerCore
 from asched.framework.pod_info import PodInfo
 from asched.framework.runtime.profile import PluginLoader
@@ -62,6 +63,33 @@ class MoveTrial:
             node = self.state.objects(Node)[name]
             spec = replace(node.spec, unschedulable=True)
             self._core.apply(ObjectObserved(replace(node, spec=spec)))
+
+    def attempt(self, nodes: Collection[str], freed: frozenset[str]) -> str:
+        """Free nodes on top of what was done, if that is possible; otherwise undo it.
+
+        Returns why it is not; empty if the nodes are free. ``freed``: all nodes that are cordoned,
+        with these. The undone state may differ in the queue of pending pods.
+        """
+        known = [self.state.objects(Node)[name] for name in nodes]
+        moved: list[Pod] = []
+        self.cordon(nodes)
+        reason = ""
+        for pod in moving_pods(e for e in self.state.pods.values() if e.node in nodes):
+            node = self.state.pods[pod.key].node
+            moved.append(with_node(pod.pod, node))
+            result = self.move(pod, node, freed)
+            if isinstance(result, str):
+                reason = result
+                break
+        if reason:
+            for original in reversed(moved):
+                uid = self.state.pods[original.key].info.uid
+                self._core.apply(ObjectDeleted("Pod", original.key, uid))
+                self._core.apply(ObjectObserved(original))
+            for observed in known:
+                self._core.apply(ObjectObserved(observed))
+            self._core.take_records()
+        return reason
 
     def move(self, pod: PodInfo, node: str, freed: frozenset[str]) -> PodMove | str:
         """Delete a pod and let the core place its replacement.
@@ -127,9 +155,13 @@ class MoveTrial:
         return True
 
 
+def with_node(pod: Pod, node: str) -> Pod:
+    """The pod as the API shows it once it is bound."""
+    return replace(pod, spec=replace(pod.spec, node_name=node))
+
+
 def _replacement_of(pod: Pod) -> Pod:
     """The pod that a controller creates for an evicted one. Its name may be another one then, on
     which no filter depends."""
     metadata = replace(pod.metadata, uid=f"{pod.metadata.uid}-replacement")
-    spec = replace(pod.spec, node_name="")
-    return replace(pod, metadata=metadata, spec=spec, status=PodStatus())
+    return replace(with_node(pod, ""), metadata=metadata, status=PodStatus())
