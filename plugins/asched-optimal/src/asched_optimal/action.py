@@ -7,12 +7,14 @@ from typing import ClassVar, Final
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from asched.framework.nodes import BoolColumn
 from asched.framework.resource_vector import EXACT
 from asched.framework.session_objects import Job, Task, TaskStatus
 from asched.framework.session_plugins import Action, Session, Statement
 from asched.model.groups import IncubatorPodGroup, SigsPodGroup, VolcanoPodGroup
+from asched.model.node import Node
 from asched_optimal.program import MAX_VARIABLES, Cell, GangProgram, Objective, solve
 
 _GROUPS: Final = (VolcanoPodGroup, SigsPodGroup, IncubatorPodGroup)
@@ -85,10 +87,11 @@ class GangPlacement:
         nodes = self._session.nodes
         if not label:
             return [0] * nodes.size
+        known = self._session.cluster.objects(Node)
         numbers: dict[str, int] = {}
         found = []
         for row, name in enumerate(nodes.names):
-            node = nodes.find(name)
+            node = known.get(name)
             value = "" if node is None else node.metadata.labels.get(label, "")
             # A node without the label is a domain of its own.
             found.append(numbers.setdefault(value or f"/{row}", len(numbers)))
@@ -228,7 +231,7 @@ def _amounts(task: Task) -> dict[str, float]:
     return {name: amount for name, amount in task.init_request.amounts().items() if amount > 0}
 
 
-def _matrix(vectors: Sequence[dict[str, float]], resources: Sequence[str]) -> np.ndarray:
+def _matrix(vectors: Sequence[dict[str, float]], resources: Sequence[str]) -> NDArray[np.float64]:
     return np.array([[float(v.get(name, 0.0)) for name in resources] for v in vectors])
 
 

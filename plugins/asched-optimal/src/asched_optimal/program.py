@@ -9,11 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from importlib import import_module
 from typing import Any, Final, NamedTuple
 
-import highspy
 import numpy as np
 from numpy.typing import NDArray
+
+_highs: Any = import_module("highspy")
+"""It has no types."""
 
 MAX_VARIABLES: Final = 4_000
 """Kinds of tasks times nodes. A larger program is not solved."""
@@ -93,7 +96,7 @@ class _Model:
     """The program in the solver."""
 
     def __init__(self, program: GangProgram, cells: list[Cell]) -> None:
-        self._solver: Any = highspy.Highs()
+        self._solver: Any = _highs.Highs()
         self._solver.silent()
         for option, value in (
             ("threads", 1),
@@ -162,7 +165,7 @@ class _Model:
 
     def _solution(self) -> dict[Cell, int] | None:
         info = self._solver.getInfo()
-        if info.primal_solution_status != highspy.SolutionStatus.kSolutionStatusFeasible:
+        if info.primal_solution_status != _highs.SolutionStatus.kSolutionStatusFeasible:
             return None
         self._values = self._solver.getSolution().col_value
         found = {cell: round(self._values[task.index]) for cell, task in self.tasks.items()}
