@@ -20,6 +20,8 @@ _highs: Any = import_module("highspy")
 
 MAX_VARIABLES: Final = 4_000
 """Kinds of tasks times nodes. A larger program is not solved."""
+MAX_CONFLICTS: Final = 2_000
+"""Pairs of cells that exclude each other. A larger program is not solved: its relaxation is weak."""
 MAX_BRANCHES: Final = 500
 """Nodes of the branch-and-bound tree, for each objective."""
 MAX_ITERATIONS: Final = 50_000
@@ -76,6 +78,8 @@ def solve(program: GangProgram) -> dict[Cell, int] | None:
     """
     cells = program.cells
     if not cells or len(cells) > MAX_VARIABLES:
+        return None
+    if sum(map(len, program.conflicts.values())) > MAX_CONFLICTS:
         return None
     model = _Model(program, cells)
     found = model.maximize(sum(model.tasks.values()))
