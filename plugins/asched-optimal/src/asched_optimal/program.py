@@ -21,7 +21,7 @@ _highs: Any = import_module("highspy")
 MAX_VARIABLES: Final = 4_000
 """Kinds of tasks times nodes. A larger program is not solved."""
 MAX_CONFLICTS: Final = 2_000
-"""Pairs of cells that exclude each other. A larger program is not solved: its relaxation is weak."""
+"""Pairs of cells that exclude each other. More are not solved: the relaxation is weak."""
 MAX_BRANCHES: Final = 500
 """Nodes of the branch-and-bound tree, for each objective."""
 MAX_ITERATIONS: Final = 50_000
