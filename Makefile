@@ -21,11 +21,11 @@ unexport PYTHONDONTWRITEBYTECODE
 help:  ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-$(STAMP): pyproject.toml constraints.txt plugins/asched-gpu/pyproject.toml
+$(STAMP): pyproject.toml constraints.txt plugins/asched-gpu/pyproject.toml plugins/asched-optimal/pyproject.toml
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "installing the pinned dependencies into $(VENV) ..."
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r constraints.txt
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e . -e plugins/asched-gpu
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e . -e plugins/asched-gpu -e plugins/asched-optimal
 	@touch $@
 
 setup: $(STAMP)  ## create the virtual environment with pinned, hash-checked dependencies
@@ -36,6 +36,7 @@ demo: $(STAMP)  ## schedule 2,000 pods on a simulated 200-node cluster, live
 test: lint types contracts audit  ## run everything that CI runs: style, types, import contracts, tests
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 	@$(BIN)/python -m pytest -c plugins/asched-gpu/pyproject.toml plugins/asched-gpu/tests
+	@$(BIN)/python -m pytest -c plugins/asched-optimal/pyproject.toml plugins/asched-optimal/tests
 
 fuzz: $(STAMP)  ## run the property tests with new random examples
 	@HYPOTHESIS_PROFILE=fuzz $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal

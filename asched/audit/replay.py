@@ -15,6 +15,7 @@ import msgspec
 
 from asched.audit.lookup import fold_before
 from asched.config.registry import PluginRegistry
+from asched.consolidation.plan import plan_consolidation
 from asched.core.scheduler import SchedulerCore
 from asched.cycle.shadow import ShadowDecider
 from asched.framework.runtime.profile import PluginOrigin, ProfileError
@@ -23,6 +24,7 @@ from asched.journal.errors import VERIFY_ADVICE, JournalError
 from asched.journal.store import JournalStore, StoredRecord
 from asched.state.checkpoint import checkpoint_of, same_content
 from asched.state.cluster import ClusterState
+from asched.state.consolidation_records import ConsolidationDecided
 from asched.state.fold import Fold
 from asched.state.group_records import PodGroupAttempted
 from asched.state.records import (
@@ -99,6 +101,7 @@ class ReplayVerifier:
         """``fold`` holds the state before the first record; ``complete``: that is the empty
         state."""
         self.decisions = 0
+        self._load = fold.load
         self._core = SchedulerCore(fold)
         self._shadow = ShadowDecider(fold.state)
         self._expected: deque[Decision] = deque()
@@ -138,6 +141,8 @@ class ReplayVerifier:
     def _compare_decision(self, seq: int, record: AnyRecord) -> Divergence | None:
         if isinstance(record, ShadowCompared):
             return self._compare_shadow(seq, record)
+        if isinstance(record, ConsolidationDecided):
+            return self._compare_plan(seq, record)
         if not isinstance(record, DECISIONS):
             self._may_be_partial = False
             if self._expected:
@@ -165,6 +170,15 @@ class ReplayVerifier:
             return Divergence(seq, "unknown pod", _stored(recorded))
         self.decisions += 1
         decided = self._shadow.compare(recorded.number, entry.info, recorded.node, recorded.message)
+        if _encode(decided) != _encode(recorded):
+            return Divergence(seq, "different decision", _stored(recorded), _stored(decided))
+        return None
+
+    def _compare_plan(self, seq: int, recorded: ConsolidationDecided) -> Divergence | None:
+        """Compare a plan of ``asched consolidate``."""
+        self.decisions += 1
+        plan = plan_consolidation(self._core.state, self._load, recorded.settings)
+        decided = ConsolidationDecided(recorded.settings, plan.freed)
         if _encode(decided) != _encode(recorded):
             return Divergence(seq, "different decision", _stored(recorded), _stored(decided))
         return None

@@ -20,6 +20,7 @@ from asched.cli import (
     apiserver,
     audit_quality,
     config,
+    consolidate,
     demo,
     diff,
     explain,
@@ -157,6 +158,7 @@ app.command("sweep")(sweep.sweep)
 app.command("planning")(sweep.planning)
 app.command("gate")(gate.gate)
 app.command("audit-quality")(audit_quality.audit_quality)
+app.command("consolidate")(consolidate.consolidate)
 proof.add_commands(journal.app)
 app.add_typer(journal.app, name="journal")
 app.command("checkpoint")(journal.checkpoint)

@@ -88,6 +88,9 @@ class Session(Protocol):
 
     def overused(self, queue: Queue) -> bool: ...
 
+    def allocatable(self, queue: Queue, task: Task, *, reclaiming: bool = False) -> bool:
+        """Whether the queue may also use the task's request."""
+
     def job_ready(self, job: Job) -> bool: ...
 
     def job_pipelined(self, job: Job) -> bool: ...

@@ -15,6 +15,7 @@ from typing import Any, Final, NamedTuple, get_args
 import msgspec
 
 from asched.journal.errors import VERIFY_ADVICE, RecordError
+from asched.state.consolidation_records import ConsolidationDecided, ConsolidationEnded
 from asched.state.group_records import PodGroupAttempted
 from asched.state.records import AnyRecord, ClockStepped, ObjectDeleted, ObjectObserved
 from asched.state.session_records import (
@@ -59,6 +60,10 @@ def session_subject(scheduler_name: str) -> str:
     return _storable(f"session/{scheduler_name}")
 
 
+CONSOLIDATION_SUBJECT: Final = "consolidation"
+"""The subject of the plans of ``asched consolidate``, and of what became of them."""
+
+
 def _storable(subject: str) -> str:
     """Replace NUL, which PostgreSQL's text type cannot hold and only invalid names have."""
     return subject.replace("\0", "\N{REPLACEMENT CHARACTER}") if "\0" in subject else subject
@@ -84,6 +89,8 @@ def subject_of(record: AnyRecord) -> str:
         return session_subject(record.scheduler_name)
     if isinstance(record, ClockStepped):
         return CLOCK_SUBJECT
+    if isinstance(record, ConsolidationDecided | ConsolidationEnded):
+        return CONSOLIDATION_SUBJECT
     return ""
 
 

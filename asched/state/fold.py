@@ -44,7 +44,7 @@ class Fold:
     def __init__(self, state: ClusterState, load: PluginLoader) -> None:
         """``load`` returns the plugins that a recorded profile names."""
         self.state = state
-        self._load = load
+        self.load = load
         self._pods = PodFold(state)
         self._binding_profiles: dict[str, Profile] = {}
         state.plugin_context.binding_profile = self._binding_profile
@@ -85,6 +85,8 @@ class Fold:
             r.LeadershipLost: self._ignored,
             r.ShadowCompared: self._ignored,
             r.ShadowExplained: self._ignored,
+            r.ConsolidationDecided: self._ignored,
+            r.ConsolidationEnded: self._ignored,
         }
 
     def apply(self, record: r.AnyRecord) -> None:
@@ -162,7 +164,7 @@ class Fold:
         """The profile, or an incomplete one if a plugin is not installed."""
         handle = ProfileHandle(self.state, spec.scheduler_name)
         try:
-            return Profile(spec, self._load, handle)
+            return Profile(spec, self.load, handle)
         except ProfileError as error:
             return incomplete_profile(spec, handle, str(error))
 

@@ -24,6 +24,8 @@ from asched.framework.status import Code
 from asched.model.meta import OwnerReference
 from asched.model.pod import PodCondition, PodResourceClaimStatus
 from asched.model.resources import AnyObject
+from asched.state.consolidation_records import ConsolidationDecided as ConsolidationDecided
+from asched.state.consolidation_records import ConsolidationEnded as ConsolidationEnded
 from asched.state.group_records import PodGroupAttempted
 from asched.state.session_records import (
     EvictionDecided,
@@ -478,6 +480,7 @@ Observation = (
     | LeadershipLost
     | ShadowExplained
     | ClockStepped
+    | ConsolidationEnded
 )
 SessionDecision = SessionExecuted | EvictionDecided | PodGroupStatusDecided
 Decision = (
@@ -490,6 +493,6 @@ Decision = (
     | PodGroupAttempted
     | SessionDecision
 )
-AnyRecord = Observation | Decision | ShadowCompared
+AnyRecord = Observation | Decision | ShadowCompared | ConsolidationDecided
 
 DECISIONS: tuple[type[Record], ...] = get_args(Decision)

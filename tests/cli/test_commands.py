@@ -215,7 +215,7 @@ print([m for m in {NOT_FOR_HELP} if m in sys.modules], len(sys.modules), file=sy
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
     )
-    assert done.stdout.count("Usage: asched") == 49
+    assert done.stdout.count("Usage: asched") == 50
     found, count = done.stderr.rsplit(maxsplit=1)
     assert found == "[]"
     assert int(count) <= MAX_MODULES

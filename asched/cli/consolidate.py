@@ -1,0 +1,176 @@
+"""``asched consolidate``: which nodes or domains can be freed, and by which moves."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import typer
+
+from asched.cli.errors import EXIT_FAILURE, BadInput, CommandError, InvalidFile
+from asched.cli.options import installed_plugins, query_journal, takes_options, time_ns
+from asched.cli.output import OutputOption, TableOrData, print_json, print_table
+from asched.cli.run import ClusterOptions
+
+if TYPE_CHECKING:
+    from asched.consolidation import ConsolidationPlan, ConsolidationSettings
+    from asched.journal.store import JournalStore
+
+DEFAULT_RECORD: Final = "asched-consolidation.db"
+"""Differs from the journal of ``asched run``, which has one writer."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConsolidateOptions(ClusterOptions):
+    journal: str | None = typer.Option(
+        None, metavar="URL", help="Plan for the state in this journal. Default: the cluster."
+    )
+    at: str | None = typer.Option(
+        None, metavar="TIME", help="With --journal: the state at this time. Default: its end."
+    )
+    by: str = typer.Option(
+        "", metavar="LABEL", help="Free all nodes with the same value of this label together."
+    )
+    nodes: str = typer.Option(
+        "", metavar="LABEL=VALUE", help="Free only nodes with these labels; comma-separated."
+    )
+    limit: int = typer.Option(0, "--max", metavar="N", help="Free at most N domains.", min=0)
+    trials: int = typer.Option(200, metavar="N", help="Sets of domains tried at most.", min=1)
+    prices: Path | None = typer.Option(
+        None, metavar="FILE", help="YAML: price of a node per hour by instance type."
+    )
+    local_storage: bool = typer.Option(
+        False, "--ignore-local-storage", help="Evict pods with emptyDir or hostPath volumes, too."
+    )
+    apply: bool = typer.Option(
+        False, "--apply", help="Cordon the nodes and evict the pods. Default: only print the plan."
+    )
+    timeout: float = typer.Option(
+        300.0, metavar="SECONDS", help="For each eviction and its replacement.", min=0.1
+    )
+    record: str | None = typer.Option(
+        None, metavar="URL", help=f"With --apply: the journal. Default: {DEFAULT_RECORD}."
+    )
+    output: OutputOption = TableOrData.TABLE
+
+
+@takes_options
+def consolidate(options: ConsolidateOptions) -> None:
+    """Free whole nodes or domains by moving their pods.
+
+    Finds the nodes whose pods fit elsewhere, the cheapest to free first. The scheduling cycle
+    decides each move, in order. --apply cordons the nodes, evicts the pods through the Eviction
+    API, and waits for each replacement; it stops when the cluster differs from the plan.
+    """
+    settings = settings_of(options)
+    if options.journal is not None:
+        if options.apply or options.record or options.kubeconfig or options.context:
+            raise BadInput("--journal needs no cluster: omit --apply, --record and --kubeconfig")
+        show_plan(_plan_of_journal(options, options.journal, settings), options.output)
+        return
+    if options.at is not None:
+        raise BadInput("--at is a time of a journal: give --journal")
+    if options.record is not None and not options.apply:
+        raise BadInput("--record is the journal of --apply; without it nothing is recorded")
+    from asched.cli.consolidate_cluster import consolidate_cluster
+
+    result = consolidate_cluster(options, settings)
+    if options.output is TableOrData.JSON:
+        print_json({"plan": result.plan, "ended": result.ended} if options.apply else result.plan)
+    elif not options.apply:
+        show_plan(result.plan, options.output)
+    if any(ended.deviation for ended in result.ended):
+        raise typer.Exit(EXIT_FAILURE)
+
+
+def settings_of(options: ConsolidateOptions) -> ConsolidationSettings:
+    """The settings in the options. Raises BadInput."""
+    from asched.consolidation import ConsolidationSettings
+
+    return ConsolidationSettings(
+        by=options.by,
+        selector=_labels(options.nodes),
+        max_domains=options.limit,
+        trials=options.trials,
+        prices=_read_prices(options.prices),
+    )
+
+
+def _labels(text: str) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for part in filter(None, text.split(",")):
+        key, equals, value = part.strip().partition("=")
+        if not equals or not key:
+            raise BadInput(f"--nodes: {part!r} is not LABEL=VALUE")
+        found[key] = value
+    return found
+
+
+def _read_prices(file: Path | None) -> dict[str, float]:
+    if file is None:
+        return {}
+    from asched.config.file import parse_yaml, read_text
+
+    documents = parse_yaml(read_text(file), str(file))
+    value = documents[0].value if len(documents) == 1 else None
+    if not isinstance(value, dict):
+        raise InvalidFile([f"{file}: expected prices by instance type, such as m5.large: 0.096"])
+    for name, price in value.items():
+        number = isinstance(price, int | float) and not isinstance(price, bool)
+        if not number or not math.isfinite(price) or price < 0:
+            raise InvalidFile([f"{file}: {name}: expected a price per hour, got {price!r}"])
+    return {str(name): float(price) for name, price in value.items()}
+
+
+def _plan_of_journal(
+    options: ConsolidateOptions, journal: str, settings: ConsolidationSettings
+) -> ConsolidationPlan:
+    from asched.audit.lookup import state_at
+    from asched.consolidation import plan_consolidation
+    from asched.consolidation.plan import ConsolidationError
+
+    at_ns = None if options.at is None else time_ns(options.at)
+    load = installed_plugins().load
+
+    async def query(store: JournalStore) -> ConsolidationPlan:
+        state, _ = await state_at(store, load, at_ns)
+        return plan_consolidation(state, load, settings)
+
+    try:
+        return query_journal(journal, query)
+    except ConsolidationError as error:
+        raise BadInput(str(error)) from None
+
+
+def show_plan(plan: ConsolidationPlan, output: TableOrData) -> None:
+    """Print a plan."""
+    if output is TableOrData.JSON:
+        print_json(plan)
+        return
+    what = plan.by or "node"
+    nodes = sum(len(domain.nodes) for domain in plan.freed)
+    print(
+        f"{nodes} of {plan.nodes} nodes can be freed by {plan.evictions} evictions"
+        f" ({plan.cost_per_node:g} per node)."
+    )
+    if plan.price_per_hour:
+        print(f"They cost {plan.price_per_hour:g} per hour.")
+    if plan.placed_first:
+        print(f"{plan.placed_first} pending pods get a node first.")
+    moves: list[Sequence[object]] = []
+    for domain in plan.freed:
+        moves += [(domain.name, move.pod, move.node, move.target) for move in domain.moves]
+        if not domain.moves:
+            moves.append((domain.name, "(no pod to move)", "", ""))
+    if moves:
+        print_table(("FREES", "POD", "FROM", "TO"), moves)
+    if plan.kept:
+        kept = [(each.name, f"{each.cost:g}", each.reason) for each in plan.kept]
+        print_table((what.upper(), "COST", "STAYS BECAUSE"), kept)
+
+
+class ConsolidationStopped(CommandError):  # noqa: N818  as BadInput
+    """The cluster could not be read, or differs from the plan."""

@@ -1,0 +1,157 @@
+"""``asched consolidate`` for a live cluster."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from contextlib import AsyncExitStack
+from typing import Final, NamedTuple
+
+import anyio
+
+from asched.cli.consolidate import (
+    DEFAULT_RECORD,
+    ConsolidateOptions,
+    ConsolidationStopped,
+    show_plan,
+)
+from asched.cli.errors import EXIT_INTERRUPTED, as_command_error
+from asched.cli.options import log_warnings, read_configuration
+from asched.cli.output import TableOrData
+from asched.cli.serve import load_and_log_configuration, open_cluster_client
+from asched.config.file import Configuration
+from asched.config.registry import PluginRegistry
+from asched.consolidation.execution import ExecutionOptions, carry_out
+from asched.consolidation.facts import ClusterReadError, with_facts
+from asched.consolidation.live import FollowedCluster
+from asched.consolidation.plan import ConsolidationError, ConsolidationPlan, plan_consolidation
+from asched.daemon.process import Runtime
+from asched.daemon.shadow.daemon import JournalKindError, require_kind
+from asched.daemon.startup import annotations_of, watched_resources
+from asched.daemon.telemetry.metrics import Metrics
+from asched.journal.opening import open_journal
+from asched.journal.store import JournalStore
+from asched.kube.client import ApiClient
+from asched.kube.reflector import ClusterWatch
+from asched.state.consolidation_records import ConsolidationEnded, ConsolidationSettings
+
+_BAD_INPUT: Final = (ConsolidationError, JournalKindError)
+
+
+class ConsolidationResult(NamedTuple):
+    """What was planned, and what became of it."""
+
+    plan: ConsolidationPlan
+    ended: list[ConsolidationEnded]
+
+
+class ConsolidationInterrupted(ConsolidationStopped):
+    """A signal ended the command."""
+
+    exit_code = EXIT_INTERRUPTED
+
+
+def consolidate_cluster(
+    options: ConsolidateOptions, settings: ConsolidationSettings
+) -> ConsolidationResult:
+    """Plan for a live cluster, and carry the plan out with ``--apply``. Raises CommandError."""
+    registry = PluginRegistry.discover()
+    if options.debug:
+        configuration = load_and_log_configuration(options, registry)
+    else:
+        log_warnings()
+        configuration = read_configuration(options.config, registry, options.feature_gates)
+    try:
+        return anyio.run(_consolidate, options, settings, configuration, registry)
+    except (BaseExceptionGroup, *_BAD_INPUT, ClusterReadError) as error:
+        raise as_command_error(error, bad_input=_BAD_INPUT, failures=(ClusterReadError,)) from None
+
+
+async def _consolidate(
+    options: ConsolidateOptions,
+    settings: ConsolidationSettings,
+    configuration: Configuration,
+    registry: PluginRegistry,
+) -> ConsolidationResult:
+    resources = watched_resources(configuration.profiles, (), registry.load)
+    async with AsyncExitStack() as stack:
+        journal: JournalStore | None = None
+        if options.apply:
+            journal = await stack.enter_async_context(
+                open_journal(options.record or DEFAULT_RECORD, daemon=True)
+            )
+            await require_kind(journal, shadow=True)
+        client = await stack.enter_async_context(
+            open_cluster_client(configuration, options, Metrics())
+        )
+        runtime = Runtime.of_this_process()
+        cluster = await FollowedCluster.begin(
+            configuration, registry.load, runtime.clock, resources, journal, runtime.instance
+        )
+        watch = ClusterWatch(
+            client,
+            cluster,
+            resources,
+            annotations=annotations_of(configuration.profiles, registry.load),
+        )
+        result: ConsolidationResult | None = None
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(watch.run)
+            tasks.start_soon(cluster.run)
+            if options.apply:
+                tasks.start_soon(_stop_at_signal, tasks.cancel_scope)
+            result = await _run(options, settings, cluster, client)
+            tasks.cancel_scope.cancel()
+        if result is None:
+            raise ConsolidationInterrupted("interrupted; nodes that are not free are uncordoned")
+        return result
+
+
+async def _stop_at_signal(scope: anyio.CancelScope) -> None:
+    """Cancel at SIGINT or SIGTERM, so that cordoned nodes are uncordoned."""
+    with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+        async for _ in signals:
+            scope.cancel()
+            return
+
+
+async def _run(
+    options: ConsolidateOptions,
+    settings: ConsolidationSettings,
+    cluster: FollowedCluster,
+    client: ApiClient,
+) -> ConsolidationResult:
+    missing = await cluster.synced(options.timeout)
+    if missing:
+        raise ConsolidationStopped(
+            f"the cluster was not read within {options.timeout:g} s: {missing}"
+        )
+    known = await with_facts(client, settings, local_storage=options.local_storage)
+    if not options.apply:
+        return ConsolidationResult(plan_consolidation(cluster.state, cluster.load, known), [])
+    plan = await cluster.decide(known)
+    quiet = options.output is TableOrData.JSON
+    if not quiet:
+        show_plan(plan, options.output)
+    ended = await carry_out(
+        cluster,
+        client,
+        settings,
+        plan,
+        ExecutionOptions(options.timeout, local_storage=options.local_storage),
+        (lambda line: None) if quiet else _print_now,
+    )
+    for each in () if quiet else ended:
+        _print_now(_sentence(each))
+    return ConsolidationResult(plan, ended)
+
+
+def _print_now(line: str) -> None:
+    print(line)
+    sys.stdout.flush()
+
+
+def _sentence(ended: ConsolidationEnded) -> str:
+    if ended.deviation:
+        return f"stopped at {ended.domain} after {ended.evicted} evictions: {ended.deviation}"
+    return f"{ended.domain} is free and cordoned, after {ended.evicted} evictions"
