@@ -10,7 +10,7 @@ from asched.framework.pod_info import PodInfo
 from asched.model.node import Node
 from asched.model.requests import CPU, MEMORY
 from asched.model.workloads import PodDisruptionBudget
-from asched.plugins.default_preemption.dry_run import Budgets
+from asched.plugins.default_preemption.budgets import Budgets
 from asched.state.cluster import ClusterState, PlacementState, PodEntry
 from asched.state.consolidation_records import ConsolidationSettings
 
